@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import metacal as mc
-from metacal.certificates.subgroups import Part, Parts
+from metacal.certificates.subgroups import SubgroupCertificate, SubgroupCertificates
 from metacal.promises import Sample
 
 DRAWS, NEXT = 300, 1000
@@ -77,13 +77,15 @@ def test_the_surest_of_few_rows_still_sends_some_to_review():
 
 
 def test_parts_that_accept_all_or_nothing_are_counted_as_such():
-    everything = Part(("a",), 500, 500, 500, 500, np.inf, 0.9, None)
-    nothing = Part(("b",), 500, 250, 0, 0, -np.inf, None, 0.1)
+    everything = SubgroupCertificate(("a",), 500, 500, 500, 500, np.inf, 0.9, None)
+    nothing = SubgroupCertificate(("b",), 500, 250, 0, 0, -np.inf, None, 0.1)
     scores, codes = np.linspace(0, 1, 1000), np.arange(1000) % 2
     sample = Sample.of(scores, np.ones(1000, dtype=bool), part=codes, names=("a", "b"))
     certificate = mc.PerGroup(mc.MinAccuracy(0.9)).certify(sample)
 
-    mixed = replace(certificate, parts=Parts("group", "together", (everything, nothing)))
+    mixed = replace(
+        certificate, parts=SubgroupCertificates("group", "together", (everything, nothing))
+    )
     assert mixed.next_rows(100, part="a").most == 0
     assert mixed.next_rows(100, part="b").fewest == 100
     both = mixed.next_rows(1000)

@@ -16,7 +16,11 @@ from sklearn.linear_model import LogisticRegression
 import metacal as mc
 from metacal.certificates.circumstances import Circumstances
 from metacal.certificates.counts import Traffic
-from metacal.certificates.words import at_least, at_most, percent
+from metacal.certificates.number_format import (
+    format_percent,
+    format_percent_ceil,
+    format_percent_floor,
+)
 from metacal.errors import ArtifactError
 from metacal.estimators.crossfit import mark_approximate
 from metacal.export import saved as artifact
@@ -445,26 +449,40 @@ def test_a_number_cannot_be_changed_alone():
 
 
 def test_percentages_are_rounded_towards_the_weaker_claim():
-    assert (at_least(0.9999996), at_most(0.0000004)) == ("99.9999%", "0.00004%")
-    assert (at_least(1 - 1e-15), at_least(2 / 3), at_most(2 / 3)) == (
+    assert (format_percent_floor(0.9999996), format_percent_ceil(0.0000004)) == (
+        "99.9999%",
+        "0.00004%",
+    )
+    assert (
+        format_percent_floor(1 - 1e-15),
+        format_percent_floor(2 / 3),
+        format_percent_ceil(2 / 3),
+    ) == (
         "99.9999%",
         "66.6666%",
         "66.6667%",
     )
-    assert at_most(1e-300) == "1e-298%"
+    assert format_percent_ceil(1e-300) == "1e-298%"
     for k in range(1, 1000):
-        assert at_least(k / 1000) == at_most(k / 1000) == percent(k / 1000)
-        assert at_least(1.0 - k / 1000) == percent(1.0 - k / 1000)
+        assert (
+            format_percent_floor(k / 1000)
+            == format_percent_ceil(k / 1000)
+            == format_percent(k / 1000)
+        )
+        assert format_percent_floor(1.0 - k / 1000) == format_percent(1.0 - k / 1000)
     rng = np.random.default_rng(0)
     for value in [
         *rng.random(300),
         *10.0 ** -rng.uniform(0, 14, 300),
         *(1 - 10.0 ** -rng.uniform(0, 14, 300)),
     ]:
-        low, high = (float(text[:-1]) / 100 for text in (at_least(value), at_most(value)))
+        low, high = (
+            float(text[:-1]) / 100
+            for text in (format_percent_floor(value), format_percent_ceil(value))
+        )
         assert low <= value + 1e-15 <= high + 2e-15
-        assert at_least(value) != "100%"
-        assert at_most(value) != "0%"
+        assert format_percent_floor(value) != "100%"
+        assert format_percent_ceil(value) != "0%"
 
 
 def test_no_sentence_claims_certainty():

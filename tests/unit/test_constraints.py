@@ -17,7 +17,7 @@ import pytest
 import metacal as mc
 from metacal.certificates.certificate import accepts
 from metacal.certificates.counts import Traffic
-from metacal.certificates.words import percent
+from metacal.certificates.number_format import format_percent
 from metacal.certification.ranking import Ranking
 from metacal.certification.rules.expected_prefix import expected_prefix
 from metacal.certification.rules.fixed_sequence import certified_prefix, last_passed_rank
@@ -283,7 +283,7 @@ def test_html_in_a_score_name_is_inert():
     ("value", "text"), [(0.05, "5%"), (0.1, "10%"), (0.999, "99.9%"), (1 - 0.1, "90%")]
 )
 def test_percent(value, text):
-    assert percent(value) == text
+    assert format_percent(value) == text
 
 
 def test_parameters_are_searchable():

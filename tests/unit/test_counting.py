@@ -90,7 +90,7 @@ def test_the_certificate_says_how_many_units_and_the_base_learns_from_all_rows(t
     )
     certificate = grouped.certificate_
     assert (certificate.n_rows, certificate.guarantee) == (1500, "certified")
-    assert words.rule(certificate).endswith(", one row of each unit")
+    assert words.describe_rule(certificate).endswith(", one row of each unit")
     assert certificate.assumptions == (
         (
             "new units come from the same source as the calibration units, which the classifier was"

@@ -259,7 +259,7 @@ def test_the_certificate_of_cross_fitting_promises_less_in_plain_words():
     )
     certificate = gate.certificate_
     assert certificate.statement.endswith("with about 90% confidence (approximate, not certified).")
-    assert words.rule(certificate).endswith("on out-of-fold scores of 5 folds")
+    assert words.describe_rule(certificate).endswith("on out-of-fold scores of 5 folds")
     assert "fitted on all rows" in certificate.assumptions[-1]
     assert "not by the one in use" in str(certificate.notes[-1])
     assert "Barber et al. 2021" in str(certificate.notes[-1])

@@ -20,7 +20,13 @@ from metacal.certificates.counts import OPTIONAL, Population, Tested, Traffic
 from metacal.certificates.estimate import NextRows, next_rows, reviewed_of
 from metacal.certificates.notes import Note
 from metacal.certificates.quantity import MISCOVERAGE, Limits, Quantity, quantity
-from metacal.certificates.subgroups import Name, Part, Parts, Stages, jsonable
+from metacal.certificates.subgroups import (
+    Name,
+    Stages,
+    SubgroupCertificate,
+    SubgroupCertificates,
+    convert_to_json,
+)
 from metacal.formulas import Flags, Float
 
 Guarantee = Literal["certified", "approximate", "in expectation", "none"]
@@ -97,7 +103,7 @@ class Certificate:
     labelled : bool
         Whether labels were there to say what is right. If not, the counts of right rows are 0, and
         null in a file.
-    parts : Parts or None
+    parts : SubgroupCertificates or None
         Where each class or group has its own threshold: all of them. `threshold` is then -inf,
         which accepts nothing: whoever decides without looking at the parts is wrong on the safe
         side.
@@ -148,7 +154,7 @@ class Certificate:
     max_miscoverage: float | None = field(default=None, metadata=OPTIONAL)
     mean_cost: float | None = field(default=None, metadata=OPTIONAL)
     labelled: bool = field(default=True, metadata=OPTIONAL)
-    parts: Parts | None = field(default=None, metadata=OPTIONAL)
+    parts: SubgroupCertificates | None = field(default=None, metadata=OPTIONAL)
     labels: int | None = field(default=None, metadata=OPTIONAL)
     circumstances: Circumstances = field(default=_NOTHING_PARTICULAR, metadata=OPTIONAL)
     stages: Stages | None = field(default=None, metadata=OPTIONAL)
@@ -278,12 +284,12 @@ class Certificate:
     @property
     def statement(self) -> str:
         """The promise as one sentence."""
-        return words.statement(self)
+        return words.state_promise(self)
 
     @property
     def assumptions(self) -> tuple[str, ...]:
         """What the promise rests on, a sentence each."""
-        return words.assumptions(self)
+        return words.list_assumptions(self)
 
     def to_dict(self, *, words: bool = False) -> dict[str, Any]:
         """The facts as plain JSON types, and with `words` the sentences; an infinite threshold is
@@ -309,11 +315,11 @@ class Certificate:
         silent = [name for name in COUNTED_BY_LABELS if not getattr(self.other_traffic, name, 0)]
         traffic = {name: value for name, value in vars(self.traffic).items() if name not in silent}
         plain |= {"quantity": self.quantity.name, "traffic": traffic, **shares}
-        return {**jsonable(plain), **(self._words() if words else {})}
+        return {**convert_to_json(plain), **(self._words() if words else {})}
 
     def _words(self) -> dict[str, Any]:
         own = {
-            "rule": words.rule(self),
+            "rule": words.describe_rule(self),
             "assumptions": list(self.assumptions),
             "notes": list(map(str, self.notes)),
         }
@@ -339,7 +345,9 @@ class Certificate:
         """A `pandas.DataFrame`, a row for each class or group, or one row: threshold, counts of
         calibration rows.
         """
-        own: Sequence[Certificate | Part] = (self,) if self.parts is None else self.parts.items
+        own: Sequence[Certificate | SubgroupCertificate] = (
+            (self,) if self.parts is None else self.parts.items
+        )
         names = ["all rows"] if self.parts is None else [part.label for part in self.parts.items]
         silent = {} if self.labelled else dict.fromkeys(COUNTED_BY_LABELS)
         records = [{**{name: getattr(each, name) for name in _COUNTED}, **silent} for each in own]
@@ -357,12 +365,12 @@ class Certificate:
         >>> replace(found, score="-mark", threshold=-0.7000001, lowest_rejected=-0.7).condition
         'mark > 0.7'
         """
-        return words.condition(self)
+        return words.describe_condition(self)
 
     @property
     def lines(self) -> list[tuple[str, str]]:
         """The certificate in words, a (name, text) a line: gate, from, on these, rule."""
-        return words.lines(self)
+        return words.list_lines(self)
 
 
 #: What a file says of a certificate, besides its traffic and the shares that follow from counts.

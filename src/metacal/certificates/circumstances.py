@@ -1,7 +1,9 @@
-"""Under which circumstances a rule was used: shared by scores, on units, weighted, cross-fitted.
+"""Circumstances of a fit: competing scores, clusters, weights, cross-fitting and pilot rows.
 
-Each adds its words to the rule and changes what the promise rests on (`metacal.certificates.words`),
-and may leave less to promise.
+Each circumstance adds to the description of the rule and changes the assumptions of the promise
+(`metacal.certificates.words`). Some circumstances turn a certified promise into an approximate one.
+
+A *unit* is a cluster of dependent rows.
 """
 
 from __future__ import annotations
@@ -12,42 +14,47 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from metacal.certificates.certificate import Certificate, Guarantee
 
-#: How weights are known: exactly, exactly but for the largest that a row can have, or estimated
-#: from other rows.
+#: Knowledge about the weights of rows: exact, exact except for the largest possible weight, or
+#: estimated from other rows.
 Weights = Literal["given", "unbounded", "estimated"]
-#: What is counted of rows that belong together: one row of each unit, every row, or the mean of
-#: each unit.
+#: Way of counting rows in clusters: one row of each cluster, every row, or the mean of each cluster.
 CountedBy = Literal["unit", "row", "mean"]
+
+#: Number of scores that can no longer share delta.
+_TOO_MANY_SCORES = 1000
 
 
 @dataclass(frozen=True)
 class Circumstances:
-    """What was particular about a fit; nothing by default.
+    """Circumstances of a fit that affect its rule and its assumptions; none by default.
 
     Attributes
     ----------
     scores, share : int and float
-        How many ranking scores shared delta, and the share of the one that was taken.
+        Number of ranking scores that shared delta, and the share of the chosen score.
     units : "unit", "row", "mean" or None
-        Whether rows belong together, and what was counted: one row of each unit, every row, or the
-        mean of each unit.
+        If rows come in clusters, what was counted: one row of each cluster, every row, or the mean
+        of each cluster.
     weights : "given", "unbounded", "estimated" or None
-        Whether rows were kept in proportion to weights, and how these are known.
+        If rows were kept in proportion to weights, how the weights are known.
     folds : int
-        How many fold classifiers scored the rows; 0: the one in use did.
+        Number of fold classifiers that scored the rows; 0 if the classifier in use scored them.
     largest_unit, largest_declared : int or None, and bool
-        Of whole units: how many rows one can have, and whether that is known or only what was seen.
+        If whole clusters were counted: the largest number of rows of a cluster, and whether the
+        user declared this number.
     by_value : bool
-        Whether values of the score were tested, not ranks (`metacal.certification.pilot`).
+        Whether values of the score were tested instead of ranks (`metacal.certification.pilot`).
     aside : int
-        How many calibration rows were set aside to lay out the tests of the others.
+        Number of pilot rows: calibration rows that only planned the tests of the others.
     random_state : int or None
-        The seed that the user gave for a draw that the certificate depends on. None: there was no
-        such draw, or its seed was derived from the rows (`metacal.rows.draws`).
+        Seed that the user chose for a draw that the certificate depends on. None if there was no
+        such draw, or if its seed was derived from the rows (`metacal.rows.draws`).
 
-    >>> Circumstances(folds=5).guarantee("certified")
+    Examples
+    --------
+    >>> Circumstances(folds=5).weaken_guarantee("certified")
     'approximate'
-    >>> Circumstances(scores=3).impossible(100, 0.1)
+    >>> Circumstances(scores=3).find_contradiction(100, 0.1)
     '3 scores cannot have shared delta so that one has 1 of it'
     """
 
@@ -62,71 +69,83 @@ class Circumstances:
     aside: int = 0
     random_state: int | None = None
 
-    def guarantee(self, exact: Guarantee) -> Guarantee:
-        """What can be promised, where without these circumstances it would be `exact`."""
-        return "approximate" if exact != "none" and (self.folds or self.unknown) else exact
+    def weaken_guarantee(self, guarantee: Guarantee) -> Guarantee:
+        """Return the guarantee that remains under these circumstances."""
+        is_inexact = self.folds != 0 or self.inexactness is not None
+        if is_inexact and guarantee != "none":
+            return "approximate"
+        return guarantee
 
     @property
-    def unknown(self) -> str | None:
-        """What is not known well enough for an exact promise; None where all is."""
-        if self.weights in ("estimated", "unbounded"):
-            return (
-                "the weights are estimates"
-                if self.weights == "estimated"
-                else "no largest weight was declared"
-            )
-        return (
-            "no largest unit was declared"
-            if self.units == "row" and not self.largest_declared
-            else None
-        )
+    def inexactness(self) -> str | None:
+        """Reason why weights or clusters do not allow an exact promise, or None."""
+        if self.weights == "estimated":
+            return "the weights are estimates"
+        if self.weights == "unbounded":
+            return "no largest weight was declared"
+        if self.units == "row" and not self.largest_declared:
+            return "no largest unit was declared"
+        return None
 
     @property
-    def whole_units(self) -> bool:
-        """Whether units were counted as a whole, by bets."""
+    def counts_whole_units(self) -> bool:
+        """Whether every row of a cluster was counted, by bets on whole clusters."""
         return self.units in ("row", "mean")
 
-    def together(self, other: Circumstances) -> Circumstances:
-        """Both at once; `other` where the two say the same thing differently."""
-        own: dict[str, Any] = {
+    def combine(self, other: Circumstances) -> Circumstances:
+        """Merge two sets of circumstances; a field that `other` sets takes precedence."""
+        merged_fields: dict[str, Any] = {
             name: value or getattr(self, name) for name, value in vars(other).items()
         }
-        least, most = min(self.share, other.share), max(self.scores, other.scores)
-        seed = self.random_state if other.random_state is None else other.random_state
-        return Circumstances(**{**own, "share": least, "scores": most, "random_state": seed})
+        merged_fields["share"] = min(self.share, other.share)
+        merged_fields["scores"] = max(self.scores, other.scores)
+        # Zero is a valid seed, so only None counts as unset.
+        if other.random_state is None:
+            merged_fields["random_state"] = self.random_state
+        else:
+            merged_fields["random_state"] = other.random_state
+        return Circumstances(**merged_fields)
 
-    def impossible(self, most_folds: int, delta: float | None) -> str | None:
-        """What cannot be, with at most so many folds; None when all agrees."""
-        if self.folds < 0 or self.folds == 1 or self.folds > most_folds:
-            return f"{most_folds:,} rows cannot be scored in {self.folds:,} folds"
-        sized = self.largest_unit is not None
-        if (
-            sized != self.whole_units
-            or (self.largest_declared and not sized)
-            or (self.largest_unit or 1) < 1
-        ):
+    def find_contradiction(self, max_folds: int, delta: float | None) -> str | None:
+        """Describe the first inconsistency of these circumstances, or return None."""
+        if self.folds < 0 or self.folds == 1 or self.folds > max_folds:
+            return f"{max_folds:,} rows cannot be scored in {self.folds:,} folds"
+        if not self._has_consistent_unit_size():
             return "the size of a unit matters where whole units count, and only then"
-        if self.aside < 0 or (delta is None and (self.aside or self.by_value)):
+        uses_pilot_rows = self.aside != 0 or self.by_value
+        if self.aside < 0 or (delta is None and uses_pilot_rows):
             return f"{self.aside:,} rows cannot be set aside to lay out tests"
         if self.random_state is not None and self.random_state < 0:
             return f"{self.random_state} cannot be a seed"
         if self.scores > 1 and delta is None:
             return "scores can only share a delta"
-        if not (
-            0.0 < self.share < 1.0 and 1 < self.scores < 1000
-            if self.scores != 1
-            else self.share == 1.0
-        ):
+        if not self._has_consistent_share():
             return (
                 f"{self.scores:,} scores cannot have shared delta so that one has {self.share:g}"
                 " of it"
             )
         return None
 
+    def _has_consistent_unit_size(self) -> bool:
+        """Return whether a cluster size is stored exactly if whole clusters were counted."""
+        if self.largest_unit is None:
+            return not self.counts_whole_units and not self.largest_declared
+        # Files may store a size of zero, which is treated like a size of one.
+        is_positive = (self.largest_unit or 1) >= 1
+        return self.counts_whole_units and is_positive
 
-def under(certificate: Certificate, more: Circumstances) -> Certificate:
-    """The certificate with further circumstances told, and no more promised than they allow."""
-    around = certificate.circumstances.together(more)
+    def _has_consistent_share(self) -> bool:
+        """Return whether the share of delta agrees with the number of scores."""
+        if self.scores == 1:
+            return self.share == 1.0
+        return 0.0 < self.share < 1.0 and 1 < self.scores < _TOO_MANY_SCORES
+
+
+def add_circumstances(certificate: Certificate, circumstances: Circumstances) -> Certificate:
+    """Return a certificate with further circumstances, and the guarantee that they allow."""
+    combined = certificate.circumstances.combine(circumstances)
     return replace(
-        certificate, guarantee=around.guarantee(certificate.guarantee), circumstances=around
+        certificate,
+        guarantee=combined.weaken_guarantee(certificate.guarantee),
+        circumstances=combined,
     )

@@ -57,7 +57,7 @@ from metacal.rows.arrays import check_fraction
 if TYPE_CHECKING:
     from metacal.certificates.certificate import Certificate
     from metacal.certificates.counts import Traffic
-    from metacal.certificates.subgroups import Name, Part
+    from metacal.certificates.subgroups import Name, SubgroupCertificate
     from metacal.promises.sequential.profile import Profile
 
 #: Every count has its probability computed.
@@ -143,7 +143,9 @@ def reviewed_of(certificate: Certificate, name: Name | None = None) -> Reviewed:
     return Reviewed.mixed(kinds)
 
 
-def _reviewed(certificate: Certificate, seen: Traffic | Part, threshold: float) -> Reviewed:
+def _reviewed(
+    certificate: Certificate, seen: Traffic | SubgroupCertificate, threshold: float
+) -> Reviewed:
     """By the law of the promise: an order statistic of the right rows, or of all, or a threshold
     below the next row.
     """

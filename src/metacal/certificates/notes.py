@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.certificates.words import rounded_up
+from metacal.certificates.number_format import ceil_to_4_decimals
 from metacal.errors import option, spelled, warn_caller
 from metacal.formulas import Float
 from metacal.rows.plausibility import Suspected, Suspicion
@@ -83,7 +83,7 @@ def too_few_right(*, right: int, alpha: float, best: float, needed: int) -> str:
     """No right row can be rejected."""
     return (
         f"everything is accepted: {right} correct rows are too few to reject any at a miscoverage"
-        f" of {alpha:g}; rejecting starts at {rounded_up(best):g} with these rows, or with {needed}"
+        f" of {alpha:g}; rejecting starts at {ceil_to_4_decimals(best):g} with these rows, or with {needed}"
         " correct rows."
     )
 
@@ -93,7 +93,7 @@ def too_few_to_review(*, rows: int, share: float, best: float, needed: int) -> s
     """No row can be sent to review."""
     return (
         f"everything is accepted: {rows} rows are too few to send any to review at a share of at"
-        f" most {share:g}; that starts at {rounded_up(best):g} with these rows, or with {needed}"
+        f" most {share:g}; that starts at {ceil_to_4_decimals(best):g} with these rows, or with {needed}"
         " rows."
     )
 

@@ -1,5 +1,9 @@
-"""What a certificate says of each class or group (`Part`), or of each model of a cascade
-(`StageCount`), and of all.
+"""Results of a certificate for each subgroup, and for each model of a cascade.
+
+A *subgroup* is a class or a group of rows with its own threshold, or several of them that are pooled
+because they have too few rows. If a promise is about two classes, a subgroup is a *side*: the rows
+that are predicted to be of one of the two classes, among all rows or among the rows of one group. A
+*family* is the pair of sides of the same rows or, if there are no sides, a single subgroup.
 """
 
 from __future__ import annotations
@@ -7,83 +11,88 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from metacal.certificates.counts import OPTIONAL
 from metacal.certificates.quantity import Quantity, quantity
-from metacal.certificates.subgroup_words import side_of
+from metacal.certificates.subgroup_words import format_subgroup_name
 from metacal.formulas import Flags
 
 if TYPE_CHECKING:
     from metacal.certificates.certificate import Certificate
 
-#: What a row's part is: the class with its largest logit, or a group that comes with the row.
+#: Origin of the subgroups: the predicted class, or a group that is passed with each row.
 By = Literal["class", "group"]
-#: What delta limits: the chance that any part is broken ("together"), that each is ("each"), or the
-#: expected share of broken parts among those that accept rows, the false-coverage rate ("fcr").
+#: Error rate that delta limits: the probability that the promise of any subgroup is broken
+#: ("together"), that of each subgroup by itself ("each"), or the expected share of broken subgroups
+#: among those that accept rows, which is the false-coverage rate ("fcr").
 Shares = Literal["together", "each", "fcr"]
-#: What a class or group is called.
+#: Name of a class or group.
 Name = str | int
-#: What becomes of the rows of a part.
+#: Decision about the rows of a subgroup.
 Status = Literal["certified", "accepts everything", "always rejected"]
 
 _PLURAL = {"class": "classes", "group": "groups"}
 
 
-def jsonable(value: Any) -> Any:
-    """Plain JSON types: an infinite number becomes the string "inf" or "-inf", NaN becomes None.
+def convert_to_json(value: Any) -> Any:
+    """Convert a value to JSON types, with "inf" and "-inf" for infinity and None for NaN.
 
-    >>> jsonable((0.5, -math.inf, math.nan))
+    >>> convert_to_json((0.5, -math.inf, math.nan))
     [0.5, '-inf', None]
     """
     if hasattr(value, "to_dict"):
-        return jsonable(value.to_dict())
+        return convert_to_json(value.to_dict())
     if is_dataclass(value):
-        return jsonable(vars(value))
+        return convert_to_json(vars(value))
     if isinstance(value, Mapping):
-        return {name: jsonable(one) for name, one in value.items()}
+        return {key: convert_to_json(item) for key, item in value.items()}
     if isinstance(value, tuple):
-        return [jsonable(one) for one in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None if math.isnan(value) else "inf" if value > 0 else "-inf"
+        return [convert_to_json(item) for item in value]
+    if isinstance(value, float) and math.isnan(value):
+        return None
+    if isinstance(value, float) and math.isinf(value):
+        return "inf" if value > 0 else "-inf"
     return value
 
 
 @dataclass(frozen=True)
-class Part:
-    """A class or group, or several that share a threshold, and what the calibration rows say of it.
+class SubgroupCertificate:
+    """Threshold and counts of a subgroup.
 
     Attributes
     ----------
     names : tuple of str or int
-        The class or group; more than one where too few rows were pooled.
+        The class or group; more than one if classes or groups with too few rows are pooled.
     n_rows, n_correct, n_accepted, n_correct_accepted : int
-        Its calibration rows, as in a certificate.
+        Counts of the calibration rows of the subgroup, as in a certificate.
     threshold : float
-        Its rows are accepted iff score <= threshold; -inf: never.
+        Rows of the subgroup are accepted iff score <= threshold; -inf: never.
     highest_accepted, lowest_rejected : float or None
-        Its calibration scores on either side of the threshold.
+        Calibration scores of the subgroup on either side of the threshold.
     delta : float or None
-        The level at which it was tested; None where there was nothing to test.
+        Significance level of the test; None if there was nothing to test.
     best : float or None
-        Where its rows cannot carry the promise: the limit that they could.
+        If the rows do not support the target: the best target that they support.
     rows_needed : int or None
-        Where its rows cannot carry the promise: about how many of them would; None where more would
-        not help.
+        If the rows do not support the target: approximate number of rows that would; None if more
+        rows would not help.
     quantity, target : Quantity, float, or None
-        Where each part has a promise of its own (`metacal.certification.two_sides`): what is limited, and the
-        limit; None where nothing was asked of it, so that its rows go to review.
+        If each side has its own promise (`metacal.certification.two_sides`): the limited quantity and
+        its limit; None if the side has no promise, so that its rows go to review.
     called, at : str, int or None, and float
-        Of one side of a group of two classes: the class that its rows are called by, and the
-        log-odds above which rows of the group are called by the second.
+        For a side of a group: the predicted class of its rows, and the log-odds above which rows of
+        the group are predicted to be of the second class.
     about : str, int or None
-        For promises about two classes: the class that `quantity` is about. A recall of one class
-        limits which rows are called by the other one.
+        For promises about two classes: the class that `quantity` is about. The recall of one class
+        limits which rows are predicted to be of the other class.
 
-    >>> Part(("cat",), 40, 39, 0, 0, -math.inf, None, 0.1, 0.01, 0.89, 120).status
+    Examples
+    --------
+    >>> SubgroupCertificate(("cat",), 40, 39, 0, 0, -math.inf, None, 0.1, 0.01, 0.89, 120).status
     'always rejected'
     """
 
@@ -109,25 +118,27 @@ class Part:
             object.__setattr__(self, "quantity", quantity(self.quantity))
 
     @property
-    def whole(self) -> str:
-        """What the class or group is called, both sides of it where there are two."""
-        return str(self.names[0]) if len(self.names) == 1 else f"{len(self.names)} pooled"
+    def name_without_side(self) -> str:
+        """Name of the class or group, or the number of pooled ones."""
+        if len(self.names) == 1:
+            return str(self.names[0])
+        return f"{len(self.names)} pooled"
 
     @property
     def name(self) -> str:
         """Name of the subgroup, with its side if it has two."""
-        return side_of(self.whole, self.called)
+        return format_subgroup_name(self.name_without_side, self.called)
 
     @property
     def label(self) -> Name:
-        """The class or group as it is, or what stands for several, or for a side."""
-        return self.names[0] if self.called is None and len(self.names) == 1 else self.name
+        """Original name of a single class or group, or the text `name` for other subgroups."""
+        if self.called is None and len(self.names) == 1:
+            return self.names[0]
+        return self.name
 
     @property
-    def cells(self) -> tuple[tuple[Name, Name | None], ...]:
-        """What its rows are known by: the class or group and, where groups have two sides, what
-        rows are called.
-        """
+    def names_and_sides(self) -> tuple[tuple[Name, Name | None], ...]:
+        """Pairs of each class or group and the predicted class, which is None without sides."""
         return tuple((name, self.called) for name in self.names)
 
     @property
@@ -144,43 +155,87 @@ class Part:
 
     @property
     def coverage(self) -> float | None:
-        """Share of its calibration rows that is accepted; None without rows."""
+        """Accepted share of the calibration rows; None if there are no rows."""
         return self.n_accepted / self.n_rows if self.n_rows else None
 
     @property
     def coverage_accuracy(self) -> float | None:
-        """Accuracy of its accepted calibration rows; None when none is."""
+        """Accuracy of the accepted calibration rows; None if no row is accepted."""
         return self.n_correct_accepted / self.n_accepted if self.n_accepted else None
 
-    def among(self, names: NDArray[Any]) -> Flags:
-        """Which of the rows belong to it, by the class or group of each, or by `Gate.get_row_subgroups`
-        where it has sides.
+    def find_rows(self, row_names: NDArray[Any]) -> Flags:
+        """Return a mask of the rows that belong to the subgroup.
+
+        Parameters
+        ----------
+        row_names : ndarray of shape (n_rows,) or (n_rows, 2)
+            Class or group of each row; with the predicted class as a second column if the subgroup
+            is a side of a group (`Gate.get_row_subgroups`).
+
+        Returns
+        -------
+        ndarray of bool, shape (n_rows,)
         """
-        own = np.array(self.names)
+        subgroup_names = np.array(self.names)
         if self.called is not None:
-            return np.isin(names[:, 0], own.astype(str)) & (names[:, 1] == str(self.called))
-        alike = (own.dtype.kind == "U") == (names.dtype.kind == "U")  # no name is a number
-        return np.isin(names, own) if alike else np.zeros(len(names), dtype=bool)
+            is_in_group = np.isin(row_names[:, 0], subgroup_names.astype(str))
+            is_on_side = row_names[:, 1] == str(self.called)
+            return is_in_group & is_on_side
+        # A name that is text never equals a name that is a number.
+        has_text_names = subgroup_names.dtype.kind == "U"
+        if has_text_names != (row_names.dtype.kind == "U"):
+            return np.zeros(len(row_names), dtype=bool)
+        return np.isin(row_names, subgroup_names)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as JSON values, without optional fields at their defaults."""
-        silent = {
+        omitted_names = {
             each.name
             for each in fields(self)
             if each.metadata and getattr(self, each.name) == each.default
         }
-        plain = {name: value for name, value in vars(self).items() if name not in silent}
-        plain |= {} if self.quantity is None else {"quantity": self.quantity.name}
-        return jsonable({**plain, "status": self.status})
+        values = {name: value for name, value in vars(self).items() if name not in omitted_names}
+        if self.quantity is not None:
+            values["quantity"] = self.quantity.name
+        return convert_to_json({**values, "status": self.status})
+
+
+class JudgedRows(NamedTuple):
+    """Rows on which the promise of a subgroup is judged.
+
+    Attributes
+    ----------
+    subgroup : SubgroupCertificate
+        The subgroup that has the promise.
+    row_mask : ndarray of bool, shape (n_rows,)
+        Mask of the rows that its quantity counts.
+    accept, correct : ndarray of bool
+        For each of these rows, whether it is accepted and correct.
+    """
+
+    subgroup: SubgroupCertificate
+    row_mask: Flags
+    accept: Flags
+    correct: Flags
 
 
 @dataclass(frozen=True)
-class Parts:
-    """Every part of a certificate, in the order of the classes; what was pooled comes last."""
+class SubgroupCertificates:
+    """Subgroups of a certificate, in the order of the classes and with pooled ones last.
+
+    Attributes
+    ----------
+    by : "class" or "group"
+        Origin of the subgroups.
+    shares : "together", "each" or "fcr"
+        Error rate that delta limits.
+    items : tuple of SubgroupCertificate
+        The subgroups. The two sides of a family follow each other.
+    """
 
     by: By
     shares: Shares
-    items: tuple[Part, ...]
+    items: tuple[SubgroupCertificate, ...]
 
     @property
     def plural(self) -> str:
@@ -188,82 +243,110 @@ class Parts:
         return _PLURAL[self.by]
 
     @property
-    def sides(self) -> bool:
-        """Whether they are the two sides of two classes, each with a promise of its own
-        (`metacal.certification.two_sides`).
-        """
-        return any(part.quantity is not None for part in self.items)
+    def is_two_sided(self) -> bool:
+        """Whether the subgroups are sides of two classes, each with its own promise."""
+        return any(subgroup.quantity is not None for subgroup in self.items)
 
     @property
-    def of_all(self) -> bool:
-        """Whether they are the two sides of all rows, and not of each group."""
-        return self.sides and self.by == "class"
+    def is_two_sided_without_groups(self) -> bool:
+        """Whether the subgroups are the two sides of all rows, and not those of each group."""
+        return self.is_two_sided and self.by == "class"
 
-    def judged(
-        self, names: NDArray[Any], accept: Flags, correct: Flags
-    ) -> Iterator[tuple[Part, Flags, Flags, Flags]]:
-        """Each part that promises something, the rows that it looks at, and which of these are
-        accepted and right.
+    def iterate_judged_rows(
+        self, row_names: NDArray[Any], accept: Flags, correct: Flags
+    ) -> Iterator[JudgedRows]:
+        """Iterate over the subgroups that have a promise, with the rows that it counts.
 
-        Of a side that looks at all rows of a class, these are the rows that are called so, and
-        those of the class that they are called by: of two classes a row is of it where it is called
-        so and right, or neither.
+        A quantity of a side may count all rows of a class (`Quantity.of_class`). It is then judged
+        on the rows of both sides. With two classes, a row is of the class of a side if it is
+        predicted so and correct, or predicted otherwise and incorrect.
+
+        Parameters
+        ----------
+        row_names : ndarray
+            Class or group of each row, as for `SubgroupCertificate.find_rows`.
+        accept, correct : ndarray of bool, shape (n_rows,)
+            Whether each row is accepted, and whether its prediction is correct.
+
+        Yields
+        ------
+        JudgedRows
         """
         for family in self.families:
-            rows = [part.among(names) for part in family]
-            here = np.logical_or.reduce(rows)
-            for part, own in zip(family, rows):
-                if part.quantity is not None and part.quantity.of_class:
-                    yield part, here, (accept & own)[here], (own == correct)[here]
-                elif not self.sides or part.quantity is not None:
-                    yield part, own, accept[own], correct[own]
+            side_masks = [subgroup.find_rows(row_names) for subgroup in family]
+            family_mask = np.logical_or.reduce(side_masks)
+            for subgroup, side_mask in zip(family, side_masks):
+                if subgroup.quantity is not None and subgroup.quantity.of_class:
+                    is_accepted = (accept & side_mask)[family_mask]
+                    is_of_class = (side_mask == correct)[family_mask]
+                    yield JudgedRows(subgroup, family_mask, is_accepted, is_of_class)
+                elif not self.is_two_sided or subgroup.quantity is not None:
+                    yield JudgedRows(subgroup, side_mask, accept[side_mask], correct[side_mask])
 
     @property
-    def families(self) -> tuple[tuple[Part, ...], ...]:
-        """The parts that look at the same rows: the two sides of a group or, without groups, of all
-        rows.
-        """
-        step = 2 if self.sides else 1
-        return tuple(self.items[first : first + step] for first in range(0, len(self.items), step))
+    def families(self) -> tuple[tuple[SubgroupCertificate, ...], ...]:
+        """Subgroups of the same rows: pairs of sides, or single subgroups without sides."""
+        family_size = 2 if self.is_two_sided else 1
+        starts = range(0, len(self.items), family_size)
+        return tuple(self.items[start : start + family_size] for start in starts)
 
     @property
     def names(self) -> tuple[Name, ...]:
-        """Of every class or group."""
-        return tuple(dict.fromkeys(name for part in self.items for name in part.names))
+        """Names of all classes or groups, without repetition."""
+        all_names = (name for subgroup in self.items for name in subgroup.names)
+        return tuple(dict.fromkeys(all_names))
 
     @property
-    def pooled(self) -> tuple[Name, ...]:
-        """The classes or groups that share one threshold."""
-        return next((part.names for part in self.items if len(part.names) > 1), ())
+    def pooled_names(self) -> tuple[Name, ...]:
+        """Names of the classes or groups that share one threshold."""
+        for subgroup in self.items:
+            if len(subgroup.names) > 1:
+                return subgroup.names
+        return ()
 
     @property
-    def rejected(self) -> tuple[Part, ...]:
+    def always_rejected(self) -> tuple[SubgroupCertificate, ...]:
         """Subgroups whose rows are always rejected."""
-        return tuple(part for part in self.items if part.status == "always rejected")
+        return tuple(subgroup for subgroup in self.items if subgroup.status == "always rejected")
 
-    def settled(self, settle: Callable[[float], float]) -> Parts:
-        """The same with every threshold settled on the grid of the score."""
-        return replace(
-            self,
-            items=tuple(replace(part, threshold=settle(part.threshold)) for part in self.items),
+    def map_thresholds(self, convert: Callable[[float], float]) -> SubgroupCertificates:
+        """Return a copy in which a function has converted every threshold."""
+        converted_items = tuple(
+            replace(subgroup, threshold=convert(subgroup.threshold)) for subgroup in self.items
         )
+        return replace(self, items=converted_items)
 
-    def renamed(self, names: Sequence[Name]) -> Parts:
-        """The same where a class has been called by the number of its column."""
+    def replace_class_codes(self, class_names: Sequence[Name]) -> SubgroupCertificates:
+        """Return a copy in which class names replace the column numbers of classes."""
+        if self.by == "class":
+            renamed_items = [_name_class_subgroup(item, class_names) for item in self.items]
+        else:
+            renamed_items = [_name_group_side(item, class_names) for item in self.items]
+        return replace(self, items=tuple(renamed_items))
 
-        def renamed(part: Part) -> Part:
-            about = None if part.about is None else names[int(part.about)]
-            if self.by == "class":
-                return replace(
-                    part, names=tuple(names[int(name)] for name in part.names), about=about
-                )
-            return (
-                part
-                if part.called is None
-                else replace(part, called=names[int(part.called)], about=about)
-            )
 
-        return replace(self, items=tuple(map(renamed, self.items)))
+def _name_class_subgroup(
+    subgroup: SubgroupCertificate, class_names: Sequence[Name]
+) -> SubgroupCertificate:
+    """Replace class codes by names in a subgroup that consists of classes."""
+    return replace(
+        subgroup,
+        names=tuple(class_names[int(code)] for code in subgroup.names),
+        about=None if subgroup.about is None else class_names[int(subgroup.about)],
+    )
+
+
+def _name_group_side(
+    subgroup: SubgroupCertificate, class_names: Sequence[Name]
+) -> SubgroupCertificate:
+    """Replace class codes by names in a side of a group; other subgroups hold no codes."""
+    if subgroup.called is None:
+        return subgroup
+    return replace(
+        subgroup,
+        called=class_names[int(subgroup.called)],
+        about=None if subgroup.about is None else class_names[int(subgroup.about)],
+    )
 
 
 # ── the models of a cascade ───────────────────────────────────────────────────────────────────────
@@ -271,18 +354,20 @@ class Parts:
 
 @dataclass(frozen=True)
 class StageCount:
-    """One model of a cascade: it answers what is left to it iff its score is at most the threshold.
+    """Threshold and counts of one model of a cascade.
+
+    A model answers the rows that reach it iff its score is at most the threshold.
 
     Attributes
     ----------
     name, score : str
-        What the model and its ranking score are called.
+        Names of the model and of its ranking score.
     threshold : float
-        +inf: it answers all that is left.
+        Largest answered score; +inf if the model answers every row that reaches it.
     n_rows : int
-        How many of the tested rows it answers.
+        Number of tested rows that the model answers.
     n_wrong : int or None
-        How many of those it answers wrong; None where labels are missing.
+        Number of incorrect answers among them; None if labels are missing.
     """
 
     name: str
@@ -294,24 +379,24 @@ class StageCount:
 
 @dataclass(frozen=True)
 class Stages:
-    """The models of a cascade, and how it compares with the last one alone.
+    """Models of a cascade, and the comparison of the cascade with its last model.
 
     Attributes
     ----------
     items : tuple of StageCount
-        In the order in which they are asked.
+        The models in the order in which rows reach them.
     people : bool
-        Whether what no model accepts is left to people.
+        Whether people review the rows that no model answers.
     n_worse, n_better : int or None
-        Of the tested rows that an earlier model answers: it alone is wrong, the last one alone
-        would be. None if only agreement was observed.
+        Tested rows that an earlier model answers, by outcome: only the earlier model is incorrect,
+        or only the last model would be. None if only agreement was observed.
     n_differ : int or None
-        If only agreement was observed: the tested rows that an earlier model answers otherwise than
-        the last one.
+        If only agreement was observed: tested rows that an earlier model answers, with an answer
+        that differs from that of the last model.
     n_aside, n_labels : int
-        Rows set aside before to choose thresholds, and how many labels the tests needed.
+        Number of pilot rows, which chose the thresholds, and of labels that the tests needed.
     pool : int or None
-        Where the promise is about a pool of rows and not about their source: how many there are.
+        Number of rows of the pool, if the promise is about a pool and not about its source.
     """
 
     items: tuple[StageCount, ...]
@@ -325,38 +410,63 @@ class Stages:
 
     @property
     def n_answered(self) -> int:
-        """Number of rows that some stage answers."""
+        """Number of rows that some model answers."""
         return sum(stage.n_rows for stage in self.items)
 
     @property
     def n_wrong(self) -> int | None:
-        """Those of them that are answered wrong; None where labels are missing."""
-        wrong = [stage.n_wrong for stage in self.items]
-        return None if None in wrong else sum(wrong)  # type: ignore[arg-type]
+        """Number of incorrect answers; None if labels are missing."""
+        total = 0
+        for stage in self.items:
+            if stage.n_wrong is None:
+                return None
+            total += stage.n_wrong
+        return total
 
-    def contradiction(self, certificate: Certificate) -> str | None:
-        """What cannot be in these counts, alone or beside those of the certificate; None where all
-        agrees.
-        """
-        first, wrong = self.items[0], self.n_wrong
-        if (certificate.threshold, certificate.score) != (first.threshold, first.score):
-            return "the first model's threshold or score is not the certificate's"
-        right = None if wrong is None else self.n_answered - wrong
-        own = (
-            (certificate.n_correct, certificate.n_correct_accepted)
-            if certificate.labelled
-            else (None, None)
+    @property
+    def n_answered_early(self) -> int:
+        """Number of rows answered before the last stage, which is people or the last model."""
+        if self.people:
+            return self.n_answered
+        return self.n_answered - self.items[-1].n_rows
+
+    def find_contradiction(self, certificate: Certificate) -> str | None:
+        """Describe the first inconsistency of the counts with a certificate, or return None."""
+        return (
+            self._find_other_rows(certificate)
+            or self._find_impossible_counts(certificate)
+            or self._find_impossible_errors()
         )
-        if certificate.n_accepted != self.n_answered or own != (right, right):
+
+    def _find_other_rows(self, certificate: Certificate) -> str | None:
+        """Describe a threshold, score or count that differs from that of the certificate."""
+        first_stage = self.items[0]
+        has_same_score = certificate.score == first_stage.score
+        if certificate.threshold != first_stage.threshold or not has_same_score:
+            return "the first model's threshold or score is not the certificate's"
+        n_wrong = self.n_wrong
+        n_correct = None if n_wrong is None else self.n_answered - n_wrong
+        certified_counts: tuple[int | None, int | None] = (None, None)
+        if certificate.labelled:
+            certified_counts = (certificate.n_correct, certificate.n_correct_accepted)
+        has_same_counts = certified_counts == (n_correct, n_correct)
+        if certificate.n_accepted != self.n_answered or not has_same_counts:
             return "the models answer other rows than are accepted"
-        n_rows, answered = certificate.n_rows, [stage.n_rows for stage in self.items]
-        of_agreement = certificate.quantity.of_agreement
-        compared = (self.n_differ,) if of_agreement else (self.n_worse, self.n_better)
-        unknown = (self.n_worse, self.n_better) if of_agreement else (self.n_differ,)
-        if None in compared or unknown != (None,) * len(unknown):
+        return None
+
+    def _find_impossible_counts(self, certificate: Certificate) -> str | None:
+        """Describe counts of rows that are missing, negative or too large."""
+        n_rows = certificate.n_rows
+        required_counts = [self.n_worse, self.n_better]
+        excluded_counts = [self.n_differ]
+        if certificate.quantity.of_agreement:
+            required_counts, excluded_counts = excluded_counts, required_counts
+        has_excluded_counts = any(count is not None for count in excluded_counts)
+        if None in required_counts or has_excluded_counts:
             return "worse and better rows belong to labels, differing ones to agreement"
-        n_compared = [count for count in compared if count is not None]
-        if min(*n_compared, self.n_aside, self.n_labels, *answered) < 0:
+        compared_counts = [count for count in required_counts if count is not None]
+        stage_counts = [stage.n_rows for stage in self.items]
+        if min(*compared_counts, self.n_aside, self.n_labels, *stage_counts) < 0:
             return "a count is negative"
         if len(self.items) < 2 or self.n_answered > n_rows:
             return "the rows that each answers do not sum to all rows"
@@ -364,21 +474,25 @@ class Stages:
             return "rows are left to people in a cascade without people"
         if not self.people and self.items[-1].threshold != math.inf:
             return "the last model turns rows away in a cascade without people"
-        earlier = self.n_answered - (0 if self.people else self.items[-1].n_rows)
-        if sum(n_compared) > earlier or self.n_labels > n_rows:
+        if sum(compared_counts) > self.n_answered_early or self.n_labels > n_rows:
             return "more rows differ, or have a label, than there are"
-        *others, last = [stage.n_wrong or 0 for stage in self.items]
-        if wrong is None:
-            none_known = all(stage.n_wrong is None for stage in self.items)
-            return None if none_known else "the wrong answers are known of some models alone"
+        return None
+
+    def _find_impossible_errors(self) -> str | None:
+        """Describe numbers of incorrect answers that the other counts exclude."""
+        if self.n_wrong is None:
+            if any(stage.n_wrong is not None for stage in self.items):
+                return "the wrong answers are known of some models alone"
+            return None
         if self.n_worse is None or self.n_better is None:
             return "wrong answers are counted, and only agreement was observed"
-        fit = (
-            self.n_worse <= sum(others) <= earlier - self.n_better
-            and 0 <= last <= self.items[-1].n_rows
+        *earlier_errors, last_errors = [stage.n_wrong or 0 for stage in self.items]
+        max_earlier_errors = self.n_answered_early - self.n_better
+        is_possible = (
+            min(earlier_errors) >= 0
+            and self.n_worse <= sum(earlier_errors) <= max_earlier_errors
+            and 0 <= last_errors <= self.items[-1].n_rows
         )
-        return (
-            None
-            if fit and min(others) >= 0
-            else "more answers are wrong than were given, or fewer than differ"
-        )
+        if not is_possible:
+            return "more answers are wrong than were given, or fewer than differ"
+        return None

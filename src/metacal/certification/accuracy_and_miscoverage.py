@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from metacal.certificates.certificate import Certificate
+from metacal.certificates.number_format import ceil_to_4_decimals
 from metacal.certificates.quantity import COVERAGE_ACCURACY, MISCOVERAGE
-from metacal.certificates.words import RISING, SAME_SOURCE, register_rule, rounded_up
+from metacal.certificates.rule_texts import RISING, SAME_SOURCE, register_rule
 from metacal.certification.pilot import PilotPolicy
 from metacal.certification.procedures import OneThreshold
 from metacal.certification.rows import CalibrationRows
@@ -174,7 +175,7 @@ def _find_smallest_alpha(n_correct: int, n_kept: int, delta: float | None) -> fl
     exact_alpha = (n_correct + 1 - n_kept) / (n_correct + 1)
     if delta is not None:
         exact_alpha = bounds.miscoverage_quantile(n_correct, n_kept, 1.0 - delta)
-    alpha = rounded_up(exact_alpha)
+    alpha = ceil_to_4_decimals(exact_alpha)
     while alpha < 1.0 and bounds.miscoverage_rank(n_correct, alpha, delta) > n_kept:
         alpha = round(alpha + 1e-4, 4)
     return alpha

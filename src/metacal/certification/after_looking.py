@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from metacal.certificates.certificate import Certificate
+from metacal.certificates.number_format import ceil_to_4_decimals, floor_to_4_decimals
 from metacal.certificates.quantity import COVERAGE_ACCURACY, MISCOVERAGE
-from metacal.certificates.words import SAME_SOURCE, register_rule, rounded_down, rounded_up
+from metacal.certificates.rule_texts import SAME_SOURCE, register_rule
 from metacal.certification.pilot import PilotPolicy
 from metacal.certification.procedures import PromisedLimit
 from metacal.certification.rows import CalibrationRows
@@ -174,7 +175,7 @@ class SimultaneousThreshold:
             if not accuracy >= self.beta * (1.0 - _TOLERANCE):
                 return (
                     f"{n_errors:,} wrong of {n_kept + n_errors:,} accepted rows certify an accuracy"
-                    f" of {rounded_down(accuracy):.4f} at every threshold at once, not of"
+                    f" of {floor_to_4_decimals(accuracy):.4f} at every threshold at once, not of"
                     f" {self.beta:g} (delta {delta:g})"
                 )
         if self.alpha is not None and not certificate.accepts_everything:
@@ -184,7 +185,7 @@ class SimultaneousThreshold:
             if not miscoverage <= self.alpha * (1.0 + _TOLERANCE):
                 return (
                     f"{n_kept:,} of {certificate.n_correct:,} right rows accepted certify a"
-                    f" miscoverage of {rounded_up(miscoverage):.4f} at every threshold at once, not"
+                    f" miscoverage of {ceil_to_4_decimals(miscoverage):.4f} at every threshold at once, not"
                     f" of {self.alpha:g} (delta {delta:g})"
                 )
         return None
@@ -203,7 +204,7 @@ class SimultaneousThreshold:
     ) -> InfeasibleTargetError:
         """Build the error for rows that support the accuracy at no threshold."""
         frontier = self._compute_frontier(rows, delta)
-        best_beta = rounded_down(float(frontier.beta.max(initial=0.0)))
+        best_beta = floor_to_4_decimals(float(frontier.beta.max(initial=0.0)))
         message = (
             f"min accuracy {beta:g} cannot be certified after looking: the best that these"
             f" {len(rows):,} rows certify at every threshold at once is {best_beta:.4f}; lower the"
@@ -220,8 +221,8 @@ class SimultaneousThreshold:
         delta: float,
     ) -> InfeasibleTargetError:
         """Build the error for a threshold that supports `beta`, but not `alpha`."""
-        smallest_alpha = rounded_up(miscoverage)
-        best_beta = rounded_down(self._compute_frontier(rows, delta).best_accuracy(alpha))
+        smallest_alpha = ceil_to_4_decimals(miscoverage)
+        best_beta = floor_to_4_decimals(self._compute_frontier(rows, delta).best_accuracy(alpha))
         message = (
             f"min accuracy {beta:g} and max miscoverage {alpha:g} cannot be certified together"
             f" after looking: with min accuracy {beta:g} the smallest max miscoverage is"

@@ -8,7 +8,7 @@ test by the number of errors among the accepted rows, whatever sequence of tests
 from __future__ import annotations
 
 from metacal.certificates.certificate import Certificate
-from metacal.certificates.subgroups import Part, Parts
+from metacal.certificates.subgroups import SubgroupCertificate, SubgroupCertificates
 from metacal.certification.certify import (
     CertifiablePromise,
     as_subgroup_procedure,
@@ -84,7 +84,7 @@ def _find_contradiction_in_subgroups(
     parts = certificate.parts
     if parts is None or parts.by != scope.by or parts.shares != scope.error_rate:
         return other_promise_sentence(promise)
-    if parts.pooled and not scope.pool_small:
+    if parts.pooled_names and not scope.pool_small:
         return f"{parts.plural} are pooled, which was not asked for"
 
     procedure = as_subgroup_procedure(promise.procedure())
@@ -95,7 +95,7 @@ def _find_contradiction_in_subgroups(
     for family in parts.families:
         contradiction = _find_contradiction_in_family(procedure, family, spare_level, promise)
         if contradiction is not None:
-            return f"{scope.by} {family[0].whole}: {contradiction}"
+            return f"{scope.by} {family[0].name_without_side}: {contradiction}"
 
     highest_level = _highest_possible_level(scope, parts, promise.delta)
     for family in parts.families:
@@ -107,7 +107,7 @@ def _find_contradiction_in_subgroups(
 
 def _find_contradiction_in_family(
     procedure: SubgroupProcedure,
-    family: tuple[Part, ...],
+    family: tuple[SubgroupCertificate, ...],
     spare_level: float,
     promise: CertifiablePromise,
 ) -> str | None:
@@ -124,7 +124,9 @@ def _find_contradiction_in_family(
     return None
 
 
-def _highest_possible_level(scope: EachSubgroup, parts: Parts, delta: float) -> float:
+def _highest_possible_level(
+    scope: EachSubgroup, parts: SubgroupCertificates, delta: float
+) -> float:
     """Compute the highest significance level at which a subgroup can have been tested."""
     tested = [family for family in parts.families if _level_of(family) is not None]
     if scope.error_rate == "fcr":
@@ -136,7 +138,7 @@ def _highest_possible_level(scope: EachSubgroup, parts: Parts, delta: float) -> 
     return delta / max(1, n_unfinished)
 
 
-def _level_of(family: tuple[Part, ...]) -> float | None:
+def _level_of(family: tuple[SubgroupCertificate, ...]) -> float | None:
     """Return the significance level of a subgroup, or None if it was not tested."""
     levels = [part.delta for part in family if part.delta is not None]
     if not levels:
@@ -144,7 +146,7 @@ def _level_of(family: tuple[Part, ...]) -> float | None:
     return sum(levels)
 
 
-def _accepts_rows(family: tuple[Part, ...]) -> bool:
+def _accepts_rows(family: tuple[SubgroupCertificate, ...]) -> bool:
     """Check whether a subgroup accepts any row."""
     return any(part.status != "always rejected" for part in family)
 

@@ -11,7 +11,7 @@ import numpy as np
 from metacal.certificates.certificate import Certificate, accepts
 from metacal.certificates.notes import Note, too_few_units
 from metacal.certificates.quantity import Limits
-from metacal.certificates.subgroups import Part, Parts
+from metacal.certificates.subgroups import SubgroupCertificate, SubgroupCertificates
 from metacal.certification.clusters import ClusterBettingRule, split_pilot_clusters
 from metacal.certification.procedures import (
     OneThreshold,
@@ -185,8 +185,8 @@ def _certify_subgroups(
         for test in subgroup_tests
     ]
     all_parts = tuple(part for family in families for part in family)
-    parts = Parts(scope.by, scope.error_rate, all_parts)
-    if len(parts.rejected) == len(parts.items):
+    parts = SubgroupCertificates(scope.by, scope.error_rate, all_parts)
+    if len(parts.always_rejected) == len(parts.items):
         raise _no_subgroup_certified(procedure, parts, delta, len(rows))
 
     outcome = _count_subgroups(procedure, rows, subgroup_tests, families)
@@ -202,7 +202,7 @@ def _count_subgroups(
     procedure: SubgroupProcedure,
     rows: CalibrationRows,
     subgroup_tests: Sequence[SubgroupTest],
-    families: Sequence[tuple[Part, ...]],
+    families: Sequence[tuple[SubgroupCertificate, ...]],
 ) -> Outcome:
     """Count all rows with the thresholds of their subgroups."""
     assert rows.subgroups is not None
@@ -229,7 +229,7 @@ def _count_subgroups(
 
 
 def _no_subgroup_certified(
-    procedure: SubgroupProcedure, parts: Parts, delta: float, n_rows: int
+    procedure: SubgroupProcedure, parts: SubgroupCertificates, delta: float, n_rows: int
 ) -> InfeasibleTargetError:
     """Build the error for rows that certify the promise for no subgroup."""
     rows_needed = [part.rows_needed for part in parts.items if part.rows_needed is not None]
@@ -244,5 +244,5 @@ def _no_subgroup_certified(
         len(parts.families),
         max(best_limits, default=None),
         min(rows_needed, default=None),
-        has_sides=parts.sides,
+        has_sides=parts.is_two_sided,
     )

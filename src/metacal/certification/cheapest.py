@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from metacal.certificates.certificate import Certificate
-from metacal.certificates.circumstances import Circumstances, under
+from metacal.certificates.circumstances import Circumstances, add_circumstances
 from metacal.certificates.notes import Note, review_is_cheapest
 from metacal.certificates.quantity import COST_PER_ROW
-from metacal.certificates.words import SAME_SOURCE, register_rule
+from metacal.certificates.rule_texts import SAME_SOURCE, register_rule
 from metacal.certification.losses import RELATIVE_TOLERANCE, is_close
 from metacal.certification.pilot import PilotPolicy
 from metacal.certification.row_losses import Costs
@@ -138,7 +138,7 @@ class CheapestThreshold:
         certificate = replace(certificate, target=target, mean_cost=float(mean_cost))
         if n_accepted == 0 or self.costs.is_uniform:
             return certificate
-        return under(certificate, Circumstances(random_state=self.random_state))
+        return add_circumstances(certificate, Circumstances(random_state=self.random_state))
 
     def _bound_accepted_cost(self, ranking: LossRanking, n_accepted: int, delta: float) -> float:
         """Bound the mean cost of the accepted rows, for all candidates at once."""

@@ -62,7 +62,7 @@ from dataclasses import dataclass
 from metacal.certificates.certificate import accepts
 from metacal.certificates.counts import Counts
 from metacal.certificates.quantity import Quantity
-from metacal.certificates.words import SAME_SOURCE, register_rule
+from metacal.certificates.rule_texts import SAME_SOURCE, register_rule
 from metacal.certification.candidates import (
     CandidatePlan,
     CandidateSequence,

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from metacal.certificates.certificate import Certificate
-from metacal.certificates.circumstances import Circumstances, under
+from metacal.certificates.circumstances import Circumstances, add_circumstances
 from metacal.certificates.quantity import Quantity
-from metacal.certificates.words import RANKED, SAME_SOURCE, register_rule
+from metacal.certificates.rule_texts import RANKED, SAME_SOURCE, register_rule
 from metacal.certification.pilot import PilotPolicy
 from metacal.certification.plans import PilotRows
 from metacal.certification.row_losses import Costs, Losses
@@ -150,7 +150,7 @@ class MeanLossLimit:
         certificate = replace(certificate, mean_cost=mean_loss * self.max_loss)
         if rule_name not in (BETTING, ROUNDED):
             return certificate
-        return under(certificate, Circumstances(random_state=self.random_state))
+        return add_circumstances(certificate, Circumstances(random_state=self.random_state))
 
     def _build_tests(self, rows: CalibrationRows, delta: float | None) -> _LossTests:
         """Sort the rows by score and choose the tests.

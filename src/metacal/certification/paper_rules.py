@@ -14,7 +14,7 @@ import numpy as np
 
 from metacal.certificates.certificate import Certificate
 from metacal.certificates.quantity import COVERAGE_ACCURACY, MISCOVERAGE, Quantity
-from metacal.certificates.words import register_rule
+from metacal.certificates.rule_texts import register_rule
 from metacal.certification.pilot import PilotPolicy
 from metacal.certification.procedures import OneThreshold
 from metacal.certification.rows import CalibrationRows

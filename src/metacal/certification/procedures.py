@@ -20,7 +20,7 @@ from metacal.certificates.certificate import Certificate
 from metacal.certificates.counts import Counts
 from metacal.certificates.notes import Note
 from metacal.certificates.quantity import Quantity
-from metacal.certificates.subgroups import Name, Part
+from metacal.certificates.subgroups import Name, SubgroupCertificate
 from metacal.certification.pilot import PilotPolicy
 from metacal.certification.plans import PilotRows
 from metacal.certification.ranking import Ranking
@@ -185,7 +185,7 @@ class SubgroupProcedure(Procedure, Protocol):
         result: SubgroupResult | None,
         significance_level: float | None,
         spare_level: float,
-    ) -> tuple[Part, ...]:
+    ) -> tuple[SubgroupCertificate, ...]:
         """Return what the certificate states about a subgroup.
 
         `significance_level` is None if the subgroup was not tested. The number of rows that it
@@ -196,7 +196,7 @@ class SubgroupProcedure(Procedure, Protocol):
         """Return the columns by which a gate decides the rows."""
 
     def find_subgroup_contradiction(
-        self, family: tuple[Part, ...], significance_level: float, promise: object
+        self, family: tuple[SubgroupCertificate, ...], significance_level: float, promise: object
     ) -> str | None:
         """Return what in the parts of one subgroup cannot be true, or None."""
 
@@ -331,7 +331,7 @@ class OneThreshold:
         result: SubgroupResult | None,
         significance_level: float | None,
         spare_level: float,
-    ) -> tuple[Part, ...]:
+    ) -> tuple[SubgroupCertificate, ...]:
         """Return the one part of a subgroup."""
         threshold = None
         if result is not None and result.sides[0] is not None:
@@ -344,7 +344,7 @@ class OneThreshold:
             shortfall = self.rule.shortfall(rows.ranking, self.limit, level)
 
         threshold = RELATIVE.settled(threshold)
-        part = Part(
+        part = SubgroupCertificate(
             names,
             threshold=threshold,
             delta=significance_level,
@@ -442,13 +442,13 @@ class OneThreshold:
         return self._find_contradiction_in_counts(certificate, delta)
 
     def find_subgroup_contradiction(
-        self, family: tuple[Part, ...], significance_level: float, promise: object
+        self, family: tuple[SubgroupCertificate, ...], significance_level: float, promise: object
     ) -> str | None:
         """Check that the counts of a subgroup support the target."""
         return self._find_contradiction_in_counts(family[0], significance_level)
 
     def _find_contradiction_in_counts(
-        self, counted: Certificate | Part, significance_level: float | None
+        self, counted: Certificate | SubgroupCertificate, significance_level: float | None
     ) -> str | None:
         accepting_is_safe = self.unproven_threshold == ACCEPT_ALL_ROWS
         if accepting_is_safe and counted.accepts_everything:

@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from metacal.certificates.certificate import Certificate
-from metacal.certificates.circumstances import Circumstances, CountedBy, Weights, under
+from metacal.certificates.circumstances import Circumstances, CountedBy, Weights, add_circumstances
 from metacal.certificates.notes import (
     Note,
     kept_by_weight,
@@ -303,7 +303,7 @@ class Counted:
 
     def told(self, certificate: Certificate) -> Certificate:
         """The certificate of the counted rows, which says that they were."""
-        counted = under(certificate, self.circumstances)
+        counted = add_circumstances(certificate, self.circumstances)
         return replace(counted, notes=(*counted.notes, *self.notes))
 
 
@@ -357,18 +357,18 @@ class RowSelection:
             n_units = int(self.codes.max()) + 1
             if self.units.per == "unit":
                 rows = _first_of_each(draws.order("one row of each unit"), self.codes)
-                circumstances = circumstances.together(Circumstances(units="unit"))
+                circumstances = circumstances.combine(Circumstances(units="unit"))
                 notes.append(one_row_of_each_unit(units=n_units, rows=self.n_rows))
             else:
                 whole = self.units.whole(draws.unit_numbers("whole units"))
-                circumstances = circumstances.together(self.units.circumstances(whole))
+                circumstances = circumstances.combine(self.units.circumstances(whole))
                 notes.append(whole_units_counted(units=n_units, rows=self.n_rows))
                 speaks_for = np.arange(self.n_rows)  # each row counts for itself
         if self.importance is not None and self.shares is not None:
             n_before = len(rows)
             is_kept = draws.numbers("rows kept by weight") < self.shares
             rows = rows[is_kept[rows]]
-            circumstances = circumstances.together(Circumstances(weights=self.importance.known))
+            circumstances = circumstances.combine(Circumstances(weights=self.importance.known))
             notes.append(kept_by_weight(kept=len(rows), rows=n_before))
         if not len(rows):
             raise InputError(

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 from metacal.certificates.certificate import Certificate
 from metacal.certificates.counts import Counts
 from metacal.certificates.notes import Note, too_few_right, too_few_to_review
+from metacal.certificates.number_format import format_percent_floor
 from metacal.certificates.quantity import Quantity
 from metacal.certificates.subgroups import Name
-from metacal.certificates.words import at_least
 from metacal.certification.ranking import Outcome
 from metacal.errors import InfeasibleTargetError, InputError
 from metacal.kernels.grid import RELATIVE
@@ -71,7 +71,7 @@ def confidence_phrase(delta: float | None) -> str:
     """Return the confidence level as it is written in messages."""
     if delta is None:
         return "in expectation"
-    return f"at {at_least(1 - delta)} confidence"
+    return f"at {format_percent_floor(1 - delta)} confidence"
 
 
 def too_few_rows_note(

@@ -52,8 +52,8 @@ import numpy as np
 
 from metacal.certificates.certificate import Certificate
 from metacal.certificates.counts import Counts
-from metacal.certificates.subgroups import Name, Part, Parts
-from metacal.certificates.words import SAME_SOURCE, register_rule
+from metacal.certificates.rule_texts import SAME_SOURCE, register_rule
+from metacal.certificates.subgroups import Name, SubgroupCertificate, SubgroupCertificates
 from metacal.certification.pilot import PilotPolicy
 from metacal.certification.plans import PilotRows
 from metacal.certification.procedures import (
@@ -222,7 +222,7 @@ class TwoSides:
         result: SubgroupResult | None,
         significance_level: float | None,
         spare_level: float,
-    ) -> tuple[Part, ...]:
+    ) -> tuple[SubgroupCertificate, ...]:
         """Return one part for each class. Without `names` the parts are those of all rows."""
         if result is None:
             result = SubgroupResult(sides=(None, None))
@@ -235,7 +235,7 @@ class TwoSides:
             ranking = Ranking.of(decided.uncertainty[is_called], decided.correct[is_called])
             n_accepted = result.n_accepted(class_code)
             threshold = RELATIVE.settled(ranking.strictly_before(n_accepted))
-            part = Part(
+            part = SubgroupCertificate(
                 names or (class_name,),
                 threshold=threshold,
                 **ranking.outcome(threshold)._asdict(),
@@ -277,7 +277,7 @@ class TwoSides:
             certificate,
             score=self.score_name,
             decision_at=find_decision_point(rows, result),
-            parts=Parts("class", "together", parts),
+            parts=SubgroupCertificates("class", "together", parts),
         )
 
     def _infeasible(self, rows: CalibrationRows, delta: float) -> InfeasibleTargetError:
@@ -307,7 +307,7 @@ class TwoSides:
         return self.find_subgroup_contradiction(parts.items, delta, promise)
 
     def find_subgroup_contradiction(
-        self, family: tuple[Part, ...], significance_level: float, promise: object
+        self, family: tuple[SubgroupCertificate, ...], significance_level: float, promise: object
     ) -> str | None:
         """Check the two parts of a group: what they promise, at which level, and their counts."""
         class_names = [part.names[0] if part.called is None else part.called for part in family]
@@ -366,12 +366,12 @@ def _level_share_for(class_share: float) -> float:
 
 
 def _with_promise(
-    part: Part,
+    part: SubgroupCertificate,
     side: Side,
     positive_name: Name,
     significance_level: float | None,
     spare_level: float,
-) -> Part:
+) -> SubgroupCertificate:
     """Add to a part what is promised about it."""
     level = spare_level if significance_level is None else significance_level
     own_level = None
@@ -391,7 +391,10 @@ def _with_promise(
 
 
 def _states_promise(
-    part: Part, side: Side | None, class_names: Sequence[Name], significance_level: float
+    part: SubgroupCertificate,
+    side: Side | None,
+    class_names: Sequence[Name],
+    significance_level: float,
 ) -> bool:
     """Check whether a part states the promise of a side, or none if there is no side."""
     stated = (part.quantity, part.target, part.about, part.rows_needed)
@@ -405,7 +408,7 @@ def _states_promise(
     return stated == (side.quantity, float(side.target), positive_name, rows_needed)
 
 
-def _counts_of_side(part: Part, other_part: Part) -> Counts:
+def _counts_of_side(part: SubgroupCertificate, other_part: SubgroupCertificate) -> Counts:
     """Count all rows of both parts, where a row is correct if it is of the class of one part."""
     n_rows = part.n_rows + other_part.n_rows
     n_not_of_class = part.n_rows - part.n_correct + other_part.n_correct

@@ -16,7 +16,7 @@ from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping, proces
 from sklearn.utils.validation import check_is_fitted
 
 from metacal.certificates.certificate import Certificate
-from metacal.certificates.circumstances import Circumstances, under
+from metacal.certificates.circumstances import Circumstances, add_circumstances
 from metacal.certification.row_selection import Units, select_rows
 from metacal.errors import InputError, warn_caller
 from metacal.estimators.base import Calibrator, DataclassEstimator
@@ -272,7 +272,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, DataclassEstimat
             )
         if calibration.is_drawn and self.random_state is not None:
             circumstances = Circumstances(random_state=self.random_state)
-            gate = replace(gate, certificate=under(gate.certificate, circumstances))
+            gate = replace(gate, certificate=add_circumstances(gate.certificate, circumstances))
         reject_label = check_reject_label(self.reject_label, self.classes_)
         self.calibrator_.gate_ = gate.with_classes(self.classes_, reject_label)
         self.calibrator_.reject_label = reject_label

@@ -45,7 +45,7 @@ from sklearn.utils.validation import (
 )
 
 from metacal.certificates.certificate import Certificate
-from metacal.certificates.circumstances import Circumstances, under
+from metacal.certificates.circumstances import Circumstances, add_circumstances
 from metacal.certificates.notes import cross_fitted
 from metacal.errors import InputError
 from metacal.estimators.responses import classifier_classes, classifier_logits, expand_columns
@@ -197,7 +197,7 @@ def mark_approximate(certificate: Certificate, n_folds: int) -> Certificate:
     >>> mark_approximate(exact, 5).statement
     'At most 5% of the correct predictions are rejected, with about 90% confidence (approximate, not certified).'
     """
-    approximate_certificate = under(certificate, Circumstances(folds=n_folds))
+    approximate_certificate = add_circumstances(certificate, Circumstances(folds=n_folds))
     notes = (*certificate.notes, cross_fitted(folds=n_folds))
     return replace(approximate_certificate, notes=notes)
 

@@ -15,7 +15,7 @@ from metacal import display
 from metacal.certificates.certificate import Certificate
 from metacal.certificates.fingerprint import FitRows
 from metacal.certificates.notes import off_by_class
-from metacal.certificates.words import at_least
+from metacal.certificates.number_format import format_percent_floor
 from metacal.errors import InputError
 from metacal.estimators.measurement import (
     MeasuredRows,
@@ -183,7 +183,7 @@ class GateEvaluation:
         """Return the line about the intervals, which have another level than the promise."""
         subject = ""
         if self.certificate is not None and self.certificate.confidence is not None:
-            promise_level = at_least(self.certificate.confidence)
+            promise_level = format_percent_floor(self.certificate.confidence)
             subject = f" of what these rows show; the promise's {promise_level} is about the fit"
         return f"(in brackets: {100 * self.after.level:g}% intervals{subject})"
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from metacal import kernels
 from metacal.certificates.certificate import Certificate
-from metacal.certificates.circumstances import Circumstances, under
+from metacal.certificates.circumstances import Circumstances, add_circumstances
 from metacal.certificates.notes import score_chosen
 from metacal.certification.certify import certify
 from metacal.certification.passes import Passes
@@ -174,7 +174,9 @@ class SortedLogOdds:
             certificate = certificate.with_traffic(
                 result.columns.is_accepted[index], result.columns.correct[index]
             )
-            certificate = under(certificate, pilot_policy.circumstances(tested_rows.pilot))
+            certificate = add_circumstances(
+                certificate, pilot_policy.circumstances(tested_rows.pilot)
+            )
         if counted is not None:
             certificate = counted.told(certificate)
         return replace(result, certificate=certificate)
@@ -328,7 +330,9 @@ def _certify_best_score(data: CalibrationData, promise: Promise) -> Certificatio
     certificate = replace(best.certificate, delta=promise.delta)
     if len(shares) > 1:
         name = str(best.score)
-        certificate = under(certificate, Circumstances(scores=len(shares), share=shares[name]))
+        certificate = add_circumstances(
+            certificate, Circumstances(scores=len(shares), share=shares[name])
+        )
         certificate = certificate.with_notes(score_chosen(score=name, shares=tuple(shares.items())))
     return replace(best, certificate=certificate)
 

@@ -284,7 +284,7 @@ class Gate(GateMethods):
             return replace(renamed_gate, reject_label=reject_label)
         subgroups = self.certificate.parts
         if subgroups is not None:
-            subgroups = subgroups.renamed(classes.tolist())
+            subgroups = subgroups.replace_class_codes(classes.tolist())
         certificate = replace(self.certificate, parts=subgroups)
         first_stage, *later_stages = renamed_gate.stages
         first_stage = replace(first_stage, policy=get_certified_thresholds(certificate, classes))

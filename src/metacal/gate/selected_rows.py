@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from metacal.certificates.certificate import Certificate, accepts
-from metacal.certificates.circumstances import Circumstances, under
+from metacal.certificates.circumstances import Circumstances, add_circumstances
 from metacal.certification.certify import certify
 from metacal.certification.pilot import PilotPolicy
 from metacal.certification.ranking import Ranking
@@ -109,9 +109,9 @@ def certify_selected(
         )
         certificate = certificate.with_traffic(accepts(scores, thresholds), is_correct)
     if pilot_policy is not None and rows.pilot is not None:
-        certificate = under(certificate, pilot_policy.circumstances(rows.pilot))
+        certificate = add_circumstances(certificate, pilot_policy.circumstances(rows.pilot))
         certificate = replace(certificate, marks=pilot_policy.count_values(rows))
-    certificate = under(certificate, Circumstances(random_state=split_seed))
+    certificate = add_circumstances(certificate, Circumstances(random_state=split_seed))
     if counted is not None:
         is_available = counted.spread(is_available)
         certificate = counted.told(certificate)
@@ -125,7 +125,7 @@ def _name_score(certificate: Certificate, grid: Grid, score_name: str) -> Certif
     """
     parts = certificate.parts
     if parts is not None:
-        parts = parts.settled(grid.settled)
+        parts = parts.map_thresholds(grid.settled)
     return replace(
         certificate,
         score=score_name,

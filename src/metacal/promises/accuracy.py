@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from metacal.certificates.quantity import COVERAGE_ACCURACY
-from metacal.certificates.words import SAME_SOURCE_OF_BOTH, register_rule
+from metacal.certificates.rule_texts import SAME_SOURCE_OF_BOTH, register_rule
 from metacal.certification.procedures import OneThreshold
 from metacal.certification.rules.expected_prefix import EXPECTED_PREFIX, ExpectedPrefixRule
 from metacal.certification.rules.fixed_sequence import FALLBACK_SEQUENCE, FixedSequenceRule

@@ -44,17 +44,12 @@ from typing import Any, ClassVar
 import numpy as np
 
 from metacal.certificates.certificate import Certificate, accepts
-from metacal.certificates.circumstances import Circumstances, under
+from metacal.certificates.circumstances import Circumstances, add_circumstances
 from metacal.certificates.notes import labels_ran_out
+from metacal.certificates.number_format import ceil_to_4_decimals, floor_to_4_decimals
 from metacal.certificates.quantity import DISAGREEMENT, LOSS, Limits
+from metacal.certificates.rule_texts import DRAWN_FROM_POOL, SAME_SOURCE_OF_BOTH, register_rule
 from metacal.certificates.subgroups import StageCount, Stages
-from metacal.certificates.words import (
-    DRAWN_FROM_POOL,
-    SAME_SOURCE_OF_BOTH,
-    register_rule,
-    rounded_down,
-    rounded_up,
-)
 from metacal.certification.pilot import PilotPolicy
 from metacal.certification.ranking import Evidence, Outcome
 from metacal.certification.rows import CalibrationRows
@@ -253,7 +248,7 @@ class Pair(Evidence):
         )
         certificate = replace(certificate, labelled=whole, stages=stages)
         seed = self.plan.random_state if stages.n_aside else None
-        return under(certificate, Circumstances(random_state=seed))
+        return add_circumstances(certificate, Circumstances(random_state=seed))
 
 
 def _walked(
@@ -322,7 +317,7 @@ class Difference:
             return Difference(replace(self.promise, epsilon=k / 1e4)).shows(seen, n, level)
 
         at = bisect_left(range(1, 10_000), True, key=shown) + 1
-        least = rounded_up(at / 1e4) if at < 10_000 else None
+        least = ceil_to_4_decimals(at / 1e4) if at < 10_000 else None
         needed = math.ceil(math.log(self.promise.delta * (1.0 - GAMMA)) / math.log1p(-epsilon))
         few = (
             f"use at least {needed:,} rows"
@@ -387,7 +382,7 @@ def make_accuracy_error(
 ) -> InfeasibleTargetError:
     """What is said where a cascade failed at the first point that was tested."""
     best = (
-        rounded_down(bounds.clopper_pearson_lower(answered - wrong, answered, level))
+        floor_to_4_decimals(bounds.clopper_pearson_lower(answered - wrong, answered, level))
         if answered
         else 0.0
     )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from metacal.certificates.quantity import MISCOVERAGE, REVIEW
-from metacal.certificates.words import SAME_SOURCE, register_rule
+from metacal.certificates.rule_texts import SAME_SOURCE, register_rule
 from metacal.certification.procedures import OneThreshold
 from metacal.certification.rules.order_statistics import RejectionRateRule
 from metacal.promises.promise import Promise, SubgroupPromise

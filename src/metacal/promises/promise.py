@@ -253,13 +253,13 @@ class Promise(ABC):
         'the rule is none that this promise uses'
         """
         circumstances = certificate.circumstances
-        counts_clusters = circumstances.whole_units
+        counts_clusters = circumstances.counts_whole_units
         # The paper's split certifies on some of the rows. Every other rule uses all of them.
         splits_rows = self.guarantee == "none"
         max_folds = certificate.n_rows
         if splits_rows:
             max_folds = max(max_folds, circumstances.folds)
-        contradiction = circumstances.impossible(max_folds, self.delta)
+        contradiction = circumstances.find_contradiction(max_folds, self.delta)
         if contradiction is not None:
             return contradiction
         if not self._states_same(certificate):
@@ -271,7 +271,7 @@ class Promise(ABC):
         withholds_rows = splits_rows or counts_clusters or circumstances.aside > 0
         contradiction = (
             other_traffic(certificate, withholds_rows)
-            or (certificate.stages and certificate.stages.contradiction(certificate))
+            or (certificate.stages and certificate.stages.find_contradiction(certificate))
             or other_marks(certificate)
             or impossible_labels(certificate, some_will_do=sequential_procedure(self) is not None)
         )
@@ -284,7 +284,7 @@ class Promise(ABC):
 
     def _states_same(self, certificate: Certificate) -> bool:
         """Check whether a certificate has the limits, the delta and the guarantee of the promise."""
-        guarantee = certificate.circumstances.guarantee(self.guarantee)
+        guarantee = certificate.circumstances.weaken_guarantee(self.guarantee)
         stated = (certificate.limits, certificate.delta, certificate.guarantee)
         return stated == (self._limits_in(certificate), self.delta, guarantee)
 

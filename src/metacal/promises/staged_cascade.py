@@ -67,7 +67,7 @@ from typing import NamedTuple
 import numpy as np
 
 from metacal.certificates.certificate import Certificate
-from metacal.certificates.circumstances import Circumstances, under
+from metacal.certificates.circumstances import Circumstances, add_circumstances
 from metacal.certificates.quantity import DISAGREEMENT
 from metacal.certificates.subgroups import StageCount, Stages
 from metacal.certification.ranking import Evidence, Outcome
@@ -455,7 +455,7 @@ class CascadeScores(Evidence):
             quantity, target, promise.delta, rule, thresholds[0].item(), outcome
         )
         certificate = replace(certificate, stages=stages)
-        return under(certificate, Circumstances(random_state=self.random_state))
+        return add_circumstances(certificate, Circumstances(random_state=self.random_state))
 
 
 def _compute_pilot_size(n_rows: int) -> int:

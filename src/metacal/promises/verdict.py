@@ -24,7 +24,7 @@ from metacal.statistics.noninferiority import GAMMA, difference_interval, kept_p
 
 if TYPE_CHECKING:
     from metacal.certificates.certificate import Certificate
-    from metacal.certificates.subgroups import Name, Part
+    from metacal.certificates.subgroups import Name, SubgroupCertificate
     from metacal.certification.row_losses import Losses
 
 
@@ -422,7 +422,7 @@ def judge(
     if fit_rows is not None:
         return Verdict.not_judged(certificate, fit_rows, level)
     limit, parts = certificate.limits[0], certificate.parts
-    seen: list[tuple[Part | None, Seen]] = []
+    seen: list[tuple[SubgroupCertificate | None, Seen]] = []
     if parts is None:
         seen += [
             (None, Seen.of(*one, accept, correct, losses, units)) for one in certificate.limits
@@ -434,7 +434,7 @@ def judge(
             f"this promise is for each {parts.by}; say which one every row belongs to."
         )
     else:
-        for part, rows, accepted, right in parts.judged(names, accept, correct):
+        for part, rows, accepted, right in parts.iterate_judged_rows(names, accept, correct):
             promised = part.quantity or limit[0], part.target or limit[1]
             own = Seen.of(
                 *promised, accepted, right, units=None if units is None else units.take(rows)
@@ -450,7 +450,11 @@ def judge(
             verdicts.append(Verdict.of(one, each))
         else:
             # The two sides of all rows are about all rows, and no subgroup of them.
-            name = None if parts is None or parts.of_all else subgroup.whole
+            name = (
+                None
+                if parts is None or parts.is_two_sided_without_groups
+                else subgroup.name_without_side
+            )
             verdicts.append(Verdict.of(one, each, name, subgroup.about))
     return Verdict.of_all(verdicts)
 

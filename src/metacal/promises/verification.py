@@ -12,7 +12,7 @@ from metacal import display
 from metacal.certificates.certificate import Certificate
 from metacal.certificates.circumstances import CountedBy
 from metacal.certificates.fingerprint import FitRows
-from metacal.certificates.words import at_least, at_most
+from metacal.certificates.number_format import format_percent_ceil, format_percent_floor
 from metacal.certification.row_selection import Units, select_rows
 from metacal.certification.rows import Clusters
 from metacal.display import format_interval
@@ -112,10 +112,10 @@ class Verification:
             and parts.shares != "together"
             and self.certificate.guarantee == "certified"
         ):
-            few = at_most(self.certificate.delta or 0.0)
+            few = format_percent_ceil(self.certificate.delta or 0.0)
             return f"the promise of each {parts.by}, which at most {few} of them break by bad luck"
         return _TESTED[self.certificate.guarantee].format(
-            delta=at_most(self.certificate.delta or 0.0)
+            delta=format_percent_ceil(self.certificate.delta or 0.0)
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -158,7 +158,7 @@ class Verification:
                 *rest,
                 (
                     f"  tested       {self.tested}; a kept promise is called refuted by at most "
-                    f"{at_most(0.5 * (1.0 - self.confidence))} of such tests"
+                    f"{format_percent_ceil(0.5 * (1.0 - self.confidence))} of such tests"
                 ),
                 f"  what to do   {self.advice}",
             ]
@@ -226,7 +226,7 @@ def _lines(test: Verdict) -> list[str]:
         if bets
         else "the chance of as many or more"
     )
-    level = f"{at_least(test.level)} interval"
+    level = f"{format_percent_floor(test.level)} interval"
     return [
         (
             f"  measured     {test.measured_quantity} {test.value:.4f}, {level} {interval}, "
@@ -287,7 +287,7 @@ def verify_decisions(
                 None if losses is None else losses.where(picked),
                 None if names is None else names[picked],
             )
-        elif certificate.circumstances.whole_units or by == "row":
+        elif certificate.circumstances.counts_whole_units or by == "row":
             known = max(units.largest or 0, certificate.circumstances.largest_unit or 0)
             numbers = RowDraws(*columns, units=codes).unit_numbers("whole units")
             max_size = max(known, int(np.bincount(codes).max()))

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from metacal.certificates.fingerprint import FitRows
-from metacal.certificates.words import at_least, at_most
+from metacal.certificates.number_format import format_percent_ceil, format_percent_floor
 from metacal.estimators.evaluate import Answerer, GateEvaluation, evaluate_decisions, evaluate_table
 from metacal.formulas import Codes, Flags, Float
 from metacal.gate import Gate, LogitsSource
@@ -403,7 +403,7 @@ def describe_verdict(verdict: Verdict, subgroup_kind: str = "") -> dict[str, Any
         "direction": quantity.direction,
         "counted": counted,
         "curve": quantity.short,
-        "limit": quantity.written(verdict.target, at_least, at_most),
+        "limit": quantity.written(verdict.target, format_percent_floor, format_percent_ceil),
         "mean": quantity.mean,
         "text": str(verdict),
     }

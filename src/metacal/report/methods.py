@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from metacal import __version__
-from metacal.certificates.words import at_least, percent
+from metacal.certificates.number_format import format_percent, format_percent_floor
 
 if TYPE_CHECKING:
     from metacal.report.measured import Settings
@@ -51,8 +51,8 @@ def methods(settings: Settings, score: str, kind: str) -> dict[str, Any]:
         "score": score.removeprefix("-"),
         "higher": "higher = surer" if score.startswith("-") else "higher = less sure",
         "n_bins": settings.n_bins,
-        "sure": at_least(1.0 - settings.delta),
-        "level": percent(settings.level),
+        "sure": format_percent_floor(1.0 - settings.delta),
+        "level": format_percent(settings.level),
         "bootstrap": bootstrap,
     }
     path = resources.files("metacal.report").joinpath("page/methods.toml")

@@ -14,7 +14,11 @@ from typing import Any, Self
 
 import numpy as np
 
-from metacal.certificates.words import at_least, at_most, percent
+from metacal.certificates.number_format import (
+    format_percent,
+    format_percent_ceil,
+    format_percent_floor,
+)
 from metacal.report.display import (
     BAND_ALPHA,
     BLUE,
@@ -119,7 +123,7 @@ class ReliabilityDisplay(Display):
             ylim=(0, 1),
             aspect="equal",
         )
-        level = percent(self.summary.settings.level)
+        level = format_percent(self.summary.settings.level)
         ax.set_title(f"Reliability; bands: all bins at once, {level}", fontsize=10)
 
     @staticmethod
@@ -247,7 +251,7 @@ class RiskCoverageDisplay(Display):
         risk = Series(
             estimate=1.0 - accuracy.estimate, low=1.0 - accuracy.high, high=1.0 - accuracy.low
         )
-        confidence_text = f"all points at once, {at_least(1.0 - curves.delta)}"
+        confidence_text = f"all points at once, {format_percent_floor(1.0 - curves.delta)}"
         curve_label = "error rate of accepted rows" if name is None else name
         style = self._line_style(ax, name, line_kw, color=BLUE, linewidth=1.8, label=curve_label)
         ax.fill_between(
@@ -271,7 +275,7 @@ class RiskCoverageDisplay(Display):
                 color=ORANGE if name is None else style["color"],
                 markersize=8,
                 zorder=3,
-                label=f"{gate_name}: {percent(round(gate_coverage, 4))} accepted",
+                label=f"{gate_name}: {format_percent(round(gate_coverage, 4))} accepted",
             )
 
         ax.set(
@@ -301,7 +305,7 @@ class RiskCoverageDisplay(Display):
         if not targets or targets[0] is None:
             return
         max_risk = 1.0 - targets[0]
-        label = f"promised: at most {at_most(max_risk)} wrong"
+        label = f"promised: at most {format_percent_ceil(max_risk)} wrong"
         if is_new_label(ax, label):
             color = ORANGE if name is None else GREY
             ax.axhline(max_risk, color=color, linestyle=(0, (5, 3)), linewidth=1.4, label=label)
@@ -375,7 +379,8 @@ class ThresholdDisplay(Display):
             xlabel=f"threshold: accept if {score} is at most this", ylabel="share", ylim=(0, 1.02)
         )
         ax.set_title(
-            f"Bands: all thresholds and curves at once, {at_least(1.0 - curves.delta)}", fontsize=10
+            f"Bands: all thresholds and curves at once, {format_percent_floor(1.0 - curves.delta)}",
+            fontsize=10,
         )
 
     def _gate_threshold(self) -> float | None:

@@ -127,7 +127,11 @@ def _gate_thresholds(gate: Gate) -> dict[int, float]:
     Return nothing if the gate has no sides, or if each group has its own thresholds.
     """
     certificate = gate.certificate
-    if certificate is None or certificate.parts is None or not certificate.parts.of_all:
+    if (
+        certificate is None
+        or certificate.parts is None
+        or not certificate.parts.is_two_sided_without_groups
+    ):
         return {}
     thresholds = {}
     for side, part in enumerate(certificate.parts.items):

@@ -15,7 +15,7 @@ from scipy.special import betainc
 
 from metacal.certificates.certificate import Certificate
 from metacal.certificates.quantity import COVERAGE_ACCURACY, Quantity
-from metacal.certificates.subgroup_words import side_of
+from metacal.certificates.subgroup_words import format_subgroup_name
 from metacal.formulas import Array, Codes, Flags, Float
 from metacal.metrics.intervals import clopper_pearson_limits
 from metacal.report.operating import Series
@@ -182,7 +182,7 @@ def part_table(
     cells = [(name, None) if np.ndim(name) == 0 else name for name in names[present[order]]]
     return {
         "by": by,
-        "name": tuple(side_of(*cell) for cell in cells),
+        "name": tuple(format_subgroup_name(*cell) for cell in cells),
         "n": shown.rows,
         "accepted": shown.accepted,
         "right": shown.accepted_correct,
@@ -329,7 +329,7 @@ def _subgroup_thresholds(
         return np.full(len(cells), np.nan)
     threshold_of_cell = {}
     for part in certificate.parts.items:
-        for cell in part.cells:
+        for cell in part.names_and_sides:
             threshold_of_cell[tuple(map(str, cell))] = part.threshold
     # A subgroup without a threshold accepts nothing.
     return np.array([threshold_of_cell.get(tuple(map(str, cell)), -np.inf) for cell in cells])

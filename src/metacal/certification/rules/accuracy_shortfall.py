@@ -13,7 +13,7 @@ from functools import lru_cache
 import numpy as np
 from scipy.special import betainc
 
-from metacal.certificates.words import at_least, at_most
+from metacal.certificates.number_format import format_percent_ceil, format_percent_floor
 from metacal.certification.ranking import Ranking, Undecided
 from metacal.certification.rows_needed import rows_needed
 from metacal.certification.rules.rule import Certifies, Shortfall
@@ -226,9 +226,9 @@ def describe_ruled_out(
     share = ruled_out_share(ranking, accuracy, delta)
     if share is None:
         return None
-    accepted = at_most(math.ceil(1e4 * share) / 1e4)
+    accepted = format_percent_ceil(math.ceil(1e4 * share) / 1e4)
     sentence = (
-        f"With {at_least(1.0 - delta)} confidence, no threshold that accepts {accepted} of the rows"
+        f"With {format_percent_floor(1.0 - delta)} confidence, no threshold that accepts {accepted} of the rows"
         f" or more {accurate}."
     )
     n_needed = bounds.two_digits(math.ceil(bounds.error_free_rows_needed(accuracy, delta) / share))

@@ -42,7 +42,7 @@ import numpy as np
 
 from metacal.certificates.counts import Counts
 from metacal.certificates.quantity import Quantity
-from metacal.certificates.words import RISING, SAME_SOURCE, register_rule
+from metacal.certificates.rule_texts import RISING, SAME_SOURCE, register_rule
 from metacal.certification.plans import PilotRows, RankPlan
 from metacal.certification.ranking import Ranking
 from metacal.certification.rules.accuracy_shortfall import find_accuracy_shortfall

@@ -76,7 +76,7 @@ import numpy as np
 
 from metacal.certificates.counts import Counts
 from metacal.certificates.quantity import Quantity
-from metacal.certificates.words import SAME_SOURCE, register_rule
+from metacal.certificates.rule_texts import SAME_SOURCE, register_rule
 from metacal.certification.plans import (
     EarlyStarts,
     PilotRows,

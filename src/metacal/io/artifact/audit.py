@@ -16,7 +16,14 @@ from metacal.certificates.circumstances import Circumstances
 from metacal.certificates.counts import Counts, Traffic
 from metacal.certificates.notes import NOTES, Note
 from metacal.certificates.quantity import QUANTITIES
-from metacal.certificates.subgroups import Name, Part, Parts, StageCount, Stages, Status
+from metacal.certificates.subgroups import (
+    Name,
+    StageCount,
+    Stages,
+    Status,
+    SubgroupCertificate,
+    SubgroupCertificates,
+)
 from metacal.errors import ArtifactError, InputError
 from metacal.io.artifact.certificate_checks import MAX_ROWS, check_numbers, require
 from metacal.io.artifact.encoding import construct, decode, decode_entries, encode
@@ -56,8 +63,8 @@ CHOICES[QuantityName] = lambda: QUANTITIES
 # read.
 for _per in (PerClass, PerGroup):
     FIELD_TYPES[_per] = {**field_types(_per), "promise": SubgroupPromise}
-FIELD_TYPES[Part] = {
-    **field_types(Part),
+FIELD_TYPES[SubgroupCertificate] = {
+    **field_types(SubgroupCertificate),
     "names": tuple[Name | bool, ...],
     "called": NotRequired[Name | bool],
     "quantity": QuantityName | None,
@@ -76,7 +83,7 @@ FIELD_TYPES[Certificate] = {
 }
 
 # The annotations of these classes are evaluated now, and not while a file is read.
-for _stored_class in (Stages, StageCount, Parts, Circumstances, Traffic):
+for _stored_class in (Stages, StageCount, SubgroupCertificates, Circumstances, Traffic):
     field_types(_stored_class)
 for _note in NOTES.values():
     type_hints(_note)

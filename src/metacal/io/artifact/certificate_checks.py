@@ -1,6 +1,6 @@
 """Consistency checks of the numbers in a certificate.
 
-A *subgroup* is a class or group with its own threshold (`Part`). The *tested* rows certified the
+A *subgroup* is a class or group with its own threshold (`SubgroupCertificate`). The *tested* rows certified the
 promise. The *traffic* rows describe the rows that the gate receives; usually they are the same.
 Scores are uncertainties: a row is accepted if its score is at most the threshold.
 """
@@ -12,7 +12,7 @@ from typing import Any
 
 from metacal.certificates.certificate import Certificate
 from metacal.certificates.counts import Counts
-from metacal.certificates.subgroups import Part, Parts
+from metacal.certificates.subgroups import SubgroupCertificate, SubgroupCertificates
 from metacal.errors import ArtifactError
 
 #: Largest relative rounding error of a score. A threshold may differ by this much from the score
@@ -96,7 +96,7 @@ def _check_mean_cost(certificate: Certificate) -> None:
     require(has_correct_rows, f"0 of {certificate.n_rows} rows cannot be right")
 
 
-def _check_counts(counted: Certificate | Part | Counts, location: str) -> None:
+def _check_counts(counted: Certificate | SubgroupCertificate | Counts, location: str) -> None:
     """Raise ArtifactError if the counts of accepted and correct rows are inconsistent."""
     n_rows = counted.n_rows
     n_correct = counted.n_correct
@@ -122,12 +122,14 @@ def _check_counts(counted: Certificate | Part | Counts, location: str) -> None:
     )
 
 
-def _check_threshold(counted: Certificate | Part, slack: float, location: str) -> None:
+def _check_threshold(
+    counted: Certificate | SubgroupCertificate, slack: float, location: str
+) -> None:
     """Raise ArtifactError unless the threshold separates accepted from rejected scores.
 
     Parameters
     ----------
-    counted : Certificate or Part
+    counted : Certificate or SubgroupCertificate
         Threshold with the neighbouring scores.
 
     slack : float
@@ -215,16 +217,16 @@ def _check_subgroups(certificate: Certificate) -> None:
         total = sum(getattr(subgroup, name) for subgroup in parts.items)
         whole = getattr(certificate, name)
         # A pooled subgroup is certified on three quarters of its rows.
-        adds_up = total <= whole if parts.pooled else total == whole
+        adds_up = total <= whole if parts.pooled_names else total == whole
         require(adds_up, f"{name} is not the sum of its parts")
 
 
-def _check_subgroup_names(parts: Parts, location: str) -> None:
+def _check_subgroup_names(parts: SubgroupCertificates, location: str) -> None:
     """Raise ArtifactError if the names of the subgroups are invalid or not unique."""
-    cells = [cell for subgroup in parts.items for cell in subgroup.cells]
+    cells = [cell for subgroup in parts.items for cell in subgroup.names_and_sides]
     require(len(set(cells)) == len(cells), "two parts bear the same name", location)
     # The two sides of a group have the same names and the same decision offset.
-    has_sides_per_group = parts.by == "group" and parts.sides
+    has_sides_per_group = parts.by == "group" and parts.is_two_sided
     for family in parts.families:
         sides = {
             (subgroup.names, subgroup.at) for subgroup in family if subgroup.called is not None
@@ -244,7 +246,7 @@ def _check_subgroup_names(parts: Parts, location: str) -> None:
     )
 
 
-def _check_subgroup(subgroup: Part, location: str) -> None:
+def _check_subgroup(subgroup: SubgroupCertificate, location: str) -> None:
     """Raise ArtifactError if the numbers of a subgroup are inconsistent."""
     require(len(subgroup.names) >= 1, "it has no name", location)
     _check_counts(subgroup, location)

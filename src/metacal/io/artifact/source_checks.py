@@ -8,7 +8,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from metacal.certificates.certificate import Certificate
-from metacal.certificates.subgroups import Part
+from metacal.certificates.subgroups import SubgroupCertificate
 from metacal.errors import ArtifactError
 from metacal.io.artifact.certificate_checks import SLACK, require, rounding_error
 from metacal.kernels.grid import Grid
@@ -153,7 +153,7 @@ def check_thresholds_off_grid(certificate: Certificate, grid: Grid, threshold: f
         )
 
 
-def _subgroups(certificate: Certificate) -> tuple[Part, ...]:
+def _subgroups(certificate: Certificate) -> tuple[SubgroupCertificate, ...]:
     """Return the subgroups of a certificate, if there are any."""
     if certificate.parts is None:
         return ()

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from metacal import display
 from metacal.certificates.certificate import Certificate
-from metacal.certificates.words import at_most
+from metacal.certificates.number_format import format_percent_ceil
 from metacal.certification.row_losses import Losses
 from metacal.errors import InputError
 from metacal.formulas import Flags, Float
@@ -271,7 +271,7 @@ def not_comparable(certificate: Certificate | None) -> str:
             "its calibration rows were scored by other classifiers than the one in use (cv); hold"
             " rows out for it"
         )
-    if certificate is not None and certificate.circumstances.whole_units:
+    if certificate is not None and certificate.circumstances.counts_whole_units:
         return (
             "every row of a unit was counted at calibration; one row of each unit can be compared"
             " (per='unit')"
@@ -311,6 +311,7 @@ def stated(alarms: Alarms) -> str:
     'at most 5% false alarms in all, ever: calibration 5%'
     """
     shares = ", ".join(
-        f"{alarm.name} {at_most(math.ceil(1e4 * round(alarm.delta, 12)) / 1e4)}" for alarm in alarms
+        f"{alarm.name} {format_percent_ceil(math.ceil(1e4 * round(alarm.delta, 12)) / 1e4)}"
+        for alarm in alarms
     )
-    return f"at most {at_most(alarms.delta)} false alarms in all, ever: {shares}"
+    return f"at most {format_percent_ceil(alarms.delta)} false alarms in all, ever: {shares}"

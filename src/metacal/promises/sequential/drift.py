@@ -50,8 +50,8 @@ from numpy.typing import ArrayLike
 
 from metacal.certificates.certificate import Certificate
 from metacal.certificates.counts import OPTIONAL
+from metacal.certificates.number_format import format_percent
 from metacal.certificates.subgroups import Name
-from metacal.certificates.words import percent
 from metacal.errors import InputError
 from metacal.formulas import Codes, Float
 from metacal.promises.sequential.monitor_base import Monitor
@@ -163,8 +163,10 @@ class AbstentionMonitor(Monitor):
 
     def __str__(self) -> str:
         low, high = self.interval
-        now = percent(round(self.rejected / self.rows, 4)) if self.rows else "none"
-        expected = f"{percent(round(low, 4))} to {percent(round(high, 4))} is expected"
+        now = format_percent(round(self.rejected / self.rows, 4)) if self.rows else "none"
+        expected = (
+            f"{format_percent(round(low, 4))} to {format_percent(round(high, 4))} is expected"
+        )
         return f"{now} of {self.rows:,} rows rejected; {expected}"
 
 
@@ -264,9 +266,13 @@ class UnreadableMonitor(Monitor):
         return self
 
     def __str__(self) -> str:
-        share = f" ({percent(round(self.unreadable / self.lines, 4))})" if self.unreadable else ""
+        share = (
+            f" ({format_percent(round(self.unreadable / self.lines, 4))})"
+            if self.unreadable
+            else ""
+        )
         seen = f"{self.unreadable:,} of {self.lines:,} lines could not be read{share}"
-        return f"{seen}; up to {percent(self.limit)} is tolerated"
+        return f"{seen}; up to {format_percent(self.limit)} is tolerated"
 
 
 @dataclass

@@ -23,9 +23,9 @@ from numpy.typing import ArrayLike
 from metacal import display
 from metacal.certificates.certificate import Certificate
 from metacal.certificates.counts import OPTIONAL
+from metacal.certificates.number_format import format_percent_ceil
 from metacal.certificates.quantity import Quantity, amount, quantity
 from metacal.certificates.subgroups import Name
-from metacal.certificates.words import at_most
 from metacal.errors import InputError
 from metacal.formulas import Flags, Float
 from metacal.promises.sequential.monitor_base import Monitor
@@ -382,7 +382,7 @@ class PromiseMonitor(Monitor):
     @property
     def seen(self) -> str:
         bad_among = self.promised.bad_among.format(name=self.about)
-        seen = f"{round(self.events):,} of {self.rows:,} {bad_among}, limit {at_most(self.limit)}"
+        seen = f"{round(self.events):,} of {self.rows:,} {bad_among}, limit {format_percent_ceil(self.limit)}"
         if self.promised.mean:
             mean = self.largest * self.events / max(self.rows, 1)
             seen = (
@@ -434,7 +434,9 @@ class PromiseMonitor(Monitor):
 
     def _verdict(self) -> str:
         return (
-            f"ALARM, at a false-alarm rate of {at_most(self.delta)}" if self.alarm else "no alarm"
+            f"ALARM, at a false-alarm rate of {format_percent_ceil(self.delta)}"
+            if self.alarm
+            else "no alarm"
         )
 
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from metacal.certificates.subgroup_words import side_of
+from metacal.certificates.subgroup_words import format_subgroup_name
 from metacal.certificates.subgroups import Name
 from metacal.errors import InputError
 from metacal.formulas import Flags
@@ -81,7 +81,7 @@ class Monitor:
     @property
     def watched(self) -> str:
         """First five monitored classes or groups, as text. Empty if all rows are monitored."""
-        descriptions = [side_of(name, self.called) for name in self.parts[:5]]
+        descriptions = [format_subgroup_name(name, self.called) for name in self.parts[:5]]
         if len(self.parts) > 5:
             descriptions.append("...")
         return ", ".join(descriptions)

@@ -1,0 +1,100 @@
+"""Registry of the texts that describe certification rules, and common assumptions.
+
+A certificate stores only the short name of its rule. The registry maps this name to a description
+with its reference, and to the assumptions of the rule. The texts may be improved at any time without
+a change of saved files. The module that implements a rule calls `register_rule`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from metacal.errors import InputError
+from metacal.lazy import import_object
+
+SAME_SOURCE = (
+    "new rows come from the same source as the calibration rows, which the classifier was not"
+    " trained on"
+)
+RISING = "the chance of an error does not fall as the score rises"
+RANKED = (
+    "accuracy falls as the score rises: accepting more never makes the accepted rows more accurate"
+)
+#: Assumptions of a cascade.
+SAME_SOURCE_OF_BOTH = (
+    "new rows come from the same source as the calibration rows, which neither model was trained on"
+)
+DRAWN_FROM_POOL = (
+    "the labelled rows were drawn at random from the pool, and the last model answers them"
+)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Description and assumptions of a certification rule.
+
+    Attributes
+    ----------
+    text : str
+        Description with the reference.
+    assumptions : tuple of str
+        Assumptions of the rule. The first one is about the source of new rows.
+    at_values : str
+        Description for the variant that tests values of the score instead of ranks.
+    """
+
+    text: str
+    assumptions: tuple[str, ...]
+    at_values: str = ""
+
+
+#: Registered rules by name. A rule is missing until the module of its promise is imported.
+RULES: dict[str, Rule] = {}
+
+
+def register_rule(name: str, text: str, *assumptions: str, at_values: str = "") -> str:
+    """Register the texts of a certification rule under its name, and return the name.
+
+    Parameters
+    ----------
+    name : str
+        Name of the rule in certificates and files.
+    text : str
+        Description with the reference.
+    *assumptions : str
+        Assumptions of the rule, the source of new rows first.
+    at_values : str, default=""
+        Description for the variant that tests values of the score; `text` if empty.
+
+    Returns
+    -------
+    str
+        The name of the rule.
+
+    Raises
+    ------
+    InputError
+        If a rule with this name is registered already.
+
+    Examples
+    --------
+    >>> from metacal.promises.paper import ALGORITHM_1
+    >>> register_rule(ALGORITHM_1, "a rule of mine")
+    Traceback (most recent call last):
+    metacal.errors.InputError: there is a rule 'paper-algorithm-1' already.
+    """
+    if name in RULES:
+        raise InputError(f"there is a rule {name!r} already.")
+    RULES[name] = Rule(text, assumptions, at_values or text)
+    return name
+
+
+def find_rule(name: str) -> Rule:
+    """Return the registered rule of this name, and import all promises if it is missing."""
+    if name not in RULES:
+        # A rule is registered by the module that implements it, which a promise imports.
+        load_promise_classes = import_object("metacal.promises.kinds:promise_classes")
+        load_promise_classes()
+    if name not in RULES:
+        raise InputError(f"there is no rule {name!r}; there are {', '.join(sorted(RULES))}.")
+    return RULES[name]
