@@ -378,7 +378,7 @@ def test_groups_that_cannot_carry_a_side():
         .fit(SHIFTED[:N], FRAUD[:N], groups=names[:N])
         .certificate_.parts.items[-2]
     )
-    assert (part.names, part.whole) == (("one", "two"), "2 pooled")
+    assert (part.names, part.name_without_side) == (("one", "two"), "2 pooled")
 
 
 def test_a_group_is_saved_and_forgeries_are_found(by_group, tmp_path):
