@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.certificates.certificate import Certificate
-from metacal.certificates.subgroups import By, Name, Parts
+from metacal.certificates.subgroups import By, Name, SubgroupCertificates
 from metacal.errors import InputError, spelled, warn_caller
 from metacal.formulas import Codes, Float
 from metacal.rows.labels import check_labels, find_class_columns
@@ -185,7 +185,7 @@ def get_certified_thresholds(certificate: Certificate, classes: NDArray[Any]) ->
     )
 
 
-def _map_names_to_offsets(subgroups: Parts) -> dict[Name, float]:
+def _map_names_to_offsets(subgroups: SubgroupCertificates) -> dict[Name, float]:
     """Return the decision offset of each group, empty if groups have no offsets of their own."""
     offset_by_name = {}
     for part in subgroups.items:
