@@ -468,14 +468,23 @@ class Stages:
         stage_counts = [stage.n_rows for stage in self.items]
         if min(*compared_counts, self.n_aside, self.n_labels, *stage_counts) < 0:
             return "a count is negative"
-        if len(self.items) < 2 or self.n_answered > n_rows:
-            return "the rows that each answers do not sum to all rows"
-        if self.n_answered < n_rows and not self.people:
-            return "rows are left to people in a cascade without people"
-        if not self.people and self.items[-1].threshold != math.inf:
-            return "the last model turns rows away in a cascade without people"
+        problem = self._find_unanswered_rows(n_rows)
+        if problem is not None:
+            return problem
         if sum(compared_counts) > self.n_answered_early or self.n_labels > n_rows:
             return "more rows differ, or have a label, than there are"
+        return None
+
+    def _find_unanswered_rows(self, n_rows: int) -> str | None:
+        """Describe rows that no stage answers in a cascade without people."""
+        if len(self.items) < 2 or self.n_answered > n_rows:
+            return "the rows that each answers do not sum to all rows"
+        if self.people:
+            return None
+        if self.n_answered < n_rows:
+            return "rows are left to people in a cascade without people"
+        if self.items[-1].threshold != math.inf:
+            return "the last model turns rows away in a cascade without people"
         return None
 
     def _find_impossible_errors(self) -> str | None:
