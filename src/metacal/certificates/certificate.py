@@ -15,6 +15,7 @@ import numpy as np
 
 from metacal import display
 from metacal.certificates import words
+from metacal.certificates.cascade_stages import Stages
 from metacal.certificates.circumstances import Circumstances
 from metacal.certificates.counts import OPTIONAL, Population, Tested, Traffic
 from metacal.certificates.estimate import NextRows, next_rows, reviewed_of
@@ -22,7 +23,6 @@ from metacal.certificates.notes import Note
 from metacal.certificates.quantity import MISCOVERAGE, Limits, Quantity, quantity
 from metacal.certificates.subgroups import (
     Name,
-    Stages,
     SubgroupCertificate,
     SubgroupCertificates,
     convert_to_json,

@@ -31,14 +31,10 @@ from metacal.certificates.subgroup_words import (
 from metacal.kernels.grid import RELATIVE
 
 if TYPE_CHECKING:
+    from metacal.certificates.cascade_stages import StageCount, Stages
     from metacal.certificates.certificate import Certificate
     from metacal.certificates.circumstances import Circumstances
-    from metacal.certificates.subgroups import (
-        Shares,
-        StageCount,
-        Stages,
-        SubgroupCertificates,
-    )
+    from metacal.certificates.subgroups import Shares, SubgroupCertificates
 
 _ESTIMATED_WEIGHTS = "the weights are estimates: how far they are off is not accounted for"
 _CHOSEN_SEED = (

@@ -43,13 +43,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from metacal.certificates.cascade_stages import StageCount, Stages
 from metacal.certificates.certificate import Certificate, accepts
 from metacal.certificates.circumstances import Circumstances, add_circumstances
 from metacal.certificates.notes import labels_ran_out
 from metacal.certificates.number_format import ceil_to_4_decimals, floor_to_4_decimals
 from metacal.certificates.quantity import DISAGREEMENT, LOSS, Limits
 from metacal.certificates.rule_texts import DRAWN_FROM_POOL, SAME_SOURCE_OF_BOTH, register_rule
-from metacal.certificates.subgroups import StageCount, Stages
 from metacal.certification.pilot import PilotPolicy
 from metacal.certification.ranking import Evidence, Outcome
 from metacal.certification.rows import CalibrationRows

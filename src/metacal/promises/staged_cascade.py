@@ -66,10 +66,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from metacal.certificates.cascade_stages import StageCount, Stages
 from metacal.certificates.certificate import Certificate
 from metacal.certificates.circumstances import Circumstances, add_circumstances
 from metacal.certificates.quantity import DISAGREEMENT
-from metacal.certificates.subgroups import StageCount, Stages
 from metacal.certification.ranking import Evidence, Outcome
 from metacal.certification.statements import build_certificate
 from metacal.errors import InfeasibleTargetError, InputError

@@ -11,19 +11,13 @@ from collections.abc import Iterable
 from dataclasses import fields
 from typing import Any, NewType, NotRequired
 
+from metacal.certificates.cascade_stages import StageCount, Stages
 from metacal.certificates.certificate import COUNTED_BY_LABELS, NAMES, Certificate
 from metacal.certificates.circumstances import Circumstances
 from metacal.certificates.counts import Counts, Traffic
 from metacal.certificates.notes import NOTES, Note
 from metacal.certificates.quantity import QUANTITIES
-from metacal.certificates.subgroups import (
-    Name,
-    StageCount,
-    Stages,
-    Status,
-    SubgroupCertificate,
-    SubgroupCertificates,
-)
+from metacal.certificates.subgroups import Name, Status, SubgroupCertificate, SubgroupCertificates
 from metacal.errors import ArtifactError, InputError
 from metacal.io.artifact.certificate_checks import MAX_ROWS, check_numbers, require
 from metacal.io.artifact.encoding import construct, decode, decode_entries, encode
