@@ -117,7 +117,7 @@ def _with_pilot(rows: CalibrationRows, beta: float, delta: float) -> float:
 
 def _from_value(ranking: Ranking, start: float, beta: float, delta: float) -> float:
     """The threshold of tests at the values from a start on."""
-    plan = RankPlan(beta, first_value=start)
+    plan = RankPlan(beta, first_score_value=start)
     threshold = FixedSequenceRule().certify(ranking, plan, delta).threshold
     return -np.inf if threshold is None else threshold
 
@@ -131,7 +131,9 @@ def wrong_first(draw: Draw, beta: float, delta: float) -> float:
 def set_aside(draw: Draw, beta: float, delta: float) -> float:
     """What `ScoreGate` does."""
     policy = PilotPolicy(int(draw.rng.integers(2**31)))
-    return _with_pilot(policy.withhold(CalibrationRows(draw.score, draw.right)), beta, delta)
+    return _with_pilot(
+        policy.withhold_pilot_rows(CalibrationRows(draw.score, draw.right)), beta, delta
+    )
 
 
 def other_rows(draw: Draw, beta: float, delta: float) -> float:

@@ -222,7 +222,7 @@ def group_cell(job: tuple[str, str, Any, int, int]) -> dict[str, Any]:
         )
         policy = promise.procedure().pilot_policy()
         if policy is not None:
-            rows = policy.withhold(rows)
+            rows = policy.withhold_pilot_rows(rows)
         try:
             families = promise.certify(rows).parts.families  # type: ignore[union-attr]
         except mc.InfeasibleTargetError:

@@ -37,8 +37,8 @@ def with_pilot_scores(
         Rows with their pilot rows.
     """
     if len(scores) == 0:
-        return policy.withhold(rows)
-    test_values = policy.should_test_values(scores, len(rows))
+        return policy.withhold_pilot_rows(rows)
+    test_values = policy.should_test_score_values(scores, len(rows))
     if policy.reads_labels and not test_values:
-        return policy.withhold(rows)
-    return replace(rows, pilot=PilotRows(scores, test_values=test_values))
+        return policy.withhold_pilot_rows(rows)
+    return replace(rows, pilot=PilotRows(scores, tests_score_values=test_values))

@@ -22,7 +22,7 @@ N_ROWS = 3000
 SCORES = RNG.random(N_ROWS)
 CORRECT = RNG.random(N_ROWS) > 0.2 * SCORES**2
 ROWS = CalibrationRows(SCORES, CORRECT)
-CLUSTERS = Clusters.of(np.arange(N_ROWS) // 3, max_size=3)
+CLUSTERS = Clusters.from_codes(np.arange(N_ROWS) // 3, max_size=3)
 SUBGROUPS = Subgroups(np.arange(N_ROWS) % 2, ("north", "south"))
 PER_SUBGROUP = {
     "PerClass": lambda: mc.PerClass(mc.MinAccuracy(0.85)),
@@ -53,7 +53,7 @@ def test_pilot_rows_change_the_tests_of_promises_that_ask_for_them(name):
         return
     scores = np.round(SCORES, 1)
     wrong_first = CalibrationRows(scores, (scores > 0.3) & CORRECT)
-    late_start = PilotRows(np.full(50, 0.1), test_values=True)
+    late_start = PilotRows(np.full(50, 0.1), tests_score_values=True)
     rows = replace(wrong_first, subgroups=SUBGROUPS, pilot=late_start)
     with pytest.raises(mc.InfeasibleTargetError):
         promise.certify(rows)

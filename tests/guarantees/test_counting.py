@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import metacal as mc
-from metacal.certification.row_selection import Importance, select_rows
+from metacal.certification.row_selection import Importance, build_row_selection
 
 DELTA, DRAWS = 0.1, 150
 LIMIT = DELTA + 3 * np.sqrt(DELTA * (1 - DELTA) / DRAWS)
@@ -57,8 +57,8 @@ def promises(whole):
 
 def drawn(data, chosen, units=None, importance=None):
     """Those of the chosen rows that count, drawn with the seed that is derived from them."""
-    selection = select_rows(len(chosen), units, importance)
-    return chosen[selection.draw(data.scores[chosen], data.correct[chosen]).rows]
+    selection = build_row_selection(len(chosen), units, importance)
+    return chosen[selection.draw(data.scores[chosen], data.correct[chosen]).indices]
 
 
 @pytest.mark.slow

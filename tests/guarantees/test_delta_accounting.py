@@ -15,7 +15,7 @@ import pytest
 import metacal as mc
 from metacal.certification.pilot import PilotPolicy
 from metacal.certification.plans import PilotRows
-from metacal.certification.row_selection import select_rows
+from metacal.certification.row_selection import build_row_selection
 from metacal.certification.rules.loss_bets import LossRanking
 from metacal.promises import Sample
 from metacal.promises.cascade import Pair
@@ -41,8 +41,8 @@ def in_clusters(wrong_rows, n=2000):
     """Clusters of one row each; the rows at these ranks are wrong."""
     score, correct = np.linspace(0.0, 1.0, n), np.ones(n, dtype=bool)
     correct[wrong_rows] = False
-    selection = select_rows(n, mc.Units(np.arange(n), per="row", largest=1))
-    return Sample.of(score, correct, units=selection.draw(score, correct).whole)
+    selection = build_row_selection(n, mc.Units(np.arange(n), per="row", largest=1))
+    return Sample.of(score, correct, units=selection.draw(score, correct).clusters)
 
 
 def test_the_starts_of_whole_clusters_share_delta(monkeypatch):
@@ -97,7 +97,7 @@ def test_pilot_rows_and_tested_rows_are_disjoint():
     rng = np.random.default_rng(1)
     score = rng.permutation(1000) // 5 / 200.0
     sample = Sample.of(score, np.arange(1000) % 10 > 0, part=np.arange(1000) % 2, names=["a", "b"])
-    tested = PilotPolicy().withhold(sample.rows)
+    tested = PilotPolicy().withhold_pilot_rows(sample.rows)
     together = np.sort(np.concatenate([tested.scores, tested.pilot.scores]))
     assert tested.pilot.n_withheld > 0
     assert np.array_equal(together, np.sort(sample.score))
@@ -247,7 +247,7 @@ def test_a_sequence_of_tests_stops_at_its_first_failure():
     assert certificate.n_accepted < 900  # at the last rank only 13% are wrong
     pilot = np.arange(50.0) * 60
     sample = Sample.of(np.arange(3000.0), ~wrong)
-    with_pilot = replace(sample, pilot=PilotRows(pilot, test_values=True))
+    with_pilot = replace(sample, pilot=PilotRows(pilot, tests_score_values=True))
     assert mc.MinAccuracy(0.8).certify(with_pilot).n_accepted < 900
 
 

@@ -7,7 +7,7 @@ import pytest
 
 import metacal as mc
 from metacal.certificates.circumstances import Circumstances
-from metacal.certification.pilot import PilotPolicy, pilot_rows_of_pool
+from metacal.certification.pilot import PilotPolicy, choose_pilot_rows_of_pool
 from metacal.certification.plans import PilotRows
 from metacal.certification.ranking import Ranking
 from metacal.certification.rules.fixed_sequence import last_passed_rank
@@ -31,7 +31,7 @@ def ranking_of(mass, error, n, rng, n_pilot):
     """n rows of a population, and pilot rows."""
     value = rng.choice(len(mass), size=n + n_pilot, p=np.array(mass) / sum(mass))
     right = rng.random(n) >= np.array(error)[value[:n]]
-    pilot = PilotRows(value[n:].astype(float), test_values=True)
+    pilot = PilotRows(value[n:].astype(float), tests_score_values=True)
     return Ranking.of(value[:n].astype(float), right), pilot
 
 
@@ -68,28 +68,28 @@ def test_pilot_rows_are_of_each_group_and_ties_decide():
     rng = np.random.default_rng(0)
     score = rng.random(1000)
     sample = Sample.of(score, score < 0.9, part=np.arange(1000) % 2, names=["a", "b"])
-    tested = PilotPolicy(3).withhold(sample.rows)
+    tested = PilotPolicy(3).withhold_pilot_rows(sample.rows)
     assert tested.pilot is not None
-    assert not tested.pilot.test_values
+    assert not tested.pilot.tests_score_values
     assert tested.pilot.n_withheld == 20 == 1000 - len(tested)
-    assert len(tested.pilot.of_subgroups([0]).scores) == 10
+    assert len(tested.pilot.select_subgroups([0]).scores) == 10
     coarse = Sample.of(score.round(1), score < 0.9).rows
-    assert PilotPolicy().withhold(coarse).pilot.test_values
-    assert PilotPolicy().withhold(coarse.take(np.arange(50))).pilot is None
-    assert not pilot_rows_of_pool(coarse.scores[:50], 50).test_values
+    assert PilotPolicy().withhold_pilot_rows(coarse).pilot.tests_score_values
+    assert PilotPolicy().withhold_pilot_rows(coarse.take(np.arange(50))).pilot is None
+    assert not choose_pilot_rows_of_pool(coarse.scores[:50], 50).tests_score_values
     for drawn, aside in ((500, 0), (990, 21), (1000, 32)):  # a square root of a pool is never drawn
-        pilot = pilot_rows_of_pool(coarse.scores, drawn)
-        assert (pilot.test_values, pilot.n_withheld) == (True, aside)
+        pilot = choose_pilot_rows_of_pool(coarse.scores, drawn)
+        assert (pilot.tests_score_values, pilot.n_withheld) == (True, aside)
         assert len(pilot.scores) == 1000 - drawn + aside
-    fine = pilot_rows_of_pool(np.arange(1000.0), 1000)
-    assert (fine.test_values, fine.n_withheld) == (False, 10)
+    fine = choose_pilot_rows_of_pool(np.arange(1000.0), 1000)
+    assert (fine.tests_score_values, fine.n_withheld) == (False, 10)
 
 
 def test_a_start_is_where_the_first_test_of_ranks_would_be():
     assert start_value(np.arange(100.0), 1000, 0.95, 0.1) == 23.0
     assert start_value(np.zeros(1), 5, 0.95, 0.1) == 0.0
     nothing = Ranking.of(np.ones(50), np.ones(50, dtype=bool))
-    assert last_passed_rank(nothing, 0.9, 0.1, PilotRows(np.zeros(3), test_values=True)) == 0
+    assert last_passed_rank(nothing, 0.9, 0.1, PilotRows(np.zeros(3), tests_score_values=True)) == 0
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import metacal as mc
-from metacal.certification.row_selection import select_rows
+from metacal.certification.row_selection import build_row_selection
 from metacal.promises import Sample
 from metacal.promises.verification import verify_decisions
 
@@ -41,9 +41,11 @@ def accuracy(threshold, weight=None):
 
 def sampled(seed, n_units, per, largest=LARGEST):
     score, right, unit = drawn(np.random.default_rng(seed), n_units)
-    selection = select_rows(len(score), mc.Units(unit, per, largest if per == "row" else None))
+    selection = build_row_selection(
+        len(score), mc.Units(unit, per, largest if per == "row" else None)
+    )
     counted = selection.draw(score, right)
-    sample = Sample.of(score[counted.rows], right[counted.rows], units=counted.whole)
+    sample = Sample.of(score[counted.indices], right[counted.indices], units=counted.clusters)
     return sample, counted
 
 
@@ -80,7 +82,7 @@ def test_promises_by_row_are_kept(promise, kept):
         sample, counted = sampled(seed, 1500, "row")
         try:
             found = promise.certify(sample)
-            found = counted.told(
+            found = counted.annotate_certificate(
                 found.with_traffic(sample.score <= found.threshold, sample.correct)
             )
         except mc.InfeasibleTargetError:
@@ -95,7 +97,7 @@ def test_promises_by_row_are_kept(promise, kept):
 def test_a_promise_that_is_just_kept_is_refuted_in_5_of_100_cases_at_most(per):
     """60 units of 20 rows each, whose errors come together."""
     rng, sample = np.random.default_rng(0), sampled(0, 300, per)
-    certificate = sample[1].told(mc.MinAccuracy(0.5).certify(sample[0]))
+    certificate = sample[1].annotate_certificate(mc.MinAccuracy(0.5).certify(sample[0]))
     refuted = without = 0
     for _ in range(200):
         unit = np.repeat(np.arange(60), 20)
@@ -232,7 +234,9 @@ def test_draws_are_not_those_of_the_callers_seed():
     score = np.random.default_rng(0).random(5000)
     right = np.random.default_rng(1).random(5000) > 0.25 * score
     kept = (
-        select_rows(5000, importance=mc.Importance(np.full(5000, 0.5), 1.0)).draw(score, right).rows
+        build_row_selection(5000, importance=mc.Importance(np.full(5000, 0.5), 1.0))
+        .draw(score, right)
+        .indices
     )
     assert abs(score[kept].mean() - score.mean()) < 0.02
     half, promise = mc.Importance(np.full(5000, 0.5), 1.0), mc.MinAccuracy(0.93)

@@ -51,7 +51,7 @@ def test_the_certificate_is_that_of_fit_on_all_rows_that_were_drawn(decimals, be
                 _ = certifier.certificate
             continue
         own = certifier.certificate
-        assert own.circumstances.by_value == certifier.pilot.test_values
+        assert own.circumstances.by_value == certifier.pilot.tests_score_values
         own = replace(own, circumstances=fit.circumstances)
         assert replace(own, labels=None, n_correct=fit.n_correct, score=fit.score, notes=()) == fit
         assert own.labels == certifier.n_labels

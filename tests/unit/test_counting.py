@@ -15,7 +15,7 @@ import metacal as mc
 from metacal.certificates import words
 from metacal.certificates.circumstances import Circumstances
 from metacal.certificates.estimate import Reviewed, next_rows
-from metacal.certification.row_selection import Importance, select_rows
+from metacal.certification.row_selection import Importance, build_row_selection
 from metacal.cli import main
 from metacal.io.artifact.wrapping import checksum
 
@@ -30,11 +30,11 @@ def test_one_row_of_each_group_whatever_its_names():
         [2, 1, 2, 1, 7],
         np.array(["b", 1, "b", 1, "c"], dtype=object),
     ):
-        found = select_rows(5, groups).draw(np.arange(5.0))
-        assert len(found.rows) == 3
-        assert len({str(groups[row]) for row in found.rows}) == 3
+        found = build_row_selection(5, groups).draw(np.arange(5.0))
+        assert len(found.indices) == 3
+        assert len({str(groups[row]) for row in found.indices}) == 3
         assert (
-            np.asarray(groups, dtype=str)[found.rows][found.speaker]
+            np.asarray(groups, dtype=str)[found.indices][found.representatives]
             == np.asarray(groups, dtype=str)
         ).all()
 
@@ -42,20 +42,22 @@ def test_one_row_of_each_group_whatever_its_names():
 def test_every_row_of_a_group_is_as_likely():
     counts = np.zeros(4)
     for seed in range(900):
-        counts[select_rows(4, [0, 0, 0, 1], random_state=seed).draw(np.arange(4.0)).rows] += 1
+        counts[
+            build_row_selection(4, [0, 0, 0, 1], random_state=seed).draw(np.arange(4.0)).indices
+        ] += 1
     assert counts[3] == 900
     assert abs(counts[:3] - 300).max() < 4 * np.sqrt(900 * 2 / 9)
 
 
 def test_rows_are_kept_in_proportion():
     weights = np.repeat([1.0, 3.0, 4.0], 4000)
-    kept = select_rows(12_000, importance=weights).draw(np.arange(12_000.0)).rows
+    kept = build_row_selection(12_000, importance=weights).draw(np.arange(12_000.0)).indices
     shares = np.bincount(kept // 4000) / 4000
     np.testing.assert_allclose(shares, [0.25, 0.75, 1.0], atol=0.04)
     half = (
-        select_rows(12_000, importance=Importance(weights, largest=8.0))
+        build_row_selection(12_000, importance=Importance(weights, largest=8.0))
         .draw(np.arange(12_000.0))
-        .rows
+        .indices
     )
     assert abs(len(half) / len(kept) - 0.5) < 0.05
 
@@ -72,7 +74,7 @@ def test_rows_are_kept_in_proportion():
 )
 def test_bad_groups_and_weights(groups, importance, match):
     with pytest.raises(mc.InputError, match=match):
-        select_rows(3, groups, importance)
+        build_row_selection(3, groups, importance)
 
 
 def test_the_certificate_says_how_many_units_and_the_base_learns_from_all_rows(tmp_path):

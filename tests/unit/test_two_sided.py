@@ -106,7 +106,7 @@ def test_marks_are_tested_at_their_values():
         counted(mc.MinPrecision(0.9), marks, sample.correct)[1][0] == 300
     )  # by ranks, wrong ones first
     found = mc.MinPrecision(0.9).certify(
-        replace(sample, pilot=PilotRows(marks[::50], test_values=True))
+        replace(sample, pilot=PilotRows(marks[::50], tests_score_values=True))
     )
     assert found.parts.items[1].n_accepted == 600
     with pytest.warns(mc.MetacalWarning, match="whole number|repeat"):
@@ -119,11 +119,11 @@ def test_pilot_rows_are_drawn_whatever_their_class():
     rows = Sample(SCORES, FRAUD, truth=FRAUD.astype(int), classes=(0, 1)).rows
     policy = mc.MinPrecision(0.9).procedure().pilot_policy()
     assert policy.reads_labels
-    pilot = policy.withhold(rows).pilot
+    pilot = policy.withhold_pilot_rows(rows).pilot
     assert pilot.n_withheld == round(len(SCORES) ** 0.5)
     assert pilot.estimate_class_share(1) == pytest.approx(FRAUD.mean(), abs=0.1)
     declared = mc.MinPrecision(0.9, share=0.1).procedure().pilot_policy()
-    assert declared.withhold(rows).pilot.n_withheld == 10  # the first ten show no tie
+    assert declared.withhold_pilot_rows(rows).pilot.n_withheld == 10  # the first ten show no tie
 
 
 def test_sides_that_overlap_meet_at_even_odds():

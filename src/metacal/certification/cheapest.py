@@ -97,7 +97,7 @@ class CheapestThreshold:
         losses = rows.losses
         if losses is None:
             losses = self.costs.losses_of_correct(rows.is_correct)
-        draws = replace(rows, losses=losses).draws(self.random_state)
+        draws = replace(rows, losses=losses).build_row_draws(self.random_state)
         ranking = LossRanking.of(
             rows.scores, losses.answered / max_cost, draws.seed("order of bets")
         )

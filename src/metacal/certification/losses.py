@@ -163,7 +163,7 @@ class MeanLossLimit:
         if losses is None:
             losses = self.costs.losses_of_correct(rows.is_correct)
         relative_losses = losses.answered / self.max_loss
-        draws = replace(rows, losses=losses).draws(self.random_state)
+        draws = replace(rows, losses=losses).build_row_draws(self.random_state)
         ranking = LossRanking.of(rows.scores, relative_losses, draws.seed("order of bets"))
 
         exact_rule_name = None
@@ -173,7 +173,7 @@ class MeanLossLimit:
             # A rounded loss has the mean of the loss: B = 1[U < L] with an independent uniform U has
             # E[B | row] = L. The proof for errors needs no more than this.
             is_zero = draws.numbers("rounded losses") >= relative_losses
-            rounded_rows = replace(rows, correct=is_zero, known_ranking=None)
+            rounded_rows = replace(rows, correct=is_zero, precomputed_ranking=None)
             ranking = replace(ranking, blocks=rounded_rows.ranking)
         elif exact_rule_name is not None:
             ranking = replace(ranking, blocks=rows.ranking)

@@ -51,7 +51,7 @@ from metacal.certificates.certificate import Certificate
 from metacal.certification.certify import CertifiablePromise
 from metacal.certification.procedures import OneThreshold
 from metacal.certification.ranking import Evidence, Ranking, Undecided, require_some_correct
-from metacal.certification.rows import checked_scores
+from metacal.certification.rows import check_scores
 from metacal.certification.statements import sorting_needed_error
 from metacal.errors import InputError
 from metacal.kernels.keys import MAX_CELLS, CellCounts, Counter, Cut, keys_to_scores
@@ -240,7 +240,7 @@ def _one_pass(read: Any, blocks: list[Any], executor: Executor | None, cut: Cut)
 def _count_block(read: Any, cut: Cut, block: Any) -> CellCounts:
     scores, correct = map(np.asarray, read(block))
     if scores.shape != correct.shape:
-        checked_scores(scores, correct)  # Raises the error for columns that do not fit together.
+        check_scores(scores, correct)  # Raises the error for columns that do not fit together.
     return _counted_array(scores, correct, cut)
 
 
@@ -248,5 +248,5 @@ def _counted_array(scores: Any, correct: Any, cut: Cut) -> CellCounts:
     counter = Counter(cut)
     for at in range(0, max(1, len(scores)), _AT_ONCE):
         correct_chunk = np.asarray(correct[at : at + _AT_ONCE])
-        counter.add(checked_scores(scores[at : at + _AT_ONCE], correct_chunk), correct_chunk)
+        counter.add(check_scores(scores[at : at + _AT_ONCE], correct_chunk), correct_chunk)
     return counter.result()

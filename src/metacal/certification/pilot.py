@@ -76,7 +76,7 @@ class PilotPolicy:
     is_about_classes: bool = False
     reads_labels: bool = False
 
-    def withhold(self, rows: CalibrationRows) -> CalibrationRows:
+    def withhold_pilot_rows(self, rows: CalibrationRows) -> CalibrationRows:
         """Withhold pilot rows from the calibration rows.
 
         Parameters
@@ -96,14 +96,14 @@ class PilotPolicy:
         withheld = rows.take(is_pilot_row)
         pilot = PilotRows(
             scores=withheld.scores,
-            test_values=self.should_test_values(withheld.scores, len(rows)),
+            tests_score_values=self.should_test_score_values(withheld.scores, len(rows)),
             class_codes=withheld.class_codes,
             subgroup_codes=None if withheld.subgroups is None else withheld.subgroups.codes,
             n_withheld=len(withheld),
         )
         return replace(rows.take(~is_pilot_row), pilot=pilot)
 
-    def should_test_values(self, pilot_scores: Float, n_rows: int) -> bool:
+    def should_test_score_values(self, pilot_scores: Float, n_rows: int) -> bool:
         """Check whether scores are equal so often that values are tested instead of ranks."""
         if self.declared_values is not None:
             return True
@@ -113,15 +113,17 @@ class PilotPolicy:
             min_probability = min(min_probability, _MIN_EQUAL_ROWS / n_rows)
         return probability_of_tie(pilot_scores) >= min_probability
 
-    def circumstances(self, pilot: PilotRows) -> Circumstances:
+    def build_circumstances(self, pilot: PilotRows) -> Circumstances:
         """Return what a certificate records about the pilot rows."""
         return Circumstances(
-            by_value=pilot.test_values,
+            by_value=pilot.tests_score_values,
             aside=pilot.n_withheld,
             random_state=self.random_state if pilot.n_withheld else None,
         )
 
-    def count_values(self, rows: CalibrationRows) -> tuple[tuple[float, int, int], ...]:
+    def count_rows_per_score_value(
+        self, rows: CalibrationRows
+    ) -> tuple[tuple[float, int, int], ...]:
         """Count the rows and the errors at each value of a score with few values.
 
         Returns
@@ -131,7 +133,7 @@ class PilotPolicy:
             if ranks are tested, or if the counts would not describe all rows.
         """
         has_graded_losses = rows.losses is not None and not rows.losses.all_or_nothing
-        if rows.pilot is None or not rows.pilot.test_values:
+        if rows.pilot is None or not rows.pilot.tests_score_values:
             return ()
         if rows.subgroups is not None or has_graded_losses:
             return ()
@@ -160,14 +162,14 @@ class PilotPolicy:
 
     def _draw_orders(self, rows: CalibrationRows) -> list[Codes]:
         """Return the rows of each subgroup in random order."""
-        order = rows.draws(self.random_state).order("pilot scores")
+        order = rows.build_row_draws(self.random_state).order("pilot scores")
         if rows.subgroups is None:
             return [order]
         codes_in_order = rows.subgroups.codes[order]
         return [order[codes_in_order == code] for code in range(len(rows.subgroups.names))]
 
 
-def pilot_rows_of_pool(pool_scores: Float, n_drawn: int) -> PilotRows:
+def choose_pilot_rows_of_pool(pool_scores: Float, n_drawn: int) -> PilotRows:
     """Choose pilot rows among the rows of a pool that are not drawn for labelling.
 
     If these are fewer than the square root of the number of drawn rows, some of the drawn rows are
@@ -193,7 +195,7 @@ def pilot_rows_of_pool(pool_scores: Float, n_drawn: int) -> PilotRows:
     n_tested = len(pool_scores) - n_pilot
     scores = pool_scores[n_tested:]
     test_values = n_pilot > 0 and probability_of_tie(scores) >= 1.0 / math.sqrt(n_tested)
-    return PilotRows(scores=scores, test_values=test_values, n_withheld=n_drawn - n_tested)
+    return PilotRows(scores=scores, tests_score_values=test_values, n_withheld=n_drawn - n_tested)
 
 
 def probability_of_tie(scores: Float) -> float:

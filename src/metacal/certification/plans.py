@@ -88,12 +88,12 @@ class PilotRows:
     """
 
     scores: Float
-    test_values: bool = False
+    tests_score_values: bool = False
     class_codes: Codes | None = None
     subgroup_codes: Codes | None = None
     n_withheld: int = 0
 
-    def of_subgroups(self, codes: Sequence[int]) -> PilotRows:
+    def select_subgroups(self, codes: Sequence[int]) -> PilotRows:
         """Return the pilot rows of the given subgroups.
 
         All pilot rows are returned if their subgroups are unknown.
@@ -106,7 +106,7 @@ class PilotRows:
             class_codes = self.class_codes[is_selected]
         return PilotRows(
             scores=self.scores[is_selected],
-            test_values=self.test_values,
+            tests_score_values=self.tests_score_values,
             class_codes=class_codes,
             n_withheld=self.n_withheld,
         )
@@ -144,16 +144,18 @@ class RankPlan:
     limit: float
     segments: tuple[Segment, ...] = ()
     first_rank: int | None = None
-    first_value: float | None = None
+    first_score_value: float | None = None
 
 
 class StartPolicy(Protocol):
     """Choice of the ranks at which the segments of a test sequence start."""
 
-    def starts(self, n_rows: int, limit: float, significance_level: float) -> Starts:
+    def choose_starts(self, n_rows: int, limit: float, significance_level: float) -> Starts:
         """Return the errors that each start tolerates and its fraction of the level."""
 
-    def starts_for_values(self, n_rows: int, limit: float, significance_level: float) -> Starts:
+    def choose_starts_for_score_values(
+        self, n_rows: int, limit: float, significance_level: float
+    ) -> Starts:
         """Return the starts from which the first tested score value is chosen."""
 
     def tests_every_rank(self, n_rows: int, limit: float) -> bool:
@@ -164,11 +166,13 @@ class StartPolicy(Protocol):
 class UsualStarts:
     """Starts for predictions that are mostly correct."""
 
-    def starts(self, n_rows: int, limit: float, significance_level: float) -> Starts:
+    def choose_starts(self, n_rows: int, limit: float, significance_level: float) -> Starts:
         """Return the errors that each start tolerates and its fraction of the level."""
         return usual_starts(n_rows, limit, significance_level)
 
-    def starts_for_values(self, n_rows: int, limit: float, significance_level: float) -> Starts:
+    def choose_starts_for_score_values(
+        self, n_rows: int, limit: float, significance_level: float
+    ) -> Starts:
         """Return the starts from which the first tested score value is chosen."""
         return usual_starts(n_rows, limit, significance_level)
 
@@ -186,13 +190,13 @@ class EarlyStarts:
 
     Examples
     --------
-    >>> EarlyStarts().starts(100, 0.9, 0.1)
+    >>> EarlyStarts().choose_starts(100, 0.9, 0.1)
     ((0, Fraction(1, 1)),)
-    >>> EarlyStarts().starts(500, 0.9, 0.1)
+    >>> EarlyStarts().choose_starts(500, 0.9, 0.1)
     ((2, Fraction(4, 5)), (10, Fraction(1, 5)))
     """
 
-    def starts(self, n_rows: int, limit: float, significance_level: float) -> Starts:
+    def choose_starts(self, n_rows: int, limit: float, significance_level: float) -> Starts:
         """Return the errors that each start tolerates and its fraction of the level."""
         n_allowed_errors = n_rows * (1 - bounds.exact(limit))
         first_start = int(_FIRST_EARLY_START * n_allowed_errors)
@@ -204,9 +208,11 @@ class EarlyStarts:
             (second_start, _SECOND_EARLY_LEVEL),
         )
 
-    def starts_for_values(self, n_rows: int, limit: float, significance_level: float) -> Starts:
+    def choose_starts_for_score_values(
+        self, n_rows: int, limit: float, significance_level: float
+    ) -> Starts:
         """Return the starts from which the first tested score value is chosen."""
-        return self.starts(n_rows, limit, significance_level)
+        return self.choose_starts(n_rows, limit, significance_level)
 
     def tests_every_rank(self, n_rows: int, limit: float) -> bool:
         """Check whether so few errors are expected that every rank is tested."""
@@ -235,15 +241,15 @@ class ShareStarts:
 
     Examples
     --------
-    >>> [errors for errors, _ in ShareStarts(0.05).starts(5000, 0.9, 0.1)]
+    >>> [errors for errors, _ in ShareStarts(0.05).choose_starts(5000, 0.9, 0.1)]
     [3, 8, 18]
-    >>> len(ShareStarts().starts(300, 0.9, 0.1))
+    >>> len(ShareStarts().choose_starts(300, 0.9, 0.1))
     1
     """
 
     correct_share: float = 0.5
 
-    def starts(self, n_rows: int, limit: float, significance_level: float) -> Starts:
+    def choose_starts(self, n_rows: int, limit: float, significance_level: float) -> Starts:
         """Return the errors that each start tolerates and its fraction of the level."""
         n_expected_errors = self.count_expected_errors(n_rows, limit)
         first_fraction = min(Fraction("0.12"), Fraction("0.03") + 1 - bounds.exact(limit))
@@ -256,9 +262,11 @@ class ShareStarts:
         )
         return ((first_start, _FIRST_SHARE_LEVEL), *later_starts)
 
-    def starts_for_values(self, n_rows: int, limit: float, significance_level: float) -> Starts:
+    def choose_starts_for_score_values(
+        self, n_rows: int, limit: float, significance_level: float
+    ) -> Starts:
         """Return the starts from which the first tested score value is chosen."""
-        first_start, _ = self.starts(n_rows, limit, significance_level)[0]
+        first_start, _ = self.choose_starts(n_rows, limit, significance_level)[0]
         return ((first_start // 2, Fraction(1)),)
 
     def tests_every_rank(self, n_rows: int, limit: float) -> bool:
@@ -271,7 +279,7 @@ class ShareStarts:
         return n_rows * min(Fraction(1), accepted_share) * (1 - bounds.exact(limit))
 
 
-def plan_sequence(
+def plan_test_sequence(
     policy: StartPolicy,
     n_rows: int,
     limit: float,
@@ -302,17 +310,17 @@ def plan_sequence(
     -------
     RankPlan
     """
-    if pilot is not None and pilot.test_values and len(pilot.scores) > 0:
+    if pilot is not None and pilot.tests_score_values and len(pilot.scores) > 0:
         first_value = start_value(
             np.sort(pilot.scores),
             n_rows,
             limit,
             significance_level,
-            policy.starts_for_values(n_rows, limit, significance_level),
+            policy.choose_starts_for_score_values(n_rows, limit, significance_level),
         )
-        return RankPlan(limit=limit, first_value=first_value)
+        return RankPlan(limit=limit, first_score_value=first_value)
 
-    starts = policy.starts(n_rows, limit, significance_level)
+    starts = policy.choose_starts(n_rows, limit, significance_level)
     if policy.tests_every_rank(n_rows, limit):
         n_tolerated_errors, _ = starts[0]
         ladder = Ladder(n_rows, 1.0 - limit, significance_level)

@@ -65,7 +65,7 @@ class Units:
 
     Examples
     --------
-    >>> Units(["a", "b", "a"], per="row").codes(3)
+    >>> Units(["a", "b", "a"], per="row").encode_names(3)
     array([0, 1, 0])
     """
 
@@ -94,19 +94,19 @@ class Units:
             raise InputError(f"largest must be a whole number from 1, got {self.largest!r}.")
 
     @classmethod
-    def of(cls, given: Any) -> Units:
+    def from_units_argument(cls, given: Any) -> Units:
         """What was given as `units`: this, or names alone."""
         return given if isinstance(given, Units) else cls(given)
 
-    def codes(self, n_rows: int) -> Codes:
+    def encode_names(self, n_rows: int) -> Codes:
         """A number 0, 1, … for each row, which rows of one unit share."""
-        return unit_codes(self.names, n_rows)
+        return encode_units(self.names, n_rows)
 
-    def at(self, rows: Codes, n_rows: int) -> Units:
+    def take(self, rows: Codes, n_rows: int) -> Units:
         """The same for those of n rows that stand at these places."""
-        return replace(self, names=self.codes(n_rows)[rows])
+        return replace(self, names=self.encode_names(n_rows)[rows])
 
-    def whole(self, codes: Codes) -> Clusters:
+    def build_clusters(self, codes: Codes) -> Clusters:
         """Return the clusters whose every row counts; `codes` numbers them in random order."""
         most = int(np.bincount(codes).max())
         if self.largest is not None and most > self.largest:
@@ -114,9 +114,9 @@ class Units:
                 f"a unit has {most:,} rows, more than the {self.largest:,} declared as the most."
             )
         max_size = most if self.largest is None else int(self.largest)
-        return Clusters.of(codes, max_size, count_means=self.per == "mean")
+        return Clusters.from_codes(codes, max_size, count_means=self.per == "mean")
 
-    def circumstances(self, whole: Clusters) -> Circumstances:
+    def build_circumstances(self, whole: Clusters) -> Circumstances:
         """Return what a certificate from whole clusters records."""
         declared = self.largest is not None
         return Circumstances(units=self.per, largest_unit=whole.max_size, largest_declared=declared)
@@ -139,7 +139,7 @@ class Importance:
 
     Examples
     --------
-    >>> Importance([1.0, 3.0], largest=4.0).shares(2)
+    >>> Importance([1.0, 3.0], largest=4.0).compute_keep_probabilities(2)
     array([0.25, 0.75])
     """
 
@@ -244,13 +244,13 @@ class Importance:
         return cls(weights[codes], float(weights[codes].max()), estimated=True)
 
     @property
-    def known(self) -> Weights:
+    def weights_origin(self) -> Weights:
         """How the weights are known."""
         if self.estimated:
             return "estimated"
         return "unbounded" if self.largest is None else "given"
 
-    def shares(self, n_rows: int) -> Float:
+    def compute_keep_probabilities(self, n_rows: int) -> Float:
         """The probability with which each row is kept."""
         weights = check_row_weights(self.weights, n_rows, name="importance")
         assert weights is not None
@@ -264,7 +264,7 @@ class Importance:
 
 
 @dataclass(frozen=True, eq=False)
-class Counted:
+class SelectedRows:
     """The rows that a certificate counts.
 
     Attributes
@@ -281,27 +281,27 @@ class Counted:
         Where every row of a unit counts: the units of the counted rows.
     """
 
-    rows: Codes
-    speaker: Codes
+    indices: Codes
+    representatives: Codes
     circumstances: Circumstances
     notes: tuple[Note, ...]
-    whole: Clusters | None = None
+    clusters: Clusters | None = None
 
-    def draw(self, *columns: ArrayLike | None) -> Counted:
+    def draw(self, *columns: ArrayLike | None) -> SelectedRows:
         """Return these rows: they are drawn already."""
         return self
 
-    def mask(self, n_rows: int) -> Flags:
+    def to_mask(self, n_rows: int) -> Flags:
         """Return a mask of the rows that count."""
-        return np.bincount(self.rows, minlength=n_rows) > 0
+        return np.bincount(self.indices, minlength=n_rows) > 0
 
-    def spread(self, flags: Flags) -> Flags:
+    def extend_to_all_rows(self, flags: Flags) -> Flags:
         """A flag for each counted row, spread over all rows; True for rows that nobody speaks
         for.
         """
-        return np.where(self.speaker < 0, True, flags[self.speaker])
+        return np.where(self.representatives < 0, True, flags[self.representatives])
 
-    def told(self, certificate: Certificate) -> Certificate:
+    def annotate_certificate(self, certificate: Certificate) -> Certificate:
         """The certificate of the counted rows, which says that they were."""
         counted = add_circumstances(certificate, self.circumstances)
         return replace(counted, notes=(*counted.notes, *self.notes))
@@ -327,12 +327,12 @@ class RowSelection:
 
     n_rows: int
     units: Units | None
-    codes: Codes | None
+    cluster_codes: Codes | None
     importance: Importance | None
-    shares: Float | None
+    keep_probabilities: Float | None
     random_state: int | None = None
 
-    def draw(self, *columns: ArrayLike | None) -> Counted:
+    def draw(self, *columns: ArrayLike | None) -> SelectedRows:
         """Draw the rows that count. The draw follows from the columns, whatever the order of the
         rows.
 
@@ -344,31 +344,33 @@ class RowSelection:
         draws = RowDraws(
             np.zeros(self.n_rows),
             *columns,
-            self.shares,
-            units=self.codes,
+            self.keep_probabilities,
+            units=self.cluster_codes,
             random_state=self.random_state,
         )
         rows = np.arange(self.n_rows)
         circumstances = Circumstances(random_state=self.random_state)
         notes: list[Note] = []
         whole = None
-        speaks_for = np.arange(self.n_rows) if self.codes is None else self.codes
-        if self.units is not None and self.codes is not None:
-            n_units = int(self.codes.max()) + 1
+        speaks_for = np.arange(self.n_rows) if self.cluster_codes is None else self.cluster_codes
+        if self.units is not None and self.cluster_codes is not None:
+            n_units = int(self.cluster_codes.max()) + 1
             if self.units.per == "unit":
-                rows = _first_of_each(draws.order("one row of each unit"), self.codes)
+                rows = _first_of_each(draws.order("one row of each unit"), self.cluster_codes)
                 circumstances = circumstances.combine(Circumstances(units="unit"))
                 notes.append(one_row_of_each_unit(units=n_units, rows=self.n_rows))
             else:
-                whole = self.units.whole(draws.unit_numbers("whole units"))
-                circumstances = circumstances.combine(self.units.circumstances(whole))
+                whole = self.units.build_clusters(draws.unit_numbers("whole units"))
+                circumstances = circumstances.combine(self.units.build_circumstances(whole))
                 notes.append(whole_units_counted(units=n_units, rows=self.n_rows))
                 speaks_for = np.arange(self.n_rows)  # each row counts for itself
-        if self.importance is not None and self.shares is not None:
+        if self.importance is not None and self.keep_probabilities is not None:
             n_before = len(rows)
-            is_kept = draws.numbers("rows kept by weight") < self.shares
+            is_kept = draws.numbers("rows kept by weight") < self.keep_probabilities
             rows = rows[is_kept[rows]]
-            circumstances = circumstances.combine(Circumstances(weights=self.importance.known))
+            circumstances = circumstances.combine(
+                Circumstances(weights=self.importance.weights_origin)
+            )
             notes.append(kept_by_weight(kept=len(rows), rows=n_before))
         if not len(rows):
             raise InputError(
@@ -378,10 +380,10 @@ class RowSelection:
             whole = whole.take(rows)
         place = np.full(int(speaks_for.max()) + 1, -1, dtype=np.intp)
         place[speaks_for[rows]] = np.arange(len(rows))
-        return Counted(rows, place[speaks_for], circumstances, tuple(notes), whole)
+        return SelectedRows(rows, place[speaks_for], circumstances, tuple(notes), whole)
 
 
-def select_rows(
+def build_row_selection(
     n_rows: int,
     units: Any = None,
     importance: Importance | ArrayLike | None = None,
@@ -389,22 +391,22 @@ def select_rows(
 ) -> RowSelection | None:
     """Check clusters and weights, and return which rows are to be counted; None if all rows are.
 
-    >>> selection = select_rows(6, units=["a", "a", "a", "b", "c", "c"])
+    >>> selection = build_row_selection(6, units=["a", "a", "a", "b", "c", "c"])
     >>> found = selection.draw([0.1, 0.2, 0.3, 0.4, 0.5, 0.6])
-    >>> len(found.rows), str(found.notes[0])
+    >>> len(found.indices), str(found.notes[0])
     (3, '3 units of 6 rows: one row of each, drawn at random, is counted.')
-    >>> select_rows(6) is None
+    >>> build_row_selection(6) is None
     True
     """
     random_state = check_random_state(random_state)
     if units is None and importance is None:
         return None
-    together = None if units is None else Units.of(units)
-    codes = None if together is None else together.codes(n_rows)
+    together = None if units is None else Units.from_units_argument(units)
+    codes = None if together is None else together.encode_names(n_rows)
     declared: Importance | None = None
     if importance is not None:
         declared = importance if isinstance(importance, Importance) else Importance(importance)
-    shares = None if declared is None else declared.shares(n_rows)
+    shares = None if declared is None else declared.compute_keep_probabilities(n_rows)
     return RowSelection(n_rows, together, codes, declared, shares, random_state)
 
 
@@ -413,10 +415,10 @@ def _first_of_each(order: Codes, codes: Codes) -> Codes:
     return np.sort(order[np.unique(codes[order], return_index=True)[1]])
 
 
-def unit_codes(units: Any, n_rows: int) -> Codes:
+def encode_units(units: Any, n_rows: int) -> Codes:
     """A number 0, 1, … for each row, which rows of one unit share.
 
-    >>> unit_codes(["b", "a", "b"], 3)
+    >>> encode_units(["b", "a", "b"], 3)
     array([1, 0, 1])
     """
     names = as_plain_array(units, "units")

@@ -46,7 +46,7 @@ class Clusters:
     count_means: bool = False
 
     @classmethod
-    def of(cls, codes: Codes, max_size: int, *, count_means: bool = False) -> Clusters:
+    def from_codes(cls, codes: Codes, max_size: int, *, count_means: bool = False) -> Clusters:
         """Number the clusters from 0, in the order of the given codes."""
         dense_codes = np.unique(codes, return_inverse=True)[1].reshape(-1)
         return cls(codes=dense_codes, max_size=max_size, count_means=count_means)
@@ -58,7 +58,7 @@ class Clusters:
 
     def take(self, index: Flags | Codes) -> Clusters:
         """Return the clusters of some rows, numbered from 0 again in the same order."""
-        return Clusters.of(self.codes[index], self.max_size, count_means=self.count_means)
+        return Clusters.from_codes(self.codes[index], self.max_size, count_means=self.count_means)
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,7 +114,7 @@ class CalibrationRows:
     pilot : PilotRows, optional
         Rows that determine where the tests begin.
 
-    known_ranking : Ranking, optional
+    precomputed_ranking : Ranking, optional
         Ranking of these rows, if the caller has sorted them already.
     """
 
@@ -126,7 +126,7 @@ class CalibrationRows:
     class_codes: Codes | None = None
     class_names: tuple[Name, ...] = (0, 1)
     pilot: PilotRows | None = None
-    known_ranking: Ranking | None = None
+    precomputed_ranking: Ranking | None = None
 
     @classmethod
     def from_columns(cls, scores: Any, correct: Any = None) -> CalibrationRows:
@@ -150,7 +150,7 @@ class CalibrationRows:
         InputError
             If the columns do not fit together, a score is NaN, or no row is correct.
         """
-        score_column = checked_scores(scores, correct)
+        score_column = check_scores(scores, correct)
         if correct is not None:
             correct = np.asarray(correct)
             require_some_correct(correct)
@@ -162,8 +162,8 @@ class CalibrationRows:
     @cached_property
     def ranking(self) -> Ranking:
         """Rows in increasing order of score. Rows without a label count as incorrect."""
-        if self.known_ranking is not None:
-            return self.known_ranking
+        if self.precomputed_ranking is not None:
+            return self.precomputed_ranking
         return Ranking.of(self.scores, self.is_correct)
 
     @property
@@ -174,13 +174,13 @@ class CalibrationRows:
         return self.correct
 
     @property
-    def true_codes(self) -> Codes:
+    def true_class_codes(self) -> Codes:
         """For a promise about two classes, the true class of each row."""
         if self.class_codes is not None:
             return self.class_codes
         return self.is_correct.astype(np.intp)
 
-    def ranking_from(self, class_code: int) -> Ranking:
+    def rank_for_class(self, class_code: int) -> Ranking:
         """Rank the rows from the end of the scores that favours one of two classes.
 
         A row counts as correct if it is of that class.
@@ -188,20 +188,20 @@ class CalibrationRows:
         scores = self.scores
         if class_code == 1:
             scores = -scores
-        return Ranking.of(RELATIVE.rounded(scores), self.true_codes == class_code)
+        return Ranking.of(RELATIVE.rounded(scores), self.true_class_codes == class_code)
 
     @cached_property
-    def even_odds(self) -> float:
+    def even_odds_score(self) -> float:
         """Log-odds at which both classes are equally likely."""
-        return even_odds(self.scores, self.true_codes == 1)
+        return even_odds(self.scores, self.true_class_codes == 1)
 
-    def even_odds_from(self, class_code: int) -> float:
-        """Return the point of even odds on the scale of `ranking_from`."""
+    def even_odds_score_for_class(self, class_code: int) -> float:
+        """Return the point of even odds on the scale of `rank_for_class`."""
         if class_code == 1:
-            return -self.even_odds
-        return self.even_odds
+            return -self.even_odds_score
+        return self.even_odds_score
 
-    def draws(self, random_state: int | None = None) -> RowDraws:
+    def build_row_draws(self, random_state: int | None = None) -> RowDraws:
         """Return the source of random draws from these rows, derived from all their columns.
 
         Losses that follow from correctness are omitted. Promises with the same meaning then draw
@@ -230,11 +230,11 @@ class CalibrationRows:
             subgroups=None if self.subgroups is None else self.subgroups.take(index),
             clusters=None if self.clusters is None else self.clusters.take(index),
             class_codes=_take(self.class_codes, index),
-            known_ranking=None,
+            precomputed_ranking=None,
         )
 
 
-def checked_scores(scores: Any, correct: Any = None) -> Float:
+def check_scores(scores: Any, correct: Any = None) -> Float:
     """Check the columns that a user passed, and round the scores to the grid.
 
     Raises

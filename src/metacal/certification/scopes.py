@@ -446,7 +446,7 @@ def _count_rows(procedure: SubgroupProcedure, subgroup: Subgroup, significance_l
 
 def _draw_pooling_pilot_rows(rows: CalibrationRows) -> Flags:
     """Draw the rows that determine which subgroups are pooled, whatever the order of the rows."""
-    order = rows.draws().order("pooled subgroups")
+    order = rows.build_row_draws().order("pooled subgroups")
     is_pilot_row = np.zeros(len(rows), dtype=bool)
     is_pilot_row[order[: len(rows) // _ROWS_PER_POOLING_PILOT]] = True
     return is_pilot_row

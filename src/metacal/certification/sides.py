@@ -88,7 +88,7 @@ class Side:
         """Check whether calling every row by the class would keep the promise."""
         if self.quantity.of_class or len(rows) == 0:
             return False
-        is_of_class = rows.true_codes == self.class_code(rows.class_names)
+        is_of_class = rows.true_class_codes == self.class_code(rows.class_names)
         return float(is_of_class.mean()) >= self.target
 
     def requirement(self, rows: CalibrationRows, significance_level: float) -> RowRequirement:
@@ -96,7 +96,7 @@ class Side:
         n_required = self.required_rows(significance_level)
         if not self.quantity.of_class:
             return RowRequirement(len(rows), n_required)
-        is_counted = rows.true_codes != self.class_code(rows.class_names)
+        is_counted = rows.true_class_codes != self.class_code(rows.class_names)
         return RowRequirement(int(is_counted.sum()), n_required)
 
     def required_rows(self, significance_level: float) -> int:

@@ -208,7 +208,7 @@ def closed_side_reason(side: Side, rows: CalibrationRows, significance_level: fl
     class_code = side.class_code(rows.class_names)
     required_rows = "rows without an error from that end of the scores, or more with some"
     if side.quantity.of_class:
-        n_counted = int((rows.true_codes != class_code).sum())
+        n_counted = int((rows.true_class_codes != class_code).sum())
         other_name = rows.class_names[1 - class_code]
         required_rows = f"rows that are {other_name}; there are {n_counted:,}"
     positive_name = rows.class_names[side.positive_code(rows.class_names)]
@@ -319,7 +319,7 @@ def says_nothing_error(side: Side, rows: CalibrationRows) -> InputError:
     class_code = side.class_code(rows.class_names)
     name = rows.class_names[class_code]
     other_name = rows.class_names[1 - class_code]
-    class_share = float((rows.true_codes == class_code).mean())
+    class_share = float((rows.true_class_codes == class_code).mean())
     return InputError(
         f"a precision of {side.target:g} for {name} says nothing: {class_share:.1%} of the"
         f" rows are so, and calling all of them so would keep it. Promise how few {other_name} slip"

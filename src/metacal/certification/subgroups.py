@@ -73,6 +73,6 @@ def build_subgroup(
         is_selected &= is_tested
     subgroup_rows = rows.take(is_selected)
     if rows.pilot is not None:
-        subgroup_rows = replace(subgroup_rows, pilot=rows.pilot.of_subgroups(codes))
+        subgroup_rows = replace(subgroup_rows, pilot=rows.pilot.select_subgroups(codes))
     names = tuple(rows.subgroups.names[code] for code in codes)
     return Subgroup(codes=codes, names=names, rows=subgroup_rows)

@@ -195,7 +195,7 @@ class TwoSides:
             for class_code, side in self.sides_by_class(rows.class_names).items()
             if not side.says_nothing(rows)
         }
-        rankings = {class_code: rows.ranking_from(class_code) for class_code in tested}
+        rankings = {class_code: rows.rank_for_class(class_code) for class_code in tested}
         pilots = {class_code: _pilot_from(rows.pilot, class_code) for class_code in tested}
         results = {
             class_code: side.certify(
@@ -209,7 +209,7 @@ class TwoSides:
             # The sides overlap. Each keeps to its own side of even odds.
             for class_code, side in tested.items():
                 ranking = rankings[class_code]
-                last_rank = ranking.below(rows.even_odds_from(class_code))
+                last_rank = ranking.below(rows.even_odds_score_for_class(class_code))
                 results[class_code] = side.certify(
                     ranking, significance_level, pilots[class_code], class_code, last_rank
                 )
@@ -294,7 +294,7 @@ class TwoSides:
         """Return the distance from the decision point and the class that each row is called by."""
         side_codes = (rows.scores > decision_points).astype(np.intp)
         uncertainty = RELATIVE.rounded(-np.abs(rows.scores - decision_points))
-        return DecidedRows(uncertainty, side_codes == rows.true_codes, side_codes)
+        return DecidedRows(uncertainty, side_codes == rows.true_class_codes, side_codes)
 
     def find_contradiction(
         self, certificate: Certificate, delta: float | None, promise: object
@@ -472,4 +472,4 @@ def find_decision_point(rows: CalibrationRows, result: SubgroupResult) -> float:
     highest = np.inf
     if n_second > 0:
         highest = midpoints[len(sorted_scores) - n_second]
-    return float(np.clip(rows.even_odds, lowest, highest))
+    return float(np.clip(rows.even_odds_score, lowest, highest))

@@ -317,7 +317,7 @@ def _fit_table(
     Gate
     """
     from metacal.certificates.notes import remark
-    from metacal.certification.row_selection import select_rows
+    from metacal.certification.row_selection import build_row_selection
     from metacal.gate import fit_gate
     from metacal.rows import Rows, validate
 
@@ -338,7 +338,7 @@ def _fit_table(
         input=predictions.input,
         notes=[remark(text=text) for text in predictions.remarks],
         reject_label=parse_reject_label(options.reject_label, predictions),
-        selection=select_rows(
+        selection=build_row_selection(
             len(predictions), options.units(predictions), random_state=options.seed
         ),
         gives_way=options.calibrator is None,

@@ -118,7 +118,7 @@ def _verify_rows(gate: Gate, artifact: str, gate_rows: GateRows, confidence: flo
     gate_rows.warn_of_fit_rows(decisions.fit_rows, artifact)
     units = None
     if columns.units is not None:
-        units = Units(columns.units).at(decisions.rows, len(columns))
+        units = Units(columns.units).take(decisions.rows, len(columns))
     return verify_decisions(
         gate.certificate,
         decisions.accept,

@@ -17,7 +17,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from metacal.certificates.certificate import Certificate
 from metacal.certificates.circumstances import Circumstances, add_circumstances
-from metacal.certification.row_selection import Units, select_rows
+from metacal.certification.row_selection import Units, build_row_selection
 from metacal.errors import InputError, warn_caller
 from metacal.estimators.base import Calibrator, DataclassEstimator
 from metacal.estimators.calibrator_factory import make_base_calibrator
@@ -181,8 +181,8 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, DataclassEstimat
         clusters = None
         cluster_codes = None
         if units is not None:
-            clusters = Units.of(units)
-            cluster_codes = clusters.codes(len(y))
+            clusters = Units.from_units_argument(units)
+            cluster_codes = clusters.encode_names(len(y))
         estimator_params, splitter_params = self._route_params(weights, fit_params)
         calibration = self._compute_logits(X, y, estimator_params, splitter_params, cluster_codes)
         if calibration.rows is not None:
@@ -263,7 +263,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, DataclassEstimat
         self.calibrator_ = MetaCal(
             self.promise, self.calibrator, score=self.ranking, n_jobs=self.n_jobs
         )
-        selection = select_rows(len(codes), clusters, random_state=self.random_state)
+        selection = build_row_selection(len(codes), clusters, random_state=self.random_state)
         self.calibrator_.fit_codes(calibration.logits, codes, weights, selection, groups)
         gate = self.calibrator_.gate_
         if calibration.n_folds:

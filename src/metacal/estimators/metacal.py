@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from sklearn.utils import ClassifierTags
 from sklearn.utils.validation import check_is_fitted
 
-from metacal.certification.row_selection import Importance, RowSelection, Units, select_rows
+from metacal.certification.row_selection import Importance, RowSelection, Units, build_row_selection
 from metacal.errors import InputError
 from metacal.estimators.base import Calibrator, GateEstimator, LogitsEstimator, match_array_library
 from metacal.estimators.calibrator_factory import make_base_calibrator, make_calibrator
@@ -190,7 +190,7 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
         if is_remote(executor):
             self._check_remote()
         with self._rows(X, reset=True, later=True, executor=executor) as rows:
-            selection = select_rows(len(rows), units, importance, random_state)
+            selection = build_row_selection(len(rows), units, importance, random_state)
             if y is None and not self.promise.needs_labels:
                 return self._fit_unlabelled(rows, selection)
             codes = self._read_labels(y, rows.table)

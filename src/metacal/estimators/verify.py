@@ -92,7 +92,7 @@ def verify(
     decisions = judged(fitted_gate, tables, truth, groups)
     clusters = None
     if units is not None:
-        clusters = Units.of(units).at(decisions.rows, len(tables[0]))
+        clusters = Units.from_units_argument(units).take(decisions.rows, len(tables[0]))
     return verify_decisions(
         certificate,
         decisions.accept,

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from metacal.certificates.certificate import Certificate, accepts
 from metacal.certificates.fingerprint import Fingerprint
 from metacal.certification.ranking import Ranking
-from metacal.certification.row_selection import Counted, RowSelection
+from metacal.certification.row_selection import RowSelection, SelectedRows
 from metacal.certification.rows import Subgroups
 from metacal.formulas import Codes, Flags, Float
 from metacal.rows import Rows
@@ -38,7 +38,7 @@ class CalibrationData:
     subgroups : Subgroups or None
         Class or group of each row, for a promise about each of them.
 
-    selection : RowSelection, Counted or None
+    selection : RowSelection, SelectedRows or None
         Rows that count, drawn or to be drawn. None if all rows count.
     """
 
@@ -46,7 +46,7 @@ class CalibrationData:
     labels: Codes | None
     class_names: NDArray[Any]
     subgroups: Subgroups | None = None
-    selection: RowSelection | Counted | None = None
+    selection: RowSelection | SelectedRows | None = None
 
     @property
     def host_labels(self) -> Codes | None:
@@ -62,7 +62,7 @@ class CalibrationData:
             return None
         return self.subgroups.codes
 
-    def draw(self, *columns: Any) -> Counted | None:
+    def draw(self, *columns: Any) -> SelectedRows | None:
         """Draw the rows that count. None if all rows count."""
         if self.selection is None:
             return None
@@ -124,7 +124,7 @@ class CertificationResult:
     decision_offset : float or array of float of shape (n_rows,)
         Log-odds above which the second of two classes is predicted.
 
-    counted : Counted or None
+    counted : SelectedRows or None
         Rows that count. None if all rows count.
 
     fingerprint : Fingerprint or None
@@ -136,5 +136,5 @@ class CertificationResult:
     rows: Rows
     columns: RowColumns
     decision_offset: float | Float = 0.0
-    counted: Counted | None = None
+    counted: SelectedRows | None = None
     fingerprint: Fingerprint | None = None

@@ -33,7 +33,7 @@ from metacal.certification.arriving import (
     default_number_of_labels,
     sequential_procedure,
 )
-from metacal.certification.pilot import pilot_rows_of_pool
+from metacal.certification.pilot import choose_pilot_rows_of_pool
 from metacal.certification.plans import PilotRows
 from metacal.errors import InfeasibleTargetError, InputError, spelled
 from metacal.formulas import Codes, Flags, Float
@@ -148,7 +148,7 @@ class Certifier:
         #: begin.
         self.pilot = PilotRows(self.doubts[:0])
         if self.rows is None and self.promise.procedure().pilot_policy() is not None:
-            self.pilot = pilot_rows_of_pool(self.doubts[self._order], self.sizes[-1])
+            self.pilot = choose_pilot_rows_of_pool(self.doubts[self._order], self.sizes[-1])
             n_available = self.sizes[-1] - self.pilot.n_withheld
             self.sizes = tuple(min(size, n_available) for size in self.sizes)
 
@@ -436,7 +436,7 @@ class Certifier:
                 declared_extension(rows=self.sizes[0], extended=self.sizes[1], shares=SHARES),
             )
         around = Circumstances(
-            by_value=self.pilot.test_values,
+            by_value=self.pilot.tests_score_values,
             aside=self.pilot.n_withheld,
             random_state=self.random_state,
         )

@@ -23,7 +23,7 @@ from metacal.certification.passes import Passes
 from metacal.certification.procedures import OneThreshold
 from metacal.certification.ranking import Ranking, require_some_correct
 from metacal.certification.row_losses import Losses
-from metacal.certification.row_selection import Counted
+from metacal.certification.row_selection import SelectedRows
 from metacal.certification.rows import CalibrationRows, Subgroups
 from metacal.certification.two_sides import TwoSides
 from metacal.errors import InfeasibleTargetError, InputError
@@ -89,7 +89,7 @@ class SortedScores:
         if data.labels is not None:
             require_some_correct(correct)
             if counted is not None:
-                require_some_correct(correct[counted.rows])
+                require_some_correct(correct[counted.indices])
 
         ranking = device_ranking
         if ranking is None or counted is not None:
@@ -118,7 +118,9 @@ class SortedScores:
         )
         return CertificationResult(selected.certificate, self.score, rows, columns, counted=counted)
 
-    def _sort(self, rows: Rows, scores: Float, correct: Flags, counted: Counted | None) -> Ranking:
+    def _sort(
+        self, rows: Rows, scores: Float, correct: Flags, counted: SelectedRows | None
+    ) -> Ranking:
         """Sort the rows that count, and fit the base map meanwhile."""
         executor = None if self.background is None else rows.executor
         finish_sorting = start_task(executor, _rank, scores, correct, self.score, counted)
@@ -162,27 +164,27 @@ class SortedLogOdds:
             class_names=tuple(data.class_names.tolist()),
         )
         if counted is not None:
-            tested_rows = replace(tested_rows.take(counted.rows), clusters=counted.whole)
+            tested_rows = replace(tested_rows.take(counted.indices), clusters=counted.clusters)
         pilot_policy = self.procedure.pilot_policy()
         if pilot_policy is not None:
-            tested_rows = pilot_policy.withhold(tested_rows)
+            tested_rows = pilot_policy.withhold_pilot_rows(tested_rows)
         certificate = certify(promise, tested_rows)
 
         result = self._describe(certificate, rows, true_codes, counted)
         if pilot_policy is not None and tested_rows.pilot is not None:
-            index = slice(None) if counted is None else counted.rows
+            index = slice(None) if counted is None else counted.indices
             certificate = certificate.with_traffic(
                 result.columns.is_accepted[index], result.columns.correct[index]
             )
             certificate = add_circumstances(
-                certificate, pilot_policy.circumstances(tested_rows.pilot)
+                certificate, pilot_policy.build_circumstances(tested_rows.pilot)
             )
         if counted is not None:
-            certificate = counted.told(certificate)
+            certificate = counted.annotate_certificate(certificate)
         return replace(result, certificate=certificate)
 
     def _describe(
-        self, certificate: Certificate, rows: Rows, true_codes: Codes, counted: Counted | None
+        self, certificate: Certificate, rows: Rows, true_codes: Codes, counted: SelectedRows | None
     ) -> CertificationResult:
         """Decide all rows by the thresholds of a certificate."""
         data = self.data
@@ -198,7 +200,7 @@ class SortedLogOdds:
         thresholds = policy.get_row_thresholds(predicted)
         if data.subgroup_codes is not None:
             thresholds = policy.get_row_thresholds(data.subgroup_codes, predicted)
-        index = slice(None) if counted is None else counted.rows
+        index = slice(None) if counted is None else counted.indices
         columns = RowColumns(
             scores=scores,
             correct=correct,
@@ -396,11 +398,13 @@ def score_table(
     return rows, on_host(scores), on_host(correct), ranking
 
 
-def _rank(scores: Any, correct: Any, score: str | Score, counted: Counted | None = None) -> Ranking:
+def _rank(
+    scores: Any, correct: Any, score: str | Score, counted: SelectedRows | None = None
+) -> Ranking:
     """Rank the rows that count, on the grid that all certificates share."""
     if counted is not None:
-        scores = scores[counted.rows]
-        correct = correct[counted.rows]
+        scores = scores[counted.indices]
+        correct = correct[counted.indices]
     if grid_of(score) != RELATIVE:
         scores = kernels.rounded(scores, RELATIVE)
     return Ranking.of(scores, correct)

@@ -27,11 +27,11 @@ from metacal.certificates.fingerprint import fingerprint_rows
 from metacal.certificates.notes import Note, remarks_on_scores, rows_without_score, upside_down
 from metacal.certification.ranking import Ranking, require_some_correct
 from metacal.certification.row_selection import (
-    Counted,
     Importance,
     RowSelection,
+    SelectedRows,
     Units,
-    select_rows,
+    build_row_selection,
 )
 from metacal.certification.rows import CalibrationRows
 from metacal.errors import InputError
@@ -225,10 +225,12 @@ def _plan_selection(
     """
     scored_units = None
     if units is not None:
-        scored_units = Units.of(units).at(np.flatnonzero(has_score), len(has_score))
+        scored_units = Units.from_units_argument(units).take(
+            np.flatnonzero(has_score), len(has_score)
+        )
     scored_importance = _take_importance(importance, has_score)
     n_scored = int(np.count_nonzero(has_score))
-    return select_rows(n_scored, scored_units, scored_importance, random_state)
+    return build_row_selection(n_scored, scored_units, scored_importance, random_state)
 
 
 def _take_importance(importance: Any, has_score: Flags) -> Importance | None:
@@ -246,14 +248,14 @@ def _take_importance(importance: Any, has_score: Flags) -> Importance | None:
     return replace(importance, weights=weights[has_score])
 
 
-def _get_counted_index(counted: Counted | None) -> slice | Codes:
+def _get_counted_index(counted: SelectedRows | None) -> slice | Codes:
     """Return the index of the rows that count among the rows with a score."""
     if counted is None:
         return slice(None)
-    return counted.rows
+    return counted.indices
 
 
-def _rank_counted_rows(rows: ScoredRows, counted: Counted | None) -> Ranking:
+def _rank_counted_rows(rows: ScoredRows, counted: SelectedRows | None) -> Ranking:
     """Rank the rows that count by rising uncertainty.
 
     Without losses, raise InputError if none of these rows is correct.
@@ -267,7 +269,7 @@ def _rank_counted_rows(rows: ScoredRows, counted: Counted | None) -> Ranking:
 
 def _warn_about_scores(
     rows: ScoredRows,
-    counted: Counted | None,
+    counted: SelectedRows | None,
     ranking: Ranking,
     source: ScoreSource,
     has_score: Flags,
@@ -281,7 +283,7 @@ def _warn_about_scores(
     rows : ScoredRows
         Rows that have a score.
 
-    counted : Counted or None
+    counted : SelectedRows or None
         Rows that count. None if all of them do.
 
     ranking : Ranking
@@ -343,7 +345,7 @@ def _count_standard_errors_below_chance(uncertainties: Float, is_correct: Flags)
 
 def _build_profile(
     rows: ScoredRows,
-    counted: Counted | None,
+    counted: SelectedRows | None,
     ranking: Ranking,
     certificate: Certificate,
     curve: ConfidenceCurve | None,
@@ -355,7 +357,7 @@ def _build_profile(
     rows : ScoredRows
         Rows that have a score.
 
-    counted : Counted or None
+    counted : SelectedRows or None
         Rows that count. None if all of them do.
 
     ranking : Ranking

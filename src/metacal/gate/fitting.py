@@ -375,7 +375,7 @@ def _profile(base: Map, result: CertificationResult, is_accepted: Flags) -> Prof
     rows = result.rows
     columns = result.columns
     if result.counted is not None:
-        is_accepted = is_accepted & result.counted.mask(len(rows))
+        is_accepted = is_accepted & result.counted.to_mask(len(rows))
     profile_index = np.flatnonzero(is_accepted)
     if rows.on_device or len(profile_index) == 0:
         return profile_of(columns.ranking)
@@ -428,13 +428,13 @@ def _row_notes(result: CertificationResult, input_suspicion: Suspicion | None) -
     rows = result.rows
     scores = columns.scores
     if counted is not None:
-        is_counted = counted.mask(len(scores))
+        is_counted = counted.to_mask(len(scores))
         rows = rows.where(is_counted)
         scores = scores[is_counted]
     notes = remarks_on_scores(columns.ranking, ties=input_suspicion is None)
     # Decisions repeat each other, and the rows of a cluster may do so.
     holds_decisions = input_suspicion is not None and input_suspicion.kind in ("alike", "one-hot")
-    has_clusters = counted is not None and counted.whole is not None
+    has_clusters = counted is not None and counted.clusters is not None
     if holds_decisions or has_clusters:
         return notes
     return [*notes, *remarks_on_rows(rows, scores, len(columns.ranking.ranks))]

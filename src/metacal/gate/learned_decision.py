@@ -16,7 +16,7 @@ from metacal.certificates.notes import (
     decision_learned,
 )
 from metacal.certification.ranking import even_odds
-from metacal.certification.row_selection import Counted, RowSelection
+from metacal.certification.row_selection import RowSelection, SelectedRows
 from metacal.formulas import Flags
 from metacal.gate.certify_table import check_two_classes
 from metacal.gate.logits_source import shift_rows
@@ -45,13 +45,13 @@ class LearnedDecision:
     decision_offset : float
         Log-odds above which the second class is predicted.
 
-    counted : Counted
+    counted : SelectedRows
         Rows that certify. The rows that the decision was learned from are not among them.
     """
 
     rows: Rows
     decision_offset: float
-    counted: Counted
+    counted: SelectedRows
 
 
 def learn_decision(rows: Rows, codes: Any, selection: RowSelection | None) -> LearnedDecision:
@@ -84,7 +84,7 @@ def learn_decision(rows: Rows, codes: Any, selection: RowSelection | None) -> Le
     notes: tuple[Note, ...] = ()
     if selection is not None:
         counted = selection.draw(scores, true_codes)
-        counted_index = counted.rows
+        counted_index = counted.indices
         circumstances = counted.circumstances
         notes = counted.notes
 
@@ -104,7 +104,7 @@ def learn_decision(rows: Rows, codes: Any, selection: RowSelection | None) -> Le
     return LearnedDecision(
         rows=shift_rows(rows, decision_offset),
         decision_offset=decision_offset,
-        counted=Counted(certifying_index, speaker, circumstances, (*notes, note)),
+        counted=SelectedRows(certifying_index, speaker, circumstances, (*notes, note)),
     )
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from metacal.certification.row_losses import Losses
-from metacal.certification.row_selection import Counted, RowSelection
+from metacal.certification.row_selection import RowSelection, SelectedRows
 from metacal.certification.rows import Subgroups
 from metacal.errors import InputError
 from metacal.formulas import Codes, Flags, Float
@@ -94,7 +94,7 @@ class ScoredRows:
             return self.correct
         return self.graded_losses <= self.graded_losses.mean()
 
-    def draw_counted(self, selection: RowSelection | None) -> Counted | None:
+    def draw_counted(self, selection: RowSelection | None) -> SelectedRows | None:
         """Draw the rows that count. Return None if all rows count."""
         if selection is None:
             return None

@@ -17,7 +17,7 @@ from metacal.certificates.circumstances import Circumstances, add_circumstances
 from metacal.certification.certify import certify
 from metacal.certification.pilot import PilotPolicy
 from metacal.certification.ranking import Ranking
-from metacal.certification.row_selection import Counted
+from metacal.certification.row_selection import SelectedRows
 from metacal.certification.rows import CalibrationRows, Subgroups
 from metacal.errors import InputError
 from metacal.formulas import Flags
@@ -51,7 +51,7 @@ def certify_selected(
     *,
     grid: Grid,
     score_name: str,
-    counted: Counted | None = None,
+    counted: SelectedRows | None = None,
     pilot_policy: PilotPolicy | None = None,
 ) -> SelectedCertificate:
     """Certify a promise on the calibration rows that count.
@@ -73,7 +73,7 @@ def certify_selected(
     score_name : str
         Name of the score in the certificate.
 
-    counted : Counted, optional
+    counted : SelectedRows, optional
         Rows that count. By default all rows.
 
     pilot_policy : PilotPolicy, optional
@@ -87,20 +87,20 @@ def certify_selected(
     if grid != RELATIVE:
         rows = replace(rows, scores=RELATIVE.rounded(scores))
     if counted is not None:
-        scores = scores[counted.rows]
-        rows = replace(rows.take(counted.rows), clusters=counted.whole)
+        scores = scores[counted.indices]
+        rows = replace(rows.take(counted.indices), clusters=counted.clusters)
     subgroup_codes = None if rows.subgroups is None else rows.subgroups.codes
     is_correct = rows.is_correct
 
     is_for_threshold, is_available = promise.split(is_correct, rows.scores)
     split_seed = None
     if is_for_threshold.all():
-        rows = replace(rows, known_ranking=ranking)
+        rows = replace(rows, precomputed_ranking=ranking)
     else:
         split_seed = promise.split_seed
         rows = rows.take(is_for_threshold)
     if pilot_policy is not None and rows.clusters is None:
-        rows = pilot_policy.withhold(rows)
+        rows = pilot_policy.withhold_pilot_rows(rows)
 
     certificate = certify(promise, rows)
     if certificate.n_rows < len(scores):
@@ -109,12 +109,12 @@ def certify_selected(
         )
         certificate = certificate.with_traffic(accepts(scores, thresholds), is_correct)
     if pilot_policy is not None and rows.pilot is not None:
-        certificate = add_circumstances(certificate, pilot_policy.circumstances(rows.pilot))
-        certificate = replace(certificate, marks=pilot_policy.count_values(rows))
+        certificate = add_circumstances(certificate, pilot_policy.build_circumstances(rows.pilot))
+        certificate = replace(certificate, marks=pilot_policy.count_rows_per_score_value(rows))
     certificate = add_circumstances(certificate, Circumstances(random_state=split_seed))
     if counted is not None:
-        is_available = counted.spread(is_available)
-        certificate = counted.told(certificate)
+        is_available = counted.extend_to_all_rows(is_available)
+        certificate = counted.annotate_certificate(certificate)
     return SelectedCertificate(_name_score(certificate, grid, score_name), is_available)
 
 

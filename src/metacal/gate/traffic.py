@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from metacal.certificates.certificate import Certificate
-from metacal.certification.row_selection import unit_codes
+from metacal.certification.row_selection import encode_units
 from metacal.errors import InputError
 from metacal.formulas import Flags, Float
 from metacal.promises.sequential.profile import uniform_numbers_at_positions
@@ -284,7 +284,7 @@ def read_unit_ids(certificate: Certificate | None, units: Any, n_rows: int) -> l
     if units is None:
         return None
     # This call checks the length and that no entry is missing. Its result is not needed.
-    unit_codes(units, n_rows)
+    encode_units(units, n_rows)
     unit_list = units.tolist() if hasattr(units, "tolist") else list(units)
     return [
         make_stored_id(unit if isinstance(unit, str | int) else str(unit)) for unit in unit_list

@@ -13,7 +13,7 @@ from metacal.certificates.certificate import Certificate
 from metacal.certificates.circumstances import CountedBy
 from metacal.certificates.fingerprint import FitRows
 from metacal.certificates.number_format import format_percent_ceil, format_percent_floor
-from metacal.certification.row_selection import Units, select_rows
+from metacal.certification.row_selection import Units, build_row_selection
 from metacal.certification.rows import Clusters
 from metacal.display import format_interval
 from metacal.errors import InputError
@@ -278,10 +278,10 @@ def verify_decisions(
         )
     by, whole = None, None
     if units is not None:
-        by, codes = certificate.circumstances.units or "row", units.codes(len(accept))
+        by, codes = certificate.circumstances.units or "row", units.encode_names(len(accept))
         columns = accept, correct, None if losses is None else losses.answered
-        if by == "unit" and (selection := select_rows(len(accept), codes)) is not None:
-            picked = selection.draw(*columns).rows
+        if by == "unit" and (selection := build_row_selection(len(accept), codes)) is not None:
+            picked = selection.draw(*columns).indices
             accept, correct = accept[picked], None if correct is None else correct[picked]
             losses, names = (
                 None if losses is None else losses.where(picked),
@@ -291,6 +291,6 @@ def verify_decisions(
             known = max(units.largest or 0, certificate.circumstances.largest_unit or 0)
             numbers = RowDraws(*columns, units=codes).unit_numbers("whole units")
             max_size = max(known, int(np.bincount(codes).max()))
-            whole = Clusters.of(numbers, max_size, count_means=by == "mean")
+            whole = Clusters.from_codes(numbers, max_size, count_means=by == "mean")
     verdict = judge(certificate, accept, correct, confidence, losses, names, whole, fit_rows)
     return Verification(certificate, verdict, confidence, len(accept), int(accept.sum()), by)

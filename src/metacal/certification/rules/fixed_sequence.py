@@ -84,7 +84,7 @@ from metacal.certification.plans import (
     ShareStarts,
     StartPolicy,
     UsualStarts,
-    plan_sequence,
+    plan_test_sequence,
 )
 from metacal.certification.ranking import Ranking
 from metacal.certification.rules.accuracy_shortfall import (
@@ -158,7 +158,7 @@ class FixedSequenceRule:
     ) -> RankPlan:
         """Plan the tests from the number of rows, the limit, the level and the pilot rows."""
         assert significance_level is not None
-        return plan_sequence(self.start_policy, n_rows, limit, significance_level, pilot)
+        return plan_test_sequence(self.start_policy, n_rows, limit, significance_level, pilot)
 
     def certify(
         self,
@@ -190,9 +190,9 @@ class FixedSequenceRule:
             `threshold` is None if no rank passed.
         """
         assert significance_level is not None
-        if plan.first_value is not None:
+        if plan.first_score_value is not None:
             trace, every_test_passed = _test_values(
-                ranking, plan.first_value, plan.limit, significance_level, last_rank
+                ranking, plan.first_score_value, plan.limit, significance_level, last_rank
             )
         elif plan.first_rank is not None:
             trace = _test_every_rank(

@@ -147,7 +147,7 @@ def certified_loss_rank(
     def passes(rank: int, share: Fraction) -> bool:
         return ranking.passes(rank, limit, float(share) * delta)
 
-    if pilot is None or not pilot.test_values or len(pilot.scores) == 0:
+    if pilot is None or not pilot.tests_score_values or len(pilot.scores) == 0:
         best_rank = fallback(plan_loss_ranks(blocks.n, limit, delta), passes)
         if best_rank is None:
             return 0
