@@ -74,7 +74,7 @@ def replay(task: tuple[Path, float, int, int]) -> tuple[float, float, bool]:
     scores, right = columns(path)
     promise = MinAccuracy(beta, DELTA)
     certifier = Certifier(promise, scores, labels=n, random_state=seed, higher_is="doubtful")
-    drawn = certifier.drawn
+    drawn = certifier.drawn_rows
     while len(rows := certifier.propose()):
         certifier.update(rows, right[rows])
     try:

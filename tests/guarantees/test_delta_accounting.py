@@ -325,7 +325,7 @@ def test_labels_that_arrive_share_delta_with_a_declared_extension():
     for stage, share in (("first", 0.8), ("extended", 0.2)):
         while len(rows := certifier.propose()):
             certifier.update(rows, correct[rows])
-        drawn = certifier.drawn
+        drawn = certifier.drawn_rows
         alone = promise.at(share).certify(score[drawn], correct[drawn]).threshold
         if stage == "first":
             assert certifier.threshold == alone

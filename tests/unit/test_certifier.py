@@ -42,7 +42,7 @@ def test_the_certificate_is_that_of_fit_on_all_rows_that_were_drawn(decimals, be
             promise, doubts, labels=150 + 100 * seed, higher_is="doubtful", random_state=seed
         )
         labelled(certifier, right, None if seed % 2 else 7)
-        rows = certifier.drawn
+        rows = certifier.drawn_rows
         assert certifier.n_labels <= len(rows)
         try:
             fit = promise.certify(Sample.of(doubts[rows], right[rows], pilot=certifier.pilot))
@@ -80,9 +80,9 @@ def test_what_is_certified_on_the_way_only_grows_and_reach_only_falls():
 def test_rows_come_from_the_surest_upward_in_blocks_and_shuffled_within():
     doubts, right = population(1, 4000)
     certifier = mc.Certifier(mc.MinAccuracy(0.95), doubts, higher_is="doubtful")
-    assert (certifier.n_drawn, certifier.block) == (800, 20)
+    assert (certifier.n_drawn, certifier.batch_size) == (800, 20)
     first = certifier.propose()
-    assert sorted(doubts[first]) == sorted(doubts[certifier.drawn])[:20]
+    assert sorted(doubts[first]) == sorted(doubts[certifier.drawn_rows])[:20]
     assert doubts[first].tolist() != sorted(doubts[first])
     assert certifier.propose().tolist() == first.tolist()
     certifier.update(first[5:], right[first[5:]])
@@ -97,13 +97,13 @@ def test_rows_come_from_the_surest_upward_in_blocks_and_shuffled_within():
 def test_any_other_promise_takes_all_labels_and_is_that_of_fit(promise):
     doubts, right = population(5, 1000)
     certifier = mc.Certifier(promise, doubts, labels=300, higher_is="doubtful")
-    certifier.update(certifier.drawn[1:], right[certifier.drawn[1:]])
+    certifier.update(certifier.drawn_rows[1:], right[certifier.drawn_rows[1:]])
     with pytest.raises(
         mc.InfeasibleTargetError, match=r"nothing is certified by 299 of 300 labels yet"
     ):
         _ = certifier.certificate
     labelled(certifier, right)
-    rows = certifier.drawn
+    rows = certifier.drawn_rows
     own, fit = certifier.certificate, promise.certify(doubts[rows], right[rows])
     assert replace(own, labels=None, score=fit.score) == fit
     assert own.labels == 300
@@ -211,7 +211,7 @@ def test_with_a_key_every_record_is_signed_by_the_second_call_too(tmp_path, kind
         with mc.open_certifier(
             path, doubts, None if call else mc.MinAccuracy(0.9), key=key
         ) as certifier:
-            assert certifier.n_labels == call * certifier.block
+            assert certifier.n_labels == call * certifier.batch_size
             rows = certifier.propose()
             certifier.update(rows, right[rows])
     for other, says in (
@@ -231,11 +231,11 @@ def test_an_extension_shares_delta_and_counts_the_labels_again():
     promise = mc.MinAccuracy(0.95)
     certifier = mc.Certifier(promise, doubts, labels=200, may_extend=True, higher_is="doubtful")
     labelled(certifier, right)
-    before, rows = certifier.certificate, certifier.drawn
+    before, rows = certifier.certificate, certifier.drawn_rows
     assert before.threshold == promise.at(0.8).certify(doubts[rows], right[rows]).threshold
     assert before.delta == 0.1
     labelled(certifier.extend(), right)
-    rows, after = certifier.drawn, certifier.certificate
+    rows, after = certifier.drawn_rows, certifier.certificate
     assert len(rows) == 800
     assert after.threshold == max(
         before.threshold, promise.at(0.2).certify(doubts[rows], right[rows]).threshold
@@ -296,7 +296,7 @@ def test_what_cannot_be_meant_is_refused():
     doubts, _ = population(0, 500)
     certifier = mc.Certifier(mc.MinAccuracy(0.9), doubts, labels=100)
     rows = certifier.propose()
-    other = int(np.setdiff1d(np.arange(500), certifier.drawn)[0])
+    other = int(np.setdiff1d(np.arange(500), certifier.drawn_rows)[0])
     certifier.update(rows[:1], [True])
     certifier.update(rows[:1], [True])  # the same answer again is no other one
     assert certifier.n_labels == 1

@@ -18,7 +18,7 @@ N labels.
 
 **Not valid**: changing N after labels were seen. Another N gives another sequence, and two sequences
 at full delta break more than delta of the promises. An extension that was declared before the first
-label shares delta with it (`SHARES`).
+label shares delta with it (`DELTA_FRACTIONS`).
 
 **Other promises** are certified when all N labels are known. For a miscoverage, for example, the rank
 of the threshold depends on the number of correct rows, and nearly every label is needed to know it.
@@ -59,10 +59,10 @@ INCORRECT, CORRECT, UNKNOWN = 0, 1, -1
 _N_ALLOWED_ERRORS = 40
 
 # Fractions of delta if one extension is declared beforehand.
-SHARES = (0.8, 0.2)
+DELTA_FRACTIONS = (0.8, 0.2)
 
 # Factor by which an extension increases the number of rows.
-EXTENSION = 4
+EXTENSION_FACTOR = 4
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ class LabellingProgress(NamedTuple):
 
 def assess_progress(promise: CertifiablePromise, labels: PartialLabels) -> LabellingProgress:
     """Determine what labels certify by now and what they can still certify."""
-    procedure = sequential_procedure(promise)
+    procedure = get_sequential_procedure(promise)
     if procedure is None:
         return _assess_by_certifying(promise, labels)
 
@@ -160,8 +160,8 @@ def assess_progress(promise: CertifiablePromise, labels: PartialLabels) -> Label
     if reachable.threshold is not None and reachable.trace is not None:
         n_relevant = int(ranking.ranks[ranking.at_least(reachable.trace.best_rank)])
     return LabellingProgress(
-        threshold=_settled_threshold(current),
-        reachable_threshold=_settled_threshold(reachable),
+        threshold=_settle_threshold(current),
+        reachable_threshold=_settle_threshold(reachable),
         n_relevant=n_relevant,
     )
 
@@ -176,7 +176,7 @@ def certify_labels(promise: CertifiablePromise, labels: PartialLabels) -> Certif
     InfeasibleTargetError
         If the labels certify nothing by now.
     """
-    procedure = sequential_procedure(promise)
+    procedure = get_sequential_procedure(promise)
     if procedure is None:
         return _certify_complete_labels(promise, labels)
 
@@ -185,12 +185,12 @@ def certify_labels(promise: CertifiablePromise, labels: PartialLabels) -> Certif
         labels.best_case, promise.delta, pilot=labels.pilot, last_rank=last_rank
     )
     if result.threshold is None:
-        raise _nothing_certified(procedure, labels, promise.delta)
+        raise _build_infeasible_error(procedure, labels, promise.delta)
     certificate = procedure.state(labels.worst_case, result.threshold, promise.delta)
     return replace(certificate, labels=labels.n_labelled)
 
 
-def sequential_procedure(promise: CertifiablePromise) -> OneThreshold | None:
+def get_sequential_procedure(promise: CertifiablePromise) -> OneThreshold | None:
     """Return the procedure of a promise that can be certified label by label, else None."""
     procedure = promise.procedure()
     if not isinstance(procedure, OneThreshold) or promise.scope is not None:
@@ -224,6 +224,45 @@ def default_number_of_labels(promise: CertifiablePromise) -> int:
     return math.ceil(_N_ALLOWED_ERRORS / min(allowed_shares))
 
 
+def choose_sample_sizes(
+    promise: CertifiablePromise, n_labels: int | None, *, n_available: int, may_extend: bool
+) -> tuple[int, ...]:
+    """Choose the number of rows to draw, and the number after an extension that is declared.
+
+    Parameters
+    ----------
+    promise : CertifiablePromise
+        Promise to certify, which determines the default number.
+
+    n_labels : int or None
+        Number of rows to draw that the user requested.
+
+    n_available : int
+        Number of rows that can be drawn.
+
+    may_extend : bool
+        Whether an extension is declared.
+
+    Raises
+    ------
+    InputError
+        If the requested number is not a positive integer, or exceeds the available rows.
+    """
+    size = n_labels
+    if size is None:
+        size = min(default_number_of_labels(promise), n_available)
+    if type(size) is not int or size < 1:
+        raise InputError(f"labels must be a whole number from 1, got {n_labels!r}.")
+    if size > n_available:
+        raise InputError(
+            f"{size:,} rows cannot be drawn from a pool of {n_available:,} rows with a score; ask"
+            " for fewer labels, or use a larger pool."
+        )
+    if not may_extend:
+        return (size,)
+    return (size, min(EXTENSION_FACTOR * size, n_available))
+
+
 def _assess_by_certifying(promise: CertifiablePromise, labels: PartialLabels) -> LabellingProgress:
     """Determine the progress of a promise that needs all labels."""
     n_rows = len(labels.scores)
@@ -246,7 +285,7 @@ def _certify_complete_labels(promise: CertifiablePromise, labels: PartialLabels)
     return replace(certificate, labels=n_rows)
 
 
-def _nothing_certified(
+def _build_infeasible_error(
     procedure: OneThreshold, labels: PartialLabels, delta: float | None
 ) -> InfeasibleTargetError:
     """Build the error for labels that certify nothing by now."""
@@ -281,7 +320,7 @@ def _nothing_certified(
     )
 
 
-def _settled_threshold(result: ThresholdResult) -> float | None:
+def _settle_threshold(result: ThresholdResult) -> float | None:
     """Return the threshold in the middle between two points of the grid."""
     if result.threshold is None:
         return None

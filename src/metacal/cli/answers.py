@@ -28,15 +28,16 @@ def parse_answer(certifier: Certifier, line: AnswerLine) -> tuple[int, bool]:
         Whether the prediction is correct.
     """
     answer = line.answer
-    if certifier.rows is None:
+    predictions = certifier.unlabelled_pool.predictions
+    if predictions is None:
         return -1, _parse_correctness(line)
-    class_names = [str(name) for name in certifier.classes_.tolist()]
+    class_names = [str(name) for name in predictions.classes.tolist()]
     true_code = _find_class(answer, class_names)
     if true_code is not None:
-        return true_code, bool(true_code == certifier.predicted[line.row])
+        return true_code, bool(true_code == predictions.predicted_codes[line.row])
     if answer.lower() == _NO_CLASS:
         return -1, False
-    if answer.lower() in _CORRECTNESS_WORDS and certifier.sheet.get("show_prediction"):
+    if answer.lower() in _CORRECTNESS_WORDS and certifier.sheet_settings.get("show_prediction"):
         return -1, _CORRECTNESS_WORDS[answer.lower()]
     raise InputError(f"{answer[:60]!r} is none of the classes; {_class_hint(answer, class_names)}")
 

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from metacal.certification.arriving import UNKNOWN
 from metacal.cli.answer_sheet import (
     ID,
     PREDICTION,
@@ -238,7 +237,9 @@ def _has_new_answers(certifier: Certifier, content: bytes) -> bool:
     except InputError:
         return True
     pool_rows = range(certifier.n_pool)
-    return any(line.row not in pool_rows or certifier.right[line.row] == UNKNOWN for line in lines)
+    return any(
+        line.row not in pool_rows or not certifier.answers.is_known[line.row] for line in lines
+    )
 
 
 def _certifier_options(journal: Journal, pool: Pool, options: dict[str, Any]) -> dict[str, Any]:
@@ -276,7 +277,7 @@ def _next_rows(certifier: Certifier, call: LabellingCall) -> tuple[Codes, bool]:
         out_of_reach = reachable_coverage is None or reachable_coverage < call.coverage
     if is_enough or out_of_reach:
         return np.empty(0, dtype=np.intp), out_of_reach
-    return certifier.propose(call.batch or certifier.sheet.get("batch")), False
+    return certifier.propose(call.batch or certifier.sheet_settings.get("batch")), False
 
 
 def _replay(certifier: Certifier, pool: Pool, call: LabellingCall) -> None:
@@ -287,16 +288,16 @@ def _replay(certifier: Certifier, pool: Pool, call: LabellingCall) -> None:
         )
     rows, _ = _next_rows(certifier, call)
     while len(rows):
-        if certifier.rows is None:
-            certifier.update(rows, right=pool.labels[rows])
-        else:
+        if certifier.reads_logits:
             certifier.update(rows, labels=pool.labels[rows])
+        else:
+            certifier.update(rows, right=pool.labels[rows])
         rows, _ = _next_rows(certifier, call)
 
 
 def answer_column(certifier: Certifier) -> str:
     """Return the column to fill in: "right" for scores, "label" for logits."""
-    return "right" if certifier.rows is None else "label"
+    return "label" if certifier.reads_logits else "right"
 
 
 def _sheet_content(certifier: Certifier, pool: Pool, waiting_rows: Codes, path: str) -> bytes:
@@ -320,7 +321,7 @@ def _sheet_content(certifier: Certifier, pool: Pool, waiting_rows: Codes, path: 
     bytes
     """
     columns = {ROW: waiting_rows, **_identifying_columns(certifier, pool, waiting_rows)}
-    shown_column = certifier.sheet.get("show")
+    shown_column = certifier.sheet_settings.get("show")
     if shown_column and pool.groups is not None:
         columns[shown_column] = pool.groups[waiting_rows]
     columns[answer_column(certifier)] = np.full(len(waiting_rows), "")
@@ -349,8 +350,9 @@ def _identifying_columns(certifier: Certifier, pool: Pool, rows: Any) -> dict[st
     columns = {}
     if pool.ids is not None:
         columns[ID] = pool.ids[rows]
-    if certifier.sheet.get("show_prediction"):
-        columns[PREDICTION] = certifier.classes_[certifier.predicted[rows]]
+    predictions = certifier.unlabelled_pool.predictions
+    if predictions is not None and certifier.sheet_settings.get("show_prediction"):
+        columns[PREDICTION] = predictions.classes[predictions.predicted_codes[rows]]
     return columns
 
 
@@ -410,7 +412,7 @@ def _record_answers(certifier: Certifier, pool: Pool, path: str, content: bytes)
         try:
             _check_line(certifier, pool, line)
             true_code, is_correct = parse_answer(certifier, line)
-            certifier.check(np.array([line.row]), np.array([is_correct]))
+            certifier.check_answers(np.array([line.row]), np.array([is_correct]))
         except InputError as error:
             errors.append(f"{path}:{line.number}: {error}")
             continue
@@ -424,7 +426,7 @@ def _record_answers(certifier: Certifier, pool: Pool, path: str, content: bytes)
             message += f" (Lines that cannot be taken either: {n_further:,} more.)"
         raise InputError(message)
     if rows:
-        certifier.take(np.array(rows), np.array(correct_flags), np.array(true_codes))
+        certifier.add_answers(np.array(rows), np.array(correct_flags), np.array(true_codes))
 
 
 def _check_line(certifier: Certifier, pool: Pool, line: AnswerLine) -> None:

@@ -1,92 +1,98 @@
-"""Certifier: labels as they arrive, for rows drawn from a pool without any; then an ordinary gate.
+"""Certifier: a sequence of labels for rows drawn from an unlabelled pool, which ends in a gate.
 
-What is certified by which labels, and why, is in `metacal.certification.arriving`; here are the rows that
-people have, their answers, and the gate at the end. `metacal.io.artifact.certifier` keeps one in a
-journal.
+The *pool* is a set of rows without labels. Some of its rows are *drawn* at random before the first
+label arrives. An *answer* states for a drawn row whether its prediction is correct, or its true
+label. Answers are tested in one or two *phases*: on the rows that were drawn first and, after an
+extension, on all rows that are drawn then. Each phase has a fraction of delta.
+
+`metacal.certification.arriving` proves which labels certify which threshold.
+`metacal.io.artifact.certifier` records the answers in a journal.
 """
 
 from __future__ import annotations
 
-import hashlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import KW_ONLY, InitVar, dataclass, replace
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from metacal import kernels
 from metacal.certificates.certificate import Certificate, accepts
 from metacal.certificates.circumstances import Circumstances
-from metacal.certificates.fingerprint import RowSketch, fingerprint_rows, hash_in_order
-from metacal.certificates.notes import declared_extension, pool_without_score
+from metacal.certificates.notes import Note, declared_extension, pool_without_score
 from metacal.certification.arriving import (
-    CORRECT,
-    EXTENSION,
-    INCORRECT,
-    SHARES,
-    UNKNOWN,
+    DELTA_FRACTIONS,
     LabellingProgress,
     PartialLabels,
     assess_progress,
-    default_number_of_labels,
-    sequential_procedure,
+    choose_sample_sizes,
+    get_sequential_procedure,
 )
 from metacal.certification.pilot import choose_pilot_rows_of_pool
 from metacal.certification.plans import PilotRows
 from metacal.errors import InfeasibleTargetError, InputError, spelled
-from metacal.formulas import Codes, Flags, Float
+from metacal.formulas import Codes, Flags
 from metacal.gate.gate import Gate
-from metacal.gate.labelled import check_asked, gate_of, remarks_on_pool
-from metacal.gate.logits_source import check_score
+from metacal.gate.gate_from_labels import build_gate_from_labels, check_promise_for_labelling
 from metacal.gate.score_source import HigherIs, ScoreSource, clean_score_name
+from metacal.gate.unlabelled_pool import NO_CLASS, PoolAnswers, UnlabelledPool
 from metacal.promises.promise import Promise
-from metacal.rows import Rows, validate
-from metacal.rows.draws import RowDraws, check_random_state
-from metacal.rows.score_columns import check_correctness, check_scores
-from metacal.scores import Score, grid_of, name_of, score_rows
+from metacal.rows import validate
+from metacal.rows.draws import check_random_state
+from metacal.rows.score_columns import check_correctness
+from metacal.scores import Score, grid_of, name_of
 
-#: A block has a fortieth of the rows that were drawn, at least five.
-_BLOCKS, _SMALLEST_BLOCK = 40, 5
+#: By default, rows are proposed in so many batches.
+_N_BATCHES = 40
+_MIN_BATCH_SIZE = 5
+
+
+class _Phase(NamedTuple):
+    """Test of a promise, at a fraction of its delta, on the first `n_rows` rows that are drawn."""
+
+    promise: Promise
+    n_rows: int
 
 
 @dataclass(eq=False, repr=False)
 class Certifier:
-    """Rows of an unlabelled pool to label, from the surest upward; what their labels certify is
-    known at every moment.
+    """Certification of a promise by labels that arrive one by one, the most certain rows first.
 
-    `labels` rows of the pool are drawn at random before the first label. Under an accuracy with a
-    `delta` labels stop as soon as further ones could change nothing: the threshold is that of `fit`
-    on all rows that were drawn. Any other promise takes the labels of all of them. The promise is
-    about the source of the pool, of which the pool is taken to be a random sample, and holds with
-    probability 1 - `delta` whenever somebody stops.
+    `labels` rows of the pool are drawn at random before the first label. For a promise about
+    accuracy with a `delta`, labelling ends as soon as further labels cannot change the threshold,
+    which is that of `fit` on all drawn rows. Any other promise needs the labels of all drawn rows.
+    The promise is about the distribution that the pool is a random sample of. It holds with
+    probability 1 - `delta` whenever you stop.
 
     Parameters
     ----------
     promise : Promise
-        What shall be promised.
-    pool : array of shape (n,) or (n, K)
-        A score for each row, as for `ScoreGate`, or logits, as for `MetaCal`. Rows without a score
-        are never drawn.
-    labels : int, optional
-        How many rows are drawn: the most labels that it can take. By default 40 / (1 - beta) for an
-        accuracy and 40 / alpha for a miscoverage, or the whole pool where it is smaller. It cannot
-        be changed later. Of a pool of scores a few rows, at most a square root, stay without a
-        label: they say where tests begin where scores tie.
-    may_extend : bool
-        Whether `extend` may draw on, once, to four times as many rows. It costs a fifth of delta
-        from the start.
-    random_state : int, optional
-        Seed of the draw. By default it is derived from the pool; a seed that you give is recorded
-        in the certificate.
-    higher_is, score_name : str
-        Of given scores: what a higher one says ("surer" or "doubtful"), and what it is called.
+        Promise to certify.
+    pool : array-like of shape (n_rows,) or (n_rows, n_classes)
+        One score per row, as for `ScoreGate`, or logits, as for `MetaCal`. Rows without a score are
+        never drawn.
+    labels : int or None, default=None
+        Number of rows to draw, which is the largest number of labels that you need. The default is
+        40 / (1 - beta) for an accuracy and 40 / alpha for a miscoverage, but at most the size of
+        the pool. It cannot change later. If the pool consists of scores, a few rows, at most the
+        square root of their number, stay unlabelled as pilot rows in case scores are equal.
+    may_extend : bool, default=False
+        Whether `extend` may draw further rows once, up to four times as many. It costs a fifth of
+        delta from the start.
+    random_state : int or None, default=None
+        Seed of the draw. By default, the seed is derived from the pool. The certificate records a
+        seed that you pass.
+    higher_is : "surer" or "doubtful", default="surer"
+        Meaning of a higher score, if the pool consists of scores.
+    score_name : str, default="score"
+        Name of the score, if the pool consists of scores.
     score, input, classes
-        Of logits: as for `MetaCal`.
-    record : callable, optional
-        Is given each answer, and an extension, as a dict before it counts: what it raises, `update`
-        raises.
+        Parameters of `MetaCal`, if the pool consists of logits.
+    record : callable or None, default=None
+        Function that is called with each answer or extension, as a dict, before it takes effect.
+        `update` raises the exceptions of this function.
 
     Examples
     --------
@@ -114,312 +120,343 @@ class Certifier:
     record: Callable[[dict[str, Any]], None] | None = None
 
     def __post_init__(self, pool: ArrayLike, labels: int | None) -> None:
-        check_asked(self.promise, self.higher_is)
-        if self.may_extend and self.promise.delta is None:
-            raise InputError(
-                "an extension takes a share of delta, and this promise has none; leave may_extend"
-                " out."
-            )
-        self.may_extend, self.score_name = bool(self.may_extend), clean_score_name(self.score_name)
-        self.rows: Rows | None = None
-        #: What whoever asks people wants to remember with it: which columns they see.
-        self.sheet: dict[str, Any] = {}
-        self.doubts = self._doubts(pool)
-        self.n_pool = len(self.doubts)
-        there = np.flatnonzero(~np.isnan(self.doubts))
-        #: What is odd about the pool: copies make its rows depend on each other.
-        self.remarks = remarks_on_pool(self.rows, self.doubts)
+        self.may_extend = bool(self.may_extend)
+        check_promise_for_labelling(self.promise, self.higher_is, self.may_extend)
+        self.score_name = clean_score_name(self.score_name)
+        #: Settings of the sheets that annotators fill in, such as the columns they see.
+        self.sheet_settings: dict[str, Any] = {}
+        self.unlabelled_pool = self._read_pool(pool)
+        self._pool_notes = self.unlabelled_pool.warn_about_rows()
         self.random_state = check_random_state(self.random_state)
-        #: Rows that have a score in the order in which they are drawn, which is the same in every
-        #: version of NumPy.
-        self._order = there[self._draws(there).order("rows to label")]
-        self._place = np.full(self.n_pool, self.n_pool, dtype=np.intp)
-        self._place[self._order] = np.arange(len(there))
-        #: How many rows are drawn, before and after an extension.
-        self.sizes = self._sizes(labels, len(there))
-        self.wanted = self.sizes[0]
-        self.extended = False
-        #: What is known of each row of the pool: CORRECT, INCORRECT or UNKNOWN.
-        self.right = np.full(self.n_pool, UNKNOWN, dtype=np.int8)
-        #: The column of the true class of each row, where that was the answer; -1 elsewhere.
-        self.codes = np.full(self.n_pool, -1, dtype=np.intp)
-        self._known: tuple[tuple[int, bool], list[LabellingProgress]] | None = None
-        #: Of given scores, which may tie: rows of the pool that are never drawn say where tests
-        #: begin.
-        self.pilot = PilotRows(self.doubts[:0])
-        if self.rows is None and self.promise.procedure().pilot_policy() is not None:
-            self.pilot = choose_pilot_rows_of_pool(self.doubts[self._order], self.sizes[-1])
-            n_available = self.sizes[-1] - self.pilot.n_withheld
-            self.sizes = tuple(min(size, n_available) for size in self.sizes)
+        self._draw_order = self.unlabelled_pool.draw_all_rows(self.random_state)
+        # The position of a row without a score is after all others, so it is never drawn.
+        self._draw_position = np.full(self.n_pool, self.n_pool, dtype=np.intp)
+        self._draw_position[self._draw_order] = np.arange(len(self._draw_order))
+        self._sample_sizes = choose_sample_sizes(
+            self.promise, labels, n_available=len(self._draw_order), may_extend=self.may_extend
+        )
+        #: Number of rows to draw, as requested, before pilot rows are withheld.
+        self.n_requested = self._sample_sizes[0]
+        self.is_extended = False
+        self.answers = PoolAnswers(self.n_pool)
+        self._assessed_phases: list[tuple[_Phase, LabellingProgress]] = []
+        self._state_of_assessment: tuple[int, bool] | None = None
+        self.pilot = PilotRows(np.empty(0))
+        uses_pilot_rows = self.promise.procedure().pilot_policy() is not None
+        if not self.reads_logits and uses_pilot_rows:
+            self._withhold_pilot_rows()
 
-    def _doubts(self, pool: ArrayLike) -> Float:
+    @property
+    def n_pool(self) -> int:
+        """Number of rows of the pool."""
+        return len(self.unlabelled_pool)
+
+    @property
+    def reads_logits(self) -> bool:
+        """Whether the pool consists of logits. If not, it consists of scores."""
+        return self.unlabelled_pool.predictions is not None
+
+    @property
+    def _score_source(self) -> ScoreSource:
+        """Source of a gate on the scores of the pool."""
+        return ScoreSource(self.score_name, self.higher_is)
+
+    def _read_pool(self, pool: ArrayLike) -> UnlabelledPool:
+        """Read a pool of scores or logits."""
         if np.ndim(pool) == 1:
-            return ScoreSource(self.score_name, self.higher_is).uncertainty_scores(
-                check_scores(pool)
-            )
-        check_score(self.score, self.input)
-        self.rows = Rows(validate.read_logits(pool, self.input)).validated()
-        self.classes_ = validate.check_classes(self.classes, self.rows.n_classes)
-        self.predicted = self.rows.collect(kernels.predicted)
-        return score_rows(self.rows, self.score)
+            return UnlabelledPool.from_scores(pool, self._score_source)
+        return UnlabelledPool.from_logits(pool, self.score, self.input, self.classes)
 
-    def _draws(self, there: Codes) -> RowDraws:
-        """Return the source of the draw, derived from scores and predictions of the rows that have
-        a score.
-        """
-        predicted = None if self.rows is None else self.predicted[there]
-        return RowDraws(self.doubts[there], predicted, random_state=self.random_state)
+    def _withhold_pilot_rows(self) -> None:
+        """Use rows that are never drawn, and drawn rows if these are too few, as pilot rows."""
+        final_size = self._sample_sizes[-1]
+        scores_in_draw_order = self.unlabelled_pool.uncertainty_scores[self._draw_order]
+        self.pilot = choose_pilot_rows_of_pool(scores_in_draw_order, final_size)
+        n_available = final_size - self.pilot.n_withheld
+        self._sample_sizes = tuple(min(size, n_available) for size in self._sample_sizes)
 
-    def _sizes(self, labels: int | None, n_there: int) -> tuple[int, ...]:
-        n = min(default_number_of_labels(self.promise), n_there) if labels is None else labels
-        if type(n) is not int or n < 1:
-            raise InputError(f"labels must be a whole number from 1, got {labels!r}.")
-        if n > n_there:
-            raise InputError(
-                f"{n:,} rows cannot be drawn from a pool of {n_there:,} rows with a score; ask for"
-                " fewer labels, or use a larger pool."
-            )
-        return (n, min(EXTENSION * n, n_there)) if self.may_extend else (n,)
-
-    # ── labels ────────────────────────────────────────────────────────────────────────────────────
+    # Answers
 
     @property
     def n_drawn(self) -> int:
-        """How many rows are drawn by now: the most labels that it can take."""
-        return self.sizes[self.extended]
+        """Number of rows drawn so far, the largest number of labels that they need."""
+        return self._sample_sizes[1] if self.is_extended else self._sample_sizes[0]
 
     @property
-    def drawn(self) -> Codes:
-        """The numbers of these rows."""
-        return self._order[: self.n_drawn]
+    def drawn_rows(self) -> Codes:
+        """Indices of the rows drawn so far."""
+        return self._draw_order[: self.n_drawn]
 
     @property
-    def block(self) -> int:
-        """How many rows `propose` gives at a time."""
-        return max(_SMALLEST_BLOCK, self.n_drawn // _BLOCKS)
+    def batch_size(self) -> int:
+        """Number of rows that `propose` returns by default."""
+        return max(_MIN_BATCH_SIZE, self.n_drawn // _N_BATCHES)
 
     def propose(self, n: int | None = None) -> Codes:
-        """The numbers of the next rows to label: a block, or `n` of them, in random order; none
-        once it is finished.
+        """Return the indices of the next rows to label, in random order.
 
-        The same rows come again until they are answered.
+        The same rows are returned again until you pass their answers to `update`.
+
+        Parameters
+        ----------
+        n : int or None, default=None
+            Largest number of rows to return. The default is a fortieth of the drawn rows, at least
+            five.
+
+        Returns
+        -------
+        ndarray of int
+            Empty if further labels cannot change the result.
         """
-        for size, standing in reversed(list(zip(self.sizes, self._standings()))):
-            if not self._gains(standing):
+        batch_size = self.batch_size if n is None else n
+        for phase, progress in reversed(self._assess_phases()):
+            if not self._can_improve(progress):
                 continue
-            drawn = self._order[:size]
-            if sequential_procedure(self.promise) is not None:
-                by_rank = np.argsort(self.doubts[drawn], kind="stable")
-                drawn = drawn[by_rank[: standing.n_relevant]]
-            waiting: Codes = drawn[self.right[drawn] == UNKNOWN][: self.block if n is None else n]
-            return waiting[np.argsort(self._place[waiting])]  # in the order of the draw: random
+            rows = self._draw_order[: phase.n_rows]
+            if get_sequential_procedure(self.promise) is not None:
+                by_certainty = np.argsort(
+                    self.unlabelled_pool.uncertainty_scores[rows], kind="stable"
+                )
+                rows = rows[by_certainty[: progress.n_relevant]]
+            unlabelled_rows = rows[~self.answers.is_known[rows]]
+            batch: Codes = unlabelled_rows[:batch_size]
+            # The order of the draw is random, so it does not show annotators which rows are certain.
+            return batch[np.argsort(self._draw_position[batch])]
         return np.empty(0, dtype=np.intp)
 
     def update(
         self, rows: ArrayLike, right: ArrayLike | None = None, *, labels: ArrayLike | None = None
     ) -> Self:
-        """Take answers: whether the prediction of each row is right or, for a pool of logits, its
-        true label.
+        """Record answers: whether predictions are correct or, for a pool of logits, true labels.
 
-        Rows may come in any number and order, and again with the same answer. All are taken, or
-        none.
+        You may pass any number of drawn rows, in any order, and repeat an answer. If one answer is
+        invalid, none is recorded.
+
+        Parameters
+        ----------
+        rows : array-like of int, shape (n_rows,)
+            Indices of rows that `propose` returned.
+        right : array-like of bool, shape (n_rows,), or None
+            Whether the prediction of each row is correct.
+        labels : array-like of shape (n_rows,), or None
+            True label of each row. Pass either `right` or `labels`.
+
+        Raises
+        ------
+        InputError
+            If an answer is invalid, contradicts an earlier one, or is about a row not drawn.
         """
-        numbers = np.atleast_1d(np.asarray(rows))
-        if numbers.dtype.kind not in "iu" and numbers.size:
-            raise InputError(f"rows must be the numbers that propose gives, got {numbers.dtype}.")
-        numbers = numbers.astype(np.intp).reshape(-1)
+        row_indices = np.atleast_1d(np.asarray(rows))
+        if row_indices.dtype.kind not in "iu" and row_indices.size:
+            raise InputError(
+                f"rows must be the numbers that propose gives, got {row_indices.dtype}."
+            )
+        row_indices = row_indices.astype(np.intp).reshape(-1)
         if (right is None) == (labels is None):
             raise InputError(
                 "give right=... (whether each prediction is right) or labels=... (the true ones),"
                 " not both."
             )
         if labels is None:
-            answers = check_correctness(np.atleast_1d(np.asarray(right)))
-            codes = np.full(len(answers), -1, dtype=np.intp)
-        elif self.rows is None:
-            raise InputError(
-                "a pool of scores has no predictions to compare labels with; give right=..."
-                " instead."
-            )
+            is_correct = check_correctness(np.atleast_1d(np.asarray(right)))
+            true_codes = np.full(len(is_correct), NO_CLASS, dtype=np.intp)
         else:
-            codes = validate.encode_labels(labels, len(numbers), self.classes_)
-            answers = codes == self.predicted[np.clip(numbers, 0, self.n_pool - 1)]
-        if answers.shape != numbers.shape:
+            predictions = self.unlabelled_pool.predictions
+            if predictions is None:
+                raise InputError(
+                    "a pool of scores has no predictions to compare labels with; give right=..."
+                    " instead."
+                )
+            true_codes = validate.encode_labels(labels, len(row_indices), predictions.classes)
+            is_correct = predictions.are_correct(row_indices, true_codes)
+        if is_correct.shape != row_indices.shape:
             raise InputError(
-                f"there are {len(numbers)} rows but {len(answers)} answers; give one each."
+                f"there are {len(row_indices)} rows but {len(is_correct)} answers; give one each."
             )
-        self.take(numbers, answers, codes)
+        self.add_answers(row_indices, is_correct, true_codes)
         return self
 
-    def take(self, numbers: Codes, right: Flags, codes: Codes) -> None:
-        """Take answers with the columns of the true classes, -1 where only right or wrong was
-        said.
+    def add_answers(self, row_indices: Codes, is_correct: Flags, true_codes: Codes) -> None:
+        """Check and record encoded answers. Answers that are already recorded are skipped.
+
+        Parameters
+        ----------
+        row_indices : ndarray of int, shape (n_rows,)
+            Indices of drawn rows.
+        is_correct : ndarray of bool, shape (n_rows,)
+            Whether the prediction of each row is correct.
+        true_codes : ndarray of int, shape (n_rows,)
+            Column of the true class of each row, -1 if it is not known.
         """
-        self.check(numbers, right)
-        first = np.unique(numbers, return_index=True)[1]
-        fresh = np.sort(first[self.right[numbers[first]] == UNKNOWN])
-        if not len(fresh):
+        self.check_answers(row_indices, is_correct)
+        new_positions = self.answers.find_new(row_indices)
+        if len(new_positions) == 0:
             return
-        numbers, right, codes = numbers[fresh], right[fresh], codes[fresh]
-        self._recorded(
+        new_rows = row_indices[new_positions]
+        new_is_correct = is_correct[new_positions]
+        new_codes = true_codes[new_positions]
+        self._record_event(
             {
-                "rows": numbers.tolist(),
-                "right": right.astype(int).tolist(),
-                "classes": codes.tolist(),
+                "rows": new_rows.tolist(),
+                "right": new_is_correct.astype(int).tolist(),
+                "classes": new_codes.tolist(),
             }
         )
-        self.right[numbers], self.codes[numbers] = np.where(right, CORRECT, INCORRECT), codes
+        self.answers.store(new_rows, new_is_correct, new_codes)
 
-    def check(self, numbers: Codes, right: Flags) -> None:
-        """Raise unless these answers can be taken: of rows that were drawn, and none otherwise than
-        before.
-        """
-        known = (numbers >= 0) & (numbers < self.n_pool)
-        known[known] = self._place[numbers[known]] < self.n_drawn
-        if not known.all():
-            foreign = numbers[~known][0]
+    def check_answers(self, row_indices: Codes, is_correct: Flags) -> None:
+        """Raise InputError if a row was not drawn, or if an answer contradicts another one."""
+        is_drawn = (row_indices >= 0) & (row_indices < self.n_pool)
+        is_drawn[is_drawn] = self._draw_position[row_indices[is_drawn]] < self.n_drawn
+        if not is_drawn.all():
+            row_not_drawn = row_indices[~is_drawn][0]
             raise InputError(
-                f"row {foreign} was not drawn: take it out, only rows that were asked about count."
+                f"row {row_not_drawn} was not drawn: take it out, only rows that were asked about"
+                " count."
             )
-        first, same = np.unique(numbers, return_index=True, return_inverse=True)[1:]
-        before, new = self.right[numbers], np.where(right, CORRECT, INCORRECT)
-        differs = ((before != UNKNOWN) & (before != new)) | (new != new[first][same])
-        if differs.any():
-            raise InputError(
-                f"row {int(numbers[differs][0])} has been answered otherwise before; the first"
-                " answer counts. Take the new one out; if the first was a mistake, begin anew."
-            )
+        self.answers.check_consistent(row_indices, is_correct)
 
     def extend(self) -> Self:
-        """Draw on, to four times as many rows, as was declared beforehand; the labels that are
-        there count again.
+        """Draw further rows, up to four times as many. Existing answers remain valid.
+
+        Raise InputError if the extension was not declared by `may_extend=True`.
         """
         if not self.may_extend:
             raise InputError(
-                f"{self.sizes[0]:,} rows were drawn before the first label, and no extension was"
-                " declared: drawing on after labels are seen breaks the promise more often than"
-                f" delta. Begin anew with {spelled('may_extend=True', '--may-extend')}."
+                f"{self._sample_sizes[0]:,} rows were drawn before the first label, and no"
+                " extension was declared: drawing on after labels are seen breaks the promise more"
+                f" often than delta. Begin anew with {spelled('may_extend=True', '--may-extend')}."
             )
-        if not self.extended:
-            self._recorded({"extend": self.sizes[1]})
-            self.extended = True
+        if not self.is_extended:
+            self._record_event({"extend": self._sample_sizes[1]})
+            self.is_extended = True
         return self
 
-    def _recorded(self, event: dict[str, Any]) -> None:
+    def _record_event(self, event: dict[str, Any]) -> None:
+        """Pass an answer or an extension to `record`, before it takes effect."""
         if self.record is not None:
             self.record(event)
 
-    # ── where it stands ───────────────────────────────────────────────────────────────────────────
+    # Progress
 
     @property
     def n_labels(self) -> int:
-        """How many answers there are."""
-        return int(np.count_nonzero(self.right != UNKNOWN))
+        """Number of rows with an answer."""
+        return int(np.count_nonzero(self.answers.is_known))
 
     @property
     def finished(self) -> bool:
-        """Whether further labels would change nothing."""
-        return not any(map(self._gains, self._standings()))
-
-    @property
-    def coverage(self) -> float | None:
-        """The share of the rows drawn that what is certified by now accepts; None while nothing
-        is.
-        """
-        return self._coverage(self.threshold)
-
-    @property
-    def within_reach(self) -> float | None:
-        """The coverage that would be certified if every further answer were right; None: nothing
-        any more.
-        """
-        return self._coverage(
-            max(
-                (
-                    s.reachable_threshold
-                    for s in self._standings()
-                    if s.reachable_threshold is not None
-                ),
-                default=None,
-            )
-        )
-
-    def _coverage(self, threshold: float | None) -> float | None:
-        return (
-            None if threshold is None else float(accepts(self.doubts[self.drawn], threshold).mean())
-        )
-
-    def _stages(self) -> list[tuple[Promise, int]]:
-        """The promise at its share of delta, and the rows that it is tested on, before and after an
-        extension.
-        """
-        shares = SHARES if self.may_extend else (1.0,)
-        return [(self.promise.at(share), size) for share, size in zip(shares, self.sizes)][
-            : 1 + self.extended
-        ]
-
-    def _labels(self, size: int) -> PartialLabels:
-        drawn = self._order[:size]
-        return PartialLabels(self.doubts[drawn], self.right[drawn], self.pilot)
-
-    def _standings(self) -> list[LabellingProgress]:
-        now = (self.n_labels, self.extended)
-        if self._known is None or self._known[0] != now:
-            self._known = (
-                now,
-                [assess_progress(promise, self._labels(size)) for promise, size in self._stages()],
-            )
-        return self._known[1]
+        """Whether further labels cannot change the result."""
+        return not any(self._can_improve(progress) for _, progress in self._assess_phases())
 
     @property
     def threshold(self) -> float | None:
-        """What is certified by now, of the ranking score, higher = less sure; None while nothing
-        is.
-        """
-        return max(
-            (s.threshold for s in self._standings() if s.threshold is not None), default=None
-        )
+        """Certified threshold of the uncertainty score, None if nothing is certified yet."""
+        return _largest(progress.threshold for _, progress in self._assess_phases())
 
-    def _gains(self, standing: LabellingProgress) -> bool:
-        """Whether more than what is certified can come of it."""
-        threshold = self.threshold
-        reachable_threshold = standing.reachable_threshold
-        if reachable_threshold is None:
+    @property
+    def coverage(self) -> float | None:
+        """Fraction of the drawn rows that are accepted, None if nothing is certified yet."""
+        return self._coverage_at(self.threshold)
+
+    @property
+    def within_reach(self) -> float | None:
+        """Coverage if all further predictions are correct, None if nothing can be certified."""
+        reachable_threshold = _largest(
+            progress.reachable_threshold for _, progress in self._assess_phases()
+        )
+        return self._coverage_at(reachable_threshold)
+
+    def _coverage_at(self, threshold: float | None) -> float | None:
+        """Return the fraction of the drawn rows that a threshold accepts."""
+        if threshold is None:
+            return None
+        is_accepted = accepts(self.unlabelled_pool.uncertainty_scores[self.drawn_rows], threshold)
+        return float(is_accepted.mean())
+
+    def _started_phases(self) -> list[_Phase]:
+        """Return the first phase and, after an extension, the second one."""
+        delta_fractions = DELTA_FRACTIONS if self.may_extend else (1.0,)
+        phases = [
+            _Phase(self.promise.at(fraction), n_rows)
+            for fraction, n_rows in zip(delta_fractions, self._sample_sizes, strict=True)
+        ]
+        return phases if self.is_extended else phases[:1]
+
+    def _labels_of_phase(self, phase: _Phase) -> PartialLabels:
+        """Return the scores and the labels known so far of the rows of a phase."""
+        rows = self._draw_order[: phase.n_rows]
+        scores = self.unlabelled_pool.uncertainty_scores[rows]
+        return PartialLabels(scores, self.answers.label_states[rows], self.pilot)
+
+    def _assess_phases(self) -> list[tuple[_Phase, LabellingProgress]]:
+        """Return each started phase with its progress, cached until the next answer."""
+        current_state = (self.n_labels, self.is_extended)
+        if self._state_of_assessment != current_state:
+            self._assessed_phases = [
+                (phase, assess_progress(phase.promise, self._labels_of_phase(phase)))
+                for phase in self._started_phases()
+            ]
+            self._state_of_assessment = current_state
+        return self._assessed_phases
+
+    def _can_improve(self, progress: LabellingProgress) -> bool:
+        """Check whether a phase may still certify a higher threshold than the current one."""
+        if progress.reachable_threshold is None:
             return False
-        return threshold is None or reachable_threshold > threshold
+        threshold = self.threshold
+        return threshold is None or progress.reachable_threshold > threshold
 
     def __str__(self) -> str:
-        said = f"{self.n_labels:,} of {self.n_drawn:,} labels"
-        reach = self.within_reach
-        if self.coverage is None:
-            ahead = (
-                "nothing can be certified"
-                if reach is None
-                else f"a coverage of {reach:.0%} is within reach"
-            )
-            return f"{said} certify nothing{'' if self.finished else ' yet'}; {ahead}."
+        label_count = f"{self.n_labels:,} of {self.n_drawn:,} labels"
+        coverage = self.coverage
+        reachable_coverage = self.within_reach
+        if coverage is None:
+            outlook = "nothing can be certified"
+            if reachable_coverage is not None:
+                outlook = f"a coverage of {reachable_coverage:.0%} is within reach"
+            yet = "" if self.finished else " yet"
+            return f"{label_count} certify nothing{yet}; {outlook}."
         if self.finished:
             return (
-                f"{said} certify a coverage of {self.coverage:.0%}, and more would change nothing: "
-                f"{self.certificate.statement}"
+                f"{label_count} certify a coverage of {coverage:.0%}, and more would change"
+                f" nothing: {self.certificate.statement}"
             )
         return (
-            f"{said} certify a coverage of {self.coverage:.0%} by now; {reach:.0%} is within reach."
+            f"{label_count} certify a coverage of {coverage:.0%} by now; {reachable_coverage:.0%}"
+            " is within reach."
         )
 
-    # ── what comes out ────────────────────────────────────────────────────────────────────────────
+    # Results
 
     @property
     def certificate(self) -> Certificate:
-        """What is certified by now; InfeasibleTargetError where nothing is."""
-        standings = self._standings()
-        best = max(
-            range(len(standings)),
-            key=lambda k: -math.inf if (s := standings[k].threshold) is None else s,
+        """Certificate of the labels known so far. Raises InfeasibleTargetError if it has none."""
+        circumstances = Circumstances(
+            by_value=self.pilot.tests_score_values,
+            aside=self.pilot.n_withheld,
+            random_state=self.random_state,
         )
-        promise, size = self._stages()[best]
+        certificate = self._certify_best_phase().with_notes(*self._list_notes())
+        certificate = replace(certificate, delta=self.promise.delta, circumstances=circumstances)
+        if not self.reads_logits:
+            return replace(certificate, score=self._score_source.score_name)
+        return replace(
+            certificate,
+            score=name_of(self.score),
+            threshold=grid_of(self.score).settled(certificate.threshold),
+        )
+
+    def _certify_best_phase(self) -> Certificate:
+        """Certify the phase with the highest threshold, at its fraction of delta."""
+        assessed_phases = self._assess_phases()
+        thresholds = [
+            -math.inf if progress.threshold is None else progress.threshold
+            for _, progress in assessed_phases
+        ]
+        best_phase, _ = assessed_phases[thresholds.index(max(thresholds))]
         try:
-            certificate = promise.certify(self._labels(size))
+            return best_phase.promise.certify(self._labels_of_phase(best_phase))
         except InfeasibleTargetError as error:
             if self.finished:
                 raise
@@ -428,57 +465,31 @@ class Certifier:
                 target=error.target,
                 rows_needed=error.rows_needed,
             ) from None
-        missing, notes = self.n_pool - len(self._order), (*certificate.notes, *self.remarks)
-        if missing:
-            notes += (pool_without_score(missing=missing, rows=self.n_pool),)
+
+    def _list_notes(self) -> tuple[Note, ...]:
+        """Return the notes on the pool and on a declared extension, for the certificate."""
+        notes = self._pool_notes
+        n_without_score = self.n_pool - len(self._draw_order)
+        if n_without_score > 0:
+            notes += (pool_without_score(missing=n_without_score, rows=self.n_pool),)
         if self.may_extend:
-            notes += (
-                declared_extension(rows=self.sizes[0], extended=self.sizes[1], shares=SHARES),
+            size, final_size = self._sample_sizes
+            extension_note = declared_extension(
+                rows=size, extended=final_size, shares=DELTA_FRACTIONS
             )
-        around = Circumstances(
-            by_value=self.pilot.tests_score_values,
-            aside=self.pilot.n_withheld,
-            random_state=self.random_state,
-        )
-        found = replace(certificate, delta=self.promise.delta, notes=notes, circumstances=around)
-        if self.rows is None:
-            return replace(found, score=ScoreSource(self.score_name, self.higher_is).score_name)
-        return replace(
-            found, score=name_of(self.score), threshold=grid_of(self.score).settled(found.threshold)
-        )
+            notes += (extension_note,)
+        return notes
 
     def gate(self) -> Gate:
-        """The gate that is certified by now: saved, applied, exported and reported on like any
-        other.
+        """Return the gate that is certified by the labels known so far.
 
-        For a pool of logits whose rows were answered by their true labels, its map is a temperature
-        fitted on them (all rows that it accepts are among them); otherwise the softmax. For a pool
-        of scores its confidence is a curve fitted on the answers.
+        For a pool of logits, its map is a temperature fitted on the true labels, or the softmax if
+        there are too few. All rows that the gate accepts are among the labelled ones. For a pool of
+        scores, its confidence is a curve fitted on the answers.
         """
-        return gate_of(self)
+        return build_gate_from_labels(self)
 
-    @property
-    def fingerprint(self) -> str:
-        """Hash of the pool in its order: scores, rows without one, and predictions if there are
-        any.
 
-        Journals refer to rows by their number, so another order is another pool.
-        """
-        missing = np.isnan(self.doubts)
-        column = missing if self.rows is None else np.where(missing, -1, self.predicted)
-        scores = hash_in_order(self.doubts[~missing])
-        return f"{scores}:{hashlib.sha256(column.astype('<i8').data).hexdigest()[:16]}"
-
-    @property
-    def data_hash(self) -> str:
-        """Digest of the scores of the pool, in any order."""
-        scores = self.doubts[~np.isnan(self.doubts)]
-        return fingerprint_rows(scores, np.zeros(len(scores), dtype=bool)).data_hash
-
-    @property
-    def sketch(self) -> RowSketch:
-        """Sample of the rows that have a label; the other rows of the pool may still judge the
-        gate.
-        """
-        scores = self.doubts[self.right != UNKNOWN]
-        return fingerprint_rows(scores, np.zeros(len(scores), dtype=bool)).sketch
+def _largest(values: Iterable[float | None]) -> float | None:
+    """Return the largest value, ignoring None, or None if there is no other value."""
+    return max((value for value in values if value is not None), default=None)

@@ -12,7 +12,7 @@ import numpy as np
 from metacal.certificates.certificate import Certificate, Guarantee
 from metacal.certificates.counts import impossible_labels, other_marks, other_traffic
 from metacal.certificates.quantity import Limits, Quantity
-from metacal.certification.arriving import sequential_procedure
+from metacal.certification.arriving import get_sequential_procedure
 from metacal.certification.audit import find_contradiction, find_contradiction_of_clusters
 from metacal.certification.certify import certify
 from metacal.certification.clusters import WHOLE_CLUSTERS
@@ -273,7 +273,9 @@ class Promise(ABC):
             other_traffic(certificate, withholds_rows)
             or (certificate.stages and certificate.stages.find_contradiction(certificate))
             or other_marks(certificate)
-            or impossible_labels(certificate, some_will_do=sequential_procedure(self) is not None)
+            or impossible_labels(
+                certificate, some_will_do=get_sequential_procedure(self) is not None
+            )
         )
         if contradiction:
             return contradiction

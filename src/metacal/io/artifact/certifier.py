@@ -190,15 +190,15 @@ def certifier_from_journal(
         _check_unchanged(journal.path, certifier, promise, options)
         for line_number, record in enumerate(journal.records[1:], start=_FIRST_LABEL_LINE):
             _replay_record(certifier, record, f"{journal.path}:{line_number}")
-    certifier.sheet = journal.records[0]["sheet"]
+    certifier.sheet_settings = journal.records[0]["sheet"]
     certifier.record = journal.append
     return certifier
 
 
 def _settings_record(certifier: Certifier, sheet: dict[str, Any]) -> Record:
     """Return the first record: everything that determines the sample and its test."""
-    is_on_logits = certifier.rows is not None
-    if is_on_logits and not isinstance(certifier.score, str):
+    predictions = certifier.unlabelled_pool.predictions
+    if predictions is not None and not isinstance(certifier.score, str):
         raise ArtifactError(
             "the score is a function, which a journal cannot hold; use a named one:"
             f" {', '.join(NAMED)}."
@@ -207,13 +207,13 @@ def _settings_record(certifier: Certifier, sheet: dict[str, Any]) -> Record:
     for name in _PARAMETERS:
         if name != "labels":
             record[name] = getattr(certifier, name)
-    record["labels"] = certifier.wanted
+    record["labels"] = certifier.n_requested
     record["classes"] = None
-    if is_on_logits:
-        record["classes"] = encode(encode_labels(certifier.classes_), "classes")
+    if predictions is not None:
+        record["classes"] = encode(encode_labels(predictions.classes), "classes")
     record["classes_given"] = certifier.classes is not None
     record["n_pool"] = certifier.n_pool
-    record["pool"] = certifier.fingerprint
+    record["pool"] = certifier.unlabelled_pool.fingerprint
     record["sheet"] = sheet
     return record
 
@@ -241,7 +241,10 @@ def _restore_certifier(journal: Journal, pool: ArrayLike) -> Certifier:
         )
     except (InputError, TypeError) as error:
         raise InputError(f"{journal.path} does not go with this pool: {error}") from error
-    if settings["n_pool"] != certifier.n_pool or settings["pool"] != certifier.fingerprint:
+    if (
+        settings["n_pool"] != certifier.n_pool
+        or settings["pool"] != certifier.unlabelled_pool.fingerprint
+    ):
         raise InputError(
             f"{journal.path} was begun on a pool of {settings['n_pool']:,} rows, and this one, of"
             f" {certifier.n_pool:,}, is another: give the same rows in the same order, or begin"
@@ -279,7 +282,7 @@ def _check_unchanged(
             path, "the promise", f"for {certifier.promise!r}", repr(promise)
         )
     for name, value in options.items():
-        stored_value = certifier.wanted if name == "labels" else getattr(certifier, name)
+        stored_value = certifier.n_requested if name == "labels" else getattr(certifier, name)
         if value is not None and value != stored_value:
             raise _changed_setting_error(path, name, f"with {name}={stored_value!r}", repr(value))
 
@@ -313,7 +316,7 @@ def _replay_record(certifier: Certifier, record: Record, location: str) -> None:
         have_equal_length = len(rows) == len(correct) == len(class_codes)
         if not have_equal_length or not np.isin(correct, (0, 1)).all():
             raise ArtifactError("rows, right and classes must be of one length, and right 1 or 0.")
-        certifier.take(rows, correct == 1, class_codes)
+        certifier.add_answers(rows, correct == 1, class_codes)
     except (InputError, ValueError) as error:
         raise ArtifactError(
             f"{location}: this record does not follow from those before it: {error}"

@@ -1,0 +1,135 @@
+"""Gate of a `Certifier`: its threshold is certified by the labels known so far."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from metacal.certificates.notes import Note, not_calibrated
+from metacal.errors import InputError
+from metacal.formulas import Codes
+from metacal.gate.gate import Gate
+from metacal.gate.logits_source import LogitsSource, Recipe
+from metacal.gate.score_source import ScoreSource, check_score_gate_options
+from metacal.gate.stages import Source
+from metacal.gate.unlabelled_pool import PoolPredictions
+from metacal.maps.confidence import fit_confidence
+from metacal.maps.map import Map
+from metacal.maps.methods import METHODS
+from metacal.maps.temperature import TemperatureMap, fit_temperature
+from metacal.promises.max_risk import CostPromise
+from metacal.promises.promise import Promise
+from metacal.promises.sequential.profile import profile_of
+from metacal.rows.labels import check_reject_label
+
+if TYPE_CHECKING:
+    from metacal.gate.certifier import Certifier
+
+#: A temperature is fitted if at least so many true labels are known.
+_MIN_LABELS_FOR_TEMPERATURE = 30
+
+
+def build_gate_from_labels(certifier: Certifier) -> Gate:
+    """Build the gate that the labels known so far certify.
+
+    Raises
+    ------
+    InfeasibleTargetError
+        If nothing is certified yet.
+    """
+    certificate = certifier.certificate
+    pool = certifier.unlabelled_pool
+    reject_label = -1
+    if pool.predictions is None:
+        source: Source = _fit_score_source(certifier).with_certificate(certificate)
+    else:
+        base_map, notes = _fit_temperature(pool.predictions, certifier.answers.true_codes)
+        certificate = certificate.with_notes(*notes)
+        reject_label = check_reject_label(None, pool.predictions.classes)
+        source = LogitsSource(
+            map=base_map,
+            classes=pool.predictions.classes,
+            score=certifier.score,
+            input=certifier.input,
+            recipe=Recipe(METHODS["temperature"].public_name),
+            classes_given=certifier.classes is not None,
+        )
+    # Only labelled rows are in the sketch, so that other rows of the pool may test the gate.
+    sketch = pool.sketch_rows(certifier.answers.is_known)
+    return Gate.of(
+        source,
+        certificate.threshold,
+        certificate,
+        certifier.promise,
+        reject_label=reject_label,
+        data_hash=pool.data_hash,
+        sketch=sketch,
+        profile=profile_of(pool.rank_without_labels()),
+    )
+
+
+def _fit_score_source(certifier: Certifier) -> ScoreSource:
+    """Fit the confidence curve of a pool of scores on the rows with an answer."""
+    has_answer = certifier.answers.is_known
+    scores = certifier.unlabelled_pool.uncertainty_scores[has_answer]
+    is_correct = certifier.answers.is_correct[has_answer]
+    confidence_curve = fit_confidence(scores, is_correct)
+    return ScoreSource(certifier.score_name, certifier.higher_is, confidence_curve)
+
+
+def _fit_temperature(
+    predictions: PoolPredictions, true_codes: Codes
+) -> tuple[Map, tuple[Note, ...]]:
+    """Fit a temperature on the rows whose true class is known.
+
+    If these are too few, or all their predictions are correct, the temperature is 1, and a note
+    states that the probabilities are not calibrated.
+
+    Parameters
+    ----------
+    predictions : PoolPredictions
+        Logits and predictions of the pool.
+    true_codes : ndarray of int, shape (n_pool,)
+        Column of the true class of each row, negative if it is not known.
+    """
+    has_true_class = true_codes >= 0
+    known_codes = true_codes[has_true_class]
+    are_all_correct = (known_codes == predictions.predicted_codes[has_true_class]).all()
+    if len(known_codes) < _MIN_LABELS_FOR_TEMPERATURE or are_all_correct:
+        return TemperatureMap(1.0), (not_calibrated(),)
+    return fit_temperature(predictions.rows.where(has_true_class), known_codes), ()
+
+
+def check_promise_for_labelling(promise: Any, higher_is: Any, may_extend: bool) -> None:
+    """Raise InputError if labels of rows drawn from a pool cannot certify a promise.
+
+    Parameters
+    ----------
+    promise : Promise
+        Promise to check.
+    higher_is : "surer" or "doubtful"
+        Meaning of a higher score, which is checked too.
+    may_extend : bool
+        Whether an extension of the draw is declared, which needs a fraction of delta.
+    """
+    check_score_gate_options(promise, higher_is)
+    name = type(promise).__name__
+    if not isinstance(promise, Promise) or promise.guarantee == "none":
+        raise InputError(
+            f"labels are asked for a promise that is kept; {promise!r} guarantees nothing."
+        )
+    if promise.scope is not None:
+        raise InputError(
+            f"{name} has a threshold for each predicted class or group, and rows are drawn from one"
+            " pool for all; label the rows, and fit it on them."
+        )
+    if not promise.needs_labels:
+        raise InputError(f"{name} needs no labels: fit it on the pool as it is.")
+    if isinstance(promise, CostPromise) and not promise.costs.is_uniform:
+        raise InputError(
+            f"{name} with a table of costs needs every true class; label the rows, and fit it on"
+            " them."
+        )
+    if may_extend and promise.delta is None:
+        raise InputError(
+            "an extension takes a share of delta, and this promise has none; leave may_extend out."
+        )

@@ -1,0 +1,224 @@
+"""Pool of unlabelled rows, from which a `Certifier` draws rows to label, and the answers for it.
+
+A pool consists of scores or of logits. Rows are referred to by their index in the pool, so a pool
+with the same rows in another order is a different pool. An *answer* states whether the prediction
+of a row is correct, and perhaps its true class.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from metacal import kernels
+from metacal.certificates.fingerprint import RowSketch, fingerprint_rows, hash_in_order
+from metacal.certificates.notes import Note, many_ties, remarks_on_rows
+from metacal.certification.arriving import CORRECT, INCORRECT, UNKNOWN
+from metacal.certification.ranking import Ranking
+from metacal.errors import InputError
+from metacal.formulas import Codes, Flags, Float
+from metacal.gate.logits_source import check_score
+from metacal.gate.score_source import ScoreSource
+from metacal.rows import Rows, validate
+from metacal.rows.draws import RowDraws
+from metacal.rows.score_columns import check_scores
+from metacal.scores import Score, score_rows
+
+#: Code of a class that is not known.
+NO_CLASS = -1
+_FINGERPRINT_LENGTH = 16
+
+
+@dataclass(frozen=True, eq=False)
+class PoolPredictions:
+    """Logits of a pool, and the predictions they imply.
+
+    Attributes
+    ----------
+    rows : Rows
+        Validated logits.
+    classes : ndarray of shape (n_classes,)
+        Class names in column order.
+    predicted_codes : ndarray of int, shape (n_rows,)
+        Column of the largest logit of each row.
+    """
+
+    rows: Rows
+    classes: NDArray[Any]
+    predicted_codes: Codes
+
+    def are_correct(self, row_indices: Codes, true_codes: Codes) -> Flags:
+        """Compare predictions with true classes. Indices outside of the pool are clipped."""
+        last_index = len(self.predicted_codes) - 1
+        valid_indices = np.clip(row_indices, 0, last_index)
+        return true_codes == self.predicted_codes[valid_indices]
+
+
+@dataclass(frozen=True, eq=False)
+class UnlabelledPool:
+    """Uncertainty scores of unlabelled rows, and their predictions if the pool has logits.
+
+    Attributes
+    ----------
+    uncertainty_scores : ndarray of shape (n_rows,)
+        Score of each row, where higher is less certain. NaN if a row has no score.
+    predictions : PoolPredictions or None
+        Logits and predictions. None if the pool consists of scores.
+    """
+
+    uncertainty_scores: Float
+    predictions: PoolPredictions | None = None
+
+    @classmethod
+    def from_scores(cls, scores: ArrayLike, source: ScoreSource) -> UnlabelledPool:
+        """Read a pool with one score per row."""
+        return cls(source.uncertainty_scores(check_scores(scores)))
+
+    @classmethod
+    def from_logits(
+        cls, table: ArrayLike, score: str | Score, input: str, classes: Sequence[Any] | None
+    ) -> UnlabelledPool:
+        """Read a pool of logits or probabilities, and score its rows.
+
+        Parameters
+        ----------
+        table : array-like of shape (n_rows, n_classes)
+            Logits or probabilities.
+        score : str or callable
+            Ranking score.
+        input : "logits" or "probabilities"
+            Content of the table.
+        classes : sequence or None
+            Class names in column order. None for the column indices.
+        """
+        check_score(score, input)
+        rows = Rows(validate.read_logits(table, input)).validated()
+        predictions = PoolPredictions(
+            rows=rows,
+            classes=validate.check_classes(classes, rows.n_classes),
+            predicted_codes=rows.collect(kernels.predicted),
+        )
+        return cls(score_rows(rows, score), predictions)
+
+    def __len__(self) -> int:
+        return len(self.uncertainty_scores)
+
+    @cached_property
+    def has_score(self) -> Flags:
+        """Whether each row has a score."""
+        return ~np.isnan(self.uncertainty_scores)
+
+    def draw_all_rows(self, random_state: int | None) -> Codes:
+        """Return the indices of the rows that have a score, in random order.
+
+        The order is the same in every version of NumPy.
+        """
+        scored_rows = np.flatnonzero(self.has_score)
+        predicted_codes = None
+        if self.predictions is not None:
+            predicted_codes = self.predictions.predicted_codes[scored_rows]
+        draws = RowDraws(
+            self.uncertainty_scores[scored_rows], predicted_codes, random_state=random_state
+        )
+        return scored_rows[draws.order("rows to label")]
+
+    def rank_without_labels(self) -> Ranking:
+        """Rank the rows that have a score, all of them counted as incorrect."""
+        scores = self.uncertainty_scores[self.has_score]
+        return Ranking.of(scores, np.zeros(len(scores), dtype=bool))
+
+    def warn_about_rows(self) -> tuple[Note, ...]:
+        """Warn about duplicate rows, or equal scores, and return the warnings as notes."""
+        if self.predictions is None:
+            notes = many_ties(self.rank_without_labels(), "given scores")
+        else:
+            notes = remarks_on_rows(self.predictions.rows, self.uncertainty_scores)
+        return tuple(note.warned() for note in notes)
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of scores and predictions in the order of the rows."""
+        if self.predictions is None:
+            row_codes = (~self.has_score).astype(np.int64)
+        else:
+            row_codes = np.where(self.has_score, self.predictions.predicted_codes, NO_CLASS)
+        code_bytes = row_codes.astype("<i8").data
+        code_hash = hashlib.sha256(code_bytes).hexdigest()[:_FINGERPRINT_LENGTH]
+        score_hash = hash_in_order(self.uncertainty_scores[self.has_score])
+        return f"{score_hash}:{code_hash}"
+
+    @property
+    def data_hash(self) -> str:
+        """Digest of the scores, independent of the order of the rows."""
+        scores = self.uncertainty_scores[self.has_score]
+        return fingerprint_rows(scores, np.zeros(len(scores), dtype=bool)).data_hash
+
+    def sketch_rows(self, is_selected: Flags) -> RowSketch:
+        """Return a random sample of the hashes of some rows, for detecting them in other data."""
+        scores = self.uncertainty_scores[is_selected]
+        return fingerprint_rows(scores, np.zeros(len(scores), dtype=bool)).sketch
+
+
+class PoolAnswers:
+    """Answers received so far for the rows of a pool.
+
+    Parameters
+    ----------
+    n_rows : int
+        Number of rows of the pool.
+
+    Attributes
+    ----------
+    label_states : ndarray of int8, shape (n_rows,)
+        CORRECT, INCORRECT or UNKNOWN.
+    true_codes : ndarray of int, shape (n_rows,)
+        Column of the true class of each row, -1 if it is not known.
+    """
+
+    def __init__(self, n_rows: int) -> None:
+        self.label_states = np.full(n_rows, UNKNOWN, dtype=np.int8)
+        self.true_codes = np.full(n_rows, NO_CLASS, dtype=np.intp)
+
+    @property
+    def is_known(self) -> Flags:
+        """Whether each row has an answer."""
+        return self.label_states != UNKNOWN
+
+    @property
+    def is_correct(self) -> Flags:
+        """Whether each row has the answer that its prediction is correct."""
+        return self.label_states == CORRECT
+
+    def find_new(self, row_indices: Codes) -> Codes:
+        """Return the positions in `row_indices` of rows without an answer, each row once."""
+        _, first_positions = np.unique(row_indices, return_index=True)
+        has_no_answer = self.label_states[row_indices[first_positions]] == UNKNOWN
+        return np.sort(first_positions[has_no_answer])
+
+    def store(self, row_indices: Codes, is_correct: Flags, true_codes: Codes) -> None:
+        """Store answers for rows of the pool."""
+        self.label_states[row_indices] = np.where(is_correct, CORRECT, INCORRECT)
+        self.true_codes[row_indices] = true_codes
+
+    def check_consistent(self, row_indices: Codes, is_correct: Flags) -> None:
+        """Raise InputError if an answer contradicts a stored one, or one for the same row."""
+        old_states = self.label_states[row_indices]
+        new_states = np.where(is_correct, CORRECT, INCORRECT)
+        contradicts_stored = (old_states != UNKNOWN) & (old_states != new_states)
+        _, first_positions, unique_indices = np.unique(
+            row_indices, return_index=True, return_inverse=True
+        )
+        first_state_of_row = new_states[first_positions][unique_indices]
+        is_contradiction = contradicts_stored | (new_states != first_state_of_row)
+        if is_contradiction.any():
+            contradicted_row = int(row_indices[is_contradiction][0])
+            raise InputError(
+                f"row {contradicted_row} has been answered otherwise before; the first answer"
+                " counts. Take the new one out; if the first was a mistake, begin anew."
+            )
