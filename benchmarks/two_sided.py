@@ -165,12 +165,12 @@ def sides_of(
     for code, side in promise.procedure().sides_by_class((0, 1)).items():
         of = population.chance if code else 1.0 - population.chance
         wrong = float((1.0 - of)[called[code]].sum())
-        if side.quantity.of_class:
+        if side.quantity.conditions_on_true_class:
             total = float((1.0 - of).sum())
             rate = wrong / total if total else 0.0
         else:
             rate = wrong / called[code].sum() if called[code].any() else 0.0
-        broken |= rate > side.quantity.limit_on_bad(side.target) + 1e-12
+        broken |= rate > side.quantity.max_violation_rate(side.target) + 1e-12
     return broken, float((called[0] | called[1]).mean())
 
 

@@ -17,7 +17,7 @@ from typing import Any, Literal, get_args, get_origin
 import numpy as np
 
 from metacal.certificates.certificate import Certificate
-from metacal.certificates.notes import NOTES, Note
+from metacal.certificates.notes import NOTE_TEXTS, Note
 from metacal.io.artifact.arrays import DTYPES
 from metacal.io.artifact.audit import MOST_NOTES, note_fact_types
 from metacal.io.artifact.document import SavedGate
@@ -99,7 +99,7 @@ def schema() -> Schema:
             "array": _array(),
             **{name: _record(cls, {"type": {"const": name}}) for name, cls in families},
             "certificate": _record(Certificate),
-            "note": {"oneOf": [_note(kind) for kind in NOTES]},
+            "note": {"oneOf": [_note(kind) for kind in NOTE_TEXTS]},
         },
     }
 

@@ -161,5 +161,5 @@ def test_words_may_change_and_files_still_load(monkeypatch):
     monkeypatch.setitem(words.RULES, before.rule, new)
     after = mc.load(ALL / "gate-max-miscoverage.json").certificate_
     assert after == before
-    assert ("rule", "Umbrella") in after.lines
+    assert ("rule", "Umbrella") in after.description_lines
     assert after.assumptions == ("something else",)

@@ -175,7 +175,7 @@ def test_the_statement_says_which():
         "For a random row, whatever its unit, what is accepted is right"
     )
     assert gates[1].guarantee == "certified"
-    assert gates[1].traffic.n_rows == len(score) > gates[1].tested.n_rows
+    assert gates[1].traffic.n_rows == len(score) > gates[1].tested_counts.n_rows
     assert gates[2].guarantee == "approximate"
     assert gates[2].statement.endswith(
         "(approximate, not certified: no largest unit was declared)."

@@ -422,7 +422,7 @@ def test_a_binary_cost_is_watched_like_an_accuracy():
         cost.update(accept, losses=losses).log_peak, share.update(accept, correct).log_peak
     )
     assert cost.promised is COST
-    assert REVIEW.share(accept, None) == REVIEW.share(accept, correct)
+    assert REVIEW.count_events(accept, None) == REVIEW.count_events(accept, correct)
 
 
 # ── the command line ──────────────────────────────────────────────────────────────────────────────

@@ -369,7 +369,9 @@ class TestPaper:
             accept = gate.accepts(logits)
             accepted, both = int(accept.sum()), int((accept & correct).sum())
             assert found.traffic == Traffic(2000, accepted, int(correct.sum()), both, "source")
-            assert found.coverage_accuracy == both / accepted < found.tested.n_correct_accepted
+            assert (
+                found.coverage_accuracy == both / accepted < found.tested_counts.n_correct_accepted
+            )
             assert found.n_rows == rule.split(correct)[0].sum() < 300
             assert found.coverage == accepted / 2000
             assert abs(found.coverage - gate.accepts(new).mean()) < 0.03

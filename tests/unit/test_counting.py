@@ -14,7 +14,7 @@ from sklearn.naive_bayes import GaussianNB
 import metacal as mc
 from metacal.certificates import words
 from metacal.certificates.circumstances import Circumstances
-from metacal.certificates.estimate import Reviewed, next_rows
+from metacal.certificates.estimate import ReviewRate, predict_review_count
 from metacal.certification.row_selection import Importance, build_row_selection
 from metacal.cli import main
 from metacal.io.artifact.wrapping import checksum
@@ -251,7 +251,7 @@ def test_the_interval_is_that_of_a_beta_binomial():
     from scipy.stats import betabinom
 
     for accepted, of, rows in ((892, 1000, 1000), (1, 10, 7), (0, 50, 200), (49, 50, 20)):
-        found = next_rows(rows, 0.9, Reviewed(of, of - accepted, accepted + 1))
+        found = predict_review_count(rows, 0.9, ReviewRate(of, of - accepted, accepted + 1))
         law = betabinom(rows, of - accepted, accepted + 1)
         assert law.cdf(found.fewest - 1) <= 0.05 + 1e-9 < law.cdf(found.fewest) + 1e-9
         assert law.cdf(found.most - 1) < 0.95 + 1e-9 <= law.cdf(found.most) + 2e-9

@@ -343,13 +343,13 @@ def test_the_interval_is_that_of_clopper_and_pearson_and_gives_the_word(
     quantity, target, level, bad
 ):
     n = 200
-    seen = Seen(quantity, target, bad / n if quantity.at_most else 1.0 - bad / n, bad, n)
+    seen = Seen(quantity, target, bad / n if quantity.has_upper_limit else 1.0 - bad / n, bad, n)
     verdict = Verdict.of(seen, level)
-    hit = bad if quantity.at_most else n - bad
+    hit = bad if quantity.has_upper_limit else n - bad
     expected = binomtest(hit, n).proportion_ci(level, method="exact")
     assert (verdict.low, verdict.high) == pytest.approx((expected.low, expected.high), abs=1e-9)
     assert verdict.kept == (bad <= 20)
-    beyond = expected.low > 0.1 if quantity.at_most else expected.high < 0.9
+    beyond = expected.low > 0.1 if quantity.has_upper_limit else expected.high < 0.9
     assert verdict.refuted == beyond
     assert verdict.word == ("refuted" if beyond else "kept" if bad <= 20 else "undecided")
     assert verdict.p_value == pytest.approx(binom.sf(bad - 1, n, 0.1), rel=1e-6)

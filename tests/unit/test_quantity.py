@@ -18,7 +18,7 @@ from metacal.certificates.quantity import (
     MISCOVERAGE,
     QUANTITIES,
     Quantity,
-    quantity,
+    get_quantity,
 )
 from metacal.errors import InputError
 from metacal.io.artifact.audit import read_certificate
@@ -49,22 +49,22 @@ def certificates():
 
 
 def test_a_quantity_counts_what_its_metric_counts(decided):
-    assert MISCOVERAGE.share(*decided) == selective.miscoverage_counts(*decided)
-    assert COVERAGE_ACCURACY.share(*decided) == selective.coverage_accuracy_counts(*decided)
+    assert MISCOVERAGE.count_events(*decided) == selective.miscoverage_counts(*decided)
+    assert COVERAGE_ACCURACY.count_events(*decided) == selective.coverage_accuracy_counts(*decided)
 
 
 @pytest.mark.parametrize("asked", QUANTITIES.values())
 def test_bad_rows_events_and_limit_are_one_count(asked, decided):
-    hit, of = asked.share(*decided)
-    bad, looked_at = asked.bad(*decided)
-    events = asked.events(*decided)
-    assert (
-        (looked_at, bad) == (of, hit if asked.at_most else of - hit) == (len(events), events.sum())
-    )
+    n_events, n_rows = asked.count_events(*decided)
+    n_violations, n_counted = asked.count_violations(*decided)
+    violations = asked.find_violations(*decided)
+    expected = n_events if asked.has_upper_limit else n_rows - n_events
+    assert (n_counted, n_violations) == (n_rows, expected) == (len(violations), violations.sum())
     for target in (0.01, 0.3, 0.9):
-        assert asked.kept(hit / of, target) == (bad / of <= asked.limit_on_bad(target) + 1e-12)
-        assert asked.refuted(0.4, 0.5, target) == (
-            not asked.kept(0.4, target) and not asked.kept(0.5, target)
+        max_rate = asked.max_violation_rate(target) + 1e-12
+        assert asked.is_kept(n_events / n_rows, target) == (n_violations / n_rows <= max_rate)
+        assert asked.is_refuted(0.4, 0.5, target) == (
+            not asked.is_kept(0.4, target) and not asked.is_kept(0.5, target)
         )
 
 
@@ -90,9 +90,9 @@ def test_an_unknown_quantity_is_refused():
     ):
         replace(certificate, quantity="profit")
     with pytest.raises(InputError, match="got None"):
-        quantity(None)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="missing or too many facts: bad_among"):
-        Quantity("profit", at_most=True)
+        get_quantity(None)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="missing or too many facts: claim_template"):
+        Quantity("profit", has_upper_limit=True)
 
 
 def test_verdict_and_verification_speak_by_the_object(decided):
@@ -103,9 +103,9 @@ def test_verdict_and_verification_speak_by_the_object(decided):
         ):
             assert part.quantity is promised
             assert part.target == target
-            assert (test.seen.bad, test.seen.n) == promised.bad(*decided)
-            assert promised.bad_rows in found.text()
-            assert promised.sign in found.text()
+            assert (test.seen.bad, test.seen.n) == promised.count_violations(*decided)
+            assert promised.violations_text in found.text()
+            assert promised.comparison_sign in found.text()
 
 
 def _names_compared(node: ast.AST) -> bool:

@@ -117,7 +117,7 @@ class Stages:
         n_rows = certificate.n_rows
         required_counts = [self.n_worse, self.n_better]
         excluded_counts = [self.n_differ]
-        if certificate.quantity.of_agreement:
+        if certificate.quantity.uses_agreement_only:
             required_counts, excluded_counts = excluded_counts, required_counts
         has_excluded_counts = any(count is not None for count in excluded_counts)
         if None in required_counts or has_excluded_counts:

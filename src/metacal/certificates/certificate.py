@@ -17,10 +17,10 @@ from metacal import display
 from metacal.certificates import words
 from metacal.certificates.cascade_stages import Stages
 from metacal.certificates.circumstances import Circumstances
-from metacal.certificates.counts import OPTIONAL, Population, Tested, Traffic
-from metacal.certificates.estimate import NextRows, next_rows, reviewed_of
+from metacal.certificates.counts import OPTIONAL, Population, TestedCounts, Traffic
+from metacal.certificates.estimate import NextRows, estimate_review_rate, predict_review_count
 from metacal.certificates.notes import Note
-from metacal.certificates.quantity import MISCOVERAGE, Limits, Quantity, quantity
+from metacal.certificates.quantity import MISCOVERAGE, Limits, Quantity, get_quantity
 from metacal.certificates.subgroups import (
     Name,
     SubgroupCertificate,
@@ -45,7 +45,7 @@ def accepts(score: Float, threshold: float | Float) -> Flags:
 
 _NOTHING_PARTICULAR = Circumstances()
 #: Entries that are null in a file where the calibration rows had no labels.
-COUNTED_BY_LABELS = ("n_correct", "n_correct_accepted")
+LABEL_COUNT_FIELDS = ("n_correct", "n_correct_accepted")
 #: Columns of a frame, of a certificate as of each of its parts.
 _COUNTED = (
     "threshold",
@@ -163,7 +163,7 @@ class Certificate:
     other_traffic: Traffic | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "quantity", quantity(self.quantity))
+        object.__setattr__(self, "quantity", get_quantity(self.quantity))
 
     def with_notes(self, *notes: Note) -> Certificate:
         """The same with further notes."""
@@ -196,9 +196,9 @@ class Certificate:
         return self.threshold == math.inf
 
     @property
-    def tested(self) -> Tested:
+    def tested_counts(self) -> TestedCounts:
         """The rows that certify, and nothing else: `traffic` says what arrives."""
-        return Tested(self.n_rows, self.n_accepted, self.n_correct, self.n_correct_accepted)
+        return TestedCounts(self.n_rows, self.n_accepted, self.n_correct, self.n_correct_accepted)
 
     @property
     def traffic(self) -> Traffic:
@@ -208,8 +208,8 @@ class Certificate:
         population: Population = "source" if self.circumstances.weights is None else "target"
         return Traffic(
             **{
-                **vars(self.tested),
-                **vars(self.other_traffic or self.tested),
+                **vars(self.tested_counts),
+                **vars(self.other_traffic or self.tested_counts),
                 "population": population,
             }
         )
@@ -279,7 +279,9 @@ class Certificate:
         of the next 1,000 rows 67 to 110 go to review (90% interval)
         """
         alone = self.circumstances.units is None
-        return next_rows(rows, level, reviewed_of(self, part), each="row" if alone else "unit")
+        return predict_review_count(
+            rows, level, estimate_review_rate(self, part), each="row" if alone else "unit"
+        )
 
     @property
     def statement(self) -> str:
@@ -301,18 +303,20 @@ class Certificate:
         (99, 0.99)
         """
         there = [
-            name for name in NAMES if name not in SILENT or getattr(self, name) != SILENT[name]
+            name
+            for name in STORED_FIELDS
+            if name not in OMITTED_DEFAULTS or getattr(self, name) != OMITTED_DEFAULTS[name]
         ]
         plain = {name: getattr(self, name) for name in there}
         if not self.labelled:
-            plain |= dict.fromkeys(COUNTED_BY_LABELS)
+            plain |= dict.fromkeys(LABEL_COUNT_FIELDS)
         shares = {
             name: getattr(self, name) for name in ("coverage", "coverage_accuracy", "miscoverage")
         }
         shares |= {} if self.loss is None else {"loss": self.loss}
         shares |= {} if self.disagreement is None else {"disagreement": self.disagreement}
         # Right rows are counted again where other rows certified.
-        silent = [name for name in COUNTED_BY_LABELS if not getattr(self.other_traffic, name, 0)]
+        silent = [name for name in LABEL_COUNT_FIELDS if not getattr(self.other_traffic, name, 0)]
         traffic = {name: value for name, value in vars(self.traffic).items() if name not in silent}
         plain |= {"quantity": self.quantity.name, "traffic": traffic, **shares}
         return {**convert_to_json(plain), **(self._words() if words else {})}
@@ -339,7 +343,7 @@ class Certificate:
 
     def _told(self) -> list[tuple[str, str]]:
         assuming = (("assuming", text) for text in self.assumptions)
-        return [*self.lines, *assuming, *(("note", str(note)) for note in self.notes)]
+        return [*self.description_lines, *assuming, *(("note", str(note)) for note in self.notes)]
 
     def to_frame(self) -> Any:
         """A `pandas.DataFrame`, a row for each class or group, or one row: threshold, counts of
@@ -349,7 +353,7 @@ class Certificate:
             (self,) if self.parts is None else self.parts.items
         )
         names = ["all rows"] if self.parts is None else [part.label for part in self.parts.items]
-        silent = {} if self.labelled else dict.fromkeys(COUNTED_BY_LABELS)
+        silent = {} if self.labelled else dict.fromkeys(LABEL_COUNT_FIELDS)
         records = [{**{name: getattr(each, name) for name in _COUNTED}, **silent} for each in own]
         return display.make_frame(records, names, ["rows" if self.parts is None else self.parts.by])
 
@@ -368,12 +372,14 @@ class Certificate:
         return words.describe_condition(self)
 
     @property
-    def lines(self) -> list[tuple[str, str]]:
+    def description_lines(self) -> list[tuple[str, str]]:
         """The certificate in words, a (name, text) a line: gate, from, on these, rule."""
         return words.list_lines(self)
 
 
 #: What a file says of a certificate, besides its traffic and the shares that follow from counts.
-NAMES = tuple(each.name for each in fields(Certificate) if each.name != "other_traffic")
+STORED_FIELDS = tuple(each.name for each in fields(Certificate) if each.name != "other_traffic")
 #: Those that are there only where they say something, and what they are where they are not there.
-SILENT: dict[str, Any] = {each.name: each.default for each in fields(Certificate) if each.metadata}
+OMITTED_DEFAULTS: dict[str, Any] = {
+    each.name: each.default for each in fields(Certificate) if each.metadata
+}

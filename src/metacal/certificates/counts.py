@@ -36,7 +36,7 @@ class Counts:
 
 
 @dataclass(frozen=True)
-class Tested(Counts):
+class TestedCounts(Counts):
     """The rows that certified: what a promise is recomputed from when a file is read."""
 
 
@@ -65,13 +65,13 @@ class Traffic(Counts):
 # ── counts that cannot be ─────────────────────────────────────────────────────────────────────────
 
 
-def other_traffic(certificate: Certificate, split: bool) -> str | None:
+def find_traffic_contradiction(certificate: Certificate, split: bool) -> str | None:
     """What describes the traffic but cannot: the rows that certify do or, after a split, all of
     which they are part.
     """
     if certificate.other_traffic is None:
         return None
-    tested, traffic = vars(certificate.tested), vars(certificate.traffic)
+    tested, traffic = vars(certificate.tested_counts), vars(certificate.traffic)
     rejected = traffic["n_rows"] - traffic["n_accepted"]
     among = all(count <= traffic[name] for name, count in tested.items())
     if split and among and certificate.n_rows - certificate.n_accepted <= rejected:
@@ -80,7 +80,7 @@ def other_traffic(certificate: Certificate, split: bool) -> str | None:
     return f"{said} is not the traffic that its rows describe"
 
 
-def other_marks(certificate: Certificate) -> str | None:
+def find_score_value_contradiction(certificate: Certificate) -> str | None:
     """Whether a table of marks has other rows than the certificate, or the marks are not in
     order.
     """
@@ -103,7 +103,7 @@ def other_marks(certificate: Certificate) -> str | None:
     )
 
 
-def impossible_labels(certificate: Certificate, *, some_will_do: bool) -> str | None:
+def find_label_contradiction(certificate: Certificate, *, some_will_do: bool) -> str | None:
     """What cannot be where labels were asked for; None where all agrees, or every row came with its
     label.
 

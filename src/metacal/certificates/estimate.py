@@ -64,7 +64,7 @@ if TYPE_CHECKING:
 _MOST_ROWS = 10_000_000
 
 
-class Reviewed(NamedTuple):
+class ReviewRate(NamedTuple):
     """Rows of one kind: so many were seen, and the share of them that goes to review is Beta(a, b);
     0: none, or all.
     """
@@ -74,7 +74,7 @@ class Reviewed(NamedTuple):
     b: float
 
     @classmethod
-    def beyond(cls, n: int, accepted: int, threshold: float, *, at_a_row: bool) -> Self:
+    def from_threshold(cls, n: int, accepted: int, threshold: float, *, at_a_row: bool) -> Self:
         """Beyond a threshold that accepts so many of n, and is one of their scores or just below
         the next one.
         """
@@ -87,11 +87,11 @@ class Reviewed(NamedTuple):
         )
 
     @classmethod
-    def mixed(cls, kinds: Sequence[Reviewed]) -> Reviewed:
+    def from_mixture(cls, kinds: Sequence[ReviewRate]) -> ReviewRate:
         """The rows of several kinds together: the beta law with their mean and variance.
 
-        >>> Reviewed.mixed([Reviewed(100, 10, 91), Reviewed(100, 0, 1)])
-        Reviewed(seen=200, a=9.99..., b=191.9...)
+        >>> ReviewRate.from_mixture([ReviewRate(100, 10, 91), ReviewRate(100, 0, 1)])
+        ReviewRate(seen=200, a=9.99..., b=191.9...)
         """
         if len(kinds) == 1:
             return kinds[0]
@@ -108,7 +108,7 @@ class Reviewed(NamedTuple):
         return cls(int(seen.sum()), first * sure, (1.0 - first) * sure)
 
 
-def reviewed_of(certificate: Certificate, name: Name | None = None) -> Reviewed:
+def estimate_review_rate(certificate: Certificate, name: Name | None = None) -> ReviewRate:
     """The share of the traffic that goes to review, or of that of one class or group."""
     parts = certificate.parts
     if parts is None:
@@ -125,7 +125,7 @@ def reviewed_of(certificate: Certificate, name: Name | None = None) -> Reviewed:
         # each largest unit.
         most = certificate.circumstances.largest_unit or 1
         seen, *shape = _reviewed(certificate, certificate.traffic, finite)
-        return Reviewed(
+        return ReviewRate(
             seen, *(max(1.0, value / most) if value > 1.0 else value for value in shape)
         )
     own = [part for part in parts.items if (part.n_rows if name is None else name in part.names)]
@@ -140,25 +140,29 @@ def reviewed_of(certificate: Certificate, name: Name | None = None) -> Reviewed:
         kind._replace(seen=kind.seen + rest * (len(part.names) > 1))
         for kind, part in zip(kinds, own)
     ]
-    return Reviewed.mixed(kinds)
+    return ReviewRate.from_mixture(kinds)
 
 
 def _reviewed(
     certificate: Certificate, seen: Traffic | SubgroupCertificate, threshold: float
-) -> Reviewed:
+) -> ReviewRate:
     """By the law of the promise: an order statistic of the right rows, or of all, or a threshold
     below the next row.
     """
     promised, accepted = certificate.quantity, seen.n_accepted
     if not (promised.accepting_is_safe and promised.needs_labels):
-        return Reviewed.beyond(
+        return ReviewRate.from_threshold(
             seen.n_rows, accepted, threshold, at_a_row=promised.accepting_is_safe
         )
-    right = Reviewed.beyond(seen.n_correct, seen.n_correct_accepted, threshold, at_a_row=True)
+    right = ReviewRate.from_threshold(
+        seen.n_correct, seen.n_correct_accepted, threshold, at_a_row=True
+    )
     wrong, among = seen.n_rows - seen.n_correct, accepted - seen.n_correct_accepted
     half = (0.5, 0.5) if math.isfinite(threshold) else (0.0, 0.0)
     return (
-        Reviewed.mixed([right, Reviewed(wrong, wrong - among + half[0], among + half[1])])
+        ReviewRate.from_mixture(
+            [right, ReviewRate(wrong, wrong - among + half[0], among + half[1])]
+        )
         if wrong
         else right
     )
@@ -172,9 +176,9 @@ class NextRows:
     `each` is "unit" where calibration rows belong together: then each of these rows is of a unit of
     its own.
 
-    >>> print(next_rows(1000, 0.9, Reviewed(1000, 108, 893)))
+    >>> print(predict_review_count(1000, 0.9, ReviewRate(1000, 108, 893)))
     of the next 1,000 rows 86 to 131 go to review (90% interval)
-    >>> print(next_rows(50, 0.9, Reviewed(200, 0, 1)))
+    >>> print(predict_review_count(50, 0.9, ReviewRate(200, 0, 1)))
     none of the next 50 rows goes to review
     """
 
@@ -198,8 +202,8 @@ class NextRows:
         return vars(self).copy()
 
 
-def next_rows(
-    rows: int, level: float, reviewed: Reviewed, *, each: Literal["row", "unit"] = "row"
+def predict_review_count(
+    rows: int, level: float, reviewed: ReviewRate, *, each: Literal["row", "unit"] = "row"
 ) -> NextRows:
     """The equal-tailed interval of a beta-binomial count, for a share that goes to review of a
     known law.
@@ -278,7 +282,7 @@ class AccuracyEstimate:
         )
 
 
-def estimate_from_sums(
+def estimate_accuracy_from_sums(
     certificate: Certificate | None,
     profile: Profile | None,
     *,
@@ -296,7 +300,7 @@ def estimate_from_sums(
     >>> scores, right = np.arange(2000.0), np.arange(2000) % 100 > 0
     >>> certificate = MinAccuracy(0.97).certify(scores, right)
     >>> profile = profile_of(Ranking.of(scores, right), np.full(2000, 0.99), right)
-    >>> estimate_from_sums(certificate, profile, n_rows=1000, n_accepted=900, confidence=891.0, variance=8.91)
+    >>> estimate_accuracy_from_sums(certificate, profile, n_rows=1000, n_accepted=900, confidence=891.0, variance=8.91)
     AccuracyEstimate(accuracy=0.99, low=0.98..., high=0.99..., level=0.95, n_rows=1000, n_accepted=900)
     """
     check_fraction("level", level)
@@ -322,8 +326,8 @@ def estimate_from_sums(
     )
 
 
-def sums_of(confidence: NDArray[Any], accept: Flags) -> dict[str, Any]:
-    """What `estimate_from_sums` needs of these rows."""
+def sum_confidences(confidence: NDArray[Any], accept: Flags) -> dict[str, Any]:
+    """What `estimate_accuracy_from_sums` needs of these rows."""
     sure = np.asarray(confidence, dtype=np.float64)[accept]
     spread = float((sure * (1.0 - sure)).sum())
     return {

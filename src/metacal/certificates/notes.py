@@ -1,7 +1,7 @@
 """Notes: what a reader should know about a fit. A note is its kind and its facts; the sentence is
 made from them.
 
-Each kind is a function from facts to a sentence. `@noted` makes of it what gives a `Note`, under
+Each kind is a function from facts to a sentence. `@register_note` makes of it what gives a `Note`, under
 the function's name; a file holds that name and the facts, each of the type that the function says.
 """
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 Facts = ParamSpec("Facts")
 #: Sentences by the kind of their note.
-NOTES: dict[str, Callable[..., str]] = {}
+NOTE_TEXTS: dict[str, Callable[..., str]] = {}
 
 
 @dataclass(frozen=True)
@@ -44,9 +44,9 @@ class Note:
     facts: tuple[tuple[str, Any], ...] = ()
 
     def __str__(self) -> str:
-        return NOTES[self.kind](**dict(self.facts))
+        return NOTE_TEXTS[self.kind](**dict(self.facts))
 
-    def warned(self) -> Note:
+    def issue_warning(self) -> Note:
         """The same, once whoever called metacal is warned of it."""
         warn_caller(str(self))
         return self
@@ -56,10 +56,10 @@ class Note:
         return {"kind": self.kind, **dict(self.facts)}
 
 
-def noted(sentence: Callable[Facts, str]) -> Callable[Facts, Note]:
+def register_note(sentence: Callable[Facts, str]) -> Callable[Facts, Note]:
     """A function from facts to the note that says this sentence; facts are given by name."""
     kind = sentence.__name__
-    NOTES[kind] = sentence
+    NOTE_TEXTS[kind] = sentence
 
     def note(*args: Facts.args, **facts: Facts.kwargs) -> Note:
         assert not args
@@ -69,7 +69,7 @@ def noted(sentence: Callable[Facts, str]) -> Callable[Facts, Note]:
     return note
 
 
-@noted
+@register_note
 def remark(*, text: str) -> str:
     """What somebody else says, in their own words."""
     return text
@@ -78,7 +78,7 @@ def remark(*, text: str) -> str:
 # ── about the promise ─────────────────────────────────────────────────────────────────────────────
 
 
-@noted
+@register_note
 def too_few_right(*, right: int, alpha: float, best: float, needed: int) -> str:
     """No right row can be rejected."""
     return (
@@ -88,7 +88,7 @@ def too_few_right(*, right: int, alpha: float, best: float, needed: int) -> str:
     )
 
 
-@noted
+@register_note
 def too_few_to_review(*, rows: int, share: float, best: float, needed: int) -> str:
     """No row can be sent to review."""
     return (
@@ -98,7 +98,7 @@ def too_few_to_review(*, rows: int, share: float, best: float, needed: int) -> s
     )
 
 
-@noted
+@register_note
 def too_few_units(*, units: int, rows: int) -> str:
     """Nothing can be rejected where whole units are bet on."""
     return (
@@ -106,7 +106,7 @@ def too_few_units(*, units: int, rows: int) -> str:
     )
 
 
-@noted
+@register_note
 def review_is_cheapest(*, review: float) -> str:
     """Nothing is accepted."""
     return (
@@ -115,13 +115,13 @@ def review_is_cheapest(*, review: float) -> str:
     )
 
 
-@noted
+@register_note
 def one_row_of_each_unit(*, units: int, rows: int) -> str:
     """Which rows count where some belong together."""
     return f"{units:,} units of {rows:,} rows: one row of each, drawn at random, is counted."
 
 
-@noted
+@register_note
 def whole_units_counted(*, units: int, rows: int) -> str:
     """Every row of a unit counts."""
     return (
@@ -131,7 +131,7 @@ def whole_units_counted(*, units: int, rows: int) -> str:
     )
 
 
-@noted
+@register_note
 def kept_by_weight(*, kept: int, rows: int) -> str:
     """Which rows count where they have weights."""
     return (
@@ -140,7 +140,7 @@ def kept_by_weight(*, kept: int, rows: int) -> str:
     )
 
 
-@noted
+@register_note
 def cross_fitted(*, folds: int) -> str:
     """Why a cross-fitted promise is approximate."""
     return (
@@ -151,14 +151,14 @@ def cross_fitted(*, folds: int) -> str:
     )
 
 
-@noted
+@register_note
 def score_chosen(*, score: str, shares: tuple[tuple[str, float], ...]) -> str:
     """Which scores shared delta."""
     told = ", ".join(f"{name} {share:g}" for name, share in shares)
     return f"{score} was chosen among scores that shared delta: {told} of it."
 
 
-@noted
+@register_note
 def decision_learned(*, aside: int, at: float) -> str:
     """Of two classes: where the decision between them lies, and who chose it."""
     return (
@@ -167,7 +167,7 @@ def decision_learned(*, aside: int, at: float) -> str:
     )
 
 
-@noted
+@register_note
 def decision_disagrees(*, rows: int, differ: int) -> str:
     """Of two classes: the answers are not the more probable classes."""
     return (
@@ -177,13 +177,13 @@ def decision_disagrees(*, rows: int, differ: int) -> str:
     )
 
 
-@noted
+@register_note
 def weights_not_certified() -> str:
     """Sample weights are the calibrator's."""
     return "sample weights are not used by the certificate."
 
 
-@noted
+@register_note
 def about_largest_logit() -> str:
     """The base calibrator may change the answer."""
     return (
@@ -195,13 +195,13 @@ def about_largest_logit() -> str:
 # ── about the rows ────────────────────────────────────────────────────────────────────────────────
 
 
-@noted
+@register_note
 def suspicion(*, looks: Suspected, lowest: float | None) -> str:
     """Rows that look like something else than logits."""
     return Suspicion(looks, lowest).remark
 
 
-@noted
+@register_note
 def few_errors(*, errors: int, rows: int) -> str:
     """Rows that look like training data."""
     return (
@@ -215,7 +215,7 @@ def few_errors(*, errors: int, rows: int) -> str:
 Tied = Literal["logits", "sampled logits", "given scores"]
 
 
-@noted
+@register_note
 def tied_scores(*, tied: int, rows: int, of: Tied) -> str:
     """Scores that tie."""
     sampled = "sampled " if of == "sampled logits" else ""
@@ -230,7 +230,7 @@ def tied_scores(*, tied: int, rows: int, of: Tied) -> str:
     )
 
 
-@noted
+@register_note
 def repeated_rows(*, repeated: int, rows: int) -> str:
     """Rows that repeat an earlier one."""
     return (
@@ -241,7 +241,7 @@ def repeated_rows(*, repeated: int, rows: int) -> str:
     )
 
 
-@noted
+@register_note
 def rows_without_score(*, missing: int, rows: int) -> str:
     """Rows that were left out."""
     return (
@@ -250,13 +250,13 @@ def rows_without_score(*, missing: int, rows: int) -> str:
     )
 
 
-@noted
+@register_note
 def pool_without_score(*, missing: int, rows: int) -> str:
     """Rows of a pool that are never asked about."""
     return f"{missing:,} of {rows:,} rows of the pool have no score: such rows are always rejected."
 
 
-@noted
+@register_note
 def declared_extension(*, rows: int, extended: int, shares: tuple[float, float]) -> str:
     """How delta is shared by the rows that were drawn first and those of the extension."""
     return (
@@ -265,7 +265,7 @@ def declared_extension(*, rows: int, extended: int, shares: tuple[float, float])
     )
 
 
-@noted
+@register_note
 def upside_down(*, higher_is: Literal["surer", "doubtful"], losses: bool = False) -> str:
     """A score that seems to be the other way round: its higher values are what is said here; or a
     loss that is none.
@@ -287,7 +287,7 @@ def upside_down(*, higher_is: Literal["surer", "doubtful"], losses: bool = False
 Compared = tuple[float, float, float]
 
 
-@noted
+@register_note
 def calibration_harms(
     *, rows: int, log_loss: Compared | None, ece: Compared | None, softmax: bool
 ) -> str:
@@ -302,7 +302,7 @@ def calibration_harms(
     return f"calibration does not help: cross-fitted on {rows:,} accepted rows, {told}{end}"
 
 
-@noted
+@register_note
 def off_by_class(*, gap: float, predicted: str | None, rows: int, right: float, said: float) -> str:
     """The marginal check fails: `gap` on average, most for the rows that are predicted so."""
     which = "of classes with few rows" if predicted is None else f"predicted {predicted}"
@@ -313,7 +313,7 @@ def off_by_class(*, gap: float, predicted: str | None, rows: int, right: float, 
     )
 
 
-@noted
+@register_note
 def not_compared() -> str:
     """Fitting it anew takes too long."""
     return (
@@ -322,7 +322,7 @@ def not_compared() -> str:
     )
 
 
-@noted
+@register_note
 def not_calibrated() -> str:
     """No labels, no calibrator."""
     return (
@@ -331,7 +331,7 @@ def not_calibrated() -> str:
     )
 
 
-@noted
+@register_note
 def cascade_not_calibrated() -> str:
     """Labels are known where models disagree alone."""
     return (
@@ -340,7 +340,7 @@ def cascade_not_calibrated() -> str:
     )
 
 
-@noted
+@register_note
 def labels_ran_out() -> str:
     """The walk of a cascade ended for want of labels."""
     return (
@@ -355,23 +355,23 @@ def labels_ran_out() -> str:
 _REPEATED_SHARE = 0.01
 
 
-def remarks_on_scores(ranking: Ranking, of: Tied = "logits", *, ties: bool = True) -> list[Note]:
+def check_scores(ranking: Ranking, of: Tied = "logits", *, ties: bool = True) -> list[Note]:
     """Rows that look like training data and, unless the reason is known, scores that tie.
 
     >>> from metacal.certification.ranking import Ranking
-    >>> remarks_on_scores(Ranking.of(np.arange(100.0), np.ones(100, dtype=bool)))[0].kind
+    >>> check_scores(Ranking.of(np.arange(100.0), np.ones(100, dtype=bool)))[0].kind
     'few_errors'
     """
-    remarks = too_few_errors(int(ranking.errors[-1]), ranking.n)
-    return [*remarks, *(many_ties(ranking, of) if ties else [])]
+    remarks = check_error_count(int(ranking.errors[-1]), ranking.n)
+    return [*remarks, *(check_ties(ranking, of) if ties else [])]
 
 
-def too_few_errors(errors: int, n: int) -> list[Note]:
+def check_error_count(errors: int, n: int) -> list[Note]:
     """Rows that look like training data."""
     return [] if n < 50 or errors > 0.001 * n else [few_errors(errors=errors, rows=n)]
 
 
-def many_ties(ranking: Ranking, of: Tied = "logits") -> list[Note]:
+def check_ties(ranking: Ranking, of: Tied = "logits") -> list[Note]:
     """Scores that tie, if there are many."""
     if (
         1.5 * (ranking.n - len(ranking.ranks)) <= 0.01 * ranking.n
@@ -384,7 +384,7 @@ def many_ties(ranking: Ranking, of: Tied = "logits") -> list[Note]:
     return [] if tied <= 0.01 * ranking.n else [tied_scores(tied=tied, rows=ranking.n, of=of)]
 
 
-def remarks_on_rows(rows: Rows, values: Float, distinct: int | None = None) -> list[Note]:
+def check_repeated_rows(rows: Rows, values: Float, distinct: int | None = None) -> list[Note]:
     """Rows that repeat an earlier one: copies are not independent, and what is certified from them
     is not as sure.
 
@@ -392,7 +392,7 @@ def remarks_on_rows(rows: Rows, values: Float, distinct: int | None = None) -> l
 
     >>> from metacal.rows import Rows
     >>> table = np.array([[2.0, 0.0], [1.0, 0.0], [2.0, 0.0]])
-    >>> str(remarks_on_rows(Rows(table), table[:, 0])[0])[:50]
+    >>> str(check_repeated_rows(Rows(table), table[:, 0])[0])[:50]
     '1 of 3 rows repeat the logits of an earlier row: i'
     """
     n, distinct = len(values), len(np.unique(values)) if distinct is None else distinct

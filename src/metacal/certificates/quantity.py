@@ -1,13 +1,15 @@
-"""Quantity: what a promise limits. Its name, how it is counted, which direction is good, and how it
-is said.
+"""Quantities that a promise can limit, such as selective accuracy and miscoverage.
 
-A quantity is a share: of the rows that it looks at (`of`), those where it happens (`hit`); or the
-mean of a cost over the rows that it looks at. Everyone who needs to know whether "at most" or "at
-least" is promised, how to count it on labelled rows, which rows count against it or how to speak of
-it asks the object. It is a string, its name, so that files and callers may go on reading
-`certificate.quantity == "miscoverage"`; no module of metacal does.
+A *quantity* is the rate of an *event* among the *counted rows*, for example the rate of correct
+predictions among the accepted rows, or the mean of a cost over the counted rows. A promise limits a
+quantity from above ("at most") or from below ("at least"). A row *violates* the promise if it moves
+the quantity away from the limit in the bad direction: an incorrect accepted prediction violates a
+promise about selective accuracy.
 
-A new quantity is one entry in `QUANTITIES`, or a call of `register_quantity` from elsewhere.
+A quantity is a string, its name, so that files and callers may compare
+`certificate.quantity == "miscoverage"`. The modules of metacal use its attributes instead.
+
+To add a quantity, add an entry to `QUANTITIES`, or call `register_quantity` from another package.
 """
 
 from __future__ import annotations
@@ -21,129 +23,154 @@ import numpy as np
 from metacal.errors import InputError
 from metacal.formulas import Flags
 
+#: Function that formats a promised share as text.
+FormatShare = Callable[[float], str]
 
-class Share(NamedTuple):
-    """`hit` of `of` rows."""
 
-    hit: int
-    of: int
+class EventCount(NamedTuple):
+    """Number of events, and number of rows among which they are counted."""
+
+    n_events: int
+    n_rows: int
 
 
 class Quantity(str):
-    """A share of rows that a promise limits, from above ("at most") or from below ("at least").
+    """A rate that a promise limits, from above ("at most") or from below ("at least").
 
     Attributes
     ----------
-    counted : callable
-        counted(accept, correct) -> (hit, of), a flag per row each; every hit is a row that it looks
-        at.
-    at_most : bool, default True
-        Whether small is good: the promise is then "at most", otherwise "at least".
-    accepting_is_safe : bool, default False
-        Whether accepting one more row can never break the promise. Where two scores cannot be told
-        apart, the row is accepted if so, and rejected otherwise. Where it can, the promise says how
-        good the answers are that the gate gives, and not only how many.
-    sentence : str
-        The promise as a sentence without its full stop, with {} for the limit.
-    short : str
-        The word for it where there is little room, and the name of its curve in a report; its name
-        by default.
-    measured : str
-        What follows a measured percentage: "of the {n:,} accepted rows are right", with the number
-        of rows that it looks at.
-    In these sentences "{name}" stands for the class that the quantity is about.
-    bad_rows : str
-        The rows that count against the promise: "wrong answers among the accepted".
-    bad_among : str
+    mask_function : callable
+        mask_function(accept, correct) -> (event_mask, counted_mask). All four are boolean arrays
+        with an entry per row, and every event is a counted row.
+    has_upper_limit : bool, default=True
+        Whether the promise is "at most". If not, the promise is "at least".
+    accepting_is_safe : bool, default=False
+        Whether accepting one more row can never break the promise. If so, a row whose score may
+        equal the threshold is accepted, otherwise it is rejected.
+    claim_template : str
+        The promise as a sentence without its full stop, with {} in place of the limit.
+    short_name : str
+        Short name, also of its curve in a report; the name of the quantity by default.
+    measured_template : str
+        Text after a measured percentage: "of the {n:,} accepted rows are right", with {n} in place
+        of the number of counted rows.
+    violations_text : str
+        Name of the rows that violate the promise: "wrong answers among the accepted".
+    violations_suffix : str
         The same after "2 of 100": "wrong among the accepted".
-    bad_share : str
-        What their share is called; its name by default.
-    needs_labels : bool, default True
-        Whether it can be counted only where the true labels are known.
-    mean : bool, default False
-        Whether it is the mean of a cost, in the user's unit, over the rows that it looks at, and no
-        share of them. What each row costs then comes in a column of its own
-        (`metacal.certification.row_losses.Losses`).
-    of_class : bool, default False
-        Of two classes: whether it looks at all rows of a class, whatever they are called, and no
-        row's own part alone.
-    graded : bool, default False
-        Whether a row may be partly right: what is called right has no loss at all.
-    paired : bool, default False
-        Whether it is the difference of two error rates on the same rows. Each row is then worse, 1,
-        better, -1, or neither, in such a column.
-    of_agreement : bool, default False
-        Whether it is counted from whether each answer of a cascade is the last model's. `correct`
-        then has that, and nothing is known of right and wrong.
+    violation_rate_name : str
+        Name of the rate of violations; the name of the quantity by default.
+    needs_labels : bool, default=True
+        Whether it can be counted only if the labels are known.
+    is_mean_cost : bool, default=False
+        Whether it is the mean of a cost over the counted rows, in a unit that the user chose. The
+        cost of each row is then a separate column (`metacal.certification.row_losses.Losses`).
+    conditions_on_true_class : bool, default=False
+        For two classes: whether the counted rows are all rows of a true class, whatever the
+        classifier predicts.
+    uses_graded_losses : bool, default=False
+        Whether a prediction may be partly correct. "Correct" then means a loss of zero.
+    is_paired_difference : bool, default=False
+        Whether it is the difference of two error rates on the same rows. The loss of a row is then
+        1 (worse), -1 (better) or 0.
+    uses_agreement_only : bool, default=False
+        Whether `correct` means that a cascade returns the answer of its last model. It is then not
+        known which answers are correct.
+
+    In `claim_template`, `measured_template` and the texts about violations, "{name}" stands for the
+    class that the quantity is about.
 
     Examples
     --------
     >>> accept, correct = np.array([True, True, False, False]), np.array([True, False, True, False])
-    >>> MISCOVERAGE.share(accept, correct), COVERAGE_ACCURACY.share(accept, correct)
-    (Share(hit=1, of=2), Share(hit=1, of=2))
-    >>> COVERAGE_ACCURACY.bad(accept, correct), COVERAGE_ACCURACY.limit_on_bad(0.97)
-    (Share(hit=1, of=2), 0.030000000000000027)
-    >>> MISCOVERAGE == "miscoverage", MISCOVERAGE.kept(0.04, 0.05), COVERAGE_ACCURACY.kept(0.96, 0.97)
+    >>> MISCOVERAGE.count_events(accept, correct), COVERAGE_ACCURACY.count_events(accept, correct)
+    (EventCount(n_events=1, n_rows=2), EventCount(n_events=1, n_rows=2))
+    >>> COVERAGE_ACCURACY.count_violations(accept, correct), COVERAGE_ACCURACY.max_violation_rate(0.97)
+    (EventCount(n_events=1, n_rows=2), 0.030000000000000027)
+    >>> MISCOVERAGE == "miscoverage", MISCOVERAGE.is_kept(0.04, 0.05), COVERAGE_ACCURACY.is_kept(0.96, 0.97)
     (True, True, False)
     """
 
-    counted: Callable[[Flags, Flags], tuple[Flags, Flags]]
-    sentence: str
-    short: str
-    measured: str
-    bad_rows: str
-    bad_among: str
-    bad_share: str
-    at_most: bool = True
+    mask_function: Callable[[Flags, Flags], tuple[Flags, Flags]]
+    claim_template: str
+    short_name: str
+    measured_template: str
+    violations_text: str
+    violations_suffix: str
+    violation_rate_name: str
+    has_upper_limit: bool = True
     accepting_is_safe: bool = False
     needs_labels: bool = True
-    mean: bool = False
-    graded: bool = False
-    paired: bool = False
-    of_agreement: bool = False
-    of_class: bool = False
+    is_mean_cost: bool = False
+    uses_graded_losses: bool = False
+    is_paired_difference: bool = False
+    uses_agreement_only: bool = False
+    conditions_on_true_class: bool = False
 
-    def __new__(cls, name: str, **facts: Any) -> Self:
-        """The name with all of the facts above."""
-        facts = {"short": name, "bad_share": name, **facts}
-        missing = {fact for fact in cls.__annotations__ if not hasattr(cls, fact)} - set(facts)
-        if wrong := missing | (set(facts) - set(cls.__annotations__)):
+    def __new__(cls, name: str, **attributes: Any) -> Self:
+        """Create a quantity from its name and the attributes that the class documents."""
+        attributes = {"short_name": name, "violation_rate_name": name, **attributes}
+        allowed_names = set(cls.__annotations__)
+        required_names = {
+            attribute for attribute in cls.__annotations__ if not hasattr(cls, attribute)
+        }
+        given_names = set(attributes)
+        invalid_names = (required_names - given_names) | (given_names - allowed_names)
+        if invalid_names:
             raise InputError(
-                f"quantity {name!r}: missing or too many facts: {', '.join(sorted(wrong))}."
+                f"quantity {name!r}: missing or too many facts: {', '.join(sorted(invalid_names))}."
             )
         self = super().__new__(cls, name)
-        self.__dict__.update(facts)
+        self.__dict__.update(attributes)
         return self
 
     @property
     def name(self) -> str:
-        """What files call it: a plain string."""
+        """Name of the quantity in files, as a plain string."""
         return str(self)
 
-    def about(self, class_name: Any) -> str:
-        """Return the quantity with the class that it is about, if there is one.
+    def name_with_class(self, class_name: str | int | None) -> str:
+        """Return the name of the quantity, with the class that it is about if there is one.
 
-        >>> RECALL.about("fraud"), RECALL.about(None)
+        >>> RECALL.name_with_class("fraud"), RECALL.name_with_class(None)
         ('recall of fraud', 'recall')
         """
         return self.name if class_name is None else f"{self.name} of {class_name}"
 
     @property
-    def sign(self) -> str:
-        """How the limit bounds it."""
-        return "<=" if self.at_most else ">="
+    def comparison_sign(self) -> str:
+        """Sign between the quantity and its limit, "<=" or ">="."""
+        return "<=" if self.has_upper_limit else ">="
 
     @property
     def direction(self) -> str:
-        """How the limit bounds it, in words."""
-        return "at most" if self.at_most else "at least"
+        """Words in front of the limit, "at most" or "at least"."""
+        return "at most" if self.has_upper_limit else "at least"
 
-    def flags(self, accept: Flags, correct: Flags | None) -> tuple[Flags, Flags]:
-        """`counted`, where `correct` may be None if it needs no labels.
+    def compute_masks(self, accept: Flags, correct: Flags | None) -> tuple[Flags, Flags]:
+        """Return a mask of the events, and a mask of the rows among which they are counted.
 
-        >>> REVIEW.flags(np.array([True, False]), None)[0]
+        Parameters
+        ----------
+        accept : ndarray of bool, shape (n_rows,)
+            Whether each row is accepted.
+        correct : ndarray of bool, shape (n_rows,), or None
+            Whether each prediction is correct. None is allowed if the quantity needs no labels.
+
+        Returns
+        -------
+        event_mask, counted_mask : ndarray of bool, shape (n_rows,)
+
+        Raises
+        ------
+        InputError
+            If labels are needed and missing.
+
+        Examples
+        --------
+        >>> REVIEW.compute_masks(np.array([True, False]), None)[0]
         array([False,  True])
-        >>> MISCOVERAGE.flags(np.array([True, False]), None)
+        >>> MISCOVERAGE.compute_masks(np.array([True, False]), None)
         Traceback (most recent call last):
         metacal.errors.InputError: whether miscoverage is kept shows on labelled rows only; give the true labels.
         """
@@ -153,205 +180,231 @@ class Quantity(str):
                     f"whether {self} is kept shows on labelled rows only; give the true labels."
                 )
             correct = np.zeros_like(accept)
-        return self.counted(accept, correct)
+        return self.mask_function(accept, correct)
 
-    def share(self, accept: Flags, correct: Flags | None) -> Share:
-        """The rows where it happens, of those that it looks at."""
-        hit, of = self.flags(accept, correct)
-        return Share(int(hit.sum()), int(of.sum()))
+    def count_events(self, accept: Flags, correct: Flags | None) -> EventCount:
+        """Count the events, and the rows among which they are counted."""
+        event_mask, counted_mask = self.compute_masks(accept, correct)
+        return EventCount(n_events=int(event_mask.sum()), n_rows=int(counted_mask.sum()))
 
-    def bad(self, accept: Flags, correct: Flags | None) -> Share:
-        """The rows that count against the promise, of those that it looks at."""
-        hit, of = self.share(accept, correct)
-        return Share(hit if self.at_most else of - hit, of)
+    def count_violations(self, accept: Flags, correct: Flags | None) -> EventCount:
+        """Count the rows that violate the promise, and the rows that it is about."""
+        n_events, n_rows = self.count_events(accept, correct)
+        n_violations = n_events if self.has_upper_limit else n_rows - n_events
+        return EventCount(n_events=n_violations, n_rows=n_rows)
 
-    def events(self, accept: Flags, correct: Flags | None) -> Flags:
-        """For each row that it looks at, in their order, whether it counts against the promise."""
-        hit, of = self.flags(accept, correct)
-        return hit[of] if self.at_most else ~hit[of]
+    def find_violations(self, accept: Flags, correct: Flags | None) -> Flags:
+        """Return, for the counted rows only, whether each one violates the promise."""
+        event_mask, counted_mask = self.compute_masks(accept, correct)
+        is_event = event_mask[counted_mask]
+        return is_event if self.has_upper_limit else ~is_event
 
-    def limit_on_bad(self, target: float) -> float:
-        """The largest share of bad rows that the promise allows."""
-        return target if self.at_most else 1.0 - target
+    def max_violation_rate(self, target: float) -> float:
+        """Return the largest rate of violations that a promise with this limit allows."""
+        return target if self.has_upper_limit else 1.0 - target
 
-    def kept(self, value: float, target: float) -> bool:
-        """Whether a value keeps the promise."""
-        return value <= target if self.at_most else value >= target
+    def is_kept(self, value: float, target: float) -> bool:
+        """Return whether a value of the quantity is on the promised side of the limit."""
+        return value <= target if self.has_upper_limit else value >= target
 
-    def refuted(self, low: float, high: float, target: float) -> bool:
-        """Whether an interval lies on the wrong side of the target as a whole."""
-        return low > target if self.at_most else high < target
+    def is_refuted(self, low: float, high: float, target: float) -> bool:
+        """Return whether a confidence interval lies entirely on the wrong side of the limit."""
+        return low > target if self.has_upper_limit else high < target
 
-    def claim(
+    def format_claim(
         self,
         limit: float,
-        at_least: Callable[[float], str],
-        at_most: Callable[[float], str],
-        name: Any = "positive",
+        format_lower_bound: FormatShare,
+        format_upper_bound: FormatShare,
+        class_name: str | int | None = "positive",
     ) -> str:
-        """The promise as a sentence without its full stop; the two functions write a share, `name`
-        is of a class.
-        """
-        return self.sentence.format(self.written(limit, at_least, at_most), name=name)
+        """Format the promise as a sentence without its full stop.
 
-    def written(
-        self, limit: float, at_least: Callable[[float], str], at_most: Callable[[float], str]
-    ) -> str:
-        """The limit as people write it: a share by one of the two functions, a cost as a number,
-        rounded outward.
+        Parameters
+        ----------
+        limit : float
+            The promised limit.
+        format_lower_bound, format_upper_bound : callable
+            Functions that format a share that is promised from below or from above.
+        class_name : str, int or None, default="positive"
+            The class that the quantity is about. Most quantities do not mention it.
+
+        Returns
+        -------
+        str
         """
-        if self.mean:
-            return amount(limit)
-        return (at_most if self.at_most else at_least)(limit)
+        limit_text = self.format_limit(limit, format_lower_bound, format_upper_bound)
+        return self.claim_template.format(limit_text, name=class_name)
+
+    def format_limit(
+        self, limit: float, format_lower_bound: FormatShare, format_upper_bound: FormatShare
+    ) -> str:
+        """Format the limit, rounded so that the text does not promise more than the number.
+
+        Parameters
+        ----------
+        limit : float
+            The promised limit.
+        format_lower_bound, format_upper_bound : callable
+            Functions that format a share that is promised from below or from above. A mean cost is
+            formatted as a plain number instead.
+
+        Returns
+        -------
+        str
+        """
+        if self.is_mean_cost:
+            return format_cost_ceil(limit)
+        if self.has_upper_limit:
+            return format_upper_bound(limit)
+        return format_lower_bound(limit)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return quantity, (self.name,)
+        return get_quantity, (self.name,)
 
 
-def amount(value: float) -> str:
-    """A cost that is promised from above, as people write it: six digits, rounded up.
+def format_cost_ceil(cost: float) -> str:
+    """Format a cost that is promised from above with six digits, rounded up.
 
-    >>> amount(2.0), amount(0.12345612), amount(12345678.0)
+    >>> format_cost_ceil(2.0), format_cost_ceil(0.12345612), format_cost_ceil(12345678.0)
     ('2', '0.123457', '12345700')
     """
-    number = decimal.Context(prec=6, rounding=decimal.ROUND_CEILING).create_decimal(
-        repr(float(value))
-    )
-    return f"{number.normalize():f}"
+    rounding_up = decimal.Context(prec=6, rounding=decimal.ROUND_CEILING)
+    rounded_cost = rounding_up.create_decimal(repr(float(cost)))
+    return f"{rounded_cost.normalize():f}"
 
 
 #: P(reject | correct).
 MISCOVERAGE = Quantity(
     "miscoverage",
-    counted=lambda accept, correct: (correct & ~accept, correct),
+    mask_function=lambda accept, correct: (correct & ~accept, correct),
     accepting_is_safe=True,
-    sentence="At most {} of the correct predictions are rejected",
-    measured="of the right answers were rejected",
-    bad_rows="right answers rejected",
-    bad_among="rejected among the right",
+    claim_template="At most {} of the correct predictions are rejected",
+    measured_template="of the right answers were rejected",
+    violations_text="right answers rejected",
+    violations_suffix="rejected among the right",
 )
 #: P(correct | accept).
 COVERAGE_ACCURACY = Quantity(
     "coverage accuracy",
-    counted=lambda accept, correct: (correct & accept, accept),
-    at_most=False,
-    sentence="What is accepted is right at least {} of the time",
-    short="accuracy",
-    measured="of the {n:,} accepted rows are right",
-    bad_rows="wrong answers among the accepted",
-    bad_among="wrong among the accepted",
-    bad_share="share of errors",
+    mask_function=lambda accept, correct: (correct & accept, accept),
+    has_upper_limit=False,
+    claim_template="What is accepted is right at least {} of the time",
+    short_name="accuracy",
+    measured_template="of the {n:,} accepted rows are right",
+    violations_text="wrong answers among the accepted",
+    violations_suffix="wrong among the accepted",
+    violation_rate_name="share of errors",
 )
 #: P(reject).
 REVIEW = Quantity(
     "review rate",
-    counted=lambda accept, correct: (~accept, np.ones_like(accept)),
+    mask_function=lambda accept, correct: (~accept, np.ones_like(accept)),
     accepting_is_safe=True,
-    sentence="At most {} of all rows go to review",
-    short="review",
-    measured="of all rows went to review",
-    bad_rows="rows sent to review",
-    bad_among="sent to review",
+    claim_template="At most {} of all rows go to review",
+    short_name="review",
+    measured_template="of all rows went to review",
+    violations_text="rows sent to review",
+    violations_suffix="sent to review",
     needs_labels=False,
 )
-#: E[cost of the answer | accept].
+#: E[cost of the prediction | accept].
 COST = Quantity(
     "cost",
-    counted=lambda accept, correct: (accept & ~correct, accept),
-    sentence="What is accepted costs at most {} a row on average",
-    measured="is what the {n:,} accepted rows cost on average",
-    bad_rows="costly answers among the accepted",
-    bad_among="costly among the accepted",
-    bad_share="mean cost",
-    mean=True,
+    mask_function=lambda accept, correct: (accept & ~correct, accept),
+    claim_template="What is accepted costs at most {} a row on average",
+    measured_template="is what the {n:,} accepted rows cost on average",
+    violations_text="costly answers among the accepted",
+    violations_suffix="costly among the accepted",
+    violation_rate_name="mean cost",
+    is_mean_cost=True,
 )
-#: E[loss of the answer | accept].
+#: E[loss of the prediction | accept].
 RISK = Quantity(
     "risk",
-    counted=lambda accept, correct: (accept & ~correct, accept),
-    sentence="What is accepted has a mean loss of at most {}",
-    measured="is the mean loss of the {n:,} accepted rows",
-    bad_rows="answers with a loss among the accepted",
-    bad_among="with a loss among the accepted",
-    bad_share="mean loss",
-    mean=True,
-    graded=True,
+    mask_function=lambda accept, correct: (accept & ~correct, accept),
+    claim_template="What is accepted has a mean loss of at most {}",
+    measured_template="is the mean loss of the {n:,} accepted rows",
+    violations_text="answers with a loss among the accepted",
+    violations_suffix="with a loss among the accepted",
+    violation_rate_name="mean loss",
+    is_mean_cost=True,
+    uses_graded_losses=True,
 )
-#: E[cost of the answer if accepted, cost of a review if not].
+#: E[cost of the prediction if accepted, cost of a review if rejected].
 COST_PER_ROW = Quantity(
     "cost per row",
-    counted=lambda accept, correct: (~(accept & correct), np.ones_like(accept)),
-    sentence="Wrong answers and reviews together cost at most {} a row on average",
-    measured="is what a row costs on average, wrong answers and reviews together",
-    bad_rows="rows that are answered wrong or sent to review",
-    bad_among="answered wrong or sent to review",
-    bad_share="mean cost per row",
-    mean=True,
+    mask_function=lambda accept, correct: (~(accept & correct), np.ones_like(accept)),
+    claim_template="Wrong answers and reviews together cost at most {} a row on average",
+    measured_template="is what a row costs on average, wrong answers and reviews together",
+    violations_text="rows that are answered wrong or sent to review",
+    violations_suffix="answered wrong or sent to review",
+    violation_rate_name="mean cost per row",
+    is_mean_cost=True,
 )
-#: P(cascade wrong) - P(last model wrong).
+#: P(cascade incorrect) - P(last model incorrect).
 LOSS = Quantity(
     "loss",
-    counted=lambda accept, correct: (~correct, np.ones_like(accept)),
-    sentence="Of all answers at most {} more are wrong than if the large model answered alone",
-    measured="more of all answers are wrong than if the large model answered alone",
-    bad_rows="answered worse than by the large model alone",
-    bad_among="answered worse than by the large model alone",
-    paired=True,
+    mask_function=lambda accept, correct: (~correct, np.ones_like(accept)),
+    claim_template="Of all answers at most {} more are wrong than if the large model answered alone",
+    measured_template="more of all answers are wrong than if the large model answered alone",
+    violations_text="answered worse than by the large model alone",
+    violations_suffix="answered worse than by the large model alone",
+    is_paired_difference=True,
 )
-#: P(the cascade answers otherwise than its last model). It is at least the loss, and needs no true
-#: label.
+#: P(cascade and last model disagree). This is an upper bound on the loss, and needs no labels.
 DISAGREEMENT = Quantity(
     "disagreement",
-    counted=lambda accept, correct: (~correct, np.ones_like(accept)),
-    sentence=(
+    mask_function=lambda accept, correct: (~correct, np.ones_like(accept)),
+    claim_template=(
         "At most {0} of all answers differ from the large model's, so at most {0} more are wrong"
     ),
-    measured="of all answers differ from the large model's",
-    bad_rows="answers that differ from the large model's",
-    bad_among="differ from the large model's",
-    of_agreement=True,
+    measured_template="of all answers differ from the large model's",
+    violations_text="answers that differ from the large model's",
+    violations_suffix="differ from the large model's",
+    uses_agreement_only=True,
 )
-#: What promises about rows that are wrongly called by one of two classes have in common.
-_FALSE_ALARMS = {
-    "bad_rows": "rows that are called {name} and are not",
-    "bad_among": "called {name} and are not",
+#: Texts that the quantities about false positives of a class have in common.
+_FALSE_POSITIVE_TEXTS = {
+    "violations_text": "rows that are called {name} and are not",
+    "violations_suffix": "called {name} and are not",
 }
-#: P(of the class | called by it).
+#: P(row is of the class | predicted to be of the class and accepted).
 PRECISION = Quantity(
     "precision",
-    counted=lambda accept, correct: (correct & accept, accept),
-    at_most=False,
-    sentence="At least {} of what is called {name} is {name}",
-    measured="of the {n:,} rows called {name} are {name}",
-    bad_share="share of false alarms",
-    **_FALSE_ALARMS,
+    mask_function=lambda accept, correct: (correct & accept, accept),
+    has_upper_limit=False,
+    claim_template="At least {} of what is called {name} is {name}",
+    measured_template="of the {n:,} rows called {name} are {name}",
+    violation_rate_name="share of false alarms",
+    **_FALSE_POSITIVE_TEXTS,
 )
-#: P(not called by the other class | of the class): `accept` says which rows are called by the
-#: other, `correct` whether they are of it.
+#: P(not accepted as the other class | row is of the class). Here `accept` and `correct` refer to the
+#: other class: `accept` marks rows accepted as the other class, `correct` marks rows that are of it.
 RECALL = Quantity(
     "recall",
-    counted=lambda accept, correct: (~correct & ~accept, ~correct),
-    at_most=False,
-    sentence="At least {} of all {name} is caught or sent to review",
-    measured="of all {name} was caught or sent to review",
-    bad_rows="rows of {name} that are missed",
-    bad_among="missed",
-    bad_share="share of missed rows",
-    of_class=True,
+    mask_function=lambda accept, correct: (~correct & ~accept, ~correct),
+    has_upper_limit=False,
+    claim_template="At least {} of all {name} is caught or sent to review",
+    measured_template="of all {name} was caught or sent to review",
+    violations_text="rows of {name} that are missed",
+    violations_suffix="missed",
+    violation_rate_name="share of missed rows",
+    conditions_on_true_class=True,
 )
-#: P(called by the class | not of it).
+#: P(predicted to be of the class and accepted | row is not of the class).
 FALSE_POSITIVE_RATE = Quantity(
     "false-positive rate",
-    counted=lambda accept, correct: (~correct & accept, ~correct),
-    sentence="At most {} of what is not {name} is called {name}",
-    measured="of what is not {name} was called {name}",
-    of_class=True,
-    **_FALSE_ALARMS,
+    mask_function=lambda accept, correct: (~correct & accept, ~correct),
+    claim_template="At most {} of what is not {name} is called {name}",
+    measured_template="of what is not {name} was called {name}",
+    conditions_on_true_class=True,
+    **_FALSE_POSITIVE_TEXTS,
 )
-#: Every quantity by its name.
+#: Registered quantities by name.
 QUANTITIES: dict[str, Quantity] = {
-    q.name: q
-    for q in (
+    registered.name: registered
+    for registered in (
         MISCOVERAGE,
         COVERAGE_ACCURACY,
         REVIEW,
@@ -365,16 +418,32 @@ QUANTITIES: dict[str, Quantity] = {
         FALSE_POSITIVE_RATE,
     )
 }
-#: What is promised: each quantity with its limit.
+#: Promised quantities, each with its limit.
 Limits = tuple[tuple[Quantity, float], ...]
 
 
-def quantity(name: str) -> Quantity:
-    """The quantity with this name.
+def get_quantity(name: str) -> Quantity:
+    """Return the registered quantity of this name.
 
-    >>> quantity("coverage accuracy").sign
+    Parameters
+    ----------
+    name : str
+        Name of the quantity; a `Quantity` is also accepted, because it equals its name.
+
+    Returns
+    -------
+    Quantity
+
+    Raises
+    ------
+    InputError
+        If no quantity has this name.
+
+    Examples
+    --------
+    >>> get_quantity("coverage accuracy").comparison_sign
     '>='
-    >>> quantity("profit")
+    >>> get_quantity("profit")
     Traceback (most recent call last):
     metacal.errors.InputError: quantity must be one of 'miscoverage', 'coverage accuracy', ...; got 'profit'.
     """
@@ -383,9 +452,23 @@ def quantity(name: str) -> Quantity:
     raise InputError(f"quantity must be one of {', '.join(map(repr, QUANTITIES))}; got {name!r}.")
 
 
-def register_quantity(new: Quantity) -> Quantity:
-    """Enter a quantity that lives outside metacal, so that certificates about it can be read from
-    files.
+def register_quantity(new_quantity: Quantity) -> Quantity:
+    """Register a quantity, so that certificates about it can be loaded from files.
+
+    Parameters
+    ----------
+    new_quantity : Quantity
+        Quantity with a name that is not registered yet.
+
+    Returns
+    -------
+    Quantity
+        The same quantity.
+
+    Raises
+    ------
+    InputError
+        If a quantity with this name is registered already.
 
     Examples
     --------
@@ -393,7 +476,7 @@ def register_quantity(new: Quantity) -> Quantity:
     Traceback (most recent call last):
     metacal.errors.InputError: there is a quantity 'miscoverage' already.
     """
-    if new in QUANTITIES:
-        raise InputError(f"there is a quantity {new.name!r} already.")
-    QUANTITIES[new.name] = new
-    return new
+    if new_quantity in QUANTITIES:
+        raise InputError(f"there is a quantity {new_quantity.name!r} already.")
+    QUANTITIES[new_quantity.name] = new_quantity
+    return new_quantity

@@ -87,7 +87,7 @@ def state_side_claims(
     """
     first_family_reversed = subgroups.items[1::-1]
     claims = [
-        side.quantity.claim(side.target, format_lower_bound, format_upper_bound, side.about)
+        side.quantity.format_claim(side.target, format_lower_bound, format_upper_bound, side.about)
         for side in first_family_reversed
         if side.quantity is not None and side.target is not None
     ]
@@ -317,7 +317,7 @@ def _describe_side(side: SubgroupCertificate, prefix: str) -> Line:
     assert side.quantity is not None
     class_name = _predicted_class_name(side)
     if side.threshold == -math.inf:
-        reason = f"{side.quantity.about(side.about)} {side.target:g} is not certified"
+        reason = f"{side.quantity.name_with_class(side.about)} {side.target:g} is not certified"
         if side.rows_needed:
             reason += f"; it takes at least {side.rows_needed:,} rows that speak about it"
         return "closed", f"{prefix}nothing is called {class_name}: {reason}"

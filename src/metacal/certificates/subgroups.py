@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.certificates.counts import OPTIONAL
-from metacal.certificates.quantity import Quantity, quantity
+from metacal.certificates.quantity import Quantity, get_quantity
 from metacal.certificates.subgroup_words import format_subgroup_name
 from metacal.formulas import Flags
 
@@ -115,7 +115,7 @@ class SubgroupCertificate:
 
     def __post_init__(self) -> None:
         if self.quantity is not None:
-            object.__setattr__(self, "quantity", quantity(self.quantity))
+            object.__setattr__(self, "quantity", get_quantity(self.quantity))
 
     @property
     def name_without_side(self) -> str:
@@ -257,7 +257,7 @@ class SubgroupCertificates:
     ) -> Iterator[JudgedRows]:
         """Iterate over the subgroups that have a promise, with the rows that it counts.
 
-        A quantity of a side may count all rows of a class (`Quantity.of_class`). It is then judged
+        A quantity of a side may count all rows of a class (`Quantity.conditions_on_true_class`). It is then judged
         on the rows of both sides. With two classes, a row is of the class of a side if it is
         predicted so and correct, or predicted otherwise and incorrect.
 
@@ -276,7 +276,7 @@ class SubgroupCertificates:
             side_masks = [subgroup.find_rows(row_names) for subgroup in family]
             family_mask = np.logical_or.reduce(side_masks)
             for subgroup, side_mask in zip(family, side_masks):
-                if subgroup.quantity is not None and subgroup.quantity.of_class:
+                if subgroup.quantity is not None and subgroup.quantity.conditions_on_true_class:
                     is_accepted = (accept & side_mask)[family_mask]
                     is_of_class = (side_mask == correct)[family_mask]
                     yield JudgedRows(subgroup, family_mask, is_accepted, is_of_class)

@@ -99,12 +99,12 @@ def _state_claim(certificate: Certificate) -> str:
 def _state_limits(certificate: Certificate) -> str:
     """Return the promised limits as a clause about all rows, or about the pool."""
     stages = certificate.stages
-    if stages is not None and stages.people and certificate.quantity.paired:
+    if stages is not None and stages.people and certificate.quantity.is_paired_difference:
         max_error_rate = format_percent_ceil(certificate.target)
         claim = f"Of all answers at most {max_error_rate} are wrong, people's counted as right"
     else:
         first_claim, *other_claims = (
-            quantity.claim(limit, format_percent_floor, format_percent_ceil)
+            quantity.format_claim(limit, format_percent_floor, format_percent_ceil)
             for quantity, limit in certificate.limits
         )
         claim = " and ".join([first_claim, *map(lower_first_letter, other_claims)])
@@ -349,7 +349,7 @@ def _describe_calibration_rows(certificate: Certificate) -> str:
         )
     if not certificate.labelled:
         return f"{n_rows:,} calibration rows, without labels"
-    correct_text = "without loss" if certificate.quantity.graded else "right"
+    correct_text = "without loss" if certificate.quantity.uses_graded_losses else "right"
     return f"{n_rows:,} calibration rows, {certificate.n_correct:,} of them {correct_text}"
 
 
@@ -359,7 +359,7 @@ def _describe_outcome(certificate: Certificate) -> str:
     outcome = f"coverage {traffic.coverage:.4f}"
     if certificate.other_traffic is not None:
         outcome += f" of all {traffic.n_rows:,} rows"
-    if certificate.labelled and not certificate.quantity.graded:
+    if certificate.labelled and not certificate.quantity.uses_graded_losses:
         outcome += f", accuracy of accepted {_format_share(certificate.coverage_accuracy)}"
         if not math.isnan(certificate.miscoverage):
             outcome += f", miscoverage {certificate.miscoverage:.4f}"
@@ -400,7 +400,7 @@ def _list_stage_lines(certificate: Certificate, stages: Stages) -> list[Line]:
         (stage.name, f"answers {_describe_answered_rows(stage, index, stages)}")
         for index, stage in enumerate(stages.items)
     ]
-    evidence = "entries of agreement" if certificate.quantity.of_agreement else "labels"
+    evidence = "entries of agreement" if certificate.quantity.uses_agreement_only else "labels"
     source = f"{n_rows:,} calibration rows; {stages.n_labels:,} of their {evidence} were needed"
     if stages.n_aside:
         source += f", {stages.n_aside:,} more set aside to choose thresholds"
@@ -435,7 +435,7 @@ def _compare_with_last_model(certificate: Certificate, stages: Stages) -> str:
         )
     assert stages.n_worse is not None
     assert stages.n_better is not None
-    is_compared_with_people = stages.people and certificate.quantity.paired
+    is_compared_with_people = stages.people and certificate.quantity.is_paired_difference
     reference = "people" if is_compared_with_people else f"the {last_name} model"
     difference = (stages.n_worse - stages.n_better) / n_rows
     return (

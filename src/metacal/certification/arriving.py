@@ -210,7 +210,7 @@ def default_number_of_labels(promise: CertifiablePromise) -> int:
     """
     allowed_shares = []
     for quantity, target in promise.limits:
-        if quantity.mean:
+        if quantity.is_mean_cost:
             continue
         if quantity.accepting_is_safe:
             allowed_shares.append(bounds.exact(target))

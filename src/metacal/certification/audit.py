@@ -60,16 +60,16 @@ def find_contradiction_of_clusters(
     max_cluster_size = circumstances.largest_unit
     rule = ClusterBettingRule(quantity)
     could_certify = rule.could_certify(
-        certificate.tested,
-        quantity.limit_on_bad(target),
+        certificate.tested_counts,
+        quantity.max_violation_rate(target),
         promise.delta,
         max_cluster_size=max_cluster_size or 1,
         count_means=circumstances.units == "mean",
     )
     if could_certify:
         return None
-    n_counted = rule.count_counted_rows(certificate.tested)
-    n_bad = rule.count_bad_rows(certificate.tested)
+    n_counted = rule.count_counted_rows(certificate.tested_counts)
+    n_bad = rule.count_bad_rows(certificate.tested_counts)
     return (
         f"{n_bad:,} bad of {n_counted:,} rows, in units of up to {max_cluster_size:,}, do not"
         f" certify the limit {target:g}"

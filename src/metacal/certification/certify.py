@@ -133,7 +133,7 @@ def _certify_clusters(
         plan = rule.plan(pilot_rows, n_clusters, limit, delta)
         return rule.certify(test_rows, plan, delta).threshold
 
-    limit = quantity.limit_on_bad(target)
+    limit = quantity.max_violation_rate(target)
     threshold = find_threshold(limit)
     notes: tuple[Note, ...] = ()
     if threshold is None and rule.unproven_threshold == REJECT_ALL_ROWS:
@@ -151,7 +151,7 @@ def _certify_clusters(
         )
     if threshold is None:
         threshold = rule.unproven_threshold
-        notes = (too_few_units(units=n_clusters, rows=len(test_rows)).warned(),)
+        notes = (too_few_units(units=n_clusters, rows=len(test_rows)).issue_warning(),)
 
     threshold = RELATIVE.settled(threshold)
     certificate = build_certificate(

@@ -152,9 +152,9 @@ def count_clusters(
     -------
     ClusterCounts
     """
-    is_hit, is_counted = quantity.flags(is_accepted, correct)
+    is_hit, is_counted = quantity.compute_masks(is_accepted, correct)
     is_bad = is_hit
-    if not quantity.at_most:
+    if not quantity.has_upper_limit:
         is_bad = is_counted & ~is_hit
     n_bad = _count_per_cluster(clusters, is_bad)
     n_counted = _count_per_cluster(clusters, is_counted)

@@ -59,7 +59,7 @@ class Losses:
         >>> losses.of(COST, accept), losses.of(COST_PER_ROW, accept)
         (array([5.]), array([5., 1.]))
         """
-        _, looked_at = promised.counted(accept, np.zeros_like(accept))
+        _, looked_at = promised.mask_function(accept, np.zeros_like(accept))
         return np.where(accept, self.answered, self.rejected)[looked_at]
 
     def where(self, chosen: Flags | Codes) -> Losses:

@@ -86,7 +86,7 @@ class Side:
 
     def says_nothing(self, rows: CalibrationRows) -> bool:
         """Check whether calling every row by the class would keep the promise."""
-        if self.quantity.of_class or len(rows) == 0:
+        if self.quantity.conditions_on_true_class or len(rows) == 0:
             return False
         is_of_class = rows.true_class_codes == self.class_code(rows.class_names)
         return float(is_of_class.mean()) >= self.target
@@ -94,7 +94,7 @@ class Side:
     def requirement(self, rows: CalibrationRows, significance_level: float) -> RowRequirement:
         """Count the rows that the rule uses, without reading labels if they are tested."""
         n_required = self.required_rows(significance_level)
-        if not self.quantity.of_class:
+        if not self.quantity.conditions_on_true_class:
             return RowRequirement(len(rows), n_required)
         is_counted = rows.true_class_codes != self.class_code(rows.class_names)
         return RowRequirement(int(is_counted.sum()), n_required)

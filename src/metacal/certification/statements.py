@@ -82,10 +82,10 @@ def too_few_rows_note(
     if quantity.needs_labels:
         return too_few_right(
             right=n_counted, alpha=float(target), best=best_limit, needed=n_required
-        ).warned()
+        ).issue_warning()
     return too_few_to_review(
         rows=n_counted, share=float(target), best=best_limit, needed=n_required
-    ).warned()
+    ).issue_warning()
 
 
 # ── errors: the rows do not support the promise ──────────────────────────────────────────────────
@@ -207,14 +207,14 @@ def closed_side_reason(side: Side, rows: CalibrationRows, significance_level: fl
     """Return why no row may be called by the class of a side."""
     class_code = side.class_code(rows.class_names)
     required_rows = "rows without an error from that end of the scores, or more with some"
-    if side.quantity.of_class:
+    if side.quantity.conditions_on_true_class:
         n_counted = int((rows.true_class_codes != class_code).sum())
         other_name = rows.class_names[1 - class_code]
         required_rows = f"rows that are {other_name}; there are {n_counted:,}"
     positive_name = rows.class_names[side.positive_code(rows.class_names)]
     n_required = side.rule.required_rows(side.limit, significance_level)
     return (
-        f"{side.quantity.about(positive_name)} {side.target:g} cannot be certified: at this delta"
+        f"{side.quantity.name_with_class(positive_name)} {side.target:g} cannot be certified: at this delta"
         f" it takes {n_required:,} {required_rows}"
     )
 

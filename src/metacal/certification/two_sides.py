@@ -180,7 +180,7 @@ class TwoSides:
         whose counts do not depend on labels are then returned.
         """
         sides = list(self.sides_by_class(rows.class_names).values())
-        label_free = [side for side in sides if not side.quantity.of_class]
+        label_free = [side for side in sides if not side.quantity.conditions_on_true_class]
         return [side.requirement(rows, significance_level) for side in label_free or sides]
 
     def certify(

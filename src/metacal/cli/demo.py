@@ -349,5 +349,7 @@ def _explanation_lines(rows: list[DemoRow], certificate: Certificate | None) -> 
 
 def _limits_text(limits: Limits) -> str:
     """Return the promised limits as text, such as "accuracy >= 0.97"."""
-    parts = [f"{quantity.short} {quantity.sign} {limit:g}" for quantity, limit in limits]
+    parts = [
+        f"{quantity.short_name} {quantity.comparison_sign} {limit:g}" for quantity, limit in limits
+    ]
     return " and ".join(parts)

@@ -6,7 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from metacal.certificates.estimate import AccuracyEstimate, estimate_from_sums, sums_of
+from metacal.certificates.estimate import (
+    AccuracyEstimate,
+    estimate_accuracy_from_sums,
+    sum_confidences,
+)
 from metacal.certification.row_selection import Units
 from metacal.errors import InputError
 from metacal.gate.gate import Gate
@@ -163,5 +167,7 @@ def estimate_accuracy(
         raise InputError("this gate has no calibrated confidence to estimate from.")
     decision = fitted_gate.decide(*tables, groups=groups)
     confidence = np.nan_to_num(np.asarray(decision.confidence))
-    sums = sums_of(confidence, decision.accept)
-    return estimate_from_sums(fitted_gate.certificate, fitted_gate.profile, level=level, **sums)
+    sums = sum_confidences(confidence, decision.accept)
+    return estimate_accuracy_from_sums(
+        fitted_gate.certificate, fitted_gate.profile, level=level, **sums
+    )

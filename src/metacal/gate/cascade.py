@@ -83,7 +83,7 @@ def fit_cascade(
     if rows.known.all():
         maps = [fit_map(small, codes, None), fit_map(large, codes, None)]
     else:
-        certificate = certificate.with_notes(cascade_not_calibrated().warned())
+        certificate = certificate.with_notes(cascade_not_calibrated().issue_warning())
         maps = [TemperatureMap(1.0), TemperatureMap(1.0)]
         known = {**known, "recipe": None}
     sources = [LogitsSource(base, columns, own, **known) for base, own in zip(maps, scores)]

@@ -346,7 +346,7 @@ def _merit(certificate: Certificate) -> tuple[float, int]:
     incorrect rows is chosen.
     """
     cost = 0.0
-    if certificate.quantity.mean:
+    if certificate.quantity.is_mean_cost:
         cost = -certificate.target
     if certificate.quantity.accepting_is_safe:
         return cost, certificate.n_correct_accepted - certificate.n_accepted

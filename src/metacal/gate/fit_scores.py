@@ -24,7 +24,7 @@ import numpy as np
 
 from metacal.certificates.certificate import Certificate, accepts
 from metacal.certificates.fingerprint import fingerprint_rows
-from metacal.certificates.notes import Note, remarks_on_scores, rows_without_score, upside_down
+from metacal.certificates.notes import Note, check_scores, rows_without_score, upside_down
 from metacal.certification.ranking import Ranking, require_some_correct
 from metacal.certification.row_selection import (
     Importance,
@@ -304,7 +304,7 @@ def _warn_about_scores(
         Notes for the certificate, one for each warning.
     """
     counted_index = _get_counted_index(counted)
-    notes = remarks_on_scores(ranking, "given scores", ties=checks_ties)
+    notes = check_scores(ranking, "given scores", ties=checks_ties)
     if not has_score.all():
         n_missing = int((~has_score).sum())
         notes.append(rows_without_score(missing=n_missing, rows=len(has_score)))
@@ -314,7 +314,7 @@ def _warn_about_scores(
     if n_standard_errors > _MAX_STANDARD_ERRORS_BELOW_CHANCE:
         opposite: HigherIs = "doubtful" if source.higher_is == "surer" else "surer"
         notes.append(upside_down(higher_is=opposite, losses=source.truth == "losses"))
-    return [note.warned() for note in notes]
+    return [note.issue_warning() for note in notes]
 
 
 def _count_standard_errors_below_chance(uncertainties: Float, is_correct: Flags) -> float:

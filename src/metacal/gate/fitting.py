@@ -14,11 +14,11 @@ from metacal import kernels
 from metacal.certificates.fingerprint import Fingerprint, fingerprint_rows
 from metacal.certificates.notes import (
     Note,
+    check_repeated_rows,
+    check_scores,
     not_calibrated,
     not_compared,
     off_by_class,
-    remarks_on_rows,
-    remarks_on_scores,
     suspicion,
     weights_not_certified,
 )
@@ -210,7 +210,7 @@ def _data_notes(
         )
     else:
         row_notes = _row_notes(result, input_suspicion)
-    notes.extend(note.warned() for note in row_notes)
+    notes.extend(note.issue_warning() for note in row_notes)
     if is_weighted:
         notes.append(weights_not_certified())
     return notes
@@ -362,8 +362,8 @@ def _compare_with_softmax(
         return base, []
     given_way = gives_way and found.log_loss.worse
     off = None if found.marginal is None else found.marginal.failure
-    remarks = [found.note(given_way=given_way).warned()] if found.harms else []
-    remarks += [] if off is None else [off_by_class(**off).warned()]
+    remarks = [found.note(given_way=given_way).issue_warning()] if found.harms else []
+    remarks += [] if off is None else [off_by_class(**off).issue_warning()]
     return (make_softmax_map(fitting[0].n_classes) if given_way else base), remarks
 
 
@@ -431,10 +431,10 @@ def _row_notes(result: CertificationResult, input_suspicion: Suspicion | None) -
         is_counted = counted.to_mask(len(scores))
         rows = rows.where(is_counted)
         scores = scores[is_counted]
-    notes = remarks_on_scores(columns.ranking, ties=input_suspicion is None)
+    notes = check_scores(columns.ranking, ties=input_suspicion is None)
     # Decisions repeat each other, and the rows of a cluster may do so.
     holds_decisions = input_suspicion is not None and input_suspicion.kind in ("alike", "one-hot")
     has_clusters = counted is not None and counted.clusters is not None
     if holds_decisions or has_clusters:
         return notes
-    return [*notes, *remarks_on_rows(rows, scores, len(columns.ranking.ranks))]
+    return [*notes, *check_repeated_rows(rows, scores, len(columns.ranking.ranks))]

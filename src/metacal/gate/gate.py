@@ -309,7 +309,7 @@ class Gate(GateMethods):
     @property
     def reads_agreement(self) -> bool:
         """Whether the truth of a row is the agreement of each model with the last one."""
-        return self.certificate is not None and self.certificate.quantity.of_agreement
+        return self.certificate is not None and self.certificate.quantity.uses_agreement_only
 
     def encode_groups(self, groups: Any, n_rows: int) -> Codes | None:
         """Return the code of each row's group, or None if the thresholds have no groups.

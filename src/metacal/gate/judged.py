@@ -197,7 +197,7 @@ def _judged_cascade(gate: Gate, given: Sequence[Any], truth: Any, *, probabiliti
     worse = (~correct & (answers[-1] == codes)).astype(np.float64)
     losses = Losses.graded(worse - (correct & (answers[-1] != codes)))
     if gate.certificate is not None and not known.all():
-        if not gate.certificate.quantity.paired:
+        if not gate.certificate.quantity.is_paired_difference:
             raise InputError(
                 f"{int((~known).sum()):,} rows have no label, and an accuracy needs them all."
             )
@@ -254,7 +254,7 @@ def check_watchable(gate: Gate) -> None:
         gate.is_cascade
         and gate.has_classes
         and gate.certificate
-        and gate.certificate.quantity.paired
+        and gate.certificate.quantity.is_paired_difference
     ):
         raise InputError(
             "MaxLoss over tables compares two answers to every row, and a watch sees the one that"

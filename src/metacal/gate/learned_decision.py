@@ -116,5 +116,5 @@ def note_on_predictions(rows: Rows, base_map: Map, is_accepted: Flags) -> Note:
         calibrated = Rows(base_map(accepted_rows.gathered()))
         n_different = int((predicted != calibrated.collect(kernels.predicted)).sum())
         if n_different:
-            return decision_disagrees(rows=len(predicted), differ=n_different).warned()
+            return decision_disagrees(rows=len(predicted), differ=n_different).issue_warning()
     return about_largest_logit()

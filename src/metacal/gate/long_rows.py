@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from metacal import kernels
 from metacal.certificates.certificate import Certificate, accepts
 from metacal.certificates.fingerprint import Fingerprint, fingerprint_rows
-from metacal.certificates.notes import Note, many_ties, remarks_on_rows, too_few_errors
+from metacal.certificates.notes import Note, check_error_count, check_repeated_rows, check_ties
 from metacal.certification.ranking import Ranking
 from metacal.formulas import Codes, Flags, Float
 from metacal.kernels.grid import RELATIVE, Grid
@@ -135,7 +135,7 @@ def remarks_on_long_rows(
     """What is odd: too few errors among all rows; ties, and rows that repeat others, in a sample of
     them.
     """
-    remarks = too_few_errors(found.n_rows - found.n_correct, found.n_rows)
+    remarks = check_error_count(found.n_rows - found.n_correct, found.n_rows)
     if odd is not None and odd.kind in ("alike", "one-hot"):
         return remarks
     n = len(rows)
@@ -144,5 +144,5 @@ def remarks_on_long_rows(
     sample = Rows(np.concatenate([np.asarray(rows.table[at : at + each]) for at in starts]))
     values = score_rows(sample, score)
     ranking = Ranking.of(values, np.ones(len(values), dtype=bool))
-    ties = many_ties(ranking, "sampled logits") if odd is None else []
-    return [*remarks, *ties, *remarks_on_rows(sample, values, len(ranking.ranks))]
+    ties = check_ties(ranking, "sampled logits") if odd is None else []
+    return [*remarks, *ties, *check_repeated_rows(sample, values, len(ranking.ranks))]

@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from metacal import kernels
 from metacal.certificates.fingerprint import RowSketch, fingerprint_rows, hash_in_order
-from metacal.certificates.notes import Note, many_ties, remarks_on_rows
+from metacal.certificates.notes import Note, check_repeated_rows, check_ties
 from metacal.certification.arriving import CORRECT, INCORRECT, UNKNOWN
 from metacal.certification.ranking import Ranking
 from metacal.errors import InputError
@@ -136,10 +136,10 @@ class UnlabelledPool:
     def warn_about_rows(self) -> tuple[Note, ...]:
         """Warn about duplicate rows, or equal scores, and return the warnings as notes."""
         if self.predictions is None:
-            notes = many_ties(self.rank_without_labels(), "given scores")
+            notes = check_ties(self.rank_without_labels(), "given scores")
         else:
-            notes = remarks_on_rows(self.predictions.rows, self.uncertainty_scores)
-        return tuple(note.warned() for note in notes)
+            notes = check_repeated_rows(self.predictions.rows, self.uncertainty_scores)
+        return tuple(note.issue_warning() for note in notes)
 
     @property
     def fingerprint(self) -> str:

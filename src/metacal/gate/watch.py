@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from metacal import display
 from metacal.certificates.circumstances import Circumstances
-from metacal.certificates.estimate import AccuracyEstimate, estimate_from_sums
+from metacal.certificates.estimate import AccuracyEstimate, estimate_accuracy_from_sums
 from metacal.errors import InputError
 from metacal.formulas import Codes, Flags, Float
 from metacal.gate.find_gate import find_gate
@@ -182,7 +182,7 @@ class Watch:
             or self.by_unit
         ):
             return None
-        return estimate_from_sums(
+        return estimate_accuracy_from_sums(
             certificate,
             self.gate.profile,
             n_rows=self.counts.rows,

@@ -10,7 +10,11 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from metacal.certificates.certificate import Certificate, Guarantee
-from metacal.certificates.counts import impossible_labels, other_marks, other_traffic
+from metacal.certificates.counts import (
+    find_label_contradiction,
+    find_score_value_contradiction,
+    find_traffic_contradiction,
+)
 from metacal.certificates.quantity import Limits, Quantity
 from metacal.certification.arriving import get_sequential_procedure
 from metacal.certification.audit import find_contradiction, find_contradiction_of_clusters
@@ -270,10 +274,10 @@ class Promise(ABC):
 
         withholds_rows = splits_rows or counts_clusters or circumstances.aside > 0
         contradiction = (
-            other_traffic(certificate, withholds_rows)
+            find_traffic_contradiction(certificate, withholds_rows)
             or (certificate.stages and certificate.stages.find_contradiction(certificate))
-            or other_marks(certificate)
-            or impossible_labels(
+            or find_score_value_contradiction(certificate)
+            or find_label_contradiction(
                 certificate, some_will_do=get_sequential_procedure(self) is not None
             )
         )

@@ -213,7 +213,7 @@ class TwoSided(SubgroupPromise):
     >>> print(found.statement)
     At least 90% of what is called fraud is fraud, and at least 95% of all fraud is caught or sent to review, with 90%
     confidence for both together.
-    >>> print(found.lines[0][1])
+    >>> print(found.description_lines[0][1])
     called fraud if log-odds > 0.874561, called fine if log-odds < -0.331437, else review
     """
 

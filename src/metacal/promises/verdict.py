@@ -68,12 +68,12 @@ class Seen:
         """What these rows say; `losses`, what each costs, is needed where a cost or a loss is
         promised.
         """
-        if units is not None and (promised.paired or promised.mean):
+        if units is not None and (promised.is_paired_difference or promised.is_mean_cost):
             raise InputError(
                 f"{promised} is tested on independent rows; fit with units: one row of each is"
                 " tested."
             )
-        if promised.paired:
+        if promised.is_paired_difference:
             if losses is None:
                 raise InputError(
                     f"the {promised} of a cascade shows where all models have answered: give their"
@@ -82,18 +82,21 @@ class Seen:
             worse, better = (int((sign * losses.answered > 0.0).sum()) for sign in (1.0, -1.0))
             n = len(losses.answered)
             return cls(promised, target, (worse - better) / n, worse, n, better=better)
-        if not promised.mean:
-            (hit, n), (bad, _) = promised.share(accept, correct), promised.bad(accept, correct)
+        if not promised.is_mean_cost:
+            (hit, n), (bad, _) = (
+                promised.count_events(accept, correct),
+                promised.count_violations(accept, correct),
+            )
             value, together = hit / n if n else None, None
             if units is not None:
                 together = count_clusters(promised, units, accept, correct)
                 value = (
                     together.bad_share
-                    if promised.at_most or together.bad_share is None
+                    if promised.has_upper_limit or together.bad_share is None
                     else 1.0 - together.bad_share
                 )
             return cls(promised, target, value, bad, n, units=together)
-        promised.flags(accept, correct)  # without labels nobody knows what an answer costs
+        promised.compute_masks(accept, correct)  # without labels nobody knows what an answer costs
         if losses is None:
             raise InputError(
                 f"whether the {promised} is kept shows only where each row's cost is known: give"
@@ -110,7 +113,7 @@ class Seen:
     @property
     def limit(self) -> float:
         """The largest share of bad rows that is allowed."""
-        return self.quantity.limit_on_bad(self.target) / self.largest
+        return self.quantity.max_violation_rate(self.target) / self.largest
 
     def interval(self, level: float) -> tuple[float, float]:
         """What the truth lies between: Clopper-Pearson for a share, bets for a mean cost, exact
@@ -122,9 +125,9 @@ class Seen:
         each, guess = (1.0 - level) / 2.0, min(0.5, self.limit)
         if self.units is not None:
             low, high = self.units.confidence_interval(each)
-            low, high = (low, high) if self.quantity.at_most else (1.0 - high, 1.0 - low)
+            low, high = (low, high) if self.quantity.has_upper_limit else (1.0 - high, 1.0 - low)
         elif self.costs is None:
-            hit = self.bad if self.quantity.at_most else self.n - self.bad
+            hit = self.bad if self.quantity.has_upper_limit else self.n - self.bad
             low = bounds.clopper_pearson_lower(hit, self.n, each)
             high = bounds.clopper_pearson_upper(hit, self.n, each)
         else:
@@ -218,8 +221,8 @@ class Verdict:
         """What was measured, with its interval at this level."""
         promised, target, value = seen.quantity, seen.target, seen.value
         low, high = (None, None) if value is None else seen.interval(level)
-        kept = value is not None and promised.kept(value, target)
-        refuted = low is not None and high is not None and promised.refuted(low, high, target)
+        kept = value is not None and promised.is_kept(value, target)
+        refuted = low is not None and high is not None and promised.is_refuted(low, high, target)
         return cls(promised, target, value, low, high, level, kept, refuted, seen, part, about)
 
     @classmethod
@@ -279,7 +282,7 @@ class Verdict:
     @property
     def measured_quantity(self) -> str:
         """The quantity with the class that it is about: "recall of fraud"."""
-        return self.quantity.about(self.about)
+        return self.quantity.name_with_class(self.about)
 
     @property
     def heads(self) -> tuple[Verdict, ...]:
@@ -324,7 +327,7 @@ class Verdict:
     def _beyond_chance(self) -> bool:
         """Whether the whole interval lies on the right side of the target."""
         ends = (self.low, self.high)
-        return all(end is not None and self.quantity.kept(end, self.target) for end in ends)
+        return all(end is not None and self.quantity.is_kept(end, self.target) for end in ends)
 
     @property
     def _times_as_many(self) -> int:

@@ -208,18 +208,16 @@ def _lines(test: Verdict) -> list[str]:
     if test.part is not None:
         return [
             f"  {test.word:<12} {test.part}: {test.measured_quantity} {test.value:.4f} {interval},"
-            f" {bad:,} of {seen.n:,} {promised.bad_among.format(name=test.about)}, p-value"
+            f" {bad:,} of {seen.n:,} {promised.violations_suffix.format(name=test.about)}, p-value"
             f" {test.p_value:.4g}"
         ]
-    counted = f"{bad:,} {promised.bad_rows.format(name=test.about)}, of {seen.n:,}"
+    counted = f"{bad:,} {promised.violations_text.format(name=test.about)}, of {seen.n:,}"
     if better is not None:
         counted = (
             f"{bad:,} answered worse than by the last model alone, {better:,} better, of {seen.n:,}"
         )
-    if promised.mean:
-        counted = (
-            f"a {'loss' if promised.graded else 'cost'} of {bad:,.6g} in all, of {seen.n:,} rows"
-        )
+    if promised.is_mean_cost:
+        counted = f"a {'loss' if promised.uses_graded_losses else 'cost'} of {bad:,.6g} in all, of {seen.n:,} rows"
     bets = seen.costs is not None or seen.units is not None
     chance = (
         "at most the chance of such bets to win so much"
@@ -230,7 +228,7 @@ def _lines(test: Verdict) -> list[str]:
     return [
         (
             f"  measured     {test.measured_quantity} {test.value:.4f}, {level} {interval}, "
-            f"promised {promised.sign} {test.target:g}"
+            f"promised {promised.comparison_sign} {test.target:g}"
         ),
         f"  counted      {counted}",
         f"  p-value      {test.p_value:.4g}: {chance} if the promise is just kept",

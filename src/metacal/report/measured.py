@@ -359,7 +359,7 @@ def describe_promise(gate: Gate, measured: Measured) -> Promise | None:
     subgroup_kind = "" if certificate.parts is None else certificate.parts.by
     return Promise(
         statement=certificate.statement,
-        certificate=tuple(certificate.lines),
+        certificate=tuple(certificate.description_lines),
         threshold=gate.threshold,
         assumptions=certificate.assumptions,
         notes=tuple(str(note) for note in certificate.notes),
@@ -395,15 +395,15 @@ def describe_verdict(verdict: Verdict, subgroup_kind: str = "") -> dict[str, Any
     ('at most', '10%', 'of the right answers were rejected', 'miscoverage')
     """
     quantity = verdict.quantity
-    counted = quantity.measured.format(n=verdict.seen.n, name=verdict.about)
+    counted = quantity.measured_template.format(n=verdict.seen.n, name=verdict.about)
     if verdict.part is not None:
         counted += f" in {subgroup_kind} {verdict.part}, where the evidence is worst"
     return {
         **verdict.to_dict(),
         "direction": quantity.direction,
         "counted": counted,
-        "curve": quantity.short,
-        "limit": quantity.written(verdict.target, format_percent_floor, format_percent_ceil),
-        "mean": quantity.mean,
+        "curve": quantity.short_name,
+        "limit": quantity.format_limit(verdict.target, format_percent_floor, format_percent_ceil),
+        "mean": quantity.is_mean_cost,
         "text": str(verdict),
     }

@@ -174,7 +174,7 @@ def part_table(
     counts = _SubgroupCounts.of(names, codes, correct, is_accepted, judgement.quantity)
     present = np.flatnonzero(counts.rows)
     counts = counts.select(present)
-    bad_limit = judgement.quantity.limit_on_bad(judgement.limit)
+    bad_limit = judgement.quantity.max_violation_rate(judgement.limit)
     evidence = _binomial_tail(counts.bad, counts.judged, bad_limit)
     order = np.lexsort((-counts.rows, evidence))[:MAX_SUBGROUPS]
     shown = counts.select(order)
@@ -192,8 +192,8 @@ def part_table(
             shown.all_correct - shown.accepted_correct, shown.all_correct, alpha
         ),
         "evidence": evidence[order],
-        "judged": judgement.quantity.short,
-        "at_most": judgement.quantity.at_most,
+        "judged": judgement.quantity.short_name,
+        "at_most": judgement.quantity.has_upper_limit,
         "limit": judgement.limit,
         "promised": judgement.promised,
         "threshold": _subgroup_thresholds(certificate, by, cells),
@@ -245,11 +245,11 @@ def _choose_judgement(
     if certificate is not None:
         quantity, limit = certificate.limits[0]
         # The precision of a gate with two sides cannot be counted in each subgroup.
-        is_counted = quantity.needs_labels and quantity.short in _COUNTED_QUANTITIES
-        if is_counted and not quantity.mean and not quantity.paired:
+        is_counted = quantity.needs_labels and quantity.short_name in _COUNTED_QUANTITIES
+        if is_counted and not quantity.is_mean_cost and not quantity.is_paired_difference:
             is_promised_of_each = certificate.parts is not None and certificate.parts.by == by
             return _Judgement(quantity, limit, "each" if is_promised_of_each else "all")
-    n_correct, n_accepted = COVERAGE_ACCURACY.share(is_accepted, correct)
+    n_correct, n_accepted = COVERAGE_ACCURACY.count_events(is_accepted, correct)
     accuracy = n_correct / n_accepted if n_accepted else 0.5
     limit = min(max(accuracy, _LIMIT_MARGIN), 1.0 - _LIMIT_MARGIN)
     return _Judgement(COVERAGE_ACCURACY, limit, "none")
@@ -299,8 +299,8 @@ class _SubgroupCounts:
         -------
         _SubgroupCounts
         """
-        is_counted, is_judged = quantity.flags(is_accepted, correct)
-        is_bad = is_counted if quantity.at_most else is_judged & ~is_counted
+        is_counted, is_judged = quantity.compute_masks(is_accepted, correct)
+        is_bad = is_counted if quantity.has_upper_limit else is_judged & ~is_counted
         return cls(
             rows=_count_codes(codes, names),
             accepted=_count_codes(codes[is_accepted], names),

@@ -176,7 +176,7 @@ class RejectionRateRule:
 
     def limit_of(self, quantity: Quantity, target: float) -> float:
         """Convert the target of a promise to a limit on the rejection rate."""
-        return quantity.limit_on_bad(target)
+        return quantity.max_violation_rate(target)
 
     def counted_rows(self, ranking: Ranking) -> int:
         """Count the reference rows."""
@@ -339,7 +339,7 @@ class AcceptanceRateRule:
 
     def limit_of(self, quantity: Quantity, target: float) -> float:
         """Convert the target of a promise to a limit on the acceptance rate."""
-        return quantity.limit_on_bad(target)
+        return quantity.max_violation_rate(target)
 
     def counted_rows(self, ranking: Ranking) -> int:
         """Count the reference rows."""

@@ -12,10 +12,10 @@ from dataclasses import fields
 from typing import Any, NewType, NotRequired
 
 from metacal.certificates.cascade_stages import StageCount, Stages
-from metacal.certificates.certificate import COUNTED_BY_LABELS, NAMES, Certificate
+from metacal.certificates.certificate import LABEL_COUNT_FIELDS, STORED_FIELDS, Certificate
 from metacal.certificates.circumstances import Circumstances
 from metacal.certificates.counts import Counts, Traffic
-from metacal.certificates.notes import NOTES, Note
+from metacal.certificates.notes import NOTE_TEXTS, Note
 from metacal.certificates.quantity import QUANTITIES
 from metacal.certificates.subgroups import Name, Status, SubgroupCertificate, SubgroupCertificates
 from metacal.errors import ArtifactError, InputError
@@ -65,8 +65,8 @@ FIELD_TYPES[SubgroupCertificate] = {
     "status": Status,
 }
 FIELD_TYPES[Certificate] = {
-    **{name: type_hints(Certificate)[name] for name in NAMES},
-    **dict.fromkeys(COUNTED_BY_LABELS, int | None),
+    **{name: type_hints(Certificate)[name] for name in STORED_FIELDS},
+    **dict.fromkeys(LABEL_COUNT_FIELDS, int | None),
     "quantity": QuantityName,
     "traffic": Traffic,
     "coverage": float,
@@ -79,7 +79,7 @@ FIELD_TYPES[Certificate] = {
 # The annotations of these classes are evaluated now, and not while a file is read.
 for _stored_class in (Stages, StageCount, SubgroupCertificates, Circumstances, Traffic):
     field_types(_stored_class)
-for _note in NOTES.values():
+for _note in NOTE_TEXTS.values():
     type_hints(_note)
 
 
@@ -153,8 +153,8 @@ def decode_certificate(data: Any, location: str = "certificate") -> Certificate:
         If an entry is missing or has another type.
     """
     entries = decode_entries(Certificate, data, location)
-    values = {name: entries[name] for name in NAMES if name in entries}
-    for name in COUNTED_BY_LABELS:
+    values = {name: entries[name] for name in STORED_FIELDS if name in entries}
+    for name in LABEL_COUNT_FIELDS:
         if values[name] is None:
             values[name] = 0
     # The traffic is stored separately only if it differs from the tested rows.
@@ -247,7 +247,7 @@ def _is_equal(stored: Any, recomputed: Any) -> bool:
 
 def note_fact_types(kind: str) -> dict[str, Any]:
     """Return the facts of a kind of note and their types."""
-    annotations = type_hints(NOTES[kind])
+    annotations = type_hints(NOTE_TEXTS[kind])
     return {name: fact_type for name, fact_type in annotations.items() if name != "return"}
 
 
@@ -277,7 +277,7 @@ def _note_from_stored(data: Any, location: str) -> Note:
         If the kind is unknown, or a fact is missing or invalid.
     """
     kind = data.get("kind") if isinstance(data, dict) else None
-    if type(kind) is not str or kind not in NOTES:
+    if type(kind) is not str or kind not in NOTE_TEXTS:
         raise ArtifactError(f"{location}: there is no note of the kind {describe_json(kind)}.")
     fact_types = note_fact_types(kind)
     check_keys(data, ["kind", *fact_types], location)

@@ -74,7 +74,7 @@ def _check_labels(certificate: Certificate) -> None:
     quantity = certificate.quantity
     # A cascade can be certified from the agreement of its models.
     is_certified_by_models = certificate.stages is not None and (
-        quantity.paired or quantity.of_agreement
+        quantity.is_paired_difference or quantity.uses_agreement_only
     )
     require(
         certificate.labelled or is_certified_by_models or not needs_labels,
@@ -84,7 +84,7 @@ def _check_labels(certificate: Certificate) -> None:
 
 def _check_mean_cost(certificate: Certificate) -> None:
     """Raise ArtifactError unless exactly the promises about costs have a valid mean cost."""
-    has_cost_limit = any(quantity.mean for quantity, _ in certificate.limits)
+    has_cost_limit = any(quantity.is_mean_cost for quantity, _ in certificate.limits)
     mean_cost = certificate.mean_cost
     require(
         has_cost_limit == (mean_cost is not None),

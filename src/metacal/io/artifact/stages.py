@@ -254,7 +254,7 @@ def _check_and_complete_source(
         )
     if certificate is None:
         raise ArtifactError(f"{location}.source: scores that are given belong to a certificate.")
-    if source.truth == "losses" and not certificate.quantity.mean:
+    if source.truth == "losses" and not certificate.quantity.is_mean_cost:
         raise ArtifactError(f"{location}.source.truth: losses belong to a promise about them.")
     is_cascade = certificate.stages is not None
     if is_cascade:

@@ -24,7 +24,7 @@ from metacal import display
 from metacal.certificates.certificate import Certificate
 from metacal.certificates.counts import OPTIONAL
 from metacal.certificates.number_format import format_percent_ceil
-from metacal.certificates.quantity import Quantity, amount, quantity
+from metacal.certificates.quantity import Quantity, format_cost_ceil, get_quantity
 from metacal.certificates.subgroups import Name
 from metacal.errors import InputError
 from metacal.formulas import Flags, Float
@@ -131,9 +131,9 @@ class PromiseMonitor(Monitor):
     about: Name | None = field(default=None, metadata=OPTIONAL)
 
     def __post_init__(self) -> None:
-        self.quantity = quantity(self.quantity)
+        self.quantity = get_quantity(self.quantity)
         self.events = (
-            self.events if self.promised.mean else int(self.events)
+            self.events if self.promised.is_mean_cost else int(self.events)
         )  # a file may write 3 as 3.0
         check_fraction("limit", self.limit)
         if not 0.0 < self.least_probability <= 1.0:
@@ -178,27 +178,27 @@ class PromiseMonitor(Monitor):
             return tuple(
                 made(
                     each,
-                    each.limit_on_bad(limit),
+                    each.max_violation_rate(limit),
                     parts=part.names,
                     called=part.called,
                     about=part.about,
                 )
                 for each, limit, part in own
             )
-        if largest is None and any(promised.mean for promised, _ in certificate.limits):
+        if largest is None and any(promised.is_mean_cost for promised, _ in certificate.limits):
             raise InputError(
                 "to watch a cost, say what a row can cost at most: largest=gate.promise.largest."
             )
         share, unit = delta / len(certificate.limits), 1.0 if largest is None else largest
         made = partial(cls, delta=share, largest=unit, least_probability=least_probability)
         return tuple(
-            made(promised, promised.limit_on_bad(limit) / unit)
+            made(promised, promised.max_violation_rate(limit) / unit)
             for promised, limit in certificate.limits
         )
 
     @property
     def promised(self) -> Quantity:
-        return quantity(self.quantity)
+        return get_quantity(self.quantity)
 
     @property
     def evidence(self) -> float:
@@ -250,7 +250,7 @@ class PromiseMonitor(Monitor):
                 f" {len(is_correct)}."
             )
         monitored_rows = self.find_monitored_rows(n_rows, parts)
-        if self.promised.of_class:
+        if self.promised.conditions_on_true_class:
             # The quantity is about all rows of a class, whatever their prediction. A row belongs to
             # the class if it was predicted so correctly, or predicted otherwise incorrectly.
             is_predicted = np.zeros(n_rows, dtype=bool)
@@ -293,13 +293,13 @@ class PromiseMonitor(Monitor):
         units : UnitMembership or None
             Cluster of each row.
         """
-        is_cost = self.promised.mean
+        is_cost = self.promised.is_mean_cost
         if is_cost:
-            is_counted = self.promised.flags(is_accepted, np.zeros_like(is_accepted))[1]
+            is_counted = self.promised.compute_masks(is_accepted, np.zeros_like(is_accepted))[1]
             events = self._relative_costs(is_accepted, losses)
         else:
-            is_counted = self.promised.flags(is_accepted, is_correct)[1]
-            events = self.promised.events(is_accepted, is_correct).astype(np.float64)
+            is_counted = self.promised.compute_masks(is_accepted, is_correct)[1]
+            events = self.promised.find_violations(is_accepted, is_correct).astype(np.float64)
         if not len(events):
             return
         bet_values = events
@@ -374,20 +374,20 @@ class PromiseMonitor(Monitor):
         """
         if self.about is None:
             return super().watched
-        quantity_name = self.promised.about(self.about)
+        quantity_name = self.promised.name_with_class(self.about)
         if self.called is None:  # one side of all rows
             return quantity_name
         return f"{', '.join(map(str, self.parts))}, {quantity_name}"
 
     @property
     def seen(self) -> str:
-        bad_among = self.promised.bad_among.format(name=self.about)
+        bad_among = self.promised.violations_suffix.format(name=self.about)
         seen = f"{round(self.events):,} of {self.rows:,} {bad_among}, limit {format_percent_ceil(self.limit)}"
-        if self.promised.mean:
+        if self.promised.is_mean_cost:
             mean = self.largest * self.events / max(self.rows, 1)
             seen = (
                 f"{self.promised} {mean:.6g} over {self.rows:,} rows, limit"
-                f" {amount(self.largest * self.limit)}"
+                f" {format_cost_ceil(self.largest * self.limit)}"
             )
         return f"{self.watched}: {seen}" if self.parts else seen
 
@@ -406,7 +406,7 @@ class PromiseMonitor(Monitor):
             "limit": self.largest * self.limit,
             "delta": self.delta,
             "rows": self.rows,
-            "events": self.largest * self.events if self.promised.mean else self.events,
+            "events": self.largest * self.events if self.promised.is_mean_cost else self.events,
             "evidence": self.evidence,
             "highest_evidence": math.exp(min(self.log_peak, 700.0)),
             "alarm": self.alarm,
