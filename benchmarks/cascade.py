@@ -35,8 +35,15 @@ from metacal import datasets
 from metacal.errors import InfeasibleTargetError
 from metacal.kernels.grid import RELATIVE
 from metacal.promises.accuracy import MinAccuracy
-from metacal.promises.cascade import MaxLoss, Pair
-from metacal.promises.cascade_candidates import Candidate, Paired, Plan, counts, loss_walks, parted
+from metacal.promises.cascade import MaxLoss, TwoModelEvidence
+from metacal.promises.cascade_candidates import (
+    Candidate,
+    CascadePlan,
+    PairedPredictions,
+    build_loss_sequence,
+    count_outcomes,
+    split_pilot_rows,
+)
 from metacal.promises.promise import Promise
 from metacal.rows import Rows
 from metacal.scores import score_rows
@@ -78,59 +85,70 @@ def betting_passes(difference: NDArray[np.int_], margin: float, level: float) ->
     return bool(np.cumsum(np.log1p(bet * (margin - difference))).max() >= math.log(1.0 / level))
 
 
-def by_betting(rows: Paired, plan: Plan) -> Candidate | None:
+def by_betting(rows: PairedPredictions, plan: CascadePlan) -> Candidate | None:
     """The same walk with betting in place of the exact test."""
-    aside, tested = parted(rows, plan)
-    difference = tested.large_right.astype(int) - tested.small_right.astype(int)
+    aside, tested = split_pilot_rows(rows, plan)
+    difference = tested.large_correct.astype(int) - tested.small_correct.astype(int)
     found = None
-    for candidate in loss_walks(aside, RELATIVE)[0].candidates:
+    for candidate in build_loss_sequence(aside, RELATIVE)[0].candidates:
         if not betting_passes(
-            np.where(tested.small_score <= candidate.small, difference, 0), EPSILON, DELTA
+            np.where(tested.small_score <= candidate.small_threshold, difference, 0), EPSILON, DELTA
         ):
             break
         found = candidate
     return found
 
 
-def by_rule(promise: Promise, rows: Paired, plan: Plan) -> tuple[Candidate | None, int]:
+def by_rule(
+    promise: Promise, rows: PairedPredictions, plan: CascadePlan
+) -> tuple[Candidate | None, int]:
     """What the rule certifies, and how many labels it needed."""
     try:
-        found = promise.certify(Pair(rows, plan))
+        found = promise.certify(TwoModelEvidence(rows, plan))
     except InfeasibleTargetError:
         return None, 0
     return Candidate(*(stage.threshold for stage in found.stages.items)), found.stages.n_labels
 
 
-def measured(population: Paired, found: list[Candidate | None], limit: float) -> dict[str, float]:
+def measured(
+    population: PairedPredictions, found: list[Candidate | None], limit: float
+) -> dict[str, float]:
     """Mean share that the small network answers, and the share of broken promises: risk of all rows
     above the limit.
     """
     shares, broken = [], 0
     for candidate in found:
-        seen = counts(population, candidate or Candidate(-math.inf))
-        shares.append(seen.small / len(population))
-        broken += candidate is not None and seen.wrong / len(population) > limit
+        seen = count_outcomes(population, candidate or Candidate(-math.inf))
+        shares.append(seen.n_small / len(population))
+        broken += candidate is not None and seen.n_errors / len(population) > limit
     return {"share": float(np.mean(shares)), "broken": broken / len(found)}
 
 
-def oracle(population: Paired, limit: float) -> float:
+def oracle(population: PairedPredictions, limit: float) -> float:
     """The largest share that the small network may answer with the risk below the limit."""
     order = np.argsort(population.small_score, kind="stable")
-    gain = population.large_right[order].astype(int) - population.small_right[order].astype(int)
-    risk = float((~population.large_right).mean()) + np.append(0, np.cumsum(gain)) / len(population)
+    gain = population.large_correct[order].astype(int) - population.small_correct[order].astype(int)
+    risk = float((~population.large_correct).mean()) + np.append(0, np.cumsum(gain)) / len(
+        population
+    )
     return float(np.flatnonzero(risk <= limit)[-1] / len(population))
 
 
 def pair(small: Any, large: Any, n: int, draws: int) -> dict[str, Any]:
     """All rules on one pair."""
     everywhere = np.ones(len(small[0]), dtype=bool)
-    population = Paired(small[0], large[0], small[2], large[2], small[1] == large[1], everywhere)
+    population = PairedPredictions(
+        small[0], large[0], small[2], large[2], small[1] == large[1], everywhere
+    )
     own = float((~large[2]).mean())
     beta = round(1.0 - own - EPSILON, 4)
     rng = np.random.default_rng(n)
     exact, bets, absolute, labels = [], [], [], []
     for draw in range(draws):
-        rows, plan = population.take(rng.integers(len(population), size=n)), Plan(random_state=draw)
+        rows, plan = (
+            population.take(rng.integers(len(population), size=n)),
+            CascadePlan(random_state=draw),
+        )
         found, needed = by_rule(MaxLoss(EPSILON, DELTA), rows, plan)
         exact.append(found)
         labels.append(needed)
@@ -154,7 +172,7 @@ def cost(shares: NDArray[np.float64]) -> float:
     return float(shares[1] + shares[2] + 10.0 * shares[2])
 
 
-def cheapest(population: Paired, beta: float) -> float:
+def cheapest(population: PairedPredictions, beta: float) -> float:
     """The lowest cost of any pair of thresholds, on a grid of quantiles, that keeps the
     accuracy.
     """
@@ -162,28 +180,35 @@ def cheapest(population: Paired, beta: float) -> float:
     other = [-np.inf, *np.quantile(population.large_score, np.linspace(0.0, 1.0, 41)), np.inf]
     found = np.inf
     for candidate in (Candidate(float(s), float(t)) for s in grid for t in other):
-        seen = counts(population, candidate)
-        if seen.answered and seen.wrong <= (1.0 - beta) * seen.answered:
-            people = len(population) - seen.answered
-            found = min(found, cost(np.array([seen.small, seen.large, people]) / len(population)))
+        seen = count_outcomes(population, candidate)
+        if seen.n_answered and seen.n_errors <= (1.0 - beta) * seen.n_answered:
+            people = len(population) - seen.n_answered
+            found = min(
+                found, cost(np.array([seen.n_small, seen.n_large, people]) / len(population))
+            )
     return float(found)
 
 
 def with_people(small: Any, large: Any, n: int, draws: int) -> dict[str, Any]:
     """A higher accuracy than the large network has: people answer what neither is sure of."""
     everywhere = np.ones(len(small[0]), dtype=bool)
-    population = Paired(small[0], large[0], small[2], large[2], small[1] == large[1], everywhere)
+    population = PairedPredictions(
+        small[0], large[0], small[2], large[2], small[1] == large[1], everywhere
+    )
     beta = round(min(0.99, float(large[2].mean()) + 0.03), 4)
     rng = np.random.default_rng(n)
     shares, broken = [], 0
     for draw in range(draws):
         rows = population.take(rng.integers(len(population), size=n))
-        found = by_rule(MinAccuracy(beta, DELTA), rows, Plan(people=True, random_state=draw))[0]
-        seen = counts(population, found or Candidate(-math.inf, -math.inf))
+        found = by_rule(
+            MinAccuracy(beta, DELTA), rows, CascadePlan(has_people=True, random_state=draw)
+        )[0]
+        seen = count_outcomes(population, found or Candidate(-math.inf, -math.inf))
         shares.append(
-            np.array([seen.small, seen.large, len(population) - seen.answered]) / len(population)
+            np.array([seen.n_small, seen.n_large, len(population) - seen.n_answered])
+            / len(population)
         )
-        broken += found is not None and seen.wrong > (1.0 - beta) * seen.answered
+        broken += found is not None and seen.n_errors > (1.0 - beta) * seen.n_answered
     mean = np.mean(shares, axis=0)
     return {
         "beta": beta,

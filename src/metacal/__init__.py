@@ -19,7 +19,7 @@ def _registered() -> dict[str, str]:
     from metacal.maps import methods
     from metacal.promises import kinds
 
-    return {**methods.get_estimator_modules(), **kinds.homes()}
+    return {**methods.get_estimator_modules(), **kinds.find_promise_modules()}
 
 
 # The public names, for type checkers and for `make_lazy_attributes`; loaded on first use:

@@ -19,7 +19,7 @@ from metacal.certificates import words
 from metacal.export import saved as artifact
 from metacal.io.artifact.sources import RANKERS
 from metacal.maps.methods import get_all_methods
-from metacal.promises.kinds import promise_classes
+from metacal.promises.kinds import load_promise_classes
 from metacal.scores import named as scores
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -75,7 +75,7 @@ def test_version_3_has_a_file_of_every_kind():
     calibrators = {row.public_name for row in get_all_methods().values()}
     assert {data["kind"] for data in saved} == {"MetaCal", *calibrators}, REWRITE
     promises = {data["promise"]["type"] for data in gates} | OF_CASCADES
-    assert promises == set(promise_classes()), REWRITE
+    assert promises == set(load_promise_classes()), REWRITE
     assert {name_of_score(data) for data in gates} == {*scores.NAMED, *RANKERS}, REWRITE
 
 

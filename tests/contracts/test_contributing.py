@@ -56,7 +56,7 @@ def _folder(tmp_path_factory):
 @pytest.fixture(scope="module", name="outside")
 def _outside(folder):
     """The page's modules, imported; afterwards everything is as it was."""
-    kinds.promise_classes()  # a rule is entered when its promise is imported, once
+    kinds.load_promise_classes()  # a rule is entered when its promise is imported, once
     before = [dict(registry) for registry in REGISTRIES]
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(folder)
@@ -127,7 +127,7 @@ def test_a_promise_on_a_new_quantity_works_everywhere(outside, leaky, data):
     assert leaky.promise.contradiction(certificate) is None
     wrong = data.logits[5000:].argmax(axis=1) != data.labels[5000:]
     assert abs(float(leaky.accepts(data.logits[5000:])[wrong].mean()) - 0.3) < 0.1
-    assert kinds.promise_classes()["MaxLeak"] is outside["leak"].MaxLeak is mc.MaxLeak
+    assert kinds.load_promise_classes()["MaxLeak"] is outside["leak"].MaxLeak is mc.MaxLeak
     assert "MaxLeak" in dir(mc)
     none = np.zeros(500, dtype=bool)
     found = verify_decisions(certificate, ~none, none)

@@ -8,8 +8,8 @@ import pytest
 import metacal as mc
 from contracts.composition import PROMISES
 from metacal.promises import Answers, Passes, Sample
-from metacal.promises.cascade import Pair
-from metacal.promises.cascade_candidates import Paired
+from metacal.promises.cascade import TwoModelEvidence
+from metacal.promises.cascade_candidates import PairedPredictions
 
 RNG = np.random.default_rng(0)
 SCORE = RNG.random(2000)
@@ -22,8 +22,8 @@ EVIDENCE = {
         lambda block: (score[block::4], RIGHT[block::4]), range(4)
     ),
     "answers": lambda score=SCORE: Answers(score, RIGHT.astype(np.int8)),
-    "pair": lambda score=SCORE: Pair(
-        Paired(score, score, RIGHT, LARGE, RIGHT == LARGE, np.ones(2000, dtype=bool))
+    "pair": lambda score=SCORE: TwoModelEvidence(
+        PairedPredictions(score, score, RIGHT, LARGE, RIGHT == LARGE, np.ones(2000, dtype=bool))
     ),
 }
 SORTED, COMPARED = "is certified by sorting", "a cascade promises MaxLoss"

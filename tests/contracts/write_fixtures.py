@@ -24,7 +24,7 @@ import metacal as mc
 from contracts import composition
 from metacal.export import saved
 from metacal.maps.methods import get_all_methods
-from metacal.promises.kinds import promise_classes
+from metacal.promises.kinds import load_promise_classes
 from metacal.scores import NAMED
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -77,7 +77,7 @@ def missing_estimators() -> dict[str, Any]:
     for name, row in get_all_methods().items():
         if not (KINDS / f"{name}.json").exists():
             found[name] = row.estimator_class()()
-    for name in promise_classes().keys() - promises:
+    for name in load_promise_classes().keys() - promises:
         promise = composition.PROMISES[name]()
         found[f"gate-{_file_name(name)}"] = mc.MetaCal(promise, calibrator="temperature")
     for name in NAMED.keys() - scores:

@@ -15,8 +15,13 @@ import pytest
 from metacal import datasets
 from metacal.errors import InfeasibleTargetError
 from metacal.promises.accuracy import MinAccuracy
-from metacal.promises.cascade import MaxLoss, Pair
-from metacal.promises.cascade_candidates import Candidate, Paired, Plan, counts
+from metacal.promises.cascade import MaxLoss, TwoModelEvidence
+from metacal.promises.cascade_candidates import (
+    Candidate,
+    CascadePlan,
+    PairedPredictions,
+    count_outcomes,
+)
 from metacal.rows import Rows
 from metacal.scores import score_rows
 
@@ -48,7 +53,9 @@ def truth(small, large):
     answers = [each.logits.argmax(axis=1) for each in (one, other)]
     scores = [score_rows(Rows(each.logits), "entropy") for each in (one, other)]
     right = [answer == one.labels for answer in answers]
-    return Paired(*scores, *right, answers[0] == answers[1], np.ones(len(one.labels), dtype=bool))
+    return PairedPredictions(
+        *scores, *right, answers[0] == answers[1], np.ones(len(one.labels), dtype=bool)
+    )
 
 
 def certified(population, n, promise, plan=None, draws=DRAWS, seed=0):
@@ -57,7 +64,7 @@ def certified(population, n, promise, plan=None, draws=DRAWS, seed=0):
     for draw in range(draws):
         rows = population.take(rng.integers(len(population), size=n))
         try:
-            found = promise.certify(Pair(rows, plan or Plan(random_state=draw)))
+            found = promise.certify(TwoModelEvidence(rows, plan or CascadePlan(random_state=draw)))
         except InfeasibleTargetError:
             yield None
         else:
@@ -66,8 +73,8 @@ def certified(population, n, promise, plan=None, draws=DRAWS, seed=0):
 
 
 def loss(population, candidate):
-    seen = counts(population, candidate)
-    return (seen.worse - seen.better) / len(population)
+    seen = count_outcomes(population, candidate)
+    return (seen.n_worse - seen.n_better) / len(population)
 
 
 @pytest.mark.slow
@@ -85,7 +92,7 @@ def test_the_loss_against_the_large_model_is_kept(pair, n):
     found = [f for f in certified(population, n, MaxLoss(0.01), draws=draws) if f is not None]
     broken = sum(loss(population, f) > 0.01 for f in found)
     assert broken / draws <= DELTA + 3 * np.sqrt(DELTA * (1 - DELTA) / draws)
-    shares = [counts(population, f).small / len(population) for f in found]
+    shares = [count_outcomes(population, f).n_small / len(population) for f in found]
     assert np.mean(shares) >= {300: 0.3, 1000: 0.5, 5000: 0.58}[n]
 
 
@@ -95,17 +102,17 @@ def test_the_loss_against_the_large_model_is_kept(pair, n):
 @pytest.mark.parametrize("people", [False, True], ids=["two", "three"])
 def test_the_accuracy_of_what_is_answered_is_kept(pair, n, people):
     population = truth(*pair)
-    own = float(population.large_right.mean())
+    own = float(population.large_correct.mean())
     beta = round(own + (0.03 if people else -0.01), 3)
     draws = 60 if n < 5000 else 25
     broken = answered = 0
     for seed in range(draws):
-        promise, plan = MinAccuracy(beta), Plan(people, random_state=seed)
+        promise, plan = MinAccuracy(beta), CascadePlan(people, random_state=seed)
         (found,) = certified(population, n, promise, plan, draws=1, seed=seed)
         if found is not None:
-            seen = counts(population, found)
-            broken += seen.wrong > (1.0 - beta) * seen.answered
-            answered += seen.answered / len(population)
+            seen = count_outcomes(population, found)
+            broken += seen.n_errors > (1.0 - beta) * seen.n_answered
+            answered += seen.n_answered / len(population)
     assert broken / draws <= DELTA + 3 * np.sqrt(DELTA * (1 - DELTA) / draws)
     if n == 5000:
         assert answered / draws >= 0.75
@@ -142,7 +149,9 @@ ADVERSARIES = {
 def test_adversaries_keep_delta(name, digits, n):
     u, small, large = made(100_000, *ADVERSARIES[name])
     score = np.round(u, digits)
-    population = Paired(score, score, small, large, small & large, np.ones(len(u), dtype=bool))
+    population = PairedPredictions(
+        score, score, small, large, small & large, np.ones(len(u), dtype=bool)
+    )
     draws = 80 if n < 5000 else 20
     found = list(certified(population, n, MaxLoss(0.01), draws=draws))
     broken = sum(f is not None and loss(population, f) > 0.01 for f in found)
@@ -162,7 +171,7 @@ def test_the_least_favourable_case_comes_near_to_delta(n):
         rows = np.arange(n)
         small, large = ~(rows < worse), ~((rows >= worse) & (rows < worse + better))
         order = rng.permutation(n)
-        one = Paired(
+        one = PairedPredictions(
             np.zeros(n),
             np.zeros(n),
             small[order],
@@ -171,7 +180,7 @@ def test_the_least_favourable_case_comes_near_to_delta(n):
             small | large,
         )
         try:
-            MaxLoss(0.02).certify(Pair(one, Plan(thresholds_from=np.zeros(1))))
+            MaxLoss(0.02).certify(TwoModelEvidence(one, CascadePlan(thresholds_from=np.zeros(1))))
             passed += 1
         except InfeasibleTargetError:
             pass

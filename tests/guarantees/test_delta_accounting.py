@@ -18,8 +18,8 @@ from metacal.certification.plans import PilotRows
 from metacal.certification.row_selection import build_row_selection
 from metacal.certification.rules.loss_bets import LossRanking
 from metacal.promises import Sample
-from metacal.promises.cascade import Pair
-from metacal.promises.cascade_candidates import Paired, Plan, aside_rows
+from metacal.promises.cascade import TwoModelEvidence
+from metacal.promises.cascade_candidates import CascadePlan, PairedPredictions, draw_pilot_rows
 from metacal.promises.staged_cascade import CascadeScores
 from metacal.statistics import betting, bounds
 
@@ -115,12 +115,13 @@ def test_pooled_pilot_rows_are_not_tested():
 def test_pilot_rows_of_a_cascade_are_not_tested():
     rng = np.random.default_rng(3)
     score, right = rng.random((2, 1000)), rng.random((2, 1000)) > 0.02
-    rows = Paired(*score, *right, right[0] == right[1], np.ones(1000, dtype=bool))
-    aside = aside_rows(rows.small_score, rows.large_score, rows.agree, Plan())
-    broken = rows.small_right.copy()
+    rows = PairedPredictions(*score, *right, right[0] == right[1], np.ones(1000, dtype=bool))
+    aside = draw_pilot_rows(rows.small_score, rows.large_score, rows.models_agree, CascadePlan())
+    broken = rows.small_correct.copy()
     broken[aside] = False  # what pilot rows say of errors must not count
     certificates = [
-        mc.MaxLoss(0.05).certify(Pair(own)) for own in (rows, replace(rows, small_right=broken))
+        mc.MaxLoss(0.05).certify(TwoModelEvidence(own))
+        for own in (rows, replace(rows, small_right=broken))
     ]
     assert certificates[0].n_rows == 1000 - len(aside)
     assert certificates[0].stages.n_worse == certificates[1].stages.n_worse
@@ -259,10 +260,12 @@ def test_a_cascade_stops_at_its_first_failure():
     small_right[900:1100] = False
     score = np.arange(float(n))
     everything = np.ones(n, dtype=bool)
-    rows = Paired(score, score, small_right, everything, small_right, everything).take(order)
-    certificate = mc.MaxLoss(0.07).certify(Pair(rows))
+    rows = PairedPredictions(score, score, small_right, everything, small_right, everything).take(
+        order
+    )
+    certificate = mc.MaxLoss(0.07).certify(TwoModelEvidence(rows))
     assert certificate.threshold < 1500  # with every answer of the small model the loss is 6.7%
-    strict = mc.MaxLoss(0.05).certify(Pair(rows))
+    strict = mc.MaxLoss(0.05).certify(TwoModelEvidence(rows))
     assert strict.threshold < 1100
 
 
@@ -277,7 +280,7 @@ def test_the_two_starts_of_a_cascade_share_delta():
         large_right = np.ones(n, dtype=bool)
         large_right[rng.permutation(n)[:wrong]] = False
         small_right = np.zeros(n, dtype=bool)
-        rows = Paired(
+        rows = PairedPredictions(
             rng.random(n),
             rng.random(n),
             small_right,
@@ -286,7 +289,7 @@ def test_the_two_starts_of_a_cascade_share_delta():
             np.ones(n, dtype=bool),
         )
         try:
-            certificate = mc.MinAccuracy(beta, DELTA).certify(Pair(rows))
+            certificate = mc.MinAccuracy(beta, DELTA).certify(TwoModelEvidence(rows))
         except mc.InfeasibleTargetError:
             continue
         wrong_answers = certificate.n_accepted - certificate.n_correct_accepted
@@ -326,7 +329,7 @@ def test_labels_that_arrive_share_delta_with_a_declared_extension():
         while len(rows := certifier.propose()):
             certifier.update(rows, correct[rows])
         drawn = certifier.drawn_rows
-        alone = promise.at(share).certify(score[drawn], correct[drawn]).threshold
+        alone = promise.with_delta_fraction(share).certify(score[drawn], correct[drawn]).threshold
         if stage == "first":
             assert certifier.threshold == alone
             first = alone

@@ -12,7 +12,7 @@ from sklearn.linear_model import LogisticRegression
 
 import metacal as mc
 from metacal.certification.procedures import OneThreshold
-from metacal.promises.cascade_candidates import Plan
+from metacal.promises.cascade_candidates import CascadePlan
 from metacal.promises.verification import verify_decisions
 from metacal.rows.draws import RowDraws
 
@@ -214,7 +214,7 @@ def test_rows_that_need_a_label_are_those_that_the_fit_tests():
     with pytest.warns(mc.MetacalWarning):
         some = two.fit(LOGITS, known, large=LARGE).certificate_
     assert some.threshold == cascade(np.arange(N)).threshold
-    assert Plan().random_state is None
+    assert CascadePlan().random_state is None
 
 
 @pytest.mark.parametrize("seed", [-1, "7", 1.5])

@@ -29,7 +29,7 @@ from metacal.promises import paper
 from metacal.promises.accuracy import MinAccuracy
 from metacal.promises.both import AfterLooking, Both
 from metacal.promises.cascade import MaxLoss
-from metacal.promises.kinds import promise_classes
+from metacal.promises.kinds import load_promise_classes
 from metacal.promises.max_risk import Cheapest, MaxCost, MaxRisk
 from metacal.promises.miscoverage import MaxMiscoverage, MaxReview
 from metacal.promises.per_subgroup import Per
@@ -106,10 +106,10 @@ def test_every_promise_that_can_be_saved_is_here():
         SidePromise,
         TwoSided,
     )  # parts: test_per_class; cascades: test_cascade_files; sides: test_two_sided
-    whole = {kind for kind, cls in promise_classes().items() if not issubclass(cls, apart)}
+    whole = {kind for kind, cls in load_promise_classes().items() if not issubclass(cls, apart)}
     assert set(PROMISES) == whole
     for kind, some in PROMISES.items():
-        assert {type(promise) for promise in some} == {promise_classes()[kind]}
+        assert {type(promise) for promise in some} == {load_promise_classes()[kind]}
 
 
 def columns(rng, n):

@@ -379,7 +379,9 @@ def test_costs_are_verified(data):
         assert not found.refuted
         (test,) = found.tests
         assert test.low <= test.value <= test.high
-        assert json.loads(json.dumps(found.to_dict()))["tests"][0]["n_rows"] == test.seen.n
+        assert (
+            json.loads(json.dumps(found.to_dict()))["tests"][0]["n_rows"] == test.measurement.n_rows
+        )
         noisy = mc.verify(gate, logits[1500:], np.random.default_rng(0).integers(3, size=1500))
         assert noisy.refuted
         assert "a cost of" in noisy.text()

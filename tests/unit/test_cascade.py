@@ -16,8 +16,14 @@ from sklearn.neighbors import KNeighborsClassifier
 import metacal as mc
 from metacal.certificates.notes import labels_ran_out
 from metacal.errors import InfeasibleTargetError, InputError, MetacalWarning
-from metacal.promises.cascade import Pair
-from metacal.promises.cascade_candidates import Candidate, Paired, Plan, aside_rows, counts
+from metacal.promises.cascade import TwoModelEvidence
+from metacal.promises.cascade_candidates import (
+    Candidate,
+    CascadePlan,
+    PairedPredictions,
+    count_outcomes,
+    draw_pilot_rows,
+)
 from metacal.rows import Rows
 from metacal.scores import score_rows
 from metacal.statistics.bounds import few_enough
@@ -51,7 +57,7 @@ def absolute(data):
 def set_aside(small, large):
     """The rows that choose thresholds, as the default plan draws them."""
     doubts = [score_rows(Rows(table), "entropy") for table in (small, large)]
-    return aside_rows(*doubts, small.argmax(axis=1) == large.argmax(axis=1), Plan())
+    return draw_pilot_rows(*doubts, small.argmax(axis=1) == large.argmax(axis=1), CascadePlan())
 
 
 def test_the_certificate_counts_what_it_says(data, relative):
@@ -87,10 +93,10 @@ def test_the_next_threshold_would_not_pass(data, relative):
     agree = small.argmax(axis=1) == large.argmax(axis=1)
     aside = set_aside(small, large)
     tested = np.setdiff1d(np.arange(2000), aside)
-    rows = Paired(score, score, *right, agree, np.ones(2000, dtype=bool)).take(tested)
+    rows = PairedPredictions(score, score, *right, agree, np.ones(2000, dtype=bool)).take(tested)
     higher = np.sort(score[aside][score[aside] > relative.certificate_.threshold])
-    seen = counts(rows, Candidate(higher[0]))
-    assert not shows_at_most(seen.worse, seen.better, len(tested), 0.02, 0.1, 0.005)
+    seen = count_outcomes(rows, Candidate(higher[0]))
+    assert not shows_at_most(seen.n_worse, seen.n_better, len(tested), 0.02, 0.1, 0.005)
 
 
 def test_the_large_model_is_needed_for_the_rest_only(data, relative):
@@ -375,6 +381,9 @@ def test_pareto_order_is_chosen_on_the_rows_set_aside(data):
 def test_the_same_rows_give_the_same_certificate():
     rng = np.random.default_rng(1)
     score, flags = rng.random(500), rng.random((2, 500)) < 0.95
-    rows = Paired(score, score, *flags, flags[0] == flags[1], np.ones(500, dtype=bool))
-    one, again = (mc.MaxLoss(0.05).certify(Pair(rows, Plan(random_state=3))) for _ in range(2))
+    rows = PairedPredictions(score, score, *flags, flags[0] == flags[1], np.ones(500, dtype=bool))
+    one, again = (
+        mc.MaxLoss(0.05).certify(TwoModelEvidence(rows, CascadePlan(random_state=3)))
+        for _ in range(2)
+    )
     assert one == again

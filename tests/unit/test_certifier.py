@@ -232,13 +232,17 @@ def test_an_extension_shares_delta_and_counts_the_labels_again():
     certifier = mc.Certifier(promise, doubts, labels=200, may_extend=True, higher_is="doubtful")
     labelled(certifier, right)
     before, rows = certifier.certificate, certifier.drawn_rows
-    assert before.threshold == promise.at(0.8).certify(doubts[rows], right[rows]).threshold
+    assert (
+        before.threshold
+        == promise.with_delta_fraction(0.8).certify(doubts[rows], right[rows]).threshold
+    )
     assert before.delta == 0.1
     labelled(certifier.extend(), right)
     rows, after = certifier.drawn_rows, certifier.certificate
     assert len(rows) == 800
     assert after.threshold == max(
-        before.threshold, promise.at(0.2).certify(doubts[rows], right[rows]).threshold
+        before.threshold,
+        promise.with_delta_fraction(0.2).certify(doubts[rows], right[rows]).threshold,
     )
     assert after.n_rows == 800
     assert after.coverage > before.coverage

@@ -383,7 +383,7 @@ class TestPaper:
         certificate = rule.certify(scores, np.ones(4, dtype=bool))
         assert certificate.n_accepted == 3
         everything = np.ones(4, dtype=bool)
-        assert rule.for_base(everything, scores, everything, certificate).tolist() == [
+        assert rule.select_base_map_rows(everything, scores, everything, certificate).tolist() == [
             True,
             False,
             False,
@@ -391,13 +391,15 @@ class TestPaper:
         ]
         accepts_all = mc.paper.MaxMiscoverage(0.05).certify(scores, np.ones(4, dtype=bool))
         assert accepts_all.accepts_everything
-        assert rule.for_base(everything, scores, everything, accepts_all).all()
+        assert rule.select_base_map_rows(everything, scores, everything, accepts_all).all()
 
 
 def test_certified_promises_fit_the_base_on_all_rows():
     promise, scores, correct = mc.MaxMiscoverage(0.1), np.arange(1000.0), np.arange(1000) >= 200
     everything = np.ones(1000, dtype=bool)
-    assert promise.for_base(everything, scores, correct, promise.certify(scores, correct)).all()
+    assert promise.select_base_map_rows(
+        everything, scores, correct, promise.certify(scores, correct)
+    ).all()
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ from scipy.stats import binom, binomtest
 import metacal as mc
 from metacal.certificates.quantity import COVERAGE_ACCURACY, MISCOVERAGE
 from metacal.cli import main
-from metacal.promises.verdict import Seen, Verdict, judge
+from metacal.promises.verdict import Measurement, Verdict, judge
 
 N, K = 2000, 4
 
@@ -57,7 +57,11 @@ def test_a_cascade_is_compared_with_its_last_model(models, cascade):
     worse, better = worse_and_better(cascade, small, large, labels)
     assert worse > better
     (test,) = mc.verify(cascade, small, labels, large=large).tests
-    assert (test.seen.bad, test.seen.better, test.seen.n) == (worse, better, N)
+    assert (test.measurement.n_bad, test.measurement.n_better, test.measurement.n_rows) == (
+        worse,
+        better,
+        N,
+    )
     assert test.value == pytest.approx((worse - better) / N)
     evaluated = mc.evaluate(cascade, small, labels, large=large, n_resamples=0)
     assert evaluated.verdict.value == pytest.approx((worse - better) / N)
@@ -83,7 +87,7 @@ def test_a_broken_cascade_is_refuted(models, cascade):
     worse, better = worse_and_better(cascade, wrong, large, labels)
     assert worse - better > 0.2 * N
     found = mc.verify(cascade, wrong, labels, large=large)
-    assert (found.verdict.word, found.tests[0].seen.bad) == ("refuted", worse)
+    assert (found.verdict.word, found.tests[0].measurement.n_bad) == ("refuted", worse)
     assert mc.evaluate(cascade, wrong, labels, large=large, n_resamples=0).verdict.refuted
 
 
@@ -126,7 +130,11 @@ def test_a_cascade_of_scores_is_judged_by_the_model_that_answers():
     bad = int(sum(((by == k) & ~new_agrees[k]).sum() for k in (0, 1)))
     assert bad != int(((by < 2) & ~new_agrees[0]).sum())
     (test,) = mc.verify(fitted.gate_, new_scores, agrees=np.column_stack(new_agrees)).tests
-    assert (test.seen.bad, test.seen.better, test.seen.n) == (bad, None, N)
+    assert (test.measurement.n_bad, test.measurement.n_better, test.measurement.n_rows) == (
+        bad,
+        None,
+        N,
+    )
 
 
 # ── labels and predictions ────────────────────────────────────────────────────────────────────────
@@ -146,7 +154,10 @@ def test_a_cost_depends_on_the_direction_of_the_mistake():
     turned = costs[answer, labels[N:]][accept]
     assert paid.sum() > 1.5 * turned.sum()
     (test,) = mc.verify(cal, table[N:], labels[N:]).tests
-    assert (test.seen.n, test.seen.total) == (accept.sum(), pytest.approx(paid.sum()))
+    assert (test.measurement.n_rows, test.measurement.total_cost) == (
+        accept.sum(),
+        pytest.approx(paid.sum()),
+    )
     assert mc.evaluate(cal, table[N:], labels[N:], n_resamples=0).verdict.value == pytest.approx(
         paid.mean()
     )
@@ -163,7 +174,7 @@ def test_accepted_and_correct_are_not_swapped(models, promise):
         COVERAGE_ACCURACY: (int((accept & ~correct).sum()), int(accept.sum())),
         MISCOVERAGE: (int((~accept & correct).sum()), int(correct.sum())),
     }
-    assert (test.seen.bad, test.seen.n) == expected[test.quantity]
+    assert (test.measurement.n_bad, test.measurement.n_rows) == expected[test.quantity]
     assert (found.n_rows, found.n_accepted) == (N, accept.sum())
 
 
@@ -198,12 +209,14 @@ def test_one_broken_subgroup_refutes_the_promise_and_is_named(sites, broken):
     expected = counted_in_groups(cal, table, labels, site)
     assert len(set(expected.values())) == 3
     found = mc.verify(cal, table, labels, groups=site)
-    assert {test.part: (test.seen.bad, test.seen.n) for test in found.tests} == expected
-    assert {test.part for test in found.tests if test.refuted} == {broken}
-    assert (found.verdict.word, found.refuted, found.tests[0].part) == ("refuted", True, broken)
+    assert {
+        test.subgroup: (test.measurement.n_bad, test.measurement.n_rows) for test in found.tests
+    } == expected
+    assert {test.subgroup for test in found.tests if test.refuted} == {broken}
+    assert (found.verdict.word, found.refuted, found.tests[0].subgroup) == ("refuted", True, broken)
     evaluated = mc.evaluate(cal, table, labels, groups=site, n_resamples=0).verdict
-    assert (evaluated.word, evaluated.part) == ("refuted", broken)
-    assert {own.part: own.word for own in evaluated.of_parts}[broken] == "refuted"
+    assert (evaluated.word, evaluated.subgroup) == ("refuted", broken)
+    assert {own.subgroup: own.word for own in evaluated.subgroup_verdicts}[broken] == "refuted"
 
 
 def test_a_promise_is_kept_only_if_every_subgroup_keeps_it(sites):
@@ -216,7 +229,7 @@ def test_a_promise_is_kept_only_if_every_subgroup_keeps_it(sites):
     labels = labels.copy()
     labels[correct[:n_bad]] = (labels[correct[:n_bad]] + 1) % K
     found = mc.verify(cal, table, labels, groups=site).verdict
-    words = {own.part: own.word for own in found.tests}
+    words = {own.subgroup: own.word for own in found.tests}
     assert words == {"east": "kept", "north": "kept", "west": "undecided"}
     assert (found.word, found.kept, found.refuted) == ("undecided", False, False)
 
@@ -228,7 +241,9 @@ def test_groups_belong_to_their_rows(sites):
     cal, table, labels, site = sites
     expected = counted_in_groups(cal, table, labels, np.sort(site))
     found = mc.verify(cal, table, labels, groups=np.sort(site))
-    assert {test.part: (test.seen.bad, test.seen.n) for test in found.tests} == expected
+    assert {
+        test.subgroup: (test.measurement.n_bad, test.measurement.n_rows) for test in found.tests
+    } == expected
     assert expected != counted_in_groups(cal, table, labels, site)
     with pytest.raises(mc.InputError, match="group"):
         mc.verify(cal, table, labels)
@@ -245,9 +260,9 @@ def test_classes_are_judged_by_what_was_predicted(models):
         for name, rows in own.items()
     }
     found = mc.verify(cal, small[N:], labels[N:])
-    assert {test.part: (test.seen.bad, test.seen.n) for test in found.tests} == {
-        name: counts for name, counts in expected.items() if counts[1]
-    }
+    assert {
+        test.subgroup: (test.measurement.n_bad, test.measurement.n_rows) for test in found.tests
+    } == {name: counts for name, counts in expected.items() if counts[1]}
 
 
 # ── units and weights ─────────────────────────────────────────────────────────────────────────────
@@ -291,7 +306,10 @@ def test_a_row_of_each_unit_has_its_own_truth():
     accept = gate.accepts(unit_score)
     assert 0.1 < accept.mean() < 0.9
     (test,) = found.tests
-    assert (test.seen.bad, test.seen.n) == ((accept & ~unit_correct).sum(), accept.sum())
+    assert (test.measurement.n_bad, test.measurement.n_rows) == (
+        (accept & ~unit_correct).sum(),
+        accept.sum(),
+    )
 
 
 def test_a_row_of_each_unit_has_its_own_loss():
@@ -309,7 +327,7 @@ def test_a_row_of_each_unit_has_its_own_loss():
     accept = gate.accepts(unit_score)
     assert 0.1 < accept.mean() < 1.0
     (test,) = found.tests
-    assert (found.n_rows, test.seen.n) == (n_units, accept.sum())
+    assert (found.n_rows, test.measurement.n_rows) == (n_units, accept.sum())
     assert test.value == pytest.approx(unit_loss[accept].mean())
 
 
@@ -330,7 +348,7 @@ def test_units_of_a_subgroup_are_bets_on_whole_units(sites):
         cal, table[rows], labels[rows], groups=site[rows], units=mc.Units(clusters, per="row")
     )
     assert (found.refuted, found.units) == (False, "row")
-    assert all(test.seen.units is not None for test in found.tests)
+    assert all(test.measurement.cluster_counts is not None for test in found.tests)
 
 
 # ── intervals and levels ──────────────────────────────────────────────────────────────────────────
@@ -343,8 +361,10 @@ def test_the_interval_is_that_of_clopper_and_pearson_and_gives_the_word(
     quantity, target, level, bad
 ):
     n = 200
-    seen = Seen(quantity, target, bad / n if quantity.has_upper_limit else 1.0 - bad / n, bad, n)
-    verdict = Verdict.of(seen, level)
+    seen = Measurement(
+        quantity, target, bad / n if quantity.has_upper_limit else 1.0 - bad / n, bad, n
+    )
+    verdict = Verdict.from_measurement(seen, level)
     hit = bad if quantity.has_upper_limit else n - bad
     expected = binomtest(hit, n).proportion_ci(level, method="exact")
     assert (verdict.low, verdict.high) == pytest.approx((expected.low, expected.high), abs=1e-9)

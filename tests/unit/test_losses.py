@@ -61,7 +61,7 @@ def test_a_gate_on_losses_does_what_every_gate_does(promise, rule, tmp_path):
     assert again.certificate_ == gate.certificate_
     new, lost = graded(1)
     (test,) = mc.verify(again, new, lost).tests
-    assert test.seen.total == pytest.approx(lost[again.accepts(new)].sum())
+    assert test.measurement.total_cost == pytest.approx(lost[again.accepts(new)].sum())
     assert not test.refuted
     assert mc.verify(again, new, np.sqrt(lost)).refuted
     assert mc.evaluate(again, new, lost, n_resamples=0).verdict.value == pytest.approx(
@@ -176,5 +176,6 @@ def test_a_column_that_says_right_is_no_loss_in_silence(kind):
     exact = kind is int  # the type says that there is nothing between 0 and 1; these rows cannot
     assert fitted.certificate_.rule == ("fallback-sequence" if exact else "loss-betting")
     assert (
-        mc.verify(fitted, score + 1e-4, (~right).astype(kind)).tests[0].seen.costs is None
+        mc.verify(fitted, score + 1e-4, (~right).astype(kind)).tests[0].measurement.relative_costs
+        is None
     ) == exact

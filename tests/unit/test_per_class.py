@@ -275,7 +275,7 @@ def test_verify_names_the_class_that_broke():
     wrong = np.where(y == "dog", "cow", y)
     found = mc.verify(cal, X, wrong)
     assert found.refuted
-    assert found.tests[0].part == "dog"
+    assert found.tests[0].subgroup == "dog"
     assert "refuted      dog" in str(found)
     assert [test.p_value for test in found.tests] == sorted(test.p_value for test in found.tests)
     json.dumps(found.to_dict())
@@ -287,7 +287,7 @@ def test_a_verdict_for_every_class_worst_first():
     names = cal.gate_.get_row_subgroups(decision.top)
     verdict = judge(cal.certificate_, decision.accept, decision.answer == y, 0.95, names=names)
     assert verdict.word == "kept"
-    assert {own.part for own in verdict.of_parts} == {
+    assert {own.subgroup for own in verdict.subgroup_verdicts} == {
         part.name for part in cal.certificate_.parts.items if part.status != "always rejected"
     }
     json.dumps(verdict.to_dict())

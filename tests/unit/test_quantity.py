@@ -103,7 +103,9 @@ def test_verdict_and_verification_speak_by_the_object(decided):
         ):
             assert part.quantity is promised
             assert part.target == target
-            assert (test.seen.bad, test.seen.n) == promised.count_violations(*decided)
+            assert (test.measurement.n_bad, test.measurement.n_rows) == promised.count_violations(
+                *decided
+            )
             assert promised.violations_text in found.text()
             assert promised.comparison_sign in found.text()
 

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import metacal as mc
-from metacal.promises.cascade import Pair
-from metacal.promises.cascade_candidates import Paired
+from metacal.promises.cascade import TwoModelEvidence
+from metacal.promises.cascade_candidates import PairedPredictions
 from metacal.promises.sequential import wager
 
 MARKUP = "<img src=x onerror=alert(1)>"
@@ -85,8 +85,8 @@ def found(split, gate):
     right, decided = logits.argmax(axis=1) == labels, gate.decide(logits)
     (monitor,) = mc.PromiseMonitor.of(gate.certificate_)
     score, yes = np.linspace(0, 1, 1000), np.ones(1000, dtype=bool)
-    rows = Paired(score, score, yes, yes, yes, yes)
-    cascade = mc.MaxLoss(0.01).certify(Pair(rows))
+    rows = PairedPredictions(score, score, yes, yes, yes, yes)
+    cascade = mc.MaxLoss(0.01).certify(TwoModelEvidence(rows))
     evaluation = mc.metrics.evaluate(
         gate.predict_proba(logits),
         labels,

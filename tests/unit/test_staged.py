@@ -86,7 +86,7 @@ def test_several_models_do_what_every_gate_does(people, tmp_path):
     worse = sum((~same[j][found.by == j]).sum() for j in range(3))
     truth = "y" if people else "agrees"
     (test,) = mc.verify(again, new, **{truth: same}).tests
-    assert test.seen.bad == worse
+    assert test.measurement.n_bad == worse
     assert not test.refuted
     assert mc.verify(again, new, **{truth: ~same}).refuted
     (monitor,) = mc.PromiseMonitor.of(again.certificate_)
@@ -225,7 +225,7 @@ def test_a_certificate_from_agreement_states_only_what_was_observed(tmp_path):
     (new,), same = models(m=1, seed=1)
     found = mc.verify(cascade, new, agrees=same[0])
     assert "worse" not in str(found)
-    assert found.tests[0].seen.bad == (~same[0] & ~cascade.needs_large(new)).sum()
+    assert found.tests[0].measurement.n_bad == (~same[0] & ~cascade.needs_large(new)).sum()
     with pytest.raises(InputError, match="Pass agrees="):
         mc.verify(cascade, new, same[0])
     with pytest.raises(InputError, match="agrees has 2 columns"):

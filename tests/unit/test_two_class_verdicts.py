@@ -84,7 +84,8 @@ def test_every_surface_names_the_class_that_was_counted(name, positive, by_site)
 
     found = mc.verify(cal, table, truth, **groups)
     assert {
-        (t.part, str(t.quantity), t.about): (t.seen.bad, t.seen.n) for t in found.tests
+        (t.subgroup, str(t.quantity), t.class_name): (t.measurement.n_bad, t.measurement.n_rows)
+        for t in found.tests
     } == expected
     told = found.to_dict()["tests"]
     assert {
@@ -95,7 +96,7 @@ def test_every_surface_names_the_class_that_was_counted(name, positive, by_site)
         (quantity, positive) for quantity in quantities
     }
     for test in found.tests:
-        bad, n = expected[test.part, test.quantity, positive]
+        bad, n = expected[test.subgroup, test.quantity, positive]
         share = bad / n if test.quantity == "false-positive rate" else 1.0 - bad / n
         assert test.value == pytest.approx(share)
 
@@ -176,7 +177,7 @@ def test_a_file_with_another_class_is_refused():
     parts = cal.certificate_.parts
     forged = tuple(replace(part, about="fine") if part.about else part for part in parts.items)
     certificate = replace(cal.certificate_, parts=replace(parts, items=forged))
-    assert "does not belong to the promise" in cal.promise.impossible(certificate)
+    assert "does not belong to the promise" in cal.promise.find_count_contradiction(certificate)
 
 
 def test_each_side_is_judged_by_its_own_target():

@@ -207,9 +207,9 @@ def test_verified_watched_and_judged_over_all_rows_of_a_class(both):
     new, truth = SCORES[N:], NAMES[N:]
     label = both.predict(new)
     missed, caught = (label == "fine") & FRAUD[N:], (label == "fraud") & FRAUD[N:]
-    tests = {str(test.quantity): test.seen for test in mc.verify(both, new, truth).tests}
-    assert (tests["recall"].bad, tests["recall"].n) == (missed.sum(), FRAUD[N:].sum())
-    assert (tests["precision"].bad, tests["precision"].n) == (
+    tests = {str(test.quantity): test.measurement for test in mc.verify(both, new, truth).tests}
+    assert (tests["recall"].n_bad, tests["recall"].n_rows) == (missed.sum(), FRAUD[N:].sum())
+    assert (tests["precision"].n_bad, tests["precision"].n_rows) == (
         (label == "fraud").sum() - caught.sum(),
         (label == "fraud").sum(),
     )
@@ -234,7 +234,7 @@ def test_forged_sides_are_refused(both):
     }
     for why, items in forged.items():
         other = replace(certificate, parts=replace(certificate.parts, items=items))
-        assert re.search(why, BOTH.impossible(other))
+        assert re.search(why, BOTH.find_count_contradiction(other))
 
 
 def test_each_group_has_two_sides_of_its_own(by_group):
@@ -272,7 +272,7 @@ def test_the_rows_of_a_group_are_decided_as_if_alone():
         Sample(s, y, part=codes, names=("north", "rare", "south"))
     )
     for code, family in enumerate(together.parts.families):
-        alone = promise.at_level(0.1 / 3).certify(Sample(s[codes == code], y[codes == code]))
+        alone = promise.with_delta(0.1 / 3).certify(Sample(s[codes == code], y[codes == code]))
         assert [part.threshold for part in family] == [part.threshold for part in alone.parts.items]
         assert family[0].at == alone.decision_at
 
@@ -282,12 +282,12 @@ def test_groups_are_verified_watched_and_counted(by_group, tmp_path):
     label = by_group.predict(new, groups=group)
     south, frauds = group == "south", (truth == "fraud") & (group == "south")
     found = mc.verify(by_group, new, truth, groups=group)
-    tests = {(test.part, test.measured_quantity): test.seen for test in found.tests}
+    tests = {(test.subgroup, test.measured_quantity): test.measurement for test in found.tests}
     missed = (label == "fine") & frauds
     recall, precision = tests["south", "recall of fraud"], tests["south", "precision of fraud"]
-    assert (recall.bad, recall.n) == (missed.sum(), frauds.sum())
+    assert (recall.n_bad, recall.n_rows) == (missed.sum(), frauds.sum())
     called = (label == "fraud") & south
-    assert (precision.bad, precision.n) == ((called & ~frauds).sum(), called.sum())
+    assert (precision.n_bad, precision.n_rows) == ((called & ~frauds).sum(), called.sum())
     watch = mc.Watch.of(by_group)
     watch.update(new, truth, groups=group)
     watched = {
@@ -301,7 +301,7 @@ def test_groups_are_verified_watched_and_counted(by_group, tmp_path):
     rows = by_group.certificate_.next_rows(1000, part="south")
     assert rows.fewest < 1000 * (label[south] == "rejected").mean() < rows.most
     verdict = mc.evaluate(by_group, new, truth, groups=group, n_resamples=0).verdict
-    assert (verdict.part, verdict.measured_quantity) in tests
+    assert (verdict.subgroup, verdict.measured_quantity) in tests
     assert mc.verify(by_group, new, truth, groups=np.roll(group, 1)).refuted
 
 
@@ -321,8 +321,10 @@ def test_sides_that_read_alike_are_two(by_group):
     of_class = {("a, called b", "c"): int(((groups[N:] == "a, called b") & FRAUD[N:]).sum())}
     called_by = {"precision": "b, called c", "recall": "c"}
     tests = mc.verify(cal, *new, groups=groups[N:]).tests
-    n_tested = {(test.part, called_by[test.quantity]): test.seen.n for test in tests}
-    assert {test.about for test in tests} == {"b, called c"}
+    n_tested = {
+        (test.subgroup, called_by[test.quantity]): test.measurement.n_rows for test in tests
+    }
+    assert {test.class_name for test in tests} == {"b, called c"}
     assert {side: n_tested[side] for side in alike} == rows | of_class
     watch = mc.Watch.of(cal)
     watch.update(*new, groups=groups[N:])
@@ -362,7 +364,9 @@ def test_groups_that_cannot_carry_a_side():
         replace(closed, delta=None),
     ):
         items = tuple(forged if part is closed else part for part in parts.items)
-        said = few.promise.impossible(replace(certificate, parts=replace(parts, items=items)))
+        said = few.promise.find_count_contradiction(
+            replace(certificate, parts=replace(parts, items=items))
+        )
         assert said is None or "group rare: class False: it does not belong" in said
         assert (said is None) == (forged == closed)
     with pytest.raises(
@@ -403,7 +407,9 @@ def test_a_group_is_saved_and_forgeries_are_found(by_group, tmp_path):
     for why, items in forged.items():
         assert re.search(
             why,
-            promise.impossible(replace(certificate, parts=replace(certificate.parts, items=items))),
+            promise.find_count_contradiction(
+                replace(certificate, parts=replace(certificate.parts, items=items))
+            ),
         )
     data = certificate.to_dict()
     for change, why in (

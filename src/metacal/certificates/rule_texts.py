@@ -93,7 +93,7 @@ def find_rule(name: str) -> Rule:
     """Return the registered rule of this name, and import all promises if it is missing."""
     if name not in RULES:
         # A rule is registered by the module that implements it, which a promise imports.
-        load_promise_classes = import_object("metacal.promises.kinds:promise_classes")
+        load_promise_classes = import_object("metacal.promises.kinds:load_promise_classes")
         load_promise_classes()
     if name not in RULES:
         raise InputError(f"there is no rule {name!r}; there are {', '.join(sorted(RULES))}.")

@@ -212,7 +212,7 @@ def _fit_logits(small: str, large: str, promise: Promise, options: Options) -> G
     from metacal.cli.reading import read_table
     from metacal.gate import fit_cascade
     from metacal.gate.logits_source import check_score
-    from metacal.promises.cascade_candidates import Plan
+    from metacal.promises.cascade_candidates import CascadePlan
     from metacal.rows import Rows, open_executor, validate
 
     small_predictions = read_table(small, options.reading)
@@ -234,7 +234,7 @@ def _fit_logits(small: str, large: str, promise: Promise, options: Options) -> G
             promise,
             options.score,
             fitter.fit,
-            plan=Plan(options.uses_people, options.review_cost, options.seed, pilot_scores),
+            plan=CascadePlan(options.uses_people, options.review_cost, options.seed, pilot_scores),
             classes=small_predictions.class_names,
             reject_label=parse_reject_label(options.reject_label, small_predictions),
             input=small_predictions.input,

@@ -261,7 +261,7 @@ def _fit_logits(predictions: Predictions, options: Options) -> Gate:
     is_unlabelled = predictions.labels is None and not promise.needs_labels
     if is_unlabelled and options.calibrator is not None:
         raise bad_option("--calibrator", "a calibrator learns from labels, and FILE has none.")
-    fitter = map_fitter(options.calibrator or promise.calibrator, options.seed, n_classes)
+    fitter = map_fitter(options.calibrator or promise.default_calibrator, options.seed, n_classes)
     with (
         open_cluster(options.executor, n_jobs) as client,
         open_executor(n_jobs, client) as executor,

@@ -53,8 +53,8 @@ def make_base_calibrator(
     """
     if calibrator_or_name is not None:
         return make_calibrator(calibrator_or_name)
-    if isinstance(promise, Promise) and promise.calibrator:
-        return make_calibrator(promise.calibrator)
+    if isinstance(promise, Promise) and promise.default_calibrator:
+        return make_calibrator(promise.default_calibrator)
     return make_calibrator(get_default_base_method(n_classes))
 
 

@@ -23,8 +23,8 @@ from metacal.gate.score_source import HigherIs
 from metacal.maps.map import Map
 from metacal.promises.accuracy import MinAccuracy
 from metacal.promises.bad_answer_limit import suggest_label_count
-from metacal.promises.cascade import MaxLoss, as_promise
-from metacal.promises.cascade_candidates import Plan
+from metacal.promises.cascade import MaxLoss, check_cascade_promise
+from metacal.promises.cascade_candidates import CascadePlan
 from metacal.promises.promise import Promise
 from metacal.rows import Rows, open_executor, validate
 from metacal.rows.draws import RowDraws
@@ -198,7 +198,7 @@ class Cascade(GateEstimator, kw_only=False):
         -------
         self
         """
-        promise = as_promise(self.promise)
+        promise = check_cascade_promise(self.promise)
         unsupported = {"groups": groups, "units": units, "importance": importance}
         for name, column in unsupported.items():
             if column is not None:
@@ -370,7 +370,7 @@ class Cascade(GateEstimator, kw_only=False):
             return isinstance(self.promise, MinAccuracy)
         return bool(self.people)
 
-    def _plan(self, thresholds_from: Any) -> Plan:
+    def _plan(self, thresholds_from: Any) -> CascadePlan:
         """Build the plan for choosing thresholds, with scores of pilot rows."""
         pilot_scores = None
         if thresholds_from is not None:
@@ -378,7 +378,9 @@ class Cascade(GateEstimator, kw_only=False):
             pilot_scores = score_rows(Rows(pilot_table), self.score)
         if not self.review_cost > 0.0:
             raise InputError(f"review_cost must be positive, got {self.review_cost!r}.")
-        return Plan(self._uses_people, float(self.review_cost), self.random_state, pilot_scores)
+        return CascadePlan(
+            self._uses_people, float(self.review_cost), self.random_state, pilot_scores
+        )
 
     def tables(self, X: Any, large: Any = None) -> tuple[Array, Array]:
         """Return the validated logits of both models for every row.

@@ -170,8 +170,8 @@ class GateEvaluation:
         if self.certificate is not None:
             lines += ["", f"promised  {self.certificate.statement}", f"measured  {self.verdict}"]
         if self.verdict is not None:
-            for subgroup_verdict in self.verdict.of_parts[:_MAX_SHOWN_SUBGROUPS]:
-                lines.append(f"  {subgroup_verdict.part}  {subgroup_verdict.short}")
+            for subgroup_verdict in self.verdict.subgroup_verdicts[:_MAX_SHOWN_SUBGROUPS]:
+                lines.append(f"  {subgroup_verdict.subgroup}  {subgroup_verdict.summary}")
             lines.append(f"to do     {self.verdict.advice}")
         lines += [f"  {answerer.name:<8}{answerer}" for answerer in self.answered_by]
         caveat_lines = []

@@ -174,7 +174,7 @@ def _fitted_parameters(gate: Gate) -> dict[str, Any]:
         "classes": _given_classes(gate),
     }
     if gate.is_logits_gate:
-        is_two_sided = gate.promise is not None and gate.promise.sided
+        is_two_sided = gate.promise is not None and gate.promise.is_two_sided
         has_learned_decision = bool(source.decision_at) and not is_two_sided
         parameters["calibrator"] = _calibrator_parameter(gate)
         parameters["decision"] = "calibrated" if has_learned_decision else "largest"
@@ -247,7 +247,7 @@ def _is_same_parameter(gate: Gate, name: str, value: Any, fitted_value: Any) -> 
         if value is not None:
             value = np.asarray(value).tolist()
     if name == "score":
-        is_chosen_by_fit = value == AUTO or (gate.promise is not None and gate.promise.sided)
+        is_chosen_by_fit = value == AUTO or (gate.promise is not None and gate.promise.is_two_sided)
         if is_chosen_by_fit:
             return True
     return value is fitted_value or bool(value == fitted_value)

@@ -55,6 +55,6 @@ def plan_background_map(
     if not has_threads or codes is None or not (codes >= 0).all():
         return None
     shares_rows = type(promise).split is Promise.split
-    if not shares_rows or type(promise).for_base is not Promise.for_base:
+    if not shares_rows or type(promise).select_base_map_rows is not Promise.select_base_map_rows:
         return None
     return BackgroundMap(lambda own_rows: fit_map(own_rows, codes, weights), Future())

@@ -28,8 +28,13 @@ from metacal.gate.thresholds import SingleThreshold
 from metacal.maps.map import FitMap
 from metacal.maps.temperature import TemperatureMap
 from metacal.promises.accuracy import MinAccuracy
-from metacal.promises.cascade import Pair, as_promise
-from metacal.promises.cascade_candidates import PLAN, Paired, Plan, aside_rows
+from metacal.promises.cascade import TwoModelEvidence, check_cascade_promise
+from metacal.promises.cascade_candidates import (
+    DEFAULT_PLAN,
+    CascadePlan,
+    PairedPredictions,
+    draw_pilot_rows,
+)
 from metacal.promises.promise import Promise
 from metacal.promises.staged_cascade import CascadeScores
 from metacal.rows import Rows
@@ -46,7 +51,7 @@ def fit_cascade(
     score: str | Score,
     fit_map: FitMap,
     *,
-    plan: Plan = PLAN,
+    plan: CascadePlan = DEFAULT_PLAN,
     large_score: str | Score | None = None,
     classes: Sequence[Any] | NDArray[Any] | None = None,
     reject_label: Any = None,
@@ -73,14 +78,16 @@ def fit_cascade(
     >>> sorted(set(decision.answered_by.tolist())), bool((decision.answered_by == "large").sum() == rest.sum())
     (['large', 'small'], True)
     """
-    promise = as_promise(promise)
+    promise = check_cascade_promise(promise)
     scores = (score, score if large_score is None else large_score)
     columns = check_classes(classes, small.n_classes)
     reject_label = check_reject_label(reject_label, columns)
     codes = encode_known_labels(labels, len(small), columns)
     rows = paired(small, large, codes, scores)
-    certificate = promise.certify(Pair(rows, plan, (grid_of(scores[0]), grid_of(scores[1]))))
-    if rows.known.all():
+    certificate = promise.certify(
+        TwoModelEvidence(rows, plan, (grid_of(scores[0]), grid_of(scores[1])))
+    )
+    if rows.has_label.all():
         maps = [fit_map(small, codes, None), fit_map(large, codes, None)]
     else:
         certificate = certificate.with_notes(cascade_not_calibrated().issue_warning())
@@ -88,7 +95,7 @@ def fit_cascade(
         known = {**known, "recipe": None}
     sources = [LogitsSource(base, columns, own, **known) for base, own in zip(maps, scores)]
     return replace(
-        _gate(sources, certificate, promise, rows.small_score, rows.agree),
+        _gate(sources, certificate, promise, rows.small_score, rows.models_agree),
         reject_label=reject_label,
     )
 
@@ -244,7 +251,7 @@ def _gate(
 
 def paired(
     small: Rows, large: Rows, codes: Codes, scores: tuple[str | Score, str | Score]
-) -> Paired:
+) -> PairedPredictions:
     """What both models say about the same rows, as a certificate sees it."""
     if len(small) != len(large) or small.n_classes != large.n_classes:
         raise InputError(
@@ -257,7 +264,7 @@ def paired(
         np.asarray(codes >= 0),
     )
     doubts = score_rows(small, scores[0]), score_rows(large, scores[1])
-    return Paired(
+    return PairedPredictions(
         *doubts, (one == codes) & known, (other == codes) & known, np.asarray(one == other), known
     )
 
@@ -266,7 +273,7 @@ def labels_needed(
     small: Rows,
     large: Rows,
     score: str | Score,
-    plan: Plan = PLAN,
+    plan: CascadePlan = DEFAULT_PLAN,
     large_score: str | Score | None = None,
 ) -> Codes:
     """The rows that need a label before `MaxLoss` can be certified: those tested on which the two
@@ -288,6 +295,6 @@ def labels_needed(
     small_doubt = score_rows(small, score)
     large_doubt = score_rows(large, score if large_score is None else large_score)
     tested = np.ones(len(agree), dtype=bool)
-    tested[aside_rows(small_doubt, large_doubt, agree, plan)] = False
+    tested[draw_pilot_rows(small_doubt, large_doubt, agree, plan)] = False
     rows = np.flatnonzero(tested & ~agree)
     return rows[np.argsort(small_doubt[rows], kind="stable")]

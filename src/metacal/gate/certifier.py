@@ -378,7 +378,7 @@ class Certifier:
         """Return the first phase and, after an extension, the second one."""
         delta_fractions = DELTA_FRACTIONS if self.may_extend else (1.0,)
         phases = [
-            _Phase(self.promise.at(fraction), n_rows)
+            _Phase(self.promise.with_delta_fraction(fraction), n_rows)
             for fraction, n_rows in zip(delta_fractions, self._sample_sizes, strict=True)
         ]
         return phases if self.is_extended else phases[:1]

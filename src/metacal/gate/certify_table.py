@@ -322,7 +322,7 @@ def _certify_best_score(data: CalibrationData, promise: Promise) -> Certificatio
     errors: list[InfeasibleTargetError] = []
     for name, share in shares.items():
         try:
-            results.append(certify_table(data, promise.at(share), name))
+            results.append(certify_table(data, promise.with_delta_fraction(share), name))
         except InfeasibleTargetError as error:
             errors.append(error)
     if not results:
@@ -414,6 +414,6 @@ def _losses_of_table(promise: Promise, rows: Rows, codes: Codes | None) -> Losse
     """Compute the cost of each prediction for a promise about costs, else return None."""
     if not isinstance(promise, CostPromise):
         return None
-    promise.check_classes(rows.n_classes)
+    promise.check_cost_table_size(rows.n_classes)
     predicted = rows.collect(kernels.predicted)
     return promise.losses(np.asarray(on_host(codes, "labels")), predicted)

@@ -82,7 +82,7 @@ def fit_gate(
     the decision the largest logit's.
 
     `fit_map(rows, codes, weights)` is a method's fit function, its options bound; which rows it
-    gets is for `promise.for_base` to say. `weights` go to it alone, the certificate counts rows:
+    gets is for `promise.select_base_map_rows` to say. `weights` go to it alone, the certificate counts rows:
     all, or those that `selection` draws (`metacal.certification.row_selection`). `groups` has the group of
     each row, for a promise per group. `notes` go into the certificate. `known` are further fields
     of its source: `input`, `recipe`, `classes_given`. Of two classes the `decision` may be
@@ -296,7 +296,7 @@ class BaseFit:
         predicts_largest_logit = not np.any(result.decision_offset)
         if predicts_largest_logit:
             # The paper's calibrator is used without a comparison.
-            if promise.calibrator is None:
+            if promise.default_calibrator is None:
                 base_map, notes = _compare_with_softmax(
                     base_map,
                     self.refit,
@@ -321,7 +321,9 @@ class BaseFit:
         is_available = columns.is_available
         if not result.rows.on_device:
             is_available = is_available & (codes >= 0)
-        return promise.for_base(is_available, scores, columns.correct, result.certificate)
+        return promise.select_base_map_rows(
+            is_available, scores, columns.correct, result.certificate
+        )
 
     def _take_or_fit(
         self, fit_data: tuple[Rows, Codes, Float | None], *, is_on_all_rows: bool
@@ -403,7 +405,7 @@ def _confidence(fitted: Map, block: NDArray[Any], at: NDArray[np.float64]) -> ND
 def check_gate(promise: Any, score: str | Score, input: str, decision: str = "largest") -> None:
     """Raise unless these can make a gate."""
     check_choice("decision", decision, "largest", "calibrated")
-    if isinstance(promise, Promise) and promise.sided and decision == "calibrated":
+    if isinstance(promise, Promise) and promise.is_two_sided and decision == "calibrated":
         raise InputError(
             f"{type(promise).__name__} has decisions of its own; leave out decision='calibrated'."
         )

@@ -306,7 +306,7 @@ def check_score_gate_options(promise: Any, higher_is: Any) -> None:
             "promise must be one such as MaxMiscoverage(0.05) or MinAccuracy(0.9); got"
             f" {promise!r}."
         )
-    if promise.sided:
+    if promise.is_two_sided:
         raise InputError(
             f"{type(promise).__name__} is about what rows of two classes are called, and takes rows"
             " with their labels: MetaCal(promise).fit(scores, labels), with one score per row or a"

@@ -119,7 +119,7 @@ def read_columns(score: Any, correct: Any, loss: Any, promise: Promise) -> Input
     if loss is None:
         scores, is_correct = check_scores_and_correctness(score, correct)
         return InputColumns(scores=scores, correct=is_correct, losses=None)
-    if not promise.takes_losses:
+    if not promise.supports_row_losses:
         raise InputError(
             f"{type(promise).__name__} is about right and wrong answers: give correct, or promise"
             " MaxRisk(0.1)."
@@ -232,7 +232,7 @@ def build_scored_rows(
     subgroups = _find_subgroups(promise, groups, has_score)
     promise_losses = None
     if isinstance(promise, CostPromise):
-        promise_losses = promise.losses_of(is_correct)
+        promise_losses = promise.losses_from_correctness(is_correct)
     if graded_losses is not None:
         promise_losses = Losses.graded(graded_losses)
     return ScoredRows(

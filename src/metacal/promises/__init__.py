@@ -25,4 +25,4 @@ if TYPE_CHECKING:
     from metacal.promises.sequential.monitor import PromiseMonitor as PromiseMonitor
     from metacal.promises.verification import Verification as Verification
 else:
-    __getattr__, __dir__ = make_lazy_attributes(__name__, kinds.homes)
+    __getattr__, __dir__ = make_lazy_attributes(__name__, kinds.find_promise_modules)

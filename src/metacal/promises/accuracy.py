@@ -57,7 +57,7 @@ class MinAccuracy(SubgroupPromise):
     beta: float
     delta: float | None = 0.1
 
-    limited: ClassVar = {"beta": COVERAGE_ACCURACY}
+    quantities: ClassVar = {"beta": COVERAGE_ACCURACY}
     rules: ClassVar = (FALLBACK_SEQUENCE, EXPECTED_PREFIX)
     cascade_rules: ClassVar = CASCADE_RULES
 

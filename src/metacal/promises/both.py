@@ -54,7 +54,7 @@ class Both(Promise):
     beta: float
     delta: float | None = 0.1
 
-    limited: ClassVar = {"beta": COVERAGE_ACCURACY, "alpha": MISCOVERAGE}
+    quantities: ClassVar = {"beta": COVERAGE_ACCURACY, "alpha": MISCOVERAGE}
     rules: ClassVar = (BOTH_CERTIFIED, BOTH_EXPECTED)
 
     def procedure(self) -> AccuracyAndMiscoverage:
@@ -93,7 +93,7 @@ class AfterLooking(Promise):
     delta: float = 0.1
     threshold: float | None = field(default=None, metadata={"optional": True})
 
-    limited: ClassVar = {"beta": COVERAGE_ACCURACY, "alpha": MISCOVERAGE}
+    quantities: ClassVar = {"beta": COVERAGE_ACCURACY, "alpha": MISCOVERAGE}
     rules: ClassVar = (DISTRIBUTION_BAND, ACCURACY_BAND)
 
     def __post_init__(self) -> None:

@@ -59,23 +59,23 @@ from metacal.formulas import Flags, Float
 from metacal.kernels.grid import RELATIVE, Grid
 from metacal.promises.accuracy import MinAccuracy
 from metacal.promises.cascade_candidates import (
-    PLAN,
+    DEFAULT_PLAN,
     Candidate,
-    Counts,
-    Paired,
-    Plan,
-    Walk,
-    accuracy_walks,
-    counts,
-    loss_walks,
-    parted,
-    people_walks,
+    CandidateSequence,
+    CascadePlan,
+    OutcomeCounts,
+    PairedPredictions,
+    build_accuracy_sequences,
+    build_loss_sequence,
+    build_review_sequence,
+    count_outcomes,
+    split_pilot_rows,
 )
 from metacal.promises.promise import Promise
 from metacal.statistics import bounds
 from metacal.statistics.noninferiority import GAMMA, shows_at_most
 
-DIFFERENCE = register_rule(
+LOSS_DIFFERENCE_RULE = register_rule(
     "cascade-difference",
     "exact tests of the difference of two error rates at fixed thresholds, in a fixed sequence "
     "(Hsueh, Liu & Chen 2001; Angelopoulos et al. 2021)",
@@ -115,23 +115,25 @@ class MaxLoss(Promise):
 
     epsilon: float
     delta: float = 0.1
-    limited: ClassVar = {"epsilon": LOSS}
-    rules: ClassVar = (DIFFERENCE,)
-    cascade_rules: ClassVar = (DIFFERENCE,)
+    quantities: ClassVar = {"epsilon": LOSS}
+    rules: ClassVar = (LOSS_DIFFERENCE_RULE,)
+    cascade_rules: ClassVar = (LOSS_DIFFERENCE_RULE,)
 
-    def rules_for(self, certificate: Certificate) -> tuple[str, ...]:
+    def rules_allowed_in(self, certificate: Certificate) -> tuple[str, ...]:
         stages = certificate.stages
         if stages is None:
             return ()
         own = tuple(
             rule for (pool, _), rule in AGREEMENT_RULES.items() if pool == (stages.pool is not None)
         )
-        return own if stages.people or stages.pool is not None else (DIFFERENCE, *own)
+        return own if stages.people or stages.pool is not None else (LOSS_DIFFERENCE_RULE, *own)
 
-    def _limits_in(self, certificate: Certificate) -> Limits:
+    def _expected_limits(self, certificate: Certificate) -> Limits:
         """Return the limit on the loss, or on the disagreement if only agreement was observed."""
         stages = certificate.stages
-        of_agreement = stages is not None and not stages.people and certificate.rule != DIFFERENCE
+        of_agreement = (
+            stages is not None and not stages.people and certificate.rule != LOSS_DIFFERENCE_RULE
+        )
         return ((DISAGREEMENT if of_agreement else LOSS, float(self.epsilon)),)
 
     def procedure(self) -> CascadeLoss:
@@ -141,7 +143,7 @@ class MaxLoss(Promise):
 
 @dataclass(frozen=True)
 class CascadeLoss:
-    """Procedure of a promise that is certified from the answers of two models (`Pair`).
+    """Procedure of a promise that is certified from the answers of two models (`TwoModelEvidence`).
 
     Implements `metacal.certification.procedures.Procedure`.
     """
@@ -168,7 +170,7 @@ class CascadeLoss:
         stages = certificate.stages
         if stages is None:
             return "a loss is promised of a cascade alone"
-        if certificate.rule != DIFFERENCE:
+        if certificate.rule != LOSS_DIFFERENCE_RULE:
             from metacal.promises.bad_answer_limit import BadAnswerLimit
 
             alone = certificate.rule in (
@@ -188,7 +190,7 @@ class CascadeLoss:
 
 
 @dataclass(frozen=True, eq=False)
-class Pair(Evidence):
+class TwoModelEvidence(Evidence):
     """The answers of two models to the same rows: what a cascade is certified from.
 
     `grids` are those of the two scores: a threshold stands between two of their points.
@@ -196,53 +198,66 @@ class Pair(Evidence):
     >>> rng = np.random.default_rng(0)
     >>> score = rng.random(2000)
     >>> small, large = rng.random(2000) > score / 3, rng.random(2000) > 0.02
-    >>> rows = Paired(score, rng.random(2000), small, large, small & large, np.ones(2000, dtype=bool))
-    >>> certificate = MaxLoss(0.02).certify(Pair(rows))
+    >>> rows = PairedPredictions(score, rng.random(2000), small, large, small & large, np.ones(2000, dtype=bool))
+    >>> certificate = MaxLoss(0.02).certify(TwoModelEvidence(rows))
     >>> certificate.statement
     'Of all answers at most 2% more are wrong than if the large model answered alone, with 90% confidence.'
     >>> round(certificate.stages.items[0].n_rows / certificate.n_rows, 2)
     0.32
     """
 
-    rows: Paired
-    plan: Plan = PLAN
+    rows: PairedPredictions
+    plan: CascadePlan = DEFAULT_PLAN
     grids: tuple[Grid, Grid] = (RELATIVE, RELATIVE)
 
     def certify(self, promise: Promise) -> Certificate:
         """The thresholds at which the small model answers most (or which cost least), with their
         certificate.
         """
-        test: PairTest = TESTS[type(as_promise(promise))](promise)
-        aside, tested = parted(self.rows, self.plan)
-        walks, people = test.walks(aside, tested, self.plan, self.grids), self.plan.people
+        test: PairTest = TESTS[type(check_cascade_promise(promise))](promise)
+        aside, tested = split_pilot_rows(self.rows, self.plan)
+        walks, people = (
+            test.build_test_sequences(aside, tested, self.plan, self.grids),
+            self.plan.has_people,
+        )
         found, highest, ran_out = _walked(test, tested, walks)
         if found is None:
             first, *_ = walks[0].candidates
-            level = walks[0].share * (promise.delta or 0.0)
-            raise test.infeasible(counts(tested, first), len(tested), level, people=people)
-        seen, whole = counts(tested, found), bool(tested.known.all())
+            level = walks[0].delta_fraction * (promise.delta or 0.0)
+            raise test.make_infeasible_error(
+                count_outcomes(tested, first), len(tested), level, people=people
+            )
+        seen, whole = count_outcomes(tested, found), bool(tested.has_label.all())
         small = StageCount(
-            "small", "score", found.small, seen.small, seen.wrong_small if whole else None
+            "small",
+            "score",
+            found.small_threshold,
+            seen.n_small,
+            seen.n_small_errors if whole else None,
         )
         large = StageCount(
-            "large", "score", found.large, seen.large, seen.wrong_large if whole else None
+            "large",
+            "score",
+            found.large_threshold,
+            seen.n_large,
+            seen.n_large_errors if whole else None,
         )
         stages = Stages(
             (small, large),
             people=people,
-            n_worse=seen.worse,
-            n_better=seen.better,
+            n_worse=seen.n_worse,
+            n_better=seen.n_better,
             n_aside=len(self.rows) - len(tested),
-            n_labels=int(test.needed(tested, highest).sum()),
+            n_labels=int(test.find_rows_needing_labels(tested, highest).sum()),
         )
-        right = seen.answered - seen.wrong if whole else 0
-        outcome = Outcome(len(tested), right, seen.answered, right, None, None)
+        right = seen.n_answered - seen.n_errors if whole else 0
+        outcome = Outcome(len(tested), right, seen.n_answered, right, None, None)
         notes = (labels_ran_out(),) if ran_out else ()
         certificate = build_certificate(
             *promise.limits[0],
             promise.delta,
             promise.cascade_rules[people],
-            found.small,
+            found.small_threshold,
             outcome,
             notes,
         )
@@ -252,7 +267,7 @@ class Pair(Evidence):
 
 
 def _walked(
-    test: PairTest, tested: Paired, walks: Sequence[Walk]
+    test: PairTest, tested: PairedPredictions, walks: Sequence[CandidateSequence]
 ) -> tuple[Candidate | None, float, bool]:
     """Test the candidates of each walk up to the first that fails; a later walk only where the
     former found nothing.
@@ -263,7 +278,12 @@ def _walked(
     delta, found, highest = test.promise.delta or 0.0, None, -math.inf
     for walk in walks:
         for candidate in walk.candidates:
-            missing = int((test.needed(tested, candidate.small) & ~tested.known).sum())
+            missing = int(
+                (
+                    test.find_rows_needing_labels(tested, candidate.small_threshold)
+                    & ~tested.has_label
+                ).sum()
+            )
             if missing and found is None:
                 raise InputError(
                     f"{missing:,} rows on which the two models disagree have no label, where the"
@@ -271,8 +291,10 @@ def _walked(
                 )
             if missing:
                 return found, highest, True
-            highest = max(highest, candidate.small)
-            if not test.shows(counts(tested, candidate), len(tested), walk.share * delta):
+            highest = max(highest, candidate.small_threshold)
+            if not test.passes(
+                count_outcomes(tested, candidate), len(tested), walk.delta_fraction * delta
+            ):
                 break
             found = candidate
         if found is not None:
@@ -284,37 +306,41 @@ def _walked(
 
 
 @dataclass(frozen=True)
-class Difference:
+class LossTest:
     """The loss against the large model, by the exact test of a difference."""
 
     promise: MaxLoss
 
-    def walks(
-        self, aside: Paired, tested: Paired, plan: Plan, grids: tuple[Grid, Grid]
-    ) -> Sequence[Walk]:
-        if plan.people:
+    def build_test_sequences(
+        self,
+        aside: PairedPredictions,
+        tested: PairedPredictions,
+        plan: CascadePlan,
+        grids: tuple[Grid, Grid],
+    ) -> Sequence[CandidateSequence]:
+        if plan.has_people:
             raise InputError(
                 "MaxLoss compares with the large model, which answers all of the rest: nothing is"
                 " left to people. Ask for MinAccuracy to have people in the cascade."
             )
-        return loss_walks(aside, grids[0])
+        return build_loss_sequence(aside, grids[0])
 
-    def needed(self, tested: Paired, highest: float) -> Flags:
+    def find_rows_needing_labels(self, tested: PairedPredictions, highest: float) -> Flags:
         """Those that the small model answers otherwise than the large one."""
-        return ~tested.agree & accepts(tested.small_score, highest)
+        return ~tested.models_agree & accepts(tested.small_score, highest)
 
-    def shows(self, seen: Counts, n: int, level: float) -> bool:
+    def passes(self, seen: OutcomeCounts, n: int, level: float) -> bool:
         return shows_at_most(
-            seen.worse, seen.better, n, self.promise.epsilon, level, GAMMA * self.promise.delta
+            seen.n_worse, seen.n_better, n, self.promise.epsilon, level, GAMMA * self.promise.delta
         )
 
-    def infeasible(
-        self, seen: Counts, n: int, level: float, *, people: bool
+    def make_infeasible_error(
+        self, seen: OutcomeCounts, n: int, level: float, *, people: bool
     ) -> InfeasibleTargetError:
-        epsilon, surely = self.promise.epsilon, self.promise.surely
+        epsilon, surely = self.promise.epsilon, self.promise.confidence_phrase
 
         def shown(k: int) -> bool:
-            return Difference(replace(self.promise, epsilon=k / 1e4)).shows(seen, n, level)
+            return LossTest(replace(self.promise, epsilon=k / 1e4)).passes(seen, n, level)
 
         at = bisect_left(range(1, 10_000), True, key=shown) + 1
         least = ceil_to_4_decimals(at / 1e4) if at < 10_000 else None
@@ -330,8 +356,8 @@ class Difference:
             else "nothing is"
         )
         where = (
-            f"{seen.small:,} of {n:,} rows ({seen.worse:,} worse than the large one,"
-            f" {seen.better:,} better)"
+            f"{seen.n_small:,} of {n:,} rows ({seen.n_worse:,} worse than the large one,"
+            f" {seen.n_better:,} better)"
         )
         said = (
             f"max loss {epsilon:g} cannot be certified, not even where the small model answers"
@@ -344,37 +370,46 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Binomial:
+class AccuracyTest:
     """The accuracy of what is answered, by exact binomial tests."""
 
     promise: MinAccuracy
 
-    def walks(
-        self, aside: Paired, tested: Paired, plan: Plan, grids: tuple[Grid, Grid]
-    ) -> Sequence[Walk]:
+    def build_test_sequences(
+        self,
+        aside: PairedPredictions,
+        tested: PairedPredictions,
+        plan: CascadePlan,
+        grids: tuple[Grid, Grid],
+    ) -> Sequence[CandidateSequence]:
         missing = sum(
-            int((~part.known).sum()) for part in ((tested, aside) if plan.people else (tested,))
+            int((~part.has_label).sum())
+            for part in ((tested, aside) if plan.has_people else (tested,))
         )
         if missing:
             raise InputError(
                 f"{missing:,} rows have no label, and an accuracy needs them all; MaxLoss needs"
                 " fewer."
             )
-        if plan.people:
-            return people_walks(aside, len(tested), self.promise.beta, plan.review_cost, grids)
-        return accuracy_walks(aside, grids[0])
+        if plan.has_people:
+            return build_review_sequence(
+                aside, len(tested), self.promise.beta, plan.review_cost, grids
+            )
+        return build_accuracy_sequences(aside, grids[0])
 
-    def needed(self, tested: Paired, highest: float) -> Flags:
+    def find_rows_needing_labels(self, tested: PairedPredictions, highest: float) -> Flags:
         return np.ones(len(tested), dtype=bool)
 
-    def shows(self, seen: Counts, n: int, level: float) -> bool:
-        p_value = bounds.binomial_p_value(seen.wrong, seen.answered, 1.0 - self.promise.beta)
-        return seen.answered > 0 and bool(p_value <= level)
+    def passes(self, seen: OutcomeCounts, n: int, level: float) -> bool:
+        p_value = bounds.binomial_p_value(seen.n_errors, seen.n_answered, 1.0 - self.promise.beta)
+        return seen.n_answered > 0 and bool(p_value <= level)
 
-    def infeasible(
-        self, seen: Counts, n: int, level: float, *, people: bool
+    def make_infeasible_error(
+        self, seen: OutcomeCounts, n: int, level: float, *, people: bool
     ) -> InfeasibleTargetError:
-        return make_accuracy_error(self.promise, seen.wrong, seen.answered, level, people=people)
+        return make_accuracy_error(
+            self.promise, seen.n_errors, seen.n_answered, level, people=people
+        )
 
 
 def make_accuracy_error(
@@ -387,9 +422,7 @@ def make_accuracy_error(
         else 0.0
     )
     or_people = "" if people else "let people answer what no model accepts, "
-    first = (
-        f"{wrong:,} of {answered:,} answers are wrong, which certifies {best:.4f} {promise.surely}"
-    )
+    first = f"{wrong:,} of {answered:,} answers are wrong, which certifies {best:.4f} {promise.confidence_phrase}"
     said = (
         f"min accuracy {promise.beta:g} cannot be certified for this cascade: where it was tested"
         f" first, {first}"
@@ -399,12 +432,12 @@ def make_accuracy_error(
 
 
 #: What a promise asks of two models: which labels, which walks, which test.
-PairTest = Difference | Binomial
+PairTest = LossTest | AccuracyTest
 #: The promises that a cascade can make, and how each is tested.
-TESTS: dict[type, Any] = {MaxLoss: Difference, MinAccuracy: Binomial}
+TESTS: dict[type, Any] = {MaxLoss: LossTest, MinAccuracy: AccuracyTest}
 
 
-def as_promise(value: Any) -> Promise:
+def check_cascade_promise(value: Any) -> Promise:
     """The promise of a cascade, or InputError with those that there are."""
     if type(value) not in TESTS:
         raise InputError(f"a cascade promises MaxLoss(0.01) or MinAccuracy(0.95); got {value!r}.")

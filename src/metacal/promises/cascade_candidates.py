@@ -40,7 +40,7 @@ _RIDGE = 0.1
 
 
 @dataclass(frozen=True)
-class Paired:
+class PairedPredictions:
     """What both models say about the same rows: ranking scores, whether each is right, whether a
     label is known.
 
@@ -50,63 +50,63 @@ class Paired:
 
     small_score: Float
     large_score: Float
-    small_right: Flags
-    large_right: Flags
-    agree: Flags
-    known: Flags
+    small_correct: Flags
+    large_correct: Flags
+    models_agree: Flags
+    has_label: Flags
 
     def __len__(self) -> int:
         return len(self.small_score)
 
-    def take(self, rows: Codes) -> Paired:
-        return Paired(*(column[rows] for column in vars(self).values()))
+    def take(self, rows: Codes) -> PairedPredictions:
+        return PairedPredictions(*(column[rows] for column in vars(self).values()))
 
 
 class Candidate(NamedTuple):
     """Thresholds of the two gates; the large one is +inf where nothing goes to people."""
 
-    small: float
-    large: float = math.inf
+    small_threshold: float
+    large_threshold: float = math.inf
 
 
-class Counts(NamedTuple):
+class OutcomeCounts(NamedTuple):
     """What a candidate does to rows."""
 
-    small: int
-    large: int
-    worse: int
-    better: int
-    wrong_small: int
-    wrong_large: int
+    n_small: int
+    n_large: int
+    n_worse: int
+    n_better: int
+    n_small_errors: int
+    n_large_errors: int
 
     @property
-    def answered(self) -> int:
-        return self.small + self.large
+    def n_answered(self) -> int:
+        return self.n_small + self.n_large
 
     @property
-    def wrong(self) -> int:
-        return self.wrong_small + self.wrong_large
+    def n_errors(self) -> int:
+        return self.n_small_errors + self.n_large_errors
 
 
-def counts(rows: Paired, candidate: Candidate) -> Counts:
+def count_outcomes(rows: PairedPredictions, candidate: Candidate) -> OutcomeCounts:
     """Who answers how many of the rows, and how many of them are wrong.
 
     >>> flags = np.array([True, True, False, False])
-    >>> rows = Paired(np.arange(4.0), np.arange(4.0), flags, ~flags, np.zeros(4, dtype=bool), np.ones(4, dtype=bool))
-    >>> counts(rows, Candidate(0.5))
-    Counts(small=1, large=3, worse=0, better=1, wrong_small=0, wrong_large=1)
+    >>> rows = PairedPredictions(np.arange(4.0), np.arange(4.0), flags, ~flags, np.zeros(4, dtype=bool), np.ones(4, dtype=bool))
+    >>> count_outcomes(rows, Candidate(0.5))
+    OutcomeCounts(n_small=1, n_large=3, n_worse=0, n_better=1, n_small_errors=0, n_large_errors=1)
     """
-    small = accepts(rows.small_score, candidate.small)
-    large = ~small & accepts(rows.large_score, candidate.large)
+    small = accepts(rows.small_score, candidate.small_threshold)
+    large = ~small & accepts(rows.large_score, candidate.large_threshold)
     columns = (
         small,
         large,
-        small & ~rows.small_right & rows.large_right,
-        small & rows.small_right & ~rows.large_right,
-        small & ~rows.small_right,
-        large & ~rows.large_right,
+        small & ~rows.small_correct & rows.large_correct,
+        small & rows.small_correct & ~rows.large_correct,
+        small & ~rows.small_correct,
+        large & ~rows.large_correct,
     )
-    return Counts(*(int(np.count_nonzero(column)) for column in columns))
+    return OutcomeCounts(*(int(np.count_nonzero(column)) for column in columns))
 
 
 #: Rows set aside: their share, the fewest, the most. Scores alone choose thresholds well; an order
@@ -115,7 +115,7 @@ _SCORES_ASIDE, _LABELS_ASIDE = (0.05, 20, 500), (0.2, 20, 5000)
 
 
 @dataclass(frozen=True)
-class Plan:
+class CascadePlan:
     """How a cascade is certified, besides the promise.
 
     Attributes
@@ -132,17 +132,19 @@ class Plan:
         Scores of other rows, without labels: no row is set aside then. Not with `people`.
     """
 
-    people: bool = False
+    has_people: bool = False
     review_cost: float = 10.0
     random_state: int | None = None
     thresholds_from: Float | None = None
 
 
 #: No people, thresholds from a part of the rows.
-PLAN = Plan()
+DEFAULT_PLAN = CascadePlan()
 
 
-def aside_rows(small_score: Float, large_score: Float, agree: Flags, plan: Plan) -> Codes:
+def draw_pilot_rows(
+    small_score: Float, large_score: Float, agree: Flags, plan: CascadePlan
+) -> Codes:
     """Draw the rows that are set aside to choose thresholds. There are none if these come from
     other rows.
 
@@ -164,19 +166,21 @@ def aside_rows(small_score: Float, large_score: Float, agree: Flags, plan: Plan)
     """
     if plan.thresholds_from is not None:
         return np.empty(0, dtype=np.intp)
-    share, fewest, most = _LABELS_ASIDE if plan.people else _SCORES_ASIDE
+    share, fewest, most = _LABELS_ASIDE if plan.has_people else _SCORES_ASIDE
     size = min(most, max(fewest, math.ceil(share * len(agree))))
     draws = RowDraws(small_score, large_score, agree, random_state=plan.random_state)
     return np.sort(draws.order("thresholds of a cascade")[:size])
 
 
-def parted(rows: Paired, plan: Plan) -> tuple[Paired, Paired]:
+def split_pilot_rows(
+    rows: PairedPredictions, plan: CascadePlan
+) -> tuple[PairedPredictions, PairedPredictions]:
     """The rows that choose thresholds (their scores alone, if from elsewhere) and those that are
     tested.
     """
     n = len(rows)
     if plan.thresholds_from is not None:
-        if plan.people:
+        if plan.has_people:
             raise InputError(
                 "thresholds_from gives scores alone; with people in the cascade their order takes"
                 " labels."
@@ -185,8 +189,8 @@ def parted(rows: Paired, plan: Plan) -> tuple[Paired, Paired]:
         if scores.ndim != 1 or not len(scores) or np.isnan(scores).any():
             raise InputError("thresholds_from needs one row or more, each with a score.")
         no = np.zeros(len(scores), dtype=bool)
-        return Paired(scores, scores, no, no, no, no), rows
-    aside = aside_rows(rows.small_score, rows.large_score, rows.agree, plan)
+        return PairedPredictions(scores, scores, no, no, no, no), rows
+    aside = draw_pilot_rows(rows.small_score, rows.large_score, rows.models_agree, plan)
     if n <= 2 * len(aside):
         raise InputError(
             f"a cascade needs more than {2 * len(aside)} rows to be certified on; got {n}."
@@ -194,34 +198,40 @@ def parted(rows: Paired, plan: Plan) -> tuple[Paired, Paired]:
     return rows.take(aside), rows.take(np.setdiff1d(np.arange(n), aside))
 
 
-class Walk(NamedTuple):
+class CandidateSequence(NamedTuple):
     """Candidates to test one after the other, up to the first that fails, at a share of delta."""
 
     candidates: Sequence[Candidate]
-    share: float
+    delta_fraction: float
 
 
-def loss_walks(aside: Paired, grid: Grid) -> list[Walk]:
+def build_loss_sequence(aside: PairedPredictions, grid: Grid) -> list[CandidateSequence]:
     """From the rows that the small model is surest of, upward."""
-    return [Walk([Candidate(s) for s in _quantiles(aside.small_score, _STEPS, grid)], 1.0)]
+    return [
+        CandidateSequence([Candidate(s) for s in _quantiles(aside.small_score, _STEPS, grid)], 1.0)
+    ]
 
 
-def accuracy_walks(aside: Paired, grid: Grid) -> list[Walk]:
+def build_accuracy_sequences(aside: PairedPredictions, grid: Grid) -> list[CandidateSequence]:
     """From a middle share upward: there a cascade is about as accurate as the large model, or more.
     Then from none.
     """
     rising = [Candidate(s) for s in _quantiles(aside.small_score, _STEPS, grid)]
     start = float(np.quantile(aside.small_score, _FIRST_SHARE, method="lower"))
-    at = next(k for k, candidate in enumerate(rising) if candidate.small >= start)
+    at = next(k for k, candidate in enumerate(rising) if candidate.small_threshold >= start)
     return [
-        Walk(rising[at:], _FIRST_LEVEL),
-        Walk([Candidate(-math.inf), *rising[:at]], 1.0 - _FIRST_LEVEL),
+        CandidateSequence(rising[at:], _FIRST_LEVEL),
+        CandidateSequence([Candidate(-math.inf), *rising[:at]], 1.0 - _FIRST_LEVEL),
     ]
 
 
-def people_walks(
-    aside: Paired, n_tested: int, beta: float, review_cost: float, grids: tuple[Grid, Grid]
-) -> list[Walk]:
+def build_review_sequence(
+    aside: PairedPredictions,
+    n_tested: int,
+    beta: float,
+    review_cost: float,
+    grids: tuple[Grid, Grid],
+) -> list[CandidateSequence]:
     """Pairs of thresholds in Pareto order of cost and the p-value that is to be expected on the
     tested rows.
 
@@ -229,17 +239,17 @@ def people_walks(
     >>> rng = np.random.default_rng(0)
     >>> one, other = rng.random((2, 400))
     >>> right = [rng.random(400) > score / 4 for score in (one, other)]
-    >>> rows = Paired(one, other, *right, right[0] == right[1], np.ones(400, dtype=bool))
-    >>> (walk,) = people_walks(rows, 1600, 0.95, 10.0, (RELATIVE, RELATIVE))
-    >>> walk.share, len(walk.candidates) > 10
+    >>> rows = PairedPredictions(one, other, *right, right[0] == right[1], np.ones(400, dtype=bool))
+    >>> (walk,) = build_review_sequence(rows, 1600, 0.95, 10.0, (RELATIVE, RELATIVE))
+    >>> walk.delta_fraction, len(walk.candidates) > 10
     (1.0, True)
     """
     small = np.array([-math.inf, *_quantiles(aside.small_score, _STEPS_OF_TWO, grids[0])])
     large = np.array([-math.inf, *_quantiles(aside.large_score, _STEPS_OF_TWO, grids[1])])
     by_small, by_large = _totals(aside, small, large, np.ones(len(aside)), np.ones(len(aside)))
     risks = (
-        estimate_risk(aside.small_score, aside.small_right),
-        estimate_risk(aside.large_score, aside.large_right),
+        estimate_risk(aside.small_score, aside.small_correct),
+        estimate_risk(aside.large_score, aside.large_correct),
     )
     wrong_small, wrong_large = _totals(aside, small, large, *risks)
     n, scale = len(aside), n_tested / len(aside)
@@ -253,7 +263,7 @@ def people_walks(
         if answered[s, t] > 0 and cost[s, t] < cheapest:
             front.append(Candidate(float(small[s]), float(large[t])))
             cheapest = float(cost[s, t])
-    return [Walk(front, 1.0)]
+    return [CandidateSequence(front, 1.0)]
 
 
 def compute_expected_p_value(answered: Float, wrong: Float, beta: float) -> Float:
@@ -273,7 +283,7 @@ def _quantiles(scores: Float, steps: int, grid: Grid) -> list[float]:
 
 
 def _totals(
-    rows: Paired, small: Float, large: Float, first: Float, second: Float
+    rows: PairedPredictions, small: Float, large: Float, first: Float, second: Float
 ) -> tuple[Float, Float]:
     """Sums of `first` over what the small model answers, of `second` over what the large one does,
     for each pair.

@@ -59,7 +59,7 @@ def register_promise(name: str, place: str) -> None:
     PROMISES[name] = place
 
 
-def homes() -> dict[str, str]:
+def find_promise_modules() -> dict[str, str]:
     """Public name of each promise -> the module it lives in; "paper.X" is found as
     `metacal.paper.X`.
     """
@@ -67,6 +67,6 @@ def homes() -> dict[str, str]:
     return {name: module for name, module in places.items() if "." not in name}
 
 
-def promise_classes() -> dict[str, type[Promise]]:
+def load_promise_classes() -> dict[str, type[Promise]]:
     """Every promise by its name in files."""
     return {name: import_object(place) for name, place in PROMISES.items()}

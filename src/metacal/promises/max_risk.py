@@ -39,10 +39,10 @@ class CostPromise(Promise):
     @property
     def costs(self) -> Costs:
         """Costs of predictions and of reviews."""
-        return Costs(self.wrong, self.rejected)
+        return Costs(self.wrong, self.review_cost)
 
     @property
-    def rejected(self) -> float:
+    def review_cost(self) -> float:
         """Cost of a rejected row."""
         return 0.0
 
@@ -55,16 +55,16 @@ class CostPromise(Promise):
         """Compute the cost of each row from its true class and its prediction."""
         return self.costs.losses_of_predictions(codes, answers)
 
-    def losses_of(self, correct: Flags) -> Losses:
+    def losses_from_correctness(self, correct: Flags) -> Losses:
         """Compute the cost of each row from whether its prediction is correct."""
         return self.costs.losses_of_correct(correct)
 
-    def is_counted(self, certificate: Certificate) -> bool:
+    def derives_loss_from_errors(self, certificate: Certificate) -> bool:
         """Check whether the mean loss in a certificate follows from its number of errors."""
         procedure = self.procedure()
         return isinstance(procedure, MeanLossLimit) and procedure.counts_errors_in(certificate)
 
-    def check_classes(self, n_classes: int) -> None:
+    def check_cost_table_size(self, n_classes: int) -> None:
         """Raise if the table of costs has another number of classes."""
         if not isinstance(self.wrong, float) and len(self.wrong) != n_classes:
             raise InputError(
@@ -142,12 +142,12 @@ class MaxRisk(CostPromise):
     random_state: int | None = None
 
     wrong: ClassVar[Wrong] = 1.0  # type: ignore[misc]
-    limited: ClassVar = {"limit": RISK}
+    quantities: ClassVar = {"limit": RISK}
     rules: ClassVar = (BETTING, EXPECTED_LOSS)
-    takes_losses: ClassVar = True
+    supports_row_losses: ClassVar = True
 
     @property
-    def all_rules(self) -> tuple[str, ...]:
+    def possible_rules(self) -> tuple[str, ...]:
         """Rules that a certificate may have. The losses determine which one."""
         if self.delta is None:
             return (self.rule,)
@@ -206,7 +206,7 @@ class MaxCost(CostPromise):
     delta: float | None = 0.1
     random_state: int | None = None
 
-    limited: ClassVar = {"limit": COST}
+    quantities: ClassVar = {"limit": COST}
     rules: ClassVar = (BETTING, EXPECTED_LOSS)
 
     def __post_init__(self) -> None:
@@ -275,7 +275,7 @@ class Cheapest(CostPromise):
     delta: float = 0.1
     random_state: int | None = None
 
-    limited: ClassVar = {}
+    quantities: ClassVar = {}
     rules: ClassVar = (CHEAPEST_CANDIDATES,)
 
     def __post_init__(self) -> None:
@@ -285,7 +285,7 @@ class Cheapest(CostPromise):
         check_fraction("delta", self.delta)
 
     @property
-    def rejected(self) -> float:
+    def review_cost(self) -> float:
         """Cost of a rejected row."""
         return self.review
 
@@ -298,5 +298,5 @@ class Cheapest(CostPromise):
         """Return how rows are certified."""
         return CheapestThreshold(costs=self.costs, random_state=self.random_state)
 
-    def _limits_in(self, certificate: Certificate) -> Limits:
+    def _expected_limits(self, certificate: Certificate) -> Limits:
         return ((COST_PER_ROW, certificate.target),)

@@ -58,7 +58,7 @@ class MaxMiscoverage(SubgroupPromise):
     alpha: float
     delta: float | None = 0.1
 
-    limited: ClassVar = {"alpha": MISCOVERAGE}
+    quantities: ClassVar = {"alpha": MISCOVERAGE}
     rules: ClassVar = (UMBRELLA, EXPECTED_RANK)
 
     def procedure(self) -> OneThreshold:
@@ -109,7 +109,7 @@ class MaxReview(Promise):
     share: float
     delta: float | None = 0.1
 
-    limited: ClassVar = {"share": REVIEW}
+    quantities: ClassVar = {"share": REVIEW}
     rules: ClassVar = (UMBRELLA_OF_ALL, EXPECTED_RANK_OF_ALL)
 
     def procedure(self) -> OneThreshold:

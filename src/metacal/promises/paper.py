@@ -38,7 +38,7 @@ class _WithoutGuarantee(Promise):
     """Aimed at, and no more."""
 
     #: "Throughout the experimental part of this paper, we use temperature scaling" (Section 5.1).
-    calibrator: ClassVar[str | None] = "temperature"
+    default_calibrator: ClassVar[str | None] = "temperature"
     delta: ClassVar[None] = None  # type: ignore[misc] # nothing is said with a probability
     guarantee: ClassVar[Guarantee] = "none"
     random_state: Any
@@ -47,7 +47,7 @@ class _WithoutGuarantee(Promise):
     def split_seed(self) -> int | None:
         return int(self.random_state) if isinstance(self.random_state, int | np.integer) else None
 
-    def for_base(
+    def select_base_map_rows(
         self, available: Flags, scores: Float, correct: Flags, certificate: Certificate
     ) -> Flags:
         """The "samples whose scores are smaller than r* among the second part", however few of them
@@ -75,7 +75,7 @@ class MaxMiscoverage(_WithoutGuarantee):
     alpha: float
     random_state: Any = None
 
-    limited: ClassVar = {"alpha": MISCOVERAGE}
+    quantities: ClassVar = {"alpha": MISCOVERAGE}
     rules: ClassVar = (ALGORITHM_1,)
 
     def split(self, correct: Flags, score: Float | None = None) -> tuple[Flags, Flags]:
@@ -88,7 +88,7 @@ class MaxMiscoverage(_WithoutGuarantee):
         """Return how rows are certified."""
         return PaperMiscoverage(self.alpha)
 
-    def for_base(
+    def select_base_map_rows(
         self, available: Flags, scores: Float, correct: Flags, certificate: Certificate
     ) -> Flags:
         """Line 6, where r* is the score of a row: those tied with it are accepted, but not "smaller
@@ -118,7 +118,7 @@ class MinCoverageAccuracy(_WithoutGuarantee):
     random_state: Any = None
     n_bins: int = 20
 
-    limited: ClassVar = {"beta": COVERAGE_ACCURACY}
+    quantities: ClassVar = {"beta": COVERAGE_ACCURACY}
     rules: ClassVar = (ALGORITHM_2,)
 
     def __post_init__(self) -> None:

@@ -78,12 +78,12 @@ class Per(Promise):
         """Return how the rows of one subgroup are certified."""
         return self.promise.procedure()
 
-    def at(self, share: float) -> Self:
+    def with_delta_fraction(self, share: float) -> Self:
         """Return the promise with a share of its delta."""
-        return replace(self, promise=self.promise.at(share))
+        return replace(self, promise=self.promise.with_delta_fraction(share))
 
-    def _limits_in(self, certificate: Certificate) -> Limits:
-        return self.promise._limits_in(certificate)
+    def _expected_limits(self, certificate: Certificate) -> Limits:
+        return self.promise._expected_limits(certificate)
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Return the parameters and, if `deep`, those of the inner promise."""

@@ -36,19 +36,19 @@ class Promise(ABC):
 
     A promise is data: a frozen dataclass with its limits and `delta`. A subclass defines
 
-    - `limited`: the quantity that each parameter limits, for example {"beta": COVERAGE_ACCURACY};
+    - `quantities`: the quantity that each parameter limits, for example {"beta": COVERAGE_ACCURACY};
     - `rules`: the names of its rules (`words.register_rule`), with a delta and in expectation;
     - `procedure()`: how calibration rows are certified, and how a certificate that was read from a
       file is checked (`metacal.certification.procedures.Procedure`).
 
-    `split`, `for_base` and `guarantee` are overridden if the threshold and the calibrator must not
+    `split`, `select_base_map_rows` and `guarantee` are overridden if the threshold and the calibrator must not
     share rows, or if nothing is guaranteed. A row in `promises.kinds` makes the promise known to
     files.
     """
 
     # Quantity that each parameter limits, in the order of certificates. A parameter that is None
     # limits nothing.
-    limited: ClassVar[Mapping[str, Quantity]]
+    quantities: ClassVar[Mapping[str, Quantity]]
 
     # Names of the rules of its certificates: with a delta, and in expectation.
     rules: ClassVar[Sequence[str]]
@@ -57,10 +57,10 @@ class Promise(ABC):
     cascade_rules: ClassVar[tuple[str, ...]] = ()
 
     # Calibrator that belongs to the promise, by its name on the command line. None for the default.
-    calibrator: ClassVar[str | None] = None
+    default_calibrator: ClassVar[str | None] = None
 
     # Whether the promise is about a loss of each row in [0, 1], and not only about correctness.
-    takes_losses: ClassVar[bool] = False
+    supports_row_losses: ClassVar[bool] = False
 
     # The promise fails with at most this probability. None if it holds in expectation.
     delta: float | None
@@ -71,7 +71,7 @@ class Promise(ABC):
         for field in fields(self):  # type: ignore[arg-type]
             if field.default is None:
                 optional.add(field.name)
-        for name in (*self.limited, "delta"):
+        for name in (*self.quantities, "delta"):
             value = getattr(self, name)
             if value is not None or name not in optional:
                 check_fraction(name, value)
@@ -119,11 +119,11 @@ class Promise(ABC):
         return None
 
     @property
-    def sided(self) -> bool:
+    def is_two_sided(self) -> bool:
         """Whether the promise is about the rows that are called by one of two classes."""
         return isinstance(self.procedure(), TwoSides)
 
-    def impossible(self, certificate: Certificate) -> str | None:
+    def find_count_contradiction(self, certificate: Certificate) -> str | None:
         """Return what in the counts of a certificate cannot be true, or None."""
         return find_contradiction(self, certificate)
 
@@ -131,7 +131,7 @@ class Promise(ABC):
     def limits(self) -> Limits:
         """Promised quantities with their limits, in the order of certificates."""
         limits = []
-        for name, quantity in self.limited.items():
+        for name, quantity in self.quantities.items():
             value = getattr(self, name)
             if value is not None:
                 limits.append((quantity, float(value)))
@@ -145,15 +145,15 @@ class Promise(ABC):
         return self.rules[0]
 
     @property
-    def all_rules(self) -> tuple[str, ...]:
+    def possible_rules(self) -> tuple[str, ...]:
         """Names of all rules that its certificates may have, if the rows determine the rule."""
         return (self.rule,)
 
-    def rules_for(self, certificate: Certificate) -> tuple[str, ...]:
+    def rules_allowed_in(self, certificate: Certificate) -> tuple[str, ...]:
         """Return the names of the rules that a certificate of this kind may have."""
         stages = certificate.stages
         if stages is None:
-            return self.all_rules
+            return self.possible_rules
         return self.cascade_rules[: stages.people + 1]
 
     @property
@@ -164,7 +164,7 @@ class Promise(ABC):
         return "certified"
 
     @property
-    def surely(self) -> str:
+    def confidence_phrase(self) -> str:
         """Confidence level as it is written in messages."""
         return confidence_phrase(self.delta)
 
@@ -190,7 +190,7 @@ class Promise(ABC):
         all_rows = np.ones(len(correct), dtype=bool)
         return all_rows, all_rows
 
-    def for_base(
+    def select_base_map_rows(
         self, available: Flags, scores: Float, correct: Flags, certificate: Certificate
     ) -> Flags:
         """Return a mask of the rows on which the base map is fitted.
@@ -200,16 +200,16 @@ class Promise(ABC):
         """
         return available
 
-    def at(self, share: float) -> Self:
+    def with_delta_fraction(self, share: float) -> Self:
         """Return the promise with a share of its delta.
 
         Several promises hold together if their shares add up to one.
         """
         if share == 1.0 or self.delta is None:
             return self
-        return self.at_level(self.delta * share)
+        return self.with_delta(self.delta * share)
 
-    def at_level(self, delta: float | None) -> Self:
+    def with_delta(self, delta: float | None) -> Self:
         """Return the promise with another delta."""
         return type(self)(**{**self.get_params(), "delta": delta})
 
@@ -268,7 +268,7 @@ class Promise(ABC):
             return contradiction
         if not self._states_same(certificate):
             return other_promise_sentence(self)
-        rule_names = (WHOLE_CLUSTERS,) if counts_clusters else self.rules_for(certificate)
+        rule_names = (WHOLE_CLUSTERS,) if counts_clusters else self.rules_allowed_in(certificate)
         if certificate.rule not in rule_names:
             return "the rule is none that this promise uses"
 
@@ -283,7 +283,7 @@ class Promise(ABC):
         )
         if contradiction:
             return contradiction
-        tested_promise = self.at(circumstances.share)
+        tested_promise = self.with_delta_fraction(circumstances.share)
         if counts_clusters:
             return find_contradiction_of_clusters(tested_promise, certificate)
         return find_contradiction(tested_promise, certificate)
@@ -292,9 +292,9 @@ class Promise(ABC):
         """Check whether a certificate has the limits, the delta and the guarantee of the promise."""
         guarantee = certificate.circumstances.weaken_guarantee(self.guarantee)
         stated = (certificate.limits, certificate.delta, certificate.guarantee)
-        return stated == (self._limits_in(certificate), self.delta, guarantee)
+        return stated == (self._expected_limits(certificate), self.delta, guarantee)
 
-    def _limits_in(self, certificate: Certificate) -> Limits:
+    def _expected_limits(self, certificate: Certificate) -> Limits:
         """Return the limits that a certificate of this promise has."""
         return self.limits
 

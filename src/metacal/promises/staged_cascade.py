@@ -485,7 +485,7 @@ def _make_loss_error(
     rows_needed = math.ceil(math.log(limit.delta) / math.log1p(-limit.epsilon))
     message = (
         f"max loss {limit.epsilon:g} cannot be certified: {n_tested:,} labelled rows are tested,"
-        f" and with no disagreement at all it takes {rows_needed:,} {promise.surely}; allow more,"
+        f" and with no disagreement at all it takes {rows_needed:,} {promise.confidence_phrase}; allow more,"
         " or label more rows."
     )
     return InfeasibleTargetError(message, target=limit.epsilon, rows_needed=rows_needed)

@@ -48,7 +48,7 @@ class SidePromise(SubgroupPromise):
         if to_python_scalar is not None:
             object.__setattr__(self, "positive", to_python_scalar())
 
-    def side(self) -> Side:
+    def build_side(self) -> Side:
         """Return the side that the promise is about."""
         return Side(
             quantity=self.limits[0][0],
@@ -60,14 +60,14 @@ class SidePromise(SubgroupPromise):
 
     def procedure(self) -> TwoSides:
         """Return how rows are certified."""
-        return TwoSides(sides=(self.side(),))
+        return TwoSides(sides=(self.build_side(),))
 
     def _threshold_rule(self) -> ThresholdRule:
         """Return the rule that certifies the side."""
         return AcceptanceRateRule()
 
-    def _limits_in(self, certificate: Certificate) -> Limits:
-        return limits_of_second_class(certificate)
+    def _expected_limits(self, certificate: Certificate) -> Limits:
+        return find_limit_of_second_class(certificate)
 
 
 @dataclass(frozen=True)
@@ -109,14 +109,14 @@ class MinPrecision(SidePromise):
 
     share: float | None = None
 
-    limited: ClassVar = {"level": PRECISION}
+    quantities: ClassVar = {"level": PRECISION}
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.share is not None:
             check_fraction("share", self.share)
 
-    def side(self) -> Side:
+    def build_side(self) -> Side:
         """Return the side of the positive class, with its declared share."""
         return Side(
             quantity=PRECISION,
@@ -159,7 +159,7 @@ class MinRecall(SidePromise):
     0.48
     """
 
-    limited: ClassVar = {"level": RECALL}
+    quantities: ClassVar = {"level": RECALL}
     calls_positive: ClassVar[bool] = False
 
 
@@ -182,7 +182,7 @@ class MaxFalsePositiveRate(SidePromise):
         The promise fails with at most this probability over the calibration rows.
     """
 
-    limited: ClassVar = {"level": FALSE_POSITIVE_RATE}
+    quantities: ClassVar = {"level": FALSE_POSITIVE_RATE}
 
 
 @dataclass(frozen=True)
@@ -221,7 +221,7 @@ class TwoSided(SubgroupPromise):
     second: SidePromise
     delta: float = 0.1
 
-    limited: ClassVar = {}
+    quantities: ClassVar = {}
     rules: ClassVar = (TWO_SIDED, TWO_SIDED)
 
     def __post_init__(self) -> None:
@@ -240,13 +240,13 @@ class TwoSided(SubgroupPromise):
 
     def procedure(self) -> TwoSides:
         """Return how rows are certified."""
-        return TwoSides(sides=(self.first.side(), self.second.side()))
+        return TwoSides(sides=(self.first.build_side(), self.second.build_side()))
 
-    def _limits_in(self, certificate: Certificate) -> Limits:
-        return limits_of_second_class(certificate)
+    def _expected_limits(self, certificate: Certificate) -> Limits:
+        return find_limit_of_second_class(certificate)
 
 
-def limits_of_second_class(certificate: Certificate) -> Limits:
+def find_limit_of_second_class(certificate: Certificate) -> Limits:
     """Return the limit on the side of the second class, if there is one.
 
     A certificate about two classes names this limit first.

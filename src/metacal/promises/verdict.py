@@ -33,7 +33,7 @@ _TIMES = 100
 
 
 @dataclass(frozen=True, eq=False)
-class Seen:
+class Measurement:
     """What rows say about one promised limit: `bad` of `n` rows count against it.
 
     Of a mean cost `bad` rows cost anything, `total` is what all of them cost, and `limit` is a
@@ -47,16 +47,16 @@ class Seen:
     quantity: Quantity
     target: float
     value: float | None
-    bad: int
-    n: int
-    largest: float = 1.0
-    total: float | None = None
-    costs: Float | None = None
-    better: int | None = None
-    units: ClusterCounts | None = None
+    n_bad: int
+    n_rows: int
+    largest_cost: float = 1.0
+    total_cost: float | None = None
+    relative_costs: Float | None = None
+    n_better: int | None = None
+    cluster_counts: ClusterCounts | None = None
 
     @classmethod
-    def of(
+    def from_rows(
         cls,
         promised: Quantity,
         target: float,
@@ -64,7 +64,7 @@ class Seen:
         correct: Flags | None,
         losses: Losses | None = None,
         units: Clusters | None = None,
-    ) -> Seen:
+    ) -> Measurement:
         """What these rows say; `losses`, what each costs, is needed where a cost or a loss is
         promised.
         """
@@ -81,7 +81,7 @@ class Seen:
                 )
             worse, better = (int((sign * losses.answered > 0.0).sum()) for sign in (1.0, -1.0))
             n = len(losses.answered)
-            return cls(promised, target, (worse - better) / n, worse, n, better=better)
+            return cls(promised, target, (worse - better) / n, worse, n, n_better=better)
         if not promised.is_mean_cost:
             (hit, n), (bad, _) = (
                 promised.count_events(accept, correct),
@@ -95,7 +95,7 @@ class Seen:
                     if promised.has_upper_limit or together.bad_share is None
                     else 1.0 - together.bad_share
                 )
-            return cls(promised, target, value, bad, n, units=together)
+            return cls(promised, target, value, bad, n, cluster_counts=together)
         promised.compute_masks(accept, correct)  # without labels nobody knows what an answer costs
         if losses is None:
             raise InputError(
@@ -111,33 +111,33 @@ class Seen:
         return cls(promised, target, mean, bad, len(paid), losses.largest, total, sizes)
 
     @property
-    def limit(self) -> float:
+    def max_bad_share(self) -> float:
         """The largest share of bad rows that is allowed."""
-        return self.quantity.max_violation_rate(self.target) / self.largest
+        return self.quantity.max_violation_rate(self.target) / self.largest_cost
 
-    def interval(self, level: float) -> tuple[float, float]:
+    def compute_interval(self, level: float) -> tuple[float, float]:
         """What the truth lies between: Clopper-Pearson for a share, bets for a mean cost, exact
         tests for a loss.
         """
         assert self.value is not None
-        if self.better is not None:
-            return difference_interval(self.bad, self.better, self.n, level)
-        each, guess = (1.0 - level) / 2.0, min(0.5, self.limit)
-        if self.units is not None:
-            low, high = self.units.confidence_interval(each)
+        if self.n_better is not None:
+            return difference_interval(self.n_bad, self.n_better, self.n_rows, level)
+        each, guess = (1.0 - level) / 2.0, min(0.5, self.max_bad_share)
+        if self.cluster_counts is not None:
+            low, high = self.cluster_counts.confidence_interval(each)
             low, high = (low, high) if self.quantity.has_upper_limit else (1.0 - high, 1.0 - low)
-        elif self.costs is None:
-            hit = self.bad if self.quantity.has_upper_limit else self.n - self.bad
-            low = bounds.clopper_pearson_lower(hit, self.n, each)
-            high = bounds.clopper_pearson_upper(hit, self.n, each)
+        elif self.relative_costs is None:
+            hit = self.n_bad if self.quantity.has_upper_limit else self.n_rows - self.n_bad
+            low = bounds.clopper_pearson_lower(hit, self.n_rows, each)
+            high = bounds.clopper_pearson_upper(hit, self.n_rows, each)
         else:
             low, high = (
-                betting.mean_lower_bound(self.costs, each, guess),
-                betting.mean_upper_bound(self.costs, each, guess),
+                betting.mean_lower_bound(self.relative_costs, each, guess),
+                betting.mean_upper_bound(self.relative_costs, each, guess),
             )
-        return min(self.largest * low, self.value), max(self.largest * high, self.value)
+        return min(self.largest_cost * low, self.value), max(self.largest_cost * high, self.value)
 
-    def p_value(self, level: float) -> float:
+    def compute_p_value(self, level: float) -> float:
         """How likely so many bad rows, or so much, are if the promise is just kept: P(Bin(n, limit)
         >= bad).
 
@@ -146,24 +146,28 @@ class Seen:
         >>> from metacal.certificates.quantity import COVERAGE_ACCURACY
         >>> import numpy as np
         >>> right = np.arange(20) >= 3
-        >>> seen = Seen.of(COVERAGE_ACCURACY, 0.95, np.ones(20, dtype=bool), right)
-        >>> round(seen.p_value(0.05), 4)
+        >>> seen = Measurement.from_rows(COVERAGE_ACCURACY, 0.95, np.ones(20, dtype=bool), right)
+        >>> round(seen.compute_p_value(0.05), 4)
         0.0755
         """
-        if self.better is not None:
-            return kept_p_value(self.bad, self.better, self.n, self.target, GAMMA * level)
-        if self.units is not None:
+        if self.n_better is not None:
+            return kept_p_value(self.n_bad, self.n_better, self.n_rows, self.target, GAMMA * level)
+        if self.cluster_counts is not None:
             return betting.p_value_of_mean_above(
-                self.units.to_unit_interval(self.limit), self.limit, level
+                self.cluster_counts.to_unit_interval(self.max_bad_share), self.max_bad_share, level
             )
-        if self.costs is not None:
+        if self.relative_costs is not None:
             return (
-                betting.p_value_of_mean_above(self.costs, self.limit, level)
-                if self.limit < 1.0
+                betting.p_value_of_mean_above(self.relative_costs, self.max_bad_share, level)
+                if self.max_bad_share < 1.0
                 else 1.0
             )
         # P(Bin(n, p) >= k) is the incomplete beta function I_p(k, n - k + 1).
-        return float(betainc(self.bad, self.n - self.bad + 1, self.limit)) if self.bad else 1.0
+        return (
+            float(betainc(self.n_bad, self.n_rows - self.n_bad + 1, self.max_bad_share))
+            if self.n_bad
+            else 1.0
+        )
 
 
 @dataclass(frozen=True)
@@ -184,7 +188,7 @@ class Verdict:
         Whether the whole interval lies on the wrong side of a target: more than bad luck. With
         neither what was measured misses the target, which the interval includes: these rows do not
         decide.
-    seen : Seen
+    measurement : Measurement
         The rows behind it.
     part : str or None
         The predicted class or the group whose rows were counted; None: all rows.
@@ -208,19 +212,19 @@ class Verdict:
     level: float
     kept: bool
     refuted: bool
-    seen: Seen = field(repr=False, compare=False)
-    part: str | None = None
-    about: Name | None = None
-    several: tuple[Verdict, ...] = ()
+    measurement: Measurement = field(repr=False, compare=False)
+    subgroup: str | None = None
+    class_name: Name | None = None
+    components: tuple[Verdict, ...] = ()
     fit_rows: FitRows | None = None
 
     @classmethod
-    def of(
-        cls, seen: Seen, level: float, part: str | None = None, about: Name | None = None
+    def from_measurement(
+        cls, seen: Measurement, level: float, part: str | None = None, about: Name | None = None
     ) -> Verdict:
         """What was measured, with its interval at this level."""
         promised, target, value = seen.quantity, seen.target, seen.value
-        low, high = (None, None) if value is None else seen.interval(level)
+        low, high = (None, None) if value is None else seen.compute_interval(level)
         kept = value is not None and promised.is_kept(value, target)
         refuted = low is not None and high is not None and promised.is_refuted(low, high, target)
         return cls(promised, target, value, low, high, level, kept, refuted, seen, part, about)
@@ -230,7 +234,7 @@ class Verdict:
         """Build the verdict on rows that were part of the fit."""
         several = []
         for promised, target in certificate.limits:
-            nothing = Seen(promised, target, None, 0, 0)
+            nothing = Measurement(promised, target, None, 0, 0)
             several.append(
                 cls(
                     promised,
@@ -245,16 +249,16 @@ class Verdict:
                     fit_rows=fit_rows,
                 )
             )
-        return cls.of_all(several)
+        return cls.combine(several)
 
     @classmethod
-    def of_all(cls, several: list[Verdict]) -> Verdict:
+    def combine(cls, several: list[Verdict]) -> Verdict:
         """Several at once: kept where all are, refuted where one is."""
         first, *more = several
-        if not more and first.part is None:
+        if not more and first.subgroup is None:
             return first
         kept, refuted = all(one.kept for one in several), any(one.refuted for one in several)
-        return replace(first, kept=kept, refuted=refuted, several=tuple(several))
+        return replace(first, kept=kept, refuted=refuted, components=tuple(several))
 
     @property
     def word(self) -> str:
@@ -272,31 +276,31 @@ class Verdict:
         """One verdict per promised quantity, or for each class or group, each about itself
         alone.
         """
-        return self.several or (self,)
+        return self.components or (self,)
 
     @property
-    def of_parts(self) -> tuple[Verdict, ...]:
+    def subgroup_verdicts(self) -> tuple[Verdict, ...]:
         """Those of classes or groups, where each has its own promise."""
-        return () if self.part is None else self.several
+        return () if self.subgroup is None else self.components
 
     @property
     def measured_quantity(self) -> str:
         """The quantity with the class that it is about: "recall of fraud"."""
-        return self.quantity.name_with_class(self.about)
+        return self.quantity.name_with_class(self.class_name)
 
     @property
-    def heads(self) -> tuple[Verdict, ...]:
+    def headline_verdicts(self) -> tuple[Verdict, ...]:
         """What is said first: one for each quantity or, where there are parts, the one with the
         most against it.
         """
-        return (replace(self, several=()),) if self.of_parts else self.tests
+        return (replace(self, components=()),) if self.subgroup_verdicts else self.tests
 
     @property
     def p_value(self) -> float:
         """The chance of as many bad rows or more, in these rows alone, if the promise is just
         kept.
         """
-        return self.seen.p_value(0.5 * (1.0 - self.level))
+        return self.measurement.compute_p_value(0.5 * (1.0 - self.level))
 
     @property
     def advice(self) -> str:
@@ -337,11 +341,19 @@ class Verdict:
         if abs(apart) < 1e-12:
             return _TIMES + 1
         if (
-            self.seen.costs is None and self.seen.better is None and self.seen.units is None
+            self.measurement.relative_costs is None
+            and self.measurement.n_better is None
+            and self.measurement.cluster_counts is None
         ):  # tests are binomial
             sure = float(ndtri(0.5 + 0.5 * self.level))
-            limit = self.seen.limit
-            times = sure**2 * limit * (1.0 - limit) / (apart / self.seen.largest) ** 2 / self.seen.n
+            limit = self.measurement.max_bad_share
+            times = (
+                sure**2
+                * limit
+                * (1.0 - limit)
+                / (apart / self.measurement.largest_cost) ** 2
+                / self.measurement.n_rows
+            )
         else:  # ends draw near as the root of the number of rows
             end = self.low if apart > 0.0 else self.high
             assert end is not None
@@ -356,33 +368,36 @@ class Verdict:
             **{name: getattr(self, name) for name in names},
             "verdict": self.word,
         }
-        plain |= {} if self.part is None else {"part": self.part}
-        plain |= {} if self.about is None else {"class": self.about}
-        plain |= {"of_parts": [own.to_dict() for own in self.of_parts]} if self.of_parts else {}
+        plain |= {} if self.subgroup is None else {"part": self.subgroup}
+        plain |= {} if self.class_name is None else {"class": self.class_name}
+        plain |= (
+            {"of_parts": [own.to_dict() for own in self.subgroup_verdicts]}
+            if self.subgroup_verdicts
+            else {}
+        )
         return (
-            {**plain, "also": self.several[1].to_dict()}
-            if self.several and not self.of_parts
+            {**plain, "also": self.components[1].to_dict()}
+            if self.components and not self.subgroup_verdicts
             else plain
         )
 
     def __str__(self) -> str:
         if self.fit_rows is not None:
-            return self.short
-        if self.of_parts:
+            return self.summary
+        if self.subgroup_verdicts:
             kept, bad = (
-                sum(getattr(own, name) for own in self.of_parts) for name in ("kept", "refuted")
+                sum(getattr(own, name) for own in self.subgroup_verdicts)
+                for name in ("kept", "refuted")
             )
-            counts = (
-                f"{kept:,} kept, {len(self.of_parts) - kept - bad:,} undecided, {bad:,} refuted"
-            )
+            counts = f"{kept:,} kept, {len(self.subgroup_verdicts) - kept - bad:,} undecided, {bad:,} refuted"
             return (
-                f"{self.word}: of {len(self.of_parts):,}, {counts}; worst {self.part},"
-                f" {self.of_parts[0].short}"
+                f"{self.word}: of {len(self.subgroup_verdicts):,}, {counts}; worst {self.subgroup},"
+                f" {self.subgroup_verdicts[0].summary}"
             )
-        return "; ".join(part.short.rstrip(".") for part in self.tests) + "."
+        return "; ".join(part.summary.rstrip(".") for part in self.tests) + "."
 
     @property
-    def short(self) -> str:
+    def summary(self) -> str:
         """The word and what was measured, on one line."""
         if self.fit_rows is not None:
             return f"{self.word}: {self.fit_rows}."
@@ -425,10 +440,11 @@ def judge(
     if fit_rows is not None:
         return Verdict.not_judged(certificate, fit_rows, level)
     limit, parts = certificate.limits[0], certificate.parts
-    seen: list[tuple[SubgroupCertificate | None, Seen]] = []
+    seen: list[tuple[SubgroupCertificate | None, Measurement]] = []
     if parts is None:
         seen += [
-            (None, Seen.of(*one, accept, correct, losses, units)) for one in certificate.limits
+            (None, Measurement.from_rows(*one, accept, correct, losses, units))
+            for one in certificate.limits
         ]
     elif correct is None:
         raise InputError("what each class or group is promised needs labels; give them.")
@@ -439,18 +455,20 @@ def judge(
     else:
         for part, rows, accepted, right in parts.iterate_judged_rows(names, accept, correct):
             promised = part.quantity or limit[0], part.target or limit[1]
-            own = Seen.of(
+            own = Measurement.from_rows(
                 *promised, accepted, right, units=None if units is None else units.take(rows)
             )
-            seen += [(part, own)] if own.n else []
-        seen.sort(key=lambda pair: pair[1].p_value(level))
+            seen += [(part, own)] if own.n_rows else []
+        seen.sort(key=lambda pair: pair[1].compute_p_value(level))
     if not seen:
-        return Verdict.of(Seen.of(*limit, accept & False, accept & False), level)
+        return Verdict.from_measurement(
+            Measurement.from_rows(*limit, accept & False, accept & False), level
+        )
     each = round(1.0 - (1.0 - level) / len(seen), 12)  # where so many hold together (Bonferroni)
     verdicts = []
     for subgroup, one in seen:
         if subgroup is None:
-            verdicts.append(Verdict.of(one, each))
+            verdicts.append(Verdict.from_measurement(one, each))
         else:
             # The two sides of all rows are about all rows, and no subgroup of them.
             name = (
@@ -458,8 +476,8 @@ def judge(
                 if parts is None or parts.is_two_sided_without_groups
                 else subgroup.name_without_side
             )
-            verdicts.append(Verdict.of(one, each, name, subgroup.about))
-    return Verdict.of_all(verdicts)
+            verdicts.append(Verdict.from_measurement(one, each, name, subgroup.about))
+    return Verdict.combine(verdicts)
 
 
 def _digits(value: float, target: float) -> str:

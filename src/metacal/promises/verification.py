@@ -175,7 +175,9 @@ class Verification:
         worst first.
         """
         columns = ("quantity", "class", "part", "target", "value", "low", "high", "level")
-        plain = [{**_plain(test), "part": test.part, "class": test.about} for test in self.tests]
+        plain = [
+            {**_plain(test), "part": test.subgroup, "class": test.class_name} for test in self.tests
+        ]
         more = ("n_bad", "n_rows", "p_value", "verdict")
         return display.make_frame(
             [{name: test[name] for name in (*columns, *more)} for test in plain]
@@ -184,16 +186,20 @@ class Verification:
 
 def _bad(test: Verdict) -> float:
     """How many rows count against it or, of a mean cost, what all of them cost."""
-    return test.seen.bad if test.seen.total is None else test.seen.total
+    return (
+        test.measurement.n_bad
+        if test.measurement.total_cost is None
+        else test.measurement.total_cost
+    )
 
 
 def _plain(test: Verdict) -> dict[str, Any]:
     """Plain JSON types."""
-    better = {} if test.seen.better is None else {"n_better": test.seen.better}
+    better = {} if test.measurement.n_better is None else {"n_better": test.measurement.n_better}
     return {
         **test.to_dict(),
         "n_bad": _bad(test),
-        "n_rows": test.seen.n,
+        "n_rows": test.measurement.n_rows,
         "p_value": test.p_value,
         **better,
     }
@@ -201,24 +207,22 @@ def _plain(test: Verdict) -> dict[str, Any]:
 
 def _lines(test: Verdict) -> list[str]:
     """Counts, interval and p-value."""
-    seen, promised = test.seen, test.quantity
+    seen, promised = test.measurement, test.quantity
     if test.value is None or test.low is None or test.high is None:
         return [f"  measured     no row here says anything about the {test.measured_quantity}"]
-    interval, bad, better = format_interval(test.low, test.high), _bad(test), seen.better
-    if test.part is not None:
+    interval, bad, better = format_interval(test.low, test.high), _bad(test), seen.n_better
+    if test.subgroup is not None:
         return [
-            f"  {test.word:<12} {test.part}: {test.measured_quantity} {test.value:.4f} {interval},"
-            f" {bad:,} of {seen.n:,} {promised.violations_suffix.format(name=test.about)}, p-value"
+            f"  {test.word:<12} {test.subgroup}: {test.measured_quantity} {test.value:.4f} {interval},"
+            f" {bad:,} of {seen.n_rows:,} {promised.violations_suffix.format(name=test.class_name)}, p-value"
             f" {test.p_value:.4g}"
         ]
-    counted = f"{bad:,} {promised.violations_text.format(name=test.about)}, of {seen.n:,}"
+    counted = f"{bad:,} {promised.violations_text.format(name=test.class_name)}, of {seen.n_rows:,}"
     if better is not None:
-        counted = (
-            f"{bad:,} answered worse than by the last model alone, {better:,} better, of {seen.n:,}"
-        )
+        counted = f"{bad:,} answered worse than by the last model alone, {better:,} better, of {seen.n_rows:,}"
     if promised.is_mean_cost:
-        counted = f"a {'loss' if promised.uses_graded_losses else 'cost'} of {bad:,.6g} in all, of {seen.n:,} rows"
-    bets = seen.costs is not None or seen.units is not None
+        counted = f"a {'loss' if promised.uses_graded_losses else 'cost'} of {bad:,.6g} in all, of {seen.n_rows:,} rows"
+    bets = seen.relative_costs is not None or seen.cluster_counts is not None
     chance = (
         "at most the chance of such bets to win so much"
         if bets

@@ -363,7 +363,7 @@ def describe_promise(gate: Gate, measured: Measured) -> Promise | None:
         threshold=gate.threshold,
         assumptions=certificate.assumptions,
         notes=tuple(str(note) for note in certificate.notes),
-        verdicts=tuple(describe_verdict(head, subgroup_kind) for head in verdict.heads),
+        verdicts=tuple(describe_verdict(head, subgroup_kind) for head in verdict.headline_verdicts),
         verdict=verdict.word,
         advice=verdict.advice,
         fit_rows=evaluation.fit_rows,
@@ -389,15 +389,17 @@ def describe_verdict(verdict: Verdict, subgroup_kind: str = "") -> dict[str, Any
     Examples
     --------
     >>> from metacal.certificates.quantity import MISCOVERAGE
-    >>> from metacal.promises.verdict import Seen
-    >>> data = describe_verdict(Verdict.of(Seen(MISCOVERAGE, 0.1, 0.08, 8, 100), 0.95))
+    >>> from metacal.promises.verdict import Measurement
+    >>> data = describe_verdict(Verdict.from_measurement(Measurement(MISCOVERAGE, 0.1, 0.08, 8, 100), 0.95))
     >>> data["direction"], data["limit"], data["counted"], data["curve"]
     ('at most', '10%', 'of the right answers were rejected', 'miscoverage')
     """
     quantity = verdict.quantity
-    counted = quantity.measured_template.format(n=verdict.seen.n, name=verdict.about)
-    if verdict.part is not None:
-        counted += f" in {subgroup_kind} {verdict.part}, where the evidence is worst"
+    counted = quantity.measured_template.format(
+        n=verdict.measurement.n_rows, name=verdict.class_name
+    )
+    if verdict.subgroup is not None:
+        counted += f" in {subgroup_kind} {verdict.subgroup}, where the evidence is worst"
     return {
         **verdict.to_dict(),
         "direction": quantity.direction,

@@ -23,7 +23,7 @@ import numpy as np
 
 from metacal.maps.map import Map
 from metacal.maps.methods import get_map_classes
-from metacal.promises.kinds import promise_classes
+from metacal.promises.kinds import load_promise_classes
 from metacal.promises.promise import Promise
 
 #: Unsigned integer of 64 bits. Class labels can have this type.
@@ -55,7 +55,7 @@ class StoredForm:
 #: Families by base class: a function that returns the subclasses by their name in a file.
 FAMILIES: dict[Any, Callable[[], Mapping[str, type]]] = {
     Map: get_map_classes,
-    Promise: promise_classes,
+    Promise: load_promise_classes,
 }
 
 #: Choices by type: a function that returns the allowed names. Names can be added at run time.
