@@ -362,10 +362,9 @@ class Gate(GateMethods):
             is_correct = codes == answers
             return self.promise.losses_from_correctness(is_correct)
         # If the gate was fitted on losses of 0 and 1, its rule counts them as integers.
-        counts_losses = self.certificate is not None and self.promise.derives_loss_from_errors(
-            self.certificate
-        )
-        if counts_losses and np.isin(codes, (0, 1)).all():
+        certificate = self.certificate
+        counts_errors = certificate is not None and self.promise.counts_errors_in(certificate)
+        if counts_errors and np.isin(codes, (0, 1)).all():
             return Losses.graded(1 - codes.astype(np.intp))
         return Losses.graded(1.0 - codes)
 

@@ -59,7 +59,7 @@ class CostPromise(Promise):
         """Compute the cost of each row from whether its prediction is correct."""
         return self.costs.losses_of_correct(correct)
 
-    def derives_loss_from_errors(self, certificate: Certificate) -> bool:
+    def counts_errors_in(self, certificate: Certificate) -> bool:
         """Check whether the mean loss in a certificate follows from its number of errors."""
         procedure = self.procedure()
         return isinstance(procedure, MeanLossLimit) and procedure.counts_errors_in(certificate)
