@@ -25,7 +25,7 @@ import numpy as np
 import metacal as mc
 from metacal.certification.clusters import ClusterBettingRule
 from metacal.certification.losses import MeanLossLimit
-from metacal.certification.procedures import OneThreshold
+from metacal.certification.procedures import OneThresholdProcedure
 
 DELTA, TRIES = 0.1, 20
 #: The error rate is this much above what is allowed.
@@ -42,7 +42,7 @@ def skip_explanations() -> None:
 
     MeanLossLimit._infeasible = infeasible  # type: ignore[method-assign]
     ClusterBettingRule.find_highest_accuracy = lambda *_: None  # type: ignore[method-assign]
-    OneThreshold._infeasible = infeasible  # type: ignore[method-assign]
+    OneThresholdProcedure._build_infeasible_error = infeasible  # type: ignore[method-assign]
 
 
 class Columns(dict[str, Any]):

@@ -11,7 +11,7 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 
 import metacal as mc
-from metacal.certification.procedures import OneThreshold
+from metacal.certification.procedures import OneThresholdProcedure
 from metacal.promises.cascade_candidates import CascadePlan
 from metacal.promises.verification import verify_decisions
 from metacal.rows.draws import RowDraws
@@ -243,7 +243,7 @@ def test_derived_seeds_keep_the_promise_and_searched_seeds_do_not(kind, monkeypa
     def infeasible(*given):
         return mc.InfeasibleTargetError("infeasible", target=0.9)
 
-    monkeypatch.setattr(OneThreshold, "_infeasible", infeasible)
+    monkeypatch.setattr(OneThresholdProcedure, "_build_infeasible_error", infeasible)
 
     def accepts(seed, random_state):
         rng = np.random.default_rng(seed)

@@ -12,13 +12,13 @@ from metacal.certificates.number_format import ceil_to_4_decimals
 from metacal.certificates.quantity import COVERAGE_ACCURACY, MISCOVERAGE
 from metacal.certificates.rule_texts import RISING, SAME_SOURCE, register_rule
 from metacal.certification.pilot import PilotPolicy
-from metacal.certification.procedures import OneThreshold
+from metacal.certification.procedures import OneThresholdProcedure
 from metacal.certification.rows import CalibrationRows
 from metacal.certification.rules.accuracy_shortfall import find_largest_certified
 from metacal.certification.rules.expected_prefix import ExpectedPrefixRule
 from metacal.certification.rules.fixed_sequence import FixedSequenceRule
 from metacal.certification.rules.order_statistics import RejectionRateRule
-from metacal.certification.statements import certify_threshold, confidence_phrase
+from metacal.certification.statements import build_certificate_for_threshold, confidence_phrase
 from metacal.errors import InfeasibleTargetError
 from metacal.formulas import Float
 from metacal.statistics import bounds
@@ -72,16 +72,16 @@ class AccuracyAndMiscoverage:
     in_expectation: bool = False
 
     @property
-    def accuracy_procedure(self) -> OneThreshold:
+    def accuracy_procedure(self) -> OneThresholdProcedure:
         """Procedure of the accuracy."""
         if self.in_expectation:
-            return OneThreshold(COVERAGE_ACCURACY, self.beta, ExpectedPrefixRule())
-        return OneThreshold(COVERAGE_ACCURACY, self.beta, FixedSequenceRule())
+            return OneThresholdProcedure(COVERAGE_ACCURACY, self.beta, ExpectedPrefixRule())
+        return OneThresholdProcedure(COVERAGE_ACCURACY, self.beta, FixedSequenceRule())
 
     @property
-    def miscoverage_procedure(self) -> OneThreshold:
+    def miscoverage_procedure(self) -> OneThresholdProcedure:
         """Procedure of the miscoverage."""
-        return OneThreshold(MISCOVERAGE, self.alpha, RejectionRateRule())
+        return OneThresholdProcedure(MISCOVERAGE, self.alpha, RejectionRateRule())
 
     @property
     def rule_name(self) -> str:
@@ -105,7 +105,7 @@ class AccuracyAndMiscoverage:
         n_required = bounds.miscoverage_rank(n_correct, self.alpha, half_delta)
         if n_kept < n_required and threshold < math.inf:
             raise self._infeasible(rows, n_kept, delta)
-        certificate = certify_threshold(
+        certificate = build_certificate_for_threshold(
             rows, COVERAGE_ACCURACY, self.beta, delta, self.rule_name, threshold
         )
         return replace(certificate, max_miscoverage=float(self.alpha))
@@ -146,7 +146,7 @@ class AccuracyAndMiscoverage:
 
     def _count_accepted(self, rows: CalibrationRows, beta: float, delta: float | None) -> int:
         """Count the rows that are accepted for another accuracy."""
-        result = self.accuracy_procedure.certify_ranking(
+        result = self.accuracy_procedure.find_threshold(
             rows.ranking, _half(delta), target=beta, pilot=rows.pilot
         )
         return result.n_accepted

@@ -14,7 +14,7 @@ from metacal.certificates.rule_texts import SAME_SOURCE, register_rule
 from metacal.certification.pilot import PilotPolicy
 from metacal.certification.procedures import PromisedLimit
 from metacal.certification.rows import CalibrationRows
-from metacal.certification.statements import certify_threshold
+from metacal.certification.statements import build_certificate_for_threshold
 from metacal.errors import InfeasibleTargetError
 from metacal.formulas import Float
 from metacal.statistics import bands
@@ -113,7 +113,9 @@ class SimultaneousThreshold:
     def _state(self, rows: CalibrationRows, threshold: float, delta: float) -> Certificate:
         """Build the certificate of a threshold."""
         first_limit, *second_limits = self.promised_limits
-        certificate = certify_threshold(rows, *first_limit, delta, self.rule_name, threshold)
+        certificate = build_certificate_for_threshold(
+            rows, *first_limit, delta, self.rule_name, threshold
+        )
         if not second_limits:
             return certificate
         return replace(certificate, max_miscoverage=float(second_limits[0].target))

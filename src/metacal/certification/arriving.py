@@ -37,7 +37,7 @@ from numpy.typing import NDArray
 from metacal.certificates.certificate import Certificate
 from metacal.certification.certify import CertifiablePromise, certify
 from metacal.certification.plans import PilotRows
-from metacal.certification.procedures import OneThreshold
+from metacal.certification.procedures import OneThresholdProcedure
 from metacal.certification.ranking import Evidence, Ranking
 from metacal.certification.rows import CalibrationRows
 from metacal.certification.rules.accuracy_shortfall import describe_ruled_out
@@ -152,10 +152,10 @@ def assess_progress(promise: CertifiablePromise, labels: PartialLabels) -> Label
         return _assess_by_certifying(promise, labels)
 
     ranking = labels.best_case
-    current = procedure.certify_ranking(
+    current = procedure.find_threshold(
         ranking, promise.delta, pilot=labels.pilot, last_rank=labels.last_known_rank
     )
-    reachable = procedure.certify_ranking(ranking, promise.delta, pilot=labels.pilot)
+    reachable = procedure.find_threshold(ranking, promise.delta, pilot=labels.pilot)
     n_relevant = 0
     if reachable.threshold is not None and reachable.trace is not None:
         n_relevant = int(ranking.ranks[ranking.at_least(reachable.trace.best_rank)])
@@ -181,19 +181,19 @@ def certify_labels(promise: CertifiablePromise, labels: PartialLabels) -> Certif
         return _certify_complete_labels(promise, labels)
 
     last_rank = labels.last_known_rank
-    result = procedure.certify_ranking(
+    result = procedure.find_threshold(
         labels.best_case, promise.delta, pilot=labels.pilot, last_rank=last_rank
     )
     if result.threshold is None:
         raise _build_infeasible_error(procedure, labels, promise.delta)
-    certificate = procedure.state(labels.worst_case, result.threshold, promise.delta)
+    certificate = procedure.build_certificate_at(labels.worst_case, result.threshold, promise.delta)
     return replace(certificate, labels=labels.n_labelled)
 
 
-def get_sequential_procedure(promise: CertifiablePromise) -> OneThreshold | None:
+def get_sequential_procedure(promise: CertifiablePromise) -> OneThresholdProcedure | None:
     """Return the procedure of a promise that can be certified label by label, else None."""
     procedure = promise.procedure()
-    if not isinstance(procedure, OneThreshold) or promise.scope is not None:
+    if not isinstance(procedure, OneThresholdProcedure) or promise.scope is not None:
         return None
     if not procedure.rule.reads_labels_in_order:
         return None
@@ -286,12 +286,12 @@ def _certify_complete_labels(promise: CertifiablePromise, labels: PartialLabels)
 
 
 def _build_infeasible_error(
-    procedure: OneThreshold, labels: PartialLabels, delta: float | None
+    procedure: OneThresholdProcedure, labels: PartialLabels, delta: float | None
 ) -> InfeasibleTargetError:
     """Build the error for labels that certify nothing by now."""
 
     def certifies(target: float) -> bool:
-        result = procedure.certify_ranking(
+        result = procedure.find_threshold(
             labels.best_case,
             delta,
             target=target,

@@ -12,14 +12,14 @@ from metacal.certificates.subgroups import SubgroupCertificate, SubgroupCertific
 from metacal.certification.certify import (
     CertifiablePromise,
     as_subgroup_procedure,
-    clustered_limit,
+    get_clustered_limit,
 )
 from metacal.certification.clusters import ClusterBettingRule
 from metacal.certification.procedures import SubgroupProcedure
 from metacal.certification.rules.rule import REJECT_ALL_ROWS
 from metacal.certification.scopes import EachSubgroup
 from metacal.certification.statements import other_promise_sentence
-from metacal.certification.two_sides import TwoSides
+from metacal.certification.two_sides import TwoClassProcedure
 from metacal.statistics.bounds import SLACK
 
 
@@ -49,7 +49,7 @@ def find_contradiction_of_clusters(
 ) -> str | None:
     """Return what in a certificate from whole clusters cannot be true, or None."""
     procedure = promise.procedure()
-    promised_limit = clustered_limit(promise, procedure)
+    promised_limit = get_clustered_limit(promise, procedure)
     if promised_limit is None or promise.delta is None:
         return "it is never certified from whole units"
     quantity, target = promised_limit
@@ -90,8 +90,8 @@ def _find_contradiction_in_subgroups(
     procedure = as_subgroup_procedure(promise.procedure())
     n_tested = sum(_level_of(family) is not None for family in parts.families)
     spare_level = promise.delta
-    if isinstance(procedure, TwoSides):
-        spare_level = scope.significance_level_of_next_subgroup(n_tested, promise.delta)
+    if isinstance(procedure, TwoClassProcedure):
+        spare_level = scope.compute_level_of_next_subgroup(n_tested, promise.delta)
     for family in parts.families:
         contradiction = _find_contradiction_in_family(procedure, family, spare_level, promise)
         if contradiction is not None:
@@ -114,11 +114,11 @@ def _find_contradiction_in_family(
     """Check the parts of one class or group."""
     level = _level_of(family)
     accepts_rows = _accepts_rows(family)
-    if level is None and accepts_rows and procedure.unproven_threshold == REJECT_ALL_ROWS:
+    if level is None and accepts_rows and procedure.fallback_threshold == REJECT_ALL_ROWS:
         return "it accepts rows, but was never tested"
-    if accepts_rows or isinstance(procedure, TwoSides):
+    if accepts_rows or isinstance(procedure, TwoClassProcedure):
         expected_level = spare_level if level is None else level
-        return procedure.find_subgroup_contradiction(
+        return procedure.find_contradiction_in_subgroup(
             family, expected_level, _inner_promise(promise)
         )
     return None

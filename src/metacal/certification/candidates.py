@@ -30,7 +30,7 @@ class CandidateSequence(Generic[Candidate]):
         Candidates in the order of their tests.
     """
 
-    share: float
+    level_fraction: float
     candidates: tuple[Candidate, ...]
 
 
@@ -70,7 +70,7 @@ class CandidateRule(Protocol[Pilot, Rows, Candidate]):
         """Test one candidate."""
 
 
-def run_candidates(
+def find_last_passing_candidate(
     rule: CandidateRule[Pilot, Rows, Candidate],
     rows: Rows,
     plan: CandidatePlan[Candidate],
@@ -100,7 +100,7 @@ def run_candidates(
     best: Candidate | None = None
     share = 0.0
     for sequence in plan.sequences:
-        share += sequence.share
+        share += sequence.level_fraction
         for candidate in sequence.candidates:
             if not rule.passes(rows, candidate, plan.limit, share * significance_level):
                 share = 0.0

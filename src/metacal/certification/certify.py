@@ -14,7 +14,7 @@ from metacal.certificates.quantity import Limits
 from metacal.certificates.subgroups import SubgroupCertificate, SubgroupCertificates
 from metacal.certification.clusters import ClusterBettingRule, split_pilot_clusters
 from metacal.certification.procedures import (
-    OneThreshold,
+    OneThresholdProcedure,
     Procedure,
     PromisedLimit,
     SubgroupProcedure,
@@ -97,18 +97,18 @@ def certify(promise: CertifiablePromise, rows: CalibrationRows) -> Certificate:
 
 def as_subgroup_procedure(procedure: Procedure) -> SubgroupProcedure:
     """Return a procedure that can certify subgroups. `PerClass` and `PerGroup` accept no other."""
-    assert hasattr(procedure, "find_subgroup_contradiction")
+    assert hasattr(procedure, "find_contradiction_in_subgroup")
     return procedure  # type: ignore[return-value]
 
 
-def counts_clusters(promise: CertifiablePromise) -> bool:
+def can_count_clusters(promise: CertifiablePromise) -> bool:
     """Check whether a promise can be certified from every row of clustered rows."""
-    return clustered_limit(promise, promise.procedure()) is not None
+    return get_clustered_limit(promise, promise.procedure()) is not None
 
 
-def clustered_limit(promise: CertifiablePromise, procedure: Procedure) -> PromisedLimit | None:
+def get_clustered_limit(promise: CertifiablePromise, procedure: Procedure) -> PromisedLimit | None:
     """Return the limit of a promise that can count every row of a cluster, else None."""
-    if not isinstance(procedure, OneThreshold) or promise.scope is not None:
+    if not isinstance(procedure, OneThresholdProcedure) or promise.scope is not None:
         return None
     if promise.delta is None:
         return None
@@ -119,7 +119,7 @@ def _certify_clusters(
     promise: CertifiablePromise, procedure: Procedure, rows: CalibrationRows
 ) -> Certificate:
     """Certify a promise about every row of clustered rows by bets on whole clusters."""
-    promised_limit = clustered_limit(promise, procedure)
+    promised_limit = get_clustered_limit(promise, procedure)
     delta = promise.delta
     if promised_limit is None or delta is None:
         raise clusters_refused_error(promise)
@@ -136,7 +136,7 @@ def _certify_clusters(
     limit = quantity.max_violation_rate(target)
     threshold = find_threshold(limit)
     notes: tuple[Note, ...] = ()
-    if threshold is None and rule.unproven_threshold == REJECT_ALL_ROWS:
+    if threshold is None and rule.fallback_threshold == REJECT_ALL_ROWS:
         best_limit = rule.find_highest_accuracy(
             limit, lambda error_rate: find_threshold(error_rate) is not None
         )
@@ -150,7 +150,7 @@ def _certify_clusters(
             count_means=test_rows.clusters.count_means,
         )
     if threshold is None:
-        threshold = rule.unproven_threshold
+        threshold = rule.fallback_threshold
         notes = (too_few_units(units=n_clusters, rows=len(test_rows)).issue_warning(),)
 
     threshold = RELATIVE.settled(threshold)
@@ -171,11 +171,11 @@ def _certify_subgroups(
 ) -> Certificate:
     """Certify a promise for each subgroup."""
     subgroups = scope.split(procedure, rows, delta)
-    subgroup_tests = scope.certify(procedure, subgroups, delta)
+    subgroup_tests = scope.certify_subgroups(procedure, subgroups, delta)
     n_tested = sum(test.significance_level is not None for test in subgroup_tests)
-    spare_level = scope.significance_level_of_next_subgroup(n_tested, delta)
+    spare_level = scope.compute_level_of_next_subgroup(n_tested, delta)
     families = [
-        procedure.describe(
+        procedure.build_subgroup_certificates(
             test.subgroup.names,
             test.subgroup.rows,
             test.result,
@@ -191,7 +191,7 @@ def _certify_subgroups(
 
     outcome = _count_subgroups(procedure, rows, subgroup_tests, families)
     certificate = build_certificate(
-        *procedure.headline(rows), delta, procedure.rule_name, REJECT_ALL_ROWS, outcome
+        *procedure.get_main_limit(rows), delta, procedure.rule_name, REJECT_ALL_ROWS, outcome
     )
     if procedure.score_name is not None:
         certificate = replace(certificate, score=procedure.score_name)
@@ -216,8 +216,8 @@ def _count_subgroups(
     decision_points = np.array([family[0].at for family in families_in_order])
 
     row_codes = rows.subgroups.codes
-    decided = procedure.decide(rows, decision_points[row_codes])
-    is_accepted = accepts(decided.uncertainty, thresholds[row_codes, decided.side_codes])
+    decided = procedure.compute_decision_columns(rows, decision_points[row_codes])
+    is_accepted = accepts(decided.uncertainty, thresholds[row_codes, decided.threshold_indices])
     return Outcome(
         n_rows=len(rows),
         n_correct=int(decided.correct.sum()),

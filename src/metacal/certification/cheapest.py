@@ -20,7 +20,7 @@ from metacal.certification.rules.loss_bets import (
     LossRanking,
 )
 from metacal.certification.rules.rule import REJECT_ALL_ROWS
-from metacal.certification.statements import certify_threshold
+from metacal.certification.statements import build_certificate_for_threshold
 from metacal.formulas import Float
 from metacal.statistics import betting, bounds
 from metacal.statistics.bands import DistributionBand
@@ -132,7 +132,7 @@ class CheapestThreshold:
         accepted_cost = self._bound_accepted_cost(ranking, n_accepted, delta)
         bound = self._bound_cost(len(rows), n_accepted, accepted_cost, delta)
         target = min(bound, self.costs.largest)
-        certificate = certify_threshold(
+        certificate = build_certificate_for_threshold(
             rows, COST_PER_ROW, target, delta, CHEAPEST_CANDIDATES, threshold, notes
         )
         certificate = replace(certificate, target=target, mean_cost=float(mean_cost))

@@ -120,7 +120,7 @@ def build_increasing_sequences(
     sequences = []
     for start, stop in zip(starts, stops):
         sequence = CandidateSequence(
-            share=level_fraction_by_start[start],
+            level_fraction=level_fraction_by_start[start],
             candidates=tuple(increasing_thresholds[start:stop]),
         )
         sequences.append(sequence)

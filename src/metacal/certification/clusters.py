@@ -66,7 +66,7 @@ from metacal.certificates.rule_texts import SAME_SOURCE, register_rule
 from metacal.certification.candidates import (
     CandidatePlan,
     CandidateSequence,
-    run_candidates,
+    find_last_passing_candidate,
 )
 from metacal.certification.cluster_counts import ClusterCounter
 from metacal.certification.cluster_plans import build_increasing_sequences, choose_thresholds
@@ -122,7 +122,7 @@ class ClusterBettingRule:
     name: str = WHOLE_CLUSTERS
 
     @property
-    def unproven_threshold(self) -> float:
+    def fallback_threshold(self) -> float:
         """Threshold to use if no threshold is certified."""
         if self.quantity.accepting_is_safe:
             return ACCEPT_ALL_ROWS
@@ -162,7 +162,9 @@ class ClusterBettingRule:
         if self.quantity.accepting_is_safe:
             # Accepting more rows never violates the promise, so the tests begin at
             # the largest threshold. One sequence receives the whole level.
-            sequence = CandidateSequence(share=1.0, candidates=tuple(increasing_thresholds[::-1]))
+            sequence = CandidateSequence(
+                level_fraction=1.0, candidates=tuple(increasing_thresholds[::-1])
+            )
             return CandidatePlan(limit=limit, sequences=(sequence,))
 
         sequences = build_increasing_sequences(
@@ -237,7 +239,7 @@ class ClusterBettingRule:
             `NOTHING_CERTIFIED` if no threshold passed.
         """
         cluster_counter = ClusterCounter(rows, self.quantity)
-        threshold = run_candidates(self, cluster_counter, plan, significance_level)
+        threshold = find_last_passing_candidate(self, cluster_counter, plan, significance_level)
         if threshold is None:
             return NOTHING_CERTIFIED
         n_accepted = int(accepts(rows.scores, threshold).sum())

@@ -26,7 +26,7 @@ from metacal.certification.rules.loss_bets import (
     certified_loss_rank,
     expected_loss_rank,
 )
-from metacal.certification.statements import cannot_certify_error, certify_threshold
+from metacal.certification.statements import build_certificate_for_threshold, cannot_certify_error
 from metacal.errors import InfeasibleTargetError
 from metacal.formulas import Codes, Float
 from metacal.statistics import betting, bounds
@@ -143,7 +143,7 @@ class MeanLossLimit:
 
         rule_name = tests.exact_rule_name or self.bets_rule_name
         threshold = tests.ranking.blocks.just_below_next(n_accepted)
-        certificate = certify_threshold(
+        certificate = build_certificate_for_threshold(
             rows, self.quantity, self.limit, delta, rule_name, threshold
         )
         mean_loss = float(tests.ranking.losses[: certificate.n_accepted].mean())

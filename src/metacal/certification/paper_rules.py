@@ -16,10 +16,10 @@ from metacal.certificates.certificate import Certificate
 from metacal.certificates.quantity import COVERAGE_ACCURACY, MISCOVERAGE, Quantity
 from metacal.certificates.rule_texts import register_rule
 from metacal.certification.pilot import PilotPolicy
-from metacal.certification.procedures import OneThreshold
+from metacal.certification.procedures import OneThresholdProcedure
 from metacal.certification.rows import CalibrationRows
 from metacal.certification.rules.order_statistics import RejectionRateRule
-from metacal.certification.statements import certify_threshold
+from metacal.certification.statements import build_certificate_for_threshold
 from metacal.errors import InfeasibleTargetError
 from metacal.formulas import Flags, Float
 from metacal.statistics import bounds
@@ -75,7 +75,7 @@ class PaperMiscoverage:
                 f"the paper's split takes right rows only; {certificate.n_correct:,} of"
                 f" {certificate.n_rows:,} are"
             )
-        procedure = OneThreshold(MISCOVERAGE, self.alpha, RejectionRateRule())
+        procedure = OneThresholdProcedure(MISCOVERAGE, self.alpha, RejectionRateRule())
         return procedure.find_contradiction(certificate, None, promise)
 
 
@@ -176,7 +176,9 @@ def _without_guarantee(
     rows: CalibrationRows, quantity: Quantity, target: float, rule_name: str, threshold: float
 ) -> Certificate:
     """Build a certificate that guarantees nothing."""
-    certificate = certify_threshold(rows, quantity, target, None, rule_name, threshold)
+    certificate = build_certificate_for_threshold(
+        rows, quantity, target, None, rule_name, threshold
+    )
     return replace(certificate, guarantee="none")
 
 

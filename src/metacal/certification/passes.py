@@ -49,7 +49,7 @@ from numpy.typing import NDArray
 
 from metacal.certificates.certificate import Certificate
 from metacal.certification.certify import CertifiablePromise
-from metacal.certification.procedures import OneThreshold
+from metacal.certification.procedures import OneThresholdProcedure
 from metacal.certification.ranking import Evidence, Ranking, Undecided, require_some_correct
 from metacal.certification.rows import check_scores
 from metacal.certification.statements import sorting_needed_error
@@ -209,13 +209,13 @@ class Passes(Evidence):
     def certify(self, promise: CertifiablePromise) -> Certificate:
         """Count the rows in ever smaller cells until the certificate is determined."""
         procedure = promise.procedure()
-        if not isinstance(procedure, OneThreshold) or promise.scope is not None:
+        if not isinstance(procedure, OneThresholdProcedure) or promise.scope is not None:
             raise sorting_needed_error(promise)
         tally = Tally.first(self.count, self.cells)
         while True:
             open_cells = tally.open_at(self.ranks)
             try:
-                certificate = procedure.certify_all_ranked(tally.ranking, promise.delta)
+                certificate = procedure.certify_ranking(tally.ranking, promise.delta)
             except Undecided as question:
                 open_cells = [*question.cells, *open_cells]
             else:

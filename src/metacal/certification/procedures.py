@@ -5,8 +5,8 @@ rules, and states the result as a certificate.
 
 Every procedure certifies all rows together (`Procedure`). Some can also certify each subgroup of
 rows (`SubgroupProcedure`): `scopes` divides the error probability among the subgroups and calls
-the procedure for each of them. `OneThreshold` in this module has one rule and one threshold.
-`two_sides.TwoSides` has one for each of two classes.
+the procedure for each of them. `OneThresholdProcedure` in this module has one rule and one threshold.
+`two_sides.TwoClassProcedure` has one for each of two classes.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ class PromisedLimit(NamedTuple):
 class RowRequirement(NamedTuple):
     """Number of rows that a rule counts, and the smallest number with which it can pass."""
 
-    n_counted: int
-    n_required: int
+    n_reference_rows: int
+    n_required_rows: int
 
     @property
     def is_met(self) -> bool:
         """Whether there are enough rows for a test."""
-        return self.n_counted >= self.n_required
+        return self.n_reference_rows >= self.n_required_rows
 
 
 @dataclass(frozen=True)
@@ -74,29 +74,29 @@ class SubgroupResult:
         promised about the class, or if the promise says nothing about it in this subgroup.
     """
 
-    sides: tuple[ThresholdResult | None, ...]
+    threshold_results: tuple[ThresholdResult | None, ...]
 
     @property
-    def is_certified(self) -> bool:
+    def accepts_any_row(self) -> bool:
         """Whether any row is accepted."""
-        return any(side is not None and side.n_accepted > 0 for side in self.sides)
+        return any(side is not None and side.n_accepted > 0 for side in self.threshold_results)
 
     @property
     def every_test_passed(self) -> bool:
         """Whether the subgroup needs no significance level any more."""
-        if len(self.sides) != 1 or self.sides[0] is None:
+        if len(self.threshold_results) != 1 or self.threshold_results[0] is None:
             return False
-        return self.sides[0].every_test_passed
+        return self.threshold_results[0].every_test_passed
 
-    def n_accepted(self, side: int) -> int:
+    def count_accepted(self, side: int) -> int:
         """Count the accepted rows of one side."""
-        result = self.sides[side]
+        result = self.threshold_results[side]
         if result is None:
             return 0
         return result.n_accepted
 
 
-class DecidedRows(NamedTuple):
+class DecisionColumns(NamedTuple):
     """Rows as a gate decides them.
 
     Attributes
@@ -113,7 +113,7 @@ class DecidedRows(NamedTuple):
 
     uncertainty: Float
     correct: Flags
-    side_codes: Codes
+    threshold_indices: Codes
 
 
 class Procedure(Protocol):
@@ -159,18 +159,18 @@ class SubgroupProcedure(Procedure, Protocol):
         """Name of the score that the thresholds apply to. None if the caller chooses it."""
 
     @property
-    def unproven_threshold(self) -> float:
+    def fallback_threshold(self) -> float:
         """Threshold of a subgroup for which nothing is certified."""
 
-    def headline(self, rows: CalibrationRows) -> PromisedLimit:
+    def get_main_limit(self, rows: CalibrationRows) -> PromisedLimit:
         """Return the limit that the certificate names first."""
 
-    def requirements(
+    def count_rows_and_requirements(
         self, rows: CalibrationRows, significance_level: float
     ) -> list[RowRequirement]:
         """Count the rows that each rule uses, without reading what the rules test."""
 
-    def certify(
+    def certify_subgroup(
         self,
         rows: CalibrationRows,
         significance_level: float,
@@ -178,7 +178,7 @@ class SubgroupProcedure(Procedure, Protocol):
     ) -> SubgroupResult:
         """Certify a subgroup by tests that were planned for `planned_level`."""
 
-    def describe(
+    def build_subgroup_certificates(
         self,
         names: tuple[Name, ...],
         rows: CalibrationRows,
@@ -192,20 +192,22 @@ class SubgroupProcedure(Procedure, Protocol):
         needs is then computed for `spare_level`.
         """
 
-    def decide(self, rows: CalibrationRows, decision_points: float | Float) -> DecidedRows:
+    def compute_decision_columns(
+        self, rows: CalibrationRows, decision_points: float | Float
+    ) -> DecisionColumns:
         """Return the columns by which a gate decides the rows."""
 
-    def find_subgroup_contradiction(
+    def find_contradiction_in_subgroup(
         self, family: tuple[SubgroupCertificate, ...], significance_level: float, promise: object
     ) -> str | None:
         """Return what in the parts of one subgroup cannot be true, or None."""
 
-    def starting_early(self) -> SubgroupProcedure:
+    def with_early_starts(self) -> SubgroupProcedure:
         """Return the procedure for subgroups under the false-coverage rate."""
 
 
 @dataclass(frozen=True)
-class OneThreshold:
+class OneThresholdProcedure:
     """Procedure with one rule and one threshold.
 
     A row is accepted if its score is at most the threshold. Implements `SubgroupProcedure`.
@@ -240,16 +242,16 @@ class OneThreshold:
         return self.rule.name
 
     @property
-    def unproven_threshold(self) -> float:
+    def fallback_threshold(self) -> float:
         """Threshold of rows that certify nothing."""
-        return self.rule.unproven_threshold
+        return self.rule.fallback_threshold
 
     @property
     def limit(self) -> float:
         """Limit that the tests of the rule are about."""
-        return self.rule.limit_of(self.quantity, self.target)
+        return self.rule.convert_target_to_limit(self.quantity, self.target)
 
-    def headline(self, rows: CalibrationRows) -> PromisedLimit:
+    def get_main_limit(self, rows: CalibrationRows) -> PromisedLimit:
         """Return the only limit."""
         return PromisedLimit(self.quantity, self.target)
 
@@ -261,26 +263,26 @@ class OneThreshold:
             return None
         return PilotPolicy(random_state=random_state, declared_values=declared_values)
 
-    def requirements(
+    def count_rows_and_requirements(
         self, rows: CalibrationRows, significance_level: float
     ) -> list[RowRequirement]:
         """Count the rows that the rule uses."""
-        n_required = self.rule.required_rows(self.limit, significance_level)
-        return [RowRequirement(self.rule.counted_rows(rows.ranking), n_required)]
+        n_required = self.rule.compute_required_rows(self.limit, significance_level)
+        return [RowRequirement(self.rule.count_reference_rows(rows.ranking), n_required)]
 
-    def certify(
+    def certify_subgroup(
         self,
         rows: CalibrationRows,
         significance_level: float,
         planned_level: float | None = None,
     ) -> SubgroupResult:
         """Certify the threshold of a subgroup."""
-        result = self.certify_ranking(
+        result = self.find_threshold(
             rows.ranking, significance_level, planned_level, pilot=rows.pilot
         )
-        return SubgroupResult(sides=(result,))
+        return SubgroupResult(threshold_results=(result,))
 
-    def certify_ranking(
+    def find_threshold(
         self,
         ranking: Ranking,
         significance_level: float | None,
@@ -318,13 +320,13 @@ class OneThreshold:
         """
         limit = self.limit
         if target is not None:
-            limit = self.rule.limit_of(self.quantity, target)
+            limit = self.rule.convert_target_to_limit(self.quantity, target)
         if planned_level is None:
             planned_level = significance_level
         plan = self.rule.plan(ranking.n, limit, planned_level, pilot)
         return self.rule.certify(ranking, plan, significance_level, last_rank)
 
-    def describe(
+    def build_subgroup_certificates(
         self,
         names: tuple[Name, ...],
         rows: CalibrationRows,
@@ -334,12 +336,12 @@ class OneThreshold:
     ) -> tuple[SubgroupCertificate, ...]:
         """Return the one part of a subgroup."""
         threshold = None
-        if result is not None and result.sides[0] is not None:
-            threshold = result.sides[0].threshold
+        if result is not None and result.threshold_results[0] is not None:
+            threshold = result.threshold_results[0].threshold
 
         shortfall = Shortfall()
         if threshold is None:
-            threshold = self.unproven_threshold
+            threshold = self.fallback_threshold
             level = spare_level if significance_level is None else significance_level
             shortfall = self.rule.shortfall(rows.ranking, self.limit, level)
 
@@ -356,10 +358,10 @@ class OneThreshold:
 
     def certify_all(self, rows: CalibrationRows, delta: float | None) -> Certificate:
         """Certify all rows together."""
-        certificate = self.certify_all_ranked(rows.ranking, delta, pilot=rows.pilot)
+        certificate = self.certify_ranking(rows.ranking, delta, pilot=rows.pilot)
         return replace(certificate, labelled=rows.correct is not None)
 
-    def certify_all_ranked(
+    def certify_ranking(
         self, ranking: Ranking, delta: float | None, *, pilot: PilotRows | None = None
     ) -> Certificate:
         """Certify rows of which only the ranking is known.
@@ -372,23 +374,23 @@ class OneThreshold:
         Undecided
             If the ranking contains only counts, and they do not determine the certificate.
         """
-        result = self.certify_ranking(ranking, delta, pilot=pilot)
+        result = self.find_threshold(ranking, delta, pilot=pilot)
         if result.threshold is not None:
             _require_known_neighbours(ranking, result.n_accepted)
-            return self.state(ranking, result.threshold, delta)
+            return self.build_certificate_at(ranking, result.threshold, delta)
 
-        if self.unproven_threshold == REJECT_ALL_ROWS:
-            raise self._infeasible(ranking, delta, pilot)
+        if self.fallback_threshold == REJECT_ALL_ROWS:
+            raise self._build_infeasible_error(ranking, delta, pilot)
         note = too_few_rows_note(
             self.quantity,
-            self.rule.counted_rows(ranking),
+            self.rule.count_reference_rows(ranking),
             self.target,
             delta,
-            self.rule.required_rows(self.limit, delta),
+            self.rule.compute_required_rows(self.limit, delta),
         )
-        return self.state(ranking, self.unproven_threshold, delta, notes=(note,))
+        return self.build_certificate_at(ranking, self.fallback_threshold, delta, notes=(note,))
 
-    def state(
+    def build_certificate_at(
         self,
         ranking: Ranking,
         threshold: float,
@@ -410,13 +412,13 @@ class OneThreshold:
             notes,
         )
 
-    def _infeasible(
+    def _build_infeasible_error(
         self, ranking: Ranking, delta: float | None, pilot: PilotRows | None
     ) -> InfeasibleTargetError:
         """Build the error for rows that support no threshold."""
 
         def certifies(target: float) -> bool:
-            result = self.certify_ranking(ranking, delta, target=target, pilot=pilot)
+            result = self.find_threshold(ranking, delta, target=target, pilot=pilot)
             return result.threshold is not None
 
         shortfall = self.rule.shortfall(ranking, self.limit, delta, certifies)
@@ -429,11 +431,13 @@ class OneThreshold:
             describe_ruled_out(ranking, self.limit, delta, "is that accurate"),
         )
 
-    def decide(self, rows: CalibrationRows, decision_points: float | Float) -> DecidedRows:
+    def compute_decision_columns(
+        self, rows: CalibrationRows, decision_points: float | Float
+    ) -> DecisionColumns:
         """Return the score and the correctness of each row. All rows have one threshold."""
         assert rows.correct is not None
         side_codes = np.zeros(len(rows), dtype=np.intp)
-        return DecidedRows(rows.scores, rows.correct, side_codes)
+        return DecisionColumns(rows.scores, rows.correct, side_codes)
 
     def find_contradiction(
         self, certificate: Certificate, delta: float | None, promise: object
@@ -441,7 +445,7 @@ class OneThreshold:
         """Check that the counts of a certificate support the target."""
         return self._find_contradiction_in_counts(certificate, delta)
 
-    def find_subgroup_contradiction(
+    def find_contradiction_in_subgroup(
         self, family: tuple[SubgroupCertificate, ...], significance_level: float, promise: object
     ) -> str | None:
         """Check that the counts of a subgroup support the target."""
@@ -450,7 +454,7 @@ class OneThreshold:
     def _find_contradiction_in_counts(
         self, counted: Certificate | SubgroupCertificate, significance_level: float | None
     ) -> str | None:
-        accepting_is_safe = self.unproven_threshold == ACCEPT_ALL_ROWS
+        accepting_is_safe = self.fallback_threshold == ACCEPT_ALL_ROWS
         if accepting_is_safe and counted.accepts_everything:
             return None
         counts = Counts(
@@ -463,9 +467,9 @@ class OneThreshold:
             return None
         return unsupported_counts_sentence(self.quantity, self.target, counts, significance_level)
 
-    def starting_early(self) -> OneThreshold:
+    def with_early_starts(self) -> OneThresholdProcedure:
         """Return the procedure with a rule that starts its tests at low ranks."""
-        return replace(self, rule=self.rule.starting_early())
+        return replace(self, rule=self.rule.with_early_starts())
 
 
 def _require_known_neighbours(ranking: Ranking, n_accepted: int) -> None:

@@ -150,7 +150,7 @@ class EachSubgroup:
         pool = build_subgroup(rows, codes=tuple(small_codes), is_tested=~is_pilot_row)
         return [*subgroups, pool]
 
-    def certify(
+    def certify_subgroups(
         self, procedure: SubgroupProcedure, subgroups: Sequence[Subgroup], delta: float
     ) -> list[SubgroupTest]:
         """Certify each subgroup with a correction for multiple testing.
@@ -176,13 +176,13 @@ class EachSubgroup:
             # The significance level rises with the number of subgroups that certify
             # something, so each one starts testing at a low rank.
             return _control_false_coverage_rate(
-                procedure.starting_early(), subgroups, testable_indices, delta
+                procedure.with_early_starts(), subgroups, testable_indices, delta
             )
         if self.error_rate == "each":
             return _test_without_correction(procedure, subgroups, testable_indices, delta)
         return _control_family_wise_error_rate(procedure, subgroups, testable_indices, delta)
 
-    def significance_level_of_next_subgroup(self, n_tested: int, delta: float) -> float:
+    def compute_level_of_next_subgroup(self, n_tested: int, delta: float) -> float:
         """Compute the significance level that one additional subgroup would have.
 
         It is used to report how many rows an untested subgroup lacks.
@@ -223,9 +223,11 @@ class EachSubgroup:
         small_codes = []
         for code in range(n_codes):
             pilot_rows = rows.take(is_pilot_row & (rows.subgroups.codes == code))
-            for requirement in procedure.requirements(pilot_rows, significance_level):
-                n_rows_estimate = _ROWS_PER_POOLING_PILOT * requirement.n_counted
-                if n_rows_estimate < _MIN_ROW_RATIO * requirement.n_required:
+            for requirement in procedure.count_rows_and_requirements(
+                pilot_rows, significance_level
+            ):
+                n_rows_estimate = _ROWS_PER_POOLING_PILOT * requirement.n_reference_rows
+                if n_rows_estimate < _MIN_ROW_RATIO * requirement.n_required_rows:
                     small_codes.append(code)
                     break
         return small_codes
@@ -291,7 +293,7 @@ def _test_without_correction(
     subgroup_tests = _untested(subgroups)
     for index in testable_indices:
         subgroup = subgroups[index]
-        result = procedure.certify(subgroup.rows, delta)
+        result = procedure.certify_subgroup(subgroup.rows, delta)
         subgroup_tests[index] = SubgroupTest(
             subgroup=subgroup, result=result, significance_level=delta
         )
@@ -346,7 +348,7 @@ def _control_family_wise_error_rate(
         significance_level = delta / len(remaining_indices)
         for index in remaining_indices:
             subgroup = subgroups[index]
-            result = procedure.certify(subgroup.rows, significance_level, planned_level)
+            result = procedure.certify_subgroup(subgroup.rows, significance_level, planned_level)
             subgroup_tests[index] = SubgroupTest(
                 subgroup=subgroup,
                 result=result,
@@ -405,12 +407,12 @@ def _control_false_coverage_rate(
     while remaining_indices:
         significance_level = delta * len(remaining_indices) / len(testable_indices)
         for index in remaining_indices:
-            results[index] = procedure.certify(
+            results[index] = procedure.certify_subgroup(
                 subgroups[index].rows,
                 significance_level,
                 planned_level=significance_level,
             )
-        certified_indices = [index for index in remaining_indices if results[index].is_certified]
+        certified_indices = [index for index in remaining_indices if results[index].accepts_any_row]
         if len(certified_indices) == len(remaining_indices):
             break
         remaining_indices = certified_indices
@@ -434,14 +436,14 @@ def _has_enough_rows(
     procedure: SubgroupProcedure, subgroup: Subgroup, significance_level: float
 ) -> bool:
     """Check whether at least one rule of the procedure has enough rows to pass."""
-    requirements = procedure.requirements(subgroup.rows, significance_level)
+    requirements = procedure.count_rows_and_requirements(subgroup.rows, significance_level)
     return any(requirement.is_met for requirement in requirements)
 
 
 def _count_rows(procedure: SubgroupProcedure, subgroup: Subgroup, significance_level: float) -> int:
     """Count the rows that the tests use; with several rules, take the largest count."""
-    requirements = procedure.requirements(subgroup.rows, significance_level)
-    return max(requirement.n_counted for requirement in requirements)
+    requirements = procedure.count_rows_and_requirements(subgroup.rows, significance_level)
+    return max(requirement.n_reference_rows for requirement in requirements)
 
 
 def _draw_pooling_pilot_rows(rows: CalibrationRows) -> Flags:

@@ -28,7 +28,7 @@ from metacal.certification.statements import (
 
 
 @dataclass(frozen=True)
-class Side:
+class ClassPromise:
     """Promise about the rows that are called by one of two classes.
 
     Attributes
@@ -60,16 +60,16 @@ class Side:
     target: float
     rule: ThresholdRule
     positive: Name | None = None
-    calls_positive: bool = True
-    declared_share: float | None = None
-    level_share: float = 1.0
+    is_predicted_positive: bool = True
+    declared_class_share: float | None = None
+    level_fraction: float = 1.0
 
     @property
     def limit(self) -> float:
         """Limit that the tests of the rule are about."""
-        return self.rule.limit_of(self.quantity, self.target)
+        return self.rule.convert_target_to_limit(self.quantity, self.target)
 
-    def positive_code(self, class_names: Sequence[Name]) -> int:
+    def get_positive_code(self, class_names: Sequence[Name]) -> int:
         """Return the index of the positive class, which the promise is about."""
         if self.positive is None:
             return 1
@@ -77,31 +77,33 @@ class Side:
             raise unknown_class_error(self.positive, class_names)
         return list(class_names).index(self.positive)
 
-    def class_code(self, class_names: Sequence[Name]) -> int:
+    def get_predicted_code(self, class_names: Sequence[Name]) -> int:
         """Return the index of the class that the rows of this side are called by."""
-        positive_code = self.positive_code(class_names)
-        if self.calls_positive:
+        positive_code = self.get_positive_code(class_names)
+        if self.is_predicted_positive:
             return positive_code
         return 1 - positive_code
 
-    def says_nothing(self, rows: CalibrationRows) -> bool:
+    def is_trivially_kept(self, rows: CalibrationRows) -> bool:
         """Check whether calling every row by the class would keep the promise."""
         if self.quantity.conditions_on_true_class or len(rows) == 0:
             return False
-        is_of_class = rows.true_class_codes == self.class_code(rows.class_names)
+        is_of_class = rows.true_class_codes == self.get_predicted_code(rows.class_names)
         return float(is_of_class.mean()) >= self.target
 
-    def requirement(self, rows: CalibrationRows, significance_level: float) -> RowRequirement:
+    def count_rows_and_requirement(
+        self, rows: CalibrationRows, significance_level: float
+    ) -> RowRequirement:
         """Count the rows that the rule uses, without reading labels if they are tested."""
-        n_required = self.required_rows(significance_level)
+        n_required = self.compute_required_rows(significance_level)
         if not self.quantity.conditions_on_true_class:
             return RowRequirement(len(rows), n_required)
-        is_counted = rows.true_class_codes != self.class_code(rows.class_names)
+        is_counted = rows.true_class_codes != self.get_predicted_code(rows.class_names)
         return RowRequirement(int(is_counted.sum()), n_required)
 
-    def required_rows(self, significance_level: float) -> int:
+    def compute_required_rows(self, significance_level: float) -> int:
         """Compute the smallest number of counted rows with which the side can be certified."""
-        return self.rule.required_rows(self.limit, self._own_level(significance_level))
+        return self.rule.compute_required_rows(self.limit, self._own_level(significance_level))
 
     def certify(
         self,
@@ -142,12 +144,12 @@ class Side:
         return self.rule.supports(counts, self.limit, self._own_level(significance_level))
 
     def _own_level(self, significance_level: float) -> float:
-        return significance_level * self.level_share
+        return significance_level * self.level_fraction
 
     def _rule_with_class_share(self, pilot: PilotRows | None, class_code: int) -> ThresholdRule:
         """Return the rule for the declared share of the class or the share in the pilot rows."""
-        if self.declared_share is not None:
-            return self.rule.with_correct_share(self.declared_share)
+        if self.declared_class_share is not None:
+            return self.rule.with_correct_share(self.declared_class_share)
         if pilot is None:
             return self.rule
         class_share = pilot.estimate_class_share(class_code)

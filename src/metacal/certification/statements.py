@@ -23,7 +23,7 @@ from metacal.statistics import bounds
 
 if TYPE_CHECKING:
     from metacal.certification.rows import CalibrationRows
-    from metacal.certification.sides import Side
+    from metacal.certification.sides import ClassPromise
 
 
 def build_certificate(
@@ -51,7 +51,7 @@ def build_certificate(
     )
 
 
-def certify_threshold(
+def build_certificate_for_threshold(
     rows: CalibrationRows,
     quantity: Quantity,
     target: float,
@@ -203,16 +203,18 @@ def incomplete_labels_error(
     return InfeasibleTargetError(message, target=target, rows_needed=n_rows)
 
 
-def closed_side_reason(side: Side, rows: CalibrationRows, significance_level: float) -> str:
+def explain_uncertified_class(
+    side: ClassPromise, rows: CalibrationRows, significance_level: float
+) -> str:
     """Return why no row may be called by the class of a side."""
-    class_code = side.class_code(rows.class_names)
+    class_code = side.get_predicted_code(rows.class_names)
     required_rows = "rows without an error from that end of the scores, or more with some"
     if side.quantity.conditions_on_true_class:
         n_counted = int((rows.true_class_codes != class_code).sum())
         other_name = rows.class_names[1 - class_code]
         required_rows = f"rows that are {other_name}; there are {n_counted:,}"
-    positive_name = rows.class_names[side.positive_code(rows.class_names)]
-    n_required = side.rule.required_rows(side.limit, significance_level)
+    positive_name = rows.class_names[side.get_positive_code(rows.class_names)]
+    n_required = side.rule.compute_required_rows(side.limit, significance_level)
     return (
         f"{side.quantity.name_with_class(positive_name)} {side.target:g} cannot be certified: at this delta"
         f" it takes {n_required:,} {required_rows}"
@@ -314,9 +316,9 @@ def sorting_needed_error(promise: object) -> InputError:
     )
 
 
-def says_nothing_error(side: Side, rows: CalibrationRows) -> InputError:
+def trivial_promise_error(side: ClassPromise, rows: CalibrationRows) -> InputError:
     """Build the error for a precision that is kept if every row is called by the class."""
-    class_code = side.class_code(rows.class_names)
+    class_code = side.get_predicted_code(rows.class_names)
     name = rows.class_names[class_code]
     other_name = rows.class_names[1 - class_code]
     class_share = float((rows.true_class_codes == class_code).mean())

@@ -57,7 +57,7 @@ from metacal.certificates.subgroups import Name, SubgroupCertificate, SubgroupCe
 from metacal.certification.pilot import PilotPolicy
 from metacal.certification.plans import PilotRows
 from metacal.certification.procedures import (
-    DecidedRows,
+    DecisionColumns,
     PromisedLimit,
     RowRequirement,
     SubgroupResult,
@@ -67,13 +67,13 @@ from metacal.certification.rows import CalibrationRows
 from metacal.certification.rules.rule import (
     REJECT_ALL_ROWS,
 )
-from metacal.certification.sides import Side
+from metacal.certification.sides import ClassPromise
 from metacal.certification.statements import (
     build_certificate,
-    closed_side_reason,
+    explain_uncertified_class,
     other_promise_sentence,
     same_side_error,
-    says_nothing_error,
+    trivial_promise_error,
 )
 from metacal.errors import InfeasibleTargetError
 from metacal.formulas import Float
@@ -104,7 +104,7 @@ _LEVEL_TOLERANCE = 1e-12
 
 
 @dataclass(frozen=True)
-class TwoSides:
+class TwoClassProcedure:
     """Procedure with up to two thresholds on the log-odds of two classes.
 
     Implements `metacal.certification.procedures.SubgroupProcedure`.
@@ -115,20 +115,22 @@ class TwoSides:
         One side or two, in the order in which the promise names them.
     """
 
-    sides: tuple[Side, ...]
+    class_promises: tuple[ClassPromise, ...]
 
     rule_name = TWO_SIDED
     score_name = "margin"
 
     # The rows of a side that certifies nothing go to review.
-    unproven_threshold = REJECT_ALL_ROWS
+    fallback_threshold = REJECT_ALL_ROWS
 
     @property
     def promised_limits(self) -> tuple[PromisedLimit, ...]:
         """Limits in the order in which the promise names them."""
-        return tuple(PromisedLimit(side.quantity, float(side.target)) for side in self.sides)
+        return tuple(
+            PromisedLimit(side.quantity, float(side.target)) for side in self.class_promises
+        )
 
-    def sides_by_class(self, class_names: Sequence[Name]) -> dict[int, Side]:
+    def get_promises_by_class(self, class_names: Sequence[Name]) -> dict[int, ClassPromise]:
         """Return the side of each class, with its share of the significance level.
 
         Raises
@@ -136,21 +138,21 @@ class TwoSides:
         InputError
             If a positive class is unknown, or if both sides are of the same class.
         """
-        by_class = {side.class_code(class_names): side for side in self.sides}
-        if len(self.sides) == 1:
+        by_class = {side.get_predicted_code(class_names): side for side in self.class_promises}
+        if len(self.class_promises) == 1:
             return by_class
         if len(by_class) == 1:
             raise same_side_error(class_names[min(by_class)])
         first_share = _level_share_of_first_class(by_class)
         level_shares = (first_share, 1.0 - first_share)
         return {
-            class_code: replace(side, level_share=level_shares[class_code])
+            class_code: replace(side, level_fraction=level_shares[class_code])
             for class_code, side in by_class.items()
         }
 
-    def headline(self, rows: CalibrationRows) -> PromisedLimit:
+    def get_main_limit(self, rows: CalibrationRows) -> PromisedLimit:
         """Return the limit of the side of the second class, if there is one."""
-        by_class = self.sides_by_class(rows.class_names)
+        by_class = self.get_promises_by_class(rows.class_names)
         side = by_class[max(by_class)]
         return PromisedLimit(side.quantity, side.target)
 
@@ -161,17 +163,17 @@ class TwoSides:
 
         Labels of pilot rows are read if the share of a class was not declared.
         """
-        sequences = [side for side in self.sides if side.rule.reads_labels_in_order]
+        sequences = [side for side in self.class_promises if side.rule.reads_labels_in_order]
         if not sequences:
             return None
         return PilotPolicy(
             random_state=random_state,
             declared_values=declared_values,
             is_about_classes=True,
-            reads_labels=any(side.declared_share is None for side in sequences),
+            reads_labels=any(side.declared_class_share is None for side in sequences),
         )
 
-    def requirements(
+    def count_rows_and_requirements(
         self, rows: CalibrationRows, significance_level: float
     ) -> list[RowRequirement]:
         """Count the rows that the rules use.
@@ -179,11 +181,14 @@ class TwoSides:
         If a precision is promised, labels must not influence how delta is divided. Only the sides
         whose counts do not depend on labels are then returned.
         """
-        sides = list(self.sides_by_class(rows.class_names).values())
+        sides = list(self.get_promises_by_class(rows.class_names).values())
         label_free = [side for side in sides if not side.quantity.conditions_on_true_class]
-        return [side.requirement(rows, significance_level) for side in label_free or sides]
+        return [
+            side.count_rows_and_requirement(rows, significance_level)
+            for side in label_free or sides
+        ]
 
-    def certify(
+    def certify_subgroup(
         self,
         rows: CalibrationRows,
         significance_level: float,
@@ -192,8 +197,8 @@ class TwoSides:
         """Certify both sides. They pass no level on, so `planned_level` has no effect."""
         tested = {
             class_code: side
-            for class_code, side in self.sides_by_class(rows.class_names).items()
-            if not side.says_nothing(rows)
+            for class_code, side in self.get_promises_by_class(rows.class_names).items()
+            if not side.is_trivially_kept(rows)
         }
         rankings = {class_code: rows.rank_for_class(class_code) for class_code in tested}
         pilots = {class_code: _pilot_from(rows.pilot, class_code) for class_code in tested}
@@ -213,9 +218,9 @@ class TwoSides:
                 results[class_code] = side.certify(
                     ranking, significance_level, pilots[class_code], class_code, last_rank
                 )
-        return SubgroupResult(sides=(results.get(0), results.get(1)))
+        return SubgroupResult(threshold_results=(results.get(0), results.get(1)))
 
-    def describe(
+    def build_subgroup_certificates(
         self,
         names: tuple[Name, ...],
         rows: CalibrationRows,
@@ -225,15 +230,15 @@ class TwoSides:
     ) -> tuple[SubgroupCertificate, ...]:
         """Return one part for each class. Without `names` the parts are those of all rows."""
         if result is None:
-            result = SubgroupResult(sides=(None, None))
+            result = SubgroupResult(threshold_results=(None, None))
         decision_point = find_decision_point(rows, result)
-        decided = self.decide(rows, decision_point)
-        by_class = self.sides_by_class(rows.class_names)
+        decided = self.compute_decision_columns(rows, decision_point)
+        by_class = self.get_promises_by_class(rows.class_names)
         parts = []
         for class_code, class_name in enumerate(rows.class_names):
-            is_called = decided.side_codes == class_code
+            is_called = decided.threshold_indices == class_code
             ranking = Ranking.of(decided.uncertainty[is_called], decided.correct[is_called])
-            n_accepted = result.n_accepted(class_code)
+            n_accepted = result.count_accepted(class_code)
             threshold = RELATIVE.settled(ranking.strictly_before(n_accepted))
             part = SubgroupCertificate(
                 names or (class_name,),
@@ -244,7 +249,7 @@ class TwoSides:
                 part = replace(part, called=class_name, at=decision_point)
             if class_code in by_class:
                 side = by_class[class_code]
-                positive_name = rows.class_names[side.positive_code(rows.class_names)]
+                positive_name = rows.class_names[side.get_positive_code(rows.class_names)]
                 part = _with_promise(part, side, positive_name, significance_level, spare_level)
             parts.append(part)
         return tuple(parts)
@@ -252,16 +257,16 @@ class TwoSides:
     def certify_all(self, rows: CalibrationRows, delta: float | None) -> Certificate:
         """Certify both sides of all rows."""
         assert delta is not None
-        by_class = self.sides_by_class(rows.class_names)
+        by_class = self.get_promises_by_class(rows.class_names)
         for side in by_class.values():
-            if side.says_nothing(rows):
-                raise says_nothing_error(side, rows)
+            if side.is_trivially_kept(rows):
+                raise trivial_promise_error(side, rows)
 
-        result = self.certify(rows, delta)
-        if not result.is_certified:
-            raise self._infeasible(rows, delta)
+        result = self.certify_subgroup(rows, delta)
+        if not result.accepts_any_row:
+            raise self._build_infeasible_error(rows, delta)
 
-        parts = self.describe((), rows, result, delta, delta)
+        parts = self.build_subgroup_certificates((), rows, result, delta, delta)
         outcome = Outcome(
             n_rows=sum(part.n_rows for part in parts),
             n_correct=sum(part.n_correct for part in parts),
@@ -271,7 +276,7 @@ class TwoSides:
             lowest_rejected=None,
         )
         certificate = build_certificate(
-            *self.headline(rows), delta, self.rule_name, REJECT_ALL_ROWS, outcome
+            *self.get_main_limit(rows), delta, self.rule_name, REJECT_ALL_ROWS, outcome
         )
         return replace(
             certificate,
@@ -280,21 +285,24 @@ class TwoSides:
             parts=SubgroupCertificates("class", "together", parts),
         )
 
-    def _infeasible(self, rows: CalibrationRows, delta: float) -> InfeasibleTargetError:
+    def _build_infeasible_error(self, rows: CalibrationRows, delta: float) -> InfeasibleTargetError:
         """Build the error for rows that support neither side."""
-        by_class = self.sides_by_class(rows.class_names)
+        by_class = self.get_promises_by_class(rows.class_names)
         reasons = [
-            closed_side_reason(side, rows, delta * side.level_share) for side in by_class.values()
+            explain_uncertified_class(side, rows, delta * side.level_fraction)
+            for side in by_class.values()
         ]
         return InfeasibleTargetError(
             f"{'; '.join(reasons)}.", target=self.promised_limits[0].target
         )
 
-    def decide(self, rows: CalibrationRows, decision_points: float | Float) -> DecidedRows:
+    def compute_decision_columns(
+        self, rows: CalibrationRows, decision_points: float | Float
+    ) -> DecisionColumns:
         """Return the distance from the decision point and the class that each row is called by."""
         side_codes = (rows.scores > decision_points).astype(np.intp)
         uncertainty = RELATIVE.rounded(-np.abs(rows.scores - decision_points))
-        return DecidedRows(uncertainty, side_codes == rows.true_class_codes, side_codes)
+        return DecisionColumns(uncertainty, side_codes == rows.true_class_codes, side_codes)
 
     def find_contradiction(
         self, certificate: Certificate, delta: float | None, promise: object
@@ -304,20 +312,20 @@ class TwoSides:
         parts = certificate.parts
         if parts is None or len(parts.items) != 2 or parts.by != "class":
             return other_promise_sentence(promise)
-        return self.find_subgroup_contradiction(parts.items, delta, promise)
+        return self.find_contradiction_in_subgroup(parts.items, delta, promise)
 
-    def find_subgroup_contradiction(
+    def find_contradiction_in_subgroup(
         self, family: tuple[SubgroupCertificate, ...], significance_level: float, promise: object
     ) -> str | None:
         """Check the two parts of a group: what they promise, at which level, and their counts."""
         class_names = [part.names[0] if part.called is None else part.called for part in family]
-        by_class = self.sides_by_class(class_names)
+        by_class = self.get_promises_by_class(class_names)
         was_tested = any(part.delta is not None for part in family)
         for class_code, part in enumerate(family):
             side = by_class.get(class_code)
             expected_level = 0.0
             if side is not None and was_tested:
-                expected_level = significance_level * side.level_share
+                expected_level = significance_level * side.level_fraction
             has_level = math.isclose(part.delta or 0.0, expected_level, rel_tol=_LEVEL_TOLERANCE)
             if not has_level or not _states_promise(part, side, class_names, significance_level):
                 return f"class {class_names[class_code]}: {other_promise_sentence(promise)}"
@@ -334,12 +342,12 @@ class TwoSides:
                 )
         return None
 
-    def starting_early(self) -> TwoSides:
+    def with_early_starts(self) -> TwoClassProcedure:
         """Return the procedure unchanged. A precision has starts of its own."""
         return self
 
 
-def _level_share_of_first_class(by_class: dict[int, Side]) -> float:
+def _level_share_of_first_class(by_class: dict[int, ClassPromise]) -> float:
     """Return the fraction of the level for the side of the first class.
 
     It is a half, unless both sides are precisions and a class is declared to be rare.
@@ -347,11 +355,11 @@ def _level_share_of_first_class(by_class: dict[int, Side]) -> float:
     first_share = 0.5
     for class_code, side in by_class.items():
         other_side = by_class[1 - class_code]
-        if not other_side.rule.reads_labels_in_order or side.declared_share is None:
+        if not other_side.rule.reads_labels_in_order or side.declared_class_share is None:
             continue
-        share_of_first_class = side.declared_share
+        share_of_first_class = side.declared_class_share
         if class_code == 1:
-            share_of_first_class = 1.0 - side.declared_share
+            share_of_first_class = 1.0 - side.declared_class_share
         first_share = _level_share_for(share_of_first_class)
     return first_share
 
@@ -367,7 +375,7 @@ def _level_share_for(class_share: float) -> float:
 
 def _with_promise(
     part: SubgroupCertificate,
-    side: Side,
+    side: ClassPromise,
     positive_name: Name,
     significance_level: float | None,
     spare_level: float,
@@ -376,10 +384,10 @@ def _with_promise(
     level = spare_level if significance_level is None else significance_level
     own_level = None
     if significance_level is not None:
-        own_level = level * side.level_share
+        own_level = level * side.level_fraction
     rows_needed = None
     if part.threshold == REJECT_ALL_ROWS:
-        rows_needed = side.required_rows(level)
+        rows_needed = side.compute_required_rows(level)
     return replace(
         part,
         quantity=side.quantity,
@@ -392,7 +400,7 @@ def _with_promise(
 
 def _states_promise(
     part: SubgroupCertificate,
-    side: Side | None,
+    side: ClassPromise | None,
     class_names: Sequence[Name],
     significance_level: float,
 ) -> bool:
@@ -402,9 +410,9 @@ def _states_promise(
         return stated == (None, None, None, None)
     rows_needed = None
     if part.threshold == REJECT_ALL_ROWS:
-        own_level = part.delta or significance_level * side.level_share
-        rows_needed = side.rule.required_rows(side.limit, own_level)
-    positive_name = class_names[side.positive_code(class_names)]
+        own_level = part.delta or significance_level * side.level_fraction
+        rows_needed = side.rule.compute_required_rows(side.limit, own_level)
+    positive_name = class_names[side.get_positive_code(class_names)]
     return stated == (side.quantity, float(side.target), positive_name, rows_needed)
 
 
@@ -458,8 +466,8 @@ def find_decision_point(rows: CalibrationRows, result: SubgroupResult) -> float:
     >>> find_decision_point(rows, accepted)
     6.5
     """
-    n_first = result.n_accepted(0)
-    n_second = result.n_accepted(1)
+    n_first = result.count_accepted(0)
+    n_second = result.count_accepted(1)
     sorted_scores = np.sort(rows.scores)
     finite_scores = sorted_scores[np.isfinite(sorted_scores)]
     low_end = float(finite_scores.min(initial=0.0)) - 1.0

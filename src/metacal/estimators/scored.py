@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.utils.validation import check_is_fitted
 
-from metacal.certification.certify import counts_clusters
+from metacal.certification.certify import can_count_clusters
 from metacal.certification.row_selection import Importance, Units
 from metacal.errors import InputError
 from metacal.estimators.base import GateEstimator
@@ -171,7 +171,7 @@ class ScoreGate(GateEstimator, kw_only=False):
             return flat_score, flat_correct, flat_loss, None, label_names
         row_of_entry = np.repeat(np.arange(n_rows), n_labels)
         units = Units(row_of_entry)
-        if counts_clusters(self.promise):
+        if can_count_clusters(self.promise):
             # The promise is about the mean over the labels of a row.
             units = Units(row_of_entry, "mean", n_labels)
         return flat_score, flat_correct, flat_loss, units, None

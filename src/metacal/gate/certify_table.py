@@ -20,12 +20,12 @@ from metacal.certificates.circumstances import Circumstances, add_circumstances
 from metacal.certificates.notes import score_chosen
 from metacal.certification.certify import certify
 from metacal.certification.passes import Passes
-from metacal.certification.procedures import OneThreshold
+from metacal.certification.procedures import OneThresholdProcedure
 from metacal.certification.ranking import Ranking, require_some_correct
 from metacal.certification.row_losses import Losses
 from metacal.certification.row_selection import SelectedRows
 from metacal.certification.rows import CalibrationRows, Subgroups
-from metacal.certification.two_sides import TwoSides
+from metacal.certification.two_sides import TwoClassProcedure
 from metacal.errors import InfeasibleTargetError, InputError
 from metacal.formulas import Codes, Flags, Float
 from metacal.gate import long_rows
@@ -137,13 +137,13 @@ class SortedLogOdds:
     data : CalibrationData
         Rows of the table.
 
-    procedure : TwoSides
+    procedure : TwoClassProcedure
         Procedure of the promise.
     """
 
     score = "margin"
 
-    def __init__(self, data: CalibrationData, procedure: TwoSides) -> None:
+    def __init__(self, data: CalibrationData, procedure: TwoClassProcedure) -> None:
         self.data = data
         self.procedure = procedure
 
@@ -279,7 +279,7 @@ def certify_table(
     -------
     CertificationResult
     """
-    if score == AUTO and not isinstance(promise.procedure(), TwoSides):
+    if score == AUTO and not isinstance(promise.procedure(), TwoClassProcedure):
         return _certify_best_score(data, promise)
     return read_table(data, promise, score, background).certify(promise)
 
@@ -292,7 +292,7 @@ def read_table(
 ) -> TableReader:
     """Choose how a table is read."""
     procedure = promise.procedure()
-    if isinstance(procedure, TwoSides):
+    if isinstance(procedure, TwoClassProcedure):
         return SortedLogOdds(data, procedure)
     if _is_counted(data, promise):
         return CountedScores(data, score)
@@ -307,7 +307,7 @@ def _is_counted(data: CalibrationData, promise: Promise) -> bool:
         return False
     if data.rows.keep is not None or data.rows.on_device:
         return False
-    return isinstance(promise.procedure(), OneThreshold) and promise.scope is None
+    return isinstance(promise.procedure(), OneThresholdProcedure) and promise.scope is None
 
 
 def _certify_best_score(data: CalibrationData, promise: Promise) -> CertificationResult:

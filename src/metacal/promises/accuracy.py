@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from metacal.certificates.quantity import COVERAGE_ACCURACY
 from metacal.certificates.rule_texts import SAME_SOURCE_OF_BOTH, register_rule
-from metacal.certification.procedures import OneThreshold
+from metacal.certification.procedures import OneThresholdProcedure
 from metacal.certification.rules.expected_prefix import EXPECTED_PREFIX, ExpectedPrefixRule
 from metacal.certification.rules.fixed_sequence import FALLBACK_SEQUENCE, FixedSequenceRule
 from metacal.promises.promise import SubgroupPromise
@@ -61,11 +61,11 @@ class MinAccuracy(SubgroupPromise):
     rules: ClassVar = (FALLBACK_SEQUENCE, EXPECTED_PREFIX)
     cascade_rules: ClassVar = CASCADE_RULES
 
-    def procedure(self) -> OneThreshold:
+    def procedure(self) -> OneThresholdProcedure:
         """Return how rows are certified."""
         if self.delta is None:
-            return OneThreshold(COVERAGE_ACCURACY, self.beta, ExpectedPrefixRule())
-        return OneThreshold(COVERAGE_ACCURACY, self.beta, FixedSequenceRule())
+            return OneThresholdProcedure(COVERAGE_ACCURACY, self.beta, ExpectedPrefixRule())
+        return OneThresholdProcedure(COVERAGE_ACCURACY, self.beta, FixedSequenceRule())
 
 
 # Name of the promise in the paper.

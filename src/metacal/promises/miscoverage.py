@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from metacal.certificates.quantity import MISCOVERAGE, REVIEW
 from metacal.certificates.rule_texts import SAME_SOURCE, register_rule
-from metacal.certification.procedures import OneThreshold
+from metacal.certification.procedures import OneThresholdProcedure
 from metacal.certification.rules.order_statistics import RejectionRateRule
 from metacal.promises.promise import Promise, SubgroupPromise
 
@@ -61,9 +61,11 @@ class MaxMiscoverage(SubgroupPromise):
     quantities: ClassVar = {"alpha": MISCOVERAGE}
     rules: ClassVar = (UMBRELLA, EXPECTED_RANK)
 
-    def procedure(self) -> OneThreshold:
+    def procedure(self) -> OneThresholdProcedure:
         """Return how rows are certified."""
-        return OneThreshold(MISCOVERAGE, self.alpha, RejectionRateRule("correct", self.rule))
+        return OneThresholdProcedure(
+            MISCOVERAGE, self.alpha, RejectionRateRule("correct", self.rule)
+        )
 
 
 @dataclass(frozen=True)
@@ -112,6 +114,6 @@ class MaxReview(Promise):
     quantities: ClassVar = {"share": REVIEW}
     rules: ClassVar = (UMBRELLA_OF_ALL, EXPECTED_RANK_OF_ALL)
 
-    def procedure(self) -> OneThreshold:
+    def procedure(self) -> OneThresholdProcedure:
         """Return how rows are certified."""
-        return OneThreshold(REVIEW, self.share, RejectionRateRule("all", self.rule))
+        return OneThresholdProcedure(REVIEW, self.share, RejectionRateRule("all", self.rule))

@@ -13,7 +13,7 @@ from metacal.certificates.quantity import Limits
 from metacal.certificates.subgroups import By, Shares
 from metacal.certification.procedures import Procedure
 from metacal.certification.scopes import EachSubgroup
-from metacal.certification.two_sides import TwoSides
+from metacal.certification.two_sides import TwoClassProcedure
 from metacal.errors import InputError
 from metacal.promises.promise import Promise, SubgroupPromise
 
@@ -50,7 +50,7 @@ class Per(Promise):
         """Check whether a promise can be made for each subgroup."""
         if not isinstance(promise, SubgroupPromise):
             return False
-        return self.by == "group" or not isinstance(promise.procedure(), TwoSides)
+        return self.by == "group" or not isinstance(promise.procedure(), TwoClassProcedure)
 
     @property
     def delta(self) -> float:  # type: ignore[override]

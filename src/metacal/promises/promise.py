@@ -25,7 +25,7 @@ from metacal.certification.ranking import Evidence
 from metacal.certification.rows import CalibrationRows
 from metacal.certification.scopes import EachSubgroup
 from metacal.certification.statements import confidence_phrase, other_promise_sentence
-from metacal.certification.two_sides import TwoSides
+from metacal.certification.two_sides import TwoClassProcedure
 from metacal.errors import InputError
 from metacal.formulas import Flags, Float
 from metacal.rows.arrays import check_fraction
@@ -121,7 +121,7 @@ class Promise(ABC):
     @property
     def is_two_sided(self) -> bool:
         """Whether the promise is about the rows that are called by one of two classes."""
-        return isinstance(self.procedure(), TwoSides)
+        return isinstance(self.procedure(), TwoClassProcedure)
 
     def find_count_contradiction(self, certificate: Certificate) -> str | None:
         """Return what in the counts of a certificate cannot be true, or None."""

@@ -15,8 +15,8 @@ from metacal.certification.plans import ShareStarts
 from metacal.certification.rules.fixed_sequence import FixedSequenceRule
 from metacal.certification.rules.order_statistics import AcceptanceRateRule
 from metacal.certification.rules.rule import ThresholdRule
-from metacal.certification.sides import Side
-from metacal.certification.two_sides import TWO_SIDED, TwoSides
+from metacal.certification.sides import ClassPromise
+from metacal.certification.two_sides import TWO_SIDED, TwoClassProcedure
 from metacal.errors import InputError
 from metacal.promises.promise import SubgroupPromise
 from metacal.rows.arrays import check_fraction
@@ -48,19 +48,19 @@ class SidePromise(SubgroupPromise):
         if to_python_scalar is not None:
             object.__setattr__(self, "positive", to_python_scalar())
 
-    def build_side(self) -> Side:
+    def build_side(self) -> ClassPromise:
         """Return the side that the promise is about."""
-        return Side(
+        return ClassPromise(
             quantity=self.limits[0][0],
             target=self.level,
             rule=self._threshold_rule(),
             positive=self.positive,
-            calls_positive=self.calls_positive,
+            is_predicted_positive=self.calls_positive,
         )
 
-    def procedure(self) -> TwoSides:
+    def procedure(self) -> TwoClassProcedure:
         """Return how rows are certified."""
-        return TwoSides(sides=(self.build_side(),))
+        return TwoClassProcedure(class_promises=(self.build_side(),))
 
     def _threshold_rule(self) -> ThresholdRule:
         """Return the rule that certifies the side."""
@@ -116,14 +116,14 @@ class MinPrecision(SidePromise):
         if self.share is not None:
             check_fraction("share", self.share)
 
-    def build_side(self) -> Side:
+    def build_side(self) -> ClassPromise:
         """Return the side of the positive class, with its declared share."""
-        return Side(
+        return ClassPromise(
             quantity=PRECISION,
             target=self.level,
             rule=FixedSequenceRule(ShareStarts(), name=TWO_SIDED),
             positive=self.positive,
-            declared_share=self.share,
+            declared_class_share=self.share,
         )
 
 
@@ -238,9 +238,9 @@ class TwoSided(SubgroupPromise):
         """Limits of both promises."""
         return (*self.first.limits, *self.second.limits)
 
-    def procedure(self) -> TwoSides:
+    def procedure(self) -> TwoClassProcedure:
         """Return how rows are certified."""
-        return TwoSides(sides=(self.first.build_side(), self.second.build_side()))
+        return TwoClassProcedure(class_promises=(self.first.build_side(), self.second.build_side()))
 
     def _expected_limits(self, certificate: Certificate) -> Limits:
         return find_limit_of_second_class(certificate)

@@ -81,7 +81,7 @@ class ExpectedPrefixRule:
     name: str = EXPECTED_PREFIX
 
     # A rule that certifies nothing rejects every row.
-    unproven_threshold = REJECT_ALL_ROWS
+    fallback_threshold = REJECT_ALL_ROWS
 
     # The largest prefix depends on all labels.
     reads_labels_in_order = False
@@ -120,15 +120,15 @@ class ExpectedPrefixRule:
         assert certifies is not None
         return find_accuracy_shortfall(ranking, limit, None, certifies)
 
-    def limit_of(self, quantity: Quantity, target: float) -> float:
+    def convert_target_to_limit(self, quantity: Quantity, target: float) -> float:
         """Return the target, which is an accuracy."""
         return target
 
-    def counted_rows(self, ranking: Ranking) -> int:
+    def count_reference_rows(self, ranking: Ranking) -> int:
         """Count all rows."""
         return ranking.n
 
-    def required_rows(self, limit: float, significance_level: float | None) -> int:
+    def compute_required_rows(self, limit: float, significance_level: float | None) -> int:
         """Compute how many rows without an error form a prefix that passes."""
         return math.ceil(1 / (1 - bounds.exact(limit))) - 1
 
@@ -137,7 +137,7 @@ class ExpectedPrefixRule:
         n_errors = counts.n_accepted - counts.n_correct_accepted
         return bounds.few_enough(n_errors, counts.n_accepted, limit, None)
 
-    def starting_early(self) -> ExpectedPrefixRule:
+    def with_early_starts(self) -> ExpectedPrefixRule:
         """Return the rule unchanged, because it has no starting rank."""
         return self
 

@@ -145,7 +145,7 @@ class FixedSequenceRule:
     name: str = FALLBACK_SEQUENCE
 
     # A rule that certifies nothing rejects every row.
-    unproven_threshold = REJECT_ALL_ROWS
+    fallback_threshold = REJECT_ALL_ROWS
 
     reads_labels_in_order = True
 
@@ -229,22 +229,22 @@ class FixedSequenceRule:
             return find_accuracy_shortfall(ranking, limit, significance_level, certifies)
 
         n_errors = last_count(ranking.errors)
-        n_required = self.required_rows(limit, significance_level)
+        n_required = self.compute_required_rows(limit, significance_level)
         has_too_few_rows = n_errors == 0 and ranking.n < n_required
         if ranking.n == 0 or has_too_few_rows:
             return Shortfall(rows_needed=n_required)
         rows_needed = estimate_rows_needed_for_accuracy(ranking, limit, significance_level)
         return Shortfall(rows_needed=rows_needed)
 
-    def limit_of(self, quantity: Quantity, target: float) -> float:
+    def convert_target_to_limit(self, quantity: Quantity, target: float) -> float:
         """Return the target, which is an accuracy."""
         return target
 
-    def counted_rows(self, ranking: Ranking) -> int:
+    def count_reference_rows(self, ranking: Ranking) -> int:
         """Count all rows."""
         return ranking.n
 
-    def required_rows(self, limit: float, significance_level: float | None) -> int:
+    def compute_required_rows(self, limit: float, significance_level: float | None) -> int:
         """Compute how many rows without an error pass a test."""
         assert significance_level is not None
         return bounds.error_free_rows_needed(limit, significance_level)
@@ -254,7 +254,7 @@ class FixedSequenceRule:
         n_errors = counts.n_accepted - counts.n_correct_accepted
         return bounds.few_enough(n_errors, counts.n_accepted, limit, significance_level)
 
-    def starting_early(self) -> FixedSequenceRule:
+    def with_early_starts(self) -> FixedSequenceRule:
         """Return the rule with early starts, unless it has starts for a share of correct rows."""
         if self.start_policy != _USUAL_STARTS:
             return self

@@ -72,7 +72,7 @@ class RejectionRateRule:
     name: str = "umbrella"
 
     # A rule that certifies nothing accepts every row, which rejects no reference row.
-    unproven_threshold = ACCEPT_ALL_ROWS
+    fallback_threshold = ACCEPT_ALL_ROWS
 
     # The rank k depends on the total number of reference rows, so all labels are read.
     reads_labels_in_order = False
@@ -164,8 +164,8 @@ class RejectionRateRule:
             any rejection, or None without reference rows. `rows_needed` is the
             number of reference rows that `limit` requires.
         """
-        n_required_rows = self.required_rows(limit, significance_level)
-        n_reference_rows = self.counted_rows(ranking)
+        n_required_rows = self.compute_required_rows(limit, significance_level)
+        n_reference_rows = self.count_reference_rows(ranking)
         if n_reference_rows == 0:
             return Shortfall(best_limit=None, rows_needed=n_required_rows)
 
@@ -174,15 +174,15 @@ class RejectionRateRule:
         )
         return Shortfall(best_limit=smallest_limit, rows_needed=n_required_rows)
 
-    def limit_of(self, quantity: Quantity, target: float) -> float:
+    def convert_target_to_limit(self, quantity: Quantity, target: float) -> float:
         """Convert the target of a promise to a limit on the rejection rate."""
         return quantity.max_violation_rate(target)
 
-    def counted_rows(self, ranking: Ranking) -> int:
+    def count_reference_rows(self, ranking: Ranking) -> int:
         """Count the reference rows."""
         return last_count(self._cumulative_reference_rows(ranking))
 
-    def required_rows(self, limit: float, significance_level: float | None) -> int:
+    def compute_required_rows(self, limit: float, significance_level: float | None) -> int:
         """Compute how many reference rows are needed before any row can be rejected."""
         return bounds.correct_rows_needed(limit, significance_level)
 
@@ -215,7 +215,7 @@ class RejectionRateRule:
             n_reference_rows, n_accepted_reference_rows, limit, significance_level
         )
 
-    def starting_early(self) -> RejectionRateRule:
+    def with_early_starts(self) -> RejectionRateRule:
         """Return the rule unchanged, because it has no starting rank."""
         return self
 
@@ -253,7 +253,7 @@ class AcceptanceRateRule:
     name: str = "two-sided"
 
     # A rule that certifies nothing rejects every row, which accepts no reference row.
-    unproven_threshold = REJECT_ALL_ROWS
+    fallback_threshold = REJECT_ALL_ROWS
 
     # The rank depends on the total number of reference rows, so all labels are read.
     reads_labels_in_order = False
@@ -335,17 +335,17 @@ class AcceptanceRateRule:
         The smallest certifiable limit is not computed, so `ranking` and `certifies`
         have no effect.
         """
-        return Shortfall(rows_needed=self.required_rows(limit, significance_level))
+        return Shortfall(rows_needed=self.compute_required_rows(limit, significance_level))
 
-    def limit_of(self, quantity: Quantity, target: float) -> float:
+    def convert_target_to_limit(self, quantity: Quantity, target: float) -> float:
         """Convert the target of a promise to a limit on the acceptance rate."""
         return quantity.max_violation_rate(target)
 
-    def counted_rows(self, ranking: Ranking) -> int:
+    def count_reference_rows(self, ranking: Ranking) -> int:
         """Count the reference rows."""
         return last_count(self._cumulative_reference_rows(ranking))
 
-    def required_rows(self, limit: float, significance_level: float | None) -> int:
+    def compute_required_rows(self, limit: float, significance_level: float | None) -> int:
         """Compute how many reference rows are needed before any row can be accepted."""
         return bounds.correct_rows_needed(limit, significance_level)
 
@@ -380,7 +380,7 @@ class AcceptanceRateRule:
         n_incorrect_rejected = n_incorrect - n_incorrect_accepted
         return bounds.keeps_enough(n_incorrect, n_incorrect_rejected, limit, significance_level)
 
-    def starting_early(self) -> AcceptanceRateRule:
+    def with_early_starts(self) -> AcceptanceRateRule:
         """Return the rule unchanged, because it has no starting rank."""
         return self
 

@@ -109,7 +109,7 @@ class ThresholdRule(Protocol):
         """Name of the rule in certificates and files."""
 
     @property
-    def unproven_threshold(self) -> float:
+    def fallback_threshold(self) -> float:
         """Threshold to use if nothing is certified.
 
         It is +inf if accepting every row keeps the promise, and -inf otherwise.
@@ -159,19 +159,19 @@ class ThresholdRule(Protocol):
         `certifies` tests another limit. Without it, a best limit that requires a search is omitted.
         """
 
-    def limit_of(self, quantity: Quantity, target: float) -> float:
+    def convert_target_to_limit(self, quantity: Quantity, target: float) -> float:
         """Convert the target of a promise to the limit that the tests are about."""
 
-    def counted_rows(self, ranking: Ranking) -> int:
+    def count_reference_rows(self, ranking: Ranking) -> int:
         """Count the rows that the tests use."""
 
-    def required_rows(self, limit: float, significance_level: float | None) -> int:
+    def compute_required_rows(self, limit: float, significance_level: float | None) -> int:
         """Compute the smallest number of counted rows with which a test can pass."""
 
     def supports(self, counts: Counts, limit: float, significance_level: float | None) -> bool:
         """Check whether counts that were read from a file can certify the limit."""
 
-    def starting_early(self) -> Self:
+    def with_early_starts(self) -> Self:
         """Return the rule for subgroups under the false-coverage rate."""
 
     def with_correct_share(self, correct_share: float) -> Self:
