@@ -38,7 +38,7 @@ from benchmarks.score_populations import (
     accepted_counts,
     log_likelihood_ratio,
 )
-from metacal.statistics.bands import largest_supporting_threshold, run_ends
+from metacal.statistics.bands import candidate_thresholds, largest_supporting_threshold
 from metacal.statistics.levels import local_level, order_statistic_quantiles
 from metacal.statistics.selective_accuracy import selective_accuracy_bound
 
@@ -156,7 +156,7 @@ def threshold_of_two_bands(scores: Floats, correct: Flags, beta: float) -> float
     The bands bound the shares of correct and of incorrect rows below a threshold, at .2 and .8 of
     half of delta.
     """
-    thresholds = run_ends(scores, correct)
+    thresholds = candidate_thresholds(scores, correct)
     n_rows = len(scores)
     n_accepted, n_correct = accepted_counts(scores, correct, thresholds)
     n_incorrect = n_accepted - n_correct

@@ -49,10 +49,10 @@ from scipy.special import bdtrc
 import metacal as mc
 from metacal.certification.ranking import Ranking
 from metacal.promises.accuracy import MinAccuracy
-from metacal.promises.sequential.alarms import NAMES, Alarms
-from metacal.promises.sequential.drift import TOLERANCE
+from metacal.promises.sequential.alarms import ALARM_NAMES, Alarms
+from metacal.promises.sequential.drift import DEFAULT_TOLERANCE
 from metacal.promises.sequential.monitor import PromiseMonitor
-from metacal.promises.sequential.profile import profile_of
+from metacal.promises.sequential.profile import build_profile
 from metacal.promises.sequential.wager import Capital, Wager, bet_on_mean_above
 
 ROWS, CALIBRATION, DELTA, BETA = 100_000, 5_000, 0.05, 0.97
@@ -74,9 +74,9 @@ def watched(alarms: Alarms, score, accept, correct, confidence) -> dict[str, boo
     """All rows through the alarms, block by block; every row is looked at inside."""
     for start in range(0, len(score), BLOCK):
         part = slice(start, start + BLOCK)
-        alarms.decided(accept[part], score[part])
-        alarms.labelled(accept[part], correct[part], confidence[part])
-    return {name: name in alarms.raised for name in NAMES}
+        alarms.add_decisions(accept[part], score[part])
+        alarms.add_labelled_rows(accept[part], correct[part], confidence[part])
+    return {name: name in alarms.raised for name in ALARM_NAMES}
 
 
 def replay_law(random: np.random.Generator) -> dict[str, Any]:
@@ -87,7 +87,7 @@ def replay_law(random: np.random.Generator) -> dict[str, Any]:
     new = random.random(ROWS)
     sure = confidence_of(new)
     accept = new <= certificate.threshold
-    alarms = Alarms.of(certificate, profile_of(Ranking.of(score, right)), DELTA)
+    alarms = Alarms.from_certificate(certificate, build_profile(Ranking.of(score, right)), DELTA)
     found = watched(alarms, new, accept, random.random(ROWS) < sure, sure)
     edge = min(certificate.threshold, 1.0)
     return {**found, "broken": 1.0 - 0.5 * edge**6 / 7.0 < BETA}
@@ -98,8 +98,8 @@ def replay_worst(random: np.random.Generator) -> dict[str, Any]:
     promise = PromiseMonitor("coverage accuracy", 1.0 - BETA, DELTA / 2)
     promise.update(np.ones(ROWS, dtype=bool), random.random(ROWS) >= 1.0 - BETA)
     sure = 0.8 + 0.2 * random.random(ROWS)
-    calibration = Alarms.of(None, None, DELTA / 6).calibration[0]
-    calibration.update(sure, random.random(ROWS) < sure - TOLERANCE)
+    calibration = Alarms.from_certificate(None, None, DELTA / 6).calibration[0]
+    calibration.update(sure, random.random(ROWS) < sure - DEFAULT_TOLERANCE)
     return {"promise": promise.alarm, "calibration": calibration.alarm}
 
 
@@ -123,15 +123,15 @@ def replay_real(
     sure = np.asarray(found.confidence, dtype=np.float64)
     new = random.integers(len(labels), size=ROWS)
     raised = watched(
-        Alarms.of(gate.certificate, gate.profile, DELTA),
+        Alarms.from_certificate(gate.certificate, gate.profile, DELTA),
         found.score[new],
         accept[new],
         correct[new],
         sure[new],
     )
     worse, some = correct[new] & (random.random(ROWS) > DROP), slice(0, DROPPED)
-    alarms = Alarms.of(gate.certificate, gate.profile, DELTA)
-    alarms.labelled(accept[new][some], worse[some], sure[new][some])
+    alarms = Alarms.from_certificate(gate.certificate, gate.profile, DELTA)
+    alarms.add_labelled_rows(accept[new][some], worse[some], sure[new][some])
     return {
         **raised,
         "broken": (~accept[correct]).mean() > ALPHA,
@@ -157,7 +157,7 @@ def replay_cross_fitted(random: np.random.Generator) -> dict[str, Any]:
     gate, (X, y) = clf.gate_.gate_, drawn(ROWS)
     found = gate.decide(mc.Rows(clf.logits(X)))
     correct, sure = found.top == y, np.asarray(found.confidence, dtype=np.float64)
-    alarms = Alarms.of(gate.certificate, gate.profile, DELTA)
+    alarms = Alarms.from_certificate(gate.certificate, gate.profile, DELTA)
     raised = watched(alarms, found.score, found.accept, correct, sure)
     return {
         **{name: raised[name] for name in ("promise",)},
@@ -191,7 +191,7 @@ def rates(replays: list[dict[str, Any]]) -> dict[str, Any]:
     promise.
     """
     kept = [r for r in replays if not r.get("broken", False)]
-    told = {name: sum(r[name] for r in kept) for name in NAMES if name in replays[0]}
+    told = {name: sum(r[name] for r in kept) for name in ALARM_NAMES if name in replays[0]}
     found = {"replays": len(replays), "kept": len(kept), "raised": told}
     found["any"] = sum(any(r[name] for name in told) for r in kept)
     return found | (

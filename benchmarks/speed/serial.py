@@ -26,7 +26,7 @@ from metacal.certification.ranking import Ranking
 from metacal.certification.rules.fixed_sequence import certified_prefix
 from metacal.kernels.grid import RELATIVE
 from metacal.promises import MaxMiscoverage, MinAccuracy
-from metacal.promises.sequential.profile import profile_of
+from metacal.promises.sequential.profile import build_profile
 
 
 def parts(n: int) -> dict[str, Callable[[], Any]]:
@@ -49,7 +49,7 @@ def parts(n: int) -> dict[str, Callable[[], Any]]:
         "certify a miscoverage, in all": lambda: miscoverage.certify(scores, correct),
         "remarks on ties, and the profile": lambda: (
             check_scores(ranking),
-            profile_of(ranking),
+            build_profile(ranking),
         ),
         "data_hash": lambda: fingerprint_rows(scores, correct).data_hash,
     }

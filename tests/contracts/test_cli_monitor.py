@@ -309,7 +309,9 @@ def test_traffic_of_a_cascade(cascade, tmp_path):
             0,
         )
         assert found["right_accepted"] == want.counts.right_accepted
-        assert found["alarms"][0]["log_evidence"] == pytest.approx(next(iter(want.alarms)).evidence)
+        assert found["alarms"][0]["log_evidence"] == pytest.approx(
+            next(iter(want.alarms)).log_evidence
+        )
 
 
 def test_a_cascade_goes_on_from_its_state(cascade, tmp_path):

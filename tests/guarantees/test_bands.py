@@ -159,12 +159,12 @@ def test_a_band_of_few_draws_keeps_its_level(n):
     left = 0
     for _ in range(2000):
         values = rng.random(n)
-        band = DistributionBand.of(values)
+        band = DistributionBand.from_draws(values)
         below = np.nextafter(
-            band.values, 0.0
+            band.sorted_draws, 0.0
         )  # the truth at s is s itself: worst at a draw and just before the next
-        low, high = band.lower(band.values, 0.05), band.upper(below, 0.05)
-        left += bool(np.any(band.values < low) or np.any(below > high))
+        low, high = band.lower(band.sorted_draws, 0.05), band.upper(below, 0.05)
+        left += bool(np.any(band.sorted_draws < low) or np.any(below > high))
     assert left / 2000 <= limit(0.1, 2000)
 
 
@@ -195,8 +195,8 @@ def test_the_local_level_is_calibrated_exactly_and_to_the_safe_side(seed):
 def test_the_exact_recursion_agrees_with_simulation():
     rng = np.random.default_rng(0)
     n, level, count = 60, 0.004, 20_000
-    band = DistributionBand.of(np.sort(rng.random(n)))
-    assert band.n == n
+    band = DistributionBand.from_draws(np.sort(rng.random(n)))
+    assert band.n_draws == n
     drawn = np.sort(rng.random((count, n)), axis=1)
     rate = np.mean((drawn < order_statistic_quantiles(np.arange(1, n + 1), n, level)).any(axis=1))
     exact = exit_probability(n, level)

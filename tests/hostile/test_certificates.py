@@ -221,12 +221,16 @@ def test_bands_from_counts_are_the_bands():
     for at in (0.2, 0.6, 1.0):
         right, wrong = int((correct & (scores <= at)).sum()), int((~correct & (scores <= at)).sum())
         want = bands.certified_accuracy(scores, correct, [at], 0.05)[0]
-        assert math.isclose(bands.accuracy_of_counts(right, wrong, 700, 0.05), want, rel_tol=1e-12)
+        assert math.isclose(
+            bands.certified_accuracy_from_counts(right, wrong, 700, 0.05), want, rel_tol=1e-12
+        )
         want = bands.certified_miscoverage(scores[correct], [at], 0.05)[0]
         assert math.isclose(
-            bands.miscoverage_of_counts(right, int(correct.sum()), 0.05), want, rel_tol=1e-12
+            bands.certified_miscoverage_from_counts(right, int(correct.sum()), 0.05),
+            want,
+            rel_tol=1e-12,
         )
-    assert bands.accuracy_of_counts(0, 0, 10, 0.1) == 0.0
+    assert bands.certified_accuracy_from_counts(0, 0, 10, 0.1) == 0.0
 
 
 # ── forged files ──────────────────────────────────────────────────────────────────────────────────

@@ -17,13 +17,13 @@ from metacal.errors import InputError
 from metacal.statistics.bands import (
     DistributionBand,
     accuracy_band,
+    candidate_thresholds,
     certified_accuracy,
     certified_frontier,
     certified_miscoverage,
     coverage_band,
     miscoverage_band,
     operating_bands,
-    run_ends,
 )
 from metacal.statistics.levels import EXITS_PER_LEVEL, LEVELS, local_level
 
@@ -31,7 +31,9 @@ from metacal.statistics.levels import EXITS_PER_LEVEL, LEVELS, local_level
 def test_one_draw_is_the_binomial_bound():
     assert local_level(1, 0.1) == pytest.approx(0.1, rel=1e-9)
     assert exit_probability(1, 0.1) == pytest.approx(0.1)
-    assert DistributionBand.of([3.0]).lower(np.array([3.0]), 0.1)[0] == pytest.approx(0.1, rel=1e-9)
+    assert DistributionBand.from_draws([3.0]).lower(np.array([3.0]), 0.1)[0] == pytest.approx(
+        0.1, rel=1e-9
+    )
 
 
 def test_two_draws_by_hand():
@@ -151,7 +153,7 @@ def test_the_frontier_is_made_of_pairs_no_other_threshold_beats(seed):
 def test_run_ends_are_where_a_wrong_row_follows():
     scores = np.array([1.0, 2.0, 3.0, 3.0, 4.0, 5.0])
     correct = np.array([True, True, True, False, True, True])
-    assert run_ends(scores, correct).tolist() == [2.0, 5.0]
+    assert candidate_thresholds(scores, correct).tolist() == [2.0, 5.0]
 
 
 @pytest.mark.parametrize(

@@ -423,7 +423,7 @@ def test_a_binary_cost_is_watched_like_an_accuracy():
     assert math.isclose(
         cost.update(accept, losses=losses).log_peak, share.update(accept, correct).log_peak
     )
-    assert cost.promised is COST
+    assert cost.monitored_quantity is COST
     assert REVIEW.count_events(accept, None) == REVIEW.count_events(accept, correct)
 
 

@@ -26,8 +26,8 @@ from metacal.promises.cascade_candidates import (
 )
 from metacal.rows import Rows
 from metacal.scores import score_rows
-from metacal.statistics.bounds import few_enough
-from metacal.statistics.noninferiority import shows_at_most
+from metacal.statistics.bounds import certifies_accuracy
+from metacal.statistics.noninferiority import certifies_noninferiority
 
 
 def drawn(n=3000, classes=5, gaps=(3.0, 4.0), seed=0):
@@ -82,7 +82,7 @@ def test_the_certificate_counts_what_it_says(data, relative):
         (answers & ~one).sum(),
         (~answers & ~other).sum(),
     ]
-    assert shows_at_most(stages.n_worse, stages.n_better, len(tested), 0.02, 0.1, 0.005)
+    assert certifies_noninferiority(stages.n_worse, stages.n_better, len(tested), 0.02, 0.1, 0.005)
 
 
 def test_the_next_threshold_would_not_pass(data, relative):
@@ -96,7 +96,7 @@ def test_the_next_threshold_would_not_pass(data, relative):
     rows = PairedPredictions(score, score, *right, agree, np.ones(2000, dtype=bool)).take(tested)
     higher = np.sort(score[aside][score[aside] > relative.certificate_.threshold])
     seen = count_outcomes(rows, Candidate(higher[0]))
-    assert not shows_at_most(seen.n_worse, seen.n_better, len(tested), 0.02, 0.1, 0.005)
+    assert not certifies_noninferiority(seen.n_worse, seen.n_better, len(tested), 0.02, 0.1, 0.005)
 
 
 def test_the_large_model_is_needed_for_the_rest_only(data, relative):
@@ -369,7 +369,9 @@ def test_pareto_order_is_chosen_on_the_rows_set_aside(data):
     small, large, y = (part[:2000] for part in data)
     found = mc.Cascade(promise=mc.MinAccuracy(0.985)).fit(small, y, large=large).certificate_
     assert found.stages.n_aside == 400
-    assert few_enough(found.n_accepted - found.n_correct_accepted, found.n_accepted, 0.985, 0.1)
+    assert certifies_accuracy(
+        found.n_accepted - found.n_correct_accepted, found.n_accepted, 0.985, 0.1
+    )
     dear = (
         mc.Cascade(promise=mc.MinAccuracy(0.985), review_cost=1000.0)
         .fit(small, y, large=large)

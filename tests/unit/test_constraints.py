@@ -69,7 +69,7 @@ def slow_prefix(scores, correct, beta, delta):
     """The rule as its docstring states it, one rank at a time."""
     order = np.lexsort((correct, scores))  # equal scores: wrong rows first
     ordered, right, errors = scores[order], correct[order], np.cumsum(~correct[order])
-    n, rate = len(scores), 1 - bounds.exact(beta)
+    n, rate = len(scores), 1 - bounds.to_exact_fraction(beta)
 
     p_values = slow_p_values(n, beta)  # [m][c]: of c errors up to rank m
 
@@ -145,7 +145,7 @@ def test_the_fast_walk_is_the_slow_walk(n, beta, delta, digits):
 def test_expected_prefix_in_exact_arithmetic(beta):
     order = np.argsort(SCORES)
     errors = np.cumsum(~CORRECT[order])
-    share = 1 - bounds.exact(beta)
+    share = 1 - bounds.to_exact_fraction(beta)
     good = [m for m in range(1, len(order) + 1) if int(errors[m - 1]) + 1 <= share * (m + 1)]
     assert expected_prefix(Ranking.of(SCORES, CORRECT), beta) == max(good, default=0)
 

@@ -6,7 +6,11 @@ import numpy as np
 import pytest
 from scipy.special import gammaln, xlogy
 
-from metacal.statistics.noninferiority import _p_value, kept_p_value, shows_at_most
+from metacal.statistics.noninferiority import (
+    _p_value,
+    certifies_noninferiority,
+    noninferiority_p_value,
+)
 
 CASES = [(40, 0.1, 0.1), (60, 0.05, 0.1), (30, 0.3, 0.2)]
 
@@ -33,7 +37,9 @@ def table(n, decide):
 @pytest.mark.parametrize(("n", "margin", "level"), CASES)
 def test_the_size_is_at_most_the_level_and_not_far_below(n, margin, level):
     """Over the whole null hypothesis, p+ >= p- + margin: on its border and beyond."""
-    rejects = table(n, lambda a, b: shows_at_most(a, b, n, margin, level, gamma=level / 20))
+    rejects = table(
+        n, lambda a, b: certifies_noninferiority(a, b, n, margin, level, gamma=level / 20)
+    )
     sizes = [
         (law(n, q + margin, q) * rejects).sum() for q in np.linspace(0.0, (1.0 - margin) / 2, 80)
     ]
@@ -49,7 +55,9 @@ def test_the_size_is_at_most_the_level_and_not_far_below(n, margin, level):
 @pytest.mark.slow
 @pytest.mark.parametrize(("n", "margin", "level"), [(25, 0.1, 0.1), (30, 0.3, 0.2)])
 def test_the_opposite_hypothesis_has_a_test_of_its_own(n, margin, level):
-    rejects = table(n, lambda a, b: kept_p_value(a, b, n, margin, gamma=level / 20) <= level)
+    rejects = table(
+        n, lambda a, b: noninferiority_p_value(a, b, n, margin, gamma=level / 20) <= level
+    )
     sizes = [
         (law(n, q + margin, q) * rejects).sum() for q in np.linspace(0.0, (1.0 - margin) / 2, 80)
     ]
@@ -69,16 +77,16 @@ def test_more_worse_rows_are_worse_and_more_better_rows_are_better():
 def test_without_differences_it_is_the_test_of_no_event():
     for n in (100, 300, 1000):
         assert worse_p_value(0, 0, n, 0.01, 1e-6) == pytest.approx(0.99**n, rel=0.02, abs=2e-4)
-    assert not shows_at_most(0, 0, 229, 0.01, level=0.1, gamma=0.005)
+    assert not certifies_noninferiority(0, 0, 229, 0.01, level=0.1, gamma=0.005)
 
 
 def test_no_evidence_is_a_p_value_of_one():
     assert worse_p_value(10, 0, 1000, 0.01, 0.005) == 1.0
-    assert kept_p_value(10, 0, 1000, 0.01, 0.005) == 1.0
+    assert noninferiority_p_value(10, 0, 1000, 0.01, 0.005) == 1.0
 
 
 @pytest.mark.parametrize("counts", [(12, 10), (5, 3), (60, 55), (0, 0), (14, 10)])
 def test_the_shortcut_decides_as_the_p_value_does(counts):
     p_value = worse_p_value(*counts, 1000, 0.01, 0.005)
     for level in (0.5 * p_value, 0.97 * p_value, 1.04 * p_value, 2.0 * p_value):
-        assert shows_at_most(*counts, 1000, 0.01, level, 0.005) == (p_value <= level)
+        assert certifies_noninferiority(*counts, 1000, 0.01, level, 0.005) == (p_value <= level)

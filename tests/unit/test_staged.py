@@ -180,7 +180,9 @@ def test_traffic_of_a_cascade_is_watched(promise):
     given = (found.by == 2) | good[np.minimum(found.by, 1), np.arange(N)]
     assert not by_model.update(new, good).raised
     assert by_row.update(new, given).counts == by_model.counts
-    assert [one.evidence for one in by_row.alarms] == [one.evidence for one in by_model.alarms]
+    assert [one.log_evidence for one in by_row.alarms] == [
+        one.log_evidence for one in by_model.alarms
+    ]
     late.update(new, ids=range(N))
     assert late.label(range(N), given).counts.right_accepted == by_model.counts.right_accepted
     assert by_model.update(new, good & (np.arange(N) % 4 > 0)).raised == ("promise",)
@@ -237,7 +239,7 @@ def test_a_certificate_from_agreement_states_only_what_was_observed(tmp_path):
         with pytest.raises(InputError, match="no accuracy can be measured"):
             measure()
     watch = mc.Watch.of(cascade).update([new], same[0])
-    assert "differ from the large model's" in " ".join(next(iter(watch.alarms)).texts)
+    assert "differ from the large model's" in " ".join(next(iter(watch.alarms)).descriptions)
 
 
 @pytest.mark.parametrize(

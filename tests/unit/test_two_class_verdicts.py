@@ -117,7 +117,7 @@ def test_every_surface_names_the_class_that_was_counted(name, positive, by_site)
         for one in watch.alarms.promise
     }
     assert monitored == expected
-    assert all(f"{one.quantity} of {positive}" in one.seen for one in watch.alarms.promise)
+    assert all(f"{one.quantity} of {positive}" in one.summary for one in watch.alarms.promise)
 
 
 @pytest.mark.parametrize("positive", CLASSES)

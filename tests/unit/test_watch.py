@@ -23,7 +23,7 @@ from metacal.promises.sequential.drift import (
     ScoreMonitor,
     UnreadableMonitor,
 )
-from metacal.promises.sequential.profile import profile_of, ranks_of
+from metacal.promises.sequential.profile import build_profile, compute_edge_ranks
 from metacal.report.status import lines, status
 
 
@@ -294,7 +294,7 @@ def test_no_drift_is_no_alarm_and_drift_is_one(digits):
     random, delta, draws, false, true = np.random.default_rng(digits), 0.1, 70, 0, 0
     for _ in range(draws):
         scores = random.normal(size=400).round(digits)
-        monitor = ScoreMonitor(profile_of(ranked(scores)), delta)
+        monitor = ScoreMonitor(build_profile(ranked(scores)), delta)
         false += monitor.update(random.normal(size=1500).round(digits)).alarm
         true += monitor.update(random.normal(0.5, size=1500).round(digits)).alarm
     assert false / draws <= limit(delta, draws)
@@ -307,7 +307,7 @@ def test_abstention_by_a_threshold_that_was_chosen_by_labels():
     for _ in range(draws):
         score = np.sort(random.random(400))
         certificate = mc.MinAccuracy(0.9).certify(score, random.random(400) > 0.6 * score**2)
-        (monitor,) = AbstentionMonitor.of(certificate, delta)
+        (monitor,) = AbstentionMonitor.from_certificate(certificate, delta)
         false += monitor.update(random.random(1500) <= certificate.threshold).alarm
         true += monitor.update(random.random(1500) ** 0.3 <= certificate.threshold).alarm
     assert false / draws <= limit(delta, draws)
@@ -329,13 +329,13 @@ def test_the_urn_is_exact():
     closed form.
     """
     random, n = np.random.default_rng(0), 60
-    counts = np.zeros(len(ranks_of(n)) + 1)
+    counts = np.zeros(len(compute_edge_ranks(n)) + 1)
     for _ in range(1000):
-        profile = profile_of(ranked(random.exponential(size=n)))
+        profile = build_profile(ranked(random.exponential(size=n)))
         counts += np.bincount(
-            profile.bins(random.exponential(size=5), random.random(5)), minlength=len(counts)
+            profile.assign_bins(random.exponential(size=5), random.random(5)), minlength=len(counts)
         )
-    expected = 5_000 * profile.urn / (n + 1)
+    expected = 5_000 * profile.prior_bin_counts / (n + 1)
     assert (
         (counts - expected) ** 2 / expected
     ).sum() < 25  # chi-squared with 5 degrees of freedom, rows in fives
@@ -362,9 +362,9 @@ def test_confidence_off_by_no_more_than_the_tolerance_is_no_alarm():
 
 
 def test_what_is_watched_shares_delta(cal):
-    alarms = Alarms.of(cal.gate_.certificate, cal.gate_.profile, 0.06)
+    alarms = Alarms.from_certificate(cal.gate_.certificate, cal.gate_.profile, 0.06)
     assert sum(alarm.delta for alarm in alarms) == pytest.approx(0.06)
-    alarms = Alarms.of(cal.gate_.certificate, None, 0.06)  # an old file
+    alarms = Alarms.from_certificate(cal.gate_.certificate, None, 0.06)  # an old file
     assert {alarm.name: round(alarm.delta, 6) for alarm in alarms} == {
         "promise": 0.03,
         "abstention": 0.015,
@@ -450,13 +450,13 @@ def test_calibration_is_compared_with_what_its_rows_allow():
     random = np.random.default_rng(0)
     sure = random.uniform(0.6, 0.78, 3000)
     ranking = Ranking.of(np.arange(3000.0), np.ones(3000, dtype=bool))
-    profile = profile_of(ranking, sure, random.random(3000) < sure - 0.08)
+    profile = build_profile(ranking, sure, random.random(3000) < sure - 0.08)
     new = random.uniform(0.6, 0.78, 20_000)
     as_before, worse = random.random(20_000) < new - 0.08, random.random(20_000) < new - 0.18
     assert CalibrationMonitor(delta=0.01).update(new, as_before).alarm  # 2 points are tolerated
-    assert not CalibrationMonitor.of(profile, 0.01, 0.02).update(new, as_before).alarm
-    assert CalibrationMonitor.of(profile, 0.01, 0.02).update(new, worse).alarm
-    assert CalibrationMonitor.of(profile, 0.01, 0.02).allowed[-1] == (
+    assert not CalibrationMonitor.from_profile(profile, 0.01, 0.02).update(new, as_before).alarm
+    assert CalibrationMonitor.from_profile(profile, 0.01, 0.02).update(new, worse).alarm
+    assert CalibrationMonitor.from_profile(profile, 0.01, 0.02).allowed[-1] == (
         2.0,
         2.0,
     )  # no row lay there: it cannot tell
@@ -481,9 +481,9 @@ def test_streams_of_the_same_source_raise_no_alarm_from_the_first_day(calibrator
         found = gate.decide(mc.Rows(data.logits))
         right = found.top == data.labels
         kept = (~found.accept[right]).mean() <= 0.1
-        alarms = Alarms.of(gate.certificate, gate.profile, 0.05)
-        alarms.decided(found.accept[new], found.score[new])
-        alarms.labelled(
+        alarms = Alarms.from_certificate(gate.certificate, gate.profile, 0.05)
+        alarms.add_decisions(found.accept[new], found.score[new])
+        alarms.add_labelled_rows(
             found.accept[new], right[new], np.asarray(found.confidence, np.float64)[new]
         )
         any_alarm += bool(set(alarms.raised) - (set() if kept else {"promise"}))

@@ -171,7 +171,7 @@ class SimultaneousThreshold:
         n_kept = certificate.n_correct_accepted
         n_errors = certificate.n_accepted - n_kept
         if self.beta is not None:
-            accuracy = bands.accuracy_of_counts(
+            accuracy = bands.certified_accuracy_from_counts(
                 n_kept, n_errors, certificate.n_rows, self._level(delta)
             )
             if not accuracy >= self.beta * (1.0 - _TOLERANCE):
@@ -181,7 +181,7 @@ class SimultaneousThreshold:
                     f" {self.beta:g} (delta {delta:g})"
                 )
         if self.alpha is not None and not certificate.accepts_everything:
-            miscoverage = bands.miscoverage_of_counts(
+            miscoverage = bands.certified_miscoverage_from_counts(
                 n_kept, certificate.n_correct, self._level(delta)
             )
             if not miscoverage <= self.alpha * (1.0 + _TOLERANCE):
@@ -194,7 +194,7 @@ class SimultaneousThreshold:
 
     def _compute_frontier(self, rows: CalibrationRows, delta: float) -> bands.CertifiedFrontier:
         """Compute the certified frontier at no more thresholds than a message needs."""
-        thresholds = bands.run_ends(rows.scores, rows.is_correct)
+        thresholds = bands.candidate_thresholds(rows.scores, rows.is_correct)
         step = max(1, math.ceil(len(thresholds) / _MAX_MESSAGE_THRESHOLDS))
         share = 1.0 / len(self.promised_limits)
         return bands.certified_frontier(

@@ -213,9 +213,9 @@ def default_number_of_labels(promise: CertifiablePromise) -> int:
         if quantity.is_mean_cost:
             continue
         if quantity.accepting_is_safe:
-            allowed_shares.append(bounds.exact(target))
+            allowed_shares.append(bounds.to_exact_fraction(target))
         else:
-            allowed_shares.append(1 - bounds.exact(target))
+            allowed_shares.append(1 - bounds.to_exact_fraction(target))
     if not allowed_shares:
         raise InputError(
             f"say how many rows may be labelled for {promise!r}:"

@@ -20,7 +20,7 @@ from metacal.certification.rules.rule import REJECT_ALL_ROWS
 from metacal.certification.scopes import EachSubgroup
 from metacal.certification.statements import other_promise_sentence
 from metacal.certification.two_sides import TwoClassProcedure
-from metacal.statistics.bounds import SLACK
+from metacal.statistics.bounds import ROUNDING_SLACK
 
 
 def find_contradiction(promise: CertifiablePromise, certificate: Certificate) -> str | None:
@@ -100,7 +100,7 @@ def _find_contradiction_in_subgroups(
     highest_level = _highest_possible_level(scope, parts, promise.delta)
     for family in parts.families:
         level = _level_of(family)
-        if level is not None and not 0.0 < level <= SLACK * highest_level:
+        if level is not None and not 0.0 < level <= ROUNDING_SLACK * highest_level:
             return f"a {scope.by} was tested at more than its share of delta {promise.delta:g}"
     return None
 

@@ -193,7 +193,7 @@ class CheapestThreshold:
         if mean_cost is None:
             return "a promise about costs needs a mean cost"
         if not self.costs.is_uniform:
-            if bound * bounds.SLACK >= mean_cost:
+            if bound * bounds.ROUNDING_SLACK >= mean_cost:
                 return None
             return _unsupported_bound_sentence(bound, mean_cost)
 

@@ -79,7 +79,7 @@ from metacal.certification.rules.rule import (
     ThresholdResult,
 )
 from metacal.statistics import betting
-from metacal.statistics.bounds import SLACK
+from metacal.statistics.bounds import ROUNDING_SLACK
 
 # Name of the rule.
 WHOLE_CLUSTERS = register_rule(
@@ -312,9 +312,9 @@ class ClusterBettingRule:
         n_counted = self.count_counted_rows(counts)
         n_bad = self.count_bad_rows(counts)
 
-        # `SLACK` allows for rounding differences between the versions of SciPy that
+        # `ROUNDING_SLACK` allows for rounding differences between the versions of SciPy that
         # wrote and read the file.
-        if not count_means and n_bad > SLACK * limit * n_counted:
+        if not count_means and n_bad > ROUNDING_SLACK * limit * n_counted:
             return False
 
         # A stake is less than 1 / (1 - limit), and log(1 + x) <= x. A cluster without
@@ -323,7 +323,7 @@ class ClusterBettingRule:
         max_counted_per_cluster = 1 if count_means else max_cluster_size
         max_log_capital = limit / (1.0 - limit) * n_counted / max_counted_per_cluster
         required_log_capital = -math.log(significance_level)
-        return SLACK * max_log_capital >= required_log_capital
+        return ROUNDING_SLACK * max_log_capital >= required_log_capital
 
     def count_counted_rows(self, counts: Counts) -> int:
         """Return the number of counted rows, the denominator of the limited rate."""

@@ -260,20 +260,22 @@ class MeanLossLimit:
         n_accepted = certificate.n_accepted
         if delta is None:
             summed_loss = mean_loss * n_accepted + self.max_loss
-            return summed_loss <= bounds.SLACK * self.limit * (n_accepted + 1)
+            return summed_loss <= bounds.ROUNDING_SLACK * self.limit * (n_accepted + 1)
         if certificate.rule == BETTING:
             # No bets win more: no row had a loss, and nearly everything was staked each time.
             log_gain = math.log1p(
                 _LARGEST_STAKE * self.relative_limit / (1.0 - self.relative_limit)
             )
-            is_below = mean_loss <= self.limit * bounds.SLACK
-            return is_below and certificate.n_rows * log_gain >= -math.log(bounds.SLACK * delta)
+            is_below = mean_loss <= self.limit * bounds.ROUNDING_SLACK
+            return is_below and certificate.n_rows * log_gain >= -math.log(
+                bounds.ROUNDING_SLACK * delta
+            )
         n_errors = n_accepted - certificate.n_correct_accepted
         if certificate.rule == ROUNDED:
             # The certificate does not record which losses were rounded up. At best none was.
             n_errors = 0
         p_value = bounds.binomial_p_value(n_errors, n_accepted, self.relative_limit)
-        return bool(p_value <= bounds.SLACK * delta)
+        return bool(p_value <= bounds.ROUNDING_SLACK * delta)
 
 
 @dataclass(frozen=True, eq=False)

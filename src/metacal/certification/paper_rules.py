@@ -118,7 +118,9 @@ class PaperAccuracy:
         """
         if certificate.n_rows > MAX_THRESHOLD_ROWS:
             return _too_many_rows_sentence(certificate.n_rows)
-        misses_target = certificate.n_correct * bounds.SLACK < self.beta * certificate.n_rows
+        misses_target = (
+            certificate.n_correct * bounds.ROUNDING_SLACK < self.beta * certificate.n_rows
+        )
         if certificate.accepts_everything and misses_target:
             return "everything is accepted although all rows together miss the target"
         return None

@@ -198,7 +198,7 @@ class EarlyStarts:
 
     def choose_starts(self, n_rows: int, limit: float, significance_level: float) -> Starts:
         """Return the errors that each start tolerates and its fraction of the level."""
-        n_allowed_errors = n_rows * (1 - bounds.exact(limit))
+        n_allowed_errors = n_rows * (1 - bounds.to_exact_fraction(limit))
         first_start = int(_FIRST_EARLY_START * n_allowed_errors)
         if n_allowed_errors < _MIN_ERRORS_FOR_TWO_EARLY_STARTS:
             return ((first_start, Fraction(1)),)
@@ -252,7 +252,9 @@ class ShareStarts:
     def choose_starts(self, n_rows: int, limit: float, significance_level: float) -> Starts:
         """Return the errors that each start tolerates and its fraction of the level."""
         n_expected_errors = self.count_expected_errors(n_rows, limit)
-        first_fraction = min(Fraction("0.12"), Fraction("0.03") + 1 - bounds.exact(limit))
+        first_fraction = min(
+            Fraction("0.12"), Fraction("0.03") + 1 - bounds.to_exact_fraction(limit)
+        )
         first_start = int(first_fraction * n_expected_errors)
         if n_expected_errors < _MIN_ERRORS_FOR_LATER_STARTS:
             return ((first_start, Fraction(1)),)
@@ -275,8 +277,10 @@ class ShareStarts:
 
     def count_expected_errors(self, n_rows: int, limit: float) -> Fraction:
         """Compute the number of errors if all correct rows were accepted at the limit."""
-        accepted_share = bounds.exact(self.correct_share) / bounds.exact(limit)
-        return n_rows * min(Fraction(1), accepted_share) * (1 - bounds.exact(limit))
+        accepted_share = bounds.to_exact_fraction(self.correct_share) / bounds.to_exact_fraction(
+            limit
+        )
+        return n_rows * min(Fraction(1), accepted_share) * (1 - bounds.to_exact_fraction(limit))
 
 
 def plan_test_sequence(

@@ -72,7 +72,7 @@ def resampled(n: int, certifies: Callable[[Codes], bool]) -> int | None:
         size = round(n * 2.0 ** (step / 2))
         passed = sum(certifies(np.sort(random.integers(n, size=size))) for _ in range(_DRAWS))
         if passed >= CHANCE * _DRAWS:
-            return bounds.two_digits(size)
+            return bounds.round_up_to_two_digits(size)
     return None
 
 
@@ -113,7 +113,7 @@ def smallest(n: int, wrong_up_to: Float, weight: Float, plan: Plan) -> int | Non
             (low, before, middle, found) if found >= CHANCE else (middle, found, high, after)
         )
     steps = low + (CHANCE - before) / (after - before)
-    return bounds.two_digits(max(n + 1, math.ceil(2.0 ** (steps / 8))))
+    return bounds.round_up_to_two_digits(max(n + 1, math.ceil(2.0 ** (steps / 8))))
 
 
 #: By error rate: wrong rows up to each of `AT`, log-odds between, the mean log of being right, how

@@ -356,7 +356,7 @@ def unsupported_counts_sentence(
     quantity: Quantity, target: float, counts: Counts, delta: float | None
 ) -> str:
     """Return the sentence for counts that do not certify a target."""
-    confidence = bounds.surely(delta)
+    confidence = bounds.format_confidence_suffix(delta)
     if not quantity.accepting_is_safe:
         n_incorrect = counts.n_accepted - counts.n_correct_accepted
         return (

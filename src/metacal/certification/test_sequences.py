@@ -136,7 +136,7 @@ def usual_starts(n: int, beta: float, delta: float) -> Starts:
     >>> usual_starts(300, 0.97, 0.1), usual_starts(300, 0.97, 0.001)
     (((1, Fraction(1, 1)),), ((0, Fraction(1, 1)),))
     """
-    rate = 1 - bounds.exact(beta)
+    rate = 1 - bounds.to_exact_fraction(beta)
     errors = n * rate
     wanted = min(_HIGHEST, _LOWEST + _SLOPE * rate) * errors
     starts: Starts = ((max(int(wanted), int(errors >= _ONE_ERROR)), Fraction(1)),)
@@ -187,7 +187,7 @@ def segments(n: int, beta: float, delta: float, at: Starts | None = None) -> tup
 
 def expected_passes(errors: Codes, ranks: Codes, beta: float) -> Flags:
     """Whether E + 1 <= (1 - beta)(m + 1), for E errors up to each rank m, in exact arithmetic."""
-    share = 1 - bounds.exact(beta)
+    share = 1 - bounds.to_exact_fraction(beta)
     ints: type = object if share.denominator * (int(ranks.max()) + 1) >= 2**62 else np.int64
     left: NDArray[Any] = (errors.astype(ints) + 1) * share.denominator
     return np.asarray(left <= (ranks.astype(ints) + 1) * share.numerator, dtype=bool)

@@ -206,13 +206,13 @@ def read_gate_rows(
 
 def _read_score_cascade_rows(gate: Gate, file: str, reading: ReadOptions) -> GateRows:
     """Read the scores of all models of a cascade from one file."""
-    from metacal.gate.judged import opened
+    from metacal.gate.judged import find_gate_and_inputs
 
     score_names, flag_names = cascade_column_names(gate, reading)
     cascade_scores = read_cascade_scores(
         file, reading, score_names, flag_names, agreement=gate.reads_agreement
     )
-    tables = opened(gate, cascade_scores.scores)[1]
+    tables = find_gate_and_inputs(gate, cascade_scores.scores)[1]
     return GateRows(file, tables, cascade_scores.flags, cascade_scores.first_columns)
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from metacal.errors import InputError
-from metacal.gate.judged import by_model
+from metacal.gate.judged import split_model_outputs
 from metacal.gate.traffic import LateLabel, make_stored_id
 from metacal.io.artifact.watch_journal import ReceivedBatch, UnreadableLine
 from metacal.io.formats.jsonl import LineError
@@ -290,7 +290,9 @@ def _find_invalid_rows(
     if not indexed_rows:
         return
     try:
-        watch.read(by_model(watch.gate, _as_table(watch, [row for _, row in indexed_rows])))
+        watch.read(
+            split_model_outputs(watch.gate, _as_table(watch, [row for _, row in indexed_rows]))
+        )
     except InputError:
         half_size = len(indexed_rows) // 2
         if half_size:

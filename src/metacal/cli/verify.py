@@ -106,26 +106,26 @@ def _verify_rows(gate: Gate, artifact: str, gate_rows: GateRows, confidence: flo
     Verification
     """
     from metacal.certification.row_selection import Units
-    from metacal.gate.judged import judged
+    from metacal.gate.judged import judge_rows
     from metacal.promises.verification import verify_decisions
 
     assert gate.certificate is not None
     columns = gate_rows.columns
     needs_labels = any(quantity.needs_labels for quantity, _ in gate.certificate.limits)
     truth = gate_rows.require_truth() if needs_labels else gate_rows.truth
-    decisions = judged(gate, gate_rows.tables, truth, columns.groups)
+    decisions = judge_rows(gate, gate_rows.tables, truth, columns.groups)
     gate_rows.note_rows_without_score(len(decisions))
     gate_rows.warn_of_fit_rows(decisions.fit_rows, artifact)
     units = None
     if columns.units is not None:
-        units = Units(columns.units).take(decisions.rows, len(columns))
+        units = Units(columns.units).take(decisions.row_indices, len(columns))
     return verify_decisions(
         gate.certificate,
         decisions.accept,
         decisions.correct,
         confidence,
         losses=decisions.losses,
-        names=decisions.names,
+        names=decisions.row_subgroups,
         units=units,
         fit_rows=decisions.fit_rows,
     )

@@ -17,7 +17,7 @@ from metacal.estimators.responses import RESPONSE_METHODS, classifier_logits
 from metacal.formulas import Array, Codes, Flags, Float
 from metacal.gate import Decision
 from metacal.gate.cascade import fit_cascade, fit_scored_cascade, labels_needed
-from metacal.gate.judged import opened
+from metacal.gate.judged import find_gate_and_inputs
 from metacal.gate.logits_source import check_score
 from metacal.gate.score_source import HigherIs
 from metacal.maps.map import Map
@@ -316,7 +316,7 @@ class Cascade(GateEstimator, kw_only=False):
         """Return whether each row has to be answered by the large model."""
         check_is_fitted(self, "gate_")
         if not self.gate_.has_classes:
-            _, score_columns = opened(self.gate_, X)
+            _, score_columns = find_gate_and_inputs(self.gate_, X)
             return ~self.gate_.accepts(score_columns[0])
         return ~self.gate_.accepts(Rows(self._table(self.small, X)))
 
@@ -338,7 +338,7 @@ class Cascade(GateEstimator, kw_only=False):
         """
         check_is_fitted(self, "gate_")
         if not self.gate_.has_classes:
-            _, score_columns = opened(self.gate_, X)
+            _, score_columns = find_gate_and_inputs(self.gate_, X)
             return self.gate_.decide(*score_columns)
         small_rows = Rows(self._table(self.small, X))
         if self.large is not None:

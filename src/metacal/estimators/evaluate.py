@@ -26,7 +26,7 @@ from metacal.estimators.measurement import (
 )
 from metacal.formulas import Array, Codes
 from metacal.gate import Gate
-from metacal.gate.judged import Judged, check_measurable, judged, opened
+from metacal.gate.judged import JudgedRows, check_measurable, find_gate_and_inputs, judge_rows
 from metacal.metrics import registry
 from metacal.metrics.evaluation import evaluate_columns, evaluate_scores
 from metacal.metrics.evaluation_result import Evaluation, describe_harm
@@ -268,12 +268,12 @@ def evaluate(
     >>> round(evaluation.after.gate["coverage_accuracy"].estimate, 3), evaluation.verdict.refuted
     (0.972, False)
     """
-    fitted_gate, tables = opened(gate, X, large)
+    fitted_gate, tables = find_gate_and_inputs(gate, X, large)
     if fitted_gate is not None:
         check_measurable(fitted_gate)
     resampling = Resampling(level, n_resamples, random_state)
     if fitted_gate is not None and not fitted_gate.is_logits_gate:
-        decisions = judged(fitted_gate, tables, y, groups, probabilities=True)
+        decisions = judge_rows(fitted_gate, tables, y, groups, probabilities=True)
         return evaluate_decisions(fitted_gate, decisions, resampling, n_bins)
     table = tables[0]
     reading_gate = fitted_gate
@@ -293,7 +293,7 @@ def evaluate(
 
 
 def evaluate_decisions(
-    gate: Gate, decisions: Judged, resampling: Resampling, n_bins: int = 15
+    gate: Gate, decisions: JudgedRows, resampling: Resampling, n_bins: int = 15
 ) -> GateEvaluation:
     """Evaluate a gate on scores, or a cascade, from its decisions on labelled rows.
 
@@ -301,7 +301,7 @@ def evaluate_decisions(
     ----------
     gate : Gate
         Gate on scores, or cascade.
-    decisions : Judged
+    decisions : JudgedRows
         Decisions on all rows, with their correctness.
     resampling : Resampling
         Level and resamples of the intervals.
@@ -313,8 +313,8 @@ def evaluate_decisions(
     GateEvaluation
     """
     assert decisions.correct is not None
-    if not decisions.known.all():
-        n_unlabelled = int((~decisions.known).sum())
+    if not decisions.has_label.all():
+        n_unlabelled = int((~decisions.has_label).sum())
         raise InputError(
             f"{n_unlabelled:,} rows have no label, and measuring needs them all; verify"
             " (metacal verify) needs those alone on which the models disagree."
@@ -335,7 +335,7 @@ def evaluate_decisions(
         decisions.correct,
         evaluation.level,
         losses=decisions.losses,
-        names=decisions.names,
+        names=decisions.row_subgroups,
         fit_rows=decisions.fit_rows,
     )
     return GateEvaluation(
@@ -347,7 +347,7 @@ def evaluate_decisions(
     )
 
 
-def _count_answers(gate: Gate, decisions: Judged, level: float) -> tuple[Answerer, ...]:
+def _count_answers(gate: Gate, decisions: JudgedRows, level: float) -> tuple[Answerer, ...]:
     """Count the answers of each model of a cascade; empty for a single model."""
     answering_stage = decisions.decision.by
     if answering_stage is None or decisions.correct is None or gate.certificate is None:

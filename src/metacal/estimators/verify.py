@@ -14,7 +14,7 @@ from metacal.certificates.estimate import (
 from metacal.certification.row_selection import Units
 from metacal.errors import InputError
 from metacal.gate.gate import Gate
-from metacal.gate.judged import judged, opened
+from metacal.gate.judged import find_gate_and_inputs, judge_rows
 from metacal.promises.verification import Verification, verify_decisions
 from metacal.rows.score_columns import flatten_score_table, has_several_columns
 
@@ -71,7 +71,7 @@ def verify(
     >>> verify(cal, data.logits[5000:], data.labels[5000:]).refuted
     False
     """
-    fitted_gate, tables = opened(gate, X, large)
+    fitted_gate, tables = find_gate_and_inputs(gate, X, large)
     if fitted_gate is None or fitted_gate.certificate is None:
         raise InputError("verify needs a gate with a certificate; this one promises nothing.")
     certificate = fitted_gate.certificate
@@ -93,17 +93,17 @@ def verify(
             groups = None
             # The entries of one row of the table form a cluster.
             units = np.repeat(np.arange(len(X)), np.shape(X)[1])
-    decisions = judged(fitted_gate, tables, truth, groups)
+    decisions = judge_rows(fitted_gate, tables, truth, groups)
     clusters = None
     if units is not None:
-        clusters = Units.from_units_argument(units).take(decisions.rows, len(tables[0]))
+        clusters = Units.from_units_argument(units).take(decisions.row_indices, len(tables[0]))
     return verify_decisions(
         certificate,
         decisions.accept,
         decisions.correct,
         confidence,
         losses=decisions.losses,
-        names=decisions.names,
+        names=decisions.row_subgroups,
         units=clusters,
         fit_rows=decisions.fit_rows,
     )
@@ -162,7 +162,7 @@ def estimate_accuracy(
     >>> bool(estimate.low <= accuracy <= estimate.high)
     True
     """
-    fitted_gate, tables = opened(gate, X)
+    fitted_gate, tables = find_gate_and_inputs(gate, X)
     if fitted_gate is None or not fitted_gate.is_calibrated:
         raise InputError("this gate has no calibrated confidence to estimate from.")
     decision = fitted_gate.decide(*tables, groups=groups)

@@ -40,7 +40,7 @@ from metacal.kernels.keys import MAX_CELLS
 from metacal.maps.monotone import log_odds
 from metacal.promises.max_risk import CostPromise
 from metacal.promises.promise import Promise
-from metacal.promises.sequential.profile import ranks_of
+from metacal.promises.sequential.profile import compute_edge_ranks
 from metacal.rows import Rows
 from metacal.rows.arrays import on_host
 from metacal.rows.executors import start_task
@@ -232,7 +232,7 @@ class CountedScores:
         labels = self.data.labels
         assert labels is not None
         counting = Counting(self.data.rows, labels, self.score)
-        passes = Passes(counting, MAX_CELLS, ranks_of(len(self.data.rows)))
+        passes = Passes(counting, MAX_CELLS, compute_edge_ranks(len(self.data.rows)))
         certificate = promise.certify(passes)
         threshold = grid_of(self.score).settled(certificate.threshold)
         certificate = replace(certificate, score=name_of(self.score), threshold=threshold)

@@ -55,7 +55,7 @@ from metacal.gate.thresholds import get_certified_thresholds
 from metacal.kernels.grid import RELATIVE
 from metacal.maps.confidence import ConfidenceCurve, fit_confidence
 from metacal.promises.promise import Promise
-from metacal.promises.sequential.profile import Profile, profile_of
+from metacal.promises.sequential.profile import Profile, build_profile
 from metacal.rows.arrays import as_plain_array
 
 # A ranking that is worse than chance by more standard errors than this is probably reversed.
@@ -385,4 +385,4 @@ def _build_profile(
     confidence = None
     if curve is not None:
         confidence = curve(uncertainties[is_accepted])
-    return profile_of(ranking, confidence, rows.correct[counted_index][is_accepted])
+    return build_profile(ranking, confidence, rows.correct[counted_index][is_accepted])

@@ -40,7 +40,7 @@ from metacal.maps.map import FitMap, Map
 from metacal.maps.methods import METHODS
 from metacal.maps.temperature import TemperatureMap
 from metacal.promises.promise import Promise
-from metacal.promises.sequential.profile import Profile, profile_of
+from metacal.promises.sequential.profile import Profile, build_profile
 from metacal.rows import Rows
 from metacal.rows.arrays import check_choice
 from metacal.rows.draws import generator
@@ -132,7 +132,7 @@ def fit_gate(
         fitted = FittedBase(
             map=TemperatureMap(1.0),
             notes=(not_calibrated(),),
-            profile=profile_of(result.columns.ranking),
+            profile=build_profile(result.columns.ranking),
         )
     else:
         base_fit = BaseFit(
@@ -380,14 +380,14 @@ def _profile(base: Map, result: CertificationResult, is_accepted: Flags) -> Prof
         is_accepted = is_accepted & result.counted.to_mask(len(rows))
     profile_index = np.flatnonzero(is_accepted)
     if rows.on_device or len(profile_index) == 0:
-        return profile_of(columns.ranking)
+        return build_profile(columns.ranking)
     max_rows = max(1, _MAX_PROFILE_ENTRIES // rows.n_classes)
     if len(profile_index) > max_rows:
         order = generator(0).permutation(len(profile_index))
         profile_index = np.sort(profile_index[order[:max_rows]])
     offsets = np.broadcast_to(result.decision_offset, len(rows))[profile_index]
     confidence = rows.picked(profile_index).collect(partial(_confidence, base), offsets)
-    return profile_of(columns.ranking, confidence, columns.correct[profile_index])
+    return build_profile(columns.ranking, confidence, columns.correct[profile_index])
 
 
 def _confidence(fitted: Map, block: NDArray[Any], at: NDArray[np.float64]) -> NDArray[Any]:

@@ -18,7 +18,7 @@ from metacal.maps.methods import METHODS
 from metacal.maps.temperature import TemperatureMap, fit_temperature
 from metacal.promises.max_risk import CostPromise
 from metacal.promises.promise import Promise
-from metacal.promises.sequential.profile import profile_of
+from metacal.promises.sequential.profile import build_profile
 from metacal.rows.labels import check_reject_label
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def build_gate_from_labels(certifier: Certifier) -> Gate:
         reject_label=reject_label,
         data_hash=pool.data_hash,
         sketch=sketch,
-        profile=profile_of(pool.rank_without_labels()),
+        profile=build_profile(pool.rank_without_labels()),
     )
 
 

@@ -25,7 +25,7 @@ from metacal.rows.score_columns import read_model_flags
 
 
 @dataclass(frozen=True, eq=False)
-class Judged:
+class JudgedRows:
     """Rows that a gate has decided on, beside their truth.
 
     Attributes
@@ -50,10 +50,10 @@ class Judged:
     decision: Decision
     correct: Flags | None
     losses: Losses | None
-    names: NDArray[Any] | None
-    known: Flags
+    row_subgroups: NDArray[Any] | None
+    has_label: Flags
     fit_rows: FitRows | None
-    rows: Codes
+    row_indices: Codes
 
     @property
     def accept(self) -> Flags:
@@ -64,7 +64,7 @@ class Judged:
         return len(self.decision)
 
 
-def opened(fitted: Any, X: Any, large: Any = None) -> tuple[Any, tuple[Any, ...]]:
+def find_gate_and_inputs(fitted: Any, X: Any, large: Any = None) -> tuple[Any, tuple[Any, ...]]:
     """The gate inside of what was fitted, and what each of its stages reads; where X are features,
     the logits.
 
@@ -89,15 +89,15 @@ def opened(fitted: Any, X: Any, large: Any = None) -> tuple[Any, tuple[Any, ...]
             )
         return fitted, given
     if hasattr(fitted, "steps"):  # a pipeline whose last step decides
-        return opened(fitted[-1], before_last(fitted, X), large)
+        return find_gate_and_inputs(fitted[-1], transform_before_last_step(fitted, X), large)
     if hasattr(fitted, "tables") and find_gate(fitted).has_classes:
-        return opened(fitted.gate_, *map(Rows, fitted.tables(X, large)))
+        return find_gate_and_inputs(fitted.gate_, *map(Rows, fitted.tables(X, large)))
     if hasattr(fitted, "logits"):
-        return opened(fitted.gate_, fitted.logits(X), large)
-    return opened(find_gate(fitted), X, large)
+        return find_gate_and_inputs(fitted.gate_, fitted.logits(X), large)
+    return find_gate_and_inputs(find_gate(fitted), X, large)
 
 
-def before_last(pipeline: Any, X: Any) -> Any:
+def transform_before_last_step(pipeline: Any, X: Any) -> Any:
     """What the last step of a pipeline is given."""
     return pipeline[:-1].transform(X) if len(pipeline) > 1 else X
 
@@ -120,18 +120,18 @@ def accepts(fitted: Any, X: Any, **options: Any) -> Flags:
     array([ True,  True,  True])
     """
     if hasattr(fitted, "steps"):
-        return accepts(fitted[-1], before_last(fitted, X), **options)
+        return accepts(fitted[-1], transform_before_last_step(fitted, X), **options)
     return np.asarray(fitted.accepts(X, **options))
 
 
-def judged(
+def judge_rows(
     gate: Gate,
-    given: Sequence[Any],
+    stage_inputs: Sequence[Any],
     truth: Any = None,
     groups: Any = None,
     *,
     probabilities: bool = False,
-) -> Judged:
+) -> JudgedRows:
     """Decide on rows, and compare with their truth.
 
     `given` is what each stage reads, of all rows. `truth` are labels or, of scores, whether each
@@ -143,13 +143,13 @@ def judged(
     >>> import metacal as mc
     >>> mark = np.linspace(0, 1, 500)
     >>> gate = mc.ScoreGate(mc.MinAccuracy(0.9)).fit(mark, mark > 0.1).gate_
-    >>> seen = judged(gate, [[0.9, None, 0.0]], [True, True, False])
-    >>> seen.accept, seen.correct, seen.rows
+    >>> seen = judge_rows(gate, [[0.9, None, 0.0]], [True, True, False])
+    >>> seen.accept, seen.correct, seen.row_indices
     (array([ True, False]), array([ True, False]), array([0, 2]))
     """
     if gate.is_cascade:
-        return _judged_cascade(gate, given, truth, probabilities=probabilities)
-    rows = gate.source.to_rows(given[0])
+        return _judged_cascade(gate, stage_inputs, truth, probabilities=probabilities)
+    rows = gate.source.to_rows(stage_inputs[0])
     codes = None if truth is None else gate.source.encode_truth(truth, len(rows))
     places = np.arange(len(rows))
     if gate.is_score_gate:
@@ -161,18 +161,20 @@ def judged(
     decision = gate.decide(rows, probabilities=probabilities, groups=groups)
     correct = None if codes is None else decision.top == codes
     losses = None if codes is None else gate.losses(codes, decision.top)
-    return Judged(
+    return JudgedRows(
         decision=decision,
         correct=correct,
         losses=losses,
-        names=gate.get_row_subgroups(decision.top, groups),
-        known=np.full(len(places), codes is not None),
+        row_subgroups=gate.get_row_subgroups(decision.top, groups),
+        has_label=np.full(len(places), codes is not None),
         fit_rows=gate.find_fit_rows(decision.doubt, correct),
-        rows=places,
+        row_indices=places,
     )
 
 
-def _judged_cascade(gate: Gate, given: Sequence[Any], truth: Any, *, probabilities: bool) -> Judged:
+def _judged_cascade(
+    gate: Gate, given: Sequence[Any], truth: Any, *, probabilities: bool
+) -> JudgedRows:
     """Every model on every row: what the last one would have said says how much the others are
     worse.
     """
@@ -206,18 +208,18 @@ def _judged_cascade(gate: Gate, given: Sequence[Any], truth: Any, *, probabiliti
                 f"{missing:,} rows on which the two models disagree have no label; label them."
             )
     models_agree = np.asarray(answers[0] == answers[-1])
-    return Judged(
+    return JudgedRows(
         decision=decision,
         correct=correct,
         losses=losses,
-        names=None,
-        known=known,
+        row_subgroups=None,
+        has_label=known,
         fit_rows=gate.find_fit_rows(decision.doubt, models_agree),
-        rows=np.arange(len(decision)),
+        row_indices=np.arange(len(decision)),
     )
 
 
-def _judged_scores(gate: Gate, given: Sequence[Any], truth: Any) -> Judged:
+def _judged_scores(gate: Gate, given: Sequence[Any], truth: Any) -> JudgedRows:
     """A cascade of scores: which rows are answered otherwise than the last model, or people,
     would.
     """
@@ -237,14 +239,14 @@ def _judged_scores(gate: Gate, given: Sequence[Any], truth: Any) -> Judged:
         places, np.minimum(by, m - 1)
     ]  # whom `agrees` lacks answers as the last one would
     losses = Losses.graded((~same).astype(np.float64))
-    return Judged(
+    return JudgedRows(
         decision=decision,
         correct=same,
         losses=losses,
-        names=None,
-        known=known,
+        row_subgroups=None,
+        has_label=known,
         fit_rows=gate.find_fit_rows(decision.doubt, agrees[:, 0]),
-        rows=places,
+        row_indices=places,
     )
 
 
@@ -275,13 +277,13 @@ def check_measurable(gate: Gate) -> None:
         )
 
 
-def stacked(gate: Gate, X: Any) -> NDArray[Any]:
+def stack_model_outputs(gate: Gate, X: Any) -> NDArray[Any]:
     """What each model of a cascade says of all rows, as one array of rows and models."""
     if not isinstance(X, list | tuple) or (gate.n_classes and len(X) != len(gate.stages)):
         raise InputError(
             "of a cascade give what each of its models says: watch.update([small, large], y)."
         )
-    given = X if gate.has_classes else opened(gate, X)[1]
+    given = X if gate.has_classes else find_gate_and_inputs(gate, X)[1]
     tables = [
         np.asarray(stage.source.read(one)) for stage, one in zip(gate.stages, given, strict=True)
     ]
@@ -292,14 +294,14 @@ def stacked(gate: Gate, X: Any) -> NDArray[Any]:
     return np.stack(tables, axis=1)
 
 
-def by_model(gate: Gate, rows: NDArray[Any]) -> Any:
+def split_model_outputs(gate: Gate, rows: NDArray[Any]) -> Any:
     """Rows as a watch takes them: of a cascade what each model says of all, from an array of rows
     and models.
     """
     return list(np.moveaxis(rows, 1, 0)) if gate.is_cascade and len(rows) else rows
 
 
-def of_the_given(gate: Gate, X: NDArray[Any], y: Any) -> Any:
+def select_labels_of_given_answers(gate: Gate, X: NDArray[Any], y: Any) -> Any:
     """Of a cascade of scores whether the answer that was given is good, where `y` says it of each
     model; else `y`.
     """

@@ -25,7 +25,7 @@ from metacal.errors import InputError
 from metacal.formulas import Codes, Flags, Float
 from metacal.gate.find_gate import find_gate
 from metacal.gate.gate import Gate
-from metacal.gate.judged import check_watchable, of_the_given, stacked
+from metacal.gate.judged import check_watchable, select_labels_of_given_answers, stack_model_outputs
 from metacal.gate.thresholds import check_groups
 from metacal.gate.traffic import (
     BatchLines,
@@ -41,7 +41,7 @@ from metacal.gate.traffic import (
 )
 from metacal.promises.max_risk import CostPromise
 from metacal.promises.sequential.alarms import Alarms
-from metacal.promises.sequential.drift import TOLERANCE
+from metacal.promises.sequential.drift import DEFAULT_TOLERANCE
 
 #: Rows between two points of the history; doubled, with every second point dropped, when there are
 #: too many.
@@ -107,7 +107,7 @@ class Watch:
         delta: float = 0.05,
         *,
         least_probability: float = 1.0,
-        tolerance: float = TOLERANCE,
+        tolerance: float = DEFAULT_TOLERANCE,
         most_unreadable: float | None = None,
         horizon: int = 0,
     ) -> Watch:
@@ -134,7 +134,7 @@ class Watch:
         held = find_gate(gate)
         check_watchable(held)
         largest = held.promise.largest if isinstance(held.promise, CostPromise) else None
-        alarms = Alarms.of(
+        alarms = Alarms.from_certificate(
             held.certificate,
             held.profile,
             delta,
@@ -217,7 +217,7 @@ class Watch:
         X = self.read(X)
         n, upto = len(X), 0
         codes, names = (
-            self._codes(of_the_given(self.gate, X, y), n),
+            self._codes(select_labels_of_given_answers(self.gate, X, y), n),
             read_unit_ids(self.gate.certificate, units, n),
         )
         coming = deque(zip(late, self._codes([one.label for one in late], len(late)).tolist()))
@@ -247,12 +247,12 @@ class Watch:
             self._labelled(told)
             if lines is not None:
                 read, upto = upto, lines.rows[stop - 1] + 1
-                self.alarms.read(lines.unreadable[read:upto])
+                self.alarms.add_lines(lines.unreadable[read:upto])
             if self.counts.rows % self.stride == 0:
                 self._remember()
         self._labelled([row for one in coming for row in self._late(*one)])
         if lines is not None:
-            self.alarms.read(lines.unreadable[upto:])
+            self.alarms.add_lines(lines.unreadable[upto:])
             self._notice()
         return self
 
@@ -261,7 +261,9 @@ class Watch:
         if not len(X):
             return np.empty(0)
         return (
-            stacked(self.gate, X) if self.gate.is_cascade else np.asarray(self.gate.source.read(X))
+            stack_model_outputs(self.gate, X)
+            if self.gate.is_cascade
+            else np.asarray(self.gate.source.read(X))
         )
 
     def label(self, ids: Sequence[Id], y: Any, probability: Any = None) -> Watch:
@@ -371,7 +373,9 @@ class Watch:
         )
         if not self.by_unit:
             first = accept if decision.by is None else decision.by == 0
-            self.alarms.decided(first, decision.doubt, self.gate.get_row_subgroups(top, groups))
+            self.alarms.add_decisions(
+                first, decision.doubt, self.gate.get_row_subgroups(top, groups)
+            )
         number = self.counts.rows
         self._count(top, rows=np.ones_like(accept), accepted=accept)
         self._notice()
@@ -439,7 +443,7 @@ class Watch:
                 np.array([row.accept for row in rows]),
                 np.array([row.doubt for row in rows], np.float64),
             )
-            self.alarms.decided(accept, doubt, self._parts(rows), units)
+            self.alarms.add_decisions(accept, doubt, self._parts(rows), units)
             units = units.select(np.array([row.code >= 0 for row in rows]))
             rows = [row for row in rows if row.code >= 0]
             self._notice()
@@ -461,14 +465,14 @@ class Watch:
             None if None in own else np.array(own, dtype=np.float64) for own in (sure, chance)
         )
         costs, parts = self.gate.losses(codes, top), self._parts(rows)
-        self.alarms.labelled(
+        self.alarms.add_labelled_rows(
             accept,
             correct,
             confidence,
             losses=costs,
-            parts=parts,
+            row_subgroups=parts,
             probability=probability,
-            together=units,
+            units=units,
         )
         self._count(
             top,
@@ -494,7 +498,7 @@ class Watch:
     def now(self) -> Point:
         """The state as a point of the history."""
         counts = self.counts
-        evidence = tuple(round(alarm.evidence, 4) for alarm in self.alarms)
+        evidence = tuple(round(alarm.log_evidence, 4) for alarm in self.alarms)
         return Point(
             counts.rows, counts.accepted, counts.labelled_accepted, counts.right_accepted, evidence
         )

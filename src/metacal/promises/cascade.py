@@ -73,7 +73,7 @@ from metacal.promises.cascade_candidates import (
 )
 from metacal.promises.promise import Promise
 from metacal.statistics import bounds
-from metacal.statistics.noninferiority import GAMMA, shows_at_most
+from metacal.statistics.noninferiority import NUISANCE_LEVEL_FRACTION, certifies_noninferiority
 
 LOSS_DIFFERENCE_RULE = register_rule(
     "cascade-difference",
@@ -182,10 +182,15 @@ class CascadeLoss:
             n_bad = stages.n_worse if stages.n_differ is None else stages.n_differ
             chance = law.compute_p_value(n_bad or 0, certificate.n_rows, one_threshold=alone)
             whole = stages.pool is None or stages.pool >= stages.n_aside + certificate.n_rows
-            fine = not stages.n_better and whole and chance <= bounds.SLACK * law.delta
+            fine = not stages.n_better and whole and chance <= bounds.ROUNDING_SLACK * law.delta
         else:
             counts = stages.n_worse or 0, stages.n_better or 0, certificate.n_rows
-            fine = shows_at_most(*counts, self.epsilon, bounds.SLACK * delta, GAMMA * delta)
+            fine = certifies_noninferiority(
+                *counts,
+                self.epsilon,
+                bounds.ROUNDING_SLACK * delta,
+                NUISANCE_LEVEL_FRACTION * delta,
+            )
         return None if fine else "the counts do not certify what is promised"
 
 
@@ -330,8 +335,13 @@ class LossTest:
         return ~tested.models_agree & accepts(tested.small_score, highest)
 
     def passes(self, seen: OutcomeCounts, n: int, level: float) -> bool:
-        return shows_at_most(
-            seen.n_worse, seen.n_better, n, self.promise.epsilon, level, GAMMA * self.promise.delta
+        return certifies_noninferiority(
+            seen.n_worse,
+            seen.n_better,
+            n,
+            self.promise.epsilon,
+            level,
+            NUISANCE_LEVEL_FRACTION * self.promise.delta,
         )
 
     def make_infeasible_error(
@@ -344,7 +354,9 @@ class LossTest:
 
         at = bisect_left(range(1, 10_000), True, key=shown) + 1
         least = ceil_to_4_decimals(at / 1e4) if at < 10_000 else None
-        needed = math.ceil(math.log(self.promise.delta * (1.0 - GAMMA)) / math.log1p(-epsilon))
+        needed = math.ceil(
+            math.log(self.promise.delta * (1.0 - NUISANCE_LEVEL_FRACTION)) / math.log1p(-epsilon)
+        )
         few = (
             f"use at least {needed:,} rows"
             if needed > n

@@ -20,7 +20,11 @@ from metacal.errors import InputError
 from metacal.formulas import Flags, Float
 from metacal.rows.draws import RowDraws
 from metacal.statistics import betting, bounds
-from metacal.statistics.noninferiority import GAMMA, difference_interval, kept_p_value
+from metacal.statistics.noninferiority import (
+    NUISANCE_LEVEL_FRACTION,
+    difference_interval,
+    noninferiority_p_value,
+)
 
 if TYPE_CHECKING:
     from metacal.certificates.certificate import Certificate
@@ -151,7 +155,9 @@ class Measurement:
         0.0755
         """
         if self.n_better is not None:
-            return kept_p_value(self.n_bad, self.n_better, self.n_rows, self.target, GAMMA * level)
+            return noninferiority_p_value(
+                self.n_bad, self.n_better, self.n_rows, self.target, NUISANCE_LEVEL_FRACTION * level
+            )
         if self.cluster_counts is not None:
             return betting.p_value_of_mean_above(
                 self.cluster_counts.to_unit_interval(self.max_bad_share), self.max_bad_share, level

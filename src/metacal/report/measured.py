@@ -16,7 +16,7 @@ from metacal.certificates.number_format import format_percent_ceil, format_perce
 from metacal.estimators.evaluate import Answerer, GateEvaluation, evaluate_decisions, evaluate_table
 from metacal.formulas import Codes, Flags, Float
 from metacal.gate import Gate, LogitsSource
-from metacal.gate.judged import check_measurable, judged
+from metacal.gate.judged import check_measurable, judge_rows
 from metacal.maps.temperature import TemperatureMap
 from metacal.metrics.resampling import Resampling
 from metacal.metrics.toplabel import TopLabel
@@ -254,7 +254,7 @@ def measure_decisions(
     stage_inputs = [
         stage.source.wrap_checked(table) for stage, table in zip(gate.stages, tables, strict=True)
     ]
-    judged_rows = judged(gate, stage_inputs, y, groups, probabilities=True)
+    judged_rows = judge_rows(gate, stage_inputs, y, groups, probabilities=True)
     # Evaluation comes first, because its errors about missing labels are more specific.
     evaluation = evaluate_decisions(gate, judged_rows, settings.intervals, settings.n_bins)
     assert judged_rows.correct is not None
@@ -263,7 +263,7 @@ def measure_decisions(
     is_score_gate = gate.is_score_gate
 
     if gate.has_classes:
-        codes = gate.source.encode_truth(y, len(tables[0]))[judged_rows.rows]
+        codes = gate.source.encode_truth(y, len(tables[0]))[judged_rows.row_indices]
     else:
         codes = correct.astype(np.intp)
 
@@ -290,7 +290,7 @@ def measure_decisions(
         confidence=confidence,
         after=after,
         errors=np.full(gate.n_classes, np.nan),
-        numbers=judged_rows.rows,
+        numbers=judged_rows.row_indices,
     )
 
 

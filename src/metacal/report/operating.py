@@ -14,7 +14,7 @@ import numpy as np
 
 from metacal.formulas import Codes, Flags, Float
 from metacal.kernels.grid import RELATIVE
-from metacal.statistics.bands import Band, certified_frontier, operating_bands, run_ends
+from metacal.statistics.bands import Band, candidate_thresholds, certified_frontier, operating_bands
 
 #: Limits of promises are rounded to this many decimals, to the safe side.
 _LIMIT_DECIMALS = 4
@@ -203,7 +203,7 @@ def frontier_points(scores: Float, correct: Flags, *, delta: float) -> dict[str,
         and the "coverage" of these rows, for about 200 pairs at even steps of miscoverage. "delta"
         is that of the arguments.
     """
-    block_ends = run_ends(scores, correct)
+    block_ends = candidate_thresholds(scores, correct)
     step = max(1, len(block_ends) // _N_FRONTIER_THRESHOLDS)
     frontier = certified_frontier(scores, correct, delta, block_ends[::step])
     points = np.flatnonzero((frontier.beta > 0.0) & (frontier.alpha < 1.0))

@@ -6,7 +6,11 @@ import math
 from typing import Any
 
 from metacal.gate.watch import Watch
-from metacal.promises.sequential.alarms import NAMES, not_comparable, stated
+from metacal.promises.sequential.alarms import (
+    ALARM_NAMES,
+    describe_delta_shares,
+    explain_incomparable_rows,
+)
 
 #: Largest number of classes on the live page, those with the most rows.
 _MAX_CLASSES = 50
@@ -79,7 +83,7 @@ def status(
         "ended": ended,
         "promise": promise,
         "headline": _headline(promise, raised_alarms),
-        "levels": stated(watch.alarms),
+        "levels": describe_delta_shares(watch.alarms),
         "alarm": bool(raised_alarms),
         "raised": raised_alarms,
         **vars(counts),
@@ -124,10 +128,10 @@ def _alarm_state(alarm: Any, first_row: int | None) -> dict[str, Any]:
         "raised": alarm.raised,
         "at_row": first_row,
         "delta": alarm.delta,
-        "log_evidence": alarm.evidence,
-        "log_peak": alarm.peak,
-        "log_needed": alarm.needed,
-        "seen": list(alarm.texts),
+        "log_evidence": alarm.log_evidence,
+        "log_peak": alarm.log_peak,
+        "log_needed": alarm.log_needed,
+        "seen": list(alarm.descriptions),
     }
 
 
@@ -146,13 +150,13 @@ def _missing_alarms(watch: Watch) -> list[dict[str, str]]:
         "score": score_reason,
         "calibration": "its confidence was not fitted to labels",
     }
-    common_reason = not_comparable(gate.certificate)
+    common_reason = explain_incomparable_rows(gate.certificate)
     if common_reason:
         reasons.update(dict.fromkeys(("abstention", "score", "calibration"), common_reason))
     present_names = {alarm.name for alarm in watch.alarms}
     return [
         {"name": name, "why": reasons[name]}
-        for name in NAMES
+        for name in ALARM_NAMES
         if name not in present_names and name in reasons
     ]
 

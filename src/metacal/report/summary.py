@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 from metacal.errors import InputError, spelled
 from metacal.formulas import Array, Codes
 from metacal.gate import Gate
-from metacal.gate.judged import opened
+from metacal.gate.judged import find_gate_and_inputs
 from metacal.gate.thresholds import check_groups
 from metacal.metrics.registry import describe_calibration_metrics
 from metacal.report.fit_command import build_fit_command
@@ -277,7 +277,7 @@ def summarise(
     """
     check_fraction("level", level)
     check_fraction("delta", delta)
-    given_gate, inputs = opened(gate, X, large)
+    given_gate, inputs = find_gate_and_inputs(gate, X, large)
     reading_gate, tables = read_tables(given_gate, inputs, classes, input)
     n_classes = reading_gate.n_classes
     n_resamples = _choose_n_resamples(n_resamples, len(tables[0]), n_classes)

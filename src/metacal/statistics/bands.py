@@ -53,26 +53,26 @@ class DistributionBand:
     """One-sided bands on P(X <= s), at every s at once, from n draws of X; `values` are these,
     sorted.
 
-    >>> band = DistributionBand.of(np.arange(100.0))
+    >>> band = DistributionBand.from_draws(np.arange(100.0))
     >>> band.lower(np.array([-1.0, 49.0, 99.0]), 0.05).round(3), band.upper(np.array([-1.0, 49.0, 99.0]), 0.05).round(3)
     (array([0. , 0.358, 0.942]), array([0.058, 0.642, 1. ]))
     """
 
-    values: Float
+    sorted_draws: Float
 
     @classmethod
-    def of(cls, values: ArrayLike) -> DistributionBand:
+    def from_draws(cls, values: ArrayLike) -> DistributionBand:
         """The band of these draws."""
         return cls(np.sort(np.asarray(values, dtype=np.float64)))
 
     @property
-    def n(self) -> int:
+    def n_draws(self) -> int:
         """How many draws there are."""
-        return len(self.values)
+        return len(self.sorted_draws)
 
-    def counts(self, thresholds: Float) -> Codes:
+    def count_at_most(self, thresholds: Float) -> Codes:
         """How many draws are at most each threshold."""
-        return np.searchsorted(self.values, thresholds, side="right")
+        return np.searchsorted(self.sorted_draws, thresholds, side="right")
 
     def lower(self, thresholds: Float, delta: float) -> Float:
         """P(X <= s) >= this for all s at once, with probability 1 - delta.
@@ -80,18 +80,18 @@ class DistributionBand:
         With i draws at or below s, F(s) >= F(X_(i)) >= U_(i) >= L_i, taking X_(i) as the quantile
         of U_(i).
         """
-        return self._bounds(self.counts(thresholds), delta)
+        return self._bounds(self.count_at_most(thresholds), delta)
 
     def upper(self, thresholds: Float, delta: float) -> Float:
         """P(X <= s) <= this for all s at once, with probability 1 - delta: F(s) <= F(X_(i+1)-) <=
         U_(i+1).
         """
-        return 1.0 - self._bounds(self.n - self.counts(thresholds), delta)
+        return 1.0 - self._bounds(self.n_draws - self.count_at_most(thresholds), delta)
 
     def _bounds(self, ranks: Codes, delta: float) -> Float:
-        if self.n == 0:
+        if self.n_draws == 0:
             return np.zeros(len(ranks))
-        return order_statistic_quantiles(ranks, self.n, local_level(self.n, delta))
+        return order_statistic_quantiles(ranks, self.n_draws, local_level(self.n_draws, delta))
 
 
 def miscoverage_band(
@@ -109,7 +109,7 @@ def miscoverage_band(
     """
     check_fraction("delta", delta)
     return _share_above(
-        DistributionBand.of(_scores(right_scores)), thresholds, delta, delta / 2, delta / 2
+        DistributionBand.from_draws(_scores(right_scores)), thresholds, delta, delta / 2, delta / 2
     )
 
 
@@ -117,8 +117,10 @@ def _share_above(
     band: DistributionBand, thresholds: ArrayLike | None, delta: float, low: float, high: float
 ) -> Band:
     """P(X > s), its lower side at the level `low` and its upper one at `high`."""
-    at = _thresholds(thresholds, band.values)
-    estimate = 1.0 - band.counts(at) / band.n if band.n else np.full(len(at), np.nan)
+    at = _thresholds(thresholds, band.sorted_draws)
+    estimate = (
+        1.0 - band.count_at_most(at) / band.n_draws if band.n_draws else np.full(len(at), np.nan)
+    )
     return Band(at, 1.0 - band.upper(at, low), estimate, 1.0 - band.lower(at, high), delta)
 
 
@@ -170,10 +172,14 @@ def coverage_band(
     (array([0.452]), array([0.5]), array([0.548]))
     """
     check_fraction("delta", delta)
-    band = DistributionBand.of(_scores(scores))
-    at = _thresholds(thresholds, band.values)
+    band = DistributionBand.from_draws(_scores(scores))
+    at = _thresholds(thresholds, band.sorted_draws)
     return Band(
-        at, band.lower(at, delta / 2), band.counts(at) / band.n, band.upper(at, delta / 2), delta
+        at,
+        band.lower(at, delta / 2),
+        band.count_at_most(at) / band.n_draws,
+        band.upper(at, delta / 2),
+        delta,
     )
 
 
@@ -185,7 +191,7 @@ def certified_miscoverage(
     """
     check_fraction("delta", delta)
     at = np.asarray(thresholds, dtype=np.float64)
-    return np.asarray(1.0 - DistributionBand.of(_scores(right_scores)).lower(at, delta))
+    return np.asarray(1.0 - DistributionBand.from_draws(_scores(right_scores)).lower(at, delta))
 
 
 def certified_accuracy(
@@ -211,7 +217,7 @@ def largest_supporting_threshold(
     """
     check_fraction("delta", delta)
     column, flags = _scores(scores), _flags(correct)
-    thresholds = run_ends(column, flags)
+    thresholds = candidate_thresholds(column, flags)
     n_correct, n_incorrect, n_rows = _accepted(column, flags, thresholds)
     supported = supports_accuracy(n_correct, n_incorrect, n_rows, accuracy, delta)
     if not supported.any():
@@ -219,11 +225,11 @@ def largest_supporting_threshold(
     return float(thresholds[supported][-1])
 
 
-def miscoverage_of_counts(kept: int, n_correct: int, delta: float) -> float:
+def certified_miscoverage_from_counts(kept: int, n_correct: int, delta: float) -> float:
     """`certified_miscoverage` at a threshold that `kept` of `n_correct` right rows reach: counts
     are all it needs.
 
-    >>> round(miscoverage_of_counts(950, 1000, 0.1), 4)
+    >>> round(certified_miscoverage_from_counts(950, 1000, 0.1), 4)
     0.0721
     """
     return 1.0 - float(
@@ -231,10 +237,12 @@ def miscoverage_of_counts(kept: int, n_correct: int, delta: float) -> float:
     )
 
 
-def accuracy_of_counts(n_correct: int, n_incorrect: int, n_rows: int, delta: float) -> float:
+def certified_accuracy_from_counts(
+    n_correct: int, n_incorrect: int, n_rows: int, delta: float
+) -> float:
     """Compute `certified_accuracy` from the numbers of accepted rows of each kind.
 
-    >>> round(accuracy_of_counts(980, 20, 1000, 0.1), 4)
+    >>> round(certified_accuracy_from_counts(980, 20, 1000, 0.1), 4)
     0.9662
     """
     return float(
@@ -270,7 +278,7 @@ def operating_bands(
     at = np.asarray(thresholds, dtype=np.float64)
     accuracy = _accuracy(scores, correct, at, delta, delta / 4, delta / 8)
     miscoverage = _share_above(
-        DistributionBand.of(scores[correct]), at, delta, delta / 8, delta / 4
+        DistributionBand.from_draws(scores[correct]), at, delta, delta / 8, delta / 4
     )
     return OperatingBands(miscoverage, accuracy, coverage_band(scores, delta / 4, at), delta)
 
@@ -324,7 +332,7 @@ def certified_frontier(
     check_fraction("delta", delta)
     scores, correct = _scores(scores), _flags(correct)
     at = (
-        run_ends(scores, correct)
+        candidate_thresholds(scores, correct)
         if thresholds is None
         else np.unique(np.asarray(thresholds, dtype=np.float64))
     )
@@ -336,7 +344,7 @@ def certified_frontier(
     return CertifiedFrontier(beta[better], alpha[better], at[better], delta)
 
 
-def run_ends(scores: Float, correct: Flags) -> Float:
+def candidate_thresholds(scores: Float, correct: Flags) -> Float:
     """The thresholds worth looking at: each score with no right-only score next above it, and the
     largest.
 

@@ -27,15 +27,15 @@ from metacal.formulas import Float
 
 #: Factor by which a recomputed tail probability may exceed delta. A certificate read from a file may
 #: have been computed by another version of SciPy, whose tail probabilities are rounded differently.
-SLACK = 1.0 + 1e-9
+ROUNDING_SLACK = 1.0 + 1e-9
 
 
-def exact(value: float) -> Fraction:
+def to_exact_fraction(value: float) -> Fraction:
     """Convert a float to the fraction that its shortest decimal form denotes.
 
     The value 0.05 becomes 1/20, and not the binary fraction that is nearest to 1/20.
 
-    >>> exact(0.05)
+    >>> to_exact_fraction(0.05)
     Fraction(1, 20)
     """
     return Fraction(repr(float(value)))
@@ -93,7 +93,7 @@ def expected_miscoverage_rank(n_correct: int, alpha: float) -> int:
     >>> expected_miscoverage_rank(99, 0.05)
     95
     """
-    return n_correct + 1 - math.floor((n_correct + 1) * exact(alpha))
+    return n_correct + 1 - math.floor((n_correct + 1) * to_exact_fraction(alpha))
 
 
 def miscoverage_rank(n_correct: int, alpha: float, delta: float | None) -> int:
@@ -107,36 +107,36 @@ def miscoverage_rank(n_correct: int, alpha: float, delta: float | None) -> int:
     return certified_miscoverage_rank(n_correct, alpha, delta)
 
 
-def keeps_enough(n: int, kept: int, alpha: float, delta: float | None) -> bool:
+def certifies_miscoverage(n: int, kept: int, alpha: float, delta: float | None) -> bool:
     """Check whether `kept` of n rows at or below a threshold certify P(above it) <= alpha.
 
     The condition is P(Bin(n, 1 - alpha) >= kept) <= delta, or (n + 1 - kept) / (n + 1) <= alpha in
     expectation (`delta` is None).
 
-    >>> keeps_enough(1000, 960, 0.05, 0.1), keeps_enough(1000, 959, 0.05, 0.1)
+    >>> certifies_miscoverage(1000, 960, 0.05, 0.1), certifies_miscoverage(1000, 959, 0.05, 0.1)
     (True, False)
     """
     if delta is None:
         return kept >= expected_miscoverage_rank(n, alpha)
-    return kept > 0 and miscoverage_violation(n, kept, alpha) <= SLACK * delta
+    return kept > 0 and miscoverage_violation(n, kept, alpha) <= ROUNDING_SLACK * delta
 
 
-def few_enough(wrong: int, n: int, beta: float, delta: float | None) -> bool:
+def certifies_accuracy(wrong: int, n: int, beta: float, delta: float | None) -> bool:
     """Check whether `wrong` incorrect rows among n certify an accuracy of at least beta.
 
     The condition is P(Bin(n, 1 - beta) <= wrong) <= delta, or wrong + 1 <= (1 - beta)(n + 1) in
     expectation (`delta` is None). It is necessary for every rule that tests ranks exactly and
     splits delta among its tests: the rank that such a rule returns satisfies it.
 
-    >>> few_enough(0, 45, 0.95, 0.1), few_enough(0, 44, 0.95, 0.1)
+    >>> certifies_accuracy(0, 45, 0.95, 0.1), certifies_accuracy(0, 44, 0.95, 0.1)
     (True, False)
     """
     if delta is None:
-        return wrong + 1 <= (1 - exact(beta)) * (n + 1)
-    return n > 0 and bool(binomial_p_value(wrong, n, 1.0 - beta) <= SLACK * delta)
+        return wrong + 1 <= (1 - to_exact_fraction(beta)) * (n + 1)
+    return n > 0 and bool(binomial_p_value(wrong, n, 1.0 - beta) <= ROUNDING_SLACK * delta)
 
 
-def surely(delta: float | None) -> str:
+def format_confidence_suffix(delta: float | None) -> str:
     """Format the confidence level of a guarantee, as a suffix for error messages."""
     return " in expectation" if delta is None else f" (delta {delta:g})"
 
@@ -211,7 +211,7 @@ def correct_rows_needed(alpha: float, delta: float | None) -> int:
     45
     """
     if delta is None:
-        return math.ceil(1 / exact(alpha)) - 1
+        return math.ceil(1 / to_exact_fraction(alpha)) - 1
     return math.ceil(math.log(delta) / math.log1p(-alpha))
 
 
@@ -239,7 +239,7 @@ def error_free_rows_needed(beta: float, level: float) -> int:
     return math.ceil(math.log(level) / math.log(beta))
 
 
-def two_digits(rows: int) -> int:
+def round_up_to_two_digits(rows: int) -> int:
     """Round a number of rows up to two significant digits."""
     rounding_step = 10 ** max(0, len(str(rows)) - 2)
     return int(math.ceil(rows / rounding_step) * rounding_step)

@@ -3,9 +3,9 @@ both have answered.
 
 Of n rows `worse` are wrong by the first and right by the second, `better` the other way round; on
 all others the two are right or wrong together. The counts are multinomial with probabilities p₊, p₋
-and the rest; p₊ - p₋ is the difference of the two error rates. `shows_at_most` tests "p₊ - p₋ >=
+and the rest; p₊ - p₋ is the difference of the two error rates. `certifies_noninferiority` tests "p₊ - p₋ >=
 margin": a small p-value shows the first to be no more than `margin` worse; with no row on which
-they differ it is (1 - margin)^n, and γ. `kept_p_value` is that of the opposite, "p₊ - p₋ <=
+they differ it is (1 - margin)^n, and γ. `noninferiority_p_value` is that of the opposite, "p₊ - p₋ <=
 margin".
 
 **The test.** T(a, b) = (a - b - n·margin) / √(n·margin + 2b): the difference less what is allowed,
@@ -51,7 +51,7 @@ from metacal.statistics import bounds
 #: Cells that the unknown q is searched in, at most: what is still open then is taken at its bound.
 _MOST_CELLS = 200
 #: Of a level, what the exact test of a difference spends on the limit of its nuisance parameter.
-GAMMA = 0.05
+NUISANCE_LEVEL_FRACTION = 0.05
 #: Margins are told apart to this, and a difference is told from 0 where one of this size is.
 _FINEST, _LEAST = 1e-4, 1e-3
 #: Counts farther from their mean than 9 standard deviations and 25 have a chance below this
@@ -61,7 +61,7 @@ _DROPPED = 1e-15
 _SLACK = 1e-9
 
 
-def shows_at_most(
+def certifies_noninferiority(
     worse: int, better: int, n: int, margin: float, level: float, gamma: float
 ) -> bool:
     """Whether the counts show, at this level, that the first classifier errs at most `margin` more
@@ -69,7 +69,7 @@ def shows_at_most(
 
     P(T <= observed) at the worst q is at most the level; stopped as soon as that is known.
 
-    >>> shows_at_most(0, 0, 300, 0.01, level=0.1, gamma=0.005), shows_at_most(0, 0, 200, 0.01, level=0.1, gamma=0.005)
+    >>> certifies_noninferiority(0, 0, 300, 0.01, level=0.1, gamma=0.005), certifies_noninferiority(0, 0, 200, 0.01, level=0.1, gamma=0.005)
     (True, False)
     """
     return (
@@ -78,11 +78,11 @@ def shows_at_most(
     )
 
 
-def kept_p_value(worse: int, better: int, n: int, margin: float, gamma: float) -> float:
+def noninferiority_p_value(worse: int, better: int, n: int, margin: float, gamma: float) -> float:
     """The p-value of "the first errs at most `margin` more often than the second": P(T >=
     observed), at the worst q.
 
-    >>> round(kept_p_value(40, 10, 1000, 0.01, gamma=0.001), 3)
+    >>> round(noninferiority_p_value(40, 10, 1000, 0.01, gamma=0.001), 3)
     0.003
     """
     return _p_value(int(worse), int(better), int(n), float(margin), float(gamma), True, None)
@@ -101,15 +101,15 @@ def difference_interval(worse: int, better: int, n: int, level: float) -> tuple[
     [-0.005, 0.007]
     """
     each = (1.0 - level) / 2.0
-    gamma = GAMMA * each
+    gamma = NUISANCE_LEVEL_FRACTION * each
 
     def upper(one: int, other: int) -> float:
-        return _border(lambda margin: shows_at_most(one, other, n, margin, each, gamma))
+        return _border(lambda margin: certifies_noninferiority(one, other, n, margin, each, gamma))
 
     def kept(margin: float) -> bool:
-        return kept_p_value(worse, better, n, margin, gamma) > each
+        return noninferiority_p_value(worse, better, n, margin, gamma) > each
 
-    # Nearer to 0 the bound of `kept_p_value` is loose, and a margin there would pass that a larger
+    # Nearer to 0 the bound of `noninferiority_p_value` is loose, and a margin there would pass that a larger
     # one does not.
     low = -upper(better, worse) if kept(_LEAST) else _border(kept, _LEAST) - _FINEST
     value = (worse - better) / n

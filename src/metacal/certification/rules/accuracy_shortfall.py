@@ -231,7 +231,9 @@ def describe_ruled_out(
         f"With {format_percent_floor(1.0 - delta)} confidence, no threshold that accepts {accepted} of the rows"
         f" or more {accurate}."
     )
-    n_needed = bounds.two_digits(math.ceil(bounds.error_free_rows_needed(accuracy, delta) / share))
+    n_needed = bounds.round_up_to_two_digits(
+        math.ceil(bounds.error_free_rows_needed(accuracy, delta) / share)
+    )
     if n_needed <= ranking.n:
         return sentence
     return (

@@ -130,12 +130,12 @@ class ExpectedPrefixRule:
 
     def compute_required_rows(self, limit: float, significance_level: float | None) -> int:
         """Compute how many rows without an error form a prefix that passes."""
-        return math.ceil(1 / (1 - bounds.exact(limit))) - 1
+        return math.ceil(1 / (1 - bounds.to_exact_fraction(limit))) - 1
 
     def supports(self, counts: Counts, limit: float, significance_level: float | None) -> bool:
         """Check whether the accepted rows contain few enough errors."""
         n_errors = counts.n_accepted - counts.n_correct_accepted
-        return bounds.few_enough(n_errors, counts.n_accepted, limit, None)
+        return bounds.certifies_accuracy(n_errors, counts.n_accepted, limit, None)
 
     def with_early_starts(self) -> ExpectedPrefixRule:
         """Return the rule unchanged, because it has no starting rank."""

@@ -252,7 +252,7 @@ class FixedSequenceRule:
     def supports(self, counts: Counts, limit: float, significance_level: float | None) -> bool:
         """Check whether the accepted rows contain few enough errors."""
         n_errors = counts.n_accepted - counts.n_correct_accepted
-        return bounds.few_enough(n_errors, counts.n_accepted, limit, significance_level)
+        return bounds.certifies_accuracy(n_errors, counts.n_accepted, limit, significance_level)
 
     def with_early_starts(self) -> FixedSequenceRule:
         """Return the rule with early starts, unless it has starts for a share of correct rows."""

@@ -211,7 +211,7 @@ class RejectionRateRule:
         else:
             n_reference_rows = counts.n_correct
             n_accepted_reference_rows = counts.n_correct_accepted
-        return bounds.keeps_enough(
+        return bounds.certifies_miscoverage(
             n_reference_rows, n_accepted_reference_rows, limit, significance_level
         )
 
@@ -378,7 +378,9 @@ class AcceptanceRateRule:
             return False
         n_incorrect_accepted = counts.n_accepted - counts.n_correct_accepted
         n_incorrect_rejected = n_incorrect - n_incorrect_accepted
-        return bounds.keeps_enough(n_incorrect, n_incorrect_rejected, limit, significance_level)
+        return bounds.certifies_miscoverage(
+            n_incorrect, n_incorrect_rejected, limit, significance_level
+        )
 
     def with_early_starts(self) -> AcceptanceRateRule:
         """Return the rule unchanged, because it has no starting rank."""

@@ -24,8 +24,8 @@ from metacal.io.artifact.registry import (
     list_form,
 )
 from metacal.io.artifact.wrapping import checksum
-from metacal.promises.sequential.alarms import NAMES, Alarms
-from metacal.promises.sequential.drift import TOLERANCE
+from metacal.promises.sequential.alarms import ALARM_NAMES, Alarms
+from metacal.promises.sequential.drift import DEFAULT_TOLERANCE
 
 #: Kind of the state, and of the journal that contains it.
 MONITOR = "monitor"
@@ -89,7 +89,7 @@ for _record_class in (Counts, PendingRow, Point):
     STORED_FORMS[_record_class] = list_form(_record_class)
 STORED_FORMS[dict[Id, PendingRow]] = _pairs_form(tuple[tuple[Id, PendingRow], ...])
 STORED_FORMS[dict[str, int]] = _pairs_form(
-    tuple[tuple[Literal[NAMES], int], ...]  # type: ignore[valid-type]
+    tuple[tuple[Literal[ALARM_NAMES], int], ...]  # type: ignore[valid-type]
 )
 STORED_FORMS[dict[Id, None]] = StoredForm(
     stored_type=tuple[Id, ...], to_stored=_dict_to_keys, from_stored=_dict_from_keys
@@ -163,7 +163,7 @@ def watch_settings(watch: Watch) -> dict[str, Any]:
         The horizon, delta, and the settings of all monitors by the name of their alarm.
     """
     settings: dict[str, Any] = {"horizon": watch.horizon, "delta": watch.alarms.delta}
-    for name in NAMES:
+    for name in ALARM_NAMES:
         settings[name] = _alarm_settings(watch.alarms, name)
     return settings
 
@@ -204,7 +204,7 @@ def _new_watch_like(alarms: Alarms, gate: Gate) -> Watch:
     least_probability = min(
         (monitor.least_probability for monitor in sampling_monitors), default=1.0
     )
-    tolerance = TOLERANCE
+    tolerance = DEFAULT_TOLERANCE
     if alarms.calibration:
         tolerance = alarms.calibration[0].tolerance
     most_unreadable = None
@@ -221,7 +221,7 @@ def _new_watch_like(alarms: Alarms, gate: Gate) -> Watch:
     except ValueError as error:
         raise ArtifactError(f"alarms: {error}") from error
 
-    for name in NAMES:
+    for name in ALARM_NAMES:
         if _alarm_settings(alarms, name) != _alarm_settings(watch.alarms, name):
             raise ArtifactError(f"what the {name} alarm watches is not what this gate gives.")
         for monitor, new_monitor in zip(getattr(alarms, name), getattr(watch.alarms, name)):

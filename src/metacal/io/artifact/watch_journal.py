@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import ArtifactError, InputError
-from metacal.gate.judged import by_model
+from metacal.gate.judged import split_model_outputs
 from metacal.gate.traffic import BatchLines, LateLabel, make_stored_id
 from metacal.gate.watch import Watch
 from metacal.io.artifact.encoding import decode
@@ -133,7 +133,7 @@ class ReceivedBatch:
                 raise ArtifactError("a record holds other rows than lines.")
             lines = BatchLines(is_unreadable, self.rows_on)
         watch.update(
-            by_model(watch.gate, self.rows),
+            split_model_outputs(watch.gate, self.rows),
             self.labels,
             ids=self.ids,
             probability=probability,

@@ -33,7 +33,7 @@ from metacal.certification.row_losses import Losses
 from metacal.errors import InputError
 from metacal.formulas import Flags, Float
 from metacal.promises.sequential.drift import (
-    TOLERANCE,
+    DEFAULT_TOLERANCE,
     AbstentionMonitor,
     CalibrationMonitor,
     ScoreMonitor,
@@ -46,14 +46,14 @@ from metacal.promises.sequential.wager import UnitMembership
 from metacal.rows.arrays import check_fraction
 
 #: What may be watched, in the order in which it is shown, and what an alarm says.
-MEANINGS = {
+ALARM_MEANINGS = {
     "promise": "labelled rows refute the promise",
     "abstention": "rows are rejected more or less often than at calibration",
     "score": "scores are distributed differently than at calibration",
     "calibration": "the confidence of accepted rows is off",
     "unreadable": "more lines than expected cannot be read",
 }
-NAMES = tuple(MEANINGS)
+ALARM_NAMES = tuple(ALARM_MEANINGS)
 
 
 @dataclass(frozen=True)
@@ -67,19 +67,23 @@ class Alarm:
     name: str
     raised: bool
     delta: float
-    evidence: float
-    peak: float
-    needed: float
-    texts: tuple[str, ...]
+    log_evidence: float
+    log_peak: float
+    log_needed: float
+    descriptions: tuple[str, ...]
 
     @property
     def meaning(self) -> str:
-        return MEANINGS[self.name]
+        return ALARM_MEANINGS[self.name]
 
     @property
     def numbers(self) -> dict[str, float]:
         """The evidence now, at its highest, and what it takes."""
-        logs = {"evidence": self.evidence, "highest_evidence": self.peak, "needed": self.needed}
+        logs = {
+            "evidence": self.log_evidence,
+            "highest_evidence": self.log_peak,
+            "needed": self.log_needed,
+        }
         return {name: math.exp(min(log, 700.0)) for name, log in logs.items()}
 
 
@@ -93,7 +97,7 @@ class Alarms:
     >>> import metacal as mc
     >>> data = mc.datasets.load("cifar10-resnet110")
     >>> gate = mc.MetaCal(mc.MinAccuracy(0.97)).fit(data.logits[:5000], data.labels[:5000]).gate_
-    >>> alarms = Alarms.of(gate.certificate, gate.profile, delta=0.06)
+    >>> alarms = Alarms.from_certificate(gate.certificate, gate.profile, delta=0.06)
     >>> [(alarm.name, round(alarm.delta, 3)) for alarm in alarms]
     [('promise', 0.03), ('abstention', 0.01), ('score', 0.01), ('calibration', 0.01)]
     """
@@ -106,7 +110,7 @@ class Alarms:
     unreadable: tuple[UnreadableMonitor, ...] = ()
 
     @classmethod
-    def of(
+    def from_certificate(
         cls,
         certificate: Certificate | None,
         profile: Profile | None,
@@ -114,7 +118,7 @@ class Alarms:
         *,
         largest: float | None = None,
         least_probability: float = 1.0,
-        tolerance: float = TOLERANCE,
+        tolerance: float = DEFAULT_TOLERANCE,
         calibrated: bool = True,
         most_unreadable: float | None = None,
     ) -> Self:
@@ -144,7 +148,7 @@ class Alarms:
         Alarms
         """
         check_fraction("delta", delta)
-        is_comparable = not not_comparable(certificate)
+        is_comparable = not explain_incomparable_rows(certificate)
         has_abstention = is_comparable and certificate is not None
         has_scores = is_comparable and profile is not None and len(profile.edges) > 0
         has_calibration = is_comparable and calibrated
@@ -166,66 +170,66 @@ class Alarms:
                 least_probability=least_probability,
             )
         if certificate is not None and has_abstention:
-            alarms.abstention = AbstentionMonitor.of(certificate, alarm_delta)
+            alarms.abstention = AbstentionMonitor.from_certificate(certificate, alarm_delta)
         if profile is not None and has_scores:
             alarms.score = (ScoreMonitor(profile, alarm_delta),)
         if has_calibration:
             alarms.calibration = (
-                CalibrationMonitor.of(profile, alarm_delta, tolerance, least_probability),
+                CalibrationMonitor.from_profile(profile, alarm_delta, tolerance, least_probability),
             )
         if most_unreadable is not None:
             alarms.unreadable = (UnreadableMonitor(most_unreadable, alarm_delta),)
         return alarms
 
-    def decided(
+    def add_decisions(
         self,
         accepted: Flags,
         scores: Float,
-        parts: NDArray[Any] | None = None,
-        together: UnitMembership | None = None,
+        row_subgroups: NDArray[Any] | None = None,
+        units: UnitMembership | None = None,
     ) -> None:
         """Take in decisions in the order they were made, labelled or not; of units that are
         complete, whole ones.
         """
-        one = slice(None) if together is None else together.is_drawn
+        one = slice(None) if units is None else units.is_drawn
         for monitor in self.abstention:
-            monitor.update(accepted[one], None if parts is None else parts[one])
+            monitor.update(accepted[one], None if row_subgroups is None else row_subgroups[one])
         for spread in self.score:
             spread.update(scores[one])
         for promise in self.promise:
-            if not promise.promised.needs_labels:
-                promise.update(accepted, parts=parts, together=together)
+            if not promise.monitored_quantity.needs_labels:
+                promise.update(accepted, parts=row_subgroups, units=units)
 
-    def read(self, unreadable: Flags) -> None:
+    def add_lines(self, unreadable: Flags) -> None:
         """Take in lines of a stream in the order they came: which of them could not be read."""
         for monitor in self.unreadable:
             monitor.update(unreadable)
 
-    def labelled(
+    def add_labelled_rows(
         self,
         accepted: Flags,
         correct: Flags,
         confidence: Float | None = None,
         *,
         losses: Losses | None = None,
-        parts: NDArray[Any] | None = None,
+        row_subgroups: NDArray[Any] | None = None,
         probability: Float | None = None,
-        together: UnitMembership | None = None,
+        units: UnitMembership | None = None,
     ) -> None:
         """Take in rows whose truth has become known, in the order in which it did; of units as
         `decided` does.
         """
         for promise in self.promise:
-            if promise.promised.needs_labels:
+            if promise.monitored_quantity.needs_labels:
                 promise.update(
                     accepted,
                     correct,
                     losses,
-                    parts=parts,
+                    parts=row_subgroups,
                     probability=probability,
-                    together=together,
+                    units=units,
                 )
-        own = accepted if together is None else accepted & together.is_drawn
+        own = accepted if units is None else accepted & units.is_drawn
         for monitor in self.calibration:
             if confidence is not None:
                 monitor.update(
@@ -233,7 +237,7 @@ class Alarms:
                 )
 
     def __iter__(self) -> Iterator[Alarm]:
-        for name in NAMES:
+        for name in ALARM_NAMES:
             if monitors := getattr(self, name):
                 yield _alarm(name, monitors)
 
@@ -260,11 +264,13 @@ class Alarms:
             for alarm in self
         ]
         return display.make_table_html(
-            ("watched", "verdict", "evidence", "highest", "alarm at"), rows, caption=stated(self)
+            ("watched", "verdict", "evidence", "highest", "alarm at"),
+            rows,
+            caption=describe_delta_shares(self),
         )
 
 
-def not_comparable(certificate: Certificate | None) -> str:
+def explain_incomparable_rows(certificate: Certificate | None) -> str:
     """Why new rows cannot be compared with the calibration rows; empty where they can."""
     if certificate is not None and certificate.circumstances.folds > 0:
         return (
@@ -300,14 +306,14 @@ def _alarm(name: str, monitors: tuple[Monitor, ...]) -> Alarm:
         near.log_evidence,
         max(one.log_peak - one.log_needed for one in monitors) + near.log_needed,
         near.log_needed,
-        tuple(one.seen for one in monitors),
+        tuple(one.summary for one in monitors),
     )
 
 
-def stated(alarms: Alarms) -> str:
+def describe_delta_shares(alarms: Alarms) -> str:
     """How δ is shared, in words.
 
-    >>> stated(Alarms.of(None, None, 0.05))
+    >>> describe_delta_shares(Alarms.from_certificate(None, None, 0.05))
     'at most 5% false alarms in all, ever: calibration 5%'
     """
     shares = ", ".join(

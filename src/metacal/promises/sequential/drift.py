@@ -56,9 +56,9 @@ from metacal.errors import InputError
 from metacal.formulas import Codes, Float
 from metacal.promises.sequential.monitor_base import Monitor
 from metacal.promises.sequential.profile import (
-    CONFIDENCES,
+    CONFIDENCE_BIN_STARTS,
     Profile,
-    confidence_bins,
+    assign_confidence_bins,
     uniform_numbers_at_positions,
 )
 from metacal.promises.sequential.wager import (
@@ -73,16 +73,16 @@ from metacal.rows.arrays import check_fraction
 from metacal.statistics.levels import local_level, order_statistic_quantiles
 
 #: The share of unreadable lines that is no reason for an alarm.
-MOST_UNREADABLE = 0.01
+DEFAULT_UNREADABLE_LIMIT = 0.01
 #: The share of δ that the intervals for what was at calibration take: 4/(3 delta) is an alarm then.
 _INTERVAL = 0.25
 #: Rows that the first guess of a drift of the scores, none, counts as.
 _GUESS_ROWS = 50.0
 
 #: A gap that a fit on a few thousand rows leaves.
-TOLERANCE = 0.02
+DEFAULT_TOLERANCE = 0.02
 #: Shares of the capital: all rows, then each bin; of each, the two sides.
-_SHARES = [0.25] * 2 + [0.5 / len(CONFIDENCES) / 2.0] * (2 * len(CONFIDENCES))
+_SHARES = [0.25] * 2 + [0.5 / len(CONFIDENCE_BIN_STARTS) / 2.0] * (2 * len(CONFIDENCE_BIN_STARTS))
 
 
 @dataclass
@@ -118,7 +118,7 @@ class AbstentionMonitor(Monitor):
         self.start_betting(*(Wager(guess=guess, guess_gain=1.0) for guess in guesses))
 
     @classmethod
-    def of(cls, certificate: Certificate, delta: float = 0.05) -> tuple[Self, ...]:
+    def from_certificate(cls, certificate: Certificate, delta: float = 0.05) -> tuple[Self, ...]:
         """One monitor, or one for each class or group that has its own threshold, which share
         delta.
 
@@ -174,10 +174,10 @@ class AbstentionMonitor(Monitor):
 class ScoreMonitor(Monitor):
     """Evidence that scores are distributed differently than those of the calibration rows.
 
-    >>> from metacal.promises.sequential.profile import profile_of
+    >>> from metacal.promises.sequential.profile import build_profile
     >>> from metacal.certification.ranking import Ranking
     >>> random = np.random.default_rng(0)
-    >>> monitor = ScoreMonitor(profile_of(Ranking.of(random.normal(size=5000), np.ones(5000, dtype=bool))))
+    >>> monitor = ScoreMonitor(build_profile(Ranking.of(random.normal(size=5000), np.ones(5000, dtype=bool))))
     >>> monitor.update(random.normal(size=2000)).alarm, monitor.update(random.normal(0.3, size=1000)).alarm
     (False, True)
     """
@@ -203,10 +203,12 @@ class ScoreMonitor(Monitor):
 
     def update(self, scores: ArrayLike) -> Self:
         given = np.atleast_1d(np.asarray(scores, dtype=np.float64))
-        bins = self.profile.bins(given, uniform_numbers_at_positions(self.rows, len(given)))
+        bins = self.profile.assign_bins(given, uniform_numbers_at_positions(self.rows, len(given)))
         single = (bins[:, None] == np.arange(len(self.counts))).astype(np.int64)
         seen = np.cumsum(single, axis=0) - single + np.array(self.counts)
-        chance = (self.profile.urn + seen) / (self.profile.n_rows + 1.0 + seen.sum(axis=1))[:, None]
+        chance = (self.profile.prior_bin_counts + seen) / (
+            self.profile.n_rows + 1.0 + seen.sum(axis=1)
+        )[:, None]
         place = np.linspace(-1.0, 1.0, len(self.counts))
         self.current_capital.bet(
             [_play(values, bins, chance) for values in (place, 2.0 * place**2 - 1.0)]
@@ -221,7 +223,7 @@ class ScoreMonitor(Monitor):
         """
         if not self.rows:
             return 0.0
-        place, before = np.linspace(-1.0, 1.0, len(self.counts)), self.profile.urn
+        place, before = np.linspace(-1.0, 1.0, len(self.counts)), self.profile.prior_bin_counts
         return float(place @ (np.array(self.counts) / self.rows - before / before.sum()))
 
     def __str__(self) -> str:
@@ -244,7 +246,7 @@ class UnreadableMonitor(Monitor):
     11 of 220 lines could not be read (5%); up to 1% is tolerated
     """
 
-    limit: float = MOST_UNREADABLE
+    limit: float = DEFAULT_UNREADABLE_LIMIT
     delta: float = 0.05
     lines: int = 0
     unreadable: int = 0
@@ -291,7 +293,7 @@ class CalibrationMonitor(Monitor):
     True
     """
 
-    tolerance: float = TOLERANCE
+    tolerance: float = DEFAULT_TOLERANCE
     delta: float = 0.05
     least_probability: float = 1.0
     allowed: tuple[tuple[float, float], ...] = ()
@@ -306,10 +308,10 @@ class CalibrationMonitor(Monitor):
         check_fraction("tolerance", self.tolerance)
         even = (self.tolerance, self.tolerance)
         self.allowed = tuple((over, under) for over, under in self.allowed) or (even,) * (
-            1 + len(CONFIDENCES)
+            1 + len(CONFIDENCE_BIN_STARTS)
         )
         sound = all(0.0 < min(one) <= max(one) <= 2.0 for one in self.allowed)
-        if len(self.allowed) != 1 + len(CONFIDENCES) or not sound:
+        if len(self.allowed) != 1 + len(CONFIDENCE_BIN_STARTS) or not sound:
             raise InputError(
                 "what is allowed is a gap to either side, of all rows and of each bin of the"
                 " confidence."
@@ -319,7 +321,7 @@ class CalibrationMonitor(Monitor):
         self.start_betting(*(Wager(guess=1.0 / self.tolerance, guess_gain=1.0) for _ in _SHARES))
 
     @classmethod
-    def of(
+    def from_profile(
         cls, profile: Profile | None, delta: float, tolerance: float, least_probability: float = 1.0
     ) -> Self:
         """A monitor that allows what the calibration rows do, where their confidence is known."""
@@ -344,9 +346,9 @@ class CalibrationMonitor(Monitor):
         if sure.shape != right.shape or not ((sure >= 0.0) & (sure <= 1.0)).all():
             raise InputError("give one confidence between 0 and 1 and one flag for each row.")
         weight = compute_sampling_weights(probability, len(sure), self.least_probability)
-        gap, bins = sure - right, confidence_bins(sure)
+        gap, bins = sure - right, assign_confidence_bins(sure)
         inside = [(0.0, np.ones(len(sure), dtype=bool))] + [
-            (low, bins == k) for k, low in enumerate(CONFIDENCES)
+            (low, bins == k) for k, low in enumerate(CONFIDENCE_BIN_STARTS)
         ]
         plays = []
         for (low, here), (over, under) in zip(inside, self.allowed, strict=True):

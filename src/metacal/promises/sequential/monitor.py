@@ -133,7 +133,7 @@ class PromiseMonitor(Monitor):
     def __post_init__(self) -> None:
         self.quantity = get_quantity(self.quantity)
         self.events = (
-            self.events if self.promised.is_mean_cost else int(self.events)
+            self.events if self.monitored_quantity.is_mean_cost else int(self.events)
         )  # a file may write 3 as 3.0
         check_fraction("limit", self.limit)
         if not 0.0 < self.least_probability <= 1.0:
@@ -197,7 +197,7 @@ class PromiseMonitor(Monitor):
         )
 
     @property
-    def promised(self) -> Quantity:
+    def monitored_quantity(self) -> Quantity:
         return get_quantity(self.quantity)
 
     @property
@@ -215,7 +215,7 @@ class PromiseMonitor(Monitor):
         *,
         parts: ArrayLike | None = None,
         probability: ArrayLike | None = None,
-        together: UnitMembership | None = None,
+        units: UnitMembership | None = None,
     ) -> Self:
         """Update the evidence with labelled rows, in the order in which they arrived.
 
@@ -250,7 +250,7 @@ class PromiseMonitor(Monitor):
                 f" {len(is_correct)}."
             )
         monitored_rows = self.find_monitored_rows(n_rows, parts)
-        if self.promised.conditions_on_true_class:
+        if self.monitored_quantity.conditions_on_true_class:
             # The quantity is about all rows of a class, whatever their prediction. A row belongs to
             # the class if it was predicted so correctly, or predicted otherwise incorrectly.
             is_predicted = np.zeros(n_rows, dtype=bool)
@@ -264,10 +264,10 @@ class PromiseMonitor(Monitor):
         is_accepted = is_accepted[monitored_rows]
         if is_correct is not None:
             is_correct = is_correct[monitored_rows]
-        if together is not None:
-            together = together.select(monitored_rows)
+        if units is not None:
+            units = units.select(monitored_rows)
         self._bet_on_rows(
-            is_accepted, is_correct, losses, weights=row_weights[monitored_rows], units=together
+            is_accepted, is_correct, losses, weights=row_weights[monitored_rows], units=units
         )
         return self
 
@@ -293,13 +293,17 @@ class PromiseMonitor(Monitor):
         units : UnitMembership or None
             Cluster of each row.
         """
-        is_cost = self.promised.is_mean_cost
+        is_cost = self.monitored_quantity.is_mean_cost
         if is_cost:
-            is_counted = self.promised.compute_masks(is_accepted, np.zeros_like(is_accepted))[1]
+            is_counted = self.monitored_quantity.compute_masks(
+                is_accepted, np.zeros_like(is_accepted)
+            )[1]
             events = self._relative_costs(is_accepted, losses)
         else:
-            is_counted = self.promised.compute_masks(is_accepted, is_correct)[1]
-            events = self.promised.find_violations(is_accepted, is_correct).astype(np.float64)
+            is_counted = self.monitored_quantity.compute_masks(is_accepted, is_correct)[1]
+            events = self.monitored_quantity.find_violations(is_accepted, is_correct).astype(
+                np.float64
+            )
         if not len(events):
             return
         bet_values = events
@@ -321,7 +325,7 @@ class PromiseMonitor(Monitor):
                 "to watch a cost, give losses=gate.losses(codes, answers) of the same rows and"
                 " promise."
             )
-        return np.asarray(losses.of(self.promised, is_accepted) / self.largest)
+        return np.asarray(losses.of(self.monitored_quantity, is_accepted) / self.largest)
 
     @property
     def rate(self) -> float | None:
@@ -336,7 +340,7 @@ class PromiseMonitor(Monitor):
         """One monitor from two that watched the same promise on different rows: in two processes,
         say.
 
-        The evidence is the product of theirs, and its peak is what it is now: `Capital.merged` has
+        The evidence is the product of theirs, and its peak is what it is now: `Capital.merge_with` has
         the proof. Merge as often as you like, always from the monitors themselves and never a
         merged one with one of its parts, which would count rows twice.
 
@@ -362,34 +366,34 @@ class PromiseMonitor(Monitor):
                     f"monitors of different promises cannot be merged: {name} is"
                     f" {getattr(self, name)!r} in one and {getattr(other, name)!r} in the other."
                 )
-        capital = self.current_capital.merged(other.current_capital)
+        capital = self.current_capital.merge_with(other.current_capital)
         return replace(
             self, rows=self.rows + other.rows, events=self.events + other.events, capital=capital
         )
 
     @property
-    def watched(self) -> str:
+    def subgroup_text(self) -> str:
         """The classes or groups that are watched and, for two classes, the quantity with its
         class.
         """
         if self.about is None:
-            return super().watched
-        quantity_name = self.promised.name_with_class(self.about)
+            return super().subgroup_text
+        quantity_name = self.monitored_quantity.name_with_class(self.about)
         if self.called is None:  # one side of all rows
             return quantity_name
         return f"{', '.join(map(str, self.parts))}, {quantity_name}"
 
     @property
-    def seen(self) -> str:
-        bad_among = self.promised.violations_suffix.format(name=self.about)
+    def summary(self) -> str:
+        bad_among = self.monitored_quantity.violations_suffix.format(name=self.about)
         seen = f"{round(self.events):,} of {self.rows:,} {bad_among}, limit {format_percent_ceil(self.limit)}"
-        if self.promised.is_mean_cost:
+        if self.monitored_quantity.is_mean_cost:
             mean = self.largest * self.events / max(self.rows, 1)
             seen = (
-                f"{self.promised} {mean:.6g} over {self.rows:,} rows, limit"
+                f"{self.monitored_quantity} {mean:.6g} over {self.rows:,} rows, limit"
                 f" {format_cost_ceil(self.largest * self.limit)}"
             )
-        return f"{self.watched}: {seen}" if self.parts else seen
+        return f"{self.subgroup_text}: {seen}" if self.parts else seen
 
     def to_frame(self) -> Any:
         """One row of a `pandas.DataFrame`; of several monitors `pandas.concat([m.to_frame() for m
@@ -400,13 +404,15 @@ class PromiseMonitor(Monitor):
         4
         """
         record = {
-            "quantity": self.promised.name,
-            "parts": self.watched or None,
+            "quantity": self.monitored_quantity.name,
+            "parts": self.subgroup_text or None,
             "class": self.about,
             "limit": self.largest * self.limit,
             "delta": self.delta,
             "rows": self.rows,
-            "events": self.largest * self.events if self.promised.is_mean_cost else self.events,
+            "events": self.largest * self.events
+            if self.monitored_quantity.is_mean_cost
+            else self.events,
             "evidence": self.evidence,
             "highest_evidence": math.exp(min(self.log_peak, 700.0)),
             "alarm": self.alarm,
@@ -414,15 +420,19 @@ class PromiseMonitor(Monitor):
         return display.make_frame([record])
 
     def __str__(self) -> str:
-        return f"{self.seen}: evidence {self.evidence:.3g}, {self._verdict()}."
+        return f"{self.summary}: evidence {self.evidence:.3g}, {self._verdict()}."
 
     def _repr_html_(self) -> str:
-        watched = self.watched
+        watched = self.subgroup_text
         if self.about is None:
-            watched = f"{self.promised}, {watched}" if self.parts else self.promised.name
+            watched = (
+                f"{self.monitored_quantity}, {watched}"
+                if self.parts
+                else self.monitored_quantity.name
+            )
         lines = [
             ("watched", watched),
-            ("seen", self.seen),
+            ("seen", self.summary),
             (
                 "evidence",
                 f"{self.evidence:.3g}; {math.exp(min(self.log_peak, 700.0)):.3g} at its highest",

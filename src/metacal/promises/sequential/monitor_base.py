@@ -74,12 +74,12 @@ class Monitor:
         return self.log_peak >= self.log_needed
 
     @property
-    def seen(self) -> str:
+    def summary(self) -> str:
         """Description of the observed rows and of the values that are tolerated."""
-        return f"{self.watched}: {self}" if self.parts else str(self)
+        return f"{self.subgroup_text}: {self}" if self.parts else str(self)
 
     @property
-    def watched(self) -> str:
+    def subgroup_text(self) -> str:
         """First five monitored classes or groups, as text. Empty if all rows are monitored."""
         descriptions = [format_subgroup_name(name, self.called) for name in self.parts[:5]]
         if len(self.parts) > 5:
@@ -112,7 +112,7 @@ class Monitor:
         """Return a mask of the rows of the monitored groups, whatever their prediction."""
         if parts is None or len(row_parts := np.atleast_1d(np.asarray(parts))) != n_rows:
             raise InputError(
-                f"this monitor watches {self.watched}; give the class or group of each row."
+                f"this monitor watches {self.subgroup_text}; give the class or group of each row."
             )
         row_groups = row_parts if self.called is None else row_parts[:, 0]
         return np.isin(row_groups.astype(str), np.array(self.parts).astype(str))

@@ -31,10 +31,10 @@ from metacal.formulas import Codes, Flags, Float
 from metacal.rows.draws import generator
 
 #: Bins of the score; fewer where there are not ten rows for each.
-BINS = 20
+MAX_SCORE_BINS = 20
 _ROWS_PER_BIN = 10
 #: Where the bins of the confidence begin.
-CONFIDENCES = (0.0, 0.8, 0.95, 0.99)
+CONFIDENCE_BIN_STARTS = (0.0, 0.8, 0.95, 0.99)
 #: Rows of one score whose places are drawn one by one.
 _DRAWN = 1 << 20
 
@@ -48,18 +48,18 @@ class Profile:
     n_rows : int
         Calibration rows.
     edges : tuple of float
-        The scores at the ranks of `ranks_of(n_rows)`.
+        The scores at the ranks of `compute_edge_ranks(n_rows)`.
     shares : tuple of float
         Where each edge stands among rows of the same score: between 0 and 1.
     by_confidence : tuple of (int, int, float)
-        Of the accepted rows whose confidence was looked at, in each bin of `CONFIDENCES`: how many
+        Of the accepted rows whose confidence was looked at, in each bin of `CONFIDENCE_BIN_STARTS`: how many
         there were, how many of them were right, and the sum of their calibrated confidence. Empty
         where none was.
 
-    >>> profile = profile_of(Ranking.of(np.arange(1000.0), np.ones(1000, dtype=bool)))
-    >>> profile.edges[:3], profile.bins(np.array([-5.0, 49.0, 50.5, 2000.0]), np.zeros(4)).tolist()
+    >>> profile = build_profile(Ranking.of(np.arange(1000.0), np.ones(1000, dtype=bool)))
+    >>> profile.edges[:3], profile.assign_bins(np.array([-5.0, 49.0, 50.5, 2000.0]), np.zeros(4)).tolist()
     ((49.0, 99.0, 149.0), [0, 0, 1, 19])
-    >>> profile.urn[:3].tolist(), int(profile.urn.sum())
+    >>> profile.prior_bin_counts[:3].tolist(), int(profile.prior_bin_counts.sum())
     ([50, 50, 50], 1001)
     """
 
@@ -71,18 +71,20 @@ class Profile:
     def __post_init__(self) -> None:
         if (
             self.n_rows < 1
-            or len(self.edges) != len(ranks_of(self.n_rows))
+            or len(self.edges) != len(compute_edge_ranks(self.n_rows))
             or len(self.shares) != len(self.edges)
         ):
             raise InputError(
-                f"a profile of {self.n_rows} rows has {len(ranks_of(max(self.n_rows, 1)))} edges."
+                f"a profile of {self.n_rows} rows has {len(compute_edge_ranks(max(self.n_rows, 1)))} edges."
             )
         placed = list(zip(self.edges, self.shares))
         if placed != sorted(placed) or not all(0.0 <= share <= 1.0 for share in self.shares):
             raise InputError("the edges of a profile rise, and their shares lie between 0 and 1.")
-        if len(self.by_confidence) not in (0, len(CONFIDENCES)):
-            raise InputError(f"a profile has {len(CONFIDENCES)} bins of the confidence, or none.")
-        for least, (rows, right, sure) in zip(CONFIDENCES, self.by_confidence):
+        if len(self.by_confidence) not in (0, len(CONFIDENCE_BIN_STARTS)):
+            raise InputError(
+                f"a profile has {len(CONFIDENCE_BIN_STARTS)} bins of the confidence, or none."
+            )
+        for least, (rows, right, sure) in zip(CONFIDENCE_BIN_STARTS, self.by_confidence):
             if (
                 not 0 <= right <= rows
                 or not least * rows <= sure * (1.0 + 1e-9)
@@ -93,12 +95,12 @@ class Profile:
                 )
 
     @property
-    def urn(self) -> NDArray[np.int64]:
+    def prior_bin_counts(self) -> NDArray[np.int64]:
         """α: what the urn holds of each bin before any new row."""
-        ranks = np.array(ranks_of(self.n_rows), dtype=np.int64)
+        ranks = np.array(compute_edge_ranks(self.n_rows), dtype=np.int64)
         return np.diff(ranks, prepend=0, append=self.n_rows + 1)
 
-    def bins(self, scores: Float, ties: Float) -> Codes:
+    def assign_bins(self, scores: Float, ties: Float) -> Codes:
         """The bin of each score; `ties` are numbers between 0 and 1 that put rows of one score in
         order.
 
@@ -110,23 +112,23 @@ class Profile:
         return np.asarray(beyond.sum(axis=1))
 
 
-def ranks_of(n: int) -> tuple[int, ...]:
+def compute_edge_ranks(n: int) -> tuple[int, ...]:
     """The ranks of the edges among n rows: fixed by n alone.
 
-    >>> ranks_of(99)[:3], len(ranks_of(99)), len(ranks_of(1000)), ranks_of(5)
+    >>> compute_edge_ranks(99)[:3], len(compute_edge_ranks(99)), len(compute_edge_ranks(1000)), compute_edge_ranks(5)
     ((11, 22, 33), 8, 19, ())
     """
-    bins = min(BINS, n // _ROWS_PER_BIN)
+    bins = min(MAX_SCORE_BINS, n // _ROWS_PER_BIN)
     return tuple(j * (n + 1) // bins for j in range(1, bins))
 
 
-def profile_of(
+def build_profile(
     ranking: Ranking, confidence: Float | None = None, correct: Flags | None = None
 ) -> Profile:
     """The profile of a ranking; confidence and correctness are those of accepted rows, some or
     all.
     """
-    ranks = np.array(ranks_of(ranking.n), dtype=np.intp)
+    ranks = np.array(compute_edge_ranks(ranking.n), dtype=np.intp)
     blocks = np.searchsorted(ranking.ranks, ranks)
     # The numbers that order rows of one score are drawn here, once; they depend on nothing.
     random, shares = generator(0), np.empty(len(ranks))
@@ -137,10 +139,10 @@ def profile_of(
     if confidence is not None and correct is not None and len(confidence):
         sure, at = (
             np.clip(np.asarray(confidence, np.float64), 0.0, 1.0),
-            confidence_bins(confidence),
+            assign_confidence_bins(confidence),
         )
         sums = (
-            np.bincount(at, values, len(CONFIDENCES)).tolist()
+            np.bincount(at, values, len(CONFIDENCE_BIN_STARTS)).tolist()
             for values in (np.ones(len(sure)), correct, sure)
         )
         bins = tuple(
@@ -149,9 +151,9 @@ def profile_of(
     return Profile(ranking.n, tuple(ranking.scores[blocks].tolist()), tuple(shares.tolist()), bins)
 
 
-def confidence_bins(confidence: Float) -> Codes:
+def assign_confidence_bins(confidence: Float) -> Codes:
     """The bin of each confidence."""
-    return np.searchsorted(CONFIDENCES, confidence, side="right") - 1
+    return np.searchsorted(CONFIDENCE_BIN_STARTS, confidence, side="right") - 1
 
 
 def _smallest_of(random: np.random.Generator, n: int, ranks: Codes) -> Float:

@@ -406,7 +406,7 @@ class Capital:
             self.log_peak = max(self.log_peak, float(log_total.max()))
         return log_total
 
-    def merged(self, other: Self) -> Self:
+    def merge_with(self, other: Self) -> Self:
         """Return the product of two capitals that bet on different rows.
 
         The wagers of the result start anew.
