@@ -31,7 +31,7 @@ from benchmarks.machine import description, load_average
 from benchmarks.speed.sizes import fill_table
 from metacal import kernels
 from metacal.rows import BLOCK_ELEMENTS, Rows
-from metacal.scores.named import Ranked
+from metacal.scores.named import ScoreAndCorrectness
 
 RESULTS = Path(__file__).parent / "results" / "scale-cost.json"
 SIZES = {1000: 12_000, 100: 80_000, 10: 400_000}
@@ -74,7 +74,7 @@ def steps(folder: Path, n: int, k: int, repeats: int) -> dict[str, float]:
     works: dict[str, Callable[[], Any]] = {
         "read .npy": lambda: np.asarray(raw),
         "score and check": lambda: rows.collect(
-            partial(Ranked("entropy"), is_unvalidated=True), labels
+            partial(ScoreAndCorrectness("entropy"), is_unvalidated=True), labels
         ),
         "a pass of the temperature": lambda: rows.sum(
             partial(kernels.tempered_loss, inverse_temperature=0.7), labels, None

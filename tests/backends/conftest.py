@@ -34,7 +34,11 @@ class Host:
 
     def score(self, name, table):
         function = NAMED[name].kernel.partition(":")[2]
-        return getattr(self.kernel, function)(table) if function else NAMED[name].unrounded(table)
+        return (
+            getattr(self.kernel, function)(table)
+            if function
+            else NAMED[name].compute_unrounded(table)
+        )
 
     def softmax(self, table, b):
         out = np.empty(table.shape, dtype=np.float64 if table.dtype == np.float64 else np.float32)

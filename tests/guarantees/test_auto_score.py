@@ -14,7 +14,7 @@ from metacal.gate import fit_gate
 from metacal.maps.temperature import TemperatureMap
 from metacal.rows import Rows
 from metacal.scores import score_rows
-from metacal.scores.registry import auto_candidates
+from metacal.scores.registry import get_auto_candidates
 
 DELTA = 0.1
 
@@ -38,7 +38,7 @@ def same_map(rows, codes, weights):
 )
 def test_kept_on_real_logits(embedded_set, n, draws):
     logits, labels, correct = embedded_set.logits, embedded_set.labels, embedded_set.correct
-    scores = {name: score_rows(Rows(logits), name) for name in auto_candidates(logits.shape[1])}
+    scores = {name: score_rows(Rows(logits), name) for name in get_auto_candidates(logits.shape[1])}
     rng, broken = np.random.default_rng(n), np.zeros(2)
     for _ in range(draws):
         chosen = rng.integers(0, len(labels), n)

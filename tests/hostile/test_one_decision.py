@@ -214,7 +214,7 @@ def test_a_saved_file_keeps_its_decisions(path):
     gate, source = artifact.loads(path.read_bytes()), data["stages"][0]["source"]
     stored = float(data["certificate"]["threshold"])
     assert gate.certificate_.threshold == stored
-    grid = scores.grid_of(gate.gate_.source.score)
+    grid = scores.get_rounding_grid(gate.gate_.source.score)
     assert grid.settled(gate.threshold_) == gate.threshold_
     rng = np.random.default_rng(0)
     table = rng.normal(size=(4000, len(source["classes"]["values"]))) * rng.gamma(
@@ -223,7 +223,9 @@ def test_a_saved_file_keeps_its_decisions(path):
     if source["input"] == "probabilities":
         table = np.exp(table) / np.exp(table).sum(axis=1, keepdims=True)
     rows = Rows(validate.read_logits(table, gate.gate_.source.input))
-    raw = scores.collected(rows, scores.resolve(gate.gate_.source.score).unrounded)[1]
+    raw = scores.collect_and_validate(
+        rows, scores.resolve(gate.gate_.source.score).compute_unrounded
+    )[1]
     far = (
         np.abs(raw - stored) > 2.0**-29 * max(grid.floor, abs(stored))
         if math.isfinite(stored)
@@ -247,7 +249,9 @@ def test_rows_are_recognised_by_their_fingerprint(decisions):
     sketch_hashes = set(gate.gate_.sketch.words.tolist())
     for kernel in decisions.kernel_names():
         with decisions.using(kernel):
-            own_scores = scores.collected(rows, scores.resolve("entropy").unrounded)[1]
+            own_scores = scores.collect_and_validate(
+                rows, scores.resolve("entropy").compute_unrounded
+            )[1]
         found = fingerprint_rows(own_scores, correct)
         assert found.data_hash == gate.data_hash_
         # Kernels differ in the last bits: a finely rounded score differs in one row of some ten

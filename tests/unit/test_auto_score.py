@@ -14,7 +14,7 @@ from metacal.certificates.circumstances import Circumstances
 from metacal.cli import main
 from metacal.io.artifact.wrapping import checksum
 from metacal.scores import resolve
-from metacal.scores.registry import NAMED, NamedScore, auto_candidates, register_score
+from metacal.scores.registry import NAMED, NamedScore, get_auto_candidates, register_score
 
 (LOGITS, LABELS), _ = mc.datasets.load("cifar10-resnet110").split(3000, random_state=0)
 
@@ -62,7 +62,7 @@ def test_the_best_score_is_taken_and_named(crowded, tmp_path):
     auto = mc.MetaCal(promise, score="auto").fit(logits, labels)
     alone = {
         name: mc.MetaCal(promise, score=name).fit(logits, labels).certificate_.coverage
-        for name in auto_candidates(6)
+        for name in get_auto_candidates(6)
     }
     assert (
         auto.gate_.source.score

@@ -20,7 +20,13 @@ from metacal.kernels import numpy as definition
 from metacal.kernels.columns import Curve, mixture_log_odds, mixture_loss_sums
 from metacal.kernels.grid import Grid
 from metacal.rows import Rows
-from metacal.scores import collected, grid_of, ranked, resolve, score_rows
+from metacal.scores import (
+    collect_and_validate,
+    compute_score_and_correctness,
+    get_rounding_grid,
+    resolve,
+    score_rows,
+)
 
 fused = pytest.importorskip("metacal.kernels.fused", reason="the C kernel is not built")
 from metacal.kernels import _fused  # noqa: E402
@@ -167,17 +173,23 @@ def test_one_walk_writes_rounded_scores_and_which_rows_are_right(instruction_set
     logits[rng.random(logits.shape) < 0.02] = -np.inf
     logits[:, 0] = np.where((logits > -np.inf).any(axis=1), logits[:, 0], 1.0)
     labels = rng.integers(-1, columns, 3000)
-    rows, scores, right = ranked(Rows(logits, is_unvalidated=True), name, labels)
-    expected = grid_of(name).rounded(collected(Rows(logits), resolve(name).unrounded)[1])
+    rows, scores, right = compute_score_and_correctness(
+        Rows(logits, is_unvalidated=True), name, labels
+    )
+    expected = get_rounding_grid(name).rounded(
+        collect_and_validate(Rows(logits), resolve(name).compute_unrounded)[1]
+    )
     np.testing.assert_array_equal(scores, expected)
     np.testing.assert_array_equal(score_rows(Rows(logits), name), expected)
     np.testing.assert_array_equal(right, logits.argmax(axis=1) == labels)
     assert not rows.is_unvalidated
-    kept = ranked(Rows(logits, keep=right), name, labels[right])  # not written in place
+    kept = compute_score_and_correctness(
+        Rows(logits, keep=right), name, labels[right]
+    )  # not written in place
     np.testing.assert_array_equal(kept[1], expected[right])
     assert kept[2].all()
     with pytest.raises(mc.errors.InputError, match="row 0, column 1"):
-        ranked(
+        compute_score_and_correctness(
             Rows(np.where(np.arange(columns) == 1, np.nan, logits[:8]), is_unvalidated=True),
             name,
             labels[:8],

@@ -10,7 +10,7 @@ from sklearn.base import clone
 
 import metacal as mc
 from metacal.errors import InputError
-from metacal.scores.learned import LogisticRanker, PairwiseRanker, row_features, split_rows
+from metacal.scores.learned import LogisticRanker, PairwiseRanker, compute_row_features, split_rows
 
 RANKERS = [LogisticRanker(), PairwiseRanker(max_pairs=20_000)]
 
@@ -110,7 +110,10 @@ def test_logistic_is_scikit_learns(parts, penalty):
 
     (x, y), _ = parts
     ranker = LogisticRanker(penalty=penalty).fit(x, y)
-    features, wrong = ranker._standardise(row_features(x, ranker.n_top)), x.argmax(axis=1) != y
+    features, wrong = (
+        ranker._standardise(compute_row_features(x, ranker.n_top)),
+        x.argmax(axis=1) != y,
+    )
     exact = LogisticRegression(
         C=1.0 / penalty, solver="newton-cholesky", tol=1e-10, max_iter=1000
     ).fit(features, wrong)
@@ -128,7 +131,9 @@ def test_pairs_drawn_or_all_agree(parts):
 def test_features_do_not_depend_on_the_order_of_classes():
     rng = np.random.default_rng(0)
     logits = rng.normal(size=(50, 7))
-    assert row_features(logits[:, rng.permutation(7)]) == pytest.approx(row_features(logits))
+    assert compute_row_features(logits[:, rng.permutation(7)]) == pytest.approx(
+        compute_row_features(logits)
+    )
 
 
 def test_split_rows():

@@ -13,7 +13,7 @@ from metacal import kernels
 from metacal.errors import InputError, MetacalWarning
 from metacal.kernels.grid import ABSOLUTE, RELATIVE
 from metacal.rows import Rows
-from metacal.scores import NAMED, collected, name_of, resolve, score_rows
+from metacal.scores import NAMED, collect_and_validate, get_score_name, resolve, score_rows
 
 LOGITS = np.random.default_rng(0).normal(scale=3, size=(200, 7))
 
@@ -31,7 +31,7 @@ def test_kernels_against_scipy():
 
 def test_a_score_is_what_the_kernel_computes_on_the_grid():
     for name, score in NAMED.items():
-        raw, value = score.unrounded(LOGITS), score(LOGITS)
+        raw, value = score.compute_unrounded(LOGITS), score(LOGITS)
         grid = ABSOLUTE if name == "energy" else RELATIVE
         np.testing.assert_array_equal(value, grid.rounded(raw))
         assert (np.abs(value - raw) <= 2.0**-31 * np.maximum(np.abs(raw), grid.floor)).all()
@@ -68,7 +68,7 @@ def test_any_callable_ranks():
     np.testing.assert_array_equal(
         by_norm.ranking_scores(LOGITS), RELATIVE.rounded(-np.linalg.norm(LOGITS, axis=1))
     )
-    assert name_of(by_norm.score) == "<lambda>"
+    assert get_score_name(by_norm.score) == "<lambda>"
 
 
 @pytest.mark.parametrize(
@@ -90,15 +90,17 @@ def test_bad_scores(score, message):
 def test_a_table_is_looked_over_while_it_is_scored(score, bad):
     table = np.random.default_rng(0).normal(size=(40, 6)).astype(np.float32)
     rows = Rows(table, is_unvalidated=True)
-    seen, values = collected(rows, resolve(score).unrounded)
+    seen, values = collect_and_validate(rows, resolve(score).compute_unrounded)
     assert not seen.is_unvalidated
-    assert np.array_equal(values, collected(Rows(table), resolve(score).unrounded)[1])
+    assert np.array_equal(
+        values, collect_and_validate(Rows(table), resolve(score).compute_unrounded)[1]
+    )
     table[7, 3] = bad
     with pytest.raises(InputError, match="row 7, column 3"):
-        collected(rows, resolve(score).unrounded)
+        collect_and_validate(rows, resolve(score).compute_unrounded)
     table[7] = -np.inf
     with pytest.raises(InputError, match="row 7 has -infinity in every column"):
-        collected(rows, resolve(score).unrounded)
+        collect_and_validate(rows, resolve(score).compute_unrounded)
 
 
 @pytest.mark.parametrize("score", sorted(NAMED))
@@ -107,6 +109,10 @@ def test_masks_are_found_while_rows_are_scored(score, dtype):
     table = np.random.default_rng(0).normal(size=(40, 6)).astype(dtype)
     table[5:, 2] = -1e4
     with pytest.warns(MetacalWarning, match="masked class"):
-        rows, values = collected(Rows(table, is_unvalidated=True), resolve(score).unrounded)
+        rows, values = collect_and_validate(
+            Rows(table, is_unvalidated=True), resolve(score).compute_unrounded
+        )
     assert np.isneginf(rows.table[5:, 2]).all()
-    assert np.array_equal(values, collected(Rows(rows.table), resolve(score).unrounded)[1])
+    assert np.array_equal(
+        values, collect_and_validate(Rows(rows.table), resolve(score).compute_unrounded)[1]
+    )

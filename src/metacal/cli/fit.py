@@ -34,7 +34,7 @@ from metacal.cli.promise_options import PromiseOptions
 from metacal.cli.show import class_list_text, confidence_line
 from metacal.cli.values import SEED_RANGE, RegistryChoice, bad_option, parse_numbers
 from metacal.maps.methods import get_all_methods
-from metacal.scores.registry import AUTO, NAMED
+from metacal.scores.registry import AUTO_SCORE, NAMED
 
 if TYPE_CHECKING:
     from metacal.certification.row_selection import Units
@@ -51,7 +51,7 @@ class Options:
     asked: PromiseOptions = option_group(PromiseOptions)
     score: str = option(
         "What ranks the rows; auto: the best of three, which share 1 - C.",
-        type=RegistryChoice(NAMED.keys, AUTO),
+        type=RegistryChoice(NAMED.keys, AUTO_SCORE),
         default="entropy",
     )
     calibrator: str | None = option(

@@ -20,7 +20,7 @@ from metacal.io.artifact.messages import with_article
 from metacal.io.artifact.sources import calibrator_kinds, find_source_method, unsupported_calibrator
 from metacal.maps.methods import CHOOSERS, find_method_by_public_name
 from metacal.rows.labels import default_reject_label
-from metacal.scores.registry import AUTO
+from metacal.scores.registry import AUTO_SCORE
 
 #: Estimators with a promise, by the kind of their file.
 ESTIMATORS: dict[str, Any] = {"MetaCal": MetaCal, "ScoreGate": ScoreGate, "Cascade": Cascade}
@@ -247,7 +247,9 @@ def _is_same_parameter(gate: Gate, name: str, value: Any, fitted_value: Any) -> 
         if value is not None:
             value = np.asarray(value).tolist()
     if name == "score":
-        is_chosen_by_fit = value == AUTO or (gate.promise is not None and gate.promise.is_two_sided)
+        is_chosen_by_fit = value == AUTO_SCORE or (
+            gate.promise is not None and gate.promise.is_two_sided
+        )
         if is_chosen_by_fit:
             return True
     return value is fitted_value or bool(value == fitted_value)

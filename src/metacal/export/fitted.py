@@ -15,7 +15,7 @@ from metacal.gate import Gate, LogitsSource
 from metacal.gate.find_gate import find_gate
 from metacal.maps.methods import find_map_method
 from metacal.rows.arrays import check_choice
-from metacal.scores import NAMED, name_of, needs_logits
+from metacal.scores import NAMED, get_score_name, needs_logits
 
 #: Largest deviation of the sum of a row of probabilities from one, as in `metacal.rows.validate`.
 SUM_TOLERANCE = {"float16": 5e-3, "bfloat16": 1e-2, "float32": 1e-4, "float64": 1e-4}
@@ -95,7 +95,7 @@ def _source_for_input(source: Any, input: str | None, *, has_promise: bool) -> L
         )
     if has_promise and not isinstance(source.score, str):
         raise InputError(
-            f"the score is a Python function ({name_of(source.score)}), which no other runtime can"
+            f"the score is a Python function ({get_score_name(source.score)}), which no other runtime can"
             f" call; fit with a named score: {', '.join(NAMED)}."
         )
     if has_promise and needs_logits(source.score) and input == "probabilities":

@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 
 from metacal.formulas.operations import Operations, formula
-from metacal.formulas.rowwise import gaps, mean_over_unmasked
+from metacal.formulas.rowwise import compute_gaps, mean_over_unmasked
 
 
 @formula
 def vector(xp: Operations, fitted: Any, x: Any) -> Any:
     """Compute softmax(scale * u + bias), where u are the centred logits."""
-    unmasked = xp.unmasked(x)
+    unmasked = xp.find_unmasked(x)
     z = _center_logits(xp, x, unmasked)
     z *= fitted.scale
     return _softmax_with_bias(xp, fitted, z, unmasked)
@@ -30,7 +30,7 @@ def vector(xp: Operations, fitted: Any, x: Any) -> Any:
 @formula
 def matrix(xp: Operations, fitted: Any, x: Any) -> Any:
     """Compute softmax(matrix @ u + bias), where u are the centred logits."""
-    unmasked = xp.unmasked(x)
+    unmasked = xp.find_unmasked(x)
     centred_logits = _center_logits(xp, x, unmasked)
     return _softmax_with_bias(xp, fitted, centred_logits @ fitted.matrix.T, unmasked)
 
@@ -38,16 +38,16 @@ def matrix(xp: Operations, fitted: Any, x: Any) -> Any:
 @formula
 def dirichlet(xp: Operations, fitted: Any, x: Any) -> Any:
     """Compute softmax(matrix @ log p + bias), where p = softmax(x)."""
-    unmasked = xp.unmasked(x)
-    log_p = _log_softmax(xp, gaps(xp, x), unmasked)
+    unmasked = xp.find_unmasked(x)
+    log_p = _log_softmax(xp, compute_gaps(xp, x), unmasked)
     return _softmax_with_bias(xp, fitted, log_p @ fitted.matrix.T, unmasked)
 
 
 @formula
 def structured(xp: Operations, fitted: Any, x: Any) -> Any:
     """Compute softmax(scale * log p + bias), where p = softmax(b x)."""
-    unmasked = xp.unmasked(x)
-    z = _log_softmax(xp, gaps(xp, x) * fitted.inverse_temperature, unmasked)
+    unmasked = xp.find_unmasked(x)
+    z = _log_softmax(xp, compute_gaps(xp, x) * fitted.inverse_temperature, unmasked)
     z *= fitted.scale
     return _softmax_with_bias(xp, fitted, z, unmasked)
 

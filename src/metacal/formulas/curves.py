@@ -19,14 +19,10 @@ from metacal.formulas.operations import Operations, formula
 from metacal.formulas.rowwise import exponentiate_gaps, one_minus_max_probability
 from metacal.formulas.temperature import tempered_softmax
 
-#: Limit on the size of log-odds and log-probabilities. e^-700 is the smallest probability
-#: with full precision.
-FARTHEST = 700.0
-#: Names of the arrays that describe one family of curves of a monotone map.
-CURVES = ("low", "width", "rise", "start", "weight")
-#: Smallest ratio of the predicted class's probability to that of any other class. It is
-#: above one so that the prediction is unique.
-AHEAD = 1.0 + 1e-6
+#: Largest size of log-odds and log-probabilities. A double holds e^-700 in full precision.
+MAX_LOG_ODDS = 700.0
+#: Smallest ratio of the largest to the second largest probability; above one to avoid ties.
+MIN_CONFIDENCE_RATIO = 1.0 + 1e-6
 
 
 @formula
@@ -50,12 +46,12 @@ def piecewise(xp: Operations, fitted: Any, x: Any) -> Any:
     p = tempered_softmax(xp, x, fitted.inverse_temperature)
     if fitted.n_curves > 1:
         return _normalise(xp, x, evaluate_curves(xp, fitted, p), fallback=p)
-    second = evaluate_curves(xp, fitted, xp.column(p, 1))
-    return _join_two_classes(xp, x, 1.0 - second, second, fallback=p)
+    p_second = evaluate_curves(xp, fitted, xp.column(p, 1))
+    return _join_two_classes(xp, x, 1.0 - p_second, p_second, fallback=p)
 
 
 @formula
-def shared(xp: Operations, fitted: Any, x: Any) -> Any:
+def shared_curve(xp: Operations, fitted: Any, x: Any) -> Any:
     """Compute q_k = curve(p_k), one curve for all classes, normalised to sum 1."""
     p = tempered_softmax(xp, x, fitted.inverse_temperature)
     return _normalise(xp, x, evaluate_curves(xp, fitted, p), fallback=p)
@@ -68,8 +64,9 @@ def top_label(xp: Operations, fitted: Any, x: Any) -> Any:
     p = softmax(b x), and the other classes share 1 - curve(max p) in proportion to p.
     """
     scaled_logits = x * fitted.inverse_temperature
-    confidence = evaluate_curves(xp, fitted, 1.0 - one_minus_max_probability(xp, scaled_logits))
-    return _replace_confidence(xp, scaled_logits, confidence, 1.0 - confidence)
+    max_probability = 1.0 - one_minus_max_probability(xp, scaled_logits)
+    confidence = evaluate_curves(xp, fitted, max_probability)
+    return _set_confidence(xp, scaled_logits, confidence, error_probability=1.0 - confidence)
 
 
 @formula
@@ -77,58 +74,64 @@ def spline(xp: Operations, fitted: Any, x: Any) -> Any:
     """Give the predicted class σ(s(z)), where z are the log-odds of its confidence."""
     scaled_logits = x * fitted.inverse_temperature
     log_odds = spline_value(xp, fitted, confidence_log_odds(xp, scaled_logits))
-    return _replace_confidence(xp, scaled_logits, xp.logistic(log_odds), xp.logistic(-log_odds))
+    confidence = xp.logistic(log_odds)
+    return _set_confidence(xp, scaled_logits, confidence, error_probability=xp.logistic(-log_odds))
 
 
 @formula
 def monotone(xp: Operations, fitted: Any, x: Any) -> Any:
-    """Compute (1 - e) sum_m w_m σ(h_m(s)) + e r for the calibrated class.
+    """Compute (1 - e) sum_m w_m σ(h_m(s)) + e r for the positive class.
 
-    With two classes this is the probability of the second class, and s are its log-odds.
-    Otherwise it is the probability of the predicted class, and s are the log-odds of its
-    confidence. Each h_m is piecewise linear, either in s or in the shrunken log-odds of
+    With two classes this is the probability of the second class (or of the first one, if
+    `turned`), and s are its log-odds. Otherwise it is the probability of the predicted class,
+    and s are the log-odds of its confidence. The frequency r is the field `level`, its weight
+    e the field `rest`. Each h_m is piecewise linear, either in s or in the shrunken log-odds of
     `shrink_log_odds`.
     """
     scaled_logits = x * fitted.inverse_temperature
     if fitted.two_classes:
-        log_odds = _two_class_log_odds(xp, scaled_logits, is_flipped=fitted.turned)
+        log_odds = _two_class_log_odds(xp, scaled_logits, first_is_positive=fitted.turned)
     else:
         log_odds = confidence_log_odds(xp, scaled_logits)
 
-    p_other = fitted.rest * (1.0 - fitted.level)
-    p_own = fitted.rest * fitted.level
+    frequency = fitted.level
+    frequency_weight = fitted.rest
+    p_negative = frequency_weight * (1.0 - frequency)
+    p_positive = frequency_weight * frequency
     curve_families = (
         ("", log_odds),
         ("_2", shrink_log_odds(xp, fitted.n_rows, log_odds)),
     )
-    for suffix, curve_input in curve_families:
-        h = _monotone_curves(xp, fitted, suffix, curve_input)
-        weight = getattr(fitted, "weight" + suffix)
-        p_other = p_other + xp.sum(xp.logistic(-h) * weight)
-        p_own = p_own + xp.sum(xp.logistic(h) * weight)
+    for field_suffix, curve_input in curve_families:
+        curve_log_odds = _evaluate_monotone_curves(xp, fitted, field_suffix, curve_input)
+        curve_weights = getattr(fitted, "weight" + field_suffix)
+        p_negative = p_negative + xp.sum(xp.logistic(-curve_log_odds) * curve_weights)
+        p_positive = p_positive + xp.sum(xp.logistic(curve_log_odds) * curve_weights)
 
     if not fitted.two_classes:
-        return _replace_confidence(xp, scaled_logits, p_own, p_other)
-    if fitted.turned:
-        p_first, p_second = p_own, p_other
+        return _set_confidence(xp, scaled_logits, p_positive, error_probability=p_negative)
+
+    def uncalibrated() -> Any:
+        return tempered_softmax(xp, x, 1.0)
+
+    first_is_positive = fitted.turned
+    if first_is_positive:
+        return _join_two_classes(xp, x, p_positive, p_negative, fallback=uncalibrated)
+    return _join_two_classes(xp, x, p_negative, p_positive, fallback=uncalibrated)
+
+
+def _two_class_log_odds(xp: Operations, x: Any, *, first_is_positive: bool) -> Any:
+    """Compute the log-odds of the positive one of two classes, clipped to a finite range."""
+    if first_is_positive:
+        log_odds = xp.column(x, 0) - xp.column(x, 1)
     else:
-        p_first, p_second = p_other, p_own
-    return _join_two_classes(
-        xp, x, p_first, p_second, fallback=lambda: tempered_softmax(xp, x, 1.0)
-    )
+        log_odds = xp.column(x, 1) - xp.column(x, 0)
+    return xp.clip(log_odds, -MAX_LOG_ODDS, MAX_LOG_ODDS)
 
 
-def _two_class_log_odds(xp: Operations, x: Any, *, is_flipped: bool) -> Any:
-    """Compute the log-odds of the second class, or of the first class if flipped."""
-    if is_flipped:
-        own_column, other_column = 0, 1
-    else:
-        own_column, other_column = 1, 0
-    log_odds = xp.column(x, own_column) - xp.column(x, other_column)
-    return xp.clip(log_odds, -FARTHEST, FARTHEST)
-
-
-def _monotone_curves(xp: Operations, fitted: Any, suffix: str, curve_input: Any) -> Any:
+def _evaluate_monotone_curves(
+    xp: Operations, fitted: Any, field_suffix: str, curve_input: Any
+) -> Any:
     """Evaluate one family of piecewise-linear curves of a monotone map.
 
     Parameters
@@ -141,8 +144,8 @@ def _monotone_curves(xp: Operations, fitted: Any, suffix: str, curve_input: Any)
         appended, hold the left ends and widths of the pieces, the rise of each curve
         over each piece, and the value of each curve at its left end.
 
-    suffix : {"", "_2"}
-        Family of curves.
+    field_suffix : {"", "_2"}
+        Suffix of the fields of the family of curves.
 
     curve_input : column of shape (n_rows, 1)
         Points at which to evaluate.
@@ -151,16 +154,18 @@ def _monotone_curves(xp: Operations, fitted: Any, suffix: str, curve_input: Any)
     -------
     table of shape (n_rows, n_curves)
     """
-    low = getattr(fitted, "low" + suffix)
-    width = getattr(fitted, "width" + suffix)
-    rise = getattr(fitted, "rise" + suffix)
-    start = getattr(fitted, "start" + suffix)
-    below_first = xp.minimum(curve_input - low[0], 0.0)
-    above_last = xp.maximum(curve_input - low[-1] - width[-1], 0.0)
-    outside = below_first + above_last
-    piece_fraction = xp.clip((curve_input - low) / width, 0.0, 1.0)
+    piece_starts = getattr(fitted, "low" + field_suffix)
+    piece_widths = getattr(fitted, "width" + field_suffix)
+    piece_rises = getattr(fitted, "rise" + field_suffix)
+    start_values = getattr(fitted, "start" + field_suffix)
+    distance_below_knots = xp.minimum(curve_input - piece_starts[0], 0.0)
+    distance_above_knots = xp.maximum(curve_input - piece_starts[-1] - piece_widths[-1], 0.0)
+    distance_outside_knots = distance_below_knots + distance_above_knots
+    piece_fraction = xp.clip((curve_input - piece_starts) / piece_widths, 0.0, 1.0)
+    value_between_knots = piece_fraction @ piece_rises + start_values
     # Outside the knots each curve continues with its mean slope.
-    return piece_fraction @ rise + start + outside * (rise.sum(0) / width.sum())
+    mean_slope = piece_rises.sum(0) / piece_widths.sum()
+    return value_between_knots + distance_outside_knots * mean_slope
 
 
 def shrink_log_odds(xp: Operations, n_rows: Any, s: Any) -> Any:
@@ -169,9 +174,9 @@ def shrink_log_odds(xp: Operations, n_rows: Any, s: Any) -> Any:
     Probabilities far below 1/n are hardly distinguished, because n rows contain little
     information about them.
     """
-    log_p = xp.log(xp.logistic(s) * n_rows + 0.5)
-    log_rest = xp.log(xp.logistic(-s) * n_rows + 0.5)
-    return log_p - log_rest
+    log_n_positive = xp.log(xp.logistic(s) * n_rows + 0.5)
+    log_n_negative = xp.log(xp.logistic(-s) * n_rows + 0.5)
+    return log_n_positive - log_n_negative
 
 
 @formula
@@ -207,7 +212,7 @@ def evaluate_curves(xp: Operations, fitted: Any, points: Any) -> Any:
 
 def confidence_log_odds(xp: Operations, x: Any) -> Any:
     """Compute log(max p / (1 - max p)) without cancellation, at most 700 in size."""
-    error_probability = xp.maximum(one_minus_max_probability(xp, x), float(np.exp(-FARTHEST)))
+    error_probability = xp.maximum(one_minus_max_probability(xp, x), float(np.exp(-MAX_LOG_ODDS)))
     return xp.log1p(-error_probability) - xp.log(error_probability)
 
 
@@ -220,18 +225,19 @@ def spline_value(xp: Operations, fitted: Any, z: Any) -> Any:
     """
     knots = fitted.knots
     slopes = fitted.slopes
-    below_first = xp.minimum(z - knots[0], 0.0)
-    above_last = xp.maximum(z - knots[-1], 0.0)
-    value = fitted.intercept + below_first * slopes[0] + above_last * slopes[-1]
+    distance_below_knots = xp.minimum(z - knots[0], 0.0)
+    distance_above_knots = xp.maximum(z - knots[-1], 0.0)
+    value = fitted.intercept + distance_below_knots * slopes[0] + distance_above_knots * slopes[-1]
     if fitted.n_knots == 1:
         return value
-    width = knots[1:] - knots[:-1]
-    distance = xp.clip(z - knots[:-1], 0.0, width)
-    half_slope_change = 0.5 * (slopes[1:] - slopes[:-1]) / width
-    return value + xp.sum(distance * (slopes[:-1] + distance * half_slope_change))
+    piece_widths = knots[1:] - knots[:-1]
+    distance_into_piece = xp.clip(z - knots[:-1], 0.0, piece_widths)
+    half_slope_change = 0.5 * (slopes[1:] - slopes[:-1]) / piece_widths
+    mean_slope = slopes[:-1] + distance_into_piece * half_slope_change
+    return value + xp.sum(distance_into_piece * mean_slope)
 
 
-def log_probabilities(xp: Operations, x: Any) -> tuple[Any, Any]:
+def log_probabilities_and_complements(xp: Operations, x: Any) -> tuple[Any, Any]:
     """Compute log p and -log(1 - p) of each class without cancellation.
 
     Parameters
@@ -244,39 +250,47 @@ def log_probabilities(xp: Operations, x: Any) -> tuple[Any, Any]:
 
     Returns
     -------
-    log_p, minus_log_rest : tables of shape (n_rows, n_classes)
+    log_p, minus_log_complement : tables of shape (n_rows, n_classes)
         Their entries are at most 700 in size.
     """
-    row_tail = exponentiate_gaps(xp, x)
-    log_sum = xp.log1p(row_tail.mass)
-    log_p = row_tail.gaps
-    p = row_tail.powers
+    exponentials = exponentiate_gaps(xp, x)
+    others_sum = exponentials.others_sum
+    log_sum = xp.log1p(others_sum)
+    # Both tables were created by `exponentiate_gaps`, so they may be changed in place.
+    log_p = exponentials.gaps
     log_p -= log_sum
-    p /= 1.0 + row_tail.mass
-    minus_log_rest = -xp.log1p(-p)
-    minus_log_rest_of_winner = xp.minimum(log_sum - xp.log(row_tail.mass), FARTHEST)
-    log_p = xp.maximum(log_p, -FARTHEST)
-    return log_p, xp.put(minus_log_rest, row_tail.winner, minus_log_rest_of_winner)
+    p_of_others = exponentials.other_exponentials
+    p_of_others /= 1.0 + others_sum
+    minus_log_complement = -xp.log1p(-p_of_others)
+    # The complement of the predicted class is S / (1 + S), which 1 - p would round.
+    of_predicted_class = xp.minimum(log_sum - xp.log(others_sum), MAX_LOG_ODDS)
+    log_p = xp.maximum(log_p, -MAX_LOG_ODDS)
+    minus_log_complement = xp.replace_class_entry(
+        minus_log_complement, exponentials.predicted_class, of_predicted_class
+    )
+    return log_p, minus_log_complement
 
 
 def _logistic_curves(xp: Operations, fitted: Any, a: Any, b: Any, x: Any) -> Any:
     """Compute σ(a log p - b log(1 - p) + intercept) per class, normalised to sum 1."""
-    log_p, minus_log_rest = log_probabilities(xp, x)
-    has_one_curve = fitted.n_curves == 1
-    if has_one_curve:
+    log_p, minus_log_complement = log_probabilities_and_complements(xp, x)
+    has_two_classes = fitted.n_curves == 1
+    if has_two_classes:
         log_p = xp.column(log_p, 1)
-        minus_log_rest = xp.column(minus_log_rest, 1)
-    z = log_p * a + minus_log_rest * b + fitted.intercept
+        minus_log_complement = xp.column(minus_log_complement, 1)
+    z = log_p * a + minus_log_complement * b + fitted.intercept
 
-    def softmax() -> Any:
+    def uncalibrated() -> Any:
         return tempered_softmax(xp, x, 1.0)
 
-    if has_one_curve:
-        return _join_two_classes(xp, x, xp.logistic(-z), xp.logistic(z), fallback=softmax)
-    return _normalise(xp, x, xp.logistic(z), fallback=softmax)
+    if has_two_classes:
+        p_first = xp.logistic(-z)
+        p_second = xp.logistic(z)
+        return _join_two_classes(xp, x, p_first, p_second, fallback=uncalibrated)
+    return _normalise(xp, x, xp.logistic(z), fallback=uncalibrated)
 
 
-def _normalise(xp: Operations, x: Any, q: Any, fallback: Any) -> Any:
+def _normalise(xp: Operations, x: Any, class_values: Any, fallback: Any) -> Any:
     """Divide the values of each row by their sum; masked classes get zero.
 
     Parameters
@@ -287,7 +301,7 @@ def _normalise(xp: Operations, x: Any, q: Any, fallback: Any) -> Any:
     x : table of shape (n_rows, n_classes)
         Logits, which show the masked classes.
 
-    q : table of shape (n_rows, n_classes)
+    class_values : table of shape (n_rows, n_classes)
         Non-negative values.
 
     fallback : table or function without parameters
@@ -297,14 +311,14 @@ def _normalise(xp: Operations, x: Any, q: Any, fallback: Any) -> Any:
     -------
     table of shape (n_rows, n_classes)
     """
-    unmasked_q = xp.where(xp.unmasked(x), q, 0.0)
-    total = xp.sum(unmasked_q)
-    is_zero = total <= 0.0
-    return xp.where(is_zero, fallback, unmasked_q / xp.where(is_zero, 1.0, total))
+    unmasked_values = xp.where(xp.find_unmasked(x), class_values, 0.0)
+    row_sum = xp.sum(unmasked_values)
+    is_zero = row_sum <= 0.0
+    return xp.where(is_zero, fallback, unmasked_values / xp.where(is_zero, 1.0, row_sum))
 
 
-def _join_two_classes(xp: Operations, x: Any, first: Any, second: Any, fallback: Any) -> Any:
-    """Build the table of two classes from their columns.
+def _join_two_classes(xp: Operations, x: Any, p_first: Any, p_second: Any, fallback: Any) -> Any:
+    """Build the table of two classes from the columns of their probabilities.
 
     If one class of a row is masked, the other gets probability 1.
 
@@ -316,7 +330,7 @@ def _join_two_classes(xp: Operations, x: Any, first: Any, second: Any, fallback:
     x : table of shape (n_rows, 2)
         Logits, which show the masked classes.
 
-    first, second : columns of shape (n_rows, 1)
+    p_first, p_second : columns of shape (n_rows, 1)
         Probabilities of the two classes.
 
     fallback : table or function without parameters
@@ -326,16 +340,16 @@ def _join_two_classes(xp: Operations, x: Any, first: Any, second: Any, fallback:
     -------
     table of shape (n_rows, 2)
     """
-    no_class_masked = xp.min(x) > -np.inf
-    q = xp.where(no_class_masked, xp.join_columns(first, second), 1.0)
-    return _normalise(xp, x, q, fallback=fallback)
+    has_both_classes = xp.min(x) > -np.inf
+    class_values = xp.where(has_both_classes, xp.join_columns(p_first, p_second), 1.0)
+    return _normalise(xp, x, class_values, fallback=fallback)
 
 
-def _replace_confidence(xp: Operations, x: Any, confidence: Any, rest: Any) -> Any:
-    """Give the predicted class a new probability and divide the rest among the others.
+def _set_confidence(xp: Operations, x: Any, confidence: Any, error_probability: Any) -> Any:
+    """Build the table in which the predicted class has the given probability.
 
-    The other classes share the rest in proportion to e^x. The predicted class always
-    stays more probable than any other class.
+    The other classes share the error probability in proportion to e^x. The confidence is
+    raised if necessary, so that the predicted class stays more probable than any other.
 
     Parameters
     ----------
@@ -348,24 +362,25 @@ def _replace_confidence(xp: Operations, x: Any, confidence: Any, rest: Any) -> A
     confidence : column of shape (n_rows, 1)
         New probability of the predicted class.
 
-    rest : column of shape (n_rows, 1)
+    error_probability : column of shape (n_rows, 1)
         1 - confidence, passed separately to preserve its digits.
 
     Returns
     -------
     table of shape (n_rows, n_classes)
     """
-    winner = xp.argmax(x)
-    other_logits = xp.put(x, winner, -np.inf)
+    predicted_class = xp.argmax(x)
+    other_logits = xp.replace_class_entry(x, predicted_class, -np.inf)
     second_logit = xp.max(other_logits)
     has_other_class = second_logit > -np.inf
     other_logits -= xp.where(has_other_class, second_logit, 0.0)
-    shares = xp.exp(other_logits)
-    mass = xp.sum(shares)
-    # The largest share is 1 / mass, so with less confidence than this the second class
-    # would overtake the predicted class.
-    lowest_confidence = AHEAD / (AHEAD + mass)
-    winner_p = xp.where(has_other_class, xp.maximum(confidence, lowest_confidence), 1.0)
-    others_p = xp.minimum(rest, mass / (AHEAD + mass)) / xp.where(has_other_class, mass, 1.0)
-    shares *= xp.where(has_other_class, others_p, 0.0)
-    return xp.put(shares, winner, winner_p)
+    other_odds = xp.exp(other_logits)
+    total_odds = xp.sum(other_odds)
+    # The second class has odds 1, and the predicted class needs odds of at least this ratio.
+    min_confidence = MIN_CONFIDENCE_RATIO / (MIN_CONFIDENCE_RATIO + total_odds)
+    predicted_p = xp.where(has_other_class, xp.maximum(confidence, min_confidence), 1.0)
+    max_error_probability = total_odds / (MIN_CONFIDENCE_RATIO + total_odds)
+    others_p = xp.minimum(error_probability, max_error_probability)
+    probability_per_odds = others_p / xp.where(has_other_class, total_odds, 1.0)
+    other_odds *= xp.where(has_other_class, probability_per_odds, 0.0)
+    return xp.replace_class_entry(other_odds, predicted_class, predicted_p)

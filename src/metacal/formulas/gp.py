@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 from metacal.formulas.operations import Operations, formula
-from metacal.formulas.rowwise import gaps, mean_over_unmasked
+from metacal.formulas.rowwise import compute_gaps, mean_over_unmasked
 
 #: Distance, in lengthscales, beyond which a bump is exactly zero: e^(-40²/2) underflows.
-BUMP_REACH = 40.0
+BUMP_RADIUS = 40.0
 
 
 @formula
@@ -25,14 +25,16 @@ def gaussian_process(xp: Operations, fitted: Any, x: Any) -> Any:
 @formula
 def latent(xp: Operations, fitted: Any, t: Any) -> Any:
     """Compute f(t) = t + sum_m w_m exp(-½ ((t - z_m) / lengthscale)²)."""
-    reach = BUMP_REACH * fitted.lengthscale
-    lowest = fitted.inducing[0] - reach
-    highest = fitted.inducing[-1] + reach
-    scaled_t = xp.clip(t, lowest, highest) / fitted.lengthscale
+    bump_radius = BUMP_RADIUS * fitted.lengthscale
+    lowest_t = fitted.inducing[0] - bump_radius
+    highest_t = fitted.inducing[-1] + bump_radius
+    scaled_t = xp.clip(t, lowest_t, highest_t) / fitted.lengthscale
+    value = t
     for m in range(fitted.n_inducing):
-        distance = scaled_t - fitted.inducing[m] / fitted.lengthscale
-        t = t + xp.exp(distance * distance * -0.5) * fitted.weights[m]
-    return t
+        scaled_distance = scaled_t - fitted.inducing[m] / fitted.lengthscale
+        bump = xp.exp(scaled_distance * scaled_distance * -0.5)
+        value = value + bump * fitted.weights[m]
+    return value
 
 
 def center_rows(xp: Operations, x: Any, centre: str) -> Any:
@@ -53,7 +55,7 @@ def center_rows(xp: Operations, x: Any, centre: str) -> Any:
     -------
     table of shape (n_rows, n_classes)
     """
-    d = gaps(xp, x)
+    gaps = compute_gaps(xp, x)
     if centre == "log_softmax":
-        return d - xp.log(xp.sum(xp.exp(d)))
-    return d - mean_over_unmasked(xp, d, xp.unmasked(d))
+        return gaps - xp.log(xp.sum(xp.exp(gaps)))
+    return gaps - mean_over_unmasked(xp, gaps, xp.find_unmasked(gaps))

@@ -189,4 +189,4 @@ def limit_logits_formula(xp: Operations, x: Any, reach: float = MAX_LOGIT_SIZE) 
     """
     top_logit = xp.max(x)
     shifted = x - xp.where(xp.absolute(top_logit) < reach, 0.0, top_logit)
-    return xp.where(xp.unmasked(x), xp.maximum(shifted, -reach), -np.inf)
+    return xp.where(xp.find_unmasked(x), xp.maximum(shifted, -reach), -np.inf)

@@ -47,7 +47,7 @@ class Operations:
     --------
     >>> from metacal.formulas.rowwise import mean_over_unmasked
     >>> xp, x = Operations(), np.array([[3.0, 1.0, -np.inf], [0.0, 3.0, 6.0]])
-    >>> mean_over_unmasked(xp, x, xp.unmasked(x))
+    >>> mean_over_unmasked(xp, x, xp.find_unmasked(x))
     array([[2.], [3.]])
     """
 
@@ -120,7 +120,7 @@ class Operations:
         """Return the index of the largest class as a column; the lowest on a tie."""
         return table.argmax(axis=1)[:, None]
 
-    def put(self, table: Any, class_index: Any, value: Any) -> Any:
+    def replace_class_entry(self, table: Any, class_index: Any, value: Any) -> Any:
         """Replace one entry of each row.
 
         Parameters
@@ -144,7 +144,7 @@ class Operations:
         table[row_indices, class_index[:, 0]] = value
         return table
 
-    def unmasked(self, x: Any) -> Any:
+    def find_unmasked(self, x: Any) -> Any:
         """Return flags of the unmasked classes, or True if no class is masked."""
         # The minimum is NaN if the table holds a NaN, and the comparison is then false.
         has_no_mask = bool(x.min(initial=0.0) > -np.inf)
@@ -156,7 +156,7 @@ class Operations:
             return 1.0
         return flags.astype(np.float64)
 
-    def count(self, flags: Any, table: Any) -> Any:
+    def count_true(self, flags: Any, table: Any) -> Any:
         """Count the true flags of each row of `table`, as a column or one number."""
         if flags is True:
             return table.shape[1]

@@ -15,7 +15,7 @@ def composed(xp: Operations, fitted: Any, x: Any) -> Any:
     """Compute then(log first(x)). A class masked in x is masked for both maps."""
     smallest_log = math.log(xp.finfo(x).tiny)
     log_p = xp.maximum(xp.log(xp.apply_map(fitted.first, x)), smallest_log)
-    return xp.apply_map(fitted.then, xp.where(xp.unmasked(x), log_p, -np.inf))
+    return xp.apply_map(fitted.then, xp.where(xp.find_unmasked(x), log_p, -np.inf))
 
 
 @formula

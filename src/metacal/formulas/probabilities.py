@@ -65,8 +65,8 @@ def limit_probabilities(xp: Operations, x: Any, table: Any) -> Any:
     -------
     table of shape (n_rows, n_classes)
     """
-    unmasked = xp.unmasked(x)
-    has_several_classes = xp.count(unmasked, table) > 1
+    unmasked = xp.find_unmasked(x)
+    has_several_classes = xp.count_true(unmasked, table) > 1
     smallest, largest = probability_limits(xp.finfo(table))
     # Without masks this is a column of flags, which costs no pass over the table.
     has_floor = unmasked & has_several_classes

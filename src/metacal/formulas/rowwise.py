@@ -20,72 +20,79 @@ import numpy as np
 
 from metacal.formulas.operations import Operations, formula
 
-#: Smallest gap used in products with e^d. e^-800 is zero; the limit avoids 0 * (-inf) = NaN.
-ZERO = -800.0
+#: Lower limit of a gap d in the product d e^d, because 0 * (-inf) is NaN. e^-800 is zero.
+MIN_GAP = -800.0
 
 
 @dataclass(frozen=True)
 class GapExponentials:
-    """Predicted class of each row and the weight of the other classes.
+    """Exponentials of the gaps to the largest logit, without the predicted class.
 
     Attributes
     ----------
-    winner : column of int
+    predicted_class : column of int
         Column index of the predicted class, the lowest one on a tie.
 
     gaps : table
         d_j of every class.
 
-    powers : table
+    other_exponentials : table
         e^{d_j} of every class, but zero for the predicted class.
 
-    mass : column
-        S, the sum of `powers` over the classes.
+    others_sum : column
+        S, the sum of `other_exponentials` over the classes.
     """
 
-    winner: Any
+    predicted_class: Any
     gaps: Any
-    powers: Any
-    mass: Any
+    other_exponentials: Any
+    others_sum: Any
 
 
-def gaps(xp: Operations, x: Any) -> Any:
-    """Compute d = x - max x."""
+def compute_gaps(xp: Operations, x: Any) -> Any:
+    """Subtract the largest logit of each row."""
     return x - xp.max(x)
 
 
 def exponentiate_gaps(xp: Operations, x: Any) -> GapExponentials:
-    """Compute the predicted class of each row and the weight of the other classes."""
-    winner = xp.argmax(x)
-    d = gaps(xp, x)
-    powers = xp.put(xp.exp(d), winner, 0.0)
-    return GapExponentials(winner=winner, gaps=d, powers=powers, mass=xp.sum(powers))
+    """Exponentiate the gaps to the largest logit, except that of the predicted class."""
+    predicted_class = xp.argmax(x)
+    gaps = compute_gaps(xp, x)
+    other_exponentials = xp.replace_class_entry(xp.exp(gaps), predicted_class, 0.0)
+    return GapExponentials(
+        predicted_class=predicted_class,
+        gaps=gaps,
+        other_exponentials=other_exponentials,
+        others_sum=xp.sum(other_exponentials),
+    )
 
 
 def mean_over_unmasked(xp: Operations, table: Any, unmasked: Any) -> Any:
     """Compute the mean of each row over its unmasked classes."""
-    return xp.sum(xp.where(unmasked, table, 0.0)) / xp.count(unmasked, table)
+    return xp.sum(xp.where(unmasked, table, 0.0)) / xp.count_true(unmasked, table)
 
 
 def uniform_probabilities(xp: Operations, x: Any) -> Any:
     """Compute the uniform distribution over the unmasked classes of each row."""
-    unmasked = xp.unmasked(x)
-    return xp.to_float(unmasked) / xp.count(unmasked, x)
+    unmasked = xp.find_unmasked(x)
+    return xp.to_float(unmasked) / xp.count_true(unmasked, x)
 
 
 @formula
 def entropy(xp: Operations, x: Any) -> Any:
     """Compute the entropy of softmax(x), log(1 + S) - sum_j e^{d_j} d_j / (1 + S)."""
-    row_tail = exponentiate_gaps(xp, x)
-    moment = xp.sum(row_tail.powers * xp.maximum(row_tail.gaps, ZERO))
-    return xp.log1p(row_tail.mass) - moment / (1.0 + row_tail.mass)
+    exponentials = exponentiate_gaps(xp, x)
+    finite_gaps = xp.maximum(exponentials.gaps, MIN_GAP)
+    weighted_gap_sum = xp.sum(exponentials.other_exponentials * finite_gaps)
+    others_sum = exponentials.others_sum
+    return xp.log1p(others_sum) - weighted_gap_sum / (1.0 + others_sum)
 
 
 @formula
 def one_minus_max_probability(xp: Operations, x: Any) -> Any:
     """Compute 1 - max p = S / (1 + S), where p = softmax(x)."""
-    mass = exponentiate_gaps(xp, x).mass
-    return mass / (1.0 + mass)
+    others_sum = exponentiate_gaps(xp, x).others_sum
+    return others_sum / (1.0 + others_sum)
 
 
 @formula
@@ -94,21 +101,22 @@ def negative_margin(xp: Operations, x: Any) -> Any:
 
     If every other class is masked, the result is the most negative finite number.
     """
-    d = gaps(xp, x)
-    rival_gaps = xp.put(d, xp.argmax(x), -np.inf)
-    return xp.maximum(xp.max(rival_gaps), -float(xp.finfo(x).max))
+    gaps = compute_gaps(xp, x)
+    other_gaps = xp.replace_class_entry(gaps, xp.argmax(x), -np.inf)
+    lowest_float = -float(xp.finfo(x).max)
+    return xp.maximum(xp.max(other_gaps), lowest_float)
 
 
 @formula
 def free_energy(xp: Operations, x: Any) -> Any:
     """Compute -logsumexp(x) = -(max x + log(1 + S))."""
-    return -(xp.max(x) + xp.log1p(exponentiate_gaps(xp, x).mass))
+    return -(xp.max(x) + xp.log1p(exponentiate_gaps(xp, x).others_sum))
 
 
 @formula
 def spread(xp: Operations, x: Any) -> Any:
     """Compute the largest minus the smallest finite logit."""
-    return xp.max(xp.where(xp.unmasked(x), -gaps(xp, x), 0.0))
+    return xp.max(xp.where(xp.find_unmasked(x), -compute_gaps(xp, x), 0.0))
 
 
 @formula
@@ -124,19 +132,21 @@ def maxlogit_pnorm(xp: Operations, x: Any) -> Any:
     their mean m, z_j / z_top = 1 - g_j / m, so a common factor of the logits cancels. The
     8th power is computed by squaring three times, the 8th root by three square roots.
     """
-    unmasked = xp.unmasked(x)
+    unmasked = xp.find_unmasked(x)
     largest_float = float(xp.finfo(x).max)
-    distance = xp.where(unmasked, xp.minimum(-gaps(xp, x), largest_float), 0.0)
-    max_distance = xp.max(distance)
-    # If all logits are equal, every other class is as large as the predicted one.
-    all_equal = max_distance == 0.0
-    distance = distance / xp.where(all_equal, 1.0, max_distance)
-    mean = xp.sum(distance) / xp.count(unmasked, x)
-    ratio = xp.where(unmasked, 1.0 - distance / xp.where(all_equal, 1.0, mean), 0.0)
-    ratio = xp.put(ratio, xp.argmax(x), 0.0)
+    distance_to_max = xp.where(unmasked, xp.minimum(-compute_gaps(xp, x), largest_float), 0.0)
+    largest_distance = xp.max(distance_to_max)
+    # If all logits are equal, the divisors are set to one to avoid a division by zero.
+    all_equal = largest_distance == 0.0
+    distance_to_max = distance_to_max / xp.where(all_equal, 1.0, largest_distance)
+    mean_distance = xp.sum(distance_to_max) / xp.count_true(unmasked, x)
+    divisor = xp.where(all_equal, 1.0, mean_distance)
+    ratio_to_predicted = xp.where(unmasked, 1.0 - distance_to_max / divisor, 0.0)
+    other_ratios = xp.replace_class_entry(ratio_to_predicted, xp.argmax(x), 0.0)
+    eighth_power = other_ratios
     for _ in range(3):
-        ratio = ratio * ratio
-    norm = xp.sum(ratio)
+        eighth_power = eighth_power * eighth_power
+    norm = xp.sum(eighth_power)
     for _ in range(3):
         norm = xp.sqrt(norm)
     return norm

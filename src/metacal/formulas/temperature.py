@@ -10,28 +10,29 @@ from typing import Any
 
 from metacal.formulas.operations import Operations, formula
 from metacal.formulas.rowwise import (
+    compute_gaps,
     entropy,
-    gaps,
     mean_over_unmasked,
     negative_margin,
     uniform_probabilities,
 )
 
 #: Upper limit of the margin and the norm used as features of a row.
-LARGEST_LOGIT = 100.0
+MAX_FEATURE_LOGIT = 100.0
 #: Limit on standardised features, so that an outlying row gets no outlying temperature.
-FARTHEST = 3.0
+MAX_STANDARDISED_FEATURE = 3.0
 #: Limit on the size of log b(x), so that no temperature is zero or infinite.
-LARGEST_LOG = 300.0
+MAX_LOG_INVERSE_TEMPERATURE = 300.0
 #: Lower limit of the tempered logits in the norm, so that the sum of squares is finite.
-_LOWEST_LOGIT = -1e100
-_LOWEST_LOGIT_SINGLE_PRECISION = -1e15
+_MIN_LOGIT = -1e100
+#: Lower limit of the tempered logits in single precision, for the same reason.
+_MIN_LOGIT_SINGLE_PRECISION = -1e15
 
 
 @formula
 def tempered_softmax(xp: Operations, x: Any, inverse_temperature: Any) -> Any:
     """Compute softmax(b x)."""
-    return xp.softmax(gaps(xp, x) * inverse_temperature)
+    return xp.softmax(compute_gaps(xp, x) * inverse_temperature)
 
 
 @formula
@@ -60,12 +61,12 @@ def ensemble(xp: Operations, fitted: Any, x: Any) -> Any:
 
 @formula
 def local_temperature(xp: Operations, fitted: Any, x: Any) -> Any:
-    """Compute softmax(b(x) x) with the inverse temperature b(x) of `local_inverse`."""
-    d = gaps(xp, x)
-    return xp.softmax(d * local_inverse(xp, fitted, d))
+    """Compute softmax(b(x) x) with the inverse temperature b(x) of each row."""
+    gaps = compute_gaps(xp, x)
+    return xp.softmax(gaps * compute_local_inverse_temperature(xp, fitted, gaps))
 
 
-def local_inverse(xp: Operations, fitted: Any, d: Any) -> Any:
+def compute_local_inverse_temperature(xp: Operations, fitted: Any, gaps: Any) -> Any:
     """Compute the inverse temperature b(x) of each row.
 
     log b(x) is linear in the standardised features of the row, and clipped.
@@ -78,7 +79,7 @@ def local_inverse(xp: Operations, fitted: Any, d: Any) -> Any:
     fitted : LocalTemperatureMap
         Fitted map.
 
-    d : table of shape (n_rows, n_classes)
+    gaps : table of shape (n_rows, n_classes)
         Logits minus the largest logit of the row.
 
     Returns
@@ -86,14 +87,17 @@ def local_inverse(xp: Operations, fitted: Any, d: Any) -> Any:
     column of shape (n_rows, 1)
     """
     log_b = fitted.coefficients[0]
-    features = local_features(xp, d * fitted.inverse_temperature)
+    features = compute_local_features(xp, gaps * fitted.inverse_temperature)
     for i, feature in enumerate(features):
-        z = xp.clip((feature - fitted.means[i]) / fitted.scales[i], -FARTHEST, FARTHEST)
-        log_b = log_b + z * fitted.coefficients[i + 1]
-    return xp.exp(xp.clip(log_b, -LARGEST_LOG, LARGEST_LOG))
+        standardised_feature = (feature - fitted.means[i]) / fitted.scales[i]
+        clipped_feature = xp.clip(
+            standardised_feature, -MAX_STANDARDISED_FEATURE, MAX_STANDARDISED_FEATURE
+        )
+        log_b = log_b + clipped_feature * fitted.coefficients[i + 1]
+    return xp.exp(xp.clip(log_b, -MAX_LOG_INVERSE_TEMPERATURE, MAX_LOG_INVERSE_TEMPERATURE))
 
 
-def local_features(xp: Operations, t: Any) -> tuple[Any, Any, Any]:
+def compute_local_features(xp: Operations, tempered_logits: Any) -> tuple[Any, Any, Any]:
     """Compute the features of each row on which its local temperature depends.
 
     Parameters
@@ -101,26 +105,27 @@ def local_features(xp: Operations, t: Any) -> tuple[Any, Any, Any]:
     xp : Operations
         Array operations of the runtime.
 
-    t : table of shape (n_rows, n_classes)
-        Tempered logits.
+    tempered_logits : table of shape (n_rows, n_classes)
+        Logits times the inverse temperature of all rows.
 
     Returns
     -------
     entropy, log_margin, log_norm : columns of shape (n_rows, 1)
-        Entropy of softmax(t), log(1 + margin of t), and log(1 + norm of t), where the
-        norm is the standard deviation of the unmasked entries of the row.
+        Entropy of the softmax, log(1 + margin), and log(1 + norm), where the norm is the
+        standard deviation of the unmasked entries of the row.
     """
-    unmasked = xp.unmasked(t)
-    lowest_logit = _LOWEST_LOGIT
-    if xp.finfo(t).max <= -_LOWEST_LOGIT:
-        lowest_logit = _LOWEST_LOGIT_SINGLE_PRECISION
-    bounded_t = xp.where(unmasked, xp.maximum(t, lowest_logit), t)
-    mean = mean_over_unmasked(xp, bounded_t, unmasked)
-    centred_t = xp.where(unmasked, bounded_t - mean, 0.0)
-    norm = xp.sqrt(xp.sum(centred_t * centred_t) / xp.count(unmasked, t))
-    margin = -negative_margin(xp, t)
+    unmasked = xp.find_unmasked(tempered_logits)
+    min_logit = _MIN_LOGIT
+    if xp.finfo(tempered_logits).max <= -_MIN_LOGIT:
+        min_logit = _MIN_LOGIT_SINGLE_PRECISION
+    bounded_logits = xp.where(unmasked, xp.maximum(tempered_logits, min_logit), tempered_logits)
+    mean = mean_over_unmasked(xp, bounded_logits, unmasked)
+    centred_logits = xp.where(unmasked, bounded_logits - mean, 0.0)
+    sum_of_squares = xp.sum(centred_logits * centred_logits)
+    norm = xp.sqrt(sum_of_squares / xp.count_true(unmasked, tempered_logits))
+    margin = -negative_margin(xp, tempered_logits)
     return (
-        entropy(xp, t),
-        xp.log1p(xp.minimum(margin, LARGEST_LOGIT)),
-        xp.log1p(xp.minimum(norm, LARGEST_LOGIT)),
+        entropy(xp, tempered_logits),
+        xp.log1p(xp.minimum(margin, MAX_FEATURE_LOGIT)),
+        xp.log1p(xp.minimum(norm, MAX_FEATURE_LOGIT)),
     )

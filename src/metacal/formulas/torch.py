@@ -78,17 +78,17 @@ class Torch(Operations):
     def min(self, table: Tensor) -> Tensor:
         return torch.amin(table, dim=1, keepdim=True)
 
-    def put(self, table: Tensor, class_index: Tensor, value: Any) -> Tensor:
+    def replace_class_entry(self, table: Tensor, class_index: Tensor, value: Any) -> Tensor:
         return table.scatter(1, class_index, value)
 
-    def unmasked(self, x: Tensor) -> Tensor:
+    def find_unmasked(self, x: Tensor) -> Tensor:
         return x > -torch.inf
 
     def to_float(self, flags: Tensor) -> Tensor:
         """Convert flags to 1 and 0 in float32, which takes the other operand's precision."""
         return flags.to(torch.float32)
 
-    def count(self, flags: Tensor, table: Tensor) -> Tensor:
+    def count_true(self, flags: Tensor, table: Tensor) -> Tensor:
         return flags.to(table.dtype).sum(dim=1, keepdim=True)
 
     def join_columns(self, first: Tensor, second: Tensor) -> Tensor:

@@ -40,7 +40,7 @@ from metacal.promises.staged_cascade import CascadeScores
 from metacal.rows import Rows
 from metacal.rows.labels import check_classes, check_reject_label, encode_known_labels
 from metacal.rows.score_columns import check_scores, read_model_flags
-from metacal.scores import Score, grid_of, score_rows
+from metacal.scores import Score, get_rounding_grid, score_rows
 
 
 def fit_cascade(
@@ -85,7 +85,7 @@ def fit_cascade(
     codes = encode_known_labels(labels, len(small), columns)
     rows = paired(small, large, codes, scores)
     certificate = promise.certify(
-        TwoModelEvidence(rows, plan, (grid_of(scores[0]), grid_of(scores[1])))
+        TwoModelEvidence(rows, plan, (get_rounding_grid(scores[0]), get_rounding_grid(scores[1])))
     )
     if rows.has_label.all():
         maps = [fit_map(small, codes, None), fit_map(large, codes, None)]

@@ -42,7 +42,7 @@ from metacal.promises.promise import Promise
 from metacal.rows import validate
 from metacal.rows.draws import check_random_state
 from metacal.rows.score_columns import check_correctness
-from metacal.scores import Score, grid_of, name_of
+from metacal.scores import Score, get_rounding_grid, get_score_name
 
 #: By default, rows are proposed in so many batches.
 _N_BATCHES = 40
@@ -443,8 +443,8 @@ class Certifier:
             return replace(certificate, score=self._score_source.score_name)
         return replace(
             certificate,
-            score=name_of(self.score),
-            threshold=grid_of(self.score).settled(certificate.threshold),
+            score=get_score_name(self.score),
+            threshold=get_rounding_grid(self.score).settled(certificate.threshold),
         )
 
     def _certify_best_phase(self) -> Certificate:

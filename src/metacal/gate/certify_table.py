@@ -44,8 +44,14 @@ from metacal.promises.sequential.profile import compute_edge_ranks
 from metacal.rows import Rows
 from metacal.rows.arrays import on_host
 from metacal.rows.executors import start_task
-from metacal.scores import Score, grid_of, name_of, ranked, score_rows
-from metacal.scores.registry import AUTO, auto_candidates
+from metacal.scores import (
+    Score,
+    compute_score_and_correctness,
+    get_rounding_grid,
+    get_score_name,
+    score_rows,
+)
+from metacal.scores.registry import AUTO_SCORE, get_auto_candidates
 
 
 class TableReader(Protocol):
@@ -104,8 +110,8 @@ class SortedScores:
             promise,
             calibration_rows,
             ranking,
-            grid=grid_of(self.score),
-            score_name=name_of(self.score),
+            grid=get_rounding_grid(self.score),
+            score_name=get_score_name(self.score),
             counted=counted,
         )
         policy = get_certified_thresholds(selected.certificate, data.class_names)
@@ -193,7 +199,7 @@ class SortedLogOdds:
         if data.subgroup_codes is not None:
             decision_offset = get_decision_offsets(policy, data.subgroup_codes)
         decided_rows = shift_rows(rows, decision_offset)
-        _, scores, correct = ranked(decided_rows, self.score, true_codes)
+        _, scores, correct = compute_score_and_correctness(decided_rows, self.score, true_codes)
         scores = np.asarray(on_host(scores))
         correct = np.asarray(on_host(correct))
         predicted = decided_rows.collect(kernels.predicted)
@@ -234,8 +240,8 @@ class CountedScores:
         counting = Counting(self.data.rows, labels, self.score)
         passes = Passes(counting, MAX_CELLS, compute_edge_ranks(len(self.data.rows)))
         certificate = promise.certify(passes)
-        threshold = grid_of(self.score).settled(certificate.threshold)
-        certificate = replace(certificate, score=name_of(self.score), threshold=threshold)
+        threshold = get_rounding_grid(self.score).settled(certificate.threshold)
+        certificate = replace(certificate, score=get_score_name(self.score), threshold=threshold)
 
         rows = counting.rows
         is_accepted, correct = decided_flags(rows, labels, self.score, threshold)
@@ -279,7 +285,7 @@ def certify_table(
     -------
     CertificationResult
     """
-    if score == AUTO and not isinstance(promise.procedure(), TwoClassProcedure):
+    if score == AUTO_SCORE and not isinstance(promise.procedure(), TwoClassProcedure):
         return _certify_best_score(data, promise)
     return read_table(data, promise, score, background).certify(promise)
 
@@ -316,7 +322,7 @@ def _certify_best_score(data: CalibrationData, promise: Promise) -> Certificatio
     The scores receive shares of delta that add up to one. By the union bound all certificates hold
     together with probability 1 - delta, so the best one may be chosen after looking at them.
     """
-    shares = auto_candidates(data.rows.n_classes)
+    shares = get_auto_candidates(data.rows.n_classes)
     data = replace(data, rows=data.rows.validated())
     results: list[CertificationResult] = []
     errors: list[InfeasibleTargetError] = []
@@ -391,7 +397,7 @@ def score_table(
     if codes is None:
         rows = rows.validated()
         return rows, score_rows(rows, score), np.zeros(len(rows), dtype=bool), None
-    rows, scores, correct = ranked(rows, score, codes)
+    rows, scores, correct = compute_score_and_correctness(rows, score, codes)
     ranking = None
     if kernels.on_device(scores):
         ranking = _rank(scores, correct, score)
@@ -405,7 +411,7 @@ def _rank(
     if counted is not None:
         scores = scores[counted.indices]
         correct = correct[counted.indices]
-    if grid_of(score) != RELATIVE:
+    if get_rounding_grid(score) != RELATIVE:
         scores = kernels.rounded(scores, RELATIVE)
     return Ranking.of(scores, correct)
 

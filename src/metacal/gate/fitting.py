@@ -48,7 +48,7 @@ from metacal.rows.executors import start_task
 from metacal.rows.labels import check_reject_label
 from metacal.rows.plausibility import Suspicion, warn_of_suspicion
 from metacal.scores import Score
-from metacal.scores.registry import AUTO
+from metacal.scores.registry import AUTO_SCORE
 
 #: Whose decision a promise is about: the largest logit, or of two classes even calibrated odds.
 Decided = Literal["largest", "calibrated"]
@@ -341,7 +341,7 @@ def _check_needs_no_labels(promise: Promise, score: str | Score) -> None:
         raise InputError(
             f"{type(promise).__name__} is about right and wrong answers; give the true labels."
         )
-    if score == AUTO:
+    if score == AUTO_SCORE:
         raise InputError(
             "which score is best shows on labelled rows only; name one, say 'entropy', or give the"
             " labels."
@@ -414,7 +414,7 @@ def check_gate(promise: Any, score: str | Score, input: str, decision: str = "la
             "promise must be one such as MaxMiscoverage(0.05) or MinAccuracy(0.97); got"
             f" {promise!r}."
         )
-    if score != AUTO:
+    if score != AUTO_SCORE:
         check_score(score, input)
     elif promise.delta is None:
         raise InputError(

@@ -37,7 +37,15 @@ from metacal.rows.validate import (
     read_logits,
     scores_to_two_columns,
 )
-from metacal.scores import Score, grid_of, name_of, needs_logits, ranked_block, resolve, score_rows
+from metacal.scores import (
+    Score,
+    compute_score_and_predictions,
+    get_rounding_grid,
+    get_score_name,
+    needs_logits,
+    resolve,
+    score_rows,
+)
 
 
 @dataclass(frozen=True)
@@ -115,7 +123,7 @@ class LogitsSource:
     @property
     def score_name(self) -> str:
         """Name of the ranking score in certificates."""
-        return name_of(self.score)
+        return get_score_name(self.score)
 
     @property
     def calibrator_name(self) -> str:
@@ -130,7 +138,7 @@ class LogitsSource:
     @property
     def whole_blocks(self) -> bool:
         """Whether map and score compute the same bits however rows are split into blocks."""
-        score_kernel = resolve(self.score).unrounded
+        score_kernel = resolve(self.score).compute_unrounded
         return self.map.whole_blocks and getattr(score_kernel, "takes_whole_blocks", False)
 
     def read(self, table: Any, *, by_rows: bool = False) -> Any:
@@ -264,7 +272,7 @@ class LogitsSource:
         """
         # The map may overwrite the logits, so rows are accepted before it is applied.
         decision_block = self._shift_block(thresholds, group_codes, block)
-        unrounded_scores = resolve(self.score).unrounded(decision_block)
+        unrounded_scores = resolve(self.score).compute_unrounded(decision_block)
         is_accepted = self._accepts_block(thresholds, unrounded_scores, decision_block, group_codes)
         self.map.fill(block, out)
         if not is_accepted.all():
@@ -283,7 +291,7 @@ class LogitsSource:
         thresholds lie between the points of the grid to which scores are rounded.
         """
         if thresholds.by is None:
-            settled_threshold = grid_of(self.score).settled(thresholds.threshold)
+            settled_threshold = get_rounding_grid(self.score).settled(thresholds.threshold)
             return accepts(unrounded_scores, settled_threshold)
         predicted_codes = None
         if group_codes is None or thresholds.decision_offsets:
@@ -321,8 +329,8 @@ class LogitsSource:
         if options.group_codes is not None:
             *optional_columns, group_codes = optional_columns  # type: ignore[assignment]
         decision_block = self._shift_block(options.thresholds, group_codes, block)
-        score_kernel = resolve(self.score).unrounded
-        scores[...] = ranked_block(score_kernel, decision_block, predicted_codes)
+        score_kernel = resolve(self.score).compute_unrounded
+        scores[...] = compute_score_and_predictions(score_kernel, decision_block, predicted_codes)
         answer_codes[...] = predicted_codes
         if not options.with_probabilities and not options.is_calibrator:
             return
@@ -399,7 +407,7 @@ class LogitsSource:
         probabilities, confidence : array or None
             Calibrated probabilities, and the probability of the answer.
         """
-        scores = kernels.rounded(unrounded_scores, grid_of(self.score))
+        scores = kernels.rounded(unrounded_scores, get_rounding_grid(self.score))
         row_thresholds = _row_thresholds(options.thresholds, options.group_codes, predicted_codes)
         return Decision(
             accept=accepts(scores, row_thresholds),

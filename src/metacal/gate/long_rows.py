@@ -26,7 +26,7 @@ from metacal.kernels.grid import RELATIVE, Grid
 from metacal.kernels.keys import CellCounts, Counter, Cut
 from metacal.rows import Rows
 from metacal.rows.plausibility import Suspicion
-from metacal.scores import Ranked, Score, grid_of, score_rows
+from metacal.scores import Score, ScoreAndCorrectness, get_rounding_grid, score_rows
 
 #: Up to so many rows scores are sorted, which takes memory for each row; the answer is the same
 #: either way.
@@ -49,7 +49,7 @@ class Counting:
         """One pass. Careful, a kernel gives no score to a row that is none, or may have masks: then
         one more.
         """
-        ranked, fine = Ranked(self.score), False
+        ranked, fine = ScoreAndCorrectness(self.score), False
         if self.rows.is_unvalidated and kernels.can_pass_whole_blocks(ranked, self.rows.table):
             found = self._counted(partial(ranked, is_unvalidated=True), cut)
             fine = not found.missing
@@ -58,7 +58,7 @@ class Counting:
 
     def _counted(self, score_block: Any, cut: Cut) -> CellCounts:
         needs_fingerprint = self.fingerprint is None
-        gather = partial(_Gathered, cut, grid_of(self.score), needs_fingerprint)
+        gather = partial(_Gathered, cut, get_rounding_grid(self.score), needs_fingerprint)
         fingerprints: list[Fingerprint] = []
         shares = self.rows.fold(score_block, gather, self.codes)
         found = CellCounts.together(cut, _set_aside(shares, fingerprints))
@@ -120,7 +120,11 @@ class _Accepted:
     """Of each row of a block: 1 if it is accepted, 2 more if it is right."""
 
     def __init__(self, score: str | Score, threshold: float) -> None:
-        self.ranked, self.threshold, self.grid = Ranked(score), threshold, grid_of(score)
+        self.ranked, self.threshold, self.grid = (
+            ScoreAndCorrectness(score),
+            threshold,
+            get_rounding_grid(score),
+        )
         self.takes_whole_blocks = self.ranked.takes_whole_blocks
 
     def __call__(self, block: NDArray[Any], labels: Codes, **chosen: Any) -> NDArray[np.uint8]:

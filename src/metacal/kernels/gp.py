@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from metacal.formulas import Array, Codes, Float
-from metacal.formulas.gp import BUMP_REACH, center_rows, latent
+from metacal.formulas.gp import BUMP_RADIUS, center_rows, latent
 from metacal.formulas.logits import limit_logits
 from metacal.formulas.operations import NUMPY, Operations
 
@@ -37,7 +37,7 @@ def basis_functions(values: Float, inducing: Float, lengthscale: float) -> Float
 
 def write_latent(xp: Operations, fitted: Any, t: Float) -> Float:
     """Evaluate the formula `latent` with two buffers; t is overwritten and returned."""
-    margin = BUMP_REACH * fitted.lengthscale
+    margin = BUMP_RADIUS * fitted.lengthscale
     clipped = np.clip(t, fitted.inducing[0] - margin, fitted.inducing[-1] + margin)
     clipped /= fitted.lengthscale
     buffer = np.empty_like(t)

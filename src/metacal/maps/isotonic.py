@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from scipy.optimize import isotonic_regression
 
 from metacal.formulas import Codes, Float
-from metacal.formulas.curves import shared
+from metacal.formulas.curves import shared_curve
 from metacal.maps.curve_fitting import (
     BinaryColumn,
     DistinctPoints,
@@ -60,7 +60,7 @@ class SharedMap(OneCurveMap):
     preserves_accuracy = True
     interpolation = "linear"
     derived = (*OneCurveMap.derived, "interpolation")
-    formula = staticmethod(shared)
+    formula = staticmethod(shared_curve)
 
 
 def fit_isotonic(

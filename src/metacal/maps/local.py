@@ -27,12 +27,12 @@ from metacal.errors import InputError
 from metacal.formulas import Codes, Float
 from metacal.formulas.logits import limit_logits
 from metacal.formulas.operations import NUMPY
-from metacal.formulas.rowwise import gaps
+from metacal.formulas.rowwise import compute_gaps
 from metacal.formulas.temperature import (
-    FARTHEST,
-    LARGEST_LOG,
-    local_features,
-    local_inverse,
+    MAX_LOG_INVERSE_TEMPERATURE,
+    MAX_STANDARDISED_FEATURE,
+    compute_local_features,
+    compute_local_inverse_temperature,
     local_temperature,
 )
 from metacal.maps.fitting.lbfgs import minimise_by_lbfgs
@@ -101,7 +101,9 @@ class LocalTemperatureMap(Map):
 
     def _inverse_temperatures(self, block: NDArray[Any]) -> Float:
         """Compute b(x) of each row of a block."""
-        return np.asarray(NUMPY.evaluate(local_inverse, self, _compute_gaps(block))[:, 0])
+        return np.asarray(
+            NUMPY.evaluate(compute_local_inverse_temperature, self, _compute_gaps(block))[:, 0]
+        )
 
 
 def fit_local_temperature(
@@ -200,17 +202,19 @@ def _fit_coefficients(
 def row_features(block: NDArray[Any], inverse_temperature: float) -> Float:
     """Compute the features of each row; a constant added to a row changes none."""
     tempered_gaps = _compute_gaps(block) * inverse_temperature
-    return np.concatenate(NUMPY.evaluate(local_features, tempered_gaps), axis=1)
+    return np.concatenate(NUMPY.evaluate(compute_local_features, tempered_gaps), axis=1)
 
 
 def _compute_gaps(block: NDArray[Any]) -> Float:
     """Compute x - max x of each row in float64."""
-    return np.asarray(gaps(NUMPY, np.asarray(limit_logits(block), dtype=np.float64)))
+    return np.asarray(compute_gaps(NUMPY, np.asarray(limit_logits(block), dtype=np.float64)))
 
 
 def design_matrix(features: Float, means: Float, scales: Float) -> Float:
     """Return a column of ones and the standardised features."""
-    standardised = np.clip((features - means) / scales, -FARTHEST, FARTHEST)
+    standardised = np.clip(
+        (features - means) / scales, -MAX_STANDARDISED_FEATURE, MAX_STANDARDISED_FEATURE
+    )
     return np.column_stack([np.ones(len(features)), standardised])
 
 
@@ -243,7 +247,9 @@ def loss_terms(
     -------
     array of shape (1 + n_coefficients + n_coefficients**2,)
     """
-    b = np.exp(np.clip(design @ coefficients, -LARGEST_LOG, LARGEST_LOG))
+    b = np.exp(
+        np.clip(design @ coefficients, -MAX_LOG_INVERSE_TEMPERATURE, MAX_LOG_INVERSE_TEMPERATURE)
+    )
     d = block.astype(np.float64)
     d -= d.max(axis=1, keepdims=True)
     true_gap = d[np.arange(len(d)), labels]

@@ -360,7 +360,7 @@ def _sum_block_curve_weights(block: NDArray[Any], labels: Codes, weights: Weight
 def compute_log_probabilities(block: NDArray[Any]) -> tuple[Float, Float]:
     """Compute log p and -log(1 - p) for the class of each one-vs-rest curve."""
     logits = np.asarray(limit_logits(block), dtype=np.float64)
-    log_p, minus_log_complement = NUMPY.evaluate(formulas.log_probabilities, logits)
+    log_p, minus_log_complement = NUMPY.evaluate(formulas.log_probabilities_and_complements, logits)
     return one_vs_rest_columns(log_p), one_vs_rest_columns(minus_log_complement)
 
 

@@ -231,7 +231,7 @@ def fit_monotone(rows: Rows, labels: Codes, weights: Weights = None) -> Monotone
     if is_flipped:
         sample = sample.flip()
     # If one of two classes is masked, the other is certain: such a row has no information.
-    sample = sample.select(np.abs(sample.log_odds) < formulas.FARTHEST)
+    sample = sample.select(np.abs(sample.log_odds) < formulas.MAX_LOG_ODDS)
 
     n_rows = _effective_rows(sample.weights)
     frequency = _class_frequency(sample, n_rows)

@@ -31,14 +31,18 @@ from metacal.rows import Rows, validate
 from metacal.rows.arrays import check_fraction
 from metacal.rows.draws import generator
 
-#: Limit on the size of gaps, also of those to masked classes.
-LARGEST_GAP = 100.0
-#: Limit on the size of standardised features.
-FARTHEST = 10.0
+#: Largest size of the gap to the largest logit. The gap to a masked class has this size.
+MAX_LOGIT_GAP = 100.0
+#: Largest size of a standardised feature; larger ones are clipped.
+MAX_STANDARDISED_FEATURE = 10.0
 #: Standard deviation below which a feature counts as constant.
 _MIN_DEVIATION = 1e-9
 _MAX_NEWTON_STEPS = 50
-#: Number of features besides the gaps, plus one because a row has one gap less than logits.
+#: Fraction of a Newton step below which the step is not halved again.
+_MIN_STEP_FRACTION = 1e-8
+#: Squared Newton decrement at which the iteration stops.
+_NEWTON_TOLERANCE = 1e-12
+#: Number of features of a row, minus the number of its largest logits that are used.
 _N_OTHER_FEATURES = 4
 
 LogitsAndLabels = tuple[NDArray[Any], NDArray[Any]]
@@ -85,16 +89,17 @@ def split_rows(
             f"split_rows needs at least 2 rows and one label per row; got {n_rows} and"
             f" {len(label_column)}."
         )
-    n_train = min(max(1, round(check_fraction("share", share) * n_rows)), n_rows - 1)
-    order = generator(random_state).permutation(n_rows)
-    train_rows = order[:n_train]
-    other_rows = order[n_train:]
-    training = (table[train_rows], label_column[train_rows])
-    rest = (table[other_rows], label_column[other_rows])
-    return training, rest
+    n_train_requested = round(check_fraction("share", share) * n_rows)
+    n_train = min(max(1, n_train_requested), n_rows - 1)
+    shuffled_rows = generator(random_state).permutation(n_rows)
+    train_rows = shuffled_rows[:n_train]
+    certify_rows = shuffled_rows[n_train:]
+    train_data = (table[train_rows], label_column[train_rows])
+    certify_data = (table[certify_rows], label_column[certify_rows])
+    return train_data, certify_data
 
 
-def row_features(block: NDArray[Any], n_top: int = 5) -> Float:
+def compute_row_features(block: NDArray[Any], n_top: int = 5) -> Float:
     """Compute the features of each row, which are finite for every valid row.
 
     Parameters
@@ -111,23 +116,23 @@ def row_features(block: NDArray[Any], n_top: int = 5) -> Float:
 
     Examples
     --------
-    >>> row_features(np.array([[2.0, 0.0, -np.inf]]), n_top=3).round(2)
+    >>> compute_row_features(np.array([[2.0, 0.0, -np.inf]]), n_top=3).round(2)
     array([[   0.37,    0.12,   -2.13,   -2.  , -100.  ,    2.  ,    2.13]])
     """
     n_classes = block.shape[1]
     n_top = min(n_top, n_classes)
-    doubt = kernels.one_minus_max_probability(block)
-    log_doubt = np.log(np.maximum(doubt, np.exp(-LARGEST_GAP)))
+    error_probability = kernels.one_minus_max_probability(block)
+    log_error_probability = np.log(np.maximum(error_probability, np.exp(-MAX_LOGIT_GAP)))
     top_logits = np.partition(block, n_classes - n_top, axis=1)[:, -n_top:].astype(np.float64)
     top_logits.sort(axis=1)
     largest_logit = top_logits[:, -1]
-    gaps = np.maximum(top_logits[:, -2::-1] - top_logits[:, -1:], -LARGEST_GAP)
+    gaps_to_largest = np.maximum(top_logits[:, -2::-1] - top_logits[:, -1:], -MAX_LOGIT_GAP)
     return np.column_stack(
         [
             kernels.entropy(block),
-            doubt,
-            log_doubt,
-            gaps,
+            error_probability,
+            log_error_probability,
+            gaps_to_largest,
             largest_logit,
             -kernels.free_energy(block),
         ]
@@ -187,25 +192,29 @@ class Ranker(ABC):
         -------
         self
         """
-        is_whole = isinstance(self.n_top, int | np.integer) and not isinstance(self.n_top, bool)
-        if not is_whole or self.n_top < 2:
+        is_integer = isinstance(self.n_top, int | np.integer) and not isinstance(self.n_top, bool)
+        if not is_integer or self.n_top < 2:
             raise InputError(f"n_top must be a whole number of at least 2, got {self.n_top!r}.")
         table = validate.read_logits(X, self.input)
         class_names = validate.check_classes(self.classes, table.shape[1])
-        codes = validate.encode_labels(y, len(table), class_names)
-        is_wrong = table.argmax(axis=1) != codes
-        if is_wrong.all() or not is_wrong.any():
+        label_codes = validate.encode_labels(y, len(table), class_names)
+        is_incorrect = table.argmax(axis=1) != label_codes
+        if is_incorrect.all() or not is_incorrect.any():
             raise InputError(
                 "a ranker learns to tell wrong predictions from right ones;"
-                f" {int(is_wrong.sum())} of {len(is_wrong)} are wrong. Bring more rows, or use"
+                f" {int(is_incorrect.sum())} of {len(is_incorrect)} are wrong. Bring more rows, or use"
                 " score='entropy', which needs no training."
             )
-        features = Rows(table).collect(partial(row_features, n_top=self.n_top))
+        features = Rows(table).collect(partial(compute_row_features, n_top=self.n_top))
         self.means_ = features.mean(axis=0)
-        deviations = features.std(axis=0)
-        self.scales_ = np.where(deviations > _MIN_DEVIATION, deviations, 1.0)
-        ridge = _check_positive("penalty", self.penalty) / len(is_wrong)
-        self.coefficients_ = self._fit_coefficients(self._standardise(features), is_wrong, ridge)
+        standard_deviations = features.std(axis=0)
+        is_varying = standard_deviations > _MIN_DEVIATION
+        self.scales_ = np.where(is_varying, standard_deviations, 1.0)
+        penalty_per_row = _check_positive("penalty", self.penalty) / len(is_incorrect)
+        standardised_features = self._standardise(features)
+        self.coefficients_ = self._fit_coefficients(
+            standardised_features, is_incorrect, penalty_per_row
+        )
         self.n_classes_ = table.shape[1]
         return self
 
@@ -220,15 +229,20 @@ class Ranker(ABC):
                 f"this {type(self).__name__} was trained on {self.n_classes_} classes, the table"
                 f" has {block.shape[1]}."
             )
-        features = self._standardise(row_features(block, self.n_top))
+        features = self._standardise(compute_row_features(block, self.n_top))
         return np.asarray(features @ self.coefficients_)
 
     def _standardise(self, features: Float) -> Float:
         """Standardise and clip the features."""
-        return np.asarray(np.clip((features - self.means_) / self.scales_, -FARTHEST, FARTHEST))
+        standardised = (features - self.means_) / self.scales_
+        return np.asarray(
+            np.clip(standardised, -MAX_STANDARDISED_FEATURE, MAX_STANDARDISED_FEATURE)
+        )
 
     @abstractmethod
-    def _fit_coefficients(self, features: Float, is_wrong: Flags, ridge: float) -> Float:
+    def _fit_coefficients(
+        self, features: Float, is_incorrect: Flags, penalty_per_row: float
+    ) -> Float:
         """Fit the coefficients of standardised features.
 
         Parameters
@@ -236,18 +250,18 @@ class Ranker(ABC):
         features : array of shape (n_rows, n_features)
             Standardised features.
 
-        is_wrong : array of bool of shape (n_rows,)
+        is_incorrect : array of bool of shape (n_rows,)
             Whether the prediction of each row is incorrect.
 
-        ridge : float
-            Penalty per row.
+        penalty_per_row : float
+            Factor on half the squared coefficients, which is added to the mean loss.
 
         Returns
         -------
         array of shape (n_features,)
         """
 
-    def restored(self, n_classes: int, means: Float, scales: Float, coefficients: Float) -> Self:
+    def restore(self, n_classes: int, means: Float, scales: Float, coefficients: Float) -> Self:
         """Set the fitted numbers of a saved ranker.
 
         Parameters
@@ -264,7 +278,7 @@ class Ranker(ABC):
 
         Examples
         --------
-        >>> ranker = LogisticRanker(n_top=2).restored(2, np.zeros(6), np.ones(6), np.eye(6)[0])
+        >>> ranker = LogisticRanker(n_top=2).restore(2, np.zeros(6), np.ones(6), np.eye(6)[0])
         >>> ranker(np.array([[0.0, 0.0], [4.0, 0.0]])).round(3)  # the first feature is the entropy
         array([0.693, 0.09 ])
         """
@@ -313,12 +327,14 @@ class LogisticRanker(Ranker):
     'LogisticRanker'
     """
 
-    def _fit_coefficients(self, features: Float, is_wrong: Flags, ridge: float) -> Float:
-        signs = np.where(is_wrong, 1.0, -1.0)
-        with_intercept = np.column_stack([features, np.ones(len(is_wrong))])
-        # The intercept is not penalised, and does not change the ranking.
-        penalties = np.append(np.full(features.shape[1], ridge), 0.0)
-        coefficients = _fit_logistic_regression(with_intercept * signs[:, None], penalties)
+    def _fit_coefficients(
+        self, features: Float, is_incorrect: Flags, penalty_per_row: float
+    ) -> Float:
+        outcome_signs = np.where(is_incorrect, 1.0, -1.0)
+        design = np.column_stack([features, np.ones(len(is_incorrect))])
+        # The intercept is not penalised, because it does not change the ranking.
+        penalties = np.append(np.full(features.shape[1], penalty_per_row), 0.0)
+        coefficients = _fit_logistic_regression(design * outcome_signs[:, None], penalties)
         return coefficients[:-1]
 
 
@@ -354,21 +370,28 @@ class PairwiseRanker(Ranker):
     max_pairs: int = 100_000
     random_state: int = 0
 
-    def _fit_coefficients(self, features: Float, is_wrong: Flags, ridge: float) -> Float:
-        differences = self._pair_differences(features[is_wrong], features[~is_wrong])
-        return _fit_logistic_regression(differences, np.full(features.shape[1], ridge))
+    def _fit_coefficients(
+        self, features: Float, is_incorrect: Flags, penalty_per_row: float
+    ) -> Float:
+        differences = self._compute_pair_differences(
+            features[is_incorrect], features[~is_incorrect]
+        )
+        penalties = np.full(features.shape[1], penalty_per_row)
+        return _fit_logistic_regression(differences, penalties)
 
-    def _pair_differences(self, wrong_features: Float, correct_features: Float) -> Float:
-        """Compute the features of incorrect rows minus those of correct rows, by pair."""
-        n_wrong = len(wrong_features)
+    def _compute_pair_differences(
+        self, incorrect_features: Float, correct_features: Float
+    ) -> Float:
+        """Subtract the features of a correct row from those of an incorrect row, by pair."""
+        n_incorrect, n_features = incorrect_features.shape
         n_correct = len(correct_features)
-        if n_wrong * n_correct <= self.max_pairs:
-            differences = wrong_features[:, None, :] - correct_features[None, :, :]
-            return np.asarray(differences.reshape(-1, wrong_features.shape[1]))
-        random = generator(self.random_state)
-        wrong_rows = random.integers(n_wrong, size=self.max_pairs)
-        correct_rows = random.integers(n_correct, size=self.max_pairs)
-        return np.asarray(wrong_features[wrong_rows] - correct_features[correct_rows])
+        if n_incorrect * n_correct <= self.max_pairs:
+            differences = incorrect_features[:, None, :] - correct_features[None, :, :]
+            return np.asarray(differences.reshape(-1, n_features))
+        rng = generator(self.random_state)
+        incorrect_rows = rng.integers(n_incorrect, size=self.max_pairs)
+        correct_rows = rng.integers(n_correct, size=self.max_pairs)
+        return np.asarray(incorrect_features[incorrect_rows] - correct_features[correct_rows])
 
 
 def _check_positive(name: str, value: object) -> float:
@@ -380,15 +403,17 @@ def _check_positive(name: str, value: object) -> float:
     return float(value)  # type: ignore[arg-type]
 
 
-def _fit_logistic_regression(points: Float, ridge: Float) -> Float:
-    """Minimise mean log(1 + e^{-w·point}) + ½ Σ ridge_j w_j² by damped Newton steps.
+def _fit_logistic_regression(signed_features: Float, penalties: Float) -> Float:
+    """Fit a logistic regression with a ridge penalty by damped Newton steps.
+
+    The coefficients w minimise mean log(1 + e^{-w·u}) + ½ Σ penalty_j w_j² over the rows u.
 
     Parameters
     ----------
-    points : array of shape (n_points, n_features)
+    signed_features : array of shape (n_rows, n_features)
         Features times the sign of the outcome.
 
-    ridge : array of shape (n_features,)
+    penalties : array of shape (n_features,)
         Penalty on each coefficient.
 
     Returns
@@ -398,31 +423,33 @@ def _fit_logistic_regression(points: Float, ridge: Float) -> Float:
 
     Examples
     --------
-    >>> points = np.array([[1.0], [1.0], [-1.0]])
-    >>> _fit_logistic_regression(points, np.zeros(1)).round(6)  # log-odds of 2 to 1
+    >>> signed_features = np.array([[1.0], [1.0], [-1.0]])
+    >>> _fit_logistic_regression(signed_features, np.zeros(1)).round(6)  # log-odds of 2 to 1
     array([0.693147])
     """
 
-    def loss(w: Float) -> float:
-        return float(np.logaddexp(0.0, -(points @ w)).mean() + 0.5 * (ridge * w) @ w)
+    def compute_loss(w: Float) -> float:
+        mean_loss = np.logaddexp(0.0, -(signed_features @ w)).mean()
+        return float(mean_loss + 0.5 * (penalties * w) @ w)
 
-    n_points = len(points)
-    w = np.zeros(points.shape[1])
-    current_loss = loss(w)
+    n_rows, n_features = signed_features.shape
+    w = np.zeros(n_features)
+    current_loss = compute_loss(w)
     for _ in range(_MAX_NEWTON_STEPS):
-        # σ(-w·point), without overflow.
-        error_probability = 0.5 - 0.5 * np.tanh(0.5 * (points @ w))
-        gradient = ridge * w - points.T @ error_probability / n_points
+        # This is the logistic function of -w·u, in a form that cannot overflow.
+        error_probability = 0.5 - 0.5 * np.tanh(0.5 * (signed_features @ w))
+        gradient = penalties * w - signed_features.T @ error_probability / n_rows
         variance = error_probability * (1.0 - error_probability)
-        hessian = (points * variance[:, None]).T @ points / n_points + np.diag(ridge)
-        step = np.linalg.solve(hessian, gradient)
-        length = 1.0
-        trial_loss = loss(w - step)
-        while trial_loss > current_loss and length > 1e-8:
-            length *= 0.5
-            trial_loss = loss(w - length * step)
-        w = w - length * step
+        information = (signed_features * variance[:, None]).T @ signed_features / n_rows
+        hessian = information + np.diag(penalties)
+        newton_step = np.linalg.solve(hessian, gradient)
+        step_fraction = 1.0
+        trial_loss = compute_loss(w - newton_step)
+        while trial_loss > current_loss and step_fraction > _MIN_STEP_FRACTION:
+            step_fraction *= 0.5
+            trial_loss = compute_loss(w - step_fraction * newton_step)
+        w = w - step_fraction * newton_step
         current_loss = min(trial_loss, current_loss)
-        if float(step @ gradient) < 1e-12:
+        if float(newton_step @ gradient) < _NEWTON_TOLERANCE:
             break
     return w

@@ -47,13 +47,13 @@ class CheckedScore:
 
     def __init__(self, score: Score) -> None:
         self.score = score
-        self.grid = grid_of(score)
+        self.grid = get_rounding_grid(score)
 
     def __call__(self, block: NDArray[Any]) -> Float:
         """Compute the rounded score of each row."""
-        return self.grid.rounded(self.unrounded(block))
+        return self.grid.rounded(self.compute_unrounded(block))
 
-    def unrounded(self, block: NDArray[Any]) -> Float:
+    def compute_unrounded(self, block: NDArray[Any]) -> Float:
         """Compute and check the score of each row.
 
         Raises
@@ -64,12 +64,12 @@ class CheckedScore:
         scores = np.asarray(self.score(block), dtype=np.float64)
         if scores.shape != (len(block),):
             raise InputError(
-                f"the score {name_of(self.score)!r} must return one number per row, shape"
+                f"the score {get_score_name(self.score)!r} must return one number per row, shape"
                 f" ({len(block)},); it returned shape {scores.shape}."
             )
         if np.isnan(scores).any():
             raise InputError(
-                f"the score {name_of(self.score)!r} returned NaN; every row needs a number."
+                f"the score {get_score_name(self.score)!r} returned NaN; every row needs a number."
             )
         return scores
 
@@ -104,14 +104,14 @@ def needs_logits(score: str | Score) -> bool:
     return isinstance(score, str) and score in NAMED and NAMED[score].needs_logits
 
 
-def name_of(score: str | Score) -> str:
+def get_score_name(score: str | Score) -> str:
     """Return the name of a score in certificates."""
     if isinstance(score, str):
         return score
     return getattr(score, "__name__", type(score).__name__)
 
 
-def grid_of(score: str | Score) -> Grid:
+def get_rounding_grid(score: str | Score) -> Grid:
     """Return the grid to which a score is rounded.
 
     A function can have an attribute `grid`; the default is the relative grid.
@@ -122,7 +122,7 @@ def grid_of(score: str | Score) -> Grid:
     return grid if isinstance(grid, Grid) else RELATIVE
 
 
-class Ranked:
+class ScoreAndCorrectness:
     """Function that computes the unrounded score and the correctness of each row.
 
     Parameters
@@ -132,13 +132,13 @@ class Ranked:
 
     Examples
     --------
-    >>> Ranked("margin")(np.array([[3.0, 1.0], [0.0, 2.0]]), np.array([0, 0]))
+    >>> ScoreAndCorrectness("margin")(np.array([[3.0, 1.0], [0.0, 2.0]]), np.array([0, 0]))
     array([[-2.,  1.], [-2.,  0.]])
     """
 
     def __init__(self, score: str | Score) -> None:
-        self.unrounded = resolve(score).unrounded
-        self.takes_whole_blocks = bool(getattr(self.unrounded, "takes_whole_blocks", False))
+        self.compute_unrounded = resolve(score).compute_unrounded
+        self.takes_whole_blocks = bool(getattr(self.compute_unrounded, "takes_whole_blocks", False))
 
     def __call__(self, block: NDArray[Any], labels: Codes, **kernel_options: Any) -> Float:
         """Compute both columns, in one pass if there is a kernel.
@@ -161,12 +161,16 @@ class Ranked:
         """
         columns = np.empty((len(labels), 2))
         predictions = np.empty(len(labels), dtype=np.intp)
-        columns[:, 0] = ranked_block(self.unrounded, block, predictions, **kernel_options)
+        columns[:, 0] = compute_score_and_predictions(
+            self.compute_unrounded, block, predictions, **kernel_options
+        )
         columns[:, 1] = predictions == labels
         return columns
 
 
-def ranked(rows: Rows, score: str | Score, codes: Codes) -> tuple[Rows, Any, Any]:
+def compute_score_and_correctness(
+    rows: Rows, score: str | Score, codes: Codes
+) -> tuple[Rows, Any, Any]:
     """Compute score and correctness of every row in one pass, and validate the rows.
 
     If the table is on a device and the score is computed there, the results stay there.
@@ -195,16 +199,17 @@ def ranked(rows: Rows, score: str | Score, codes: Codes) -> tuple[Rows, Any, Any
 
     Examples
     --------
-    >>> ranked(Rows(np.array([[3.0, 1.0], [0.0, 2.0]])), "margin", np.array([0, 0]))[1:]
+    >>> rows = Rows(np.array([[3.0, 1.0], [0.0, 2.0]]))
+    >>> compute_score_and_correctness(rows, "margin", np.array([0, 0]))[1:]
     (array([-2., -2.]), array([ True, False]))
     """
-    kernel = resolve(score).unrounded
-    grid = grid_of(score)
+    kernel = resolve(score).compute_unrounded
+    grid = get_rounding_grid(score)
     if rows.on_device and kernels.reads_tensors(kernel):
         return _rank_on_device(rows, kernel, grid, codes)
     if rows.in_place and isinstance(kernel, kernels.FormulaKernel) and kernel.host is not None:
         return _rank_in_place(rows, kernel, grid, codes)
-    rows, columns = collected(rows, Ranked(score), codes)
+    rows, columns = collect_and_validate(rows, ScoreAndCorrectness(score), codes)
     return rows, grid.rounded(columns[:, 0]), columns[:, 1] > 0.0
 
 
@@ -216,7 +221,7 @@ def _rank_on_device(
     Parameters
     ----------
     rows, codes
-        See `ranked`.
+        See `compute_score_and_correctness`.
 
     kernel : function
         Kernel of the score.
@@ -227,7 +232,7 @@ def _rank_on_device(
     Returns
     -------
     rows, scores, is_correct
-        See `ranked`.
+        See `compute_score_and_correctness`.
     """
     device_kernels = kernels.device_kernels()
     device_kernel = partial(device_kernels.score_and_correctness, score=kernel)
@@ -248,7 +253,7 @@ def _rank_in_place(
     Parameters
     ----------
     rows, codes
-        See `ranked`.
+        See `compute_score_and_correctness`.
 
     kernel : FormulaKernel
         Kernel of the score.
@@ -259,7 +264,7 @@ def _rank_in_place(
     Returns
     -------
     rows, scores, is_correct
-        See `ranked`.
+        See `compute_score_and_correctness`.
     """
     c_kernel = partial(
         kernels.active.write_scores_and_correctness, score=kernel.formula.__name__, grid=grid
@@ -305,14 +310,14 @@ def _score_and_validate(
     return rows, run_pass(rows, {})
 
 
-def ranked_block(
-    unrounded: Any, block: NDArray[Any], predictions: Codes, **kernel_options: Any
+def compute_score_and_predictions(
+    compute_unrounded: Any, block: NDArray[Any], predictions: Codes, **kernel_options: Any
 ) -> Float:
     """Compute the unrounded scores of a block and write its predictions to `predictions`.
 
     Parameters
     ----------
-    unrounded : function
+    compute_unrounded : function
         Kernel of the score.
 
     block : array of shape (n_rows, n_classes)
@@ -329,14 +334,14 @@ def ranked_block(
     array of shape (n_rows,)
     """
     kernel_writes_predictions = (
-        getattr(unrounded, "takes_whole_blocks", False)
+        getattr(compute_unrounded, "takes_whole_blocks", False)
         and predictions.dtype == np.int64
         and predictions.flags.c_contiguous
     )
     if kernel_writes_predictions:
-        return unrounded(block, predictions_out=predictions, **kernel_options)
+        return compute_unrounded(block, predictions_out=predictions, **kernel_options)
     predictions[...] = kernels.predicted(block, **kernel_options)
-    return unrounded(block, **kernel_options)
+    return compute_unrounded(block, **kernel_options)
 
 
 def score_rows(rows: Rows, score: str | Score) -> Float:
@@ -346,11 +351,11 @@ def score_rows(rows: Rows, score: str | Score) -> Float:
     arithmetic.
     """
     resolved_score = resolve(score)
-    _, scores = collected(rows, resolved_score.unrounded)
+    _, scores = collect_and_validate(rows, resolved_score.compute_unrounded)
     return np.asarray(kernels.rounded(scores, resolved_score.grid))
 
 
-def collected(rows: Rows, fn: Any, *columns: NDArray[Any]) -> tuple[Rows, Float]:
+def collect_and_validate(rows: Rows, fn: Any, *columns: NDArray[Any]) -> tuple[Rows, Float]:
     """Apply a score function to all rows, and validate the rows.
 
     Parameters

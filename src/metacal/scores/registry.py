@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from metacal.kernels.grid import Grid
 
 #: Function that returns the lowest and the highest value of a score for a number of classes.
-Reach = Callable[[int], tuple[float, float]]
+ValueRange = Callable[[int], tuple[float, float]]
 
 
 def unbounded_range(n_classes: int) -> tuple[float, float]:
@@ -67,11 +67,11 @@ class NamedScore:
         "module:function" of a faster kernel. kernel(block of logits) returns one float64 per
         row, and NaN for a row with NaN or +inf or with every class masked. Empty means that the
         formula itself is used.
-    reads_masks : bool
+    replaces_finite_masks : bool
         Whether finite logits that stand for a mask are replaced by -inf first. False is only
         valid if the score, like a softmax, is the same without; an exported gate then saves a
         comparison.
-    reach : function
+    value_range : function
         Returns the lowest and the highest value for a number of classes.
     absolute_error : bool
         Whether rounding errors are absolute, as those of a sum of terms of either sign, and not
@@ -91,13 +91,13 @@ class NamedScore:
     name: str
     formula: str
     kernel: str = ""
-    reads_masks: bool = True
-    reach: Reach = unbounded_range
+    replaces_finite_masks: bool = True
+    value_range: ValueRange = unbounded_range
     absolute_error: bool = False
     needs_logits: bool = False
 
     @cached_property
-    def unrounded(self) -> Callable[[NDArray[Any]], Float]:
+    def compute_unrounded(self) -> Callable[[NDArray[Any]], Float]:
         """Kernel that computes the score before it is rounded."""
         if self.kernel:
             return import_object(self.kernel)
@@ -117,7 +117,7 @@ class NamedScore:
     def __call__(self, block: NDArray[Any]) -> Float:
         """Compute the rounded score of each row, NaN for an invalid row."""
         round_to_grid = import_object("metacal.kernels:rounded")
-        return round_to_grid(self.unrounded(block), self.grid)
+        return round_to_grid(self.compute_unrounded(block), self.grid)
 
 
 def _score_with_kernel(name: str, formula: str, **properties: Any) -> NamedScore:
@@ -126,33 +126,33 @@ def _score_with_kernel(name: str, formula: str, **properties: Any) -> NamedScore
         name,
         formula=f"metacal.formulas.rowwise:{formula}",
         kernel=f"metacal.kernels:{formula}",
-        reads_masks=False,
+        replaces_finite_masks=False,
         **properties,
     )
 
 
 _SCORES = (
-    _score_with_kernel("entropy", "entropy", reach=entropy_range),
+    _score_with_kernel("entropy", "entropy", value_range=entropy_range),
     _score_with_kernel(
-        "max_probability", "one_minus_max_probability", reach=error_probability_range
+        "max_probability", "one_minus_max_probability", value_range=error_probability_range
     ),
-    _score_with_kernel("margin", "negative_margin", reach=non_positive_range),
+    _score_with_kernel("margin", "negative_margin", value_range=non_positive_range),
     NamedScore(
         "maxlogit_pnorm",
         formula="metacal.formulas.rowwise:maxlogit_pnorm",
-        reach=non_negative_range,
+        value_range=non_negative_range,
     ),
     _score_with_kernel("energy", "free_energy", absolute_error=True, needs_logits=True),
 )
-#: Name that stands for the best of `auto_candidates`, which share delta.
-AUTO = "auto"
+#: Score name with which `fit` chooses the best of `get_auto_candidates`.
+AUTO_SCORE = "auto"
 #: Scores by name.
 NAMED: dict[str, NamedScore] = {score.name: score for score in _SCORES}
 #: Class names of the learned scores in `metacal.scores.learned`.
-LEARNED = ("LogisticRanker", "PairwiseRanker")
+LEARNED_SCORE_NAMES = ("LogisticRanker", "PairwiseRanker")
 
 
-def auto_candidates(n_classes: int) -> dict[str, float]:
+def get_auto_candidates(n_classes: int) -> dict[str, float]:
     """Return the scores among which `score="auto"` chooses, with their shares of delta.
 
     Entropy is rarely far from the best and has the largest share. The others are much better for
@@ -175,7 +175,7 @@ def register_score(score: NamedScore) -> None:
     Traceback (most recent call last):
     metacal.errors.InputError: there is a score 'margin' already.
     """
-    if score.name in NAMED or score.name in LEARNED or score.name == AUTO:
+    if score.name in NAMED or score.name in LEARNED_SCORE_NAMES or score.name == AUTO_SCORE:
         raise InputError(f"there is a score {score.name!r} already.")
     module, colon, function = score.formula.partition(":")
     if not (module and colon and function):

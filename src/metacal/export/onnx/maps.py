@@ -214,7 +214,9 @@ def _lifted(xp: OnnxOperations, fitted: Any, x: GraphValue) -> GraphValue:
     double = xp.to("float64")
     temperature_map, spline = fitted.default_pair
     prediction = xp.argmax(x)
-    other_probs = xp.put(tempered(xp, x, temperature_map.inverse_temperature), prediction, 0.0)
+    other_probs = xp.replace_class_entry(
+        tempered(xp, x, temperature_map.inverse_temperature), prediction, 0.0
+    )
     other_sum = xp.sum(other_probs)
     largest_other = xp.max(other_probs)
     scale, shift, top_prob = curve_adjustment(
@@ -237,7 +239,7 @@ def _lifted(xp: OnnxOperations, fitted: Any, x: GraphValue) -> GraphValue:
         return inner.value(scaled_probs) * _unmasked_indicator(inner, x)
 
     unmasked_probs = branch_on_masks(xp, x, keep_all, keep_unmasked)
-    return xp.put(unmasked_probs, prediction, top_prob)
+    return xp.replace_class_entry(unmasked_probs, prediction, top_prob)
 
 
 def _inverse_class_count(xp: OnnxOperations, x: GraphValue) -> GraphValue:
@@ -257,7 +259,7 @@ def _inverse_class_count(xp: OnnxOperations, x: GraphValue) -> GraphValue:
 def _unmasked_indicator(xp: OnnxOperations, x: GraphValue) -> GraphValue:
     """Compute a table with 1 for each class that is not masked, and 0 otherwise."""
     logits = xp.value(x) if xp.masks_read else replace_finite_masks(xp, x)
-    return xp.to_float(xp.unmasked(logits))
+    return xp.to_float(xp.find_unmasked(logits))
 
 
 #: Functions that append fewer or faster nodes than a formula, by the formula.

@@ -283,18 +283,20 @@ class OnnxOperations(Operations):
     def argmax(self, table: GraphValue) -> GraphValue:
         return self.op("ArgMax", table, axis=1, keepdims=1)
 
-    def put(self, table: GraphValue, class_index: GraphValue, value: Any) -> GraphValue:
+    def replace_class_entry(
+        self, table: GraphValue, class_index: GraphValue, value: Any
+    ) -> GraphValue:
         if not isinstance(value, GraphValue):
             value = self.op("Expand", value, self.op("Shape", class_index))
         return self.op("ScatterElements", table, class_index, value, axis=1)
 
-    def unmasked(self, x: GraphValue) -> GraphValue:
+    def find_unmasked(self, x: GraphValue) -> GraphValue:
         return x > -np.inf
 
     def to_float(self, flags: GraphValue) -> GraphValue:
         return self.cast(flags)
 
-    def count(self, flags: GraphValue, table: GraphValue) -> GraphValue:
+    def count_true(self, flags: GraphValue, table: GraphValue) -> GraphValue:
         return self.sum(self.to_float(flags))
 
     def column(self, table: GraphValue, class_index: int) -> GraphValue:

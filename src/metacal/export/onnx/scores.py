@@ -261,7 +261,7 @@ def _double_scores(double: OnnxOperations, x: GraphValue, score: str) -> GraphVa
     def score_masked(xp: OnnxOperations) -> GraphValue:
         return formula(xp, replace_finite_masks(xp, x))
 
-    if NAMED[score].reads_masks:
+    if NAMED[score].replaces_finite_masks:
         scores = branch_on_masks(double, x, score_unmasked, score_masked)
     else:
         scores = score_unmasked(double)
@@ -310,7 +310,7 @@ def _two_largest(xp: OnnxOperations, x: GraphValue) -> list[GraphValue]:
 
     def use_two_maxima(inner: OnnxOperations) -> list[GraphValue]:
         table = inner.value(x)
-        others = inner.put(table, inner.argmax(table), -np.inf)
+        others = inner.replace_class_entry(table, inner.argmax(table), -np.inf)
         return [inner.join_columns(inner.max(table), inner.max(others)), is_valid_row(inner, table)]
 
     return xp.choose(smallest_flag == 1.0, use_top_k, use_two_maxima, [xp.dtype, "bool"])

@@ -15,9 +15,9 @@ from metacal.export.torch.maps import FixedDtypeModule, match_table
 from metacal.formulas import rowwise
 from metacal.formulas.logits import replace_finite_masks_formula
 from metacal.formulas.torch import TORCH
-from metacal.scores import NAMED, Score, name_of
-from metacal.scores.learned import FARTHEST, LARGEST_GAP, Ranker
-from metacal.scores.registry import LEARNED
+from metacal.scores import NAMED, Score, get_score_name
+from metacal.scores.learned import MAX_LOGIT_GAP, MAX_STANDARDISED_FEATURE, Ranker
+from metacal.scores.registry import LEARNED_SCORE_NAMES
 
 
 class NamedScore(FixedDtypeModule):
@@ -33,11 +33,11 @@ class NamedScore(FixedDtypeModule):
         super().__init__()
         self.name = name
         self.formula = NAMED[name].formula_function()
-        self.reads_masks = NAMED[name].reads_masks
+        self.replaces_finite_masks = NAMED[name].replaces_finite_masks
 
     def forward(self, table: Tensor) -> Tensor:
         """Compute the score of each row of logits."""
-        if self.reads_masks:
+        if self.replaces_finite_masks:
             table = replace_finite_masks_formula(TORCH, table)
         return self.formula(TORCH, table)[:, 0]
 
@@ -68,7 +68,9 @@ class RankerScore(FixedDtypeModule):
         standardized = (features - match_table(self.means, features)) / match_table(
             self.scales, features
         )
-        clipped = torch.clamp(standardized, min=-FARTHEST, max=FARTHEST)
+        clipped = torch.clamp(
+            standardized, min=-MAX_STANDARDISED_FEATURE, max=MAX_STANDARDISED_FEATURE
+        )
         return (clipped * match_table(self.coefficients, clipped)).sum(dim=1)
 
     def _features(self, table: Tensor) -> Tensor:
@@ -79,9 +81,9 @@ class RankerScore(FixedDtypeModule):
         """
         top_logits = torch.topk(table, self.n_top, dim=1).values
         largest_logit = top_logits[:, :1]
-        gaps = torch.clamp(top_logits[:, 1:] - largest_logit, min=-LARGEST_GAP)
+        gaps = torch.clamp(top_logits[:, 1:] - largest_logit, min=-MAX_LOGIT_GAP)
         uncertainty = rowwise.one_minus_max_probability(TORCH, table)
-        log_uncertainty = torch.log(torch.clamp(uncertainty, min=float(np.exp(-LARGEST_GAP))))
+        log_uncertainty = torch.log(torch.clamp(uncertainty, min=float(np.exp(-MAX_LOGIT_GAP))))
         features = [
             rowwise.entropy(TORCH, table),
             uncertainty,
@@ -124,6 +126,6 @@ def score_module(score: str | Score) -> FixedDtypeModule:
         return RankerScore(score)
     score_names = ", ".join(map(repr, NAMED))
     raise InputError(
-        f"the score {name_of(score)!r} is code of your own and cannot be exported; use one of"
-        f" {score_names}, or a fitted {', '.join(LEARNED)}."
+        f"the score {get_score_name(score)!r} is code of your own and cannot be exported; use one of"
+        f" {score_names}, or a fitted {', '.join(LEARNED_SCORE_NAMES)}."
     )

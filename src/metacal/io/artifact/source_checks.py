@@ -94,7 +94,7 @@ def check_score_range(
     """
     if score not in scores.NAMED:
         return
-    lowest, highest = scores.NAMED[score].reach(n_classes)
+    lowest, highest = scores.NAMED[score].value_range(n_classes)
     lowest_allowed = lowest - rounding_error(lowest, SLACK, min_magnitude=1.0)
     highest_allowed = highest + rounding_error(highest, SLACK, min_magnitude=1.0)
     for name, value in _threshold_scores(certificate, threshold):

@@ -71,7 +71,7 @@ def _build_ranker(cls: type[Ranker], **values: Any) -> Ranker:
     fitted_values = [values.pop(name) for name in _FITTED_TYPES]
     if values["classes"] is not None:
         values["classes"] = values["classes"].tolist()
-    return cls(**values).restored(*fitted_values)
+    return cls(**values).restore(*fitted_values)
 
 
 FAMILIES[Ranker] = lambda: RANKERS

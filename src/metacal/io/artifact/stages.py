@@ -27,7 +27,7 @@ from metacal.io.artifact.source_checks import (
 )
 from metacal.io.artifact.sources import RANKERS, find_source_method
 from metacal.kernels.grid import RELATIVE
-from metacal.scores import NAMED, grid_of, name_of, needs_logits
+from metacal.scores import NAMED, get_rounding_grid, get_score_name, needs_logits
 
 #: Largest number of stages of a cascade.
 MOST_STAGES = 16
@@ -84,7 +84,7 @@ def _saved_source(source: Source) -> Source:
     score = source.score
     if isinstance(score, str):
         return source
-    score_name = name_of(score)
+    score_name = get_score_name(score)
     if type(score) is not RANKERS.get(score_name):
         raise ArtifactError(
             f"the score is a function ({score_name}), which a file cannot hold; use a named score: "
@@ -173,7 +173,7 @@ def _build_stage(saved: SavedStage, certificate: Certificate | None, location: s
     source = saved.source
     if isinstance(source, LogitsSource):
         _check_table(source, certificate, saved.threshold, location)
-        grid = grid_of(source.score)
+        grid = get_rounding_grid(source.score)
         classes = source.classes
     else:
         source = _check_and_complete_source(source, certificate, location)
@@ -224,7 +224,7 @@ def _check_table(
         )
     if needs_logits(source.score) and source.input == "probabilities":
         raise ArtifactError(
-            f"the score {name_of(source.score)} is the same for every row of probabilities."
+            f"the score {get_score_name(source.score)} is the same for every row of probabilities."
         )
     decision_offset = source.decision_at
     certified_offset = 0.0 if certificate is None else certificate.decision_at
