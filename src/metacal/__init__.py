@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from metacal import report as report
     from metacal import scores as scores
     from metacal.certificates.certificate import Certificate as Certificate
-    from metacal.certification.row_selection import Importance as Importance
-    from metacal.certification.row_selection import Units as Units
+    from metacal.certification.importance import Importance as Importance
+    from metacal.certification.units import Units as Units
     from metacal.config import show_config as show_config
     from metacal.errors import ArtifactError as ArtifactError
     from metacal.errors import InfeasibleTargetError as InfeasibleTargetError

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 import metacal as mc
-from metacal.certification.row_selection import Importance, build_row_selection
+from metacal.certification.importance import Importance
+from metacal.certification.row_selection import build_row_selection
 
 DELTA, DRAWS = 0.1, 150
 LIMIT = DELTA + 3 * np.sqrt(DELTA * (1 - DELTA) / DRAWS)

@@ -15,7 +15,8 @@ import metacal as mc
 from metacal.certificates import words
 from metacal.certificates.circumstances import Circumstances
 from metacal.certificates.estimate import ReviewRate, predict_review_count
-from metacal.certification.row_selection import Importance, build_row_selection
+from metacal.certification.importance import Importance
+from metacal.certification.row_selection import build_row_selection
 from metacal.cli import main
 from metacal.io.artifact.wrapping import checksum
 

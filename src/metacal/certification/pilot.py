@@ -1,9 +1,10 @@
 r"""Pilot rows: calibration rows that determine where tests begin and are not tested themselves.
 
 Scores that a user passes, such as the marks of a judge or confidences with two decimals, are often
-equal. A test at a rank inside a block of equal scores says nothing about the block. Sorting the
-errors of a block first is valid, but leaves little to certify. So the *values* of the score are
-tested, each on all rows at or below it, from a first value upward.
+equal. A threshold cannot separate equal scores, so a test at a rank inside a block of equal scores
+certifies no threshold. Sorting the errors of a block first is valid, but leaves little to certify.
+Instead, the *values* of the score are tested, each on all rows at or below it, from a first value
+upward.
 
 **Proof.** Let the first value v0 be independent of the tested rows, and let R(v) be the true error
 rate of the rows that score at most v. All values from v0 on are tested in increasing order at level
@@ -38,16 +39,16 @@ from metacal.certification.plans import PilotRows
 from metacal.certification.rows import CalibrationRows
 from metacal.formulas import Codes, Flags, Float
 
-# With fewer rows no row is withheld, unless the values of the score are declared.
-_MIN_ROWS = 100
+# With fewer rows, no row is withheld unless the user declared the values of the score.
+_MIN_ROWS_TO_WITHHOLD = 100
 
-# Number of pilot rows that show whether more of them are needed.
+# Ties among this many pilot rows decide whether more pilot rows are needed.
 _N_FIRST_PILOT_ROWS = 10
 
-# For a promise about classes, values are tested if a row has so many equal rows on average.
-_MIN_EQUAL_ROWS = 8.0
+# For a promise about two classes, score values are tested if a row has this many ties on average.
+_MIN_TIES_PER_ROW = 8.0
 
-# Largest number of values of a score that a certificate lists.
+# A score with more values than this is not listed in a certificate.
 _MAX_LISTED_VALUES = 25
 
 
@@ -90,35 +91,42 @@ class PilotPolicy:
             The rows that are tested, with the pilot rows attached. The rows are returned unchanged
             if none is withheld.
         """
-        is_pilot_row = self._choose(rows)
+        is_pilot_row = self._draw_pilot_mask(rows)
         if not is_pilot_row.any():
             return rows
-        withheld = rows.take(is_pilot_row)
+        withheld_rows = rows.take(is_pilot_row)
+        subgroup_codes = None
+        if withheld_rows.subgroups is not None:
+            subgroup_codes = withheld_rows.subgroups.codes
         pilot = PilotRows(
-            scores=withheld.scores,
-            tests_score_values=self.should_test_score_values(withheld.scores, len(rows)),
-            class_codes=withheld.class_codes,
-            subgroup_codes=None if withheld.subgroups is None else withheld.subgroups.codes,
-            n_withheld=len(withheld),
+            scores=withheld_rows.scores,
+            tests_score_values=self.should_test_score_values(withheld_rows.scores, len(rows)),
+            class_codes=withheld_rows.class_codes,
+            subgroup_codes=subgroup_codes,
+            n_withheld=len(withheld_rows),
         )
-        return replace(rows.take(~is_pilot_row), pilot=pilot)
+        tested_rows = rows.take(~is_pilot_row)
+        return replace(tested_rows, pilot=pilot)
 
     def should_test_score_values(self, pilot_scores: Float, n_rows: int) -> bool:
-        """Check whether scores are equal so often that values are tested instead of ranks."""
+        """Check whether ties are so frequent that score values are tested instead of ranks."""
         if self.declared_values is not None:
             return True
-        min_probability = 1.0 / math.sqrt(n_rows)
+        min_tie_probability = 1.0 / math.sqrt(n_rows)
         if self.is_about_classes:
-            # The rows of one class may be rare.
-            min_probability = min(min_probability, _MIN_EQUAL_ROWS / n_rows)
-        return probability_of_tie(pilot_scores) >= min_probability
+            # Rows of a rare class are few, so rarer ties already matter.
+            min_tie_probability = min(min_tie_probability, _MIN_TIES_PER_ROW / n_rows)
+        return compute_tie_probability(pilot_scores) >= min_tie_probability
 
     def build_circumstances(self, pilot: PilotRows) -> Circumstances:
         """Return what a certificate records about the pilot rows."""
+        random_state = None
+        if pilot.n_withheld > 0:
+            random_state = self.random_state
         return Circumstances(
             by_value=pilot.tests_score_values,
             aside=pilot.n_withheld,
-            random_state=self.random_state if pilot.n_withheld else None,
+            random_state=random_state,
         )
 
     def count_rows_per_score_value(
@@ -132,48 +140,58 @@ class PilotPolicy:
             Value, number of tested rows and number of errors. Empty if the score has many values,
             if ranks are tested, or if the counts would not describe all rows.
         """
-        has_graded_losses = rows.losses is not None and not rows.losses.all_or_nothing
         if rows.pilot is None or not rows.pilot.tests_score_values:
             return ()
+        has_graded_losses = rows.losses is not None and not rows.losses.all_or_nothing
         if rows.subgroups is not None or has_graded_losses:
             return ()
         ranking = rows.ranking
-        values = ranking.scores
+        score_values = ranking.scores
         if self.declared_values is not None:
-            values = np.union1d(self.declared_values, values)
-        if len(values) > _MAX_LISTED_VALUES:
+            score_values = np.union1d(self.declared_values, score_values)
+        if len(score_values) > _MAX_LISTED_VALUES:
             return ()
-        n_blocks_up_to = np.searchsorted(ranking.scores, values, side="right")
-        n_rows = np.diff(np.append(0, ranking.ranks)[n_blocks_up_to], prepend=0)
-        n_errors = np.diff(np.append(0, ranking.errors)[n_blocks_up_to], prepend=0)
-        return tuple(zip(values.tolist(), n_rows.tolist(), n_errors.tolist()))
 
-    def _choose(self, rows: CalibrationRows) -> Flags:
+        # Cumulative counts with a leading 0, for declared values below the lowest score.
+        cumulative_rows = np.append(0, ranking.ranks)
+        cumulative_errors = np.append(0, ranking.errors)
+        n_values_up_to = np.searchsorted(ranking.scores, score_values, side="right")
+        n_rows = np.diff(cumulative_rows[n_values_up_to], prepend=0)
+        n_errors = np.diff(cumulative_errors[n_values_up_to], prepend=0)
+        return tuple(zip(score_values.tolist(), n_rows.tolist(), n_errors.tolist()))
+
+    def _draw_pilot_mask(self, rows: CalibrationRows) -> Flags:
         """Draw the pilot rows of each subgroup and return a mask of them."""
+        has_declared_values = self.declared_values is not None
         is_pilot_row = np.zeros(len(rows), dtype=bool)
-        withholds_root = self.reads_labels or self.declared_values is not None
-        for drawn in self._draw_orders(rows):
-            if len(drawn) < _MIN_ROWS and self.declared_values is None:
+        for shuffled_indices in self._shuffle_each_subgroup(rows):
+            n_rows = len(shuffled_indices)
+            if n_rows < _MIN_ROWS_TO_WITHHOLD and not has_declared_values:
                 continue
-            first_scores = rows.scores[drawn[:_N_FIRST_PILOT_ROWS]]
-            n_pilot = _count_pilot_rows(first_scores, len(drawn), withholds_root=withholds_root)
-            is_pilot_row[drawn[:n_pilot]] = True
+            n_pilot_rows = _choose_number_of_pilot_rows(
+                n_rows,
+                first_scores=rows.scores[shuffled_indices[:_N_FIRST_PILOT_ROWS]],
+                needs_many=self.reads_labels or has_declared_values,
+            )
+            is_pilot_row[shuffled_indices[:n_pilot_rows]] = True
         return is_pilot_row
 
-    def _draw_orders(self, rows: CalibrationRows) -> list[Codes]:
-        """Return the rows of each subgroup in random order."""
-        order = rows.build_row_draws(self.random_state).order("pilot scores")
+    def _shuffle_each_subgroup(self, rows: CalibrationRows) -> list[Codes]:
+        """Return the row indices of each subgroup in random order."""
+        shuffled_indices = rows.build_row_draws(self.random_state).order("pilot scores")
         if rows.subgroups is None:
-            return [order]
-        codes_in_order = rows.subgroups.codes[order]
-        return [order[codes_in_order == code] for code in range(len(rows.subgroups.names))]
+            return [shuffled_indices]
+        shuffled_codes = rows.subgroups.codes[shuffled_indices]
+        return [
+            shuffled_indices[shuffled_codes == code] for code in range(len(rows.subgroups.names))
+        ]
 
 
 def choose_pilot_rows_of_pool(pool_scores: Float, n_drawn: int) -> PilotRows:
     """Choose pilot rows among the rows of a pool that are not drawn for labelling.
 
     If these are fewer than the square root of the number of drawn rows, some of the drawn rows are
-    withheld too. Only scores determine how many.
+    withheld too. Their number depends on scores only.
 
     Parameters
     ----------
@@ -188,33 +206,44 @@ def choose_pilot_rows_of_pool(pool_scores: Float, n_drawn: int) -> PilotRows:
     PilotRows
         `n_withheld` is the number of drawn rows that become pilot rows.
     """
-    n_pilot = len(pool_scores) - n_drawn
-    if n_pilot**2 < n_drawn and n_drawn >= _MIN_ROWS:
-        last_scores = pool_scores[-_N_FIRST_PILOT_ROWS:]
-        n_pilot = max(n_pilot, _count_pilot_rows(last_scores, n_drawn, withholds_root=False))
-    n_tested = len(pool_scores) - n_pilot
-    scores = pool_scores[n_tested:]
-    test_values = n_pilot > 0 and probability_of_tie(scores) >= 1.0 / math.sqrt(n_tested)
-    return PilotRows(scores=scores, tests_score_values=test_values, n_withheld=n_drawn - n_tested)
+    n_pool_rows = len(pool_scores)
+    n_pilot_rows = n_pool_rows - n_drawn
+    if n_pilot_rows**2 < n_drawn and n_drawn >= _MIN_ROWS_TO_WITHHOLD:
+        n_wanted = _choose_number_of_pilot_rows(
+            n_drawn, first_scores=pool_scores[-_N_FIRST_PILOT_ROWS:], needs_many=False
+        )
+        n_pilot_rows = max(n_pilot_rows, n_wanted)
+    n_tested = n_pool_rows - n_pilot_rows
+    pilot_scores = pool_scores[n_tested:]
+    has_frequent_ties = n_pilot_rows > 0 and (
+        compute_tie_probability(pilot_scores) >= 1.0 / math.sqrt(n_tested)
+    )
+    return PilotRows(
+        scores=pilot_scores,
+        tests_score_values=has_frequent_ties,
+        n_withheld=n_drawn - n_tested,
+    )
 
 
-def probability_of_tie(scores: Float) -> float:
+def compute_tie_probability(scores: Float) -> float:
     """Compute the share of pairs of rows that have equal scores.
 
     Examples
     --------
-    >>> probability_of_tie(np.array([1.0, 1.0, 2.0, 3.0]))
+    >>> compute_tie_probability(np.array([1.0, 1.0, 2.0, 3.0]))
     0.16666666666666666
     """
     n_rows = len(scores)
     if n_rows < 2:
         return 0.0
-    counts = np.unique(scores, return_counts=True)[1].astype(np.float64)
-    return float((counts * (counts - 1.0)).sum() / (n_rows * (n_rows - 1.0)))
+    _, value_counts = np.unique(scores, return_counts=True)
+    rows_per_value = value_counts.astype(np.float64)
+    n_tied_pairs = (rows_per_value * (rows_per_value - 1.0)).sum()
+    return float(n_tied_pairs / (n_rows * (n_rows - 1.0)))
 
 
-def _count_pilot_rows(first_scores: Float, n_rows: int, *, withholds_root: bool) -> int:
-    """Compute how many of n rows are withheld: sqrt(n) if scores are equal, else ten."""
-    if withholds_root or probability_of_tie(first_scores) > 0.0:
+def _choose_number_of_pilot_rows(n_rows: int, *, first_scores: Float, needs_many: bool) -> int:
+    """Return how many of n rows are withheld: sqrt(n) if needed or if scores tie, else ten."""
+    if needs_many or compute_tie_probability(first_scores) > 0.0:
         return round(math.sqrt(n_rows))
     return _N_FIRST_PILOT_ROWS

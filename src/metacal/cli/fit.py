@@ -37,7 +37,7 @@ from metacal.maps.methods import get_all_methods
 from metacal.scores.registry import AUTO_SCORE, NAMED
 
 if TYPE_CHECKING:
-    from metacal.certification.row_selection import Units
+    from metacal.certification.units import Units
     from metacal.gate import Decided, FitMap, Gate
     from metacal.io.predictions import Predictions
     from metacal.io.scores import Scores
@@ -104,7 +104,7 @@ class Options:
 
     def units(self, columns: Predictions | Scores) -> Units | None:
         """Return the clusters of dependent rows, or None if every row is its own cluster."""
-        from metacal.certification.row_selection import Units
+        from metacal.certification.units import Units
 
         if columns.units is None:
             return None

@@ -105,7 +105,7 @@ def _verify_rows(gate: Gate, artifact: str, gate_rows: GateRows, confidence: flo
     -------
     Verification
     """
-    from metacal.certification.row_selection import Units
+    from metacal.certification.units import Units
     from metacal.gate.judged import judge_rows
     from metacal.promises.verification import verify_decisions
 

@@ -17,7 +17,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from metacal.certificates.certificate import Certificate
 from metacal.certificates.circumstances import Circumstances, add_circumstances
-from metacal.certification.row_selection import Units, build_row_selection
+from metacal.certification.row_selection import build_row_selection
+from metacal.certification.units import Units
 from metacal.errors import InputError, warn_caller
 from metacal.estimators.base import Calibrator, DataclassEstimator
 from metacal.estimators.calibrator_factory import make_base_calibrator

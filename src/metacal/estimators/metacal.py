@@ -10,7 +10,9 @@ from numpy.typing import ArrayLike
 from sklearn.utils import ClassifierTags
 from sklearn.utils.validation import check_is_fitted
 
-from metacal.certification.row_selection import Importance, RowSelection, Units, build_row_selection
+from metacal.certification.importance import Importance
+from metacal.certification.row_selection import RowSelection, build_row_selection
+from metacal.certification.units import Units
 from metacal.errors import InputError
 from metacal.estimators.base import Calibrator, GateEstimator, LogitsEstimator, match_array_library
 from metacal.estimators.calibrator_factory import make_base_calibrator, make_calibrator

@@ -10,7 +10,8 @@ from numpy.typing import ArrayLike
 from sklearn.utils.validation import check_is_fitted
 
 from metacal.certification.certify import can_count_clusters
-from metacal.certification.row_selection import Importance, Units
+from metacal.certification.importance import Importance
+from metacal.certification.units import Units
 from metacal.errors import InputError
 from metacal.estimators.base import GateEstimator
 from metacal.formulas import Flags, Float

@@ -11,7 +11,7 @@ from metacal.certificates.estimate import (
     estimate_accuracy_from_sums,
     sum_confidences,
 )
-from metacal.certification.row_selection import Units
+from metacal.certification.units import Units
 from metacal.errors import InputError
 from metacal.gate.gate import Gate
 from metacal.gate.judged import find_gate_and_inputs, judge_rows

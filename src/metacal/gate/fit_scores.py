@@ -25,15 +25,11 @@ import numpy as np
 from metacal.certificates.certificate import Certificate, accepts
 from metacal.certificates.fingerprint import fingerprint_rows
 from metacal.certificates.notes import Note, check_scores, rows_without_score, upside_down
+from metacal.certification.importance import Importance
 from metacal.certification.ranking import Ranking, require_some_correct
-from metacal.certification.row_selection import (
-    Importance,
-    RowSelection,
-    SelectedRows,
-    Units,
-    build_row_selection,
-)
+from metacal.certification.row_selection import RowSelection, SelectedRows, build_row_selection
 from metacal.certification.rows import CalibrationRows
+from metacal.certification.units import Units
 from metacal.errors import InputError
 from metacal.formulas import Codes, Flags, Float
 from metacal.gate.gate import Gate

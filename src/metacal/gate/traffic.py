@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from metacal.certificates.certificate import Certificate
-from metacal.certification.row_selection import encode_units
+from metacal.certification.units import encode_units
 from metacal.errors import InputError
 from metacal.formulas import Flags, Float
 from metacal.promises.sequential.profile import uniform_numbers_at_positions

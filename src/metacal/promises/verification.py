@@ -13,8 +13,9 @@ from metacal.certificates.certificate import Certificate
 from metacal.certificates.circumstances import CountedBy
 from metacal.certificates.fingerprint import FitRows
 from metacal.certificates.number_format import format_percent_ceil, format_percent_floor
-from metacal.certification.row_selection import Units, build_row_selection
+from metacal.certification.row_selection import build_row_selection
 from metacal.certification.rows import Clusters
+from metacal.certification.units import Units
 from metacal.display import format_interval
 from metacal.errors import InputError
 from metacal.formulas import Flags

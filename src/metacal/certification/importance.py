@@ -1,0 +1,247 @@
+"""Importance: weights of calibration rows if future rows have another distribution.
+
+The *source* is the distribution of the calibration rows. The *target* is the distribution of future
+rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from metacal.certificates.circumstances import Weights
+from metacal.errors import InputError
+from metacal.formulas import Float
+from metacal.rows import validate
+from metacal.rows.arrays import check_row_weights
+
+
+@dataclass(frozen=True, eq=False)
+class Importance:
+    """Weights of the calibration rows if future rows have another distribution.
+
+    Attributes
+    ----------
+    weights : array-like of shape (n_rows,)
+        Ratio of the target density to the source density for each row, up to a common factor.
+
+    largest : float, optional
+        Largest weight that any row can have. By default, the largest weight of these rows is used.
+        Future rows may weigh more, so the promise is then called approximate.
+
+    estimated : bool, default=False
+        Whether the weights are estimates. The promise is then called approximate.
+
+    Examples
+    --------
+    >>> Importance([1.0, 3.0], largest=4.0).compute_keep_probabilities(2)
+    array([0.25, 0.75])
+    """
+
+    weights: ArrayLike
+    largest: float | None = None
+    estimated: bool = False
+
+    @classmethod
+    def from_importance_argument(cls, importance: Importance | ArrayLike) -> Importance:
+        """Return the argument `importance=` as `Importance`. An array holds the weights."""
+        if isinstance(importance, Importance):
+            return importance
+        return cls(importance)
+
+    @classmethod
+    def of_labels(
+        cls,
+        labels: ArrayLike,
+        target: Mapping[Any, float],
+        source: Mapping[Any, float] | None = None,
+    ) -> Self:
+        """Compute the weights of a known label shift.
+
+        The rows of a class are assumed to be alike in both distributions: p(x | y) does not change.
+
+        Parameters
+        ----------
+        labels : array-like of shape (n_rows,)
+            Label of each calibration row.
+
+        target : mapping from label to float
+            Share of each class among future rows.
+
+        source : mapping from label to float, optional
+            Share of each class in the source of the calibration rows. By default, the shares of the
+            labels are used, and the weights are estimates.
+
+        Returns
+        -------
+        Importance
+
+        Raises
+        ------
+        InputError
+            If a class has no share or an invalid one, or if no row has a class of the target.
+
+        Examples
+        --------
+        >>> source, target = {"cat": 0.5, "dog": 0.5}, {"cat": 0.8, "dog": 0.2}
+        >>> importance = Importance.of_labels(["cat", "dog", "dog"], target, source)
+        >>> np.asarray(importance.weights).tolist(), importance.estimated
+        ([1.6, 0.4, 0.4], False)
+        """
+        label_array = np.asarray(labels)
+        unique_labels, label_codes, label_counts = np.unique(
+            label_array, return_inverse=True, return_counts=True
+        )
+        label_names = unique_labels.tolist()
+        source_shares = source
+        if source_shares is None:
+            observed_shares = label_counts / len(label_array)
+            source_shares = dict(zip(label_names, observed_shares.tolist()))
+
+        class_weights = np.array(
+            [_compute_class_weight(name, target, source_shares) for name in label_names]
+        )
+        _check_target_classes_occur(target, label_names)
+        return cls(
+            weights=class_weights[label_codes.reshape(-1)],
+            largest=float(class_weights.max()),
+            estimated=source is None,
+        )
+
+    @classmethod
+    def from_unlabelled(
+        cls,
+        logits: ArrayLike,
+        labels: ArrayLike,
+        new_logits: ArrayLike,
+        *,
+        classes: Sequence[Any] | None = None,
+        input: str = "logits",
+    ) -> Self:
+        """Estimate the weights of a label shift from unlabelled rows of the target.
+
+        Black box shift estimation (Lipton et al. 2018): let C_ij be the share of calibration rows
+        that are of class j and predicted as i, and μ_i the share of new rows predicted as i. The
+        weights w solve C w = μ by non-negative least squares. They are estimates, so the certificate
+        is called approximate.
+
+        Parameters
+        ----------
+        logits : array-like of shape (n_rows, n_classes)
+            Logits of the calibration rows.
+
+        labels : array-like of shape (n_rows,)
+            Labels of the calibration rows.
+
+        new_logits : array-like of shape (n_new_rows, n_classes)
+            Logits of unlabelled rows of the target.
+
+        classes : sequence, optional
+            Class names in the order of the columns.
+
+        input : str, default="logits"
+            Meaning of the columns, as in `MetaCal`.
+
+        Returns
+        -------
+        Importance
+
+        Raises
+        ------
+        InputError
+            If the tables have different numbers of columns, or every weight is 0.
+
+        Examples
+        --------
+        >>> rng = np.random.default_rng(0)
+        >>> def draw(n, share):
+        ...     y = (rng.random(n) < share).astype(int)
+        ...     return np.eye(2)[y] * 3.0 + rng.normal(size=(n, 2)), y
+        >>> logits, labels = draw(4000, 0.5)
+        >>> importance = Importance.from_unlabelled(logits, labels, draw(4000, 0.8)[0])
+        >>> weights = importance.weights
+        >>> round(float(weights[labels == 1].mean() / weights[labels == 0].mean()))
+        4
+        """
+        # SciPy's optimizers are slow to import, and most users never estimate weights.
+        from scipy.optimize import nnls
+
+        calibration_table = validate.read_logits(logits, input)
+        new_table = validate.read_logits(new_logits, input)
+        n_classes = calibration_table.shape[1]
+        if new_table.shape[1] != n_classes:
+            raise InputError(
+                f"logits have {n_classes} columns and new_logits {new_table.shape[1]}; give the"
+                " same classes."
+            )
+        class_names = validate.check_classes(classes, n_classes)
+        label_codes = validate.encode_labels(labels, len(calibration_table), class_names)
+
+        # Entry (i, j) is the share of calibration rows of class j that are predicted as i.
+        confusion_shares = np.zeros((n_classes, n_classes))
+        predicted_codes = np.asarray(calibration_table).argmax(axis=1)
+        np.add.at(confusion_shares, (predicted_codes, label_codes), 1.0 / len(label_codes))
+
+        new_predicted_codes = np.asarray(new_table).argmax(axis=1)
+        new_class_counts = np.bincount(new_predicted_codes, minlength=n_classes)
+        class_weights, _ = nnls(confusion_shares, new_class_counts / len(new_table))
+        row_weights = class_weights[label_codes]
+        if not row_weights.any():
+            raise InputError(
+                "no class of the calibration rows is found among the new rows; are they of the same"
+                " kind?"
+            )
+        return cls(weights=row_weights, largest=float(row_weights.max()), estimated=True)
+
+    @property
+    def weights_origin(self) -> Weights:
+        """Origin of the weights, as a certificate records it."""
+        if self.estimated:
+            return "estimated"
+        if self.largest is None:
+            return "unbounded"
+        return "given"
+
+    def compute_keep_probabilities(self, n_rows: int) -> Float:
+        """Compute the probability with which rejection sampling keeps each row."""
+        weights = check_row_weights(self.weights, n_rows, name="importance")
+        assert weights is not None
+        max_weight = float(weights.max())
+        if self.largest is not None:
+            max_weight = float(self.largest)
+        if not weights.max() <= max_weight < np.inf:
+            raise InputError(
+                f"largest must be a number that no weight exceeds; got {max_weight:g}, and a weight"
+                f" of {weights.max():g}."
+            )
+        return weights / max_weight
+
+
+def _compute_class_weight(
+    label: Any, target_shares: Mapping[Any, float], source_shares: Mapping[Any, float]
+) -> float:
+    """Compute the ratio of the target share to the source share of one class."""
+    for shares_name, shares in (("target", target_shares), ("source", source_shares)):
+        if label not in shares:
+            raise InputError(f"label {label!r} has no share in {shares_name}.")
+    if not source_shares[label] > 0.0 or not target_shares[label] >= 0.0:
+        raise InputError(
+            f"the shares of label {label!r} must be positive, or 0 in the target alone."
+        )
+    return target_shares[label] / source_shares[label]
+
+
+def _check_target_classes_occur(
+    target_shares: Mapping[Any, float], observed_labels: Sequence[Any]
+) -> None:
+    """Raise an error if a class with a positive share in the target has no row."""
+    observed = set(observed_labels)
+    for label, share in target_shares.items():
+        if share > 0.0 and label not in observed:
+            raise InputError(
+                f"no calibration row has the label {label!r}, which the target has; add some."
+            )

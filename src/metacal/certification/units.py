@@ -1,0 +1,163 @@
+"""Units: the clusters that a user declares for calibration rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import get_args
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from metacal.certificates.circumstances import Circumstances, CountedBy
+from metacal.certification.rows import Clusters
+from metacal.errors import InputError
+from metacal.formulas import Codes
+from metacal.rows.arrays import as_plain_array
+
+
+@dataclass(frozen=True, eq=False)
+class Units:
+    """Clusters of dependent rows, and what the promise is about.
+
+    Attributes
+    ----------
+    names : array-like of shape (n_rows,)
+        Name of the cluster of each row.
+
+    per : {"unit", "row", "mean"}, default="unit"
+        - "unit": each cluster counts once, by a row that is drawn at random.
+        - "row": each row counts once, so a cluster of ten rows counts ten times. This shows if
+          large clusters have more errors. Rows are certified by bets on whole clusters, which
+          requires more rows.
+        - "mean": each cluster with counted rows (the accepted ones for an accuracy, the correct
+          ones for a miscoverage) counts once, by the mean over these rows.
+
+    largest : int, optional
+        If `per` is "row": the largest number of rows that any cluster can have. By default, the
+        size of the largest cluster of these rows is used, and the promise is called approximate.
+
+    Examples
+    --------
+    >>> Units(["a", "b", "a"], per="row").encode_names(3)
+    array([0, 1, 0])
+    """
+
+    names: ArrayLike
+    per: CountedBy = "unit"
+    largest: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.per not in get_args(CountedBy):
+            raise InputError(
+                "per must be 'unit' (a random row of each), 'row' (every row) or 'mean' (of each),"
+                f" got {self.per!r}."
+            )
+        if self.largest is None:
+            return
+        if self.per == "unit":
+            raise InputError(
+                "the largest unit matters where every row counts: Units(names, per='row',"
+                " largest=...)."
+            )
+        is_integer = isinstance(self.largest, int | np.integer)
+        if isinstance(self.largest, bool) or not is_integer or self.largest < 1:
+            raise InputError(f"largest must be a whole number from 1, got {self.largest!r}.")
+
+    @classmethod
+    def from_units_argument(cls, units: Units | ArrayLike) -> Units:
+        """Return the argument `units=` as `Units`. An array holds the cluster names."""
+        if isinstance(units, Units):
+            return units
+        return cls(units)
+
+    def encode_names(self, n_rows: int) -> Codes:
+        """Return an integer code from 0 for the cluster of each row."""
+        return encode_units(self.names, n_rows)
+
+    def take(self, row_indices: Codes, n_rows: int) -> Units:
+        """Return the clusters of some of the n rows."""
+        return replace(self, names=self.encode_names(n_rows)[row_indices])
+
+    def build_clusters(self, shuffled_codes: Codes) -> Clusters:
+        """Return the clusters for a promise that counts every row.
+
+        Parameters
+        ----------
+        shuffled_codes : array of int of shape (n_rows,)
+            Cluster of each row. The clusters are numbered in random order.
+
+        Returns
+        -------
+        Clusters
+
+        Raises
+        ------
+        InputError
+            If a cluster has more rows than declared.
+        """
+        largest_observed = int(np.bincount(shuffled_codes).max())
+        max_size = largest_observed
+        if self.largest is not None:
+            max_size = int(self.largest)
+        if largest_observed > max_size:
+            raise InputError(
+                f"a unit has {largest_observed:,} rows, more than the {self.largest:,} declared as"
+                " the most."
+            )
+        return Clusters.from_codes(shuffled_codes, max_size, count_means=self.per == "mean")
+
+    def build_circumstances(self, clusters: Clusters | None) -> Circumstances:
+        """Return what a certificate records about clustered rows.
+
+        Parameters
+        ----------
+        clusters : Clusters or None
+            Clusters whose every row counts. None if one row of each cluster counts.
+
+        Returns
+        -------
+        Circumstances
+        """
+        if clusters is None:
+            return Circumstances(units=self.per)
+        return Circumstances(
+            units=self.per,
+            largest_unit=clusters.max_size,
+            largest_declared=self.largest is not None,
+        )
+
+
+def encode_units(unit_names: ArrayLike, n_rows: int) -> Codes:
+    """Return an integer code from 0 for each row, equal for rows of the same cluster.
+
+    Raises
+    ------
+    InputError
+        If there is not exactly one name for each row, or if a name is missing.
+
+    Examples
+    --------
+    >>> encode_units(["b", "a", "b"], 3)
+    array([1, 0, 1])
+    """
+    name_array = as_plain_array(unit_names, "units")
+    if name_array.shape != (n_rows,):
+        raise InputError(
+            f"units must have shape ({n_rows},), the name of each row's unit; got"
+            f" {name_array.shape}."
+        )
+    # A missing value is None, or a value such as NaN that does not equal itself.
+    if name_array.dtype.kind in "fc":
+        is_missing = np.isnan(name_array)
+    else:
+        is_missing = np.array([name is None or name != name for name in name_array.tolist()])
+    if is_missing.any():
+        first_missing_row = int(np.argmax(is_missing))
+        raise InputError(
+            f"units: row {first_missing_row} has no unit; give each row the name of its unit, or one"
+            " of its own."
+        )
+    if name_array.dtype == object:
+        name_array = name_array.astype(str)
+    _, codes = np.unique(name_array, return_inverse=True)
+    return codes.reshape(-1).astype(np.intp)
