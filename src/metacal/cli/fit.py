@@ -433,8 +433,8 @@ def _describe_calibrator(gate: Gate) -> dict[str, Any]:
     from metacal.maps.temperature import TemperatureMap
     from metacal.maps.uniform import UniformTemperatureMap
 
-    assert gate.source.recipe is not None
-    base_map = gate.source.map
+    assert gate.logits_source.recipe is not None
+    base_map = gate.logits_source.map
     parameters = {
         name: value for name, value in vars(base_map).items() if isinstance(value, int | float)
     }
@@ -443,4 +443,4 @@ def _describe_calibrator(gate: Gate) -> dict[str, Any]:
             parameters = {"temperature": part.temperature}
         if isinstance(part, UniformTemperatureMap):
             parameters["uniform"] = part.uniform
-    return {"kind": gate.source.recipe.estimator, **parameters}
+    return {"kind": gate.logits_source.recipe.estimator, **parameters}

@@ -189,7 +189,7 @@ def read_gate_rows(
     GateRows
     """
     check_large(gate, artifact, reading.large)
-    check_read_options(gate, artifact, reading, any_groups=any_groups and gate.n_classes > 0)
+    check_read_options(gate, artifact, reading, any_groups=any_groups and gate.has_classes)
     is_cascade = gate.is_cascade
     if is_cascade and not gate.has_classes:
         return _read_score_cascade_rows(gate, file, reading)

@@ -314,7 +314,7 @@ def _explain_invalid_row(gate: Gate, row: tuple[float, ...]) -> str:
             f"number {column + 1} of the row is {value_name}; drop such rows or fix the model that"
             " made them"
         )
-    if gate.has_classes and gate.source.input == "probabilities":
+    if gate.has_classes and gate.logits_source.input == "probabilities":
         return (
             f"the row holds no probabilities: they sum to {values.sum():.4g}, from"
             f" {values.min():.4g} up"

@@ -162,17 +162,17 @@ def check_read_options(
         Whether --group-key is allowed for a gate that has no threshold by group.
     """
     if gate.has_classes:
-        check_no_score_options(reading, f"{artifact} was fitted on {gate.source.input}")
-        if reading.input not in (None, gate.source.input):
-            input_kind = gate.source.input
+        check_no_score_options(reading, f"{artifact} was fitted on {gate.logits_source.input}")
+        if reading.input not in (None, gate.logits_source.input):
+            input_kind = gate.logits_source.input
             raise bad_option(
                 "--input", f"{artifact} was fitted on {input_kind}, so FILE must hold {input_kind}."
             )
     else:
         _check_no_logit_options(reading)
-        if reading.higher_is not in (None, gate.source.higher_is):
+        if reading.higher_is not in (None, gate.score_source.higher_is):
             raise click.UsageError(
-                f"{artifact} was fitted where a higher score is {gate.source.higher_is}; leave"
+                f"{artifact} was fitted where a higher score is {gate.score_source.higher_is}; leave"
                 " --higher-is out."
             )
     if gate.by_group and reading.group_key is None:
@@ -242,7 +242,7 @@ def read_score_table(
         )
     score_name = reading.score_key or "score"
     if gate is not None:
-        score_name = reading.score_key or gate.source.score
+        score_name = reading.score_key or gate.score_source.score
     try:
         return read_scores(
             path,
@@ -358,7 +358,7 @@ def cascade_column_names(gate: Gate, reading: ReadOptions) -> tuple[list[str], l
     if not gate.people:
         # The last model answers every remaining row, whatever its score.
         fitted_names.pop()
-    n_models = len(gate.stages)
+    n_models = gate.n_stages
     # The last model always agrees with itself, so it has no flag of agreement.
     n_flags = n_models - 1 if gate.reads_agreement else n_models
     score_names = split_names(reading.score_key) or fitted_names

@@ -14,6 +14,7 @@ from metacal.display import escape_controls
 
 if TYPE_CHECKING:
     from metacal.gate import Gate
+    from metacal.gate.stages import Source
     from metacal.io.artifact.wrapping import Wrapping
     from metacal.maps.map import Map
 
@@ -111,9 +112,11 @@ def _describe_promise(gate: Gate) -> dict[str, Any]:
     }
 
 
-def _describe_source(source: Any) -> dict[str, Any]:
+def _describe_source(source: Source) -> dict[str, Any]:
     """Describe the score and the calibrator of one stage as JSON types."""
-    if not source.n_classes:
+    from metacal.gate import ScoreSource
+
+    if isinstance(source, ScoreSource):
         return {"input": "scores", "score": source.score, "higher_is": source.higher_is}
     calibrator = {
         "kind": source.calibrator_name,
@@ -188,7 +191,7 @@ def _description_text(artifact: str, gate: Gate, description: dict[str, Any]) ->
 
 def _input_line(gate: Gate, description: dict[str, Any], stages: list[dict[str, Any]]) -> str:
     """Return the line about the table that the gate reads."""
-    each_model = ", of each model" if len(stages) > 1 else ""
+    each_model = ", of each model" if gate.is_cascade else ""
     return (
         f"  reads        {stages[0]['input']} of {description['n_classes']:,} classes"
         f"{class_list_text(gate)}{each_model}"
@@ -216,7 +219,7 @@ def _stage_lines(stage: dict[str, Any], *, has_promise: bool) -> list[str]:
 
 def confidence_line(gate: Gate) -> str:
     """Return the line about the confidence that a gate on scores assigns."""
-    curve = gate.source.curve
+    curve = gate.score_source.curve
     if curve is None:
         return "  confidence   none"
     lowest = float(curve.values[-1])

@@ -300,7 +300,7 @@ def _build_request(gate: Gate, path: str, reading: ReadOptions) -> Request:
     if gate.is_score_gate:
         return replace(
             request,
-            logits_key=reading.score_key or gate.source.score,
+            logits_key=reading.score_key or gate.score_source.score,
             label_key=reading.loss_key or reading.correct_key,
             scores=True,
             losses=gate.reads_losses,
@@ -317,8 +317,8 @@ def _build_request(gate: Gate, path: str, reading: ReadOptions) -> Request:
         )
     return replace(
         request,
-        input=gate.source.input,
-        logits_key=reading.logits_key or gate.source.score_column,
+        input=gate.logits_source.input,
+        logits_key=reading.logits_key or gate.logits_source.score_column,
         label_key=reading.label_key,
         classes=tuple(gate.classes.tolist()),
     )

@@ -70,7 +70,7 @@ def command(artifact: str, file: str, options: Options) -> None:
     gate = load_gate(artifact, file)
     if gate.certificate is None:
         raise click.UsageError(
-            f"{artifact} holds {gate.source.calibrator_name} without a gate: it promises nothing."
+            f"{artifact} holds {gate.logits_source.calibrator_name} without a gate: it promises nothing."
             " metacal evaluate measures its calibration."
         )
     reading = replace(options.reading, unit_key=options.unit_key)

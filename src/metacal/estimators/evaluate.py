@@ -360,7 +360,7 @@ def _count_answers(gate: Gate, decisions: JudgedRows, level: float) -> tuple[Ans
         is_answered = answering_stage == stage
         n_answered = int(is_answered.sum())
         n_correct = int((is_answered & decisions.correct).sum())
-        is_model = stage < len(gate.stages)
+        is_model = stage < gate.n_stages
         accuracy = None
         if n_answered and is_model:
             accuracy = clopper_pearson(n_correct, n_answered, level)

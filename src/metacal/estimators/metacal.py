@@ -275,7 +275,7 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
             recipe = _calibrator_recipe(self.calibrator_)
         elif isinstance(self.calibrator_, Calibrator):
             # `fit_gate` may have replaced the default map by the softmax.
-            self.calibrator_.map_ = gate.source.map
+            self.calibrator_.map_ = gate.logits_source.map
         self.gate_ = gate.with_source(recipe=recipe)
         return self
 

@@ -204,7 +204,7 @@ class ScoreGate(GateEstimator, kw_only=False):
         The promise does not cover these probabilities.
         """
         check_is_fitted(self, "gate_")
-        confidence: Float | None = self.gate_.source.confidence(score)
+        confidence: Float | None = self.gate_.score_source.confidence(score)
         assert confidence is not None
         return confidence
 

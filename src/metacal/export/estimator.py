@@ -135,7 +135,7 @@ def build_estimator(content: Content) -> MetaCal | Calibrator[Any] | Cascade | S
 
 def _build_calibrator(gate: Gate) -> Any:
     """Build the fitted calibrator of a gate without a promise."""
-    source = gate.source
+    source = gate.logits_source
     # The source determines input and classes, whatever the recipe contains.
     calibrator = _unfitted_calibrator(gate, input=source.input, classes=_given_classes(gate))
     calibrator.map_ = source.map
@@ -153,19 +153,23 @@ def _build_promise_estimator(gate: Gate, n_jobs: int | None) -> Any:
         calibrator = _unfitted_calibrator(gate)
         calibrator.classes_ = np.arange(gate.n_classes)
         calibrator.n_features_in_ = gate.n_classes
-        calibrator.map_ = gate.source.map
+        calibrator.map_ = gate.logits_source.map
         estimator.calibrator_ = calibrator
     return estimator
 
 
 def _fitted_parameters(gate: Gate) -> dict[str, Any]:
     """Return the estimator parameters that a gate with a promise was fitted with."""
-    source = gate.source
     if gate.is_score_gate:
-        return {"promise": gate.promise, "higher_is": source.higher_is, "score_name": source.score}
-    has_classes = gate.n_classes > 0
-    if not has_classes:
+        score_source = gate.score_source
+        return {
+            "promise": gate.promise,
+            "higher_is": score_source.higher_is,
+            "score_name": score_source.score,
+        }
+    if not gate.has_classes:
         return {"promise": gate.promise, "people": gate.people or None}
+    source = gate.logits_source
     parameters = {
         "promise": gate.promise,
         "score": source.score,
@@ -203,7 +207,7 @@ def _find_changed_parameter(estimator: Any) -> str | None:
     if isinstance(estimator, MetaCal) and gate.certificate.labelled:
         calibrator = make_base_calibrator(estimator.calibrator, estimator.promise, gate.n_classes)
         chooser_names = [method.public_name for method in CHOOSERS.values()]
-        fitted_name = find_source_method(gate.source).public_name
+        fitted_name = find_source_method(gate.logits_source).public_name
         if type(calibrator).__name__ not in (*chooser_names, fitted_name):
             return "calibrator"
 
@@ -275,7 +279,7 @@ def _unfitted_calibrator(gate: Gate, **parameters: Any) -> Any:
 
     Its parameters are those of the recipe, overridden by `parameters`.
     """
-    recipe = gate.source.recipe
+    recipe = gate.logits_source.recipe
     recipe_parameters = {} if recipe is None else recipe.parameters
-    calibrator_class = find_source_method(gate.source).estimator_class()
+    calibrator_class = find_source_method(gate.logits_source).estimator_class()
     return construct(calibrator_class, {**recipe_parameters, **parameters}, "parameters")

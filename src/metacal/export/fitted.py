@@ -62,7 +62,7 @@ def prepare_gate(gate: Gate, input: str | None = None) -> Gate:
             "this gate has a threshold without a certificate, and a threshold is only exported with"
             " its promise; fit it with one, say MetaCal(MaxMiscoverage(0.05))."
         )
-    if gate.source.kind == "scores":
+    if not gate.has_classes:
         if input is not None:
             raise InputError(
                 f"a gate on scores takes scores, not {input}; leave out"
@@ -70,13 +70,15 @@ def prepare_gate(gate: Gate, input: str | None = None) -> Gate:
             )
         return gate
     stages = []
-    for stage in gate.stages:
-        source = _source_for_input(stage.source, input, has_promise=has_promise)
+    for index, stage in enumerate(gate.stages):
+        source = _source_for_input(gate.stage(index).logits_source, input, has_promise=has_promise)
         stages.append(replace(stage, source=source))
     return replace(gate, stages=tuple(stages))
 
 
-def _source_for_input(source: Any, input: str | None, *, has_promise: bool) -> LogitsSource:
+def _source_for_input(
+    source: LogitsSource, input: str | None, *, has_promise: bool
+) -> LogitsSource:
     """Return a source that reads the requested input, see `prepare_gate`."""
     if input is None:
         input = source.input

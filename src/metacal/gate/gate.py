@@ -102,7 +102,7 @@ class Gate(GateMethods):
         class_lists = [source.classes for source in sources if isinstance(source, LogitsSource)]
         if not class_lists:
             return
-        all_have_classes = len(class_lists) == len(self.stages)
+        all_have_classes = len(class_lists) == self.n_stages
         if not all_have_classes or not all(
             np.array_equal(class_lists[0], classes) for classes in class_lists
         ):
@@ -154,7 +154,12 @@ class Gate(GateMethods):
     @property
     def is_cascade(self) -> bool:
         """Whether the gate has several stages."""
-        return len(self.stages) > 1
+        return self.n_stages > 1
+
+    @property
+    def n_stages(self) -> int:
+        """Number of stages, 1 unless the gate is a cascade."""
+        return len(self.stages)
 
     @property
     def is_logits_gate(self) -> bool:
@@ -204,7 +209,7 @@ class Gate(GateMethods):
         return self.certificate.stages.people
 
     @property
-    def source(self) -> Any:
+    def source(self) -> Source:
         """Source of the first stage, of either kind."""
         return self.stages[0].source
 
@@ -233,7 +238,7 @@ class Gate(GateMethods):
     @property
     def n_classes(self) -> int:
         """Number of classes, 0 if the gate reads given scores."""
-        return int(self.source.n_classes)
+        return self.source.n_classes
 
     @property
     def is_calibrator(self) -> bool:
@@ -304,7 +309,7 @@ class Gate(GateMethods):
     @property
     def reads_losses(self) -> bool:
         """Whether the truth of a row is a loss between 0 and 1."""
-        return getattr(self.source, "truth", "") == "losses"
+        return not self.has_classes and self.score_source.truth == "losses"
 
     @property
     def reads_agreement(self) -> bool:
@@ -404,8 +409,7 @@ class Gate(GateMethods):
                 "rows of each group are ranked from where its decision changes; decide(...,"
                 " groups=...).score has it."
             )
-        rows = self.source.to_rows(table)
-        return self.source.uncertainty_scores(rows)
+        return self.source.score_table(table)
 
     def accepts(self, given: Any, groups: Any = None) -> Flags:
         """Return a boolean mask of the rows that the first stage accepts.
@@ -417,9 +421,7 @@ class Gate(GateMethods):
         groups : array-like of shape (n_rows,) or None, default=None
             Group of each row, if each group has its own threshold.
         """
-        rows = self.source.to_rows(given)
-        group_codes = self.encode_groups(groups, len(rows))
-        return self.source.accepts(rows, self.policy, group_codes)
+        return self.source.accept_table(given, self.policy, groups)
 
     def decide(
         self,
@@ -445,15 +447,13 @@ class Gate(GateMethods):
             Group of each row, if each group has its own threshold.
         """
         check_choice("rejected", rejected, "calibrated", "uniform")
-        rows = self.source.to_rows(given[0])
         options = DecisionOptions(
             thresholds=self.policy,
-            group_codes=self.encode_groups(groups, len(rows)),
             rejected=rejected,
             with_probabilities=probabilities,
             is_calibrator=self.is_calibrator,
         )
-        decision: Decision = self.source.decide(rows, options)
+        decision = self.source.decide_table(given[0], options, groups)
         if self.is_cascade:
             decision = decide_later_stages(self.stages, decision, given[1:], options)
         if decision.answer is None:
@@ -484,7 +484,7 @@ class Gate(GateMethods):
         groups : array-like of shape (n_rows,) or None, default=None
             Group of each row, if each group has its own threshold.
         """
-        source: LogitsSource = self.source
+        source = self.logits_source
         rows = rows if rows is not None else Rows(logits)
         if rows.on_device:
             is_accepted = self.accepts(rows, groups)

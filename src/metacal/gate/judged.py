@@ -152,7 +152,7 @@ def judge_rows(
     rows = gate.source.to_rows(stage_inputs[0])
     codes = None if truth is None else gate.source.encode_truth(truth, len(rows))
     places = np.arange(len(rows))
-    if gate.is_score_gate:
+    if isinstance(rows, np.ndarray):
         places = np.flatnonzero(~np.isnan(rows))
         if not len(places):
             raise InputError("no row has a score: there is nothing to look at.")

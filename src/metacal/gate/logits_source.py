@@ -26,6 +26,7 @@ from metacal.certificates.counts import OPTIONAL
 from metacal.errors import InputError
 from metacal.formulas import Codes, Flags, Float
 from metacal.gate.decision import Decision, DecisionOptions
+from metacal.gate.source import BaseSource
 from metacal.gate.thresholds import Thresholds, get_decision_offsets
 from metacal.maps.map import Map
 from metacal.maps.methods import find_map_method
@@ -57,7 +58,7 @@ class Recipe:
 
 
 @dataclass(frozen=True, eq=False)
-class LogitsSource:
+class LogitsSource(BaseSource[Rows]):
     """Source with a map to calibrated probabilities and a ranking score of logits.
 
     Attributes
@@ -89,7 +90,8 @@ class LogitsSource:
     classes_given: bool = False
     decision_at: float = field(default=0.0, metadata=OPTIONAL)
     score_column: str | None = field(default=None, metadata=OPTIONAL)
-    kind: ClassVar[str] = "logits"
+    #: Name of the input of an exported graph.
+    input_name: ClassVar[str] = "logits"
 
     def __post_init__(self) -> None:
         read_only_classes = np.array(self.classes)
@@ -124,6 +126,13 @@ class LogitsSource:
     def score_name(self) -> str:
         """Name of the ranking score in certificates."""
         return get_score_name(self.score)
+
+    @property
+    def registered_score(self) -> str:
+        """Name of the ranking score. Raises InputError if the score is a function."""
+        if not isinstance(self.score, str):
+            raise InputError(f"the score {self.score_name} is a function; use a named score.")
+        return self.score
 
     @property
     def calibrator_name(self) -> str:
@@ -176,6 +185,15 @@ class LogitsSource:
     def wrap_checked(self, logits: Any) -> Rows:
         """Wrap logits that `read` has already checked, without checking them again."""
         return Rows(logits)
+
+    def select_rows(self, rows: Rows, row_indices: Codes) -> Rows:
+        """Return some of the rows, in their order."""
+        if rows.on_device:
+            # Maps on a device write whole tables, so the selected rows become a table.
+            return Rows(rows.table[row_indices])
+        is_selected = np.zeros(len(rows), dtype=bool)
+        is_selected[row_indices] = True
+        return rows.where(is_selected)
 
     def encode_one_truth(self, label: Any) -> int | None:
         """Return the column of a label, or None if it is not one of the classes."""

@@ -22,6 +22,7 @@ from metacal.certificates.certificate import Certificate, accepts
 from metacal.errors import InputError
 from metacal.formulas import Codes, Flags, Float
 from metacal.gate.decision import Decision, DecisionOptions
+from metacal.gate.source import BaseSource
 from metacal.gate.thresholds import SingleThreshold, Thresholds
 from metacal.kernels.grid import RELATIVE
 from metacal.maps.confidence import ConfidenceCurve
@@ -50,7 +51,7 @@ class ThresholdNeighbours(NamedTuple):
 
 
 @dataclass(frozen=True)
-class ScoreSource:
+class ScoreSource(BaseSource[NDArray[np.floating[Any]]]):
     """Source that ranks rows by a score you pass, without classes or probabilities.
 
     Attributes
@@ -75,7 +76,8 @@ class ScoreSource:
     neighbours: tuple[ThresholdNeighbours, ...] = ()
     accepting_is_safe: bool = False
     truth: Truth = "correct"
-    kind: ClassVar[str] = "scores"
+    #: Name of the input of an exported graph.
+    input_name: ClassVar[str] = "scores"
     classes: ClassVar[NDArray[Any]] = np.empty(0, dtype=np.intp)
     n_classes: ClassVar[int] = 0
     classes_given: ClassVar[bool] = False
@@ -118,10 +120,19 @@ class ScoreSource:
         """
         return check_scores(score)
 
-    # Scores need no container of rows, so reading them is enough. `LogitsSource` has the same
-    # methods.
-    to_rows = read
-    wrap_checked = read
+    def to_rows(self, table: Any) -> NDArray[np.floating[Any]]:
+        """Convert scores to a checked array. Unlike logits, scores need no container."""
+        return self.read(table)
+
+    def wrap_checked(self, scores: Any) -> NDArray[np.floating[Any]]:
+        """Return scores that `read` has already checked, as `LogitsSource` does for logits."""
+        return self.read(scores)
+
+    def select_rows(
+        self, rows: NDArray[np.floating[Any]], row_indices: Codes
+    ) -> NDArray[np.floating[Any]]:
+        """Return the scores of some rows."""
+        return rows[row_indices]
 
     def encode_truth(self, truth: Any, n_rows: int) -> Any:
         """Encode the truth of all rows: 1 for correct, 0 for incorrect, or 1 - loss.

@@ -256,8 +256,8 @@ class BatchGate:
         n_classes = len(gate_classes)
         request = Request(
             _BATCH_NAME,
-            input=gate.source.input,
-            logits_key=self.logits_key or gate.source.score_column,
+            input=gate.logits_source.input,
+            logits_key=self.logits_key or gate.logits_source.score_column,
             classes=gate_classes if isinstance(gate_classes[0], str) else None,
             id_key=self.id_key,
             group_key=self.group_key,
@@ -275,7 +275,7 @@ class BatchGate:
         )
         if layout.n_classes != n_classes and not is_single_score:
             raise InputError(
-                f"the batch has {layout.n_classes} columns of {gate.source.input} but {self.name}"
+                f"the batch has {layout.n_classes} columns of {gate.logits_source.input} but {self.name}"
                 f" was fitted on {n_classes}; give predictions of the same classifier."
             )
         class_names = None

@@ -310,7 +310,7 @@ def _decide(gate: Gate, tables: Sequence[Any], **options: Any) -> Decision:
     checked_rows = [
         stage.source.wrap_checked(table) for stage, table in zip(gate.stages, tables, strict=False)
     ]
-    if len(checked_rows) == len(gate.stages):
+    if len(checked_rows) == gate.n_stages:
         return gate.decide(*checked_rows, **options)
     first_decision = gate.stage(0).decide(*checked_rows, **options)
     return replace(

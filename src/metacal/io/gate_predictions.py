@@ -63,10 +63,10 @@ def read_for_gate(
         If the file holds another kind of input or other classes than the gate was fitted on.
     """
     path_text = str(path)
-    gate_input = gate.source.input
+    gate_input = gate.logits_source.input
     gate_classes = tuple(gate.classes.tolist())
     uses_gate_classes = classes is None
-    options["logits_key"] = options.get("logits_key") or gate.source.score_column
+    options["logits_key"] = options.get("logits_key") or gate.logits_source.score_column
     options.setdefault("input", gate_input)
     try:
         predictions = read_predictions(
@@ -164,7 +164,7 @@ def _warn_if_implausible(gate: Gate, gate_name: str, predictions: Predictions) -
 
     The notes of the certificate record whether the calibration rows looked like that already.
     """
-    if gate.source.input != "logits":
+    if gate.logits_source.input != "logits":
         return
     known_suspicions = set()
     if gate.certificate is not None:

@@ -56,23 +56,23 @@ def build_fit_command(
     end = " -o cal.json"
     if delta != _DEFAULT_DELTA:
         end = f" --confidence {round(1.0 - delta, 12):g}{end}"
-    source = gate.source
-    if gate.is_cascade or not isinstance(source.score, str):
+    if gate.is_cascade or not isinstance(gate.source.score, str):
         return FitCommand(start=None, end=end)
 
     start = command or shlex.join(["metacal", "fit", file or "FILE"])
     if gate.is_score_gate:
         options = {
-            "--score-key": source.score,
-            "--higher-is": source.higher_is.removeprefix("surer"),
+            "--score-key": gate.score_source.score,
+            "--higher-is": gate.score_source.higher_is.removeprefix("surer"),
         }
     else:
         options = {
-            "--input": source.input.removeprefix("logits"),
+            "--input": gate.logits_source.input.removeprefix("logits"),
             "--calibrator": _calibrator_option(gate),
         }
-        if source.score != "entropy":
-            end = f" --score {source.score}{end}"
+        score_name = gate.logits_source.registered_score
+        if score_name != "entropy":
+            end = f" --score {score_name}{end}"
     # An empty value stands for the default of an option.
     for name, value in options.items():
         if value and f" {name} " not in start:
@@ -84,9 +84,9 @@ def _calibrator_option(gate: Gate) -> str:
     """Return the name of the calibrator, or "" if it is the default or was not fitted to labels."""
     certificate = gate.certificate
     is_fitted_to_labels = certificate is None or certificate.labelled
-    if gate.source.recipe is None or not is_fitted_to_labels:
+    if gate.logits_source.recipe is None or not is_fitted_to_labels:
         return ""
-    calibrator = find_method_by_public_name(gate.source.recipe.estimator)
+    calibrator = find_method_by_public_name(gate.logits_source.recipe.estimator)
     if calibrator is None or calibrator.name == get_default_base_method(gate.n_classes):
         return ""
     return calibrator.name

@@ -95,7 +95,7 @@ def sides_of(
     gate_points = {
         side: int(np.searchsorted(n_below, count)) for side, count in n_below_gate.items() if count
     }
-    near_thresholds = gate_thresholds or {_POSITIVE: gate.source.decision_at}
+    near_thresholds = gate_thresholds or {_POSITIVE: gate.logits_source.decision_at}
     probability = rows.collect(partial(_positive_probability, gate))
     return {
         "names": [str(name) for name in names],
@@ -144,7 +144,7 @@ def _gate_thresholds(gate: Gate) -> dict[int, float]:
 
 def _positive_probability(gate: Gate, block: Array) -> Float:
     """Return the calibrated probability of the positive class of each row of logits."""
-    return np.asarray(gate.source.map(block)[:, _POSITIVE], dtype=np.float64)
+    return np.asarray(gate.logits_source.map(block)[:, _POSITIVE], dtype=np.float64)
 
 
 def _measure_near_thresholds(

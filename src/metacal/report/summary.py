@@ -378,8 +378,8 @@ def _calibrator_name(gate: Gate | None) -> str | None:
     """Return the name of the calibrator; for a cascade, the distinct names of its calibrators."""
     if gate is None or not gate.has_classes:
         return None
-    stages = [gate.stage(index) for index in range(len(gate.stages))]
-    distinct_names = dict.fromkeys(stage.source.calibrator_name for stage in stages)
+    stages = [gate.stage(index) for index in range(gate.n_stages)]
+    distinct_names = dict.fromkeys(stage.logits_source.calibrator_name for stage in stages)
     return ", ".join(distinct_names)
 
 

@@ -171,7 +171,7 @@ def check_attached_model(
         reason = f"{logits_name!r} is not finite in any row of its answer"
         return replace(checked, ran=False, why_not=reason)
     finite_rows = table[is_finite]
-    _check_input_type(finite_rows, gate.source.input, logits_name)
+    _check_input_type(finite_rows, gate.logits_source.input, logits_name)
     group_indices = None
     if served.group is not None:
         group_input = checked.made_up if inputs is None else inputs[served.group]

@@ -47,8 +47,8 @@ def input_names(gate: Gate) -> tuple[str, ...]:
     ('scores_judge', 'scores_panel')
     """
     if not gate.is_cascade:
-        return (gate.source.kind,)
-    return tuple(f"{stage.source.kind}_{stage.name}" for stage in gate.stages)
+        return (gate.source.input_name,)
+    return tuple(f"{stage.source.input_name}_{stage.name}" for stage in gate.stages)
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ def append_gate(
     if guarded:
         table_names = _guard_columns(graph, given, gate.n_classes)
 
-    append_stage = {"logits": append_table_stage, "scores": append_score_stage}[gate.source.kind]
+    append_stage = append_table_stage if gate.has_classes else append_score_stage
     stage_outputs = []
     for index, table_name in enumerate(table_names):
         stage_outputs.append(append_stage(graph, gate.stage(index), table_name, dtype, group_input))

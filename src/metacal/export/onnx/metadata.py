@@ -12,7 +12,7 @@ from typing import Any
 from metacal import __version__
 from metacal.errors import ArtifactError
 from metacal.export.onnx.graph import onnx_library
-from metacal.gate import Gate, Stage
+from metacal.gate import Gate, ScoreSource, Stage
 from metacal.io.artifact.document import Content, encode_document
 from metacal.io.artifact.wrapping import checksum
 
@@ -96,9 +96,9 @@ def _stages_metadata(exported: Gate) -> dict[str, str]:
 
 def _stage_metadata(stage: Stage) -> dict[str, str]:
     """Return the properties of one stage."""
-    source: Any = stage.source
+    source = stage.source
     properties = {"score": str(source.score), "threshold": repr(stage.policy.threshold)}
-    if source.kind == "scores":
+    if isinstance(source, ScoreSource):
         properties["input"] = "scores"
         properties["higher_is"] = source.higher_is
     else:

@@ -163,11 +163,11 @@ def _build_gate_model(
 
 def _describe_inputs(gate: Gate, dtype: str) -> list[Any]:
     """Describe the inputs of a graph that contains only a gate."""
-    reads_tables = gate.source.kind == "logits"
+    reads_tables = gate.has_classes
     infos = []
     for name, stage in zip(input_names(gate), gate.stages):
         if reads_tables:
-            description = f"{gate.source.input}, one column per class"
+            description = f"{gate.logits_source.input}, one column per class"
             infos.append(tensor_info(name, dtype, ["batch", gate.n_classes], description))
         else:
             infos.append(tensor_info(name, dtype, ["batch"], repr(stage.source)))
@@ -220,7 +220,7 @@ def _attach_gate(
             f"output {table.name!r} has {table.width} columns, but the calibration has"
             f" {gate.n_classes} classes; attach the one that was fitted on this model's logits."
         )
-    if gate.source.input == "logits":
+    if gate.logits_source.input == "logits":
         check_not_probabilities(model, table.name)
     attached = append_gate(model, gate, (table.name,), table.dtype, table.batch, guarded=True)
     properties = gate_metadata(fitted_gate, gate, attached.outputs, attached.group)
@@ -338,7 +338,7 @@ def save_attached(
             gate = attached.gate
             raise InputError(
                 f"the model could not be run ({checked.why_not}), so nothing shows that"
-                f" {table.name!r} holds {gate.source.input} of {gate.n_classes}"
+                f" {table.name!r} holds {gate.logits_source.input} of {gate.n_classes}"
                 f" classes. Give inputs to run it on with {option('inputs', metavar='FILE.npz')},"
                 f" or write it all the same with {spelled('unchecked=True', '--unchecked')}."
             )

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from metacal.formulas import Array, Flags
-from metacal.gate import Gate
+from metacal.gate import Gate, LogitsSource, ScoreSource
 
 # Offsets between the probe rows of the stages of a cascade.
 _STAGE_SHIFTS = (0, 3, 7)
@@ -36,8 +34,11 @@ def probe_rows(gate: Gate, dtype: str) -> tuple[list[Array], Flags]:
     stage_rows = []
     stage_flags = []
     for stage in gate.stages:
-        generate_rows = _PROBES[stage.source.kind]
-        rows, is_usable = generate_rows(stage.source, dtype)
+        source = stage.source
+        if isinstance(source, LogitsSource):
+            rows, is_usable = probe_batch(source, dtype)
+        else:
+            rows, is_usable = _probe_scores(source, dtype)
         stage_rows.append(rows)
         stage_flags.append(is_usable)
 
@@ -54,7 +55,7 @@ def probe_rows(gate: Gate, dtype: str) -> tuple[list[Array], Flags]:
     return repeated_rows, np.stack(repeated_flags, axis=1)
 
 
-def probe_batch(source: Any, dtype: str) -> tuple[Array, Flags]:
+def probe_batch(source: LogitsSource, dtype: str) -> tuple[Array, Flags]:
     """Generate rows of logits or probabilities to test a gate on.
 
     Parameters
@@ -108,7 +109,7 @@ def probe_batch(source: Any, dtype: str) -> tuple[Array, Flags]:
     return table.astype(dtype), is_usable
 
 
-def _probe_scores(source: Any, dtype: str) -> tuple[Array, Flags]:
+def _probe_scores(source: ScoreSource, dtype: str) -> tuple[Array, Flags]:
     """Generate scores near the thresholds, along the curve and far away, and invalid ones."""
     uncertainties = []
     for _, *neighbouring_scores in source.neighbours:
@@ -118,7 +119,3 @@ def _probe_scores(source: Any, dtype: str) -> tuple[Array, Flags]:
     scores = [source.uncertainty_sign * uncertainty for uncertainty in uncertainties]
     scores += [0.0, 1.0, -1.0, 3e4, -3e4, np.nan, np.inf, -np.inf]
     return np.array(scores).astype(dtype), np.ones(len(scores), dtype=bool)
-
-
-# Functions that generate rows, by the kind of a source.
-_PROBES = {"logits": probe_batch, "scores": _probe_scores}

@@ -64,12 +64,14 @@ def append_score_stage(
         finite is rejected, and its confidence is NaN.
     """
     xp = OnnxOperations(graph, "float64")
-    source = gate.source
+    source = gate.score_source
     policy = gate.policy
     if isinstance(policy, SingleThreshold):
         policy = SingleThreshold(source.threshold_for_dtype(dtype, policy.threshold))
     else:
-        thresholds = tuple(source.threshold_for_dtype(dtype, value) for value in policy.values)
+        # The last row of the table is for unknown groups.
+        known_thresholds = policy.threshold_table[:-1, 0].tolist()
+        thresholds = tuple(source.threshold_for_dtype(dtype, value) for value in known_thresholds)
         policy = replace(policy, values=thresholds)
     uncertainty = xp.cast(given) * source.uncertainty_sign
     is_finite = xp.absolute(uncertainty) < np.inf
@@ -132,27 +134,27 @@ def append_table_stage(
     xp = OnnxOperations(graph, working_dtype(dtype), gate.n_classes)
     table = xp.value(given) if dtype == xp.dtype else _widen(xp, given)
     x = table
-    if gate.source.input == "probabilities":
+    if gate.logits_source.input == "probabilities":
         x = _logits_of_probabilities(xp, table, SUM_TOLERANCE[dtype])
     if gate.certificate is None:
         return {"probs": _probabilities_of_valid_rows(xp, gate, x)}
 
-    has_decision_offset = bool(gate.policy.decision_offsets or gate.source.decision_at)
+    has_decision_offset = bool(gate.policy.decision_offsets or gate.logits_source.decision_at)
     if has_decision_offset:
         # The score is computed from shifted logits in double precision, the map from the logits.
         double = xp.to("float64")
         shifted_x = _shift_decision(double, gate, x, group)
-        score = exact_scores(double, shifted_x, gate.source.score)
+        score = exact_scores(double, shifted_x, gate.logits_source.registered_score)
         is_accepted = _is_accepted(gate.policy, score, shifted_x, group)
         probs, accept = _reset_rejected_rows(xp, gate, x, is_accepted)
         return {"probs": probs, "score": score, "accept": accept}
 
     has_single_threshold = gate.thresholds is None
     if has_single_threshold:
-        quick = quick_scores(xp, x, gate.source.score, gate.threshold)
+        quick = quick_scores(xp, x, gate.logits_source.registered_score, gate.threshold)
         if quick is not None:
             return _append_quick_outputs(xp, gate, quick, x)
-    score = exact_scores(xp, x, gate.source.score)
+    score = exact_scores(xp, x, gate.logits_source.registered_score)
     is_accepted = _is_accepted(gate.policy, score, x, group)
     probs, accept = _reset_rejected_rows(xp, gate, x, is_accepted)
     return {"probs": probs, "score": score, "accept": accept}
@@ -162,7 +164,7 @@ def _shift_decision(
     double: OnnxOperations, gate: Gate, x: GraphValue, group: str | None
 ) -> GraphValue:
     """Subtract the decision offset from the logits of the second of two classes."""
-    decision_offset: Any = gate.source.decision_at
+    decision_offset: Any = gate.logits_source.decision_at
     policy = gate.policy
     if isinstance(policy, SubgroupThresholds) and policy.decision_offsets:
         offset_of_unknown_group = 0.0
@@ -201,8 +203,11 @@ def _append_quick_outputs(
     dict of str to GraphValue
         The outputs `probs`, `score` and `accept`.
     """
-    is_temperature = isinstance(gate.source.map, TemperatureMap)
-    inverse_temperature = gate.source.map.inverse_temperature if is_temperature else 1.0
+    fitted_map = gate.logits_source.map
+    is_temperature = isinstance(fitted_map, TemperatureMap)
+    inverse_temperature = 1.0
+    if isinstance(fitted_map, TemperatureMap):
+        inverse_temperature = fitted_map.inverse_temperature
 
     def write_settled(inner: OnnxOperations) -> list[GraphValue]:
         score = quick.estimates_in_double(inner)
@@ -213,7 +218,7 @@ def _append_quick_outputs(
         return [score, accept, inner.softmax(inner.value(x) * factor)]
 
     def write_unsettled(inner: OnnxOperations) -> list[GraphValue]:
-        score = quick.with_exact_unsettled(inner, x, gate.source.score)
+        score = quick.with_exact_unsettled(inner, x, gate.logits_source.registered_score)
         accept = _is_accepted(gate.policy, score)
         if not is_temperature:
             return [score, accept]
@@ -323,8 +328,8 @@ def _reset_rejected_rows(
     accept : GraphValue of shape (n,)
         False for rows whose probabilities are NaN, whatever their score.
     """
-    probs = probabilities(xp, gate.source.map, x)
-    accept = accept & has_probabilities(xp, gate.source.map, probs)
+    probs = probabilities(xp, gate.logits_source.map, x)
+    accept = accept & has_probabilities(xp, gate.logits_source.map, probs)
     _, rejected_indices = xp.rows_where(~accept)
     n_rejected = xp.take(xp.op("Shape", rejected_indices), xp.value(xp.graph.integers(0)))
     shape = xp.op("Concat", n_rejected, xp.graph.integers(gate.n_classes), axis=0)
@@ -337,7 +342,7 @@ def _probabilities_of_valid_rows(xp: OnnxOperations, gate: Gate, x: GraphValue) 
 
     The row sums show whether all logits are finite. Only if one is not, each row is checked.
     """
-    probs = probabilities(xp, gate.source.map, x)
+    probs = probabilities(xp, gate.logits_source.map, x)
     all_finite = xp.all(xp.absolute(xp.sum(x)) < np.inf)
 
     def keep_all(inner: OnnxOperations) -> list[GraphValue]:

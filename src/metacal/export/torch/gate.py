@@ -59,7 +59,7 @@ class Gate(FixedDtypeModule):
 
     def __init__(self, fitted: gates.Gate) -> None:
         super().__init__()
-        source = fitted.source
+        source = fitted.logits_source
         thresholds = fitted.thresholds
         self.n_classes = fitted.n_classes
         self.input = source.input

@@ -114,7 +114,7 @@ def document_kind(gate: Gate) -> str:
     """Return the kind of a gate's document, which determines what `load` returns."""
     if gate.certificate is not None:
         return KINDS[gate.kind]
-    return find_source_method(gate.source).public_name
+    return find_source_method(gate.logits_source).public_name
 
 
 # ── documents ─────────────────────────────────────────────────────────────────────────────────────

@@ -1,0 +1,106 @@
+"""Base class of sources, which compute the uncertainty scores and probabilities of a stage.
+
+A source reads the table of a caller and converts it to *checked rows*. The type of checked rows
+depends on the source: `Rows` of logits, or an array of scores.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sized
+from typing import Any, Generic, TypeVar
+
+from metacal.errors import InputError
+from metacal.formulas import Codes, Flags, Float
+from metacal.gate.decision import Decision, DecisionOptions
+from metacal.gate.thresholds import Thresholds, encode_groups_of_thresholds
+
+CheckedRows = TypeVar("CheckedRows", bound=Sized)
+
+
+class BaseSource(ABC, Generic[CheckedRows]):
+    """Base class of sources. Subclasses determine the type of checked rows."""
+
+    @abstractmethod
+    def to_rows(self, table: Any) -> CheckedRows:
+        """Read and check a table. Checked rows are returned unchanged."""
+
+    @abstractmethod
+    def select_rows(self, rows: CheckedRows, row_indices: Codes) -> CheckedRows:
+        """Return some of the rows, in their order."""
+
+    @abstractmethod
+    def uncertainty_scores(self, rows: CheckedRows) -> Float:
+        """Compute the uncertainty score of each row. Higher is less certain."""
+
+    @abstractmethod
+    def accepts(
+        self, rows: CheckedRows, thresholds: Thresholds, group_codes: Codes | None
+    ) -> Flags:
+        """Compare the score of each row with its threshold."""
+
+    @abstractmethod
+    def decide(self, rows: CheckedRows, options: DecisionOptions) -> Decision:
+        """Accept or reject each row, and compute its confidence if the options ask for it."""
+
+    def score_table(self, table: Any) -> Float:
+        """Read a table and compute the uncertainty score of each row."""
+        return self.uncertainty_scores(self.to_rows(table))
+
+    def accept_table(self, table: Any, thresholds: Thresholds, groups: Any) -> Flags:
+        """Read a table and compare the score of each row with its threshold.
+
+        The `groups` are None, or the group of each row if each group has its own threshold.
+        """
+        rows = self.to_rows(table)
+        group_codes = encode_groups_of_thresholds(thresholds, groups, len(rows))
+        return self.accepts(rows, thresholds, group_codes)
+
+    def decide_table(self, table: Any, options: DecisionOptions, groups: Any) -> Decision:
+        """Read a table and decide on each row.
+
+        The `groups` are None, or the group of each row if each group has its own threshold.
+        """
+        rows = self.to_rows(table)
+        group_codes = encode_groups_of_thresholds(options.thresholds, groups, len(rows))
+        return self.decide(rows, options._replace(group_codes=group_codes))
+
+    def decide_open_rows(
+        self,
+        table: Any,
+        open_indices: Codes,
+        options: DecisionOptions,
+        *,
+        n_rows: int,
+        stage_name: str,
+    ) -> Decision:
+        """Decide on the rows that all earlier stages of a cascade reject.
+
+        Parameters
+        ----------
+        table : array-like or Rows
+            Input of the stage, for all rows or for the open rows only.
+        open_indices : ndarray of int
+            Indices of the rows that all earlier stages reject.
+        options : DecisionOptions
+            Options of the decision.
+        n_rows : int
+            Number of all rows.
+        stage_name : str
+            Name of the stage, for the error message.
+
+        Raises
+        ------
+        InputError
+            If the table has neither all rows nor the open rows.
+        """
+        n_open = len(open_indices)
+        rows = self.to_rows(table)
+        if len(rows) not in (n_open, n_rows):
+            raise InputError(
+                f"the {stage_name} model's table has {len(rows):,} rows; give all {n_rows:,}, or"
+                f" the {n_open:,} that needs_large names, in their order."
+            )
+        if len(rows) != n_open:
+            rows = self.select_rows(rows, open_indices)
+        return self.decide(rows, options)
