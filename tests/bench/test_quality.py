@@ -21,7 +21,8 @@ from benchmarks.quality.tables import Row, rows_of
 from benchmarks.quality.variants import VARIANTS
 from metacal import datasets
 from metacal.errors import InputError
-from metacal.gate import fit_gate
+from metacal.gate import LogitsData
+from metacal.gate.calibrate import calibrate
 from metacal.maps.composed import fit_composed
 from metacal.promises.miscoverage import MaxMiscoverage
 from metacal.rows import Rows
@@ -230,8 +231,8 @@ def test_the_default_base_never_harms_accepted_rows(name, variant):
 
 def test_the_default_base_is_a_base():
     data = datasets.load("cifar10-resnet110")
-    gate = fit_gate(
-        Rows(data.logits[:1000]), data.labels[:1000], MaxMiscoverage(0.1), "entropy", fit_composed
-    )
+    rows = Rows(data.logits[:1000])
+    calibration_data = LogitsData(rows, data.labels[:1000], "entropy", fit_composed)
+    gate = calibrate(calibration_data, MaxMiscoverage(0.1))
     assert gate.source.map.preserves_accuracy
     assert gate.source.calibrator_name == "ComposedCalibration"

@@ -17,7 +17,8 @@ from click.testing import CliRunner
 
 import metacal as mc
 from metacal.cli import main
-from metacal.gate.cascade import fit_scored_cascade
+from metacal.gate import ScoreCascadeData
+from metacal.gate.calibrate import calibrate
 
 NAMES = ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j"]
 
@@ -249,9 +250,8 @@ def cascade(tmp_path_factory):
         return scores, good
 
     scores, good = traffic(2000)
-    gate = fit_scored_cascade(
-        scores, mc.MaxLoss(0.03), agrees=good, score_names=["small.p", "middle.p"]
-    )
+    data = ScoreCascadeData(scores, agrees=good, score_names=["small.p", "middle.p"])
+    gate = calibrate(data, mc.MaxLoss(0.03))
     mc.save(gate, folder / "cascade.json")
     return folder, traffic
 

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 import metacal as mc
-from metacal.gate import fit_gate
+from metacal.gate import LogitsData
+from metacal.gate.calibrate import calibrate
 from metacal.maps.temperature import TemperatureMap
 from metacal.rows import Rows
 from metacal.scores import score_rows
@@ -46,7 +47,8 @@ def test_kept_on_real_logits(embedded_set, n, draws):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 try:
-                    gate = fit_gate(Rows(logits[chosen]), labels[chosen], promise, "auto", same_map)
+                    data = LogitsData(Rows(logits[chosen]), labels[chosen], "auto", same_map)
+                    gate = calibrate(data, promise)
                 except mc.InfeasibleTargetError:
                     continue
             accept = scores[gate.source.score] <= gate.threshold
@@ -70,7 +72,7 @@ def test_worthless_scores_just_below_the_target():
         top = logits.argmax(axis=1)
         labels = np.where(rng.random(250) < 0.9 - 1e-9, top, (top + 1) % 4)
         try:
-            fit_gate(Rows(logits), labels, mc.MinAccuracy(0.9), "auto", same_map)
+            calibrate(LogitsData(Rows(logits), labels, "auto", same_map), mc.MinAccuracy(0.9))
         except mc.InfeasibleTargetError:
             continue
         broken += 1

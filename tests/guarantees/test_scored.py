@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 import metacal as mc
-from metacal.gate import fit_scored
+from metacal.gate import ScoreData
+from metacal.gate.calibrate import calibrate
 
 DRAWS = 200
 DELTA = 0.1
@@ -54,7 +55,7 @@ def gates(share, accuracy, promise, n, missing=0.0):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", mc.MetacalWarning)
             try:
-                yield fit_scored(score, right, promise).accepts(MARKS)
+                yield calibrate(ScoreData(score, right), promise).accepts(MARKS)
             except mc.InfeasibleTargetError:
                 yield np.zeros(10, dtype=bool)
 

@@ -12,7 +12,12 @@ from click.testing import CliRunner
 import metacal as mc
 from metacal.certificates.notes import not_compared, weights_not_certified
 from metacal.cli import main
-from metacal.gate.helping import Compared, Helping, clearly_helps, compared
+from metacal.gate.softmax_comparison import (
+    MetricComparison,
+    SoftmaxComparison,
+    compare_metrics,
+    is_clearly_better,
+)
 from metacal.maps.composed import fit_composed, make_softmax_map
 from metacal.maps.cross_fitting import (
     compute_softmax_quality,
@@ -148,17 +153,17 @@ def test_no_fold_is_fitted_where_the_rows_themselves_leave_no_doubt(honest, fact
     own = compute_out_of_fold_quality(
         fitted, fit_composed, Rows(logits), labels, None, lambda own: True
     )
-    assert clearly_helps(own, 3000) is clear
+    assert is_clearly_better(own, 3000) is clear
     chances = fitted(logits)
     np.testing.assert_allclose(own.confidence, chances.max(axis=1), atol=1e-5)
     np.testing.assert_allclose(own.loss, -np.log(chances[np.arange(3000), labels]), atol=1e-3)
-    crossed = compared(
+    crossed = compare_metrics(
         compute_out_of_fold_quality(
             fitted, fit_composed, Rows(logits), labels, None, lambda own: False
         )
     )
-    assert crossed.log_loss.calibrated > compared(own).log_loss.calibrated
-    assert not (clear and crossed.harms)
+    assert crossed.log_loss.calibrated > compare_metrics(own).log_loss.calibrated
+    assert not (clear and crossed.is_worse)
 
 
 def test_harm_is_more_than_a_standard_error():
@@ -169,14 +174,16 @@ def test_harm_is_more_than_a_standard_error():
     sharper = chance**2 / (chance**2 + (1.0 - chance) ** 2)
     worse = -np.log(np.where(right > 0, sharper, 1.0 - sharper))
     rows = np.arange(4000)
-    found = compared(OutOfFoldQuality(rows, worse, sharper, loss, chance, right))
+    found = compare_metrics(OutOfFoldQuality(rows, worse, sharper, loss, chance, right))
     assert found.ece.calibrated == pytest.approx(mc.metrics.ece(sharper, right), abs=1e-12)
-    assert found.ece.plain == pytest.approx(mc.metrics.ece(chance, right), abs=1e-12)
-    assert (found.harms, found.log_loss.worse, found.ece.worse) == (True, True, True)
-    assert " rows, log loss " in str(found.note(given_way=False))
-    assert " and ECE " in str(found.note(given_way=False))
-    assert not compared(OutOfFoldQuality(rows, loss, chance, worse, sharper, right)).harms
-    assert not Helping(Compared(0.3, 0.3, 0.0), Compared(0.02, 0.015, 0.006), 100).harms
+    assert found.ece.uncalibrated == pytest.approx(mc.metrics.ece(chance, right), abs=1e-12)
+    assert (found.is_worse, found.log_loss.is_worse, found.ece.is_worse) == (True, True, True)
+    assert " rows, log loss " in str(found.build_note(uses_softmax=False))
+    assert " and ECE " in str(found.build_note(uses_softmax=False))
+    assert not compare_metrics(OutOfFoldQuality(rows, loss, chance, worse, sharper, right)).is_worse
+    assert not SoftmaxComparison(
+        MetricComparison(0.3, 0.3, 0.0), MetricComparison(0.02, 0.015, 0.006), 100
+    ).is_worse
 
 
 @pytest.mark.slow

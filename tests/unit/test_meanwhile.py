@@ -7,8 +7,9 @@ import pytest
 
 import metacal as mc
 from benchmarks.speed.sizes import fill_table
-from metacal.gate import fit_gate
+from metacal.gate import LogitsData
 from metacal.gate.background_map import plan_background_map
+from metacal.gate.calibrate import calibrate
 from metacal.maps.temperature import fit_temperature
 from metacal.rows import Rows
 from metacal.rows.executors import open_executor
@@ -40,11 +41,12 @@ def test_it_begins_before_the_certificate_is_there_and_what_is_wrong_with_the_pr
 
     with open_executor(2) as pool:
         given = Rows(table, executor=pool)
+        data = LogitsData(given, labels, "entropy", fails)
         with pytest.raises(mc.errors.InfeasibleTargetError):
-            fit_gate(given, labels, mc.MinAccuracy(0.9999), "entropy", fails)
+            calibrate(data, mc.MinAccuracy(0.9999))
         assert called == [len(table)]
         with pytest.raises(ValueError, match="no map"):
-            fit_gate(given, labels, mc.MinAccuracy(0.85), "entropy", fails)
+            calibrate(data, mc.MinAccuracy(0.85))
         assert called == [len(table)] * 2
         for promise, codes in (
             (mc.paper.MaxMiscoverage(0.1), labels),

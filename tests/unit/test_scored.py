@@ -15,7 +15,8 @@ from sklearn.base import clone
 import metacal as mc
 from metacal.errors import ArtifactError, InputError, MetacalWarning
 from metacal.export.saved import dumps, loads
-from metacal.gate import Gate, fit_scored
+from metacal.gate import Gate, ScoreData
+from metacal.gate.calibrate import calibrate
 from metacal.io.artifact.wrapping import checksum
 from metacal.maps.confidence import ConfidenceCurve, fit_confidence
 from metacal.rows.score_columns import check_correctness, check_scores, flatten_score_table
@@ -131,9 +132,9 @@ def test_it_accepts_what_is_sure_enough_and_never_a_row_without_a_score(gate):
 
 def test_higher_may_be_doubtful():
     mark, right = population(2000)
-    surer = fit_scored(mark, right, mc.MinAccuracy(0.9), score_name="mark")
-    doubtful = fit_scored(
-        -mark, right, mc.MinAccuracy(0.9), score_name="loss", higher_is="doubtful"
+    surer = calibrate(ScoreData(mark, right, score_name="mark"), mc.MinAccuracy(0.9))
+    doubtful = calibrate(
+        ScoreData(-mark, right, score_name="loss", higher_is="doubtful"), mc.MinAccuracy(0.9)
     )
     assert doubtful.threshold == surer.threshold
     new, _ = population(1000, seed=1)
@@ -146,7 +147,7 @@ def test_higher_may_be_doubtful():
 def test_a_score_of_few_digits_is_shown_as_it_is_decided():
     mark, right = population(5000, digits=1)
     with pytest.warns(MetacalWarning, match="A finer score breaks them"):
-        gate = fit_scored(mark, right, mc.MinAccuracy(0.9), score_name="mark")
+        gate = calibrate(ScoreData(mark, right, score_name="mark"), mc.MinAccuracy(0.9))
     name, sign, shown = gate.condition.split()
     tenths = np.round(np.arange(11) / 10, 1)
     said = tenths > float(shown) if sign == ">" else tenths >= float(shown)
@@ -207,10 +208,10 @@ def test_accepting_everything_still_rejects_what_has_no_score():
 
 def test_rows_without_a_score_are_left_out_and_spoken_of():
     mark, right = population(2000)
-    whole = fit_scored(mark, right, mc.MaxMiscoverage(0.1))
+    whole = calibrate(ScoreData(mark, right), mc.MaxMiscoverage(0.1))
     more, flags = np.append(mark, [np.nan] * 7), np.append(right, [True] * 7)
     with pytest.warns(MetacalWarning, match="7 of 2,007 rows have no score"):
-        gate = fit_scored(more, flags, mc.MaxMiscoverage(0.1))
+        gate = calibrate(ScoreData(more, flags), mc.MaxMiscoverage(0.1))
     assert gate.threshold == whole.threshold
     assert gate.certificate.n_rows == 2000
     assert any("always rejected" in str(note) for note in gate.certificate.notes)
@@ -225,15 +226,15 @@ def test_a_score_that_is_upside_down_is_noticed_even_where_nothing_can_be_certif
         pytest.warns(MetacalWarning, match="higher_is='doubtful'"),
         pytest.raises(mc.InfeasibleTargetError),
     ):
-        fit_scored(-mark, right, mc.MinAccuracy(0.95))
+        calibrate(ScoreData(-mark, right), mc.MinAccuracy(0.95))
     with pytest.warns(MetacalWarning, match="higher_is='surer'"):
-        fit_scored(mark, right, mc.MaxMiscoverage(0.1), higher_is="doubtful")
+        calibrate(ScoreData(mark, right, higher_is="doubtful"), mc.MaxMiscoverage(0.1))
 
 
 def test_a_score_that_says_nothing_is_not_called_upside_down(recwarn):
     rng = np.random.default_rng(3)
     for _ in range(50):
-        fit_scored(rng.random(300), rng.random(300) < 0.8, mc.MaxMiscoverage(0.1))
+        calibrate(ScoreData(rng.random(300), rng.random(300) < 0.8), mc.MaxMiscoverage(0.1))
     assert not [entry for entry in recwarn if "higher" in str(entry.message)]
 
 
@@ -248,12 +249,12 @@ def test_a_score_that_says_nothing_is_not_called_upside_down(recwarn):
 )
 def test_what_cannot_be_fitted(score, correct, complaint):
     with pytest.raises(InputError, match=complaint):
-        fit_scored(score, correct, mc.MaxMiscoverage(0.1))
+        calibrate(ScoreData(score, correct), mc.MaxMiscoverage(0.1))
 
 
 def test_all_right_is_fitted_with_a_warning():
     with pytest.warns(MetacalWarning, match="0 errors in 200 rows"):
-        gate = fit_scored(np.arange(200.0), np.ones(200, dtype=bool), mc.MinAccuracy(0.9))
+        gate = calibrate(ScoreData(np.arange(200.0), np.ones(200, dtype=bool)), mc.MinAccuracy(0.9))
     assert gate.threshold == np.inf
     assert (gate.decide([0.0, 199.0]).confidence > 0.98).all()
 
@@ -558,7 +559,7 @@ def test_a_narrow_type_does_not_carry_ties_across_the_threshold(tmp_path):
 @pytest.mark.parametrize("promise", [mc.MaxMiscoverage(0.2), mc.MinAccuracy(0.9)])
 def test_where_a_narrow_type_cannot_tell_the_safe_side_is_taken(promise):
     mark, right = population(3000)
-    gate = fit_scored(1.0 + 1e-8 * mark, right, promise)
+    gate = calibrate(ScoreData(1.0 + 1e-8 * mark, right), promise)
     assert 0.0 < gate.accepts(1.0 + 1e-8 * mark).mean() < 1.0
     assert gate.accepts(np.float32([1.0])).tolist() == [isinstance(promise, mc.MaxMiscoverage)]
 

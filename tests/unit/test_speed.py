@@ -18,7 +18,8 @@ from benchmarks.speed.passes import exact_temperature, passes_of_temperature_fit
 from benchmarks.speed.sizes import fill_table
 from metacal import kernels
 from metacal.errors import InputError, MetacalWarning
-from metacal.gate import fit_gate
+from metacal.gate import LogitsData
+from metacal.gate.calibrate import calibrate
 from metacal.kernels import numpy as definition
 from metacal.kernels.buffers import as_fast_floats
 from metacal.maps.composed import fit_composed
@@ -184,7 +185,7 @@ def test_an_unfit_out_is_refused(large, name):
 def test_the_gate_is_the_estimators(large, n_jobs):
     table, labels = large
     cal = mc.MetaCal(mc.MinAccuracy(0.9), n_jobs=n_jobs).fit(table, labels)
-    gate = fit_gate(Rows(table), labels, cal.promise, "entropy", fit_composed)
+    gate = calibrate(LogitsData(Rows(table), labels, "entropy", fit_composed), cal.promise)
     assert gate == cal.gate_
 
 

@@ -210,7 +210,8 @@ def _fit_logits(small: str, large: str, promise: Promise, options: Options) -> G
     """
     from metacal.cli.gate_rows import merge_labels
     from metacal.cli.reading import read_table
-    from metacal.gate import fit_cascade
+    from metacal.gate import LogitsCascadeData
+    from metacal.gate.calibrate import calibrate
     from metacal.gate.logits_source import check_score
     from metacal.promises.cascade_candidates import CascadePlan
     from metacal.rows import Rows, open_executor, validate
@@ -227,19 +228,19 @@ def _fit_logits(small: str, large: str, promise: Promise, options: Options) -> G
         labels = small_predictions.require_truth()
     fitter = map_fitter(options.calibrator, options.seed, small_logits.shape[1])
     with open_executor(resolve_n_jobs(options.n_jobs)) as executor:
-        return fit_cascade(
-            Rows(small_logits, executor=executor),
-            Rows(large_logits, executor=executor),
-            labels,
-            promise,
-            options.score,
-            fitter.fit,
+        data = LogitsCascadeData(
+            small_rows=Rows(small_logits, executor=executor),
+            large_rows=Rows(large_logits, executor=executor),
+            labels=labels,
+            score=options.score,
+            fit_map=fitter.fit,
             plan=CascadePlan(options.uses_people, options.review_cost, options.seed, pilot_scores),
-            classes=small_predictions.class_names,
-            reject_label=parse_reject_label(options.reject_label, small_predictions),
+            class_names=small_predictions.class_names,
+            has_class_names=small_predictions.class_names is not None,
             input=small_predictions.input,
-            classes_given=small_predictions.class_names is not None,
+            reject_label=parse_reject_label(options.reject_label, small_predictions),
         )
+        return calibrate(data, promise)
 
 
 def _read_pilot_scores(options: Options) -> Any:
@@ -274,7 +275,8 @@ def _fit_scores(file: str, large: str | None, promise: Promise, options: Options
     Gate
     """
     from metacal.cli.reading import read_cascade_scores, split_names
-    from metacal.gate.cascade import fit_scored_cascade
+    from metacal.gate import ScoreCascadeData
+    from metacal.gate.calibrate import calibrate
 
     if large is not None:
         raise click.UsageError(
@@ -288,9 +290,8 @@ def _fit_scores(file: str, large: str | None, promise: Promise, options: Options
     )
     _check_no_missing_scores(file, score_names, cascade_scores.scores)
     higher_is: Any = options.reading.higher_is or "surer"
-    return fit_scored_cascade(
-        cascade_scores.scores,
-        promise,
+    data = ScoreCascadeData(
+        scores=cascade_scores.scores,
         agrees=cascade_scores.flags if uses_agreement else None,
         correct=None if uses_agreement else cascade_scores.flags,
         costs=options.costs,
@@ -300,6 +301,7 @@ def _fit_scores(file: str, large: str | None, promise: Promise, options: Options
         pool=options.pool,
         random_state=options.seed,
     )
+    return calibrate(data, promise)
 
 
 def _check_no_missing_scores(file: str, score_names: list[str], scores: list[Any]) -> None:

@@ -38,7 +38,7 @@ from metacal.scores.registry import AUTO_SCORE, NAMED
 
 if TYPE_CHECKING:
     from metacal.certification.units import Units
-    from metacal.gate import Decided, FitMap, Gate
+    from metacal.gate import DecisionRule, FitMap, Gate
     from metacal.io.predictions import Predictions
     from metacal.io.scores import Scores
     from metacal.promises.promise import Promise
@@ -87,7 +87,7 @@ class Options:
     positive: str | None = option(
         "Of two classes the one that the score, or the second column, speaks for.", "LABEL"
     )
-    decision: Decided = option(
+    decision: DecisionRule = option(
         "Two classes: whose decision is promised about, the larger score's or that at even"
         " calibrated odds.",
         type=click.Choice(("largest", "calibrated")),
@@ -211,7 +211,8 @@ def _fit_file(file: str, options: Options) -> tuple[Gate, int]:
 
 def _fit_scores(scores: Scores, options: Options) -> Gate:
     """Fit a gate on scores."""
-    from metacal.gate import fit_scored
+    from metacal.gate import ScoreData
+    from metacal.gate.calibrate import calibrate
 
     higher_is: Any = options.reading.higher_is or "surer"
     promise_options = options.asked
@@ -221,18 +222,18 @@ def _fit_scores(scores: Scores, options: Options) -> Gate:
     promise = promise_options.promise(options.seed, per_group=scores.groups is not None)
     truth = scores.require_truth()
     has_losses = options.reading.loss_key is not None
-    return fit_scored(
-        scores.score,
-        None if has_losses else truth,
-        promise,
-        loss=truth if has_losses else None,
+    data = ScoreData(
+        scores=scores.score,
+        correct=None if has_losses else truth,
+        losses=truth if has_losses else None,
         score_name=scores.name,
         higher_is=higher_is,
-        units=options.units(scores),
+        clusters=options.units(scores),
         groups=scores.groups,
         random_state=options.seed,
-        marks=options.marks,
+        declared_values=options.marks,
     )
+    return calibrate(data, promise)
 
 
 def _score_to_uncertainty(score: float, higher_is: Any) -> float:
@@ -250,14 +251,14 @@ def _fit_logits(predictions: Predictions, options: Options) -> Gate:
     It does the same as `MetaCal.fit`, without importing scikit-learn, which takes longer than most
     fits.
     """
-    from metacal.gate import check_gate
+    from metacal.gate import check_logits_gate_options
     from metacal.rows import open_executor, validate
 
     n_jobs = resolve_n_jobs(options.n_jobs)
     n_classes = predictions.table.shape[1]
     class_names = _class_names(predictions, options.positive)
     promise = _build_promise(predictions, class_names, options)
-    check_gate(promise, options.score, predictions.input, options.decision)
+    check_logits_gate_options(promise, options.score, predictions.input, options.decision)
     is_unlabelled = predictions.labels is None and not promise.needs_labels
     if is_unlabelled and options.calibrator is not None:
         raise bad_option("--calibrator", "a calibrator learns from labels, and FILE has none.")
@@ -318,33 +319,34 @@ def _fit_table(
     """
     from metacal.certificates.notes import remark
     from metacal.certification.row_selection import build_row_selection
-    from metacal.gate import fit_gate
+    from metacal.gate import LogitsData
+    from metacal.gate.calibrate import calibrate
     from metacal.rows import Rows, validate
 
     has_class_names = predictions.class_names is not None
     is_numbered_from_zero = classes.tolist() == list(range(len(classes)))
-    return fit_gate(
-        Rows(
+    data = LogitsData(
+        rows=Rows(
             table,
             executor=executor,
             is_unvalidated=validate.can_validate_later(table, predictions.input),
         ),
-        codes,
-        promise,
-        options.score,
-        fit_map,
-        classes=classes,
-        classes_given=has_class_names or not is_numbered_from_zero,
+        labels=codes,
+        score=options.score,
+        fit_map=fit_map,
+        allow_softmax_fallback=options.calibrator is None,
+        class_names=classes,
+        has_class_names=has_class_names or not is_numbered_from_zero,
         input=predictions.input,
-        notes=[remark(text=text) for text in predictions.remarks],
+        decision=options.decision,
         reject_label=parse_reject_label(options.reject_label, predictions),
         selection=build_row_selection(
             len(predictions), options.units(predictions), random_state=options.seed
         ),
-        gives_way=options.calibrator is None,
-        decision=options.decision,
         groups=predictions.groups,
+        notes=[remark(text=text) for text in predictions.remarks],
     )
+    return calibrate(data, promise)
 
 
 def _class_names(predictions: Predictions, positive: str | None) -> Any:

@@ -15,9 +15,10 @@ from metacal.estimators.base import Calibrator, GateEstimator
 from metacal.estimators.calibrator_factory import make_base_calibrator
 from metacal.estimators.responses import RESPONSE_METHODS, classifier_logits
 from metacal.formulas import Array, Codes, Flags, Float
-from metacal.gate import Decision
-from metacal.gate.cascade import fit_cascade, fit_scored_cascade, labels_needed
+from metacal.gate import Decision, LogitsCascadeData, ScoreCascadeData
+from metacal.gate.calibrate import calibrate
 from metacal.gate.judged import find_gate_and_inputs
+from metacal.gate.logits_cascade_data import find_rows_to_label
 from metacal.gate.logits_source import check_score
 from metacal.gate.score_source import HigherIs
 from metacal.maps.map import Map
@@ -216,9 +217,8 @@ class Cascade(GateEstimator, kw_only=False):
                 "y is for labels of tables. Over scores, pass agrees=..., whether each model"
                 " gives the last model's answer, or correct=..., whether it is correct."
             )
-        self.gate_ = fit_scored_cascade(
-            score_columns,
-            promise,
+        data = ScoreCascadeData(
+            scores=score_columns,
             agrees=agrees,
             correct=correct,
             costs=costs,
@@ -226,8 +226,9 @@ class Cascade(GateEstimator, kw_only=False):
             people=self._uses_people,
             pool=pool,
             random_state=self.random_state,
-            joint=joint_risk,
+            joint_risk=joint_risk,
         )
+        self.gate_ = calibrate(data, promise)
         return self
 
     def _score_columns(self, X: Any, large: Any, scores: Sequence[Any] | None) -> Any:
@@ -252,20 +253,20 @@ class Cascade(GateEstimator, kw_only=False):
         if classes is None:
             classes = getattr(self.small, "classes_", None)
         with open_executor(self.n_jobs) as executor:
-            self.gate_ = fit_cascade(
-                Rows(small_table, executor=executor),
-                Rows(large_table, executor=executor),
-                y,
-                promise,
-                self.score,
-                self._fit_base,
+            data = LogitsCascadeData(
+                small_rows=Rows(small_table, executor=executor),
+                large_rows=Rows(large_table, executor=executor),
+                labels=y,
+                score=self.score,
+                fit_map=self._fit_base,
                 plan=self._plan(thresholds_from),
                 large_score=self.large_score,
-                classes=classes,
-                reject_label=self.reject_label,
+                class_names=classes,
+                has_class_names=classes is not None,
                 input=self.input if self.small is None else "logits",
-                classes_given=classes is not None,
+                reject_label=self.reject_label,
             )
+            self.gate_ = calibrate(data, promise)
         self.classes_ = self.gate_.classes
         return self
 
@@ -301,7 +302,7 @@ class Cascade(GateEstimator, kw_only=False):
         is_score_pool = large is None and self.small is None and np.ndim(X) == 1
         if not is_score_pool:
             small_table, large_table = self.tables(X, large)
-            return labels_needed(
+            return find_rows_to_label(
                 Rows(small_table), Rows(large_table), self.score, self._plan(None), self.large_score
             )
         if not isinstance(self.promise, MaxLoss):

@@ -41,7 +41,7 @@ from metacal.estimators.responses import (
 from metacal.estimators.scorers import SelectiveUtility
 from metacal.estimators.scorers import coverage as coverage
 from metacal.formulas import Array, Codes, Flags, Float
-from metacal.gate import check_gate
+from metacal.gate import check_logits_gate_options
 from metacal.promises.promise import Promise
 from metacal.rows import validate
 from metacal.rows.arrays import check_choice, check_fraction
@@ -216,7 +216,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, DataclassEstimat
         make_base_calibrator(self.calibrator, self.promise)
         check_choice("response_method", self.response_method, "auto", *RESPONSE_METHODS)
         if self.promise is not None:
-            check_gate(self.promise, self.ranking, "logits")
+            check_logits_gate_options(self.promise, self.ranking, "logits")
             classes = np.asarray(getattr(self.estimator, "classes_", np.unique(y)))
             check_reject_label(self.reject_label, classes)
         if groups is not None and len(groups) != len(y):

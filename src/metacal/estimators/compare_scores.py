@@ -16,7 +16,8 @@ from sklearn.preprocessing import StandardScaler
 
 from metacal import display
 from metacal.errors import InfeasibleTargetError, InputError, MetacalWarning
-from metacal.gate import fit_scored
+from metacal.gate import ScoreData
+from metacal.gate.calibrate import calibrate
 from metacal.promises.accuracy import MinAccuracy
 from metacal.promises.promise import Promise
 from metacal.rows.draws import generator
@@ -207,7 +208,7 @@ def _measure_score(name: str, confidence: Any, is_correct: Any, promise: Promise
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", MetacalWarning)
-            certificate = fit_scored(confidence, is_correct, promise).certificate
+            certificate = calibrate(ScoreData(confidence, is_correct), promise).certificate
         assert certificate is not None
         coverage = certificate.coverage * float(has_score.mean())
     except (InfeasibleTargetError, InputError):

@@ -17,7 +17,16 @@ from metacal.errors import InputError
 from metacal.estimators.base import Calibrator, GateEstimator, LogitsEstimator, match_array_library
 from metacal.estimators.calibrator_factory import make_base_calibrator, make_calibrator
 from metacal.formulas import Array, Codes, Flags, Float
-from metacal.gate import Decided, Decision, Gate, Recipe, Rejected, check_gate, fit_gate
+from metacal.gate import (
+    Decision,
+    DecisionRule,
+    Gate,
+    LogitsData,
+    Recipe,
+    Rejected,
+    check_logits_gate_options,
+)
+from metacal.gate.calibrate import calibrate
 from metacal.maps.map import Map
 from metacal.maps.methods import get_estimator_method
 from metacal.promises.promise import Promise
@@ -132,7 +141,7 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
     calibrator: Any = None
     score: str | Score = "entropy"
     reject_label: Any = None
-    decision: Decided = "largest"
+    decision: DecisionRule = "largest"
 
     calibrator_: Any = field(init=False)
 
@@ -188,7 +197,7 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
         -------
         self
         """
-        check_gate(self.promise, self.score, self.input, self.decision)
+        check_logits_gate_options(self.promise, self.score, self.input, self.decision)
         if is_remote(executor):
             self._check_remote()
         with self._rows(X, reset=True, later=True, executor=executor) as rows:
@@ -253,28 +262,28 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
         groups: ArrayLike | None = None,
     ) -> Self:
         """Fit the gate on validated rows; for the parameters see `fit_codes`."""
-        gate = fit_gate(
-            rows,
-            codes,
-            self.promise,
-            self.score,
-            self._fit_base,
-            refit=self._refit_base,
-            gives_way=self.calibrator is None,
-            decision=self.decision,
+        data = LogitsData(
+            rows=rows,
+            labels=codes,
+            score=self.score,
+            fit_map=self._fit_base,
+            refit_map=self._refit_base,
+            allow_softmax_fallback=self.calibrator is None,
+            class_names=self.classes_,
+            has_class_names=self._classes_given,
             input=self.input,
-            classes=self.classes_,
-            classes_given=self._classes_given,
+            decision=self.decision,
             reject_label=self.reject_label,
             weights=weights,
             selection=selection,
             groups=groups,
         )
+        gate = calibrate(data, self.promise)
         recipe = None
         if self.calibrator is not None:
             recipe = _calibrator_recipe(self.calibrator_)
         elif isinstance(self.calibrator_, Calibrator):
-            # `fit_gate` may have replaced the default map by the softmax.
+            # `calibrate` may have replaced the default map by the softmax.
             self.calibrator_.map_ = gate.logits_source.map
         self.gate_ = gate.with_source(recipe=recipe)
         return self

@@ -15,7 +15,8 @@ from metacal.certification.units import Units
 from metacal.errors import InputError
 from metacal.estimators.base import GateEstimator
 from metacal.formulas import Flags, Float
-from metacal.gate import Decision, fit_scored
+from metacal.gate import Decision, ScoreData
+from metacal.gate.calibrate import calibrate
 from metacal.gate.score_source import HigherIs
 from metacal.promises.per_subgroup import PerGroup
 from metacal.promises.promise import Promise
@@ -125,19 +126,19 @@ class ScoreGate(GateEstimator, kw_only=False):
             if units is not None or importance is not None:
                 raise _table_shape_error(score, correct if loss is None else loss)
             score, correct, loss, units, groups = self._flatten_table(score, correct, loss, groups)
-        self.gate_ = fit_scored(
-            score,
-            correct,
-            self.promise,
-            loss=loss,
+        data = ScoreData(
+            scores=score,
+            correct=correct,
+            losses=loss,
             score_name=self.score_name,
             higher_is=self.higher_is,
-            units=units,
+            clusters=units,
             importance=importance,
             groups=groups,
             random_state=random_state,
-            marks=self.marks,
+            declared_values=self.marks,
         )
+        self.gate_ = calibrate(data, self.promise)
         return self
 
     def _flatten_table(

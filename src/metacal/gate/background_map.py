@@ -1,12 +1,12 @@
-"""BackgroundMap: a base map that is fitted while another thread ranks the rows."""
+"""Base map that is fitted while another thread ranks the calibration rows."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
 
-from metacal.formulas import Codes
+from metacal.formulas import Codes, Float
 from metacal.maps.map import FitMap, Map
 from metacal.promises.promise import Promise
 from metacal.rows import Rows
@@ -15,36 +15,64 @@ from metacal.rows import Rows
 WORTH_A_THREAD = 1 << 15
 
 
-class BackgroundMap(NamedTuple):
-    """Function that fits the base map, and the future of its result.
+@dataclass(frozen=True, eq=False)
+class BackgroundMap:
+    """Base map that can be fitted before the promise is certified.
 
     Attributes
     ----------
     fit_map : callable
         Function that fits the map on rows.
-
-    fitted : Future
-        Fitted map, or the exception that fitting raised.
     """
 
     fit_map: Callable[[Rows], Map]
-    fitted: Future[Map]
+    _future: Future[Map] = field(default_factory=Future)
 
     def fit(self, rows: Rows) -> None:
-        """Fit the map on all rows.
+        """Fit the map on all rows, and store the map or the exception.
 
-        An exception is stored, because an error of the promise must be raised first.
+        An exception is not raised here, because an error of the promise must be raised first.
         """
         try:
-            self.fitted.set_result(self.fit_map(rows))
+            self._future.set_result(self.fit_map(rows))
         except Exception as error:
-            self.fitted.set_exception(error)
+            self._future.set_exception(error)
+
+    @property
+    def is_fitted(self) -> bool:
+        """Whether `fit` was called."""
+        return self._future.done()
+
+    def get_result(self) -> Map:
+        """Return the fitted map, or raise the exception of the fit."""
+        return self._future.result()
 
 
 def plan_background_map(
-    rows: Rows, promise: Promise, fit_map: FitMap, codes: Codes | None, weights: Any
+    rows: Rows,
+    promise: Promise,
+    fit_map: FitMap,
+    labels: Codes | None,
+    weights: Float | None,
 ) -> BackgroundMap | None:
-    """Plan to fit the base map while the rows are ranked.
+    """CascadePlan to fit the base map while the rows are ranked.
+
+    Parameters
+    ----------
+    rows : Rows
+        Logits.
+
+    promise : Promise
+        Promise to certify.
+
+    fit_map : callable
+        Function that fits the map on rows, labels and weights.
+
+    labels : array of int of shape (n_rows,) or None
+        Column of the true class of each row.
+
+    weights : array of float of shape (n_rows,) or None
+        Weight of each row.
 
     Returns
     -------
@@ -52,9 +80,13 @@ def plan_background_map(
         None if there is only one thread, or if the map may not be fitted on all rows.
     """
     has_threads = isinstance(rows.executor, ThreadPoolExecutor) and len(rows) >= WORTH_A_THREAD
-    if not has_threads or codes is None or not (codes >= 0).all():
+    if not has_threads or labels is None:
         return None
-    shares_rows = type(promise).split is Promise.split
-    if not shares_rows or type(promise).select_base_map_rows is not Promise.select_base_map_rows:
+    every_label_is_a_class = bool((labels >= 0).all())
+    promise_splits_rows = type(promise).split is not Promise.split
+    promise_restricts_map_rows = (
+        type(promise).select_base_map_rows is not Promise.select_base_map_rows
+    )
+    if not every_label_is_a_class or promise_splits_rows or promise_restricts_map_rows:
         return None
-    return BackgroundMap(lambda own_rows: fit_map(own_rows, codes, weights), Future())
+    return BackgroundMap(lambda validated_rows: fit_map(validated_rows, labels, weights))

@@ -1,140 +1,85 @@
-"""Data of the pipeline from a table of logits to a certificate."""
+"""Steps and values of the pipeline that `metacal.gate.calibrate` runs.
+
+Calibration data of each kind implement two steps. `certify` chooses thresholds that keep a promise,
+and returns a `CertificationResult`. `fit_base` fits what turns scores or logits into probabilities,
+and returns a `FittedBase`.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
-
-from metacal.certificates.certificate import Certificate, accepts
+from metacal.certificates.certificate import Certificate
 from metacal.certificates.fingerprint import Fingerprint
-from metacal.certification.ranking import Ranking
-from metacal.certification.row_selection import RowSelection, SelectedRows
-from metacal.certification.rows import Subgroups
-from metacal.formulas import Codes, Flags, Float
-from metacal.rows import Rows
-from metacal.rows.arrays import on_host
-from metacal.scores import Score
+from metacal.certificates.notes import Note
+from metacal.gate.stages import Source
+from metacal.promises.promise import Promise
+from metacal.promises.sequential.profile import Profile
+
+# Label of rejected rows if predictions have no classes.
+DEFAULT_REJECT_LABEL = -1
+
+
+class CertificationResult(Protocol):
+    """Certificate, with the calibration rows in the form in which the base is fitted on them."""
+
+    @property
+    def certificate(self) -> Certificate:
+        """Certificate of the promise, with its thresholds and notes on the data."""
+
+    def get_fingerprint(self) -> Fingerprint:
+        """Return the fingerprint of the calibration rows, which recognises them later."""
 
 
 @dataclass(frozen=True, eq=False)
-class CalibrationData:
-    """Validated rows that a gate is fitted on.
+class FittedBase:
+    """Everything that is fitted for a gate besides its thresholds.
 
     Attributes
     ----------
-    rows : Rows
-        Logits.
+    sources : tuple of Source
+        Source of each stage, with its fitted map or confidence curve.
 
-    labels : array of int of shape (n_rows,) or None
-        Column of the true class of each row, or a negative number if the label is none of the
-        classes. None without labels.
+    notes : tuple of Note
+        Notes on how well the probabilities are calibrated.
 
-    class_names : array of shape (n_classes,)
-        Names of the columns.
+    profile : Profile or None
+        Scores and confidences of the calibration rows, which monitors compare new rows with.
 
-    subgroups : Subgroups or None
-        Class or group of each row, for a promise about each of them.
-
-    selection : RowSelection, SelectedRows or None
-        Rows that count, drawn or to be drawn. None if all rows count.
+    reject_label : int or str
+        Label of rejected rows.
     """
 
-    rows: Rows
-    labels: Codes | None
-    class_names: NDArray[Any]
-    subgroups: Subgroups | None = None
-    selection: RowSelection | SelectedRows | None = None
-
-    @property
-    def host_labels(self) -> Codes | None:
-        """Labels in main memory."""
-        if self.labels is None:
-            return None
-        return np.asarray(on_host(self.labels, "labels"))
-
-    @property
-    def subgroup_codes(self) -> Codes | None:
-        """Index of the class or group of each row."""
-        if self.subgroups is None:
-            return None
-        return self.subgroups.codes
-
-    def draw(self, *columns: Any) -> SelectedRows | None:
-        """Draw the rows that count. None if all rows count."""
-        if self.selection is None:
-            return None
-        return self.selection.draw(*columns)
+    sources: tuple[Source, ...]
+    notes: tuple[Note, ...] = ()
+    profile: Profile | None = None
+    reject_label: Any = DEFAULT_REJECT_LABEL
 
 
-@dataclass(frozen=True, eq=False)
-class RowColumns:
-    """What is known about each calibration row once thresholds are certified.
-
-    Attributes
-    ----------
-    scores : array of shape (n_rows,)
-        Score by which the gate decides the row.
-
-    correct : array of bool of shape (n_rows,)
-        Whether the prediction is correct.
-
-    is_available : array of bool of shape (n_rows,)
-        Whether the base map may be fitted on the row.
-
-    thresholds : float or array of float of shape (n_rows,)
-        Threshold of the row.
-
-    ranking : Ranking
-        Ranking of the rows that count.
-    """
-
-    scores: NDArray[Any]
-    correct: Flags
-    is_available: Flags
-    thresholds: float | Float
-    ranking: Ranking
-
-    @property
-    def is_accepted(self) -> Flags:
-        """Whether each row is accepted."""
-        return accepts(self.scores, self.thresholds)
+ResultT = TypeVar("ResultT", bound=CertificationResult)
 
 
-@dataclass(frozen=True, eq=False)
-class CertificationResult:
-    """Certificate, and what it states about each calibration row.
+class CalibrationData(Protocol[ResultT]):
+    """Calibration rows of one kind, with the steps that turn them into a gate."""
 
-    Attributes
-    ----------
-    certificate : Certificate
-        Certificate of the rows that count.
+    def certify(self, promise: Promise) -> ResultT:
+        """Validate the data, then certify thresholds that keep the promise.
 
-    score : str or callable
-        Score that ranks the rows.
+        Raises
+        ------
+        InputError
+            If the data are invalid or do not suit the promise.
 
-    rows : Rows
-        Validated rows.
+        InfeasibleTargetError
+            If the rows do not support the target of the promise.
+        """
 
-    columns : RowColumns
-        Facts about each row.
+    def fit_base(self, result: ResultT, promise: Promise) -> FittedBase:
+        """Fit the maps or curves that turn logits or scores into probabilities.
 
-    decision_offset : float or array of float of shape (n_rows,)
-        Log-odds above which the second of two classes is predicted.
-
-    counted : SelectedRows or None
-        Rows that count. None if all rows count.
-
-    fingerprint : Fingerprint or None
-        Fingerprint of the rows, if counting them has computed it.
-    """
-
-    certificate: Certificate
-    score: str | Score
-    rows: Rows
-    columns: RowColumns
-    decision_offset: float | Float = 0.0
-    counted: SelectedRows | None = None
-    fingerprint: Fingerprint | None = None
+        Raises
+        ------
+        InputError
+            If no row is left to fit on.
+        """

@@ -30,7 +30,7 @@ from metacal.errors import InfeasibleTargetError, InputError
 from metacal.formulas import Codes, Flags, Float
 from metacal.gate import long_rows
 from metacal.gate.background_map import BackgroundMap
-from metacal.gate.calibration_data import CalibrationData, CertificationResult, RowColumns
+from metacal.gate.calibration_table import CalibrationTable, CertifiedTable, RowColumns
 from metacal.gate.logits_source import shift_rows
 from metacal.gate.long_rows import Counting, decided_flags
 from metacal.gate.selected_rows import certify_selected, subgroups_by_group
@@ -57,7 +57,7 @@ from metacal.scores.registry import AUTO_SCORE, get_auto_candidates
 class TableReader(Protocol):
     """One way to read a table."""
 
-    def certify(self, promise: Promise) -> CertificationResult:
+    def certify(self, promise: Promise) -> CertifiedTable:
         """Certify a promise and describe the rows."""
 
 
@@ -66,31 +66,31 @@ class SortedScores:
 
     Parameters
     ----------
-    data : CalibrationData
+    data : CalibrationTable
         Rows of the table.
 
     score : str or callable
         Ranking score.
 
-    background : BackgroundMap, optional
+    background_map : BackgroundMap, optional
         Base map to fit while another thread sorts the rows.
     """
 
     def __init__(
         self,
-        data: CalibrationData,
+        data: CalibrationTable,
         score: str | Score,
-        background: BackgroundMap | None = None,
+        background_map: BackgroundMap | None = None,
     ) -> None:
         self.data = data
         self.score = score
-        self.background = background
+        self.background_map = background_map
 
-    def certify(self, promise: Promise) -> CertificationResult:
+    def certify(self, promise: Promise) -> CertifiedTable:
         """Score, select and sort the rows, then certify the promise."""
         data = self.data
         rows, scores, correct, device_ranking = score_table(data.rows, self.score, data.labels)
-        counted = data.draw(scores, correct, data.host_labels, data.subgroup_codes)
+        counted = data.draw_counted_rows(scores, correct, data.host_labels, data.subgroup_codes)
         losses = _losses_of_table(promise, rows, data.labels)
         if data.labels is not None:
             require_some_correct(correct)
@@ -122,16 +122,23 @@ class SortedScores:
             thresholds=policy.get_row_thresholds(data.subgroup_codes),
             ranking=ranking,
         )
-        return CertificationResult(selected.certificate, self.score, rows, columns, counted=counted)
+        return CertifiedTable(
+            certificate=selected.certificate,
+            score=self.score,
+            rows=rows,
+            columns=columns,
+            counted=counted,
+            background_map=self.background_map,
+        )
 
     def _sort(
         self, rows: Rows, scores: Float, correct: Flags, counted: SelectedRows | None
     ) -> Ranking:
         """Sort the rows that count, and fit the base map meanwhile."""
-        executor = None if self.background is None else rows.executor
+        executor = None if self.background_map is None else rows.executor
         finish_sorting = start_task(executor, _rank, scores, correct, self.score, counted)
-        if self.background is not None:
-            self.background.fit(rows)
+        if self.background_map is not None:
+            self.background_map.fit(rows)
         return finish_sorting()
 
 
@@ -140,7 +147,7 @@ class SortedLogOdds:
 
     Parameters
     ----------
-    data : CalibrationData
+    data : CalibrationTable
         Rows of the table.
 
     procedure : TwoClassProcedure
@@ -149,11 +156,11 @@ class SortedLogOdds:
 
     score = "margin"
 
-    def __init__(self, data: CalibrationData, procedure: TwoClassProcedure) -> None:
+    def __init__(self, data: CalibrationTable, procedure: TwoClassProcedure) -> None:
         self.data = data
         self.procedure = procedure
 
-    def certify(self, promise: Promise) -> CertificationResult:
+    def certify(self, promise: Promise) -> CertifiedTable:
         """Certify both sides, then decide all rows."""
         data = self.data
         check_two_classes(data.rows.n_classes, type(promise).__name__)
@@ -161,7 +168,7 @@ class SortedLogOdds:
         true_codes = data.host_labels
         assert true_codes is not None
         scores = rows.on_host().collect(log_odds)
-        counted = data.draw(scores, true_codes, data.subgroup_codes)
+        counted = data.draw_counted_rows(scores, true_codes, data.subgroup_codes)
         tested_rows = CalibrationRows(
             scores=scores,
             correct=true_codes == 1,
@@ -191,7 +198,7 @@ class SortedLogOdds:
 
     def _describe(
         self, certificate: Certificate, rows: Rows, true_codes: Codes, counted: SelectedRows | None
-    ) -> CertificationResult:
+    ) -> CertifiedTable:
         """Decide all rows by the thresholds of a certificate."""
         data = self.data
         policy = get_certified_thresholds(certificate, data.class_names)
@@ -214,7 +221,14 @@ class SortedLogOdds:
             thresholds=thresholds,
             ranking=Ranking.of(RELATIVE.rounded(scores[index]), correct[index]),
         )
-        return CertificationResult(certificate, self.score, rows, columns, decision_offset, counted)
+        return CertifiedTable(
+            certificate=certificate,
+            score=self.score,
+            rows=rows,
+            columns=columns,
+            decision_offset=decision_offset,
+            counted=counted,
+        )
 
 
 class CountedScores:
@@ -222,18 +236,18 @@ class CountedScores:
 
     Parameters
     ----------
-    data : CalibrationData
+    data : CalibrationTable
         Rows of the table.
 
     score : str or callable
         Ranking score.
     """
 
-    def __init__(self, data: CalibrationData, score: str | Score) -> None:
+    def __init__(self, data: CalibrationTable, score: str | Score) -> None:
         self.data = data
         self.score = score
 
-    def certify(self, promise: Promise) -> CertificationResult:
+    def certify(self, promise: Promise) -> CertifiedTable:
         """Count the rows until the certificate is determined, then decide all rows."""
         labels = self.data.labels
         assert labels is not None
@@ -253,22 +267,29 @@ class CountedScores:
             thresholds=threshold,
             ranking=passes.ranking,
         )
-        return CertificationResult(
-            certificate, self.score, rows, columns, fingerprint=counting.fingerprint
+        fingerprint = counting.fingerprint
+        assert fingerprint is not None
+        return CertifiedTable(
+            certificate=certificate,
+            score=self.score,
+            rows=rows,
+            columns=columns,
+            has_row_scores=False,
+            wait_for_fingerprint=lambda: fingerprint,
         )
 
 
 def certify_table(
-    data: CalibrationData,
+    data: CalibrationTable,
     promise: Promise,
     score: str | Score,
-    background: BackgroundMap | None = None,
-) -> CertificationResult:
+    background_map: BackgroundMap | None = None,
+) -> CertifiedTable:
     """Certify a promise on a table of logits.
 
     Parameters
     ----------
-    data : CalibrationData
+    data : CalibrationTable
         Rows of the table.
 
     promise : Promise
@@ -278,23 +299,23 @@ def certify_table(
         Ranking score, or "auto" for the best of several that share delta. A promise about two
         classes ranks rows by their log-odds instead.
 
-    background : BackgroundMap, optional
+    background_map : BackgroundMap, optional
         Base map to fit while another thread sorts the rows.
 
     Returns
     -------
-    CertificationResult
+    CertifiedTable
     """
     if score == AUTO_SCORE and not isinstance(promise.procedure(), TwoClassProcedure):
         return _certify_best_score(data, promise)
-    return read_table(data, promise, score, background).certify(promise)
+    return read_table(data, promise, score, background_map).certify(promise)
 
 
 def read_table(
-    data: CalibrationData,
+    data: CalibrationTable,
     promise: Promise,
     score: str | Score,
-    background: BackgroundMap | None = None,
+    background_map: BackgroundMap | None = None,
 ) -> TableReader:
     """Choose how a table is read."""
     procedure = promise.procedure()
@@ -302,10 +323,10 @@ def read_table(
         return SortedLogOdds(data, procedure)
     if _is_counted(data, promise):
         return CountedScores(data, score)
-    return SortedScores(data, score, background)
+    return SortedScores(data, score, background_map)
 
 
-def _is_counted(data: CalibrationData, promise: Promise) -> bool:
+def _is_counted(data: CalibrationTable, promise: Promise) -> bool:
     """Check whether the rows are too many to sort and the promise can be certified from counts."""
     if len(data.rows) <= long_rows.MOST_SORTED:
         return False
@@ -316,7 +337,7 @@ def _is_counted(data: CalibrationData, promise: Promise) -> bool:
     return isinstance(promise.procedure(), OneThresholdProcedure) and promise.scope is None
 
 
-def _certify_best_score(data: CalibrationData, promise: Promise) -> CertificationResult:
+def _certify_best_score(data: CalibrationTable, promise: Promise) -> CertifiedTable:
     """Certify with the best of several scores.
 
     The scores receive shares of delta that add up to one. By the union bound all certificates hold
@@ -324,7 +345,7 @@ def _certify_best_score(data: CalibrationData, promise: Promise) -> Certificatio
     """
     shares = get_auto_candidates(data.rows.n_classes)
     data = replace(data, rows=data.rows.validated())
-    results: list[CertificationResult] = []
+    results: list[CertifiedTable] = []
     errors: list[InfeasibleTargetError] = []
     for name, share in shares.items():
         try:

@@ -13,7 +13,7 @@ import numpy as np
 
 from metacal.certification.row_losses import Losses
 from metacal.certification.row_selection import RowSelection, SelectedRows
-from metacal.certification.rows import Subgroups
+from metacal.certification.rows import CalibrationRows, Subgroups
 from metacal.errors import InputError
 from metacal.formulas import Codes, Flags, Float
 from metacal.gate.score_source import ScoreSource, clean_score_name
@@ -93,6 +93,15 @@ class ScoredRows:
         if self.graded_losses is None:
             return self.correct
         return self.graded_losses <= self.graded_losses.mean()
+
+    def to_calibration_rows(self) -> CalibrationRows:
+        """Return the rows in the form in which promises are certified."""
+        return CalibrationRows(
+            scores=self.uncertainties,
+            correct=self.correct,
+            losses=self.promise_losses,
+            subgroups=self.subgroups,
+        )
 
     def draw_counted(self, selection: RowSelection | None) -> SelectedRows | None:
         """Draw the rows that count. Return None if all rows count."""

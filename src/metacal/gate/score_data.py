@@ -1,4 +1,4 @@
-"""Fitting of a gate on one score per row, without logits, classes or probabilities.
+"""Calibration data with one score per row, without logits, classes or probabilities.
 
 A promise needs two facts about each calibration row: how uncertain its prediction is, and whether it
 is correct. The rating of a judge, the log-probability of an answer or the similarity of a passage
@@ -17,22 +17,22 @@ rows that count
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from metacal.certificates.certificate import Certificate, accepts
-from metacal.certificates.fingerprint import fingerprint_rows
+from metacal.certificates.fingerprint import Fingerprint, fingerprint_rows
 from metacal.certificates.notes import Note, check_scores, rows_without_score, upside_down
 from metacal.certification.importance import Importance
 from metacal.certification.ranking import Ranking, require_some_correct
 from metacal.certification.row_selection import RowSelection, SelectedRows, build_row_selection
-from metacal.certification.rows import CalibrationRows
 from metacal.certification.units import Units
 from metacal.errors import InputError
 from metacal.formulas import Codes, Flags, Float
-from metacal.gate.gate import Gate
+from metacal.gate.calibration_data import FittedBase
 from metacal.gate.score_source import (
     HigherIs,
     ScoreSource,
@@ -58,21 +58,46 @@ from metacal.rows.arrays import as_plain_array
 _MAX_STANDARD_ERRORS_BELOW_CHANCE = 4.0
 
 
-def fit_scored(
-    score: Any,
-    correct: Any,
-    promise: Promise,
-    *,
-    loss: Any = None,
-    score_name: str = "score",
-    higher_is: HigherIs = "surer",
-    units: Any = None,
-    importance: Any = None,
-    groups: Any = None,
-    random_state: int | None = None,
-    marks: Any = None,
-) -> Gate:
-    """Certify a threshold on a score, and fit the curve from score to confidence.
+@dataclass(frozen=True, eq=False)
+class CertifiedScores:
+    """Certification result of rows with one score each.
+
+    Attributes
+    ----------
+    certificate : Certificate
+        Certificate of the rows that count, with notes on the scores.
+
+    source : ScoreSource
+        Source that turns scores into uncertainties.
+
+    rows : ScoredRows
+        Rows that have a score.
+
+    counted : SelectedRows or None
+        Rows that count. None if all rows with a score do.
+
+    ranking : Ranking
+        Ranking of the rows that count.
+
+    is_available : array of bool of shape (n_scored,)
+        Whether the confidence curve may be fitted on each row.
+    """
+
+    certificate: Certificate
+    source: ScoreSource
+    rows: ScoredRows
+    counted: SelectedRows | None
+    ranking: Ranking
+    is_available: Flags
+
+    def get_fingerprint(self) -> Fingerprint:
+        """Compute the fingerprint of the rows that have a score."""
+        return fingerprint_rows(self.rows.uncertainties, self.rows.correct)
+
+
+@dataclass(frozen=True, eq=False)
+class ScoreData:
+    """Score and correctness of calibration rows, with the options of their gate.
 
     The promise is about rows that have a score. If all rows are independent draws from one source,
     so are the rows with a score. Rows without a score are left out of the fit and counted in a note,
@@ -82,151 +107,126 @@ def fit_scored(
     of uncertainty, and the scores of pilot rows choose the first value
     (`metacal.certification.pilot`).
 
-    Parameters
+    Attributes
     ----------
-    score : array-like of shape (n_rows,)
+    scores : array-like of shape (n_rows,)
         Score of each row. None or NaN if the row has none.
 
     correct : array-like of bool of shape (n_rows,) or None
-        Whether each row is correct. None if `loss` is given.
+        Whether each row is correct. None if `losses` is given.
 
-    promise : Promise
-        Promise to certify.
-
-    loss : array-like of float of shape (n_rows,), optional
+    losses : array-like of float of shape (n_rows,) or None
         Loss of each row, from 0 to 1, in place of `correct`, for a promise about losses. A row is
         correct if its loss is 0.
 
-    score_name : str, default="score"
+    score_name : str
         Name of the score in the certificate.
 
-    higher_is : {"surer", "doubtful"}, default="surer"
+    higher_is : {"surer", "doubtful"}
         Meaning of a higher score.
 
-    units : array-like of shape (n_rows,) or Units, optional
+    clusters : array-like of shape (n_rows,), Units or None
         Cluster of each row, such as the question that several answers belong to. One row of each
         cluster counts, unless `Units` specifies another way to count.
 
-    importance : array-like of shape (n_rows,) or Importance, optional
+    importance : array-like of shape (n_rows,), Importance or None
         Weight of each row under a known shift. It determines how many rows count
         (`metacal.certification.row_selection`).
 
-    groups : array-like of shape (n_rows,), optional
+    groups : array-like of shape (n_rows,) or None
         Group of each row, for a promise per group.
 
-    random_state : int, optional
-        Seed for drawing the rows that count and the pilot rows. By default it is derived from the
-        rows.
+    random_state : int or None
+        Seed for drawing the rows that count and the pilot rows. None derives it from the rows.
 
-    marks : array-like of float, optional
-        All values that the score can have.
-
-    Returns
-    -------
-    Gate
-
-    Raises
-    ------
-    InputError
-        If the columns are invalid or do not suit the promise.
-
-    InfeasibleTargetError
-        If the rows do not support the target of the promise.
+    declared_values : array-like of float or None
+        All values that the score can have, if the caller declares them.
 
     Examples
     --------
+    >>> from metacal.gate.calibrate import calibrate
     >>> from metacal.promises.accuracy import MinAccuracy
     >>> rng = np.random.default_rng(0)
-    >>> mark = rng.random(2000)
-    >>> gate = fit_scored(mark, rng.random(2000) > (1 - mark) ** 2, MinAccuracy(0.9), score_name="mark")
-    >>> print(gate.condition)
-    mark >= 0.4...
+    >>> rating = rng.random(2000)
+    >>> is_correct = rng.random(2000) > (1 - rating) ** 2
+    >>> gate = calibrate(ScoreData(rating, is_correct), MinAccuracy(0.9))
     >>> gate.decide([0.95, 0.2, None]).accept
     array([ True, False, False])
     """
-    check_score_gate_options(promise, higher_is)
-    columns = read_columns(score, correct, loss, promise)
-    has_score = ~np.isnan(columns.scores)
-    check_any_score(has_score, score_name)
-    source = ScoreSource(
-        score=clean_score_name(score_name),
-        higher_is=higher_is,
-        truth="correct" if columns.losses is None else "losses",
-    )
-    scored_columns = columns.take(has_score)
-    rows = build_scored_rows(scored_columns, source, promise, groups, has_score)
-    selection = _plan_selection(has_score, units, importance, random_state)
-    counted = rows.draw_counted(selection)
 
-    ranking = _rank_counted_rows(rows, counted)
-    # If nothing can be certified, these warnings may give the reason, so they come first.
-    notes = _warn_about_scores(rows, counted, ranking, source, has_score, checks_ties=marks is None)
-    fingerprint = fingerprint_rows(rows.uncertainties, rows.correct)
+    scores: ArrayLike
+    correct: ArrayLike | None = None
+    losses: ArrayLike | None = None
+    score_name: str = "score"
+    higher_is: HigherIs = "surer"
+    clusters: Units | ArrayLike | None = None
+    importance: Importance | ArrayLike | None = None
+    groups: ArrayLike | None = None
+    random_state: int | None = None
+    declared_values: ArrayLike | None = None
 
-    declared_values = read_declared_values(marks, source, scored_columns.scores)
-    calibration_rows = CalibrationRows(
-        scores=rows.uncertainties,
-        correct=rows.correct,
-        losses=rows.promise_losses,
-        subgroups=rows.subgroups,
-    )
-    selected = certify_selected(
-        promise,
-        calibration_rows,
-        ranking,
-        grid=RELATIVE,
-        score_name=source.score_name,
-        counted=counted,
-        pilot_policy=promise.procedure().pilot_policy(random_state, declared_values),
-    )
-    certificate = selected.certificate.with_notes(*notes)
-
-    is_curve_row = selected.is_available
-    curve = fit_confidence(rows.uncertainties[is_curve_row], rows.correct[is_curve_row])
-    profile = _build_profile(rows, counted, ranking, certificate, curve)
-    return Gate.of(
-        replace(source, curve=curve).with_certificate(certificate),
-        get_certified_thresholds(certificate, source.classes),
-        certificate=certificate,
-        promise=promise,
-        data_hash=fingerprint.data_hash,
-        sketch=fingerprint.sketch,
-        profile=profile,
-    )
-
-
-def _plan_selection(
-    has_score: Flags, units: Any, importance: Any, random_state: int | None
-) -> RowSelection | None:
-    """Plan which of the rows with a score count.
-
-    Parameters
-    ----------
-    has_score : array of bool of shape (n_rows,)
-        Whether each row has a score.
-
-    units : array-like of shape (n_rows,), Units or None
-        Cluster of each row.
-
-    importance : array-like of shape (n_rows,), Importance or None
-        Weight of each row.
-
-    random_state : int or None
-        Seed for drawing the rows.
-
-    Returns
-    -------
-    RowSelection or None
-        None if all rows count.
-    """
-    scored_units = None
-    if units is not None:
-        scored_units = Units.from_units_argument(units).take(
-            np.flatnonzero(has_score), len(has_score)
+    def certify(self, promise: Promise) -> CertifiedScores:
+        """Certify a promise on the rows that have a score."""
+        check_score_gate_options(promise, self.higher_is)
+        columns = read_columns(self.scores, self.correct, self.losses, promise)
+        has_score = ~np.isnan(columns.scores)
+        check_any_score(has_score, self.score_name)
+        source = ScoreSource(
+            score=clean_score_name(self.score_name),
+            higher_is=self.higher_is,
+            truth="correct" if columns.losses is None else "losses",
         )
-    scored_importance = _take_importance(importance, has_score)
-    n_scored = int(np.count_nonzero(has_score))
-    return build_row_selection(n_scored, scored_units, scored_importance, random_state)
+        scored_columns = columns.take(has_score)
+        rows = build_scored_rows(scored_columns, source, promise, self.groups, has_score)
+        counted = rows.draw_counted(self._plan_selection(has_score))
+
+        ranking = _rank_counted_rows(rows, counted)
+        # If nothing can be certified, these warnings may give the reason, so they come first.
+        notes = _warn_about_scores(
+            rows, counted, ranking, source, has_score, checks_ties=self.declared_values is None
+        )
+        declared_uncertainties = read_declared_values(
+            self.declared_values, source, scored_columns.scores
+        )
+        procedure = promise.procedure()
+        selected = certify_selected(
+            promise,
+            rows.to_calibration_rows(),
+            ranking,
+            grid=RELATIVE,
+            score_name=source.score_name,
+            counted=counted,
+            pilot_policy=procedure.pilot_policy(self.random_state, declared_uncertainties),
+        )
+        return CertifiedScores(
+            certificate=selected.certificate.with_notes(*notes),
+            source=source,
+            rows=rows,
+            counted=counted,
+            ranking=ranking,
+            is_available=selected.is_available,
+        )
+
+    def fit_base(self, result: CertifiedScores, promise: Promise) -> FittedBase:
+        """Fit the curve from score to confidence."""
+        is_curve_row = result.is_available
+        curve = fit_confidence(
+            result.rows.uncertainties[is_curve_row], result.rows.correct[is_curve_row]
+        )
+        source = replace(result.source, curve=curve).with_certificate(result.certificate)
+        return FittedBase(sources=(source,), profile=_build_score_profile(result, curve))
+
+    def _plan_selection(self, has_score: Flags) -> RowSelection | None:
+        """CascadePlan which of the rows with a score count. Return None if all of them do."""
+        scored_clusters = None
+        if self.clusters is not None:
+            scored_index = np.flatnonzero(has_score)
+            scored_clusters = Units.from_units_argument(self.clusters).take(
+                scored_index, len(has_score)
+            )
+        scored_importance = _take_importance(self.importance, has_score)
+        n_scored = int(np.count_nonzero(has_score))
+        return build_row_selection(n_scored, scored_clusters, scored_importance, self.random_state)
 
 
 def _take_importance(importance: Any, has_score: Flags) -> Importance | None:
@@ -339,46 +339,18 @@ def _count_standard_errors_below_chance(uncertainties: Float, is_correct: Flags)
     return (0.5 - probability) / standard_error
 
 
-def _build_profile(
-    rows: ScoredRows,
-    counted: SelectedRows | None,
-    ranking: Ranking,
-    certificate: Certificate,
-    curve: ConfidenceCurve | None,
-) -> Profile:
-    """Build the profile of the rows that count, which monitors compare new rows with.
-
-    Parameters
-    ----------
-    rows : ScoredRows
-        Rows that have a score.
-
-    counted : SelectedRows or None
-        Rows that count. None if all of them do.
-
-    ranking : Ranking
-        Ranking of the rows that count.
-
-    certificate : Certificate
-        Certificate, whose thresholds accept or reject the rows.
-
-    curve : ConfidenceCurve or None
-        Curve from uncertainty to confidence, if one could be fitted.
-
-    Returns
-    -------
-    Profile
-    """
-    counted_index = _get_counted_index(counted)
+def _build_score_profile(result: CertifiedScores, curve: ConfidenceCurve | None) -> Profile:
+    """Build the profile of the rows that count, which monitors compare new rows with."""
+    rows = result.rows
+    counted_index = _get_counted_index(result.counted)
     uncertainties = rows.uncertainties[counted_index]
     subgroup_codes = rows.subgroup_codes
     if subgroup_codes is not None:
         subgroup_codes = subgroup_codes[counted_index]
-    thresholds = get_certified_thresholds(certificate, ScoreSource.classes).get_row_thresholds(
-        subgroup_codes
-    )
-    is_accepted = accepts(uncertainties, thresholds)
+    thresholds = get_certified_thresholds(result.certificate, ScoreSource.classes)
+    is_accepted = accepts(uncertainties, thresholds.get_row_thresholds(subgroup_codes))
     confidence = None
     if curve is not None:
         confidence = curve(uncertainties[is_accepted])
-    return build_profile(ranking, confidence, rows.correct[counted_index][is_accepted])
+    is_correct = rows.correct[counted_index]
+    return build_profile(result.ranking, confidence, is_correct[is_accepted])

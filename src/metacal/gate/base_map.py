@@ -1,0 +1,266 @@
+"""Fitting of the base map of a gate on logits, and its comparison with the plain softmax.
+
+The *base map* turns logits into calibrated probabilities. It is fitted after certification, on the
+rows that the promise allows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metacal import kernels
+from metacal.certificates.notes import Note, not_compared, off_by_class
+from metacal.errors import InputError
+from metacal.formulas import Array, Codes, Flags, Float
+from metacal.gate.calibration_table import CertifiedTable
+from metacal.gate.learned_decision import note_on_predictions
+from metacal.gate.logits_source import shift_second_class
+from metacal.gate.softmax_comparison import compare_with_softmax
+from metacal.maps.composed import make_softmax_map
+from metacal.maps.heldout import is_fast_to_refit
+from metacal.maps.map import FitMap, Map
+from metacal.promises.promise import Promise
+from metacal.promises.sequential.profile import Profile, build_profile
+from metacal.rows import Rows
+from metacal.rows.draws import generator
+
+# Largest number of table entries from which the confidences of the profile are computed.
+_MAX_PROFILE_ENTRIES = 1 << 20
+
+
+@dataclass(frozen=True, eq=False)
+class BaseMap:
+    """Fitted base map with notes on its quality.
+
+    Attributes
+    ----------
+    map : Map
+        Map from logits to calibrated probabilities.
+
+    notes : tuple of Note
+        Notes on how well the map calibrates.
+    """
+
+    map: Map
+    notes: tuple[Note, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class MapTrainingRows:
+    """Rows that a base map is fitted on.
+
+    Attributes
+    ----------
+    rows : Rows
+        Logits.
+
+    labels : array of int of shape (n_rows,)
+        Column of the true class of each row.
+
+    weights : array of float of shape (n_rows,) or None
+        Weight of each row.
+
+    is_accepted : array of bool of shape (n_rows,)
+        Whether the gate accepts each row.
+
+    is_whole_table : bool
+        Whether these are all calibration rows.
+    """
+
+    rows: Rows
+    labels: Codes
+    weights: Float | None
+    is_accepted: Flags
+    is_whole_table: bool
+
+
+@dataclass(frozen=True, eq=False)
+class BaseMapFitter:
+    """Options for fitting the base map of a gate.
+
+    Attributes
+    ----------
+    fit_map : callable
+        Function that fits the map.
+
+    refit_map : callable
+        Function that fits the map without side effects, for cross-fitting.
+
+    class_names : array of shape (n_classes,)
+        Names of the classes.
+
+    weights : array of float of shape (n_rows,) or None
+        Weight of each row.
+
+    allow_softmax_fallback : bool
+        Whether the softmax replaces a map with a larger log loss.
+    """
+
+    fit_map: FitMap
+    refit_map: FitMap
+    class_names: Array
+    weights: Float | None = None
+    allow_softmax_fallback: bool = False
+
+    def fit(self, table: CertifiedTable, labels: Codes, promise: Promise) -> BaseMap:
+        """Fit the base map on the rows that the promise allows.
+
+        Parameters
+        ----------
+        table : CertifiedTable
+            Certified calibration rows.
+
+        labels : array of int of shape (n_rows,)
+            Column of the true class of each row, negative if the label is none of the classes.
+
+        promise : Promise
+            Promise that was certified.
+
+        Returns
+        -------
+        BaseMap
+
+        Raises
+        ------
+        InputError
+            If no row is left to fit on.
+        """
+        training_rows = self._select_training_rows(table, labels, promise)
+        base_map = BaseMap(self._take_or_fit_map(table, training_rows))
+        predicts_largest_logit = not np.any(table.decision_offset)
+        if not predicts_largest_logit:
+            return base_map
+        # The paper's calibrator is used without a comparison.
+        if promise.default_calibrator is None:
+            base_map = self._compare_with_softmax(base_map.map, training_rows)
+        accepting_is_safe = table.certificate.quantity.accepting_is_safe
+        if base_map.map.preserves_accuracy or accepting_is_safe:
+            return base_map
+        note = note_on_predictions(table.rows, base_map.map, table.columns.is_accepted)
+        return BaseMap(base_map.map, (*base_map.notes, note))
+
+    def _select_training_rows(
+        self, table: CertifiedTable, labels: Codes, promise: Promise
+    ) -> MapTrainingRows:
+        """Select the rows that the promise allows for the map. Raise InputError if none is left."""
+        columns = table.columns
+        scores = columns.scores
+        if table.certificate.parts is not None:
+            # The single threshold of a certificate with subgroups accepts nothing but -inf.
+            scores = np.where(columns.is_accepted, -np.inf, np.inf)
+        is_available = columns.is_available
+        if not table.rows.on_device:
+            is_available = is_available & (labels >= 0)
+        is_training_row = promise.select_base_map_rows(
+            is_available, scores, columns.correct, table.certificate
+        )
+        if not is_training_row.any():
+            raise InputError(
+                "no row is left to fit the base calibrator on; use more rows or loosen the promise."
+            )
+        if is_training_row.all():
+            return MapTrainingRows(
+                rows=table.rows,
+                labels=labels,
+                weights=self.weights,
+                is_accepted=columns.is_accepted,
+                is_whole_table=True,
+            )
+        return MapTrainingRows(
+            rows=table.rows.where(is_training_row),
+            labels=labels[is_training_row],
+            weights=None if self.weights is None else self.weights[is_training_row],
+            is_accepted=columns.is_accepted[is_training_row],
+            is_whole_table=False,
+        )
+
+    def _take_or_fit_map(self, table: CertifiedTable, training_rows: MapTrainingRows) -> Map:
+        """Return the map that was fitted in the background, or fit it now."""
+        background_map = table.background_map
+        if not training_rows.is_whole_table or background_map is None:
+            return self._fit_map(training_rows)
+        if not background_map.is_fitted:
+            return self._fit_map(training_rows)
+        return background_map.get_result()
+
+    def _fit_map(self, training_rows: MapTrainingRows) -> Map:
+        """Fit the map on its training rows."""
+        return self.fit_map(training_rows.rows, training_rows.labels, training_rows.weights)
+
+    def _compare_with_softmax(self, fitted_map: Map, training_rows: MapTrainingRows) -> BaseMap:
+        """Check by cross-fitting that the map improves on the softmax for accepted rows.
+
+        Return the softmax in place of the map if the map has a larger log loss and
+        `allow_softmax_fallback` is set.
+        """
+        n_classes = training_rows.rows.n_classes
+        if not is_fast_to_refit(fitted_map, n_classes):
+            return BaseMap(fitted_map, (not_compared(),))
+        comparison = compare_with_softmax(
+            fitted_map,
+            self.refit_map,
+            training_rows.rows,
+            training_rows.labels,
+            training_rows.weights,
+            is_accepted=training_rows.is_accepted,
+            class_names=self.class_names,
+        )
+        if comparison is None:
+            return BaseMap(fitted_map)
+        uses_softmax = self.allow_softmax_fallback and comparison.log_loss.is_worse
+        notes: list[Note] = []
+        if comparison.is_worse:
+            notes.append(comparison.build_note(uses_softmax=uses_softmax).issue_warning())
+        if comparison.marginal is not None:
+            marginal_failure = comparison.marginal.failure
+            if marginal_failure is not None:
+                notes.append(off_by_class(**marginal_failure).issue_warning())
+        base_map = make_softmax_map(n_classes) if uses_softmax else fitted_map
+        return BaseMap(base_map, tuple(notes))
+
+
+def build_table_profile(base_map: Map, table: CertifiedTable) -> Profile:
+    """Build the profile of the calibration rows, which monitors compare new rows with.
+
+    It has the scores of all rows that count, and the confidence of a sample of those accepted.
+    """
+    rows = table.rows
+    columns = table.columns
+    is_accepted = columns.is_accepted
+    if table.counted is not None:
+        is_accepted = is_accepted & table.counted.to_mask(len(rows))
+    profile_index = np.flatnonzero(is_accepted)
+    if rows.on_device or len(profile_index) == 0:
+        return build_profile(columns.ranking)
+    max_rows = max(1, _MAX_PROFILE_ENTRIES // rows.n_classes)
+    if len(profile_index) > max_rows:
+        random_order = generator(0).permutation(len(profile_index))
+        profile_index = np.sort(profile_index[random_order[:max_rows]])
+    decision_offsets = np.broadcast_to(table.decision_offset, len(rows))[profile_index]
+    confidence = rows.picked(profile_index).collect(
+        partial(_compute_confidence, base_map), decision_offsets
+    )
+    return build_profile(columns.ranking, confidence, columns.correct[profile_index])
+
+
+def _compute_confidence(
+    base_map: Map, logits: NDArray[Any], decision_offsets: NDArray[np.float64]
+) -> NDArray[Any]:
+    """Compute the calibrated probability of the predicted class of each row.
+
+    The predicted class has the largest logit after the second of two classes is shifted by the
+    decision offset.
+    """
+    dtype = np.float64 if logits.dtype == np.float64 else np.float32
+    probabilities = np.empty(logits.shape, dtype=dtype)
+    base_map.fill(logits, probabilities)
+    decided_logits = logits
+    if decision_offsets.any():
+        decided_logits = shift_second_class(logits, decision_offsets)
+    predicted = kernels.predicted(decided_logits)
+    return probabilities[np.arange(len(logits)), predicted]

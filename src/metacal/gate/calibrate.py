@@ -1,0 +1,118 @@
+"""The pipeline from calibration data to a gate.
+
+There is one pipeline for all kinds of data: logits (`LogitsData`), one score per row (`ScoreData`),
+logits of two models (`LogitsCascadeData`) and scores of several models (`ScoreCascadeData`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from metacal.certificates.certificate import Certificate
+from metacal.certificates.fingerprint import RowSketch
+from metacal.gate.calibration_data import CalibrationData, FittedBase, ResultT
+from metacal.gate.gate import Gate
+from metacal.gate.stages import Source, Stage
+from metacal.gate.thresholds import SingleThreshold, get_certified_thresholds
+from metacal.promises.promise import Promise
+
+
+def calibrate(data: CalibrationData[ResultT], promise: Promise) -> Gate:
+    """Certify a promise on calibration data, fit the probabilities, and build the gate.
+
+    Parameters
+    ----------
+    data : CalibrationData
+        Calibration rows and options of their kind, such as `LogitsData` or `ScoreData`.
+
+    promise : Promise
+        Promise to certify.
+
+    Returns
+    -------
+    Gate
+
+    Raises
+    ------
+    InputError
+        If the data are invalid or do not suit the promise.
+
+    InfeasibleTargetError
+        If the rows do not support the target of the promise.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from metacal.gate.score_data import ScoreData
+    >>> from metacal.promises.accuracy import MinAccuracy
+    >>> rng = np.random.default_rng(0)
+    >>> rating = rng.random(2000)
+    >>> is_correct = rng.random(2000) > (1 - rating) ** 2
+    >>> gate = calibrate(ScoreData(rating, is_correct, score_name="rating"), MinAccuracy(0.9))
+    >>> print(gate.condition)
+    rating >= 0.4...
+    """
+    result = data.certify(promise)
+    base = data.fit_base(result, promise)
+    fingerprint = result.get_fingerprint()
+    return assemble_gate(
+        result.certificate,
+        base,
+        promise,
+        data_hash=fingerprint.data_hash,
+        sketch=fingerprint.sketch,
+    )
+
+
+def assemble_gate(
+    certificate: Certificate,
+    base: FittedBase,
+    promise: Promise,
+    *,
+    data_hash: str,
+    sketch: RowSketch,
+) -> Gate:
+    """Build a gate from its certified thresholds and its fitted base.
+
+    Parameters
+    ----------
+    certificate : Certificate
+        Certificate with the thresholds of all stages.
+
+    base : FittedBase
+        Sources of the stages, with their notes and profile.
+
+    promise : Promise
+        Promise that was certified.
+
+    data_hash : str
+        Digest of the calibration rows.
+
+    sketch : RowSketch
+        Sample of the hashes of the calibration rows.
+
+    Returns
+    -------
+    Gate
+    """
+    return Gate(
+        stages=_build_stages(base.sources, certificate),
+        certificate=certificate.with_notes(*base.notes),
+        promise=promise,
+        reject_label=base.reject_label,
+        data_hash=data_hash,
+        sketch=sketch,
+        profile=base.profile,
+    )
+
+
+def _build_stages(sources: Sequence[Source], certificate: Certificate) -> tuple[Stage, ...]:
+    """Combine each source with the thresholds that the certificate states for it."""
+    if certificate.stages is None:
+        (source,) = sources
+        thresholds = get_certified_thresholds(certificate, source.classes)
+        return (Stage(source, thresholds),)
+    return tuple(
+        Stage(source, SingleThreshold(certified_stage.threshold), certified_stage.name)
+        for source, certified_stage in zip(sources, certificate.stages.items, strict=True)
+    )

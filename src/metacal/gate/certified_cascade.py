@@ -1,0 +1,50 @@
+"""Certification result of a cascade, whose models answer the rows that earlier models reject."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from metacal.certificates.certificate import Certificate
+from metacal.certificates.fingerprint import Fingerprint, fingerprint_rows
+from metacal.formulas import Flags, Float
+
+
+@dataclass(frozen=True, eq=False)
+class CertifiedCascade:
+    """Certification result of a cascade of models.
+
+    Attributes
+    ----------
+    certificate : Certificate
+        Certificate with the threshold of each stage.
+
+    first_model_scores : array of float of shape (n_rows,)
+        Uncertainty of the first model for each labelled row.
+
+    first_model_flags : array of bool of shape (n_rows,)
+        Whether the first model agrees with the last model, or is correct.
+    """
+
+    certificate: Certificate
+    first_model_scores: Float
+    first_model_flags: Flags
+
+    def get_fingerprint(self) -> Fingerprint:
+        """Compute the fingerprint of the rows from the column of the first model."""
+        return fingerprint_rows(self.first_model_scores, self.first_model_flags)
+
+
+def name_stage_scores(certificate: Certificate, score_names: Sequence[str]) -> Certificate:
+    """Return a certificate that names the ranking score of each stage."""
+    stages = certificate.stages
+    assert stages is not None
+    named_stages = tuple(
+        replace(stage, score=score_name)
+        for stage, score_name in zip(stages.items, score_names, strict=True)
+    )
+    return replace(
+        certificate,
+        score=named_stages[0].score,
+        stages=replace(stages, items=named_stages),
+    )

@@ -1,0 +1,261 @@
+"""Calibration data of a cascade of two models: their logits for the same rows.
+
+The *small* model answers the rows that its gate accepts, and the *large* model answers the others.
+If people review rows, the large model has a gate too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from metacal import kernels
+from metacal.certificates.notes import Note, cascade_not_calibrated
+from metacal.errors import InputError
+from metacal.formulas import Codes, Flags
+from metacal.gate.calibration_data import FittedBase
+from metacal.gate.certified_cascade import CertifiedCascade, name_stage_scores
+from metacal.gate.logits_source import LogitsSource
+from metacal.maps.map import FitMap, Map
+from metacal.maps.temperature import TemperatureMap
+from metacal.promises.cascade import TwoModelEvidence, check_cascade_promise
+from metacal.promises.cascade_candidates import (
+    DEFAULT_PLAN,
+    CascadePlan,
+    PairedPredictions,
+    draw_pilot_rows,
+)
+from metacal.promises.promise import Promise
+from metacal.rows import Rows
+from metacal.rows.labels import check_classes, check_reject_label, encode_known_labels
+from metacal.scores import Score, get_rounding_grid, get_score_name, score_rows
+
+
+@dataclass(frozen=True, eq=False)
+class CertifiedLogitsCascade(CertifiedCascade):
+    """Certification result of a cascade of two models with logits.
+
+    Attributes
+    ----------
+    classes : array of shape (n_classes,)
+        Names of the columns.
+
+    label_codes : array of int of shape (n_rows,)
+        Column of the true class of each row, negative if the label is unknown.
+    """
+
+    classes: NDArray[Any]
+    label_codes: Codes
+
+    @property
+    def has_all_labels(self) -> bool:
+        """Whether the label of every row is known."""
+        return bool((self.label_codes >= 0).all())
+
+
+@dataclass(frozen=True, eq=False)
+class LogitsCascadeData:
+    """Logits of two models for the same rows, with the options of their cascade.
+
+    Attributes
+    ----------
+    small_rows, large_rows : Rows
+        Logits of the small and of the large model.
+
+    labels : array-like of shape (n_rows,)
+        Label of each row. None, NaN, "" or -1 is an unknown label. `MaxLoss` allows unknown labels
+        where the two models agree.
+
+    score : str or callable
+        Ranking score of the small model.
+
+    fit_map : callable
+        Function that fits the calibration map of a model on rows, labels and weights.
+
+    plan : CascadePlan
+        Rows that choose the thresholds, and whether people review rows.
+
+    large_score : str, callable or None
+        Ranking score of the large model. None stands for `score`.
+
+    class_names : sequence or None
+        Names of the columns. None numbers them from 0.
+
+    has_class_names : bool
+        Whether the caller named the classes.
+
+    input : {"logits", "probabilities"}
+        Content of the tables that callers pass to the cascade.
+
+    reject_label : int, str or None
+        Label of rows that go to review. None chooses one that is not a class.
+
+    Examples
+    --------
+    >>> from metacal.gate.calibrate import calibrate
+    >>> from metacal.maps.temperature import fit_temperature
+    >>> from metacal.promises.cascade import MaxLoss
+    >>> rng = np.random.default_rng(0)
+    >>> labels = rng.integers(3, size=1000)
+    >>> small_rows = Rows(rng.normal(size=(1000, 3)) + 2.0 * np.eye(3)[labels])
+    >>> large_rows = Rows(rng.normal(size=(1000, 3)) + 5.0 * np.eye(3)[labels])
+    >>> data = LogitsCascadeData(small_rows, large_rows, labels, "entropy", fit_temperature)
+    >>> gate = calibrate(data, MaxLoss(0.01))
+    >>> needs_large = ~gate.accepts(small_rows)  # run the large model on these rows only
+    >>> decision = gate.decide(small_rows, Rows(large_rows.table[needs_large]))
+    >>> bool(((decision.answered_by == "large") == needs_large).all())
+    True
+    """
+
+    small_rows: Rows
+    large_rows: Rows
+    labels: ArrayLike
+    score: str | Score
+    fit_map: FitMap
+    plan: CascadePlan = DEFAULT_PLAN
+    large_score: str | Score | None = None
+    class_names: Sequence[Any] | NDArray[Any] | None = None
+    has_class_names: bool = False
+    input: str = "logits"
+    reject_label: Any = None
+
+    def certify(self, promise: Promise) -> CertifiedLogitsCascade:
+        """Certify the thresholds of the two models."""
+        cascade_promise = check_cascade_promise(promise)
+        classes = check_classes(self.class_names, self.small_rows.n_classes)
+        check_reject_label(self.reject_label, classes)
+        label_codes = encode_known_labels(self.labels, len(self.small_rows), classes)
+        paired_rows = self._compare_models(label_codes)
+        small_score, large_score = self._scores
+        grids = (get_rounding_grid(small_score), get_rounding_grid(large_score))
+        certificate = cascade_promise.certify(TwoModelEvidence(paired_rows, self.plan, grids))
+        return CertifiedLogitsCascade(
+            certificate=name_stage_scores(
+                certificate, [get_score_name(small_score), get_score_name(large_score)]
+            ),
+            first_model_scores=paired_rows.small_score,
+            first_model_flags=paired_rows.models_agree,
+            classes=classes,
+            label_codes=label_codes,
+        )
+
+    def fit_base(self, result: CertifiedLogitsCascade, promise: Promise) -> FittedBase:
+        """Fit the calibration map of each model if the label of every row is known.
+
+        If labels are known only where the models disagree, maps that are fitted on them would be
+        biased. The probabilities are then the softmax of the logits.
+        """
+        notes: tuple[Note, ...] = ()
+        if result.has_all_labels:
+            small_map = self.fit_map(self.small_rows, result.label_codes, None)
+            large_map = self.fit_map(self.large_rows, result.label_codes, None)
+        else:
+            notes = (cascade_not_calibrated().issue_warning(),)
+            small_map = TemperatureMap(1.0)
+            large_map = TemperatureMap(1.0)
+        small_score, large_score = self._scores
+        return FittedBase(
+            sources=(
+                self._build_source(small_map, result.classes, small_score),
+                self._build_source(large_map, result.classes, large_score),
+            ),
+            notes=notes,
+            reject_label=check_reject_label(self.reject_label, result.classes),
+        )
+
+    @property
+    def _scores(self) -> tuple[str | Score, str | Score]:
+        """Ranking scores of the small and of the large model."""
+        if self.large_score is None:
+            return self.score, self.score
+        return self.score, self.large_score
+
+    def _compare_models(self, label_codes: Codes) -> PairedPredictions:
+        """Compare the predictions of both models with the labels and with each other."""
+        small_rows = self.small_rows
+        large_rows = self.large_rows
+        if len(small_rows) != len(large_rows) or small_rows.n_classes != large_rows.n_classes:
+            raise InputError(
+                f"both models must have seen the same rows and classes; got tables of"
+                f" {len(small_rows):,} x {small_rows.n_classes} and {len(large_rows):,} x"
+                f" {large_rows.n_classes}."
+            )
+        small_predicted = small_rows.collect(kernels.predicted)
+        large_predicted = large_rows.collect(kernels.predicted)
+        has_label = np.asarray(label_codes >= 0)
+        small_score, large_score = self._scores
+        return PairedPredictions(
+            small_score=score_rows(small_rows, small_score),
+            large_score=score_rows(large_rows, large_score),
+            small_correct=(small_predicted == label_codes) & has_label,
+            large_correct=(large_predicted == label_codes) & has_label,
+            models_agree=np.asarray(small_predicted == large_predicted),
+            has_label=has_label,
+        )
+
+    def _build_source(
+        self, base_map: Map, classes: NDArray[Any], score: str | Score
+    ) -> LogitsSource:
+        """Build the source of one model from its map and its ranking score."""
+        return LogitsSource(
+            map=base_map,
+            classes=classes,
+            score=score,
+            input=self.input,
+            classes_given=self.has_class_names,
+        )
+
+
+def find_rows_to_label(
+    small_rows: Rows,
+    large_rows: Rows,
+    score: str | Score,
+    plan: CascadePlan = DEFAULT_PLAN,
+    large_score: str | Score | None = None,
+) -> Codes:
+    """Return the rows that need a label before `MaxLoss` can be certified.
+
+    They are the tested rows on which the two models disagree. Pilot rows, which choose thresholds,
+    need no label.
+
+    Parameters
+    ----------
+    small_rows, large_rows : Rows
+        Logits of the small and of the large model.
+
+    score : str or callable
+        Ranking score of the small model.
+
+    plan : CascadePlan
+        CascadePlan with which the cascade will be fitted.
+
+    large_score : str, callable or None
+        Ranking score of the large model. None stands for `score`.
+
+    Returns
+    -------
+    array of int
+        Row numbers by rising score of the small model. Labels of the first rows suffice to certify
+        that the small model answers a few rows, and more labels that it answers more.
+
+    Examples
+    --------
+    >>> small_logits = np.eye(2)[np.arange(100) % 2]
+    >>> large_logits = small_logits.copy()
+    >>> large_logits[:10] = large_logits[:10, ::-1]
+    >>> find_rows_to_label(Rows(small_logits), Rows(large_logits), "entropy").tolist()
+    [0, 1, 2, 3, 4, 5, 7, 8, 9]
+    """
+    small_predicted = small_rows.collect(kernels.predicted)
+    large_predicted = large_rows.collect(kernels.predicted)
+    models_agree: Flags = np.asarray(small_predicted == large_predicted)
+    small_scores = score_rows(small_rows, score)
+    large_scores = score_rows(large_rows, score if large_score is None else large_score)
+    is_tested = np.ones(len(models_agree), dtype=bool)
+    is_tested[draw_pilot_rows(small_scores, large_scores, models_agree, plan)] = False
+    rows_to_label = np.flatnonzero(is_tested & ~models_agree)
+    return rows_to_label[np.argsort(small_scores[rows_to_label], kind="stable")]

@@ -1,0 +1,341 @@
+"""Calibration data of one classifier: a table of logits with labels.
+
+Rows that *count* are those that a certificate is computed from. They are all rows, unless clusters
+or importance weights select some of them (`metacal.certification.row_selection`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from metacal.certificates.fingerprint import Fingerprint, fingerprint_rows
+from metacal.certificates.notes import (
+    Note,
+    check_repeated_rows,
+    check_scores,
+    not_calibrated,
+    suspicion,
+    weights_not_certified,
+)
+from metacal.certification.row_selection import RowSelection
+from metacal.errors import InputError
+from metacal.formulas import Codes, Float
+from metacal.gate.background_map import WORTH_A_THREAD, plan_background_map
+from metacal.gate.base_map import BaseMapFitter, build_table_profile
+from metacal.gate.calibration_data import FittedBase
+from metacal.gate.calibration_table import CalibrationTable, CertifiedTable
+from metacal.gate.certify_table import certify_table, subgroups_of_table
+from metacal.gate.learned_decision import learn_decision
+from metacal.gate.logits_source import LogitsSource, Recipe, check_score
+from metacal.gate.long_rows import remarks_on_long_rows
+from metacal.maps.map import FitMap, Map
+from metacal.maps.methods import METHODS
+from metacal.maps.temperature import TemperatureMap
+from metacal.promises.promise import Promise
+from metacal.promises.sequential.profile import build_profile
+from metacal.rows import Rows
+from metacal.rows.arrays import check_choice
+from metacal.rows.executors import start_task
+from metacal.rows.labels import check_reject_label
+from metacal.rows.plausibility import Suspicion, warn_of_suspicion
+from metacal.scores import Score
+from metacal.scores.registry import AUTO_SCORE
+
+#: How a class is predicted: by the largest logit or, for two classes, at even calibrated odds.
+DecisionRule = Literal["largest", "calibrated"]
+
+
+@dataclass(frozen=True, eq=False)
+class LogitsData:
+    """Logits and labels of calibration rows, with the options of their gate.
+
+    Attributes
+    ----------
+    rows : Rows
+        Logits.
+
+    labels : array of int of shape (n_rows,) or None
+        Column of the true class of each row. A negative number is a label that is none of the
+        classes: the prediction counts as incorrect, and no map is fitted on the row. None for a
+        promise that needs no labels; the probabilities are then the softmax of the logits.
+
+    score : str or callable
+        Ranking score, or "auto" for the best of several that share delta.
+
+    fit_map : callable
+        Function that fits the base map on rows, labels and weights.
+
+    refit_map : callable or None
+        Function that fits the map without side effects, for cross-fitting. None stands for
+        `fit_map`.
+
+    allow_softmax_fallback : bool
+        Whether the softmax replaces a map that has a larger log loss on accepted rows.
+
+    class_names : array of shape (n_classes,) or None
+        Names of the columns. None numbers them from 0.
+
+    has_class_names : bool
+        Whether the caller named the classes.
+
+    input : {"logits", "probabilities"}
+        Content of the tables that callers pass to the gate.
+
+    decision : {"largest", "calibrated"}
+        How a class is predicted. "calibrated" is for two classes (`gate.learned_decision`).
+
+    reject_label : int, str or None
+        Label of rejected rows. None chooses one that is not a class.
+
+    weights : array of float of shape (n_rows,) or None
+        Weight of each row for the base map. The certificate ignores it.
+
+    selection : RowSelection or None
+        Rows that count for the certificate. None if all rows count.
+
+    groups : array-like of shape (n_rows,) or None
+        Group of each row, for a promise per group.
+
+    notes : sequence of Note
+        Further notes for the certificate.
+
+    Examples
+    --------
+    >>> from metacal.gate.calibrate import calibrate
+    >>> from metacal.maps.temperature import fit_temperature
+    >>> from metacal.promises import MaxMiscoverage, MaxReview
+    >>> rng = np.random.default_rng(0)
+    >>> labels = rng.integers(3, size=400)
+    >>> rows = Rows(rng.normal(size=(400, 3)) + 3.0 * np.eye(3)[labels])
+    >>> gate = calibrate(
+    ...     LogitsData(rows, labels, "entropy", fit_temperature), MaxMiscoverage(0.1)
+    ... )
+    >>> gate.threshold == gate.certificate.threshold, gate.certificate.n_rows
+    (True, 400)
+    >>> gate = calibrate(LogitsData(rows, None, "entropy", fit_temperature), MaxReview(0.2))
+    >>> gate.certificate.n_rows, gate.certificate.labelled, gate.source.map.temperature
+    (400, False, 1.0)
+    """
+
+    rows: Rows
+    labels: Codes | None
+    score: str | Score
+    fit_map: FitMap
+    refit_map: FitMap | None = None
+    allow_softmax_fallback: bool = False
+    class_names: NDArray[Any] | None = None
+    has_class_names: bool = False
+    input: str = "logits"
+    decision: DecisionRule = "largest"
+    reject_label: Any = None
+    weights: Float | None = None
+    selection: RowSelection | None = None
+    groups: ArrayLike | None = None
+    notes: Sequence[Note] = ()
+
+    def certify(self, promise: Promise) -> CertifiedTable:
+        """Certify a promise on the rows, and add notes on the data to the certificate."""
+        if self.labels is None:
+            _check_needs_no_labels(promise, self.score)
+        check_reject_label(self.reject_label, self._classes)
+        input_suspicion = warn_of_suspicion(self.rows.table, self.input)
+        table = self._certify_table(promise)
+        table = replace(table, wait_for_fingerprint=_start_fingerprint(table))
+        data_notes = _collect_data_notes(table, input_suspicion)
+        if self.weights is not None:
+            data_notes.append(weights_not_certified())
+        certificate = table.certificate.with_notes(*self.notes, *data_notes)
+        return replace(table, certificate=certificate)
+
+    def fit_base(self, result: CertifiedTable, promise: Promise) -> FittedBase:
+        """Fit the base map on the rows that the promise allows.
+
+        Without labels, the map is the softmax.
+        """
+        reject_label = check_reject_label(self.reject_label, self._classes)
+        if self.labels is None:
+            softmax_recipe = Recipe(METHODS["temperature"].public_name)
+            return FittedBase(
+                sources=(self._build_source(TemperatureMap(1.0), result, softmax_recipe),),
+                notes=(not_calibrated(),),
+                profile=build_profile(result.columns.ranking),
+                reject_label=reject_label,
+            )
+        fitter = BaseMapFitter(
+            fit_map=self.fit_map,
+            refit_map=self.refit_map or self.fit_map,
+            class_names=self._classes,
+            weights=self.weights,
+            allow_softmax_fallback=self.allow_softmax_fallback,
+        )
+        base_map = fitter.fit(result, self.labels, promise)
+        return FittedBase(
+            sources=(self._build_source(base_map.map, result),),
+            notes=base_map.notes,
+            profile=build_table_profile(base_map.map, result),
+            reject_label=reject_label,
+        )
+
+    @property
+    def _classes(self) -> NDArray[Any]:
+        """Class of each column, which is its number if the columns have no names."""
+        if self.class_names is None:
+            return np.arange(self.rows.n_classes)
+        return self.class_names
+
+    def _certify_table(self, promise: Promise) -> CertifiedTable:
+        """Certify a promise, for predictions by the largest logit or at learned log-odds."""
+        if self.decision == "calibrated" and self.labels is not None:
+            return self._certify_learned_decision(self.labels, promise)
+        background_map = plan_background_map(
+            self.rows, promise, self.fit_map, self.labels, self.weights
+        )
+        table = CalibrationTable(
+            rows=self.rows,
+            labels=self.labels,
+            class_names=self._classes,
+            subgroups=subgroups_of_table(promise, self.rows, self._classes, self.groups),
+            selection=self.selection,
+        )
+        return certify_table(table, promise, self.score, background_map)
+
+    def _certify_learned_decision(self, labels: Codes, promise: Promise) -> CertifiedTable:
+        """Certify rows of two classes that are predicted at log-odds learned from some of them."""
+        validated_rows = self.rows.validated()
+        learned_decision = learn_decision(validated_rows, labels, self.selection)
+        shifted_rows = learned_decision.rows
+        shifted_table = CalibrationTable(
+            rows=shifted_rows,
+            labels=labels,
+            class_names=self._classes,
+            subgroups=subgroups_of_table(promise, shifted_rows, self._classes, self.groups),
+            selection=learned_decision.counted,
+        )
+        certified_table = certify_table(shifted_table, promise, self.score)
+        offset = learned_decision.decision_offset
+        return replace(
+            certified_table,
+            rows=validated_rows,
+            certificate=replace(certified_table.certificate, decision_at=offset),
+            decision_offset=offset,
+        )
+
+    def _build_source(
+        self, base_map: Map, table: CertifiedTable, recipe: Recipe | None = None
+    ) -> LogitsSource:
+        """Build the source of the gate from its base map and its ranking score."""
+        return LogitsSource(
+            map=base_map,
+            classes=self._classes,
+            score=table.score,
+            input=self.input,
+            recipe=recipe,
+            classes_given=self.has_class_names,
+            decision_at=table.certificate.decision_at,
+        )
+
+
+def check_logits_gate_options(
+    promise: Any, score: str | Score, input: str, decision: str = "largest"
+) -> None:
+    """Raise InputError if a promise, score and decision rule cannot make a gate on logits.
+
+    Parameters
+    ----------
+    promise : object
+        Value that the caller passed as the promise.
+
+    score : str or callable
+        Ranking score.
+
+    input : {"logits", "probabilities"}
+        Content of the table.
+
+    decision : str, default="largest"
+        How a class is predicted, "largest" or "calibrated".
+    """
+    check_choice("decision", decision, "largest", "calibrated")
+    if isinstance(promise, Promise) and promise.is_two_sided and decision == "calibrated":
+        raise InputError(
+            f"{type(promise).__name__} has decisions of its own; leave out decision='calibrated'."
+        )
+    if isinstance(promise, type) or not isinstance(promise, Promise):
+        raise InputError(
+            "promise must be one such as MaxMiscoverage(0.05) or MinAccuracy(0.97); got"
+            f" {promise!r}."
+        )
+    if score != AUTO_SCORE:
+        check_score(score, input)
+    elif promise.delta is None:
+        raise InputError(
+            f"score='auto' lets several scores share delta, and {promise!r} has none; give a delta,"
+            " or name a score."
+        )
+
+
+def _check_needs_no_labels(promise: Promise, score: str | Score) -> None:
+    """Raise InputError if a promise or a score cannot be used without labels."""
+    if promise.needs_labels:
+        raise InputError(
+            f"{type(promise).__name__} is about right and wrong answers; give the true labels."
+        )
+    if score == AUTO_SCORE:
+        raise InputError(
+            "which score is best shows on labelled rows only; name one, say 'entropy', or give the"
+            " labels."
+        )
+
+
+def _start_fingerprint(table: CertifiedTable) -> Callable[[], Fingerprint]:
+    """Start to compute the fingerprint of the rows, and return a function that waits for it."""
+    if table.wait_for_fingerprint is not None:
+        return table.wait_for_fingerprint
+    rows = table.rows
+    is_worth_a_thread = len(rows) >= WORTH_A_THREAD
+    return start_task(
+        rows.executor if is_worth_a_thread else None,
+        fingerprint_rows,
+        table.columns.scores,
+        table.columns.correct,
+        aside=is_worth_a_thread and rows.on_device,
+    )
+
+
+def _collect_data_notes(table: CertifiedTable, input_suspicion: Suspicion | None) -> list[Note]:
+    """Collect the notes on the input and on the rows, and warn of the latter."""
+    notes: list[Note] = []
+    if input_suspicion is not None:
+        notes.append(suspicion(looks=input_suspicion.kind, lowest=input_suspicion.lowest))
+    if table.has_row_scores:
+        row_notes = _collect_row_notes(table, input_suspicion)
+    else:
+        row_notes = remarks_on_long_rows(
+            table.rows, table.score, table.certificate, input_suspicion
+        )
+    notes.extend(note.issue_warning() for note in row_notes)
+    return notes
+
+
+def _collect_row_notes(table: CertifiedTable, input_suspicion: Suspicion | None) -> list[Note]:
+    """Collect the notes on equal scores and on repeated rows."""
+    ranking = table.columns.ranking
+    notes = check_scores(ranking, ties=input_suspicion is None)
+    # Decisions repeat each other, and the rows of a cluster may do so.
+    holds_decisions = input_suspicion is not None and input_suspicion.kind in ("alike", "one-hot")
+    counted = table.counted
+    has_clusters = counted is not None and counted.clusters is not None
+    if holds_decisions or has_clusters:
+        return notes
+    rows = table.rows
+    scores = table.columns.scores
+    if counted is not None:
+        is_counted = counted.to_mask(len(scores))
+        rows = rows.where(is_counted)
+        scores = scores[is_counted]
+    n_distinct_scores = len(ranking.ranks)
+    return [*notes, *check_repeated_rows(rows, scores, n_distinct_scores)]

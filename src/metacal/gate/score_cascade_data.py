@@ -1,0 +1,270 @@
+"""Calibration data of a cascade of models of rising cost: one score per row and model.
+
+A *gated* model answers the rows up to its threshold and passes the others on. Without people, the
+last model answers every row that reaches it, so that it is not gated and its score is not used.
+With people behind the last model, every model is gated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from metacal.errors import InputError
+from metacal.formulas import Flags, Float
+from metacal.gate.calibration_data import FittedBase
+from metacal.gate.certified_cascade import CertifiedCascade, name_stage_scores
+from metacal.gate.score_source import (
+    HigherIs,
+    ScoreSource,
+    check_score_gate_options,
+    clean_score_name,
+)
+from metacal.promises.accuracy import MinAccuracy
+from metacal.promises.promise import Promise
+from metacal.promises.staged_cascade import CascadeScores
+from metacal.rows.score_columns import check_scores, read_model_flags
+
+# Factor between the costs of successive models, if the caller gives no costs.
+_DEFAULT_COST_RATIO = 10.0
+
+
+@dataclass(frozen=True, eq=False)
+class CertifiedScoreCascade(CertifiedCascade):
+    """Certification result of a cascade of models with scores.
+
+    Attributes
+    ----------
+    sources : tuple of ScoreSource
+        Source of each stage.
+    """
+
+    sources: tuple[ScoreSource, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class ScoreCascadeData:
+    """Scores of models of rising cost for the same rows, with the options of their cascade.
+
+    Attributes
+    ----------
+    scores : sequence of array-like of shape (n_rows,)
+        Score of each model. The score of the last model is not used, and may be left out unless
+        there are `people`.
+
+    agrees : array-like of shape (n_rows, n_gated) or None
+        For MaxLoss without people: whether each model but the last gives the answer of the last
+        model. An entry may be missing; only the scores of such a row are used.
+
+    correct : array-like of shape (n_rows, n_models) or None
+        For MinAccuracy, or with people: whether each model is correct.
+
+    costs : sequence of float or None
+        Cost of asking each model, and people. By default each model costs ten times as much as the
+        one before.
+
+    score_names : sequence of str or None
+        Names of the scores.
+
+    higher_is : {"surer", "doubtful"}
+        Meaning of a higher score.
+
+    people : bool
+        Whether people answer the rows that no model answers.
+
+    pool : bool
+        Whether the promise is about these rows, of which those with an entry were drawn at random.
+
+    random_state : int or None
+        Seed for drawing the tested rows and the pilot rows. None derives it from the rows.
+
+    joint_risk : bool
+        Whether the risk of an answer is estimated from all scores up to that of its model.
+
+    Examples
+    --------
+    >>> from metacal.gate.calibrate import calibrate
+    >>> from metacal.promises.cascade import MaxLoss
+    >>> rng = np.random.default_rng(0)
+    >>> scores = rng.random((3, 2000))
+    >>> agrees = rng.random((2, 2000)) > (1 - scores[:2]) ** 3 / [[4], [9]]
+    >>> data = ScoreCascadeData(scores, agrees=agrees, costs=[1, 10, 100])
+    >>> calibrate(data, MaxLoss(0.02)).decide(*scores).by[:8]
+    array([0, 2, 1, 2, 0, 0, 0, 0])
+    """
+
+    scores: Sequence[ArrayLike]
+    agrees: ArrayLike | None = None
+    correct: ArrayLike | None = None
+    costs: Sequence[float] | None = None
+    score_names: Sequence[str] | None = None
+    higher_is: HigherIs = "surer"
+    people: bool = False
+    pool: bool = False
+    random_state: int | None = None
+    joint_risk: bool = False
+
+    def certify(self, promise: Promise) -> CertifiedScoreCascade:
+        """Certify the thresholds of the gated models.
+
+        Raises
+        ------
+        InputError
+            If the flags are not those that the promise is about, or if shapes do not fit.
+        """
+        check_score_gate_options(promise, self.higher_is)
+        score_columns = self._read_score_columns()
+        flag_name = self._get_flag_name(promise)
+        flags, has_flags = read_model_flags(
+            self._require_flags(promise, flag_name), len(score_columns[0]), flag_name
+        )
+        promises_accuracy = isinstance(promise, MinAccuracy)
+        if promises_accuracy and self.pool:
+            raise InputError(
+                "of a pool the promise is MaxLoss(0.01); leave out pool, or ask for that."
+            )
+        n_gated = flags.shape[1]
+        if promises_accuracy and not self.people:
+            # The last model has flags of correctness too, but it answers every row.
+            n_gated -= 1
+        self._check_n_columns(len(score_columns), flags.shape[1], n_gated, flag_name)
+        sources = self._build_sources(n_gated)
+        uncertainties = _compute_uncertainties(sources, score_columns[:n_gated])
+        cascade_scores = CascadeScores(
+            uncertainty=uncertainties[has_flags],
+            is_bad=~flags[has_flags],
+            costs=self._read_costs(n_gated),
+            unlabelled_uncertainty=uncertainties[~has_flags],
+            pool=self.pool,
+            people=self.people,
+            random_state=self.random_state,
+            joint=self.joint_risk,
+        )
+        certificate = promise.certify(cascade_scores)
+        return CertifiedScoreCascade(
+            certificate=name_stage_scores(certificate, [source.score_name for source in sources]),
+            first_model_scores=uncertainties[has_flags, 0],
+            first_model_flags=flags[has_flags, 0],
+            sources=sources,
+        )
+
+    def fit_base(self, result: CertifiedScoreCascade, promise: Promise) -> FittedBase:
+        """Return the sources without confidence curves, which a cascade of scores does not have."""
+        return FittedBase(sources=result.sources)
+
+    def _read_score_columns(self) -> list[NDArray[np.floating[Any]]]:
+        """Validate the score of each model. Raise InputError if their lengths differ."""
+        score_columns = [check_scores(column) for column in self.scores]
+        lengths = [len(column) for column in score_columns]
+        if len(set(lengths)) > 1:
+            raise InputError(
+                "each model needs a score for every row; got"
+                f" {', '.join(str(length) for length in lengths)}."
+            )
+        return score_columns
+
+    def _get_flag_name(self, promise: Promise) -> Literal["agrees", "correct"]:
+        """Return which flags the promise is about: agreement or correctness."""
+        if isinstance(promise, MinAccuracy) or self.people:
+            return "correct"
+        return "agrees"
+
+    def _require_flags(
+        self, promise: Promise, flag_name: Literal["agrees", "correct"]
+    ) -> ArrayLike:
+        """Return the flags that the promise is about. Raise InputError if others were given."""
+        if flag_name == "correct":
+            if self.correct is not None and self.agrees is None:
+                return self.correct
+            raise InputError(
+                f"This cascade needs correct=..., whether each model is correct: {promise!r} is"
+                " about correct answers. agrees=... is for MaxLoss without people."
+            )
+        if self.agrees is not None and self.correct is None:
+            return self.agrees
+        raise InputError(
+            f"{type(promise).__name__} over scores needs agrees=..., whether each model but the"
+            " last gives the last model's answer. correct=... does not say that: two models may"
+            " both be wrong and differ. If you know only which answers are correct, promise"
+            " MinAccuracy, or fit on tables of logits with labels."
+        )
+
+    def _check_n_columns(
+        self, n_score_columns: int, n_flag_columns: int, n_gated: int, flag_name: str
+    ) -> None:
+        """Raise InputError if the numbers of score and flag columns do not fit together.
+
+        Parameters
+        ----------
+        n_score_columns : int
+            Number of models that have a score.
+
+        n_flag_columns : int
+            Number of models that have flags.
+
+        n_gated : int
+            Number of gated models.
+
+        flag_name : {"agrees", "correct"}
+            Name of the flags.
+        """
+        allowed_n_scores = [n_gated]
+        if not self.people:
+            allowed_n_scores.append(n_gated + 1)
+        if n_score_columns in allowed_n_scores and n_gated >= 1:
+            return
+        last_model_hint = ""
+        if flag_name == "correct":
+            last_model_hint = ", and the last one says whether it is right"
+        people_hint = ""
+        if self.people:
+            people_hint = ", and has a score too, with people behind it: two models or more"
+        raise InputError(
+            f"there are {n_score_columns} columns of scores and {n_flag_columns} of {flag_name};"
+            f" each model but the last has one of both{last_model_hint}{people_hint}."
+        )
+
+    def _build_sources(self, n_gated: int) -> tuple[ScoreSource, ...]:
+        """Build the source of each model, with a default name for a model that has none."""
+        default_names = [f"score {number}" for number in range(1, n_gated + 2)]
+        score_names = [clean_score_name(name) for name in self.score_names or default_names]
+        # The caller need not name the score of the last model, because it is not used.
+        score_names.append(default_names[-1])
+        n_models = n_gated if self.people else n_gated + 1
+        return tuple(ScoreSource(name, self.higher_is) for name in score_names[:n_models])
+
+    def _read_costs(self, n_gated: int) -> Float:
+        """Validate the costs of the gated models and of the last model or people."""
+        n_costs = n_gated + 1
+        if self.costs is None:
+            return np.array([_DEFAULT_COST_RATIO**position for position in range(n_costs)])
+        costs = np.asarray(self.costs, dtype=np.float64)
+        is_valid = costs.shape == (n_costs,) and (costs >= 0.0).all() and costs[-1] > 0.0
+        if not is_valid:
+            people_hint = " and people" if self.people else ""
+            raise InputError(
+                f"costs must be {n_costs} numbers, what it costs to ask each{people_hint}."
+            )
+        return costs
+
+
+def _compute_uncertainties(
+    sources: Sequence[ScoreSource], score_columns: Sequence[NDArray[np.floating[Any]]]
+) -> Float:
+    """Return the uncertainty of each row (first axis) and gated model (second axis).
+
+    Raise InputError if a score is missing.
+    """
+    uncertainties = np.stack(
+        [source.uncertainty_scores(column) for source, column in zip(sources, score_columns)],
+        axis=1,
+    )
+    is_missing: Flags = np.isnan(uncertainties)
+    if is_missing.any():
+        first_row = np.argwhere(is_missing)[0][0]
+        raise InputError(f"row {first_row} lacks a score; leave out rows that lack one.")
+    return uncertainties
