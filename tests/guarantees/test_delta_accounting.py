@@ -121,7 +121,7 @@ def test_pilot_rows_of_a_cascade_are_not_tested():
     broken[aside] = False  # what pilot rows say of errors must not count
     certificates = [
         mc.MaxLoss(0.05).certify(TwoModelEvidence(own))
-        for own in (rows, replace(rows, small_right=broken))
+        for own in (rows, replace(rows, small_correct=broken))
     ]
     assert certificates[0].n_rows == 1000 - len(aside)
     assert certificates[0].stages.n_worse == certificates[1].stages.n_worse

@@ -18,7 +18,8 @@ from scipy.stats import binom, binomtest
 import metacal as mc
 from metacal.certificates.quantity import COVERAGE_ACCURACY, MISCOVERAGE
 from metacal.cli import main
-from metacal.promises.verdict import Measurement, Verdict, judge
+from metacal.promises.measurement import Measurement
+from metacal.promises.verdict import Verdict, judge
 
 N, K = 2000, 4
 

@@ -125,7 +125,7 @@ def _verify_rows(gate: Gate, artifact: str, gate_rows: GateRows, confidence: flo
         decisions.correct,
         confidence,
         losses=decisions.losses,
-        names=decisions.row_subgroups,
+        row_names=decisions.row_subgroups,
         units=units,
         fit_rows=decisions.fit_rows,
     )

@@ -335,7 +335,7 @@ def evaluate_decisions(
         decisions.correct,
         evaluation.level,
         losses=decisions.losses,
-        names=decisions.row_subgroups,
+        row_names=decisions.row_subgroups,
         fit_rows=decisions.fit_rows,
     )
     return GateEvaluation(
@@ -443,7 +443,7 @@ def evaluate_table(
         correct,
         resampling.level,
         losses=gate.losses(codes, measured.top),
-        names=gate.get_row_subgroups(measured.top, groups),
+        row_names=gate.get_row_subgroups(measured.top, groups),
         fit_rows=fit_rows,
     )
     return measured, GateEvaluation(after, before, gate.certificate, verdict, fit_rows)

@@ -103,7 +103,7 @@ def verify(
         decisions.correct,
         confidence,
         losses=decisions.losses,
-        names=decisions.row_subgroups,
+        row_names=decisions.row_subgroups,
         units=clusters,
         fit_rows=decisions.fit_rows,
     )

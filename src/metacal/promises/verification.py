@@ -1,8 +1,8 @@
-"""Does a promise still stand? An exact test on labelled rows that the fit has not seen."""
+"""Verification: an exact test of a promise on labelled rows that were not part of the fit."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,16 +18,18 @@ from metacal.certification.rows import Clusters
 from metacal.certification.units import Units
 from metacal.display import format_interval
 from metacal.errors import InputError
-from metacal.formulas import Flags
+from metacal.formulas import Codes, Flags
 from metacal.promises.verdict import Verdict, judge
 from metacal.rows.arrays import check_fraction
 from metacal.rows.draws import RowDraws
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from metacal.certification.row_losses import Losses
 
-#: What a test of a gate says about each kind of promise.
-_TESTED = {
+# Description of the tested claim for each kind of guarantee.
+_TESTED_CLAIMS = {
     "certified": "the promise itself, which at most {delta} of all fits break by bad luck",
     "approximate": (
         "whether this gate keeps its target; the confidence of a cross-fitted gate was never exact"
@@ -40,37 +42,56 @@ _TESTED = {
         " rule)"
     ),
 }
-#: How rows were counted that belong together.
-_UNITS = {
+
+# Text after the number of rows, for each way in which the rows of a cluster are counted.
+_CLUSTER_TEXTS: dict[CountedBy | None, str] = {
     None: "",
     "unit": "; one row of each unit",
     "row": "; bets on whole units",
     "mean": "; bets on the mean of each unit",
 }
-#: Tests that are shown, of a promise for each class or group.
-_FEW = 8
+
+# Number of tests that are printed if each class or group has its own promise.
+_MAX_PRINTED_TESTS = 8
+
+# Columns of the data frame of the tests.
+_FRAME_COLUMNS = (
+    "quantity",
+    "class",
+    "part",
+    "target",
+    "value",
+    "low",
+    "high",
+    "level",
+    "n_bad",
+    "n_rows",
+    "p_value",
+    "verdict",
+)
 
 
 @dataclass(frozen=True)
 class Verification:
-    """Whether a promise stands on labelled rows: prints itself, is a table in a notebook,
-    `to_frame` for pandas.
+    """Result of testing a promise on labelled rows.
+
+    It prints as text, shows as a table in a notebook, and converts to a data frame.
 
     Attributes
     ----------
     certificate : Certificate
-        What was promised.
+        Certificate of the promise.
     verdict : Verdict
-        What the rows say of it: `verdict.word` is kept, undecided, refuted or, if the rows were
-        part of the fit, not judged; `verdict.advice` is what to do.
+        Verdict on the promise. `verdict.word` is kept, undecided, refuted or, if some of the rows
+        were part of the fit, not judged. `verdict.advice` is a sentence about what to do next.
     confidence : float
-        Of the intervals; a promise that is kept is refuted with probability at most (1 -
-        confidence) / 2.
+        Confidence level of the intervals. A promise that is kept is refuted with probability at
+        most (1 - confidence) / 2.
     n_rows, n_accepted : int
-        Of the rows that were tested.
-    units : "unit", "row", "mean" or None
-        Where rows belong together: whether one row of each unit was tested, or every row by bets on
-        whole units.
+        Number of tested rows, and how many of them were accepted.
+    units : {"unit", "row", "mean"} or None
+        How dependent rows were tested: one row of each cluster, every row by bets on whole
+        clusters, or the means of clusters. None for independent rows.
     """
 
     certificate: Certificate
@@ -82,162 +103,233 @@ class Verification:
 
     @property
     def tests(self) -> tuple[Verdict, ...]:
-        """A verdict for each promised limit, or for each class or group, the worst first; none if
-        not judged.
+        """Verdict on each promised limit, or on each subgroup, the worst one first.
+
+        The tuple is empty if some of the rows were part of the fit.
         """
         return () if self.verdict.fit_rows is not None else self.verdict.tests
 
     @property
     def refuted(self) -> bool:
-        """Whether any promised limit is."""
+        """Whether any promised limit is refuted."""
         return self.verdict.refuted
 
     @property
     def p_value(self) -> float | None:
-        """Of all tests together (Bonferroni); None if not judged."""
+        """P-value of all tests together (Bonferroni), or None if nothing was tested."""
         if not self.tests:
             return None
-        return min(1.0, len(self.tests) * min(test.p_value for test in self.tests))
+        smallest_p_value = min(test.p_value for test in self.tests)
+        return min(1.0, len(self.tests) * smallest_p_value)
 
     @property
     def advice(self) -> str:
-        """What to do now, in one sentence."""
+        """What to do next, as one sentence."""
         return self.verdict.advice
 
     @property
-    def tested(self) -> str:
-        """What the test is about, which depends on what was promised."""
-        parts = self.certificate.parts
-        if (
-            parts is not None
-            and parts.shares != "together"
-            and self.certificate.guarantee == "certified"
-        ):
-            few = format_percent_ceil(self.certificate.delta or 0.0)
-            return f"the promise of each {parts.by}, which at most {few} of them break by bad luck"
-        return _TESTED[self.certificate.guarantee].format(
-            delta=format_percent_ceil(self.certificate.delta or 0.0)
+    def tested_claim(self) -> str:
+        """Description of the tested claim, which depends on the kind of guarantee."""
+        guarantee = self.certificate.guarantee
+        delta_percent = format_percent_ceil(self.certificate.delta or 0.0)
+        subgroups = self.certificate.parts
+        if subgroups is None or subgroups.shares == "together" or guarantee != "certified":
+            return _TESTED_CLAIMS[guarantee].format(delta=delta_percent)
+        return (
+            f"the promise of each {subgroups.by}, which at most {delta_percent} of them break by bad"
+            " luck"
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON types."""
-        return {
+        """Return the result as JSON types."""
+        fit_rows = self.verdict.fit_rows
+        record: dict[str, Any] = {
             "statement": self.certificate.statement,
             "guarantee": self.certificate.guarantee,
-            "tested": self.tested,
+            "tested": self.tested_claim,
             "n_rows": self.n_rows,
             "n_accepted": self.n_accepted,
-            **({} if self.units is None else {"units": self.units}),
+        }
+        if self.units is not None:
+            record["units"] = self.units
+        record |= {
             "confidence": self.confidence,
             "verdict": self.verdict.word,
             "refuted": self.refuted,
-            "fit_rows": None if self.verdict.fit_rows is None else vars(self.verdict.fit_rows),
+            "fit_rows": None if fit_rows is None else vars(fit_rows),
             "p_value": self.p_value,
-            "tests": [_plain(test) for test in self.tests],
+            "tests": [_make_test_record(test) for test in self.tests],
             "advice": self.advice,
         }
+        return record
 
     def text(self, source: str = "") -> str:
-        """For people; `source` says where the rows come from, as in "5,000 of test.npz"."""
-        head = [
+        """Return the result as text.
+
+        Parameters
+        ----------
+        source : str, default=""
+            Text after the number of rows that names their source, such as " of test.npz".
+
+        Returns
+        -------
+        str
+        """
+        lines = [
             f"{self.verdict.word}: {self.certificate.statement}",
             (
                 f"  rows         {self.n_rows:,}{source}, {self.n_accepted:,}"
-                f" accepted{_UNITS[self.units]}"
+                f" accepted{_CLUSTER_TEXTS[self.units]}"
             ),
         ]
         if self.verdict.fit_rows is not None:
-            return "\n".join(
-                [*head, f"  why          {self.verdict.fit_rows}", f"  what to do   {self.advice}"]
-            )
-        left = len(self.tests) - _FEW if self.certificate.parts else 0
-        rest = [f"  measured     and {left:,} more, with less against them"] if left > 0 else []
-        return "\n".join(
-            [
-                *head,
-                *(line for test in self.tests[:_FEW] for line in _lines(test)),
-                *rest,
-                (
-                    f"  tested       {self.tested}; a kept promise is called refuted by at most "
-                    f"{format_percent_ceil(0.5 * (1.0 - self.confidence))} of such tests"
-                ),
-                f"  what to do   {self.advice}",
-            ]
-        )
+            lines.append(f"  why          {self.verdict.fit_rows}")
+        else:
+            lines += self._format_tests()
+        lines.append(f"  what to do   {self.advice}")
+        return "\n".join(lines)
 
     __str__ = __repr__ = text
+
+    def _format_tests(self) -> list[str]:
+        """Return the printed lines of the tests and of the tested claim."""
+        lines = []
+        for test in self.tests[:_MAX_PRINTED_TESTS]:
+            lines += _format_test(test)
+        n_omitted = len(self.tests) - _MAX_PRINTED_TESTS
+        if self.certificate.parts and n_omitted > 0:
+            lines.append(f"  measured     and {n_omitted:,} more, with less against them")
+        false_refutation_rate = format_percent_ceil(0.5 * (1.0 - self.confidence))
+        lines.append(
+            f"  tested       {self.tested_claim}; a kept promise is called refuted by at most "
+            f"{false_refutation_rate} of such tests"
+        )
+        return lines
 
     def _repr_html_(self) -> str:
         statement, *lines = self.text().splitlines()
         return display.make_facts_html(statement, display.split_named_lines(lines))
 
-    def to_frame(self) -> Any:
-        """A `pandas.DataFrame`, a row for each promised limit, or for each class or group, the
-        worst first.
-        """
-        columns = ("quantity", "class", "part", "target", "value", "low", "high", "level")
-        plain = [
-            {**_plain(test), "part": test.subgroup, "class": test.class_name} for test in self.tests
-        ]
-        more = ("n_bad", "n_rows", "p_value", "verdict")
-        return display.make_frame(
-            [{name: test[name] for name in (*columns, *more)} for test in plain]
-        )
+    def to_frame(self) -> pd.DataFrame:
+        """Return a data frame with a row for each test, the worst one first."""
+        frame_rows = []
+        for test in self.tests:
+            record = _make_test_record(test)
+            record["part"] = test.subgroup
+            record["class"] = test.class_name
+            frame_rows.append({column: record[column] for column in _FRAME_COLUMNS})
+        return display.make_frame(frame_rows)
 
 
-def _bad(test: Verdict) -> float:
-    """How many rows count against it or, of a mean cost, what all of them cost."""
-    return (
-        test.measurement.n_bad
-        if test.measurement.total_cost is None
-        else test.measurement.total_cost
-    )
+def _get_violation_total(test: Verdict) -> float:
+    """Return the number of bad rows or, for a mean cost, their total cost."""
+    measurement = test.measurement
+    if measurement.total_cost is not None:
+        return measurement.total_cost
+    return measurement.n_bad
 
 
-def _plain(test: Verdict) -> dict[str, Any]:
-    """Plain JSON types."""
-    better = {} if test.measurement.n_better is None else {"n_better": test.measurement.n_better}
-    return {
-        **test.to_dict(),
-        "n_bad": _bad(test),
-        "n_rows": test.measurement.n_rows,
-        "p_value": test.p_value,
-        **better,
-    }
+def _make_test_record(test: Verdict) -> dict[str, Any]:
+    """Return the verdict of a test with its counts and p-value, as JSON types."""
+    measurement = test.measurement
+    record = test.to_dict()
+    record["n_bad"] = _get_violation_total(test)
+    record["n_rows"] = measurement.n_rows
+    record["p_value"] = test.p_value
+    if measurement.n_better is not None:
+        record["n_better"] = measurement.n_better
+    return record
 
 
-def _lines(test: Verdict) -> list[str]:
-    """Counts, interval and p-value."""
-    seen, promised = test.measurement, test.quantity
+def _format_test(test: Verdict) -> list[str]:
+    """Return the printed lines of a test: measured value, counts and p-value."""
     if test.value is None or test.low is None or test.high is None:
         return [f"  measured     no row here says anything about the {test.measured_quantity}"]
-    interval, bad, better = format_interval(test.low, test.high), _bad(test), seen.n_better
+    interval = format_interval(test.low, test.high)
     if test.subgroup is not None:
+        violations = test.quantity.violations_suffix.format(name=test.class_name)
         return [
-            f"  {test.word:<12} {test.subgroup}: {test.measured_quantity} {test.value:.4f} {interval},"
-            f" {bad:,} of {seen.n_rows:,} {promised.violations_suffix.format(name=test.class_name)}, p-value"
-            f" {test.p_value:.4g}"
+            f"  {test.word:<12} {test.subgroup}: {test.measured_quantity} {test.value:.4f}"
+            f" {interval}, {_get_violation_total(test):,} of {test.measurement.n_rows:,}"
+            f" {violations}, p-value {test.p_value:.4g}"
         ]
-    counted = f"{bad:,} {promised.violations_text.format(name=test.class_name)}, of {seen.n_rows:,}"
-    if better is not None:
-        counted = f"{bad:,} answered worse than by the last model alone, {better:,} better, of {seen.n_rows:,}"
-    if promised.is_mean_cost:
-        counted = f"a {'loss' if promised.uses_graded_losses else 'cost'} of {bad:,.6g} in all, of {seen.n_rows:,} rows"
-    bets = seen.relative_costs is not None or seen.cluster_counts is not None
-    chance = (
-        "at most the chance of such bets to win so much"
-        if bets
-        else "the chance of as many or more"
-    )
-    level = f"{format_percent_floor(test.level)} interval"
     return [
         (
-            f"  measured     {test.measured_quantity} {test.value:.4f}, {level} {interval}, "
-            f"promised {promised.comparison_sign} {test.target:g}"
+            f"  measured     {test.measured_quantity} {test.value:.4f},"
+            f" {format_percent_floor(test.level)} interval {interval}, promised"
+            f" {test.quantity.comparison_sign} {test.target:g}"
         ),
-        f"  counted      {counted}",
-        f"  p-value      {test.p_value:.4g}: {chance} if the promise is just kept",
+        f"  counted      {_format_counts(test)}",
+        (
+            f"  p-value      {test.p_value:.4g}: {_describe_p_value(test)} if the promise is just"
+            " kept"
+        ),
     ]
+
+
+def _format_counts(test: Verdict) -> str:
+    """Return the counts of a test as text, such as "3 wrong answers, of 100"."""
+    quantity = test.quantity
+    measurement = test.measurement
+    n_rows = measurement.n_rows
+    if quantity.is_mean_cost:
+        noun = "loss" if quantity.uses_graded_losses else "cost"
+        return f"a {noun} of {_get_violation_total(test):,.6g} in all, of {n_rows:,} rows"
+    if measurement.n_better is not None:
+        return (
+            f"{measurement.n_bad:,} answered worse than by the last model alone,"
+            f" {measurement.n_better:,} better, of {n_rows:,}"
+        )
+    violations = quantity.violations_text.format(name=test.class_name)
+    return f"{_get_violation_total(test):,} {violations}, of {n_rows:,}"
+
+
+def _describe_p_value(test: Verdict) -> str:
+    """Describe the event whose probability is the p-value of a test."""
+    measurement = test.measurement
+    if measurement.relative_costs is not None or measurement.cluster_counts is not None:
+        return "at most the chance of such bets to win so much"
+    return "the chance of as many or more"
+
+
+@dataclass(frozen=True, eq=False)
+class _LabelledRows:
+    """Columns of the rows on which a promise is tested.
+
+    Attributes
+    ----------
+    accept : array of bool of shape (n_rows,)
+        Whether each row is accepted.
+    correct : array of bool of shape (n_rows,) or None
+        Whether each prediction is correct.
+    losses : Losses or None
+        Cost of each row.
+    row_names : array of shape (n_rows,) or None
+        Predicted class or group of each row.
+    clusters : Clusters or None
+        Clusters of dependent rows whose every row counts.
+    """
+
+    accept: Flags
+    correct: Flags | None
+    losses: Losses | None
+    row_names: NDArray[Any] | None
+    clusters: Clusters | None = None
+
+    @property
+    def draw_columns(self) -> tuple[Flags, Flags | None, NDArray[np.float64] | None]:
+        """Columns from which random draws are derived."""
+        row_losses = None if self.losses is None else self.losses.answered
+        return self.accept, self.correct, row_losses
+
+    def take(self, index: Codes) -> _LabelledRows:
+        """Return the rows at some positions."""
+        return _LabelledRows(
+            accept=self.accept[index],
+            correct=None if self.correct is None else self.correct[index],
+            losses=None if self.losses is None else self.losses.where(index),
+            row_names=None if self.row_names is None else self.row_names[index],
+        )
 
 
 def verify_decisions(
@@ -246,32 +338,50 @@ def verify_decisions(
     correct: Flags | None,
     confidence: float = 0.95,
     losses: Losses | None = None,
-    names: NDArray[Any] | None = None,
+    row_names: NDArray[Any] | None = None,
     units: Units | None = None,
     fit_rows: FitRows | None = None,
 ) -> Verification:
-    """Test on labelled rows what the certificate promises.
+    """Test the promise of a certificate on labelled rows.
 
-    `correct` may be None where nothing is promised that needs labels; `losses`, what each row
-    costs, is needed where a cost is promised (`Gate.losses`): that is tested by bets in the order
-    of the rows.
+    Among n correct rows the number of rejected ones is Bin(n, F0). Among n accepted rows the number
+    of errors is Bin(n, 1 - F1). So the intervals are exact; `judge` has them too. A promise that is
+    kept is refuted with probability at most (1 - confidence) / 2. A mean cost is tested by bets on
+    the rows.
 
-    Among n correct rows the rejected ones are Bin(n, F0), among n accepted rows the wrong ones
-    Bin(n, 1 - F1): exact intervals, which `judge` and with it evaluate and report use too. A
-    promise that holds is refuted, which is to lie outside of one end, with probability at most (1 -
-    confidence) / 2. Where each class or group has its own promise, `names` are those of the rows;
-    each that rows speak about is tested, the worst first.
+    Counts of dependent rows are not binomial. A promise about a random row of a random cluster is
+    tested on one random row of each cluster, and a promise about rows or about means of clusters by
+    bets on whole clusters.
 
-    Where rows belong together (`units`), counts of them are not binomial. A promise about a random
-    row of a random unit is tested on one row of each, drawn at random; one about rows, or means of
-    units, by bets on whole units.
+    Parameters
+    ----------
+    certificate : Certificate
+        Certificate of the promise.
+    accept : array of bool of shape (n_rows,)
+        Whether each row is accepted.
+    correct : array of bool of shape (n_rows,) or None
+        Whether each prediction is correct. None if no promised quantity needs labels.
+    confidence : float, default=0.95
+        Confidence level of the intervals, above 0.5.
+    losses : Losses, optional
+        Cost of each row, required if a cost is promised (`Gate.losses`).
+    row_names : array of shape (n_rows,), optional
+        Predicted class or group of each row, required if each has its own promise.
+    units : Units, optional
+        Clusters of dependent rows.
+    fit_rows : FitRows, optional
+        Rows that were part of the fit. If given, nothing is tested.
 
-    If there are `fit_rows` among the rows, nothing is tested: the verdict is "not judged".
+    Returns
+    -------
+    Verification
 
+    Examples
+    --------
     >>> from metacal.promises.miscoverage import MaxMiscoverage
-    >>> right = np.ones(1000, dtype=bool)
-    >>> certificate = MaxMiscoverage(0.05).certify(np.linspace(0, 1, 1000), right)
-    >>> verify_decisions(certificate, np.arange(1000) >= 70, right).refuted
+    >>> correct = np.ones(1000, dtype=bool)
+    >>> certificate = MaxMiscoverage(0.05).certify(np.linspace(0, 1, 1000), correct)
+    >>> verify_decisions(certificate, np.arange(1000) >= 70, correct).refuted
     True
     """
     if check_fraction("confidence", confidence) <= 0.5:
@@ -279,21 +389,71 @@ def verify_decisions(
             f"confidence must be above 0.5, got {confidence}; say how surely a kept promise passes:"
             " 0.95."
         )
-    by, whole = None, None
+    rows = _LabelledRows(accept, correct, losses, row_names)
+    counted_by: CountedBy | None = None
     if units is not None:
-        by, codes = certificate.circumstances.units or "row", units.encode_names(len(accept))
-        columns = accept, correct, None if losses is None else losses.answered
-        if by == "unit" and (selection := build_row_selection(len(accept), codes)) is not None:
-            picked = selection.draw(*columns).indices
-            accept, correct = accept[picked], None if correct is None else correct[picked]
-            losses, names = (
-                None if losses is None else losses.where(picked),
-                None if names is None else names[picked],
+        counted_by = certificate.circumstances.units or "row"
+        if counted_by == "unit":
+            rows = _draw_one_row_of_each_cluster(rows, units)
+        else:
+            max_known_size = max(units.largest or 0, certificate.circumstances.largest_unit or 0)
+            rows = _group_into_clusters(
+                rows, units, max_known_size, count_means=counted_by == "mean"
             )
-        elif certificate.circumstances.counts_whole_units or by == "row":
-            known = max(units.largest or 0, certificate.circumstances.largest_unit or 0)
-            numbers = RowDraws(*columns, units=codes).unit_numbers("whole units")
-            max_size = max(known, int(np.bincount(codes).max()))
-            whole = Clusters.from_codes(numbers, max_size, count_means=by == "mean")
-    verdict = judge(certificate, accept, correct, confidence, losses, names, whole, fit_rows)
-    return Verification(certificate, verdict, confidence, len(accept), int(accept.sum()), by)
+    verdict = judge(
+        certificate,
+        rows.accept,
+        rows.correct,
+        confidence,
+        losses=rows.losses,
+        row_names=rows.row_names,
+        clusters=rows.clusters,
+        fit_rows=fit_rows,
+    )
+    return Verification(
+        certificate=certificate,
+        verdict=verdict,
+        confidence=confidence,
+        n_rows=len(rows.accept),
+        n_accepted=int(rows.accept.sum()),
+        units=counted_by,
+    )
+
+
+def _draw_one_row_of_each_cluster(rows: _LabelledRows, units: Units) -> _LabelledRows:
+    """Draw one row of each cluster at random, so that the drawn rows are independent."""
+    n_rows = len(rows.accept)
+    cluster_codes = units.encode_names(n_rows)
+    selection = build_row_selection(n_rows, cluster_codes)
+    assert selection is not None
+    return rows.take(selection.draw(*rows.draw_columns).indices)
+
+
+def _group_into_clusters(
+    rows: _LabelledRows, units: Units, max_known_size: int, *, count_means: bool
+) -> _LabelledRows:
+    """Add the clusters of the rows, numbered in random order for bets on whole clusters.
+
+    Parameters
+    ----------
+    rows : _LabelledRows
+        Tested rows.
+    units : Units
+        Names of the clusters.
+    max_known_size : int
+        Declared largest number of rows of a cluster. 0 if none is declared.
+    count_means : bool
+        Whether a cluster counts once, by the mean of its rows.
+
+    Returns
+    -------
+    _LabelledRows
+    """
+    cluster_codes = units.encode_names(len(rows.accept))
+    draws = RowDraws(*rows.draw_columns, units=cluster_codes)
+    shuffled_codes = draws.unit_numbers("whole units")
+    largest_size = int(np.bincount(cluster_codes).max())
+    clusters = Clusters.from_codes(
+        shuffled_codes, max(max_known_size, largest_size), count_means=count_means
+    )
+    return replace(rows, clusters=clusters)

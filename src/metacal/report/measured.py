@@ -389,7 +389,7 @@ def describe_verdict(verdict: Verdict, subgroup_kind: str = "") -> dict[str, Any
     Examples
     --------
     >>> from metacal.certificates.quantity import MISCOVERAGE
-    >>> from metacal.promises.verdict import Measurement
+    >>> from metacal.promises.measurement import Measurement
     >>> data = describe_verdict(Verdict.from_measurement(Measurement(MISCOVERAGE, 0.1, 0.08, 8, 100), 0.95))
     >>> data["direction"], data["limit"], data["counted"], data["curve"]
     ('at most', '10%', 'of the right answers were rejected', 'miscoverage')

@@ -1,0 +1,309 @@
+"""Measurement: a promised quantity measured on labelled rows, with its interval and p-value.
+
+A row is *bad* if it counts against the promise: an accepted error for a selective accuracy, a
+rejected correct prediction for a miscoverage, a row with a positive cost for a mean cost. For the
+loss of a cascade, a row is bad if the cascade is wrong and its last model alone is right.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from scipy.special import betainc
+
+from metacal.certificates.quantity import Quantity
+from metacal.certification.cluster_counts import ClusterCounts, count_clusters
+from metacal.certification.rows import Clusters
+from metacal.errors import InputError
+from metacal.formulas import Flags, Float
+from metacal.rows.draws import RowDraws
+from metacal.statistics import betting, bounds
+from metacal.statistics.noninferiority import (
+    NUISANCE_LEVEL_FRACTION,
+    difference_interval,
+    noninferiority_p_value,
+)
+
+if TYPE_CHECKING:
+    from metacal.certification.row_losses import Losses
+
+
+@dataclass(frozen=True, eq=False)
+class Measurement:
+    """Value of one promised quantity on labelled rows, with the counts behind it.
+
+    Attributes
+    ----------
+    quantity : Quantity
+        Promised quantity.
+    target : float
+        Promised limit on the quantity.
+    value : float or None
+        Measured value. None if the quantity counts none of the rows.
+    n_bad, n_rows : int
+        Number of bad rows, and of all rows that the quantity counts.
+    largest_cost : float, default=1.0
+        Largest possible cost of a row. 1 if the quantity is not a mean cost.
+    total_cost : float, optional
+        Sum of the costs of all counted rows, for a mean cost.
+    relative_costs : array of shape (n_rows,), optional
+        Costs divided by `largest_cost`, if they may lie between 0 and 1. Their order is random but
+        reproducible, because bets on sorted rows would see a drift that does not exist.
+    n_better : int, optional
+        Number of rows that the cascade answers better than its last model alone, for a loss.
+    cluster_counts : ClusterCounts, optional
+        Counts of each cluster, if rows are dependent. Bets are then placed on whole clusters.
+    """
+
+    quantity: Quantity
+    target: float
+    value: float | None
+    n_bad: int
+    n_rows: int
+    largest_cost: float = 1.0
+    total_cost: float | None = None
+    relative_costs: Float | None = None
+    n_better: int | None = None
+    cluster_counts: ClusterCounts | None = None
+
+    @classmethod
+    def from_rows(
+        cls,
+        quantity: Quantity,
+        target: float,
+        accept: Flags,
+        correct: Flags | None,
+        losses: Losses | None = None,
+        clusters: Clusters | None = None,
+    ) -> Measurement:
+        """Measure a promised quantity on rows.
+
+        Parameters
+        ----------
+        quantity : Quantity
+            Promised quantity.
+        target : float
+            Promised limit.
+        accept : array of bool of shape (n,)
+            Whether each row is accepted.
+        correct : array of bool of shape (n,) or None
+            Whether each prediction is correct. None if the quantity needs no labels.
+        losses : Losses, optional
+            Cost of each row. Required for a mean cost and for the loss of a cascade.
+        clusters : Clusters, optional
+            Clusters of dependent rows.
+
+        Returns
+        -------
+        Measurement
+
+        Raises
+        ------
+        InputError
+            If required losses or labels are missing, or if the quantity cannot be measured on
+            clusters.
+        """
+        if quantity.is_paired_difference or quantity.is_mean_cost:
+            if clusters is not None:
+                raise InputError(
+                    f"{quantity} is tested on independent rows; fit with units: one row of each is"
+                    " tested."
+                )
+            if quantity.is_paired_difference:
+                return cls._measure_cascade_loss(quantity, target, losses)
+            return cls._measure_mean_cost(quantity, target, accept, correct, losses)
+        if clusters is not None:
+            return cls._measure_share_of_clusters(quantity, target, accept, correct, clusters)
+        return cls._measure_share(quantity, target, accept, correct)
+
+    @classmethod
+    def _measure_cascade_loss(
+        cls, quantity: Quantity, target: float, losses: Losses | None
+    ) -> Measurement:
+        """Measure how many more errors a cascade makes than its last model alone."""
+        if losses is None:
+            raise InputError(
+                f"the {quantity} of a cascade shows where all models have answered: give their"
+                " tables."
+            )
+        # The loss of a row is 1 if the cascade answers it worse, -1 if better, and 0 otherwise.
+        row_losses = losses.answered
+        n_rows = len(row_losses)
+        n_worse = int((row_losses > 0.0).sum())
+        n_better = int((row_losses < 0.0).sum())
+        return cls(
+            quantity=quantity,
+            target=target,
+            value=(n_worse - n_better) / n_rows,
+            n_bad=n_worse,
+            n_rows=n_rows,
+            n_better=n_better,
+        )
+
+    @classmethod
+    def _measure_share(
+        cls, quantity: Quantity, target: float, accept: Flags, correct: Flags | None
+    ) -> Measurement:
+        """Measure a share of independent rows."""
+        n_events, n_rows = quantity.count_events(accept, correct)
+        n_bad, _ = quantity.count_violations(accept, correct)
+        value = None
+        if n_rows > 0:
+            value = n_events / n_rows
+        return cls(quantity=quantity, target=target, value=value, n_bad=n_bad, n_rows=n_rows)
+
+    @classmethod
+    def _measure_share_of_clusters(
+        cls,
+        quantity: Quantity,
+        target: float,
+        accept: Flags,
+        correct: Flags | None,
+        clusters: Clusters,
+    ) -> Measurement:
+        """Measure a share of rows that depend on each other within clusters."""
+        n_bad, n_rows = quantity.count_violations(accept, correct)
+        cluster_counts = count_clusters(quantity, clusters, accept, correct)
+        value = cluster_counts.bad_share
+        if value is not None and not quantity.has_upper_limit:
+            value = 1.0 - value
+        return cls(
+            quantity=quantity,
+            target=target,
+            value=value,
+            n_bad=n_bad,
+            n_rows=n_rows,
+            cluster_counts=cluster_counts,
+        )
+
+    @classmethod
+    def _measure_mean_cost(
+        cls,
+        quantity: Quantity,
+        target: float,
+        accept: Flags,
+        correct: Flags | None,
+        losses: Losses | None,
+    ) -> Measurement:
+        """Measure the mean cost of the rows that the quantity counts."""
+        # This call raises InputError if labels are required and missing.
+        quantity.compute_masks(accept, correct)
+        if losses is None:
+            raise InputError(
+                f"whether the {quantity} is kept shows only where each row's cost is known: give"
+                " losses."
+            )
+        costs_in_row_order = losses.of(quantity, accept)
+        bet_order = RowDraws(costs_in_row_order).order("order of bets")
+        costs = costs_in_row_order[bet_order]
+        relative_costs = costs / losses.largest
+        mean_cost = None
+        if len(costs) > 0:
+            mean_cost = float(costs.mean())
+        return cls(
+            quantity=quantity,
+            target=target,
+            value=mean_cost,
+            n_bad=int((costs > 0.0).sum()),
+            n_rows=len(costs),
+            largest_cost=losses.largest,
+            total_cost=float(losses.largest * relative_costs.sum()),
+            relative_costs=None if losses.all_or_nothing else relative_costs,
+        )
+
+    @property
+    def max_bad_share(self) -> float:
+        """Largest share of bad rows, or relative mean cost, that keeps the promise."""
+        return self.quantity.max_violation_rate(self.target) / self.largest_cost
+
+    @property
+    def is_binomial(self) -> bool:
+        """Whether the number of bad rows is binomial, so that exact binomial tests apply."""
+        return self.relative_costs is None and self.n_better is None and self.cluster_counts is None
+
+    def compute_interval(self, confidence_level: float) -> tuple[float, float]:
+        """Compute a two-sided confidence interval for the quantity.
+
+        The interval is that of Clopper and Pearson for a share, a betting interval for a mean cost
+        or for clusters, and an inverted exact test for the loss of a cascade.
+
+        Parameters
+        ----------
+        confidence_level : float
+            Probability that the interval contains the true value.
+
+        Returns
+        -------
+        low, high : float
+        """
+        assert self.value is not None
+        if self.n_better is not None:
+            return difference_interval(self.n_bad, self.n_better, self.n_rows, confidence_level)
+        tail_probability = (1.0 - confidence_level) / 2.0
+        if self.cluster_counts is not None:
+            low, high = self._compute_cluster_interval(self.cluster_counts, tail_probability)
+        elif self.relative_costs is not None:
+            guessed_mean = min(0.5, self.max_bad_share)
+            low = betting.mean_lower_bound(self.relative_costs, tail_probability, guessed_mean)
+            high = betting.mean_upper_bound(self.relative_costs, tail_probability, guessed_mean)
+        else:
+            n_events = self.n_rows - self.n_bad
+            if self.quantity.has_upper_limit:
+                n_events = self.n_bad
+            low = bounds.clopper_pearson_lower(n_events, self.n_rows, tail_probability)
+            high = bounds.clopper_pearson_upper(n_events, self.n_rows, tail_probability)
+        return min(self.largest_cost * low, self.value), max(self.largest_cost * high, self.value)
+
+    def _compute_cluster_interval(
+        self, cluster_counts: ClusterCounts, tail_probability: float
+    ) -> tuple[float, float]:
+        """Compute a confidence interval for the quantity from the counts of clusters."""
+        bad_low, bad_high = cluster_counts.confidence_interval(tail_probability)
+        if self.quantity.has_upper_limit:
+            return bad_low, bad_high
+        return 1.0 - bad_high, 1.0 - bad_low
+
+    def compute_p_value(self, significance_level: float) -> float:
+        """Compute the p-value of the hypothesis that the promise is kept.
+
+        For a share it is P(Bin(n_rows, max_bad_share) >= n_bad). A small p-value is evidence
+        against the promise.
+
+        Parameters
+        ----------
+        significance_level : float
+            Level of the test for which the stakes of bets are chosen.
+
+        Returns
+        -------
+        float
+
+        Examples
+        --------
+        >>> from metacal.certificates.quantity import COVERAGE_ACCURACY
+        >>> import numpy as np
+        >>> all_rows, correct = np.ones(20, dtype=bool), np.arange(20) >= 3
+        >>> measurement = Measurement.from_rows(COVERAGE_ACCURACY, 0.95, all_rows, correct)
+        >>> round(measurement.compute_p_value(0.05), 4)
+        0.0755
+        """
+        max_bad_share = self.max_bad_share
+        if self.n_better is not None:
+            nuisance_level = NUISANCE_LEVEL_FRACTION * significance_level
+            return noninferiority_p_value(
+                self.n_bad, self.n_better, self.n_rows, self.target, nuisance_level
+            )
+        if self.cluster_counts is not None:
+            cluster_values = self.cluster_counts.to_unit_interval(max_bad_share)
+            return betting.p_value_of_mean_above(cluster_values, max_bad_share, significance_level)
+        if self.relative_costs is not None:
+            if max_bad_share >= 1.0:
+                return 1.0
+            return betting.p_value_of_mean_above(
+                self.relative_costs, max_bad_share, significance_level
+            )
+        if self.n_bad == 0:
+            return 1.0
+        # P(Bin(n, p) >= k) is the regularized incomplete beta function I_p(k, n - k + 1).
+        return float(betainc(self.n_bad, self.n_rows - self.n_bad + 1, max_bad_share))
