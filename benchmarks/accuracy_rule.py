@@ -26,7 +26,7 @@ from benchmarks.experiments.pool import in_order
 from metacal.certification.plans import RankPlan
 from metacal.certification.ranking import Ranking
 from metacal.certification.rules.fixed_sequence import FixedSequenceRule, certified_prefix
-from metacal.certification.test_sequences import segments, usual_starts
+from metacal.certification.test_sequences import choose_usual_starts, plan_segments
 from metacal.rows import Rows
 from metacal.scores import score_rows
 from metacal.statistics import bounds
@@ -40,14 +40,14 @@ def former_prefix(ranking: Ranking, beta: float, delta: float) -> int:
     """The rule before: a start that labels choose, then a walk. It took accuracy that only falls
     for granted.
     """
-    n, least = ranking.n, bounds.error_free_rows_needed(beta, delta)
+    n, least = ranking.n_rows, bounds.error_free_rows_needed(beta, delta)
     if n < 30 * least:
         return _walk(ranking, max(least, min(2 * least, n // 2), n // 3), beta, delta)
     first = bounds.error_free_rows_needed(beta, delta / 80)
-    grid = [ranking.at_least(rank) for rank in np.round(np.geomspace(first, n, 8)).astype(int)]
+    grid = [ranking.block_of_rank(rank) for rank in np.round(np.geomspace(first, n, 8)).astype(int)]
     passing = [i for i in grid if _passes(ranking, i, beta, delta / 80)]
     start = (
-        ranking.ranks[max(passing)]
+        ranking.block_end_ranks[max(passing)]
         if passing
         else 2 * bounds.error_free_rows_needed(beta, 0.9 * delta)
     )
@@ -56,17 +56,25 @@ def former_prefix(ranking: Ranking, beta: float, delta: float) -> int:
 
 def _passes(ranking: Ranking, index: int, beta: float, level: float) -> bool:
     return bool(
-        bounds.binomial_p_value(ranking.errors[index], ranking.ranks[index], 1.0 - beta) <= level
+        bounds.binomial_p_value(
+            ranking.cumulative_errors[index], ranking.block_end_ranks[index], 1.0 - beta
+        )
+        <= level
     )
 
 
 def _walk(ranking: Ranking, rank: int, beta: float, level: float) -> int:
-    start = ranking.at_least(rank)
-    if start >= len(ranking.ranks) or not _passes(ranking, start, beta, level):
+    start = ranking.block_of_rank(rank)
+    if start >= len(ranking.block_end_ranks) or not _passes(ranking, start, beta, level):
         return 0
-    at = np.flatnonzero(np.diff(ranking.errors[start:]) > 0) + start + 1
-    failed = bounds.binomial_p_value(ranking.errors[at], ranking.ranks[at], 1.0 - beta) > level
-    return int(ranking.ranks[at[failed.argmax()] - 1]) if failed.any() else ranking.n
+    at = np.flatnonzero(np.diff(ranking.cumulative_errors[start:]) > 0) + start + 1
+    failed = (
+        bounds.binomial_p_value(
+            ranking.cumulative_errors[at], ranking.block_end_ranks[at], 1.0 - beta
+        )
+        > level
+    )
+    return int(ranking.block_end_ranks[at[failed.argmax()] - 1]) if failed.any() else ranking.n_rows
 
 
 RULES = {"former": former_prefix, "present": certified_prefix}
@@ -85,29 +93,31 @@ def measure(scores: np.ndarray, correct: np.ndarray, draws: int) -> list[dict[st
     """One record for each beta, size and rule: share of the oracle's coverage, share of broken
     promises.
     """
-    whole = Ranking.of(scores, correct)
-    accuracy = 1.0 - whole.errors / whole.ranks
-    oracle = {beta: int(whole.ranks[accuracy >= beta].max(initial=0)) for beta in BETAS}
-    asked = [beta for beta in BETAS if 0 < oracle[beta] < whole.n]
+    whole = Ranking.from_scores(scores, correct)
+    accuracy = 1.0 - whole.cumulative_errors / whole.block_end_ranks
+    oracle = {beta: int(whole.block_end_ranks[accuracy >= beta].max(initial=0)) for beta in BETAS}
+    asked = [beta for beta in BETAS if 0 < oracle[beta] < whole.n_rows]
     records = []
     for n in SIZES:
         rng = np.random.default_rng(n)
         found = np.zeros((len(asked), len(RULES), draws, 2))
         for i in range(draws):
-            rows = rng.integers(0, whole.n, n)
-            ranking = Ranking.of(scores[rows], correct[rows])
+            rows = rng.integers(0, whole.n_rows, n)
+            ranking = Ranking.from_scores(scores[rows], correct[rows])
             for b, beta in enumerate(asked):
                 for r, rule in enumerate(RULES.values()):
                     accepted = rule(ranking, beta, DELTA)
                     if accepted:
                         last = (
                             np.searchsorted(
-                                whole.scores, ranking.just_below_next(accepted), side="right"
+                                whole.block_scores,
+                                ranking.threshold_accepting(accepted),
+                                side="right",
                             )
                             - 1
                         )
                         found[b, r, i] = (
-                            min(1.0, whole.ranks[last] / oracle[beta]),
+                            min(1.0, whole.block_end_ranks[last] / oracle[beta]),
                             accuracy[last] < beta,
                         )
         records += [
@@ -129,14 +139,17 @@ def one_or_three_starts(path: Path, draws: int) -> list[dict[str, float | str]]:
     with three.
     """
     scores, correct = columns(path)
-    whole, records = Ranking.of(scores, correct), []
-    accuracy = 1.0 - whole.errors / whole.ranks
+    whole, records = Ranking.from_scores(scores, correct), []
+    accuracy = 1.0 - whole.cumulative_errors / whole.block_end_ranks
     for n, beta in ((n, beta) for n in (150, *SIZES) for beta in BETAS if n * (1.0 - beta) < 19.99):
-        oracle, errors = int(whole.ranks[accuracy >= beta].max(initial=0)), n * (1.0 - beta)
-        if not 0 < oracle < whole.n:
+        oracle, errors = (
+            int(whole.block_end_ranks[accuracy >= beta].max(initial=0)),
+            n * (1.0 - beta),
+        )
+        if not 0 < oracle < whole.n_rows:
             continue
         first, share = (
-            usual_starts(n, beta, DELTA)[0][0],
+            choose_usual_starts(n, beta, DELTA)[0][0],
             (Fraction("0.95"), Fraction("0.03"), Fraction("0.02")),
         )
         three = tuple(
@@ -147,19 +160,19 @@ def one_or_three_starts(path: Path, draws: int) -> list[dict[str, float | str]]:
         )
         rng, found = np.random.default_rng(n), np.zeros((draws, 2))
         for i in range(draws):
-            rows = rng.integers(0, whole.n, n)
-            ranking = Ranking.of(scores[rows], correct[rows])
+            rows = rng.integers(0, whole.n_rows, n)
+            ranking = Ranking.from_scores(scores[rows], correct[rows])
             for j, starts in enumerate((None, three)):
-                plan = RankPlan(beta, segments=segments(n, beta, DELTA, starts))
+                plan = RankPlan(beta, segments=plan_segments(n, beta, DELTA, starts))
                 trace = FixedSequenceRule().certify(ranking, plan, DELTA).trace
                 if trace is not None and (accepted := trace.best_rank):
                     last = (
                         np.searchsorted(
-                            whole.scores, ranking.just_below_next(accepted), side="right"
+                            whole.block_scores, ranking.threshold_accepting(accepted), side="right"
                         )
                         - 1
                     )
-                    found[i, j] = min(1.0, whole.ranks[last] / oracle)
+                    found[i, j] = min(1.0, whole.block_end_ranks[last] / oracle)
         one, three_starts = found.mean(axis=0).round(4).tolist()
         records.append({"set": path.stem, "n": n, "beta": beta, "one": one, "three": three_starts})
     return records

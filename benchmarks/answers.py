@@ -326,14 +326,14 @@ def graded_draw(kind: str, n: int, seed: int) -> dict[str, float]:
     rng, limit = np.random.default_rng([seed, n]), 0.1
     doubt = np.sort(rng.random(n))
     loss = losses_of(kind, doubt, rng)
-    ranked = LossRanking.of(doubt, loss, seed)
+    ranked = LossRanking.from_scores(doubt, loss, seed)
     large = np.sort(np.random.default_rng(0).random(200_000))
     mean = np.cumsum(losses_of(kind, large, np.random.default_rng(1))) / np.arange(
         1, len(large) + 1
     )
     ideal = large[np.flatnonzero(mean <= limit)[-1]]
     promise = mc.MaxRisk(limit, DELTA, near_binary=True, random_state=seed)
-    rounded = LossRanking.of(doubt, (rng.random(n) < loss).astype(float), seed)
+    rounded = LossRanking.from_scores(doubt, (rng.random(n) < loss).astype(float), seed)
     accepted = {
         "bets": certified_loss_rank(ranked, limit, DELTA),
         "rounding": promise._certified_rows(rounded, limit, ROUNDED),

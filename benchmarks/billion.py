@@ -33,7 +33,7 @@ from scipy.special import bdtr, bdtrc
 
 from metacal.certificates.certificate import Certificate
 from metacal.certification import passes as counting
-from metacal.certification.test_sequences import segments
+from metacal.certification.test_sequences import plan_segments
 from metacal.promises import MaxMiscoverage, MinAccuracy
 
 #: Rows of a block, and rows that are made at once, which stay in a core's cache.
@@ -75,13 +75,13 @@ def by_walking(n: int, beta: float, delta: float) -> int:
     `metacal` but its plan.
     """
     best, level = 0, 0.0
-    plan = segments(n, beta, delta)
+    plan = plan_segments(n, beta, delta)
     for part in plan:
-        level += float(part.share)
+        level += float(part.delta_fraction)
         failed = _first_failure(n, 1.0 - beta, level * delta, part)
-        passed = part.ladder.below(failed)
-        best = passed if passed >= part.start else best
-        level = 0.0 if failed < part.stop else level
+        passed = part.rank_tests.last_tested_rank_below(failed)
+        best = passed if passed >= part.start_rank else best
+        level = 0.0 if failed < part.stop_rank else level
     return best
 
 
@@ -90,27 +90,27 @@ def _first_failure(n: int, rate: float, level: float, part: Any) -> int:
     error.
     """
     errors, limit = 0, -2.0 * math.log(level) * 1.001
-    for low in range(0, min(n, part.stop), BLOCK):
+    for low in range(0, min(n, part.stop_rank), BLOCK):
         high = min(low + BLOCK, n)
         wrong = np.flatnonzero(~right_of(np.arange(low, high, dtype=np.float64), n)) + low + 1
         counts = errors + np.arange(1, len(wrong) + 1)
         errors += len(wrong)
-        if low < part.start <= high:  # the first test stands behind no error of its own
-            before = int(np.searchsorted(wrong, part.start, side="right"))
+        if low < part.start_rank <= high:  # the first test stands behind no error of its own
+            before = int(np.searchsorted(wrong, part.start_rank, side="right"))
             wrong, counts = (
-                np.insert(wrong, before, part.start),
+                np.insert(wrong, before, part.start_rank),
                 np.insert(counts, before, errors - len(wrong) + before),
             )
-        here = (wrong >= part.start) & (wrong < part.stop)
+        here = (wrong >= part.start_rank) & (wrong < part.stop_rank)
         at, seen = wrong[here], counts[here]
         room = at * rate - seen
         close = (room <= 0) | (room * room < limit * rate * at)
         for i in np.flatnonzero(close):
-            rung = part.ladder.at_or_above(int(at[i]))
-            following = at[i + 1] if i + 1 < len(at) else min(high + 1, part.stop)
+            rung = part.rank_tests.first_tested_rank_from(int(at[i]))
+            following = at[i + 1] if i + 1 < len(at) else min(high + 1, part.stop_rank)
             if rung < following and bdtr(float(seen[i]), rung, rate) > level:
                 return rung
-    return part.stop
+    return part.stop_rank
 
 
 def checked_miscoverage(n: int, alpha: float, delta: float, found: Certificate) -> bool:
@@ -140,13 +140,13 @@ def checked_miscoverage(n: int, alpha: float, delta: float, found: Certificate) 
 def measured(promise: Any, n: int, jobs: int, seed: int) -> tuple[Certificate, dict[str, Any]]:
     """The certificate, and what it took."""
     passes: list[int] = []
-    one_pass = counting._one_pass
+    one_pass = counting._count_all_blocks
 
     def noting(*arguments: Any) -> Any:
         passes.append(arguments[-1].size)
         return one_pass(*arguments)
 
-    counting._one_pass = noting
+    counting._count_all_blocks = noting
     start, used = time.perf_counter(), _cpu()
     try:
         with ProcessPoolExecutor(jobs) as pool:
@@ -154,7 +154,7 @@ def measured(promise: Any, n: int, jobs: int, seed: int) -> tuple[Certificate, d
                 counting.Passes.over(partial(rows_of, n, seed), range(0, n, BLOCK), executor=pool)
             )
     finally:
-        counting._one_pass = one_pass
+        counting._count_all_blocks = one_pass
     return found, {
         "passes": len(passes),
         "cpu seconds": round(_cpu() - used, 1),

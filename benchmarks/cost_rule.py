@@ -29,7 +29,7 @@ from benchmarks.experiments.pool import in_order
 from metacal.certification.row_losses import Losses
 from metacal.certification.rules.fixed_sequence import certified_prefix
 from metacal.certification.rules.loss_bets import LossRanking, certified_loss_rank, plan_loss_ranks
-from metacal.certification.test_sequences import segments
+from metacal.certification.test_sequences import plan_segments
 from metacal.promises import Sample
 from metacal.rows import Rows
 from metacal.scores import score_rows
@@ -82,8 +82,8 @@ def early_rungs(n: int, limit: float) -> list[tuple[Fraction, list[int]]]:
     """The same with the first start of the exact tests."""
     step = max(1, n // 200)
     return [
-        (part.share, list(range(part.start, part.stop, step)))
-        for part in segments(n, 1.0 - limit, DELTA)
+        (part.delta_fraction, list(range(part.start_rank, part.stop_rank, step)))
+        for part in plan_segments(n, 1.0 - limit, DELTA)
     ]
 
 
@@ -97,10 +97,10 @@ def bentkus_rank(ranked: LossRanking, limit: float, steps: list[tuple[Fraction, 
 RULES: dict[str, Callable[[LossRanking, float], int]] = {
     "betting": lambda ranked, limit: certified_loss_rank(ranked, limit, DELTA),
     "Hoeffding-Bentkus": lambda ranked, limit: bentkus_rank(
-        ranked, limit, plan_loss_ranks(ranked.blocks.n, limit, DELTA)
+        ranked, limit, plan_loss_ranks(ranked.blocks.n_rows, limit, DELTA)
     ),
     "Hoeffding-Bentkus, early": lambda ranked, limit: bentkus_rank(
-        ranked, limit, early_rungs(ranked.blocks.n, limit)
+        ranked, limit, early_rungs(ranked.blocks.n_rows, limit)
     ),
     "every cost a whole one": lambda ranked, limit: certified_prefix(
         ranked.blocks, 1.0 - limit, DELTA
@@ -133,10 +133,10 @@ def measure_limits(path: Path, draws: int) -> list[dict[str, object]]:
                 rng, found = np.random.default_rng(n), np.zeros((len(RULES), draws, 2))
                 for i in range(draws if n < 5000 else max(1, draws // 3)):
                     rows = rng.integers(0, len(scores), n)
-                    ranked = LossRanking.of(scores[rows], costs[rows], i)
+                    ranked = LossRanking.from_scores(scores[rows], costs[rows], i)
                     for j, rule in enumerate(RULES.values()):
                         rank = rule(ranked, limit)
-                        threshold = ranked.blocks.just_below_next(rank) if rank else -math.inf
+                        threshold = ranked.blocks.threshold_accepting(rank) if rank else -math.inf
                         accepted = int(np.searchsorted(scores, threshold, side="right"))
                         broken = accepted > 0 and means[accepted - 1] > limit
                         found[j, i] = min(1.0, accepted / oracle), broken

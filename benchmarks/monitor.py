@@ -87,7 +87,9 @@ def replay_law(random: np.random.Generator) -> dict[str, Any]:
     new = random.random(ROWS)
     sure = confidence_of(new)
     accept = new <= certificate.threshold
-    alarms = Alarms.from_certificate(certificate, build_profile(Ranking.of(score, right)), DELTA)
+    alarms = Alarms.from_certificate(
+        certificate, build_profile(Ranking.from_scores(score, right)), DELTA
+    )
     found = watched(alarms, new, accept, random.random(ROWS) < sure, sure)
     edge = min(certificate.threshold, 1.0)
     return {**found, "broken": 1.0 - 0.5 * edge**6 / 7.0 < BETA}

@@ -78,8 +78,13 @@ def after_looking(draws: int) -> dict[str, float]:
     missed = np.zeros(3)
     for _ in range(draws):
         rows = rng.integers(0, len(scores), 1000)
-        ranking = Ranking.of(scores[rows], correct[rows])
-        shows = dict(zip(ranking.ranks.tolist(), (ranking.errors <= 0.03 * ranking.ranks).tolist()))
+        ranking = Ranking.from_scores(scores[rows], correct[rows])
+        shows = dict(
+            zip(
+                ranking.block_end_ranks.tolist(),
+                (ranking.cumulative_errors <= 0.03 * ranking.block_end_ranks).tolist(),
+            )
+        )
         tried = [certified_prefix(ranking, target, 0.1) for target in np.linspace(0.95, 0.985, 8)]
         chosen = (
             certified_prefix(ranking, 0.97, 0.1),
@@ -88,7 +93,7 @@ def after_looking(draws: int) -> dict[str, float]:
         )
         for i, accepted in enumerate(chosen):
             accept = (
-                accepts(scores, ranking.just_below_next(accepted))
+                accepts(scores, ranking.threshold_accepting(accepted))
                 if accepted
                 else np.zeros(len(scores), bool)
             )
@@ -213,7 +218,9 @@ def worthless(n: int, draws: int) -> float:
     .9.
     """
     rng = np.random.default_rng(0)
-    rankings = (Ranking.of(rng.random(n), rng.random(n) < 0.9 - 1e-9) for _ in range(2 * draws))
+    rankings = (
+        Ranking.from_scores(rng.random(n), rng.random(n) < 0.9 - 1e-9) for _ in range(2 * draws)
+    )
     return rounded(np.mean([certified_prefix(ranking, 0.9, 0.1) > 0 for ranking in rankings]))
 
 

@@ -30,14 +30,14 @@ import metacal as mc
 from benchmarks.experiments.pool import in_order
 from metacal.certification.ranking import Ranking
 from metacal.certification.rows_needed import (
-    AT,
+    PROFILE_SHARES,
     Profiles,
-    likely_profiles,
-    rows_needed,
-    smallest,
-    with_logs,
+    build_profiles,
+    estimate_rows_needed,
+    find_smallest_sample_size,
+    weight_profiles,
 )
-from metacal.certification.rules.accuracy_shortfall import first_tests
+from metacal.certification.rules.accuracy_shortfall import plan_starting_tests
 from metacal.certification.rules.fixed_sequence import last_passed_rank
 from metacal.scores import score_rows
 
@@ -158,7 +158,9 @@ def _models() -> dict[str, Callable[[], Any]]:
 
 def drawn(right: Right, n: int, rng: np.random.Generator) -> Ranking:
     """Rows of the set, without ties."""
-    return Ranking.of(np.arange(float(n)), right[np.sort(rng.integers(len(right), size=n))])
+    return Ranking.from_scores(
+        np.arange(float(n)), right[np.sort(rng.integers(len(right), size=n))]
+    )
 
 
 def certifies(right: Right, n: int, beta: float, rng: np.random.Generator) -> bool:
@@ -178,13 +180,13 @@ def taken(right: Right, beta: float, rng: np.random.Generator) -> int:
 def wrong_up_to(right: Right) -> Any:
     """The profile of a population."""
     return np.interp(
-        AT * len(right), np.arange(len(right) + 1), np.append(0, np.cumsum(~right))
+        PROFILE_SHARES * len(right), np.arange(len(right) + 1), np.append(0, np.cumsum(~right))
     ) / len(right)
 
 
 @lru_cache(maxsize=1)
 def _known(profiles: tuple[tuple[float, ...], ...]) -> Profiles:
-    return with_logs(np.array([profiles]), np.ones(len(profiles)))
+    return build_profiles(np.array([profiles]), np.ones(len(profiles)))
 
 
 def failed(right: Right, n: int, beta: float, rng: np.random.Generator) -> Iterator[Ranking]:
@@ -206,12 +208,14 @@ def measured(
     """One population, from one number of rows."""
     rng = np.random.default_rng([*name.encode(), round(1000 * beta)])
     truly = taken(right, beta, rng)
-    plan = partial(first_tests, limit=beta, significance_level=DELTA)
+    plan = partial(plan_starting_tests, limit=beta, significance_level=DELTA)
     n = round(truly * start)
     found: dict[str, list[int | None]] = {"named": [], "knowing": []}
     for _, sample in zip(range(n_cases), failed(right, n, beta, rng)):
-        found["named"].append(rows_needed(sample, plan))
-        found["knowing"].append(smallest(n, *likely_profiles(sample, _known(others)), plan))
+        found["named"].append(estimate_rows_needed(sample, plan))
+        found["knowing"].append(
+            find_smallest_sample_size(n, *weight_profiles(sample, _known(others)), plan)
+        )
     named, knowing = ([needed for needed in said if needed is not None] for said in found.values())
     return {
         "set": name,

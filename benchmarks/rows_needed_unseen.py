@@ -21,8 +21,8 @@ import numpy as np
 
 from benchmarks.experiments.pool import in_order
 from benchmarks.rows_needed import DELTA, STARTS, Right, certifies, failed, ranked
-from metacal.certification.rows_needed import rows_needed
-from metacal.certification.rules.accuracy_shortfall import first_tests
+from metacal.certification.rows_needed import estimate_rows_needed
+from metacal.certification.rules.accuracy_shortfall import plan_starting_tests
 
 HERE = Path(__file__).resolve().parent
 #: Sets and accuracies. In the two matching sets, correct rows are rare.
@@ -83,8 +83,8 @@ def measured(name: str, beta: float, correct: Right, n_cases: int) -> list[dict[
     for start, share in STARTS.items():
         n_rows = round(needed * share)
         samples = failed(correct, n_rows, beta, random)
-        plan = partial(first_tests, limit=beta, significance_level=DELTA)
-        found = [rows_needed(next(samples), plan) for _ in range(n_cases)]
+        plan = partial(plan_starting_tests, limit=beta, significance_level=DELTA)
+        found = [estimate_rows_needed(next(samples), plan) for _ in range(n_cases)]
         named = [number for number in found if number is not None]
         certified = [certifies(correct, number, beta, random) for number in named]
         rows.append(

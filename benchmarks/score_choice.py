@@ -40,18 +40,22 @@ def certified(
     scores: np.ndarray, correct: np.ndarray, beta: float, delta: float
 ) -> tuple[int, float]:
     """How many calibration rows are accepted, and the threshold."""
-    ranking = Ranking.of(scores, correct)
+    ranking = Ranking.from_scores(scores, correct)
     rank = last_passed_rank(ranking, beta, delta)
-    return (ranking.accepted_at(rank), ranking.threshold_at(rank)) if rank else (0, -np.inf)
+    return (
+        (ranking.count_accepted_at(rank), ranking.threshold_at_rank(rank)) if rank else (0, -np.inf)
+    )
 
 
 def promising(scores: np.ndarray, correct: np.ndarray, beta: float) -> tuple[int, int]:
     """The longest prefix that is accurate enough on these rows; where that is equal, fewer errors
     on the way.
     """
-    ranking = Ranking.of(scores, correct)
-    good = ranking.ranks[ranking.errors <= (1.0 - beta) * ranking.ranks + 1e-9]
-    return int(good.max(initial=0)), -int(ranking.errors.sum())
+    ranking = Ranking.from_scores(scores, correct)
+    good = ranking.block_end_ranks[
+        ranking.cumulative_errors <= (1.0 - beta) * ranking.block_end_ranks + 1e-9
+    ]
+    return int(good.max(initial=0)), -int(ranking.cumulative_errors.sum())
 
 
 def one_draw(

@@ -63,7 +63,7 @@ from metacal.certification.plans import RankPlan
 from metacal.certification.ranking import Ranking
 from metacal.certification.rows import CalibrationRows
 from metacal.certification.rules.fixed_sequence import FixedSequenceRule, last_passed_rank
-from metacal.certification.test_sequences import segments, start_value
+from metacal.certification.test_sequences import choose_first_value, plan_segments
 
 RESULT = Path(__file__).resolve().parent / "results" / "ties.json"
 ASKED = ((300, 0.95), (1000, 0.95), (1000, 0.97), (5000, 0.97))
@@ -107,7 +107,7 @@ class Draw(NamedTuple):
 
 
 def _threshold(ranking: Ranking, rank: int) -> float:
-    return ranking.threshold_at(rank) if rank else -np.inf
+    return ranking.threshold_at_rank(rank) if rank else -np.inf
 
 
 def _with_pilot(rows: CalibrationRows, beta: float, delta: float) -> float:
@@ -124,7 +124,7 @@ def _from_value(ranking: Ranking, start: float, beta: float, delta: float) -> fl
 
 def wrong_first(draw: Draw, beta: float, delta: float) -> float:
     """The rule for ranks."""
-    ranking = Ranking.of(draw.score, draw.right)
+    ranking = Ranking.from_scores(draw.score, draw.right)
     return _threshold(ranking, last_passed_rank(ranking, beta, delta))
 
 
@@ -144,8 +144,8 @@ def other_rows(draw: Draw, beta: float, delta: float) -> float:
 
 def skip(draw: Draw, beta: float, delta: float) -> float:
     """A start that the rows choose themselves."""
-    ranking = Ranking.of(draw.score, draw.right)
-    start = start_value(np.sort(draw.score), len(draw.score), beta, delta)
+    ranking = Ranking.from_scores(draw.score, draw.right)
+    start = choose_first_value(np.sort(draw.score), len(draw.score), beta, delta)
     return _from_value(ranking, start, beta, delta)
 
 
@@ -163,13 +163,19 @@ def a_list(draw: Draw, beta: float, delta: float) -> float:
         if draw.score.min() >= 0.0
         else -np.array([0.99, 0.97, 0.95, 0.9, 0.8, 0.7, 0.5])
     )
-    ranking, level, best = Ranking.of(draw.score, draw.right), 0.0, -np.inf
+    ranking, level, best = Ranking.from_scores(draw.score, draw.right), 0.0, -np.inf
     for value in marks.tolist():
         at, level = (
-            int(np.searchsorted(ranking.scores, value, side="right")) - 1,
+            int(np.searchsorted(ranking.block_scores, value, side="right")) - 1,
             level + delta / len(marks),
         )
-        if at < 0 or bdtr(float(ranking.errors[at]), int(ranking.ranks[at]), 1.0 - beta) > level:
+        if (
+            at < 0
+            or bdtr(
+                float(ranking.cumulative_errors[at]), int(ranking.block_end_ranks[at]), 1.0 - beta
+            )
+            > level
+        ):
             level = 0.0
         else:
             best = float(value)
@@ -226,7 +232,7 @@ def ranks_then(draw: Draw, beta: float, delta: float) -> float:
     first = _first_rank(len(draw.score), beta, delta)
     if first > len(draw.score) or bdtr(float(errors[first - 1]), first, 1.0 - beta) > delta:
         return -np.inf
-    ranking = Ranking.of(draw.score, draw.right)
+    ranking = Ranking.from_scores(draw.score, draw.right)
     return _from_value(ranking, float(ordered[first - 1]), beta, delta)
 
 
@@ -237,14 +243,14 @@ def never_tested(draw: Draw, beta: float, delta: float) -> float:
     ranks = np.arange(first, len(draw.score) + 1)
     failed = bdtr(errors[first - 1 :].astype(float), ranks, 1.0 - beta) > delta
     last = int(ranks[failed.argmax()]) - 1 if failed.any() else len(draw.score)
-    ranking = Ranking.of(draw.score, draw.right)
-    ends = ranking.ranks[ranking.ranks <= last]
+    ranking = Ranking.from_scores(draw.score, draw.right)
+    ends = ranking.block_end_ranks[ranking.block_end_ranks <= last]
     return _threshold(ranking, int(ends[-1]) if last >= first and len(ends) else 0)
 
 
 def _first_rank(n: int, beta: float, delta: float) -> int:
-    plan = segments(n, beta, delta)
-    return plan[0].start if plan else n + 1
+    plan = plan_segments(n, beta, delta)
+    return plan[0].start_rank if plan else n + 1
 
 
 def _of_mapie(correction: str, *, values: bool = False) -> Rule:

@@ -29,7 +29,7 @@ from scipy.special import expit
 
 import metacal as mc
 from benchmarks.experiments.pilot_scores import with_pilot_scores
-from metacal.certification.ranking import even_odds
+from metacal.certification.ranking import find_even_odds_score
 from metacal.certification.rows import CalibrationRows, Subgroups
 
 ATOMS = 20_000
@@ -131,7 +131,7 @@ def outcome(
             aside[: min(max(40, len(s) // 10), len(s) // 2) * learned] = (
                 True  # rows are drawn: the first are as good
             )
-            at = even_odds(s[aside], positive[aside]) if learned else 0.0
+            at = find_even_odds_score(s[aside], positive[aside]) if learned else 0.0
             right = (s > at) == positive
             certificate = promise.certify(-np.abs(s - at)[~aside], right[~aside])
             accept = -np.abs(population.s - at) <= certificate.threshold

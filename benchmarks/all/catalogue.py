@@ -396,7 +396,7 @@ def _entries() -> list[Entry]:
             ),
             seconds=900,
             alone=False,
-            also=("metacal.certification.rows_needed:rows_needed",),
+            also=("metacal.certification.rows_needed:estimate_rows_needed",),
         ),
         Entry(
             "how-many-rows-unseen",
@@ -409,7 +409,7 @@ def _entries() -> list[Entry]:
             ),
             seconds=120,
             alone=False,
-            also=("metacal.certification.rows_needed:rows_needed",),
+            also=("metacal.certification.rows_needed:estimate_rows_needed",),
         ),
         Entry(
             "rankers",

@@ -46,11 +46,11 @@ class Sample:
         cls, scores: Scores, correct: Flags, highest: float, seed: tuple[int, ...] = (0,)
     ) -> Sample:
         """Rank the rows; `highest` is the largest score there can be, log K for entropy."""
-        return cls(scores, correct, Ranking.of(scores, correct), highest, seed)
+        return cls(scores, correct, Ranking.from_scores(scores, correct), highest, seed)
 
     def threshold(self, accepted: int) -> float | None:
         """What accepts the first `accepted` rows and no more."""
-        return self.ranking.just_below_next(accepted) if accepted else None
+        return self.ranking.threshold_accepting(accepted) if accepted else None
 
 
 Choose = Callable[[Sample, float, float], float | None]
@@ -74,7 +74,7 @@ class Rule:
 def certified(sample: Sample, beta: float, delta: float) -> float | None:
     """Ours: `metacal.MinAccuracy`."""
     rank = last_passed_rank(sample.ranking, beta, delta)
-    return sample.ranking.threshold_at(rank) if rank else None
+    return sample.ranking.threshold_at_rank(rank) if rank else None
 
 
 def sgr(sample: Sample, beta: float, delta: float) -> float | None:
@@ -85,13 +85,13 @@ def sgr(sample: Sample, beta: float, delta: float) -> float | None:
     it looked at).
     """
     ranking = sample.ranking
-    steps = max(1, math.ceil(math.log2(ranking.n)))
-    low, high, best = 1, ranking.n, 0
+    steps = max(1, math.ceil(math.log2(ranking.n_rows)))
+    low, high, best = 1, ranking.n_rows, 0
     for _ in range(steps):
         middle = (low + high + 1) // 2
-        index = ranking.at_least(middle)
+        index = ranking.block_of_rank(middle)
         if _p_values(ranking, np.array([index]), beta)[0] <= delta / steps:
-            best, low = max(best, int(ranking.ranks[index])), middle
+            best, low = max(best, int(ranking.block_end_ranks[index])), middle
         else:
             high = middle
     return sample.threshold(best)
@@ -105,7 +105,7 @@ def quantile_sequence(sample: Sample, beta: float, delta: float) -> float | None
     does.
     """
     at = _percentiles(sample.ranking)
-    at = at[sample.ranking.ranks[at] >= bounds.error_free_rows_needed(beta, delta)]
+    at = at[sample.ranking.block_end_ranks[at] >= bounds.error_free_rows_needed(beta, delta)]
     return _sequence(sample, at, beta, delta)
 
 
@@ -131,8 +131,10 @@ def plug_in(sample: Sample, beta: float, delta: float) -> float | None:
     were the truth.
     """
     ranking = sample.ranking
-    good = np.flatnonzero(ranking.errors <= (1.0 - beta) * ranking.ranks + 1e-9)
-    return sample.threshold(int(ranking.ranks[good[-1]]) if len(good) else 0)
+    good = np.flatnonzero(
+        ranking.cumulative_errors <= (1.0 - beta) * ranking.block_end_ranks + 1e-9
+    )
+    return sample.threshold(int(ranking.block_end_ranks[good[-1]]) if len(good) else 0)
 
 
 def papers_rule(sample: Sample, beta: float, delta: float) -> float | None:
@@ -189,24 +191,30 @@ def parse_rules(text: str) -> list[str]:
 
 
 def _p_values(ranking: Ranking, at: NDArray[np.intp], beta: float) -> NDArray[np.float64]:
-    return np.asarray(bounds.binomial_p_value(ranking.errors[at], ranking.ranks[at], 1.0 - beta))
+    return np.asarray(
+        bounds.binomial_p_value(
+            ranking.cumulative_errors[at], ranking.block_end_ranks[at], 1.0 - beta
+        )
+    )
 
 
 def _percentiles(ranking: Ranking) -> NDArray[np.intp]:
     """Where the ranks n/100, 2n/100, … n end a block of ties."""
-    ranks = np.ceil(ranking.n * np.arange(1, GRID + 1) / GRID).astype(np.intp)
-    return np.searchsorted(ranking.ranks, ranks)
+    ranks = np.ceil(ranking.n_rows * np.arange(1, GRID + 1) / GRID).astype(np.intp)
+    return np.searchsorted(ranking.block_end_ranks, ranks)
 
 
 def _sequence(sample: Sample, at: NDArray[np.intp], beta: float, delta: float) -> float | None:
     passes = _p_values(sample.ranking, at, beta) <= delta
     last = int(np.argmin(np.append(passes, False))) - 1
-    return sample.threshold(int(sample.ranking.ranks[at[last]]) if last >= 0 else 0)
+    return sample.threshold(int(sample.ranking.block_end_ranks[at[last]]) if last >= 0 else 0)
 
 
 def _bonferroni(sample: Sample, at: NDArray[np.intp], beta: float, delta: float) -> float | None:
     passes = np.flatnonzero(_p_values(sample.ranking, at, beta) <= delta / len(at))
-    return sample.threshold(int(sample.ranking.ranks[at[passes[-1]]]) if len(passes) else 0)
+    return sample.threshold(
+        int(sample.ranking.block_end_ranks[at[passes[-1]]]) if len(passes) else 0
+    )
 
 
 def _even_grid(sample: Sample) -> NDArray[np.float64]:
@@ -217,8 +225,11 @@ def _even_grid(sample: Sample) -> NDArray[np.float64]:
 def _even_p_values(sample: Sample, beta: float) -> NDArray[np.float64]:
     """Of the rows at or below each threshold of the grid; 1 where there are none."""
     ranking = sample.ranking
-    blocks = np.searchsorted(ranking.scores, _even_grid(sample), side="right")
-    rows, errors = np.append(0, ranking.ranks)[blocks], np.append(0, ranking.errors)[blocks]
+    blocks = np.searchsorted(ranking.block_scores, _even_grid(sample), side="right")
+    rows, errors = (
+        np.append(0, ranking.block_end_ranks)[blocks],
+        np.append(0, ranking.cumulative_errors)[blocks],
+    )
     tested = np.asarray(bounds.binomial_p_value(errors, np.maximum(rows, 1), 1.0 - beta))
     return np.where(rows > 0, tested, 1.0)
 

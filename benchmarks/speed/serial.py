@@ -34,16 +34,16 @@ def parts(n: int) -> dict[str, Callable[[], Any]]:
     rng = np.random.default_rng(0)
     scores = RELATIVE.rounded(rng.exponential(size=n))
     correct = rng.random(n) < np.exp(-0.5 * scores)
-    ranking = Ranking.of(scores, correct)
+    ranking = Ranking.from_scores(scores, correct)
     accuracy, miscoverage = MinAccuracy(0.8), MaxMiscoverage(0.05)
 
     def tests() -> Any:
-        sequence.segments.cache_clear()
+        sequence.plan_segments.cache_clear()
         return certified_prefix(ranking, accuracy.beta, 0.1)
 
     return {
         "np.sort of the scores": lambda: np.sort(scores),
-        "ranking": lambda: Ranking.of(scores, correct),
+        "ranking": lambda: Ranking.from_scores(scores, correct),
         "binomial tests": tests,
         "certify an accuracy, in all": lambda: accuracy.certify(scores, correct),
         "certify a miscoverage, in all": lambda: miscoverage.certify(scores, correct),

@@ -33,7 +33,7 @@ class Truth:
         order = np.argsort(self.scores, kind="stable")
         self.ordered = self.scores[order]
         self.promise = mc.Cheapest(wrong, max(review, 1e-9))
-        self.costs = costs = self.promise.losses(self.codes, self.answers).answered
+        self.costs = costs = self.promise.losses(self.codes, self.answers).if_accepted
         self.mean, self.largest = float(costs.mean()), self.promise.largest
         self.accepted_cost = np.concatenate(([0.0], np.cumsum(costs[order])))
         self.review = review
@@ -54,7 +54,7 @@ class Truth:
         return float(((self.accepted_cost + self.review * (n - np.arange(n + 1))) / n).min())
 
     def ranked(self, rows, seed):
-        return LossRanking.of(self.scores[rows], self.costs[rows] / self.largest, seed)
+        return LossRanking.from_scores(self.scores[rows], self.costs[rows] / self.largest, seed)
 
     def certify(self, promise, rows):
         losses = promise.losses(self.codes[rows], self.answers[rows])
@@ -129,7 +129,7 @@ def test_costs_are_kept_on_real_logits(real_set, n, kind):
     for seed in range(draws):
         ranked = truth.ranked(rng.integers(0, len(truth.scores), n), seed)
         rank = certified_loss_rank(ranked, at_most / truth.largest, DELTA)
-        broken += rank > 0 and truth.cost(ranked.blocks.just_below_next(rank)) > at_most
+        broken += rank > 0 and truth.cost(ranked.blocks.threshold_accepting(rank)) > at_most
     assert broken / draws <= limit(draws)
 
 
@@ -220,9 +220,9 @@ def test_costs_are_kept_on_populations_built_against_them(build, sizes, n):
     population = CostPopulation(*build(n, at_most), sizes)
     rng, broken, draws = np.random.default_rng(n), 0, 200 if n < 5000 else 100
     for seed in range(draws):
-        ranked = LossRanking.of(*population.draw(rng, n), seed)
+        ranked = LossRanking.from_scores(*population.draw(rng, n), seed)
         rank = certified_loss_rank(ranked, at_most, DELTA)
-        broken += rank > 0 and population.mean(ranked.blocks.just_below_next(rank)) > at_most
+        broken += rank > 0 and population.mean(ranked.blocks.threshold_accepting(rank)) > at_most
     assert broken / draws <= limit(draws)
 
 
@@ -238,10 +238,10 @@ def test_costs_are_kept_where_scores_are_a_few_mass_points(mass, n):
     rng, broken, draws = np.random.default_rng([n, len(mass)]), 0, 200 if n < 5000 else 100
     for seed in range(draws):
         points = rng.choice(len(mass), n, p=mass)
-        ranked = LossRanking.of(points.astype(float), spread(rng, density[points]), seed)
+        ranked = LossRanking.from_scores(points.astype(float), spread(rng, density[points]), seed)
         rank = certified_loss_rank(ranked, at_most, DELTA)
         if rank:
-            last = int(min(np.floor(ranked.blocks.just_below_next(rank)), len(mass) - 1))
+            last = int(min(np.floor(ranked.blocks.threshold_accepting(rank)), len(mass) - 1))
             broken += means[last] > at_most
     assert broken / draws <= limit(draws)
 

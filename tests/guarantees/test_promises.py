@@ -144,7 +144,9 @@ def test_a_useless_ranking_just_below_the_target_is_rarely_certified(n):
     """
     rng = np.random.default_rng(n)
     n_draws = 1000 if n < 5000 else 250
-    rankings = (Ranking.of(rng.random(n), rng.random(n) < 0.9 - 1e-9) for _ in range(n_draws))
+    rankings = (
+        Ranking.from_scores(rng.random(n), rng.random(n) < 0.9 - 1e-9) for _ in range(n_draws)
+    )
     broken = sum(certified_prefix(ranking, 0.9, DELTA) > 0 for ranking in rankings)
     # Of a thousand 13%: half as much again as delta fails.
     assert broken / n_draws <= DELTA + 3 * np.sqrt(DELTA * (1 - DELTA) / n_draws)
@@ -177,9 +179,9 @@ def test_adversaries_keep_delta(right, digits, n):
     for _ in range(DRAWS):
         u = rng.random(n)
         scores, correct = np.round(u, digits), rng.random(n) < right(u)
-        ranking = Ranking.of(scores, correct)
+        ranking = Ranking.from_scores(scores, correct)
         rank = last_passed_rank(ranking, 0.9, DELTA)
         if rank:
-            at = np.searchsorted(mass, ranking.threshold_at(rank), side="right") - 1
+            at = np.searchsorted(mass, ranking.threshold_at_rank(rank), side="right") - 1
             broken += truth_at[at] < 0.9
     assert broken / DRAWS <= LIMIT

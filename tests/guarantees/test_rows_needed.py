@@ -10,8 +10,11 @@ import pytest
 
 import metacal as mc
 from metacal.certification.ranking import Ranking
-from metacal.certification.rows_needed import resampled, rows_needed
-from metacal.certification.rules.accuracy_shortfall import first_tests
+from metacal.certification.rows_needed import (
+    estimate_rows_needed,
+    estimate_rows_needed_by_resampling,
+)
+from metacal.certification.rules.accuracy_shortfall import plan_starting_tests
 from metacal.certification.rules.fixed_sequence import last_passed_rank
 
 BETA = 0.95
@@ -27,7 +30,7 @@ POPULATIONS = [
 
 
 def drawn(rng, wrong, n):
-    return Ranking.of(np.arange(float(n)), rng.random(n) > wrong(np.sort(rng.random(n))))
+    return Ranking.from_scores(np.arange(float(n)), rng.random(n) > wrong(np.sort(rng.random(n))))
 
 
 @pytest.mark.slow
@@ -36,7 +39,7 @@ def test_so_many_rows_certify_in_about_4_of_5_cases_where_the_prior_fits():
     for wrong, n in POPULATIONS:
         samples = (drawn(rng, wrong, n) for _ in count())
         for sample in islice((one for one in samples if not last_passed_rank(one, BETA, 0.1)), 60):
-            named = rows_needed(sample, lambda n: first_tests(n, BETA, 0.1))
+            named = estimate_rows_needed(sample, lambda n: plan_starting_tests(n, BETA, 0.1))
             if named is not None:
                 certified.append(last_passed_rank(drawn(rng, wrong, named), BETA, 0.1) > 0)
     assert len(certified) > 220
@@ -58,13 +61,15 @@ def test_the_error_names_an_estimate_and_claims_no_chance():
 
 
 def test_any_rule_by_drawing_rows_again():
-    assert resampled(100, lambda rows: len(rows) >= 500) == 570
-    assert resampled(100, lambda rows: False) is None
+    assert estimate_rows_needed_by_resampling(100, lambda rows: len(rows) >= 500) == 570
+    assert estimate_rows_needed_by_resampling(100, lambda rows: False) is None
 
 
 @pytest.mark.parametrize("right", [[True] * 12, [False] * 20 + [True], [True, False] * 50])
 def test_rows_that_say_little(right):
-    ranking = Ranking.of(np.arange(float(len(right))), np.array(right))
+    ranking = Ranking.from_scores(np.arange(float(len(right))), np.array(right))
     for delta in (0.1, None):
-        found = rows_needed(ranking, partial(first_tests, limit=0.9, significance_level=delta))
+        found = estimate_rows_needed(
+            ranking, partial(plan_starting_tests, limit=0.9, significance_level=delta)
+        )
         assert found is None or found > len(right)

@@ -35,7 +35,9 @@ def test_the_sentence_is_seldom_false(population, marks):
         place = rng.random(500)
         if marks is not None:  # of equal scores; errors are those of the middle of the mark
             place = (np.floor(place * marks) + 0.5) / marks
-        share = ruled_out_share(Ranking.of(place, rng.random(500) >= rate(place)), BETA, DELTA)
+        share = ruled_out_share(
+            Ranking.from_scores(place, rng.random(500) >= rate(place)), BETA, DELTA
+        )
         largest_seen = largest if marks is None else np.floor(largest * marks) / marks
         n_false += share is not None and share <= largest_seen
     assert n_false / n_draws <= DELTA + 3 * np.sqrt(DELTA * (1 - DELTA) / n_draws)
@@ -71,7 +73,7 @@ def test_nothing_is_ruled_out_without_a_proof():
     for caught in (graded, expected):
         assert "no threshold" not in str(caught.value)
         assert "no number of rows" not in str(caught.value)
-    assert ruled_out_share(Ranking.of(scores, rng.random(25) > 0.05), BETA, DELTA) is None
+    assert ruled_out_share(Ranking.from_scores(scores, rng.random(25) > 0.05), BETA, DELTA) is None
 
 
 def test_what_holds_for_errors_holds_for_losses_of_zero_and_one():

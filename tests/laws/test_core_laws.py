@@ -151,17 +151,17 @@ def test_block_size_and_threads_leave_every_bit(table, block_rows, threads):
 def test_one_sort_of_numbers_ranks_as_finding_the_order_does(rows):
     raw, correct = (np.array(column) for column in zip(*rows))
     scores = RELATIVE.rounded(raw)
-    ranking = Ranking.of(scores, correct)
+    ranking = Ranking.from_scores(scores, correct)
     order = np.argsort(scores, kind="stable")
     last = np.append(scores[order][1:] != scores[order][:-1], True)
-    assert np.array_equal(ranking.ranks, np.flatnonzero(last) + 1)
-    assert np.array_equal(ranking.scores, scores[order][last])
-    assert np.array_equal(ranking.errors, np.cumsum(~correct[order])[last])
-    odd = Ranking.of(
+    assert np.array_equal(ranking.block_end_ranks, np.flatnonzero(last) + 1)
+    assert np.array_equal(ranking.block_scores, scores[order][last])
+    assert np.array_equal(ranking.cumulative_errors, np.cumsum(~correct[order])[last])
+    odd = Ranking.from_scores(
         np.nextafter(scores, np.inf), correct
     )  # no grid points: the last bit is not free
-    assert np.array_equal(odd.ranks, ranking.ranks)
-    assert np.array_equal(odd.errors, ranking.errors)
+    assert np.array_equal(odd.block_end_ranks, ranking.block_end_ranks)
+    assert np.array_equal(odd.cumulative_errors, ranking.cumulative_errors)
 
 
 @pytest.mark.slow
@@ -236,7 +236,7 @@ def test_a_looser_promise_never_accepts_fewer(table, first, second):
         mc.MaxMiscoverage(alpha).certify(scores, correct).threshold for alpha in (strict, loose)
     ]
     assert thresholds[1] <= thresholds[0]
-    ranking = Ranking.of(scores, correct)
+    ranking = Ranking.from_scores(scores, correct)
     assert expected_prefix(ranking, 1 - loose) >= expected_prefix(ranking, 1 - strict)
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import metacal as mc
 from metacal import kernels
 from metacal.certification import test_sequences as sequence
-from metacal.certification.passes import Passes, Tally, _counted_array
+from metacal.certification.passes import CellTally, Passes, _count_arrays
 from metacal.certification.rules import fixed_sequence
 from metacal.errors import InfeasibleTargetError, InputError
 from metacal.kernels import numpy as definition
@@ -50,8 +50,8 @@ def one_pass(blocks, passes, cut):
     """
     passes.append(cut.size)
     order = np.random.default_rng(len(passes)).permutation(len(blocks))
-    _counted_array(*blocks[order[0]], cut)
-    return CellCounts.together(cut, (_counted_array(*blocks[i], cut) for i in order))
+    _count_arrays(*blocks[order[0]], cut)
+    return CellCounts.together(cut, (_count_arrays(*blocks[i], cut) for i in order))
 
 
 def answer(certify):
@@ -162,15 +162,15 @@ def test_an_open_segment_leaves_both_levels_open(monkeypatch):
     first_failure = fixed_sequence.find_first_failure
 
     def noting(ranking, part, level):
-        if ranking.mixed is not None:
-            shares.add((part.start, level))
+        if ranking.has_unknown_order is not None:
+            shares.add((part.start_rank, level))
         return first_failure(ranking, part, level)
 
     monkeypatch.setattr(fixed_sequence, "find_first_failure", noting)
     scores, correct = rng.random(5000), rng.random(5000) < 0.957
     same_answer(mc.MinAccuracy(0.95), scores, correct, 8)
     starts = [start for start, _ in shares]
-    assert len(sequence.segments(5000, 0.95, 0.1)) == 3
+    assert len(sequence.plan_segments(5000, 0.95, 0.1)) == 3
     assert len(starts) > len(set(starts))
 
 
@@ -215,5 +215,5 @@ def test_what_cannot_be_counted_is_said():
 
 
 def test_memory_does_not_grow_with_rows():
-    tally = Tally.first(partial(one_pass, [rows_of(seed) for seed in range(20)], []))
+    tally = CellTally.first(partial(one_pass, [rows_of(seed) for seed in range(20)], []))
     assert len(tally.low) < 15_000  # 80,000 rows

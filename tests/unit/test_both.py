@@ -206,9 +206,9 @@ def test_half_of_delta_each_is_nearly_all_that_there_is():
     for _ in range(draws):
         scores = rng.random(n)
         correct = rng.random(n) > np.where(scores < 0.6, 0.0, np.where(scores < only, 0.95, 0.1005))
-        ranking = Ranking.of(scores, correct)
+        ranking = Ranking.from_scores(scores, correct)
         if rank := certified_prefix(ranking, 0.9, 0.1):
-            accepted = scores <= ranking.threshold_at(rank)
+            accepted = scores <= ranking.threshold_at_rank(rank)
             broken += (correct & accepted).sum() >= bounds.miscoverage_rank(
                 int(correct.sum()), alpha, 0.1
             )

@@ -16,7 +16,7 @@ from sklearn.base import clone
 import metacal as mc
 from metacal.certificates.quantity import COST, REVIEW
 from metacal.certification.cheapest import candidate_ranks
-from metacal.certification.row_losses import Losses, costs
+from metacal.certification.row_losses import Losses, compute_prediction_costs
 from metacal.certification.rules.loss_bets import LossRanking, certified_loss_rank, plan_loss_ranks
 from metacal.cli import main
 from metacal.errors import ArtifactError, InputError
@@ -140,9 +140,17 @@ def test_one_cost_is_a_promise_of_accuracy(data):
 def test_costs_are_looked_up_by_truth_and_answer():
     table = np.array(TABLE)
     codes, answers = (column.ravel() for column in np.meshgrid(np.arange(3), np.arange(3)))
-    np.testing.assert_array_equal(costs(TABLE, codes, answers), table[codes, answers])
-    np.testing.assert_array_equal(costs(TABLE, np.full(3, -1), np.arange(3)), table.max(axis=0))
-    assert costs(7.0, np.array([0, 1, -1]), np.array([0, 0, 0])).tolist() == [0.0, 7.0, 7.0]
+    np.testing.assert_array_equal(
+        compute_prediction_costs(TABLE, codes, answers), table[codes, answers]
+    )
+    np.testing.assert_array_equal(
+        compute_prediction_costs(TABLE, np.full(3, -1), np.arange(3)), table.max(axis=0)
+    )
+    assert compute_prediction_costs(7.0, np.array([0, 1, -1]), np.array([0, 0, 0])).tolist() == [
+        0.0,
+        7.0,
+        7.0,
+    ]
 
 
 def test_the_mean_cost_of_the_accepted_rows_is_on_the_certificate(data):
@@ -161,10 +169,10 @@ def test_the_walk_is_as_its_definition_says(data):
     """
     logits, labels = data
     promise = mc.MaxCost(TABLE, 0.3)
-    losses = promise.losses(labels, logits.argmax(axis=1)).answered / promise.largest
+    losses = promise.losses(labels, logits.argmax(axis=1)).if_accepted / promise.largest
     scores = -logits.max(axis=1)
     for seed in range(3):
-        ranked = LossRanking.of(scores, losses, seed)
+        ranked = LossRanking.from_scores(scores, losses, seed)
         best, level = 0, 0.0
         for share, ranks in plan_loss_ranks(len(scores), promise.procedure().relative_limit, 0.1):
             level += float(share)
@@ -179,7 +187,7 @@ def test_the_walk_is_as_its_definition_says(data):
             )
         assert (
             certified_loss_rank(ranked, promise.procedure().relative_limit, 0.1)
-            == ranked.accepted_at(best, promise.procedure().relative_limit)
+            == ranked.count_accepted_at(best, promise.procedure().relative_limit)
             > 0
         )
 

@@ -137,7 +137,7 @@ def test_the_fast_walk_is_the_slow_walk(n, beta, delta, digits):
         rng = np.random.default_rng([n, seed])
         scores = np.round(rng.random(n), digits)
         correct = rng.random(n) < beta + 0.1 * rng.random() - 0.3 * rng.random() * (scores - 0.4)
-        fast = certified_prefix(Ranking.of(scores, correct), beta, delta)
+        fast = certified_prefix(Ranking.from_scores(scores, correct), beta, delta)
         assert fast == slow_prefix(scores, correct, beta, delta)
 
 
@@ -147,7 +147,7 @@ def test_expected_prefix_in_exact_arithmetic(beta):
     errors = np.cumsum(~CORRECT[order])
     share = 1 - bounds.to_exact_fraction(beta)
     good = [m for m in range(1, len(order) + 1) if int(errors[m - 1]) + 1 <= share * (m + 1)]
-    assert expected_prefix(Ranking.of(SCORES, CORRECT), beta) == max(good, default=0)
+    assert expected_prefix(Ranking.from_scores(SCORES, CORRECT), beta) == max(good, default=0)
 
 
 def test_ties_are_accepted_or_rejected_together():
@@ -180,8 +180,11 @@ def test_infeasible_says_best_and_rows_needed():
         mc.MinAccuracy(0.99).certify(SCORES[few], CORRECT[few])
     error = caught.value
     assert error.target == 0.99
-    assert certified_prefix(Ranking.of(SCORES[few], CORRECT[few]), error.best, 0.1) > 0
-    assert certified_prefix(Ranking.of(SCORES[few], CORRECT[few]), error.best + 2e-4, 0.1) == 0
+    assert certified_prefix(Ranking.from_scores(SCORES[few], CORRECT[few]), error.best, 0.1) > 0
+    assert (
+        certified_prefix(Ranking.from_scores(SCORES[few], CORRECT[few]), error.best + 2e-4, 0.1)
+        == 0
+    )
     assert error.rows_needed >= bounds.error_free_rows_needed(0.99, 0.1)
     assert f"{error.rows_needed:,} rows" in str(error)
     again = pickle.loads(pickle.dumps(error))
@@ -219,7 +222,7 @@ def test_about_that_many_rows_do():
     assert (
         np.mean(
             [
-                certified_prefix(Ranking.of(*draw(4 * needed, seed)), 0.98, 0.1) > 0
+                certified_prefix(Ranking.from_scores(*draw(4 * needed, seed)), 0.98, 0.1) > 0
                 for seed in range(50)
             ]
         )
@@ -410,10 +413,10 @@ def test_where_nearly_every_row_is_wrong_rungs_are_not_looked_for_again_and_agai
     from metacal.certification import test_sequences as sequence
 
     looked_for = []
-    plain = sequence.Ladder.at_or_above
+    plain = sequence.BinomialRankTests.first_tested_rank_from
     monkeypatch.setattr(
-        sequence.Ladder,
-        "at_or_above",
+        sequence.BinomialRankTests,
+        "first_tested_rank_from",
         lambda ladder, rank: looked_for.append(rank) or plain(ladder, rank),
     )
     correct = np.arange(600) % 10 == 0
@@ -437,8 +440,8 @@ def test_skipping_what_clearly_passes_changes_no_failure(beta, monkeypatch):
         (5_000, 9, -0.03),
     ):
         scores = np.round(rng.random(n), digits)
-        ranking = Ranking.of(scores, rng.random(n) < beta + gap * (1.5 - 2.0 * scores))
+        ranking = Ranking.from_scores(scores, rng.random(n) < beta + gap * (1.5 - 2.0 * scores))
         quick = last_passed_rank(ranking, beta, 0.1)
         with monkeypatch.context() as patch:
-            patch.setattr(sequence, "clearly_pass", every_test)
+            patch.setattr(sequence, "find_clear_passes", every_test)
             assert last_passed_rank(ranking, beta, 0.1) == quick

@@ -151,7 +151,7 @@ def test_a_risk_is_broken_as_rarely_as_promised(near_binary, monkeypatch):
     broken, draws, rng = 0, 300, np.random.default_rng(4)
     for seed in range(draws):
         loss = np.where(rng.random(300) < 0.2, rng.random(300), 0.0)
-        rows = Sample(np.arange(300.0), loss == 0.0, Losses.graded(loss))
+        rows = Sample(np.arange(300.0), loss == 0.0, Losses.from_graded(loss))
         with suppress(mc.InfeasibleTargetError):
             broken += (
                 mc.MaxRisk(0.1, near_binary=near_binary, random_state=seed).certify(rows).n_accepted

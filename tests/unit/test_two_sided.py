@@ -14,7 +14,7 @@ from click.testing import CliRunner
 import metacal as mc
 from metacal.certificates.circumstances import Circumstances
 from metacal.certification.plans import PilotRows
-from metacal.certification.ranking import even_odds
+from metacal.certification.ranking import find_even_odds_score
 from metacal.cli import main
 from metacal.io.artifact.audit import read_certificate
 from metacal.io.batches import BatchGate
@@ -133,7 +133,7 @@ def test_sides_that_overlap_meet_at_even_odds():
         Sample(s, positive)
     )
     assert certificate.coverage > 0.99
-    assert abs(certificate.decision_at - even_odds(s, positive)) < 1.0
+    assert abs(certificate.decision_at - find_even_odds_score(s, positive)) < 1.0
 
 
 def test_a_side_that_cannot_be_certified_is_closed():

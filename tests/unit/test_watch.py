@@ -28,7 +28,7 @@ from metacal.report.status import lines, status
 
 
 def ranked(scores):
-    return Ranking.of(scores, np.ones(len(scores), dtype=bool))
+    return Ranking.from_scores(scores, np.ones(len(scores), dtype=bool))
 
 
 def limit(delta, draws):
@@ -449,7 +449,7 @@ def test_calibration_is_compared_with_what_its_rows_allow():
     """
     random = np.random.default_rng(0)
     sure = random.uniform(0.6, 0.78, 3000)
-    ranking = Ranking.of(np.arange(3000.0), np.ones(3000, dtype=bool))
+    ranking = Ranking.from_scores(np.arange(3000.0), np.ones(3000, dtype=bool))
     profile = build_profile(ranking, sure, random.random(3000) < sure - 0.08)
     new = random.uniform(0.6, 0.78, 20_000)
     as_before, worse = random.random(20_000) < new - 0.08, random.random(20_000) < new - 0.18

@@ -299,7 +299,7 @@ def estimate_accuracy_from_sums(
     >>> from metacal.certification.ranking import Ranking
     >>> scores, right = np.arange(2000.0), np.arange(2000) % 100 > 0
     >>> certificate = MinAccuracy(0.97).certify(scores, right)
-    >>> profile = build_profile(Ranking.of(scores, right), np.full(2000, 0.99), right)
+    >>> profile = build_profile(Ranking.from_scores(scores, right), np.full(2000, 0.99), right)
     >>> estimate_accuracy_from_sums(certificate, profile, n_rows=1000, n_accepted=900, confidence=891.0, variance=8.91)
     AccuracyEstimate(accuracy=0.99, low=0.98..., high=0.99..., level=0.95, n_rows=1000, n_accepted=900)
     """

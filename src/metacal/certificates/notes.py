@@ -359,10 +359,10 @@ def check_scores(ranking: Ranking, of: Tied = "logits", *, ties: bool = True) ->
     """Rows that look like training data and, unless the reason is known, scores that tie.
 
     >>> from metacal.certification.ranking import Ranking
-    >>> check_scores(Ranking.of(np.arange(100.0), np.ones(100, dtype=bool)))[0].kind
+    >>> check_scores(Ranking.from_scores(np.arange(100.0), np.ones(100, dtype=bool)))[0].kind
     'few_errors'
     """
-    remarks = check_error_count(int(ranking.errors[-1]), ranking.n)
+    remarks = check_error_count(int(ranking.cumulative_errors[-1]), ranking.n_rows)
     return [*remarks, *(check_ties(ranking, of) if ties else [])]
 
 
@@ -374,14 +374,18 @@ def check_error_count(errors: int, n: int) -> list[Note]:
 def check_ties(ranking: Ranking, of: Tied = "logits") -> list[Note]:
     """Scores that tie, if there are many."""
     if (
-        1.5 * (ranking.n - len(ranking.ranks)) <= 0.01 * ranking.n
+        1.5 * (ranking.n_rows - len(ranking.block_end_ranks)) <= 0.01 * ranking.n_rows
     ):  # of c > 2 rows with one score c - 1 are repeats
         return []
-    counts = np.diff(ranking.ranks, prepend=0)
+    counts = np.diff(ranking.block_end_ranks, prepend=0)
     tied = int(
         counts[counts > 2].sum()
     )  # among millions of rows some pairs share a grid point by chance
-    return [] if tied <= 0.01 * ranking.n else [tied_scores(tied=tied, rows=ranking.n, of=of)]
+    return (
+        []
+        if tied <= 0.01 * ranking.n_rows
+        else [tied_scores(tied=tied, rows=ranking.n_rows, of=of)]
+    )
 
 
 def check_repeated_rows(rows: Rows, values: Float, distinct: int | None = None) -> list[Note]:

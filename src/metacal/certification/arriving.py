@@ -113,12 +113,12 @@ class PartialLabels(Evidence):
     @cached_property
     def best_case(self) -> Ranking:
         """Ranking if every missing label were correct."""
-        return Ranking.of(self.scores, self.states != INCORRECT)
+        return Ranking.from_scores(self.scores, self.states != INCORRECT)
 
     @cached_property
     def worst_case(self) -> Ranking:
         """Ranking if every missing label were incorrect."""
-        return Ranking.of(self.scores, self.states == CORRECT)
+        return Ranking.from_scores(self.scores, self.states == CORRECT)
 
     def certify(self, promise: CertifiablePromise) -> Certificate:
         """Certify a promise by the labels that are known."""
@@ -158,7 +158,7 @@ def assess_progress(promise: CertifiablePromise, labels: PartialLabels) -> Label
     reachable = procedure.find_threshold(ranking, promise.delta, pilot=labels.pilot)
     n_relevant = 0
     if reachable.threshold is not None and reachable.trace is not None:
-        n_relevant = int(ranking.ranks[ranking.at_least(reachable.trace.best_rank)])
+        n_relevant = int(ranking.block_end_ranks[ranking.block_of_rank(reachable.trace.best_rank)])
     return LabellingProgress(
         threshold=_settle_threshold(current),
         reachable_threshold=_settle_threshold(reachable),
@@ -306,14 +306,14 @@ def _build_infeasible_error(
         return inaccurate_error(
             procedure.target,
             delta,
-            worst_case.n,
+            worst_case.n_rows,
             shortfall.best_limit,
             shortfall.rows_needed,
             describe_ruled_out(worst_case, procedure.limit, delta, "is that accurate"),
         )
     return labels_rule_out_error(
         procedure.target,
-        worst_case.n,
+        worst_case.n_rows,
         labels.n_labelled,
         shortfall.best_limit,
         shortfall.rows_needed,

@@ -19,7 +19,7 @@ from metacal.certification.procedures import (
     PromisedLimit,
     SubgroupProcedure,
 )
-from metacal.certification.ranking import Outcome
+from metacal.certification.ranking import ThresholdOutcome
 from metacal.certification.rows import CalibrationRows
 from metacal.certification.rules.rule import REJECT_ALL_ROWS
 from metacal.certification.scopes import EachSubgroup
@@ -160,7 +160,7 @@ def _certify_clusters(
         delta,
         rule.name,
         threshold,
-        test_rows.ranking.outcome(threshold),
+        test_rows.ranking.summarize_threshold(threshold),
         notes,
     )
     return replace(certificate, labelled=test_rows.correct is not None)
@@ -203,7 +203,7 @@ def _count_subgroups(
     rows: CalibrationRows,
     subgroup_tests: Sequence[SubgroupTest],
     families: Sequence[tuple[SubgroupCertificate, ...]],
-) -> Outcome:
+) -> ThresholdOutcome:
     """Count all rows with the thresholds of their subgroups."""
     assert rows.subgroups is not None
     family_of_code = {
@@ -218,7 +218,7 @@ def _count_subgroups(
     row_codes = rows.subgroups.codes
     decided = procedure.compute_decision_columns(rows, decision_points[row_codes])
     is_accepted = accepts(decided.uncertainty, thresholds[row_codes, decided.threshold_indices])
-    return Outcome(
+    return ThresholdOutcome(
         n_rows=len(rows),
         n_correct=int(decided.correct.sum()),
         n_accepted=int(is_accepted.sum()),

@@ -81,7 +81,7 @@ class CheapestThreshold:
     @property
     def review_cost(self) -> float:
         """Cost of a rejected row."""
-        return self.costs.rejected
+        return self.costs.review_cost
 
     def pilot_policy(
         self, random_state: int | None = None, declared_values: Float | None = None
@@ -93,17 +93,17 @@ class CheapestThreshold:
         """Choose the cheapest threshold and bound its cost."""
         assert delta is not None
         n_rows = len(rows)
-        max_cost = self.costs.largest_of_answers
+        max_cost = self.costs.max_prediction_cost
         losses = rows.losses
         if losses is None:
-            losses = self.costs.losses_of_correct(rows.is_correct)
+            losses = self.costs.losses_from_correctness(rows.is_correct)
         draws = replace(rows, losses=losses).build_row_draws(self.random_state)
-        ranking = LossRanking.of(
-            rows.scores, losses.answered / max_cost, draws.seed("order of bets")
+        ranking = LossRanking.from_scores(
+            rows.scores, losses.if_accepted / max_cost, draws.seed("order of bets")
         )
 
         # Each candidate accepts the rows strictly below the next score.
-        block_ends = ranking.blocks.ranks
+        block_ends = ranking.blocks.block_end_ranks
         candidate_blocks = np.searchsorted(block_ends, candidate_ranks(n_rows), side="right")
         n_accepted = np.append(0, block_ends)[candidate_blocks]
         summed_costs = np.append(0.0, np.cumsum(ranking.losses)) * max_cost
@@ -127,11 +127,11 @@ class CheapestThreshold:
         threshold = REJECT_ALL_ROWS
         notes: tuple[Note, ...] = (review_is_cheapest(review=self.review_cost),)
         if n_accepted > 0:
-            threshold = ranking.blocks.just_below_next(n_accepted)
+            threshold = ranking.blocks.threshold_accepting(n_accepted)
             notes = ()
         accepted_cost = self._bound_accepted_cost(ranking, n_accepted, delta)
         bound = self._bound_cost(len(rows), n_accepted, accepted_cost, delta)
-        target = min(bound, self.costs.largest)
+        target = min(bound, self.costs.max_cost)
         certificate = build_certificate_for_threshold(
             rows, COST_PER_ROW, target, delta, CHEAPEST_CANDIDATES, threshold, notes
         )
@@ -142,13 +142,13 @@ class CheapestThreshold:
 
     def _bound_accepted_cost(self, ranking: LossRanking, n_accepted: int, delta: float) -> float:
         """Bound the mean cost of the accepted rows, for all candidates at once."""
-        n_rows = ranking.blocks.n
+        n_rows = ranking.blocks.n_rows
         if self.costs.is_uniform:
             n_errors = int((ranking.losses[:n_accepted] > 0.0).sum())
             return self._bound_cost_of_errors(n_errors, n_accepted, n_rows, delta)
         if n_accepted == 0:
             return 0.0
-        max_cost = self.costs.largest_of_answers
+        max_cost = self.costs.max_prediction_cost
         guess = min(0.5, 0.5 * self.review_cost / max_cost)
         level = _level_of_candidate(n_rows, delta)
         return max_cost * betting.mean_upper_bound(ranking.losses_up_to(n_accepted), level, guess)
@@ -161,7 +161,7 @@ class CheapestThreshold:
         if n_accepted > 0:
             level = _level_of_candidate(n_rows, delta)
             error_rate = bounds.clopper_pearson_upper(n_errors, n_accepted, level)
-        return self.costs.largest_of_answers * error_rate
+        return self.costs.max_prediction_cost * error_rate
 
     def _bound_cost(
         self, n_rows: int, n_accepted: int, accepted_cost: float, delta: float
@@ -199,7 +199,7 @@ class CheapestThreshold:
 
         n_errors = n_accepted - certificate.n_correct_accepted
         n_rejected = n_rows - n_accepted
-        cost_of_errors = n_errors * self.costs.largest_of_answers
+        cost_of_errors = n_errors * self.costs.max_prediction_cost
         expected_cost = (cost_of_errors + self.review_cost * n_rejected) / n_rows
         if not is_close(mean_cost, expected_cost):
             return (
@@ -208,7 +208,7 @@ class CheapestThreshold:
             )
         accepted_cost = self._bound_cost_of_errors(n_errors, n_accepted, n_rows, delta)
         smallest_bound = self._bound_cost(n_rows, n_accepted, accepted_cost, delta)
-        smallest_bound = min(smallest_bound, self.costs.largest)
+        smallest_bound = min(smallest_bound, self.costs.max_cost)
         if math.isclose(bound, smallest_bound, rel_tol=RELATIVE_TOLERANCE):
             return None
         return _unsupported_bound_sentence(bound, smallest_bound)

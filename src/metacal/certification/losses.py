@@ -15,7 +15,7 @@ from metacal.certification.pilot import PilotPolicy
 from metacal.certification.plans import PilotRows
 from metacal.certification.row_losses import Costs, Losses
 from metacal.certification.rows import CalibrationRows
-from metacal.certification.rows_needed import resampled
+from metacal.certification.rows_needed import estimate_rows_needed_by_resampling
 from metacal.certification.rules.accuracy_shortfall import (
     describe_ruled_out,
     estimate_rows_needed_for_accuracy,
@@ -119,7 +119,7 @@ class MeanLossLimit:
     @property
     def max_loss(self) -> float:
         """Largest loss of a row."""
-        return self.costs.largest
+        return self.costs.max_cost
 
     @property
     def relative_limit(self) -> float:
@@ -142,7 +142,7 @@ class MeanLossLimit:
             raise self._infeasible(tests, delta)
 
         rule_name = tests.exact_rule_name or self.bets_rule_name
-        threshold = tests.ranking.blocks.just_below_next(n_accepted)
+        threshold = tests.ranking.blocks.threshold_accepting(n_accepted)
         certificate = build_certificate_for_threshold(
             rows, self.quantity, self.limit, delta, rule_name, threshold
         )
@@ -161,10 +161,10 @@ class MeanLossLimit:
         """
         losses = rows.losses
         if losses is None:
-            losses = self.costs.losses_of_correct(rows.is_correct)
-        relative_losses = losses.answered / self.max_loss
+            losses = self.costs.losses_from_correctness(rows.is_correct)
+        relative_losses = losses.if_accepted / self.max_loss
         draws = replace(rows, losses=losses).build_row_draws(self.random_state)
-        ranking = LossRanking.of(rows.scores, relative_losses, draws.seed("order of bets"))
+        ranking = LossRanking.from_scores(rows.scores, relative_losses, draws.seed("order of bets"))
 
         exact_rule_name = None
         if delta is not None:
@@ -181,7 +181,7 @@ class MeanLossLimit:
 
     def _exact_rule_name(self, losses: Losses) -> str | None:
         """Return the name of the exact rule that fits the losses, or None."""
-        if losses.all_or_nothing:
+        if losses.is_all_or_nothing:
             return FALLBACK_SEQUENCE
         if self.rounds_losses:
             return ROUNDED
@@ -191,8 +191,8 @@ class MeanLossLimit:
         """Build the error for rows that do not support the limit."""
         blocks = tests.ranking.blocks
         if tests.exact_rule_name is None:
-            rows_needed = resampled(
-                blocks.n, lambda index: tests.resample(index).certifies(self.relative_limit)
+            rows_needed = estimate_rows_needed_by_resampling(
+                blocks.n_rows, lambda index: tests.resample(index).certifies(self.relative_limit)
             )
             ruled_out = None
         else:
@@ -205,7 +205,7 @@ class MeanLossLimit:
             f"max {self.noun} {self.limit:g}",
             self.limit,
             delta,
-            blocks.n,
+            blocks.n_rows,
             best_limit=best_limit,
             best_text=f"{best_limit or 0.0:g}",
             rows_needed=rows_needed,
@@ -318,7 +318,7 @@ class _LossTests:
     def resample(self, index: Codes) -> _LossTests:
         """Return the tests of rows that were drawn from these rows, in the order of the scores."""
         scores = np.arange(float(len(index)))
-        ranking = LossRanking.of(scores, self.ranking.losses[index], seed=0)
+        ranking = LossRanking.from_scores(scores, self.ranking.losses[index], seed=0)
         return replace(self, ranking=ranking, pilot=None)
 
 

@@ -3,7 +3,7 @@ r"""Certification of rows that are too many to sort: rows are counted in cells o
 Sorting holds every score in memory. A rule reads few of them: an order statistic for a miscoverage,
 and for an accuracy the ranks at which a test comes close to failing. So correct and incorrect rows are
 counted by the top bits of their scores (`metacal.kernels.keys`). If the counts do not determine the
-certificate, the rule names cells (`Undecided`), and only these are counted again by their next bits.
+certificate, the rule names cells (`FinerCountsNeeded`), and only these are counted again by their next bits.
 Scores on the grid have 42 bits. The first pass uses 22 of them and the second up to 20 more, so that
 two or three passes over the rows suffice.
 
@@ -15,7 +15,7 @@ two or three passes over the rows suffice.
 2. *The order inside a cell is used only if it is known.* A question is answered from counts only if
    every order inside the cells gives the same answer. The order statistic of a rank lies in the cell
    that contains the rank. No test inside a cell can fail if it passes with all errors first (see
-   below). Otherwise `Undecided` names the cells.
+   below). Otherwise `FinerCountsNeeded` names the cells.
 3. *A cell with one score has no inside.* Rows with one score are tied, and tied rows have one order,
    errors first. A cell that contains only one multiple of 2^unit is such a cell, where `unit` is the
    number of trailing bits that are zero in every key. Every refinement divides each named cell, so the
@@ -50,7 +50,7 @@ from numpy.typing import NDArray
 from metacal.certificates.certificate import Certificate
 from metacal.certification.certify import CertifiablePromise
 from metacal.certification.procedures import OneThresholdProcedure
-from metacal.certification.ranking import Evidence, Ranking, Undecided, require_some_correct
+from metacal.certification.ranking import Evidence, FinerCountsNeeded, Ranking, require_some_correct
 from metacal.certification.rows import check_scores
 from metacal.certification.statements import sorting_needed_error
 from metacal.errors import InputError
@@ -70,7 +70,7 @@ _REFINED = 4
 
 
 @dataclass(frozen=True)
-class Tally:
+class CellTally:
     """Numbers of correct rows and of errors in the nonempty cells of a score.
 
     Attributes
@@ -85,9 +85,9 @@ class Tally:
     Examples
     --------
     >>> scores, correct = np.array([0.5, 0.25, 0.5]), np.array([True, True, False])
-    >>> tally = Tally.first(partial(_counted_array, scores, correct))
+    >>> tally = CellTally.first(partial(_count_arrays, scores, correct))
     >>> tally.ranking
-    Ranking(ranks=array([1, 3]), errors=array([0, 1]), scores=array([0.25, 0.5 ]), mixed=array([False, False]))
+    Ranking(block_end_ranks=array([1, 3]), cumulative_errors=array([0, 1]), block_scores=array([0.25, 0.5 ]), has_unknown_order=array([False, False]))
     """
 
     low: Ints
@@ -97,7 +97,7 @@ class Tally:
     unit: int
 
     @classmethod
-    def first(cls, count: Pass, cells: int = MAX_CELLS) -> Tally:
+    def first(cls, count: Pass, cells: int = MAX_CELLS) -> CellTally:
         """Count all rows by the top bits of their scores."""
         cut = Cut.whole(cells)
         counts = count(cut)
@@ -107,7 +107,7 @@ class Tally:
         unit = 63 if not counts.bits else (counts.bits & -counts.bits).bit_length() - 1
         return cls(*cut.bounds_of(counts.cells), counts.right, counts.wrong, unit)
 
-    def refined(self, wanted: Iterable[int], count: Pass, cells: int = MAX_CELLS) -> Tally:
+    def refined(self, wanted: Iterable[int], count: Pass, cells: int = MAX_CELLS) -> CellTally:
         """Count the rows of some cells again, by the next bits of their scores."""
         asked = np.unique(np.array(list(wanted), dtype=np.int64))[: max(1, cells // _REFINED)]
         cut = Cut.of(self.low[asked], self.high[asked], self.unit, cells)
@@ -126,7 +126,7 @@ class Tally:
         merged = [np.concatenate((np.delete(old, asked), new)) for old, new in parts]
         order = np.argsort(merged[0])
         low, high, right, wrong = (column[order] for column in merged)
-        return Tally(low, high, right, wrong, self.unit)
+        return CellTally(low, high, right, wrong, self.unit)
 
     @cached_property
     def ranking(self) -> Ranking:
@@ -140,11 +140,13 @@ class Tally:
 
     def open_at(self, ranks: Sequence[int]) -> list[int]:
         """Return the cells with several scores that contain one of these ranks."""
-        cells = np.unique(np.searchsorted(self.ranking.ranks, np.array(ranks, dtype=np.int64)))
+        cells = np.unique(
+            np.searchsorted(self.ranking.block_end_ranks, np.array(ranks, dtype=np.int64))
+        )
         return [
             int(cell)
             for cell in cells
-            if self.ranking.mixed is not None and self.ranking.mixed[cell]
+            if self.ranking.has_unknown_order is not None and self.ranking.has_unknown_order[cell]
         ]
 
 
@@ -204,19 +206,19 @@ class Passes(Evidence):
         >>> found == MinAccuracy(0.93).certify(scores, correct), found.n_rows
         (True, 100000)
         """
-        return cls(partial(_one_pass, read, list(blocks), resolve_executor(executor)))
+        return cls(partial(_count_all_blocks, read, list(blocks), resolve_executor(executor)))
 
     def certify(self, promise: CertifiablePromise) -> Certificate:
         """Count the rows in ever smaller cells until the certificate is determined."""
         procedure = promise.procedure()
         if not isinstance(procedure, OneThresholdProcedure) or promise.scope is not None:
             raise sorting_needed_error(promise)
-        tally = Tally.first(self.count, self.cells)
+        tally = CellTally.first(self.count, self.cells)
         while True:
             open_cells = tally.open_at(self.ranks)
             try:
                 certificate = procedure.certify_ranking(tally.ranking, promise.delta)
-            except Undecided as question:
+            except FinerCountsNeeded as question:
                 open_cells = [*question.cells, *open_cells]
             else:
                 if not open_cells:
@@ -225,7 +227,9 @@ class Passes(Evidence):
             tally = tally.refined(open_cells, self.count, self.cells)
 
 
-def _one_pass(read: Any, blocks: list[Any], executor: Executor | None, cut: Cut) -> CellCounts:
+def _count_all_blocks(
+    read: Any, blocks: list[Any], executor: Executor | None, cut: Cut
+) -> CellCounts:
     """Count every block once."""
     pieces = ((block,) for block in blocks)
     task = partial(_count_block, read, cut)
@@ -241,10 +245,10 @@ def _count_block(read: Any, cut: Cut, block: Any) -> CellCounts:
     scores, correct = map(np.asarray, read(block))
     if scores.shape != correct.shape:
         check_scores(scores, correct)  # Raises the error for columns that do not fit together.
-    return _counted_array(scores, correct, cut)
+    return _count_arrays(scores, correct, cut)
 
 
-def _counted_array(scores: Any, correct: Any, cut: Cut) -> CellCounts:
+def _count_arrays(scores: Any, correct: Any, cut: Cut) -> CellCounts:
     counter = Counter(cut)
     for at in range(0, max(1, len(scores)), _AT_ONCE):
         correct_chunk = np.asarray(correct[at : at + _AT_ONCE])

@@ -146,7 +146,7 @@ class PilotPolicy:
         if rows.subgroups is not None or has_graded_losses:
             return ()
         ranking = rows.ranking
-        score_values = ranking.scores
+        score_values = ranking.block_scores
         if self.declared_values is not None:
             score_values = np.union1d(self.declared_values, score_values)
         if len(score_values) > _MAX_LISTED_VALUES:

@@ -27,12 +27,12 @@ from typing import Protocol
 import numpy as np
 
 from metacal.certification.test_sequences import (
-    Ladder,
-    Segment,
-    Starts,
-    segments,
-    start_value,
-    usual_starts,
+    BinomialRankTests,
+    RankSegment,
+    SegmentStarts,
+    choose_first_value,
+    choose_usual_starts,
+    plan_segments,
 )
 from metacal.formulas import Codes, Float
 from metacal.statistics import bounds
@@ -142,7 +142,7 @@ class RankPlan:
     """
 
     limit: float
-    segments: tuple[Segment, ...] = ()
+    segments: tuple[RankSegment, ...] = ()
     first_rank: int | None = None
     first_score_value: float | None = None
 
@@ -150,12 +150,12 @@ class RankPlan:
 class StartPolicy(Protocol):
     """Choice of the ranks at which the segments of a test sequence start."""
 
-    def choose_starts(self, n_rows: int, limit: float, significance_level: float) -> Starts:
+    def choose_starts(self, n_rows: int, limit: float, significance_level: float) -> SegmentStarts:
         """Return the errors that each start tolerates and its fraction of the level."""
 
     def choose_starts_for_score_values(
         self, n_rows: int, limit: float, significance_level: float
-    ) -> Starts:
+    ) -> SegmentStarts:
         """Return the starts from which the first tested score value is chosen."""
 
     def tests_every_rank(self, n_rows: int, limit: float) -> bool:
@@ -166,15 +166,15 @@ class StartPolicy(Protocol):
 class UsualStarts:
     """Starts for predictions that are mostly correct."""
 
-    def choose_starts(self, n_rows: int, limit: float, significance_level: float) -> Starts:
+    def choose_starts(self, n_rows: int, limit: float, significance_level: float) -> SegmentStarts:
         """Return the errors that each start tolerates and its fraction of the level."""
-        return usual_starts(n_rows, limit, significance_level)
+        return choose_usual_starts(n_rows, limit, significance_level)
 
     def choose_starts_for_score_values(
         self, n_rows: int, limit: float, significance_level: float
-    ) -> Starts:
+    ) -> SegmentStarts:
         """Return the starts from which the first tested score value is chosen."""
-        return usual_starts(n_rows, limit, significance_level)
+        return choose_usual_starts(n_rows, limit, significance_level)
 
     def tests_every_rank(self, n_rows: int, limit: float) -> bool:
         """Check whether so few errors are expected that every rank is tested."""
@@ -196,7 +196,7 @@ class EarlyStarts:
     ((2, Fraction(4, 5)), (10, Fraction(1, 5)))
     """
 
-    def choose_starts(self, n_rows: int, limit: float, significance_level: float) -> Starts:
+    def choose_starts(self, n_rows: int, limit: float, significance_level: float) -> SegmentStarts:
         """Return the errors that each start tolerates and its fraction of the level."""
         n_allowed_errors = n_rows * (1 - bounds.to_exact_fraction(limit))
         first_start = int(_FIRST_EARLY_START * n_allowed_errors)
@@ -210,7 +210,7 @@ class EarlyStarts:
 
     def choose_starts_for_score_values(
         self, n_rows: int, limit: float, significance_level: float
-    ) -> Starts:
+    ) -> SegmentStarts:
         """Return the starts from which the first tested score value is chosen."""
         return self.choose_starts(n_rows, limit, significance_level)
 
@@ -249,7 +249,7 @@ class ShareStarts:
 
     correct_share: float = 0.5
 
-    def choose_starts(self, n_rows: int, limit: float, significance_level: float) -> Starts:
+    def choose_starts(self, n_rows: int, limit: float, significance_level: float) -> SegmentStarts:
         """Return the errors that each start tolerates and its fraction of the level."""
         n_expected_errors = self.count_expected_errors(n_rows, limit)
         first_fraction = min(
@@ -266,7 +266,7 @@ class ShareStarts:
 
     def choose_starts_for_score_values(
         self, n_rows: int, limit: float, significance_level: float
-    ) -> Starts:
+    ) -> SegmentStarts:
         """Return the starts from which the first tested score value is chosen."""
         first_start, _ = self.choose_starts(n_rows, limit, significance_level)[0]
         return ((first_start // 2, Fraction(1)),)
@@ -315,7 +315,7 @@ def plan_test_sequence(
     RankPlan
     """
     if pilot is not None and pilot.tests_score_values and len(pilot.scores) > 0:
-        first_value = start_value(
+        first_value = choose_first_value(
             np.sort(pilot.scores),
             n_rows,
             limit,
@@ -327,6 +327,6 @@ def plan_test_sequence(
     starts = policy.choose_starts(n_rows, limit, significance_level)
     if policy.tests_every_rank(n_rows, limit):
         n_tolerated_errors, _ = starts[0]
-        ladder = Ladder(n_rows, 1.0 - limit, significance_level)
-        return RankPlan(limit=limit, first_rank=ladder.first(n_tolerated_errors))
-    return RankPlan(limit=limit, segments=segments(n_rows, limit, significance_level, starts))
+        ladder = BinomialRankTests(n_rows, 1.0 - limit, significance_level)
+        return RankPlan(limit=limit, first_rank=ladder.first_passing_rank(n_tolerated_errors))
+    return RankPlan(limit=limit, segments=plan_segments(n_rows, limit, significance_level, starts))

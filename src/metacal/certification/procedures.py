@@ -323,7 +323,7 @@ class OneThresholdProcedure:
             limit = self.rule.convert_target_to_limit(self.quantity, target)
         if planned_level is None:
             planned_level = significance_level
-        plan = self.rule.plan(ranking.n, limit, planned_level, pilot)
+        plan = self.rule.plan(ranking.n_rows, limit, planned_level, pilot)
         return self.rule.certify(ranking, plan, significance_level, last_rank)
 
     def build_subgroup_certificates(
@@ -352,7 +352,7 @@ class OneThresholdProcedure:
             delta=significance_level,
             best=shortfall.best_limit,
             rows_needed=shortfall.rows_needed,
-            **rows.ranking.outcome(threshold)._asdict(),
+            **rows.ranking.summarize_threshold(threshold)._asdict(),
         )
         return (part,)
 
@@ -371,7 +371,7 @@ class OneThresholdProcedure:
         InfeasibleTargetError
             If the rows support no threshold, and accepting every row may break the promise.
 
-        Undecided
+        FinerCountsNeeded
             If the ranking contains only counts, and they do not determine the certificate.
         """
         result = self.find_threshold(ranking, delta, pilot=pilot)
@@ -408,7 +408,7 @@ class OneThresholdProcedure:
             delta,
             self.rule.name,
             threshold,
-            ranking.outcome(threshold),
+            ranking.summarize_threshold(threshold),
             notes,
         )
 
@@ -425,7 +425,7 @@ class OneThresholdProcedure:
         return inaccurate_error(
             self.target,
             delta,
-            ranking.n,
+            ranking.n_rows,
             shortfall.best_limit,
             shortfall.rows_needed,
             describe_ruled_out(ranking, self.limit, delta, "is that accurate"),
@@ -473,6 +473,6 @@ class OneThresholdProcedure:
 
 
 def _require_known_neighbours(ranking: Ranking, n_accepted: int) -> None:
-    """Raise `Undecided` if only counts are known of a block on either side of the threshold."""
-    first_rejected_block = int(np.searchsorted(ranking.ranks, n_accepted, side="right"))
-    ranking.settle(first_rejected_block - 1, first_rejected_block)
+    """Raise `FinerCountsNeeded` if only counts are known of a block on either side of the threshold."""
+    first_rejected_block = int(np.searchsorted(ranking.block_end_ranks, n_accepted, side="right"))
+    ranking.require_known_order(first_rejected_block - 1, first_rejected_block)

@@ -1,4 +1,13 @@
-"""Ranking: calibration rows in increasing order of score, and what it is built from."""
+"""Ranking: calibration rows in increasing order of score, with their cumulative errors.
+
+Terms used in this module:
+
+- *error*: a row whose prediction is incorrect.
+- *rank*: number of rows, counted from the lowest score. Rank m stands for the first m rows.
+- *tie block*: rows with equal scores. Within a tie block errors come first.
+- *cell*: block of rows that were only counted (`metacal.certification.passes`). If a cell contains
+  several scores, the order of its rows is unknown.
+"""
 
 from __future__ import annotations
 
@@ -19,59 +28,112 @@ if TYPE_CHECKING:
     from metacal.certificates.certificate import Certificate
 
 
-#: Standard deviation of slope and intercept, in units in which the scores have one of 1.
-_RIDGE = 3.0
-_STEPS = 50
+# Prior standard deviation of the intercept and the slope, for scores of variance 1.
+_PRIOR_STD = 3.0
+
+# Number of Newton steps of the logistic regression.
+_N_NEWTON_STEPS = 50
+
+# Largest absolute log-odds for which the logistic function is evaluated.
+_MAX_LOG_ODDS = 30.0
+
+# Smallest slope, which avoids a division by zero.
+_MIN_SLOPE = 1e-6
 
 
 class Evidence(ABC):
-    """Evidence other than rows: counts of rows, labels that arrive, the answers of two models."""
+    """Evidence that a promise is certified from, other than arrays of scores.
+
+    Examples are counts of rows, labels that arrive one by one, and the predictions of two models.
+    """
 
     @abstractmethod
     def certify(self, promise: Any) -> Certificate:
         """Certify a promise."""
 
 
-def even_odds(s: Float, positive: Flags) -> float:
-    """The score at which the odds are even, by logistic regression with a ridge; within the scores,
-    or just beyond.
+def find_even_odds_score(scores: Float, is_positive: Flags) -> float:
+    """Find the score at which both classes are equally likely.
 
+    The odds are estimated by logistic regression with a ridge penalty.
+
+    Parameters
+    ----------
+    scores : array of float of shape (n_rows,)
+        Scores, which may be infinite.
+
+    is_positive : array of bool of shape (n_rows,)
+        Whether each row belongs to the positive class.
+
+    Returns
+    -------
+    float
+        A score at most 1 outside of the range of the finite scores.
+
+    Examples
+    --------
     >>> rng = np.random.default_rng(0)
-    >>> s = rng.normal(size=5000)
-    >>> round(even_odds(s, rng.random(5000) < 1 / (1 + np.exp(1 - 2 * s))), 1)
+    >>> scores = rng.normal(size=5000)
+    >>> is_positive = rng.random(5000) < 1 / (1 + np.exp(1 - 2 * scores))
+    >>> round(find_even_odds_score(scores, is_positive), 1)
     0.5
     """
-    if not len(s):
+    if len(scores) == 0:
         return 0.0
-    low, high = float(s[np.isfinite(s)].min(initial=0.0)), float(s[np.isfinite(s)].max(initial=0.0))
-    finite = np.clip(s, low - 1.0, high + 1.0)
-    centre, scale = float(finite.mean()), float(finite.std()) or 1.0
-    design = np.column_stack([np.ones(len(s)), (finite - centre) / scale])
-    theta = np.array([0.0, 1.0])
-    for _ in range(_STEPS):
-        p = 1.0 / (1.0 + np.exp(-np.clip(design @ theta, -30.0, 30.0)))
-        gradient = design.T @ (p - positive) + theta / _RIDGE**2
-        hessian = (design * (p * (1.0 - p))[:, None]).T @ design + np.eye(2) / _RIDGE**2
+    finite_scores = scores[np.isfinite(scores)]
+    lower_limit = float(finite_scores.min(initial=0.0)) - 1.0
+    upper_limit = float(finite_scores.max(initial=0.0)) + 1.0
+    clipped_scores = np.clip(scores, lower_limit, upper_limit)
+    center = float(clipped_scores.mean())
+    scale = float(clipped_scores.std()) or 1.0
+    coefficients = _fit_logistic_regression((clipped_scores - center) / scale, is_positive)
+    intercept = coefficients[0]
+    slope = max(float(coefficients[1]), _MIN_SLOPE)
+    return float(np.clip(center - scale * intercept / slope, lower_limit, upper_limit))
+
+
+def _fit_logistic_regression(feature: Float, is_positive: Flags) -> Float:
+    """Return the intercept and the slope of a logistic regression with a ridge penalty."""
+    design = np.column_stack([np.ones(len(feature)), feature])
+    coefficients = np.array([0.0, 1.0])
+    for _ in range(_N_NEWTON_STEPS):
+        log_odds = np.clip(design @ coefficients, -_MAX_LOG_ODDS, _MAX_LOG_ODDS)
+        probabilities = 1.0 / (1.0 + np.exp(-log_odds))
+        gradient = design.T @ (probabilities - is_positive) + coefficients / _PRIOR_STD**2
+        variances = probabilities * (1.0 - probabilities)
+        hessian = (design * variances[:, None]).T @ design + np.eye(2) / _PRIOR_STD**2
         step = np.linalg.solve(hessian, gradient)
-        theta = theta - step / max(1.0, float(np.abs(step).max()))
-    slope = max(float(theta[1]), 1e-6)
-    return float(np.clip(centre - scale * theta[0] / slope, low - 1.0, high + 1.0))
+        # No coefficient changes by more than 1 in a step, which prevents divergence.
+        coefficients = coefficients - step / max(1.0, float(np.abs(step).max()))
+    return coefficients
 
 
 def require_some_correct(correct: Flags | Codes, n_rows: int | None = None) -> None:
-    """Raise when the classifier got every calibration row wrong, of these or, where they are
-    counts, of so many.
+    """Raise InputError if no calibration row is classified correctly.
+
+    Parameters
+    ----------
+    correct : array of bool or of int
+        Whether each row is correct, or numbers of correct rows.
+
+    n_rows : int, optional
+        Number of rows. Required if `correct` contains numbers of rows.
     """
-    if not correct.any():
-        n_rows = len(correct) if n_rows is None else n_rows
-        raise InputError(
-            f"no calibration row is classified correctly (n_samples={n_rows}): nothing can be"
-            " promised. Check that the labels and the columns use the same class order."
-        )
+    if correct.any():
+        return
+    if n_rows is None:
+        n_rows = len(correct)
+    raise InputError(
+        f"no calibration row is classified correctly (n_samples={n_rows}): nothing can be"
+        " promised. Check that the labels and the columns use the same class order."
+    )
 
 
-class Outcome(NamedTuple):
-    """What calibration rows look like under a threshold, as a certificate has it."""
+class ThresholdOutcome(NamedTuple):
+    """Counts of calibration rows at a threshold, and the scores next to it.
+
+    The names of the fields are those of a certificate.
+    """
 
     n_rows: int
     n_correct: int
@@ -81,157 +143,229 @@ class Outcome(NamedTuple):
     lowest_rejected: float | None
 
 
-class Stretches(NamedTuple):
-    """Rows in order, cut where wrong ones begin: some wrong rows, then right ones up to the next
-    cut.
+class ErrorRuns(NamedTuple):
+    """Runs of a ranking: some errors, and the correct rows up to the next error.
 
-    `begin` rows lie before each, `wrong` ones come first in it, `errors` there are then in all. The
-    first stretch has no wrong row. Of counted rows, `mixed` is the block that a stretch begins with
-    where its order is open, else -1.
+    The first run contains no errors.
+
+    Attributes
+    ----------
+    n_rows_before : array of int of shape (n_runs,)
+        Number of rows before each run.
+
+    n_errors : array of int of shape (n_runs,)
+        Number of errors at the beginning of each run.
+
+    cumulative_errors : array of int of shape (n_runs,)
+        Number of errors up to the end of each run.
+
+    unordered_blocks : array of int of shape (n_runs,), optional
+        Block at the beginning of each run if the order of its rows is unknown, and -1 otherwise.
+        None if the order of all rows is known.
     """
 
-    begin: Codes
-    wrong: Codes
-    errors: Codes
-    mixed: Codes | None = None
+    n_rows_before: Codes
+    n_errors: Codes
+    cumulative_errors: Codes
+    unordered_blocks: Codes | None = None
 
 
 @dataclass(frozen=True)
 class Ranking:
-    """The calibration rows by rising score, at the ranks that end a block of equal scores.
+    """Calibration rows in increasing order of score, with one entry per tie block.
 
-    `ranks[i]` rows have a score of at most `scores[i]`, with `errors[i]` wrong ones among them.
-    Where rows are only counted (`metacal.certification.passes`), `mixed` says which blocks hold
-    several scores, in an order that nobody knows.
+    Attributes
+    ----------
+    block_end_ranks : array of int of shape (n_blocks,)
+        Number of rows up to the end of each block.
+
+    cumulative_errors : array of int of shape (n_blocks,)
+        Number of errors up to the end of each block.
+
+    block_scores : array of float of shape (n_blocks,)
+        Score of each block, in increasing order.
+
+    has_unknown_order : array of bool of shape (n_blocks,), optional
+        Whether each block contains rows with several scores, whose order is unknown. Only rows that
+        were counted in cells have such blocks (`metacal.certification.passes`).
     """
 
-    ranks: Codes
-    errors: Codes
-    scores: Float
-    mixed: Flags | None = None
+    block_end_ranks: Codes
+    cumulative_errors: Codes
+    block_scores: Float
+    has_unknown_order: Flags | None = None
 
     @classmethod
-    def of(cls, scores: Float, correct: Flags) -> Ranking:
-        """Sort, and keep the ends of the tie blocks."""
-        ordered, ranks, errors, wrong = rank_scores(scores, correct)
-        ranking = cls(ranks, errors, ordered)
-        single = np.ones(len(wrong), dtype=np.intp)
-        # Known already, that is how they were sorted: each wrong row, and the right ones behind it.
-        columns = (wrong - 1, single, np.arange(1, len(wrong) + 1))
-        ranking.__dict__["stretches"] = Stretches(*(np.append(0, column) for column in columns))
+    def from_scores(cls, scores: Float, correct: Flags) -> Ranking:
+        """Rank rows by their scores."""
+        block_scores, block_end_ranks, cumulative_errors, error_ranks = rank_scores(scores, correct)
+        ranking = cls(block_end_ranks, cumulative_errors, block_scores)
+        # The sort also yields the rank of each error, so that the cached property is filled here.
+        n_errors = len(error_ranks)
+        ranking.__dict__["error_runs"] = ErrorRuns(
+            n_rows_before=np.append(0, error_ranks - 1),
+            n_errors=np.append(0, np.ones(n_errors, dtype=np.intp)),
+            cumulative_errors=np.append(0, np.arange(1, n_errors + 1)),
+        )
         return ranking
 
     @property
-    def n(self) -> int:
-        """All rows."""
-        return int(self.ranks[-1]) if len(self.ranks) else 0
+    def n_rows(self) -> int:
+        """Number of rows."""
+        if len(self.block_end_ranks) == 0:
+            return 0
+        return int(self.block_end_ranks[-1])
 
     @cached_property
-    def stretches(self) -> Stretches:
-        """Of counted rows: from each block with wrong ones up to the next such block, and those
-        before the first.
-        """
-        wrong = np.diff(self.errors, prepend=0)
-        at = np.flatnonzero(wrong)
-        mixed = np.zeros(len(wrong), dtype=bool) if self.mixed is None else self.mixed
-        alone = wrong == np.diff(self.ranks, prepend=0)  # of wrong rows alone the order is known
-        columns = (np.append(0, self.ranks)[at], wrong[at], self.errors[at])
-        mixed_at = np.where((mixed & ~alone)[at], at, -1)
-        begin, wrong, errors = (np.append(0, column) for column in columns)
-        return Stretches(begin, wrong, errors, np.append(-1, mixed_at))
+    def error_runs(self) -> ErrorRuns:
+        """Runs that begin with the errors of a block and end before the next block with errors."""
+        n_block_errors = np.diff(self.cumulative_errors, prepend=0)
+        n_block_rows = np.diff(self.block_end_ranks, prepend=0)
+        blocks_with_errors = np.flatnonzero(n_block_errors)
+        has_unknown_order = self.has_unknown_order
+        if has_unknown_order is None:
+            has_unknown_order = np.zeros(len(n_block_errors), dtype=bool)
+        # If every row of a block is an error, the order of its rows makes no difference.
+        is_unordered = has_unknown_order & (n_block_errors != n_block_rows)
+        unordered_blocks = np.where(is_unordered[blocks_with_errors], blocks_with_errors, -1)
+        block_start_ranks = np.append(0, self.block_end_ranks)
+        return ErrorRuns(
+            n_rows_before=np.append(0, block_start_ranks[blocks_with_errors]),
+            n_errors=np.append(0, n_block_errors[blocks_with_errors]),
+            cumulative_errors=np.append(0, self.cumulative_errors[blocks_with_errors]),
+            unordered_blocks=np.append(-1, unordered_blocks),
+        )
 
-    def settle(self, *blocks: int) -> None:
-        """Raise `Undecided` where one of these blocks, if it is there, is mixed."""
-        if self.mixed is not None and any(
-            self.mixed[block] for block in blocks if 0 <= block < len(self.ranks)
-        ):
-            raise self.undecided(blocks)
+    def require_known_order(self, *blocks: int) -> None:
+        """Raise FinerCountsNeeded if the order of the rows in one of the blocks is unknown.
 
-    def undecided(self, blocks: Iterable[int]) -> Undecided:
-        """The mixed ones of these blocks and those beside them: a threshold in one has a neighbour
-        in the next.
+        Blocks that do not exist are ignored.
         """
-        assert self.mixed is not None
-        around = {
-            near
+        if self.has_unknown_order is None:
+            return
+        n_blocks = len(self.block_end_ranks)
+        if any(self.has_unknown_order[block] for block in blocks if 0 <= block < n_blocks):
+            raise self.finer_counts_error(blocks)
+
+    def finer_counts_error(self, blocks: Iterable[int]) -> FinerCountsNeeded:
+        """Build the exception that requests finer counts of blocks and of their neighbours.
+
+        The neighbours are included, because a threshold in a block depends on the next score.
+        """
+        assert self.has_unknown_order is not None
+        n_blocks = len(self.block_end_ranks)
+        nearby_blocks = {
+            nearby_block
             for block in blocks
-            for near in (block - 1, block, block + 1)
-            if 0 <= near < len(self.ranks)
+            for nearby_block in (block - 1, block, block + 1)
+            if 0 <= nearby_block < n_blocks
         }
-        return Undecided(near for near in around if self.mixed[near])
+        return FinerCountsNeeded(block for block in nearby_blocks if self.has_unknown_order[block])
 
-    def just_below_next(self, accepted: int) -> float:
-        """The largest threshold that accepts the first `accepted` rows and no more: +inf for all of
-        them.
+    def threshold_accepting(self, n_accepted: int) -> float:
+        """Return the largest threshold that accepts exactly the first `n_accepted` rows.
+
+        `n_accepted` is the end of a tie block. The threshold is +inf if all rows are accepted.
         """
-        if accepted == self.n:
+        if n_accepted == self.n_rows:
             return math.inf
-        following = self.scores[np.searchsorted(self.ranks, accepted, side="right")]
-        return float(np.nextafter(following, -np.inf))
+        next_block = np.searchsorted(self.block_end_ranks, n_accepted, side="right")
+        return float(np.nextafter(self.block_scores[next_block], -np.inf))
 
-    def strictly_before(self, accepted: int) -> float:
-        """The threshold before the next row, where so many are accepted; rows that tie with that
-        one are not.
+    def threshold_accepting_at_most(self, max_accepted: int) -> float:
+        """Return the largest threshold that accepts at most `max_accepted` rows.
+
+        It is -inf if the first tie block has more rows.
         """
-        block = int(np.searchsorted(self.ranks, min(accepted, self.n), side="right"))
-        return self.just_below_next(int(self.ranks[block - 1])) if block else -math.inf
+        max_accepted = min(max_accepted, self.n_rows)
+        n_accepted_blocks = int(np.searchsorted(self.block_end_ranks, max_accepted, side="right"))
+        if n_accepted_blocks == 0:
+            return -math.inf
+        return self.threshold_accepting(int(self.block_end_ranks[n_accepted_blocks - 1]))
 
-    def below(self, score: float) -> int:
-        """How many rows have a score below this one: the end of a block of ties."""
-        before = int(np.searchsorted(self.scores, score))
-        return int(self.ranks[before - 1]) if before else 0
+    def count_below(self, score: float) -> int:
+        """Count the rows whose score is less than the given score."""
+        n_blocks_below = int(np.searchsorted(self.block_scores, score))
+        if n_blocks_below == 0:
+            return 0
+        return int(self.block_end_ranks[n_blocks_below - 1])
 
-    def outcome(self, threshold: float) -> Outcome:
-        """What the rows look like under a threshold."""
-        above = int(np.searchsorted(self.scores, threshold, side="right"))
-        accepted, wrong = (
-            (int(self.ranks[above - 1]), int(self.errors[above - 1])) if above else (0, 0)
+    def summarize_threshold(self, threshold: float) -> ThresholdOutcome:
+        """Count the accepted and the correct rows at a threshold."""
+        n_accepted_blocks = int(np.searchsorted(self.block_scores, threshold, side="right"))
+        n_accepted = 0
+        n_accepted_errors = 0
+        highest_accepted = None
+        if n_accepted_blocks > 0:
+            last_accepted_block = n_accepted_blocks - 1
+            n_accepted = int(self.block_end_ranks[last_accepted_block])
+            n_accepted_errors = int(self.cumulative_errors[last_accepted_block])
+            highest_accepted = float(self.block_scores[last_accepted_block])
+
+        lowest_rejected = None
+        if n_accepted_blocks < len(self.block_scores):
+            lowest_rejected = float(self.block_scores[n_accepted_blocks])
+        return ThresholdOutcome(
+            n_rows=self.n_rows,
+            n_correct=self.n_rows - int(self.cumulative_errors[-1:].sum()),
+            n_accepted=n_accepted,
+            n_correct_accepted=n_accepted - n_accepted_errors,
+            highest_accepted=highest_accepted,
+            lowest_rejected=lowest_rejected,
         )
-        return Outcome(
-            n_rows=self.n,
-            n_correct=self.n - int(self.errors[-1:].sum()),
-            n_accepted=accepted,
-            n_correct_accepted=accepted - wrong,
-            highest_accepted=float(self.scores[above - 1]) if above else None,
-            lowest_rejected=float(self.scores[above]) if above < len(self.scores) else None,
-        )
 
-    def accepted_at(self, rank: int) -> int:
-        """How many rows a rank that passed lets accept: the rank, or where its block of ties begins
-        or ends.
+    def count_accepted_at(self, rank: int) -> int:
+        """Count the rows that may be accepted if the test at a rank passed.
 
-        Equal scores are ordered wrong rows first. With all wrong rows of the block among the first
-        `rank`, the whole block is accepted, else none of it: see
+        A tie block is accepted as a whole if all of its errors are among the first `rank` rows, and
+        rejected as a whole otherwise. The proof is in
         `metacal.certification.rules.fixed_sequence`.
 
-        >>> ranking = Ranking.of(np.array([0.0, 1.0, 1.0, 1.0]), np.array([True, False, True, True]))
-        >>> [ranking.accepted_at(rank) for rank in (1, 2, 3, 4)]
+        Examples
+        --------
+        >>> scores = np.array([0.0, 1.0, 1.0, 1.0])
+        >>> ranking = Ranking.from_scores(scores, np.array([True, False, True, True]))
+        >>> [ranking.count_accepted_at(rank) for rank in (1, 2, 3, 4)]
         [1, 4, 4, 4]
         """
-        block = self.at_least(rank)
-        end = int(self.ranks[block])
-        begin, wrong = (
-            (int(self.ranks[block - 1]), int(self.errors[block - 1])) if block else (0, 0)
-        )
-        return end if rank == end or rank - begin >= int(self.errors[block]) - wrong else begin
+        block = self.block_of_rank(rank)
+        block_end = int(self.block_end_ranks[block])
+        block_start = 0
+        n_errors_before_block = 0
+        if block > 0:
+            block_start = int(self.block_end_ranks[block - 1])
+            n_errors_before_block = int(self.cumulative_errors[block - 1])
+        n_block_errors = int(self.cumulative_errors[block]) - n_errors_before_block
+        includes_all_errors = rank - block_start >= n_block_errors
+        if rank == block_end or includes_all_errors:
+            return block_end
+        return block_start
 
-    def threshold_at(self, rank: int) -> float:
-        """The threshold of a rank that passed: just below the next score; of a block that ends
-        behind it, its score.
+    def threshold_at_rank(self, rank: int) -> float:
+        """Return the largest threshold that may be used if the test at a rank passed."""
+        n_accepted = self.count_accepted_at(rank)
+        if n_accepted <= rank or n_accepted == self.n_rows:
+            return self.threshold_accepting(n_accepted)
+        return float(self.block_scores[self.block_of_rank(rank)])
+
+    def block_of_rank(self, rank: int) -> int:
+        """Return the index of the tie block that contains a rank.
+
+        It is the number of blocks if there are fewer rows.
         """
-        accepted = self.accepted_at(rank)
-        if accepted <= rank or accepted == self.n:
-            return self.just_below_next(accepted)
-        return float(self.scores[self.at_least(rank)])
-
-    def at_least(self, rank: int) -> int:
-        """Index of the first tie-block end at or above `rank`; len(ranks) if there is none."""
-        return int(np.searchsorted(self.ranks, rank))
+        return int(np.searchsorted(self.block_end_ranks, rank))
 
 
-class Undecided(Exception):
-    """Where rows are only counted (`certification.passes`): these cells must be known more
-    finely.
+class FinerCountsNeeded(Exception):
+    """Request to count the rows of some cells again in smaller cells.
+
+    It is raised if rows were only counted (`metacal.certification.passes`), and a certificate
+    depends on the order of the rows within these cells.
+
+    Attributes
+    ----------
+    cells : list of int
+        Indices of the cells, in increasing order.
     """
 
     def __init__(self, cells: Iterable[int]) -> None:

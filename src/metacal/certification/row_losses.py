@@ -14,7 +14,7 @@ from metacal.formulas import Codes, Flags, Float
 
 #: The cost of any wrong answer, or a row of costs for each true class with an entry for each
 #: answer.
-Wrong = float | tuple[tuple[float, ...], ...]
+ErrorCosts = float | tuple[tuple[float, ...], ...]
 #: Costs are sums of money or of time: beyond this they are a slip of the finger.
 _MOST = 1e15
 
@@ -36,35 +36,37 @@ class Losses:
         rows.
     """
 
-    answered: Float
-    rejected: float
-    largest: float
-    all_or_nothing: bool
+    if_accepted: Float
+    if_rejected: float
+    max_loss: float
+    is_all_or_nothing: bool
 
     @classmethod
-    def graded(cls, losses: NDArray[Any]) -> Losses:
+    def from_graded(cls, losses: NDArray[Any]) -> Losses:
         """Losses between 0 and 1, which are given; of integers there is none between: the type says
         so, not the rows.
 
-        >>> Losses.graded(np.array([0, 1])).all_or_nothing, Losses.graded(np.array([0.0, 1.0])).all_or_nothing
+        >>> Losses.from_graded(np.array([0, 1])).is_all_or_nothing, Losses.from_graded(np.array([0.0, 1.0])).is_all_or_nothing
         (True, False)
         """
         return cls(losses.astype(np.float64), 0.0, 1.0, losses.dtype.kind in "iu")
 
-    def of(self, promised: Quantity, accept: Flags) -> Float:
+    def counted_by(self, promised: Quantity, accept: Flags) -> Float:
         """The cost of each row that a quantity looks at.
 
         >>> from metacal.certificates.quantity import COST, COST_PER_ROW
         >>> accept, losses = np.array([True, False]), Losses(np.array([5.0, 7.0]), 1.0, 7.0, False)
-        >>> losses.of(COST, accept), losses.of(COST_PER_ROW, accept)
+        >>> losses.counted_by(COST, accept), losses.counted_by(COST_PER_ROW, accept)
         (array([5.]), array([5., 1.]))
         """
         _, looked_at = promised.mask_function(accept, np.zeros_like(accept))
-        return np.where(accept, self.answered, self.rejected)[looked_at]
+        return np.where(accept, self.if_accepted, self.if_rejected)[looked_at]
 
-    def where(self, chosen: Flags | Codes) -> Losses:
+    def select_rows(self, chosen: Flags | Codes) -> Losses:
         """Return the losses of the chosen rows."""
-        return Losses(self.answered[chosen], self.rejected, self.largest, self.all_or_nothing)
+        return Losses(
+            self.if_accepted[chosen], self.if_rejected, self.max_loss, self.is_all_or_nothing
+        )
 
 
 @dataclass(frozen=True)
@@ -80,32 +82,32 @@ class Costs:
         Cost of a rejected row.
     """
 
-    wrong: Wrong
-    rejected: float = 0.0
+    error_costs: ErrorCosts
+    review_cost: float = 0.0
 
     @property
-    def largest_of_answers(self) -> float:
+    def max_prediction_cost(self) -> float:
         """Largest cost of a prediction."""
-        return largest_cost(self.wrong)
+        return max_error_cost(self.error_costs)
 
     @property
-    def largest(self) -> float:
+    def max_cost(self) -> float:
         """Largest cost of a row."""
-        return max(self.largest_of_answers, self.rejected)
+        return max(self.max_prediction_cost, self.review_cost)
 
     @property
     def is_uniform(self) -> bool:
         """Whether every incorrect prediction costs the same, and a correct one nothing."""
-        return is_uniform(self.wrong)
+        return has_uniform_costs(self.error_costs)
 
-    def losses_of_predictions(self, codes: Codes, predictions: Codes) -> Losses:
+    def losses_from_predictions(self, codes: Codes, predictions: Codes) -> Losses:
         """Compute the cost of each row from its true class and its prediction.
 
         A true class below 0 is none of the classes.
         """
-        return self._losses(costs(self.wrong, codes, predictions))
+        return self._losses(compute_prediction_costs(self.error_costs, codes, predictions))
 
-    def losses_of_correct(self, correct: Flags) -> Losses:
+    def losses_from_correctness(self, correct: Flags) -> Losses:
         """Compute the cost of each row from whether its prediction is correct.
 
         Raises
@@ -119,25 +121,25 @@ class Costs:
                 " fit MetaCal(promise) on logits and labels, or certify a Sample with"
                 " losses=promise.losses(...)."
             )
-        return self._losses(np.where(correct, 0.0, self.largest_of_answers))
+        return self._losses(np.where(correct, 0.0, self.max_prediction_cost))
 
     def _losses(self, answered: Float) -> Losses:
-        all_or_nothing = self.is_uniform and self.rejected in (0.0, self.largest)
-        return Losses(answered, self.rejected, self.largest, all_or_nothing)
+        all_or_nothing = self.is_uniform and self.review_cost in (0.0, self.max_cost)
+        return Losses(answered, self.review_cost, self.max_cost, all_or_nothing)
 
 
-def checked_costs(wrong: Any) -> Wrong:
+def validate_error_costs(wrong: Any) -> ErrorCosts:
     """The cost of a wrong answer as a float, or the table as tuples; a square one, of numbers from
     0 on.
 
-    >>> checked_costs(50), checked_costs([[0, 1], [5, 0]])
+    >>> validate_error_costs(50), validate_error_costs([[0, 1], [5, 0]])
     (50.0, ((0.0, 1.0), (5.0, 0.0)))
-    >>> checked_costs([[0, 1], [5]])
+    >>> validate_error_costs([[0, 1], [5]])
     Traceback (most recent call last):
     metacal.errors.InputError: a table of costs has a row for each true class and in it a number for each answer; ...
     """
     if isinstance(wrong, int | float | np.number) and not isinstance(wrong, bool):
-        return positive("wrong", wrong)
+        return validate_positive_cost("wrong", wrong)
     try:
         table = np.array(wrong, dtype=np.float64)
     except (TypeError, ValueError):
@@ -164,10 +166,10 @@ def checked_costs(wrong: Any) -> Wrong:
     return wrong if same else checked
 
 
-def positive(name: str, value: Any) -> float:
+def validate_positive_cost(name: str, value: Any) -> float:
     """A cost as a float, or an error that names it.
 
-    >>> positive("limit", 0)
+    >>> validate_positive_cost("limit", 0)
     Traceback (most recent call last):
     metacal.errors.InputError: limit must be a positive number, got 0.
     """
@@ -181,10 +183,10 @@ def positive(name: str, value: Any) -> float:
     return value if type(value) is float else float(value)
 
 
-def is_uniform(wrong: Wrong) -> bool:
+def has_uniform_costs(wrong: ErrorCosts) -> bool:
     """Whether every wrong answer costs the same, and a right one nothing.
 
-    >>> is_uniform(50.0), is_uniform(((0.0, 1.0), (5.0, 0.0))), is_uniform(((0.0, 1.0), (1.0, 0.0)))
+    >>> has_uniform_costs(50.0), has_uniform_costs(((0.0, 1.0), (5.0, 0.0))), has_uniform_costs(((0.0, 1.0), (1.0, 0.0)))
     (True, False, True)
     """
     if isinstance(wrong, float):
@@ -193,16 +195,16 @@ def is_uniform(wrong: Wrong) -> bool:
     return bool((table == table.max() * (1.0 - np.eye(len(table)))).all())
 
 
-def largest_cost(wrong: Wrong) -> float:
+def max_error_cost(wrong: ErrorCosts) -> float:
     """The most that an answer can cost."""
     return wrong if isinstance(wrong, float) else max(map(max, wrong))
 
 
-def costs(wrong: Wrong, codes: Codes, answers: Codes) -> Float:
+def compute_prediction_costs(wrong: ErrorCosts, codes: Codes, answers: Codes) -> Float:
     """What each answer costs. Where the true class is none of the columns (a code below 0), the
     most it could.
 
-    >>> costs(((0.0, 1.0), (5.0, 0.0)), np.array([0, 1, -1]), np.array([1, 0, 0]))
+    >>> compute_prediction_costs(((0.0, 1.0), (5.0, 0.0)), np.array([0, 1, -1]), np.array([1, 0, 0]))
     array([1., 5., 5.])
     """
     if isinstance(wrong, float):

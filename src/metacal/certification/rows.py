@@ -14,7 +14,7 @@ import numpy as np
 
 from metacal.certificates.subgroups import Name
 from metacal.certification.plans import PilotRows
-from metacal.certification.ranking import Ranking, even_odds, require_some_correct
+from metacal.certification.ranking import Ranking, find_even_odds_score, require_some_correct
 from metacal.errors import InputError
 from metacal.formulas import Codes, Flags, Float
 from metacal.kernels.grid import RELATIVE
@@ -164,7 +164,7 @@ class CalibrationRows:
         """Rows in increasing order of score. Rows without a label count as incorrect."""
         if self.precomputed_ranking is not None:
             return self.precomputed_ranking
-        return Ranking.of(self.scores, self.is_correct)
+        return Ranking.from_scores(self.scores, self.is_correct)
 
     @property
     def is_correct(self) -> Flags:
@@ -188,12 +188,12 @@ class CalibrationRows:
         scores = self.scores
         if class_code == 1:
             scores = -scores
-        return Ranking.of(RELATIVE.rounded(scores), self.true_class_codes == class_code)
+        return Ranking.from_scores(RELATIVE.rounded(scores), self.true_class_codes == class_code)
 
     @cached_property
     def even_odds_score(self) -> float:
         """Log-odds at which both classes are equally likely."""
-        return even_odds(self.scores, self.true_class_codes == 1)
+        return find_even_odds_score(self.scores, self.true_class_codes == 1)
 
     def even_odds_score_for_class(self, class_code: int) -> float:
         """Return the point of even odds on the scale of `rank_for_class`."""
@@ -208,8 +208,8 @@ class CalibrationRows:
         the same rows.
         """
         graded_losses = None
-        if self.losses is not None and not self.losses.all_or_nothing:
-            graded_losses = self.losses.answered
+        if self.losses is not None and not self.losses.is_all_or_nothing:
+            graded_losses = self.losses.if_accepted
         return RowDraws(
             self.scores,
             self.correct,
@@ -226,7 +226,7 @@ class CalibrationRows:
             self,
             scores=self.scores[index],
             correct=_take(self.correct, index),
-            losses=None if self.losses is None else self.losses.where(index),
+            losses=None if self.losses is None else self.losses.select_rows(index),
             subgroups=None if self.subgroups is None else self.subgroups.take(index),
             clusters=None if self.clusters is None else self.clusters.take(index),
             class_codes=_take(self.class_codes, index),

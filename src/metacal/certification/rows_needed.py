@@ -39,11 +39,11 @@ from metacal.statistics import bounds
 
 #: From a number of rows the ranks that are tested first, rising, and how many errors may be found
 #: up to each.
-Plan = Callable[[int], Sequence[tuple[int, int]]]
+StartingTestPlanner = Callable[[int], Sequence[tuple[int, int]]]
 
 #: The chance of certifying that defines the number of rows, by the profiles; on a real set it is
 #: often lower.
-CHANCE = 0.8
+TARGET_CHANCE = 0.8
 #: No number is named beyond so many times as many rows, or so many: the profile says nothing so far
 #: out.
 _TIMES, _MOST = 50, 20_000
@@ -51,7 +51,9 @@ _TIMES, _MOST = 50, 20_000
 #: 2.
 _DRAWS, _DOUBLINGS = 20, 10
 #: Where the share of wrong rows is known; finer among the surest.
-AT = np.concatenate([[0.0], np.geomspace(0.004, 0.05, 8)[:-1], np.linspace(0.05, 1.0, 39)])
+PROFILE_SHARES = np.concatenate(
+    [[0.0], np.geomspace(0.004, 0.05, 8)[:-1], np.linspace(0.05, 1.0, 39)]
+)
 #: Error rates, and the other parameters of profiles with how likely each is before rows are seen.
 _ERROR_RATES = np.geomspace(2e-4, 0.9, 72)
 _DISTANCES = tuple((d, math.exp(-0.5 * ((d - 1.6) / 0.8) ** 2)) for d in np.arange(0.0, 3.3, 0.2))
@@ -65,35 +67,39 @@ _NODES, _WEIGHTS = np.array([-(3.0**0.5), 0.0, 3.0**0.5]), np.array([1 / 6, 2 / 
 _FAILS, _UNLIKELY = 0.1, 0.005
 
 
-def resampled(n: int, certifies: Callable[[Codes], bool]) -> int | None:
+def estimate_rows_needed_by_resampling(n: int, certifies: Callable[[Codes], bool]) -> int | None:
     """The same for any rule, by drawing ranks of these rows again; slower, and from few draws."""
     random = generator(0)
     for step in range(1, _DOUBLINGS + 1):
         size = round(n * 2.0 ** (step / 2))
         passed = sum(certifies(np.sort(random.integers(n, size=size))) for _ in range(_DRAWS))
-        if passed >= CHANCE * _DRAWS:
+        if passed >= TARGET_CHANCE * _DRAWS:
             return bounds.round_up_to_two_digits(size)
     return None
 
 
-def rows_needed(ranking: Ranking, plan: Plan) -> int | None:
+def estimate_rows_needed(ranking: Ranking, plan: StartingTestPlanner) -> int | None:
     """Estimate how many rows would certify the target, to two digits; None if these rows support no
     estimate.
 
     The estimate is rough. It assumes that new rows look like these, and may be off by a factor of
     three or more.
 
-    >>> from metacal.certification.rules.accuracy_shortfall import first_tests
+    >>> from metacal.certification.rules.accuracy_shortfall import plan_starting_tests
     >>> rng = np.random.default_rng(0)
     >>> score = rng.random(200)
-    >>> ranking = Ranking.of(score, rng.random(200) > 0.2 * score)
-    >>> rows_needed(ranking, lambda n_rows: first_tests(n_rows, 0.95, 0.1))
+    >>> ranking = Ranking.from_scores(score, rng.random(200) > 0.2 * score)
+    >>> estimate_rows_needed(ranking, lambda n_rows: plan_starting_tests(n_rows, 0.95, 0.1))
     900
     """
-    return smallest(ranking.n, *likely_profiles(ranking, profiles()), plan)
+    return find_smallest_sample_size(
+        ranking.n_rows, *weight_profiles(ranking, build_binormal_profiles()), plan
+    )
 
 
-def smallest(n: int, wrong_up_to: Float, weight: Float, plan: Plan) -> int | None:
+def find_smallest_sample_size(
+    n: int, wrong_up_to: Float, weight: Float, plan: StartingTestPlanner
+) -> int | None:
     """The same, where n rows certify nothing, from profiles and how likely each is."""
     weight = weight / np.maximum(1.0 - _chances(wrong_up_to, plan(n), n), _FAILS)
 
@@ -104,15 +110,15 @@ def smallest(n: int, wrong_up_to: Float, weight: Float, plan: Plan) -> int | Non
 
     low, high = (math.floor(8.0 * math.log2(size)) for size in (n, max(_TIMES * n, _MOST)))
     before, after = 0.0, chance(high)
-    if after < CHANCE:
+    if after < TARGET_CHANCE:
         return None
     while high - low > 1:
         middle = (low + high) // 2
         found = chance(middle)
         low, before, high, after = (
-            (low, before, middle, found) if found >= CHANCE else (middle, found, high, after)
+            (low, before, middle, found) if found >= TARGET_CHANCE else (middle, found, high, after)
         )
-    steps = low + (CHANCE - before) / (after - before)
+    steps = low + (TARGET_CHANCE - before) / (after - before)
     return bounds.round_up_to_two_digits(max(n + 1, math.ceil(2.0 ** (steps / 8))))
 
 
@@ -122,7 +128,7 @@ Profiles = tuple[Float, Float, Float, Float]
 
 
 @cache
-def profiles() -> Profiles:
+def build_binormal_profiles() -> Profiles:
     """Those of the binormal model."""
     latent, rate = np.linspace(-7.0, 9.0, 800), _ERROR_RATES[:, None]
     right, curves, likely = ndtr(latent), [], []
@@ -131,22 +137,26 @@ def profiles() -> Profiles:
     ):
         wrong = (1.0 - unforeseen) * ndtr((latent - d) / s) + unforeseen * right
         share = (1.0 - rate) * right + rate * wrong
-        curves.append([np.interp(AT, *of) for of in zip(share, rate * wrong)])
+        curves.append([np.interp(PROFILE_SHARES, *of) for of in zip(share, rate * wrong)])
         likely.append(one * other * third)
-    return with_logs(np.swapaxes(np.array(curves), 0, 1), np.array(likely))
+    return build_profiles(np.swapaxes(np.array(curves), 0, 1), np.array(likely))
 
 
-def with_logs(wrong_up_to: Float, likely: Float) -> Profiles:
+def build_profiles(wrong_up_to: Float, likely: Float) -> Profiles:
     """The profiles whose share of all rows that are wrong and lie up to each of `AT` is given."""
-    between = np.clip(np.diff(wrong_up_to) / np.diff(AT), 1e-9, 1.0 - 1e-9)
+    between = np.clip(np.diff(wrong_up_to) / np.diff(PROFILE_SHARES), 1e-9, 1.0 - 1e-9)
     right = np.log1p(-between)
-    return wrong_up_to, np.log(between) - right, right @ np.diff(AT), likely
+    return wrong_up_to, np.log(between) - right, right @ np.diff(PROFILE_SHARES), likely
 
 
-def likely_profiles(ranking: Ranking, known: Profiles) -> tuple[Float, Float]:
+def weight_profiles(ranking: Ranking, known: Profiles) -> tuple[Float, Float]:
     """Those that make these rows likely, and how likely."""
-    n, (wrong_up_to, log_odds, log_right, likely) = ranking.n, known
-    up_to = np.interp(AT * n, np.append(0, ranking.ranks), np.append(0, ranking.errors))
+    n, (wrong_up_to, log_odds, log_right, likely) = ranking.n_rows, known
+    up_to = np.interp(
+        PROFILE_SHARES * n,
+        np.append(0, ranking.block_end_ranks),
+        np.append(0, ranking.cumulative_errors),
+    )
     near = slice(None)
     if len(wrong_up_to) > 1:  # error rates beyond four standard errors need no look
         seen = (up_to[-1] + 0.5) / (n + 1.0)
@@ -178,8 +188,8 @@ def _test(m: int, most: int, n: int) -> tuple[Codes, Float, Float, Float, Float]
     at = np.clip(share + math.sqrt(share * (1.0 - share) / (n + 2.0)) * _NODES, 0.2 * share, 1.0)[
         :, None
     ]
-    k = np.searchsorted(AT, at[:, 0]) - 1
-    after = (at - AT[k, None]) / np.diff(AT)[k, None]
+    k = np.searchsorted(PROFILE_SHARES, at[:, 0]) - 1
+    after = (at - PROFILE_SHARES[k, None]) / np.diff(PROFILE_SHARES)[k, None]
     rate = np.linspace(0.0, min(1.0, (most + 9.0 + 6.0 * math.sqrt(max(most, 0) + 1.0)) / m), 101)
     return (
         k,

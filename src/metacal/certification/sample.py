@@ -55,7 +55,7 @@ class Sample(Evidence):
     Examples
     --------
     >>> sample = Sample.of([0.9, 0.1, 0.2], [False, True, True])
-    >>> sample.ranking.errors
+    >>> sample.ranking.cumulative_errors
     array([0, 0, 1])
     """
 

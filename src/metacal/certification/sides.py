@@ -136,7 +136,7 @@ class ClassPromise:
             return NOTHING_CERTIFIED
         rule = self._rule_with_class_share(pilot, class_code)
         own_level = self._own_level(significance_level)
-        plan = rule.plan(ranking.n, self.limit, own_level, pilot)
+        plan = rule.plan(ranking.n_rows, self.limit, own_level, pilot)
         return rule.certify(ranking, plan, own_level, last_rank)
 
     def supports(self, counts: Counts, significance_level: float) -> bool:

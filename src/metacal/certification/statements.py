@@ -16,7 +16,7 @@ from metacal.certificates.notes import Note, too_few_right, too_few_to_review
 from metacal.certificates.number_format import format_percent_floor
 from metacal.certificates.quantity import Quantity
 from metacal.certificates.subgroups import Name
-from metacal.certification.ranking import Outcome
+from metacal.certification.ranking import ThresholdOutcome
 from metacal.errors import InfeasibleTargetError, InputError
 from metacal.kernels.grid import RELATIVE
 from metacal.statistics import bounds
@@ -32,7 +32,7 @@ def build_certificate(
     delta: float | None,
     rule_name: str,
     threshold: float,
-    outcome: Outcome,
+    outcome: ThresholdOutcome,
     notes: tuple[Note, ...] = (),
 ) -> Certificate:
     """Build a certificate from a threshold and the counts of the rows below it."""
@@ -62,7 +62,7 @@ def build_certificate_for_threshold(
 ) -> Certificate:
     """Build the certificate of a threshold for all rows."""
     threshold = RELATIVE.settled(threshold)
-    outcome = rows.ranking.outcome(threshold)
+    outcome = rows.ranking.summarize_threshold(threshold)
     certificate = build_certificate(quantity, target, delta, rule_name, threshold, outcome, notes)
     return replace(certificate, labelled=rows.correct is not None)
 

@@ -62,7 +62,7 @@ from metacal.certification.procedures import (
     RowRequirement,
     SubgroupResult,
 )
-from metacal.certification.ranking import Outcome, Ranking
+from metacal.certification.ranking import Ranking, ThresholdOutcome
 from metacal.certification.rows import CalibrationRows
 from metacal.certification.rules.rule import (
     REJECT_ALL_ROWS,
@@ -214,7 +214,7 @@ class TwoClassProcedure:
             # The sides overlap. Each keeps to its own side of even odds.
             for class_code, side in tested.items():
                 ranking = rankings[class_code]
-                last_rank = ranking.below(rows.even_odds_score_for_class(class_code))
+                last_rank = ranking.count_below(rows.even_odds_score_for_class(class_code))
                 results[class_code] = side.certify(
                     ranking, significance_level, pilots[class_code], class_code, last_rank
                 )
@@ -237,13 +237,15 @@ class TwoClassProcedure:
         parts = []
         for class_code, class_name in enumerate(rows.class_names):
             is_called = decided.threshold_indices == class_code
-            ranking = Ranking.of(decided.uncertainty[is_called], decided.correct[is_called])
+            ranking = Ranking.from_scores(
+                decided.uncertainty[is_called], decided.correct[is_called]
+            )
             n_accepted = result.count_accepted(class_code)
-            threshold = RELATIVE.settled(ranking.strictly_before(n_accepted))
+            threshold = RELATIVE.settled(ranking.threshold_accepting_at_most(n_accepted))
             part = SubgroupCertificate(
                 names or (class_name,),
                 threshold=threshold,
-                **ranking.outcome(threshold)._asdict(),
+                **ranking.summarize_threshold(threshold)._asdict(),
             )
             if names:
                 part = replace(part, called=class_name, at=decision_point)
@@ -267,7 +269,7 @@ class TwoClassProcedure:
             raise self._build_infeasible_error(rows, delta)
 
         parts = self.build_subgroup_certificates((), rows, result, delta, delta)
-        outcome = Outcome(
+        outcome = ThresholdOutcome(
             n_rows=sum(part.n_rows for part in parts),
             n_correct=sum(part.n_correct for part in parts),
             n_accepted=sum(part.n_accepted for part in parts),

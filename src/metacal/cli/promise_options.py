@@ -387,7 +387,7 @@ def read_cost_matrix(path: str, classes: Sequence[Any] | None) -> tuple[tuple[fl
     tuple of tuples of float
         Cost of each answer (inner) for each true class (outer).
     """
-    from metacal.certification.row_losses import checked_costs
+    from metacal.certification.row_losses import validate_error_costs
     from metacal.cli.reading import read_lines
     from metacal.io.formats.text_cells import is_number
 
@@ -401,7 +401,7 @@ def read_cost_matrix(path: str, classes: Sequence[Any] | None) -> tuple[tuple[fl
         table = _sort_by_class(path, table, classes)
     try:
         costs = [[float(cell) for cell in line] for line in table]
-        return checked_costs(costs)  # type: ignore[return-value]
+        return validate_error_costs(costs)  # type: ignore[return-value]
     except InputError as error:
         raise bad_option("--cost-matrix", f"{path}: {error}") from None
     except ValueError:

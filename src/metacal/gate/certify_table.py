@@ -219,7 +219,7 @@ class SortedLogOdds:
             correct=correct,
             is_available=np.ones(len(scores), dtype=bool),
             thresholds=thresholds,
-            ranking=Ranking.of(RELATIVE.rounded(scores[index]), correct[index]),
+            ranking=Ranking.from_scores(RELATIVE.rounded(scores[index]), correct[index]),
         )
         return CertifiedTable(
             certificate=certificate,
@@ -434,7 +434,7 @@ def _rank(
         correct = correct[counted.indices]
     if get_rounding_grid(score) != RELATIVE:
         scores = kernels.rounded(scores, RELATIVE)
-    return Ranking.of(scores, correct)
+    return Ranking.from_scores(scores, correct)
 
 
 def _losses_of_table(promise: Promise, rows: Rows, codes: Codes | None) -> Losses | None:

@@ -370,8 +370,8 @@ class Gate(GateMethods):
         certificate = self.certificate
         counts_errors = certificate is not None and self.promise.counts_errors_in(certificate)
         if counts_errors and np.isin(codes, (0, 1)).all():
-            return Losses.graded(1 - codes.astype(np.intp))
-        return Losses.graded(1.0 - codes)
+            return Losses.from_graded(1 - codes.astype(np.intp))
+        return Losses.from_graded(1.0 - codes)
 
     def find_fit_rows(self, scores: Float, correct: Flags | None) -> FitRows | None:
         """Find calibration rows of the gate among the rows of a test set.

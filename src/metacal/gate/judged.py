@@ -197,7 +197,7 @@ def _judged_cascade(
     answers = [table.collect(kernels.predicted) for table in tables]
     correct, known = decision.top == codes, codes >= 0
     worse = (~correct & (answers[-1] == codes)).astype(np.float64)
-    losses = Losses.graded(worse - (correct & (answers[-1] != codes)))
+    losses = Losses.from_graded(worse - (correct & (answers[-1] != codes)))
     if gate.certificate is not None and not known.all():
         if not gate.certificate.quantity.is_paired_difference:
             raise InputError(
@@ -238,7 +238,7 @@ def _judged_scores(gate: Gate, given: Sequence[Any], truth: Any) -> JudgedRows:
     same = (by >= m) | agrees[
         places, np.minimum(by, m - 1)
     ]  # whom `agrees` lacks answers as the last one would
-    losses = Losses.graded((~same).astype(np.float64))
+    losses = Losses.from_graded((~same).astype(np.float64))
     return JudgedRows(
         decision=decision,
         correct=same,

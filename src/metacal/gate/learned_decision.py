@@ -15,7 +15,7 @@ from metacal.certificates.notes import (
     decision_disagrees,
     decision_learned,
 )
-from metacal.certification.ranking import even_odds
+from metacal.certification.ranking import find_even_odds_score
 from metacal.certification.row_selection import RowSelection, SelectedRows
 from metacal.formulas import Flags
 from metacal.gate.certify_table import check_two_classes
@@ -96,7 +96,7 @@ def learn_decision(rows: Rows, codes: Any, selection: RowSelection | None) -> Le
     is_decision_row[draws.order("learned decision")[:n_decision_rows]] = True
 
     decision_index = counted_index[is_decision_row]
-    decision_offset = even_odds(scores[decision_index], true_codes[decision_index] == 1)
+    decision_offset = find_even_odds_score(scores[decision_index], true_codes[decision_index] == 1)
     certifying_index = counted_index[~is_decision_row]
     speaker = np.full(len(rows), -1, dtype=np.intp)
     speaker[certifying_index] = np.arange(len(certifying_index))

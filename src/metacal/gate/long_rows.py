@@ -147,6 +147,6 @@ def remarks_on_long_rows(
     starts = [k * (n - each) // (_STRETCHES - 1) for k in range(_STRETCHES)]
     sample = Rows(np.concatenate([np.asarray(rows.table[at : at + each]) for at in starts]))
     values = score_rows(sample, score)
-    ranking = Ranking.of(values, np.ones(len(values), dtype=bool))
+    ranking = Ranking.from_scores(values, np.ones(len(values), dtype=bool))
     ties = check_ties(ranking, "sampled logits") if odd is None else []
-    return [*remarks, *ties, *check_repeated_rows(sample, values, len(ranking.ranks))]
+    return [*remarks, *ties, *check_repeated_rows(sample, values, len(ranking.block_end_ranks))]

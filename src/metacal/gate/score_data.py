@@ -260,7 +260,7 @@ def _rank_counted_rows(rows: ScoredRows, counted: SelectedRows | None) -> Rankin
     is_correct = rows.correct[counted_index]
     if rows.graded_losses is None:
         require_some_correct(is_correct)
-    return Ranking.of(rows.uncertainties[counted_index], is_correct)
+    return Ranking.from_scores(rows.uncertainties[counted_index], is_correct)
 
 
 def _warn_about_scores(

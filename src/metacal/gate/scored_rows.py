@@ -243,7 +243,7 @@ def build_scored_rows(
     if isinstance(promise, CostPromise):
         promise_losses = promise.losses_from_correctness(is_correct)
     if graded_losses is not None:
-        promise_losses = Losses.graded(graded_losses)
+        promise_losses = Losses.from_graded(graded_losses)
     return ScoredRows(
         uncertainties=uncertainties,
         correct=is_correct,

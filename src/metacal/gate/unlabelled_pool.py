@@ -131,7 +131,7 @@ class UnlabelledPool:
     def rank_without_labels(self) -> Ranking:
         """Rank the rows that have a score, all of them counted as incorrect."""
         scores = self.uncertainty_scores[self.has_score]
-        return Ranking.of(scores, np.zeros(len(scores), dtype=bool))
+        return Ranking.from_scores(scores, np.zeros(len(scores), dtype=bool))
 
     def warn_about_rows(self) -> tuple[Note, ...]:
         """Warn about duplicate rows, or equal scores, and return the warnings as notes."""

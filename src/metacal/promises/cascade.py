@@ -51,7 +51,7 @@ from metacal.certificates.number_format import ceil_to_4_decimals, floor_to_4_de
 from metacal.certificates.quantity import DISAGREEMENT, LOSS, Limits
 from metacal.certificates.rule_texts import DRAWN_FROM_POOL, SAME_SOURCE_OF_BOTH, register_rule
 from metacal.certification.pilot import PilotPolicy
-from metacal.certification.ranking import Evidence, Outcome
+from metacal.certification.ranking import Evidence, ThresholdOutcome
 from metacal.certification.rows import CalibrationRows
 from metacal.certification.statements import build_certificate
 from metacal.errors import InfeasibleTargetError, InputError
@@ -256,7 +256,7 @@ class TwoModelEvidence(Evidence):
             n_labels=int(test.find_rows_needing_labels(tested, highest).sum()),
         )
         right = seen.n_answered - seen.n_errors if whole else 0
-        outcome = Outcome(len(tested), right, seen.n_answered, right, None, None)
+        outcome = ThresholdOutcome(len(tested), right, seen.n_answered, right, None, None)
         notes = (labels_ran_out(),) if ran_out else ()
         certificate = build_certificate(
             *promise.limits[0],

@@ -17,11 +17,11 @@ from metacal.certification.losses import (
 )
 from metacal.certification.row_losses import (
     Costs,
+    ErrorCosts,
     Losses,
-    Wrong,
-    checked_costs,
-    is_uniform,
-    positive,
+    has_uniform_costs,
+    validate_error_costs,
+    validate_positive_cost,
 )
 from metacal.certification.rules.fixed_sequence import FALLBACK_SEQUENCE
 from metacal.errors import InputError
@@ -33,7 +33,7 @@ from metacal.rows.arrays import check_fraction
 class CostPromise(Promise):
     """Base of the promises about costs: a dataclass with `wrong`."""
 
-    wrong: Wrong
+    wrong: ErrorCosts
     random_state: int | None
 
     @property
@@ -49,15 +49,15 @@ class CostPromise(Promise):
     @property
     def largest(self) -> float:
         """Largest cost of a row."""
-        return self.costs.largest
+        return self.costs.max_cost
 
     def losses(self, codes: Codes, answers: Codes) -> Losses:
         """Compute the cost of each row from its true class and its prediction."""
-        return self.costs.losses_of_predictions(codes, answers)
+        return self.costs.losses_from_predictions(codes, answers)
 
     def losses_from_correctness(self, correct: Flags) -> Losses:
         """Compute the cost of each row from whether its prediction is correct."""
-        return self.costs.losses_of_correct(correct)
+        return self.costs.losses_from_correctness(correct)
 
     def counts_errors_in(self, certificate: Certificate) -> bool:
         """Check whether the mean loss in a certificate follows from its number of errors."""
@@ -125,8 +125,8 @@ class MaxRisk(CostPromise):
     >>> rng = np.random.default_rng(0)
     >>> score = rng.random(2000)
     >>> from metacal.promises import Sample
-    >>> losses = Losses.graded(score**2 * rng.random(2000))
-    >>> certificate = MaxRisk(0.1).certify(Sample(score, losses.answered == 0.0, losses))
+    >>> losses = Losses.from_graded(score**2 * rng.random(2000))
+    >>> certificate = MaxRisk(0.1).certify(Sample(score, losses.if_accepted == 0.0, losses))
     >>> certificate.statement
     'What is accepted has a mean loss of at most 0.1, with 90% confidence.'
     >>> round(certificate.coverage, 2), round(certificate.mean_cost, 3)
@@ -141,7 +141,7 @@ class MaxRisk(CostPromise):
     near_binary: bool = False
     random_state: int | None = None
 
-    wrong: ClassVar[Wrong] = 1.0  # type: ignore[misc]
+    wrong: ClassVar[ErrorCosts] = 1.0  # type: ignore[misc]
     quantities: ClassVar = {"limit": RISK}
     rules: ClassVar = (BETTING, EXPECTED_LOSS)
     supports_row_losses: ClassVar = True
@@ -201,7 +201,7 @@ class MaxCost(CostPromise):
       ...
     """
 
-    wrong: Wrong
+    wrong: ErrorCosts
     limit: float
     delta: float | None = 0.1
     random_state: int | None = None
@@ -210,8 +210,8 @@ class MaxCost(CostPromise):
     rules: ClassVar = (BETTING, EXPECTED_LOSS)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "wrong", checked_costs(self.wrong))
-        object.__setattr__(self, "limit", positive("limit", self.limit))
+        object.__setattr__(self, "wrong", validate_error_costs(self.wrong))
+        object.__setattr__(self, "limit", validate_positive_cost("limit", self.limit))
         if self.delta is not None:
             check_fraction("delta", self.delta)
         if self.limit >= self.largest:
@@ -223,7 +223,7 @@ class MaxCost(CostPromise):
     @property
     def rule(self) -> str:
         """Rule of the certificates. One cost for every error is a promise of accuracy."""
-        if self.delta is not None and is_uniform(self.wrong):
+        if self.delta is not None and has_uniform_costs(self.wrong):
             return FALLBACK_SEQUENCE
         return super().rule
 
@@ -236,7 +236,7 @@ class MaxCost(CostPromise):
             noun="cost",
             bets_rule_name=self.rule,
             uses_pilot_rows=self.delta is not None,
-            counts_errors=is_uniform(self.wrong),
+            counts_errors=has_uniform_costs(self.wrong),
             random_state=self.random_state,
         )
 
@@ -270,7 +270,7 @@ class Cheapest(CostPromise):
     (0.459, 0.622)
     """
 
-    wrong: Wrong
+    wrong: ErrorCosts
     review: float
     delta: float = 0.1
     random_state: int | None = None
@@ -279,8 +279,8 @@ class Cheapest(CostPromise):
     rules: ClassVar = (CHEAPEST_CANDIDATES,)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "wrong", checked_costs(self.wrong))
-        object.__setattr__(self, "review", positive("review", self.review))
+        object.__setattr__(self, "wrong", validate_error_costs(self.wrong))
+        object.__setattr__(self, "review", validate_positive_cost("review", self.review))
         # None is not allowed here.
         check_fraction("delta", self.delta)
 

@@ -70,7 +70,7 @@ from metacal.certificates.cascade_stages import StageCount, Stages
 from metacal.certificates.certificate import Certificate
 from metacal.certificates.circumstances import Circumstances, add_circumstances
 from metacal.certificates.quantity import DISAGREEMENT
-from metacal.certification.ranking import Evidence, Outcome
+from metacal.certification.ranking import Evidence, ThresholdOutcome
 from metacal.certification.statements import build_certificate
 from metacal.errors import InfeasibleTargetError, InputError
 from metacal.formulas import Codes, Flags, Float
@@ -442,7 +442,7 @@ class CascadeScores(Evidence):
         -------
         Certificate
         """
-        outcome = Outcome(
+        outcome = ThresholdOutcome(
             n_rows=stages.n_labels,
             n_correct=n_correct,
             n_accepted=stages.n_answered,

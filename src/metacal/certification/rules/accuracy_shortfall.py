@@ -14,10 +14,10 @@ import numpy as np
 from scipy.special import betainc
 
 from metacal.certificates.number_format import format_percent_ceil, format_percent_floor
-from metacal.certification.ranking import Ranking, Undecided
-from metacal.certification.rows_needed import rows_needed
+from metacal.certification.ranking import FinerCountsNeeded, Ranking
+from metacal.certification.rows_needed import estimate_rows_needed
 from metacal.certification.rules.rule import Certifies, Shortfall
-from metacal.certification.test_sequences import Ladder, segments
+from metacal.certification.test_sequences import BinomialRankTests, plan_segments
 from metacal.statistics import bounds
 
 # The search for the best accuracy returns a multiple of 1 / _ACCURACY_SCALE.
@@ -54,7 +54,7 @@ def find_accuracy_shortfall(
     Shortfall
         `best_limit` has four decimals.
     """
-    highest_accuracy = bounds.largest_certifiable_accuracy(ranking.n, significance_level)
+    highest_accuracy = bounds.largest_certifiable_accuracy(ranking.n_rows, significance_level)
     best_step = find_largest_certified(
         0, math.floor(_ACCURACY_SCALE * highest_accuracy) + 1, certifies
     )
@@ -71,11 +71,13 @@ def estimate_rows_needed_for_accuracy(
     ranking: Ranking, limit: float, significance_level: float | None
 ) -> int | None:
     """Estimate how many rows would certify an accuracy; None if more rows would not help."""
-    return rows_needed(ranking, lambda n_rows: first_tests(n_rows, limit, significance_level))
+    return estimate_rows_needed(
+        ranking, lambda n_rows: plan_starting_tests(n_rows, limit, significance_level)
+    )
 
 
 @lru_cache(maxsize=1000)  # Subgroups ask for the same tests many times.
-def first_tests(
+def plan_starting_tests(
     n_rows: int, limit: float, significance_level: float | None
 ) -> list[tuple[int, int]]:
     """Return the ranks at which tests of an accuracy start, with the errors each tolerates.
@@ -84,17 +86,17 @@ def first_tests(
 
     Examples
     --------
-    >>> first_tests(1000, 0.95, 0.1)
+    >>> plan_starting_tests(1000, 0.95, 0.1)
     [(236, 7), (424, 9), (807, 23)]
     """
     if significance_level is None:
         ranks = np.unique(np.geomspace(1, n_rows, _N_EXPECTED_RANKS).astype(int)).tolist()
         return [(rank, math.floor((1.0 - limit) * (rank + 1)) - 1) for rank in ranks]
     tests = []
-    for segment in segments(n_rows, limit, significance_level):
-        segment_level = float(segment.share) * significance_level
-        ladder = Ladder(n_rows, 1.0 - limit, segment_level)
-        tests.append((segment.start, ladder.most_errors(segment.start)))
+    for segment in plan_segments(n_rows, limit, significance_level):
+        segment_level = float(segment.delta_fraction) * significance_level
+        ladder = BinomialRankTests(n_rows, 1.0 - limit, segment_level)
+        tests.append((segment.start_rank, ladder.max_passing_errors(segment.start_rank)))
     return tests
 
 
@@ -125,15 +127,15 @@ def find_largest_certified(
         middle = (low + high) // 2
         try:
             is_certified = certifies(middle / _ACCURACY_SCALE)
-        except Undecided as question:
+        except FinerCountsNeeded as question:
             if n_steps_ahead == 0:
                 raise
             for half in ((low, middle), (middle, high)):
                 try:
                     find_largest_certified(*half, certifies, n_steps_ahead - 1)
-                except Undecided as further:
+                except FinerCountsNeeded as further:
                     question.cells.extend(further.cells)
-            raise Undecided(question.cells) from None
+            raise FinerCountsNeeded(question.cells) from None
         if is_certified:
             low = middle
         else:
@@ -179,27 +181,27 @@ def ruled_out_share(ranking: Ranking, accuracy: float, delta: float) -> float | 
 
     Examples
     --------
-    >>> errors_at_the_end = Ranking.of(np.arange(1000.0), np.arange(1000) < 30)
+    >>> errors_at_the_end = Ranking.from_scores(np.arange(1000.0), np.arange(1000) < 30)
     >>> round(ruled_out_share(errors_at_the_end, 0.9, 0.1), 3)
     0.048
-    >>> ruled_out_share(Ranking.of(np.arange(1000.0), np.arange(1000) % 20 > 0), 0.9, 0.1) is None
+    >>> ruled_out_share(Ranking.from_scores(np.arange(1000.0), np.arange(1000) % 20 > 0), 0.9, 0.1) is None
     True
     """
-    if ranking.mixed is not None or ranking.n == 0:
+    if ranking.has_unknown_order is not None or ranking.n_rows == 0:
         return None
-    errors = ranking.errors
-    ranks = ranking.ranks
+    errors = ranking.cumulative_errors
+    ranks = ranking.block_end_ranks
     # P(Bin(m, q) >= e) is the incomplete beta function I_q(e, m - e + 1).
     p_values = np.where(
         errors > 0, betainc(np.maximum(errors, 1), ranks - errors + 1.0, 1.0 - accuracy), 1.0
     )
     not_rejected = np.flatnonzero(p_values > 0.5 * delta)
     if len(not_rejected) == 0:
-        return bounds.clopper_pearson_upper(0, ranking.n, 0.5 * delta)
+        return bounds.clopper_pearson_upper(0, ranking.n_rows, 0.5 * delta)
     last_block = not_rejected[-1]
     if last_block == len(ranks) - 1:
         return None
-    return bounds.clopper_pearson_upper(int(ranks[last_block]), ranking.n, 0.5 * delta)
+    return bounds.clopper_pearson_upper(int(ranks[last_block]), ranking.n_rows, 0.5 * delta)
 
 
 def describe_ruled_out(
@@ -234,7 +236,7 @@ def describe_ruled_out(
     n_needed = bounds.round_up_to_two_digits(
         math.ceil(bounds.error_free_rows_needed(accuracy, delta) / share)
     )
-    if n_needed <= ranking.n:
+    if n_needed <= ranking.n_rows:
         return sentence
     return (
         f"{sentence} One that accepts fewer may be; to certify it takes about {n_needed:,} rows or"

@@ -53,7 +53,7 @@ from metacal.certification.rules.rule import (
     Shortfall,
     ThresholdResult,
 )
-from metacal.certification.test_sequences import ASKED, expected_passes
+from metacal.certification.test_sequences import MAX_REFINED_BLOCKS, passes_in_expectation
 from metacal.statistics import bounds
 
 # Name of the rule.
@@ -107,7 +107,9 @@ class ExpectedPrefixRule:
         n_accepted = expected_prefix(ranking, plan.limit)
         if n_accepted == 0:
             return NOTHING_CERTIFIED
-        return ThresholdResult(n_accepted=n_accepted, threshold=ranking.threshold_at(n_accepted))
+        return ThresholdResult(
+            n_accepted=n_accepted, threshold=ranking.threshold_at_rank(n_accepted)
+        )
 
     def shortfall(
         self,
@@ -126,7 +128,7 @@ class ExpectedPrefixRule:
 
     def count_reference_rows(self, ranking: Ranking) -> int:
         """Count all rows."""
-        return ranking.n
+        return ranking.n_rows
 
     def compute_required_rows(self, limit: float, significance_level: float | None) -> int:
         """Compute how many rows without an error form a prefix that passes."""
@@ -164,31 +166,35 @@ def expected_prefix(ranking: Ranking, accuracy: float) -> int:
 
     Raises
     ------
-    Undecided
+    FinerCountsNeeded
         If the ranking contains only counts, and a larger prefix might end inside a cell.
 
     Examples
     --------
-    >>> expected_prefix(Ranking.of(np.arange(100.0), np.arange(100) < 95), 0.97)
+    >>> expected_prefix(Ranking.from_scores(np.arange(100.0), np.arange(100) < 95), 0.97)
     96
     """
-    passing_blocks = np.flatnonzero(expected_passes(ranking.errors, ranking.ranks, accuracy))
+    passing_blocks = np.flatnonzero(
+        passes_in_expectation(ranking.cumulative_errors, ranking.block_end_ranks, accuracy)
+    )
     best_block = -1
     if len(passing_blocks) > 0:
         best_block = int(passing_blocks[-1])
 
-    if ranking.mixed is not None:
+    if ranking.has_unknown_order is not None:
         # No prefix that ends inside a cell passes if the prefix with all correct rows of the cell
         # and none of its errors does not pass.
-        block_errors = np.diff(ranking.errors, prepend=0)
-        could_pass = expected_passes(
-            ranking.errors - block_errors, ranking.ranks - block_errors, accuracy
+        block_errors = np.diff(ranking.cumulative_errors, prepend=0)
+        could_pass = passes_in_expectation(
+            ranking.cumulative_errors - block_errors,
+            ranking.block_end_ranks - block_errors,
+            accuracy,
         )
-        is_open = could_pass & ranking.mixed
+        is_open = could_pass & ranking.has_unknown_order
         is_open[: best_block + 1] = False
         if is_open.any():
-            raise ranking.undecided(np.flatnonzero(is_open)[-ASKED:].tolist())
+            raise ranking.finer_counts_error(np.flatnonzero(is_open)[-MAX_REFINED_BLOCKS:].tolist())
 
     if best_block < 0:
         return 0
-    return int(ranking.ranks[best_block])
+    return int(ranking.block_end_ranks[best_block])

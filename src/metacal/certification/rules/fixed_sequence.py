@@ -98,12 +98,12 @@ from metacal.certification.rules.rule import (
     SequenceTrace,
     Shortfall,
     ThresholdResult,
-    last_count,
+    total_count,
 )
 from metacal.certification.test_sequences import (
-    Ladder,
-    Segment,
-    clearly_pass,
+    BinomialRankTests,
+    RankSegment,
+    find_clear_passes,
     find_first_failure,
 )
 from metacal.formulas import Float
@@ -205,11 +205,11 @@ class FixedSequenceRule:
             )
 
         best_rank = trace.best_rank
-        if best_rank == 0 or ranking.accepted_at(best_rank) == 0:
+        if best_rank == 0 or ranking.count_accepted_at(best_rank) == 0:
             return replace(NOTHING_CERTIFIED, every_test_passed=every_test_passed, trace=trace)
         return ThresholdResult(
-            n_accepted=ranking.accepted_at(best_rank),
-            threshold=ranking.threshold_at(best_rank),
+            n_accepted=ranking.count_accepted_at(best_rank),
+            threshold=ranking.threshold_at_rank(best_rank),
             every_test_passed=every_test_passed,
             trace=trace,
         )
@@ -228,10 +228,10 @@ class FixedSequenceRule:
         if certifies is not None:
             return find_accuracy_shortfall(ranking, limit, significance_level, certifies)
 
-        n_errors = last_count(ranking.errors)
+        n_errors = total_count(ranking.cumulative_errors)
         n_required = self.compute_required_rows(limit, significance_level)
-        has_too_few_rows = n_errors == 0 and ranking.n < n_required
-        if ranking.n == 0 or has_too_few_rows:
+        has_too_few_rows = n_errors == 0 and ranking.n_rows < n_required
+        if ranking.n_rows == 0 or has_too_few_rows:
             return Shortfall(rows_needed=n_required)
         rows_needed = estimate_rows_needed_for_accuracy(ranking, limit, significance_level)
         return Shortfall(rows_needed=rows_needed)
@@ -242,7 +242,7 @@ class FixedSequenceRule:
 
     def count_reference_rows(self, ranking: Ranking) -> int:
         """Count all rows."""
-        return ranking.n
+        return ranking.n_rows
 
     def compute_required_rows(self, limit: float, significance_level: float | None) -> int:
         """Compute how many rows without an error pass a test."""
@@ -291,12 +291,12 @@ def certified_prefix(
 
     Examples
     --------
-    >>> ranking = Ranking.of(np.arange(1000.0), np.arange(1000) < 900)
+    >>> ranking = Ranking.from_scores(np.arange(1000.0), np.arange(1000) < 900)
     >>> certified_prefix(ranking, 0.95, 0.1)
     937
     """
     rule = FixedSequenceRule()
-    plan = rule.plan(ranking.n, accuracy, delta, pilot)
+    plan = rule.plan(ranking.n_rows, accuracy, delta, pilot)
     return rule.certify(ranking, plan, delta).n_accepted
 
 
@@ -310,11 +310,11 @@ def last_passed_rank(
 
     Examples
     --------
-    >>> last_passed_rank(Ranking.of(np.arange(1000.0), np.arange(1000) < 900), 0.95, 0.1)
+    >>> last_passed_rank(Ranking.from_scores(np.arange(1000.0), np.arange(1000) < 900), 0.95, 0.1)
     937
     """
     rule = FixedSequenceRule()
-    plan = rule.plan(ranking.n, accuracy, delta, pilot)
+    plan = rule.plan(ranking.n_rows, accuracy, delta, pilot)
     result = rule.certify(ranking, plan, delta)
     if result.threshold is None or result.trace is None:
         return 0
@@ -323,14 +323,14 @@ def last_passed_rank(
 
 def _test_segments(
     ranking: Ranking,
-    segments: tuple[Segment, ...],
+    segments: tuple[RankSegment, ...],
     significance_level: float,
     last_rank: int | None,
 ) -> tuple[SequenceTrace, bool]:
     """Test ranks segment by segment.
 
     If the ranking contains only counts, it may be open whether a segment fails, and then also which
-    level the next segment has. Both possibilities are followed, so that one `Undecided` names all
+    level the next segment has. Both possibilities are followed, so that one `FinerCountsNeeded` names all
     cells that must be counted again.
 
     Returns
@@ -349,7 +349,7 @@ def _test_segments(
     for segment in segments:
         next_fractions: set[Fraction] = set()
         for carried_fraction in possible_fractions:
-            fraction = carried_fraction + segment.share
+            fraction = carried_fraction + segment.delta_fraction
             segment_level = float(fraction) * significance_level
             failed_rank, opened = find_first_failure(ranking, segment, segment_level)
             open_blocks.update(opened)
@@ -357,7 +357,7 @@ def _test_segments(
                 failed_rank = last_rank + 1
                 every_test_passed = False
                 next_fractions.add(fraction)
-            elif failed_rank < segment.stop:
+            elif failed_rank < segment.stop_rank:
                 every_test_passed = False
                 failures.append(_Failure(failed_rank, segment_level))
                 next_fractions.add(Fraction(0))
@@ -365,15 +365,15 @@ def _test_segments(
                 next_fractions.add(fraction)
                 if opened:
                     next_fractions.add(Fraction(0))
-            passed_rank = segment.ladder.below(failed_rank)
-            if passed_rank >= segment.start:
+            passed_rank = segment.rank_tests.last_tested_rank_below(failed_rank)
+            if passed_rank >= segment.start_rank:
                 best_rank = passed_rank
         possible_fractions = next_fractions
 
     if open_blocks:
-        raise ranking.undecided(open_blocks)
-    if 0 < best_rank < ranking.n:
-        ranking.settle(ranking.at_least(best_rank))
+        raise ranking.finer_counts_error(open_blocks)
+    if 0 < best_rank < ranking.n_rows:
+        ranking.require_known_order(ranking.block_of_rank(best_rank))
     return _trace_sequence(ranking, segments, best_rank, failures), every_test_passed
 
 
@@ -387,7 +387,7 @@ class _Failure:
 
 def _trace_sequence(
     ranking: Ranking,
-    segments: tuple[Segment, ...],
+    segments: tuple[RankSegment, ...],
     best_rank: int,
     failures: list[_Failure],
 ) -> SequenceTrace:
@@ -398,15 +398,17 @@ def _trace_sequence(
     """
     failures_beyond = [failure for failure in failures if failure.rank > best_rank]
     n_failures = len(failures) - len(failures_beyond)
-    if not failures_beyond or ranking.mixed is not None:
-        return SequenceTrace(best_rank, stopping_rank=ranking.n, n_failures=n_failures)
+    if not failures_beyond or ranking.has_unknown_order is not None:
+        return SequenceTrace(best_rank, stopping_rank=ranking.n_rows, n_failures=n_failures)
 
     failure = failures_beyond[0]
-    ladder = Ladder(ranking.n, segments[0].ladder.rate, failure.significance_level)
-    n_tolerated_errors = max(ladder.most_errors(failure.rank), 0)
-    error_ranks = ranking.stretches.begin[1:] + 1
+    ladder = BinomialRankTests(
+        ranking.n_rows, segments[0].rank_tests.error_rate, failure.significance_level
+    )
+    n_tolerated_errors = max(ladder.max_passing_errors(failure.rank), 0)
+    error_ranks = ranking.error_runs.n_rows_before[1:] + 1
     deciding_rank = max(best_rank, int(error_ranks[n_tolerated_errors]))
-    stopping_rank = int(ranking.ranks[ranking.at_least(deciding_rank)])
+    stopping_rank = int(ranking.block_end_ranks[ranking.block_of_rank(deciding_rank)])
     return SequenceTrace(best_rank, stopping_rank, n_failures)
 
 
@@ -421,24 +423,24 @@ def _test_values(
 
     A value that no row has stands for the next lower value that some row has.
     """
-    first_block = int(np.searchsorted(ranking.scores, first_value, side="right")) - 1
+    first_block = int(np.searchsorted(ranking.block_scores, first_value, side="right")) - 1
     if first_block < 0:
         return SequenceTrace(best_rank=0, stopping_rank=_next_block_end(ranking, 0)), False
 
-    n_blocks = len(ranking.ranks)
+    n_blocks = len(ranking.block_end_ranks)
     end_block = n_blocks
     if last_rank is not None:
-        end_block = int(np.searchsorted(ranking.ranks, last_rank, side="right"))
-    ranks = ranking.ranks[first_block:end_block]
-    errors = ranking.errors[first_block:end_block]
+        end_block = int(np.searchsorted(ranking.block_end_ranks, last_rank, side="right"))
+    ranks = ranking.block_end_ranks[first_block:end_block]
+    errors = ranking.cumulative_errors[first_block:end_block]
 
     # Only tests that are not settled by a simple bound need a p-value.
     p_values = np.zeros(len(ranks))
-    unclear = np.flatnonzero(~clearly_pass(errors, ranks, 1.0 - limit, significance_level))
+    unclear = np.flatnonzero(~find_clear_passes(errors, ranks, 1.0 - limit, significance_level))
     p_values[unclear] = bounds.binomial_p_value(errors[unclear], ranks[unclear], 1.0 - limit)
 
     n_passed = _count_passed(p_values, significance_level)
-    best_rank = last_count(ranks[:n_passed])
+    best_rank = total_count(ranks[:n_passed])
     every_test_passed = n_passed > 0 and first_block + n_passed == n_blocks
     return SequenceTrace(best_rank, _next_block_end(ranking, best_rank)), every_test_passed
 
@@ -452,19 +454,19 @@ def _test_every_rank(
 ) -> SequenceTrace:
     """Test every rank from a first rank upward until one fails."""
     if last_rank is None:
-        last_rank = ranking.n
+        last_rank = ranking.n_rows
     ranks = np.arange(first_rank, last_rank + 1)
-    error_ranks = ranking.stretches.begin[1:]
+    error_ranks = ranking.error_runs.n_rows_before[1:]
     errors = np.searchsorted(error_ranks, ranks)
     p_values = bounds.binomial_p_value(errors, ranks, 1.0 - limit)
-    best_rank = last_count(ranks[: _count_passed(p_values, significance_level)])
+    best_rank = total_count(ranks[: _count_passed(p_values, significance_level)])
     return SequenceTrace(best_rank, _next_block_end(ranking, best_rank))
 
 
 def _next_block_end(ranking: Ranking, rank: int) -> int:
     """Return the last rank of the tie block that follows a rank."""
-    next_block = int(np.searchsorted(ranking.ranks, rank, side="right"))
-    return last_count(ranking.ranks[: next_block + 1])
+    next_block = int(np.searchsorted(ranking.block_end_ranks, rank, side="right"))
+    return total_count(ranking.block_end_ranks[: next_block + 1])
 
 
 def _count_passed(p_values: Float, significance_level: float) -> int:

@@ -40,7 +40,11 @@ import numpy as np
 
 from metacal.certification.plans import PilotRows
 from metacal.certification.ranking import Ranking
-from metacal.certification.test_sequences import fallback, segments, start_value
+from metacal.certification.test_sequences import (
+    choose_first_value,
+    plan_segments,
+    run_fallback_tests,
+)
 from metacal.formulas import Codes, Float
 from metacal.rows.draws import generator
 from metacal.statistics import betting
@@ -76,10 +80,10 @@ class LossRanking:
     bet_order: Codes
 
     @classmethod
-    def of(cls, scores: Float, losses: Float, seed: int) -> LossRanking:
+    def from_scores(cls, scores: Float, losses: Float, seed: int) -> LossRanking:
         """Sort the rows and draw the order of the bets."""
         return cls(
-            blocks=Ranking.of(scores, losses == 0.0),
+            blocks=Ranking.from_scores(scores, losses == 0.0),
             losses=losses[np.lexsort((-losses, scores))],
             bet_order=generator(seed).permutation(len(scores)),
         )
@@ -95,18 +99,18 @@ class LossRanking:
             return False
         return betting.certifies_mean_below(losses, limit, significance_level, rare=True)
 
-    def accepted_at(self, rank: int, limit: float) -> int:
+    def count_accepted_at(self, rank: int, limit: float) -> int:
         """Count the rows that may be accepted if a rank passed.
 
         It is the rank itself, or the start or the end of its block of equal scores.
         """
-        block = self.blocks.at_least(rank)
-        block_end = int(self.blocks.ranks[block])
+        block = self.blocks.block_of_rank(rank)
+        block_end = int(self.blocks.block_end_ranks[block])
         if rank == block_end or self.losses[rank] <= limit:
             return block_end
         if block == 0:
             return 0
-        return int(self.blocks.ranks[block - 1])
+        return int(self.blocks.block_end_ranks[block - 1])
 
 
 def certified_loss_rank(
@@ -137,7 +141,7 @@ def certified_loss_rank(
     --------
     >>> rng = np.random.default_rng(0)
     >>> scores = rng.random(2000)
-    >>> ranking = LossRanking.of(scores, scores**2 * rng.random(2000) / 2, seed=0)
+    >>> ranking = LossRanking.from_scores(scores, scores**2 * rng.random(2000) / 2, seed=0)
     >>> n_accepted = certified_loss_rank(ranking, 0.05, 0.1)
     >>> 1400 < n_accepted < 1560, bool(ranking.losses[:n_accepted].mean() < 0.05)
     (True, True)
@@ -148,15 +152,15 @@ def certified_loss_rank(
         return ranking.passes(rank, limit, float(share) * delta)
 
     if pilot is None or not pilot.tests_score_values or len(pilot.scores) == 0:
-        best_rank = fallback(plan_loss_ranks(blocks.n, limit, delta), passes)
+        best_rank = run_fallback_tests(plan_loss_ranks(blocks.n_rows, limit, delta), passes)
         if best_rank is None:
             return 0
-        return ranking.accepted_at(best_rank, limit)
+        return ranking.count_accepted_at(best_rank, limit)
 
-    first_value = start_value(np.sort(pilot.scores), blocks.n, 1.0 - limit, delta)
-    first_block = int(np.searchsorted(blocks.scores, first_value, side="right")) - 1
-    ranks = blocks.ranks[max(0, first_block) :].tolist()
-    return fallback([(Fraction(1), ranks)], passes) or 0
+    first_value = choose_first_value(np.sort(pilot.scores), blocks.n_rows, 1.0 - limit, delta)
+    first_block = int(np.searchsorted(blocks.block_scores, first_value, side="right")) - 1
+    ranks = blocks.block_end_ranks[max(0, first_block) :].tolist()
+    return run_fallback_tests([(Fraction(1), ranks)], passes) or 0
 
 
 def plan_loss_ranks(n_rows: int, limit: float, delta: float) -> list[tuple[Fraction, list[int]]]:
@@ -187,13 +191,13 @@ def plan_loss_ranks(n_rows: int, limit: float, delta: float) -> list[tuple[Fract
     planned: list[tuple[Fraction, list[int]]] = []
     carried_share = Fraction(0)
     step = max(1, n_rows // _N_RANKS)
-    for segment in segments(n_rows, 1.0 - limit, delta):
-        start = segment.start
+    for segment in plan_segments(n_rows, 1.0 - limit, delta):
+        start = segment.start_rank
         if not planned:
-            start = min(n_rows, math.ceil(_START_FACTOR * segment.start))
+            start = min(n_rows, math.ceil(_START_FACTOR * segment.start_rank))
         # The last rank is always tested.
-        ranks = sorted({*range(start, segment.stop, step), *range(n_rows, segment.stop)})
-        share = carried_share + segment.share
+        ranks = sorted({*range(start, segment.stop_rank, step), *range(n_rows, segment.stop_rank)})
+        share = carried_share + segment.delta_fraction
         if not ranks:
             carried_share = share
             continue
@@ -208,7 +212,7 @@ def expected_loss_rank(ranking: LossRanking, limit: float) -> int:
     It is the largest m at the end of a block of equal scores for which the sum of the first m losses
     plus 1 is at most limit (m + 1).
     """
-    block_ends = ranking.blocks.ranks
+    block_ends = ranking.blocks.block_end_ranks
     summed_losses = np.cumsum(ranking.losses)[block_ends - 1]
     passing_blocks = np.flatnonzero(summed_losses + 1.0 <= limit * (block_ends + 1))
     if len(passing_blocks) == 0:

@@ -39,7 +39,7 @@ from metacal.certification.rules.rule import (
     Certifies,
     Shortfall,
     ThresholdResult,
-    last_count,
+    total_count,
 )
 from metacal.formulas import Codes
 from metacal.statistics import bounds
@@ -123,12 +123,12 @@ class RejectionRateRule:
 
         Raises
         ------
-        Undecided
+        FinerCountsNeeded
             If the ranking contains only counts for a tie block next to the
             threshold, so that the threshold is not determined.
         """
         cumulative_reference_rows = self._cumulative_reference_rows(ranking)
-        n_reference_rows = last_count(cumulative_reference_rows)
+        n_reference_rows = total_count(cumulative_reference_rows)
         threshold_rank = bounds.miscoverage_rank(n_reference_rows, plan.limit, significance_level)
 
         # First tie block that includes the reference row with rank `threshold_rank`.
@@ -136,13 +136,13 @@ class RejectionRateRule:
         threshold_block = int(np.searchsorted(cumulative_reference_rows, threshold_rank))
         if threshold_block == n_blocks:
             last_block = n_blocks - 1
-            ranking.settle(last_block)
+            ranking.require_known_order(last_block)
             return NOTHING_CERTIFIED
 
-        ranking.settle(threshold_block, threshold_block + 1)
+        ranking.require_known_order(threshold_block, threshold_block + 1)
         return ThresholdResult(
-            n_accepted=int(ranking.ranks[threshold_block]),
-            threshold=float(ranking.scores[threshold_block]),
+            n_accepted=int(ranking.block_end_ranks[threshold_block]),
+            threshold=float(ranking.block_scores[threshold_block]),
         )
 
     def shortfall(
@@ -180,7 +180,7 @@ class RejectionRateRule:
 
     def count_reference_rows(self, ranking: Ranking) -> int:
         """Count the reference rows."""
-        return last_count(self._cumulative_reference_rows(ranking))
+        return total_count(self._cumulative_reference_rows(ranking))
 
     def compute_required_rows(self, limit: float, significance_level: float | None) -> int:
         """Compute how many reference rows are needed before any row can be rejected."""
@@ -226,8 +226,8 @@ class RejectionRateRule:
     def _cumulative_reference_rows(self, ranking: Ranking) -> Codes:
         """Count the reference rows up to the end of each tie block."""
         if self.reference_rows == "all":
-            return ranking.ranks
-        return ranking.ranks - ranking.errors
+            return ranking.block_end_ranks
+        return ranking.block_end_ranks - ranking.cumulative_errors
 
 
 @dataclass(frozen=True)
@@ -304,7 +304,7 @@ class AcceptanceRateRule:
         """
         assert significance_level is not None
         cumulative_reference_rows = self._cumulative_reference_rows(ranking)
-        n_reference_rows = last_count(cumulative_reference_rows)
+        n_reference_rows = total_count(cumulative_reference_rows)
 
         # `bounds` ranks rows from the lowest score and limits the rows above the
         # threshold. This rule limits the rows below it, so the rank is mirrored.
@@ -318,10 +318,12 @@ class AcceptanceRateRule:
         # Reject the whole tie block of the first rejected row: equal scores cannot
         # be separated by a threshold.
         first_rejected_block = int(np.searchsorted(cumulative_reference_rows, first_rejected_rank))
-        n_accepted = last_count(ranking.ranks[:first_rejected_block])
+        n_accepted = total_count(ranking.block_end_ranks[:first_rejected_block])
         if last_rank is not None:
             n_accepted = min(n_accepted, last_rank)
-        return ThresholdResult(n_accepted=n_accepted, threshold=ranking.strictly_before(n_accepted))
+        return ThresholdResult(
+            n_accepted=n_accepted, threshold=ranking.threshold_accepting_at_most(n_accepted)
+        )
 
     def shortfall(
         self,
@@ -343,7 +345,7 @@ class AcceptanceRateRule:
 
     def count_reference_rows(self, ranking: Ranking) -> int:
         """Count the reference rows."""
-        return last_count(self._cumulative_reference_rows(ranking))
+        return total_count(self._cumulative_reference_rows(ranking))
 
     def compute_required_rows(self, limit: float, significance_level: float | None) -> int:
         """Compute how many reference rows are needed before any row can be accepted."""
@@ -393,5 +395,5 @@ class AcceptanceRateRule:
     def _cumulative_reference_rows(self, ranking: Ranking) -> Codes:
         """Count the reference rows up to the end of each tie block."""
         if self.reference_rows == "all":
-            return ranking.ranks
-        return ranking.errors
+            return ranking.block_end_ranks
+        return ranking.cumulative_errors

@@ -142,7 +142,7 @@ class ThresholdRule(Protocol):
 
         Raises
         ------
-        Undecided
+        FinerCountsNeeded
             If the ranking contains only counts, and the result depends on the order of the rows
             within a cell.
         """
@@ -178,6 +178,6 @@ class ThresholdRule(Protocol):
         """Return the rule for a declared or estimated share of correct rows."""
 
 
-def last_count(cumulative_counts: Codes) -> int:
+def total_count(cumulative_counts: Codes) -> int:
     """Return the last of some cumulative counts, or 0 if there are none."""
     return int(cumulative_counts[-1:].sum())

@@ -177,7 +177,7 @@ class ScoreMonitor(Monitor):
     >>> from metacal.promises.sequential.profile import build_profile
     >>> from metacal.certification.ranking import Ranking
     >>> random = np.random.default_rng(0)
-    >>> monitor = ScoreMonitor(build_profile(Ranking.of(random.normal(size=5000), np.ones(5000, dtype=bool))))
+    >>> monitor = ScoreMonitor(build_profile(Ranking.from_scores(random.normal(size=5000), np.ones(5000, dtype=bool))))
     >>> monitor.update(random.normal(size=2000)).alarm, monitor.update(random.normal(0.3, size=1000)).alarm
     (False, True)
     """

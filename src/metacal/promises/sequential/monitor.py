@@ -318,14 +318,14 @@ class PromiseMonitor(Monitor):
         """Return the cost of each counted row as a fraction of the largest cost."""
         if (
             losses is None
-            or len(losses.answered) != len(is_accepted)
-            or losses.largest != self.largest
+            or len(losses.if_accepted) != len(is_accepted)
+            or losses.max_loss != self.largest
         ):
             raise InputError(
                 "to watch a cost, give losses=gate.losses(codes, answers) of the same rows and"
                 " promise."
             )
-        return np.asarray(losses.of(self.monitored_quantity, is_accepted) / self.largest)
+        return np.asarray(losses.counted_by(self.monitored_quantity, is_accepted) / self.largest)
 
     @property
     def rate(self) -> float | None:

@@ -56,7 +56,7 @@ class Profile:
         there were, how many of them were right, and the sum of their calibrated confidence. Empty
         where none was.
 
-    >>> profile = build_profile(Ranking.of(np.arange(1000.0), np.ones(1000, dtype=bool)))
+    >>> profile = build_profile(Ranking.from_scores(np.arange(1000.0), np.ones(1000, dtype=bool)))
     >>> profile.edges[:3], profile.assign_bins(np.array([-5.0, 49.0, 50.5, 2000.0]), np.zeros(4)).tolist()
     ((49.0, 99.0, 149.0), [0, 0, 1, 19])
     >>> profile.prior_bin_counts[:3].tolist(), int(profile.prior_bin_counts.sum())
@@ -128,13 +128,18 @@ def build_profile(
     """The profile of a ranking; confidence and correctness are those of accepted rows, some or
     all.
     """
-    ranks = np.array(compute_edge_ranks(ranking.n), dtype=np.intp)
-    blocks = np.searchsorted(ranking.ranks, ranks)
+    ranks = np.array(compute_edge_ranks(ranking.n_rows), dtype=np.intp)
+    blocks = np.searchsorted(ranking.block_end_ranks, ranks)
     # The numbers that order rows of one score are drawn here, once; they depend on nothing.
     random, shares = generator(0), np.empty(len(ranks))
     for block in np.unique(blocks).tolist():
-        tied, first = np.flatnonzero(blocks == block), int(ranking.ranks[block - 1]) if block else 0
-        shares[tied] = _smallest_of(random, int(ranking.ranks[block]) - first, ranks[tied] - first)
+        tied, first = (
+            np.flatnonzero(blocks == block),
+            int(ranking.block_end_ranks[block - 1]) if block else 0,
+        )
+        shares[tied] = _smallest_of(
+            random, int(ranking.block_end_ranks[block]) - first, ranks[tied] - first
+        )
     bins: tuple[tuple[int, int, float], ...] = ()
     if confidence is not None and correct is not None and len(confidence):
         sure, at = (
@@ -148,7 +153,9 @@ def build_profile(
         bins = tuple(
             (int(rows), int(right), total) for rows, right, total in zip(*sums, strict=True)
         )
-    return Profile(ranking.n, tuple(ranking.scores[blocks].tolist()), tuple(shares.tolist()), bins)
+    return Profile(
+        ranking.n_rows, tuple(ranking.block_scores[blocks].tolist()), tuple(shares.tolist()), bins
+    )
 
 
 def assign_confidence_bins(confidence: Float) -> Codes:
