@@ -427,7 +427,7 @@ def test_where_nearly_every_row_is_wrong_rungs_are_not_looked_for_again_and_agai
 
 @pytest.mark.parametrize("beta", [0.8, 0.95, 0.99])
 def test_skipping_what_clearly_passes_changes_no_failure(beta, monkeypatch):
-    from metacal.certification import test_sequences as sequence
+    from metacal.certification import first_failure
 
     def every_test(errors, ranks, rate, level):
         return np.zeros(len(errors), dtype=bool)
@@ -443,5 +443,5 @@ def test_skipping_what_clearly_passes_changes_no_failure(beta, monkeypatch):
         ranking = Ranking.from_scores(scores, rng.random(n) < beta + gap * (1.5 - 2.0 * scores))
         quick = last_passed_rank(ranking, beta, 0.1)
         with monkeypatch.context() as patch:
-            patch.setattr(sequence, "find_clear_passes", every_test)
+            patch.setattr(first_failure, "find_clear_passes", every_test)
             assert last_passed_rank(ranking, beta, 0.1) == quick

@@ -26,8 +26,8 @@ from typing import Protocol
 
 import numpy as np
 
+from metacal.certification.rank_tests import BinomialRankTests
 from metacal.certification.test_sequences import (
-    BinomialRankTests,
     RankSegment,
     SegmentStarts,
     choose_first_value,

@@ -14,10 +14,11 @@ import numpy as np
 from scipy.special import betainc
 
 from metacal.certificates.number_format import format_percent_ceil, format_percent_floor
+from metacal.certification.rank_tests import BinomialRankTests
 from metacal.certification.ranking import FinerCountsNeeded, Ranking
 from metacal.certification.rows_needed import estimate_rows_needed
 from metacal.certification.rules.rule import Certifies, Shortfall
-from metacal.certification.test_sequences import BinomialRankTests, plan_segments
+from metacal.certification.test_sequences import plan_segments
 from metacal.statistics import bounds
 
 # The search for the best accuracy returns a multiple of 1 / _ACCURACY_SCALE.

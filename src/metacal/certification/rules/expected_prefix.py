@@ -43,7 +43,9 @@ import numpy as np
 from metacal.certificates.counts import Counts
 from metacal.certificates.quantity import Quantity
 from metacal.certificates.rule_texts import RISING, SAME_SOURCE, register_rule
+from metacal.certification.first_failure import MAX_REFINED_BLOCKS
 from metacal.certification.plans import PilotRows, RankPlan
+from metacal.certification.rank_tests import passes_in_expectation
 from metacal.certification.ranking import Ranking
 from metacal.certification.rules.accuracy_shortfall import find_accuracy_shortfall
 from metacal.certification.rules.rule import (
@@ -53,7 +55,6 @@ from metacal.certification.rules.rule import (
     Shortfall,
     ThresholdResult,
 )
-from metacal.certification.test_sequences import MAX_REFINED_BLOCKS, passes_in_expectation
 from metacal.statistics import bounds
 
 # Name of the rule.

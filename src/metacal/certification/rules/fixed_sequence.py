@@ -77,6 +77,7 @@ import numpy as np
 from metacal.certificates.counts import Counts
 from metacal.certificates.quantity import Quantity
 from metacal.certificates.rule_texts import SAME_SOURCE, register_rule
+from metacal.certification.first_failure import find_first_failure
 from metacal.certification.plans import (
     EarlyStarts,
     PilotRows,
@@ -86,6 +87,7 @@ from metacal.certification.plans import (
     UsualStarts,
     plan_test_sequence,
 )
+from metacal.certification.rank_tests import BinomialRankTests, find_clear_passes
 from metacal.certification.ranking import Ranking
 from metacal.certification.rules.accuracy_shortfall import (
     estimate_rows_needed_for_accuracy,
@@ -100,12 +102,7 @@ from metacal.certification.rules.rule import (
     ThresholdResult,
     total_count,
 )
-from metacal.certification.test_sequences import (
-    BinomialRankTests,
-    RankSegment,
-    find_clear_passes,
-    find_first_failure,
-)
+from metacal.certification.test_sequences import RankSegment
 from metacal.formulas import Float
 from metacal.statistics import bounds
 
