@@ -142,7 +142,7 @@ class PilotPolicy:
         """
         if rows.pilot is None or not rows.pilot.tests_score_values:
             return ()
-        has_graded_losses = rows.losses is not None and not rows.losses.all_or_nothing
+        has_graded_losses = rows.losses is not None and not rows.losses.is_all_or_nothing
         if rows.subgroups is not None or has_graded_losses:
             return ()
         ranking = rows.ranking
@@ -153,9 +153,9 @@ class PilotPolicy:
             return ()
 
         # Cumulative counts with a leading 0, for declared values below the lowest score.
-        cumulative_rows = np.append(0, ranking.ranks)
-        cumulative_errors = np.append(0, ranking.errors)
-        n_values_up_to = np.searchsorted(ranking.scores, score_values, side="right")
+        cumulative_rows = np.append(0, ranking.block_end_ranks)
+        cumulative_errors = np.append(0, ranking.cumulative_errors)
+        n_values_up_to = np.searchsorted(ranking.block_scores, score_values, side="right")
         n_rows = np.diff(cumulative_rows[n_values_up_to], prepend=0)
         n_errors = np.diff(cumulative_errors[n_values_up_to], prepend=0)
         return tuple(zip(score_values.tolist(), n_rows.tolist(), n_errors.tolist()))
