@@ -128,7 +128,7 @@ class Measurement:
                 " tables."
             )
         # The loss of a row is 1 if the cascade answers it worse, -1 if better, and 0 otherwise.
-        row_losses = losses.answered
+        row_losses = losses.if_accepted
         n_rows = len(row_losses)
         n_worse = int((row_losses > 0.0).sum())
         n_better = int((row_losses < 0.0).sum())
@@ -194,10 +194,10 @@ class Measurement:
                 f"whether the {quantity} is kept shows only where each row's cost is known: give"
                 " losses."
             )
-        costs_in_row_order = losses.of(quantity, accept)
+        costs_in_row_order = losses.counted_by(quantity, accept)
         bet_order = RowDraws(costs_in_row_order).order("order of bets")
         costs = costs_in_row_order[bet_order]
-        relative_costs = costs / losses.largest
+        relative_costs = costs / losses.max_loss
         mean_cost = None
         if len(costs) > 0:
             mean_cost = float(costs.mean())
@@ -207,9 +207,9 @@ class Measurement:
             value=mean_cost,
             n_bad=int((costs > 0.0).sum()),
             n_rows=len(costs),
-            largest_cost=losses.largest,
-            total_cost=float(losses.largest * relative_costs.sum()),
-            relative_costs=None if losses.all_or_nothing else relative_costs,
+            largest_cost=losses.max_loss,
+            total_cost=float(losses.max_loss * relative_costs.sum()),
+            relative_costs=None if losses.is_all_or_nothing else relative_costs,
         )
 
     @property

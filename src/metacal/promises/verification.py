@@ -319,7 +319,7 @@ class _LabelledRows:
     @property
     def draw_columns(self) -> tuple[Flags, Flags | None, NDArray[np.float64] | None]:
         """Columns from which random draws are derived."""
-        row_losses = None if self.losses is None else self.losses.answered
+        row_losses = None if self.losses is None else self.losses.if_accepted
         return self.accept, self.correct, row_losses
 
     def take(self, index: Codes) -> _LabelledRows:
@@ -327,7 +327,7 @@ class _LabelledRows:
         return _LabelledRows(
             accept=self.accept[index],
             correct=None if self.correct is None else self.correct[index],
-            losses=None if self.losses is None else self.losses.where(index),
+            losses=None if self.losses is None else self.losses.select_rows(index),
             row_names=None if self.row_names is None else self.row_names[index],
         )
 
