@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 from metacal.certificates.notes import Note, not_calibrated
 from metacal.errors import InputError
 from metacal.formulas import Codes
+from metacal.gate.calibrate import assemble_gate
+from metacal.gate.calibration_data import FittedBase
 from metacal.gate.gate import Gate
 from metacal.gate.logits_source import LogitsSource, Recipe
 from metacal.gate.score_source import ScoreSource, check_score_gate_options
-from metacal.gate.stages import Source
 from metacal.gate.unlabelled_pool import PoolPredictions
 from metacal.maps.confidence import fit_confidence
 from metacal.maps.map import Map
@@ -38,14 +39,13 @@ def build_gate_from_labels(certifier: Certifier) -> Gate:
     """
     certificate = certifier.certificate
     pool = certifier.unlabelled_pool
-    reject_label = -1
+    profile = build_profile(pool.rank_without_labels())
     if pool.predictions is None:
-        source: Source = _fit_score_source(certifier).with_certificate(certificate)
+        score_source = _fit_score_source(certifier).with_certificate(certificate)
+        base = FittedBase(sources=(score_source,), profile=profile)
     else:
         base_map, notes = _fit_temperature(pool.predictions, certifier.answers.true_codes)
-        certificate = certificate.with_notes(*notes)
-        reject_label = check_reject_label(None, pool.predictions.classes)
-        source = LogitsSource(
+        logits_source = LogitsSource(
             map=base_map,
             classes=pool.predictions.classes,
             score=certifier.score,
@@ -53,17 +53,16 @@ def build_gate_from_labels(certifier: Certifier) -> Gate:
             recipe=Recipe(METHODS["temperature"].public_name),
             classes_given=certifier.classes is not None,
         )
+        base = FittedBase(
+            sources=(logits_source,),
+            notes=notes,
+            profile=profile,
+            reject_label=check_reject_label(None, pool.predictions.classes),
+        )
     # Only labelled rows are in the sketch, so that other rows of the pool may test the gate.
     sketch = pool.sketch_rows(certifier.answers.is_known)
-    return Gate.of(
-        source,
-        certificate.threshold,
-        certificate,
-        certifier.promise,
-        reject_label=reject_label,
-        data_hash=pool.data_hash,
-        sketch=sketch,
-        profile=build_profile(pool.rank_without_labels()),
+    return assemble_gate(
+        certificate, base, certifier.promise, data_hash=pool.data_hash, sketch=sketch
     )
 
 
