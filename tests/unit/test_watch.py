@@ -14,7 +14,7 @@ import pytest
 import metacal as mc
 from metacal.certification.ranking import Ranking
 from metacal.gate.traffic import LateLabel
-from metacal.gate.watch import MOST_POINTS
+from metacal.gate.watch_history import MAX_POINTS
 from metacal.io.artifact.watch import decode_watch, encode_watch
 from metacal.promises.sequential.alarms import Alarms
 from metacal.promises.sequential.drift import (
@@ -117,7 +117,7 @@ def test_labels_that_come_late_count_like_those_that_come_at_once(cal, rows):
     assert late.alarms.promise[0].log_evidence == pytest.approx(
         at_once.alarms.promise[0].log_evidence, abs=1e-9
     )
-    assert late.label([5, "nobody"], [0, 0]).unknown == 2  # each label once
+    assert late.label([5, "nobody"], [0, 0]).waiting.n_unknown_labels == 2  # each label once
 
 
 def test_labels_alone_and_nothing_at_all(cal, rows):
@@ -125,7 +125,9 @@ def test_labels_alone_and_nothing_at_all(cal, rows):
     watch = mc.Watch.of(cal).update(logits[:3], ids=["a", "b" * 500, "c"])
     watch.update(logits[:0], late=[LateLabel(0, "a", int(truth[0]))]).update([]).label([], [])
     assert (watch.counts.rows, watch.counts.labelled, len(watch.waiting)) == (3, 1, 2)
-    assert watch.label(["b" * 499], [0]).unknown == 1  # another id, though it begins alike
+    assert (
+        watch.label(["b" * 499], [0]).waiting.n_unknown_labels == 1
+    )  # another id, though it begins alike
     assert watch.label(["b" * 500], [0]).counts.labelled == 2
 
 
@@ -143,10 +145,10 @@ def test_a_row_without_a_score_waits_and_is_saved(tmp_path):
 def test_the_history_is_kept_short(cal):
     watch = mc.Watch.of(cal)
     data = mc.datasets.load("cifar10-resnet110")
-    watch.stride = 1
-    watch.history = [watch.now] * MOST_POINTS
+    watch.history.stride = 1
+    watch.history.points = [watch.current_point] * MAX_POINTS
     watch.update(data.logits[:250])
-    assert (len(watch.history), watch.stride) == (MOST_POINTS // 2, 2)
+    assert (len(watch.history.points), watch.history.stride) == (MAX_POINTS // 2, 2)
 
 
 @pytest.mark.slow
@@ -406,7 +408,7 @@ def test_labels_that_come_by_outcome_count_once_their_cohort_is_complete(cal, ho
         late = late[(late >= 0) & ~wrong[late]]
         watch.label(late.tolist(), labels[late])
     assert ("promise" in watch.raised) is raised
-    assert (watch.unknown, watch.unlabelled) == (0, 0)
+    assert (watch.waiting.n_unknown_labels, watch.waiting.n_unlabelled) == (0, 0)
     assert watch.counts.labelled == (2500 if horizon else wrong[:].sum() + (~wrong[:3000]).sum())
 
 
@@ -418,7 +420,8 @@ def test_with_a_horizon_a_drop_still_alarms_and_late_labels_are_said(cal):
     watch.label(range(2500, 3000), labels[2500:]).label(
         range(10), labels[:10]
     )  # in time, and too late
-    assert (watch.unknown, watch.unlabelled, watch.counts.labelled) == (10, 2500, 0)
+    waiting = watch.waiting
+    assert (waiting.n_unknown_labels, waiting.n_unlabelled, watch.counts.labelled) == (10, 2500, 0)
     assert (
         watch.update(logits, labels).counts.labelled == 3000
     )  # those that waited, and all but 500 of these
@@ -552,7 +555,9 @@ def test_units_are_the_same_whatever_the_batches_and_restarts(of_units, tmp_path
         mc.save_watch(piecewise, tmp_path / "watch.journal")
         piecewise = mc.load_watch(tmp_path / "watch.journal", of_units)
     assert close(encode_watch(piecewise), encode_watch(whole))
-    assert (whole.complete, len(whole.waiting)) == ((58, 40) if horizon else (59, 20))
+    assert (whole.waiting.clusters.n_complete, len(whole.waiting)) == (
+        (58, 40) if horizon else (59, 20)
+    )
 
 
 def test_a_unit_is_one_observation_however_often_its_rows_are_copied(of_units):
@@ -591,7 +596,12 @@ def test_labels_of_a_unit_count_until_it_is_complete(of_units):
     watch.label(
         range(0, 40, 2), right[:40:2]
     )  # the first unit was complete when the third had ten rows
-    assert (watch.complete, watch.unknown, watch.unlabelled) == (1, 10, 20)
+    waiting = watch.waiting
+    assert (waiting.clusters.n_complete, waiting.n_unknown_labels, waiting.n_unlabelled) == (
+        1,
+        10,
+        20,
+    )
 
 
 @pytest.mark.slow

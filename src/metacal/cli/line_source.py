@@ -17,7 +17,7 @@ import numpy as np
 
 from metacal.errors import InputError
 from metacal.gate.judged import split_model_outputs
-from metacal.gate.traffic import LateLabel, make_stored_id
+from metacal.gate.traffic import LateLabel
 from metacal.io.artifact.watch_journal import ReceivedBatch, UnreadableLine
 from metacal.io.formats.jsonl import LineError
 from metacal.io.lines import MAX_KEPT_BYTES, Line, Pipe
@@ -275,7 +275,7 @@ class LineSource:
         """Return the sampling probability of an earlier row, or None."""
         if row_id in self._batch_probabilities:
             return self._batch_probabilities[row_id]
-        waiting_row = self.watch.waiting.get(make_stored_id(row_id))
+        waiting_row = self.watch.waiting.find_row(row_id)
         return None if waiting_row is None else waiting_row.probability
 
 
@@ -290,7 +290,7 @@ def _find_invalid_rows(
     if not indexed_rows:
         return
     try:
-        watch.read(
+        watch.read_rows(
             split_model_outputs(watch.gate, _as_table(watch, [row for _, row in indexed_rows]))
         )
     except InputError:

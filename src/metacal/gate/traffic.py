@@ -14,11 +14,13 @@ from itertools import groupby
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from metacal.certificates.certificate import Certificate
 from metacal.certification.units import encode_units
 from metacal.errors import InputError
 from metacal.formulas import Flags, Float
+from metacal.gate.decision import Decision
 from metacal.promises.sequential.profile import uniform_numbers_at_positions
 from metacal.promises.sequential.wager import UnitMembership
 
@@ -99,9 +101,9 @@ class PendingRow:
 
     Attributes
     ----------
-    accept : bool
+    is_accepted : bool
         True if the gate accepted the row.
-    top : int
+    predicted_code : int
         Code of the prediction.
     confidence : float or None
         Calibrated probability of the prediction. None if the gate has no confidence.
@@ -111,28 +113,28 @@ class PendingRow:
         Probability with which the row was selected for labelling, if it is known.
     position : int
         Index of the row in the stream.
-    code : float
+    label_code : float
         Code of the label. -1 as long as the label is not known.
     unit : str, int or None
         Cluster of the row. None if the gate was certified on independent rows.
-    doubt : float or None
+    uncertainty : float or None
         Ranking score of a row of a cluster. None if the row has no score.
     """
 
-    accept: bool
-    top: int
+    is_accepted: bool
+    predicted_code: int
     confidence: float | None
     group: str | int | None
     probability: float | None
     position: int = 0
-    code: float = -1
+    label_code: float = -1
     unit: Id | None = None
-    doubt: float | None = None
+    uncertainty: float | None = None
 
     @property
     def has_label(self) -> bool:
         """True if the label of the row is known."""
-        return self.code >= 0
+        return self.label_code >= 0
 
 
 @dataclass
@@ -155,10 +157,35 @@ class Counts:
     labelled_accepted: int = 0
     right_accepted: int = 0
 
-    def add(self, **increments: int) -> None:
-        """Increase the counts that are named by the keyword arguments."""
-        for name, increment in increments.items():
-            setattr(self, name, getattr(self, name) + increment)
+    def add_flags(
+        self, selected_rows: Flags | slice = slice(None), **flags_by_count: Flags
+    ) -> None:
+        """Increase each named count by the number of selected rows whose flag is set."""
+        for name, flags in flags_by_count.items():
+            n_set = int(flags[selected_rows].sum())
+            setattr(self, name, getattr(self, name) + n_set)
+
+
+@dataclass
+class ConfidenceSums:
+    """Sums over the confidence c of accepted rows.
+
+    Attributes
+    ----------
+    confidence : float
+        Sum of c, the expected number of correct rows.
+    variance : float
+        Sum of c (1 - c), the variance of that number.
+    """
+
+    confidence: float = 0.0
+    variance: float = 0.0
+
+    def add(self, confidences: Float) -> None:
+        """Add rows one after another, so that the sums do not depend on the batches."""
+        variances = confidences * (1.0 - confidences)
+        self.confidence = float(np.cumsum(np.append(self.confidence, confidences))[-1])
+        self.variance = float(np.cumsum(np.append(self.variance, variances))[-1])
 
 
 @dataclass
@@ -188,6 +215,82 @@ def to_list_without_nan(column: Float) -> list[float | None]:
     """
     values = np.asarray(column, dtype=np.float64).tolist()
     return [None if value != value else value for value in values]
+
+
+def build_pending_rows(
+    decision: Decision,
+    codes: NDArray[Any],
+    *,
+    first_position: int,
+    confidences: Float | None,
+    groups: NDArray[Any] | None,
+    probabilities: Float | None,
+    has_clusters: bool,
+) -> list[PendingRow]:
+    """Build a pending row for each decided row.
+
+    Parameters
+    ----------
+    decision : Decision
+        Decision on each row.
+    codes : array
+        Code of each label, -1 if it is not known.
+    first_position : int
+        Index of the first row in the stream.
+    confidences : array or None
+        Confidence of each row, without NaN.
+    groups : array or None
+        Group of each row, if the gate uses groups.
+    probabilities : array or None
+        Probability with which each row is selected for labelling.
+    has_clusters : bool
+        Whether rows belong to clusters. Only then is their ranking score stored.
+
+    Returns
+    -------
+    list of PendingRow
+        Rows whose cluster is not set yet.
+    """
+    n_rows = len(decision.accept)
+    missing: list[Any] = [None] * n_rows
+    # Keyword arguments are slow for so many rows, so the columns have the order of the fields.
+    columns = (
+        decision.accept.tolist(),
+        decision.top.tolist(),
+        missing if confidences is None else confidences.tolist(),
+        missing if groups is None else groups.tolist(),
+        missing if probabilities is None else to_list_without_nan(probabilities),
+        range(first_position, first_position + n_rows),
+        codes.tolist(),
+        missing,
+        to_list_without_nan(decision.doubt) if has_clusters else missing,
+    )
+    return [PendingRow(*row_fields) for row_fields in zip(*columns)]
+
+
+def collect_confidences(rows: Sequence[PendingRow]) -> Float | None:
+    """Return the confidence of each row, or None if the gate has no confidence."""
+    confidences = [row.confidence for row in rows]
+    if None in confidences:
+        return None
+    return np.array(confidences, dtype=np.float64)
+
+
+def collect_probabilities(rows: Sequence[PendingRow]) -> Float | None:
+    """Return the sampling probability of each labelled row, or None if no row has one.
+
+    Raises InputError if only some of the rows have one.
+    """
+    probabilities = [row.probability for row in rows]
+    is_missing = [probability is None for probability in probabilities]
+    if not any(is_missing):
+        return np.array(probabilities, dtype=np.float64)
+    if not all(is_missing):
+        raise InputError(
+            "some labelled rows say with which probability they were chosen, others do not; say"
+            " all."
+        )
+    return None
 
 
 def assign_rows_to_units(rows: Sequence[PendingRow], largest_unit: int | None) -> UnitMembership:

@@ -1,10 +1,9 @@
-"""Watch: a gate's traffic, row by row: decisions, labels that come later, alarms, and what a page
-shows of them.
+"""Watch: alarms and counts on the traffic of a gate, whose labels may arrive later than the rows.
 
-What comes in is rows, each with an id if its label is to follow, and labels. Labels are taken in
-the order in which they become known; a label with its row counts at once, one for an earlier id
-when it comes, each once. Nothing depends on how rows are cut into batches: a watch that is stopped,
-saved and taken up again ends where it would have ended.
+A watch receives rows in batches, and labels in any order. It uses each label once, in the order in
+which labels become known. A label may arrive with its row, or later with the id of its row. The
+result does not depend on how rows are divided into batches: a watch that is stopped, saved and
+restored gives the same result as one that runs without interruption.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import count
 from typing import Any
 
 import numpy as np
@@ -23,47 +21,66 @@ from metacal.certificates.circumstances import Circumstances
 from metacal.certificates.estimate import AccuracyEstimate, estimate_accuracy_from_sums
 from metacal.errors import InputError
 from metacal.formulas import Codes, Flags, Float
+from metacal.gate.decision import Decision
 from metacal.gate.find_gate import find_gate
 from metacal.gate.gate import Gate
-from metacal.gate.judged import check_watchable, select_labels_of_given_answers, stack_model_outputs
+from metacal.gate.judged import (
+    check_watchable,
+    select_labels_of_given_answers,
+    stack_model_outputs,
+)
 from metacal.gate.thresholds import check_groups
 from metacal.gate.traffic import (
     BatchLines,
+    ConfidenceSums,
     Counts,
     Id,
     LateLabel,
     PendingRow,
     Point,
     assign_rows_to_units,
-    make_stored_id,
+    build_pending_rows,
+    collect_confidences,
+    collect_probabilities,
     read_unit_ids,
-    to_list_without_nan,
 )
+from metacal.gate.waiting_rows import MAX_WAITING_ROWS, EncodedLabel, WaitingRows
+from metacal.gate.watch_history import History, split_at_points
+from metacal.gate.watch_labels import encode_labels, encode_late_labels
 from metacal.promises.max_risk import CostPromise
 from metacal.promises.sequential.alarms import Alarms
 from metacal.promises.sequential.drift import DEFAULT_TOLERANCE
+from metacal.promises.sequential.wager import UnitMembership
 
-#: Rows between two points of the history; doubled, with every second point dropped, when there are
-#: too many.
-STRIDE, MOST_POINTS = 250, 400
-#: Rows that wait for their label, and complete units that are remembered; the oldest are forgotten
-#: first.
-MOST_WAITING = 40_000
-#: Classes that are counted one by one: more cannot be read anyway.
-MOST_CLASSES = 2000
+#: Largest number of classes for which rows are counted class by class.
+MAX_COUNTED_CLASSES = 2000
 
 
 @dataclass
 class Watch:
-    """The traffic of a gate, and the alarms on it.
+    """Alarms and counts on the traffic of a gate.
 
     Parameters
     ----------
     gate : Gate
-        What decides. Of a cascade X has a column of scores, or a table, of each model; abstentions
-        are the first one's.
+        Gate that decides on the rows. For a cascade, X has one table or one column of scores for
+        each model, and the abstention alarm is about the first model.
     alarms : Alarms
-        `Watch.of(gate, delta=0.05)` makes them.
+        Monitors of the gate. `Watch.of(gate, delta=0.05)` builds them.
+    counts : Counts
+        Numbers of rows by decision and label.
+    classes : list of Counts
+        The same numbers for each predicted class. Empty if there are no classes, or too many.
+    waiting : WaitingRows
+        Rows that wait for their label, or for the rest of their cluster.
+    history : History
+        Counts and evidence at regular intervals.
+    first_raised : dict of alarm name to int
+        Number of rows in the stream when each alarm was first raised.
+    gaps : int
+        Number of times that rows were lost before they were read.
+    confidence_sums : ConfidenceSums
+        Sums of the confidence of accepted rows.
 
     Examples
     --------
@@ -83,22 +100,11 @@ class Watch:
     alarms: Alarms
     counts: Counts = field(default_factory=Counts)
     classes: list[Counts] = field(default_factory=list)
-    waiting: dict[Id, PendingRow] = field(default_factory=dict)
-    unknown: int = 0
-    forgotten: int = 0
+    waiting: WaitingRows = field(default_factory=WaitingRows)
+    history: History = field(default_factory=History)
+    first_raised: dict[str, int] = field(default_factory=dict)
     gaps: int = 0
-    confidence: float = 0.0
-    variance: float = 0.0
-    stride: int = STRIDE
-    history: list[Point] = field(default_factory=list)
-    first: dict[str, int] = field(default_factory=dict)
-    horizon: int = 0
-    unlabelled: int = 0
-    #: Units that are complete, the latest; how many in all; rows that came later or of far too
-    #: large a unit.
-    closed: dict[Id, None] = field(default_factory=dict)
-    complete: int = 0
-    strays: int = 0
+    confidence_sums: ConfidenceSums = field(default_factory=ConfidenceSums)
 
     @classmethod
     def of(
@@ -111,85 +117,131 @@ class Watch:
         most_unreadable: float | None = None,
         horizon: int = 0,
     ) -> Watch:
-        """A watch on a gate, or on an estimator that holds one, at delta in all.
+        """Build a watch on a gate, or on an estimator that contains one.
 
-        With `most_unreadable` the lines of a stream are watched too: more unreadable ones are an
-        alarm.
+        Parameters
+        ----------
+        gate : Gate or estimator
+            Gate to watch.
+        delta : float, default=0.05
+            Probability of any false alarm, ever, over all alarms together.
+        least_probability : float, default=1.0
+            Smallest probability with which a row is selected for labelling.
+        tolerance : float, default=0.02
+            Calibration gap that raises no alarm.
+        most_unreadable : float, optional
+            Tolerated share of unreadable lines. If it is given, a larger share raises an alarm.
+        horizon : int, default=0
+            Number of later rows after which a row is used. See Notes.
 
-        Labels may come by outcome, those of wrong answers first: complaints, chargebacks. What is
-        known of recent rows is then no sample of them. With a `horizon` a row counts once so many
-        rows have come after it, by which time its label has come or never will: in the order of the
-        rows, whatever that of the labels. Later labels are not counted, and said. Without (0)
-        labels count as they come, which holds where their delay does not depend on them.
+        Raises
+        ------
+        InputError
+            If `horizon` is out of range, or the promise of the gate cannot be watched.
 
-        A gate that was certified by units is watched by units: one counts as a whole, when it is
-        complete. That is with the first row of another, or with a horizon once so many rows have
-        come after its first. Labels that came by then count; later rows of the unit do not, and are
-        said.
+        Notes
+        -----
+        Without a horizon, a label is used when it arrives. This is valid only if the delay of a
+        label does not depend on the label. If labels of incorrect predictions arrive first, as
+        complaints and chargebacks do, the labelled rows are not a random sample of recent rows.
+        Choose a horizon by which every label has arrived or never will. Rows are then used in their
+        own order, whatever the order of the labels. Later labels are counted as unknown.
+
+        If the gate was certified by clusters (`units=`), whole clusters are used once they are
+        complete: when the first row of another cluster arrives, or with a horizon that many rows
+        after the first row of the cluster. Later rows of the cluster are counted as stray rows.
         """
-        if not 0 <= horizon < MOST_WAITING:
+        if not 0 <= horizon < MAX_WAITING_ROWS:
             raise InputError(
-                f"horizon must be a number of rows from 0 to {MOST_WAITING - 1:,}, got {horizon!r}."
+                f"horizon must be a number of rows from 0 to {MAX_WAITING_ROWS - 1:,}, got"
+                f" {horizon!r}."
             )
-        held = find_gate(gate)
-        check_watchable(held)
-        largest = held.promise.largest if isinstance(held.promise, CostPromise) else None
+        watched_gate = find_gate(gate)
+        check_watchable(watched_gate)
+        largest_cost = None
+        if isinstance(watched_gate.promise, CostPromise):
+            largest_cost = watched_gate.promise.largest
         alarms = Alarms.from_certificate(
-            held.certificate,
-            held.profile,
+            watched_gate.certificate,
+            watched_gate.profile,
             delta,
-            largest=largest,
+            largest=largest_cost,
             least_probability=least_probability,
             tolerance=tolerance,
-            calibrated=held.is_calibrated,
+            calibrated=watched_gate.is_calibrated,
             most_unreadable=most_unreadable,
         )
-        n = held.n_classes if held.n_classes <= MOST_CLASSES else 0
-        return cls(held, alarms, classes=[Counts() for _ in range(n)], horizon=int(horizon))
+        watch = cls(gate=watched_gate, alarms=alarms)
+        if watched_gate.n_classes <= MAX_COUNTED_CLASSES:
+            watch.classes = [Counts() for _ in range(watched_gate.n_classes)]
+        watch.waiting.horizon = int(horizon)
+        watch.waiting.largest_cluster = watch._circumstances.largest_unit
+        return watch
 
     @property
     def raised(self) -> tuple[str, ...]:
-        """The names of the alarms that are raised: "promise", "abstention", "score", "calibration",
-        ...
-        """
+        """Names of the raised alarms: "promise", "abstention", "score", "calibration", ..."""
         return self.alarms.raised
 
-    def to_frame(self) -> Any:
-        """A `pandas.DataFrame`, a row for each alarm."""
-        return self.alarms.to_frame()
+    @property
+    def by_unit(self) -> bool:
+        """Whether the gate was certified by clusters and is therefore watched by clusters."""
+        return self._circumstances.units is not None
 
-    def __repr__(self) -> str:
-        seen = (
-            f"{self.counts.rows:,} rows, {self.counts.accepted:,} accepted,"
-            f" {self.counts.labelled:,} labelled"
+    @property
+    def _circumstances(self) -> Circumstances:
+        """Circumstances of the gate's certificate, the default ones if there is no certificate."""
+        if self.gate.certificate is None:
+            return Circumstances()
+        return self.gate.certificate.circumstances
+
+    @property
+    def current_point(self) -> Point:
+        """Counts and evidence after the latest row, as a point of the history."""
+        return Point(
+            rows=self.counts.rows,
+            accepted=self.counts.accepted,
+            labelled_accepted=self.counts.labelled_accepted,
+            right_accepted=self.counts.right_accepted,
+            evidence=tuple(round(alarm.log_evidence, 4) for alarm in self.alarms),
         )
-        said = f"ALARM on {', '.join(self.raised)}" if self.raised else "no alarm"
-        return f"Watch({seen}: {said})"
-
-    def _repr_html_(self) -> str:
-        return f"<div>{display.make_paragraphs_html(repr(self))}{self.alarms._repr_html_()}</div>"
 
     @property
     def estimate(self) -> AccuracyEstimate | None:
-        """How many of the accepted rows are right by their confidence alone; None where it cannot
-        be said.
+        """Selective accuracy that the confidence of accepted rows implies, without labels.
+
+        None if the certificate does not allow such an estimate.
         """
         certificate = self.gate.certificate
-        if (
-            certificate is None
-            or not certificate.labelled
-            or not self.alarms.calibration
-            or self.by_unit
-        ):
+        if certificate is None or not certificate.labelled:
+            return None
+        if not self.alarms.calibration or self.by_unit:
             return None
         return estimate_accuracy_from_sums(
             certificate,
             self.gate.profile,
             n_rows=self.counts.rows,
             n_accepted=self.counts.accepted,
-            confidence=self.confidence,
-            variance=self.variance,
+            confidence=self.confidence_sums.confidence,
+            variance=self.confidence_sums.variance,
         )
+
+    def to_frame(self) -> Any:
+        """Return the alarms as a `pandas.DataFrame` with one row for each alarm."""
+        return self.alarms.to_frame()
+
+    def __repr__(self) -> str:
+        counts_text = (
+            f"{self.counts.rows:,} rows, {self.counts.accepted:,} accepted,"
+            f" {self.counts.labelled:,} labelled"
+        )
+        alarm_text = "no alarm"
+        if self.raised:
+            alarm_text = f"ALARM on {', '.join(self.raised)}"
+        return f"Watch({counts_text}: {alarm_text})"
+
+    def _repr_html_(self) -> str:
+        return f"<div>{display.make_paragraphs_html(repr(self))}{self.alarms._repr_html_()}</div>"
 
     def update(
         self,
@@ -203,308 +255,244 @@ class Watch:
         late: Sequence[LateLabel] = (),
         lines: BatchLines | None = None,
     ) -> Watch:
-        """Take in rows in the order they came: what the gate reads, and labels where they are
-        known.
+        """Update the alarms and counts with a batch of rows, in the order of their arrival.
 
-        `y` are labels, None or NaN where there is none; of a gate on scores, whether each row is
-        right, or its loss; of a cascade over scores, whether the answer that was given is the last
-        model's (MaxLoss) or right (MinAccuracy), or the same for each model, as `fit` took it. Rows
-        with an id and without a label wait for theirs, which comes by `label` or, where rows and
-        labels come mixed, as `late`. `units` names the unit of each row, where the gate was
-        certified by units. `probability` is with which each row is chosen to be labelled. There may
-        be no row, only late labels. `lines` says what they stood on, where rows come as lines.
+        Parameters
+        ----------
+        X : array-like
+            Input of the gate: logits or scores. For a cascade, a list with the input of each model.
+            It may be empty if there are only late labels.
+        y : array-like, optional
+            Labels, None or NaN if a label is not known. For a gate on scores, the correctness or
+            the loss of each row. For a cascade on scores, whether the given answer agrees with the
+            last model (MaxLoss) or is correct (MinAccuracy), or the same for each model as in
+            `fit`.
+        ids : sequence of str, int or None, optional
+            Id of each row. A row with an id and without a label waits for its label.
+        probability : array-like, optional
+            Probability with which each row is selected for labelling.
+        groups : array-like, optional
+            Group of each row, if the gate has a threshold for each group.
+        units : sequence of str or int, optional
+            Cluster of each row, if the gate was certified by clusters.
+        late : sequence of LateLabel, optional
+            Labels of earlier rows that arrived between the rows of this batch.
+        lines : BatchLines, optional
+            Lines of text that the rows were read from.
+
+        Returns
+        -------
+        Watch
+            The watch itself.
         """
-        X = self.read(X)
-        n, upto = len(X), 0
-        codes, names = (
-            self._codes(select_labels_of_given_answers(self.gate, X, y), n),
-            read_unit_ids(self.gate.certificate, units, n),
-        )
-        coming = deque(zip(late, self._codes([one.label for one in late], len(late)).tolist()))
-        chances = None if probability is None else np.asarray(probability, dtype=np.float64)
-        for start, stop in self._blocks(n):
-            part = slice(start, stop)
-            own = None if groups is None else np.asarray(groups)[part]
+        X = self.read_rows(X)
+        n_rows = len(X)
+        codes = encode_labels(self.gate, select_labels_of_given_answers(self.gate, X, y), n_rows)
+        unit_ids = read_unit_ids(self.gate.certificate, units, n_rows)
+        late_labels = deque(encode_late_labels(self.gate, late))
+        probabilities = None if probability is None else np.asarray(probability, dtype=np.float64)
+        row_groups = None if groups is None else np.asarray(groups)
+        n_lines_added = 0
+        for block in split_at_points(self.counts.rows, n_rows):
             rows = self._decide(
-                X[part], codes[part], own, None if chances is None else chances[part]
+                X[block],
+                codes[block],
+                groups=None if row_groups is None else row_groups[block],
+                probabilities=None if probabilities is None else probabilities[block],
             )
-            told = []
-            for k, row in enumerate(rows, start):
-                name = None if ids is None else ids[k]
-                told += self._complete(row.position)
-                while coming and coming[0][0].after <= k:
-                    told += self._late(*coming.popleft())
-                if names is not None:
-                    row.unit = names[k]
-                    told += self._complete(row.position, row.unit)
-                if row.unit in self.closed:
-                    self.strays += 1
-                elif row.code >= 0 and not self.horizon and row.unit is None:
-                    told.append(row)
-                elif row.code >= 0 or row.unit is not None or name is not None:
-                    self._wait(f"\0{row.position}" if name is None else name, row)
-            told += self._complete(self.counts.rows)
-            self._labelled(told)
+            ready_rows = self.waiting.add_rows(
+                rows,
+                first_index=block.start,
+                ids=ids,
+                unit_ids=unit_ids,
+                late_labels=late_labels,
+            )
+            self._evaluate_rows(ready_rows)
             if lines is not None:
-                read, upto = upto, lines.rows[stop - 1] + 1
-                self.alarms.add_lines(lines.unreadable[read:upto])
-            if self.counts.rows % self.stride == 0:
-                self._remember()
-        self._labelled([row for one in coming for row in self._late(*one)])
+                last_line = lines.rows[block.stop - 1]
+                self.alarms.add_lines(lines.unreadable[n_lines_added : last_line + 1])
+                n_lines_added = last_line + 1
+            if self.history.is_due(self.counts.rows):
+                self.history.add(self.current_point)
+        self._add_labels(late_labels)
         if lines is not None:
-            self.alarms.add_lines(lines.unreadable[upto:])
-            self._notice()
+            self.alarms.add_lines(lines.unreadable[n_lines_added:])
+            self._record_raised_alarms()
         return self
-
-    def read(self, X: Any) -> Any:
-        """Rows as the gate reads them; InputError where it cannot."""
-        if not len(X):
-            return np.empty(0)
-        return (
-            stack_model_outputs(self.gate, X)
-            if self.gate.is_cascade
-            else np.asarray(self.gate.source.read(X))
-        )
 
     def label(self, ids: Sequence[Id], y: Any, probability: Any = None) -> Watch:
-        """Take in labels of earlier rows by their ids; those that nobody waits for are counted as
-        unknown.
+        """Update the alarms and counts with labels of earlier rows.
+
+        Parameters
+        ----------
+        ids : sequence of str or int
+            Ids of the rows. Labels of ids without a waiting row are counted as unknown.
+        y : array-like
+            Labels. None or NaN is skipped.
+        probability : array-like, optional
+            Probability with which each row was selected for labelling.
+
+        Returns
+        -------
+        Watch
+            The watch itself.
         """
-        chances = (
-            [None] * len(ids)
-            if probability is None
-            else np.asarray(probability, dtype=np.float64).tolist()
-        )
-        labels = list(zip(list(ids), self._codes(y, len(ids)).tolist(), chances, strict=True))
-        late = [
-            (LateLabel(0, name, None, chance), code) for name, code, chance in labels if code >= 0
+        probabilities: list[float | None] = [None] * len(ids)
+        if probability is not None:
+            probabilities = np.asarray(probability, dtype=np.float64).tolist()
+        codes = encode_labels(self.gate, y, len(ids)).tolist()
+        labels = [
+            EncodedLabel(after=0, row_id=row_id, code=code, probability=row_probability)
+            for row_id, code, row_probability in zip(list(ids), codes, probabilities, strict=True)
+            if code >= 0
         ]
-        self._labelled([row for one in late for row in self._late(*one)])
+        self._add_labels(labels)
         return self
 
-    def _late(self, one: LateLabel, code: float) -> list[PendingRow]:
-        """The row that a label is for, with its code; nothing where nobody waits for it."""
-        name = make_stored_id(one.id)
-        row = self.waiting.get(name)
-        if row is None or row.code >= 0:
-            self.unknown += 1
-            return []
-        row.code = code
-        row.probability = row.probability if one.probability is None else one.probability
-        return [] if self.horizon or row.unit is not None else [self.waiting.pop(name)]
+    def read_rows(self, X: Any) -> NDArray[Any]:
+        """Convert input to the array that the gate reads, with one axis for the models of a cascade.
 
-    def _complete(self, n_rows: int, unit: Id | None = None) -> list[PendingRow]:
-        """The rows whose horizon has passed when so many have come, in their order, those that have
-        a label.
-
-        Of a unit all rows, labelled or not; without a horizon once a row of another `unit` has
-        come.
+        Raises InputError if the gate cannot read the input.
         """
-        told: list[PendingRow] = []
-        while self.waiting:
-            name, row = next(iter(self.waiting.items()))
-            if row.position + self.horizon >= n_rows if self.horizon else unit in (None, row.unit):
-                break
-            told += self._ended(
-                [name]
-                if row.unit is None
-                else [k for k, r in self.waiting.items() if r.unit == row.unit]
-            )
-        return told
+        if not len(X):
+            return np.empty(0)
+        if self.gate.is_cascade:
+            return stack_model_outputs(self.gate, X)
+        return np.asarray(self.gate.source.read(X))
 
-    def _ended(self, names: list[Id]) -> list[PendingRow]:
-        """Rows that wait no longer, whatever comes: one, or those of a unit."""
-        rows = [self.waiting.pop(name) for name in names]
-        if (unit := rows[0].unit) is not None:
-            self.closed[unit] = None
-            if len(self.closed) > MOST_WAITING:
-                del self.closed[next(iter(self.closed))]
-            if len(rows) >= 2 * (self._certified.largest_unit or len(rows)):  # a bet could lose all
-                self.strays += len(rows)
-                return []
-            self.complete += 1
-        self.unlabelled += sum(row.code < 0 for row in rows)
-        return [row for row in rows if row.code >= 0 or unit is not None]
-
-    def _blocks(self, n: int) -> list[tuple[int, int]]:
-        """Batches cut where the history has its points: the same points whatever the batches."""
-        cuts = list(range(STRIDE - self.counts.rows % STRIDE, n, STRIDE))
-        return list(zip([0, *cuts], [*cuts, n])) if n else []
-
-    def _codes(self, y: Any, n: int) -> NDArray[Any]:
-        """Labels as column numbers, -1 where there is none; of a gate on scores 1 for right, 0 for
-        wrong, 1 - loss.
-        """
-        codes = np.full(n, -1, dtype=np.float64 if self.gate.reads_losses else np.intp)
-        if y is None:
-            return codes
-        given = y.tolist() if hasattr(y, "tolist") else list(y)
-        if len(given) != n:
-            raise InputError(
-                f"there are {n} rows but {len(given)} labels; give None where one is not known."
-            )
-        for k, label in enumerate(given):
-            if label is None or label != label:
-                continue
-            if (code := self.gate.source.encode_one_truth(label)) is None:
-                what = (
-                    "no loss between 0 and 1"
-                    if self.gate.reads_losses
-                    else "none of the gate's classes"
-                )
-                raise InputError(f"the label {label!r} is {what}; give None where it is not known.")
-            codes[k] = code
-        return codes
+    def _add_labels(self, labels: Sequence[EncodedLabel] | deque[EncodedLabel]) -> None:
+        """Evaluate the waiting rows that these labels complete."""
+        labelled_rows: list[PendingRow] = []
+        for label in labels:
+            labelled_rows += self.waiting.add_label(label)
+        self._evaluate_rows(labelled_rows)
 
     def _decide(
-        self, X: Any, codes: NDArray[Any], groups: Any, chances: Float | None
+        self,
+        X: NDArray[Any],
+        codes: NDArray[Any],
+        *,
+        groups: NDArray[Any] | None,
+        probabilities: Float | None,
     ) -> list[PendingRow]:
-        """Decide a block of rows, count them, and say of each what its label will be compared
-        with.
+        """Decide on a block of rows, count them, and return them with their decisions.
+
+        Parameters
+        ----------
+        X : array
+            Rows from `read_rows`.
+        codes : array
+            Code of each label, -1 if it is not known.
+        groups : array or None
+            Group of each row.
+        probabilities : array or None
+            Probability with which each row is selected for labelling.
         """
-        given = [X] if not self.gate.is_cascade else np.moveaxis(X, 1, 0)
-        read = [stage.source.wrap_checked(one) for stage, one in zip(self.gate.stages, given)]
-        decision = self.gate.decide(*read, groups=groups)
-        accept, top, confidence, nothing = (
-            decision.accept,
-            decision.top,
-            decision.confidence,
-            [None] * len(X),
-        )
+        stage_inputs = np.moveaxis(X, 1, 0) if self.gate.is_cascade else [X]
+        stage_rows = [
+            stage.source.wrap_checked(stage_input)
+            for stage, stage_input in zip(self.gate.stages, stage_inputs)
+        ]
+        decision = self.gate.decide(*stage_rows, groups=groups)
+        # Decisions on clusters reach the alarms later, when the clusters are complete.
         if not self.by_unit:
-            first = accept if decision.by is None else decision.by == 0
-            self.alarms.add_decisions(
-                first, decision.doubt, self.gate.get_row_subgroups(top, groups)
-            )
-        number = self.counts.rows
-        self._count(top, rows=np.ones_like(accept), accepted=accept)
-        self._notice()
-        sure: list[Any] = nothing
-        if confidence is not None:
-            # Where there is no score there is no confidence; such a row is never accepted: nothing
-            # is made of it.
-            confidence = np.nan_to_num(np.asarray(confidence, dtype=np.float64))
-            sure, kept = confidence.tolist(), confidence[accept]
-            self.confidence = float(np.cumsum(np.append(self.confidence, kept))[-1])
-            self.variance = float(np.cumsum(np.append(self.variance, kept * (1.0 - kept)))[-1])
-        named = check_groups(groups).tolist() if self.gate.by_group else nothing
-        chance = nothing if chances is None else to_list_without_nan(chances)
-        doubts = to_list_without_nan(decision.doubt) if self.by_unit else nothing
-        # In the order of a waiting row's fields.
-        columns = (
-            accept.tolist(),
-            top.tolist(),
-            sure,
-            named,
-            chance,
-            count(number),
-            codes.tolist(),
-            nothing,
-            doubts,
-        )
-        return [PendingRow(*row) for row in zip(*columns)]
+            subgroups = self.gate.get_row_subgroups(decision.top, groups)
+            accepted_by_first_stage = decision.accept if decision.by is None else decision.by == 0
+            self.alarms.add_decisions(accepted_by_first_stage, decision.doubt, subgroups)
+        first_position = self.counts.rows
+        self._count(decision.top, rows=np.ones_like(decision.accept), accepted=decision.accept)
+        self._record_raised_alarms()
 
-    def _parts(self, rows: list[PendingRow]) -> NDArray[Any] | None:
-        return self.gate.get_row_subgroups(
-            np.array([row.top for row in rows]), [row.group for row in rows]
+        return build_pending_rows(
+            decision,
+            codes,
+            first_position=first_position,
+            confidences=self._add_confidences(decision),
+            groups=check_groups(groups) if self.gate.by_group else None,
+            probabilities=probabilities,
+            has_clusters=self.by_unit,
         )
 
-    def _wait(self, name: Id, row: PendingRow) -> None:
-        name = make_stored_id(name)
-        self.waiting.pop(name, None)  # the later row of that name is the one that a label will mean
-        self.waiting[name] = row
-        if len(self.waiting) > MOST_WAITING:
-            del self.waiting[next(iter(self.waiting))]
-            self.forgotten += 1
+    def _add_confidences(self, decision: Decision) -> Float | None:
+        """Add the confidence of accepted rows to the sums. Return the confidence of each row."""
+        if decision.confidence is None:
+            return None
+        # A row without a score has no confidence. It is never accepted, so 0 has no effect.
+        confidences = np.nan_to_num(np.asarray(decision.confidence, dtype=np.float64))
+        self.confidence_sums.add(confidences[decision.accept])
+        return confidences
 
-    @property
-    def by_unit(self) -> bool:
-        """Whether the gate was certified by units, and is watched by units."""
-        return self._certified.units is not None
+    def _evaluate_rows(self, rows: list[PendingRow]) -> None:
+        """Update alarms and counts with rows that no longer wait.
 
-    @property
-    def _certified(self) -> Circumstances:
-        return (
-            Circumstances()
-            if self.gate.certificate is None
-            else self.gate.certificate.circumstances
-        )
-
-    def _labelled(self, rows: list[PendingRow]) -> None:
-        """Rows whose truth has become known, in that order; of units that are complete all rows,
-        known or not.
+        The rows have labels. If the gate is watched by clusters, they are all rows of complete
+        clusters, with or without labels.
         """
-        units = None
-        if rows and self.by_unit:
-            units = assign_rows_to_units(
-                rows, 0 if self._certified.units == "mean" else self._certified.largest_unit
-            )
-            accept, doubt = (
-                np.array([row.accept for row in rows]),
-                np.array([row.doubt for row in rows], np.float64),
-            )
-            self.alarms.add_decisions(accept, doubt, self._parts(rows), units)
-            units = units.select(np.array([row.code >= 0 for row in rows]))
-            rows = [row for row in rows if row.code >= 0]
-            self._notice()
         if not rows:
             return
-        accept, top, codes = (
-            np.array([getattr(row, name) for row in rows]) for name in ("accept", "top", "code")
-        )
-        sure, chance = [row.confidence for row in rows], [row.probability for row in rows]
-        if None in chance and any(one is not None for one in chance):
-            raise InputError(
-                "some labelled rows say with which probability they were chosen, others do not; say"
-                " all."
-            )
-        correct = top == codes
+        if self.by_unit:
+            self._evaluate_clusters(rows)
+        else:
+            self._evaluate_labelled_rows(rows, units=None)
+
+    def _evaluate_clusters(self, rows: list[PendingRow]) -> None:
+        """Update alarms and counts with all rows of complete clusters."""
+        divisor = self._circumstances.largest_unit
+        if self._circumstances.units == "mean":
+            divisor = 0
+        units = assign_rows_to_units(rows, divisor)
+        is_accepted = np.array([row.is_accepted for row in rows])
+        uncertainties = np.array([row.uncertainty for row in rows], dtype=np.float64)
+        self.alarms.add_decisions(is_accepted, uncertainties, self._get_subgroups(rows), units)
+        self._record_raised_alarms()
+        has_label = np.array([row.has_label for row in rows])
+        labelled_rows = [row for row in rows if row.has_label]
+        self._evaluate_labelled_rows(labelled_rows, units=units.select(has_label))
+
+    def _evaluate_labelled_rows(
+        self, rows: list[PendingRow], *, units: UnitMembership | None
+    ) -> None:
+        """Update alarms and counts with labelled rows; `units` has the cluster of each."""
+        if not rows:
+            return
+        is_accepted = np.array([row.is_accepted for row in rows])
+        predictions = np.array([row.predicted_code for row in rows])
+        codes = np.array([row.label_code for row in rows])
+        is_correct = predictions == codes
+        probabilities = collect_probabilities(rows)
         if self.gate.is_cascade:
-            correct |= ~accept  # what people answer is good
-        confidence, probability = (
-            None if None in own else np.array(own, dtype=np.float64) for own in (sure, chance)
-        )
-        costs, parts = self.gate.losses(codes, top), self._parts(rows)
+            # A row that every model rejects goes to people, whose answer counts as correct.
+            is_correct |= ~is_accepted
         self.alarms.add_labelled_rows(
-            accept,
-            correct,
-            confidence,
-            losses=costs,
-            row_subgroups=parts,
-            probability=probability,
+            is_accepted,
+            is_correct,
+            collect_confidences(rows),
+            losses=self.gate.losses(codes, predictions),
+            row_subgroups=self._get_subgroups(rows),
+            probability=probabilities,
             units=units,
         )
         self._count(
-            top,
-            labelled=np.ones_like(accept),
-            labelled_accepted=accept,
-            right_accepted=accept & correct,
+            predictions,
+            labelled=np.ones_like(is_accepted),
+            labelled_accepted=is_accepted,
+            right_accepted=is_accepted & is_correct,
         )
-        self._notice()
+        self._record_raised_alarms()
 
-    def _count(self, top: Codes, **columns: Flags) -> None:
-        """Count rows, all of them and by their answer."""
-        self.counts.add(**{name: int(flags.sum()) for name, flags in columns.items()})
-        for k in np.unique(top) if self.classes else ():
-            self.classes[k].add(
-                **{name: int(flags[top == k].sum()) for name, flags in columns.items()}
-            )
+    def _get_subgroups(self, rows: list[PendingRow]) -> NDArray[Any] | None:
+        """Return the class or group of each row, or None if all rows have the same promise."""
+        predictions = np.array([row.predicted_code for row in rows])
+        return self.gate.get_row_subgroups(predictions, [row.group for row in rows])
 
-    def _notice(self) -> None:
+    def _count(self, predictions: Codes, **flags_by_count: Flags) -> None:
+        """Add the number of set flags to each named count, over all rows and for each class."""
+        self.counts.add_flags(**flags_by_count)
+        if self.classes:
+            for class_index in np.unique(predictions):
+                self.classes[class_index].add_flags(predictions == class_index, **flags_by_count)
+
+    def _record_raised_alarms(self) -> None:
+        """Store the current number of rows for each alarm that is raised for the first time."""
         for name in self.raised:
-            self.first.setdefault(name, self.counts.rows)
-
-    @property
-    def now(self) -> Point:
-        """The state as a point of the history."""
-        counts = self.counts
-        evidence = tuple(round(alarm.log_evidence, 4) for alarm in self.alarms)
-        return Point(
-            counts.rows, counts.accepted, counts.labelled_accepted, counts.right_accepted, evidence
-        )
-
-    def _remember(self) -> None:
-        self.history.append(self.now)
-        if len(self.history) > MOST_POINTS:
-            self.history = self.history[1::2]
-            self.stride *= 2
+            self.first_raised.setdefault(name, self.counts.rows)

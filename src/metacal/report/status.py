@@ -91,22 +91,32 @@ def status(
         "accuracy": accuracy,
         "agreement": watch.gate.reads_agreement,
         "waiting": len(watch.waiting),
-        "unknown": watch.unknown,
-        "forgotten": watch.forgotten,
-        "horizon": watch.horizon,
-        "unlabelled": watch.unlabelled,
+        "unknown": watch.waiting.n_unknown_labels,
+        "forgotten": watch.waiting.n_forgotten,
+        "horizon": watch.waiting.horizon,
+        "unlabelled": watch.waiting.n_unlabelled,
         "gaps": watch.gaps,
-        "units": {"complete": watch.complete, "strays": watch.strays} if watch.by_unit else None,
+        "units": _cluster_counts(watch),
         "lines": sum(source.lines for source in watch.alarms.unreadable),
         "unreadable": sum(source.unreadable for source in watch.alarms.unreadable),
         "quarantine": quarantine,
         "silence": silence,
         "estimate": estimate_state,
-        "alarms": [_alarm_state(alarm, watch.first.get(alarm.name)) for alarm in watch.alarms],
+        "alarms": [
+            _alarm_state(alarm, watch.first_raised.get(alarm.name)) for alarm in watch.alarms
+        ],
         "missing": _missing_alarms(watch),
         "history": _history(watch),
         "classes": _class_counts(watch),
     }
+
+
+def _cluster_counts(watch: Watch) -> dict[str, int] | None:
+    """Return the numbers of complete clusters and stray rows, None if there are no clusters."""
+    if not watch.by_unit:
+        return None
+    clusters = watch.waiting.clusters
+    return {"complete": clusters.n_complete, "strays": clusters.n_stray_rows}
 
 
 def _headline(promise: str | None, raised_alarms: list[str]) -> str:
@@ -163,9 +173,9 @@ def _missing_alarms(watch: Watch) -> list[dict[str, str]]:
 
 def _history(watch: Watch) -> dict[str, Any]:
     """Return the columns of the history of a watch, including its present state."""
-    points = list(watch.history)
+    points = list(watch.history.points)
     if not points or points[-1].rows != watch.counts.rows:
-        points.append(watch.now)
+        points.append(watch.current_point)
     history: dict[str, Any] = {}
     for name in ("rows", "accepted", "labelled_accepted", "right_accepted"):
         history[name] = [getattr(point, name) for point in points]

@@ -7,20 +7,20 @@ same significance levels. The state is checked before it is used.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from metacal.errors import ArtifactError
 from metacal.gate import Gate
-from metacal.gate.traffic import LONGEST_ID, Counts, Id, PendingRow, Point
-from metacal.gate.watch import MOST_POINTS, MOST_WAITING, Watch
+from metacal.gate.traffic import LONGEST_ID, ConfidenceSums, Counts, Id, PendingRow, Point
+from metacal.gate.waiting_rows import MAX_WAITING_ROWS, CompleteClusters
+from metacal.gate.watch import Watch
+from metacal.gate.watch_history import MAX_POINTS, History
 from metacal.io.artifact.document import Content, encode_document
 from metacal.io.artifact.encoding import decode_entries, encode
 from metacal.io.artifact.registry import (
-    FIELD_TYPES,
     STORED_FORMS,
     StoredForm,
-    field_types,
     list_form,
 )
 from metacal.io.artifact.wrapping import checksum
@@ -81,9 +81,6 @@ def _pairs_form(stored_type: Any) -> StoredForm:
     )
 
 
-FIELD_TYPES[Watch] = {
-    name: field_type for name, field_type in field_types(Watch).items() if name != "gate"
-}
 # There are many of these objects, so they are stored as lists.
 for _record_class in (Counts, PendingRow, Point):
     STORED_FORMS[_record_class] = list_form(_record_class)
@@ -95,12 +92,120 @@ STORED_FORMS[dict[Id, None]] = StoredForm(
     stored_type=tuple[Id, ...], to_stored=_dict_to_keys, from_stored=_dict_from_keys
 )
 
+
+@dataclass
+class WatchState:
+    """Entries of a watch in a file, under their names there.
+
+    Attributes
+    ----------
+    alarms : Alarms
+        Monitors with their evidence.
+
+    counts, classes : Counts, and list of Counts
+        Numbers of rows, in total and for each class.
+
+    waiting : dict of row id to PendingRow
+        Rows that wait for their label, or for the rest of their cluster.
+
+    unknown, forgotten, unlabelled : int
+        Labels without a waiting row, dropped rows, and rows that were released without a label.
+
+    gaps : int
+        Number of times that rows were lost before they were read.
+
+    confidence, variance : float
+        Sums over the accepted rows, see `ConfidenceSums`.
+
+    stride, history : int, and list of Point
+        Interval and points of the history.
+
+    first : dict of alarm name to int
+        Number of rows when each alarm was first raised.
+
+    horizon : int
+        Number of later rows after which a row is used.
+
+    closed, complete, strays : dict of cluster id to None, int and int
+        Latest complete clusters, the number of all complete clusters, and of stray rows.
+    """
+
+    alarms: Alarms
+    counts: Counts
+    classes: list[Counts]
+    waiting: dict[Id, PendingRow]
+    unknown: int
+    forgotten: int
+    gaps: int
+    confidence: float
+    variance: float
+    stride: int
+    history: list[Point]
+    first: dict[str, int]
+    horizon: int
+    unlabelled: int
+    closed: dict[Id, None]
+    complete: int
+    strays: int
+
+    @classmethod
+    def from_watch(cls, watch: Watch) -> WatchState:
+        """Collect the entries of a watch."""
+        waiting = watch.waiting
+        return cls(
+            alarms=watch.alarms,
+            counts=watch.counts,
+            classes=watch.classes,
+            waiting=waiting.rows_by_id,
+            unknown=waiting.n_unknown_labels,
+            forgotten=waiting.n_forgotten,
+            gaps=watch.gaps,
+            confidence=watch.confidence_sums.confidence,
+            variance=watch.confidence_sums.variance,
+            stride=watch.history.stride,
+            history=watch.history.points,
+            first=watch.first_raised,
+            horizon=waiting.horizon,
+            unlabelled=waiting.n_unlabelled,
+            closed=waiting.clusters.recent_ids,
+            complete=waiting.clusters.n_complete,
+            strays=waiting.clusters.n_stray_rows,
+        )
+
+    def restore(self, new_watch: Watch) -> Watch:
+        """Return a copy of a new watch that continues from this state."""
+        clusters = CompleteClusters(
+            recent_ids=self.closed, n_complete=self.complete, n_stray_rows=self.strays
+        )
+        waiting = replace(
+            new_watch.waiting,
+            horizon=self.horizon,
+            rows_by_id=self.waiting,
+            clusters=clusters,
+            n_unknown_labels=self.unknown,
+            n_forgotten=self.forgotten,
+            n_unlabelled=self.unlabelled,
+        )
+        return replace(
+            new_watch,
+            alarms=self.alarms,
+            counts=self.counts,
+            classes=self.classes,
+            waiting=waiting,
+            history=History(stride=self.stride, points=self.history),
+            first_raised=self.first,
+            gaps=self.gaps,
+            confidence_sums=ConfidenceSums(self.confidence, self.variance),
+        )
+
+
 # ── state ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 def encode_watch(watch: Watch) -> dict[str, Any]:
     """Convert the state of a watch to a JSON object, with the fingerprint of its gate."""
-    return {"kind": MONITOR, "gate": _fingerprint(watch.gate), **encode(watch, "the watch")}
+    entries = encode(WatchState.from_watch(watch), "the watch")
+    return {"kind": MONITOR, "gate": _fingerprint(watch.gate), **entries}
 
 
 def decode_watch(document: Any, gate: Any) -> Watch:
@@ -126,20 +231,20 @@ def decode_watch(document: Any, gate: Any) -> Watch:
     if not isinstance(document, dict) or document.get("kind") != MONITOR:
         raise ArtifactError("this is not the state of a monitor.")
     entries = {name: entry for name, entry in document.items() if name not in ("kind", "gate")}
-    state = decode_entries(Watch, entries, "the state")
+    state = WatchState(**decode_entries(WatchState, entries, "the state"))
     watched_gate = getattr(gate, "gate_", gate)
     if document.get("gate") != _fingerprint(watched_gate):
         raise ArtifactError(
             "this state belongs to another gate; give the gate that it was made with, or begin"
             " anew."
         )
-    new_watch = _new_watch_like(state["alarms"], watched_gate)
-    if len(state["classes"]) != len(new_watch.classes):
+    new_watch = _new_watch_like(state.alarms, watched_gate)
+    if len(state.classes) != len(new_watch.classes):
         raise ArtifactError(
-            f"there are counts of {len(state['classes'])} classes, and the gate has"
+            f"there are counts of {len(state.classes)} classes, and the gate has"
             f" {len(new_watch.classes)}."
         )
-    watch = replace(new_watch, **state)
+    watch = state.restore(new_watch)
     _check_state(watch)
     return watch
 
@@ -162,7 +267,7 @@ def watch_settings(watch: Watch) -> dict[str, Any]:
     dict
         The horizon, delta, and the settings of all monitors by the name of their alarm.
     """
-    settings: dict[str, Any] = {"horizon": watch.horizon, "delta": watch.alarms.delta}
+    settings: dict[str, Any] = {"horizon": watch.waiting.horizon, "delta": watch.alarms.delta}
     for name in ALARM_NAMES:
         settings[name] = _alarm_settings(watch.alarms, name)
     return settings
@@ -255,14 +360,15 @@ def _check_state(watch: Watch) -> None:
     if watch.classes and n_class_rows != watch.counts.rows:
         raise ArtifactError("the rows of the classes are not all rows.")
     _check_history(watch)
-    if not 0 <= watch.horizon < MOST_WAITING or watch.unlabelled < 0:
+    if not 0 <= watch.waiting.horizon < MAX_WAITING_ROWS or watch.waiting.n_unlabelled < 0:
         raise ArtifactError("the horizon is no number of rows.")
     _check_clusters(watch)
-    if len(watch.waiting) > MOST_WAITING:
+    waiting_rows = watch.waiting.rows_by_id
+    if len(waiting_rows) > MAX_WAITING_ROWS:
         raise ArtifactError(
-            f"{len(watch.waiting):,} rows wait for a label; {MOST_WAITING:,} is the most."
+            f"{len(waiting_rows):,} rows wait for a label; {MAX_WAITING_ROWS:,} is the most."
         )
-    if any(isinstance(row_id, str) and len(row_id) > LONGEST_ID for row_id in watch.waiting):
+    if any(isinstance(row_id, str) and len(row_id) > LONGEST_ID for row_id in waiting_rows):
         raise ArtifactError("an id is too long.")
 
 
@@ -280,16 +386,19 @@ def _check_counts(counts: Counts) -> None:
 def _check_history(watch: Watch) -> None:
     """Raise ArtifactError if the history has too many points or other alarms."""
     n_alarms = len(list(watch.alarms))
-    has_valid_size = watch.stride >= 1 and len(watch.history) <= MOST_POINTS
-    if not has_valid_size or any(len(point.evidence) != n_alarms for point in watch.history):
+    points = watch.history.points
+    has_valid_size = watch.history.stride >= 1 and len(points) <= MAX_POINTS
+    if not has_valid_size or any(len(point.evidence) != n_alarms for point in points):
         raise ArtifactError("the history does not fit what is watched.")
 
 
 def _check_clusters(watch: Watch) -> None:
     """Raise ArtifactError if open and complete clusters are inconsistent."""
-    open_clusters = {row.unit for row in watch.waiting.values()} - {None}
-    has_clusters = bool(open_clusters or watch.closed)
-    if (has_clusters and not watch.by_unit) or open_clusters & watch.closed.keys():
+    open_ids = {row.unit for row in watch.waiting.rows_by_id.values()} - {None}
+    clusters = watch.waiting.clusters
+    has_clusters = bool(open_ids or clusters.recent_ids)
+    if (has_clusters and not watch.by_unit) or open_ids & clusters.recent_ids.keys():
         raise ArtifactError("what is known of units contradicts itself or the gate.")
-    if min(watch.complete, watch.strays) < 0 or len(watch.closed) > MOST_WAITING:
+    has_negative_count = min(clusters.n_complete, clusters.n_stray_rows) < 0
+    if has_negative_count or len(clusters.recent_ids) > MAX_WAITING_ROWS:
         raise ArtifactError("the counts of units contradict each other.")

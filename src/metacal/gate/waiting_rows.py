@@ -1,0 +1,263 @@
+"""Decided rows that wait for their label, or for the rest of their cluster.
+
+A row waits until its label arrives. If there is a *horizon* of h rows, the row waits until h rows
+have arrived after it instead, whether or not its label is known by then.
+
+A *cluster* (`units=`) is a set of dependent rows. The rows of a cluster wait until it is complete:
+until the first row of another cluster arrives or, if there is a horizon, until h rows have arrived
+after the first row of the cluster. A *stray row* arrives after its cluster was complete, or belongs
+to a cluster that is too large. Stray rows are counted and not used.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from metacal.gate.traffic import Id, PendingRow, make_stored_id
+
+#: Largest number of waiting rows, and of remembered complete clusters. The oldest are dropped first.
+MAX_WAITING_ROWS = 40_000
+
+
+class EncodedLabel(NamedTuple):
+    """Label of an earlier row, as a code.
+
+    Attributes
+    ----------
+    after : int
+        Number of rows of the batch that arrived before the label.
+    row_id : str or int
+        Id of the row.
+    code : float
+        Code of the label.
+    probability : float or None
+        Probability with which the row was selected for labelling, if it arrives with the label.
+    """
+
+    after: int
+    row_id: Id
+    code: float
+    probability: float | None
+
+
+@dataclass
+class CompleteClusters:
+    """Complete clusters, and the number of stray rows.
+
+    Attributes
+    ----------
+    recent_ids : dict of cluster id to None
+        Ids of the latest complete clusters, the oldest first.
+    n_complete : int
+        Number of complete clusters, without those that are too large.
+    n_stray_rows : int
+        Number of stray rows.
+    """
+
+    recent_ids: dict[Id, None] = field(default_factory=dict)
+    n_complete: int = 0
+    n_stray_rows: int = 0
+
+    def remember(self, cluster_id: Id) -> None:
+        """Remember that a cluster is complete, and forget the oldest if there are too many."""
+        self.recent_ids[cluster_id] = None
+        if len(self.recent_ids) > MAX_WAITING_ROWS:
+            oldest_id = next(iter(self.recent_ids))
+            del self.recent_ids[oldest_id]
+
+
+@dataclass
+class WaitingRows:
+    """Rows that wait for their label, or for the rest of their cluster.
+
+    Attributes
+    ----------
+    horizon : int
+        Number of later rows after which a row is released. 0 if a row is released with its label.
+    largest_cluster : int or None
+        Largest number of rows of a cluster at calibration, if whole clusters were counted.
+    rows_by_id : dict of row id to PendingRow
+        Waiting rows in the order of their arrival.
+    clusters : CompleteClusters
+        Clusters that no longer wait.
+    n_unknown_labels : int
+        Number of labels that no waiting row had use for.
+    n_forgotten : int
+        Number of rows that were dropped because too many were waiting.
+    n_unlabelled : int
+        Number of rows that were released without a label.
+
+    Examples
+    --------
+    >>> waiting = WaitingRows()
+    >>> row = PendingRow(True, 1, confidence=None, group=None, probability=None)
+    >>> waiting.add_row(row, "a"), len(waiting)
+    ([], 1)
+    >>> [row.label_code for row in waiting.add_label(EncodedLabel(0, "a", 1, None))], len(waiting)
+    ([1], 0)
+    """
+
+    horizon: int = 0
+    largest_cluster: int | None = None
+    rows_by_id: dict[Id, PendingRow] = field(default_factory=dict)
+    clusters: CompleteClusters = field(default_factory=CompleteClusters)
+    n_unknown_labels: int = 0
+    n_forgotten: int = 0
+    n_unlabelled: int = 0
+
+    def __len__(self) -> int:
+        return len(self.rows_by_id)
+
+    def find_row(self, row_id: Id) -> PendingRow | None:
+        """Return the waiting row with an id, or None."""
+        return self.rows_by_id.get(make_stored_id(row_id))
+
+    def add_rows(
+        self,
+        rows: Sequence[PendingRow],
+        *,
+        first_index: int,
+        ids: Sequence[Id | None] | None,
+        unit_ids: Sequence[Id] | None,
+        late_labels: deque[EncodedLabel],
+    ) -> list[PendingRow]:
+        """Add new rows and the labels that arrived between them.
+
+        Parameters
+        ----------
+        rows : sequence of PendingRow
+            New rows, at least one.
+        first_index : int
+            Index of the first of these rows in the batch.
+        ids, unit_ids : sequence or None
+            Id and cluster of each row of the batch.
+        late_labels : deque of EncodedLabel
+            Labels of earlier rows. Labels that arrived before the last row are removed.
+
+        Returns
+        -------
+        list of PendingRow
+            Rows that need not wait longer, in the order in which they are to be evaluated.
+        """
+        ready_rows: list[PendingRow] = []
+        for index, row in enumerate(rows, first_index):
+            ready_rows += self.release_expired(row.position)
+            while late_labels and late_labels[0].after <= index:
+                ready_rows += self.add_label(late_labels.popleft())
+            if unit_ids is not None:
+                row.unit = unit_ids[index]
+                ready_rows += self.release_earlier_clusters(row.unit)
+            row_id = None if ids is None else ids[index]
+            ready_rows += self.add_row(row, row_id)
+        n_rows_in_stream = rows[-1].position + 1
+        ready_rows += self.release_expired(n_rows_in_stream)
+        return ready_rows
+
+    def add_row(self, row: PendingRow, row_id: Id | None) -> list[PendingRow]:
+        """Add a new row. Return it in a list if it has a label and need not wait."""
+        if row.unit in self.clusters.recent_ids:
+            self.clusters.n_stray_rows += 1
+            return []
+        has_label = row.label_code >= 0
+        in_cluster = row.unit is not None
+        if has_label and not in_cluster and not self.horizon:
+            return [row]
+        # Without an id, a label or a cluster, nothing can ever be learned from the row.
+        if has_label or in_cluster or row_id is not None:
+            self._store(row, row_id)
+        return []
+
+    def _store(self, row: PendingRow, row_id: Id | None) -> None:
+        """Let a row wait. Drop the oldest waiting row if there are too many."""
+        if row_id is None:
+            # No id of a user begins like this, because unprintable ids are replaced by digests.
+            row_id = f"\0{row.position}"
+        stored_id = make_stored_id(row_id)
+        # If two waiting rows have the same id, a label belongs to the later one.
+        self.rows_by_id.pop(stored_id, None)
+        self.rows_by_id[stored_id] = row
+        if len(self.rows_by_id) > MAX_WAITING_ROWS:
+            oldest_id = next(iter(self.rows_by_id))
+            del self.rows_by_id[oldest_id]
+            self.n_forgotten += 1
+
+    def add_label(self, label: EncodedLabel) -> list[PendingRow]:
+        """Set the label of a waiting row. Return the row in a list if it need not wait longer."""
+        stored_id = make_stored_id(label.row_id)
+        row = self.rows_by_id.get(stored_id)
+        if row is None or row.has_label:
+            self.n_unknown_labels += 1
+            return []
+        row.label_code = label.code
+        if label.probability is not None:
+            row.probability = label.probability
+        if self.horizon or row.unit is not None:
+            return []
+        del self.rows_by_id[stored_id]
+        return [row]
+
+    def release_expired(self, n_rows: int) -> list[PendingRow]:
+        """Remove and return the rows whose horizon has passed.
+
+        A row without a label is returned only if it belongs to a cluster.
+
+        Parameters
+        ----------
+        n_rows : int
+            Number of rows that have arrived in the stream.
+
+        Returns
+        -------
+        list of PendingRow
+            In the order of their arrival, one cluster after another.
+        """
+        released_rows: list[PendingRow] = []
+        if not self.horizon:
+            return released_rows
+        while self.rows_by_id:
+            oldest_id, oldest_row = next(iter(self.rows_by_id.items()))
+            if oldest_row.position + self.horizon >= n_rows:
+                break
+            released_rows += self._release(oldest_id, oldest_row)
+        return released_rows
+
+    def release_earlier_clusters(self, arriving_cluster: Id) -> list[PendingRow]:
+        """Remove and return the rows of clusters that end when another cluster arrives.
+
+        If there is a horizon, the arrival of another cluster does not end a cluster.
+        """
+        released_rows: list[PendingRow] = []
+        if self.horizon:
+            return released_rows
+        while self.rows_by_id:
+            oldest_id, oldest_row = next(iter(self.rows_by_id.items()))
+            if oldest_row.unit == arriving_cluster:
+                break
+            released_rows += self._release(oldest_id, oldest_row)
+        return released_rows
+
+    def _release(self, row_id: Id, row: PendingRow) -> list[PendingRow]:
+        """Remove a row, or all rows of its cluster. Return the rows that can be evaluated."""
+        if row.unit is None:
+            del self.rows_by_id[row_id]
+            if row.has_label:
+                return [row]
+            self.n_unlabelled += 1
+            return []
+        return self._release_cluster(row.unit)
+
+    def _release_cluster(self, cluster_id: Id) -> list[PendingRow]:
+        """Remove and return all rows of a complete cluster, or none if it is too large."""
+        row_ids = [row_id for row_id, row in self.rows_by_id.items() if row.unit == cluster_id]
+        cluster_rows = [self.rows_by_id.pop(row_id) for row_id in row_ids]
+        self.clusters.remember(cluster_id)
+        # A bet on a cluster of twice the largest size could lose more than the whole capital.
+        if self.largest_cluster and len(cluster_rows) >= 2 * self.largest_cluster:
+            self.clusters.n_stray_rows += len(cluster_rows)
+            return []
+        self.clusters.n_complete += 1
+        self.n_unlabelled += sum(not row.has_label for row in cluster_rows)
+        return cluster_rows

@@ -1,0 +1,67 @@
+"""History of a watch: counts and evidence at regular intervals, for a chart."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from metacal.gate.traffic import Point
+
+#: Number of rows between two points of a new history.
+INITIAL_STRIDE = 250
+#: Largest number of points of a history.
+MAX_POINTS = 400
+
+
+@dataclass
+class History:
+    """Counts and evidence of a watch, in points that are `stride` rows apart.
+
+    Attributes
+    ----------
+    stride : int
+        Number of rows between two points.
+    points : list of Point
+        Points, the oldest first.
+    """
+
+    stride: int = INITIAL_STRIDE
+    points: list[Point] = field(default_factory=list)
+
+    def is_due(self, n_rows: int) -> bool:
+        """Return whether a point belongs after `n_rows` rows of the stream."""
+        return n_rows % self.stride == 0
+
+    def add(self, point: Point) -> None:
+        """Add a point. If there are too many, drop every second one and double the stride."""
+        self.points.append(point)
+        if len(self.points) > MAX_POINTS:
+            self.points = self.points[1::2]
+            self.stride *= 2
+
+
+def split_at_points(n_earlier_rows: int, n_rows: int) -> list[slice]:
+    """Split a batch into blocks that end where a history can have a point.
+
+    The history is then the same, however the rows are divided into batches.
+
+    Parameters
+    ----------
+    n_earlier_rows : int
+        Number of rows of the stream before the batch.
+    n_rows : int
+        Number of rows of the batch.
+
+    Returns
+    -------
+    list of slice
+
+    Examples
+    --------
+    >>> split_at_points(200, 320)
+    [slice(0, 50, None), slice(50, 300, None), slice(300, 320, None)]
+    """
+    if not n_rows:
+        return []
+    first_cut = INITIAL_STRIDE - n_earlier_rows % INITIAL_STRIDE
+    cuts = range(first_cut, n_rows, INITIAL_STRIDE)
+    return [slice(start, stop) for start, stop in zip([0, *cuts], [*cuts, n_rows])]

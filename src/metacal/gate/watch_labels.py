@@ -1,0 +1,77 @@
+"""Labels of watched rows as codes.
+
+The *code* of a label is the index of its class. For a gate on scores it is 1 for a correct
+prediction and 0 for an incorrect one. If the gate reads losses, it is 1 - loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metacal.errors import InputError
+from metacal.gate.gate import Gate
+from metacal.gate.traffic import LateLabel
+from metacal.gate.waiting_rows import EncodedLabel
+
+#: Code of a label that is not known.
+UNKNOWN_LABEL = -1
+
+
+def encode_labels(gate: Gate, y: Any, n_rows: int) -> NDArray[Any]:
+    """Return the code of each label, -1 if the label is not known.
+
+    Parameters
+    ----------
+    gate : Gate
+        Gate that decided on the rows.
+    y : array-like or None
+        Labels, None or NaN if a label is not known.
+    n_rows : int
+        Number of rows.
+
+    Returns
+    -------
+    array of float or int
+        Codes are floats if the gate reads losses.
+
+    Raises
+    ------
+    InputError
+        If there is not one label for each row, or the gate does not know a label.
+    """
+    dtype = np.float64 if gate.reads_losses else np.intp
+    codes = np.full(n_rows, UNKNOWN_LABEL, dtype=dtype)
+    if y is None:
+        return codes
+    labels = y.tolist() if hasattr(y, "tolist") else list(y)
+    if len(labels) != n_rows:
+        raise InputError(
+            f"there are {n_rows} rows but {len(labels)} labels; give None where one is not known."
+        )
+    for index, label in enumerate(labels):
+        is_missing = label is None or label != label
+        if not is_missing:
+            codes[index] = _encode_label(gate, label)
+    return codes
+
+
+def _encode_label(gate: Gate, label: Any) -> float:
+    """Return the code of a label. Raise InputError if the gate does not know the label."""
+    code: float | None = gate.source.encode_one_truth(label)
+    if code is None:
+        problem = "no loss between 0 and 1" if gate.reads_losses else "none of the gate's classes"
+        raise InputError(f"the label {label!r} is {problem}; give None where it is not known.")
+    return code
+
+
+def encode_late_labels(gate: Gate, late_labels: Sequence[LateLabel]) -> list[EncodedLabel]:
+    """Replace the labels of earlier rows by their codes."""
+    codes = encode_labels(gate, [late.label for late in late_labels], len(late_labels))
+    return [
+        EncodedLabel(after=late.after, row_id=late.id, code=code, probability=late.probability)
+        for late, code in zip(late_labels, codes.tolist())
+    ]
