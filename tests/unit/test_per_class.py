@@ -14,8 +14,10 @@ from sklearn.base import clone
 
 import metacal as mc
 from metacal.export import saved
+from metacal.gate import Gate, LogitsSource
 from metacal.gate.thresholds import SubgroupThresholds, encode_groups
 from metacal.io.artifact.audit import read_certificate
+from metacal.maps.temperature import TemperatureMap
 from metacal.promises import Sample
 from metacal.promises.verdict import judge
 from metacal.promises.verification import verify_decisions
@@ -378,3 +380,23 @@ def test_with_scores_that_share_delta_and_rows_that_belong_together(tmp_path, by
     mc.save(cal, tmp_path / "cal.json")
     more = {"groups": site} if by == "group" else {}
     assert (mc.load(tmp_path / "cal.json").accepts(X, **more) == cal.accepts(X, **more)).all()
+
+
+@pytest.mark.parametrize("by", ["class", "group"])
+def test_a_threshold_at_a_score_accepts_the_same_rows_in_every_method(by):
+    """A threshold of a subgroup may be a grid point; scores that are rounded to it are accepted."""
+    X, _ = made_up(500)
+    source = LogitsSource(TemperatureMap(1.0), classes=np.arange(4))
+    names = source.classes.tolist() if by == "class" else ["north", "south"]
+    groups = None if by == "class" else np.array(["north", "south"])[np.arange(len(X)) % 2]
+    scores = Gate.of(source).decide(X).score
+    for threshold in np.sort(scores)[:100]:
+        thresholds = SubgroupThresholds(by, tuple(names), (threshold,) * len(names))
+        gate = Gate.of(source, thresholds)
+        accept = gate.decide(X, groups=groups).accept
+        np.testing.assert_array_equal(accept, gate.accepts(X, groups=groups))
+        for probabilities in (
+            gate(X, groups=groups),
+            gate.decide(X, groups=groups, rejected="uniform").probabilities,
+        ):
+            np.testing.assert_array_equal(accept, (probabilities != 1 / 4).any(axis=1))

@@ -27,7 +27,7 @@ from metacal.errors import InputError
 from metacal.formulas import Codes, Flags, Float
 from metacal.gate.decision import Decision, DecisionOptions
 from metacal.gate.source import BaseSource
-from metacal.gate.thresholds import Thresholds, get_decision_offsets
+from metacal.gate.thresholds import SingleThreshold, Thresholds, get_decision_offsets
 from metacal.maps.map import Map
 from metacal.maps.methods import find_map_method
 from metacal.rows import Rows
@@ -305,12 +305,12 @@ class LogitsSource(BaseSource[Rows]):
     ) -> Flags:
         """Compare the scores of a block with their thresholds, before the scores are rounded.
 
-        Rounding the scores would give the same result with more calls, because certified
-        thresholds lie between the points of the grid to which scores are rounded.
+        Rounding the scores would give the same result with more calls, because we first move the
+        thresholds between the points of the grid to which scores are rounded.
         """
-        if thresholds.by is None:
-            settled_threshold = get_rounding_grid(self.score).settled(thresholds.threshold)
-            return accepts(unrounded_scores, settled_threshold)
+        thresholds = thresholds.move_between_grid_points(get_rounding_grid(self.score))
+        if isinstance(thresholds, SingleThreshold):
+            return accepts(unrounded_scores, thresholds.threshold)
         predicted_codes = None
         if group_codes is None or thresholds.decision_offsets:
             predicted_codes = kernels.predicted(decision_block)

@@ -12,7 +12,7 @@ log-odds exceed the offset. Such a group has two thresholds, one for each predic
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -23,6 +23,7 @@ from metacal.certificates.certificate import Certificate
 from metacal.certificates.subgroups import By, Name, SubgroupCertificates
 from metacal.errors import InputError, spelled, warn_caller
 from metacal.formulas import Codes, Float
+from metacal.kernels.grid import Grid
 from metacal.rows.labels import check_labels, find_class_columns
 
 _UNKNOWN_GROUP = -1
@@ -47,6 +48,10 @@ class SingleThreshold:
     ) -> float:
         """Return the threshold, which is the same for every row."""
         return self.threshold
+
+    def move_between_grid_points(self, grid: Grid) -> SingleThreshold:
+        """Return a threshold that accepts the same scores before they are rounded to the grid."""
+        return SingleThreshold(grid.settled(self.threshold))
 
 
 @dataclass(frozen=True)
@@ -92,7 +97,7 @@ class SubgroupThresholds:
 
     by: By
     names: tuple[Name, ...]
-    values: tuple[float, ...] | tuple[tuple[float, float], ...]
+    values: tuple[float | tuple[float, float], ...]
     decision_offsets: tuple[float, ...] = ()
     #: Threshold for code that does not distinguish subgroups. It rejects every row, which is safe.
     threshold: ClassVar[float] = -math.inf
@@ -127,9 +132,29 @@ class SubgroupThresholds:
             return self.threshold_table[subgroup_codes, predicted_codes]
         return self.threshold_table[subgroup_codes, 0]
 
+    def move_between_grid_points(self, grid: Grid) -> SubgroupThresholds:
+        """Return thresholds that accept the same scores before they are rounded to the grid."""
+        if grid not in self._moved_by_grid:
+            moved_values = tuple(_settle_values(value, grid) for value in self.values)
+            self._moved_by_grid[grid] = replace(self, values=moved_values)
+        return self._moved_by_grid[grid]
+
+    @cached_property
+    def _moved_by_grid(self) -> dict[Grid, SubgroupThresholds]:
+        """Cache of `move_between_grid_points`."""
+        return {}
+
     def encode_groups(self, groups: Any) -> Codes:
         """Return the code of each row's group, -1 for a group without a threshold."""
         return encode_groups(groups, self.names)
+
+
+def _settle_values(value: float | tuple[float, float], grid: Grid) -> float | tuple[float, float]:
+    """Move a threshold, or a pair of thresholds, to the middle between two grid points."""
+    if isinstance(value, tuple):
+        first_value, second_value = value
+        return grid.settled(first_value), grid.settled(second_value)
+    return grid.settled(value)
 
 
 #: Thresholds of a stage, in either form.
