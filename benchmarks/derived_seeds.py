@@ -25,7 +25,7 @@ import numpy as np
 import metacal as mc
 from metacal.certification.clusters import ClusterBettingRule
 from metacal.certification.losses import MeanLossLimit
-from metacal.certification.procedures import OneThresholdProcedure
+from metacal.certification.one_threshold import OneThresholdProcedure
 
 DELTA, TRIES = 0.1, 20
 #: The error rate is this much above what is allowed.

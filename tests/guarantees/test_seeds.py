@@ -11,7 +11,7 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 
 import metacal as mc
-from metacal.certification.procedures import OneThresholdProcedure
+from metacal.certification.one_threshold import OneThresholdProcedure
 from metacal.promises.cascade_candidates import CascadePlan
 from metacal.promises.verification import verify_decisions
 from metacal.rows.draws import RowDraws

@@ -11,8 +11,8 @@ from metacal.certificates.certificate import Certificate
 from metacal.certificates.number_format import ceil_to_4_decimals
 from metacal.certificates.quantity import COVERAGE_ACCURACY, MISCOVERAGE
 from metacal.certificates.rule_texts import RISING, SAME_SOURCE, register_rule
+from metacal.certification.one_threshold import OneThresholdProcedure
 from metacal.certification.pilot import PilotPolicy
-from metacal.certification.procedures import OneThresholdProcedure
 from metacal.certification.rows import CalibrationRows
 from metacal.certification.rules.accuracy_shortfall import find_largest_certified
 from metacal.certification.rules.expected_prefix import ExpectedPrefixRule

@@ -36,8 +36,8 @@ from numpy.typing import NDArray
 
 from metacal.certificates.certificate import Certificate
 from metacal.certification.certify import CertifiablePromise, certify
+from metacal.certification.one_threshold import OneThresholdProcedure
 from metacal.certification.plans import PilotRows
-from metacal.certification.procedures import OneThresholdProcedure
 from metacal.certification.ranking import Evidence, Ranking
 from metacal.certification.rows import CalibrationRows
 from metacal.certification.rules.accuracy_shortfall import describe_ruled_out

@@ -13,12 +13,8 @@ from metacal.certificates.notes import Note, too_few_units
 from metacal.certificates.quantity import Limits
 from metacal.certificates.subgroups import SubgroupCertificate, SubgroupCertificates
 from metacal.certification.clusters import ClusterBettingRule, split_pilot_clusters
-from metacal.certification.procedures import (
-    OneThresholdProcedure,
-    Procedure,
-    PromisedLimit,
-    SubgroupProcedure,
-)
+from metacal.certification.one_threshold import OneThresholdProcedure
+from metacal.certification.procedures import Procedure, PromisedLimit, SubgroupProcedure
 from metacal.certification.ranking import ThresholdOutcome
 from metacal.certification.rows import CalibrationRows
 from metacal.certification.rules.rule import REJECT_ALL_ROWS

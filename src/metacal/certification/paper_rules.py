@@ -15,8 +15,8 @@ import numpy as np
 from metacal.certificates.certificate import Certificate
 from metacal.certificates.quantity import COVERAGE_ACCURACY, MISCOVERAGE, Quantity
 from metacal.certificates.rule_texts import register_rule
+from metacal.certification.one_threshold import OneThresholdProcedure
 from metacal.certification.pilot import PilotPolicy
-from metacal.certification.procedures import OneThresholdProcedure
 from metacal.certification.rows import CalibrationRows
 from metacal.certification.rules.order_statistics import RejectionRateRule
 from metacal.certification.statements import build_certificate_for_threshold

@@ -49,7 +49,7 @@ from numpy.typing import NDArray
 
 from metacal.certificates.certificate import Certificate
 from metacal.certification.certify import CertifiablePromise
-from metacal.certification.procedures import OneThresholdProcedure
+from metacal.certification.one_threshold import OneThresholdProcedure
 from metacal.certification.ranking import Evidence, FinerCountsNeeded, Ranking, require_some_correct
 from metacal.certification.rows import check_scores
 from metacal.certification.statements import sorting_needed_error

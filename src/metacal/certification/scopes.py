@@ -343,12 +343,14 @@ def _control_family_wise_error_rate(
 
     # Every round tests the same hypotheses, as Holm's correction requires. They are
     # laid out for the significance level of the first round.
-    planned_level = delta / len(remaining_indices)
+    plan_significance_level = delta / len(remaining_indices)
     while remaining_indices:
         significance_level = delta / len(remaining_indices)
         for index in remaining_indices:
             subgroup = subgroups[index]
-            result = procedure.certify_subgroup(subgroup.rows, significance_level, planned_level)
+            result = procedure.certify_subgroup(
+                subgroup.rows, significance_level, plan_significance_level
+            )
             subgroup_tests[index] = SubgroupTest(
                 subgroup=subgroup,
                 result=result,
@@ -410,7 +412,7 @@ def _control_false_coverage_rate(
             results[index] = procedure.certify_subgroup(
                 subgroups[index].rows,
                 significance_level,
-                planned_level=significance_level,
+                plan_significance_level=significance_level,
             )
         certified_indices = [index for index in remaining_indices if results[index].accepts_any_row]
         if len(certified_indices) == len(remaining_indices):

@@ -1,6 +1,7 @@
-"""Side: a promise about the rows that are called by one of two classes.
+"""ClassPromise: a promise about the rows that are accepted as one of two classes.
 
-`certification.two_sides` certifies one side or two, and has the proof.
+A row is *accepted as* a class if the gate predicts the class and does not send the row to review.
+`certification.two_sides` certifies one promise or two, and has the proof.
 """
 
 from __future__ import annotations
@@ -12,9 +13,7 @@ from metacal.certificates.counts import Counts
 from metacal.certificates.quantity import Quantity
 from metacal.certificates.subgroups import Name
 from metacal.certification.plans import PilotRows
-from metacal.certification.procedures import (
-    RowRequirement,
-)
+from metacal.certification.procedures import RowRequirement
 from metacal.certification.ranking import Ranking
 from metacal.certification.rows import CalibrationRows
 from metacal.certification.rules.rule import (
@@ -22,14 +21,12 @@ from metacal.certification.rules.rule import (
     ThresholdResult,
     ThresholdRule,
 )
-from metacal.certification.statements import (
-    unknown_class_error,
-)
+from metacal.certification.statements import unknown_class_error
 
 
 @dataclass(frozen=True)
 class ClassPromise:
-    """Promise about the rows that are called by one of two classes.
+    """Promise about the rows that are accepted as one of two classes.
 
     Attributes
     ----------
@@ -40,37 +37,38 @@ class ClassPromise:
         Promised limit of the quantity.
 
     rule : ThresholdRule
-        Rule that certifies the side, on rows ranked from the end of its class.
+        Rule that certifies the promise. The rows are ranked so that the rows most likely to be of
+        the predicted class come first.
 
     positive : str, int or None
         Name of the positive class. None for the second class.
 
-    calls_positive : bool
-        Whether the side is the rows that are called positive. Otherwise the rows that are called
-        negative.
+    is_about_predicted_positives : bool
+        Whether the promise is about the rows that are accepted as positive. Otherwise it is about
+        the rows that are accepted as negative.
 
-    declared_share : float or None
-        Share of the class of this side among all rows, if the user declared it.
+    declared_class_share : float or None
+        Share of the predicted class among all rows, if the user declared it.
 
-    level_share : float
-        Fraction of the significance level that the side receives.
+    level_fraction : float
+        Fraction of the significance level that the promise receives.
     """
 
     quantity: Quantity
     target: float
     rule: ThresholdRule
     positive: Name | None = None
-    is_predicted_positive: bool = True
+    is_about_predicted_positives: bool = True
     declared_class_share: float | None = None
     level_fraction: float = 1.0
 
     @property
     def limit(self) -> float:
-        """Limit that the tests of the rule are about."""
+        """Limit that the rule tests. It follows from the target."""
         return self.rule.convert_target_to_limit(self.quantity, self.target)
 
     def get_positive_code(self, class_names: Sequence[Name]) -> int:
-        """Return the index of the positive class, which the promise is about."""
+        """Return the index of the positive class, which the promise names."""
         if self.positive is None:
             return 1
         if self.positive not in list(class_names):
@@ -78,14 +76,14 @@ class ClassPromise:
         return list(class_names).index(self.positive)
 
     def get_predicted_code(self, class_names: Sequence[Name]) -> int:
-        """Return the index of the class that the rows of this side are called by."""
+        """Return the index of the class that the rows of the promise are accepted as."""
         positive_code = self.get_positive_code(class_names)
-        if self.is_predicted_positive:
+        if self.is_about_predicted_positives:
             return positive_code
         return 1 - positive_code
 
     def is_trivially_kept(self, rows: CalibrationRows) -> bool:
-        """Check whether calling every row by the class would keep the promise."""
+        """Check whether accepting every row as the class would keep the promise."""
         if self.quantity.conditions_on_true_class or len(rows) == 0:
             return False
         is_of_class = rows.true_class_codes == self.get_predicted_code(rows.class_names)
@@ -94,16 +92,33 @@ class ClassPromise:
     def count_rows_and_requirement(
         self, rows: CalibrationRows, significance_level: float
     ) -> RowRequirement:
-        """Count the rows that the rule uses, without reading labels if they are tested."""
-        n_required = self.compute_required_rows(significance_level)
+        """Count the reference rows, without reading labels if the rule tests them.
+
+        Parameters
+        ----------
+        rows : CalibrationRows
+            Rows of both classes.
+
+        significance_level : float
+            Significance level of both class promises together.
+
+        Returns
+        -------
+        RowRequirement
+        """
+        n_required_rows = self.compute_required_rows(significance_level)
         if not self.quantity.conditions_on_true_class:
-            return RowRequirement(len(rows), n_required)
-        is_counted = rows.true_class_codes != self.get_predicted_code(rows.class_names)
-        return RowRequirement(int(is_counted.sum()), n_required)
+            return RowRequirement(n_reference_rows=len(rows), n_required_rows=n_required_rows)
+        is_of_other_class = rows.true_class_codes != self.get_predicted_code(rows.class_names)
+        return RowRequirement(
+            n_reference_rows=int(is_of_other_class.sum()), n_required_rows=n_required_rows
+        )
 
     def compute_required_rows(self, significance_level: float) -> int:
-        """Compute the smallest number of counted rows with which the side can be certified."""
-        return self.rule.compute_required_rows(self.limit, self._own_level(significance_level))
+        """Compute the smallest number of reference rows that can certify the promise."""
+        return self.rule.compute_required_rows(
+            self.limit, self._compute_own_level(significance_level)
+        )
 
     def certify(
         self,
@@ -113,46 +128,49 @@ class ClassPromise:
         class_code: int,
         last_rank: int | None = None,
     ) -> ThresholdResult:
-        """Certify how many rows from the end of the class may be called by it.
+        """Certify how many rows may be accepted as the class.
 
         Parameters
         ----------
         ranking : Ranking
-            Rows ranked from the end of the class.
+            Rows in the order of `CalibrationRows.rank_for_class`.
 
         significance_level : float
-            Significance level of both sides together.
+            Significance level of both class promises together.
 
         pilot : PilotRows or None
-            Pilot rows, with scores that increase from the end of the class.
+            Pilot rows, with scores that decrease as the class becomes more likely.
 
         class_code : int
-            Index of the class of this side.
+            Index of the class that rows are accepted as.
 
         last_rank : int, optional
             If given, at most this many rows are accepted.
+
+        Returns
+        -------
+        ThresholdResult
         """
         if last_rank == 0:
             return NOTHING_CERTIFIED
-        rule = self._rule_with_class_share(pilot, class_code)
-        own_level = self._own_level(significance_level)
+        rule = self._get_rule_for_class_share(pilot, class_code)
+        own_level = self._compute_own_level(significance_level)
         plan = rule.plan(ranking.n_rows, self.limit, own_level, pilot)
         return rule.certify(ranking, plan, own_level, last_rank)
 
     def supports(self, counts: Counts, significance_level: float) -> bool:
-        """Check whether counts of the rows called by the class support the promise."""
-        return self.rule.supports(counts, self.limit, self._own_level(significance_level))
+        """Check whether the counts of the rows accepted as the class support the promise."""
+        return self.rule.supports(counts, self.limit, self._compute_own_level(significance_level))
 
-    def _own_level(self, significance_level: float) -> float:
+    def _compute_own_level(self, significance_level: float) -> float:
+        """Compute the part of a significance level that this promise receives."""
         return significance_level * self.level_fraction
 
-    def _rule_with_class_share(self, pilot: PilotRows | None, class_code: int) -> ThresholdRule:
-        """Return the rule for the declared share of the class or the share in the pilot rows."""
-        if self.declared_class_share is not None:
-            return self.rule.with_correct_share(self.declared_class_share)
-        if pilot is None:
-            return self.rule
-        class_share = pilot.estimate_class_share(class_code)
+    def _get_rule_for_class_share(self, pilot: PilotRows | None, class_code: int) -> ThresholdRule:
+        """Return the rule for the declared class share, or for the share in the pilot rows."""
+        class_share = self.declared_class_share
+        if class_share is None and pilot is not None:
+            class_share = pilot.estimate_class_share(class_code)
         if class_share is None:
             return self.rule
         return self.rule.with_correct_share(class_share)

@@ -75,17 +75,46 @@ def confidence_phrase(delta: float | None) -> str:
 
 
 def too_few_rows_note(
-    quantity: Quantity, n_counted: int, target: float, delta: float | None, n_required: int
+    quantity: Quantity,
+    *,
+    n_reference_rows: int,
+    target: float,
+    delta: float | None,
+    n_required_rows: int,
 ) -> Note:
-    """Return the note of a certificate that accepts every row because too few rows counted."""
-    best_limit = bounds.smallest_certifiable_miscoverage(n_counted, delta)
+    """Warn that too few rows were counted to reject any row, and return the note.
+
+    Parameters
+    ----------
+    quantity : Quantity
+        Quantity that is limited: the miscoverage or the review rate.
+
+    n_reference_rows : int
+        Number of rows that the rule counted.
+
+    target : float
+        Promised limit of the quantity.
+
+    delta : float or None
+        Error probability of the promise.
+
+    n_required_rows : int
+        Smallest number of reference rows with which the rule can reject a row.
+
+    Returns
+    -------
+    Note
+    """
+    best_limit = bounds.smallest_certifiable_miscoverage(n_reference_rows, delta)
     if quantity.needs_labels:
-        return too_few_right(
-            right=n_counted, alpha=float(target), best=best_limit, needed=n_required
-        ).issue_warning()
-    return too_few_to_review(
-        rows=n_counted, share=float(target), best=best_limit, needed=n_required
-    ).issue_warning()
+        note = too_few_right(
+            right=n_reference_rows, alpha=float(target), best=best_limit, needed=n_required_rows
+        )
+    else:
+        note = too_few_to_review(
+            rows=n_reference_rows, share=float(target), best=best_limit, needed=n_required_rows
+        )
+    return note.issue_warning()
 
 
 # ── errors: the rows do not support the promise ──────────────────────────────────────────────────

@@ -1,40 +1,43 @@
-r"""TwoSides: a promise about the rows that are called by one of two classes, or by either.
+r"""TwoClassProcedure: certification of promises about two classes.
 
-Let s be the log-odds of the positive class, or any score that increases with it. Rows are called
-positive if s > u and negative if s <= l. The rows in between go to review. A *side* is the rows that
-are called by one class. Each side is certified on all n rows, ranked from the end of the scores that
-favours its class. A row is correct if it is of that class.
+Let s be the log-odds of the positive class, or any score that increases with it. Rows are accepted
+as positive if s > u and as negative if s <= l. The rows in between go to review. A promise is about
+the rows that are accepted as one class. Each promise is certified on all n rows, ranked so that the
+rows that are most likely to be of its class come first. A row is correct if it is of that class.
 
-- A precision, P(positive | called positive) >= limit, is certified by `FixedSequenceRule`. Its starts
-  depend on the share of the class (`plans.ShareStarts`), because a rare class never comes near the
-  starts of an accuracy.
-- A recall, P(called negative | positive) <= limit, and a false-positive rate, P(called positive |
-  negative) <= limit, are certified by `AcceptanceRateRule`, exactly: strictly beyond the r-th of the
-  n1 rows that must not be called so lies P ~ Beta(r, n1 + 1 - r) (Tong, Feng & Li 2018).
+- A precision, P(positive | accepted as positive) >= limit, is certified by `FixedSequenceRule`. Its
+  starts depend on the share of the class (`plans.ShareStarts`), because a rare class never comes near
+  the starts of an accuracy.
+- A recall, P(accepted as negative | positive) <= limit, and a false-positive rate, P(accepted as
+  positive | negative) <= limit, are certified by `AcceptanceRateRule`, exactly: strictly beyond the
+  r-th of the n1 rows that must not be accepted so lies P ~ Beta(r, n1 + 1 - r) (Tong, Feng & Li
+  2018).
 
-**Two sides.** Each side receives half of the significance level, and the union bound does the rest.
-If both promise a precision and a class is declared rare, its side receives 0.8 of the level and the
-other side 0.2. If the two sides overlap (u < l), each side takes the highest rank that it passed on
-its own side of even calibrated odds. This is valid because every rank that a sequence passed is
-certified, all of them at once. The point of even odds may depend on labels, since it only chooses
-among certified ranks. (The point itself must not be used as a threshold. It was never tested, and
-breaks up to 0.9 of promises.) A threshold lies just before the next row that is not accepted.
+**Two promises.** Each promise receives half of the significance level, and the union bound applies.
+If both are precisions and a class is declared rare, its promise receives 0.8 of the level and the
+other one 0.2. If the accepted rows overlap (u < l), each promise takes the highest rank that it
+passed on the side of its class, as seen from even calibrated odds. This is valid because every rank
+that a sequence passed is certified, all of them at once. The point of even odds may depend on labels,
+since it only chooses among certified ranks. (The point itself must not be used as a threshold. It was
+never tested, and breaks up to 0.9 of promises.) A threshold lies just before the next row that is not
+accepted.
 
-A side that certifies nothing is closed, and its rows go to review. It is an error if every side is
-closed. It is also an error if a precision is kept by calling every row by the class. This is decided
-by the labels, which is valid because a promise that is not made cannot be broken.
+If nothing is certified for a class, the rows that are predicted as it go to review. It is an error
+if nothing is certified for either class. It is also an error if a precision is kept by accepting
+every row as the class. This is decided by the labels, which is valid because a promise that is not
+made cannot be broken.
 
-**Each group.** Both sides are certified on the rows of the group alone, at the level of the group,
+**Each group.** Both promises are certified on the rows of the group alone, at the level of the group,
 and the predicted class changes at log-odds of its own.
 
 *Proof.* (1) Given how many rows each group has, the rows of a group are i.i.d., so all of the above
 holds for it: at level d the probability that a test passes that breaks one of its promises is at most
-d, for both sides together. (2) By the union bound no promise is broken in any group if the levels
-sum to delta. The other corrections in `scopes` need no more than such a level, and two sides pass no
-level on to other groups. (3) How delta is divided depends on the number of rows of each group. For a
-recall or a false-positive rate it depends on the number of rows that must not be called so, which is
-valid because order statistics hold given all labels. For a precision labels must have no influence.
-(4) Pilot rows are drawn from each group without reading what is tested. ∎
+d, for both promises together. (2) By the union bound no promise is broken in any group if the levels
+sum to delta. The other corrections in `scopes` need no more than such a level, and two promises pass
+no level on to other groups. (3) How delta is divided depends on the number of rows of each group. For
+a recall or a false-positive rate it depends on the number of rows that must not be accepted so, which
+is valid because order statistics hold given all labels. For a precision labels must have no
+influence. (4) Pilot rows are drawn from each group without reading what is tested. ∎
 
 References
 ----------
@@ -51,9 +54,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from metacal.certificates.certificate import Certificate
-from metacal.certificates.counts import Counts
 from metacal.certificates.rule_texts import SAME_SOURCE, register_rule
 from metacal.certificates.subgroups import Name, SubgroupCertificate, SubgroupCertificates
+from metacal.certification.class_certificates import (
+    add_class_promise,
+    build_class_certificate,
+    count_rows_of_both_classes,
+    get_predicted_class,
+    states_class_promise,
+)
 from metacal.certification.pilot import PilotPolicy
 from metacal.certification.plans import PilotRows
 from metacal.certification.procedures import (
@@ -62,11 +71,9 @@ from metacal.certification.procedures import (
     RowRequirement,
     SubgroupResult,
 )
-from metacal.certification.ranking import Ranking, ThresholdOutcome
+from metacal.certification.ranking import ThresholdOutcome
 from metacal.certification.rows import CalibrationRows
-from metacal.certification.rules.rule import (
-    REJECT_ALL_ROWS,
-)
+from metacal.certification.rules.rule import REJECT_ALL_ROWS
 from metacal.certification.sides import ClassPromise
 from metacal.certification.statements import (
     build_certificate,
@@ -79,7 +86,7 @@ from metacal.errors import InfeasibleTargetError
 from metacal.formulas import Float
 from metacal.kernels.grid import RELATIVE
 
-# Name of the rules of both sides.
+# Name of the rules for both classes in certificates and files.
 TWO_SIDED = register_rule(
     "two-sided",
     "each side by itself: a precision by exact binomial tests in a fixed sequence of ranks with"
@@ -94,12 +101,12 @@ TWO_SIDED = register_rule(
 )
 
 # Largest declared share of a class that is rare.
-_RARE_CLASS_SHARE = 0.2
+_MAX_RARE_CLASS_SHARE = 0.2
 
-# Fraction of the significance level that the side of a rare class receives.
-_LEVEL_OF_RARE_CLASS = 0.8
+# Fraction of the significance level that the promise about a rare class receives.
+_RARE_CLASS_LEVEL_FRACTION = 0.8
 
-# Relative difference up to which a significance level in a file is taken to be the expected one.
+# Relative rounding error that is tolerated in a significance level from a file.
 _LEVEL_TOLERANCE = 1e-12
 
 
@@ -111,8 +118,8 @@ class TwoClassProcedure:
 
     Parameters
     ----------
-    sides : tuple of Side
-        One side or two, in the order in which the promise names them.
+    class_promises : tuple of ClassPromise
+        One class promise or two, in the order in which the user names them.
     """
 
     class_promises: tuple[ClassPromise, ...]
@@ -120,179 +127,219 @@ class TwoClassProcedure:
     rule_name = TWO_SIDED
     score_name = "margin"
 
-    # The rows of a side that certifies nothing go to review.
+    # If nothing is certified for a class, the rows that are predicted as it go to review.
     fallback_threshold = REJECT_ALL_ROWS
 
     @property
     def promised_limits(self) -> tuple[PromisedLimit, ...]:
         """Limits in the order in which the promise names them."""
         return tuple(
-            PromisedLimit(side.quantity, float(side.target)) for side in self.class_promises
+            PromisedLimit(class_promise.quantity, float(class_promise.target))
+            for class_promise in self.class_promises
         )
 
     def get_promises_by_class(self, class_names: Sequence[Name]) -> dict[int, ClassPromise]:
-        """Return the side of each class, with its share of the significance level.
+        """Return the promise about each class, with its fraction of the significance level.
+
+        Parameters
+        ----------
+        class_names : sequence of str or int
+            Names of the two classes.
+
+        Returns
+        -------
+        dict of int to ClassPromise
+            The keys are the codes of the classes that rows are accepted as.
 
         Raises
         ------
         InputError
-            If a positive class is unknown, or if both sides are of the same class.
+            If a positive class is unknown, or if both promises are about the same class.
         """
-        by_class = {side.get_predicted_code(class_names): side for side in self.class_promises}
+        promises_by_class = {
+            class_promise.get_predicted_code(class_names): class_promise
+            for class_promise in self.class_promises
+        }
         if len(self.class_promises) == 1:
-            return by_class
-        if len(by_class) == 1:
-            raise same_side_error(class_names[min(by_class)])
-        first_share = _level_share_of_first_class(by_class)
-        level_shares = (first_share, 1.0 - first_share)
+            return promises_by_class
+        if len(promises_by_class) == 1:
+            raise same_side_error(class_names[min(promises_by_class)])
+        first_fraction = _choose_level_fraction_of_first_class(promises_by_class)
+        level_fractions = (first_fraction, 1.0 - first_fraction)
         return {
-            class_code: replace(side, level_fraction=level_shares[class_code])
-            for class_code, side in by_class.items()
+            class_code: replace(class_promise, level_fraction=level_fractions[class_code])
+            for class_code, class_promise in promises_by_class.items()
         }
 
     def get_main_limit(self, rows: CalibrationRows) -> PromisedLimit:
-        """Return the limit of the side of the second class, if there is one."""
-        by_class = self.get_promises_by_class(rows.class_names)
-        side = by_class[max(by_class)]
-        return PromisedLimit(side.quantity, side.target)
+        """Return the limit of the second class, or of the first if nothing else is promised."""
+        promises_by_class = self.get_promises_by_class(rows.class_names)
+        last_class_code = max(promises_by_class)
+        class_promise = promises_by_class[last_class_code]
+        return PromisedLimit(class_promise.quantity, class_promise.target)
 
     def pilot_policy(
         self, random_state: int | None = None, declared_values: Float | None = None
     ) -> PilotPolicy | None:
-        """Return how pilot rows are chosen, if a side runs a sequence of tests.
+        """Return how pilot rows are chosen, or None if no rule runs a sequence of tests.
 
         Labels of pilot rows are read if the share of a class was not declared.
         """
-        sequences = [side for side in self.class_promises if side.rule.reads_labels_in_order]
-        if not sequences:
+        sequential_promises = [
+            class_promise
+            for class_promise in self.class_promises
+            if class_promise.rule.reads_labels_in_order
+        ]
+        if not sequential_promises:
             return None
+        is_any_share_unknown = any(
+            class_promise.declared_class_share is None for class_promise in sequential_promises
+        )
         return PilotPolicy(
             random_state=random_state,
             declared_values=declared_values,
             is_about_classes=True,
-            reads_labels=any(side.declared_class_share is None for side in sequences),
+            reads_labels=is_any_share_unknown,
         )
 
     def count_rows_and_requirements(
         self, rows: CalibrationRows, significance_level: float
     ) -> list[RowRequirement]:
-        """Count the rows that the rules use.
+        """Count the reference rows of each class promise.
 
-        If a precision is promised, labels must not influence how delta is divided. Only the sides
-        whose counts do not depend on labels are then returned.
+        If a precision is promised, labels must not influence how delta is divided. Only the
+        promises whose counts do not depend on labels are then used.
         """
-        sides = list(self.get_promises_by_class(rows.class_names).values())
-        label_free = [side for side in sides if not side.quantity.conditions_on_true_class]
+        promises = list(self.get_promises_by_class(rows.class_names).values())
+        label_free_promises = [
+            class_promise
+            for class_promise in promises
+            if not class_promise.quantity.conditions_on_true_class
+        ]
+        if label_free_promises:
+            promises = label_free_promises
         return [
-            side.count_rows_and_requirement(rows, significance_level)
-            for side in label_free or sides
+            class_promise.count_rows_and_requirement(rows, significance_level)
+            for class_promise in promises
         ]
 
     def certify_subgroup(
         self,
         rows: CalibrationRows,
         significance_level: float,
-        planned_level: float | None = None,
+        plan_significance_level: float | None = None,
     ) -> SubgroupResult:
-        """Certify both sides. They pass no level on, so `planned_level` has no effect."""
-        tested = {
-            class_code: side
-            for class_code, side in self.get_promises_by_class(rows.class_names).items()
-            if not side.is_trivially_kept(rows)
+        """Certify the thresholds of both classes.
+
+        Two class promises pass no level on, so `plan_significance_level` has no effect.
+        """
+        tested_promises = {
+            class_code: class_promise
+            for class_code, class_promise in self.get_promises_by_class(rows.class_names).items()
+            if not class_promise.is_trivially_kept(rows)
         }
-        rankings = {class_code: rows.rank_for_class(class_code) for class_code in tested}
-        pilots = {class_code: _pilot_from(rows.pilot, class_code) for class_code in tested}
+        rankings = {class_code: rows.rank_for_class(class_code) for class_code in tested_promises}
+        pilots = {
+            class_code: _orient_pilot_scores(rows.pilot, class_code)
+            for class_code in tested_promises
+        }
         results = {
-            class_code: side.certify(
+            class_code: class_promise.certify(
                 rankings[class_code], significance_level, pilots[class_code], class_code
             )
-            for class_code, side in tested.items()
+            for class_code, class_promise in tested_promises.items()
         }
 
         n_accepted = sum(result.n_accepted for result in results.values())
         if n_accepted > len(rows):
-            # The sides overlap. Each keeps to its own side of even odds.
-            for class_code, side in tested.items():
+            # Some rows are accepted as both classes, so each class stops at even odds.
+            for class_code, class_promise in tested_promises.items():
                 ranking = rankings[class_code]
                 last_rank = ranking.count_below(rows.even_odds_score_for_class(class_code))
-                results[class_code] = side.certify(
+                results[class_code] = class_promise.certify(
                     ranking, significance_level, pilots[class_code], class_code, last_rank
                 )
         return SubgroupResult(threshold_results=(results.get(0), results.get(1)))
 
     def build_subgroup_certificates(
         self,
-        names: tuple[Name, ...],
+        subgroup_names: tuple[Name, ...],
         rows: CalibrationRows,
         result: SubgroupResult | None,
         significance_level: float | None,
-        spare_level: float,
+        level_if_untested: float,
     ) -> tuple[SubgroupCertificate, ...]:
-        """Return one part for each class. Without `names` the parts are those of all rows."""
+        """Build one certificate for each class.
+
+        If `subgroup_names` is empty, the certificates are about all rows.
+        """
         if result is None:
             result = SubgroupResult(threshold_results=(None, None))
         decision_point = find_decision_point(rows, result)
-        decided = self.compute_decision_columns(rows, decision_point)
-        by_class = self.get_promises_by_class(rows.class_names)
-        parts = []
+        decision_columns = self.compute_decision_columns(rows, decision_point)
+        promises_by_class = self.get_promises_by_class(rows.class_names)
+        class_certificates = []
         for class_code, class_name in enumerate(rows.class_names):
-            is_called = decided.threshold_indices == class_code
-            ranking = Ranking.from_scores(
-                decided.uncertainty[is_called], decided.correct[is_called]
+            class_certificate = build_class_certificate(
+                subgroup_names or (class_name,),
+                decision_columns,
+                class_code,
+                n_accepted=result.count_accepted(class_code),
             )
-            n_accepted = result.count_accepted(class_code)
-            threshold = RELATIVE.settled(ranking.threshold_accepting_at_most(n_accepted))
-            part = SubgroupCertificate(
-                names or (class_name,),
-                threshold=threshold,
-                **ranking.summarize_threshold(threshold)._asdict(),
-            )
-            if names:
-                part = replace(part, called=class_name, at=decision_point)
-            if class_code in by_class:
-                side = by_class[class_code]
-                positive_name = rows.class_names[side.get_positive_code(rows.class_names)]
-                part = _with_promise(part, side, positive_name, significance_level, spare_level)
-            parts.append(part)
-        return tuple(parts)
+            if subgroup_names:
+                class_certificate = replace(class_certificate, called=class_name, at=decision_point)
+            if class_code in promises_by_class:
+                class_promise = promises_by_class[class_code]
+                positive_code = class_promise.get_positive_code(rows.class_names)
+                class_certificate = add_class_promise(
+                    class_certificate,
+                    class_promise,
+                    positive_name=rows.class_names[positive_code],
+                    significance_level=significance_level,
+                    level_if_untested=level_if_untested,
+                )
+            class_certificates.append(class_certificate)
+        return tuple(class_certificates)
 
     def certify_all(self, rows: CalibrationRows, delta: float | None) -> Certificate:
-        """Certify both sides of all rows."""
+        """Certify the thresholds of both classes on all rows."""
         assert delta is not None
-        by_class = self.get_promises_by_class(rows.class_names)
-        for side in by_class.values():
-            if side.is_trivially_kept(rows):
-                raise trivial_promise_error(side, rows)
+        for class_promise in self.get_promises_by_class(rows.class_names).values():
+            if class_promise.is_trivially_kept(rows):
+                raise trivial_promise_error(class_promise, rows)
 
         result = self.certify_subgroup(rows, delta)
         if not result.accepts_any_row:
             raise self._build_infeasible_error(rows, delta)
 
-        parts = self.build_subgroup_certificates((), rows, result, delta, delta)
+        class_certificates = self.build_subgroup_certificates(
+            (), rows, result, significance_level=delta, level_if_untested=delta
+        )
         outcome = ThresholdOutcome(
-            n_rows=sum(part.n_rows for part in parts),
-            n_correct=sum(part.n_correct for part in parts),
-            n_accepted=sum(part.n_accepted for part in parts),
-            n_correct_accepted=sum(part.n_correct_accepted for part in parts),
+            n_rows=sum(part.n_rows for part in class_certificates),
+            n_correct=sum(part.n_correct for part in class_certificates),
+            n_accepted=sum(part.n_accepted for part in class_certificates),
+            n_correct_accepted=sum(part.n_correct_accepted for part in class_certificates),
             highest_accepted=None,
             lowest_rejected=None,
         )
+        quantity, target = self.get_main_limit(rows)
         certificate = build_certificate(
-            *self.get_main_limit(rows), delta, self.rule_name, REJECT_ALL_ROWS, outcome
+            quantity, target, delta, self.rule_name, REJECT_ALL_ROWS, outcome
         )
         return replace(
             certificate,
             score=self.score_name,
             decision_at=find_decision_point(rows, result),
-            parts=SubgroupCertificates("class", "together", parts),
+            parts=SubgroupCertificates("class", "together", class_certificates),
         )
 
     def _build_infeasible_error(self, rows: CalibrationRows, delta: float) -> InfeasibleTargetError:
-        """Build the error for rows that support neither side."""
-        by_class = self.get_promises_by_class(rows.class_names)
+        """Build the error for rows that certify nothing for either class."""
+        promises_by_class = self.get_promises_by_class(rows.class_names)
         reasons = [
-            explain_uncertified_class(side, rows, delta * side.level_fraction)
-            for side in by_class.values()
+            explain_uncertified_class(class_promise, rows, delta * class_promise.level_fraction)
+            for class_promise in promises_by_class.values()
         ]
         return InfeasibleTargetError(
             f"{'; '.join(reasons)}.", target=self.promised_limits[0].target
@@ -301,15 +348,19 @@ class TwoClassProcedure:
     def compute_decision_columns(
         self, rows: CalibrationRows, decision_points: float | Float
     ) -> DecisionColumns:
-        """Return the distance from the decision point and the class that each row is called by."""
-        side_codes = (rows.scores > decision_points).astype(np.intp)
-        uncertainty = RELATIVE.rounded(-np.abs(rows.scores - decision_points))
-        return DecisionColumns(uncertainty, side_codes == rows.true_class_codes, side_codes)
+        """Predict the class of each row, and compute its distance from the decision point."""
+        predicted_codes = (rows.scores > decision_points).astype(np.intp)
+        distance = np.abs(rows.scores - decision_points)
+        return DecisionColumns(
+            uncertainty=RELATIVE.rounded(-distance),
+            correct=predicted_codes == rows.true_class_codes,
+            threshold_indices=predicted_codes,
+        )
 
     def find_contradiction(
         self, certificate: Certificate, delta: float | None, promise: object
     ) -> str | None:
-        """Check that the parts of a certificate are two sides that support the promise."""
+        """Check that a certificate is about two classes and supports the promise."""
         assert delta is not None
         parts = certificate.parts
         if parts is None or len(parts.items) != 2 or parts.by != "class":
@@ -317,121 +368,76 @@ class TwoClassProcedure:
         return self.find_contradiction_in_subgroup(parts.items, delta, promise)
 
     def find_contradiction_in_subgroup(
-        self, family: tuple[SubgroupCertificate, ...], significance_level: float, promise: object
+        self,
+        subgroup_certificates: tuple[SubgroupCertificate, ...],
+        significance_level: float,
+        promise: object,
     ) -> str | None:
-        """Check the two parts of a group: what they promise, at which level, and their counts."""
-        class_names = [part.names[0] if part.called is None else part.called for part in family]
-        by_class = self.get_promises_by_class(class_names)
-        was_tested = any(part.delta is not None for part in family)
-        for class_code, part in enumerate(family):
-            side = by_class.get(class_code)
+        """Check the certificates of both classes: promise, significance level and counts."""
+        class_names = [get_predicted_class(certificate) for certificate in subgroup_certificates]
+        promises_by_class = self.get_promises_by_class(class_names)
+        was_tested = any(certificate.delta is not None for certificate in subgroup_certificates)
+        for class_code, certificate in enumerate(subgroup_certificates):
+            class_promise = promises_by_class.get(class_code)
             expected_level = 0.0
-            if side is not None and was_tested:
-                expected_level = significance_level * side.level_fraction
-            has_level = math.isclose(part.delta or 0.0, expected_level, rel_tol=_LEVEL_TOLERANCE)
-            if not has_level or not _states_promise(part, side, class_names, significance_level):
+            if class_promise is not None and was_tested:
+                expected_level = significance_level * class_promise.level_fraction
+            has_expected_level = math.isclose(
+                certificate.delta or 0.0, expected_level, rel_tol=_LEVEL_TOLERANCE
+            )
+            if not has_expected_level or not states_class_promise(
+                certificate, class_promise, class_names, significance_level
+            ):
                 return f"class {class_names[class_code]}: {other_promise_sentence(promise)}"
 
-            is_closed = part.threshold == REJECT_ALL_ROWS
-            counts = _counts_of_side(part, other_part=family[1 - class_code])
-            if is_closed:
+            counts = count_rows_of_both_classes(
+                certificate, other_certificate=subgroup_certificates[1 - class_code]
+            )
+            if certificate.threshold == REJECT_ALL_ROWS:
                 continue
-            if side is None or not side.supports(counts, significance_level):
-                n_errors = part.n_accepted - part.n_correct_accepted
+            if class_promise is None or not class_promise.supports(counts, significance_level):
+                n_errors = certificate.n_accepted - certificate.n_correct_accepted
                 return (
-                    f"class {class_names[class_code]}: {n_errors:,} wrong of {part.n_accepted:,}"
-                    " rows called so certify nothing"
+                    f"class {class_names[class_code]}: {n_errors:,} wrong of"
+                    f" {certificate.n_accepted:,} rows called so certify nothing"
                 )
         return None
 
     def with_early_starts(self) -> TwoClassProcedure:
-        """Return the procedure unchanged. A precision has starts of its own."""
+        """Return the procedure unchanged, because class promises choose their own starts."""
         return self
 
 
-def _level_share_of_first_class(by_class: dict[int, ClassPromise]) -> float:
-    """Return the fraction of the level for the side of the first class.
+def _choose_level_fraction_of_first_class(promises_by_class: dict[int, ClassPromise]) -> float:
+    """Return the fraction of the significance level for the first class.
 
-    It is a half, unless both sides are precisions and a class is declared to be rare.
+    It is a half, unless both promises are precisions and a class is declared to be rare.
     """
-    first_share = 0.5
-    for class_code, side in by_class.items():
-        other_side = by_class[1 - class_code]
-        if not other_side.rule.reads_labels_in_order or side.declared_class_share is None:
+    level_fraction = 0.5
+    for class_code, class_promise in promises_by_class.items():
+        other_promise = promises_by_class[1 - class_code]
+        declared_share = class_promise.declared_class_share
+        if not other_promise.rule.reads_labels_in_order or declared_share is None:
             continue
-        share_of_first_class = side.declared_class_share
+        share_of_first_class = declared_share
         if class_code == 1:
-            share_of_first_class = 1.0 - side.declared_class_share
-        first_share = _level_share_for(share_of_first_class)
-    return first_share
+            share_of_first_class = 1.0 - declared_share
+        level_fraction = _convert_class_share_to_level_fraction(share_of_first_class)
+    return level_fraction
 
 
-def _level_share_for(class_share: float) -> float:
-    """Return the fraction of the level for the side of a class with a declared share."""
-    if class_share <= _RARE_CLASS_SHARE:
-        return _LEVEL_OF_RARE_CLASS
-    if class_share >= 1.0 - _RARE_CLASS_SHARE:
-        return 1.0 - _LEVEL_OF_RARE_CLASS
+def _convert_class_share_to_level_fraction(class_share: float) -> float:
+    """Return the fraction of the significance level for a class with a declared share."""
+    if class_share <= _MAX_RARE_CLASS_SHARE:
+        return _RARE_CLASS_LEVEL_FRACTION
+    is_other_class_rare = class_share >= 1.0 - _MAX_RARE_CLASS_SHARE
+    if is_other_class_rare:
+        return 1.0 - _RARE_CLASS_LEVEL_FRACTION
     return 0.5
 
 
-def _with_promise(
-    part: SubgroupCertificate,
-    side: ClassPromise,
-    positive_name: Name,
-    significance_level: float | None,
-    spare_level: float,
-) -> SubgroupCertificate:
-    """Add to a part what is promised about it."""
-    level = spare_level if significance_level is None else significance_level
-    own_level = None
-    if significance_level is not None:
-        own_level = level * side.level_fraction
-    rows_needed = None
-    if part.threshold == REJECT_ALL_ROWS:
-        rows_needed = side.compute_required_rows(level)
-    return replace(
-        part,
-        quantity=side.quantity,
-        target=float(side.target),
-        about=positive_name,
-        delta=own_level,
-        rows_needed=rows_needed,
-    )
-
-
-def _states_promise(
-    part: SubgroupCertificate,
-    side: ClassPromise | None,
-    class_names: Sequence[Name],
-    significance_level: float,
-) -> bool:
-    """Check whether a part states the promise of a side, or none if there is no side."""
-    stated = (part.quantity, part.target, part.about, part.rows_needed)
-    if side is None:
-        return stated == (None, None, None, None)
-    rows_needed = None
-    if part.threshold == REJECT_ALL_ROWS:
-        own_level = part.delta or significance_level * side.level_fraction
-        rows_needed = side.rule.compute_required_rows(side.limit, own_level)
-    positive_name = class_names[side.get_positive_code(class_names)]
-    return stated == (side.quantity, float(side.target), positive_name, rows_needed)
-
-
-def _counts_of_side(part: SubgroupCertificate, other_part: SubgroupCertificate) -> Counts:
-    """Count all rows of both parts, where a row is correct if it is of the class of one part."""
-    n_rows = part.n_rows + other_part.n_rows
-    n_not_of_class = part.n_rows - part.n_correct + other_part.n_correct
-    return Counts(
-        n_rows=n_rows,
-        n_accepted=part.n_accepted,
-        n_correct=n_rows - n_not_of_class,
-        n_correct_accepted=part.n_correct_accepted,
-    )
-
-
-def _pilot_from(pilot: PilotRows | None, class_code: int) -> PilotRows | None:
-    """Return the pilot rows with scores that increase from the end of one class."""
+def _orient_pilot_scores(pilot: PilotRows | None, class_code: int) -> PilotRows | None:
+    """Return the pilot rows with scores that decrease as a class becomes more likely."""
     if pilot is None:
         return None
     scores = RELATIVE.rounded(pilot.scores)
@@ -443,8 +449,8 @@ def _pilot_from(pilot: PilotRows | None, class_code: int) -> PilotRows | None:
 def find_decision_point(rows: CalibrationRows, result: SubgroupResult) -> float:
     """Find the log-odds at which the predicted class changes.
 
-    It is the point of even odds, or the nearest point that leaves the accepted rows of each class on
-    their own side.
+    It is the point of even odds, or the nearest point at which every row that is accepted as a class
+    is also predicted as this class.
 
     Parameters
     ----------
@@ -452,7 +458,7 @@ def find_decision_point(rows: CalibrationRows, result: SubgroupResult) -> float:
         Rows of two classes.
 
     result : SubgroupResult
-        Number of rows that are accepted from either end.
+        Number of rows that are accepted as each class.
 
     Returns
     -------
@@ -460,26 +466,29 @@ def find_decision_point(rows: CalibrationRows, result: SubgroupResult) -> float:
 
     Examples
     --------
+    >>> from metacal.certification.rules.rule import ThresholdResult
     >>> rows = CalibrationRows(np.arange(10.0), np.arange(10) > 4)
     >>> round(find_decision_point(rows, SubgroupResult((None, None))), 3)
     4.5
-    >>> from metacal.certification.rules.rule import ThresholdResult
     >>> accepted = SubgroupResult((ThresholdResult(n_accepted=7), ThresholdResult(n_accepted=2)))
     >>> find_decision_point(rows, accepted)
     6.5
     """
-    n_first = result.count_accepted(0)
-    n_second = result.count_accepted(1)
+    n_accepted_as_first = result.count_accepted(0)
+    n_accepted_as_second = result.count_accepted(1)
     sorted_scores = np.sort(rows.scores)
     finite_scores = sorted_scores[np.isfinite(sorted_scores)]
     low_end = float(finite_scores.min(initial=0.0)) - 1.0
     high_end = float(finite_scores.max(initial=0.0)) + 1.0
-    padded = np.concatenate([[low_end], np.clip(sorted_scores, low_end, high_end), [high_end]])
-    midpoints = 0.5 * padded[:-1] + 0.5 * padded[1:]
-    lowest = -np.inf
-    if n_first > 0:
-        lowest = midpoints[n_first]
-    highest = np.inf
-    if n_second > 0:
-        highest = midpoints[len(sorted_scores) - n_second]
-    return float(np.clip(rows.even_odds_score, lowest, highest))
+    clipped_scores = np.clip(sorted_scores, low_end, high_end)
+    padded_scores = np.concatenate([[low_end], clipped_scores, [high_end]])
+
+    # Entry k separates the k lowest scores from the other scores.
+    midpoints = 0.5 * padded_scores[:-1] + 0.5 * padded_scores[1:]
+    lowest_point = -np.inf
+    if n_accepted_as_first > 0:
+        lowest_point = midpoints[n_accepted_as_first]
+    highest_point = np.inf
+    if n_accepted_as_second > 0:
+        highest_point = midpoints[len(sorted_scores) - n_accepted_as_second]
+    return float(np.clip(rows.even_odds_score, lowest_point, highest_point))

@@ -19,8 +19,8 @@ from metacal.certificates.certificate import Certificate
 from metacal.certificates.circumstances import Circumstances, add_circumstances
 from metacal.certificates.notes import score_chosen
 from metacal.certification.certify import certify
+from metacal.certification.one_threshold import OneThresholdProcedure
 from metacal.certification.passes import Passes
-from metacal.certification.procedures import OneThresholdProcedure
 from metacal.certification.ranking import Ranking, require_some_correct
 from metacal.certification.row_losses import Losses
 from metacal.certification.row_selection import SelectedRows

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from metacal.certificates.quantity import COVERAGE_ACCURACY
 from metacal.certificates.rule_texts import SAME_SOURCE_OF_BOTH, register_rule
-from metacal.certification.procedures import OneThresholdProcedure
+from metacal.certification.one_threshold import OneThresholdProcedure
 from metacal.certification.rules.expected_prefix import EXPECTED_PREFIX, ExpectedPrefixRule
 from metacal.certification.rules.fixed_sequence import FALLBACK_SEQUENCE, FixedSequenceRule
 from metacal.promises.promise import SubgroupPromise

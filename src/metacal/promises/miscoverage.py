@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from metacal.certificates.quantity import MISCOVERAGE, REVIEW
 from metacal.certificates.rule_texts import SAME_SOURCE, register_rule
-from metacal.certification.procedures import OneThresholdProcedure
+from metacal.certification.one_threshold import OneThresholdProcedure
 from metacal.certification.rules.order_statistics import RejectionRateRule
 from metacal.promises.promise import Promise, SubgroupPromise
 

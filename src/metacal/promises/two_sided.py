@@ -55,7 +55,7 @@ class SidePromise(SubgroupPromise):
             target=self.level,
             rule=self._threshold_rule(),
             positive=self.positive,
-            is_predicted_positive=self.calls_positive,
+            is_about_predicted_positives=self.calls_positive,
         )
 
     def procedure(self) -> TwoClassProcedure:

@@ -1,0 +1,184 @@
+"""Certificates of the rows that are predicted as one of two classes.
+
+`certification.two_sides` builds one certificate for each class, and checks both when a file is
+loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from metacal.certificates.counts import Counts
+from metacal.certificates.subgroups import Name, SubgroupCertificate
+from metacal.certification.procedures import DecisionColumns
+from metacal.certification.ranking import Ranking
+from metacal.certification.rules.rule import REJECT_ALL_ROWS
+from metacal.certification.sides import ClassPromise
+from metacal.kernels.grid import RELATIVE
+
+
+def build_class_certificate(
+    names: tuple[Name, ...], decision_columns: DecisionColumns, class_code: int, n_accepted: int
+) -> SubgroupCertificate:
+    """Build the certificate of the rows that are predicted as one class.
+
+    Parameters
+    ----------
+    names : tuple of str or int
+        Names of the class or of the groups that the rows belong to.
+
+    decision_columns : DecisionColumns
+        Columns by which a gate decides the rows of both classes.
+
+    class_code : int
+        Index of the predicted class.
+
+    n_accepted : int
+        Number of rows that may be accepted as the class.
+
+    Returns
+    -------
+    SubgroupCertificate
+        Threshold and counts, without a promise.
+    """
+    is_predicted = decision_columns.threshold_indices == class_code
+    ranking = Ranking.from_scores(
+        decision_columns.uncertainty[is_predicted], decision_columns.correct[is_predicted]
+    )
+    threshold = RELATIVE.settled(ranking.threshold_accepting_at_most(n_accepted))
+    outcome = ranking.summarize_threshold(threshold)
+    return SubgroupCertificate(names, threshold=threshold, **outcome._asdict())
+
+
+def add_class_promise(
+    certificate: SubgroupCertificate,
+    class_promise: ClassPromise,
+    *,
+    positive_name: Name,
+    significance_level: float | None,
+    level_if_untested: float,
+) -> SubgroupCertificate:
+    """Add the promise about a class to its certificate.
+
+    Parameters
+    ----------
+    certificate : SubgroupCertificate
+        Threshold and counts of the rows that are predicted as the class.
+
+    class_promise : ClassPromise
+        Promise about these rows.
+
+    positive_name : str or int
+        Name of the positive class of the promise.
+
+    significance_level : float or None
+        Significance level of both classes together, or None if the rows were not tested.
+
+    level_if_untested : float
+        Significance level for which the number of required rows is computed if the rows were not
+        tested.
+
+    Returns
+    -------
+    SubgroupCertificate
+    """
+    own_level = None
+    requirement_level = level_if_untested
+    if significance_level is not None:
+        own_level = significance_level * class_promise.level_fraction
+        requirement_level = significance_level
+    rows_needed = None
+    if certificate.threshold == REJECT_ALL_ROWS:
+        rows_needed = class_promise.compute_required_rows(requirement_level)
+    return replace(
+        certificate,
+        quantity=class_promise.quantity,
+        target=float(class_promise.target),
+        about=positive_name,
+        delta=own_level,
+        rows_needed=rows_needed,
+    )
+
+
+def get_predicted_class(certificate: SubgroupCertificate) -> Name:
+    """Return the class that the rows of a certificate are predicted as."""
+    if certificate.called is None:
+        return certificate.names[0]
+    return certificate.called
+
+
+def states_class_promise(
+    certificate: SubgroupCertificate,
+    class_promise: ClassPromise | None,
+    class_names: Sequence[Name],
+    significance_level: float,
+) -> bool:
+    """Check whether the certificate of a class states the promise about the class.
+
+    Parameters
+    ----------
+    certificate : SubgroupCertificate
+        Certificate of one class, read from a file.
+
+    class_promise : ClassPromise or None
+        Promise about the class. If None, the certificate must not state any promise.
+
+    class_names : sequence of str or int
+        Names of the two classes.
+
+    significance_level : float
+        Significance level of both classes together.
+
+    Returns
+    -------
+    bool
+    """
+    stated_promise = (
+        certificate.quantity,
+        certificate.target,
+        certificate.about,
+        certificate.rows_needed,
+    )
+    if class_promise is None:
+        return stated_promise == (None, None, None, None)
+    rows_needed = None
+    if certificate.threshold == REJECT_ALL_ROWS:
+        own_level = certificate.delta or significance_level * class_promise.level_fraction
+        rows_needed = class_promise.rule.compute_required_rows(class_promise.limit, own_level)
+    expected_promise = (
+        class_promise.quantity,
+        float(class_promise.target),
+        class_names[class_promise.get_positive_code(class_names)],
+        rows_needed,
+    )
+    return stated_promise == expected_promise
+
+
+def count_rows_of_both_classes(
+    certificate: SubgroupCertificate, other_certificate: SubgroupCertificate
+) -> Counts:
+    """Count the rows of both classes, where a row is correct if it is of the first one.
+
+    Parameters
+    ----------
+    certificate : SubgroupCertificate
+        Counts of the rows that are predicted as one class.
+
+    other_certificate : SubgroupCertificate
+        Counts of the rows that are predicted as the other class.
+
+    Returns
+    -------
+    Counts
+        All rows, the rows of the class of `certificate`, and the rows accepted as this class.
+    """
+    n_rows = certificate.n_rows + other_certificate.n_rows
+    n_incorrect = certificate.n_rows - certificate.n_correct
+    n_of_other_class = n_incorrect + other_certificate.n_correct
+    return Counts(
+        n_rows=n_rows,
+        n_accepted=certificate.n_accepted,
+        n_correct=n_rows - n_of_other_class,
+        n_correct_accepted=certificate.n_correct_accepted,
+    )

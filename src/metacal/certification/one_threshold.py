@@ -1,0 +1,364 @@
+"""OneThresholdProcedure: certification of a promise by one rule and one threshold."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from metacal.certificates.certificate import Certificate
+from metacal.certificates.counts import Counts
+from metacal.certificates.notes import Note
+from metacal.certificates.quantity import Quantity
+from metacal.certificates.subgroups import Name, SubgroupCertificate
+from metacal.certification.pilot import PilotPolicy
+from metacal.certification.plans import PilotRows
+from metacal.certification.procedures import (
+    DecisionColumns,
+    PromisedLimit,
+    RowRequirement,
+    SubgroupResult,
+)
+from metacal.certification.ranking import Ranking
+from metacal.certification.rows import CalibrationRows
+from metacal.certification.rules.accuracy_shortfall import describe_ruled_out
+from metacal.certification.rules.rule import (
+    ACCEPT_ALL_ROWS,
+    REJECT_ALL_ROWS,
+    Shortfall,
+    ThresholdResult,
+    ThresholdRule,
+)
+from metacal.certification.statements import (
+    build_certificate,
+    inaccurate_error,
+    too_few_rows_note,
+    unsupported_counts_sentence,
+)
+from metacal.errors import InfeasibleTargetError
+from metacal.formulas import Float
+from metacal.kernels.grid import RELATIVE
+
+
+@dataclass(frozen=True)
+class OneThresholdProcedure:
+    """Procedure with one rule and one threshold.
+
+    A row is accepted if its score is at most the threshold. Implements
+    `metacal.certification.procedures.SubgroupProcedure`.
+
+    Parameters
+    ----------
+    quantity : Quantity
+        Quantity that is limited.
+
+    target : float
+        Promised limit of the quantity.
+
+    rule : ThresholdRule
+        Rule that certifies the threshold.
+    """
+
+    quantity: Quantity
+    target: float
+    rule: ThresholdRule
+
+    # The caller chooses the score.
+    score_name = None
+
+    @property
+    def promised_limits(self) -> tuple[PromisedLimit, ...]:
+        """The only promised limit, as a tuple."""
+        return (PromisedLimit(self.quantity, self.target),)
+
+    @property
+    def rule_name(self) -> str:
+        """Name of the rule in certificates and files."""
+        return self.rule.name
+
+    @property
+    def fallback_threshold(self) -> float:
+        """Threshold of rows for which nothing is certified."""
+        return self.rule.fallback_threshold
+
+    @property
+    def limit(self) -> float:
+        """Limit that the rule tests. It follows from the target."""
+        return self.rule.convert_target_to_limit(self.quantity, self.target)
+
+    def get_main_limit(self, rows: CalibrationRows) -> PromisedLimit:
+        """Return the only promised limit."""
+        return PromisedLimit(self.quantity, self.target)
+
+    def pilot_policy(
+        self, random_state: int | None = None, declared_values: Float | None = None
+    ) -> PilotPolicy | None:
+        """Return how pilot rows are chosen, or None if the rule runs no sequence of tests."""
+        if not self.rule.reads_labels_in_order:
+            return None
+        return PilotPolicy(random_state=random_state, declared_values=declared_values)
+
+    def count_rows_and_requirements(
+        self, rows: CalibrationRows, significance_level: float
+    ) -> list[RowRequirement]:
+        """Count the reference rows of the rule, and the rows that it requires."""
+        requirement = RowRequirement(
+            n_reference_rows=self.rule.count_reference_rows(rows.ranking),
+            n_required_rows=self.rule.compute_required_rows(self.limit, significance_level),
+        )
+        return [requirement]
+
+    def certify_subgroup(
+        self,
+        rows: CalibrationRows,
+        significance_level: float,
+        plan_significance_level: float | None = None,
+    ) -> SubgroupResult:
+        """Certify the threshold of a subgroup."""
+        result = self.find_threshold(
+            rows.ranking, significance_level, plan_significance_level, pilot=rows.pilot
+        )
+        return SubgroupResult(threshold_results=(result,))
+
+    def find_threshold(
+        self,
+        ranking: Ranking,
+        significance_level: float | None,
+        plan_significance_level: float | None = None,
+        *,
+        target: float | None = None,
+        pilot: PilotRows | None = None,
+        last_rank: int | None = None,
+    ) -> ThresholdResult:
+        """Plan and run the tests of one ranking.
+
+        Parameters
+        ----------
+        ranking : Ranking
+            Rows in increasing order of score.
+
+        significance_level : float or None
+            Significance level of the tests, or None for a rule in expectation.
+
+        plan_significance_level : float, optional
+            Significance level that the tests are planned for, by default `significance_level`.
+
+        target : float, optional
+            Target to certify, by default the promised one.
+
+        pilot : PilotRows, optional
+            Pilot rows, which determine where the tests begin.
+
+        last_rank : int, optional
+            If given, only ranks up to this one are tested.
+
+        Returns
+        -------
+        ThresholdResult
+        """
+        limit = self.limit
+        if target is not None:
+            limit = self.rule.convert_target_to_limit(self.quantity, target)
+        if plan_significance_level is None:
+            plan_significance_level = significance_level
+        plan = self.rule.plan(ranking.n_rows, limit, plan_significance_level, pilot)
+        return self.rule.certify(ranking, plan, significance_level, last_rank)
+
+    def build_subgroup_certificates(
+        self,
+        subgroup_names: tuple[Name, ...],
+        rows: CalibrationRows,
+        result: SubgroupResult | None,
+        significance_level: float | None,
+        level_if_untested: float,
+    ) -> tuple[SubgroupCertificate, ...]:
+        """Build the only certificate of a subgroup."""
+        threshold = None
+        if result is not None:
+            threshold = result.get_threshold(0)
+
+        shortfall = Shortfall()
+        if threshold is None:
+            threshold = self.fallback_threshold
+            shortfall_level = significance_level
+            if shortfall_level is None:
+                shortfall_level = level_if_untested
+            shortfall = self.rule.shortfall(rows.ranking, self.limit, shortfall_level)
+
+        threshold = RELATIVE.settled(threshold)
+        outcome = rows.ranking.summarize_threshold(threshold)
+        subgroup_certificate = SubgroupCertificate(
+            subgroup_names,
+            threshold=threshold,
+            delta=significance_level,
+            best=shortfall.best_limit,
+            rows_needed=shortfall.rows_needed,
+            **outcome._asdict(),
+        )
+        return (subgroup_certificate,)
+
+    def certify_all(self, rows: CalibrationRows, delta: float | None) -> Certificate:
+        """Certify all rows together."""
+        certificate = self.certify_ranking(rows.ranking, delta, pilot=rows.pilot)
+        return replace(certificate, labelled=rows.correct is not None)
+
+    def certify_ranking(
+        self, ranking: Ranking, delta: float | None, *, pilot: PilotRows | None = None
+    ) -> Certificate:
+        """Certify all rows of a ranking together.
+
+        Parameters
+        ----------
+        ranking : Ranking
+            Rows in increasing order of score, or only their counts.
+
+        delta : float or None
+            Error probability of the promise. None if it holds in expectation.
+
+        pilot : PilotRows, optional
+            Pilot rows, which determine where the tests begin.
+
+        Returns
+        -------
+        Certificate
+
+        Raises
+        ------
+        InfeasibleTargetError
+            If the rows support no threshold, and accepting every row may break the promise.
+
+        FinerCountsNeeded
+            If the ranking contains only counts, and they do not determine the certificate.
+        """
+        result = self.find_threshold(ranking, delta, pilot=pilot)
+        if result.threshold is not None:
+            _require_known_neighbours(ranking, result.n_accepted)
+            return self.build_certificate_at(ranking, result.threshold, delta)
+
+        if self.fallback_threshold == REJECT_ALL_ROWS:
+            raise self._build_infeasible_error(ranking, delta, pilot)
+        note = too_few_rows_note(
+            self.quantity,
+            n_reference_rows=self.rule.count_reference_rows(ranking),
+            target=self.target,
+            delta=delta,
+            n_required_rows=self.rule.compute_required_rows(self.limit, delta),
+        )
+        return self.build_certificate_at(ranking, self.fallback_threshold, delta, notes=(note,))
+
+    def build_certificate_at(
+        self,
+        ranking: Ranking,
+        threshold: float,
+        delta: float | None,
+        notes: tuple[Note, ...] = (),
+    ) -> Certificate:
+        """Build the certificate of a threshold from the counts of a ranking.
+
+        The threshold is rounded to the grid of the scores. No score lies between a threshold and
+        its rounded value, so the same rows are accepted.
+
+        Parameters
+        ----------
+        ranking : Ranking
+            Rows in increasing order of score.
+
+        threshold : float
+            Rows with a score of at most `threshold` are accepted.
+
+        delta : float or None
+            Error probability of the promise. None if it holds in expectation.
+
+        notes : tuple of Note, default=()
+            Notes of the certificate.
+
+        Returns
+        -------
+        Certificate
+        """
+        threshold = RELATIVE.settled(threshold)
+        return build_certificate(
+            self.quantity,
+            self.target,
+            delta,
+            self.rule.name,
+            threshold,
+            ranking.summarize_threshold(threshold),
+            notes,
+        )
+
+    def _build_infeasible_error(
+        self, ranking: Ranking, delta: float | None, pilot: PilotRows | None
+    ) -> InfeasibleTargetError:
+        """Build the error for rows that support no threshold."""
+
+        def certifies(target: float) -> bool:
+            result = self.find_threshold(ranking, delta, target=target, pilot=pilot)
+            return result.threshold is not None
+
+        shortfall = self.rule.shortfall(ranking, self.limit, delta, certifies)
+        return inaccurate_error(
+            self.target,
+            delta,
+            n_rows=ranking.n_rows,
+            best_limit=shortfall.best_limit,
+            rows_needed=shortfall.rows_needed,
+            ruled_out=describe_ruled_out(ranking, self.limit, delta, "is that accurate"),
+        )
+
+    def compute_decision_columns(
+        self, rows: CalibrationRows, decision_points: float | Float
+    ) -> DecisionColumns:
+        """Return the score and the correctness of each row. All rows have one threshold."""
+        assert rows.correct is not None
+        return DecisionColumns(
+            uncertainty=rows.scores,
+            correct=rows.correct,
+            threshold_indices=np.zeros(len(rows), dtype=np.intp),
+        )
+
+    def find_contradiction(
+        self, certificate: Certificate, delta: float | None, promise: object
+    ) -> str | None:
+        """Check that the counts of a certificate support the target."""
+        return self._find_contradiction_in_counts(certificate, delta)
+
+    def find_contradiction_in_subgroup(
+        self,
+        subgroup_certificates: tuple[SubgroupCertificate, ...],
+        significance_level: float,
+        promise: object,
+    ) -> str | None:
+        """Check that the counts of a subgroup support the target."""
+        first_certificate = subgroup_certificates[0]
+        return self._find_contradiction_in_counts(first_certificate, significance_level)
+
+    def _find_contradiction_in_counts(
+        self,
+        certificate: Certificate | SubgroupCertificate,
+        significance_level: float | None,
+    ) -> str | None:
+        """Describe why the counts do not support the target, or return None if they do."""
+        accepting_is_safe = self.fallback_threshold == ACCEPT_ALL_ROWS
+        if accepting_is_safe and certificate.accepts_everything:
+            return None
+        counts = Counts(
+            n_rows=certificate.n_rows,
+            n_accepted=certificate.n_accepted,
+            n_correct=certificate.n_correct,
+            n_correct_accepted=certificate.n_correct_accepted,
+        )
+        if self.rule.supports(counts, self.limit, significance_level):
+            return None
+        return unsupported_counts_sentence(self.quantity, self.target, counts, significance_level)
+
+    def with_early_starts(self) -> OneThresholdProcedure:
+        """Return the procedure with a rule that starts its tests at low ranks."""
+        return replace(self, rule=self.rule.with_early_starts())
+
+
+def _require_known_neighbours(ranking: Ranking, n_accepted: int) -> None:
+    """Raise `FinerCountsNeeded` if only counts are known of a block on either side of the threshold."""
+    first_rejected_block = int(np.searchsorted(ranking.block_end_ranks, n_accepted, side="right"))
+    last_accepted_block = first_rejected_block - 1
+    ranking.require_known_order(last_accepted_block, first_rejected_block)
