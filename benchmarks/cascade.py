@@ -40,7 +40,7 @@ from metacal.promises.cascade_candidates import (
     Candidate,
     CascadePlan,
     PairedPredictions,
-    build_loss_sequence,
+    build_loss_sequences,
     count_outcomes,
     split_pilot_rows,
 )
@@ -90,7 +90,7 @@ def by_betting(rows: PairedPredictions, plan: CascadePlan) -> Candidate | None:
     aside, tested = split_pilot_rows(rows, plan)
     difference = tested.large_correct.astype(int) - tested.small_correct.astype(int)
     found = None
-    for candidate in build_loss_sequence(aside, RELATIVE)[0].candidates:
+    for candidate in build_loss_sequences(aside, RELATIVE)[0].candidates:
         if not betting_passes(
             np.where(tested.small_score <= candidate.small_threshold, difference, 0), EPSILON, DELTA
         ):

@@ -250,7 +250,9 @@ def test_a_pool_with_copies_is_warned_of():
         certifier = mc.Certifier(
             mc.MinAccuracy(0.5), np.repeat(data.logits[:100], 5, axis=0), labels=300
         )
-    certifier.update(certifier.drawn_rows, labels=np.repeat(data.labels[:100], 5)[certifier.drawn])
+    certifier.update(
+        certifier.drawn_rows, labels=np.repeat(data.labels[:100], 5)[certifier.drawn_rows]
+    )
     assert "repeated_rows" in [note.kind for note in certifier.certificate.notes]
     with pytest.warns(mc.MetacalWarning, match="share their score"):
         mc.Certifier(mc.MinAccuracy(0.5), np.repeat(np.arange(50.0), 5), labels=50)

@@ -66,8 +66,8 @@ from metacal.promises.cascade_candidates import (
     OutcomeCounts,
     PairedPredictions,
     build_accuracy_sequences,
-    build_loss_sequence,
-    build_review_sequence,
+    build_loss_sequences,
+    build_review_sequences,
     count_outcomes,
     split_pilot_rows,
 )
@@ -328,7 +328,7 @@ class LossTest:
                 "MaxLoss compares with the large model, which answers all of the rest: nothing is"
                 " left to people. Ask for MinAccuracy to have people in the cascade."
             )
-        return build_loss_sequence(aside, grids[0])
+        return build_loss_sequences(aside, grids[0])
 
     def find_rows_needing_labels(self, tested: PairedPredictions, highest: float) -> Flags:
         """Those that the small model answers otherwise than the large one."""
@@ -404,7 +404,7 @@ class AccuracyTest:
                 " fewer."
             )
         if plan.has_people:
-            return build_review_sequence(
+            return build_review_sequences(
                 aside, len(tested), self.promise.beta, plan.review_cost, grids
             )
         return build_accuracy_sequences(aside, grids[0])

@@ -1,51 +1,55 @@
-"""What two models say about the same rows, which thresholds of a cascade are tested on them, and in
-which order.
+"""Candidate thresholds of a cascade of two models, and the order in which they are tested.
 
-All of it comes from rows that are not tested on.
+Candidates and their order depend on *pilot rows* only, which are not tested.
 
-One threshold rises through quantiles of the small model's scores. Two, with people in the cascade,
-are walked in Pareto order: of all pairs those that are cheapest at their risk, safest first. The
-risk of a pair is estimated on labelled rows set aside: by the errors counted there, drawn towards
-what a logistic curve of each model's errors along its own score says, since a few hundred rows hold
-hardly an error where the models are sure. How good the estimate is decides how far a walk comes,
-never whether its promise holds.
+A single threshold rises through quantiles of the small model's scores. If people answer the rows
+that neither model accepts, there are two thresholds. Pairs of thresholds are then tested in Pareto
+order: the pairs that are cheapest at their risk, safest first. The risk of a pair is estimated on
+labelled pilot rows from their errors, shrunk towards a logistic curve of each model's errors along
+its score, because a few hundred rows have hardly any error where the models are confident. The
+quality of this estimate decides how far a sequence of tests gets, never whether the promise holds.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import betainc, expit
 
 from metacal.certificates.certificate import accepts
 from metacal.errors import InputError
 from metacal.formulas import Codes, Flags, Float
 from metacal.kernels.grid import Grid
+from metacal.promises.risk_estimates import compute_expected_p_value, estimate_risk
 from metacal.rows.draws import RowDraws
 
-#: Quantiles of the scores set aside that are thresholds to test, for one threshold and for each of
-#: two.
-_STEPS, _STEPS_OF_TWO = 100, 40
-#: An accuracy is first tested where the small model answers this share, then upward; a part of
-#: delta is kept for less.
-_FIRST_SHARE, _FIRST_LEVEL = 0.4, 0.9
-#: With so many rows set aside their errors and the fitted curve have equal weight.
-_EQUAL_WEIGHT = 500
-#: Of the slope of that curve: with few errors it would run away.
-_RIDGE = 0.1
+# Number of candidate thresholds if there is one threshold, and per model if there are two.
+_N_THRESHOLDS = 100
+_N_THRESHOLDS_OF_PAIR = 40
+
+# Tests of an accuracy begin where the small model answers this share of the rows. They have most of
+# delta. The rest of delta is for smaller shares.
+_FIRST_ANSWERED_SHARE = 0.4
+_FIRST_DELTA_FRACTION = 0.9
 
 
 @dataclass(frozen=True)
 class PairedPredictions:
-    """What both models say about the same rows: ranking scores, whether each is right, whether a
-    label is known.
+    """Predictions of a small and a large model for the same rows.
 
-    Where no label is known both `right` columns are False: such rows count where the two agree, as
-    "neither".
+    Attributes
+    ----------
+    small_score, large_score : array of shape (n_rows,)
+        Ranking score of each model. Higher is less certain.
+    small_correct, large_correct : array of bool of shape (n_rows,)
+        Whether each prediction is correct. False for both models if the row has no label.
+    models_agree : array of bool of shape (n_rows,)
+        Whether both models predict the same class.
+    has_label : array of bool of shape (n_rows,)
+        Whether the true label of the row is known.
     """
 
     small_score: Float
@@ -58,19 +62,32 @@ class PairedPredictions:
     def __len__(self) -> int:
         return len(self.small_score)
 
-    def take(self, rows: Codes) -> PairedPredictions:
-        return PairedPredictions(*(column[rows] for column in vars(self).values()))
+    def take(self, index: Codes) -> PairedPredictions:
+        """Return the rows at some positions."""
+        columns = {field.name: getattr(self, field.name)[index] for field in fields(self)}
+        return PairedPredictions(**columns)
 
 
 class Candidate(NamedTuple):
-    """Thresholds of the two gates; the large one is +inf where nothing goes to people."""
+    """Thresholds of the two models. The large one is +inf if people answer no rows."""
 
     small_threshold: float
     large_threshold: float = math.inf
 
 
 class OutcomeCounts(NamedTuple):
-    """What a candidate does to rows."""
+    """Numbers of rows that each model answers, and of their errors.
+
+    Attributes
+    ----------
+    n_small, n_large : int
+        Number of rows that each model answers.
+    n_worse, n_better : int
+        Number of rows of the small model on which only the large model is correct, and on which
+        only the small model is.
+    n_small_errors, n_large_errors : int
+        Number of errors of each model on the rows that it answers.
+    """
 
     n_small: int
     n_large: int
@@ -81,55 +98,75 @@ class OutcomeCounts(NamedTuple):
 
     @property
     def n_answered(self) -> int:
+        """Number of rows that a model answers."""
         return self.n_small + self.n_large
 
     @property
     def n_errors(self) -> int:
+        """Number of errors of both models."""
         return self.n_small_errors + self.n_large_errors
 
 
 def count_outcomes(rows: PairedPredictions, candidate: Candidate) -> OutcomeCounts:
-    """Who answers how many of the rows, and how many of them are wrong.
+    """Count the answers and the errors of each model at some thresholds.
 
-    >>> flags = np.array([True, True, False, False])
-    >>> rows = PairedPredictions(np.arange(4.0), np.arange(4.0), flags, ~flags, np.zeros(4, dtype=bool), np.ones(4, dtype=bool))
+    Examples
+    --------
+    >>> small_correct = np.array([True, True, False, False])
+    >>> scores, no_row, every_row = np.arange(4.0), np.zeros(4, dtype=bool), np.ones(4, dtype=bool)
+    >>> rows = PairedPredictions(scores, scores, small_correct, ~small_correct, no_row, every_row)
     >>> count_outcomes(rows, Candidate(0.5))
     OutcomeCounts(n_small=1, n_large=3, n_worse=0, n_better=1, n_small_errors=0, n_large_errors=1)
     """
-    small = accepts(rows.small_score, candidate.small_threshold)
-    large = ~small & accepts(rows.large_score, candidate.large_threshold)
-    columns = (
-        small,
-        large,
-        small & ~rows.small_correct & rows.large_correct,
-        small & rows.small_correct & ~rows.large_correct,
-        small & ~rows.small_correct,
-        large & ~rows.large_correct,
+    by_small = accepts(rows.small_score, candidate.small_threshold)
+    by_large = ~by_small & accepts(rows.large_score, candidate.large_threshold)
+    is_small_error = by_small & ~rows.small_correct
+    is_large_error = by_large & ~rows.large_correct
+    is_better = by_small & rows.small_correct & ~rows.large_correct
+    return OutcomeCounts(
+        n_small=int(np.count_nonzero(by_small)),
+        n_large=int(np.count_nonzero(by_large)),
+        n_worse=int(np.count_nonzero(is_small_error & rows.large_correct)),
+        n_better=int(np.count_nonzero(is_better)),
+        n_small_errors=int(np.count_nonzero(is_small_error)),
+        n_large_errors=int(np.count_nonzero(is_large_error)),
     )
-    return OutcomeCounts(*(int(np.count_nonzero(column)) for column in columns))
 
 
-#: Rows set aside: their share, the fewest, the most. Scores alone choose thresholds well; an order
-#: takes labels.
-_SCORES_ASIDE, _LABELS_ASIDE = (0.05, 20, 500), (0.2, 20, 5000)
+class PilotSize(NamedTuple):
+    """Share of the rows that become pilot rows, and bounds on their number."""
+
+    share: float
+    min_rows: int
+    max_rows: int
+
+    def compute(self, n_rows: int) -> int:
+        """Compute the number of pilot rows among `n_rows` rows."""
+        return min(self.max_rows, max(self.min_rows, math.ceil(self.share * n_rows)))
+
+
+# Few scores suffice to choose thresholds. The order of pairs needs more rows, with labels.
+_PILOT_SIZE_FOR_SCORES = PilotSize(share=0.05, min_rows=20, max_rows=500)
+_PILOT_SIZE_FOR_LABELS = PilotSize(share=0.2, min_rows=20, max_rows=5000)
 
 
 @dataclass(frozen=True)
 class CascadePlan:
-    """How a cascade is certified, besides the promise.
+    """Options of the certification of a cascade, besides the promise.
 
     Attributes
     ----------
-    people : bool
-        Whether what neither model accepts is left to people; else the large model answers all of
-        the rest.
-    review_cost : float
-        What a row costs that a person answers, in calls of the large model: which of two cascades
-        is cheaper.
+    has_people : bool, default=False
+        Whether people answer the rows that neither model accepts. Otherwise the large model answers
+        every row that the small model passes on.
+    review_cost : float, default=10.0
+        Cost of a row that a person answers, in calls of the large model. It decides which of two
+        cascades is cheaper.
     random_state : int, optional
-        Seed of the draw of the rows that are set aside. By default it is derived from the scores.
-    thresholds_from : array or None
-        Scores of other rows, without labels: no row is set aside then. Not with `people`.
+        Seed of the draw of the pilot rows. By default it is derived from the scores.
+    thresholds_from : array, optional
+        Scores of other rows, without labels, from which thresholds are chosen. Then there are no
+        pilot rows. Not possible with people.
     """
 
     has_people: bool = False
@@ -138,190 +175,275 @@ class CascadePlan:
     thresholds_from: Float | None = None
 
 
-#: No people, thresholds from a part of the rows.
+# Plan without people, whose thresholds are chosen from pilot rows.
 DEFAULT_PLAN = CascadePlan()
 
 
 def draw_pilot_rows(
-    small_score: Float, large_score: Float, agree: Flags, plan: CascadePlan
+    small_score: Float, large_score: Float, models_agree: Flags, plan: CascadePlan
 ) -> Codes:
-    """Draw the rows that are set aside to choose thresholds. There are none if these come from
-    other rows.
+    """Draw the pilot rows, which choose thresholds and are not tested.
 
-    The draw depends on no label: before there are labels, `labels_needed` has to know which rows
-    are tested.
+    The draw depends on no label, because `labels_needed` must know the tested rows before there are
+    labels.
 
     Parameters
     ----------
     small_score, large_score : array of shape (n_rows,)
-        The ranking scores of both models.
-    agree : array of bool of shape (n_rows,)
+        Ranking scores of both models.
+    models_agree : array of bool of shape (n_rows,)
         Whether both models predict the same class.
-    plan : Plan
+    plan : CascadePlan
+        Options of the certification.
 
     Returns
     -------
     array of int
-        The positions of the rows, rising.
+        Positions of the pilot rows in increasing order. Empty if other rows choose the thresholds.
     """
     if plan.thresholds_from is not None:
         return np.empty(0, dtype=np.intp)
-    share, fewest, most = _LABELS_ASIDE if plan.has_people else _SCORES_ASIDE
-    size = min(most, max(fewest, math.ceil(share * len(agree))))
-    draws = RowDraws(small_score, large_score, agree, random_state=plan.random_state)
-    return np.sort(draws.order("thresholds of a cascade")[:size])
+    pilot_size = _PILOT_SIZE_FOR_SCORES
+    if plan.has_people:
+        pilot_size = _PILOT_SIZE_FOR_LABELS
+    n_pilot = pilot_size.compute(len(models_agree))
+    draws = RowDraws(small_score, large_score, models_agree, random_state=plan.random_state)
+    random_order = draws.order("thresholds of a cascade")
+    return np.sort(random_order[:n_pilot])
 
 
 def split_pilot_rows(
     rows: PairedPredictions, plan: CascadePlan
 ) -> tuple[PairedPredictions, PairedPredictions]:
-    """The rows that choose thresholds (their scores alone, if from elsewhere) and those that are
-    tested.
+    """Split rows into pilot rows and tested rows.
+
+    Parameters
+    ----------
+    rows : PairedPredictions
+        Calibration rows.
+    plan : CascadePlan
+        Options of the certification.
+
+    Returns
+    -------
+    pilot, tested : PairedPredictions
+        If the plan has scores of other rows, these are the pilot rows, and all rows are tested.
+
+    Raises
+    ------
+    InputError
+        If there are too few rows, or if the scores of other rows cannot be used.
     """
-    n = len(rows)
     if plan.thresholds_from is not None:
         if plan.has_people:
             raise InputError(
                 "thresholds_from gives scores alone; with people in the cascade their order takes"
                 " labels."
             )
-        scores = np.asarray(plan.thresholds_from, dtype=np.float64)
-        if scores.ndim != 1 or not len(scores) or np.isnan(scores).any():
-            raise InputError("thresholds_from needs one row or more, each with a score.")
-        no = np.zeros(len(scores), dtype=bool)
-        return PairedPredictions(scores, scores, no, no, no, no), rows
-    aside = draw_pilot_rows(rows.small_score, rows.large_score, rows.models_agree, plan)
-    if n <= 2 * len(aside):
+        return _make_unlabelled_pilot(plan.thresholds_from), rows
+    n_rows = len(rows)
+    pilot_rows = draw_pilot_rows(rows.small_score, rows.large_score, rows.models_agree, plan)
+    if n_rows <= 2 * len(pilot_rows):
         raise InputError(
-            f"a cascade needs more than {2 * len(aside)} rows to be certified on; got {n}."
+            f"a cascade needs more than {2 * len(pilot_rows)} rows to be certified on; got"
+            f" {n_rows}."
         )
-    return rows.take(aside), rows.take(np.setdiff1d(np.arange(n), aside))
+    tested_rows = np.setdiff1d(np.arange(n_rows), pilot_rows)
+    return rows.take(pilot_rows), rows.take(tested_rows)
+
+
+def _make_unlabelled_pilot(scores: Float) -> PairedPredictions:
+    """Make pilot rows from scores of the small model, without labels."""
+    scores = np.asarray(scores, dtype=np.float64)
+    if scores.ndim != 1 or len(scores) == 0 or np.isnan(scores).any():
+        raise InputError("thresholds_from needs one row or more, each with a score.")
+    all_false = np.zeros(len(scores), dtype=bool)
+    return PairedPredictions(
+        small_score=scores,
+        large_score=scores,
+        small_correct=all_false,
+        large_correct=all_false,
+        models_agree=all_false,
+        has_label=all_false,
+    )
 
 
 class CandidateSequence(NamedTuple):
-    """Candidates to test one after the other, up to the first that fails, at a share of delta."""
+    """Candidates that are tested in order, up to the first that fails.
+
+    Attributes
+    ----------
+    candidates : sequence of Candidate
+        Candidates in the order of the tests.
+    delta_fraction : float
+        Fraction of delta at which each candidate is tested.
+    """
 
     candidates: Sequence[Candidate]
     delta_fraction: float
 
 
-def build_loss_sequence(aside: PairedPredictions, grid: Grid) -> list[CandidateSequence]:
-    """From the rows that the small model is surest of, upward."""
-    return [
-        CandidateSequence([Candidate(s) for s in _quantiles(aside.small_score, _STEPS, grid)], 1.0)
-    ]
+def build_loss_sequences(pilot: PairedPredictions, grid: Grid) -> list[CandidateSequence]:
+    """Build the test sequence of a loss: the small model answers ever more rows."""
+    thresholds = _compute_quantile_thresholds(pilot.small_score, _N_THRESHOLDS, grid)
+    candidates = [Candidate(threshold) for threshold in thresholds]
+    return [CandidateSequence(candidates, delta_fraction=1.0)]
 
 
-def build_accuracy_sequences(aside: PairedPredictions, grid: Grid) -> list[CandidateSequence]:
-    """From a middle share upward: there a cascade is about as accurate as the large model, or more.
-    Then from none.
+def build_accuracy_sequences(pilot: PairedPredictions, grid: Grid) -> list[CandidateSequence]:
+    """Build the test sequences of an accuracy without people.
+
+    The first sequence starts where the small model answers a middle share of the rows, because a
+    cascade is there about as accurate as the large model, or more. The second one starts where the
+    small model answers no row.
     """
-    rising = [Candidate(s) for s in _quantiles(aside.small_score, _STEPS, grid)]
-    start = float(np.quantile(aside.small_score, _FIRST_SHARE, method="lower"))
-    at = next(k for k, candidate in enumerate(rising) if candidate.small_threshold >= start)
+    thresholds = _compute_quantile_thresholds(pilot.small_score, _N_THRESHOLDS, grid)
+    candidates = [Candidate(threshold) for threshold in thresholds]
+    first_score = float(np.quantile(pilot.small_score, _FIRST_ANSWERED_SHARE, method="lower"))
+    start = next(
+        position for position, threshold in enumerate(thresholds) if threshold >= first_score
+    )
+    large_model_alone = Candidate(-math.inf)
     return [
-        CandidateSequence(rising[at:], _FIRST_LEVEL),
-        CandidateSequence([Candidate(-math.inf), *rising[:at]], 1.0 - _FIRST_LEVEL),
+        CandidateSequence(candidates[start:], delta_fraction=_FIRST_DELTA_FRACTION),
+        CandidateSequence(
+            [large_model_alone, *candidates[:start]], delta_fraction=1.0 - _FIRST_DELTA_FRACTION
+        ),
     ]
 
 
-def build_review_sequence(
-    aside: PairedPredictions,
+def build_review_sequences(
+    pilot: PairedPredictions,
     n_tested: int,
     beta: float,
     review_cost: float,
     grids: tuple[Grid, Grid],
 ) -> list[CandidateSequence]:
-    """Pairs of thresholds in Pareto order of cost and the p-value that is to be expected on the
-    tested rows.
+    """Build the test sequence of an accuracy with people: pairs of thresholds in Pareto order.
 
+    A pair is in the sequence if every safer pair costs more. Safety is the p-value that is to be
+    expected on the tested rows.
+
+    Parameters
+    ----------
+    pilot : PairedPredictions
+        Labelled pilot rows.
+    n_tested : int
+        Number of rows that will be tested.
+    beta : float
+        Accuracy to certify.
+    review_cost : float
+        Cost of a row that a person answers, in calls of the large model.
+    grids : tuple of two Grid
+        Grids of the scores of the small and the large model.
+
+    Returns
+    -------
+    list of CandidateSequence
+        A single sequence.
+
+    Examples
+    --------
     >>> from metacal.kernels.grid import RELATIVE
     >>> rng = np.random.default_rng(0)
-    >>> one, other = rng.random((2, 400))
-    >>> right = [rng.random(400) > score / 4 for score in (one, other)]
-    >>> rows = PairedPredictions(one, other, *right, right[0] == right[1], np.ones(400, dtype=bool))
-    >>> (walk,) = build_review_sequence(rows, 1600, 0.95, 10.0, (RELATIVE, RELATIVE))
-    >>> walk.delta_fraction, len(walk.candidates) > 10
+    >>> small_score, large_score = rng.random((2, 400))
+    >>> small_correct = rng.random(400) > small_score / 4
+    >>> large_correct = rng.random(400) > large_score / 4
+    >>> pilot = PairedPredictions(
+    ...     small_score,
+    ...     large_score,
+    ...     small_correct,
+    ...     large_correct,
+    ...     models_agree=small_correct == large_correct,
+    ...     has_label=np.ones(400, dtype=bool),
+    ... )
+    >>> (sequence,) = build_review_sequences(pilot, 1600, 0.95, 10.0, (RELATIVE, RELATIVE))
+    >>> sequence.delta_fraction, len(sequence.candidates) > 10
     (1.0, True)
     """
-    small = np.array([-math.inf, *_quantiles(aside.small_score, _STEPS_OF_TWO, grids[0])])
-    large = np.array([-math.inf, *_quantiles(aside.large_score, _STEPS_OF_TWO, grids[1])])
-    by_small, by_large = _totals(aside, small, large, np.ones(len(aside)), np.ones(len(aside)))
-    risks = (
-        estimate_risk(aside.small_score, aside.small_correct),
-        estimate_risk(aside.large_score, aside.large_correct),
-    )
-    wrong_small, wrong_large = _totals(aside, small, large, *risks)
-    n, scale = len(aside), n_tested / len(aside)
-    answered, wrong = by_small[:, None] + by_large, wrong_small[:, None] + wrong_large
-    cost = (n - by_small)[:, None] + review_cost * (n - answered)
-    p_value = compute_expected_p_value(scale * answered, scale * wrong, beta)
-    front: list[Candidate] = []
-    cheapest = math.inf
-    for place in np.lexsort((cost.ravel(), p_value.ravel())):
-        s, t = divmod(int(place), len(large))
-        if answered[s, t] > 0 and cost[s, t] < cheapest:
-            front.append(Candidate(float(small[s]), float(large[t])))
-            cheapest = float(cost[s, t])
-    return [CandidateSequence(front, 1.0)]
-
-
-def compute_expected_p_value(answered: Float, wrong: Float, beta: float) -> Float:
-    """P(Bin(m, 1 - beta) <= e) for the m and e that are to be expected, no whole numbers."""
-    return np.where(
-        answered > 0, betainc(np.maximum(answered - wrong, 1e-9), wrong + 1.0, beta), 1.0
+    small_grid, large_grid = grids
+    small_thresholds = _compute_pair_thresholds(pilot.small_score, small_grid)
+    large_thresholds = _compute_pair_thresholds(pilot.large_score, large_grid)
+    ones = np.ones(len(pilot))
+    n_small, n_large = _sum_over_answered(pilot, small_thresholds, large_thresholds, ones, ones)
+    small_errors, large_errors = _sum_over_answered(
+        pilot,
+        small_thresholds,
+        large_thresholds,
+        estimate_risk(pilot.small_score, pilot.small_correct),
+        estimate_risk(pilot.large_score, pilot.large_correct),
     )
 
+    # Rows of these tables are thresholds of the small model, columns those of the large model.
+    n_answered = n_small[:, None] + n_large
+    n_errors = small_errors[:, None] + large_errors
+    n_sent_to_large = (len(pilot) - n_small)[:, None]
+    n_sent_to_people = len(pilot) - n_answered
+    cost = n_sent_to_large + review_cost * n_sent_to_people
+    tested_per_pilot_row = n_tested / len(pilot)
+    p_value = compute_expected_p_value(
+        tested_per_pilot_row * n_answered, tested_per_pilot_row * n_errors, beta
+    )
 
-def _quantiles(scores: Float, steps: int, grid: Grid) -> list[float]:
-    """Thresholds at even shares of the scores, from 1/steps up, and +inf: accept every row."""
-    levels = np.arange(1, steps + 1) / steps
-    return [
-        *sorted({grid.settled(float(s)) for s in np.quantile(scores, levels, method="lower")}),
-        math.inf,
-    ]
+    pareto_front: list[Candidate] = []
+    lowest_cost = math.inf
+    for flat_index in np.lexsort((cost.ravel(), p_value.ravel())):
+        i, j = divmod(int(flat_index), len(large_thresholds))
+        if n_answered[i, j] > 0 and cost[i, j] < lowest_cost:
+            pareto_front.append(Candidate(float(small_thresholds[i]), float(large_thresholds[j])))
+            lowest_cost = float(cost[i, j])
+    return [CandidateSequence(pareto_front, delta_fraction=1.0)]
 
 
-def _totals(
-    rows: PairedPredictions, small: Float, large: Float, first: Float, second: Float
+def _compute_quantile_thresholds(scores: Float, n_thresholds: int, grid: Grid) -> list[float]:
+    """Return increasing thresholds that accept even shares of the scores, and +inf at the end."""
+    accepted_shares = np.arange(1, n_thresholds + 1) / n_thresholds
+    quantiles = np.quantile(scores, accepted_shares, method="lower")
+    distinct_thresholds = {grid.settled(float(quantile)) for quantile in quantiles}
+    return [*sorted(distinct_thresholds), math.inf]
+
+
+def _compute_pair_thresholds(scores: Float, grid: Grid) -> Float:
+    """Return the thresholds of one model of a pair, from -inf (accept no row) to +inf."""
+    thresholds = _compute_quantile_thresholds(scores, _N_THRESHOLDS_OF_PAIR, grid)
+    return np.array([-math.inf, *thresholds])
+
+
+def _sum_over_answered(
+    rows: PairedPredictions,
+    small_thresholds: Float,
+    large_thresholds: Float,
+    small_values: Float,
+    large_values: Float,
 ) -> tuple[Float, Float]:
-    """Sums of `first` over what the small model answers, of `second` over what the large one does,
-    for each pair.
+    """Sum values over the rows that each model answers, for all pairs of thresholds.
+
+    Parameters
+    ----------
+    rows : PairedPredictions
+        Rows of the sums.
+    small_thresholds, large_thresholds : array
+        Increasing thresholds of each model, of shapes (n_small,) and (n_large,).
+    small_values, large_values : array of shape (n_rows,)
+        Value of each row if the small model, or the large model, answers it.
+
+    Returns
+    -------
+    small_sums : array of shape (n_small,)
+        Sums over the rows that the small model answers.
+    large_sums : array of shape (n_small, n_large)
+        Sums over the rows that the large model answers.
     """
-    at, beside = np.searchsorted(small, rows.small_score), np.searchsorted(large, rows.large_score)
-    answered = np.bincount(at, weights=first, minlength=len(small) + 1)[:-1].cumsum()
-    table = np.zeros((len(small) + 1, len(large) + 1))
-    np.add.at(table, (at, beside), second)
-    above = table.cumsum(axis=1)[::-1].cumsum(axis=0)[::-1]
-    return answered, above[1:, :-1]
-
-
-def estimate_risk(score: Float, right: Flags) -> Float:
-    """An estimate of the chance that each row is wrong: what it is, and the curve of all rows along
-    the score.
-    """
-    own = len(score) / (len(score) + _EQUAL_WEIGHT)
-    return own * ~right + (1.0 - own) * fit_risk_curve(score, right)
-
-
-def fit_risk_curve(score: Float | Float, right: Flags) -> Float:
-    """P(wrong) by logistic regression on the logits of the ranks of one score or several, (n,) or
-    (n, m).
-    """
-    columns = score.reshape(len(score), -1)
-    rank = np.argsort(np.argsort(columns, axis=0, kind="stable"), axis=0, kind="stable")
-    share = (rank + 0.5) / len(score)
-    features = np.column_stack([np.ones(len(score)), np.log(share / (1.0 - share))])
-    wrong = (~right).astype(np.float64)
-    weights = np.zeros(features.shape[1])
-    weights[0] = math.log((wrong.sum() + 1.0) / (right.sum() + 1.0))
-    ridge = np.diag([1e-6, *[_RIDGE] * columns.shape[1]])
-    for _ in range(30):  # Newton's method
-        chance = expit(features @ weights)
-        slope = features.T @ (wrong - chance) - ridge @ weights
-        curvature = (features * (chance * (1.0 - chance))[:, None]).T @ features + ridge
-        step = np.clip(np.linalg.solve(curvature, slope), -2.0, 2.0)
-        weights = weights + step
-        if np.abs(step).max() < 1e-8:
-            break
-    return np.asarray(expit(features @ weights))
+    n_small = len(small_thresholds)
+    n_large = len(large_thresholds)
+    # A model accepts a row at the first threshold that is not below its score, and at all higher
+    # thresholds.
+    first_small = np.searchsorted(small_thresholds, rows.small_score)
+    first_large = np.searchsorted(large_thresholds, rows.large_score)
+    small_sums = np.bincount(first_small, weights=small_values, minlength=n_small + 1)[:-1].cumsum()
+    value_table = np.zeros((n_small + 1, n_large + 1))
+    np.add.at(value_table, (first_small, first_large), large_values)
+    # The small model rejects a row at the thresholds before the first one that accepts it.
+    accepted_by_large = value_table.cumsum(axis=1)
+    rejected_by_small = accepted_by_large[::-1].cumsum(axis=0)[::-1]
+    return small_sums, rejected_by_small[1:, :-1]

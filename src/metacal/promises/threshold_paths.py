@@ -19,7 +19,7 @@ import numpy as np
 from metacal.certificates.certificate import accepts
 from metacal.formulas import Codes, Flags, Float
 from metacal.kernels.grid import RELATIVE
-from metacal.promises.cascade_candidates import (
+from metacal.promises.risk_estimates import (
     compute_expected_p_value,
     estimate_risk,
     fit_risk_curve,
