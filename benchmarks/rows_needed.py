@@ -31,7 +31,7 @@ from benchmarks.experiments.pool import in_order
 from metacal.certification.ranking import Ranking
 from metacal.certification.rows_needed import (
     PROFILE_SHARES,
-    Profiles,
+    ErrorProfiles,
     build_profiles,
     estimate_rows_needed,
     find_smallest_sample_size,
@@ -185,7 +185,7 @@ def wrong_up_to(right: Right) -> Any:
 
 
 @lru_cache(maxsize=1)
-def _known(profiles: tuple[tuple[float, ...], ...]) -> Profiles:
+def _known(profiles: tuple[tuple[float, ...], ...]) -> ErrorProfiles:
     return build_profiles(np.array([profiles]), np.ones(len(profiles)))
 
 
@@ -214,7 +214,7 @@ def measured(
     for _, sample in zip(range(n_cases), failed(right, n, beta, rng)):
         found["named"].append(estimate_rows_needed(sample, plan))
         found["knowing"].append(
-            find_smallest_sample_size(n, *weight_profiles(sample, _known(others)), plan)
+            find_smallest_sample_size(n, weight_profiles(sample, _known(others)), plan)
         )
     named, knowing = ([needed for needed in said if needed is not None] for said in found.values())
     return {

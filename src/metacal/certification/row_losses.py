@@ -1,4 +1,8 @@
-"""What answers cost: a number for every wrong one, or a table of true class and answer."""
+"""Losses of rows: the cost of each prediction if it is accepted, and of a review.
+
+Costs are declared as one number for every incorrect prediction, or as a table with a row for each true
+class and a column for each prediction.
+"""
 
 from __future__ import annotations
 
@@ -12,28 +16,33 @@ from metacal.certificates.quantity import Quantity
 from metacal.errors import InputError
 from metacal.formulas import Codes, Flags, Float
 
-#: The cost of any wrong answer, or a row of costs for each true class with an entry for each
-#: answer.
+# Cost of any incorrect prediction, or a table of costs, `costs[true class][prediction]`.
 ErrorCosts = float | tuple[tuple[float, ...], ...]
-#: Costs are sums of money or of time: beyond this they are a slip of the finger.
-_MOST = 1e15
+
+# Largest cost. A larger number is probably a typing error.
+_MAX_COST = 1e15
+
+# Largest number of characters of an invalid value that an error message shows.
+_MAX_SHOWN_CHARACTERS = 60
 
 
 @dataclass(frozen=True, eq=False)
 class Losses:
-    """What each of some rows costs.
+    """Losses of some rows.
 
     Attributes
     ----------
-    answered : array
-        The cost of each row's answer, should it be used.
-    rejected : float
-        The cost of each row that goes to review.
-    largest : float
-        The most that any row can cost.
-    all_or_nothing : bool
-        Whether every cost is 0 or the largest, whatever the rows: a mean cost is then a share of
-        rows.
+    if_accepted : array of float of shape (n_rows,)
+        Loss of each row if its prediction is accepted.
+
+    if_rejected : float
+        Loss of a rejected row.
+
+    max_loss : float
+        Largest possible loss of a row.
+
+    is_all_or_nothing : bool
+        Whether every possible loss is 0 or `max_loss`, so that a mean loss is a share of rows.
     """
 
     if_accepted: Float
@@ -43,29 +52,44 @@ class Losses:
 
     @classmethod
     def from_graded(cls, losses: NDArray[Any]) -> Losses:
-        """Losses between 0 and 1, which are given; of integers there is none between: the type says
-        so, not the rows.
+        """Build the losses of rows whose loss is a number between 0 and 1.
 
-        >>> Losses.from_graded(np.array([0, 1])).is_all_or_nothing, Losses.from_graded(np.array([0.0, 1.0])).is_all_or_nothing
-        (True, False)
+        Integers can only be 0 or 1. For floats, other losses are possible, even if all of them
+        happen to be 0 or 1.
+
+        Examples
+        --------
+        >>> Losses.from_graded(np.array([0, 1])).is_all_or_nothing
+        True
+        >>> Losses.from_graded(np.array([0.0, 1.0])).is_all_or_nothing
+        False
         """
-        return cls(losses.astype(np.float64), 0.0, 1.0, losses.dtype.kind in "iu")
+        return cls(
+            if_accepted=losses.astype(np.float64),
+            if_rejected=0.0,
+            max_loss=1.0,
+            is_all_or_nothing=losses.dtype.kind in "iu",
+        )
 
-    def counted_by(self, promised: Quantity, accept: Flags) -> Float:
-        """The cost of each row that a quantity looks at.
+    def counted_by(self, quantity: Quantity, is_accepted: Flags) -> Float:
+        """Return the losses of the rows over which a quantity is averaged.
 
+        Examples
+        --------
         >>> from metacal.certificates.quantity import COST, COST_PER_ROW
-        >>> accept, losses = np.array([True, False]), Losses(np.array([5.0, 7.0]), 1.0, 7.0, False)
-        >>> losses.counted_by(COST, accept), losses.counted_by(COST_PER_ROW, accept)
+        >>> losses = Losses(np.array([5.0, 7.0]), 1.0, 7.0, False)
+        >>> is_accepted = np.array([True, False])
+        >>> losses.counted_by(COST, is_accepted), losses.counted_by(COST_PER_ROW, is_accepted)
         (array([5.]), array([5., 1.]))
         """
-        _, looked_at = promised.mask_function(accept, np.zeros_like(accept))
-        return np.where(accept, self.if_accepted, self.if_rejected)[looked_at]
+        _, is_counted = quantity.mask_function(is_accepted, np.zeros_like(is_accepted))
+        row_losses = np.where(is_accepted, self.if_accepted, self.if_rejected)
+        return row_losses[is_counted]
 
-    def select_rows(self, chosen: Flags | Codes) -> Losses:
-        """Return the losses of the chosen rows."""
+    def select_rows(self, index: Flags | Codes) -> Losses:
+        """Return the losses of the rows that a mask or an index selects."""
         return Losses(
-            self.if_accepted[chosen], self.if_rejected, self.max_loss, self.is_all_or_nothing
+            self.if_accepted[index], self.if_rejected, self.max_loss, self.is_all_or_nothing
         )
 
 
@@ -75,10 +99,10 @@ class Costs:
 
     Attributes
     ----------
-    wrong : float or tuple of tuples of float
-        Cost of any incorrect prediction, or a table of costs, `wrong[true class][prediction]`.
+    error_costs : float or tuple of tuples of float
+        Cost of any incorrect prediction, or a table, `error_costs[true class][prediction]`.
 
-    rejected : float
+    review_cost : float
         Cost of a rejected row.
     """
 
@@ -100,20 +124,21 @@ class Costs:
         """Whether every incorrect prediction costs the same, and a correct one nothing."""
         return has_uniform_costs(self.error_costs)
 
-    def losses_from_predictions(self, codes: Codes, predictions: Codes) -> Losses:
-        """Compute the cost of each row from its true class and its prediction.
+    def losses_from_predictions(self, true_codes: Codes, predicted_codes: Codes) -> Losses:
+        """Compute the loss of each row from its true class and its prediction.
 
-        A true class below 0 is none of the classes.
+        A negative code stands for a true class that is none of the classes.
         """
-        return self._losses(compute_prediction_costs(self.error_costs, codes, predictions))
+        costs = compute_prediction_costs(self.error_costs, true_codes, predicted_codes)
+        return self._build_losses(costs)
 
-    def losses_from_correctness(self, correct: Flags) -> Losses:
-        """Compute the cost of each row from whether its prediction is correct.
+    def losses_from_correctness(self, is_correct: Flags) -> Losses:
+        """Compute the loss of each row from whether its prediction is correct.
 
         Raises
         ------
         InputError
-            If there is a table of costs.
+            If incorrect predictions do not all cost the same.
         """
         if not self.is_uniform:
             raise InputError(
@@ -121,100 +146,168 @@ class Costs:
                 " fit MetaCal(promise) on logits and labels, or certify a Sample with"
                 " losses=promise.losses(...)."
             )
-        return self._losses(np.where(correct, 0.0, self.max_prediction_cost))
+        return self._build_losses(np.where(is_correct, 0.0, self.max_prediction_cost))
 
-    def _losses(self, answered: Float) -> Losses:
-        all_or_nothing = self.is_uniform and self.review_cost in (0.0, self.max_cost)
-        return Losses(answered, self.review_cost, self.max_cost, all_or_nothing)
+    def _build_losses(self, prediction_costs: Float) -> Losses:
+        """Build the losses of rows from the cost of each prediction."""
+        review_is_all_or_nothing = self.review_cost in (0.0, self.max_cost)
+        return Losses(
+            if_accepted=prediction_costs,
+            if_rejected=self.review_cost,
+            max_loss=self.max_cost,
+            is_all_or_nothing=self.is_uniform and review_is_all_or_nothing,
+        )
 
 
-def validate_error_costs(wrong: Any) -> ErrorCosts:
-    """The cost of a wrong answer as a float, or the table as tuples; a square one, of numbers from
-    0 on.
+def validate_error_costs(costs: Any) -> ErrorCosts:
+    """Validate the costs of incorrect predictions.
 
+    Parameters
+    ----------
+    costs : float or square array-like
+        Cost of any incorrect prediction, or a table, `costs[true class][prediction]`.
+
+    Returns
+    -------
+    float or tuple of tuples of float
+        A valid table of tuples is returned as the same object, because scikit-learn's `clone`
+        compares parameters by identity.
+
+    Raises
+    ------
+    InputError
+        If a cost is negative or too large, if all costs are 0, or if the table is not square.
+
+    Examples
+    --------
     >>> validate_error_costs(50), validate_error_costs([[0, 1], [5, 0]])
     (50.0, ((0.0, 1.0), (5.0, 0.0)))
     >>> validate_error_costs([[0, 1], [5]])
     Traceback (most recent call last):
     metacal.errors.InputError: a table of costs has a row for each true class and in it a number for each answer; ...
     """
-    if isinstance(wrong, int | float | np.number) and not isinstance(wrong, bool):
-        return validate_positive_cost("wrong", wrong)
+    if _is_number(costs):
+        return validate_positive_cost("wrong", costs)
     try:
-        table = np.array(wrong, dtype=np.float64)
+        table = np.array(costs, dtype=np.float64)
     except (TypeError, ValueError):
         table = np.zeros(0)
     if table.ndim != 2 or table.shape[0] != table.shape[1] or len(table) < 2:
         raise InputError(
             "a table of costs has a row for each true class and in it a number for each answer;"
-            f" got {_shape(wrong)}. Give K rows of K numbers, wrong[truth][answer], or one number"
+            f" got {_describe_shape(costs)}. Give K rows of K numbers, wrong[truth][answer], or one number"
             " for any wrong answer."
         )
-    if not ((table >= 0.0) & (table <= _MOST)).all() or not table.any():
+    is_valid_cost = (table >= 0.0) & (table <= _MAX_COST)
+    if not is_valid_cost.all() or not table.any():
         raise InputError(
-            f"costs must be numbers from 0 to {_MOST:g}, not all of them 0; add a constant where an"
+            f"costs must be numbers from 0 to {_MAX_COST:g}, not all of them 0; add a constant where an"
             " answer earns money."
         )
-    checked = tuple(map(tuple, table.tolist()))
-    # The very object where it is checked already: scikit-learn clones promises, and compares by
-    # identity.
-    same = (
-        isinstance(wrong, tuple)
-        and wrong == checked
-        and all(type(cost) is float for row in wrong for cost in row)
-    )
-    return wrong if same else checked
+    valid_table = tuple(map(tuple, table.tolist()))
+    if _is_table_of_floats(costs) and costs == valid_table:
+        return costs
+    return valid_table
+
+
+def _is_number(value: Any) -> bool:
+    """Check whether a value is a number, but not a boolean."""
+    return isinstance(value, int | float | np.number) and not isinstance(value, bool)
+
+
+def _is_table_of_floats(costs: Any) -> bool:
+    """Check whether a table of numbers is a tuple whose entries are all of type float."""
+    return isinstance(costs, tuple) and all(type(cost) is float for row in costs for cost in row)
 
 
 def validate_positive_cost(name: str, value: Any) -> float:
-    """A cost as a float, or an error that names it.
+    """Return a positive cost as a float, or raise InputError.
 
+    Parameters
+    ----------
+    name : str
+        Name of the parameter in the error message.
+
+    value : float
+        Cost.
+
+    Examples
+    --------
     >>> validate_positive_cost("limit", 0)
     Traceback (most recent call last):
     metacal.errors.InputError: limit must be a positive number, got 0.
     """
-    good = (
-        isinstance(value, int | float | np.number)
-        and not isinstance(value, bool)
-        and 0.0 < value <= _MOST
-    )
-    if not good:
+    if not _is_number(value) or not 0.0 < value <= _MAX_COST:
         raise InputError(f"{name} must be a positive number, got {value!r}.")
-    return value if type(value) is float else float(value)
+    if type(value) is float:
+        # The same object is returned, because scikit-learn compares parameters by identity.
+        return value
+    return float(value)
 
 
-def has_uniform_costs(wrong: ErrorCosts) -> bool:
-    """Whether every wrong answer costs the same, and a right one nothing.
+def has_uniform_costs(error_costs: ErrorCosts) -> bool:
+    """Check whether all errors cost the same, and a correct prediction nothing.
 
-    >>> has_uniform_costs(50.0), has_uniform_costs(((0.0, 1.0), (5.0, 0.0))), has_uniform_costs(((0.0, 1.0), (1.0, 0.0)))
-    (True, False, True)
+    Examples
+    --------
+    >>> has_uniform_costs(50.0), has_uniform_costs(((0.0, 1.0), (1.0, 0.0)))
+    (True, True)
+    >>> has_uniform_costs(((0.0, 1.0), (5.0, 0.0)))
+    False
     """
-    if isinstance(wrong, float):
+    if isinstance(error_costs, float):
         return True
-    table = np.array(wrong)
-    return bool((table == table.max() * (1.0 - np.eye(len(table)))).all())
+    table = np.array(error_costs)
+    uniform_table = table.max() * (1.0 - np.eye(len(table)))
+    return bool((table == uniform_table).all())
 
 
-def max_error_cost(wrong: ErrorCosts) -> float:
-    """The most that an answer can cost."""
-    return wrong if isinstance(wrong, float) else max(map(max, wrong))
+def max_error_cost(error_costs: ErrorCosts) -> float:
+    """Return the largest cost of a prediction."""
+    if isinstance(error_costs, float):
+        return error_costs
+    return max(map(max, error_costs))
 
 
-def compute_prediction_costs(wrong: ErrorCosts, codes: Codes, answers: Codes) -> Float:
-    """What each answer costs. Where the true class is none of the columns (a code below 0), the
-    most it could.
+def compute_prediction_costs(
+    error_costs: ErrorCosts, true_codes: Codes, predicted_codes: Codes
+) -> Float:
+    """Compute the cost of each prediction.
 
-    >>> compute_prediction_costs(((0.0, 1.0), (5.0, 0.0)), np.array([0, 1, -1]), np.array([1, 0, 0]))
+    Parameters
+    ----------
+    error_costs : float or tuple of tuples of float
+        Cost of any incorrect prediction, or a table, `error_costs[true class][prediction]`.
+
+    true_codes : array of int of shape (n_rows,)
+        True class of each row. A negative code stands for none of the classes. Its prediction has
+        the largest cost of its column.
+
+    predicted_codes : array of int of shape (n_rows,)
+        Predicted class of each row.
+
+    Returns
+    -------
+    array of float of shape (n_rows,)
+
+    Examples
+    --------
+    >>> table = ((0.0, 1.0), (5.0, 0.0))
+    >>> compute_prediction_costs(table, np.array([0, 1, -1]), np.array([1, 0, 0]))
     array([1., 5., 5.])
     """
-    if isinstance(wrong, float):
-        return np.where(codes == answers, 0.0, wrong)
-    table = np.array(wrong)
-    return np.asarray(np.where(codes < 0, table.max(axis=0)[answers], table[codes, answers]))
+    if isinstance(error_costs, float):
+        return np.where(true_codes == predicted_codes, 0.0, error_costs)
+    table = np.array(error_costs)
+    largest_costs = table.max(axis=0)[predicted_codes]
+    return np.asarray(np.where(true_codes < 0, largest_costs, table[true_codes, predicted_codes]))
 
 
-def _shape(wrong: Any) -> str:
-    shape = getattr(wrong, "shape", None)
+def _describe_shape(costs: Any) -> str:
+    """Describe the shape of an invalid table of costs for an error message."""
+    shape = getattr(costs, "shape", None)
     if shape is not None:
         return f"an array of shape {shape}"
-    return f"{len(wrong)} rows" if isinstance(wrong, list | tuple) else repr(wrong)[:60]
+    if isinstance(costs, list | tuple):
+        return f"{len(costs)} rows"
+    return repr(costs)[:_MAX_SHOWN_CHARACTERS]

@@ -1,25 +1,25 @@
-r"""How many rows would it take? From what the rows that cannot carry a target say about rows like
-them.
+r"""Estimates of how many rows would certify a target that the present rows do not support.
 
-A profile is how often rows err along the ranking. Right rows have a latent score z ~ N(0, 1), wrong
-ones N(d, s²), but for a share ρ of them, which look like right ones (wrong labels, surprises): the
-binormal model of ROC curves. With e the error rate, d, s and ρ fix the share of wrong rows among
-the surest ones of any number. On the eight sets of logits that come with it, d is 1.4 to 1.8 and s
-.6 to .8: what is not seen of the surest rows, of which few are known, is taken from there. Each of
-many profiles (log e evenly spread, d normal, three values of s and of ρ) is weighted by how likely
-it makes the rows, over how likely it makes it that so many rows certify nothing: none but those are
-asked.
+A *profile* describes how the error rate grows along a ranking. It is the binormal model of ROC curves:
+correct rows have a latent score z ~ N(0, 1), and errors have z ~ N(d, s²), except for a share ρ of the
+errors, which look like correct rows (wrong labels, for example). With the error rate e, the numbers d,
+s and ρ determine the share of errors among the rows with the lowest scores. On the eight sets of
+logits that come with the package, d is 1.4 to 1.8 and s is 0.6 to 0.8. The prior is chosen around
+these values, because few rows show how often the most certain rows err. Many profiles (log e evenly
+spaced, d normal, three values of s and of ρ) are weighted by the likelihood of the rows, divided by
+the probability that so many rows certify nothing, because only such rows are asked about.
 
-A rule that certifies N rows does so where at some rank m of a few that N fixes at most c errors are
-found. Given the profile, the score at rank m stands at a share U ~ Beta(m, N - m + 1) of the
-population, and E_m ~ Bin(m, mean error up to U): three values of U, and the best of the ranks. The
-number of rows is where the chance, averaged over the profiles, is `CHANCE`.
+A rule certifies N rows if, at one of a few ranks m that N determines, at most c errors are found.
+Given the profile, the score at rank m lies at a share U ~ Beta(m, N - m + 1) of the population, and
+E_m ~ Bin(m, mean error rate up to U). Three values of U represent its distribution, and the best of
+the ranks counts. The estimate is the N at which the probability of certifying, averaged over the
+profiles, is `TARGET_CHANCE`.
 
-**The number is a rough estimate, and `CHANCE` is not the chance that it is enough.** It would be on
-average over populations such as the prior expects. A sample that certifies nothing holds too few
-errors to tell populations apart. `python -m benchmarks.rows_needed_unseen` measures how far off the
-number is on real sets that played no part in choosing the constants: on most of them so many rows
-are enough less often than `CHANCE`.
+**The estimate is rough, and `TARGET_CHANCE` is not the probability that it is enough.** It would be on
+average over populations from the prior. A sample that certifies nothing contains too few errors to
+tell populations apart. `python -m benchmarks.rows_needed_unseen` measures the deviation on real sets
+that played no part in the choice of the constants. On most of them the estimated number of rows is
+enough less often than `TARGET_CHANCE`.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cache, lru_cache
 
 import numpy as np
@@ -37,164 +38,382 @@ from metacal.formulas import Codes, Float
 from metacal.rows.draws import generator
 from metacal.statistics import bounds
 
-#: From a number of rows the ranks that are tested first, rising, and how many errors may be found
-#: up to each.
+# Function that returns, for a number of rows, the tested ranks and the errors that each tolerates.
 StartingTestPlanner = Callable[[int], Sequence[tuple[int, int]]]
 
-#: The chance of certifying that defines the number of rows, by the profiles; on a real set it is
-#: often lower.
+# Probability of certifying, averaged over the profiles, that defines the number of rows needed.
 TARGET_CHANCE = 0.8
-#: No number is named beyond so many times as many rows, or so many: the profile says nothing so far
-#: out.
-_TIMES, _MOST = 50, 20_000
-#: Where rows themselves are drawn again: how often, and how many steps of a factor of the root of
-#: 2.
-_DRAWS, _DOUBLINGS = 20, 10
-#: Where the share of wrong rows is known; finer among the surest.
+
+# Estimates above this multiple of the rows, and above this number of rows, are not reported.
+_MAX_ROW_FACTOR = 50
+_MAX_ROWS = 20_000
+
+# Resolution of the search for the number of rows.
+_STEPS_PER_DOUBLING = 8
+
+# Number of samples that are drawn for each sample size if rows are resampled.
+_N_RESAMPLES = 20
+
+# Number of sample sizes that are tried if rows are resampled, each larger by a factor of sqrt(2).
+_N_SAMPLE_SIZES = 10
+
+# Shares of the rows at which a profile is evaluated. They are closer among the most certain rows.
 PROFILE_SHARES = np.concatenate(
     [[0.0], np.geomspace(0.004, 0.05, 8)[:-1], np.linspace(0.05, 1.0, 39)]
 )
-#: Error rates, and the other parameters of profiles with how likely each is before rows are seen.
+
+# Error rates e of the profiles.
 _ERROR_RATES = np.geomspace(2e-4, 0.9, 72)
-_DISTANCES = tuple((d, math.exp(-0.5 * ((d - 1.6) / 0.8) ** 2)) for d in np.arange(0.0, 3.3, 0.2))
+
+# Values of d, s and ρ in the binormal model, each with its prior weight.
+_DISTANCES = tuple(
+    (distance, math.exp(-0.5 * ((distance - 1.6) / 0.8) ** 2))
+    for distance in np.arange(0.0, 3.3, 0.2)
+)
 _SPREADS = ((0.58, 1 / 6), (0.72, 2 / 3), (0.9, 1 / 6))
-_UNFORESEEN = ((0.0, 0.85), (0.03, 0.1), (0.12, 0.05))
-#: Three values of a share that have its mean and variance, in standard deviations, and their
-#: weights.
-_NODES, _WEIGHTS = np.array([-(3.0**0.5), 0.0, 3.0**0.5]), np.array([1 / 6, 2 / 3, 1 / 6])
-#: How likely it is at least taken to be that rows certify nothing; how unlikely profiles are that
-#: are left out.
-_FAILS, _UNLIKELY = 0.1, 0.005
+_HIDDEN_ERROR_SHARES = ((0.0, 0.85), (0.03, 0.1), (0.12, 0.05))
+
+# Latent scores at which the distribution functions of the binormal model are evaluated.
+_LATENT_SCORES = np.linspace(-7.0, 9.0, 800)
+
+# Gauss-Hermite nodes and weights: three values with the mean and variance of a standard normal.
+_NODES = np.array([-(3.0**0.5), 0.0, 3.0**0.5])
+_NODE_WEIGHTS = np.array([1 / 6, 2 / 3, 1 / 6])
+
+# Lower limit on the assumed probability that the present rows certify nothing.
+_MIN_FAILURE_CHANCE = 0.1
+
+# Profiles with less than this fraction of the largest weight are dropped.
+_MIN_RELATIVE_WEIGHT = 0.005
+
+# Number of error rates at which the probability of passing a test is tabulated.
+_N_TABULATED_RATES = 101
 
 
-def estimate_rows_needed_by_resampling(n: int, certifies: Callable[[Codes], bool]) -> int | None:
-    """The same for any rule, by drawing ranks of these rows again; slower, and from few draws."""
+def estimate_rows_needed_by_resampling(
+    n_rows: int, certifies: Callable[[Codes], bool]
+) -> int | None:
+    """Estimate how many rows would certify a target by drawing rows with replacement.
+
+    The estimate works for any rule. It is slower and noisier than `estimate_rows_needed`.
+
+    Parameters
+    ----------
+    n_rows : int
+        Number of present rows.
+
+    certifies : callable
+        Function that returns whether drawn rows, given by their ranks in increasing order, certify
+        the target.
+
+    Returns
+    -------
+    int or None
+        Number of rows to two digits, or None if even the largest samples rarely certify.
+    """
     random = generator(0)
-    for step in range(1, _DOUBLINGS + 1):
-        size = round(n * 2.0 ** (step / 2))
-        passed = sum(certifies(np.sort(random.integers(n, size=size))) for _ in range(_DRAWS))
-        if passed >= TARGET_CHANCE * _DRAWS:
-            return bounds.round_up_to_two_digits(size)
+    for step in range(1, _N_SAMPLE_SIZES + 1):
+        sample_size = round(n_rows * 2.0 ** (step / 2))
+        n_certified = sum(
+            certifies(np.sort(random.integers(n_rows, size=sample_size)))
+            for _ in range(_N_RESAMPLES)
+        )
+        if n_certified >= TARGET_CHANCE * _N_RESAMPLES:
+            return bounds.round_up_to_two_digits(sample_size)
     return None
 
 
-def estimate_rows_needed(ranking: Ranking, plan: StartingTestPlanner) -> int | None:
-    """Estimate how many rows would certify the target, to two digits; None if these rows support no
-    estimate.
+def estimate_rows_needed(ranking: Ranking, plan_tests: StartingTestPlanner) -> int | None:
+    """Estimate how many rows would certify a target that these rows do not support.
 
-    The estimate is rough. It assumes that new rows look like these, and may be off by a factor of
+    The estimate is rough. It assumes that new rows resemble these, and may be off by a factor of
     three or more.
 
+    Parameters
+    ----------
+    ranking : Ranking
+        Calibration rows that do not certify the target.
+
+    plan_tests : callable
+        Function that returns, for a number of rows, the ranks at which tests start and the number
+        of errors that each tolerates.
+
+    Returns
+    -------
+    int or None
+        Number of rows to two digits, or None if the rows support no estimate.
+
+    Examples
+    --------
     >>> from metacal.certification.rules.accuracy_shortfall import plan_starting_tests
     >>> rng = np.random.default_rng(0)
-    >>> score = rng.random(200)
-    >>> ranking = Ranking.from_scores(score, rng.random(200) > 0.2 * score)
+    >>> scores = rng.random(200)
+    >>> ranking = Ranking.from_scores(scores, rng.random(200) > 0.2 * scores)
     >>> estimate_rows_needed(ranking, lambda n_rows: plan_starting_tests(n_rows, 0.95, 0.1))
     900
     """
-    return find_smallest_sample_size(
-        ranking.n_rows, *weight_profiles(ranking, build_binormal_profiles()), plan
-    )
+    profiles = weight_profiles(ranking, build_binormal_profiles())
+    return find_smallest_sample_size(ranking.n_rows, profiles, plan_tests)
+
+
+@dataclass(frozen=True, eq=False)
+class ErrorProfiles:
+    """Candidate profiles of the error rate along a ranking.
+
+    Attributes
+    ----------
+    cumulative_errors : array of float of shape (n_error_rates, n_shapes, n_shares)
+        Errors up to each of `PROFILE_SHARES`, as a fraction of all rows.
+
+    log_odds : array of float of shape (n_error_rates, n_shapes, n_shares - 1)
+        Log-odds of an error between consecutive shares.
+
+    mean_log_correct : array of float of shape (n_error_rates, n_shapes)
+        Mean logarithm of the probability that a row is correct.
+
+    prior_weights : array of float of shape (n_shapes,)
+        Prior weight of each shape.
+    """
+
+    cumulative_errors: Float
+    log_odds: Float
+    mean_log_correct: Float
+    prior_weights: Float
+
+
+@dataclass(frozen=True, eq=False)
+class WeightedProfiles:
+    """Profiles that explain some rows, with their posterior weights.
+
+    Attributes
+    ----------
+    cumulative_errors : array of float of shape (n_shares, n_profiles)
+        Errors up to each of `PROFILE_SHARES`, as a fraction of all rows.
+
+    weights : array of float of shape (n_profiles,)
+        Weight of each profile, not normalised.
+    """
+
+    cumulative_errors: Float
+    weights: Float
 
 
 def find_smallest_sample_size(
-    n: int, wrong_up_to: Float, weight: Float, plan: StartingTestPlanner
+    n_rows: int, profiles: WeightedProfiles, plan_tests: StartingTestPlanner
 ) -> int | None:
-    """The same, where n rows certify nothing, from profiles and how likely each is."""
-    weight = weight / np.maximum(1.0 - _chances(wrong_up_to, plan(n), n), _FAILS)
+    """Find the number of rows that certify a target with the target chance.
 
-    def chance(step: int) -> float:
-        # Steps of an eighth of a doubling, the same for all rankings, so that plans can be kept.
-        size = math.ceil(2.0 ** (step / 8))
-        return float(_chances(wrong_up_to, plan(size), size) @ weight / weight.sum())
+    Parameters
+    ----------
+    n_rows : int
+        Number of present rows, which certify nothing.
 
-    low, high = (math.floor(8.0 * math.log2(size)) for size in (n, max(_TIMES * n, _MOST)))
-    before, after = 0.0, chance(high)
-    if after < TARGET_CHANCE:
+    profiles : WeightedProfiles
+        Profiles that explain the present rows.
+
+    plan_tests : callable
+        Function that returns, for a number of rows, the tested ranks and the errors that each
+        tolerates.
+
+    Returns
+    -------
+    int or None
+        Number of rows to two digits, or None if too many rows would be needed.
+    """
+    failure_chances = 1.0 - _compute_pass_chances(profiles, plan_tests(n_rows), n_rows)
+    weights = profiles.weights / np.maximum(failure_chances, _MIN_FAILURE_CHANCE)
+
+    def compute_chance(step: int) -> float:
+        # The sample sizes do not depend on the ranking, so that cached plans are used again.
+        sample_size = math.ceil(2.0 ** (step / _STEPS_PER_DOUBLING))
+        pass_chances = _compute_pass_chances(profiles, plan_tests(sample_size), sample_size)
+        return float(pass_chances @ weights / weights.sum())
+
+    low_step = math.floor(_STEPS_PER_DOUBLING * math.log2(n_rows))
+    low_chance = 0.0
+    max_sample_size = max(_MAX_ROW_FACTOR * n_rows, _MAX_ROWS)
+    high_step = math.floor(_STEPS_PER_DOUBLING * math.log2(max_sample_size))
+    high_chance = compute_chance(high_step)
+    if high_chance < TARGET_CHANCE:
         return None
-    while high - low > 1:
-        middle = (low + high) // 2
-        found = chance(middle)
-        low, before, high, after = (
-            (low, before, middle, found) if found >= TARGET_CHANCE else (middle, found, high, after)
-        )
-    steps = low + (TARGET_CHANCE - before) / (after - before)
-    return bounds.round_up_to_two_digits(max(n + 1, math.ceil(2.0 ** (steps / 8))))
-
-
-#: By error rate: wrong rows up to each of `AT`, log-odds between, the mean log of being right, how
-#: likely at first.
-Profiles = tuple[Float, Float, Float, Float]
+    while high_step - low_step > 1:
+        middle_step = (low_step + high_step) // 2
+        middle_chance = compute_chance(middle_step)
+        if middle_chance >= TARGET_CHANCE:
+            high_step = middle_step
+            high_chance = middle_chance
+        else:
+            low_step = middle_step
+            low_chance = middle_chance
+    interpolated_step = low_step + (TARGET_CHANCE - low_chance) / (high_chance - low_chance)
+    sample_size = math.ceil(2.0 ** (interpolated_step / _STEPS_PER_DOUBLING))
+    return bounds.round_up_to_two_digits(max(n_rows + 1, sample_size))
 
 
 @cache
-def build_binormal_profiles() -> Profiles:
-    """Those of the binormal model."""
-    latent, rate = np.linspace(-7.0, 9.0, 800), _ERROR_RATES[:, None]
-    right, curves, likely = ndtr(latent), [], []
-    for (d, one), (s, other), (unforeseen, third) in itertools.product(
-        _DISTANCES, _SPREADS, _UNFORESEEN
+def build_binormal_profiles() -> ErrorProfiles:
+    """Build the profiles of the binormal model for all combinations of its parameters."""
+    error_rates = _ERROR_RATES[:, None]
+    correct_cdf = ndtr(_LATENT_SCORES)
+    profiles = []
+    prior_weights = []
+    for distance_choice, spread_choice, hidden_choice in itertools.product(
+        _DISTANCES, _SPREADS, _HIDDEN_ERROR_SHARES
     ):
-        wrong = (1.0 - unforeseen) * ndtr((latent - d) / s) + unforeseen * right
-        share = (1.0 - rate) * right + rate * wrong
-        curves.append([np.interp(PROFILE_SHARES, *of) for of in zip(share, rate * wrong)])
-        likely.append(one * other * third)
-    return build_profiles(np.swapaxes(np.array(curves), 0, 1), np.array(likely))
+        distance, distance_weight = distance_choice
+        spread, spread_weight = spread_choice
+        hidden_share, hidden_weight = hidden_choice
+        visible_error_cdf = ndtr((_LATENT_SCORES - distance) / spread)
+        error_cdf = (1.0 - hidden_share) * visible_error_cdf + hidden_share * correct_cdf
+        row_shares = (1.0 - error_rates) * correct_cdf + error_rates * error_cdf
+        error_shares = error_rates * error_cdf
+        profiles.append(
+            [
+                np.interp(PROFILE_SHARES, rows_up_to, errors_up_to)
+                for rows_up_to, errors_up_to in zip(row_shares, error_shares)
+            ]
+        )
+        prior_weights.append(distance_weight * spread_weight * hidden_weight)
+    return build_profiles(np.swapaxes(np.array(profiles), 0, 1), np.array(prior_weights))
 
 
-def build_profiles(wrong_up_to: Float, likely: Float) -> Profiles:
-    """The profiles whose share of all rows that are wrong and lie up to each of `AT` is given."""
-    between = np.clip(np.diff(wrong_up_to) / np.diff(PROFILE_SHARES), 1e-9, 1.0 - 1e-9)
-    right = np.log1p(-between)
-    return wrong_up_to, np.log(between) - right, right @ np.diff(PROFILE_SHARES), likely
+def build_profiles(cumulative_errors: Float, prior_weights: Float) -> ErrorProfiles:
+    """Build profiles from the errors up to each of `PROFILE_SHARES`.
+
+    Parameters
+    ----------
+    cumulative_errors : array of float of shape (n_error_rates, n_shapes, n_shares)
+        Errors up to each share of the rows, as a fraction of all rows.
+
+    prior_weights : array of float of shape (n_shapes,)
+        Prior weight of each shape.
+    """
+    share_widths = np.diff(PROFILE_SHARES)
+    local_error_rates = np.clip(np.diff(cumulative_errors) / share_widths, 1e-9, 1.0 - 1e-9)
+    log_correct = np.log1p(-local_error_rates)
+    return ErrorProfiles(
+        cumulative_errors=cumulative_errors,
+        log_odds=np.log(local_error_rates) - log_correct,
+        mean_log_correct=log_correct @ share_widths,
+        prior_weights=prior_weights,
+    )
 
 
-def weight_profiles(ranking: Ranking, known: Profiles) -> tuple[Float, Float]:
-    """Those that make these rows likely, and how likely."""
-    n, (wrong_up_to, log_odds, log_right, likely) = ranking.n_rows, known
-    up_to = np.interp(
-        PROFILE_SHARES * n,
+def weight_profiles(ranking: Ranking, profiles: ErrorProfiles) -> WeightedProfiles:
+    """Weight profiles by the likelihood of some rows, and drop those that are unlikely."""
+    n_rows = ranking.n_rows
+    n_errors_up_to = np.interp(
+        PROFILE_SHARES * n_rows,
         np.append(0, ranking.block_end_ranks),
         np.append(0, ranking.cumulative_errors),
     )
-    near = slice(None)
-    if len(wrong_up_to) > 1:  # error rates beyond four standard errors need no look
-        seen = (up_to[-1] + 0.5) / (n + 1.0)
-        far = math.exp(4.0 * math.sqrt((1.0 - seen) / (n * seen)) + 0.1)
-        first, last = np.searchsorted(_ERROR_RATES, [min(seen / far, 0.5), seen * far])
-        near = slice(first, last, 1 + (last - first) // 16)
-    log = log_odds[near] @ np.diff(up_to) + n * log_right[near]
-    weight = np.exp(log - log.max()) * likely
-    kept = weight > _UNLIKELY * weight.max()
-    return np.ascontiguousarray(wrong_up_to[near][kept].T), weight[kept]
+    plausible = slice(None)
+    if len(profiles.cumulative_errors) > 1:
+        plausible = _select_plausible_error_rates(n_errors_up_to[-1], n_rows)
+    log_likelihoods = (
+        profiles.log_odds[plausible] @ np.diff(n_errors_up_to)
+        + n_rows * profiles.mean_log_correct[plausible]
+    )
+    weights = np.exp(log_likelihoods - log_likelihoods.max()) * profiles.prior_weights
+    is_likely = weights > _MIN_RELATIVE_WEIGHT * weights.max()
+    likely_profiles = profiles.cumulative_errors[plausible][is_likely]
+    return WeightedProfiles(
+        cumulative_errors=np.ascontiguousarray(likely_profiles.T), weights=weights[is_likely]
+    )
 
 
-def _chances(wrong_up_to: Float, tested: Sequence[tuple[int, int]], n: int) -> Float:
-    """How often n rows pass the test that they are most likely to pass, by each profile."""
-    best = np.zeros(wrong_up_to.shape[1])
-    for m, most in tested:
-        k, before, after, rate, passing = _test(m, most, n)
-        found = wrong_up_to[k] * before + wrong_up_to[k + 1] * after
-        best = np.maximum(best, _WEIGHTS @ np.interp(found, rate, passing))
-    return best
+def _select_plausible_error_rates(n_errors: float, n_rows: int) -> slice:
+    """Select about 16 error rates within four standard errors of the observed one."""
+    observed_rate = (n_errors + 0.5) / (n_rows + 1.0)
+    relative_error = math.sqrt((1.0 - observed_rate) / (n_rows * observed_rate))
+    factor = math.exp(4.0 * relative_error + 0.1)
+    lowest_rate = min(observed_rate / factor, 0.5)
+    first, last = np.searchsorted(_ERROR_RATES, [lowest_rate, observed_rate * factor])
+    return slice(first, last, 1 + (last - first) // 16)
+
+
+def _compute_pass_chances(
+    profiles: WeightedProfiles, tests: Sequence[tuple[int, int]], n_rows: int
+) -> Float:
+    """Compute for each profile the probability of passing the most promising test."""
+    cumulative_errors = profiles.cumulative_errors
+    best_chances = np.zeros(cumulative_errors.shape[1])
+    for rank, max_errors in tests:
+        table = _tabulate_test(rank, max_errors, n_rows)
+        error_rates = (
+            cumulative_errors[table.lower_shares] * table.lower_weights
+            + cumulative_errors[table.lower_shares + 1] * table.upper_weights
+        )
+        pass_chances = np.interp(error_rates, table.error_rates, table.pass_chances)
+        best_chances = np.maximum(best_chances, _NODE_WEIGHTS @ pass_chances)
+    return best_chances
+
+
+@dataclass(frozen=True, eq=False)
+class _TestTable:
+    """Table to look up the probability that a test at a rank passes, given a profile.
+
+    The share of the population below the rank is random. Each of its three nodes lies between two
+    neighbours in `PROFILE_SHARES`.
+
+    Attributes
+    ----------
+    lower_shares : array of int of shape (3,)
+        Index in `PROFILE_SHARES` of the lower neighbour of each node.
+
+    lower_weights, upper_weights : arrays of float of shape (3, 1)
+        Weights of the cumulative errors at both neighbours. The weighted sum is the mean error rate
+        up to the node.
+
+    error_rates : array of float of shape (n_tabulated_rates,)
+        Mean error rates.
+
+    pass_chances : array of float of shape (n_tabulated_rates,)
+        Probability that the test passes at each mean error rate.
+    """
+
+    lower_shares: Codes
+    lower_weights: Float
+    upper_weights: Float
+    error_rates: Float
+    pass_chances: Float
 
 
 @lru_cache(maxsize=1000)
-def _test(m: int, most: int, n: int) -> tuple[Codes, Float, Float, Float, Float]:
-    """How to read a profile's mean error up to rank m of n, and how often m rows hold so few errors
-    at such rates.
+def _tabulate_test(rank: int, max_errors: int, n_rows: int) -> _TestTable:
+    """Tabulate the probability that a test at a rank passes.
+
+    Parameters
+    ----------
+    rank : int
+        Rank of the test.
+
+    max_errors : int
+        Largest number of errors with which the test passes, or -1 if it never passes.
+
+    n_rows : int
+        Number of rows.
     """
-    share = m / (n + 1.0)
-    at = np.clip(share + math.sqrt(share * (1.0 - share) / (n + 2.0)) * _NODES, 0.2 * share, 1.0)[
-        :, None
-    ]
-    k = np.searchsorted(PROFILE_SHARES, at[:, 0]) - 1
-    after = (at - PROFILE_SHARES[k, None]) / np.diff(PROFILE_SHARES)[k, None]
-    rate = np.linspace(0.0, min(1.0, (most + 9.0 + 6.0 * math.sqrt(max(most, 0) + 1.0)) / m), 101)
-    return (
-        k,
-        (1.0 - after) / at,
-        after / at,
-        rate,
-        bdtr(most, m, rate) if most >= 0 else np.zeros(101),
+    # The nodes represent the Beta distribution of the share of the population below the rank.
+    mean_share = rank / (n_rows + 1.0)
+    share_std = math.sqrt(mean_share * (1.0 - mean_share) / (n_rows + 2.0))
+    node_shares = np.clip(mean_share + share_std * _NODES, 0.2 * mean_share, 1.0)
+    lower_shares = np.searchsorted(PROFILE_SHARES, node_shares) - 1
+    node_column = node_shares[:, None]
+    distances = node_column - PROFILE_SHARES[lower_shares, None]
+    upper_fractions = distances / np.diff(PROFILE_SHARES)[lower_shares, None]
+
+    # Above the highest tabulated rate, the test practically never passes.
+    highest_count = max_errors + 9.0 + 6.0 * math.sqrt(max(max_errors, 0) + 1.0)
+    error_rates = np.linspace(0.0, min(1.0, highest_count / rank), _N_TABULATED_RATES)
+    if max_errors >= 0:
+        pass_chances = bdtr(max_errors, rank, error_rates)
+    else:
+        pass_chances = np.zeros(_N_TABULATED_RATES)
+    return _TestTable(
+        lower_shares=lower_shares,
+        lower_weights=(1.0 - upper_fractions) / node_column,
+        upper_weights=upper_fractions / node_column,
+        error_rates=error_rates,
+        pass_chances=pass_chances,
     )

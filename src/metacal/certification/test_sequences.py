@@ -263,6 +263,7 @@ def choose_first_value(
 
     Examples
     --------
+    >>> import numpy as np
     >>> choose_first_value(np.repeat([1.0, 2.0, 3.0], [1, 3, 6]), 1000, 0.95, 0.1)
     2.0
     """
