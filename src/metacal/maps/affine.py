@@ -16,7 +16,7 @@ There are three deliberate deviations:
 
 1. The logits are centred in each row. A constant added to a row, or logits given as
    log-probabilities, change nothing.
-2. Penalties refer to tempered logits and are measured in rows (`penalties` in
+2. Penalties refer to tempered logits and are measured in rows (`build_penalty` in
    `metacal.maps.fitting.penalties`). A strength means the same for logits of any scale and for
    any number of rows.
 3. Every coefficient has a penalty of at least 1/1000 of a row. The fit has one finite solution
@@ -37,7 +37,7 @@ from metacal.formulas import affine as formulas
 from metacal.kernels import affine as kernels
 from metacal.maps.fitting.offsets import fit_class_offsets
 from metacal.maps.fitting.penalised import SoftmaxRegression
-from metacal.maps.fitting.penalties import PenaltyChoice
+from metacal.maps.fitting.penalties import StrengthSelection
 from metacal.maps.labelled import LabelledRows, Weights
 from metacal.maps.map import Map, TemperedMap
 from metacal.maps.temperature import fit_temperature
@@ -219,11 +219,11 @@ def fit_vector_scaling(
     """
     sample = LabelledRows(rows, labels, weights)
     if penalty == "offsets":
-        offsets = fit_class_offsets(sample.drop_unusable_rows())
+        fitted_offsets = fit_class_offsets(sample.drop_unusable_rows())
         return VectorMap(
-            scale=np.full(rows.n_classes, offsets.scale),
-            bias=offsets.offsets,
-            regularisation=offsets.strength,
+            scale=np.full(rows.n_classes, fitted_offsets.scale),
+            bias=fitted_offsets.offsets,
+            regularisation=fitted_offsets.strength,
         )
     regression = SoftmaxRegression(
         features=kernels.centred_logits,
@@ -231,9 +231,11 @@ def fit_vector_scaling(
         penalty=penalty,
         intercept_regularisation=intercept_regularisation,
     )
-    choice = PenaltyChoice(regularisation, n_folds, random_state)
-    theta, strength = regression.solve(sample, choice)
-    return VectorMap(scale=theta[0], bias=theta[-1], regularisation=strength)
+    selection = StrengthSelection(
+        regularisation=regularisation, n_folds=n_folds, random_state=random_state
+    )
+    fit = regression.solve(sample, selection)
+    return VectorMap(scale=fit.scale, bias=fit.intercepts, regularisation=fit.strength)
 
 
 def fit_matrix_scaling(
@@ -279,9 +281,11 @@ def fit_matrix_scaling(
         penalty=penalty,
         intercept_regularisation=intercept_regularisation,
     )
-    choice = PenaltyChoice(regularisation, n_folds, random_state)
-    theta, strength = regression.solve(LabelledRows(rows, labels, weights), choice)
-    return MatrixMap(matrix=theta[:-1].T, bias=theta[-1], regularisation=strength)
+    selection = StrengthSelection(
+        regularisation=regularisation, n_folds=n_folds, random_state=random_state
+    )
+    fit = regression.solve(LabelledRows(rows, labels, weights), selection)
+    return MatrixMap(matrix=fit.matrix, bias=fit.intercepts, regularisation=fit.strength)
 
 
 def fit_dirichlet_calibration(
@@ -312,9 +316,11 @@ def fit_dirichlet_calibration(
         penalty=penalty,
         intercept_regularisation=intercept_regularisation,
     )
-    choice = PenaltyChoice(regularisation, n_folds, random_state)
-    theta, strength = regression.solve(LabelledRows(rows, labels, weights), choice)
-    return DirichletMap(matrix=theta[:-1].T, bias=theta[-1], regularisation=strength)
+    selection = StrengthSelection(
+        regularisation=regularisation, n_folds=n_folds, random_state=random_state
+    )
+    fit = regression.solve(LabelledRows(rows, labels, weights), selection)
+    return DirichletMap(matrix=fit.matrix, bias=fit.intercepts, regularisation=fit.strength)
 
 
 def fit_structured_scaling(
@@ -348,14 +354,16 @@ def fit_structured_scaling(
     inverse_temperature = fit_temperature(
         sample.rows, sample.labels, sample.weights
     ).inverse_temperature
-    regression = _structured_regression(inverse_temperature)
-    choice = PenaltyChoice(regularisation, n_folds, random_state)
-    theta, strength = regression.solve(sample, choice)
+    regression = _make_structured_regression(inverse_temperature)
+    selection = StrengthSelection(
+        regularisation=regularisation, n_folds=n_folds, random_state=random_state
+    )
+    fit = regression.solve(sample, selection)
     return StructuredMap(
         inverse_temperature=inverse_temperature,
-        scale=theta[0],
-        bias=theta[1],
-        regularisation=strength,
+        scale=fit.scale,
+        bias=fit.intercepts,
+        regularisation=fit.strength,
     )
 
 
@@ -367,17 +375,16 @@ def fit_structured_path(
     inverse_temperature = fit_temperature(
         sample.rows, sample.labels, sample.weights
     ).inverse_temperature
-    regression = _structured_regression(inverse_temperature)
-    coefficients = regression.solve_path(sample, strengths, tolerance)
-    return {
-        strength: StructuredMap(
+    regression = _make_structured_regression(inverse_temperature)
+    maps = {}
+    for fit in regression.solve_path(sample, strengths, tolerance):
+        maps[fit.strength] = StructuredMap(
             inverse_temperature=inverse_temperature,
-            scale=theta[0],
-            bias=theta[1],
-            regularisation=strength,
+            scale=fit.scale,
+            bias=fit.intercepts,
+            regularisation=fit.strength,
         )
-        for strength, theta in coefficients.items()
-    }
+    return maps
 
 
 def fit_dirichlet_path(
@@ -387,14 +394,15 @@ def fit_dirichlet_path(
     regression = SoftmaxRegression(
         features=kernels.log_probabilities, has_full_matrix=True, penalty="structured"
     )
-    coefficients = regression.solve_path(sample, strengths, tolerance)
-    return {
-        strength: DirichletMap(matrix=theta[:-1].T, bias=theta[-1], regularisation=strength)
-        for strength, theta in coefficients.items()
-    }
+    maps = {}
+    for fit in regression.solve_path(sample, strengths, tolerance):
+        maps[fit.strength] = DirichletMap(
+            matrix=fit.matrix, bias=fit.intercepts, regularisation=fit.strength
+        )
+    return maps
 
 
-def _structured_regression(inverse_temperature: float) -> SoftmaxRegression:
+def _make_structured_regression(inverse_temperature: float) -> SoftmaxRegression:
     """Return the regression on tempered log-probabilities."""
     features = partial(kernels.log_probabilities, inverse_temperature=inverse_temperature)
     return SoftmaxRegression(

@@ -1,15 +1,15 @@
 """Newton's method for a function of two parameters within a box.
 
-The function need not be convex. It returns six numbers at a point (a, e): the value, the
-gradient (f_a, f_e) and the Hessian (f_aa, f_ae, f_ee). A *box* is an array of shape (2, 2)
-that holds the smallest and the largest allowed point.
+The function need not be convex. It returns its value, gradient (two numbers) and Hessian (the
+entries 00, 01 and 11) at a point as one array of six numbers. A *box* is an array of shape
+(2, 2) that holds the smallest and the largest allowed point.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -17,55 +17,108 @@ from metacal.formulas import Float
 from metacal.maps.fitting.lbfgs import Minimum
 
 #: Function that returns value, gradient and Hessian at a point as six numbers.
-Function = Callable[[Float], Float]
+FunctionOfTwo = Callable[[Float], Float]
 
 #: Expected decrease at which the iteration stops, after one more step.
 TOLERANCE = 1e-9
-#: Expected decrease below which a step is taken without comparing function values.
-#: Near the minimum, rounding errors of float32 logits dominate the values.
+#: Expected decrease below which values are not compared, because rounding dominates them.
 _MAX_UNCHECKED_DECREASE = 1e-6
 #: Expected decrease that rounding errors can leave at the minimum.
 _ROUNDING = 1e-8
-#: Largest change of the first parameter, a logarithm, in one step.
+#: Largest change of the first parameter in one step. It is the logarithm of a temperature.
 _MAX_FIRST_STEP = 1.0
 _MAX_STEPS = 100
 _MAX_HALVINGS = 30
 #: Fraction of the predicted linear decrease that a step must achieve.
 _SUFFICIENT_DECREASE = 1e-4
-#: Smallest curvature, relative to the largest.
+#: Smallest eigenvalue of the Hessian, relative to the largest one.
 _MIN_CURVATURE = 1e-12
 
 
 @dataclass(frozen=True)
 class _Quadratic:
-    """Quadratic model of the function around the current point.
+    """Quadratic model g·s + ½ s·Hs of the change of the function along a step s.
 
-    The attributes are the gradient (slope_a, slope_e) and the Hessian.
+    Attributes
+    ----------
+    gradient_0, gradient_1 : float
+        Gradient g.
+
+    hessian_00, hessian_01, hessian_11 : float
+        Entries of the symmetric 2 × 2 matrix H.
     """
 
-    slope_a: float
-    slope_e: float
-    hessian_aa: float
-    hessian_ae: float
-    hessian_ee: float
+    gradient_0: float
+    gradient_1: float
+    hessian_00: float
+    hessian_01: float
+    hessian_11: float
 
-    def compute_decrease(self, step_a: float, step_e: float) -> float:
+    def is_finite(self) -> bool:
+        """Check whether no derivative is infinite or NaN."""
+        gradient_sum = self.gradient_0 + self.gradient_1
+        return math.isfinite(gradient_sum + self.hessian_00 + self.hessian_01 + self.hessian_11)
+
+    def compute_decrease(self, step_0: float, step_1: float) -> float:
         """Compute how much the model decreases along a step."""
-        linear_term = self.slope_a * step_a + self.slope_e * step_e
+        linear_term = self.gradient_0 * step_0 + self.gradient_1 * step_1
         quadratic_term = (
-            self.hessian_aa * step_a * step_a
-            + 2.0 * self.hessian_ae * step_a * step_e
-            + self.hessian_ee * step_e * step_e
+            self.hessian_00 * step_0 * step_0
+            + 2.0 * self.hessian_01 * step_0 * step_1
+            + self.hessian_11 * step_1 * step_1
         )
         return -(linear_term + 0.5 * quadratic_term)
 
+    def find_unbounded_step(self) -> tuple[float, float]:
+        """Find the step to the minimum of a model with a positive definite Hessian."""
+        determinant = self.hessian_00 * self.hessian_11 - self.hessian_01 * self.hessian_01
+        step_0 = self.hessian_01 * self.gradient_1 - self.hessian_11 * self.gradient_0
+        step_1 = self.hessian_01 * self.gradient_0 - self.hessian_00 * self.gradient_1
+        return step_0 / determinant, step_1 / determinant
+
+    def find_step_0(self, step_1: float) -> float:
+        """Find the best step of the first parameter for a given step of the second."""
+        return -(self.gradient_0 + self.hessian_01 * step_1) / self.hessian_00
+
+    def find_step_1(self, step_0: float) -> float:
+        """Find the best step of the second parameter for a given step of the first."""
+        return -(self.gradient_1 + self.hessian_01 * step_0) / self.hessian_11
+
+    def with_positive_definite_hessian(self) -> _Quadratic:
+        """Replace the eigenvalues of the Hessian by their absolute values.
+
+        With the mean m and half the difference r of the eigenvalues, and m', r' of their
+        absolute values, the matrix H = m + (H - m) becomes m' + (H - m) r' / r. A positive
+        definite matrix is not changed.
+        """
+        mean = 0.5 * (self.hessian_00 + self.hessian_11)
+        half_difference = math.hypot(0.5 * (self.hessian_00 - self.hessian_11), self.hessian_01)
+        low_eigenvalue = mean - half_difference
+        low_size = abs(low_eigenvalue)
+        high_size = abs(mean + half_difference)
+        min_size = _MIN_CURVATURE * max(1.0, low_size, high_size)
+        if low_eigenvalue >= min_size:
+            return self
+        low_size = max(low_size, min_size)
+        high_size = max(high_size, min_size)
+        deviation_factor = 0.0
+        if half_difference > 0.0:
+            deviation_factor = 0.5 * (high_size - low_size) / half_difference
+        new_mean = 0.5 * (low_size + high_size)
+        return replace(
+            self,
+            hessian_00=new_mean + deviation_factor * (self.hessian_00 - mean),
+            hessian_01=deviation_factor * self.hessian_01,
+            hessian_11=new_mean + deviation_factor * (self.hessian_11 - mean),
+        )
+
 
 def minimise_in_box(
-    function: Function,
+    function: FunctionOfTwo,
     point: Float,
     box: Float,
     tolerance: float = TOLERANCE,
-    value_at_point: Float | None = None,
+    derivatives_at_point: Float | None = None,
 ) -> Minimum:
     """Minimise a function of two parameters by Newton steps within a box.
 
@@ -83,52 +136,54 @@ def minimise_in_box(
     tolerance : float
         Expected decrease at which to stop.
 
-    value_at_point : array of shape (6,), optional
-        The function at `point`, if it is known.
+    derivatives_at_point : array of shape (6,), optional
+        Value, gradient and Hessian at `point`, if they are known.
 
     Returns
     -------
     Minimum
     """
-    current = value_at_point
-    if current is None:
-        current = function(point)
-    last_decrease = math.inf
+    derivatives = derivatives_at_point
+    if derivatives is None:
+        derivatives = function(point)
+    previous_decrease = math.inf
     final_decrease = 0.0
     for n_steps in range(1, _MAX_STEPS + 1):  # noqa: B007 used after the loop
-        step, expected_decrease = _compute_newton_step(current, step_bounds=box - point)
+        step, expected_decrease = _compute_newton_step(derivatives, step_bounds=box - point)
         is_stagnating = (
-            last_decrease <= _MAX_UNCHECKED_DECREASE and expected_decrease > 0.25 * last_decrease
+            previous_decrease <= _MAX_UNCHECKED_DECREASE
+            and expected_decrease > 0.25 * previous_decrease
         )
         if expected_decrease <= tolerance or is_stagnating:
             point = np.clip(point + step, *box)
             final_decrease = max(expected_decrease, 0.0)
             break
         if expected_decrease > _MAX_UNCHECKED_DECREASE:
-            checked_step = _backtrack(function, point, current, step)
-            if checked_step is None:
+            shortened_step = _backtrack(function, point, derivatives, step)
+            if shortened_step is None:
                 break
-            step, current = checked_step
+            step, derivatives = shortened_step
         else:
-            current = function(point + step)
+            derivatives = function(point + step)
         point = point + step
-        last_decrease = expected_decrease
+        previous_decrease = expected_decrease
+    value, gradient_0, gradient_1 = derivatives[:3]
     return Minimum(
         point=point,
-        value=float(current[0]) - final_decrease,
+        value=float(value) - final_decrease,
         remaining_decrease=expected_decrease,
-        gradient_norm=math.hypot(current[1], current[2]),
+        gradient_norm=math.hypot(gradient_0, gradient_1),
         n_steps=n_steps,
         converged=expected_decrease <= _ROUNDING,
     )
 
 
-def _compute_newton_step(current: Float, step_bounds: Float) -> tuple[Float, float]:
+def _compute_newton_step(derivatives: Float, step_bounds: Float) -> tuple[Float, float]:
     """Compute the step to the minimum of the quadratic model within bounds.
 
     Parameters
     ----------
-    current : array of shape (6,)
+    derivatives : array of shape (6,)
         Value, gradient and Hessian at the current point.
 
     step_bounds : array of shape (2, 2)
@@ -142,53 +197,27 @@ def _compute_newton_step(current: Float, step_bounds: Float) -> tuple[Float, flo
     expected_decrease : float
         Decrease of the model, infinite if a derivative is not finite.
     """
-    _, slope_a, slope_e, aa, ae, ee = current.tolist()
-    if not math.isfinite(slope_a + slope_e + aa + ae + ee):
+    _, *gradient_and_hessian = derivatives.tolist()
+    model = _Quadratic(*gradient_and_hessian)
+    if not model.is_finite():
         return np.zeros(2), math.inf
-    aa, ae, ee = _make_positive_definite(aa, ae, ee)
-    model = _Quadratic(slope_a, slope_e, hessian_aa=aa, hessian_ae=ae, hessian_ee=ee)
-    (min_step_a, min_step_e), (max_step_a, max_step_e) = step_bounds.tolist()
-
-    determinant = aa * ee - ae * ae
-    step_a = (ae * slope_e - ee * slope_a) / determinant
-    step_e = (ae * slope_a - aa * slope_e) / determinant
+    model = model.with_positive_definite_hessian()
+    (min_step_0, min_step_1), (max_step_0, max_step_1) = step_bounds.tolist()
+    step_0, step_1 = model.find_unbounded_step()
     # A parameter that leaves the box is set to its bound, and the other one is minimised.
-    if not min_step_e <= step_e <= max_step_e:
-        step_e = min(max(step_e, min_step_e), max_step_e)
-        step_a = -(slope_a + ae * step_e) / aa
-    if not min_step_a <= step_a <= max_step_a:
-        step_a = min(max(step_a, min_step_a), max_step_a)
-        step_e = -(slope_e + ae * step_a) / ee
-    step_a = min(max(step_a, min_step_a, -_MAX_FIRST_STEP), max_step_a, _MAX_FIRST_STEP)
-    step_e = min(max(step_e, min_step_e), max_step_e)
-    return np.array([step_a, step_e]), model.compute_decrease(step_a, step_e)
-
-
-def _make_positive_definite(aa: float, ae: float, ee: float) -> tuple[float, float, float]:
-    """Replace the eigenvalues of a symmetric 2 × 2 matrix by their absolute values.
-
-    With the mean m and half the difference r of the eigenvalues, and m', r' of their
-    absolute values, the matrix H = m + (H - m) becomes m' + (H - m) r' / r. A positive
-    definite matrix is not changed.
-    """
-    mean = 0.5 * (aa + ee)
-    half_difference = math.hypot(0.5 * (aa - ee), ae)
-    low_size = abs(mean - half_difference)
-    high_size = abs(mean + half_difference)
-    min_size = _MIN_CURVATURE * max(1.0, low_size, high_size)
-    if mean - half_difference >= min_size:
-        return aa, ae, ee
-    low_size = max(low_size, min_size)
-    high_size = max(high_size, min_size)
-    ratio = 0.0
-    if half_difference > 0.0:
-        ratio = 0.5 * (high_size - low_size) / half_difference
-    new_mean = 0.5 * (low_size + high_size)
-    return new_mean + ratio * (aa - mean), ratio * ae, new_mean + ratio * (ee - mean)
+    if not min_step_1 <= step_1 <= max_step_1:
+        step_1 = min(max(step_1, min_step_1), max_step_1)
+        step_0 = model.find_step_0(step_1)
+    if not min_step_0 <= step_0 <= max_step_0:
+        step_0 = min(max(step_0, min_step_0), max_step_0)
+        step_1 = model.find_step_1(step_0)
+    step_0 = min(max(step_0, min_step_0, -_MAX_FIRST_STEP), max_step_0, _MAX_FIRST_STEP)
+    step_1 = min(max(step_1, min_step_1), max_step_1)
+    return np.array([step_0, step_1]), model.compute_decrease(step_0, step_1)
 
 
 def _backtrack(
-    function: Function, point: Float, current: Float, step: Float
+    function: FunctionOfTwo, point: Float, derivatives: Float, step: Float
 ) -> tuple[Float, Float] | None:
     """Halve the step until the function decreases sufficiently.
 
@@ -200,8 +229,8 @@ def _backtrack(
     point : array of shape (2,)
         Current point.
 
-    current : array of shape (6,)
-        The function at the current point.
+    derivatives : array of shape (6,)
+        Value, gradient and Hessian at the current point.
 
     step : array of shape (2,)
         Newton step.
@@ -209,12 +238,15 @@ def _backtrack(
     Returns
     -------
     tuple of arrays or None
-        Shortened step and the function after it. None if no step decreases it sufficiently.
+        Shortened step, and value, gradient and Hessian after it. None if no step is found.
     """
+    value = derivatives[0]
+    gradient = derivatives[1:3]
     for _ in range(_MAX_HALVINGS):
-        trial = function(point + step)
-        linear_change = float(current[1:3] @ step)
-        if trial[0] <= current[0] + _SUFFICIENT_DECREASE * linear_change:
-            return step, trial
+        trial_derivatives = function(point + step)
+        trial_value = trial_derivatives[0]
+        linear_change = float(gradient @ step)
+        if trial_value <= value + _SUFFICIENT_DECREASE * linear_change:
+            return step, trial_derivatives
         step = 0.5 * step
     return None

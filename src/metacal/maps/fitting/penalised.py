@@ -27,10 +27,10 @@ from metacal.maps.fitting.crossvalidation import STRENGTHS, choose_strength
 from metacal.maps.fitting.lbfgs import Minimum, Objective, Preconditioner, minimise_by_lbfgs
 from metacal.maps.fitting.penalties import (
     PENALTIES,
-    PenaltyChoice,
+    StrengthSelection,
+    build_penalty,
     check_strength,
-    diagonal_index,
-    penalties,
+    get_diagonal_index,
 )
 from metacal.maps.labelled import LabelledRows
 from metacal.maps.temperature import fit_temperature
@@ -38,24 +38,57 @@ from metacal.rows import Rows
 
 #: Possible decrease of the mean loss at which the final fit stops.
 _TOLERANCE = 1e-10
-#: The same for the fits that only compare strengths, and their largest number of steps.
+#: Possible decrease of the mean loss at which a fit stops that only compares strengths.
 _COMPARISON_TOLERANCE = 1e-6
+#: Largest number of steps of a fit that only compares strengths.
 _MAX_COMPARISON_STEPS = 100
+#: Number of curvatures that `kernels.hessian_parts` returns for each class.
+_N_CLASS_CURVATURES = 4
 #: Largest number of classes for which the Hessian of a diagonal matrix is inverted.
 _MAX_CLASSES_TO_INVERT = 1_500
 #: Smallest number of rows from which that Hessian is computed.
 _MIN_HESSIAN_ROWS = 2_000
 #: Number of steps after which the Hessian is computed again.
 _STEPS_PER_HESSIAN = 15
-#: Number of classes above which a full matrix is only fitted with strong penalties. They are
-#: worth K(K - 1) rows and more.
+#: Number of classes above which a full matrix is only fitted with strong penalties.
 _MANY_CLASSES = 300
 _STRONG_STRENGTHS = STRENGTHS[:4]
-#: Largest number of feature entries of a full matrix that are computed once and held in
-#: memory, because they are used hundreds of times.
+#: Largest size of a table of features that is held in memory instead of recomputed.
 _MAX_HELD_ENTRIES = 1 << 22
 #: Smallest eigenvalue used by the preconditioner, relative to their mean.
 _MIN_RELATIVE_EIGENVALUE = 0.1
+
+
+@dataclass(frozen=True)
+class RegressionFit:
+    """Fitted coefficients of a softmax regression.
+
+    Attributes
+    ----------
+    theta : array of shape (2, n_classes) or (n_classes + 1, n_classes)
+        Coefficients of the unscaled features; the intercepts are in the last row.
+
+    strength : float
+        Strength of the penalty.
+    """
+
+    theta: Float
+    strength: float
+
+    @property
+    def scale(self) -> Float:
+        """Diagonal of a diagonal coefficient matrix."""
+        return np.asarray(self.theta[0])
+
+    @property
+    def matrix(self) -> Float:
+        """Full coefficient matrix, one row per class."""
+        return np.asarray(self.theta[:-1].T)
+
+    @property
+    def intercepts(self) -> Float:
+        """Intercept of each class."""
+        return np.asarray(self.theta[-1])
 
 
 @dataclass(frozen=True)
@@ -106,7 +139,7 @@ class SoftmaxRegression:
                 f"penalty must be one of {', '.join(map(repr, PENALTIES))}; got {self.penalty!r}."
             )
 
-    def solve(self, sample: LabelledRows, choice: PenaltyChoice) -> tuple[Float, float]:
+    def solve(self, sample: LabelledRows, selection: StrengthSelection) -> RegressionFit:
         """Fit the coefficients.
 
         Parameters
@@ -114,33 +147,29 @@ class SoftmaxRegression:
         sample : LabelledRows
             Rows with labels.
 
-        choice : PenaltyChoice
+        selection : StrengthSelection
             Strength of the penalty, or how to choose it.
 
         Returns
         -------
-        theta : array
-            Coefficients of the unscaled features.
-
-        strength : float
-            Strength of the penalty.
+        RegressionFit
         """
-        if choice.regularisation is not None:
-            check_strength("regularisation", choice.regularisation)
+        if selection.regularisation is not None:
+            check_strength("regularisation", selection.regularisation)
         regression, sample, start = self._prepare(sample)
-        if choice.regularisation is None:
-            strength, start = regression._choose_strength(sample, start, choice)
+        if selection.regularisation is None:
+            strength, start = regression._choose_strength(sample, start, selection)
         else:
-            strength = float(choice.regularisation)
+            strength = float(selection.regularisation)
         minimum = regression._minimise(sample, strength, start, _TOLERANCE)
         minimum.warn_unless_converged(
             "matrix scaling" if self.has_full_matrix else "vector scaling"
         )
-        return regression._unscale(minimum.point), strength
+        return RegressionFit(regression._unscale(minimum.point), strength)
 
     def solve_path(
         self, sample: LabelledRows, strengths: Sequence[float], tolerance: float
-    ) -> dict[float, Float]:
+    ) -> list[RegressionFit]:
         """Fit the coefficients at several strengths, each fit starting from the last.
 
         Parameters
@@ -156,41 +185,41 @@ class SoftmaxRegression:
 
         Returns
         -------
-        dict
-            Coefficients of the unscaled features by strength.
+        list of RegressionFit
+            Fit at each strength, strongest first.
         """
         regression, sample, theta = self._prepare(sample)
-        coefficients = {}
+        fits = []
         for strength in sorted(strengths, reverse=True):
             theta = regression._minimise(sample, strength, theta, tolerance).point
-            coefficients[strength] = regression._unscale(theta)
-        return coefficients
+            fits.append(RegressionFit(regression._unscale(theta), strength))
+        return fits
 
     def _choose_strength(
-        self, sample: LabelledRows, start: Float, choice: PenaltyChoice
+        self, sample: LabelledRows, start: Float, selection: StrengthSelection
     ) -> tuple[float, Float]:
         """Choose the strength by cross-validation; return it with a starting point."""
 
         def fit(training: LabelledRows, strength: float, theta: Float) -> Float:
-            return self._minimise(
+            minimum = self._minimise(
                 training, strength, theta, _COMPARISON_TOLERANCE, _MAX_COMPARISON_STEPS
-            ).point
+            )
+            return minimum.point
 
-        def loss(test: LabelledRows, theta: Float) -> float:
-            return float(self._sum(kernels.loss, test, theta)[0])
+        def sum_loss(test: LabelledRows, theta: Float) -> float:
+            return float(self._sum_over_rows(kernels.loss, test, theta)[0])
 
-        # With a full matrix the weakest penalties are slow, and with hundreds of classes they
-        # never help.
+        # Weak penalties on a full matrix are slow, and never help with hundreds of classes.
         strengths: Sequence[float] = STRENGTHS
         if self.has_full_matrix and sample.rows.n_classes > _MANY_CLASSES:
             strengths = _STRONG_STRENGTHS
         return choose_strength(
             sample,
             fit,
-            loss,
+            sum_loss,
             start,
-            n_folds=choice.n_folds,
-            random_state=choice.random_state,
+            n_folds=selection.n_folds,
+            random_state=selection.random_state,
             strengths=strengths,
             patience=1 if self.has_full_matrix else 2,
         )
@@ -212,7 +241,7 @@ class SoftmaxRegression:
         if self.intercept_regularisation is not None:
             check_strength("intercept_regularisation", self.intercept_regularisation)
         if self.has_full_matrix:
-            # With one strip per block, a block holds the K × K sums of one strip only.
+            # Small blocks keep the number of K × K tables of sums in memory small.
             sample = replace(sample, rows=sample.rows.replaced(block_rows=1))
         sample = sample.drop_unusable_rows()
         n_classes = sample.rows.n_classes
@@ -224,12 +253,15 @@ class SoftmaxRegression:
             regression = replace(regression, features=kernels.read_features)
         n_coefficients = n_classes + 1 if self.has_full_matrix else 2
         start = np.zeros((n_coefficients, n_classes))
-        start[diagonal_index(start.shape)] = regression.diagonal
-        curvature = regression._sum(kernels.hessian_parts, sample, start) / sample.total_weight
+        start[get_diagonal_index(start.shape)] = regression.diagonal
+        curvature_sums = regression._sum_over_rows(kernels.hessian_parts, sample, start)
+        mean_curvature = curvature_sums / sample.total_weight
+        class_curvature = mean_curvature[:_N_CLASS_CURVATURES]
         spectrum = None
         if self.has_full_matrix:
-            spectrum = np.linalg.eigh(curvature[4:])
-        regression = replace(regression, curvature=curvature[:4], spectrum=spectrum)
+            feature_products = mean_curvature[_N_CLASS_CURVATURES:]
+            spectrum = np.linalg.eigh(feature_products)
+        regression = replace(regression, curvature=class_curvature, spectrum=spectrum)
         return regression, sample, start
 
     def _precompute_features(self, sample: LabelledRows) -> LabelledRows:
@@ -262,8 +294,10 @@ class SoftmaxRegression:
         theta[:-1] *= self.feature_scale or 1.0
         return theta
 
-    def _sum(self, kernel: Callable[..., Float], sample: LabelledRows, theta: Float) -> Float:
-        """Sum a kernel over the rows."""
+    def _sum_over_rows(
+        self, kernel: Callable[..., Float], sample: LabelledRows, theta: Float
+    ) -> Float:
+        """Sum the values of a kernel over the rows of a sample."""
         block_kernel = partial(
             kernel, features=self.features, unit=self.feature_scale or 1.0, theta=theta
         )
@@ -303,26 +337,29 @@ class SoftmaxRegression:
         intercept_strength = self.intercept_regularisation
         if intercept_strength is None:
             intercept_strength = strength
-        penalty_weights, targets = penalties(
+        penalty = build_penalty(
             self.penalty, start.shape, self.diagonal, strength, intercept_strength
         )
-        penalty_weights /= sample.total_weight
+        penalty_weights = penalty.strengths / sample.total_weight
 
-        def objective(theta: Float) -> tuple[float, Float]:
-            sums = self._sum(kernels.loss_and_gradient, sample, theta)
-            sums /= sample.total_weight
-            deviation = theta - targets
-            gradient = sums[1:].reshape(theta.shape)
+        def compute_objective(theta: Float) -> tuple[float, Float]:
+            loss_and_gradient = self._sum_over_rows(kernels.loss_and_gradient, sample, theta)
+            loss_and_gradient /= sample.total_weight
+            deviation = theta - penalty.targets
+            gradient = loss_and_gradient[1:].reshape(theta.shape)
             gradient += 2.0 * penalty_weights * deviation
-            return float(sums[0] + np.vdot(penalty_weights * deviation, deviation)), gradient
+            loss = loss_and_gradient[0] + np.vdot(penalty_weights * deviation, deviation)
+            return float(loss), gradient
 
         ridge = 2.0 * penalty_weights
         if self.has_full_matrix or start.shape[1] > _MAX_CLASSES_TO_INVERT:
             precondition = _BlockPreconditioner(self.curvature, self.spectrum, ridge)
             return minimise_by_lbfgs(
-                objective, start, precondition, tolerance=tolerance, max_steps=max_steps
+                compute_objective, start, precondition, tolerance=tolerance, max_steps=max_steps
             )
-        return self._minimise_with_hessian(objective, sample, start, ridge, tolerance, max_steps)
+        return self._minimise_with_hessian(
+            compute_objective, sample, start, ridge, tolerance, max_steps
+        )
 
     def _minimise_with_hessian(
         self,
@@ -355,7 +392,7 @@ class SoftmaxRegression:
             minimum = minimise_by_lbfgs(
                 objective,
                 start,
-                self._inverse_hessian(sample, start, ridge),
+                self._make_newton_preconditioner(sample, start, ridge),
                 tolerance=tolerance,
                 max_steps=min(_STEPS_PER_HESSIAN, max_steps - n_steps),
             )
@@ -365,28 +402,30 @@ class SoftmaxRegression:
             if minimum.converged or n_steps >= max_steps or has_stopped_early:
                 return replace(minimum, n_steps=n_steps)
 
-    def _inverse_hessian(self, sample: LabelledRows, theta: Float, ridge: Float) -> Preconditioner:
-        """Return a function that multiplies by the inverse Hessian at theta.
+    def _make_newton_preconditioner(
+        self, sample: LabelledRows, theta: Float, ridge: Float
+    ) -> Preconditioner:
+        """Return a function that multiplies a gradient by the inverse Hessian at theta.
 
-        The Hessian of a diagonal matrix is small; a part of the rows determines it.
+        The Hessian of a diagonal matrix is small, so a subsample of the rows determines it.
         """
         n_hessian_rows = max(_MIN_HESSIAN_ROWS, 2 * theta.shape[1])
         subsample = sample.every_nth_row(max(1, len(sample.labels) // n_hessian_rows))
-        # The rows form one block, because every strip would hold a Hessian of its own, which
-        # is as large as some thousand rows.
+        # The rows form one block, because each block would need a Hessian of its own.
         block = subsample.rows.gathered()
         hessian = kernels.full_hessian(
             block, subsample.weights, self.features, self.feature_scale or 1.0, theta
         )
         hessian = hessian / subsample.total_weight
-        diagonal = np.diag_indices_from(hessian)
-        hessian[diagonal] += ridge.ravel() + 1e-9 * hessian.diagonal().mean()
-        factor = cho_factor(hessian)
+        on_diagonal = np.diag_indices_from(hessian)
+        hessian[on_diagonal] += ridge.ravel() + 1e-9 * hessian.diagonal().mean()
+        cholesky_factor = cho_factor(hessian)
 
-        def apply(gradient: Float) -> Float:
-            return np.asarray(cho_solve(factor, gradient.ravel()).reshape(gradient.shape))
+        def multiply_by_inverse(gradient: Float) -> Float:
+            newton_step = cho_solve(cholesky_factor, gradient.ravel())
+            return np.asarray(newton_step.reshape(gradient.shape))
 
-        return apply
+        return multiply_by_inverse
 
 
 class _BlockPreconditioner:
@@ -413,7 +452,7 @@ class _BlockPreconditioner:
     def __init__(
         self, curvature: Float, spectrum: tuple[Float, Float] | None, ridge: Float
     ) -> None:
-        self._diagonal_index = diagonal_index(ridge.shape)
+        self._diagonal_index = get_diagonal_index(ridge.shape)
         self._slope_curvature = (curvature[0] + ridge[self._diagonal_index]) * (1.0 + 1e-6)
         self._cross_curvature = curvature[1]
         self._intercept_curvature = (curvature[2] + ridge[-1]) * (1.0 + 1e-6)
@@ -422,10 +461,9 @@ class _BlockPreconditioner:
         )
         if spectrum is not None:
             eigenvalues, self._eigenvectors = spectrum
-            # Centred features have no curvature along (1, ..., 1), but without the feature of
-            # the class itself they have.
-            smallest = _MIN_RELATIVE_EIGENVALUE * eigenvalues.mean()
-            eigenvalues = np.maximum(eigenvalues, smallest)
+            # Centred features have no curvature along (1, ..., 1), so eigenvalues are bounded.
+            min_eigenvalue = _MIN_RELATIVE_EIGENVALUE * eigenvalues.mean()
+            eigenvalues = np.maximum(eigenvalues, min_eigenvalue)
             class_factor = curvature[3] / max(eigenvalues.sum(), 1e-300)
             self._other_curvature = eigenvalues[:, None] * class_factor + ridge[0, 1]
 

@@ -11,16 +11,15 @@ from metacal.formulas import Codes, Float
 
 #: Kinds of penalty.
 PENALTIES = ("odir", "l2", "structured")
-#: Smallest penalty on a coefficient, in rows. Without any penalty, the slope of a class that
-#: was never seen would be infinite.
+#: Smallest penalty on a coefficient, in rows. It keeps the slope of an unseen class finite.
 _MIN_STRENGTH = 1e-3
 #: Penalty on the diagonal that `odir` leaves free, in rows.
 _FREE_DIAGONAL_STRENGTH = 0.1
 
 
 @dataclass(frozen=True)
-class PenaltyChoice:
-    """How the strength of the penalty is chosen.
+class StrengthSelection:
+    """Given strength of the penalty, or the cross-validation that chooses it.
 
     Attributes
     ----------
@@ -39,10 +38,31 @@ class PenaltyChoice:
     random_state: int | np.random.Generator
 
 
-def penalties(
-    kind: str, shape: tuple[int, int], diagonal: float, strength: float, intercept: float
-) -> tuple[Float, Float]:
-    """Compute the strengths k and the targets t of the penalty Σ k (theta - t)².
+@dataclass(frozen=True)
+class QuadraticPenalty:
+    """Penalty Σ k (theta - t)² on coefficients theta.
+
+    Attributes
+    ----------
+    strengths : array of the shape of the coefficients
+        Strength k of each coefficient.
+
+    targets : array of the shape of the coefficients
+        Value t towards which each coefficient is shrunk.
+    """
+
+    strengths: Float
+    targets: Float
+
+
+def build_penalty(
+    kind: str,
+    shape: tuple[int, int],
+    diagonal: float,
+    strength: float,
+    intercept_strength: float,
+) -> QuadraticPenalty:
+    """Build the quadratic penalty Σ k (theta - t)² on the coefficients theta.
 
     The penalty is added to the summed negative log-likelihood of tempered features, so a
     strength λ is measured in rows. With μ the strength of the intercept:
@@ -65,16 +85,17 @@ def penalties(
     diagonal : float
         Diagonal d of temperature scaling.
 
-    strength, intercept : float
-        Strengths λ and μ.
+    strength, intercept_strength : float
+        Strengths λ of the coefficients and μ of the intercepts.
 
     Returns
     -------
-    strengths, targets : arrays of the given shape
+    QuadraticPenalty
 
     Examples
     --------
-    >>> penalties("odir", (2, 3), diagonal=1.0, strength=2.0, intercept=1.0)[0]
+    >>> penalty = build_penalty("odir", (2, 3), diagonal=1.0, strength=2.0, intercept_strength=1.0)
+    >>> penalty.strengths
     array([[0.1, 0.1, 0.1], [3. , 3. , 3. ]])
     """
     n_classes = shape[1]
@@ -82,19 +103,19 @@ def penalties(
     strengths = np.empty(shape)
     if kind == "l2":
         strengths[:-1] = strength
-        strengths[-1] = intercept
-        return np.maximum(strengths, _MIN_STRENGTH), targets
-    on_diagonal = diagonal_index(shape)
+        strengths[-1] = intercept_strength
+        return QuadraticPenalty(np.maximum(strengths, _MIN_STRENGTH), targets)
+    on_diagonal = get_diagonal_index(shape)
     strengths[:-1] = strength * n_classes * (n_classes - 1)
     strengths[on_diagonal] = _FREE_DIAGONAL_STRENGTH
     if kind == "structured":
         strengths[on_diagonal] = strength * n_classes
-    strengths[-1] = intercept * n_classes
+    strengths[-1] = intercept_strength * n_classes
     targets[on_diagonal] = diagonal
-    return np.maximum(strengths, _MIN_STRENGTH), targets
+    return QuadraticPenalty(np.maximum(strengths, _MIN_STRENGTH), targets)
 
 
-def diagonal_index(shape: tuple[int, ...]) -> tuple[Codes | int, Codes | slice]:
+def get_diagonal_index(shape: tuple[int, ...]) -> tuple[Codes | int, Codes | slice]:
     """Return the index of the diagonal coefficients in an array of coefficients."""
     n_coefficients, n_classes = shape
     if n_coefficients == 2:
