@@ -13,8 +13,8 @@ from metacal.gate import Recipe
 from metacal.maps.composed import (
     DEFAULT_PAIR,
     ComposedMap,
+    ensure_min_uniform_component,
     fit_composed,
-    raise_uniform_component,
     transform_rows,
 )
 from metacal.maps.temperature import TemperatureMap
@@ -87,7 +87,7 @@ class ComposedCalibration(Calibrator[ComposedMap]):
         if self._is_default:
             return fit_composed(rows, codes, weights)
         first_calibrator = make_calibrator(self.first).fit_rows(rows, codes, weights)
-        first_map = raise_uniform_component(first_calibrator.map_, rows, weights)
+        first_map = ensure_min_uniform_component(first_calibrator.map_, rows, weights)
         transformed_rows = transform_rows(first_map, rows)
         second_calibrator = make_calibrator(self.then).fit_rows(transformed_rows, codes, weights)
         return ComposedMap(first_map, second_calibrator.map_)

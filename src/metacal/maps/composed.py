@@ -41,14 +41,14 @@ from metacal.rows.stored import ConvertedTable
 
 _Map = TypeVar("_Map", bound=Map)
 
-#: Largest number of entries of a table, in memory or stored, that is mapped once and held in
-#: memory. A larger one is mapped again in each pass.
+#: Largest size of a table in memory whose log-probabilities are held in memory as well.
 _MAX_HELD_ENTRIES = 1 << 25
+#: Largest size of a table on disk whose log-probabilities are held in memory.
 _MAX_HELD_STORED_ENTRIES = 1 << 22
 #: Methods of the default pair, which are fitted and applied together.
 DEFAULT_PAIR = ("uniform-temperature", "spline")
 #: Logarithm used for a probability of an unmasked class that was rounded to zero.
-SMALLEST = float(np.log(np.finfo(np.float64).tiny))
+_MIN_LOG_PROBABILITY = float(np.log(np.finfo(np.float64).tiny))
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,7 +109,7 @@ class ComposedMap(CombinedMap):
     def write(self, block: NDArray[Any], out: NDArray[Any]) -> None:
         """Write the probabilities of a block of logits into `out`."""
         if self.default_pair is None:
-            self.then.write(log_probabilities(self.first, block), out)
+            self.then.write(compute_log_probabilities(self.first, block), out)
             return
         first, spline = self.default_pair
         kernels.softmax_with_curve(
@@ -155,7 +155,7 @@ def fit_composed(
     if (first, then) == DEFAULT_PAIR:
         return _fit_default_pair(LabelledRows(rows, labels, weights))
     first_map = METHODS[first].fit_function()(rows, labels, weights)
-    first_map = raise_uniform_component(first_map, rows, weights)
+    first_map = ensure_min_uniform_component(first_map, rows, weights)
     transformed_rows = transform_rows(first_map, rows)
     then_map = METHODS[then].fit_function()(transformed_rows, labels, weights)
     return ComposedMap(first_map, then_map)
@@ -168,7 +168,7 @@ def _fit_default_pair(sample: LabelledRows) -> ComposedMap:
     weights = statistics.weights
     if weights is not None:
         weights = np.asarray(on_host(weights))
-    first_map = raise_uniform_component(uniform_fit.fitted, statistics, weights)
+    first_map = ensure_min_uniform_component(uniform_fit.fitted, statistics, weights)
     spline = fit_averaged_spline(
         statistics.compute_log_odds(first_map), statistics.correct, weights
     )
@@ -203,8 +203,8 @@ def make_softmax_map(n_classes: int) -> Map:
     return ComposedMap(UniformTemperatureMap(1.0, 0.0), SplineMap(np.zeros(1), np.ones(1), 0.0))
 
 
-def raise_uniform_component(fitted: _Map, rows: Sized, weights: Weights) -> _Map:
-    """Raise the uniform component of a first map to at least 1 / (n + 1), one row's worth.
+def ensure_min_uniform_component(fitted: _Map, rows: Sized, weights: Weights) -> _Map:
+    """Increase the uniform component of a map to at least 1 / (n + 1), one row's worth.
 
     Other maps are returned unchanged.
 
@@ -226,7 +226,7 @@ def raise_uniform_component(fitted: _Map, rows: Sized, weights: Weights) -> _Map
 
     Examples
     --------
-    >>> raise_uniform_component(UniformTemperatureMap(1.0, 0.0), Rows(np.zeros((99, 2))), None)
+    >>> ensure_min_uniform_component(UniformTemperatureMap(1.0, 0.0), Rows(np.zeros((99, 2))), None)
     UniformTemperatureMap(inverse_temperature=1.0, uniform=0.01)
     """
     if not isinstance(fitted, UniformTemperatureMap):
@@ -238,8 +238,8 @@ def raise_uniform_component(fitted: _Map, rows: Sized, weights: Weights) -> _Map
     return replace(fitted, uniform=max(fitted.uniform, 1.0 / (n_rows + 1.0)))
 
 
-def transform_rows(front: Map, rows: Rows) -> Rows:
-    """Return the rows with log front(x) in place of the logits x.
+def transform_rows(first_map: Map, rows: Rows) -> Rows:
+    """Replace the logits of each row by the log-probabilities of a first map.
 
     A small table is computed once and held in memory. A large one is computed again each
     time it is read.
@@ -248,14 +248,14 @@ def transform_rows(front: Map, rows: Rows) -> Rows:
     is_stored = not isinstance(rows.table, np.ndarray) or isinstance(rows.table, np.memmap)
     max_entries = _MAX_HELD_STORED_ENTRIES if is_stored else _MAX_HELD_ENTRIES
     if len(rows) * rows.n_classes > max_entries:
-        convert = partial(log_probabilities, front)
+        convert = partial(compute_log_probabilities, first_map)
         return rows.replaced(table=ConvertedTable(rows.table, convert, np.float64))
     table = np.empty((len(rows), rows.n_classes))
-    rows.fill(partial(_write_log_probabilities, front), table)
+    rows.fill(partial(_write_log_probabilities, first_map), table)
     return Rows(table, executor=rows.executor)
 
 
-def log_probabilities(fitted: Map, block: NDArray[Any]) -> Float:
+def compute_log_probabilities(fitted: Map, block: NDArray[Any]) -> Float:
     """Compute log fitted(x) in float64, -inf only for masked classes."""
     table = np.empty(block.shape)
     _write_log_probabilities(fitted, block, table)
@@ -265,12 +265,12 @@ def log_probabilities(fitted: Map, block: NDArray[Any]) -> Float:
 def _write_log_probabilities(fitted: Map, block: NDArray[Any], out: NDArray[Any]) -> None:
     """Write log fitted(x) of a block of logits into `out`."""
     logits = np.asarray(block, dtype=np.float64)
-    masked = None
+    is_masked = None
     if logits.min(initial=0.0) == -np.inf:
-        masked = np.isneginf(logits)
+        is_masked = np.isneginf(logits)
     fitted.write(logits, out)
     with np.errstate(divide="ignore"):
         np.log(out, out=out)
-    np.maximum(out, SMALLEST, out=out)
-    if masked is not None:
-        out[masked] = -np.inf
+    np.maximum(out, _MIN_LOG_PROBABILITY, out=out)
+    if is_masked is not None:
+        out[is_masked] = -np.inf

@@ -12,7 +12,8 @@ regression everywhere (maximum probability: .298 against .320 at 300 rows, .293 
 .296 at 4,000). A spline of the score itself, scaled by its quartiles, gains .003 on margins
 and loses .026 on rounded probabilities.
 
-In this module, *doubt* is the score oriented so that a higher value means less certain.
+In this module, the *uncertainty* of a row is its score with the sign that makes a higher value
+less certain.
 """
 
 from __future__ import annotations
@@ -37,14 +38,14 @@ _MAX_CURVE_KNOTS = 129
 
 @dataclass(frozen=True, eq=False)
 class ConfidenceCurve:
-    """Probability of being correct as a piecewise-linear function of the doubt.
+    """Probability of being correct as a piecewise-linear function of the uncertainty.
 
-    The function never increases with the doubt and is constant beyond its outer knots.
+    The function never increases with the uncertainty and is constant beyond its outer knots.
 
     Attributes
     ----------
     knots : array of shape (n_knots,)
-        Increasing doubts. If a higher score means more certain, the doubt is minus the
+        Increasing uncertainties. If a higher score means more certain, the uncertainty is minus the
         score.
     values : array of shape (n_knots,)
         Probability of being correct at each knot, never increasing.
@@ -77,9 +78,9 @@ class ConfidenceCurve:
                 "the values of a confidence curve must lie between 0 and 1 and never rise."
             )
 
-    def __call__(self, doubt: Float) -> Float:
-        """Return the probability of being correct, NaN if the doubt is NaN."""
-        return np.asarray(np.interp(doubt, self.knots, self.values))
+    def __call__(self, uncertainty: Float) -> Float:
+        """Return the probability of being correct, NaN if the uncertainty is NaN."""
+        return np.asarray(np.interp(uncertainty, self.knots, self.values))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, ConfidenceCurve):
@@ -89,10 +90,10 @@ class ConfidenceCurve:
     __hash__ = None  # type: ignore[assignment]
 
 
-def fit_confidence(doubt: Float, correct: Flags) -> ConfidenceCurve:
-    """Fit the probability of being correct as a monotone curve of the doubt.
+def fit_confidence(uncertainty: Float, correct: Flags) -> ConfidenceCurve:
+    """Fit the probability of being correct as a monotone curve of the uncertainty.
 
-    Let F be the fraction of rows below a doubt, with half of the ties counted, and
+    Let F be the fraction of rows below a uncertainty, with half of the ties counted, and
     z = -log(F / (1 - F)). The fit minimises the log loss of σ(s(z)) over splines s with
     non-negative slopes g_i at quantiles of z, plus ½ Σ (g_{i+1} - g_i)² and a weak penalty
     towards zero. For an uninformative score the result is the overall accuracy.
@@ -102,7 +103,7 @@ def fit_confidence(doubt: Float, correct: Flags) -> ConfidenceCurve:
 
     Parameters
     ----------
-    doubt : array of shape (n_rows,)
+    uncertainty : array of shape (n_rows,)
         Score of each row, higher for less certain rows.
 
     correct : array of bool of shape (n_rows,)
@@ -113,10 +114,12 @@ def fit_confidence(doubt: Float, correct: Flags) -> ConfidenceCurve:
     ConfidenceCurve
     """
     n_rows = len(correct)
-    distinct_doubts, position, n_ties = np.unique(doubt, return_inverse=True, return_counts=True)
-    fraction_below = (np.cumsum(n_ties) - 0.5 * n_ties) / len(doubt)
+    distinct_uncertainties, distinct_index, n_ties = np.unique(
+        uncertainty, return_inverse=True, return_counts=True
+    )
+    fraction_below = (np.cumsum(n_ties) - 0.5 * n_ties) / len(uncertainty)
     rank_log_odds = np.log1p(-fraction_below) - np.log(fraction_below)
-    z = rank_log_odds[position.ravel()]
+    z = rank_log_odds[distinct_index.ravel()]
 
     spline_knots = compute_weighted_quantiles(z, np.ones(len(z)), _N_SPLINE_KNOTS)
     prior_mean = np.zeros(len(spline_knots) + 1)
@@ -128,27 +131,29 @@ def fit_confidence(doubt: Float, correct: Flags) -> ConfidenceCurve:
         prior_mean,
         "the confidence",
     )
-    slopes, intercept = theta[:-1], theta[-1]
+    slopes = theta[:-1]
+    intercept = theta[-1]
 
-    curve_positions = _choose_curve_knots(n_ties)
-    design = build_spline_design(spline_knots, rank_log_odds[curve_positions])
-    values = expit(intercept + design @ slopes)
-    smallest = 0.5 / (n_rows + 1.0)
-    values = np.clip(values, smallest, 1.0 - smallest)
+    knot_positions = _choose_curve_knots(n_ties)
+    design = build_spline_design(spline_knots, rank_log_odds[knot_positions])
+    confidence = expit(intercept + design @ slopes)
+    min_confidence = 0.5 / (n_rows + 1.0)
+    confidence = np.clip(confidence, min_confidence, 1.0 - min_confidence)
     return ConfidenceCurve(
-        knots=distinct_doubts[curve_positions], values=np.minimum.accumulate(values)
+        knots=distinct_uncertainties[knot_positions],
+        values=np.minimum.accumulate(confidence),
     )
 
 
 def _choose_curve_knots(n_ties: Codes) -> Codes:
-    """Choose which distinct doubts become knots of the curve.
+    """Choose which distinct uncertainties become knots of the curve.
 
     These are all of them, or about evenly spaced quantiles if they are many.
 
     Parameters
     ----------
     n_ties : array of int of shape (n_distinct,)
-        Number of rows with each distinct doubt.
+        Number of rows with each distinct uncertainty.
 
     Returns
     -------

@@ -18,7 +18,7 @@ from metacal import kernels
 from metacal.formulas import Codes, Flags, Float
 from metacal.kernels.columns import LABEL_GAP, N_POSSIBLE, TAIL, log_partition
 from metacal.maps.averaged_spline import BinaryRows, fit_averaged_splines
-from metacal.maps.composed import ComposedMap, raise_uniform_component
+from metacal.maps.composed import ComposedMap, ensure_min_uniform_component
 from metacal.maps.fitting.box_newton import minimise_in_box
 from metacal.maps.map import FitMap, Map
 from metacal.maps.row_statistics import RowStatistics
@@ -136,7 +136,7 @@ def cross_fit_statistics(
     if not isinstance(fitted, ComposedMap):
         return _compute_fold_quality(temperature_maps, statistics, fold_of_row)
     temperature_maps = [
-        raise_uniform_component(fold_map, fold_training, fold_training.weights)
+        ensure_min_uniform_component(fold_map, fold_training, fold_training.weights)
         for fold_map, fold_training in zip(temperature_maps, training_statistics, strict=True)
     ]
     spline_log_odds = _cross_fit_splines(temperature_maps, statistics, fold_of_row)

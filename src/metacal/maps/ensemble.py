@@ -30,11 +30,14 @@ from metacal.maps.temperature import fit_temperature
 from metacal.maps.uniform import MAX_UNIFORM, fit_uniform_temperature
 from metacal.rows import Rows
 
+#: Number of members of the ensemble: tempered softmax, softmax and uniform distribution.
 _N_MEMBERS = 3
+#: Ridge on the weights, relative to the trace of the Hessian, which may be singular.
+_RELATIVE_RIDGE = 1e-13
 _LOSSES = ("nll", "mse", "sequential")
 #: Distances in log b at which the root of the slope of the Brier score is bracketed.
-_BRACKET_WIDTHS = (0.25, 0.5, 1.0, 2.0)
-#: e^-800 is zero. Smaller gaps are raised to avoid 0 * (-inf) = NaN.
+_BRACKET_DISTANCES = (0.25, 0.5, 1.0, 2.0)
+#: Lower limit of a scaled gap d in the product d e^d, because 0 * (-inf) is NaN.
 _MIN_SCALED_GAP = -800.0
 
 
@@ -63,7 +66,9 @@ class EnsembleTemperatureMap(TemperedMap):
         """Raise InputError unless the weights are valid."""
         super().check()
         weights = self.weights
-        are_fractions = len(weights) == _N_MEMBERS and all(0.0 <= w <= 1.0 for w in weights)
+        are_fractions = len(weights) == _N_MEMBERS and all(
+            0.0 <= weight <= 1.0 for weight in weights
+        )
         if not are_fractions or abs(sum(weights) - 1.0) > 1e-9:
             raise InputError(
                 f"weights must be three numbers of at least 0 that sum to one, got {weights!r}."
@@ -120,38 +125,46 @@ def fit_ensemble_temperature(
     if loss not in _LOSSES:
         raise InputError(f"loss must be 'nll', 'mse' or 'sequential', got {loss!r}.")
     sample = LabelledRows(rows, labels, weights).drop_unusable_rows()
-    fit_first = fit_uniform_temperature if loss == "nll" else fit_temperature
-    first_map = fit_first(sample.rows, sample.labels, sample.weights)
-    b = first_map.inverse_temperature
+    fit_scaling = fit_uniform_temperature if loss == "nll" else fit_temperature
+    scaling_map = fit_scaling(sample.rows, sample.labels, sample.weights)
+    inverse_temperature = scaling_map.inverse_temperature
     if loss == "mse":
-        b = _least_squares_inverse_temperature(sample, start=b)
-        mixture = _least_squares_mixture(sample, b)
+        inverse_temperature = _fit_brier_inverse_temperature(sample, start=inverse_temperature)
+        member_weights = _fit_brier_member_weights(sample, inverse_temperature)
     else:
-        member_kernel = partial(kernels.ensemble_label_probabilities, inverse_temperature=b)
-        members = sample.rows.collect(member_kernel, sample.labels)
-        mixture = fit_mixture_weights(members, sample.weights)
+        compute_label_probabilities = partial(
+            kernels.ensemble_label_probabilities, inverse_temperature=inverse_temperature
+        )
+        label_probabilities = sample.rows.collect(compute_label_probabilities, sample.labels)
+        member_weights = fit_mixture_weights(label_probabilities, sample.weights)
+    return EnsembleTemperatureMap(inverse_temperature, _limit_uniform_weight(member_weights))
 
-    uniform_weight = min(float(mixture[2]), MAX_UNIFORM)
-    softmax_total = mixture[:2].sum()
+
+def _limit_uniform_weight(member_weights: Float) -> tuple[float, float, float]:
+    """Limit the weight of the uniform member; the other two keep their ratio."""
+    softmax_weights = member_weights[:2]
+    uniform_weight = min(float(member_weights[2]), MAX_UNIFORM)
+    softmax_total = softmax_weights.sum()
     softmax_shares = np.array([1.0, 0.0])
     if softmax_total > 0.0:
-        softmax_shares = mixture[:2] / softmax_total
-    tempered_weight, softmax_weight = (softmax_shares * (1.0 - uniform_weight)).tolist()
-    return EnsembleTemperatureMap(b, (tempered_weight, softmax_weight, uniform_weight))
+        softmax_shares = softmax_weights / softmax_total
+    tempered_weight, untempered_weight = (softmax_shares * (1.0 - uniform_weight)).tolist()
+    return tempered_weight, untempered_weight, uniform_weight
 
 
-def _least_squares_mixture(sample: LabelledRows, b: float) -> Float:
-    """Compute the weights of the members that minimise the squared error."""
-    sums = sample.rows.sum(partial(_squared_error_terms, b), sample.labels, sample.weights)
-    products = sums[:_N_MEMBERS]
+def _fit_brier_member_weights(sample: LabelledRows, inverse_temperature: float) -> Float:
+    """Fit the weights of the members that minimise the Brier score."""
+    sum_terms = partial(_sum_squared_error_terms, inverse_temperature)
+    sums = sample.rows.sum(sum_terms, sample.labels, sample.weights)
+    member_products = sums[:_N_MEMBERS]
     true_class_sums = sums[_N_MEMBERS]
-    return minimise_on_simplex(2.0 * products, -2.0 * true_class_sums)
+    return minimise_on_simplex(hessian=2.0 * member_products, gradient=-2.0 * true_class_sums)
 
 
-def _squared_error_terms(
+def _sum_squared_error_terms(
     inverse_temperature: float, block: NDArray[Any], labels: Codes, weights: Weights
 ) -> Float:
-    """Compute the terms of the squared error as a quadratic function of the weights.
+    """Sum the coefficients of the squared error, which is quadratic in the weights.
 
     The error is Σ over rows and classes of (Σ_k w_k m_k - e_y)², with m_k the members.
 
@@ -175,16 +188,16 @@ def _squared_error_terms(
         Sums of the products of two members, and in the last row the sums of the probabilities
         of the true class.
     """
-    uniform = np.broadcast_to(NUMPY.evaluate(uniform_probabilities, block), block.shape)
-    members = (softmax(block, inverse_temperature), softmax(block), uniform)
+    uniform_p = np.broadcast_to(NUMPY.evaluate(uniform_probabilities, block), block.shape)
+    members = (softmax(block, inverse_temperature), softmax(block), uniform_p)
     row_weights = np.ones(len(block)) if weights is None else weights
     row_indices = np.arange(len(block))
-    terms = np.empty((_N_MEMBERS + 1, _N_MEMBERS))
+    sums = np.empty((_N_MEMBERS + 1, _N_MEMBERS))
     for i, member in enumerate(members):
-        for j, other in enumerate(members):
-            terms[i, j] = np.einsum("ij,ij,i->", member, other, row_weights)
-        terms[_N_MEMBERS, i] = (member[row_indices, labels] * row_weights).sum()
-    return terms
+        for j, other_member in enumerate(members):
+            sums[i, j] = np.einsum("ij,ij,i->", member, other_member, row_weights)
+        sums[_N_MEMBERS, i] = (member[row_indices, labels] * row_weights).sum()
+    return sums
 
 
 def minimise_on_simplex(hessian: Float, gradient: Float) -> Float:
@@ -205,63 +218,67 @@ def minimise_on_simplex(hessian: Float, gradient: Float) -> Float:
     -------
     array of shape (3,)
     """
-    ridge = 1e-13 * np.trace(hessian) * np.eye(_N_MEMBERS)
-    best = np.array([1.0, 0.0, 0.0])
+    ridge = _RELATIVE_RIDGE * np.trace(hessian) * np.eye(_N_MEMBERS)
+    best_weights = np.array([1.0, 0.0, 0.0])
     lowest_value = np.inf
     for n_nonzero in range(1, _N_MEMBERS + 1):
         for face in combinations(range(_N_MEMBERS), n_nonzero):
-            candidate = _minimise_on_face(hessian + ridge, gradient, list(face))
-            is_feasible = candidate.min() >= -1e-12 and abs(candidate.sum() - 1.0) <= 1e-9
+            weights = _minimise_on_face(hessian + ridge, gradient, list(face))
+            is_feasible = weights.min() >= -1e-12 and abs(weights.sum() - 1.0) <= 1e-9
             if not is_feasible:
                 continue
-            candidate = np.maximum(candidate, 0.0)
-            value = float(0.5 * candidate @ hessian @ candidate + gradient @ candidate)
-            rounding = 1e-15 * abs(lowest_value) if np.isfinite(lowest_value) else 0.0
-            if value < lowest_value - rounding:
-                best = candidate / candidate.sum()
+            weights = np.maximum(weights, 0.0)
+            value = float(0.5 * weights @ hessian @ weights + gradient @ weights)
+            rounding_error = 0.0
+            if np.isfinite(lowest_value):
+                rounding_error = 1e-15 * abs(lowest_value)
+            if value < lowest_value - rounding_error:
+                best_weights = weights / weights.sum()
                 lowest_value = value
-    return best
+    return best_weights
 
 
 def _minimise_on_face(hessian: Float, gradient: Float, face: list[int]) -> Float:
     """Minimise over the weights of a face, which sum to one but may be negative."""
     n_nonzero = len(face)
     # The last row and column belong to the Lagrange multiplier of the sum.
-    system = np.ones((n_nonzero + 1, n_nonzero + 1))
-    system[:n_nonzero, :n_nonzero] = hessian[np.ix_(face, face)]
-    system[n_nonzero, n_nonzero] = 0.0
+    lagrange_matrix = np.ones((n_nonzero + 1, n_nonzero + 1))
+    lagrange_matrix[:n_nonzero, :n_nonzero] = hessian[np.ix_(face, face)]
+    lagrange_matrix[n_nonzero, n_nonzero] = 0.0
     right_side = np.append(-gradient[face], 1.0)
-    solution = np.linalg.lstsq(system, right_side, rcond=None)[0]
+    solution = np.linalg.lstsq(lagrange_matrix, right_side, rcond=None)[0]
     weights = np.zeros(_N_MEMBERS)
     weights[face] = solution[:n_nonzero]
     return weights
 
 
-def _least_squares_inverse_temperature(sample: LabelledRows, start: float) -> float:
-    """Find the root of the slope of the Brier score nearest to the starting point.
+def _fit_brier_inverse_temperature(sample: LabelledRows, start: float) -> float:
+    """Find the minimum of the Brier score in the inverse temperature, near `start`.
 
     If there is none within a factor of about 8, the starting point is returned.
     """
     from scipy.optimize import brentq
 
-    def slope(log_b: float) -> float:
-        slope_kernel = partial(_brier_slope, float(np.exp(log_b)))
-        return float(sample.rows.sum(slope_kernel, sample.labels, sample.weights)[0])
+    def compute_slope(log_b: float) -> float:
+        sum_slopes = partial(_sum_brier_slopes, float(np.exp(log_b)))
+        return float(sample.rows.sum(sum_slopes, sample.labels, sample.weights)[0])
 
     start_log_b = float(np.log(start))
-    start_slope = slope(start_log_b)
-    near = start_log_b
-    # The bracket moves downhill from the starting point.
-    for width in _BRACKET_WIDTHS:
-        far = start_log_b - float(np.sign(start_slope)) * width
-        if slope(far) * start_slope < 0.0:
-            root = brentq(slope, min(near, far), max(near, far), xtol=1e-9)
-            return float(np.exp(root))
-        near = far
+    start_slope = compute_slope(start_log_b)
+    near_log_b = start_log_b
+    # The bracket moves downhill from the starting point until the slope changes its sign.
+    for distance in _BRACKET_DISTANCES:
+        far_log_b = start_log_b - float(np.sign(start_slope)) * distance
+        if compute_slope(far_log_b) * start_slope < 0.0:
+            lower_log_b = min(near_log_b, far_log_b)
+            upper_log_b = max(near_log_b, far_log_b)
+            minimum_log_b = brentq(compute_slope, lower_log_b, upper_log_b, xtol=1e-9)
+            return float(np.exp(minimum_log_b))
+        near_log_b = far_log_b
     return start
 
 
-def _brier_slope(
+def _sum_brier_slopes(
     inverse_temperature: float, block: NDArray[Any], labels: Codes, weights: Weights
 ) -> Float:
     """Sum the derivative of |softmax(b x) - e_y|² in b over a block of rows.
@@ -274,7 +291,7 @@ def _brier_slope(
         Inverse temperature b.
 
     block, labels, weights
-        See `_squared_error_terms`.
+        See `_sum_squared_error_terms`.
 
     Returns
     -------
@@ -285,11 +302,13 @@ def _brier_slope(
     np.maximum(gaps, _MIN_SCALED_GAP / inverse_temperature, out=gaps)
     p = np.exp(inverse_temperature * gaps)
     p /= p.sum(axis=1, keepdims=True)
-    # From here on the array holds p_j (d_j - m).
-    gaps -= np.einsum("ij,ij->i", p, gaps)[:, None]
-    gaps *= p
-    true_class_terms = gaps[np.arange(len(gaps)), labels]
-    slopes = 2.0 * (np.einsum("ij,ij->i", p, gaps) - true_class_terms)
+    mean_gap = np.einsum("ij,ij->i", p, gaps)
+    # The array of gaps is reused for the derivative p_j (d_j - m), to save memory.
+    p_slope = gaps
+    p_slope -= mean_gap[:, None]
+    p_slope *= p
+    true_class_slope = p_slope[np.arange(len(block)), labels]
+    slopes = 2.0 * (np.einsum("ij,ij->i", p, p_slope) - true_class_slope)
     if weights is not None:
         slopes = slopes * weights
     return np.asarray(slopes.sum(keepdims=True))

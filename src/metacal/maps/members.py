@@ -13,7 +13,7 @@ from typing import Any
 from metacal.errors import InputError
 from metacal.formulas import Codes
 from metacal.maps.affine import fit_dirichlet_path, fit_structured_path
-from metacal.maps.composed import ComposedMap, raise_uniform_component, transform_rows
+from metacal.maps.composed import ComposedMap, ensure_min_uniform_component, transform_rows
 from metacal.maps.labelled import LabelledRows, Weights
 from metacal.maps.map import Map
 from metacal.maps.methods import METHODS
@@ -278,7 +278,7 @@ class _MemberFitter:
         if member.input_member is not None:
             return ComposedMap(self.maps[member.input_member], fitted)
         # A new row can be an outlier even if these rows contain none.
-        return raise_uniform_component(fitted, self.sample.rows, self.sample.weights)
+        return ensure_min_uniform_component(fitted, self.sample.rows, self.sample.weights)
 
 
 def _get_member(name: str) -> Member:
