@@ -43,9 +43,7 @@ class _SplinePrior:
     slope_change: float
 
 
-#: On real tables, temperature scaling leaves deviations of about 0.3, a precision of 10.
-#: The smoothness differs much between tables, so three priors have this precision.
-#: The first, looser prior covers unusual tables. The last one is nearly the identity.
+#: Priors from loose to nearly the identity; real tables deviate by about 0.3, a precision of 10.
 _PRIORS = (
     _SplinePrior(median_value=1.0, mean_slope=1.0, slope_change=1.0),
     _SplinePrior(median_value=10.0, mean_slope=10.0, slope_change=1.0),
@@ -164,14 +162,14 @@ def fit_averaged_splines(
     if len(numbers_of_knots) > 1:
         # Ties have merged knots of some samples, so the problems differ in size.
         return [
-            fit_averaged_splines([one], n_knots=n_knots, grid_spacing=grid_spacing)[0]
-            for one in samples
+            fit_averaged_splines([sample], n_knots=n_knots, grid_spacing=grid_spacing)[0]
+            for sample in samples
         ]
 
-    parameters = _fit_averaged_parameters(grouped_samples, knots_of_samples)
+    theta_of_samples = _fit_averaged_parameters(grouped_samples, knots_of_samples)
     return [
         SplineMap(knots=knots, slopes=theta[:-1], intercept=float(theta[-1]))
-        for knots, theta in zip(knots_of_samples, parameters, strict=True)
+        for knots, theta in zip(knots_of_samples, theta_of_samples, strict=True)
     ]
 
 

@@ -16,10 +16,11 @@ from scipy.special import expit
 
 from metacal import kernels
 from metacal.formulas import Codes, Flags, Float
-from metacal.kernels.columns import LABEL_GAP, N_POSSIBLE, TAIL, log_partition
+from metacal.kernels.columns import log_partition
 from metacal.maps.averaged_spline import BinaryRows, fit_averaged_splines
 from metacal.maps.composed import ComposedMap, ensure_min_uniform_component
 from metacal.maps.fitting.box_newton import minimise_in_box
+from metacal.maps.labelled import Weights
 from metacal.maps.map import FitMap, Map
 from metacal.maps.row_statistics import RowStatistics
 from metacal.maps.temperature import TemperatureMap
@@ -84,9 +85,9 @@ def find_temperature_map(fitted: Map) -> UniformTemperatureMap | None:
 
 def compute_softmax_quality(softmax_statistics: RowStatistics) -> RowQuality:
     """Compute loss and confidence of each row under the softmax of the logits."""
-    tail = softmax_statistics.columns[TAIL]
-    loss = np.log1p(tail) - softmax_statistics.columns[LABEL_GAP]
-    return RowQuality.with_capped_loss(loss, 1.0 / (1.0 + tail))
+    others_sum = softmax_statistics.others_sum
+    loss = np.log1p(others_sum) - softmax_statistics.label_gap
+    return RowQuality.with_capped_loss(loss, confidence=1.0 / (1.0 + others_sum))
 
 
 def compute_in_sample_quality(fitted: ComposedMap, statistics: RowStatistics) -> RowQuality:
@@ -150,7 +151,7 @@ def _refit_temperature_map(
     log_b = np.log(temperature_map.inverse_temperature)
     box = np.array([[log_b - _MAX_LOG_B_DISTANCE, 0.0], [log_b + _MAX_LOG_B_DISTANCE, max_uniform]])
     start = np.array([log_b, temperature_map.uniform])
-    minimum = minimise_in_box(training.mean_loss, start, box, _NEWTON_TOLERANCE)
+    minimum = minimise_in_box(training.compute_mean_loss, start, box, _NEWTON_TOLERANCE)
     fold_log_b, fold_uniform = minimum.point
     return UniformTemperatureMap(float(np.exp(fold_log_b)), float(fold_uniform))
 
@@ -206,26 +207,27 @@ def _compute_fold_quality(
     -------
     RowQuality
     """
-    columns = statistics.columns
-    uniform_p = 1.0 / columns[N_POSSIBLE]
+    label_gap = statistics.label_gap
+    uniform_p = 1.0 / statistics.n_unmasked
+    # Each row takes the parameters of the map of its fold.
     b = np.array([fold_map.inverse_temperature for fold_map in temperature_maps])[fold_of_row]
     uniform = np.array([fold_map.uniform for fold_map in temperature_maps])[fold_of_row]
-    log_sum, _, _ = log_partition(np, columns, b - statistics.inverse_temperature)
+    log_sum, _, _ = log_partition(np, statistics.columns, b - statistics.inverse_temperature)
     # Rows with a single unmasked class or with a masked true class give infinities.
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        p_true = (1.0 - uniform) * np.exp(b * columns[LABEL_GAP] - log_sum) + uniform * uniform_p
-        p_true[np.isneginf(columns[LABEL_GAP])] = 0.0
+        p_true = (1.0 - uniform) * np.exp(b * label_gap - log_sum) + uniform * uniform_p
+        p_true[np.isneginf(label_gap)] = 0.0
         p_others = -(1.0 - uniform) * np.expm1(-log_sum) + uniform * (1.0 - uniform_p)
         if spline_log_odds is None:
-            return RowQuality.with_capped_loss(-np.log(p_true), 1.0 - p_others)
+            return RowQuality.with_capped_loss(-np.log(p_true), confidence=1.0 - p_others)
         loss_if_correct = np.log1p(np.exp(-spline_log_odds))
         loss_if_incorrect = np.log1p(np.exp(spline_log_odds)) + np.log(p_others) - np.log(p_true)
         loss = np.where(statistics.correct > 0.0, loss_if_correct, loss_if_incorrect)
-        return RowQuality.with_capped_loss(loss, expit(spline_log_odds))
+        return RowQuality.with_capped_loss(loss, confidence=expit(spline_log_odds))
 
 
 def cross_fit_map(
-    refit: FitMap, rows: Rows, labels: Any, weights: Any, fold_of_row: Any
+    refit: FitMap, rows: Rows, labels: Codes, weights: Weights, fold_of_row: Codes
 ) -> QualityComparison:
     """Compute out-of-fold loss and confidence by refitting a map on each fold.
 
@@ -272,7 +274,7 @@ def _compute_table_quality(probabilities: Float, labels: Codes, predictions: Cod
     return RowQuality.with_capped_loss(loss, probabilities[row_indices, predictions])
 
 
-def _select_weights(weights: Any, mask: Flags) -> Any:
+def _select_weights(weights: Weights, mask: Flags) -> Weights:
     """Return the weights for which the mask is true, or None if there are no weights."""
     if weights is None:
         return None

@@ -19,7 +19,6 @@ import numpy as np
 
 from metacal.errors import MetacalError, MetacalWarning
 from metacal.formulas import Codes, Flags, Float
-from metacal.kernels.columns import LABEL_GAP, MEAN, TAIL
 from metacal.maps.composed import ComposedMap
 from metacal.maps.cross_fitting import (
     QualityComparison,
@@ -44,7 +43,7 @@ _MAX_ROWS = 4_000
 _MAX_ENTRIES = 1 << 21
 #: Smallest number of rows for which the comparison is informative.
 _MIN_ROWS = 100
-#: With fewer rows than this, each fit needs a larger fraction of them, so there are more folds.
+#: Number of rows from which on two folds suffice, because each fold has many rows.
 _MANY_ROWS = 2_000
 _N_FOLDS_FEW_ROWS = 5
 _N_FOLDS_MANY_ROWS = 2
@@ -169,8 +168,8 @@ def compute_out_of_fold_quality(
     """
     temperature_map = find_temperature_map(fitted)
     max_rows = min(_MAX_ROWS, _MAX_ENTRIES // rows.n_classes)
-    must_refit = temperature_map is None
-    if must_refit:
+    if temperature_map is None:
+        # A map without row statistics is refitted on each fold, which takes longer.
         max_rows //= 2
     if min(len(rows), max_rows) < _MIN_ROWS:
         return None
@@ -307,7 +306,7 @@ def _assign_folds(softmax_statistics: RowStatistics, labels: Codes) -> Codes:
     """
     n_rows = len(softmax_statistics)
     n_folds = _N_FOLDS_FEW_ROWS if n_rows < _MANY_ROWS else _N_FOLDS_MANY_ROWS
-    order = np.argsort(softmax_statistics.columns[TAIL])
+    order = np.argsort(softmax_statistics.others_sum)
     _order_tied_rows(order, softmax_statistics, labels)
     fold_of_row = np.empty(n_rows, dtype=np.intp)
     fold_of_row[order] = np.arange(n_rows) % n_folds
@@ -316,9 +315,8 @@ def _assign_folds(softmax_statistics: RowStatistics, labels: Codes) -> Codes:
 
 def _order_tied_rows(order: Codes, softmax_statistics: RowStatistics, labels: Codes) -> None:
     """Reorder, in place, rows of equal confidence by their other properties."""
-    columns = softmax_statistics.columns
-    sorted_tail = columns[TAIL][order]
-    equals_previous = np.append(False, sorted_tail[1:] == sorted_tail[:-1])
+    sorted_others_sum = softmax_statistics.others_sum[order]
+    equals_previous = np.append(False, sorted_others_sum[1:] == sorted_others_sum[:-1])
     if not equals_previous.any():
         return
     equals_next = np.append(equals_previous[1:], False)
@@ -326,9 +324,9 @@ def _order_tied_rows(order: Codes, softmax_statistics: RowStatistics, labels: Co
     tied_rows = order[tied_ranks]
     sort_keys = [
         labels[tied_rows],
-        columns[LABEL_GAP][tied_rows],
-        columns[MEAN][tied_rows],
-        columns[TAIL][tied_rows],
+        softmax_statistics.label_gap[tied_rows],
+        softmax_statistics.mean_gap[tied_rows],
+        softmax_statistics.others_sum[tied_rows],
     ]
     if softmax_statistics.weights is not None:
         sort_keys.insert(0, softmax_statistics.weights[tied_rows])

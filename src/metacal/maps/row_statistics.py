@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from metacal import kernels
 from metacal.formulas import Codes, Float
-from metacal.kernels.columns import IS_CORRECT, LABEL_GAP
+from metacal.kernels.columns import IS_CORRECT, LABEL_GAP, MEAN, N_POSSIBLE, TAIL
 from metacal.maps.labelled import LabelledRows
 from metacal.maps.temperature import MIN_ROWS_TO_SAMPLE_TWICE
 from metacal.rows import Rows
@@ -27,6 +27,7 @@ from metacal.rows.arrays import on_host
 if TYPE_CHECKING:
     from metacal.maps.uniform import UniformTemperatureMap
 
+#: Number of columns of `kernels.temperature_statistics`.
 _N_COLUMNS = 8
 
 
@@ -57,7 +58,7 @@ class RowStatistics:
     def __len__(self) -> int:
         return int(self.columns.shape[1])
 
-    def mean_loss(self, point: Float) -> Float:
+    def compute_mean_loss(self, point: Float) -> Float:
         """Compute the mean loss at (log b, e) with its first and second derivatives.
 
         Returns
@@ -92,13 +93,33 @@ class RowStatistics:
         )
 
     @property
+    def others_sum(self) -> Any:
+        """Sum of e^{b₀ d} over the classes but the predicted one, with d = x - max x."""
+        return self.columns[TAIL]
+
+    @property
+    def mean_gap(self) -> Any:
+        """Mean of the gaps d = x - max x under softmax(b₀ x)."""
+        return self.columns[MEAN]
+
+    @property
+    def label_gap(self) -> Any:
+        """Gap d = x - max x of the true class, -inf if the true class is masked."""
+        return self.columns[LABEL_GAP]
+
+    @property
+    def n_unmasked(self) -> Any:
+        """Number of unmasked classes of each row."""
+        return self.columns[N_POSSIBLE]
+
+    @property
     def correct(self) -> Float:
         """Indicator, on the host, of rows whose largest logit is the true class."""
         return np.asarray(on_host(self.columns[IS_CORRECT]))
 
     def drop_masked_labels(self) -> RowStatistics:
         """Return the statistics of the rows whose true class is not masked."""
-        is_unmasked = self.columns[LABEL_GAP] > -np.inf
+        is_unmasked = self.label_gap > -np.inf
         if bool(is_unmasked.all()):
             return self
         return self.select(is_unmasked)

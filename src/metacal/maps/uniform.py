@@ -172,18 +172,20 @@ def fit_uniform_temperature_with_statistics(sample: LabelledRows) -> UniformFit:
     subsamples = _build_nested_samples(sample)
     is_sampled = len(subsamples) > 1
     margin = compute_typical_margin(subsamples[0].rows)
-    plain_b = _fit_plain_temperature(subsamples[0], margin, is_sampled=is_sampled)
+    plain_inverse_temperature = _fit_plain_temperature(subsamples[0], margin, is_sampled=is_sampled)
     passes = [make_statistics_pass(subsample) for subsample in subsamples]
     if margin == 0.0:
         margin = compute_typical_margin(sample.rows)
     if margin == 0.0:
-        plain_map = UniformTemperatureMap(plain_b, uniform=0.0)
+        plain_map = UniformTemperatureMap(plain_inverse_temperature, uniform=0.0)
         run_full_pass = passes[-1]
-        return UniformFit(plain_map, run_full_pass(plain_b))
+        return UniformFit(plain_map, run_full_pass(plain_inverse_temperature))
 
     lowest_b, highest_b = get_inverse_temperature_bounds(margin)
     box = np.array([[np.log(lowest_b), 0.0], [np.log(highest_b), MAX_UNIFORM]])
-    result = _search_on_growing_samples(passes, plain_b, box, n_rows=len(sample.rows))
+    result = _search_on_growing_samples(
+        passes, plain_inverse_temperature, box, n_rows=len(sample.rows)
+    )
     result.minimum.warn_unless_converged("temperature scaling with a uniform part")
     if is_sampled:
         # Without samples, the fit of the plain temperature has issued these warnings.
@@ -227,7 +229,7 @@ def _warn_about_fit(result: _SearchResult, box: Float) -> None:
 
 
 def _search_on_growing_samples(
-    passes: list[StatisticsPass], plain_b: float, box: Float, n_rows: int
+    passes: list[StatisticsPass], plain_inverse_temperature: float, box: Float, n_rows: int
 ) -> _SearchResult:
     """Search on the smallest sample, then continue on larger ones from its minimum.
 
@@ -236,7 +238,7 @@ def _search_on_growing_samples(
     passes : list of functions
         Computes the row statistics of each sample, from the smallest to all rows.
 
-    plain_b : float
+    plain_inverse_temperature : float
         Inverse temperature without a uniform component.
 
     box : array of shape (2, 2)
@@ -251,7 +253,7 @@ def _search_on_growing_samples(
     """
     is_sampled = len(passes) > 1
     first_accuracy = _SAMPLE_MAX_ERROR if is_sampled else _MAX_ERROR
-    result = _search_from_several_starts(passes[0], plain_b, box, first_accuracy)
+    result = _search_from_several_starts(passes[0], plain_inverse_temperature, box, first_accuracy)
     for run_pass in passes[1:]:
         # A sample may contain none of the few rows that need a uniform component.
         start = np.maximum(result.minimum.point, [box[0, 0], 1.0 / (n_rows + 1.0)])
@@ -262,7 +264,7 @@ def _search_on_growing_samples(
 
 
 def _search_from_several_starts(
-    run_pass: StatisticsPass, plain_b: float, box: Float, max_error: float
+    run_pass: StatisticsPass, plain_inverse_temperature: float, box: Float, max_error: float
 ) -> _SearchResult:
     """Search from several starting points and return the best minimum.
 
@@ -271,7 +273,7 @@ def _search_from_several_starts(
     run_pass : function
         Computes the row statistics at an inverse temperature.
 
-    plain_b : float
+    plain_inverse_temperature : float
         Inverse temperature without a uniform component.
 
     box : array of shape (2, 2)
@@ -285,20 +287,20 @@ def _search_from_several_starts(
     _SearchResult
         The plain temperature if a uniform component does not decrease the loss.
     """
-    first_result = _search_from(run_pass, plain_b, _SMALL_UNIFORM, box, max_error)
+    first_result = _search_from(run_pass, plain_inverse_temperature, _SMALL_UNIFORM, box, max_error)
     second_result = _search_from(run_pass, 1.0, _LARGE_UNIFORM, box, max_error)
     results = [first_result, second_result]
     if (
         abs(first_result.minimum.value - second_result.minimum.value)
         > _MAX_LOSS_DIFFERENCE_OF_MINIMUM
     ):
-        sharper_b = plain_b * _SHARPENING_FACTOR
+        sharper_b = plain_inverse_temperature * _SHARPENING_FACTOR
         results.append(_search_from(run_pass, sharper_b, _LARGE_UNIFORM, box, max_error))
     best_result = min(results, key=lambda result: result.minimum.value)
 
-    plain_point = np.clip([np.log(plain_b), 0.0], *box)
+    plain_point = np.clip([np.log(plain_inverse_temperature), 0.0], *box)
     statistics = run_pass(float(np.exp(plain_point[0])))
-    plain_loss = float(statistics.drop_masked_labels().mean_loss(plain_point)[0])
+    plain_loss = float(statistics.drop_masked_labels().compute_mean_loss(plain_point)[0])
     if plain_loss > best_result.minimum.value + _NEGLIGIBLE_LOSS_DIFFERENCE:
         return best_result
     plain_minimum = Minimum(
@@ -362,38 +364,46 @@ def _search(run_pass: StatisticsPass, start: Float, box: Float, max_error: float
     InputError
         If the true class of every row is masked.
     """
-    tolerance = NEWTON_TOLERANCE if max_error < _SAMPLE_MAX_ERROR else _SAMPLE_NEWTON_TOLERANCE
+    tolerance = NEWTON_TOLERANCE
+    if max_error >= _SAMPLE_MAX_ERROR:
+        tolerance = _SAMPLE_NEWTON_TOLERANCE
     point = start
     max_distance = _MAX_LOG_B_DISTANCE
     statistics = run_pass(float(np.exp(point[0])))
     usable_statistics = statistics.drop_masked_labels()
     if not len(usable_statistics):
         raise build_all_labels_masked_error()
-    loss = usable_statistics.mean_loss(point)
+    loss_derivatives = usable_statistics.compute_mean_loss(point)
     for _ in range(_MAX_PASSES):
-        lower_limits = [point[0] - max_distance, 0.0]
-        upper_limits = [point[0] + max_distance, 1.0]
+        log_b = point[0]
+        lower_limits = [log_b - max_distance, 0.0]
+        upper_limits = [log_b + max_distance, 1.0]
         nearby_box = np.clip(box, lower_limits, upper_limits)
-        minimum = minimise_in_box(usable_statistics.mean_loss, point, nearby_box, tolerance, loss)
-        distance = abs(minimum.point[0] - point[0])
+        minimum = minimise_in_box(
+            usable_statistics.compute_mean_loss, point, nearby_box, tolerance, loss_derivatives
+        )
+        new_log_b = minimum.point[0]
+        distance = abs(new_log_b - log_b)
         if distance**4 <= max_error:
             return _SearchResult(minimum, statistics)
-        new_statistics = run_pass(float(np.exp(minimum.point[0])))
+        new_statistics = run_pass(float(np.exp(new_log_b)))
         new_usable_statistics = new_statistics.drop_masked_labels()
-        new_loss = new_usable_statistics.mean_loss(minimum.point)
-        if new_loss[0] > loss[0] + _NEGLIGIBLE_LOSS_DIFFERENCE:
+        new_loss_derivatives = new_usable_statistics.compute_mean_loss(minimum.point)
+        loss = loss_derivatives[0]
+        new_loss = new_loss_derivatives[0]
+        if new_loss > loss + _NEGLIGIBLE_LOSS_DIFFERENCE:
             # The loss increased, so the series was not accurate at this distance.
             max_distance = 0.25 * distance
             continue
-        if loss[0] - new_loss[0] <= _MIN_LOSS_DECREASE:
+        if loss - new_loss <= _MIN_LOSS_DECREASE:
             return _SearchResult(minimum, new_statistics)
         point = minimum.point
         statistics = new_statistics
         usable_statistics = new_usable_statistics
-        loss = new_loss
+        loss_derivatives = new_loss_derivatives
     unconverged_minimum = Minimum(
         point=point,
-        value=float(loss[0]),
+        value=float(loss_derivatives[0]),
         remaining_decrease=np.inf,
         gradient_norm=np.inf,
         n_steps=_MAX_PASSES,
