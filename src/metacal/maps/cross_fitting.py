@@ -9,7 +9,6 @@ statistics, without another pass over the table.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from scipy.special import expit
