@@ -24,7 +24,7 @@ from metacal.statistics.bounds import ROUNDING_SLACK
 
 
 def find_contradiction(promise: CertifiablePromise, certificate: Certificate) -> str | None:
-    """Return what in a certificate cannot be true under a promise, or None.
+    """Describe why a promise cannot have made a certificate, or return None.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ def find_contradiction(promise: CertifiablePromise, certificate: Certificate) ->
 def find_contradiction_of_clusters(
     promise: CertifiablePromise, certificate: Certificate
 ) -> str | None:
-    """Return what in a certificate from whole clusters cannot be true, or None."""
+    """Describe why clusters cannot have certified a certificate, or return None."""
     procedure = promise.procedure()
     promised_limit = get_clustered_limit(promise, procedure)
     if promised_limit is None or promise.delta is None:
@@ -79,7 +79,7 @@ def find_contradiction_of_clusters(
 def _find_contradiction_in_subgroups(
     promise: CertifiablePromise, scope: EachSubgroup, certificate: Certificate
 ) -> str | None:
-    """Check the parts of a certificate for each class or group."""
+    """Check the certificates of all classes or groups."""
     assert promise.delta is not None
     parts = certificate.parts
     if parts is None or parts.by != scope.by or parts.shares != scope.error_rate:
@@ -88,69 +88,103 @@ def _find_contradiction_in_subgroups(
         return f"{parts.plural} are pooled, which was not asked for"
 
     procedure = as_subgroup_procedure(promise.procedure())
-    n_tested = sum(_level_of(family) is not None for family in parts.families)
-    spare_level = promise.delta
+    level_if_untested = promise.delta
     if isinstance(procedure, TwoClassProcedure):
-        spare_level = scope.compute_level_of_next_subgroup(n_tested, promise.delta)
-    for family in parts.families:
-        contradiction = _find_contradiction_in_family(procedure, family, spare_level, promise)
+        n_tested = sum(_get_significance_level(family) is not None for family in parts.families)
+        level_if_untested = scope.compute_level_of_next_subgroup(n_tested, promise.delta)
+    for subgroup_certificates in parts.families:
+        contradiction = _find_contradiction_in_subgroup(
+            procedure, subgroup_certificates, level_if_untested, promise
+        )
         if contradiction is not None:
-            return f"{scope.by} {family[0].name_without_side}: {contradiction}"
+            subgroup_name = subgroup_certificates[0].name_without_side
+            return f"{scope.by} {subgroup_name}: {contradiction}"
 
-    highest_level = _highest_possible_level(scope, parts, promise.delta)
-    for family in parts.families:
-        level = _level_of(family)
+    highest_level = _compute_highest_possible_level(scope, parts, promise.delta)
+    for subgroup_certificates in parts.families:
+        level = _get_significance_level(subgroup_certificates)
         if level is not None and not 0.0 < level <= ROUNDING_SLACK * highest_level:
             return f"a {scope.by} was tested at more than its share of delta {promise.delta:g}"
     return None
 
 
-def _find_contradiction_in_family(
+def _find_contradiction_in_subgroup(
     procedure: SubgroupProcedure,
-    family: tuple[SubgroupCertificate, ...],
-    spare_level: float,
+    subgroup_certificates: tuple[SubgroupCertificate, ...],
+    level_if_untested: float,
     promise: CertifiablePromise,
 ) -> str | None:
-    """Check the parts of one class or group."""
-    level = _level_of(family)
-    accepts_rows = _accepts_rows(family)
-    if level is None and accepts_rows and procedure.fallback_threshold == REJECT_ALL_ROWS:
+    """Check the certificates of one class or group.
+
+    Parameters
+    ----------
+    procedure : SubgroupProcedure
+        Procedure that certifies a subgroup.
+
+    subgroup_certificates : tuple of SubgroupCertificate
+        Certificates of the subgroup, one for each of its thresholds.
+
+    level_if_untested : float
+        Significance level for which an untested subgroup states how many rows it needs.
+
+    promise : CertifiablePromise
+        Promise for each subgroup.
+
+    Returns
+    -------
+    str or None
+        None if no contradiction was found.
+    """
+    level = _get_significance_level(subgroup_certificates)
+    accepts_rows = _accepts_any_row(subgroup_certificates)
+    was_tested = level is not None
+    if not was_tested and accepts_rows and procedure.fallback_threshold == REJECT_ALL_ROWS:
         return "it accepts rows, but was never tested"
-    if accepts_rows or isinstance(procedure, TwoClassProcedure):
-        expected_level = spare_level if level is None else level
-        return procedure.find_contradiction_in_subgroup(
-            family, expected_level, _inner_promise(promise)
-        )
-    return None
+    if not accepts_rows and not isinstance(procedure, TwoClassProcedure):
+        return None
+    if level is None:
+        level = level_if_untested
+    return procedure.find_contradiction_in_subgroup(
+        subgroup_certificates, level, _get_inner_promise(promise)
+    )
 
 
-def _highest_possible_level(
+def _compute_highest_possible_level(
     scope: EachSubgroup, parts: SubgroupCertificates, delta: float
 ) -> float:
     """Compute the highest significance level at which a subgroup can have been tested."""
-    tested = [family for family in parts.families if _level_of(family) is not None]
+    tested_families = [
+        family for family in parts.families if _get_significance_level(family) is not None
+    ]
     if scope.error_rate == "fcr":
-        n_accepting = sum(_accepts_rows(family) for family in tested)
-        return delta * n_accepting / max(1, len(tested))
+        n_accepting = sum(_accepts_any_row(family) for family in tested_families)
+        return delta * n_accepting / max(1, len(tested_families))
     if scope.error_rate == "each":
         return delta
-    n_unfinished = sum(not all(part.accepts_everything for part in family) for family in tested)
+    n_unfinished = sum(
+        not all(certificate.accepts_everything for certificate in family)
+        for family in tested_families
+    )
     return delta / max(1, n_unfinished)
 
 
-def _level_of(family: tuple[SubgroupCertificate, ...]) -> float | None:
+def _get_significance_level(
+    subgroup_certificates: tuple[SubgroupCertificate, ...],
+) -> float | None:
     """Return the significance level of a subgroup, or None if it was not tested."""
-    levels = [part.delta for part in family if part.delta is not None]
+    levels = [
+        certificate.delta for certificate in subgroup_certificates if certificate.delta is not None
+    ]
     if not levels:
         return None
     return sum(levels)
 
 
-def _accepts_rows(family: tuple[SubgroupCertificate, ...]) -> bool:
+def _accepts_any_row(subgroup_certificates: tuple[SubgroupCertificate, ...]) -> bool:
     """Check whether a subgroup accepts any row."""
-    return any(part.status != "always rejected" for part in family)
+    return any(certificate.status != "always rejected" for certificate in subgroup_certificates)
 
 
-def _inner_promise(promise: CertifiablePromise) -> object:
-    """Return the promise that a promise for each subgroup is made of."""
+def _get_inner_promise(promise: CertifiablePromise) -> object:
+    """Return the promise that holds for each subgroup, or the promise itself without one."""
     return getattr(promise, "promise", promise)

@@ -1,9 +1,10 @@
-"""certify: a promise and calibration rows give a certificate."""
+"""Certification of a promise on calibration rows: all rows, subgroups or clusters."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Protocol
 
 import numpy as np
@@ -21,6 +22,7 @@ from metacal.certification.rules.rule import REJECT_ALL_ROWS
 from metacal.certification.scopes import EachSubgroup
 from metacal.certification.statements import (
     build_certificate,
+    build_certificate_for_threshold,
     clusters_error,
     clusters_refused_error,
     labels_needed_error,
@@ -29,11 +31,10 @@ from metacal.certification.statements import (
 )
 from metacal.certification.subgroups import SubgroupTest
 from metacal.errors import InfeasibleTargetError
-from metacal.kernels.grid import RELATIVE
 
 
 class CertifiablePromise(Protocol):
-    """What certification reads of a promise."""
+    """Attributes of a promise that certification reads."""
 
     @property
     def delta(self) -> float | None:
@@ -123,43 +124,35 @@ def _certify_clusters(
     rule = ClusterBettingRule(quantity)
     pilot_rows, test_rows = split_pilot_clusters(rows)
     assert test_rows.clusters is not None
-    n_clusters = test_rows.clusters.n_clusters
+    n_test_clusters = test_rows.clusters.n_clusters
 
-    def find_threshold(limit: float) -> float | None:
-        plan = rule.plan(pilot_rows, n_clusters, limit, delta)
+    def find_threshold(max_error_rate: float) -> float | None:
+        plan = rule.plan(pilot_rows, n_test_clusters, max_error_rate, delta)
         return rule.certify(test_rows, plan, delta).threshold
 
     limit = quantity.max_violation_rate(target)
     threshold = find_threshold(limit)
     notes: tuple[Note, ...] = ()
     if threshold is None and rule.fallback_threshold == REJECT_ALL_ROWS:
-        best_limit = rule.find_highest_accuracy(
-            limit, lambda error_rate: find_threshold(error_rate) is not None
+        highest_accuracy = rule.find_highest_accuracy(
+            limit, lambda max_error_rate: find_threshold(max_error_rate) is not None
         )
         raise clusters_error(
             quantity,
             target,
             delta,
-            n_clusters,
-            len(test_rows),
-            best_limit,
+            n_clusters=n_test_clusters,
+            n_rows=len(test_rows),
+            best_limit=highest_accuracy,
             count_means=test_rows.clusters.count_means,
         )
     if threshold is None:
         threshold = rule.fallback_threshold
-        notes = (too_few_units(units=n_clusters, rows=len(test_rows)).issue_warning(),)
-
-    threshold = RELATIVE.settled(threshold)
-    certificate = build_certificate(
-        quantity,
-        target,
-        delta,
-        rule.name,
-        threshold,
-        test_rows.ranking.summarize_threshold(threshold),
-        notes,
+        note = too_few_units(units=n_test_clusters, rows=len(test_rows)).issue_warning()
+        notes = (note,)
+    return build_certificate_for_threshold(
+        test_rows, quantity, target, delta, rule.name, threshold, notes
     )
-    return replace(certificate, labelled=test_rows.correct is not None)
 
 
 def _certify_subgroups(
@@ -169,76 +162,110 @@ def _certify_subgroups(
     subgroups = scope.split(procedure, rows, delta)
     subgroup_tests = scope.certify_subgroups(procedure, subgroups, delta)
     n_tested = sum(test.significance_level is not None for test in subgroup_tests)
-    spare_level = scope.compute_level_of_next_subgroup(n_tested, delta)
-    families = [
+    level_if_untested = scope.compute_level_of_next_subgroup(n_tested, delta)
+    certificates_per_subgroup = [
         procedure.build_subgroup_certificates(
             test.subgroup.names,
             test.subgroup.rows,
             test.result,
             test.significance_level,
-            spare_level,
+            level_if_untested,
         )
         for test in subgroup_tests
     ]
-    all_parts = tuple(part for family in families for part in family)
-    parts = SubgroupCertificates(scope.by, scope.error_rate, all_parts)
-    if len(parts.always_rejected) == len(parts.items):
-        raise _no_subgroup_certified(procedure, parts, delta, len(rows))
+    all_certificates = SubgroupCertificates(
+        scope.by, scope.error_rate, tuple(chain.from_iterable(certificates_per_subgroup))
+    )
+    if len(all_certificates.always_rejected) == len(all_certificates.items):
+        raise _build_no_subgroup_error(procedure, all_certificates, delta, n_rows=len(rows))
 
-    outcome = _count_subgroups(procedure, rows, subgroup_tests, families)
+    outcome = _count_accepted_rows(procedure, rows, subgroup_tests, certificates_per_subgroup)
+    quantity, target = procedure.get_main_limit(rows)
     certificate = build_certificate(
-        *procedure.get_main_limit(rows), delta, procedure.rule_name, REJECT_ALL_ROWS, outcome
+        quantity, target, delta, procedure.rule_name, REJECT_ALL_ROWS, outcome
     )
     if procedure.score_name is not None:
         certificate = replace(certificate, score=procedure.score_name)
-    return replace(certificate, parts=parts)
+    return replace(certificate, parts=all_certificates)
 
 
-def _count_subgroups(
+def _count_accepted_rows(
     procedure: SubgroupProcedure,
     rows: CalibrationRows,
     subgroup_tests: Sequence[SubgroupTest],
-    families: Sequence[tuple[SubgroupCertificate, ...]],
+    certificates_per_subgroup: Sequence[tuple[SubgroupCertificate, ...]],
 ) -> ThresholdOutcome:
-    """Count all rows with the thresholds of their subgroups."""
+    """Count the rows that are accepted with the thresholds of their subgroups.
+
+    Parameters
+    ----------
+    procedure : SubgroupProcedure
+        Procedure that determines which threshold of a subgroup applies to a row.
+
+    rows : CalibrationRows
+        All rows, with subgroup codes.
+
+    subgroup_tests : sequence of SubgroupTest
+        Tests of the subgroups. A pooled subgroup has several codes.
+
+    certificates_per_subgroup : sequence of tuple of SubgroupCertificate
+        Certificates of each test, one for each threshold of the subgroup.
+
+    Returns
+    -------
+    ThresholdOutcome
+    """
     assert rows.subgroups is not None
-    family_of_code = {
-        code: family
-        for test, family in zip(subgroup_tests, families)
+    certificates_by_code = {
+        code: certificates
+        for test, certificates in zip(subgroup_tests, certificates_per_subgroup)
         for code in test.subgroup.codes
     }
-    families_in_order = [family_of_code[code] for code in range(len(rows.subgroups.names))]
-    thresholds = np.array([[part.threshold for part in family] for family in families_in_order])
-    decision_points = np.array([family[0].at for family in families_in_order])
+    n_codes = len(rows.subgroups.names)
+    certificates_in_order = [certificates_by_code[code] for code in range(n_codes)]
+    thresholds_by_code = np.array(
+        [
+            [certificate.threshold for certificate in certificates]
+            for certificates in certificates_in_order
+        ]
+    )
+    decision_point_by_code = np.array(
+        [certificates[0].at for certificates in certificates_in_order]
+    )
 
     row_codes = rows.subgroups.codes
-    decided = procedure.compute_decision_columns(rows, decision_points[row_codes])
-    is_accepted = accepts(decided.uncertainty, thresholds[row_codes, decided.threshold_indices])
+    columns = procedure.compute_decision_columns(rows, decision_point_by_code[row_codes])
+    row_thresholds = thresholds_by_code[row_codes, columns.threshold_indices]
+    is_accepted = accepts(columns.uncertainty, row_thresholds)
     return ThresholdOutcome(
         n_rows=len(rows),
-        n_correct=int(decided.correct.sum()),
+        n_correct=int(columns.correct.sum()),
         n_accepted=int(is_accepted.sum()),
-        n_correct_accepted=int((is_accepted & decided.correct).sum()),
+        n_correct_accepted=int((is_accepted & columns.correct).sum()),
         highest_accepted=None,
         lowest_rejected=None,
     )
 
 
-def _no_subgroup_certified(
-    procedure: SubgroupProcedure, parts: SubgroupCertificates, delta: float, n_rows: int
+def _build_no_subgroup_error(
+    procedure: SubgroupProcedure,
+    all_certificates: SubgroupCertificates,
+    delta: float,
+    n_rows: int,
 ) -> InfeasibleTargetError:
     """Build the error for rows that certify the promise for no subgroup."""
-    rows_needed = [part.rows_needed for part in parts.items if part.rows_needed is not None]
-    best_limits = [part.best for part in parts.items if part.best is not None]
+    certificates = all_certificates.items
+    rows_needed = [item.rows_needed for item in certificates if item.rows_needed is not None]
+    best_limits = [item.best for item in certificates if item.best is not None]
     quantity, target = procedure.promised_limits[0]
     return no_subgroup_error(
         quantity,
         float(target),
         delta,
-        parts.by,
-        n_rows,
-        len(parts.families),
-        max(best_limits, default=None),
-        min(rows_needed, default=None),
-        has_sides=parts.is_two_sided,
+        by=all_certificates.by,
+        n_rows=n_rows,
+        n_subgroups=len(all_certificates.families),
+        best_limit=max(best_limits, default=None),
+        rows_needed=min(rows_needed, default=None),
+        has_sides=all_certificates.is_two_sided,
     )

@@ -1,4 +1,4 @@
-"""Test plans: which ranks or score values are tested.
+"""Plans of the ranks or score values that are tested.
 
 A plan is fixed before any label of the tested rows is read. Every guarantee of this package rests
 on this condition: the labels that are tested must not influence which tests are made. A `RankPlan`
@@ -37,36 +37,41 @@ from metacal.certification.test_sequences import (
 from metacal.formulas import Codes, Float
 from metacal.statistics import bounds
 
-# Later starts of `ShareStarts`: fraction of the expected errors that each start tolerates, and the
-# fraction of the significance level that it receives.
-_LATER_SHARE_STARTS = (
+# `ShareStarts`: fraction of the expected errors that the first start tolerates, at most.
+_MAX_FIRST_ERROR_FRACTION = Fraction("0.12")
+
+# `ShareStarts`: the first start tolerates this fraction of the expected errors at limit 1.
+_FIRST_ERROR_FRACTION_AT_LIMIT_1 = Fraction("0.03")
+
+# `ShareStarts`: fractions of the expected errors and of the level for the later starts.
+_LATER_ERROR_AND_LEVEL_FRACTIONS = (
     (Fraction("0.3"), Fraction("0.05")),
     (Fraction("0.65"), Fraction("0.05")),
 )
 
-# Fraction of the significance level that the first of several starts of `ShareStarts` receives.
-_FIRST_SHARE_LEVEL = Fraction("0.9")
+# `ShareStarts`: fraction of the significance level for the first of several starts.
+_FIRST_LEVEL_FRACTION = Fraction("0.9")
 
-# With fewer expected errors, `ShareStarts` has one start.
+# `ShareStarts` has only one start if fewer errors are expected.
 _MIN_ERRORS_FOR_LATER_STARTS = 20
 
-# With fewer expected errors, `ShareStarts` tests every rank.
+# `ShareStarts` tests every rank if fewer errors are expected.
 _MIN_ERRORS_FOR_SEGMENTS = 10
 
-# Starts of `EarlyStarts`, as fractions of the errors that all rows together may have.
-_FIRST_EARLY_START = Fraction("0.05")
-_SECOND_EARLY_START = Fraction("0.2")
+# `EarlyStarts`: fractions of the allowed errors that the two starts tolerate.
+_FIRST_EARLY_ERROR_FRACTION = Fraction("0.05")
+_SECOND_EARLY_ERROR_FRACTION = Fraction("0.2")
 
-# Fraction of the significance level that the second start of `EarlyStarts` receives.
-_SECOND_EARLY_LEVEL = Fraction("0.2")
+# `EarlyStarts`: fraction of the significance level for the second start.
+_SECOND_EARLY_LEVEL_FRACTION = Fraction("0.2")
 
-# With fewer allowed errors, `EarlyStarts` has one start.
+# `EarlyStarts` has only one start if fewer errors are allowed.
 _MIN_ERRORS_FOR_TWO_EARLY_STARTS = 15
 
 
 @dataclass(frozen=True, eq=False)
 class PilotRows:
-    """Rows that determine where the tests begin, and that are not tested.
+    """Rows that determine where the tests begin, and that are not tested themselves.
 
     Attributes
     ----------
@@ -93,14 +98,11 @@ class PilotRows:
     subgroup_codes: Codes | None = None
     n_withheld: int = 0
 
-    def select_subgroups(self, codes: Sequence[int]) -> PilotRows:
-        """Return the pilot rows of the given subgroups.
-
-        All pilot rows are returned if their subgroups are unknown.
-        """
+    def select_subgroups(self, selected_codes: Sequence[int]) -> PilotRows:
+        """Return the pilot rows of some subgroups, or all of them without subgroup codes."""
         if self.subgroup_codes is None:
             return self
-        is_selected = np.isin(self.subgroup_codes, codes)
+        is_selected = np.isin(self.subgroup_codes, selected_codes)
         class_codes = None
         if self.class_codes is not None:
             class_codes = self.class_codes[is_selected]
@@ -116,6 +118,7 @@ class PilotRows:
         if self.class_codes is None or len(self.class_codes) == 0:
             return None
         n_of_class = float((self.class_codes == class_code).sum())
+        # The added half row keeps the estimate away from 0 and 1.
         return (n_of_class + 0.5) / (len(self.class_codes) + 1.0)
 
 
@@ -148,18 +151,18 @@ class RankPlan:
 
 
 class StartPolicy(Protocol):
-    """Choice of the ranks at which the segments of a test sequence start."""
+    """Interface for choosing the ranks at which the segments of a test sequence start."""
 
     def choose_starts(self, n_rows: int, limit: float, significance_level: float) -> SegmentStarts:
-        """Return the errors that each start tolerates and its fraction of the level."""
+        """Choose the number of errors that each start tolerates, and its level fraction."""
 
     def choose_starts_for_score_values(
         self, n_rows: int, limit: float, significance_level: float
     ) -> SegmentStarts:
-        """Return the starts from which the first tested score value is chosen."""
+        """Choose the starts that determine the first tested score value."""
 
     def tests_every_rank(self, n_rows: int, limit: float) -> bool:
-        """Check whether so few errors are expected that every rank is tested."""
+        """Check whether every rank is tested, because few errors are expected."""
 
 
 @dataclass(frozen=True)
@@ -167,17 +170,17 @@ class UsualStarts:
     """Starts for predictions that are mostly correct."""
 
     def choose_starts(self, n_rows: int, limit: float, significance_level: float) -> SegmentStarts:
-        """Return the errors that each start tolerates and its fraction of the level."""
+        """Choose the number of errors that each start tolerates, and its level fraction."""
         return choose_usual_starts(n_rows, limit, significance_level)
 
     def choose_starts_for_score_values(
         self, n_rows: int, limit: float, significance_level: float
     ) -> SegmentStarts:
-        """Return the starts from which the first tested score value is chosen."""
+        """Choose the starts that determine the first tested score value."""
         return choose_usual_starts(n_rows, limit, significance_level)
 
     def tests_every_rank(self, n_rows: int, limit: float) -> bool:
-        """Check whether so few errors are expected that every rank is tested."""
+        """Check whether every rank is tested, because few errors are expected."""
         return False
 
 
@@ -197,25 +200,25 @@ class EarlyStarts:
     """
 
     def choose_starts(self, n_rows: int, limit: float, significance_level: float) -> SegmentStarts:
-        """Return the errors that each start tolerates and its fraction of the level."""
+        """Choose the number of errors that each start tolerates, and its level fraction."""
         n_allowed_errors = n_rows * (1 - bounds.to_exact_fraction(limit))
-        first_start = int(_FIRST_EARLY_START * n_allowed_errors)
+        n_tolerated_first = int(_FIRST_EARLY_ERROR_FRACTION * n_allowed_errors)
         if n_allowed_errors < _MIN_ERRORS_FOR_TWO_EARLY_STARTS:
-            return ((first_start, Fraction(1)),)
-        second_start = int(_SECOND_EARLY_START * n_allowed_errors)
+            return ((n_tolerated_first, Fraction(1)),)
+        n_tolerated_second = int(_SECOND_EARLY_ERROR_FRACTION * n_allowed_errors)
         return (
-            (first_start, 1 - _SECOND_EARLY_LEVEL),
-            (second_start, _SECOND_EARLY_LEVEL),
+            (n_tolerated_first, 1 - _SECOND_EARLY_LEVEL_FRACTION),
+            (n_tolerated_second, _SECOND_EARLY_LEVEL_FRACTION),
         )
 
     def choose_starts_for_score_values(
         self, n_rows: int, limit: float, significance_level: float
     ) -> SegmentStarts:
-        """Return the starts from which the first tested score value is chosen."""
+        """Choose the starts that determine the first tested score value."""
         return self.choose_starts(n_rows, limit, significance_level)
 
     def tests_every_rank(self, n_rows: int, limit: float) -> bool:
-        """Check whether so few errors are expected that every rank is tested."""
+        """Check whether every rank is tested, because few errors are expected."""
         return False
 
 
@@ -250,37 +253,38 @@ class ShareStarts:
     correct_share: float = 0.5
 
     def choose_starts(self, n_rows: int, limit: float, significance_level: float) -> SegmentStarts:
-        """Return the errors that each start tolerates and its fraction of the level."""
-        n_expected_errors = self.count_expected_errors(n_rows, limit)
-        first_fraction = min(
-            Fraction("0.12"), Fraction("0.03") + 1 - bounds.to_exact_fraction(limit)
+        """Choose the number of errors that each start tolerates, and its level fraction."""
+        n_expected_errors = self.compute_expected_errors(n_rows, limit)
+        first_error_fraction = min(
+            _MAX_FIRST_ERROR_FRACTION,
+            _FIRST_ERROR_FRACTION_AT_LIMIT_1 + 1 - bounds.to_exact_fraction(limit),
         )
-        first_start = int(first_fraction * n_expected_errors)
+        n_tolerated_first = int(first_error_fraction * n_expected_errors)
         if n_expected_errors < _MIN_ERRORS_FOR_LATER_STARTS:
-            return ((first_start, Fraction(1)),)
+            return ((n_tolerated_first, Fraction(1)),)
         later_starts = tuple(
-            (int(fraction * n_expected_errors), level_fraction)
-            for fraction, level_fraction in _LATER_SHARE_STARTS
+            (int(error_fraction * n_expected_errors), level_fraction)
+            for error_fraction, level_fraction in _LATER_ERROR_AND_LEVEL_FRACTIONS
         )
-        return ((first_start, _FIRST_SHARE_LEVEL), *later_starts)
+        return ((n_tolerated_first, _FIRST_LEVEL_FRACTION), *later_starts)
 
     def choose_starts_for_score_values(
         self, n_rows: int, limit: float, significance_level: float
     ) -> SegmentStarts:
-        """Return the starts from which the first tested score value is chosen."""
-        first_start, _ = self.choose_starts(n_rows, limit, significance_level)[0]
-        return ((first_start // 2, Fraction(1)),)
+        """Choose the starts that determine the first tested score value."""
+        first_start = self.choose_starts(n_rows, limit, significance_level)[0]
+        n_tolerated_errors, _ = first_start
+        return ((n_tolerated_errors // 2, Fraction(1)),)
 
     def tests_every_rank(self, n_rows: int, limit: float) -> bool:
-        """Check whether so few errors are expected that every rank is tested."""
-        return self.count_expected_errors(n_rows, limit) < _MIN_ERRORS_FOR_SEGMENTS
+        """Check whether every rank is tested, because few errors are expected."""
+        return self.compute_expected_errors(n_rows, limit) < _MIN_ERRORS_FOR_SEGMENTS
 
-    def count_expected_errors(self, n_rows: int, limit: float) -> Fraction:
-        """Compute the number of errors if all correct rows were accepted at the limit."""
-        accepted_share = bounds.to_exact_fraction(self.correct_share) / bounds.to_exact_fraction(
-            limit
-        )
-        return n_rows * min(Fraction(1), accepted_share) * (1 - bounds.to_exact_fraction(limit))
+    def compute_expected_errors(self, n_rows: int, limit: float) -> Fraction:
+        """Compute the number of errors if all correct rows are accepted at accuracy `limit`."""
+        exact_limit = bounds.to_exact_fraction(limit)
+        accepted_share = bounds.to_exact_fraction(self.correct_share) / exact_limit
+        return n_rows * min(Fraction(1), accepted_share) * (1 - exact_limit)
 
 
 def plan_test_sequence(
@@ -327,6 +331,7 @@ def plan_test_sequence(
     starts = policy.choose_starts(n_rows, limit, significance_level)
     if policy.tests_every_rank(n_rows, limit):
         n_tolerated_errors, _ = starts[0]
-        ladder = BinomialRankTests(n_rows, 1.0 - limit, significance_level)
-        return RankPlan(limit=limit, first_rank=ladder.first_passing_rank(n_tolerated_errors))
-    return RankPlan(limit=limit, segments=plan_segments(n_rows, limit, significance_level, starts))
+        rank_tests = BinomialRankTests(n_rows, 1.0 - limit, significance_level)
+        return RankPlan(limit=limit, first_rank=rank_tests.first_passing_rank(n_tolerated_errors))
+    segments = plan_segments(n_rows, limit, significance_level, starts)
+    return RankPlan(limit=limit, segments=segments)

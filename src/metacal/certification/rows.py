@@ -1,7 +1,7 @@
-"""CalibrationRows: the rows that are tested, one column for each fact about a row.
+"""CalibrationRows: the columns of the rows that are tested.
 
-Every procedure must use or refuse each optional column. A column that a procedure ignores would be
-dropped without notice: clustered rows, for example, would be certified as if they were independent.
+Every procedure must use or refuse each optional column. If a procedure ignored the cluster codes, for
+example, clustered rows would be certified as if they were independent.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Clusters:
-    """Clusters of dependent rows whose every row counts.
+    """Clusters of dependent rows, for a promise that counts every row.
 
     Attributes
     ----------
@@ -48,8 +48,8 @@ class Clusters:
     @classmethod
     def from_codes(cls, codes: Codes, max_size: int, *, count_means: bool = False) -> Clusters:
         """Number the clusters from 0, in the order of the given codes."""
-        dense_codes = np.unique(codes, return_inverse=True)[1].reshape(-1)
-        return cls(codes=dense_codes, max_size=max_size, count_means=count_means)
+        _, dense_codes = np.unique(codes, return_inverse=True)
+        return cls(codes=dense_codes.reshape(-1), max_size=max_size, count_means=count_means)
 
     @property
     def n_clusters(self) -> int:
@@ -210,25 +210,40 @@ class CalibrationRows:
         graded_losses = None
         if self.losses is not None and not self.losses.is_all_or_nothing:
             graded_losses = self.losses.if_accepted
+        subgroup_codes = None
+        if self.subgroups is not None:
+            subgroup_codes = self.subgroups.codes
+        cluster_codes = None
+        if self.clusters is not None:
+            cluster_codes = self.clusters.codes
         return RowDraws(
             self.scores,
             self.correct,
             graded_losses,
-            None if self.subgroups is None else self.subgroups.codes,
+            subgroup_codes,
             self.class_codes,
-            units=None if self.clusters is None else self.clusters.codes,
+            units=cluster_codes,
             random_state=random_state,
         )
 
     def take(self, index: Flags | Codes) -> CalibrationRows:
         """Return some of the rows, selected by a mask or by their positions."""
+        losses = self.losses
+        if losses is not None:
+            losses = losses.select_rows(index)
+        subgroups = self.subgroups
+        if subgroups is not None:
+            subgroups = subgroups.take(index)
+        clusters = self.clusters
+        if clusters is not None:
+            clusters = clusters.take(index)
         return replace(
             self,
             scores=self.scores[index],
             correct=_take(self.correct, index),
-            losses=None if self.losses is None else self.losses.select_rows(index),
-            subgroups=None if self.subgroups is None else self.subgroups.take(index),
-            clusters=None if self.clusters is None else self.clusters.take(index),
+            losses=losses,
+            subgroups=subgroups,
+            clusters=clusters,
             class_codes=_take(self.class_codes, index),
             precomputed_ranking=None,
         )
