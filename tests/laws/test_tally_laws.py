@@ -215,5 +215,5 @@ def test_what_cannot_be_counted_is_said():
 
 
 def test_memory_does_not_grow_with_rows():
-    tally = CellTally.first(partial(one_pass, [rows_of(seed) for seed in range(20)], []))
-    assert len(tally.low) < 15_000  # 80,000 rows
+    tally = CellTally.from_first_pass(partial(one_pass, [rows_of(seed) for seed in range(20)], []))
+    assert len(tally.first_keys) < 15_000  # 80,000 rows

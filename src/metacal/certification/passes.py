@@ -38,7 +38,7 @@ its memory does not depend on the number of rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -59,14 +59,24 @@ from metacal.rows.executors import ExecutorLike, resolve_executor
 from metacal.rows.tasks import run_in_order
 
 Ints = NDArray[np.int64]
+
 # Function that counts all rows in the cells of a cut, in one pass over them.
-Pass = Callable[[Cut], CellCounts]
-# Number of blocks that are counted at a time.
-_WINDOW = 64
-# Number of rows that are rounded and counted at a time. They fit into the cache of a core.
-_AT_ONCE = 1 << 15
-# Number of new cells per refined cell, at least.
-_REFINED = 4
+CountRows = Callable[[Cut], CellCounts]
+
+# Function that reads a block and returns its scores and whether each of its rows is correct.
+ReadBlock = Callable[[Any], tuple[Any, Any]]
+
+# Number of blocks that are counted at the same time.
+_N_CONCURRENT_BLOCKS = 64
+
+# Number of rows that are rounded and counted at a time, so that they fit into the cache of a core.
+_CHUNK_SIZE = 1 << 15
+
+# Smallest number of new cells into which a cell is divided.
+_MIN_NEW_CELLS = 4
+
+# Number of trailing zero bits that is assumed if every key is 0.
+_MAX_ZERO_BITS = 63
 
 
 @dataclass(frozen=True)
@@ -75,79 +85,133 @@ class CellTally:
 
     Attributes
     ----------
-    low, high : arrays of int64 of shape (n_cells,)
+    first_keys, last_keys : arrays of int64 of shape (n_cells,)
         Lowest and highest key of each cell, in increasing order.
-    right, wrong : arrays of int64 of shape (n_cells,)
+
+    n_correct, n_errors : arrays of int64 of shape (n_cells,)
         Number of correct rows and of errors in each cell.
-    unit : int
-        Every key is a multiple of 2^unit.
+
+    n_zero_bits : int
+        Number of trailing bits that are zero in every key.
 
     Examples
     --------
     >>> scores, correct = np.array([0.5, 0.25, 0.5]), np.array([True, True, False])
-    >>> tally = CellTally.first(partial(_count_arrays, scores, correct))
-    >>> tally.ranking
-    Ranking(block_end_ranks=array([1, 3]), cumulative_errors=array([0, 1]), block_scores=array([0.25, 0.5 ]), has_unknown_order=array([False, False]))
+    >>> tally = CellTally.from_first_pass(partial(_count_arrays, scores, correct))
+    >>> tally.ranking.block_scores, tally.ranking.block_end_ranks
+    (array([0.25, 0.5 ]), array([1, 3]))
+    >>> tally.ranking.cumulative_errors, tally.ranking.has_unknown_order
+    (array([0, 1]), array([False, False]))
     """
 
-    low: Ints
-    high: Ints
-    right: Ints
-    wrong: Ints
-    unit: int
+    first_keys: Ints
+    last_keys: Ints
+    n_correct: Ints
+    n_errors: Ints
+    n_zero_bits: int
 
     @classmethod
-    def first(cls, count: Pass, cells: int = MAX_CELLS) -> CellTally:
+    def from_first_pass(cls, count_rows: CountRows, max_cells: int = MAX_CELLS) -> CellTally:
         """Count all rows by the top bits of their scores."""
-        cut = Cut.whole(cells)
-        counts = count(cut)
+        cut = Cut.whole(max_cells)
+        counts = count_rows(cut)
         if counts.missing:
             raise InputError("certify needs a score for every row; some are NaN.")
         require_some_correct(counts.right, int(counts.wrong.sum()))
-        unit = 63 if not counts.bits else (counts.bits & -counts.bits).bit_length() - 1
-        return cls(*cut.bounds_of(counts.cells), counts.right, counts.wrong, unit)
+        first_keys, last_keys = cut.bounds_of(counts.cells)
+        return cls(
+            first_keys=first_keys,
+            last_keys=last_keys,
+            n_correct=counts.right,
+            n_errors=counts.wrong,
+            n_zero_bits=_count_trailing_zero_bits(counts.bits),
+        )
 
-    def refined(self, wanted: Iterable[int], count: Pass, cells: int = MAX_CELLS) -> CellTally:
-        """Count the rows of some cells again, by the next bits of their scores."""
-        asked = np.unique(np.array(list(wanted), dtype=np.int64))[: max(1, cells // _REFINED)]
-        cut = Cut.of(self.low[asked], self.high[asked], self.unit, cells)
-        counts = count(cut)
-        if int((counts.right + counts.wrong).sum()) != int((self.right + self.wrong)[asked].sum()):
+    def refine(
+        self, cells: Iterable[int], count_rows: CountRows, max_cells: int = MAX_CELLS
+    ) -> CellTally:
+        """Count the rows of some cells again, by the next bits of their scores.
+
+        Parameters
+        ----------
+        cells : iterable of int
+            Indices of the cells to divide.
+
+        count_rows : callable
+            Function that counts all rows in the cells of a cut.
+
+        max_cells : int
+            Largest number of new cells. If it is too small, only the first cells are divided.
+
+        Returns
+        -------
+        CellTally
+
+        Raises
+        ------
+        InputError
+            If the number of rows in the cells has changed.
+        """
+        max_divided_cells = max(1, max_cells // _MIN_NEW_CELLS)
+        divided_cells = np.unique(np.array(list(cells), dtype=np.int64))[:max_divided_cells]
+        cut = Cut.of(
+            self.first_keys[divided_cells],
+            self.last_keys[divided_cells],
+            self.n_zero_bits,
+            max_cells,
+        )
+        counts = count_rows(cut)
+        n_rows_before = int((self.n_correct + self.n_errors)[divided_cells].sum())
+        n_rows_now = int((counts.right + counts.wrong).sum())
+        if n_rows_now != n_rows_before:
             raise InputError(
                 "the rows changed between two passes over them; count rows that stay as they are."
             )
-        low, high = cut.bounds_of(counts.cells)
-        parts = (
-            (self.low, low),
-            (self.high, high),
-            (self.right, counts.right),
-            (self.wrong, counts.wrong),
+
+        def replace_divided_cells(old_column: Ints, new_column: Ints) -> Ints:
+            return np.concatenate((np.delete(old_column, divided_cells), new_column))
+
+        new_first_keys, new_last_keys = cut.bounds_of(counts.cells)
+        first_keys = replace_divided_cells(self.first_keys, new_first_keys)
+        order = np.argsort(first_keys)
+        return CellTally(
+            first_keys=first_keys[order],
+            last_keys=replace_divided_cells(self.last_keys, new_last_keys)[order],
+            n_correct=replace_divided_cells(self.n_correct, counts.right)[order],
+            n_errors=replace_divided_cells(self.n_errors, counts.wrong)[order],
+            n_zero_bits=self.n_zero_bits,
         )
-        merged = [np.concatenate((np.delete(old, asked), new)) for old, new in parts]
-        order = np.argsort(merged[0])
-        low, high, right, wrong = (column[order] for column in merged)
-        return CellTally(low, high, right, wrong, self.unit)
 
     @cached_property
     def ranking(self) -> Ranking:
-        """Ranking with one block per cell. A cell with several scores is marked as mixed."""
-        ranks, errors = np.cumsum(self.right + self.wrong), np.cumsum(self.wrong)
-        below = np.int64((1 << self.unit) - 1)
-        lowest = (self.low + below) & ~below  # the lowest multiple of 2^unit in each cell
-        # Whether the order inside a cell is open: there is room for several scores.
-        mixed = (self.high - lowest).view(np.uint64) >= np.uint64(1 << self.unit)
-        return Ranking(ranks, errors, keys_to_scores(lowest), mixed)
-
-    def open_at(self, ranks: Sequence[int]) -> list[int]:
-        """Return the cells with several scores that contain one of these ranks."""
-        cells = np.unique(
-            np.searchsorted(self.ranking.block_end_ranks, np.array(ranks, dtype=np.int64))
+        """Ranking with one block per cell. A cell with several scores has an unknown order."""
+        zero_bits_mask = np.int64((1 << self.n_zero_bits) - 1)
+        # Lowest key of each cell that a score can have, because every score has the zero bits.
+        lowest_keys = (self.first_keys + zero_bits_mask) & ~zero_bits_mask
+        # Unsigned, because the difference of two keys may exceed int64.
+        key_ranges = (self.last_keys - lowest_keys).view(np.uint64)
+        return Ranking(
+            block_end_ranks=np.cumsum(self.n_correct + self.n_errors),
+            cumulative_errors=np.cumsum(self.n_errors),
+            block_scores=keys_to_scores(lowest_keys),
+            has_unknown_order=key_ranges >= np.uint64(1 << self.n_zero_bits),
         )
-        return [
-            int(cell)
-            for cell in cells
-            if self.ranking.has_unknown_order is not None and self.ranking.has_unknown_order[cell]
-        ]
+
+    def find_unordered_cells(self, ranks: Sequence[int]) -> list[int]:
+        """Find the cells with several scores that contain one of the ranks."""
+        ranking = self.ranking
+        if ranking.has_unknown_order is None:
+            return []
+        cells = np.unique(np.searchsorted(ranking.block_end_ranks, np.array(ranks, dtype=np.int64)))
+        return [int(cell) for cell in cells if ranking.has_unknown_order[cell]]
+
+
+def _count_trailing_zero_bits(bits: int) -> int:
+    """Count the trailing bits that are zero."""
+    if bits == 0:
+        return _MAX_ZERO_BITS
+    lowest_set_bit = bits & -bits
+    return lowest_set_bit.bit_length() - 1
 
 
 class Passes(Evidence):
@@ -173,37 +237,47 @@ class Passes(Evidence):
 
     ranking: Ranking
 
-    def __init__(self, count: Pass, cells: int = MAX_CELLS, ranks: Sequence[int] = ()) -> None:
-        self.count, self.cells, self.ranks = count, cells, ranks
+    def __init__(self, count: CountRows, cells: int = MAX_CELLS, ranks: Sequence[int] = ()) -> None:
+        self.count = count
+        self.cells = cells
+        self.ranks = ranks
 
     @classmethod
     def over(
         cls,
-        read: Callable[[Any], tuple[Any, Any]],
+        read: ReadBlock,
         blocks: Iterable[Any],
         *,
         executor: ExecutorLike | None = None,
     ) -> Self:
-        """Passes over blocks of rows: counts come back, never rows.
+        """Build passes over blocks of rows that workers read and count.
 
         Parameters
         ----------
-        read : function
-            From a block to one score and one boolean a row. It must say the same each time, and
-            travels to the workers.
-        blocks : sequence
-            What names the blocks: paths, seeds, numbers. Gone through once a pass.
-        executor : concurrent.futures.Executor or distributed.Client, optional
-            Threads, processes, or a Dask client; this thread when None.
+        read : callable
+            Function that reads a block and returns a score and a boolean for each row. It must
+            return the same rows each time. It is sent to the workers.
 
+        blocks : iterable
+            Names of the blocks, for example paths, seeds or numbers.
+
+        executor : concurrent.futures.Executor or distributed.Client, optional
+            Threads, processes, or a Dask client. By default, blocks are counted in this thread.
+
+        Returns
+        -------
+        Passes
+
+        Examples
+        --------
         >>> from metacal.promises import MinAccuracy
         >>> def rows(seed):
         ...     rng = np.random.default_rng(seed)
         ...     scores = rng.random(5000)
         ...     return scores, rng.random(5000) > 0.2 * scores
-        >>> found = MinAccuracy(0.93).certify(Passes.over(rows, range(20)))
+        >>> certificate = MinAccuracy(0.93).certify(Passes.over(rows, range(20)))
         >>> scores, correct = (np.concatenate(column) for column in zip(*map(rows, range(20))))
-        >>> found == MinAccuracy(0.93).certify(scores, correct), found.n_rows
+        >>> certificate == MinAccuracy(0.93).certify(scores, correct), certificate.n_rows
         (True, 100000)
         """
         return cls(partial(_count_all_blocks, read, list(blocks), resolve_executor(executor)))
@@ -213,44 +287,68 @@ class Passes(Evidence):
         procedure = promise.procedure()
         if not isinstance(procedure, OneThresholdProcedure) or promise.scope is not None:
             raise sorting_needed_error(promise)
-        tally = CellTally.first(self.count, self.cells)
+        tally = CellTally.from_first_pass(self.count, self.cells)
         while True:
-            open_cells = tally.open_at(self.ranks)
+            cells_to_refine = tally.find_unordered_cells(self.ranks)
             try:
                 certificate = procedure.certify_ranking(tally.ranking, promise.delta)
-            except FinerCountsNeeded as question:
-                open_cells = [*question.cells, *open_cells]
+            except FinerCountsNeeded as request:
+                cells_to_refine = [*request.cells, *cells_to_refine]
             else:
-                if not open_cells:
+                if not cells_to_refine:
                     self.ranking = tally.ranking
                     return certificate
-            tally = tally.refined(open_cells, self.count, self.cells)
+            tally = tally.refine(cells_to_refine, self.count, self.cells)
 
 
 def _count_all_blocks(
-    read: Any, blocks: list[Any], executor: Executor | None, cut: Cut
+    read: ReadBlock, blocks: list[Any], executor: Executor | None, cut: Cut
 ) -> CellCounts:
-    """Count every block once."""
-    pieces = ((block,) for block in blocks)
-    task = partial(_count_block, read, cut)
-    parts = (
-        (task(*piece) for piece in pieces)
-        if executor is None
-        else run_in_order(executor, task, pieces, _WINDOW)
-    )
-    return CellCounts.together(cut, parts)
+    """Count the rows of all blocks in the cells of a cut.
+
+    Parameters
+    ----------
+    read : callable
+        Function that reads a block.
+
+    blocks : list
+        Names of the blocks.
+
+    executor : Executor or None
+        Workers. Without them, blocks are counted in this thread.
+
+    cut : Cut
+        Cells.
+
+    Returns
+    -------
+    CellCounts
+        Sum of the counts of all blocks.
+    """
+    count_block = partial(_count_block, read, cut)
+    if executor is None:
+        block_counts: Iterator[CellCounts] = map(count_block, blocks)
+    else:
+        arguments = ((block,) for block in blocks)
+        block_counts = run_in_order(executor, count_block, arguments, _N_CONCURRENT_BLOCKS)
+    return CellCounts.together(cut, block_counts)
 
 
-def _count_block(read: Any, cut: Cut, block: Any) -> CellCounts:
+def _count_block(read: ReadBlock, cut: Cut, block: Any) -> CellCounts:
+    """Read a block and count its rows in the cells of a cut."""
     scores, correct = map(np.asarray, read(block))
     if scores.shape != correct.shape:
-        check_scores(scores, correct)  # Raises the error for columns that do not fit together.
+        # This call raises the error for columns of different lengths.
+        check_scores(scores, correct)
     return _count_arrays(scores, correct, cut)
 
 
 def _count_arrays(scores: Any, correct: Any, cut: Cut) -> CellCounts:
+    """Count rows in the cells of a cut, chunk by chunk."""
     counter = Counter(cut)
-    for at in range(0, max(1, len(scores)), _AT_ONCE):
-        correct_chunk = np.asarray(correct[at : at + _AT_ONCE])
-        counter.add(check_scores(scores[at : at + _AT_ONCE], correct_chunk), correct_chunk)
+    # An empty array is checked too, because its first chunk is empty.
+    for start in range(0, max(1, len(scores)), _CHUNK_SIZE):
+        chunk = slice(start, start + _CHUNK_SIZE)
+        correct_chunk = np.asarray(correct[chunk])
+        counter.add(check_scores(scores[chunk], correct_chunk), correct_chunk)
     return counter.result()

@@ -56,9 +56,8 @@ def find_accuracy_shortfall(
         `best_limit` has four decimals.
     """
     highest_accuracy = bounds.largest_certifiable_accuracy(ranking.n_rows, significance_level)
-    best_step = find_largest_certified(
-        0, math.floor(_ACCURACY_SCALE * highest_accuracy) + 1, certifies
-    )
+    highest_step = math.floor(_ACCURACY_SCALE * highest_accuracy)
+    best_step = find_largest_certified(0, highest_step + 1, certifies)
     best_limit = None
     if best_step > 0:
         best_limit = best_step / _ACCURACY_SCALE
@@ -77,27 +76,47 @@ def estimate_rows_needed_for_accuracy(
     )
 
 
-@lru_cache(maxsize=1000)  # Subgroups ask for the same tests many times.
+@lru_cache(maxsize=1000)  # Subgroups request the same tests many times.
 def plan_starting_tests(
     n_rows: int, limit: float, significance_level: float | None
 ) -> list[tuple[int, int]]:
-    """Return the ranks at which tests of an accuracy start, with the errors each tolerates.
+    """Plan the first test of each segment of ranks for an accuracy.
 
-    An accuracy is certified if one of these tests passes.
+    The accuracy is certified if one of these tests passes.
+
+    Parameters
+    ----------
+    n_rows : int
+        Number of rows.
+
+    limit : float
+        Accuracy to certify.
+
+    significance_level : float or None
+        Significance level, or None for a rule in expectation.
+
+    Returns
+    -------
+    list of (int, int)
+        Rank of each test, and the largest number of errors with which it passes.
 
     Examples
     --------
     >>> plan_starting_tests(1000, 0.95, 0.1)
     [(236, 7), (424, 9), (807, 23)]
     """
-    if significance_level is None:
-        ranks = np.unique(np.geomspace(1, n_rows, _N_EXPECTED_RANKS).astype(int)).tolist()
-        return [(rank, math.floor((1.0 - limit) * (rank + 1)) - 1) for rank in ranks]
     tests = []
+    if significance_level is None:
+        ranks = np.unique(np.geomspace(1, n_rows, _N_EXPECTED_RANKS).astype(int))
+        for rank in ranks.tolist():
+            max_errors = math.floor((1.0 - limit) * (rank + 1)) - 1
+            tests.append((rank, max_errors))
+        return tests
     for segment in plan_segments(n_rows, limit, significance_level):
         segment_level = float(segment.delta_fraction) * significance_level
-        ladder = BinomialRankTests(n_rows, 1.0 - limit, segment_level)
-        tests.append((segment.start_rank, ladder.max_passing_errors(segment.start_rank)))
+        rank_tests = BinomialRankTests(n_rows, 1.0 - limit, segment_level)
+        max_errors = rank_tests.max_passing_errors(segment.start_rank)
+        tests.append((segment.start_rank, max_errors))
     return tests
 
 
@@ -116,27 +135,34 @@ def find_largest_certified(
         Function that returns whether an accuracy is certified.
 
     n_steps_ahead : int
-        If a step is undecided, the next steps in both directions are tried too, so that one more
-        pass over the rows decides several steps.
+        If a step needs finer counts, the next steps in both directions are tried too, so that one
+        more pass over the rows decides several steps.
 
     Returns
     -------
     int
         Accuracy in units of 1 / 10,000.
+
+    Raises
+    ------
+    FinerCountsNeeded
+        If the rows were only counted, and the result depends on their order within cells.
     """
     while high - low > 1:
         middle = (low + high) // 2
         try:
             is_certified = certifies(middle / _ACCURACY_SCALE)
-        except FinerCountsNeeded as question:
+        except FinerCountsNeeded as request:
             if n_steps_ahead == 0:
                 raise
-            for half in ((low, middle), (middle, high)):
+            # It is unknown which half contains the result, so both halves request their cells.
+            requested_cells = request.cells
+            for half_low, half_high in ((low, middle), (middle, high)):
                 try:
-                    find_largest_certified(*half, certifies, n_steps_ahead - 1)
-                except FinerCountsNeeded as further:
-                    question.cells.extend(further.cells)
-            raise FinerCountsNeeded(question.cells) from None
+                    find_largest_certified(half_low, half_high, certifies, n_steps_ahead - 1)
+                except FinerCountsNeeded as later_request:
+                    requested_cells.extend(later_request.cells)
+            raise FinerCountsNeeded(requested_cells) from None
         if is_certified:
             low = middle
         else:
@@ -144,7 +170,7 @@ def find_largest_certified(
     return low
 
 
-def ruled_out_share(ranking: Ranking, accuracy: float, delta: float) -> float | None:
+def compute_ruled_out_share(ranking: Ranking, accuracy: float, delta: float) -> float | None:
     """Compute the share of rows from which on no threshold is accurate enough.
 
     With probability 1 - delta, no threshold that accepts at least this share of all rows has the
@@ -183,30 +209,31 @@ def ruled_out_share(ranking: Ranking, accuracy: float, delta: float) -> float | 
     Examples
     --------
     >>> errors_at_the_end = Ranking.from_scores(np.arange(1000.0), np.arange(1000) < 30)
-    >>> round(ruled_out_share(errors_at_the_end, 0.9, 0.1), 3)
+    >>> round(compute_ruled_out_share(errors_at_the_end, 0.9, 0.1), 3)
     0.048
-    >>> ruled_out_share(Ranking.from_scores(np.arange(1000.0), np.arange(1000) % 20 > 0), 0.9, 0.1) is None
+    >>> compute_ruled_out_share(Ranking.from_scores(np.arange(1000.0), np.arange(1000) % 20 > 0), 0.9, 0.1) is None
     True
     """
     if ranking.has_unknown_order is not None or ranking.n_rows == 0:
         return None
-    errors = ranking.cumulative_errors
+    n_errors = ranking.cumulative_errors
     ranks = ranking.block_end_ranks
-    # P(Bin(m, q) >= e) is the incomplete beta function I_q(e, m - e + 1).
-    p_values = np.where(
-        errors > 0, betainc(np.maximum(errors, 1), ranks - errors + 1.0, 1.0 - accuracy), 1.0
-    )
-    not_rejected = np.flatnonzero(p_values > 0.5 * delta)
-    if len(not_rejected) == 0:
-        return bounds.clopper_pearson_upper(0, ranking.n_rows, 0.5 * delta)
-    last_block = not_rejected[-1]
-    if last_block == len(ranks) - 1:
+    test_level = 0.5 * delta
+    # P(Bin(m, q) >= e) is the incomplete beta function I_q(e, m - e + 1) for e > 0.
+    upper_tails = betainc(np.maximum(n_errors, 1), ranks - n_errors + 1.0, 1.0 - accuracy)
+    p_values = np.where(n_errors > 0, upper_tails, 1.0)
+    blocks_not_rejected = np.flatnonzero(p_values > test_level)
+    if len(blocks_not_rejected) == 0:
+        return bounds.clopper_pearson_upper(0, ranking.n_rows, test_level)
+    last_block_not_rejected = blocks_not_rejected[-1]
+    if last_block_not_rejected == len(ranks) - 1:
         return None
-    return bounds.clopper_pearson_upper(int(ranks[last_block]), ranking.n_rows, 0.5 * delta)
+    n_rows_not_rejected = int(ranks[last_block_not_rejected])
+    return bounds.clopper_pearson_upper(n_rows_not_rejected, ranking.n_rows, test_level)
 
 
 def describe_ruled_out(
-    ranking: Ranking, accuracy: float, delta: float | None, accurate: str
+    ranking: Ranking, accuracy: float, delta: float | None, predicate: str
 ) -> str | None:
     """Describe which thresholds the rows rule out, or return None if they rule out none.
 
@@ -221,25 +248,25 @@ def describe_ruled_out(
     delta : float or None
         Probability that the statement is false. Nothing is ruled out in expectation.
 
-    accurate : str
-        Predicate that the thresholds do not have, for example "is that accurate".
+    predicate : str
+        Predicate that does not hold for these thresholds, for example "is that accurate".
     """
     if delta is None:
         return None
-    share = ruled_out_share(ranking, accuracy, delta)
-    if share is None:
+    ruled_out_share = compute_ruled_out_share(ranking, accuracy, delta)
+    if ruled_out_share is None:
         return None
-    accepted = format_percent_ceil(math.ceil(1e4 * share) / 1e4)
+    confidence_level = format_percent_floor(1.0 - delta)
+    coverage = format_percent_ceil(math.ceil(1e4 * ruled_out_share) / 1e4)
     sentence = (
-        f"With {format_percent_floor(1.0 - delta)} confidence, no threshold that accepts {accepted} of the rows"
-        f" or more {accurate}."
+        f"With {confidence_level} confidence, no threshold that accepts {coverage} of the rows"
+        f" or more {predicate}."
     )
-    n_needed = bounds.round_up_to_two_digits(
-        math.ceil(bounds.error_free_rows_needed(accuracy, delta) / share)
-    )
-    if n_needed <= ranking.n_rows:
+    n_accepted_needed = bounds.error_free_rows_needed(accuracy, delta)
+    n_rows_needed = bounds.round_up_to_two_digits(math.ceil(n_accepted_needed / ruled_out_share))
+    if n_rows_needed <= ranking.n_rows:
         return sentence
     return (
-        f"{sentence} One that accepts fewer may be; to certify it takes about {n_needed:,} rows or"
+        f"{sentence} One that accepts fewer may be; to certify it takes about {n_rows_needed:,} rows or"
         " more."
     )
