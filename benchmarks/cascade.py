@@ -35,7 +35,7 @@ from metacal import datasets
 from metacal.errors import InfeasibleTargetError
 from metacal.kernels.grid import RELATIVE
 from metacal.promises.accuracy import MinAccuracy
-from metacal.promises.cascade import MaxLoss, TwoModelEvidence
+from metacal.promises.cascade import MaxLoss
 from metacal.promises.cascade_candidates import (
     Candidate,
     CascadePlan,
@@ -45,6 +45,7 @@ from metacal.promises.cascade_candidates import (
     split_pilot_rows,
 )
 from metacal.promises.promise import Promise
+from metacal.promises.two_model_cascade import TwoModelEvidence
 from metacal.rows import Rows
 from metacal.scores import score_rows
 

@@ -8,8 +8,8 @@ import pytest
 import metacal as mc
 from contracts.composition import PROMISES
 from metacal.promises import Answers, Passes, Sample
-from metacal.promises.cascade import TwoModelEvidence
 from metacal.promises.cascade_candidates import PairedPredictions
+from metacal.promises.two_model_cascade import TwoModelEvidence
 
 RNG = np.random.default_rng(0)
 SCORE = RNG.random(2000)

@@ -15,13 +15,14 @@ import pytest
 from metacal import datasets
 from metacal.errors import InfeasibleTargetError
 from metacal.promises.accuracy import MinAccuracy
-from metacal.promises.cascade import MaxLoss, TwoModelEvidence
+from metacal.promises.cascade import MaxLoss
 from metacal.promises.cascade_candidates import (
     Candidate,
     CascadePlan,
     PairedPredictions,
     count_outcomes,
 )
+from metacal.promises.two_model_cascade import TwoModelEvidence
 from metacal.rows import Rows
 from metacal.scores import score_rows
 

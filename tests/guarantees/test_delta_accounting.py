@@ -18,9 +18,9 @@ from metacal.certification.plans import PilotRows
 from metacal.certification.row_selection import build_row_selection
 from metacal.certification.rules.loss_bets import LossRanking
 from metacal.promises import Sample
-from metacal.promises.cascade import TwoModelEvidence
 from metacal.promises.cascade_candidates import CascadePlan, PairedPredictions, draw_pilot_rows
 from metacal.promises.staged_cascade import CascadeScores
+from metacal.promises.two_model_cascade import TwoModelEvidence
 from metacal.statistics import betting, bounds
 
 DELTA, BETA = 0.1, 0.9

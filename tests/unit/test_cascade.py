@@ -16,7 +16,6 @@ from sklearn.neighbors import KNeighborsClassifier
 import metacal as mc
 from metacal.certificates.notes import labels_ran_out
 from metacal.errors import InfeasibleTargetError, InputError, MetacalWarning
-from metacal.promises.cascade import TwoModelEvidence
 from metacal.promises.cascade_candidates import (
     Candidate,
     CascadePlan,
@@ -24,6 +23,7 @@ from metacal.promises.cascade_candidates import (
     count_outcomes,
     draw_pilot_rows,
 )
+from metacal.promises.two_model_cascade import TwoModelEvidence
 from metacal.rows import Rows
 from metacal.scores import score_rows
 from metacal.statistics.bounds import certifies_accuracy

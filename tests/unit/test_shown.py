@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import metacal as mc
-from metacal.promises.cascade import TwoModelEvidence
 from metacal.promises.cascade_candidates import PairedPredictions
 from metacal.promises.sequential import wager
+from metacal.promises.two_model_cascade import TwoModelEvidence
 
 MARKUP = "<img src=x onerror=alert(1)>"
 

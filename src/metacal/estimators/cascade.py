@@ -24,8 +24,9 @@ from metacal.gate.score_source import HigherIs
 from metacal.maps.map import Map
 from metacal.promises.accuracy import MinAccuracy
 from metacal.promises.bad_answer_limit import suggest_label_count
-from metacal.promises.cascade import MaxLoss, check_cascade_promise
+from metacal.promises.cascade import MaxLoss
 from metacal.promises.cascade_candidates import CascadePlan
+from metacal.promises.cascade_tests import check_cascade_promise
 from metacal.promises.promise import Promise
 from metacal.rows import Rows, open_executor, validate
 from metacal.rows.draws import RowDraws

@@ -22,14 +22,15 @@ from metacal.gate.certified_cascade import CertifiedCascade, name_stage_scores
 from metacal.gate.logits_source import LogitsSource
 from metacal.maps.map import FitMap, Map
 from metacal.maps.temperature import TemperatureMap
-from metacal.promises.cascade import TwoModelEvidence, check_cascade_promise
 from metacal.promises.cascade_candidates import (
     DEFAULT_PLAN,
     CascadePlan,
     PairedPredictions,
     draw_pilot_rows,
 )
+from metacal.promises.cascade_tests import check_cascade_promise
 from metacal.promises.promise import Promise
+from metacal.promises.two_model_cascade import TwoModelEvidence
 from metacal.rows import Rows
 from metacal.rows.labels import check_classes, check_reject_label, encode_known_labels
 from metacal.scores import Score, get_rounding_grid, get_score_name, score_rows

@@ -77,7 +77,8 @@ from metacal.formulas import Codes, Flags, Float
 from metacal.kernels.grid import RELATIVE
 from metacal.promises.accuracy import MinAccuracy
 from metacal.promises.bad_answer_limit import BadAnswerLimit
-from metacal.promises.cascade import AGREEMENT_RULES, MaxLoss, make_accuracy_error
+from metacal.promises.cascade import MaxLoss, get_agreement_rule
+from metacal.promises.cascade_tests import make_accuracy_error
 from metacal.promises.promise import Promise
 from metacal.promises.threshold_paths import PilotScores, find_answering_model
 from metacal.rows.draws import RowDraws
@@ -221,7 +222,7 @@ class CascadeScores(Evidence):
                 certified_points.append(thresholds)
         if not certified_points:
             n_wrong, n_answered = first_failure
-            raise make_accuracy_error(promise, n_wrong, n_answered, level, people=self.people)
+            raise make_accuracy_error(promise, n_wrong, n_answered, level, has_people=self.people)
         cheapest = self._find_cheapest(certified_points, rows.tested_rows)
         n_pilot = _compute_pilot_size(len(self.uncertainty))
         return self._build_accuracy_certificate(promise, cheapest, rows.tested_rows, n_pilot)
@@ -348,7 +349,7 @@ class CascadeScores(Evidence):
             pool=limit.n_pool,
             n_differ=None if observes_errors else n_bad,
         )
-        rule = AGREEMENT_RULES[self.pool, self.n_models > 1]
+        rule = get_agreement_rule(has_pool=self.pool, has_path=self.n_models > 1)
         certificate = self._build_certificate(promise, rule, thresholds, stages, n_correct=0)
         if not observes_errors:
             certificate = replace(certificate, quantity=DISAGREEMENT)

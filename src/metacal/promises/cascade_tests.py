@@ -1,0 +1,301 @@
+"""Tests of the promises about a cascade of a small and a large model.
+
+`metacal.promises.two_model_cascade` tests candidates in order, and has the proof.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from metacal.certificates.certificate import accepts
+from metacal.certificates.number_format import ceil_to_4_decimals, floor_to_4_decimals
+from metacal.errors import InfeasibleTargetError, InputError
+from metacal.formulas import Flags
+from metacal.kernels.grid import Grid
+from metacal.promises.accuracy import MinAccuracy
+from metacal.promises.cascade import MaxLoss
+from metacal.promises.cascade_candidates import (
+    CandidateSequence,
+    CascadePlan,
+    OutcomeCounts,
+    PairedPredictions,
+    build_accuracy_sequences,
+    build_loss_sequences,
+    build_review_sequences,
+)
+from metacal.statistics import bounds
+from metacal.statistics.noninferiority import NUISANCE_LEVEL_FRACTION, certifies_noninferiority
+
+# The smallest certifiable loss is searched among multiples of 1 / _N_LOSS_STEPS.
+_N_LOSS_STEPS = 10_000
+
+
+class CascadeTest(ABC):
+    """Test of a promise about a cascade: its candidates, its labels and its p-value."""
+
+    promise: MaxLoss | MinAccuracy
+
+    @abstractmethod
+    def build_sequences(
+        self,
+        pilot: PairedPredictions,
+        tested: PairedPredictions,
+        plan: CascadePlan,
+        grids: tuple[Grid, Grid],
+    ) -> Sequence[CandidateSequence]:
+        """Build the sequences of candidates from the pilot rows.
+
+        Parameters
+        ----------
+        pilot, tested : PairedPredictions
+            Pilot rows and tested rows. Of the tested rows only the number and the missing labels
+            may be used.
+        plan : CascadePlan
+            Options of the certification.
+        grids : tuple of two Grid
+            Grids of the scores of the small and the large model.
+
+        Returns
+        -------
+        sequence of CandidateSequence
+        """
+
+    @abstractmethod
+    def find_rows_needing_labels(self, tested: PairedPredictions, small_threshold: float) -> Flags:
+        """Return a mask of the tested rows whose label a threshold of the small model needs."""
+
+    @abstractmethod
+    def passes(self, counts: OutcomeCounts, n_tested: int, level: float) -> bool:
+        """Check whether the counts of a candidate certify the promise at a significance level."""
+
+    @abstractmethod
+    def make_infeasible_error(
+        self, counts: OutcomeCounts, n_tested: int, level: float, *, has_people: bool
+    ) -> InfeasibleTargetError:
+        """Make the error for a first candidate that failed.
+
+        Parameters
+        ----------
+        counts : OutcomeCounts
+            Counts of the first candidate.
+        n_tested : int
+            Number of tested rows.
+        level : float
+            Significance level of its test.
+        has_people : bool
+            Whether people answer the rows that neither model accepts.
+
+        Returns
+        -------
+        InfeasibleTargetError
+        """
+
+
+@dataclass(frozen=True)
+class LossTest(CascadeTest):
+    """Exact test of the difference between the error rates of the cascade and the large model."""
+
+    promise: MaxLoss
+
+    def build_sequences(
+        self,
+        pilot: PairedPredictions,
+        tested: PairedPredictions,
+        plan: CascadePlan,
+        grids: tuple[Grid, Grid],
+    ) -> Sequence[CandidateSequence]:
+        """Build the sequence in which the small model answers ever more rows."""
+        if plan.has_people:
+            raise InputError(
+                "MaxLoss compares with the large model, which answers all of the rest: nothing is"
+                " left to people. Ask for MinAccuracy to have people in the cascade."
+            )
+        small_grid, _ = grids
+        return build_loss_sequences(pilot, small_grid)
+
+    def find_rows_needing_labels(self, tested: PairedPredictions, small_threshold: float) -> Flags:
+        """Return a mask of the rows of the small model on which the models disagree."""
+        return ~tested.models_agree & accepts(tested.small_score, small_threshold)
+
+    def passes(self, counts: OutcomeCounts, n_tested: int, level: float) -> bool:
+        """Check whether the counts show a loss of at most epsilon."""
+        return self._certifies(self.promise.epsilon, counts, n_tested, level)
+
+    def _certifies(
+        self, epsilon: float, counts: OutcomeCounts, n_tested: int, level: float
+    ) -> bool:
+        """Check whether the counts certify a loss of at most some epsilon."""
+        return certifies_noninferiority(
+            counts.n_worse,
+            counts.n_better,
+            n_tested,
+            epsilon,
+            level,
+            NUISANCE_LEVEL_FRACTION * self.promise.delta,
+        )
+
+    def make_infeasible_error(
+        self, counts: OutcomeCounts, n_tested: int, level: float, *, has_people: bool
+    ) -> InfeasibleTargetError:
+        """Make the error with the smallest certifiable loss and the number of rows needed."""
+        epsilon = self.promise.epsilon
+        best_epsilon = self._find_best_epsilon(counts, n_tested, level)
+        best = "nothing is"
+        if best_epsilon:
+            best = (
+                f"the smallest certifiable on these {n_tested:,} rows"
+                f" {self.promise.confidence_phrase} is {best_epsilon:.4f}"
+            )
+        # This many rows certify epsilon if the small model is never worse.
+        level_of_difference = self.promise.delta * (1.0 - NUISANCE_LEVEL_FRACTION)
+        n_needed = math.ceil(math.log(level_of_difference) / math.log1p(-epsilon))
+        advice = "use more rows, or a better small model"
+        rows_needed = None
+        if n_needed > n_tested:
+            advice = f"use at least {n_needed:,} rows"
+            rows_needed = n_needed
+        message = (
+            f"max loss {epsilon:g} cannot be certified, not even where the small model answers"
+            f" {counts.n_small:,} of {n_tested:,} rows ({counts.n_worse:,} worse than the large one,"
+            f" {counts.n_better:,} better): {best}; allow more, or {advice}."
+        )
+        return InfeasibleTargetError(
+            message, target=epsilon, best=best_epsilon, rows_needed=rows_needed
+        )
+
+    def _find_best_epsilon(
+        self, counts: OutcomeCounts, n_tested: int, level: float
+    ) -> float | None:
+        """Find the smallest loss, to four decimals, that the counts certify, or None."""
+
+        def is_certified(step: int) -> bool:
+            return self._certifies(step / _N_LOSS_STEPS, counts, n_tested, level)
+
+        best_step = bisect_left(range(1, _N_LOSS_STEPS), True, key=is_certified) + 1
+        if best_step >= _N_LOSS_STEPS:
+            return None
+        return ceil_to_4_decimals(best_step / _N_LOSS_STEPS)
+
+
+@dataclass(frozen=True)
+class AccuracyTest(CascadeTest):
+    """Exact binomial test of the accuracy of the answered rows."""
+
+    promise: MinAccuracy
+
+    def build_sequences(
+        self,
+        pilot: PairedPredictions,
+        tested: PairedPredictions,
+        plan: CascadePlan,
+        grids: tuple[Grid, Grid],
+    ) -> Sequence[CandidateSequence]:
+        """Build the sequences of candidates, after a check that no label is missing."""
+        n_missing_labels = int((~tested.has_label).sum())
+        if plan.has_people:
+            n_missing_labels += int((~pilot.has_label).sum())
+        if n_missing_labels > 0:
+            raise InputError(
+                f"{n_missing_labels:,} rows have no label, and an accuracy needs them all; MaxLoss"
+                " needs fewer."
+            )
+        if plan.has_people:
+            return build_review_sequences(
+                pilot, len(tested), self.promise.beta, plan.review_cost, grids
+            )
+        small_grid, _ = grids
+        return build_accuracy_sequences(pilot, small_grid)
+
+    def find_rows_needing_labels(self, tested: PairedPredictions, small_threshold: float) -> Flags:
+        """Return a mask of all rows, because an accuracy needs every label."""
+        return np.ones(len(tested), dtype=bool)
+
+    def passes(self, counts: OutcomeCounts, n_tested: int, level: float) -> bool:
+        """Check whether the answers certify an accuracy of at least beta."""
+        if counts.n_answered == 0:
+            return False
+        max_error_rate = 1.0 - self.promise.beta
+        p_value = bounds.binomial_p_value(counts.n_errors, counts.n_answered, max_error_rate)
+        return bool(p_value <= level)
+
+    def make_infeasible_error(
+        self, counts: OutcomeCounts, n_tested: int, level: float, *, has_people: bool
+    ) -> InfeasibleTargetError:
+        """Make the error with the largest certifiable accuracy of the first candidate."""
+        return make_accuracy_error(
+            self.promise, counts.n_errors, counts.n_answered, level, has_people=has_people
+        )
+
+
+def make_accuracy_error(
+    promise: MinAccuracy, n_errors: int, n_answered: int, level: float, *, has_people: bool
+) -> InfeasibleTargetError:
+    """Make the error for a cascade whose first tested thresholds fail.
+
+    Parameters
+    ----------
+    promise : MinAccuracy
+        Promise that cannot be certified.
+    n_errors, n_answered : int
+        Number of errors, and of answered rows, at the first tested thresholds.
+    level : float
+        Significance level of the test.
+    has_people : bool
+        Whether people answer the rows that no model accepts.
+
+    Returns
+    -------
+    InfeasibleTargetError
+    """
+    best_accuracy = 0.0
+    if n_answered > 0:
+        lower_bound = bounds.clopper_pearson_lower(n_answered - n_errors, n_answered, level)
+        best_accuracy = floor_to_4_decimals(lower_bound)
+    people_advice = "" if has_people else "let people answer what no model accepts, "
+    message = (
+        f"min accuracy {promise.beta:g} cannot be certified for this cascade: where it was tested"
+        f" first, {n_errors:,} of {n_answered:,} answers are wrong, which certifies"
+        f" {best_accuracy:.4f} {promise.confidence_phrase}; lower the target, use more rows,"
+        f" {people_advice}or find a better large model."
+    )
+    return InfeasibleTargetError(message, target=promise.beta, best=best_accuracy or None)
+
+
+def make_cascade_test(promise: MaxLoss | MinAccuracy) -> CascadeTest:
+    """Return the test of a promise about a cascade."""
+    if isinstance(promise, MaxLoss):
+        return LossTest(promise)
+    return AccuracyTest(promise)
+
+
+def check_cascade_promise(promise: object) -> MaxLoss | MinAccuracy:
+    """Return a promise that a cascade can make, or raise InputError.
+
+    Parameters
+    ----------
+    promise : object
+        Promise that the user passed.
+
+    Returns
+    -------
+    MaxLoss or MinAccuracy
+
+    Raises
+    ------
+    InputError
+        If a cascade cannot make the promise, or if it has no delta.
+    """
+    # A subclass may be certified by another procedure, so the exact type counts.
+    if type(promise) is not MaxLoss and type(promise) is not MinAccuracy:
+        raise InputError(f"a cascade promises MaxLoss(0.01) or MinAccuracy(0.95); got {promise!r}.")
+    if promise.delta is None:
+        raise InputError(
+            "a cascade is certified with a confidence; give delta, say MinAccuracy(0.95, 0.1)."
+        )
+    return promise

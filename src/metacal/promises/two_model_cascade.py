@@ -1,0 +1,242 @@
+"""Certification of a cascade of a small and a large model from their predictions.
+
+Two promises are possible. `MaxLoss` is relative: of all rows at most ε more are wrong than if the
+large model answered alone. `MinAccuracy` is absolute: the answers of the cascade are correct at
+least β of the time.
+
+**Why thresholds and not ranks.** A gate of one model is tested at ranks: the m most confident rows.
+The risk of a cascade depends on how *many* rows each model answers, R(s) = P(h <= s)·P(wrong | h <=
+s) + P(h > s)·P(wrong | h > s). At a rank this share is a random number, which a test would take for
+known. At a threshold that is fixed beforehand each row is worse, better or neither, right or wrong,
+independently of the others. So pilot rows choose the thresholds and their order, before any label
+of a tested row is used.
+
+*Proof.* Let A be the pilot rows and B the tested rows.
+
+1. Rows are independent. So given A the rows of B are i.i.d., and every candidate is a fixed
+   hypothesis.
+2. Relative: given A, the numbers of rows with h <= s that are worse, better and neither are
+   multinomial. `noninferiority` has the exact p-value of "ε or more worse".
+3. Absolute: among the m rows of B that a candidate answers, the number of errors is Bin(m, error
+   rate) given m. So P(Bin(m, 1-β) <= errors) is a valid p-value.
+4. Candidates are tested in order at the full level, up to the first that fails. The first bad one
+   in a sequence passes with probability at most its level.
+5. A second sequence has its own fraction of delta, by the union bound. The fractions sum to one. ∎
+
+Without people, only the scores of A are used, so pilot rows need no labels. With people there are
+two thresholds. The order of pairs is chosen on labelled pilot rows (Pareto testing): the pairs that
+are cheapest at their estimated risk, safest first.
+
+References
+----------
+Angelopoulos, Bates, Candès, Jordan & Lei, "Learn then Test", 2021. Laufer-Goldenthal, Fisch,
+Barzilay & Jaakkola, "Efficiently controlling multiple risks with Pareto testing", ICLR 2023.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from metacal.certificates.cascade_stages import StageCount, Stages
+from metacal.certificates.certificate import Certificate
+from metacal.certificates.circumstances import Circumstances, add_circumstances
+from metacal.certificates.notes import labels_ran_out
+from metacal.certification.ranking import Evidence, ThresholdOutcome
+from metacal.certification.statements import build_certificate
+from metacal.errors import InputError
+from metacal.kernels.grid import RELATIVE, Grid
+from metacal.promises.cascade_candidates import (
+    DEFAULT_PLAN,
+    Candidate,
+    CandidateSequence,
+    CascadePlan,
+    PairedPredictions,
+    count_outcomes,
+    split_pilot_rows,
+)
+from metacal.promises.cascade_tests import CascadeTest, check_cascade_promise, make_cascade_test
+from metacal.promises.promise import Promise
+
+
+@dataclass(frozen=True, eq=False)
+class TwoModelEvidence(Evidence):
+    """Predictions of two models for the same rows, from which a cascade is certified.
+
+    Attributes
+    ----------
+    rows : PairedPredictions
+        Calibration rows.
+    plan : CascadePlan
+        Options of the certification.
+    grids : tuple of two Grid
+        Grids of the scores of the small and the large model. A threshold lies between two points.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> score = rng.random(2000)
+    >>> small, large = rng.random(2000) > score / 3, rng.random(2000) > 0.02
+    >>> every_row = np.ones(2000, dtype=bool)
+    >>> rows = PairedPredictions(score, rng.random(2000), small, large, small & large, every_row)
+    >>> certificate = MaxLoss(0.02).certify(TwoModelEvidence(rows))
+    >>> certificate.statement
+    'Of all answers at most 2% more are wrong than if the large model answered alone, with 90% confidence.'
+    >>> round(certificate.stages.items[0].n_rows / certificate.n_rows, 2)
+    0.32
+    """
+
+    rows: PairedPredictions
+    plan: CascadePlan = DEFAULT_PLAN
+    grids: tuple[Grid, Grid] = (RELATIVE, RELATIVE)
+
+    def certify(self, promise: Promise) -> Certificate:
+        """Certify the last candidate that passes, which answers most rows or costs least."""
+        test = make_cascade_test(check_cascade_promise(promise))
+        pilot, tested = split_pilot_rows(self.rows, self.plan)
+        sequences = test.build_sequences(pilot, tested, self.plan, self.grids)
+        result = _test_sequences(test, tested, sequences)
+        if result.candidate is None:
+            first_sequence = sequences[0]
+            first_counts = count_outcomes(tested, first_sequence.candidates[0])
+            level = first_sequence.delta_fraction * (promise.delta or 0.0)
+            raise test.make_infeasible_error(
+                first_counts, len(tested), level, has_people=self.plan.has_people
+            )
+        rows_needing_labels = test.find_rows_needing_labels(tested, result.highest_threshold)
+        return self._build_certificate(
+            promise,
+            tested,
+            result.candidate,
+            n_labels=int(rows_needing_labels.sum()),
+            ran_out_of_labels=result.ran_out_of_labels,
+        )
+
+    def _build_certificate(
+        self,
+        promise: Promise,
+        tested: PairedPredictions,
+        candidate: Candidate,
+        *,
+        n_labels: int,
+        ran_out_of_labels: bool,
+    ) -> Certificate:
+        """Build the certificate of a candidate that passed its test.
+
+        Parameters
+        ----------
+        promise : Promise
+            Certified promise.
+        tested : PairedPredictions
+            Tested rows.
+        candidate : Candidate
+            Certified thresholds.
+        n_labels : int
+            Number of tested rows whose label was needed.
+        ran_out_of_labels : bool
+            Whether the tests ended because labels were missing.
+
+        Returns
+        -------
+        Certificate
+        """
+        counts = count_outcomes(tested, candidate)
+        has_all_labels = bool(tested.has_label.all())
+        n_small_errors = None
+        n_large_errors = None
+        n_correct = 0
+        if has_all_labels:
+            n_small_errors = counts.n_small_errors
+            n_large_errors = counts.n_large_errors
+            n_correct = counts.n_answered - counts.n_errors
+        small_stage = StageCount(
+            "small", "score", candidate.small_threshold, counts.n_small, n_small_errors
+        )
+        large_stage = StageCount(
+            "large", "score", candidate.large_threshold, counts.n_large, n_large_errors
+        )
+        stages = Stages(
+            (small_stage, large_stage),
+            people=self.plan.has_people,
+            n_worse=counts.n_worse,
+            n_better=counts.n_better,
+            n_aside=len(self.rows) - len(tested),
+            n_labels=n_labels,
+        )
+        outcome = ThresholdOutcome(
+            n_rows=len(tested),
+            n_correct=n_correct,
+            n_accepted=counts.n_answered,
+            n_correct_accepted=n_correct,
+            highest_accepted=None,
+            lowest_rejected=None,
+        )
+        rule_with_people = promise.cascade_rules[-1]
+        rule_without_people = promise.cascade_rules[0]
+        quantity, target = promise.limits[0]
+        certificate = build_certificate(
+            quantity,
+            target,
+            promise.delta,
+            rule_with_people if self.plan.has_people else rule_without_people,
+            candidate.small_threshold,
+            outcome,
+            (labels_ran_out(),) if ran_out_of_labels else (),
+        )
+        certificate = replace(certificate, labelled=has_all_labels, stages=stages)
+        # A seed that drew no pilot rows had no influence on the certificate.
+        random_state = self.plan.random_state if stages.n_aside else None
+        return add_circumstances(certificate, Circumstances(random_state=random_state))
+
+
+class _SequenceResult(NamedTuple):
+    """Result of testing sequences of candidates.
+
+    Attributes
+    ----------
+    candidate : Candidate or None
+        Last candidate that passed. None if none did.
+    highest_threshold : float
+        Highest tested threshold of the small model.
+    ran_out_of_labels : bool
+        Whether the tests ended because labels were missing.
+    """
+
+    candidate: Candidate | None
+    highest_threshold: float
+    ran_out_of_labels: bool
+
+
+def _test_sequences(
+    test: CascadeTest, tested: PairedPredictions, sequences: Sequence[CandidateSequence]
+) -> _SequenceResult:
+    """Test the candidates of each sequence up to the first that fails.
+
+    A later sequence is tested only if no candidate of the earlier ones passed. If labels are
+    missing, the tests end early, which is valid whatever was observed before.
+    """
+    delta = test.promise.delta or 0.0
+    last_passed: Candidate | None = None
+    highest_threshold = -math.inf
+    for sequence in sequences:
+        level = sequence.delta_fraction * delta
+        for candidate in sequence.candidates:
+            needs_label = test.find_rows_needing_labels(tested, candidate.small_threshold)
+            n_missing_labels = int((needs_label & ~tested.has_label).sum())
+            if n_missing_labels > 0:
+                if last_passed is not None:
+                    return _SequenceResult(last_passed, highest_threshold, ran_out_of_labels=True)
+                raise InputError(
+                    f"{n_missing_labels:,} rows on which the two models disagree have no label,"
+                    " where the small one is surest; label them (where the two agree none is"
+                    " needed)."
+                )
+            highest_threshold = max(highest_threshold, candidate.small_threshold)
+            if not test.passes(count_outcomes(tested, candidate), len(tested), level):
+                break
+            last_passed = candidate
+        if last_passed is not None:
+            break
+    return _SequenceResult(last_passed, highest_threshold, ran_out_of_labels=False)
