@@ -518,12 +518,12 @@ def counted_not_sorted(said: Callable[[], dict[str, Any]]) -> Callable[[], dict[
     """The same case with a limit so low that no table is sorted."""
 
     def said_of_counts() -> dict[str, Any]:
-        most_sorted = long_rows.MOST_SORTED
-        long_rows.MOST_SORTED = 100
+        max_sorted_rows = long_rows.MAX_SORTED_ROWS
+        long_rows.MAX_SORTED_ROWS = 100
         try:
             return said()
         finally:
-            long_rows.MOST_SORTED = most_sorted
+            long_rows.MAX_SORTED_ROWS = max_sorted_rows
 
     return said_of_counts
 

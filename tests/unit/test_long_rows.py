@@ -33,7 +33,7 @@ def runs(monkeypatch):
 
 @pytest.fixture
 def counting(monkeypatch):
-    monkeypatch.setattr(long_rows, "MOST_SORTED", 10_000)
+    monkeypatch.setattr(long_rows, "MAX_SORTED_ROWS", 10_000)
 
 
 def fitted(table=TABLE, promise=PROMISES[0], labels=LABELS, executor=None, **options):
@@ -50,9 +50,9 @@ def fitted(table=TABLE, promise=PROMISES[0], labels=LABELS, executor=None, **opt
     ],
 )
 def test_counting_gives_the_gate_of_sorting(promise, score, monkeypatch):
-    monkeypatch.setattr(long_rows, "MOST_SORTED", 10**9)
+    monkeypatch.setattr(long_rows, "MAX_SORTED_ROWS", 10**9)
     expected = fitted(promise=promise, score=score)
-    monkeypatch.setattr(long_rows, "MOST_SORTED", 10_000)
+    monkeypatch.setattr(long_rows, "MAX_SORTED_ROWS", 10_000)
     monkeypatch.setattr(
         "metacal.gate.certify_table.score_table", None
     )  # nobody asks for all scores
@@ -89,7 +89,7 @@ def test_processes_send_counts(counting):
     expected = fitted(promise=PROMISES[1])
     with ProcessPoolExecutor(2) as pool:
         sent = Sent(pool)
-        passes = long_rows.Counting(mc.Rows(stored, executor=sent), LABELS, "entropy")
+        passes = long_rows.TableCellCounter(mc.Rows(stored, executor=sent), LABELS, "entropy")
         found = PROMISES[1].certify(Passes(passes))
         assert found.threshold == expected.threshold_
         counted = [counts for counts, _ in sent.answers]
@@ -107,9 +107,9 @@ def test_rows_that_may_be_masked_or_are_none(counting, monkeypatch):
     masked = TABLE.copy()
     masked[5, 3], masked[N - 1, 2] = -np.inf, -1e30
     found = fitted(masked)
-    monkeypatch.setattr(long_rows, "MOST_SORTED", 10**9)
+    monkeypatch.setattr(long_rows, "MAX_SORTED_ROWS", 10**9)
     assert fitted(masked).gate_ == found.gate_
-    monkeypatch.setattr(long_rows, "MOST_SORTED", 10_000)
+    monkeypatch.setattr(long_rows, "MAX_SORTED_ROWS", 10_000)
     masked[7, 0] = np.nan
     with pytest.raises(InputError, match="row 7, column 0 is NaN"):
         fitted(masked)
@@ -122,7 +122,7 @@ def unsure(block):
 def test_a_score_of_ones_own_and_labels_that_are_no_class(counting, monkeypatch):
     codes = np.where(np.arange(N) % 97 == 0, -1, LABELS)
     found = mc.MetaCal(PROMISES[1], score=unsure).fit_codes(TABLE, codes, None, None, None)
-    monkeypatch.setattr(long_rows, "MOST_SORTED", 10**9)
+    monkeypatch.setattr(long_rows, "MAX_SORTED_ROWS", 10**9)
     assert (
         mc.MetaCal(PROMISES[1], score=unsure).fit_codes(TABLE, codes, None, None, None).gate_
         == found.gate_
@@ -140,7 +140,7 @@ def test_what_is_odd_is_found_in_a_sample(counting):
 
 
 def test_other_promises_are_sorted_still(counting, monkeypatch):
-    monkeypatch.setattr("metacal.gate.certify_table.CountedScores", None)
+    monkeypatch.setattr("metacal.gate.certify_table.CountedScoreCertifier", None)
     assert fitted(promise=mc.PerClass(mc.MinAccuracy(0.7))).certificate_.n_rows == N
     assert (
         mc.MetaCal(PROMISES[1]).fit(TABLE, LABELS, units=np.arange(N) // 2).certificate_.n_rows

@@ -18,7 +18,7 @@ from metacal.certificates.notes import Note, not_compared, off_by_class
 from metacal.errors import InputError
 from metacal.formulas import Array, Codes, Flags, Float
 from metacal.gate.calibration_table import CertifiedTable
-from metacal.gate.learned_decision import note_on_predictions
+from metacal.gate.learned_decision import check_predictions_of_map
 from metacal.gate.logits_source import shift_second_class
 from metacal.gate.softmax_comparison import compare_with_softmax
 from metacal.maps.composed import make_softmax_map
@@ -141,7 +141,7 @@ class BaseMapFitter:
         accepting_is_safe = table.certificate.quantity.accepting_is_safe
         if base_map.map.preserves_accuracy or accepting_is_safe:
             return base_map
-        note = note_on_predictions(table.rows, base_map.map, table.columns.is_accepted)
+        note = check_predictions_of_map(table.rows, base_map.map, table.columns.is_accepted)
         return BaseMap(base_map.map, (*base_map.notes, note))
 
     def _select_training_rows(
@@ -153,7 +153,7 @@ class BaseMapFitter:
         if table.certificate.parts is not None:
             # The single threshold of a certificate with subgroups accepts nothing but -inf.
             scores = np.where(columns.is_accepted, -np.inf, np.inf)
-        is_available = columns.is_available
+        is_available = columns.is_available_for_base
         if not table.rows.on_device:
             is_available = is_available & (labels >= 0)
         is_training_row = promise.select_base_map_rows(
@@ -232,8 +232,8 @@ def build_table_profile(base_map: Map, table: CertifiedTable) -> Profile:
     rows = table.rows
     columns = table.columns
     is_accepted = columns.is_accepted
-    if table.counted is not None:
-        is_accepted = is_accepted & table.counted.to_mask(len(rows))
+    if table.selected_rows is not None:
+        is_accepted = is_accepted & table.selected_rows.to_mask(len(rows))
     profile_index = np.flatnonzero(is_accepted)
     if rows.on_device or len(profile_index) == 0:
         return build_profile(columns.ranking)

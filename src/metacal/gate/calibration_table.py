@@ -69,7 +69,7 @@ class CalibrationTable:
             return None
         return self.subgroups.codes
 
-    def draw_counted_rows(self, *columns: ArrayLike | None) -> SelectedRows | None:
+    def draw_selected_rows(self, *columns: ArrayLike | None) -> SelectedRows | None:
         """Draw the rows that count, seeded by the columns. Return None if all rows count."""
         if self.selection is None:
             return None
@@ -88,7 +88,7 @@ class RowColumns:
     correct : array of bool of shape (n_rows,)
         Whether the prediction is correct.
 
-    is_available : array of bool of shape (n_rows,)
+    is_available_for_base : array of bool of shape (n_rows,)
         Whether the base map may be fitted on the row.
 
     thresholds : float or array of float of shape (n_rows,)
@@ -100,7 +100,7 @@ class RowColumns:
 
     scores: NDArray[Any]
     correct: Flags
-    is_available: Flags
+    is_available_for_base: Flags
     thresholds: float | Float
     ranking: Ranking
 
@@ -131,7 +131,7 @@ class CertifiedTable:
     decision_offset : float or array of float of shape (n_rows,)
         Log-odds above which the second of two classes is predicted.
 
-    counted : SelectedRows or None
+    selected_rows : SelectedRows or None
         Rows that count. None if all rows count.
 
     background_map : BackgroundMap or None
@@ -139,7 +139,7 @@ class CertifiedTable:
 
     has_row_scores : bool
         Whether `columns.scores` has the score of each row. False if the rows were too many to sort
-        and were counted instead.
+        and were selected_rows instead.
 
     wait_for_fingerprint : callable or None
         Function that returns a fingerprint which is computed already, or in another thread. None if
@@ -151,7 +151,7 @@ class CertifiedTable:
     rows: Rows
     columns: RowColumns
     decision_offset: float | Float = 0.0
-    counted: SelectedRows | None = None
+    selected_rows: SelectedRows | None = None
     background_map: BackgroundMap | None = None
     has_row_scores: bool = True
     wait_for_fingerprint: Callable[[], Fingerprint] | None = None

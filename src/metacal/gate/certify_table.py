@@ -1,18 +1,17 @@
-"""certify_table: the one way from a table of logits to a certificate.
+"""Certification of a promise on a table of logits.
 
-There are three ways to read a table: sort the scores of its rows (`SortedScores`), sort the log-odds
-of two classes from either end (`SortedLogOdds`), or count rows in cells because there are too many to
-sort (`CountedScores`). `read_table` chooses one of them. Each of them certifies a promise and
-describes the rows.
+There are three ways to certify a table: sort the rows by a score (`SortedScoreCertifier`), sort rows
+of two classes by their log-odds (`SortedLogOddsCertifier`), or count the rows in intervals of the
+score because they are too many to sort (`CountedScoreCertifier`).
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from metacal import kernels
 from metacal.certificates.certificate import Certificate
@@ -31,9 +30,13 @@ from metacal.formulas import Codes, Flags, Float
 from metacal.gate import long_rows
 from metacal.gate.background_map import BackgroundMap
 from metacal.gate.calibration_table import CalibrationTable, CertifiedTable, RowColumns
+from metacal.gate.certify_selected_rows import (
+    certify_selected_rows,
+    find_group_subgroups,
+    get_selected_index,
+)
 from metacal.gate.logits_source import shift_rows
-from metacal.gate.long_rows import Counting, decided_flags
-from metacal.gate.selected_rows import certify_selected, subgroups_by_group
+from metacal.gate.long_rows import TableCellCounter, decide_counted_rows
 from metacal.gate.thresholds import get_certified_thresholds, get_decision_offsets
 from metacal.kernels.grid import RELATIVE
 from metacal.kernels.keys import MAX_CELLS
@@ -54,20 +57,45 @@ from metacal.scores import (
 from metacal.scores.registry import AUTO_SCORE, get_auto_candidates
 
 
-class TableReader(Protocol):
-    """One way to read a table."""
+class TableCertifier(Protocol):
+    """Way to certify a promise on a table."""
 
     def certify(self, promise: Promise) -> CertifiedTable:
-        """Certify a promise and describe the rows."""
+        """Certify a promise, and compute the score and the threshold of each row."""
 
 
-class SortedScores:
-    """Table whose rows are sorted by one score.
+@dataclass(frozen=True, eq=False)
+class ScoredTable:
+    """Validated table with the score of each row.
+
+    Attributes
+    ----------
+    rows : Rows
+        Validated rows.
+
+    scores : array of float of shape (n_rows,)
+        Score of each row.
+
+    correct : array of bool of shape (n_rows,)
+        Whether each prediction is correct. False without labels.
+
+    device_ranking : Ranking or None
+        Ranking of all rows, if their scores were computed on a device.
+    """
+
+    rows: Rows
+    scores: Float
+    correct: Flags
+    device_ranking: Ranking | None = None
+
+
+class SortedScoreCertifier:
+    """Certifier that sorts the rows of a table by one score.
 
     Parameters
     ----------
-    data : CalibrationTable
-        Rows of the table.
+    table : CalibrationTable
+        Calibration rows.
 
     score : str or callable
         Ranking score.
@@ -78,209 +106,245 @@ class SortedScores:
 
     def __init__(
         self,
-        data: CalibrationTable,
+        table: CalibrationTable,
         score: str | Score,
         background_map: BackgroundMap | None = None,
     ) -> None:
-        self.data = data
+        self.table = table
         self.score = score
         self.background_map = background_map
 
     def certify(self, promise: Promise) -> CertifiedTable:
         """Score, select and sort the rows, then certify the promise."""
-        data = self.data
-        rows, scores, correct, device_ranking = score_table(data.rows, self.score, data.labels)
-        counted = data.draw_counted_rows(scores, correct, data.host_labels, data.subgroup_codes)
-        losses = _losses_of_table(promise, rows, data.labels)
-        if data.labels is not None:
-            require_some_correct(correct)
-            if counted is not None:
-                require_some_correct(correct[counted.indices])
-
-        ranking = device_ranking
-        if ranking is None or counted is not None:
-            ranking = self._sort(rows, scores, correct, counted)
-        calibration_rows = CalibrationRows(
-            scores=scores,
-            correct=None if data.labels is None else correct,
-            losses=losses,
-            subgroups=data.subgroups,
+        table = self.table
+        scored_table = score_table(table.rows, self.score, table.labels)
+        scores = scored_table.scores
+        correct = scored_table.correct
+        selected_rows = table.draw_selected_rows(
+            scores, correct, table.host_labels, table.subgroup_codes
         )
-        selected = certify_selected(
+        losses = _compute_losses(promise, scored_table.rows, table.labels)
+        if table.labels is not None:
+            require_some_correct(correct)
+            require_some_correct(correct[get_selected_index(selected_rows)])
+        ranking = self._rank_selected_rows(scored_table, selected_rows)
+        result = certify_selected_rows(
             promise,
-            calibration_rows,
+            CalibrationRows(
+                scores=scores,
+                correct=None if table.labels is None else correct,
+                losses=losses,
+                subgroups=table.subgroups,
+            ),
             ranking,
             grid=get_rounding_grid(self.score),
             score_name=get_score_name(self.score),
-            counted=counted,
+            selected_rows=selected_rows,
         )
-        policy = get_certified_thresholds(selected.certificate, data.class_names)
-        columns = RowColumns(
-            scores=scores,
-            correct=correct,
-            is_available=selected.is_available,
-            thresholds=policy.get_row_thresholds(data.subgroup_codes),
-            ranking=ranking,
-        )
+        thresholds = get_certified_thresholds(result.certificate, table.class_names)
         return CertifiedTable(
-            certificate=selected.certificate,
+            certificate=result.certificate,
             score=self.score,
-            rows=rows,
-            columns=columns,
-            counted=counted,
+            rows=scored_table.rows,
+            columns=RowColumns(
+                scores=scores,
+                correct=correct,
+                is_available_for_base=result.is_available_for_base,
+                thresholds=thresholds.get_row_thresholds(table.subgroup_codes),
+                ranking=ranking,
+            ),
+            selected_rows=selected_rows,
             background_map=self.background_map,
         )
 
-    def _sort(
-        self, rows: Rows, scores: Float, correct: Flags, counted: SelectedRows | None
+    def _rank_selected_rows(
+        self, scored_table: ScoredTable, selected_rows: SelectedRows | None
     ) -> Ranking:
-        """Sort the rows that count, and fit the base map meanwhile."""
-        executor = None if self.background_map is None else rows.executor
-        finish_sorting = start_task(executor, _rank, scores, correct, self.score, counted)
+        """Rank the rows that count, and fit the background map meanwhile."""
+        if scored_table.device_ranking is not None and selected_rows is None:
+            return scored_table.device_ranking
+        executor = None
         if self.background_map is not None:
-            self.background_map.fit(rows)
-        return finish_sorting()
+            executor = scored_table.rows.executor
+        selected_index = get_selected_index(selected_rows)
+        wait_for_ranking = start_task(
+            executor,
+            _rank_rows,
+            scored_table.scores[selected_index],
+            scored_table.correct[selected_index],
+            self.score,
+        )
+        if self.background_map is not None:
+            self.background_map.fit(scored_table.rows)
+        return wait_for_ranking()
 
 
-class SortedLogOdds:
-    """Table of two classes whose rows are sorted by log-odds from either end.
+class SortedLogOddsCertifier:
+    """Certifier that sorts rows of two classes by their log-odds.
 
     Parameters
     ----------
-    data : CalibrationTable
-        Rows of the table.
+    table : CalibrationTable
+        Calibration rows of two classes.
 
     procedure : TwoClassProcedure
-        Procedure of the promise.
+        Procedure of the promise, which tests from both ends of the sorted rows.
     """
 
     score = "margin"
 
-    def __init__(self, data: CalibrationTable, procedure: TwoClassProcedure) -> None:
-        self.data = data
+    def __init__(self, table: CalibrationTable, procedure: TwoClassProcedure) -> None:
+        self.table = table
         self.procedure = procedure
 
     def certify(self, promise: Promise) -> CertifiedTable:
-        """Certify both sides, then decide all rows."""
-        data = self.data
-        check_two_classes(data.rows.n_classes, type(promise).__name__)
-        rows = data.rows.validated()
-        true_codes = data.host_labels
-        assert true_codes is not None
-        scores = rows.on_host().collect(log_odds)
-        counted = data.draw_counted_rows(scores, true_codes, data.subgroup_codes)
+        """Certify the thresholds of both classes, then decide all rows."""
+        table = self.table
+        check_two_classes(table.rows.n_classes, type(promise).__name__)
+        validated_rows = table.rows.validated()
+        labels = table.host_labels
+        assert labels is not None
+        row_log_odds = validated_rows.on_host().collect(log_odds)
+        selected_rows = table.draw_selected_rows(row_log_odds, labels, table.subgroup_codes)
         tested_rows = CalibrationRows(
-            scores=scores,
-            correct=true_codes == 1,
-            subgroups=data.subgroups,
-            class_codes=true_codes,
-            class_names=tuple(data.class_names.tolist()),
+            scores=row_log_odds,
+            correct=labels == 1,
+            subgroups=table.subgroups,
+            class_codes=labels,
+            class_names=tuple(table.class_names.tolist()),
         )
-        if counted is not None:
-            tested_rows = replace(tested_rows.take(counted.indices), clusters=counted.clusters)
+        if selected_rows is not None:
+            tested_rows = replace(
+                tested_rows.take(selected_rows.indices), clusters=selected_rows.clusters
+            )
         pilot_policy = self.procedure.pilot_policy()
         if pilot_policy is not None:
             tested_rows = pilot_policy.withhold_pilot_rows(tested_rows)
         certificate = certify(promise, tested_rows)
 
-        result = self._describe(certificate, rows, true_codes, counted)
+        certified_table = self._decide_rows(certificate, validated_rows, labels, selected_rows)
         if pilot_policy is not None and tested_rows.pilot is not None:
-            index = slice(None) if counted is None else counted.indices
+            columns = certified_table.columns
+            selected_index = get_selected_index(selected_rows)
             certificate = certificate.with_traffic(
-                result.columns.is_accepted[index], result.columns.correct[index]
+                columns.is_accepted[selected_index], columns.correct[selected_index]
             )
             certificate = add_circumstances(
                 certificate, pilot_policy.build_circumstances(tested_rows.pilot)
             )
-        if counted is not None:
-            certificate = counted.annotate_certificate(certificate)
-        return replace(result, certificate=certificate)
+        if selected_rows is not None:
+            certificate = selected_rows.annotate_certificate(certificate)
+        return replace(certified_table, certificate=certificate)
 
-    def _describe(
-        self, certificate: Certificate, rows: Rows, true_codes: Codes, counted: SelectedRows | None
+    def _decide_rows(
+        self,
+        certificate: Certificate,
+        rows: Rows,
+        labels: Codes,
+        selected_rows: SelectedRows | None,
     ) -> CertifiedTable:
-        """Decide all rows by the thresholds of a certificate."""
-        data = self.data
-        policy = get_certified_thresholds(certificate, data.class_names)
+        """Decide all rows by the thresholds of a certificate.
+
+        Parameters
+        ----------
+        certificate : Certificate
+            Certificate with the thresholds of both classes.
+
+        rows : Rows
+            Validated rows.
+
+        labels : array of int of shape (n_rows,)
+            Column of the true class of each row.
+
+        selected_rows : SelectedRows or None
+            Rows that count. None if all rows count.
+
+        Returns
+        -------
+        CertifiedTable
+        """
+        subgroup_codes = self.table.subgroup_codes
+        thresholds = get_certified_thresholds(certificate, self.table.class_names)
         decision_offset: float | Float = certificate.decision_at
-        if data.subgroup_codes is not None:
-            decision_offset = get_decision_offsets(policy, data.subgroup_codes)
-        decided_rows = shift_rows(rows, decision_offset)
-        _, scores, correct = compute_score_and_correctness(decided_rows, self.score, true_codes)
+        if subgroup_codes is not None:
+            decision_offset = get_decision_offsets(thresholds, subgroup_codes)
+        shifted_rows = shift_rows(rows, decision_offset)
+        _, scores, correct = compute_score_and_correctness(shifted_rows, self.score, labels)
         scores = np.asarray(on_host(scores))
         correct = np.asarray(on_host(correct))
-        predicted = decided_rows.collect(kernels.predicted)
-        thresholds = policy.get_row_thresholds(predicted)
-        if data.subgroup_codes is not None:
-            thresholds = policy.get_row_thresholds(data.subgroup_codes, predicted)
-        index = slice(None) if counted is None else counted.indices
-        columns = RowColumns(
-            scores=scores,
-            correct=correct,
-            is_available=np.ones(len(scores), dtype=bool),
-            thresholds=thresholds,
-            ranking=Ranking.from_scores(RELATIVE.rounded(scores[index]), correct[index]),
-        )
+        predicted = shifted_rows.collect(kernels.predicted)
+        row_thresholds = thresholds.get_row_thresholds(predicted)
+        if subgroup_codes is not None:
+            row_thresholds = thresholds.get_row_thresholds(subgroup_codes, predicted)
+        selected_index = get_selected_index(selected_rows)
         return CertifiedTable(
             certificate=certificate,
             score=self.score,
             rows=rows,
-            columns=columns,
+            columns=RowColumns(
+                scores=scores,
+                correct=correct,
+                is_available_for_base=np.ones(len(scores), dtype=bool),
+                thresholds=row_thresholds,
+                ranking=Ranking.from_scores(
+                    RELATIVE.rounded(scores[selected_index]), correct[selected_index]
+                ),
+            ),
             decision_offset=decision_offset,
-            counted=counted,
+            selected_rows=selected_rows,
         )
 
 
-class CountedScores:
-    """Table whose rows are counted in cells of one score, in several passes.
+class CountedScoreCertifier:
+    """Certifier that counts the rows of a table in intervals of one score, in several passes.
 
     Parameters
     ----------
-    data : CalibrationTable
-        Rows of the table.
+    table : CalibrationTable
+        Calibration rows.
 
     score : str or callable
         Ranking score.
     """
 
-    def __init__(self, data: CalibrationTable, score: str | Score) -> None:
-        self.data = data
+    def __init__(self, table: CalibrationTable, score: str | Score) -> None:
+        self.table = table
         self.score = score
 
     def certify(self, promise: Promise) -> CertifiedTable:
         """Count the rows until the certificate is determined, then decide all rows."""
-        labels = self.data.labels
+        labels = self.table.labels
         assert labels is not None
-        counting = Counting(self.data.rows, labels, self.score)
-        passes = Passes(counting, MAX_CELLS, compute_edge_ranks(len(self.data.rows)))
+        cell_counter = TableCellCounter(self.table.rows, labels, self.score)
+        profile_ranks = compute_edge_ranks(len(self.table.rows))
+        passes = Passes(cell_counter, MAX_CELLS, profile_ranks)
         certificate = promise.certify(passes)
         threshold = get_rounding_grid(self.score).settled(certificate.threshold)
         certificate = replace(certificate, score=get_score_name(self.score), threshold=threshold)
 
-        rows = counting.rows
-        is_accepted, correct = decided_flags(rows, labels, self.score, threshold)
-        columns = RowColumns(
-            # Two bytes per row stand in for its score: accepted rows lie below every threshold.
-            scores=np.where(is_accepted, np.float16(-np.inf), np.float16(np.inf)),
-            correct=correct,
-            is_available=np.ones(len(correct), dtype=bool),
-            thresholds=threshold,
-            ranking=passes.ranking,
-        )
-        fingerprint = counting.fingerprint
+        validated_rows = cell_counter.rows
+        is_accepted, correct = decide_counted_rows(validated_rows, labels, self.score, threshold)
+        fingerprint = cell_counter.fingerprint
         assert fingerprint is not None
         return CertifiedTable(
             certificate=certificate,
             score=self.score,
-            rows=rows,
-            columns=columns,
+            rows=validated_rows,
+            columns=RowColumns(
+                # A score of two bytes saves memory, and -inf is accepted by every threshold.
+                scores=np.where(is_accepted, np.float16(-np.inf), np.float16(np.inf)),
+                correct=correct,
+                is_available_for_base=np.ones(len(correct), dtype=bool),
+                thresholds=threshold,
+                ranking=passes.ranking,
+            ),
             has_row_scores=False,
             wait_for_fingerprint=lambda: fingerprint,
         )
 
 
 def certify_table(
-    data: CalibrationTable,
+    table: CalibrationTable,
     promise: Promise,
     score: str | Score,
     background_map: BackgroundMap | None = None,
@@ -289,8 +353,8 @@ def certify_table(
 
     Parameters
     ----------
-    data : CalibrationTable
-        Rows of the table.
+    table : CalibrationTable
+        Calibration rows.
 
     promise : Promise
         Promise to certify.
@@ -306,141 +370,159 @@ def certify_table(
     -------
     CertifiedTable
     """
-    if score == AUTO_SCORE and not isinstance(promise.procedure(), TwoClassProcedure):
-        return _certify_best_score(data, promise)
-    return read_table(data, promise, score, background_map).certify(promise)
-
-
-def read_table(
-    data: CalibrationTable,
-    promise: Promise,
-    score: str | Score,
-    background_map: BackgroundMap | None = None,
-) -> TableReader:
-    """Choose how a table is read."""
+    certifier: TableCertifier
     procedure = promise.procedure()
     if isinstance(procedure, TwoClassProcedure):
-        return SortedLogOdds(data, procedure)
-    if _is_counted(data, promise):
-        return CountedScores(data, score)
-    return SortedScores(data, score, background_map)
+        certifier = SortedLogOddsCertifier(table, procedure)
+    elif score == AUTO_SCORE:
+        return _certify_best_score(table, promise)
+    elif _must_count_rows(table, promise):
+        certifier = CountedScoreCertifier(table, score)
+    else:
+        certifier = SortedScoreCertifier(table, score, background_map)
+    return certifier.certify(promise)
 
 
-def _is_counted(data: CalibrationTable, promise: Promise) -> bool:
+def _must_count_rows(table: CalibrationTable, promise: Promise) -> bool:
     """Check whether the rows are too many to sort and the promise can be certified from counts."""
-    if len(data.rows) <= long_rows.MOST_SORTED:
+    if len(table.rows) <= long_rows.MAX_SORTED_ROWS:
         return False
-    if data.labels is None or data.selection is not None or data.subgroups is not None:
+    if table.labels is None or table.selection is not None or table.subgroups is not None:
         return False
-    if data.rows.keep is not None or data.rows.on_device:
+    if table.rows.keep is not None or table.rows.on_device:
         return False
     return isinstance(promise.procedure(), OneThresholdProcedure) and promise.scope is None
 
 
-def _certify_best_score(data: CalibrationTable, promise: Promise) -> CertifiedTable:
+def _certify_best_score(table: CalibrationTable, promise: Promise) -> CertifiedTable:
     """Certify with the best of several scores.
 
-    The scores receive shares of delta that add up to one. By the union bound all certificates hold
-    together with probability 1 - delta, so the best one may be chosen after looking at them.
+    Each score receives a fraction of delta, and the fractions add up to one. By the union bound all
+    certificates hold together with probability 1 - delta, so that the best of them may be chosen
+    after they are computed.
     """
-    shares = get_auto_candidates(data.rows.n_classes)
-    data = replace(data, rows=data.rows.validated())
-    results: list[CertifiedTable] = []
+    delta_fractions = get_auto_candidates(table.rows.n_classes)
+    validated_table = replace(table, rows=table.rows.validated())
+    certified_tables: list[CertifiedTable] = []
     errors: list[InfeasibleTargetError] = []
-    for name, share in shares.items():
+    for score_name, fraction in delta_fractions.items():
+        score_promise = promise.with_delta_fraction(fraction)
         try:
-            results.append(certify_table(data, promise.with_delta_fraction(share), name))
+            certified_tables.append(certify_table(validated_table, score_promise, score_name))
         except InfeasibleTargetError as error:
             errors.append(error)
-    if not results:
+    if not certified_tables:
         raise max(errors, key=lambda error: error.best or 0.0)
 
-    best = max(results, key=lambda result: _merit(result.certificate))
-    certificate = replace(best.certificate, delta=promise.delta)
-    if len(shares) > 1:
-        name = str(best.score)
-        certificate = add_circumstances(
-            certificate, Circumstances(scores=len(shares), share=shares[name])
-        )
-        certificate = certificate.with_notes(score_chosen(score=name, shares=tuple(shares.items())))
-    return replace(best, certificate=certificate)
+    best_table = max(certified_tables, key=lambda certified: _get_merit(certified.certificate))
+    certificate = replace(best_table.certificate, delta=promise.delta)
+    if len(delta_fractions) > 1:
+        best_name = str(best_table.score)
+        circumstances = Circumstances(scores=len(delta_fractions), share=delta_fractions[best_name])
+        certificate = add_circumstances(certificate, circumstances)
+        note = score_chosen(score=best_name, shares=tuple(delta_fractions.items()))
+        certificate = certificate.with_notes(note)
+    return replace(best_table, certificate=certificate)
 
 
-def _merit(certificate: Certificate) -> tuple[float, int]:
-    """Return the criterion by which a score is chosen: the cost, then the accepted rows.
+def _get_merit(certificate: Certificate) -> tuple[float, int]:
+    """Return the criterion by which scores are compared. Higher is better.
 
-    If accepting is safe, every score accepts about as many rows, and the one that accepts the fewest
-    incorrect rows is chosen.
+    A lower certified cost comes first, then a larger number of accepted rows. If accepting is safe,
+    every score accepts about as many rows, and fewer incorrect accepted rows are better.
     """
-    cost = 0.0
+    negative_cost = 0.0
     if certificate.quantity.is_mean_cost:
-        cost = -certificate.target
+        negative_cost = -certificate.target
     if certificate.quantity.accepting_is_safe:
-        return cost, certificate.n_correct_accepted - certificate.n_accepted
-    return cost, certificate.n_accepted
+        n_incorrect_accepted = certificate.n_accepted - certificate.n_correct_accepted
+        return negative_cost, -n_incorrect_accepted
+    return negative_cost, certificate.n_accepted
 
 
-def subgroups_of_table(
-    promise: Promise, rows: Rows, class_names: NDArray[Any], groups: Any
+def find_table_subgroups(
+    promise: Promise, rows: Rows, class_names: NDArray[Any], groups: ArrayLike | None
 ) -> Subgroups | None:
-    """Return the class or group of each row for a promise about each of them, else None."""
-    is_per_class = promise.scope is not None and promise.scope.by == "class"
-    if is_per_class and groups is None:
-        return Subgroups(rows.collect(kernels.predicted), tuple(class_names.tolist()))
-    return subgroups_by_group(promise, len(rows), groups)
+    """Return the subgroup of each row if a promise is about each class or group, else None.
 
+    Parameters
+    ----------
+    promise : Promise
+        Promise to certify.
 
-def check_two_classes(n_classes: int, what: str) -> None:
-    """Raise unless there are two classes."""
-    if n_classes != 2:
-        raise InputError(f"{what} is for two classes; the table has {n_classes} columns.")
+    rows : Rows
+        Logits.
 
+    class_names : array of shape (n_classes,)
+        Names of the columns.
 
-def score_table(
-    rows: Rows, score: str | Score, codes: Codes | None
-) -> tuple[Rows, Float, Flags, Ranking | None]:
-    """Validate and score the rows, and compare their predictions with the labels, in one pass.
+    groups : array-like of shape (n_rows,) or None
+        Group of each row.
 
     Returns
     -------
-    rows : Rows
-        Validated rows.
-
-    scores : array of float of shape (n_rows,)
-        Score of each row.
-
-    correct : array of bool of shape (n_rows,)
-        Whether each prediction is correct. False without labels.
-
-    ranking : Ranking or None
-        Ranking of all rows, if their scores lie on a device.
+    Subgroups or None
     """
-    if codes is None:
-        rows = rows.validated()
-        return rows, score_rows(rows, score), np.zeros(len(rows), dtype=bool), None
-    rows, scores, correct = compute_score_and_correctness(rows, score, codes)
-    ranking = None
+    is_per_class = promise.scope is not None and promise.scope.by == "class"
+    if is_per_class and groups is None:
+        return Subgroups(rows.collect(kernels.predicted), tuple(class_names.tolist()))
+    return find_group_subgroups(promise, len(rows), groups)
+
+
+def check_two_classes(n_classes: int, option_name: str) -> None:
+    """Raise InputError if an option for two classes is used with another number of classes."""
+    if n_classes != 2:
+        raise InputError(f"{option_name} is for two classes; the table has {n_classes} columns.")
+
+
+def score_table(rows: Rows, score: str | Score, labels: Codes | None) -> ScoredTable:
+    """Validate and score the rows, and compare their predictions with the labels, in one pass."""
+    if labels is None:
+        validated_rows = rows.validated()
+        return ScoredTable(
+            rows=validated_rows,
+            scores=score_rows(validated_rows, score),
+            correct=np.zeros(len(validated_rows), dtype=bool),
+        )
+    validated_rows, scores, correct = compute_score_and_correctness(rows, score, labels)
+    device_ranking = None
     if kernels.on_device(scores):
-        ranking = _rank(scores, correct, score)
-    return rows, on_host(scores), on_host(correct), ranking
+        device_ranking = _rank_rows(scores, correct, score)
+    return ScoredTable(
+        rows=validated_rows,
+        scores=on_host(scores),
+        correct=on_host(correct),
+        device_ranking=device_ranking,
+    )
 
 
-def _rank(
-    scores: Any, correct: Any, score: str | Score, counted: SelectedRows | None = None
-) -> Ranking:
-    """Rank the rows that count, on the grid that all certificates share."""
-    if counted is not None:
-        scores = scores[counted.indices]
-        correct = correct[counted.indices]
+def _rank_rows(scores: Any, correct: Any, score: str | Score) -> Ranking:
+    """Rank rows by scores that are rounded to the grid of all certificates.
+
+    Parameters
+    ----------
+    scores : array or tensor of shape (n_rows,)
+        Score of each row, rounded to the grid of `score`.
+
+    correct : array or tensor of bool of shape (n_rows,)
+        Whether each prediction is correct.
+
+    score : str or callable
+        Ranking score.
+
+    Returns
+    -------
+    Ranking
+    """
     if get_rounding_grid(score) != RELATIVE:
         scores = kernels.rounded(scores, RELATIVE)
     return Ranking.from_scores(scores, correct)
 
 
-def _losses_of_table(promise: Promise, rows: Rows, codes: Codes | None) -> Losses | None:
+def _compute_losses(promise: Promise, rows: Rows, labels: Codes | None) -> Losses | None:
     """Compute the cost of each prediction for a promise about costs, else return None."""
     if not isinstance(promise, CostPromise):
         return None
     promise.check_cost_table_size(rows.n_classes)
     predicted = rows.collect(kernels.predicted)
-    return promise.losses(np.asarray(on_host(codes, "labels")), predicted)
+    return promise.losses(np.asarray(on_host(labels, "labels")), predicted)

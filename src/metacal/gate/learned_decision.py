@@ -1,9 +1,12 @@
-"""Two classes that are decided at log-odds learned from calibration rows."""
+"""Prediction of two classes at log-odds that are learned from calibration rows.
+
+The second class is predicted if its log-odds exceed the *decision offset*. The offset of the largest
+logit is 0. A learned offset is where both classes are equally likely.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -17,7 +20,7 @@ from metacal.certificates.notes import (
 )
 from metacal.certification.ranking import find_even_odds_score
 from metacal.certification.row_selection import RowSelection, SelectedRows
-from metacal.formulas import Flags
+from metacal.formulas import Codes, Flags
 from metacal.gate.certify_table import check_two_classes
 from metacal.gate.logits_source import shift_rows
 from metacal.maps.map import Map
@@ -26,48 +29,48 @@ from metacal.rows import Rows
 from metacal.rows.arrays import on_host
 from metacal.rows.draws import RowDraws
 
-# Number of rows per row that the decision is learned from.
-_ROWS_PER_DECISION_ROW = 10
+# The decision is learned from one of this many rows.
+_ROWS_PER_PILOT_ROW = 10
 
 # Smallest number of rows that the decision is learned from, unless this is more than half of them.
-_MIN_DECISION_ROWS = 40
+_MIN_PILOT_ROWS = 40
 
 
 @dataclass(frozen=True, eq=False)
 class LearnedDecision:
-    """Decision between two classes at even calibrated odds.
+    """Decision offset that was learned from pilot rows, and the rows that are left to certify.
 
     Attributes
     ----------
-    rows : Rows
-        Rows that are moved so that their largest logit is the decision.
-
     decision_offset : float
         Log-odds above which the second class is predicted.
 
-    counted : SelectedRows
-        Rows that certify. The rows that the decision was learned from are not among them.
+    shifted_rows : Rows
+        All rows, shifted so that their largest logit is the predicted class.
+
+    certifying_rows : SelectedRows
+        Rows that count for the certificate. Pilot rows are not among them.
     """
 
-    rows: Rows
     decision_offset: float
-    counted: SelectedRows
+    shifted_rows: Rows
+    certifying_rows: SelectedRows
 
 
-def learn_decision(rows: Rows, codes: Any, selection: RowSelection | None) -> LearnedDecision:
+def learn_decision(rows: Rows, labels: Codes, selection: RowSelection | None) -> LearnedDecision:
     """Learn where two classes are equally likely, from a random tenth of the rows.
 
-    The rows are drawn at random, so the others are still a random sample, and the decision is fixed
-    before any of them is read. (A decision that is learned from the rows that certify breaks 0.16 to
-    0.19 of promises at delta = 0.1.)
+    The pilot rows are drawn at random, so the others are still a random sample, and the decision is
+    fixed before any of them is read. A decision that is learned from the certifying rows is invalid:
+    it breaks 0.16 to 0.19 of promises at delta = 0.1.
 
     Parameters
     ----------
     rows : Rows
         Logits of two classes.
 
-    codes : array of int of shape (n_rows,)
-        True class of each row.
+    labels : array of int of shape (n_rows,)
+        Column of the true class of each row.
 
     selection : RowSelection or None
         Rows that count, to be drawn. None if all rows count.
@@ -77,44 +80,78 @@ def learn_decision(rows: Rows, codes: Any, selection: RowSelection | None) -> Le
     LearnedDecision
     """
     check_two_classes(rows.n_classes, "decision='calibrated'")
-    true_codes = np.asarray(on_host(codes, "labels"))
-    scores = rows.on_host().collect(log_odds)
+    host_labels = np.asarray(on_host(labels, "labels"))
+    row_log_odds = rows.on_host().collect(log_odds)
     counted_index = np.arange(len(rows))
     circumstances = Circumstances()
     notes: tuple[Note, ...] = ()
     if selection is not None:
-        counted = selection.draw(scores, true_codes)
-        counted_index = counted.indices
-        circumstances = counted.circumstances
-        notes = counted.notes
+        selected_rows = selection.draw(row_log_odds, host_labels)
+        counted_index = selected_rows.indices
+        circumstances = selected_rows.circumstances
+        notes = selected_rows.notes
 
-    n_counted = len(counted_index)
-    n_decision_rows = max(_MIN_DECISION_ROWS, n_counted // _ROWS_PER_DECISION_ROW)
-    n_decision_rows = min(n_decision_rows, n_counted // 2)
-    draws = RowDraws(scores[counted_index], true_codes[counted_index])
-    is_decision_row = np.zeros(n_counted, dtype=bool)
-    is_decision_row[draws.order("learned decision")[:n_decision_rows]] = True
+    row_draws = RowDraws(row_log_odds[counted_index], host_labels[counted_index])
+    random_order = row_draws.order("learned decision")
+    n_pilot_rows = _choose_n_pilot_rows(len(counted_index))
+    is_pilot = np.zeros(len(counted_index), dtype=bool)
+    is_pilot[random_order[:n_pilot_rows]] = True
+    pilot_index = counted_index[is_pilot]
+    certifying_index = counted_index[~is_pilot]
 
-    decision_index = counted_index[is_decision_row]
-    decision_offset = find_even_odds_score(scores[decision_index], true_codes[decision_index] == 1)
-    certifying_index = counted_index[~is_decision_row]
-    speaker = np.full(len(rows), -1, dtype=np.intp)
-    speaker[certifying_index] = np.arange(len(certifying_index))
-    note = decision_learned(aside=n_decision_rows, at=decision_offset)
+    decision_offset = find_even_odds_score(row_log_odds[pilot_index], host_labels[pilot_index] == 1)
+    note = decision_learned(aside=n_pilot_rows, at=decision_offset)
     return LearnedDecision(
-        rows=shift_rows(rows, decision_offset),
         decision_offset=decision_offset,
-        counted=SelectedRows(certifying_index, speaker, circumstances, (*notes, note)),
+        shifted_rows=shift_rows(rows, decision_offset),
+        certifying_rows=SelectedRows(
+            indices=certifying_index,
+            representatives=_represent_themselves(certifying_index, len(rows)),
+            circumstances=circumstances,
+            notes=(*notes, note),
+        ),
     )
 
 
-def note_on_predictions(rows: Rows, base_map: Map, is_accepted: Flags) -> Note:
-    """Return the note for a map that may change which class has the largest probability."""
+def _choose_n_pilot_rows(n_rows: int) -> int:
+    """Return how many rows the decision is learned from."""
+    n_pilot_rows = max(_MIN_PILOT_ROWS, n_rows // _ROWS_PER_PILOT_ROW)
+    return min(n_pilot_rows, n_rows // 2)
+
+
+def _represent_themselves(row_index: Codes, n_rows: int) -> Codes:
+    """Return the `representatives` of selected rows that represent no row but themselves."""
+    representatives = np.full(n_rows, -1, dtype=np.intp)
+    representatives[row_index] = np.arange(len(row_index))
+    return representatives
+
+
+def check_predictions_of_map(rows: Rows, base_map: Map, is_accepted: Flags) -> Note:
+    """Check whether a map changes which of two classes is the more probable one.
+
+    Parameters
+    ----------
+    rows : Rows
+        Validated logits.
+
+    base_map : Map
+        Map that may change the order of the classes.
+
+    is_accepted : array of bool of shape (n_rows,)
+        Whether the gate accepts each row.
+
+    Returns
+    -------
+    Note
+        Number of accepted rows with another prediction, which is also a warning. If none is found,
+        a note that the promise is about the largest logit.
+    """
     if rows.n_classes == 2 and not rows.on_device and is_accepted.any():
         accepted_rows = rows.where(is_accepted)
         predicted = accepted_rows.collect(kernels.predicted)
-        calibrated = Rows(base_map(accepted_rows.gathered()))
-        n_different = int((predicted != calibrated.collect(kernels.predicted)).sum())
+        calibrated_rows = Rows(base_map(accepted_rows.gathered()))
+        calibrated_predicted = calibrated_rows.collect(kernels.predicted)
+        n_different = int((predicted != calibrated_predicted).sum())
         if n_different:
             return decision_disagrees(rows=len(predicted), differ=n_different).issue_warning()
     return about_largest_logit()

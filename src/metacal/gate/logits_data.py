@@ -29,10 +29,10 @@ from metacal.gate.background_map import WORTH_A_THREAD, plan_background_map
 from metacal.gate.base_map import BaseMapFitter, build_table_profile
 from metacal.gate.calibration_data import FittedBase
 from metacal.gate.calibration_table import CalibrationTable, CertifiedTable
-from metacal.gate.certify_table import certify_table, subgroups_of_table
+from metacal.gate.certify_table import certify_table, find_table_subgroups
 from metacal.gate.learned_decision import learn_decision
 from metacal.gate.logits_source import LogitsSource, Recipe, check_score
-from metacal.gate.long_rows import remarks_on_long_rows
+from metacal.gate.long_rows import check_long_table
 from metacal.maps.map import FitMap, Map
 from metacal.maps.methods import METHODS
 from metacal.maps.temperature import TemperatureMap
@@ -199,7 +199,7 @@ class LogitsData:
             rows=self.rows,
             labels=self.labels,
             class_names=self._classes,
-            subgroups=subgroups_of_table(promise, self.rows, self._classes, self.groups),
+            subgroups=find_table_subgroups(promise, self.rows, self._classes, self.groups),
             selection=self.selection,
         )
         return certify_table(table, promise, self.score, background_map)
@@ -208,13 +208,13 @@ class LogitsData:
         """Certify rows of two classes that are predicted at log-odds learned from some of them."""
         validated_rows = self.rows.validated()
         learned_decision = learn_decision(validated_rows, labels, self.selection)
-        shifted_rows = learned_decision.rows
+        shifted_rows = learned_decision.shifted_rows
         shifted_table = CalibrationTable(
             rows=shifted_rows,
             labels=labels,
             class_names=self._classes,
-            subgroups=subgroups_of_table(promise, shifted_rows, self._classes, self.groups),
-            selection=learned_decision.counted,
+            subgroups=find_table_subgroups(promise, shifted_rows, self._classes, self.groups),
+            selection=learned_decision.certifying_rows,
         )
         certified_table = certify_table(shifted_table, promise, self.score)
         offset = learned_decision.decision_offset
@@ -314,9 +314,7 @@ def _collect_data_notes(table: CertifiedTable, input_suspicion: Suspicion | None
     if table.has_row_scores:
         row_notes = _collect_row_notes(table, input_suspicion)
     else:
-        row_notes = remarks_on_long_rows(
-            table.rows, table.score, table.certificate, input_suspicion
-        )
+        row_notes = check_long_table(table.rows, table.score, table.certificate, input_suspicion)
     notes.extend(note.issue_warning() for note in row_notes)
     return notes
 
@@ -327,14 +325,14 @@ def _collect_row_notes(table: CertifiedTable, input_suspicion: Suspicion | None)
     notes = check_scores(ranking, ties=input_suspicion is None)
     # Decisions repeat each other, and the rows of a cluster may do so.
     holds_decisions = input_suspicion is not None and input_suspicion.kind in ("alike", "one-hot")
-    counted = table.counted
-    has_clusters = counted is not None and counted.clusters is not None
+    selected_rows = table.selected_rows
+    has_clusters = selected_rows is not None and selected_rows.clusters is not None
     if holds_decisions or has_clusters:
         return notes
     rows = table.rows
     scores = table.columns.scores
-    if counted is not None:
-        is_counted = counted.to_mask(len(scores))
+    if selected_rows is not None:
+        is_counted = selected_rows.to_mask(len(scores))
         rows = rows.where(is_counted)
         scores = scores[is_counted]
     n_distinct_scores = len(ranking.block_end_ranks)

@@ -1,15 +1,16 @@
-"""Many rows: the certificate of a gate from counts, which workers take where the rows are.
+"""Counting and checking of tables that have too many rows to sort.
 
-Above MOST_SORTED rows nobody holds the scores. Each pass computes them again, block by block, and
-what comes back of a block is how many right and wrong rows lie in which cells
-(`metacal.certification.passes`, which proves that the certificate is the one of sorting). The first pass
-also takes the fingerprint of the rows. What is held of every row is its label, which the caller
-brought, and two flags, which a last pass takes for the base map: accepted, right.
+Sorting takes memory for the score of each row. For a long table, scores are instead computed again
+in each of several passes, block by block, where the rows are. A block returns how many correct and
+incorrect rows lie in each *cell*, an interval of scores that a *cut* defines
+(`metacal.certification.passes`, which proves that the certificate is the same as with sorting). The
+first pass also computes the fingerprint of the rows. A last pass returns two flags for each row:
+whether it is accepted, and whether its prediction is correct.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -28,81 +29,164 @@ from metacal.rows import Rows
 from metacal.rows.plausibility import Suspicion
 from metacal.scores import Score, ScoreAndCorrectness, get_rounding_grid, score_rows
 
-#: Up to so many rows scores are sorted, which takes memory for each row; the answer is the same
-#: either way.
-MOST_SORTED = 10_000_000
-#: Rows and numbers of the sample that ties and repeated rows are looked for in, and the stretches
-#: it comes from.
-_SAMPLE_ROWS, _SAMPLE_ELEMENTS, _STRETCHES = 1 << 16, 1 << 23, 16
+# Largest number of rows whose scores are sorted. The certificate does not depend on it.
+MAX_SORTED_ROWS = 10_000_000
+# Largest number of rows in the sample that is checked for equal scores and repeated rows.
+_MAX_SAMPLE_ROWS = 1 << 16
+# Largest number of logits in the sample that is checked for equal scores and repeated rows.
+_MAX_SAMPLE_ELEMENTS = 1 << 23
+# Number of runs of consecutive rows, evenly spread over the table, that make up the sample.
+_N_SAMPLE_RUNS = 16
+# Bits of the byte that is returned for each decided row.
+_ACCEPTED_BIT = 1
+_CORRECT_BIT = 2
 
 
-class Counting:
-    """Counts the rows of a table in the cells of a cut, as often as is asked; looks them over the
-    first time.
+class TableCellCounter:
+    """Function that counts the rows of a table in the cells of a cut.
+
+    Parameters
+    ----------
+    rows : Rows
+        Logits.
+
+    labels : array of int of shape (n_rows,)
+        Column of the true class of each row.
+
+    score : str or callable
+        Ranking score.
+
+    Attributes
+    ----------
+    rows : Rows
+        Logits, which are validated after the first pass.
+
+    fingerprint : Fingerprint or None
+        Fingerprint of the rows, which the first complete pass computes.
     """
 
-    def __init__(self, rows: Rows, codes: Codes, score: str | Score) -> None:
-        self.rows, self.codes, self.score = rows, codes, score
+    def __init__(self, rows: Rows, labels: Codes, score: str | Score) -> None:
+        self.rows = rows
+        self.labels = labels
+        self.score = score
         self.fingerprint: Fingerprint | None = None
 
     def __call__(self, cut: Cut) -> CellCounts:
-        """One pass. Careful, a kernel gives no score to a row that is none, or may have masks: then
-        one more.
+        """Count all rows in one pass, or in two if the first pass finds rows to validate.
+
+        A kernel can count rows that are not validated, but it returns no score for a row that is
+        invalid or may contain masked logits. If there is such a row, all rows are validated and
+        counted again.
         """
-        ranked, fine = ScoreAndCorrectness(self.score), False
-        if self.rows.is_unvalidated and kernels.can_pass_whole_blocks(ranked, self.rows.table):
-            found = self._counted(partial(ranked, is_unvalidated=True), cut)
-            fine = not found.missing
-        self.rows = self.rows.validated(is_validated=fine)
-        return found if fine else self._counted(ranked, cut)
+        compute_columns = ScoreAndCorrectness(self.score)
+        table = self.rows.table
+        if self.rows.is_unvalidated and kernels.can_pass_whole_blocks(compute_columns, table):
+            counts = self._count_rows(partial(compute_columns, is_unvalidated=True), cut)
+            if not counts.missing:
+                self.rows = self.rows.validated(is_validated=True)
+                return counts
+        self.rows = self.rows.validated(is_validated=False)
+        return self._count_rows(compute_columns, cut)
 
-    def _counted(self, score_block: Any, cut: Cut) -> CellCounts:
+    def _count_rows(self, compute_columns: Callable[..., Float], cut: Cut) -> CellCounts:
+        """Count all rows, and compute their fingerprint if it is not known yet.
+
+        Parameters
+        ----------
+        compute_columns : callable
+            Function that returns the score and the correctness of each row of a block.
+
+        cut : Cut
+            Cells.
+
+        Returns
+        -------
+        CellCounts
+        """
         needs_fingerprint = self.fingerprint is None
-        gather = partial(_Gathered, cut, get_rounding_grid(self.score), needs_fingerprint)
+        make_accumulator = partial(
+            _BlockAccumulator, cut, get_rounding_grid(self.score), needs_fingerprint
+        )
+        share_results = self.rows.fold(compute_columns, make_accumulator, self.labels)
         fingerprints: list[Fingerprint] = []
-        shares = self.rows.fold(score_block, gather, self.codes)
-        found = CellCounts.together(cut, _set_aside(shares, fingerprints))
-        if needs_fingerprint and not found.missing:
+        share_counts = _separate_fingerprints(share_results, fingerprints)
+        counts = CellCounts.together(cut, share_counts)
+        if needs_fingerprint and not counts.missing:
             self.fingerprint = sum(fingerprints[1:], start=fingerprints[0])
-        return found
+        return counts
 
 
-def _set_aside(
-    shares: Iterator[tuple[CellCounts, Fingerprint | None]], fingerprints: list[Fingerprint]
+def _separate_fingerprints(
+    share_results: Iterator[tuple[CellCounts, Fingerprint | None]],
+    fingerprints: list[Fingerprint],
 ) -> Iterator[CellCounts]:
     """Yield the counts of each share of the rows, and append its fingerprint to a list."""
-    for counts, fingerprint in shares:
+    for counts, fingerprint in share_results:
         if fingerprint is not None:
             fingerprints.append(fingerprint)
         yield counts
 
 
-class _Gathered:
-    """Counts of a share of the rows and, if needed, their fingerprint."""
+class _BlockAccumulator:
+    """Accumulator of the counts and the fingerprint of blocks of rows.
+
+    Parameters
+    ----------
+    cut : Cut
+        Cells.
+
+    grid : Grid
+        Rounding grid of the score.
+
+    needs_fingerprint : bool
+        Whether to compute the fingerprint.
+    """
 
     def __init__(self, cut: Cut, grid: Grid, needs_fingerprint: bool) -> None:
-        self._counter, self._grid, self._needs_fingerprint = Counter(cut), grid, needs_fingerprint
+        self._cell_counter = Counter(cut)
+        self._grid = grid
+        self._needs_fingerprint = needs_fingerprint
         self._fingerprint: Fingerprint | None = None
 
-    def add(self, score_and_correct: Float) -> None:
-        """Add a block of rows: the unrounded score of each row, and whether its prediction is
-        correct.
-        """
-        scores, correct = self._grid.rounded(score_and_correct[:, 0]), score_and_correct[:, 1] > 0.0
-        self._counter.add(scores if self._grid == RELATIVE else RELATIVE.rounded(scores), correct)
-        if self._needs_fingerprint:
-            own = fingerprint_rows(scores, correct)
-            self._fingerprint = own if self._fingerprint is None else self._fingerprint + own
+    def add(self, score_and_correctness: Float) -> None:
+        """Add a block of rows, given the unrounded score and the correctness of each row."""
+        scores = self._grid.rounded(score_and_correctness[:, 0])
+        is_correct = score_and_correctness[:, 1] > 0.0
+        ranking_scores = scores
+        if self._grid != RELATIVE:
+            ranking_scores = RELATIVE.rounded(scores)
+        self._cell_counter.add(ranking_scores, is_correct)
+        if not self._needs_fingerprint:
+            return
+        block_fingerprint = fingerprint_rows(scores, is_correct)
+        if self._fingerprint is None:
+            self._fingerprint = block_fingerprint
+        else:
+            self._fingerprint = self._fingerprint + block_fingerprint
 
     def result(self) -> tuple[CellCounts, Fingerprint | None]:
         """Return the counts and the fingerprint."""
-        return self._counter.result(), self._fingerprint
+        return self._cell_counter.result(), self._fingerprint
 
 
-def decided_flags(
-    rows: Rows, codes: Codes, score: str | Score, threshold: float
+def decide_counted_rows(
+    rows: Rows, labels: Codes, score: str | Score, threshold: float
 ) -> tuple[Flags, Flags]:
-    """Decide rows that were only counted, in one more pass. One byte per row comes back.
+    """Decide the rows of a long table in one pass that returns one byte per row.
+
+    Parameters
+    ----------
+    rows : Rows
+        Validated logits.
+
+    labels : array of int of shape (n_rows,)
+        Column of the true class of each row.
+
+    score : str or callable
+        Ranking score.
+
+    threshold : float
+        Largest accepted score.
 
     Returns
     -------
@@ -112,41 +196,89 @@ def decided_flags(
     correct : array of bool of shape (n_rows,)
         Whether each prediction is correct.
     """
-    flags = rows.collect(_Accepted(score, threshold), codes)
-    return (flags & 1).view(bool), (flags >> 1).view(bool)
+    row_bits = rows.collect(_BlockDecider(score, threshold), labels)
+    # A shift leaves 0 or 1, which are the bytes of a boolean array.
+    is_accepted = (row_bits & _ACCEPTED_BIT).view(bool)
+    correct = (row_bits >> 1).view(bool)
+    return is_accepted, correct
 
 
-class _Accepted:
-    """Of each row of a block: 1 if it is accepted, 2 more if it is right."""
+class _BlockDecider:
+    """Function that returns the acceptance and the correctness of each row of a block as bits.
+
+    Parameters
+    ----------
+    score : str or callable
+        Ranking score.
+
+    threshold : float
+        Largest accepted score.
+    """
 
     def __init__(self, score: str | Score, threshold: float) -> None:
-        self.ranked, self.threshold, self.grid = (
-            ScoreAndCorrectness(score),
-            threshold,
-            get_rounding_grid(score),
-        )
-        self.takes_whole_blocks = self.ranked.takes_whole_blocks
+        self.compute_columns = ScoreAndCorrectness(score)
+        self.threshold = threshold
+        self.grid = get_rounding_grid(score)
+        self.takes_whole_blocks = self.compute_columns.takes_whole_blocks
 
-    def __call__(self, block: NDArray[Any], labels: Codes, **chosen: Any) -> NDArray[np.uint8]:
-        both = self.ranked(block, labels, **chosen)
-        accept = accepts(self.grid.rounded(both[:, 0]), self.threshold).view(np.uint8)
-        return accept + 2 * (both[:, 1] > 0.0).view(np.uint8)
+    def __call__(
+        self, logits: NDArray[Any], labels: Codes, **kernel_options: Any
+    ) -> NDArray[np.uint8]:
+        """Return one byte per row, with a bit for accepted and a bit for correct."""
+        columns = self.compute_columns(logits, labels, **kernel_options)
+        scores = self.grid.rounded(columns[:, 0])
+        is_accepted = accepts(scores, self.threshold).view(np.uint8)
+        is_correct = (columns[:, 1] > 0.0).view(np.uint8)
+        return is_accepted + _CORRECT_BIT * is_correct
 
 
-def remarks_on_long_rows(
-    rows: Rows, score: str | Score, found: Certificate, odd: Suspicion | None
+def check_long_table(
+    rows: Rows,
+    score: str | Score,
+    certificate: Certificate,
+    input_suspicion: Suspicion | None,
 ) -> list[Note]:
-    """What is odd: too few errors among all rows; ties, and rows that repeat others, in a sample of
-    them.
+    """Check a long table for few errors and, in a sample, for equal scores and repeated rows.
+
+    Parameters
+    ----------
+    rows : Rows
+        Validated logits.
+
+    score : str or callable
+        Ranking score.
+
+    certificate : Certificate
+        Certificate of the rows.
+
+    input_suspicion : Suspicion or None
+        Reason to doubt that the table has logits.
+
+    Returns
+    -------
+    list of Note
     """
-    remarks = check_error_count(found.n_rows - found.n_correct, found.n_rows)
-    if odd is not None and odd.kind in ("alike", "one-hot"):
-        return remarks
-    n = len(rows)
-    each = max(1, min(n, _SAMPLE_ROWS, _SAMPLE_ELEMENTS // rows.n_classes) // _STRETCHES)
-    starts = [k * (n - each) // (_STRETCHES - 1) for k in range(_STRETCHES)]
-    sample = Rows(np.concatenate([np.asarray(rows.table[at : at + each]) for at in starts]))
-    values = score_rows(sample, score)
-    ranking = Ranking.from_scores(values, np.ones(len(values), dtype=bool))
-    ties = check_ties(ranking, "sampled logits") if odd is None else []
-    return [*remarks, *ties, *check_repeated_rows(sample, values, len(ranking.block_end_ranks))]
+    n_errors = certificate.n_rows - certificate.n_correct
+    notes = check_error_count(n_errors, certificate.n_rows)
+    # A table of decisions has equal rows, so that repeated rows are no sign of copies.
+    if input_suspicion is not None and input_suspicion.kind in ("alike", "one-hot"):
+        return notes
+    sample = _sample_rows(rows)
+    sample_scores = score_rows(sample, score)
+    all_correct = np.ones(len(sample_scores), dtype=bool)
+    sample_ranking = Ranking.from_scores(sample_scores, all_correct)
+    if input_suspicion is None:
+        notes = [*notes, *check_ties(sample_ranking, "sampled logits")]
+    n_distinct_scores = len(sample_ranking.block_end_ranks)
+    return [*notes, *check_repeated_rows(sample, sample_scores, n_distinct_scores)]
+
+
+def _sample_rows(rows: Rows) -> Rows:
+    """Return runs of consecutive rows, evenly spread over the table."""
+    n_rows = len(rows)
+    max_rows = min(n_rows, _MAX_SAMPLE_ROWS, _MAX_SAMPLE_ELEMENTS // rows.n_classes)
+    run_length = max(1, max_rows // _N_SAMPLE_RUNS)
+    last_start = n_rows - run_length
+    run_starts = [number * last_start // (_N_SAMPLE_RUNS - 1) for number in range(_N_SAMPLE_RUNS)]
+    runs = [np.asarray(rows.table[start : start + run_length]) for start in run_starts]
+    return Rows(np.concatenate(runs))

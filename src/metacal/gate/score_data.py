@@ -31,8 +31,9 @@ from metacal.certification.ranking import Ranking, require_some_correct
 from metacal.certification.row_selection import RowSelection, SelectedRows, build_row_selection
 from metacal.certification.units import Units
 from metacal.errors import InputError
-from metacal.formulas import Codes, Flags, Float
+from metacal.formulas import Flags, Float
 from metacal.gate.calibration_data import FittedBase
+from metacal.gate.certify_selected_rows import certify_selected_rows, get_selected_index
 from metacal.gate.score_source import (
     HigherIs,
     ScoreSource,
@@ -46,7 +47,6 @@ from metacal.gate.scored_rows import (
     read_columns,
     read_declared_values,
 )
-from metacal.gate.selected_rows import certify_selected
 from metacal.gate.thresholds import get_certified_thresholds
 from metacal.kernels.grid import RELATIVE
 from metacal.maps.confidence import ConfidenceCurve, fit_confidence
@@ -73,22 +73,22 @@ class CertifiedScores:
     rows : ScoredRows
         Rows that have a score.
 
-    counted : SelectedRows or None
+    selected_rows : SelectedRows or None
         Rows that count. None if all rows with a score do.
 
     ranking : Ranking
         Ranking of the rows that count.
 
-    is_available : array of bool of shape (n_scored,)
+    is_available_for_base : array of bool of shape (n_scored,)
         Whether the confidence curve may be fitted on each row.
     """
 
     certificate: Certificate
     source: ScoreSource
     rows: ScoredRows
-    counted: SelectedRows | None
+    selected_rows: SelectedRows | None
     ranking: Ranking
-    is_available: Flags
+    is_available_for_base: Flags
 
     def get_fingerprint(self) -> Fingerprint:
         """Compute the fingerprint of the rows that have a score."""
@@ -100,8 +100,8 @@ class ScoreData:
     """Score and correctness of calibration rows, with the options of their gate.
 
     The promise is about rows that have a score. If all rows are independent draws from one source,
-    so are the rows with a score. Rows without a score are left out of the fit and counted in a note,
-    and the gate rejects such rows.
+    so are the rows with a score. Rows without a score are left out of the fit and counted in a note, and
+    the gate rejects such rows.
 
     Scores of a caller are often equal. Therefore the values of the score are tested in rising order
     of uncertainty, and the scores of pilot rows choose the first value
@@ -178,38 +178,43 @@ class ScoreData:
         )
         scored_columns = columns.take(has_score)
         rows = build_scored_rows(scored_columns, source, promise, self.groups, has_score)
-        counted = rows.draw_counted(self._plan_selection(has_score))
+        selected_rows = rows.draw_selected_rows(self._plan_selection(has_score))
 
-        ranking = _rank_counted_rows(rows, counted)
+        ranking = _rank_selected_rows(rows, selected_rows)
         # If nothing can be certified, these warnings may give the reason, so they come first.
         notes = _warn_about_scores(
-            rows, counted, ranking, source, has_score, checks_ties=self.declared_values is None
+            rows,
+            selected_rows,
+            ranking,
+            source,
+            has_score,
+            checks_ties=self.declared_values is None,
         )
         declared_uncertainties = read_declared_values(
             self.declared_values, source, scored_columns.scores
         )
         procedure = promise.procedure()
-        selected = certify_selected(
+        certified = certify_selected_rows(
             promise,
             rows.to_calibration_rows(),
             ranking,
             grid=RELATIVE,
             score_name=source.score_name,
-            counted=counted,
+            selected_rows=selected_rows,
             pilot_policy=procedure.pilot_policy(self.random_state, declared_uncertainties),
         )
         return CertifiedScores(
-            certificate=selected.certificate.with_notes(*notes),
+            certificate=certified.certificate.with_notes(*notes),
             source=source,
             rows=rows,
-            counted=counted,
+            selected_rows=selected_rows,
             ranking=ranking,
-            is_available=selected.is_available,
+            is_available_for_base=certified.is_available_for_base,
         )
 
     def fit_base(self, result: CertifiedScores, promise: Promise) -> FittedBase:
         """Fit the curve from score to confidence."""
-        is_curve_row = result.is_available
+        is_curve_row = result.is_available_for_base
         curve = fit_confidence(
             result.rows.uncertainties[is_curve_row], result.rows.correct[is_curve_row]
         )
@@ -244,28 +249,21 @@ def _take_importance(importance: Any, has_score: Flags) -> Importance | None:
     return replace(importance, weights=weights[has_score])
 
 
-def _get_counted_index(counted: SelectedRows | None) -> slice | Codes:
-    """Return the index of the rows that count among the rows with a score."""
-    if counted is None:
-        return slice(None)
-    return counted.indices
-
-
-def _rank_counted_rows(rows: ScoredRows, counted: SelectedRows | None) -> Ranking:
+def _rank_selected_rows(rows: ScoredRows, selected_rows: SelectedRows | None) -> Ranking:
     """Rank the rows that count by rising uncertainty.
 
     Without losses, raise InputError if none of these rows is correct.
     """
-    counted_index = _get_counted_index(counted)
-    is_correct = rows.correct[counted_index]
+    selected_index = get_selected_index(selected_rows)
+    is_correct = rows.correct[selected_index]
     if rows.graded_losses is None:
         require_some_correct(is_correct)
-    return Ranking.from_scores(rows.uncertainties[counted_index], is_correct)
+    return Ranking.from_scores(rows.uncertainties[selected_index], is_correct)
 
 
 def _warn_about_scores(
     rows: ScoredRows,
-    counted: SelectedRows | None,
+    selected_rows: SelectedRows | None,
     ranking: Ranking,
     source: ScoreSource,
     has_score: Flags,
@@ -279,7 +277,7 @@ def _warn_about_scores(
     rows : ScoredRows
         Rows that have a score.
 
-    counted : SelectedRows or None
+    selected_rows : SelectedRows or None
         Rows that count. None if all of them do.
 
     ranking : Ranking
@@ -299,13 +297,13 @@ def _warn_about_scores(
     list of Note
         Notes for the certificate, one for each warning.
     """
-    counted_index = _get_counted_index(counted)
+    selected_index = get_selected_index(selected_rows)
     notes = check_scores(ranking, "given scores", ties=checks_ties)
     if not has_score.all():
         n_missing = int((~has_score).sum())
         notes.append(rows_without_score(missing=n_missing, rows=len(has_score)))
     n_standard_errors = _count_standard_errors_below_chance(
-        rows.uncertainties[counted_index], rows.has_good_outcome[counted_index]
+        rows.uncertainties[selected_index], rows.has_good_outcome[selected_index]
     )
     if n_standard_errors > _MAX_STANDARD_ERRORS_BELOW_CHANCE:
         opposite: HigherIs = "doubtful" if source.higher_is == "surer" else "surer"
@@ -342,15 +340,15 @@ def _count_standard_errors_below_chance(uncertainties: Float, is_correct: Flags)
 def _build_score_profile(result: CertifiedScores, curve: ConfidenceCurve | None) -> Profile:
     """Build the profile of the rows that count, which monitors compare new rows with."""
     rows = result.rows
-    counted_index = _get_counted_index(result.counted)
-    uncertainties = rows.uncertainties[counted_index]
+    selected_index = get_selected_index(result.selected_rows)
+    uncertainties = rows.uncertainties[selected_index]
     subgroup_codes = rows.subgroup_codes
     if subgroup_codes is not None:
-        subgroup_codes = subgroup_codes[counted_index]
+        subgroup_codes = subgroup_codes[selected_index]
     thresholds = get_certified_thresholds(result.certificate, ScoreSource.classes)
     is_accepted = accepts(uncertainties, thresholds.get_row_thresholds(subgroup_codes))
     confidence = None
     if curve is not None:
         confidence = curve(uncertainties[is_accepted])
-    is_correct = rows.correct[counted_index]
+    is_correct = rows.correct[selected_index]
     return build_profile(result.ranking, confidence, is_correct[is_accepted])

@@ -16,8 +16,8 @@ from metacal.certification.row_selection import RowSelection, SelectedRows
 from metacal.certification.rows import CalibrationRows, Subgroups
 from metacal.errors import InputError
 from metacal.formulas import Codes, Flags, Float
+from metacal.gate.certify_selected_rows import find_group_subgroups
 from metacal.gate.score_source import ScoreSource, clean_score_name
-from metacal.gate.selected_rows import subgroups_by_group
 from metacal.promises.max_risk import CostPromise
 from metacal.promises.promise import Promise
 from metacal.rows.score_columns import check_losses, check_scores, check_scores_and_correctness
@@ -103,7 +103,7 @@ class ScoredRows:
             subgroups=self.subgroups,
         )
 
-    def draw_counted(self, selection: RowSelection | None) -> SelectedRows | None:
+    def draw_selected_rows(self, selection: RowSelection | None) -> SelectedRows | None:
         """Draw the rows that count. Return None if all rows count."""
         if selection is None:
             return None
@@ -266,7 +266,7 @@ def _find_subgroups(promise: Promise, groups: Any, has_score: Flags) -> Subgroup
             f"{type(promise).__name__} has a threshold for each predicted class, and given scores"
             " have no classes; give the promise itself, or PerGroup with groups=..."
         )
-    subgroups = subgroups_by_group(promise, len(has_score), groups)
+    subgroups = find_group_subgroups(promise, len(has_score), groups)
     if subgroups is None:
         return None
     return subgroups.take(has_score)

@@ -1,0 +1,184 @@
+"""Certification of a promise on the calibration rows that count.
+
+Clusters and importance weights select the rows that count (`certification.row_selection`), a promise
+may split these (`Promise.split`), and pilot rows may be withheld (`certification.pilot`). The
+remaining rows are *tested*. The certificate records how the other rows were used.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from metacal.certificates.certificate import Certificate, accepts
+from metacal.certificates.circumstances import Circumstances, add_circumstances
+from metacal.certification.certify import certify
+from metacal.certification.pilot import PilotPolicy
+from metacal.certification.ranking import Ranking
+from metacal.certification.row_selection import SelectedRows
+from metacal.certification.rows import CalibrationRows, Subgroups
+from metacal.errors import InputError
+from metacal.formulas import Codes, Flags, Float
+from metacal.gate.thresholds import factorize_groups, get_certified_thresholds
+from metacal.kernels.grid import RELATIVE, Grid
+from metacal.promises.per_subgroup import PerGroup
+from metacal.promises.promise import Promise
+
+
+@dataclass(frozen=True, eq=False)
+class SelectedRowsResult:
+    """Certificate of the rows that count, and the rows that may be used to fit the base.
+
+    Attributes
+    ----------
+    certificate : Certificate
+        Certificate of the rows that count.
+
+    is_available_for_base : array of bool of shape (n_rows,)
+        Whether the base map or curve may be fitted on each row.
+    """
+
+    certificate: Certificate
+    is_available_for_base: Flags
+
+
+def certify_selected_rows(
+    promise: Promise,
+    all_rows: CalibrationRows,
+    ranking: Ranking,
+    *,
+    grid: Grid,
+    score_name: str,
+    selected_rows: SelectedRows | None = None,
+    pilot_policy: PilotPolicy | None = None,
+) -> SelectedRowsResult:
+    """Certify a promise on the calibration rows that count.
+
+    Parameters
+    ----------
+    promise : Promise
+        Promise to certify.
+
+    all_rows : CalibrationRows
+        All calibration rows. Their scores are rounded to `grid`.
+
+    ranking : Ranking
+        Ranking of the rows that count.
+
+    grid : Grid
+        Rounding grid of the score.
+
+    score_name : str
+        Name of the score in the certificate.
+
+    selected_rows : SelectedRows, optional
+        Rows that count. By default all rows.
+
+    pilot_policy : PilotPolicy, optional
+        How pilot rows are withheld. By default none are.
+
+    Returns
+    -------
+    SelectedRowsResult
+    """
+    counted_rows = all_rows
+    if selected_rows is not None:
+        counted_rows = replace(
+            all_rows.take(selected_rows.indices), clusters=selected_rows.clusters
+        )
+    counted_scores = counted_rows.scores
+    if grid != RELATIVE:
+        counted_rows = replace(counted_rows, scores=RELATIVE.rounded(counted_scores))
+
+    is_for_threshold, is_for_base = promise.split(counted_rows.is_correct, counted_rows.scores)
+    circumstances = Circumstances()
+    if is_for_threshold.all():
+        tested_rows = replace(counted_rows, precomputed_ranking=ranking)
+    else:
+        tested_rows = counted_rows.take(is_for_threshold)
+        circumstances = Circumstances(random_state=promise.split_seed)
+    if pilot_policy is not None and tested_rows.clusters is None:
+        tested_rows = pilot_policy.withhold_pilot_rows(tested_rows)
+
+    certificate = certify(promise, tested_rows)
+    if certificate.n_rows < len(counted_scores):
+        is_accepted = _decide_rows(certificate, counted_scores, counted_rows.subgroups)
+        certificate = certificate.with_traffic(is_accepted, counted_rows.is_correct)
+    if pilot_policy is not None and tested_rows.pilot is not None:
+        certificate = _add_pilot_facts(certificate, pilot_policy, tested_rows)
+    certificate = add_circumstances(certificate, circumstances)
+    if selected_rows is not None:
+        is_for_base = selected_rows.extend_to_all_rows(is_for_base)
+        certificate = selected_rows.annotate_certificate(certificate)
+    return SelectedRowsResult(
+        certificate=_name_score(certificate, grid, score_name),
+        is_available_for_base=is_for_base,
+    )
+
+
+def get_selected_index(selected_rows: SelectedRows | None) -> slice | Codes:
+    """Return an index of the rows that count, for columns of all rows."""
+    if selected_rows is None:
+        return slice(None)
+    return selected_rows.indices
+
+
+def _decide_rows(certificate: Certificate, scores: Float, subgroups: Subgroups | None) -> Flags:
+    """Return whether the thresholds of a certificate accept each row."""
+    subgroup_codes = None
+    if subgroups is not None:
+        subgroup_codes = subgroups.codes
+    no_class_names = np.empty(0)
+    thresholds = get_certified_thresholds(certificate, no_class_names)
+    return accepts(scores, thresholds.get_row_thresholds(subgroup_codes))
+
+
+def _add_pilot_facts(
+    certificate: Certificate, pilot_policy: PilotPolicy, tested_rows: CalibrationRows
+) -> Certificate:
+    """Add the facts about pilot rows, and the tested rows per score value, to a certificate."""
+    assert tested_rows.pilot is not None
+    certificate = add_circumstances(
+        certificate, pilot_policy.build_circumstances(tested_rows.pilot)
+    )
+    return replace(certificate, marks=pilot_policy.count_rows_per_score_value(tested_rows))
+
+
+def _name_score(certificate: Certificate, grid: Grid, score_name: str) -> Certificate:
+    """Name the score of a certificate, and center its thresholds between grid points.
+
+    Certificates are computed on the finest grid. The center between two points of a coarser grid is
+    farther from both of them.
+    """
+    subgroup_parts = certificate.parts
+    if subgroup_parts is not None:
+        subgroup_parts = subgroup_parts.map_thresholds(grid.settled)
+    return replace(
+        certificate,
+        score=score_name,
+        threshold=grid.settled(certificate.threshold),
+        parts=subgroup_parts,
+    )
+
+
+def find_group_subgroups(
+    promise: Promise, n_rows: int, groups: ArrayLike | None
+) -> Subgroups | None:
+    """Return the group of each row if the promise is about each group, else None.
+
+    Raises
+    ------
+    InputError
+        If groups are missing, or are given for a promise that does not use them.
+    """
+    if isinstance(promise, PerGroup):
+        group_codes, group_names = factorize_groups(groups, n_rows)
+        return Subgroups(group_codes, tuple(group_names))
+    if groups is not None:
+        raise InputError(
+            "groups are for a promise per group, mc.PerGroup(...); rows that belong together are"
+            " named with units=..."
+        )
+    return None
