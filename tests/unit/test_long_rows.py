@@ -54,7 +54,7 @@ def test_counting_gives_the_gate_of_sorting(promise, score, monkeypatch):
     expected = fitted(promise=promise, score=score)
     monkeypatch.setattr(long_rows, "MAX_SORTED_ROWS", 10_000)
     monkeypatch.setattr(
-        "metacal.gate.certify_table.score_table", None
+        "metacal.gate.table_certifiers.score_table", None
     )  # nobody asks for all scores
     for n_jobs in (None, 3):
         found = fitted(promise=promise, score=score, n_jobs=n_jobs)

@@ -19,6 +19,7 @@ from metacal.certificates.fingerprint import Fingerprint, fingerprint_rows
 from metacal.certification.ranking import Ranking
 from metacal.certification.row_selection import RowSelection, SelectedRows
 from metacal.certification.rows import Subgroups
+from metacal.errors import InputError
 from metacal.formulas import Codes, Flags, Float
 from metacal.gate.background_map import BackgroundMap
 from metacal.rows import Rows
@@ -161,3 +162,9 @@ class CertifiedTable:
         if self.wait_for_fingerprint is not None:
             return self.wait_for_fingerprint()
         return fingerprint_rows(self.columns.scores, self.columns.correct)
+
+
+def check_two_classes(n_classes: int, option_name: str) -> None:
+    """Raise InputError if an option for two classes is used with another number of classes."""
+    if n_classes != 2:
+        raise InputError(f"{option_name} is for two classes; the table has {n_classes} columns.")

@@ -21,7 +21,7 @@ from metacal.certificates.notes import (
 from metacal.certification.ranking import find_even_odds_score
 from metacal.certification.row_selection import RowSelection, SelectedRows
 from metacal.formulas import Codes, Flags
-from metacal.gate.certify_table import check_two_classes
+from metacal.gate.calibration_table import check_two_classes
 from metacal.gate.logits_source import shift_rows
 from metacal.maps.map import Map
 from metacal.maps.monotone import log_odds

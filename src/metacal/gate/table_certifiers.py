@@ -1,0 +1,394 @@
+"""Three ways to certify a promise on a table of logits.
+
+Rows are sorted by a score (`SortedScoreCertifier`), rows of two classes are sorted by their log-odds
+(`SortedLogOddsCertifier`), or rows are counted in intervals of the score because they are too many
+to sort (`CountedScoreCertifier`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+
+from metacal import kernels
+from metacal.certificates.certificate import Certificate
+from metacal.certificates.circumstances import add_circumstances
+from metacal.certification.certify import certify
+from metacal.certification.passes import Passes
+from metacal.certification.ranking import Ranking, require_some_correct
+from metacal.certification.row_losses import Losses
+from metacal.certification.row_selection import SelectedRows
+from metacal.certification.rows import CalibrationRows
+from metacal.certification.two_sides import TwoClassProcedure
+from metacal.formulas import Codes, Flags, Float
+from metacal.gate.background_map import BackgroundMap
+from metacal.gate.calibration_table import (
+    CalibrationTable,
+    CertifiedTable,
+    RowColumns,
+    check_two_classes,
+)
+from metacal.gate.certify_selected_rows import (
+    certify_selected_rows,
+    get_selected_index,
+)
+from metacal.gate.logits_source import shift_rows
+from metacal.gate.long_rows import TableCellCounter, decide_counted_rows
+from metacal.gate.thresholds import get_certified_thresholds, get_decision_offsets
+from metacal.kernels.grid import RELATIVE
+from metacal.kernels.keys import MAX_CELLS
+from metacal.maps.monotone import log_odds
+from metacal.promises.max_risk import CostPromise
+from metacal.promises.promise import Promise
+from metacal.promises.sequential.profile import compute_edge_ranks
+from metacal.rows import Rows
+from metacal.rows.arrays import on_host
+from metacal.rows.executors import start_task
+from metacal.scores import (
+    Score,
+    compute_score_and_correctness,
+    get_rounding_grid,
+    get_score_name,
+    score_rows,
+)
+
+
+class TableCertifier(Protocol):
+    """Way to certify a promise on a table."""
+
+    def certify(self, promise: Promise) -> CertifiedTable:
+        """Certify a promise, and compute the score and the threshold of each row."""
+
+
+@dataclass(frozen=True, eq=False)
+class ScoredTable:
+    """Validated table with the score of each row.
+
+    Attributes
+    ----------
+    rows : Rows
+        Validated rows.
+
+    scores : array of float of shape (n_rows,)
+        Score of each row.
+
+    correct : array of bool of shape (n_rows,)
+        Whether each prediction is correct. False without labels.
+
+    device_ranking : Ranking or None
+        Ranking of all rows, if their scores were computed on a device.
+    """
+
+    rows: Rows
+    scores: Float
+    correct: Flags
+    device_ranking: Ranking | None = None
+
+
+class SortedScoreCertifier:
+    """Certifier that sorts the rows of a table by one score.
+
+    Parameters
+    ----------
+    table : CalibrationTable
+        Calibration rows.
+
+    score : str or callable
+        Ranking score.
+
+    background_map : BackgroundMap, optional
+        Base map to fit while another thread sorts the rows.
+    """
+
+    def __init__(
+        self,
+        table: CalibrationTable,
+        score: str | Score,
+        background_map: BackgroundMap | None = None,
+    ) -> None:
+        self.table = table
+        self.score = score
+        self.background_map = background_map
+
+    def certify(self, promise: Promise) -> CertifiedTable:
+        """Score, select and sort the rows, then certify the promise."""
+        table = self.table
+        scored_table = score_table(table.rows, self.score, table.labels)
+        scores = scored_table.scores
+        correct = scored_table.correct
+        selected_rows = table.draw_selected_rows(
+            scores, correct, table.host_labels, table.subgroup_codes
+        )
+        losses = _compute_losses(promise, scored_table.rows, table.labels)
+        if table.labels is not None:
+            require_some_correct(correct)
+            require_some_correct(correct[get_selected_index(selected_rows)])
+        ranking = self._rank_selected_rows(scored_table, selected_rows)
+        result = certify_selected_rows(
+            promise,
+            CalibrationRows(
+                scores=scores,
+                correct=None if table.labels is None else correct,
+                losses=losses,
+                subgroups=table.subgroups,
+            ),
+            ranking,
+            grid=get_rounding_grid(self.score),
+            score_name=get_score_name(self.score),
+            selected_rows=selected_rows,
+        )
+        thresholds = get_certified_thresholds(result.certificate, table.class_names)
+        return CertifiedTable(
+            certificate=result.certificate,
+            score=self.score,
+            rows=scored_table.rows,
+            columns=RowColumns(
+                scores=scores,
+                correct=correct,
+                is_available_for_base=result.is_available_for_base,
+                thresholds=thresholds.get_row_thresholds(table.subgroup_codes),
+                ranking=ranking,
+            ),
+            selected_rows=selected_rows,
+            background_map=self.background_map,
+        )
+
+    def _rank_selected_rows(
+        self, scored_table: ScoredTable, selected_rows: SelectedRows | None
+    ) -> Ranking:
+        """Rank the rows that count, and fit the background map meanwhile."""
+        if scored_table.device_ranking is not None and selected_rows is None:
+            return scored_table.device_ranking
+        executor = None
+        if self.background_map is not None:
+            executor = scored_table.rows.executor
+        selected_index = get_selected_index(selected_rows)
+        wait_for_ranking = start_task(
+            executor,
+            _rank_rows,
+            scored_table.scores[selected_index],
+            scored_table.correct[selected_index],
+            self.score,
+        )
+        if self.background_map is not None:
+            self.background_map.fit(scored_table.rows)
+        return wait_for_ranking()
+
+
+class SortedLogOddsCertifier:
+    """Certifier that sorts rows of two classes by their log-odds.
+
+    Parameters
+    ----------
+    table : CalibrationTable
+        Calibration rows of two classes.
+
+    procedure : TwoClassProcedure
+        Procedure of the promise, which tests from both ends of the sorted rows.
+    """
+
+    score = "margin"
+
+    def __init__(self, table: CalibrationTable, procedure: TwoClassProcedure) -> None:
+        self.table = table
+        self.procedure = procedure
+
+    def certify(self, promise: Promise) -> CertifiedTable:
+        """Certify the thresholds of both classes, then decide all rows."""
+        table = self.table
+        check_two_classes(table.rows.n_classes, type(promise).__name__)
+        validated_rows = table.rows.validated()
+        labels = table.host_labels
+        assert labels is not None
+        row_log_odds = validated_rows.on_host().collect(log_odds)
+        selected_rows = table.draw_selected_rows(row_log_odds, labels, table.subgroup_codes)
+        tested_rows = CalibrationRows(
+            scores=row_log_odds,
+            correct=labels == 1,
+            subgroups=table.subgroups,
+            class_codes=labels,
+            class_names=tuple(table.class_names.tolist()),
+        )
+        if selected_rows is not None:
+            tested_rows = replace(
+                tested_rows.take(selected_rows.indices), clusters=selected_rows.clusters
+            )
+        pilot_policy = self.procedure.pilot_policy()
+        if pilot_policy is not None:
+            tested_rows = pilot_policy.withhold_pilot_rows(tested_rows)
+        certificate = certify(promise, tested_rows)
+
+        certified_table = self._decide_rows(certificate, validated_rows, labels, selected_rows)
+        if pilot_policy is not None and tested_rows.pilot is not None:
+            columns = certified_table.columns
+            selected_index = get_selected_index(selected_rows)
+            certificate = certificate.with_traffic(
+                columns.is_accepted[selected_index], columns.correct[selected_index]
+            )
+            certificate = add_circumstances(
+                certificate, pilot_policy.build_circumstances(tested_rows.pilot)
+            )
+        if selected_rows is not None:
+            certificate = selected_rows.annotate_certificate(certificate)
+        return replace(certified_table, certificate=certificate)
+
+    def _decide_rows(
+        self,
+        certificate: Certificate,
+        rows: Rows,
+        labels: Codes,
+        selected_rows: SelectedRows | None,
+    ) -> CertifiedTable:
+        """Decide all rows by the thresholds of a certificate.
+
+        Parameters
+        ----------
+        certificate : Certificate
+            Certificate with the thresholds of both classes.
+
+        rows : Rows
+            Validated rows.
+
+        labels : array of int of shape (n_rows,)
+            Column of the true class of each row.
+
+        selected_rows : SelectedRows or None
+            Rows that count. None if all rows count.
+
+        Returns
+        -------
+        CertifiedTable
+        """
+        subgroup_codes = self.table.subgroup_codes
+        thresholds = get_certified_thresholds(certificate, self.table.class_names)
+        decision_offset: float | Float = certificate.decision_at
+        if subgroup_codes is not None:
+            decision_offset = get_decision_offsets(thresholds, subgroup_codes)
+        shifted_rows = shift_rows(rows, decision_offset)
+        _, scores, correct = compute_score_and_correctness(shifted_rows, self.score, labels)
+        scores = np.asarray(on_host(scores))
+        correct = np.asarray(on_host(correct))
+        predicted = shifted_rows.collect(kernels.predicted)
+        row_thresholds = thresholds.get_row_thresholds(predicted)
+        if subgroup_codes is not None:
+            row_thresholds = thresholds.get_row_thresholds(subgroup_codes, predicted)
+        selected_index = get_selected_index(selected_rows)
+        return CertifiedTable(
+            certificate=certificate,
+            score=self.score,
+            rows=rows,
+            columns=RowColumns(
+                scores=scores,
+                correct=correct,
+                is_available_for_base=np.ones(len(scores), dtype=bool),
+                thresholds=row_thresholds,
+                ranking=Ranking.from_scores(
+                    RELATIVE.rounded(scores[selected_index]), correct[selected_index]
+                ),
+            ),
+            decision_offset=decision_offset,
+            selected_rows=selected_rows,
+        )
+
+
+class CountedScoreCertifier:
+    """Certifier that counts the rows of a table in intervals of one score, in several passes.
+
+    Parameters
+    ----------
+    table : CalibrationTable
+        Calibration rows.
+
+    score : str or callable
+        Ranking score.
+    """
+
+    def __init__(self, table: CalibrationTable, score: str | Score) -> None:
+        self.table = table
+        self.score = score
+
+    def certify(self, promise: Promise) -> CertifiedTable:
+        """Count the rows until the certificate is determined, then decide all rows."""
+        labels = self.table.labels
+        assert labels is not None
+        cell_counter = TableCellCounter(self.table.rows, labels, self.score)
+        profile_ranks = compute_edge_ranks(len(self.table.rows))
+        passes = Passes(cell_counter, MAX_CELLS, profile_ranks)
+        certificate = promise.certify(passes)
+        threshold = get_rounding_grid(self.score).settled(certificate.threshold)
+        certificate = replace(certificate, score=get_score_name(self.score), threshold=threshold)
+
+        validated_rows = cell_counter.rows
+        is_accepted, correct = decide_counted_rows(validated_rows, labels, self.score, threshold)
+        fingerprint = cell_counter.fingerprint
+        assert fingerprint is not None
+        return CertifiedTable(
+            certificate=certificate,
+            score=self.score,
+            rows=validated_rows,
+            columns=RowColumns(
+                # A score of two bytes saves memory, and -inf is accepted by every threshold.
+                scores=np.where(is_accepted, np.float16(-np.inf), np.float16(np.inf)),
+                correct=correct,
+                is_available_for_base=np.ones(len(correct), dtype=bool),
+                thresholds=threshold,
+                ranking=passes.ranking,
+            ),
+            has_row_scores=False,
+            wait_for_fingerprint=lambda: fingerprint,
+        )
+
+
+def score_table(rows: Rows, score: str | Score, labels: Codes | None) -> ScoredTable:
+    """Validate and score the rows, and compare their predictions with the labels, in one pass."""
+    if labels is None:
+        validated_rows = rows.validated()
+        return ScoredTable(
+            rows=validated_rows,
+            scores=score_rows(validated_rows, score),
+            correct=np.zeros(len(validated_rows), dtype=bool),
+        )
+    validated_rows, scores, correct = compute_score_and_correctness(rows, score, labels)
+    device_ranking = None
+    if kernels.on_device(scores):
+        device_ranking = _rank_rows(scores, correct, score)
+    return ScoredTable(
+        rows=validated_rows,
+        scores=on_host(scores),
+        correct=on_host(correct),
+        device_ranking=device_ranking,
+    )
+
+
+def _rank_rows(scores: Any, correct: Any, score: str | Score) -> Ranking:
+    """Rank rows by scores that are rounded to the grid of all certificates.
+
+    Parameters
+    ----------
+    scores : array or tensor of shape (n_rows,)
+        Score of each row, rounded to the grid of `score`.
+
+    correct : array or tensor of bool of shape (n_rows,)
+        Whether each prediction is correct.
+
+    score : str or callable
+        Ranking score.
+
+    Returns
+    -------
+    Ranking
+    """
+    if get_rounding_grid(score) != RELATIVE:
+        scores = kernels.rounded(scores, RELATIVE)
+    return Ranking.from_scores(scores, correct)
+
+
+def _compute_losses(promise: Promise, rows: Rows, labels: Codes | None) -> Losses | None:
+    """Compute the cost of each prediction for a promise about costs, else return None."""
+    if not isinstance(promise, CostPromise):
+        return None
+    promise.check_cost_table_size(rows.n_classes)
+    predicted = rows.collect(kernels.predicted)
+    return promise.losses(np.asarray(on_host(labels, "labels")), predicted)
