@@ -49,17 +49,16 @@ from metacal.rows import Rows
 Centre = Literal["mean", "log_softmax"]
 
 #: Lengthscales of the compared kernels, as fractions of the range of the inducing inputs.
-_LENGTHSCALES = (0.2, 0.4, 0.8)
+_LENGTHSCALE_FRACTIONS = (0.2, 0.4, 0.8)
 #: Variances of the compared kernels, in squared tempered logits.
 _VARIANCES = (0.02, 0.2, 2.0)
 #: Number of table entries used to compare the kernels.
 _MAX_SAMPLE_ENTRIES = 1 << 20
 #: Fraction of the probability mass beyond the inducing inputs on either side.
 _TAIL_MASS = 1e-3
-#: Remaining gain of the bound, in nats over all rows, at which the fit stops. It corresponds
-#: to a thousandth of a posterior standard deviation.
+#: Remaining gain of the bound, in nats over all rows, at which the final fit stops.
 _TOLERANCE = 1e-6
-#: The same while kernels are compared.
+#: Remaining gain of the bound at which the fits stop that only compare kernels.
 _COMPARISON_TOLERANCE = 1e-2
 #: Number of points at which the slope of the latent function is checked.
 _N_SLOPE_POINTS = 4096
@@ -152,9 +151,10 @@ class GaussianProcessMap(Map):
         bumps = kernels.basis_functions(points, self.inducing, self.lengthscale)
         distance = (points - self.inducing[:, None]) / self.lengthscale
         slope = 1.0 - self.weights @ (distance * bumps) / self.lengthscale
-        bend = self.weights @ ((distance * distance - 1.0) * bumps) / self.lengthscale**2
+        curvature = self.weights @ ((distance * distance - 1.0) * bumps) / self.lengthscale**2
         spacing = points[1] - points[0]
-        return float(slope.min() - 0.5 * spacing * np.abs(bend).max())
+        max_decrease_between_points = 0.5 * spacing * np.abs(curvature).max()
+        return float(slope.min() - max_decrease_between_points)
 
 
 def fit_gaussian_process(
@@ -202,8 +202,8 @@ def fit_gaussian_process(
     -------
     GaussianProcessMap
     """
-    is_whole = isinstance(n_inducing, int | np.integer) and not isinstance(n_inducing, bool)
-    if not is_whole or not 2 <= n_inducing <= 200:
+    is_integer = isinstance(n_inducing, int | np.integer) and not isinstance(n_inducing, bool)
+    if not is_integer or not 2 <= n_inducing <= 200:
         raise InputError(f"n_inducing must be a whole number from 2 to 200, got {n_inducing!r}.")
     _check_centre(centre)
     sample = LabelledRows(rows, labels, weights).drop_unusable_rows()
@@ -211,20 +211,23 @@ def fit_gaussian_process(
         sample.rows, sample.labels, sample.weights
     ).inverse_temperature
     subsample = _thin(sample)
-    mass_kernel = partial(
+    compute_masses = partial(
         kernels.probability_mass, centre=centre, inverse_temperature=inverse_temperature
     )
-    masses = subsample.rows.collect(mass_kernel, subsample.labels, subsample.weights)
-    low, high = _mass_range(masses)
-    if not high - low > 1e-6 * max(1.0, abs(low), abs(high)):
+    logits_and_masses = subsample.rows.collect(compute_masses, subsample.labels, subsample.weights)
+    low, high = _find_mass_range(logits_and_masses)
+    has_one_logit = not high - low > 1e-6 * max(1.0, abs(low), abs(high))
+    if has_one_logit:
         return GaussianProcessMap(inverse_temperature, 1.0, np.array([low]), np.zeros(1), centre)
 
     inducing = np.linspace(low, high, n_inducing)
-    sample_data = EvidenceData(subsample, subsample, inverse_temperature, centre)
-    data = EvidenceData(sample, subsample, inverse_temperature, centre)
-    basis, posterior = _choose_kernel(sample_data, inducing)
-    start = replace(posterior, precision=data.weight_ratio * posterior.precision)
-    posterior = maximise_bound(partial(compute_bound, data, basis), start, _TOLERANCE)
+    subsample_data = EvidenceData(subsample, subsample, inverse_temperature, centre)
+    all_data = EvidenceData(sample, subsample, inverse_temperature, centre)
+    basis, subsample_posterior = _choose_kernel(subsample_data, inducing)
+    start = replace(
+        subsample_posterior, precision=all_data.weight_ratio * subsample_posterior.precision
+    )
+    posterior = maximise_bound(partial(compute_bound, all_data, basis), start, _TOLERANCE)
     if not posterior.converged:
         warn_caller(
             f"Gaussian-process calibration did not converge in {MAX_PASSES} passes; the map is the"
@@ -251,29 +254,30 @@ def _check_centre(centre: str) -> None:
 def _thin(sample: LabelledRows) -> LabelledRows:
     """Return every s-th row, so that few enough entries remain, without copying them."""
     n_entries = len(sample.rows) * sample.rows.n_classes
-    step = -(-n_entries // _MAX_SAMPLE_ENTRIES)
-    if step == 1:
+    stride = -(-n_entries // _MAX_SAMPLE_ENTRIES)
+    if stride == 1:
         return sample
-    return sample.select(np.arange(len(sample.rows)) % step == 0)
+    return sample.select(np.arange(len(sample.rows)) % stride == 0)
 
 
-def _mass_range(masses: Float) -> tuple[float, float]:
-    """Return the range of tempered logits that contains nearly all probability mass.
+def _find_mass_range(logits_and_masses: Float) -> tuple[float, float]:
+    """Find the range of tempered logits that contains nearly all probability mass.
 
     Parameters
     ----------
-    masses : array of shape (n_entries, 2)
+    logits_and_masses : array of shape (n_entries, 2)
         Tempered logit and probability mass of each entry.
 
     Returns
     -------
     low, high : float
     """
-    order = masses[:, 0].argsort(kind="stable")
-    cumulative_mass = np.cumsum(masses[order, 1])
+    tempered_logits = logits_and_masses[:, 0]
+    order = tempered_logits.argsort(kind="stable")
+    cumulative_mass = np.cumsum(logits_and_masses[order, 1])
     levels = cumulative_mass[-1] * np.array([_TAIL_MASS, 1.0 - _TAIL_MASS])
     positions = np.searchsorted(cumulative_mass, levels)
-    low, high = masses[order[positions], 0]
+    low, high = tempered_logits[order[positions]]
     return float(low), float(high)
 
 
@@ -283,9 +287,9 @@ def _choose_kernel(
     """Fit every kernel roughly and return the one with the highest evidence."""
     input_range = float(inducing[-1] - inducing[0])
     candidates = []
-    for fraction in _LENGTHSCALES:
+    for lengthscale_fraction in _LENGTHSCALE_FRACTIONS:
         for variance in _VARIANCES:
-            basis = build_basis(inducing, fraction * input_range, variance)
+            basis = build_basis(inducing, lengthscale_fraction * input_range, variance)
             posterior = maximise_bound(
                 partial(compute_bound, data, basis),
                 make_prior_posterior(basis),

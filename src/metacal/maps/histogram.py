@@ -34,7 +34,14 @@ from metacal.maps.labelled import Weights
 from metacal.maps.map import check_count, check_prior_rows
 from metacal.rows import Rows
 
+#: Kinds of bins.
 BINS = ("equal_width", "equal_mass")
+#: Row of `BinCounts.sums` that holds the number of rows in each bin.
+_N_ROWS = 0
+#: Row of `BinCounts.sums` that holds the number of rows of the class in each bin.
+_N_POSITIVE = 1
+#: Rows of `BinCounts.sums` that hold the sums of probabilities, in coarse and in fine units.
+_PROBABILITY_SUMS = (2, 3)
 
 
 def fit_histogram_binning(
@@ -143,8 +150,7 @@ class BinCounts:
         classes = np.arange(n_classes)
         self.classes = classes[-1:] if n_classes == 2 else classes
         self.n_bins = n_bins
-        #: The rows hold the number of rows, the number of rows of the class, and the sum of
-        #: the probabilities in coarse and in fine units. Each class and bin has one column.
+        #: One row per sum (`_N_ROWS` and so on) and one column per class and bin.
         self.sums = np.zeros((4, len(self.classes) * n_bins), dtype=np.int64)
 
     def add(self, block: tuple[Float, Codes]) -> None:
@@ -157,23 +163,25 @@ class BinCounts:
         """
         probability_table, labels = block
         n_cells = self.sums.shape[1]
-        first_cell = self.n_bins * np.arange(len(self.classes))
-        cell = (
-            np.searchsorted(_compute_equal_width_cuts(self.n_bins), probability_table, side="left")
-            + first_cell
-        )
+        cuts = _compute_equal_width_cuts(self.n_bins)
+        bin_of_entry = np.searchsorted(cuts, probability_table, side="left")
+        first_cell_of_class = self.n_bins * np.arange(len(self.classes))
+        cell_of_entry = bin_of_entry + first_cell_of_class
+        is_true_class = labels[:, None] == self.classes
+
         probability = probability_table.reshape(-1)
         unmasked = np.flatnonzero(~np.isnan(probability))
-        cell = cell.reshape(-1)[unmasked]
         probability = probability[unmasked]
-        is_true_class = (labels[:, None] == self.classes).reshape(-1)[unmasked]
-
-        self.sums[0] += np.bincount(cell, minlength=n_cells)
-        self.sums[1] += np.bincount(cell[is_true_class], minlength=n_cells)
-        for row, unit, component in zip(
-            (2, 3), exact.UNITS, exact.split_into_units(probability), strict=True
+        cell = cell_of_entry.reshape(-1)[unmasked]
+        positive_cell = cell[is_true_class.reshape(-1)[unmasked]]
+        self.sums[_N_ROWS] += np.bincount(cell, minlength=n_cells)
+        self.sums[_N_POSITIVE] += np.bincount(positive_cell, minlength=n_cells)
+        unit_components = exact.split_into_units(probability)
+        for sum_row, unit, component in zip(
+            _PROBABILITY_SUMS, exact.UNITS, unit_components, strict=True
         ):
-            self.sums[row] += exact.units_to_integers(_sum_by_bin(cell, component, n_cells), unit)
+            component_sum = _sum_by_bin(cell, component, n_cells)
+            self.sums[sum_row] += exact.units_to_integers(component_sum, unit)
 
     def result(self) -> BinCounts:
         """Return the counts, which a worker sends back to the main process."""
@@ -185,18 +193,20 @@ class BinCounts:
 
     def build_curves(self, prior_rows: float) -> list[PiecewiseCurve]:
         """Build the histogram curve of each class from the counts."""
-        columns = np.stack([*self.sums[:2], exact.units_to_floats(self.sums[2:])])
-        columns = columns.reshape(3, len(self.classes), -1)
+        n_curves = len(self.classes)
+        probability_sums = exact.units_to_floats(self.sums[list(_PROBABILITY_SUMS)])
+        sums = np.stack([self.sums[_N_ROWS], self.sums[_N_POSITIVE], probability_sums])
+        n_rows, n_positive, probability_sum = sums.reshape(3, n_curves, self.n_bins)
         cuts = _compute_equal_width_cuts(self.n_bins)
         return [
             build_histogram_curve(
                 cuts,
-                weight=columns[0, k],
-                positive_weight=columns[1, k],
-                probability_sum=columns[2, k],
+                weight=n_rows[k],
+                positive_weight=n_positive[k],
+                probability_sum=probability_sum[k],
                 prior_rows=prior_rows,
             )
-            for k in range(len(self.classes))
+            for k in range(n_curves)
         ]
 
 

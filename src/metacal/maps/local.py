@@ -43,7 +43,7 @@ from metacal.rows import Rows
 
 #: Features of the tempered logits of a row, in the order of the coefficients.
 FEATURES = ("entropy", "log(1 + margin)", "log(1 + norm)")
-#: e^-800 is zero. Smaller gaps are raised to avoid 0 * (-inf) = NaN.
+#: Lower limit of a scaled gap d in the product d e^d, because 0 * (-inf) is NaN.
 _MIN_SCALED_GAP = -800.0
 #: Standard deviation below which a feature counts as constant.
 _MIN_DEVIATION = 1e-6
@@ -175,26 +175,30 @@ def _fit_coefficients(
     start = np.array([start_log_b, *np.zeros(len(FEATURES))])
     n_coefficients = len(start)
 
-    def sum_terms(coefficients: Float) -> Float:
+    def sum_loss_terms(coefficients: Float) -> tuple[float, Float, Float]:
         kernel = partial(loss_terms, coefficients=coefficients)
-        return sample.rows.sum(kernel, sample.labels, sample.weights, design)
+        sums = sample.rows.sum(kernel, sample.labels, sample.weights, design)
+        loss = sums[0]
+        gradient = sums[1 : 1 + n_coefficients]
+        information = sums[1 + n_coefficients :].reshape(n_coefficients, -1)
+        return loss, gradient, information
 
-    def objective(coefficients: Float) -> tuple[float, Float]:
-        terms = sum_terms(coefficients)
+    def compute_objective(coefficients: Float) -> tuple[float, Float]:
+        loss, loss_gradient, _ = sum_loss_terms(coefficients)
         penalty_gradient = ridge @ coefficients
-        value = terms[0] + 0.5 * coefficients @ penalty_gradient
-        gradient = terms[1 : 1 + n_coefficients] + penalty_gradient
+        value = loss + 0.5 * coefficients @ penalty_gradient
+        gradient = loss_gradient + penalty_gradient
         return float(value / total_weight), np.asarray(gradient / total_weight)
 
-    information = sum_terms(start)[1 + n_coefficients :]
-    hessian = information.reshape(n_coefficients, -1) + ridge
+    _, _, information = sum_loss_terms(start)
+    hessian = information + ridge
     hessian[0, 0] += 1e-12 * total_weight + np.finfo(np.float64).tiny
     inverse_hessian = np.linalg.pinv(hessian / total_weight, hermitian=True)
 
     def precondition(gradient: Float) -> Float:
         return np.asarray(inverse_hessian @ gradient)
 
-    minimum = minimise_by_lbfgs(objective, start, precondition, tolerance=1e-12)
+    minimum = minimise_by_lbfgs(compute_objective, start, precondition, tolerance=1e-12)
     minimum.warn_unless_converged("local temperature scaling")
     return minimum.point
 
@@ -247,23 +251,26 @@ def loss_terms(
     -------
     array of shape (1 + n_coefficients + n_coefficients**2,)
     """
-    b = np.exp(
-        np.clip(design @ coefficients, -MAX_LOG_INVERSE_TEMPERATURE, MAX_LOG_INVERSE_TEMPERATURE)
+    log_b = np.clip(
+        design @ coefficients, -MAX_LOG_INVERSE_TEMPERATURE, MAX_LOG_INVERSE_TEMPERATURE
     )
-    d = block.astype(np.float64)
-    d -= d.max(axis=1, keepdims=True)
-    true_gap = d[np.arange(len(d)), labels]
-    np.maximum(d, (_MIN_SCALED_GAP / b)[:, None], out=d)
-    terms = np.exp(d * b[:, None])
-    mass = terms.sum(axis=1)
-    terms *= d
-    mean = terms.sum(axis=1) / mass
-    terms *= d
-    variance = np.maximum(terms.sum(axis=1) / mass - mean * mean, 0.0)
+    b = np.exp(log_b)
+    gaps = block.astype(np.float64)
+    gaps -= gaps.max(axis=1, keepdims=True)
+    label_gap = gaps[np.arange(len(gaps)), labels]
+    np.maximum(gaps, (_MIN_SCALED_GAP / b)[:, None], out=gaps)
+    # The array of exponentials is multiplied by the gaps in place, once for each moment.
+    moment_terms = np.exp(gaps * b[:, None])
+    partition = moment_terms.sum(axis=1)
+    moment_terms *= gaps
+    mean_gap = moment_terms.sum(axis=1) / partition
+    moment_terms *= gaps
+    mean_squared_gap = moment_terms.sum(axis=1) / partition
+    variance = np.maximum(mean_squared_gap - mean_gap * mean_gap, 0.0)
 
-    row_weights = np.ones(len(d)) if weights is None else weights
-    loss = row_weights @ (np.log(mass) - b * true_gap)
-    slope = row_weights * b * (mean - true_gap)
+    row_weights = np.ones(len(gaps)) if weights is None else weights
+    loss = row_weights @ (np.log(partition) - b * label_gap)
+    slope = row_weights * b * (mean_gap - label_gap)
     information_weights = row_weights * b * b * variance
     information = (design * information_weights[:, None]).T @ design
     return np.concatenate([[loss], slope @ design, information.ravel()])

@@ -68,7 +68,7 @@ _N_CELLS = 2048
 #: Relative weight below which a curve is omitted from the average.
 _NEGLIGIBLE_WEIGHT = 1e-4
 #: Weight of the class frequency in the map that changes nothing.
-_IDENTITY_REST = 1e-12
+_IDENTITY_FREQUENCY_WEIGHT = 1e-12
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,7 +140,9 @@ class MonotoneMap(TemperedMap):
         """Raise InputError unless the curves increase and the weights sum to one."""
         super().check()
         check_positive("n_rows", self.n_rows)
-        total_weight = self.rest
+        frequency = self.level
+        frequency_weight = self.rest
+        total_weight = frequency_weight
         for suffix in ("", "_2"):
             if not self._has_valid_curves(suffix):
                 raise InputError(
@@ -148,27 +150,30 @@ class MonotoneMap(TemperedMap):
                 )
             total_weight += float(getattr(self, "weight" + suffix).sum())
         sums_to_one = abs(total_weight - 1.0) <= 1e-6
-        if not (sums_to_one and 0.0 < self.level < 1.0 and 0.0 < self.rest < 1.0):
+        are_fractions = 0.0 < frequency < 1.0 and 0.0 < frequency_weight < 1.0
+        if not sums_to_one or not are_fractions:
             raise InputError(
                 f"the weights of a monotone map must sum to 1; they sum to {total_weight:.6g}."
             )
 
     def _has_valid_curves(self, suffix: str) -> bool:
         """Check shapes, finiteness and signs of one family of curves."""
-        low = getattr(self, "low" + suffix)
-        width = getattr(self, "width" + suffix)
-        rise = getattr(self, "rise" + suffix)
-        start = getattr(self, "start" + suffix)
-        weight = getattr(self, "weight" + suffix)
-        if low.ndim != 1 or start.ndim != 1 or len(low) == 0:
+        piece_starts = getattr(self, "low" + suffix)
+        piece_widths = getattr(self, "width" + suffix)
+        piece_rises = getattr(self, "rise" + suffix)
+        start_values = getattr(self, "start" + suffix)
+        curve_weights = getattr(self, "weight" + suffix)
+        if piece_starts.ndim != 1 or start_values.ndim != 1 or len(piece_starts) == 0:
             return False
-        if low.shape != width.shape or weight.shape != start.shape:
+        if piece_starts.shape != piece_widths.shape or curve_weights.shape != start_values.shape:
             return False
-        if rise.shape != (*low.shape, *start.shape):
+        if piece_rises.shape != (len(piece_starts), len(start_values)):
             return False
-        if not (width > 0.0).all() or not (np.append(rise, weight) >= 0.0).all():
+        if not (piece_widths > 0.0).all():
             return False
-        return bool(np.isfinite([*low, *start, rise.sum()]).all())
+        if not (piece_rises >= 0.0).all() or not (curve_weights >= 0.0).all():
+            return False
+        return bool(np.isfinite([*piece_starts, *start_values, piece_rises.sum()]).all())
 
 
 @dataclass(frozen=True)
@@ -179,7 +184,7 @@ class _BinarySample:
     is_positive: Flags
     weights: Float
 
-    def flip(self) -> _BinarySample:
+    def swap_classes(self) -> _BinarySample:
         """Exchange the roles of positive and negative rows."""
         return _BinarySample(-self.log_odds, ~self.is_positive, self.weights)
 
@@ -221,31 +226,33 @@ def fit_monotone(rows: Rows, labels: Codes, weights: Weights = None) -> Monotone
     has_two_classes = rows.n_classes == 2
     inverse_temperature = 1.0
     if has_two_classes:
-        sample = _two_class_sample(labelled_rows)
+        sample = _build_two_class_sample(labelled_rows)
     else:
         inverse_temperature = fit_temperature(
             labelled_rows.rows, labelled_rows.labels, labelled_rows.weights
         ).inverse_temperature
-        sample = _confidence_sample(labelled_rows, inverse_temperature)
-    is_flipped = has_two_classes and _is_mostly_positive(sample)
-    if is_flipped:
-        sample = sample.flip()
-    # If one of two classes is masked, the other is certain: such a row has no information.
+        sample = _build_confidence_sample(labelled_rows, inverse_temperature)
+    first_is_positive = has_two_classes and _is_mostly_positive(sample)
+    if first_is_positive:
+        sample = sample.swap_classes()
+    # A row with only one unmasked class is certain, so it has no information.
     sample = sample.select(np.abs(sample.log_odds) < formulas.MAX_LOG_ODDS)
 
-    n_rows = _effective_rows(sample.weights)
-    frequency = _class_frequency(sample, n_rows)
+    n_rows = _count_effective_rows(sample.weights)
+    frequency = _estimate_class_frequency(sample, n_rows)
     family, shrunken_family = _fit_both_families(sample, n_rows)
-    weights_of_families = _average_weights(family, shrunken_family, total=1.0 - frequency.weight)
+    curve_weights, shrunken_curve_weights = _divide_by_evidence(
+        1.0 - frequency.weight, family, shrunken_family
+    )
     return MonotoneMap(
         inverse_temperature=inverse_temperature,
         two_classes=has_two_classes,
-        turned=is_flipped,
+        turned=first_is_positive,
         n_rows=n_rows,
         level=frequency.value,
         rest=frequency.weight,
-        **_curve_fields(family, weights_of_families[0], suffix=""),
-        **_curve_fields(shrunken_family, weights_of_families[1], suffix="_2"),
+        **_build_curve_fields(family, curve_weights, suffix=""),
+        **_build_curve_fields(shrunken_family, shrunken_curve_weights, suffix="_2"),
     )
 
 
@@ -263,12 +270,12 @@ def make_identity_monotone_map() -> MonotoneMap:
         turned=False,
         n_rows=1.0,
         level=0.5,
-        rest=_IDENTITY_REST,
+        rest=_IDENTITY_FREQUENCY_WEIGHT,
         low=np.array([-0.5]),
         width=np.ones(1),
         rise=np.ones((1, 1)),
         start=np.array([-0.5]),
-        weight=np.array([1.0 - _IDENTITY_REST]),
+        weight=np.array([1.0 - _IDENTITY_FREQUENCY_WEIGHT]),
         low_2=np.array([-0.5]),
         width_2=np.ones(1),
         rise_2=np.empty((1, 0)),
@@ -284,7 +291,7 @@ def log_odds(block: NDArray[Any]) -> Float:
         return np.asarray(logits[:, 1] - logits[:, 0])
 
 
-def _two_class_sample(labelled_rows: LabelledRows) -> _BinarySample:
+def _build_two_class_sample(labelled_rows: LabelledRows) -> _BinarySample:
     """Build the sample of two classes, with the second class as the positive one."""
     return _BinarySample(
         log_odds=labelled_rows.rows.collect(log_odds),
@@ -293,11 +300,13 @@ def _two_class_sample(labelled_rows: LabelledRows) -> _BinarySample:
     )
 
 
-def _confidence_sample(labelled_rows: LabelledRows, inverse_temperature: float) -> _BinarySample:
+def _build_confidence_sample(
+    labelled_rows: LabelledRows, inverse_temperature: float
+) -> _BinarySample:
     """Build the sample of confidences, with the correct predictions as positive rows."""
-    confidence_log_odds = partial(tempered_log_odds, inverse_temperature)
+    compute_log_odds = partial(tempered_log_odds, inverse_temperature)
     return _BinarySample(
-        log_odds=labelled_rows.rows.collect(confidence_log_odds),
+        log_odds=labelled_rows.rows.collect(compute_log_odds),
         is_positive=labelled_rows.compute_correctness() > 0.0,
         weights=np.asarray(on_host(labelled_rows.weights_or_ones), dtype=np.float64),
     )
@@ -306,13 +315,13 @@ def _confidence_sample(labelled_rows: LabelledRows, inverse_temperature: float) 
 def _is_mostly_positive(sample: _BinarySample) -> bool:
     """Check whether positive rows outweigh negative ones; the log-odds break a tie."""
     total_weight = float(sample.weights.sum())
-    surplus = float(sample.weights @ sample.is_positive) - 0.5 * total_weight
-    if surplus == 0.0:
+    excess_weight = float(sample.weights @ sample.is_positive) - 0.5 * total_weight
+    if excess_weight == 0.0:
         return float(np.clip(sample.log_odds, -1e300, 1e300).sum()) < 0.0
-    return surplus > 0.0
+    return excess_weight > 0.0
 
 
-def _effective_rows(weights: Float) -> float:
+def _count_effective_rows(weights: Float) -> float:
     """Return the number of rows the weights stand for.
 
     It is their sum, or the effective sample size (Σw)² / Σw² if that is larger, which is
@@ -324,7 +333,7 @@ def _effective_rows(weights: Float) -> float:
     return max(total_weight, total_weight**2 / float(weights @ weights))
 
 
-def _class_frequency(sample: _BinarySample, n_rows: float) -> _ClassFrequency:
+def _estimate_class_frequency(sample: _BinarySample, n_rows: float) -> _ClassFrequency:
     """Estimate the fraction of positive rows and its weight in the average."""
     total_weight = float(sample.weights.sum())
     n_positive = float(sample.weights @ sample.is_positive) * n_rows / max(total_weight, TINY)
@@ -368,8 +377,8 @@ def _group_into_cells(sample: _BinarySample, weight_scale: float) -> Cells:
     cell_of_row = np.empty(n_rows, dtype=np.intp)
     cell_of_row[order] = np.arange(n_rows) * _N_CELLS // n_rows
 
-    def sum_by_cell(row_values: Float) -> Any:
-        return np.bincount(cell_of_row, weights=row_values, minlength=_N_CELLS)
+    def sum_by_cell(row_values: Float) -> Float:
+        return np.asarray(np.bincount(cell_of_row, weights=row_values, minlength=_N_CELLS))
 
     cell_weight = sum_by_cell(weights)
     weighted_log_odds = sum_by_cell(weights * sample.log_odds)
@@ -384,17 +393,18 @@ def _group_into_cells(sample: _BinarySample, weight_scale: float) -> Cells:
     )
 
 
-def _average_weights(
-    family: CurveFamily, shrunken_family: CurveFamily, total: float
+def _divide_by_evidence(
+    total_weight: float, family: CurveFamily, shrunken_family: CurveFamily
 ) -> list[Float]:
-    """Divide `total` among the curves of both families in proportion to their evidence."""
+    """Divide a weight among the curves of both families in proportion to their evidence."""
     log_evidence = np.concatenate([family.log_evidence, shrunken_family.log_evidence])
-    weight = np.exp(log_evidence - log_evidence.max())
-    weight[weight < _NEGLIGIBLE_WEIGHT * weight.sum()] = 0.0
-    return np.split(weight * (total / weight.sum()), 2)
+    evidence = np.exp(log_evidence - log_evidence.max())
+    evidence[evidence < _NEGLIGIBLE_WEIGHT * evidence.sum()] = 0.0
+    curve_weights = evidence * (total_weight / evidence.sum())
+    return np.split(curve_weights, 2)
 
 
-def _curve_fields(family: CurveFamily, weight: Float, suffix: str) -> dict[str, Float]:
+def _build_curve_fields(family: CurveFamily, curve_weights: Float, suffix: str) -> dict[str, Float]:
     """Return the fields of the map for the curves with positive weight.
 
     Parameters
@@ -402,7 +412,7 @@ def _curve_fields(family: CurveFamily, weight: Float, suffix: str) -> dict[str, 
     family : CurveFamily
         Fitted curves.
 
-    weight : array of shape (n_curves,)
+    curve_weights : array of shape (n_curves,)
         Weight of each curve in the average.
 
     suffix : {"", "_2"}
@@ -413,13 +423,15 @@ def _curve_fields(family: CurveFamily, weight: Float, suffix: str) -> dict[str, 
     dict
         Arrays by field name.
     """
-    is_used = weight > 0.0
+    is_used = curve_weights > 0.0
     theta = family.theta[is_used]
+    start_values = theta[:, 0]
+    rises = np.maximum(theta[:, 1:], 0.0).T
     return {
         "low" + suffix: family.knots[:-1],
         "width" + suffix: np.diff(family.knots),
-        # Contiguous, as an array read from a file is.
-        "rise" + suffix: np.ascontiguousarray(np.maximum(theta[:, 1:], 0.0).T),
-        "start" + suffix: theta[:, 0],
-        "weight" + suffix: weight[is_used],
+        # The array is made contiguous because an array that is loaded from a file is.
+        "rise" + suffix: np.ascontiguousarray(rises),
+        "start" + suffix: start_values,
+        "weight" + suffix: curve_weights[is_used],
     }

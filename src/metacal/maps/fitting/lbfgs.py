@@ -75,13 +75,13 @@ class Minimum:
 class _Step:
     """A step and the change of the gradient along it."""
 
-    move: Float
+    displacement: Float
     gradient_change: Float
 
     @property
     def curvature(self) -> float:
         """Inner product of the step and the gradient change."""
-        return float(np.vdot(self.move, self.gradient_change))
+        return float(np.vdot(self.displacement, self.gradient_change))
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ def minimise_by_lbfgs(
         if remaining_decrease <= tolerance:
             break
         if slope >= 0.0 and memory:
-            # Rounding errors have spoilt the memory.
+            # The direction does not descend because of rounding errors, so start afresh.
             memory.clear()
             continue
         if n_steps == max_steps:
@@ -160,7 +160,7 @@ def minimise_by_lbfgs(
         if following is None:
             break
         step = _Step(
-            move=following.point - current.point,
+            displacement=following.point - current.point,
             gradient_change=following.gradient - current.gradient,
         )
         if step.curvature > 0.0:
@@ -187,7 +187,7 @@ def _apply_inverse_hessian(
     vector = gradient.copy()
     factors = []
     for step in reversed(memory):
-        factor = float(np.vdot(step.move, vector)) / step.curvature
+        factor = float(np.vdot(step.displacement, vector)) / step.curvature
         vector -= factor * step.gradient_change
         factors.append(factor)
     vector = precondition(vector)
@@ -198,7 +198,7 @@ def _apply_inverse_hessian(
         vector *= last.curvature / float(np.vdot(last.gradient_change, preconditioned_change))
     for step, factor in zip(memory, reversed(factors), strict=True):
         correction = factor - float(np.vdot(step.gradient_change, vector)) / step.curvature
-        vector = vector + correction * step.move
+        vector = vector + correction * step.displacement
     return vector
 
 

@@ -19,11 +19,10 @@ from metacal.maps.labelled import LabelledRows
 
 #: Eigenvalue of the kernel matrix, relative to the largest, below which a direction is omitted.
 _MIN_EIGENVALUE = 1e-6
-#: Number of points at which f is tabulated while fitting, about 200 per lengthscale. The
-#: interpolation error is 3e-6 of f.
+#: Number of points at which f is tabulated; the relative interpolation error is 3e-6.
 _N_GRID_POINTS = 4096
 #: Distance of the grid's ends from the inducing inputs, in lengthscales.
-_GRID_REACH = 6.0
+_GRID_MARGIN = 6.0
 #: Largest number of passes over the table.
 MAX_PASSES = 50
 
@@ -101,7 +100,7 @@ class InducingBasis:
     grid: Float
     features: Float
 
-    def second_moments(self, mass: Float) -> Float:
+    def compute_second_moments(self, mass: Float) -> Float:
         """Compute Σ mass a aᵀ over the grid."""
         return np.asarray((self.features * mass) @ self.features.T)
 
@@ -160,32 +159,37 @@ class EvidenceData:
     def sum_over_rows(self, curve: kernels.Curve, basis: InducingBasis) -> _DataSums:
         """Sum the parts of the bound, in one pass if both samples are the same."""
         if self.curvature_sample is self.sample:
-            sums = self._sum(self.sample, curve, "evidence", "covariances")
+            sums = self._sum_quantities(self.sample, curve, "evidence", "covariances")
         else:
-            evidence_sums = self._sum(self.sample, curve, "evidence")
-            covariance_sums = self._sum(self.curvature_sample, curve, "covariances")
+            evidence_sums = self._sum_quantities(self.sample, curve, "evidence")
+            covariance_sums = self._sum_quantities(self.curvature_sample, curve, "covariances")
             sums = np.concatenate([evidence_sums, covariance_sums])
+        expected_likelihood = float(sums[0])
         n_points = len(curve.mean)
         n_features = len(basis.features)
         sizes = [n_points, n_points, n_features * n_features]
-        true_mass, expected_mass, within_rows, total_mass = np.split(sums[1:], np.cumsum(sizes))
-        within_rows = within_rows.reshape(n_features, n_features)
-        covariance = basis.second_moments(total_mass) - within_rows
+        true_mass, expected_mass, squared_row_means, total_mass = np.split(
+            sums[1:], np.cumsum(sizes)
+        )
+        squared_row_means = squared_row_means.reshape(n_features, n_features)
+        covariance = basis.compute_second_moments(total_mass) - squared_row_means
         return _DataSums(
-            expected_likelihood=float(sums[0]),
+            expected_likelihood=expected_likelihood,
             true_mass=true_mass,
             expected_mass=expected_mass,
             curvature=np.asarray(self.weight_ratio * covariance),
         )
 
-    def _sum(self, sample: LabelledRows, curve: kernels.Curve, *which: str) -> Float:
-        """Sum the named parts over the rows of a sample."""
+    def _sum_quantities(
+        self, sample: LabelledRows, curve: kernels.Curve, *quantities: str
+    ) -> Float:
+        """Sum the named quantities ("evidence", "covariances") over the rows of a sample."""
         kernel = partial(
             kernels.bound_sums,
             curve=curve,
             centre=self.centre,
             inverse_temperature=self.inverse_temperature,
-            which=which,
+            which=quantities,
         )
         return sample.rows.sum(kernel, sample.labels, sample.weights)
 
@@ -198,8 +202,8 @@ def build_basis(inducing: Float, lengthscale: float, variance: float) -> Inducin
     is_used = eigenvalues > _MIN_EIGENVALUE * eigenvalues[-1]
     scale = np.sqrt(variance / eigenvalues[is_used])
     projection = scale[:, None] * eigenvectors[:, is_used].T
-    reach = _GRID_REACH * lengthscale
-    grid = np.linspace(inducing[0] - reach, inducing[-1] + reach, _N_GRID_POINTS)
+    margin = _GRID_MARGIN * lengthscale
+    grid = np.linspace(inducing[0] - margin, inducing[-1] + margin, _N_GRID_POINTS)
     features = projection @ kernels.basis_functions(grid, inducing, lengthscale)
     return InducingBasis(lengthscale, variance, projection, grid, np.asarray(features))
 
@@ -211,10 +215,13 @@ def make_prior_posterior(basis: InducingBasis) -> VariationalPosterior:
 
 
 def tabulate_latent(basis: InducingBasis, mean: Float, covariance: Float) -> kernels.Curve:
-    """Tabulate f under q; its variance is s² - a·a + a·covariance·a."""
-    reduction = covariance - np.eye(len(mean))
-    quadratic_form = np.einsum("rg,rg->g", reduction @ basis.features, basis.features)
-    variance = basis.variance + quadratic_form
+    """Tabulate the latent function f under q on the grid of the basis.
+
+    The variance of f is s² - a·a + a·covariance·a.
+    """
+    covariance_change = covariance - np.eye(len(mean))
+    variance_change = np.einsum("rg,rg->g", covariance_change @ basis.features, basis.features)
+    variance = basis.variance + variance_change
     mean_function = mean @ basis.features
     first_point = float(basis.grid[0])
     spacing = float(basis.grid[1] - basis.grid[0])
@@ -254,7 +261,7 @@ def compute_bound(
         value=float(sums.expected_likelihood - divergence),
         gradient=np.asarray(basis.features @ mass_difference - mean),
         curvature=sums.curvature + identity,
-        stationary_precision=basis.second_moments(sums.expected_mass) + identity,
+        stationary_precision=basis.compute_second_moments(sums.expected_mass) + identity,
     )
 
 
@@ -310,13 +317,15 @@ def maximise_bound(
         precision_gain = 0.25 * float(np.sum(relative_step * relative_step.T))
         if mean_gain + precision_gain < tolerance:
             return VariationalPosterior(mean + mean_step, bound.stationary_precision)
-        length = 1.0
+        step_fraction = 1.0
         new_bound = evaluate(mean + mean_step, precision + precision_step)
-        smallest_value = bound.value - 1e-12 * abs(bound.value)
-        while not new_bound.value >= smallest_value and length > 1e-6:
-            length *= 0.5
-            new_bound = evaluate(mean + length * mean_step, precision + length * precision_step)
-        mean = mean + length * mean_step
-        precision = precision + length * precision_step
+        min_value = bound.value - 1e-12 * abs(bound.value)
+        while not new_bound.value >= min_value and step_fraction > 1e-6:
+            step_fraction *= 0.5
+            new_bound = evaluate(
+                mean + step_fraction * mean_step, precision + step_fraction * precision_step
+            )
+        mean = mean + step_fraction * mean_step
+        precision = precision + step_fraction * precision_step
         bound = new_bound
     return VariationalPosterior(mean, precision, converged=False)
