@@ -50,7 +50,7 @@ import metacal as mc
 from metacal.certification.ranking import Ranking
 from metacal.promises.accuracy import MinAccuracy
 from metacal.promises.sequential.alarms import ALARM_NAMES, Alarms
-from metacal.promises.sequential.drift import DEFAULT_TOLERANCE
+from metacal.promises.sequential.calibration_monitor import DEFAULT_TOLERANCE
 from metacal.promises.sequential.monitor import PromiseMonitor
 from metacal.promises.sequential.profile import build_profile
 from metacal.promises.sequential.wager import Capital, Wager, bet_on_mean_above

@@ -17,12 +17,8 @@ from metacal.gate.traffic import LateLabel
 from metacal.gate.watch_history import MAX_POINTS
 from metacal.io.artifact.watch import decode_watch, encode_watch
 from metacal.promises.sequential.alarms import Alarms
-from metacal.promises.sequential.drift import (
-    AbstentionMonitor,
-    CalibrationMonitor,
-    ScoreMonitor,
-    UnreadableMonitor,
-)
+from metacal.promises.sequential.calibration_monitor import CalibrationMonitor
+from metacal.promises.sequential.drift import AbstentionMonitor, ScoreMonitor, UnreadableMonitor
 from metacal.promises.sequential.profile import build_profile, compute_edge_ranks
 from metacal.report.status import lines, status
 

@@ -49,7 +49,7 @@ from metacal.gate.watch_history import History, split_at_points
 from metacal.gate.watch_labels import encode_labels, encode_late_labels
 from metacal.promises.max_risk import CostPromise
 from metacal.promises.sequential.alarms import Alarms
-from metacal.promises.sequential.drift import DEFAULT_TOLERANCE
+from metacal.promises.sequential.calibration_monitor import DEFAULT_TOLERANCE
 from metacal.promises.sequential.wager import UnitMembership
 
 #: Largest number of classes for which rows are counted class by class.

@@ -25,7 +25,7 @@ from metacal.io.artifact.registry import (
 )
 from metacal.io.artifact.wrapping import checksum
 from metacal.promises.sequential.alarms import ALARM_NAMES, Alarms
-from metacal.promises.sequential.drift import DEFAULT_TOLERANCE
+from metacal.promises.sequential.calibration_monitor import DEFAULT_TOLERANCE
 
 #: Kind of the state, and of the journal that contains it.
 MONITOR = "monitor"

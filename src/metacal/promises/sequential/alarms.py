@@ -1,20 +1,20 @@
-"""Alarms: everything that is watched about a gate, under one δ, which is the chance of any false
-alarm ever.
+"""Alarms of a gate: all monitors, which share the probability δ of any false alarm, ever.
 
-Half of δ goes to the promise. The other half is shared equally by what else can be watched: the
-rate of abstentions, the spread of the scores, calibration, unreadable lines of a stream. Each is an
-e-process of its own, so by the union bound (Boole) all of them together raise a false alarm, ever,
-with probability at most δ. A gate that promises nothing has its calibration watched alone, and the
-spread of its scores where it has a profile.
+Half of δ is spent on the promise. The other half is divided equally among the other alarms that the
+gate supports: abstention rate, distribution of the scores, calibration, unreadable lines. Each alarm
+is an e-process of its own, so by the union bound all of them together raise a false alarm, ever,
+with probability at most δ. If a gate promises nothing, only its calibration is monitored, and the
+distribution of its scores if it has a profile.
 
-An alarm that compares new rows with the calibration rows needs both from one law. Cross-fitted
-calibration rows (`cv=`) were scored by other classifiers than the one in use, whose scores and
-confidence differ: abstention, score and calibration are closed then, and the promise has all of δ.
+An alarm that compares new rows with the calibration rows assumes that both were scored by the same
+classifier. Cross-fitted calibration rows (`cv=`) were scored by other classifiers than the one in
+use. In this case there are no alarms on abstention, scores and calibration, and the promise has all
+of δ.
 
-Where rows belong together units are independent draws, and a row drawn at random from each that is
-complete is compared with the calibration rows, which were drawn so. Where every row of a unit was
-counted nothing is known of such rows: these alarms are closed too. The promise is bet on by whole
-units (`PromiseMonitor`).
+If rows come in clusters (`units=`), clusters are independent draws. One random row of each complete
+cluster is compared with the calibration rows, which were drawn in the same way. If every row of a
+cluster was counted at calibration, such rows are not comparable, so there are no such alarms. The
+bets on the promise use whole clusters (`PromiseMonitor`).
 """
 
 from __future__ import annotations
@@ -32,20 +32,15 @@ from metacal.certificates.number_format import format_percent_ceil
 from metacal.certification.row_losses import Losses
 from metacal.errors import InputError
 from metacal.formulas import Flags, Float
-from metacal.promises.sequential.drift import (
-    DEFAULT_TOLERANCE,
-    AbstentionMonitor,
-    CalibrationMonitor,
-    ScoreMonitor,
-    UnreadableMonitor,
-)
+from metacal.promises.sequential.calibration_monitor import DEFAULT_TOLERANCE, CalibrationMonitor
+from metacal.promises.sequential.drift import AbstentionMonitor, ScoreMonitor, UnreadableMonitor
 from metacal.promises.sequential.monitor import PromiseMonitor
 from metacal.promises.sequential.monitor_base import Monitor
 from metacal.promises.sequential.profile import Profile
 from metacal.promises.sequential.wager import UnitMembership
 from metacal.rows.arrays import check_fraction
 
-#: What may be watched, in the order in which it is shown, and what an alarm says.
+#: Meaning of each alarm, in the order in which alarms are shown.
 ALARM_MEANINGS = {
     "promise": "labelled rows refute the promise",
     "abstention": "rows are rejected more or less often than at calibration",
@@ -53,15 +48,31 @@ ALARM_MEANINGS = {
     "calibration": "the confidence of accepted rows is off",
     "unreadable": "more lines than expected cannot be read",
 }
+#: Names of all alarms, which are also attributes of `Alarms`.
 ALARM_NAMES = tuple(ALARM_MEANINGS)
+
+#: Largest logarithm whose exponential is finite.
+_MAX_LOG = 700.0
 
 
 @dataclass(frozen=True)
 class Alarm:
-    """One thing that is watched, as it stands.
+    """State of one alarm.
 
-    `evidence` and `needed` are logarithms; `texts` says what was seen, a line for each class or
-    group that has its own.
+    Attributes
+    ----------
+    name : str
+        Name of the alarm, a key of `ALARM_MEANINGS`.
+    raised : bool
+        Whether the alarm was ever raised.
+    delta : float
+        Probability of ever raising this alarm falsely.
+    log_evidence, log_peak : float
+        Logarithm of the evidence now, and at its highest.
+    log_needed : float
+        Logarithm of the evidence that raises the alarm.
+    descriptions : tuple of str
+        Observed rows in words, one text for each class or group with its own monitor.
     """
 
     name: str
@@ -74,23 +85,32 @@ class Alarm:
 
     @property
     def meaning(self) -> str:
+        """Meaning of the alarm, if it is raised."""
         return ALARM_MEANINGS[self.name]
 
     @property
-    def numbers(self) -> dict[str, float]:
-        """The evidence now, at its highest, and what it takes."""
-        logs = {
+    def evidence_values(self) -> dict[str, float]:
+        """Evidence now, at its highest, and as needed for an alarm."""
+        log_values = {
             "evidence": self.log_evidence,
             "highest_evidence": self.log_peak,
             "needed": self.log_needed,
         }
-        return {name: math.exp(min(log, 700.0)) for name, log in logs.items()}
+        return {name: math.exp(min(value, _MAX_LOG)) for name, value in log_values.items()}
 
 
 @dataclass
 class Alarms:
-    """The monitors of a gate: give decisions to `decided` as they are made, and to `labelled` once
-    the truth is known.
+    """All monitors of a gate, grouped by alarm.
+
+    Call `add_decisions` when decisions are made, and `add_labelled_rows` when labels become known.
+
+    Attributes
+    ----------
+    delta : float
+        Probability of any false alarm, ever.
+    promise, abstention, score, calibration, unreadable : tuple of monitors
+        Monitors of each alarm. Empty if the gate does not support the alarm.
 
     Examples
     --------
@@ -148,7 +168,7 @@ class Alarms:
         Alarms
         """
         check_fraction("delta", delta)
-        is_comparable = not explain_incomparable_rows(certificate)
+        is_comparable = explain_incomparable_rows(certificate) == ""
         has_abstention = is_comparable and certificate is not None
         has_scores = is_comparable and profile is not None and len(profile.edges) > 0
         has_calibration = is_comparable and calibrated
@@ -188,22 +208,37 @@ class Alarms:
         row_subgroups: NDArray[Any] | None = None,
         units: UnitMembership | None = None,
     ) -> None:
-        """Take in decisions in the order they were made, labelled or not; of units that are
-        complete, whole ones.
-        """
-        one = slice(None) if units is None else units.is_drawn
-        for monitor in self.abstention:
-            monitor.update(accepted[one], None if row_subgroups is None else row_subgroups[one])
-        for spread in self.score:
-            spread.update(scores[one])
-        for promise in self.promise:
-            if not promise.monitored_quantity.needs_labels:
-                promise.update(accepted, parts=row_subgroups, units=units)
+        """Update the monitors that need no labels with new decisions.
 
-    def add_lines(self, unreadable: Flags) -> None:
-        """Take in lines of a stream in the order they came: which of them could not be read."""
+        Parameters
+        ----------
+        accepted : boolean array
+            True for each accepted row, in the order of the decisions.
+        scores : array
+            Uncertainty score of each row.
+        row_subgroups : array, optional
+            Class or group of each row.
+        units : UnitMembership, optional
+            Cluster of each row. All rows of a cluster must be given at once.
+        """
+        compared_rows: Flags | slice = slice(None)
+        if units is not None:
+            compared_rows = units.is_drawn
+        compared_subgroups = None
+        if row_subgroups is not None:
+            compared_subgroups = row_subgroups[compared_rows]
+        for abstention_monitor in self.abstention:
+            abstention_monitor.update(accepted[compared_rows], compared_subgroups)
+        for score_monitor in self.score:
+            score_monitor.update(scores[compared_rows])
+        for promise_monitor in self.promise:
+            if not promise_monitor.monitored_quantity.needs_labels:
+                promise_monitor.update(accepted, parts=row_subgroups, units=units)
+
+    def add_lines(self, is_unreadable: Flags) -> None:
+        """Update the monitor of unreadable lines with new lines of a stream."""
         for monitor in self.unreadable:
-            monitor.update(unreadable)
+            monitor.update(is_unreadable)
 
     def add_labelled_rows(
         self,
@@ -216,12 +251,26 @@ class Alarms:
         probability: Float | None = None,
         units: UnitMembership | None = None,
     ) -> None:
-        """Take in rows whose truth has become known, in the order in which it did; of units as
-        `decided` does.
+        """Update the monitors that need labels with labelled rows.
+
+        Parameters
+        ----------
+        accepted, correct : boolean arrays
+            Decision and correctness of each row, in the order of the labels.
+        confidence : array, optional
+            Calibrated confidence of each row.
+        losses : Losses, optional
+            Cost of each row, if a cost is promised.
+        row_subgroups : array, optional
+            Class or group of each row.
+        probability : array, optional
+            Probability with which each row was selected for labelling.
+        units : UnitMembership, optional
+            Cluster of each row. All labelled rows of a cluster must be given at once.
         """
-        for promise in self.promise:
-            if promise.monitored_quantity.needs_labels:
-                promise.update(
+        for promise_monitor in self.promise:
+            if promise_monitor.monitored_quantity.needs_labels:
+                promise_monitor.update(
                     accepted,
                     correct,
                     losses,
@@ -229,55 +278,63 @@ class Alarms:
                     probability=probability,
                     units=units,
                 )
-        own = accepted if units is None else accepted & units.is_drawn
-        for monitor in self.calibration:
-            if confidence is not None:
-                monitor.update(
-                    confidence[own], correct[own], None if probability is None else probability[own]
-                )
+        if confidence is None:
+            return
+        compared_rows = accepted
+        if units is not None:
+            compared_rows = accepted & units.is_drawn
+        compared_probability = None
+        if probability is not None:
+            compared_probability = probability[compared_rows]
+        for calibration_monitor in self.calibration:
+            calibration_monitor.update(
+                confidence[compared_rows], correct[compared_rows], compared_probability
+            )
 
     def __iter__(self) -> Iterator[Alarm]:
+        """Iterate over the alarms that the gate supports, in the order of `ALARM_NAMES`."""
         for name in ALARM_NAMES:
-            if monitors := getattr(self, name):
-                yield _alarm(name, monitors)
+            monitors = getattr(self, name)
+            if monitors:
+                yield _summarize_monitors(name, monitors)
 
     @property
     def raised(self) -> tuple[str, ...]:
+        """Names of the raised alarms."""
         return tuple(alarm.name for alarm in self if alarm.raised)
 
     def to_frame(self) -> Any:
-        """A `pandas.DataFrame`, a row for each alarm: evidence now, at its highest, and what it
-        takes.
-        """
+        """Return a `pandas.DataFrame` with the evidence of each alarm in a row."""
         records = [
-            {"raised": alarm.raised, "delta": alarm.delta, **alarm.numbers} for alarm in self
+            {"raised": alarm.raised, "delta": alarm.delta, **alarm.evidence_values}
+            for alarm in self
         ]
         return display.make_frame(records, [alarm.name for alarm in self], ["alarm"])
 
     def _repr_html_(self) -> str:
-        rows = [
-            (
-                f"{alarm.name}{': ' + alarm.meaning if alarm.raised else ''}",
-                "ALARM" if alarm.raised else "no alarm",
-                *(f"{value:.3g}" for value in alarm.numbers.values()),
-            )
-            for alarm in self
-        ]
+        table_rows = []
+        for alarm in self:
+            title = f"{alarm.name}: {alarm.meaning}" if alarm.raised else alarm.name
+            verdict = "ALARM" if alarm.raised else "no alarm"
+            evidence_cells = [f"{value:.3g}" for value in alarm.evidence_values.values()]
+            table_rows.append((title, verdict, *evidence_cells))
         return display.make_table_html(
             ("watched", "verdict", "evidence", "highest", "alarm at"),
-            rows,
+            table_rows,
             caption=describe_delta_shares(self),
         )
 
 
 def explain_incomparable_rows(certificate: Certificate | None) -> str:
-    """Why new rows cannot be compared with the calibration rows; empty where they can."""
-    if certificate is not None and certificate.circumstances.folds > 0:
+    """Return why new rows cannot be compared with calibration rows, or an empty string."""
+    if certificate is None:
+        return ""
+    if certificate.circumstances.folds > 0:
         return (
             "its calibration rows were scored by other classifiers than the one in use (cv); hold"
             " rows out for it"
         )
-    if certificate is not None and certificate.circumstances.counts_whole_units:
+    if certificate.circumstances.counts_whole_units:
         return (
             "every row of a unit was counted at calibration; one row of each unit can be compared"
             " (per='unit')"
@@ -296,28 +353,30 @@ def _delta_of_drift_alarms(
     return 0.0
 
 
-def _alarm(name: str, monitors: tuple[Monitor, ...]) -> Alarm:
-    """Several monitors of one kind as one alarm: the one that is nearest to it speaks for all."""
-    near = max(monitors, key=lambda one: one.log_evidence - one.log_needed)
+def _summarize_monitors(name: str, monitors: tuple[Monitor, ...]) -> Alarm:
+    """Summarize the monitors of one alarm by the monitor that is nearest to raising it."""
+    nearest = max(monitors, key=lambda monitor: monitor.log_evidence - monitor.log_needed)
+    highest_excess = max(monitor.log_peak - monitor.log_needed for monitor in monitors)
     return Alarm(
-        name,
-        any(one.alarm for one in monitors),
-        sum(one.delta for one in monitors),
-        near.log_evidence,
-        max(one.log_peak - one.log_needed for one in monitors) + near.log_needed,
-        near.log_needed,
-        tuple(one.summary for one in monitors),
+        name=name,
+        raised=any(monitor.alarm for monitor in monitors),
+        delta=sum(monitor.delta for monitor in monitors),
+        log_evidence=nearest.log_evidence,
+        log_peak=highest_excess + nearest.log_needed,
+        log_needed=nearest.log_needed,
+        descriptions=tuple(monitor.summary for monitor in monitors),
     )
 
 
 def describe_delta_shares(alarms: Alarms) -> str:
-    """How δ is shared, in words.
+    """Describe how delta is divided among the alarms.
 
     >>> describe_delta_shares(Alarms.from_certificate(None, None, 0.05))
     'at most 5% false alarms in all, ever: calibration 5%'
     """
-    shares = ", ".join(
-        f"{alarm.name} {format_percent_ceil(math.ceil(1e4 * round(alarm.delta, 12)) / 1e4)}"
-        for alarm in alarms
-    )
-    return f"at most {format_percent_ceil(alarms.delta)} false alarms in all, ever: {shares}"
+    share_texts = []
+    for alarm in alarms:
+        rounded_up_delta = math.ceil(1e4 * round(alarm.delta, 12)) / 1e4
+        share_texts.append(f"{alarm.name} {format_percent_ceil(rounded_up_delta)}")
+    total_text = format_percent_ceil(alarms.delta)
+    return f"at most {total_text} false alarms in all, ever: {', '.join(share_texts)}"

@@ -1,47 +1,27 @@
-r"""Drift: are as many rows rejected as at calibration, are scores spread alike, can lines be read,
-is confidence right?
+"""Monitors of drift that need no labels: rejections, scores and unreadable lines.
 
-None of it says that a promise is broken: only that the rows are not those that it was made for. All
-but the last need no label, so they speak first; look at labelled rows when they do.
+An alarm of these monitors does not refute the promise. It shows that the new rows differ from the
+rows for which the promise was made. They need no labels, so they can react first.
 
-**The abstention rate.** At calibration m of n rows were accepted, by a threshold that was chosen on
-those rows. The band of equal local levels holds at every threshold at once, so whatever rule chose
-it: P(accept) lies in [L_m, 1 - L_{n-m}] but for a chance of δ/4 (`statistics.levels`). Two
-wagers of half the capital each, that the rate of rejections is above the interval and that it is
-below, reach 4/(3δ) with probability at most 3δ/4 if it is inside.
+**Abstention rate.** At calibration m of n rows were accepted, by a threshold that was chosen on the
+same rows. The band of equal local levels (`statistics.levels`) holds at every threshold at once,
+whatever rule chose it: P(accept) lies in [L_m, 1 - L_{n-m}] with probability 1 - δ/4. Two wagers of
+half the capital each bet that the rejection rate is above, and that it is below the interval. If
+the rate is inside, their capital reaches 4/(3δ) with probability at most 3δ/4.
 
-**The score's distribution.** `sequential.profile` says with which probability u_t(b) the next row
-falls into each of 20 bins, exactly. For a function φ of the bin, φ - Σ_b u_t(b) φ(b) then has mean
-zero given all rows before. Two wagers of half the capital each bet on it, up or down: on φ = the
-place of the bin from -1 to 1 (are rows less sure?), and on its square (are more of them at the
-ends?). This is a conformal test martingale (Vovk, Gammerman & Shafer, "Algorithmic learning in a
-random world", 2nd ed. 2022, ch. 8) on binned ranks.
+**Distribution of the score.** `sequential.profile` gives the exact probability u_t(b) that the next
+row falls into each of 20 bins. For a function φ of the bin, φ - Σ_b u_t(b) φ(b) therefore has mean
+zero, given all rows before. Two wagers of half the capital each bet on it, in either direction: one
+on φ = the position of the bin from -1 to 1 (rows are less certain), one on its square (more rows
+are at the ends). This is a conformal test martingale (Vovk, Gammerman & Shafer, "Algorithmic
+learning in a random world", 2nd ed. 2022, ch. 8) on binned ranks.
 
-**Unreadable lines.** A few broken lines are no reason for an alarm: a limit says how many. The
-hypothesis is that each line, given all lines before, cannot be read with probability at most the
-limit; a wager bets on the next line.
-
-**Calibration**, on accepted, labelled rows: is a confidence of 98% still as good as it was? No
-calibrator is perfect, so the hypothesis is one with an allowance: of the rows whose confidence lies
-in a bin, the mean of (wrong - (1 - c)), c the confidence, is at most o given all rows before (not
-overconfident), and that of (right - c) at most u (not underconfident). Four bins, and all rows as
-one, as a gap at one level of confidence may hide an opposite one at another: half of the capital
-bets on all rows, half on the bins, each half shared by the two sides. Within a bin gaps may differ,
-so that the stake must not depend on a row's own confidence: it is capped by the most that any row
-of the bin can lose.
-
-*What is allowed*: the tolerance τ, or what the calibration rows themselves allow, whichever is
-more. If n of them lay in the bin with a mean gap ĝ of confidence over right answers, the true mean
-of the gap lies within ĝ ± t, t = √(2vL/n)
-+ 2L/(3n), v the variance of being right, L = log(10 sides · 4/δ), but for a chance of δ/4 over all sides (Bernstein
-1924; that the map was fitted on the same rows changes ĝ and the true gap alike, to first order): o
-= max(τ, ĝ + t), u = max(τ, t - ĝ), and the wagers have 3δ/4. A bin without calibration rows allows
-everything. Without any (a calibrator alone) the tolerance is what is tested.
+**Unreadable lines.** The hypothesis is that each line is unreadable with at most a given
+probability, given all lines before. A wager bets on the next line.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from typing import ClassVar, Self
 
@@ -54,11 +34,9 @@ from metacal.certificates.number_format import format_percent
 from metacal.certificates.subgroups import Name
 from metacal.errors import InputError
 from metacal.formulas import Codes, Float
-from metacal.promises.sequential.monitor_base import Monitor
+from metacal.promises.sequential.monitor_base import INTERVAL_DELTA_SHARE, Monitor
 from metacal.promises.sequential.profile import (
-    CONFIDENCE_BIN_STARTS,
     Profile,
-    assign_confidence_bins,
     uniform_numbers_at_positions,
 )
 from metacal.promises.sequential.wager import (
@@ -67,33 +45,41 @@ from metacal.promises.sequential.wager import (
     Capital,
     Wager,
     bet_on_mean_above,
-    compute_sampling_weights,
 )
 from metacal.rows.arrays import check_fraction
 from metacal.statistics.levels import local_level, order_statistic_quantiles
 
-#: The share of unreadable lines that is no reason for an alarm.
+#: Default of the tolerated share of unreadable lines.
 DEFAULT_UNREADABLE_LIMIT = 0.01
-#: The share of δ that the intervals for what was at calibration take: 4/(3 delta) is an alarm then.
-_INTERVAL = 0.25
-#: Rows that the first guess of a drift of the scores, none, counts as.
-_GUESS_ROWS = 50.0
-
-#: A gap that a fit on a few thousand rows leaves.
-DEFAULT_TOLERANCE = 0.02
-#: Shares of the capital: all rows, then each bin; of each, the two sides.
-_SHARES = [0.25] * 2 + [0.5 / len(CONFIDENCE_BIN_STARTS) / 2.0] * (2 * len(CONFIDENCE_BIN_STARTS))
+#: Number of rows that the first guess of the score's drift, no drift, counts as.
+_N_GUESS_ROWS = 50.0
+#: Smallest rate that a first guess of a rate is derived from.
+_MIN_GUESS_RATE = 0.01
 
 
 @dataclass
 class AbstentionMonitor(Monitor):
-    """Evidence that the share of rejected rows has left what it was at calibration: `n_accepted` of
-    `n_rows`.
+    """Evidence that rows are rejected more or less often than at calibration.
 
-    `rows` so far, of which `rejected` were.
+    Parameters
+    ----------
+    n_rows, n_accepted : int
+        Number of calibration rows, and of accepted ones.
+    delta : float, default=0.05
+        Probability of ever raising a false alarm.
+    parts : tuple of str or int, optional
+        Classes or groups that are monitored. Empty if all rows are.
+    rows, rejected : int
+        Number of new rows so far, and of rejected ones.
+    capital : Capital, optional
+        Evidence so far.
+    called : str or int, optional
+        Predicted class of the monitored rows, if both predicted classes of a group are certified.
 
+    Examples
+    --------
     >>> monitor = AbstentionMonitor(n_rows=5000, n_accepted=4500)
-    >>> [round(bound, 3) for bound in monitor.interval]
+    >>> [round(bound, 3) for bound in monitor.expected_rejection_rates]
     [0.085, 0.117]
     >>> monitor.update(([True] * 9 + [False]) * 100).alarm, monitor.update([False, True] * 100).alarm
     (False, True)
@@ -108,78 +94,121 @@ class AbstentionMonitor(Monitor):
     capital: Capital | None = None
     called: Name | None = field(default=None, metadata=OPTIONAL)
 
-    betting_share: ClassVar[float] = 1.0 - _INTERVAL
+    betting_share: ClassVar[float] = 1.0 - INTERVAL_DELTA_SHARE
 
     def __post_init__(self) -> None:
         if not 0 <= self.n_accepted <= self.n_rows or self.n_rows < 1:
             raise InputError(f"{self.n_accepted} of {self.n_rows} rows cannot have been accepted.")
-        low, high = self.interval
-        guesses = (1.0 / max(high, 0.01), 1.0 / max(1.0 - low, 0.01))
-        self.start_betting(*(Wager(guess=guess, guess_gain=1.0) for guess in guesses))
+        lowest_rate, highest_rate = self.expected_rejection_rates
+        more_rejections = Wager(guess=1.0 / max(highest_rate, _MIN_GUESS_RATE), guess_gain=1.0)
+        fewer_rejections = Wager(
+            guess=1.0 / max(1.0 - lowest_rate, _MIN_GUESS_RATE), guess_gain=1.0
+        )
+        self.start_betting(more_rejections, fewer_rejections)
 
     @classmethod
     def from_certificate(cls, certificate: Certificate, delta: float = 0.05) -> tuple[Self, ...]:
-        """One monitor, or one for each class or group that has its own threshold, which share
-        delta.
+        """Build a monitor, or one for each class or group that has its own threshold.
 
-        Of a cascade the rows that its first model leaves: the interval holds at every threshold of
-        one score.
+        The monitors share delta equally. For a cascade, a rejected row is one that the first model
+        does not answer, because the interval is about the thresholds of one score.
         """
         if certificate.stages is not None:
-            return (cls(certificate.n_rows, certificate.stages.items[0].n_rows, delta),)
+            first_stage = certificate.stages.items[0]
+            return (cls(certificate.n_rows, first_stage.n_rows, delta),)
         if certificate.parts is None:
             return (cls(certificate.traffic.n_rows, certificate.traffic.n_accepted, delta),)
-        known = [
-            part
-            for part in certificate.parts.items
-            if part.status != "always rejected" and part.n_rows
+        subgroups = [
+            subgroup
+            for subgroup in certificate.parts.items
+            if subgroup.status != "always rejected" and subgroup.n_rows
         ]
-        share = delta / max(1, len(known))
+        subgroup_delta = delta / max(1, len(subgroups))
         return tuple(
-            cls(part.n_rows, part.n_accepted, share, part.names, called=part.called)
-            for part in known
+            cls(
+                n_rows=subgroup.n_rows,
+                n_accepted=subgroup.n_accepted,
+                delta=subgroup_delta,
+                parts=subgroup.names,
+                called=subgroup.called,
+            )
+            for subgroup in subgroups
         )
 
     @property
-    def interval(self) -> tuple[float, float]:
-        """What the rate of rejections lies in while the source is that of the calibration rows."""
-        level = local_level(self.n_rows, _INTERVAL * self.delta / 2.0)
+    def expected_rejection_rates(self) -> tuple[float, float]:
+        """Interval of the rejection rate, if new rows come from the source of calibration rows."""
+        level = local_level(self.n_rows, INTERVAL_DELTA_SHARE * self.delta / 2.0)
         ranks = np.array([self.n_accepted, self.n_rows - self.n_accepted])
-        accepted, rejected = order_statistic_quantiles(ranks, self.n_rows, level).tolist()
-        return rejected, 1.0 - accepted
+        quantiles = order_statistic_quantiles(ranks, self.n_rows, level)
+        lowest_acceptance_rate, lowest_rejection_rate = quantiles.tolist()
+        return lowest_rejection_rate, 1.0 - lowest_acceptance_rate
 
     def update(self, accepted: ArrayLike, parts: ArrayLike | None = None) -> Self:
-        kept = np.atleast_1d(np.asarray(accepted, dtype=bool))
-        kept = kept[self.find_monitored_rows(len(kept), parts)]
-        if len(kept):
-            low, high = self.interval
-            sides = ((~kept, high), (kept, 1.0 - low))
+        """Update the evidence with new decisions, in the order in which they were made.
+
+        Parameters
+        ----------
+        accepted : array-like of bool
+            True for each accepted row.
+        parts : array-like, optional
+            Class or group of each row. A monitor of one class or group counts only its own rows.
+        """
+        is_accepted = np.atleast_1d(np.asarray(accepted, dtype=bool))
+        is_accepted = is_accepted[self.find_monitored_rows(len(is_accepted), parts)]
+        if len(is_accepted):
+            lowest_rate, highest_rate = self.expected_rejection_rates
+            rejections = (~is_accepted).astype(np.float64)
+            acceptances = is_accepted.astype(np.float64)
             self.current_capital.bet(
-                [bet_on_mean_above(events.astype(np.float64), limit) for events, limit in sides]
+                [
+                    bet_on_mean_above(rejections, highest_rate),
+                    bet_on_mean_above(acceptances, 1.0 - lowest_rate),
+                ]
             )
-            self.rows += len(kept)
-            self.rejected += int((~kept).sum())
+            self.rows += len(is_accepted)
+            self.rejected += int((~is_accepted).sum())
         return self
 
     def __str__(self) -> str:
-        low, high = self.interval
-        now = format_percent(round(self.rejected / self.rows, 4)) if self.rows else "none"
-        expected = (
-            f"{format_percent(round(low, 4))} to {format_percent(round(high, 4))} is expected"
+        rate_text = "none"
+        if self.rows:
+            rate_text = format_percent(round(self.rejected / self.rows, 4))
+        lowest_text, highest_text = (
+            format_percent(round(rate, 4)) for rate in self.expected_rejection_rates
         )
-        return f"{now} of {self.rows:,} rows rejected; {expected}"
+        return (
+            f"{rate_text} of {self.rows:,} rows rejected; {lowest_text} to {highest_text} is"
+            " expected"
+        )
 
 
 @dataclass
 class ScoreMonitor(Monitor):
-    """Evidence that scores are distributed differently than those of the calibration rows.
+    """Evidence that scores are distributed differently than at calibration.
 
+    Parameters
+    ----------
+    profile : Profile
+        Summary of the calibration rows.
+    delta : float, default=0.05
+        Probability of ever raising a false alarm.
+    counts : tuple of int
+        Number of new rows in each bin of the score.
+    capital : Capital, optional
+        Evidence so far.
+
+    Examples
+    --------
     >>> from metacal.promises.sequential.profile import build_profile
     >>> from metacal.certification.ranking import Ranking
     >>> random = np.random.default_rng(0)
-    >>> monitor = ScoreMonitor(build_profile(Ranking.from_scores(random.normal(size=5000), np.ones(5000, dtype=bool))))
-    >>> monitor.update(random.normal(size=2000)).alarm, monitor.update(random.normal(0.3, size=1000)).alarm
-    (False, True)
+    >>> ranking = Ranking.from_scores(random.normal(size=5000), np.ones(5000, dtype=bool))
+    >>> monitor = ScoreMonitor(build_profile(ranking))
+    >>> monitor.update(random.normal(size=2000)).alarm
+    False
+    >>> monitor.update(random.normal(0.3, size=1000)).alarm
+    True
     """
 
     profile: Profile
@@ -188,57 +217,85 @@ class ScoreMonitor(Monitor):
     capital: Capital | None = None
 
     def __post_init__(self) -> None:
-        if len(self.profile.edges) < 1:
+        n_edges = len(self.profile.edges)
+        if n_edges < 1:
             raise InputError(
                 f"{self.profile.n_rows} calibration rows are too few to know how scores are spread."
             )
-        self.counts = tuple(map(int, self.counts)) or (0,) * (len(self.profile.edges) + 1)
-        if len(self.counts) != len(self.profile.edges) + 1 or min(self.counts) < 0:
+        n_bins = n_edges + 1
+        self.counts = tuple(map(int, self.counts)) or (0,) * n_bins
+        if len(self.counts) != n_bins or min(self.counts) < 0:
             raise InputError("there must be one count for each bin of the score.")
-        self.start_betting(Wager(guess=_GUESS_ROWS), Wager(guess=_GUESS_ROWS))
+        self.start_betting(Wager(guess=_N_GUESS_ROWS), Wager(guess=_N_GUESS_ROWS))
 
     @property
     def rows(self) -> int:
+        """Number of new rows so far."""
         return sum(self.counts)
 
+    @property
+    def _bin_positions(self) -> Float:
+        """Position of each bin from -1, the most certain rows, to 1."""
+        return np.linspace(-1.0, 1.0, len(self.counts))
+
     def update(self, scores: ArrayLike) -> Self:
-        given = np.atleast_1d(np.asarray(scores, dtype=np.float64))
-        bins = self.profile.assign_bins(given, uniform_numbers_at_positions(self.rows, len(given)))
-        single = (bins[:, None] == np.arange(len(self.counts))).astype(np.int64)
-        seen = np.cumsum(single, axis=0) - single + np.array(self.counts)
-        chance = (self.profile.prior_bin_counts + seen) / (
-            self.profile.n_rows + 1.0 + seen.sum(axis=1)
-        )[:, None]
-        place = np.linspace(-1.0, 1.0, len(self.counts))
+        """Update the evidence with the scores of new rows, in the order of their arrival."""
+        new_scores = np.atleast_1d(np.asarray(scores, dtype=np.float64))
+        tie_breakers = uniform_numbers_at_positions(self.rows, len(new_scores))
+        bins = self.profile.assign_bins(new_scores, tie_breakers)
+        bin_indicators = (bins[:, None] == np.arange(len(self.counts))).astype(np.int64)
+        counts_before = np.cumsum(bin_indicators, axis=0) - bin_indicators + np.array(self.counts)
+        n_rows_before = counts_before.sum(axis=1)
+        # The probabilities are those of the urn in the docstring of `sequential.profile`.
+        urn_sizes = (self.profile.n_rows + 1.0 + n_rows_before)[:, None]
+        bin_probabilities = (self.profile.prior_bin_counts + counts_before) / urn_sizes
+        positions = self._bin_positions
+        squared_positions = 2.0 * positions**2 - 1.0
         self.current_capital.bet(
-            [_play(values, bins, chance) for values in (place, 2.0 * place**2 - 1.0)]
+            [
+                _bet_on_bin_values(bin_values, bins, bin_probabilities)
+                for bin_values in (positions, squared_positions)
+            ]
         )
-        self.counts = tuple((np.array(self.counts) + single.sum(axis=0)).tolist())
+        self.counts = tuple((np.array(self.counts) + bin_indicators.sum(axis=0)).tolist())
         return self
 
     @property
     def shift(self) -> float:
-        """How far the mean place among the calibration scores has moved: 0 none, 1 all are the
-        least sure.
-        """
+        """Change of the mean bin position: 0 for none, 1 if all rows are the least certain."""
         if not self.rows:
             return 0.0
-        place, before = np.linspace(-1.0, 1.0, len(self.counts)), self.profile.prior_bin_counts
-        return float(place @ (np.array(self.counts) / self.rows - before / before.sum()))
+        calibration_counts = self.profile.prior_bin_counts
+        new_shares = np.array(self.counts) / self.rows
+        return float(
+            self._bin_positions @ (new_shares - calibration_counts / calibration_counts.sum())
+        )
 
     def __str__(self) -> str:
-        which = "less" if self.shift > 0.0 else "more"
+        direction = "less" if self.shift > 0.0 else "more"
         return (
-            f"{self.rows:,} scores, {abs(self.shift):.3f} {which} sure on average (0: no change, 1:"
-            " all at one end)"
+            f"{self.rows:,} scores, {abs(self.shift):.3f} {direction} sure on average (0: no"
+            " change, 1: all at one end)"
         )
 
 
 @dataclass
 class UnreadableMonitor(Monitor):
-    """Evidence that more than a share of the lines, `limit`, cannot be read: `unreadable` of
-    `lines` so far.
+    """Evidence that more lines of a stream are unreadable than tolerated.
 
+    Parameters
+    ----------
+    limit : float, default=0.01
+        Tolerated share of unreadable lines.
+    delta : float, default=0.05
+        Probability of ever raising a false alarm.
+    lines, unreadable : int
+        Number of lines so far, and of unreadable ones.
+    capital : Capital, optional
+        Evidence so far.
+
+    Examples
+    --------
     >>> monitor = UnreadableMonitor()
     >>> monitor.update([True] + [False] * 199).alarm, monitor.update([True, False] * 10).alarm
     (False, True)
@@ -261,133 +318,47 @@ class UnreadableMonitor(Monitor):
         self.start_betting(Wager(guess=1.0 / self.limit, guess_gain=1.0))
 
     def update(self, unreadable: ArrayLike) -> Self:
-        events = np.atleast_1d(np.asarray(unreadable, dtype=bool))
-        self.current_capital.bet([bet_on_mean_above(events.astype(np.float64), self.limit)])
-        self.lines += len(events)
-        self.unreadable += int(events.sum())
+        """Update the evidence with new lines; `unreadable` is True for each unreadable line."""
+        is_unreadable = np.atleast_1d(np.asarray(unreadable, dtype=bool))
+        self.current_capital.bet([bet_on_mean_above(is_unreadable.astype(np.float64), self.limit)])
+        self.lines += len(is_unreadable)
+        self.unreadable += int(is_unreadable.sum())
         return self
 
     def __str__(self) -> str:
-        share = (
-            f" ({format_percent(round(self.unreadable / self.lines, 4))})"
-            if self.unreadable
-            else ""
+        share_text = ""
+        if self.unreadable:
+            share_text = f" ({format_percent(round(self.unreadable / self.lines, 4))})"
+        return (
+            f"{self.unreadable:,} of {self.lines:,} lines could not be read{share_text}; up to"
+            f" {format_percent(self.limit)} is tolerated"
         )
-        seen = f"{self.unreadable:,} of {self.lines:,} lines could not be read{share}"
-        return f"{seen}; up to {format_percent(self.limit)} is tolerated"
 
 
-@dataclass
-class CalibrationMonitor(Monitor):
-    """Evidence that the confidence of accepted rows is off by more than is allowed, on either side.
+def _bet_on_bin_values(bin_values: Float, bins: Codes, bin_probabilities: Float) -> Bets:
+    """Build bets that a function of the bin differs from its mean, in either direction.
 
-    `allowed` are o and u of all rows and of each bin; (τ, τ) where nothing is known. `rows`
-    accepted ones have a label so far, `right` of them are right, `confidence` is the sum of theirs;
-    `least_probability` as of `PromiseMonitor`.
+    Parameters
+    ----------
+    bin_values : array of shape (n_bins,)
+        Value of the function in each bin.
+    bins : array of shape (n_rows,)
+        Bin of each row.
+    bin_probabilities : array of shape (n_rows, n_bins)
+        Probability of each bin under the hypothesis, before the row is observed.
 
-    >>> random, confidence = np.random.default_rng(0), np.full(1000, 0.95)
-    >>> monitor = CalibrationMonitor()
-    >>> monitor.update(confidence, random.random(1000) < 0.95).alarm
-    False
-    >>> monitor.update(confidence, random.random(1000) < 0.85).alarm
-    True
+    Returns
+    -------
+    Bets
     """
-
-    tolerance: float = DEFAULT_TOLERANCE
-    delta: float = 0.05
-    least_probability: float = 1.0
-    allowed: tuple[tuple[float, float], ...] = ()
-    rows: int = 0
-    right: int = 0
-    confidence: float = 0.0
-    capital: Capital | None = None
-
-    betting_share: ClassVar[float] = 1.0 - _INTERVAL
-
-    def __post_init__(self) -> None:
-        check_fraction("tolerance", self.tolerance)
-        even = (self.tolerance, self.tolerance)
-        self.allowed = tuple((over, under) for over, under in self.allowed) or (even,) * (
-            1 + len(CONFIDENCE_BIN_STARTS)
-        )
-        sound = all(0.0 < min(one) <= max(one) <= 2.0 for one in self.allowed)
-        if len(self.allowed) != 1 + len(CONFIDENCE_BIN_STARTS) or not sound:
-            raise InputError(
-                "what is allowed is a gap to either side, of all rows and of each bin of the"
-                " confidence."
-            )
-        # The first guess is a gap of as much again as is tolerated, held with the weight of
-        # 1/tolerance rows.
-        self.start_betting(*(Wager(guess=1.0 / self.tolerance, guess_gain=1.0) for _ in _SHARES))
-
-    @classmethod
-    def from_profile(
-        cls, profile: Profile | None, delta: float, tolerance: float, least_probability: float = 1.0
-    ) -> Self:
-        """A monitor that allows what the calibration rows do, where their confidence is known."""
-        if profile is None or not profile.by_confidence:
-            return cls(tolerance, delta, least_probability)
-        log = math.log(len(_SHARES) / (_INTERVAL * delta))
-        sides = [
-            _allowed(profile.by_confidence, log),
-            *(_allowed((own,), log) for own in profile.by_confidence),
-        ]
-        wide = tuple((max(tolerance, over), max(tolerance, under)) for over, under in sides)
-        return cls(tolerance, delta, least_probability, wide)
-
-    def update(
-        self, confidence: ArrayLike, correct: ArrayLike, probability: ArrayLike | None = None
-    ) -> Self:
-        """Take in accepted, labelled rows: their confidence and whether they were right;
-        `probability` as elsewhere.
-        """
-        sure = np.atleast_1d(np.asarray(confidence, dtype=np.float64))
-        right = np.atleast_1d(np.asarray(correct, dtype=bool))
-        if sure.shape != right.shape or not ((sure >= 0.0) & (sure <= 1.0)).all():
-            raise InputError("give one confidence between 0 and 1 and one flag for each row.")
-        weight = compute_sampling_weights(probability, len(sure), self.least_probability)
-        gap, bins = sure - right, assign_confidence_bins(sure)
-        inside = [(0.0, np.ones(len(sure), dtype=bool))] + [
-            (low, bins == k) for k, low in enumerate(CONFIDENCE_BIN_STARTS)
-        ]
-        plays = []
-        for (low, here), (over, under) in zip(inside, self.allowed, strict=True):
-            # About the variance of being right, of rows with at least this confidence: only the
-            # stake depends on it.
-            own, middle = weight * here, 0.5 * (1.0 + max(low, 0.9))
-            for gain, loss in ((gap - over, 1.0 - low + over), (-gap - under, 1.0 + under)):
-                plays.append(Bets(own * gain, own, middle * (1.0 - middle), 0.0, MAX_LOSS / loss))
-        self.current_capital.bet(plays, _SHARES)
-        self.rows += len(sure)
-        self.right += int(right.sum())
-        # In the order of the rows: the same sum whatever the batches.
-        self.confidence = float(np.cumsum(np.concatenate(([self.confidence], sure)))[-1])
-        return self
-
-    def __str__(self) -> str:
-        if not self.rows:
-            return "no accepted row has a label yet"
-        sure, right = 100.0 * self.confidence / self.rows, 100.0 * self.right / self.rows
-        seen = f"confidence {sure:.2f}%, accuracy {right:.2f}% on {self.rows:,} rows"
-        return f"{seen}; {self.allowed[0][0]:.2%} over is tolerated"
-
-
-def _allowed(bins: tuple[tuple[int, int, float], ...], log: float) -> tuple[float, float]:
-    """How far confidence may lie above and below the share of right rows, as the rows of these bins
-    have it.
-    """
-    rows = sum(own[0] for own in bins)
-    if not rows:
-        return 2.0, 2.0
-    of_right, mean = sum(own[1] for own in bins) / rows, sum(own[2] for own in bins) / rows
-    spread = max(share * (1.0 - share) for share in (of_right, mean))
-    reach = math.sqrt(2.0 * spread * log / rows) + 2.0 * log / (3.0 * rows)
-    return min(2.0, mean - of_right + reach), min(2.0, of_right - mean + reach)
-
-
-def _play(values: Float, bins: Codes, chance: Float) -> Bets:
-    """A play on a function of the bin, up or down, whose mean under the urn is taken off."""
-    mean = (chance * values).sum(axis=1)
-    spread = np.maximum((chance * values**2).sum(axis=1) - mean**2, 1e-12)
-    most = MAX_LOSS / np.maximum(values.max() - mean, mean - values.min())
-    return Bets(values[bins] - mean, 1.0, spread, -most, most)
+    means = (bin_probabilities * bin_values).sum(axis=1)
+    second_moments = (bin_probabilities * bin_values**2).sum(axis=1)
+    largest_losses = np.maximum(bin_values.max() - means, means - bin_values.min())
+    max_stakes = MAX_LOSS / largest_losses
+    return Bets(
+        payoffs=bin_values[bins] - means,
+        weights=1.0,
+        variance=np.maximum(second_moments - means**2, 1e-12),
+        min_stake=-max_stakes,
+        max_stake=max_stakes,
+    )

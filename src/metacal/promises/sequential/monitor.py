@@ -1,20 +1,21 @@
-"""Is the promise still kept? An e-process on live, labelled traffic, valid at any stopping time.
+"""Monitor of a promise on labelled traffic: an e-process that is valid at any stopping time.
 
-A certificate speaks about rows from the same source as the calibration rows. When the world drifts
-nobody is told, so labelled traffic has to be watched; and whoever looks every day must not be
-fooled by looking often. An e-process may be looked at after every row: under a kept promise it ever
-reaches 1/δ with probability at most δ (Ville's inequality).
+A certificate is about rows from the source of the calibration rows. If the source changes, the
+promise may be broken without notice, so labelled traffic has to be monitored. Frequent inspection
+must not cause false alarms. You may inspect an e-process after every row: while the promise is kept,
+it ever reaches 1/δ with probability at most δ (Ville's inequality).
 
-Ville 1939; Waudby-Smith & Ramdas, "Estimating means of bounded random variables by betting", JRSS-B
-2024; Ramdas, Grünwald, Vovk & Shafer, "Game-theoretic statistics and safe anytime-valid inference",
-Statistical Science 2023.
+References
+----------
+Ville, "Étude critique de la notion de collectif", 1939. Waudby-Smith & Ramdas, "Estimating means of
+bounded random variables by betting", JRSS-B 2024. Ramdas, Grünwald, Vovk & Shafer, "Game-theoretic
+statistics and safe anytime-valid inference", Statistical Science 2023.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -41,73 +42,78 @@ from metacal.rows.arrays import check_fraction
 if TYPE_CHECKING:
     from metacal.certification.row_losses import Losses
 
+#: Largest logarithm whose exponential is finite.
+_MAX_LOG = 700.0
+#: Fields that must be equal in monitors of the same promise.
+_PROMISE_SETTINGS = "quantity limit delta largest parts called about least_probability".split()
+
 
 @dataclass
 class PromiseMonitor(Monitor):
     """Evidence against a promise, updated row by row.
 
-    Which rows count, and what an event is, depends on the promise:
+    The promise determines which rows count, and which of them are events:
 
-    - coverage accuracy >= β: the accepted rows; an event is a wrong one; the limit on its rate is 1
-      - β;
-    - miscoverage <= α: the rows that were predicted right; an event is a rejected one; the limit is
-      α;
-    - review rate <= B: all rows, labelled or not; an event is a rejected one; the limit is B;
-    - cost <= c: the accepted rows; each is an event to the degree of what it costs, as a share x of
-      the largest cost; the limit is c / largest.
+    - selective accuracy >= β: accepted rows count, incorrect ones are events, and the limit on the
+      rate of events is 1 - β;
+    - miscoverage <= α: correct rows count, rejected ones are events, and the limit is α;
+    - review rate <= B: all rows count, labelled or not, rejected ones are events, and the limit is
+      B;
+    - cost <= c: accepted rows count. Each is an event to a degree x, its cost as a fraction of the
+      largest cost, and the limit is c / largest.
 
-    With x = 1 for an event and q a predictable plug-in rate (of the events seen *before*, never
-    below the limit), a row multiplies the evidence by the likelihood ratio (q/limit)^x ·
-    ((1-q)/(1-limit))^(1-x); for x between 0 and 1 by what lies on the straight line between the
-    two. Each factor has expectation at most one while the rate is at most the limit, so P(evidence
-    ever >= 1/δ) <= δ: look as often as you like. Four such products, with rates over all rows and
-    over the latest 3,000, 600 and 120, share the stake (`sequential.wager`): a promise that breaks
-    after a long good time is noticed too.
+    Let x = 1 for an event, and let q be a predictable plug-in rate of the *earlier* events, never
+    below the limit. A row multiplies the evidence by the likelihood ratio
+    (q/limit)^x · ((1-q)/(1-limit))^(1-x), and by linear interpolation if x is between 0 and 1. Each
+    factor has a mean of at most one while the rate is at most the limit, so P(evidence ever >= 1/δ)
+    <= δ. Four such products share the capital, with rates over all rows and over the latest 3,000,
+    600 and 120 rows (`sequential.wager`). They also detect a promise that is broken after a long
+    good period.
 
-    Labels must not be chosen by the outcome: label all rows, or a random sample (of the accepted
-    ones, for the first). Where rows are labelled with different, known probabilities π, all at
-    least `least_probability`, give them to `update`: a row then counts with weight
-    least_probability/π. The payoff ξ·(least/π)·(x - limit), ξ = 1 for a row that was labelled, has
-    mean least · E[x - limit], whatever π is, and loses nothing on rows that were not.
+    Labels must not depend on the outcome. Label all rows, or a random sample, for an accuracy also
+    a random sample of the accepted rows. If rows are labelled with different known probabilities π,
+    all at least `least_probability`, pass them to `update`. A row then has the weight
+    least_probability/π. The payoff ξ·(least_probability/π)·(x - limit), where ξ = 1 for a labelled
+    row, has mean least_probability · E[x - limit] for every π, and loses nothing on unlabelled rows.
 
-    **Units.** Rows that belong together (visits of a patient, frames of a video) are not
-    independent, units are. A unit is bet on once, when it is complete, by the sum of its rows'
-    payoffs w·(x - limit) over its number of rows where the promise is about a random row of a
-    random unit: that is the payoff of a row drawn from it, on average over draws. Where the promise
-    is about rows, the sum is divided by one number S for all units. Either way its mean is at most
-    zero while the promise is kept, and with fewer than 2S rows no stake loses more than there is:
-    the same supermartingale, over units.
+    **Clusters.** Dependent rows, such as the visits of a patient or the frames of a video, form a
+    cluster (`units`), and clusters are independent. A bet is on a whole cluster, when it is
+    complete. If the promise is about a random row of a random cluster, the payoff is the sum of
+    w·(x - limit) over its rows, divided by their number: the mean payoff of a random row. If the
+    promise is about rows, the sum is divided by one number S for all clusters. In both cases the
+    mean is at most zero while the promise is kept. With fewer than 2S rows no stake loses more than
+    the capital. So the capital is the same supermartingale, over clusters.
 
     Parameters
     ----------
     quantity : "coverage accuracy", "miscoverage", "review rate", "cost" or "cost per row"
-        Which promise.
+        Promised quantity.
     limit : float
-        The largest rate of events that it allows: 1 - β or α; of a cost, its limit as a share of
-        `largest`.
-    delta : float
-        The chance of ever raising an alarm while the promise is kept.
+        Largest rate of events that the promise allows: 1 - β or α. For a cost, its limit as a
+        fraction of `largest`.
+    delta : float, default=0.05
+        Probability of ever raising an alarm while the promise is kept.
     rows, events : int
-        Rows that counted so far, and events among them (of a cost: their cost, in shares of the
-        largest).
-    largest : float
-        The most that a row can cost, where a cost is watched.
+        Number of rows that counted so far, and of events among them. For a cost, `events` is the
+        sum of the costs as fractions of `largest`.
+    largest : float, default=1.0
+        Largest cost of a row, if a cost is monitored.
     parts : tuple of str or int, optional
-        The class or group that is watched, several where they are pooled; empty: all rows.
+        Classes or groups that are monitored, several if they are pooled. Empty for all rows.
+    capital : Capital, optional
+        Evidence so far.
+    least_probability : float, default=1.0
+        Smallest probability with which a row is selected for labelling.
     called : str or int, optional
-        Where groups have two sides: the class that the rows which are watched are called by.
+        Predicted class of the monitored rows, if both predicted classes of a group are certified.
     about : str or int, optional
-        For promises about two classes: the class that the quantity is about.
-    capital : Capital
-        What the evidence is made of.
-    least_probability : float, default 1
-        Every row that counts has at least this probability of being labelled.
+        Class that the quantity is about, for promises about two classes.
 
     Notes
     -----
-    All state is in the fields: `dataclasses.asdict(monitor)` is JSON, `PromiseMonitor(**saved)`
-    goes on from there. Monitors of several processes, on rows of their own each, become one by
-    `merged`.
+    The fields contain the whole state: `dataclasses.asdict(monitor)` can be written as JSON, and
+    `PromiseMonitor(**saved_fields)` continues from there. `merged` combines monitors of several
+    processes, each of which observed rows of its own.
 
     Examples
     --------
@@ -132,16 +138,16 @@ class PromiseMonitor(Monitor):
 
     def __post_init__(self) -> None:
         self.quantity = get_quantity(self.quantity)
-        self.events = (
-            self.events if self.monitored_quantity.is_mean_cost else int(self.events)
-        )  # a file may write 3 as 3.0
+        if not self.monitored_quantity.is_mean_cost:
+            # A file may contain an integer as a float.
+            self.events = int(self.events)
         check_fraction("limit", self.limit)
         if not 0.0 < self.least_probability <= 1.0:
             raise InputError(
                 "least_probability must lie above 0 and at most at 1, got"
                 f" {self.least_probability!r}."
             )
-        # The first guess of the rate is twice the limit, held with the weight of 1/limit rows.
+        # The first guess of the rate is twice the limit. It counts as 1/limit rows.
         self.start_betting(Wager(guess=1.0 / self.limit, guess_gain=1.0))
 
     @classmethod
@@ -153,14 +159,31 @@ class PromiseMonitor(Monitor):
         largest: float | None = None,
         least_probability: float = 1.0,
     ) -> tuple[Self, ...]:
-        """A monitor for each promise of a certificate: one, or two at delta/2 where both are
-        promised at once.
+        """Build the monitors of a certificate.
 
-        `largest` is the most that a row can cost, `MaxCost(...).largest`, where a cost is promised.
-        Where each class or group has its own promise there is one monitor for each that accepts
-        rows, at delta over their number; give all of them all rows, with the class or group of each
-        as `parts`.
+        There is one monitor for each promised quantity. If each class or group has its own promise,
+        there is one monitor for each class or group that accepts rows. The monitors share delta
+        equally. Call `update` of all monitors with all rows, and pass the class or group of each
+        row as `parts`.
 
+        Parameters
+        ----------
+        certificate : Certificate
+            Certificate of the promise.
+        delta : float, default=0.05
+            Probability of ever raising an alarm while the promise is kept, for all monitors
+            together.
+        largest : float, optional
+            Largest cost of a row, `MaxCost(...).largest`. It is required if a cost is promised.
+        least_probability : float, default=1.0
+            Smallest probability with which a row is selected for labelling.
+
+        Returns
+        -------
+        tuple of PromiseMonitor
+
+        Examples
+        --------
         >>> import metacal as mc
         >>> data = mc.datasets.load("cifar10-resnet110")
         >>> cal = mc.MetaCal(mc.MinAccuracy(0.97)).fit(data.logits[:5000], data.labels[:5000])
@@ -168,44 +191,64 @@ class PromiseMonitor(Monitor):
         [('coverage accuracy', 0.03)]
         """
         if certificate.parts is not None:
-            promised, target = certificate.quantity, certificate.target
-            named = [part for part in certificate.parts.items if part.status == "certified"]
-            named += [part for part in certificate.parts.items if part.accepts_everything]
-            made = partial(
-                cls, delta=delta / max(1, len(named)), least_probability=least_probability
-            )
-            own = [(part.quantity or promised, part.target or target, part) for part in named]
-            return tuple(
-                made(
-                    each,
-                    each.max_violation_rate(limit),
-                    parts=part.names,
-                    called=part.called,
-                    about=part.about,
-                )
-                for each, limit, part in own
-            )
-        if largest is None and any(promised.is_mean_cost for promised, _ in certificate.limits):
+            return cls._for_subgroups(certificate, delta, least_probability)
+        promises_cost = any(quantity.is_mean_cost for quantity, _ in certificate.limits)
+        if largest is None and promises_cost:
             raise InputError(
                 "to watch a cost, say what a row can cost at most: largest=gate.promise.largest."
             )
-        share, unit = delta / len(certificate.limits), 1.0 if largest is None else largest
-        made = partial(cls, delta=share, largest=unit, least_probability=least_probability)
+        largest_cost = 1.0 if largest is None else largest
         return tuple(
-            made(promised, promised.max_violation_rate(limit) / unit)
-            for promised, limit in certificate.limits
+            cls(
+                quantity,
+                quantity.max_violation_rate(limit) / largest_cost,
+                delta=delta / len(certificate.limits),
+                largest=largest_cost,
+                least_probability=least_probability,
+            )
+            for quantity, limit in certificate.limits
         )
+
+    @classmethod
+    def _for_subgroups(
+        cls, certificate: Certificate, delta: float, least_probability: float
+    ) -> tuple[Self, ...]:
+        """Build a monitor for each class or group that accepts rows."""
+        assert certificate.parts is not None
+        all_subgroups = certificate.parts.items
+        subgroups = [subgroup for subgroup in all_subgroups if subgroup.status == "certified"]
+        subgroups += [subgroup for subgroup in all_subgroups if subgroup.accepts_everything]
+        monitors = []
+        for subgroup in subgroups:
+            quantity = subgroup.quantity or certificate.quantity
+            target = subgroup.target or certificate.target
+            monitors.append(
+                cls(
+                    quantity,
+                    quantity.max_violation_rate(target),
+                    delta=delta / len(subgroups),
+                    parts=subgroup.names,
+                    least_probability=least_probability,
+                    called=subgroup.called,
+                    about=subgroup.about,
+                )
+            )
+        return tuple(monitors)
 
     @property
     def monitored_quantity(self) -> Quantity:
+        """Promised quantity that `quantity` names."""
         return get_quantity(self.quantity)
 
     @property
     def evidence(self) -> float:
-        """How many times likelier the traffic is under a broken promise: 1 says nothing, 1/delta is
-        an alarm.
-        """
-        return math.exp(min(self.log_evidence, 700.0))
+        """Evidence against the promise: 1 at the start, 1/delta raises an alarm."""
+        return math.exp(min(self.log_evidence, _MAX_LOG))
+
+    @property
+    def highest_evidence(self) -> float:
+        """Highest evidence against the promise so far."""
+        return math.exp(min(self.log_peak, _MAX_LOG))
 
     def update(
         self,
@@ -293,17 +336,14 @@ class PromiseMonitor(Monitor):
         units : UnitMembership or None
             Cluster of each row.
         """
-        is_cost = self.monitored_quantity.is_mean_cost
-        if is_cost:
-            is_counted = self.monitored_quantity.compute_masks(
-                is_accepted, np.zeros_like(is_accepted)
-            )[1]
+        quantity = self.monitored_quantity
+        if quantity.is_mean_cost:
+            # Which rows a cost counts does not depend on their correctness.
+            _, is_counted = quantity.compute_masks(is_accepted, np.zeros_like(is_accepted))
             events = self._relative_costs(is_accepted, losses)
         else:
-            is_counted = self.monitored_quantity.compute_masks(is_accepted, is_correct)[1]
-            events = self.monitored_quantity.find_violations(is_accepted, is_correct).astype(
-                np.float64
-            )
+            _, is_counted = quantity.compute_masks(is_accepted, is_correct)
+            events = quantity.find_violations(is_accepted, is_correct).astype(np.float64)
         if not len(events):
             return
         bet_values = events
@@ -312,15 +352,17 @@ class PromiseMonitor(Monitor):
             bet_values, bet_weights = units.select(is_counted).average_by_unit(events, bet_weights)
         self.current_capital.bet([bet_on_mean_above(bet_values, self.limit, bet_weights)])
         self.rows += len(events)
-        self.events += float(events.sum()) if is_cost else int(events.sum())
+        event_sum = float(events.sum())
+        self.events += event_sum if quantity.is_mean_cost else int(event_sum)
 
     def _relative_costs(self, is_accepted: Flags, losses: Losses | None) -> Float:
         """Return the cost of each counted row as a fraction of the largest cost."""
-        if (
-            losses is None
-            or len(losses.if_accepted) != len(is_accepted)
-            or losses.max_loss != self.largest
-        ):
+        is_matching = (
+            losses is not None
+            and len(losses.if_accepted) == len(is_accepted)
+            and losses.max_loss == self.largest
+        )
+        if losses is None or not is_matching:
             raise InputError(
                 "to watch a cost, give losses=gate.losses(codes, answers) of the same rows and"
                 " promise."
@@ -329,20 +371,21 @@ class PromiseMonitor(Monitor):
 
     @property
     def rate(self) -> float | None:
-        """The rate of events so far, rows weighted as they were sampled (since the last merge);
-        None without rows.
-        """
+        """Rate of events since the last merge, weighted by sampling. None without rows."""
         (wager,) = self.current_capital.wagers
-        _, _, payoffs, *_ = wager.gamblers[0]  # the one that looks back on all rows
-        return self.limit + payoffs / wager.weights if wager.weights > 0.0 else None
+        if wager.weights <= 0.0:
+            return None
+        # The first gambler uses all rows, so that its current stretch has all payoffs.
+        _, _, payoff_sum, *_ = wager.gamblers[0]
+        return self.limit + payoff_sum / wager.weights
 
     def merged(self, other: Self) -> Self:
-        """One monitor from two that watched the same promise on different rows: in two processes,
-        say.
+        """Combine two monitors of the same promise that observed different rows.
 
-        The evidence is the product of theirs, and its peak is what it is now: `Capital.merge_with` has
-        the proof. Merge as often as you like, always from the monitors themselves and never a
-        merged one with one of its parts, which would count rows twice.
+        The new evidence is the product of both, and its peak is its current value. The proof is in
+        `Capital.merge_with`. You may merge as often as you like, but only original monitors: if you
+        merge a merged monitor with one of its sources, rows are counted twice. Raises InputError if
+        the settings of the monitors differ.
 
         >>> one, two = (PromiseMonitor("coverage accuracy", limit=0.03) for _ in range(2))
         >>> bad = [True, True, False, True] * 10
@@ -351,16 +394,7 @@ class PromiseMonitor(Monitor):
         >>> both.rows, both.events, abs(both.log_evidence - one.log_evidence - two.log_evidence) < 1e-9
         (80, 20, True)
         """
-        for name in (
-            "quantity",
-            "limit",
-            "delta",
-            "largest",
-            "parts",
-            "called",
-            "about",
-            "least_probability",
-        ):
+        for name in _PROMISE_SETTINGS:
             if getattr(self, name) != getattr(other, name):
                 raise InputError(
                     f"monitors of different promises cannot be merged: {name} is"
@@ -373,36 +407,43 @@ class PromiseMonitor(Monitor):
 
     @property
     def subgroup_text(self) -> str:
-        """The classes or groups that are watched and, for two classes, the quantity with its
-        class.
-        """
+        """Monitored classes or groups in words, with the quantity if it is about a class."""
         if self.about is None:
             return super().subgroup_text
         quantity_name = self.monitored_quantity.name_with_class(self.about)
-        if self.called is None:  # one side of all rows
-            return quantity_name
-        return f"{', '.join(map(str, self.parts))}, {quantity_name}"
+        monitors_groups = self.called is not None
+        if monitors_groups:
+            return f"{', '.join(map(str, self.parts))}, {quantity_name}"
+        return quantity_name
 
     @property
     def summary(self) -> str:
-        bad_among = self.monitored_quantity.violations_suffix.format(name=self.about)
-        seen = f"{round(self.events):,} of {self.rows:,} {bad_among}, limit {format_percent_ceil(self.limit)}"
-        if self.monitored_quantity.is_mean_cost:
-            mean = self.largest * self.events / max(self.rows, 1)
-            seen = (
-                f"{self.monitored_quantity} {mean:.6g} over {self.rows:,} rows, limit"
-                f" {format_cost_ceil(self.largest * self.limit)}"
-            )
-        return f"{self.subgroup_text}: {seen}" if self.parts else seen
+        """Observed events and the limit, in words."""
+        quantity = self.monitored_quantity
+        if quantity.is_mean_cost:
+            mean_cost = self.largest * self.events / max(self.rows, 1)
+            limit_text = format_cost_ceil(self.largest * self.limit)
+            summary = f"{quantity} {mean_cost:.6g} over {self.rows:,} rows, limit {limit_text}"
+        else:
+            events_text = quantity.violations_suffix.format(name=self.about)
+            limit_text = format_percent_ceil(self.limit)
+            summary = f"{round(self.events):,} of {self.rows:,} {events_text}, limit {limit_text}"
+        if self.parts:
+            return f"{self.subgroup_text}: {summary}"
+        return summary
 
     def to_frame(self) -> Any:
-        """One row of a `pandas.DataFrame`; of several monitors `pandas.concat([m.to_frame() for m
-        in monitors])`.
+        """Return the state as a `pandas.DataFrame` with one row.
+
+        For several monitors use `pandas.concat([monitor.to_frame() for monitor in monitors])`.
 
         >>> monitor = PromiseMonitor("coverage accuracy", limit=0.03)
         >>> monitor.update(accepted=[True] * 200, correct=[True] * 196 + [False] * 4).to_frame()["events"].item()
         4
         """
+        events = self.events
+        if self.monitored_quantity.is_mean_cost:
+            events = self.largest * self.events
         record = {
             "quantity": self.monitored_quantity.name,
             "parts": self.subgroup_text or None,
@@ -410,11 +451,9 @@ class PromiseMonitor(Monitor):
             "limit": self.largest * self.limit,
             "delta": self.delta,
             "rows": self.rows,
-            "events": self.largest * self.events
-            if self.monitored_quantity.is_mean_cost
-            else self.events,
+            "events": events,
             "evidence": self.evidence,
-            "highest_evidence": math.exp(min(self.log_peak, 700.0)),
+            "highest_evidence": self.highest_evidence,
             "alarm": self.alarm,
         }
         return display.make_frame([record])
@@ -423,31 +462,30 @@ class PromiseMonitor(Monitor):
         return f"{self.summary}: evidence {self.evidence:.3g}, {self._verdict()}."
 
     def _repr_html_(self) -> str:
-        watched = self.subgroup_text
-        if self.about is None:
-            watched = (
-                f"{self.monitored_quantity}, {watched}"
-                if self.parts
-                else self.monitored_quantity.name
-            )
-        lines = [
-            ("watched", watched),
+        verdict = self._verdict()
+        verdict_sentence = f"{verdict[0].upper()}{verdict[1:]}."
+        evidence_text = f"{self.evidence:.3g}; {self.highest_evidence:.3g} at its highest"
+        facts = [
+            ("watched", self._describe_monitored_rows()),
             ("seen", self.summary),
-            (
-                "evidence",
-                f"{self.evidence:.3g}; {math.exp(min(self.log_peak, 700.0)):.3g} at its highest",
-            ),
+            ("evidence", evidence_text),
             ("alarm at", f"{1.0 / self.delta:.6g}"),
         ]
-        verdict = self._verdict()
-        return display.make_facts_html(f"{verdict[0].upper()}{verdict[1:]}.", lines)
+        return display.make_facts_html(verdict_sentence, facts)
+
+    def _describe_monitored_rows(self) -> str:
+        """Describe the monitored quantity, and the classes or groups if not all rows count."""
+        if self.about is not None:
+            return self.subgroup_text
+        if self.parts:
+            return f"{self.monitored_quantity}, {self.subgroup_text}"
+        return self.monitored_quantity.name
 
     def _verdict(self) -> str:
-        return (
-            f"ALARM, at a false-alarm rate of {format_percent_ceil(self.delta)}"
-            if self.alarm
-            else "no alarm"
-        )
+        """Describe whether the alarm is raised."""
+        if self.alarm:
+            return f"ALARM, at a false-alarm rate of {format_percent_ceil(self.delta)}"
+        return "no alarm"
 
 
 def _check_flags(values: ArrayLike, name: str) -> Flags:

@@ -16,6 +16,9 @@ from metacal.formulas import Flags
 from metacal.promises.sequential.wager import Capital, Wager
 from metacal.rows.arrays import check_fraction
 
+#: Share of δ for intervals around what was observed at calibration. The wagers have the rest.
+INTERVAL_DELTA_SHARE = 0.25
+
 
 class Monitor:
     """Base class of monitors, which bet a capital against a hypothesis.

@@ -1,21 +1,21 @@
-r"""Profile: what a gate keeps of its calibration rows, to know later whether new rows look like
-them.
+r"""Profile: summary of the calibration rows that monitors compare new rows with.
 
-Of the scores it keeps 19 order statistics, which cut them into 20 bins; of the accepted rows, in
-four bins of the confidence, how many there were, how many were right, and how confident the map
-was. A few numbers, whatever the number of rows.
+A profile contains 19 order statistics of the scores, which divide the scores into 20 bins. For the
+accepted rows in each of four bins of the confidence it contains the number of rows, the number of
+correct rows and the sum of the confidence. Its size does not depend on the number of rows.
 
-**Why order statistics.** Let k_1 < … < k_m be ranks fixed by n alone. The chances p_0, …, p_m that
-a new score falls into the bins between the order statistics of those ranks depend on the
-calibration rows, and are exactly Dirichlet(k_1, k_2 - k_1, …, n + 1 - k_m) distributed over them,
-whatever the law of the scores (Wilks 1942). So the bins of new rows from the same source are draws
-from an urn: after N_b of t rows in bin b, the next falls there with probability (α_b + N_b) / (n +
-1 + t), α being those differences. Nothing is estimated, and nothing is assumed but that calibration
-rows and new rows are independent draws from one source.
+**Why order statistics.** Let k_1 < … < k_m be ranks that depend on n alone. The probabilities
+p_0, …, p_m that a new score falls between the order statistics of these ranks depend on the
+calibration rows. Over the draw of the calibration rows they have exactly the distribution
+Dirichlet(k_1, k_2 - k_1, …, n + 1 - k_m), whatever the distribution of the scores (Wilks 1942). So
+the bins of new rows from the same source are draws from a Pólya urn: if N_b of t rows fell into bin
+b, the next row falls there with probability (α_b + N_b) / (n + 1 + t), where α_b are the parameters
+above. Nothing is estimated. The only assumption is that calibration rows and new rows are
+independent draws from one source.
 
-Ties: rows of one score are put in order by a number drawn for each, independently of everything. Of
-the calibration rows those of the edges are kept (`shares`); new rows draw theirs from their
-position in the stream.
+**Ties.** Rows with equal scores are ordered by a random number for each row, which is independent
+of everything else. A profile stores the numbers of its edges (`shares`). The number of a new row is
+derived from its position in the stream.
 """
 
 from __future__ import annotations
@@ -30,34 +30,42 @@ from metacal.errors import InputError
 from metacal.formulas import Codes, Flags, Float
 from metacal.rows.draws import generator
 
-#: Bins of the score; fewer where there are not ten rows for each.
+#: Largest number of bins of the score.
 MAX_SCORE_BINS = 20
-_ROWS_PER_BIN = 10
-#: Where the bins of the confidence begin.
+#: Smallest number of calibration rows for each bin of the score.
+_MIN_ROWS_PER_BIN = 10
+#: Smallest confidence of each bin of the confidence.
 CONFIDENCE_BIN_STARTS = (0.0, 0.8, 0.95, 0.99)
-#: Rows of one score whose places are drawn one by one.
-_DRAWN = 1 << 20
+#: Largest number of tied rows for which one random number per row is drawn.
+_MAX_DRAWN_NUMBERS = 1 << 20
+#: Relative rounding error that is tolerated in a sum of confidences from a file.
+_RELATIVE_ROUNDING = 1e-9
+
+#: Number of rows of a confidence bin, number of correct rows, and sum of the confidence.
+ConfidenceBin = tuple[int, int, float]
 
 
 @dataclass(frozen=True)
 class Profile:
-    """What is kept of the calibration rows.
+    """Summary of the calibration rows.
 
     Attributes
     ----------
     n_rows : int
-        Calibration rows.
+        Number of calibration rows.
     edges : tuple of float
-        The scores at the ranks of `compute_edge_ranks(n_rows)`.
+        Scores at the ranks of `compute_edge_ranks(n_rows)`.
     shares : tuple of float
-        Where each edge stands among rows of the same score: between 0 and 1.
+        Position of each edge among the rows with the same score, from 0 to 1.
     by_confidence : tuple of (int, int, float)
-        Of the accepted rows whose confidence was looked at, in each bin of `CONFIDENCE_BIN_STARTS`: how many
-        there were, how many of them were right, and the sum of their calibrated confidence. Empty
-        where none was.
+        For each bin of `CONFIDENCE_BIN_STARTS`: the number of accepted rows, the number of correct
+        rows among them, and the sum of their confidence. Empty if the confidence is not known.
 
+    Examples
+    --------
     >>> profile = build_profile(Ranking.from_scores(np.arange(1000.0), np.ones(1000, dtype=bool)))
-    >>> profile.edges[:3], profile.assign_bins(np.array([-5.0, 49.0, 50.5, 2000.0]), np.zeros(4)).tolist()
+    >>> new_scores = np.array([-5.0, 49.0, 50.5, 2000.0])
+    >>> profile.edges[:3], profile.assign_bins(new_scores, np.zeros(4)).tolist()
     ((49.0, 99.0, 149.0), [0, 0, 1, 19])
     >>> profile.prior_bin_counts[:3].tolist(), int(profile.prior_bin_counts.sum())
     ([50, 50, 50], 1001)
@@ -66,124 +74,165 @@ class Profile:
     n_rows: int
     edges: tuple[float, ...]
     shares: tuple[float, ...]
-    by_confidence: tuple[tuple[int, int, float], ...] = ()
+    by_confidence: tuple[ConfidenceBin, ...] = ()
 
     def __post_init__(self) -> None:
-        if (
-            self.n_rows < 1
-            or len(self.edges) != len(compute_edge_ranks(self.n_rows))
-            or len(self.shares) != len(self.edges)
-        ):
-            raise InputError(
-                f"a profile of {self.n_rows} rows has {len(compute_edge_ranks(max(self.n_rows, 1)))} edges."
-            )
-        placed = list(zip(self.edges, self.shares))
-        if placed != sorted(placed) or not all(0.0 <= share <= 1.0 for share in self.shares):
+        n_edges = len(compute_edge_ranks(max(self.n_rows, 1)))
+        has_all_edges = len(self.edges) == len(self.shares) == n_edges
+        if self.n_rows < 1 or not has_all_edges:
+            raise InputError(f"a profile of {self.n_rows} rows has {n_edges} edges.")
+        edge_positions = list(zip(self.edges, self.shares))
+        has_valid_shares = all(0.0 <= share <= 1.0 for share in self.shares)
+        if edge_positions != sorted(edge_positions) or not has_valid_shares:
             raise InputError("the edges of a profile rise, and their shares lie between 0 and 1.")
         if len(self.by_confidence) not in (0, len(CONFIDENCE_BIN_STARTS)):
             raise InputError(
                 f"a profile has {len(CONFIDENCE_BIN_STARTS)} bins of the confidence, or none."
             )
-        for least, (rows, right, sure) in zip(CONFIDENCE_BIN_STARTS, self.by_confidence):
-            if (
-                not 0 <= right <= rows
-                or not least * rows <= sure * (1.0 + 1e-9)
-                or not sure <= rows * (1.0 + 1e-9)
-            ):
-                raise InputError(
-                    "a bin has no more right rows than rows, and their confidence lies in it."
-                )
+        for bin_start, confidence_bin in zip(CONFIDENCE_BIN_STARTS, self.by_confidence):
+            _check_confidence_bin(bin_start, confidence_bin)
 
     @property
     def prior_bin_counts(self) -> NDArray[np.int64]:
-        """α: what the urn holds of each bin before any new row."""
+        """Parameters α_b of the urn: its content for each bin before any new row."""
         ranks = np.array(compute_edge_ranks(self.n_rows), dtype=np.int64)
         return np.diff(ranks, prepend=0, append=self.n_rows + 1)
 
-    def assign_bins(self, scores: Float, ties: Float) -> Codes:
-        """The bin of each score; `ties` are numbers between 0 and 1 that put rows of one score in
-        order.
+    def assign_bins(self, scores: Float, tie_breakers: Float) -> Codes:
+        """Return the bin of each score.
 
-        A row without a score counts as the least sure.
+        Parameters
+        ----------
+        scores : array
+            Scores of new rows. NaN counts as the largest score.
+        tie_breakers : array
+            Random numbers between 0 and 1, which order rows with equal scores.
+
+        Returns
+        -------
+        array of int
         """
-        score = np.where(np.isnan(scores), np.inf, scores)[:, None]
-        edges, shares = np.array(self.edges), np.array(self.shares)
-        beyond = (edges < score) | ((edges == score) & (shares < ties[:, None]))
-        return np.asarray(beyond.sum(axis=1))
+        score_column = np.where(np.isnan(scores), np.inf, scores)[:, None]
+        edges = np.array(self.edges)
+        edge_tie_breakers = np.array(self.shares)
+        is_tied_below = (edges == score_column) & (edge_tie_breakers < tie_breakers[:, None])
+        is_edge_below = (edges < score_column) | is_tied_below
+        return np.asarray(is_edge_below.sum(axis=1))
 
 
-def compute_edge_ranks(n: int) -> tuple[int, ...]:
-    """The ranks of the edges among n rows: fixed by n alone.
+def _check_confidence_bin(bin_start: float, confidence_bin: ConfidenceBin) -> None:
+    """Raise InputError if the counts of a confidence bin contradict each other."""
+    n_rows, n_correct, confidence_sum = confidence_bin
+    rounded_up_sum = confidence_sum * (1.0 + _RELATIVE_ROUNDING)
+    is_sum_in_bin = bin_start * n_rows <= rounded_up_sum and confidence_sum <= n_rows * (
+        1.0 + _RELATIVE_ROUNDING
+    )
+    if not 0 <= n_correct <= n_rows or not is_sum_in_bin:
+        raise InputError("a bin has no more right rows than rows, and their confidence lies in it.")
 
-    >>> compute_edge_ranks(99)[:3], len(compute_edge_ranks(99)), len(compute_edge_ranks(1000)), compute_edge_ranks(5)
-    ((11, 22, 33), 8, 19, ())
+
+def compute_edge_ranks(n_rows: int) -> tuple[int, ...]:
+    """Return the ranks of the bin edges among the calibration scores.
+
+    The ranks depend on the number of rows alone.
+
+    >>> compute_edge_ranks(99)[:3], len(compute_edge_ranks(99)), len(compute_edge_ranks(1000))
+    ((11, 22, 33), 8, 19)
+    >>> compute_edge_ranks(5)
+    ()
     """
-    bins = min(MAX_SCORE_BINS, n // _ROWS_PER_BIN)
-    return tuple(j * (n + 1) // bins for j in range(1, bins))
+    n_bins = min(MAX_SCORE_BINS, n_rows // _MIN_ROWS_PER_BIN)
+    return tuple(edge * (n_rows + 1) // n_bins for edge in range(1, n_bins))
 
 
 def build_profile(
     ranking: Ranking, confidence: Float | None = None, correct: Flags | None = None
 ) -> Profile:
-    """The profile of a ranking; confidence and correctness are those of accepted rows, some or
-    all.
+    """Build the profile of calibration rows.
+
+    Parameters
+    ----------
+    ranking : Ranking
+        Ranking of the calibration rows.
+    confidence : array, optional
+        Calibrated confidence of accepted rows, of some or all of them.
+    correct : boolean array, optional
+        Whether the prediction of each of these accepted rows is correct.
+
+    Returns
+    -------
+    Profile
     """
-    ranks = np.array(compute_edge_ranks(ranking.n_rows), dtype=np.intp)
-    blocks = np.searchsorted(ranking.block_end_ranks, ranks)
-    # The numbers that order rows of one score are drawn here, once; they depend on nothing.
-    random, shares = generator(0), np.empty(len(ranks))
-    for block in np.unique(blocks).tolist():
-        tied, first = (
-            np.flatnonzero(blocks == block),
-            int(ranking.block_end_ranks[block - 1]) if block else 0,
-        )
-        shares[tied] = _smallest_of(
-            random, int(ranking.block_end_ranks[block]) - first, ranks[tied] - first
-        )
-    bins: tuple[tuple[int, int, float], ...] = ()
+    edge_ranks = np.array(compute_edge_ranks(ranking.n_rows), dtype=np.intp)
+    # A block contains all rows with the same score.
+    edge_blocks = np.searchsorted(ranking.block_end_ranks, edge_ranks)
+    by_confidence: tuple[ConfidenceBin, ...] = ()
     if confidence is not None and correct is not None and len(confidence):
-        sure, at = (
-            np.clip(np.asarray(confidence, np.float64), 0.0, 1.0),
-            assign_confidence_bins(confidence),
-        )
-        sums = (
-            np.bincount(at, values, len(CONFIDENCE_BIN_STARTS)).tolist()
-            for values in (np.ones(len(sure)), correct, sure)
-        )
-        bins = tuple(
-            (int(rows), int(right), total) for rows, right, total in zip(*sums, strict=True)
-        )
+        by_confidence = _count_by_confidence(confidence, correct)
     return Profile(
-        ranking.n_rows, tuple(ranking.block_scores[blocks].tolist()), tuple(shares.tolist()), bins
+        n_rows=ranking.n_rows,
+        edges=tuple(ranking.block_scores[edge_blocks].tolist()),
+        shares=tuple(_draw_edge_tie_breakers(ranking, edge_ranks, edge_blocks).tolist()),
+        by_confidence=by_confidence,
     )
 
 
-def assign_confidence_bins(confidence: Float) -> Codes:
-    """The bin of each confidence."""
-    return np.searchsorted(CONFIDENCE_BIN_STARTS, confidence, side="right") - 1
+def _draw_edge_tie_breakers(ranking: Ranking, edge_ranks: Codes, edge_blocks: Codes) -> Float:
+    """Draw the random number of each edge, which orders it among rows with the same score."""
+    # The seed is fixed, because the numbers must not depend on the rows.
+    random = generator(0)
+    tie_breakers = np.empty(len(edge_ranks))
+    for block in np.unique(edge_blocks).tolist():
+        in_block = np.flatnonzero(edge_blocks == block)
+        n_rows_before = int(ranking.block_end_ranks[block - 1]) if block else 0
+        n_tied_rows = int(ranking.block_end_ranks[block]) - n_rows_before
+        ranks_in_block = edge_ranks[in_block] - n_rows_before
+        tie_breakers[in_block] = _draw_order_statistics(random, n_tied_rows, ranks_in_block)
+    return tie_breakers
 
 
-def _smallest_of(random: np.random.Generator, n: int, ranks: Codes) -> Float:
-    """Order statistics of n uniform numbers; of many by their gaps, which are gamma over their sum
-    (Rényi).
+def _draw_order_statistics(random: np.random.Generator, n: int, ranks: Codes) -> Float:
+    """Draw the order statistics of n uniform numbers at some ranks.
+
+    For a large n they are cumulative sums of gamma variables, divided by the total (Rényi).
     """
-    if n <= _DRAWN:
+    if n <= _MAX_DRAWN_NUMBERS:
         return np.sort(random.random(n))[ranks - 1]
     gaps = random.standard_gamma(np.diff(ranks, prepend=0, append=n + 1))
     return np.asarray(np.cumsum(gaps)[:-1] / gaps.sum())
 
 
+def _count_by_confidence(confidence: Float, correct: Flags) -> tuple[ConfidenceBin, ...]:
+    """Count rows and correct rows, and sum the confidence, in each bin of the confidence."""
+    n_bins = len(CONFIDENCE_BIN_STARTS)
+    bins = assign_confidence_bins(confidence)
+    clipped_confidence = np.clip(np.asarray(confidence, np.float64), 0.0, 1.0)
+    row_counts = np.bincount(bins, np.ones(len(bins)), n_bins).tolist()
+    correct_counts = np.bincount(bins, correct, n_bins).tolist()
+    confidence_sums = np.bincount(bins, clipped_confidence, n_bins).tolist()
+    return tuple(
+        (int(n_rows), int(n_correct), confidence_sum)
+        for n_rows, n_correct, confidence_sum in zip(row_counts, correct_counts, confidence_sums)
+    )
+
+
+def assign_confidence_bins(confidence: Float) -> Codes:
+    """Return the index of the confidence bin of each row."""
+    return np.searchsorted(CONFIDENCE_BIN_STARTS, confidence, side="right") - 1
+
+
 def uniform_numbers_at_positions(start: int, n: int) -> Float:
-    """A number in [0, 1) for each of the rows start, start + 1, …: the same whenever it is asked
-    for (SplitMix64).
+    """Return a pseudorandom number in [0, 1) for each of n consecutive positions in a stream.
+
+    The number of a position never changes. The generator is SplitMix64.
 
     >>> bool((uniform_numbers_at_positions(0, 10)[4:] == uniform_numbers_at_positions(4, 6)).all())
     True
     """
+    positions = np.arange(start, start + n, dtype=np.uint64)
+    # SplitMix64 computes modulo 2^64, so an overflow is intended.
     with np.errstate(over="ignore"):
-        z = (np.arange(start, start + n, dtype=np.uint64) + np.uint64(1)) * np.uint64(
-            0x9E3779B97F4A7C15
-        )
+        z = (positions + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         z ^= z >> np.uint64(31)

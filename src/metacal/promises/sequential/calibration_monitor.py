@@ -1,0 +1,257 @@
+r"""Monitor of the calibration of accepted, labelled rows.
+
+No calibrator is perfect, so the hypothesis has an allowance. Let c be the confidence. In each bin
+of the confidence, given all rows before, the mean of (incorrect - (1 - c)) is at most o (not
+overconfident), and the mean of (correct - c) is at most u (not underconfident). There are four bins, and all rows as one more bin, because a gap at one
+level of confidence may hide an opposite gap at another. Half of the capital bets on all rows and
+half on the four bins. Each share is divided equally between the two directions. Gaps may differ
+within a bin, so the stake must not depend on the confidence of a row. It is capped by the most that
+any row of the bin can lose.
+
+*Allowance.* It is the tolerance τ, or the gap that the calibration rows allow if that is larger. If
+n of them are in the bin and their confidence exceeds their accuracy by ĝ on average, then the true
+mean gap lies within ĝ ± t, where t = √(2vL/n) + 2L/(3n), v is the variance of being correct and
+L = log(10 · 4/δ) for ten sides. This fails on any side with probability at most δ/4 (Bernstein
+1924). The map was fitted on the same rows, which changes ĝ and the true gap alike, to first order.
+So o = max(τ, ĝ + t) and u = max(τ, t - ĝ), and the wagers have 3δ/4. A bin without calibration rows
+allows everything. For a calibrator without calibration rows the tolerance alone is tested.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from metacal.errors import InputError
+from metacal.formulas import Float
+from metacal.promises.sequential.monitor_base import INTERVAL_DELTA_SHARE, Monitor
+from metacal.promises.sequential.profile import (
+    CONFIDENCE_BIN_STARTS,
+    ConfidenceBin,
+    Profile,
+    assign_confidence_bins,
+)
+from metacal.promises.sequential.wager import (
+    MAX_LOSS,
+    Bets,
+    Capital,
+    Wager,
+    compute_sampling_weights,
+)
+from metacal.rows.arrays import check_fraction
+
+#: Default tolerance of the calibration gap. A fit on a few thousand rows leaves about this gap.
+DEFAULT_TOLERANCE = 0.02
+#: Largest gap between confidence and correctness that an allowance can express.
+_MAX_GAP = 2.0
+#: Confidence from which on a row's variance of being correct is computed, at least.
+_MIN_CONFIDENCE_FOR_VARIANCE = 0.9
+
+_N_CONFIDENCE_BINS = len(CONFIDENCE_BIN_STARTS)
+#: Shares of the capital of both sides of a bet on all rows, and then of a bet on each bin.
+_CAPITAL_SHARES = [0.25] * 2 + [0.5 / _N_CONFIDENCE_BINS / 2.0] * (2 * _N_CONFIDENCE_BINS)
+
+
+@dataclass
+class CalibrationMonitor(Monitor):
+    """Evidence that the confidence of accepted rows is too high or too low.
+
+    Parameters
+    ----------
+    tolerance : float, default=0.02
+        Gap between confidence and accuracy that raises no alarm.
+    delta : float, default=0.05
+        Probability of ever raising a false alarm.
+    least_probability : float, default=1.0
+        Smallest probability with which a row is selected for labelling.
+    allowed : tuple of (float, float)
+        Allowances o and u of all rows, and then of each bin. By default the tolerance.
+    rows, right : int
+        Number of accepted, labelled rows so far, and of correct ones.
+    confidence : float
+        Sum of the confidence of these rows.
+    capital : Capital, optional
+        Evidence so far.
+
+    Examples
+    --------
+    >>> random, confidence = np.random.default_rng(0), np.full(1000, 0.95)
+    >>> monitor = CalibrationMonitor()
+    >>> monitor.update(confidence, random.random(1000) < 0.95).alarm
+    False
+    >>> monitor.update(confidence, random.random(1000) < 0.85).alarm
+    True
+    """
+
+    tolerance: float = DEFAULT_TOLERANCE
+    delta: float = 0.05
+    least_probability: float = 1.0
+    allowed: tuple[tuple[float, float], ...] = ()
+    rows: int = 0
+    right: int = 0
+    confidence: float = 0.0
+    capital: Capital | None = None
+
+    betting_share: ClassVar[float] = 1.0 - INTERVAL_DELTA_SHARE
+
+    def __post_init__(self) -> None:
+        check_fraction("tolerance", self.tolerance)
+        n_allowances = 1 + _N_CONFIDENCE_BINS
+        if self.allowed:
+            self.allowed = tuple((over, under) for over, under in self.allowed)
+        else:
+            self.allowed = ((self.tolerance, self.tolerance),) * n_allowances
+        are_valid = all(
+            0.0 < min(allowance) <= max(allowance) <= _MAX_GAP for allowance in self.allowed
+        )
+        if len(self.allowed) != n_allowances or not are_valid:
+            raise InputError(
+                "what is allowed is a gap to either side, of all rows and of each bin of the"
+                " confidence."
+            )
+        # The first guess is a gap of twice the tolerance. It counts as 1/tolerance rows.
+        wagers = [Wager(guess=1.0 / self.tolerance, guess_gain=1.0) for _ in _CAPITAL_SHARES]
+        self.start_betting(*wagers)
+
+    @classmethod
+    def from_profile(
+        cls, profile: Profile | None, delta: float, tolerance: float, least_probability: float = 1.0
+    ) -> Self:
+        """Build a monitor that allows the gaps of the calibration rows.
+
+        Parameters
+        ----------
+        profile : Profile or None
+            Summary of the calibration rows. None if there are none.
+        delta : float
+            Probability of ever raising a false alarm.
+        tolerance : float
+            Gap that is allowed in any case.
+        least_probability : float, default=1.0
+            Smallest probability with which a row is selected for labelling.
+
+        Returns
+        -------
+        CalibrationMonitor
+        """
+        if profile is None or not profile.by_confidence:
+            return cls(tolerance, delta, least_probability)
+        log_factor = math.log(len(_CAPITAL_SHARES) / (INTERVAL_DELTA_SHARE * delta))
+        calibration_gaps = [_bound_calibration_gaps(profile.by_confidence, log_factor)]
+        for confidence_bin in profile.by_confidence:
+            calibration_gaps.append(_bound_calibration_gaps((confidence_bin,), log_factor))
+        allowed = tuple(
+            (max(tolerance, over), max(tolerance, under)) for over, under in calibration_gaps
+        )
+        return cls(tolerance, delta, least_probability, allowed)
+
+    def update(
+        self, confidence: ArrayLike, correct: ArrayLike, probability: ArrayLike | None = None
+    ) -> Self:
+        """Update the evidence with accepted, labelled rows, in the order of their labels.
+
+        Parameters
+        ----------
+        confidence : array-like of float
+            Confidence of each row.
+        correct : array-like of bool
+            True for each correct prediction.
+        probability : array-like of float, optional
+            Probability with which each row was selected for labelling.
+        """
+        confidences = np.atleast_1d(np.asarray(confidence, dtype=np.float64))
+        is_correct = np.atleast_1d(np.asarray(correct, dtype=bool))
+        are_probabilities = ((confidences >= 0.0) & (confidences <= 1.0)).all()
+        if confidences.shape != is_correct.shape or not are_probabilities:
+            raise InputError("give one confidence between 0 and 1 and one flag for each row.")
+        n_rows = len(confidences)
+        weights = compute_sampling_weights(probability, n_rows, self.least_probability)
+        gaps = confidences - is_correct
+        bins = assign_confidence_bins(confidences)
+        bets = _bet_on_gaps(gaps, weights, 0.0, self.allowed[0])
+        for bin_index, bin_start in enumerate(CONFIDENCE_BIN_STARTS):
+            bin_weights = weights * (bins == bin_index)
+            bets += _bet_on_gaps(gaps, bin_weights, bin_start, self.allowed[1 + bin_index])
+        self.current_capital.bet(bets, _CAPITAL_SHARES)
+        self.rows += n_rows
+        self.right += int(is_correct.sum())
+        # A cumulative sum adds in the order of the rows, so it does not depend on the batches.
+        self.confidence = float(np.cumsum(np.concatenate(([self.confidence], confidences)))[-1])
+        return self
+
+    def __str__(self) -> str:
+        if not self.rows:
+            return "no accepted row has a label yet"
+        mean_confidence = 100.0 * self.confidence / self.rows
+        accuracy = 100.0 * self.right / self.rows
+        allowed_overconfidence, _ = self.allowed[0]
+        return (
+            f"confidence {mean_confidence:.2f}%, accuracy {accuracy:.2f}% on {self.rows:,} rows;"
+            f" {allowed_overconfidence:.2%} over is tolerated"
+        )
+
+
+def _bound_calibration_gaps(
+    confidence_bins: tuple[ConfidenceBin, ...], log_factor: float
+) -> tuple[float, float]:
+    """Bound the overconfidence and the underconfidence of calibration rows in some bins.
+
+    The bounds are ĝ + t and t - ĝ of the module docstring, where `log_factor` is L.
+    """
+    n_rows = sum(n_bin_rows for n_bin_rows, _, _ in confidence_bins)
+    if not n_rows:
+        return _MAX_GAP, _MAX_GAP
+    accuracy = sum(n_correct for _, n_correct, _ in confidence_bins) / n_rows
+    mean_confidence = sum(confidence_sum for _, _, confidence_sum in confidence_bins) / n_rows
+    variance = max(rate * (1.0 - rate) for rate in (accuracy, mean_confidence))
+    margin = math.sqrt(2.0 * variance * log_factor / n_rows) + 2.0 * log_factor / (3.0 * n_rows)
+    overconfidence = min(_MAX_GAP, mean_confidence - accuracy + margin)
+    underconfidence = min(_MAX_GAP, accuracy - mean_confidence + margin)
+    return overconfidence, underconfidence
+
+
+def _bet_on_gaps(
+    gaps: Float, weights: Float, bin_start: float, allowance: tuple[float, float]
+) -> list[Bets]:
+    """Build the bets on overconfidence and on underconfidence in a bin.
+
+    Parameters
+    ----------
+    gaps : array
+        Confidence of each row, minus 1 if it is correct.
+    weights : array
+        Sampling weight of each row, 0 outside of the bin.
+    bin_start : float
+        Smallest confidence of the bin.
+    allowance : (float, float)
+        Allowed overconfidence and underconfidence.
+
+    Returns
+    -------
+    list of Bets
+    """
+    allowed_over, allowed_under = allowance
+    # Only the stakes depend on this variance, so an approximation is sufficient.
+    typical_accuracy = 0.5 * (1.0 + max(bin_start, _MIN_CONFIDENCE_FOR_VARIANCE))
+    variance = typical_accuracy * (1.0 - typical_accuracy)
+    largest_loss_over = 1.0 - bin_start + allowed_over
+    largest_loss_under = 1.0 + allowed_under
+    overconfidence_bets = Bets(
+        payoffs=weights * (gaps - allowed_over),
+        weights=weights,
+        variance=variance,
+        min_stake=0.0,
+        max_stake=MAX_LOSS / largest_loss_over,
+    )
+    underconfidence_bets = Bets(
+        payoffs=weights * (-gaps - allowed_under),
+        weights=weights,
+        variance=variance,
+        min_stake=0.0,
+        max_stake=MAX_LOSS / largest_loss_under,
+    )
+    return [overconfidence_bets, underconfidence_bets]
