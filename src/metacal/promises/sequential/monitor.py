@@ -45,7 +45,16 @@ if TYPE_CHECKING:
 #: Largest logarithm whose exponential is finite.
 _MAX_LOG = 700.0
 #: Fields that must be equal in monitors of the same promise.
-_PROMISE_SETTINGS = "quantity limit delta largest parts called about least_probability".split()
+_PROMISE_SETTINGS = (
+    "quantity",
+    "limit",
+    "delta",
+    "largest",
+    "parts",
+    "called",
+    "about",
+    "least_probability",
+)
 
 
 @dataclass
@@ -178,10 +187,6 @@ class PromiseMonitor(Monitor):
         least_probability : float, default=1.0
             Smallest probability with which a row is selected for labelling.
 
-        Returns
-        -------
-        tuple of PromiseMonitor
-
         Examples
         --------
         >>> import metacal as mc
@@ -277,11 +282,6 @@ class PromiseMonitor(Monitor):
             selected with the same probability.
         together : UnitMembership, optional
             Cluster of each row. All rows of a cluster must be given at once.
-
-        Returns
-        -------
-        PromiseMonitor
-            The monitor itself.
         """
         is_accepted = _check_flags(accepted, "accepted")
         n_rows = len(is_accepted)
