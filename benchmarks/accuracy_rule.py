@@ -25,7 +25,7 @@ import numpy as np
 from benchmarks.experiments.pool import in_order
 from metacal.certification.plans import RankPlan
 from metacal.certification.ranking import Ranking
-from metacal.certification.rules.fixed_sequence import FixedSequenceRule, certified_prefix
+from metacal.certification.rules.fixed_sequence import FixedSequenceRule, count_certified_rows
 from metacal.certification.test_sequences import choose_usual_starts, plan_segments
 from metacal.rows import Rows
 from metacal.scores import score_rows
@@ -77,7 +77,7 @@ def _walk(ranking: Ranking, rank: int, beta: float, level: float) -> int:
     return int(ranking.block_end_ranks[at[failed.argmax()] - 1]) if failed.any() else ranking.n_rows
 
 
-RULES = {"former": former_prefix, "present": certified_prefix}
+RULES = {"former": former_prefix, "present": count_certified_rows}
 
 
 def columns(path: Path) -> tuple[np.ndarray, np.ndarray]:

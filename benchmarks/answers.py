@@ -30,7 +30,11 @@ import metacal as mc
 from benchmarks.cost_rule import bentkus_rank
 from benchmarks.experiments.pool import in_order
 from metacal.certification.losses import ROUNDED
-from metacal.certification.rules.loss_bets import LossRanking, certified_loss_rank, plan_loss_ranks
+from metacal.certification.rules.loss_bets import (
+    LossRanking,
+    count_certified_loss_rows,
+    plan_loss_ranks,
+)
 from metacal.promises.bad_answer_limit import BadAnswerLimit, suggest_label_count
 from metacal.promises.staged_cascade import CascadeScores
 
@@ -335,7 +339,7 @@ def graded_draw(kind: str, n: int, seed: int) -> dict[str, float]:
     promise = mc.MaxRisk(limit, DELTA, near_binary=True, random_state=seed)
     rounded = LossRanking.from_scores(doubt, (rng.random(n) < loss).astype(float), seed)
     accepted = {
-        "bets": certified_loss_rank(ranked, limit, DELTA),
+        "bets": count_certified_loss_rows(ranked, limit, DELTA),
         "rounding": promise._certified_rows(rounded, limit, ROUNDED),
         "Hoeffding-Bentkus": bentkus_rank(ranked, limit, plan_loss_ranks(n, limit, DELTA)),
     }

@@ -27,8 +27,12 @@ from scipy.special import bdtr, rel_entr
 import metacal as mc
 from benchmarks.experiments.pool import in_order
 from metacal.certification.row_losses import Losses
-from metacal.certification.rules.fixed_sequence import certified_prefix
-from metacal.certification.rules.loss_bets import LossRanking, certified_loss_rank, plan_loss_ranks
+from metacal.certification.rules.fixed_sequence import count_certified_rows
+from metacal.certification.rules.loss_bets import (
+    LossRanking,
+    count_certified_loss_rows,
+    plan_loss_ranks,
+)
 from metacal.certification.test_sequences import plan_segments
 from metacal.promises import Sample
 from metacal.rows import Rows
@@ -95,14 +99,14 @@ def bentkus_rank(ranked: LossRanking, limit: float, steps: list[tuple[Fraction, 
 
 
 RULES: dict[str, Callable[[LossRanking, float], int]] = {
-    "betting": lambda ranked, limit: certified_loss_rank(ranked, limit, DELTA),
+    "betting": lambda ranked, limit: count_certified_loss_rows(ranked, limit, DELTA),
     "Hoeffding-Bentkus": lambda ranked, limit: bentkus_rank(
         ranked, limit, plan_loss_ranks(ranked.blocks.n_rows, limit, DELTA)
     ),
     "Hoeffding-Bentkus, early": lambda ranked, limit: bentkus_rank(
         ranked, limit, early_rungs(ranked.blocks.n_rows, limit)
     ),
-    "every cost a whole one": lambda ranked, limit: certified_prefix(
+    "every cost a whole one": lambda ranked, limit: count_certified_rows(
         ranked.blocks, 1.0 - limit, DELTA
     ),
 }

@@ -21,7 +21,7 @@ from benchmarks.experiments.pool import in_order
 from metacal import metrics
 from metacal.certificates.certificate import accepts
 from metacal.certification.ranking import Ranking
-from metacal.certification.rules.fixed_sequence import certified_prefix
+from metacal.certification.rules.fixed_sequence import count_certified_rows
 from metacal.rows import Rows
 from metacal.scores import score_rows
 
@@ -85,9 +85,11 @@ def after_looking(draws: int) -> dict[str, float]:
                 (ranking.cumulative_errors <= 0.03 * ranking.block_end_ranks).tolist(),
             )
         )
-        tried = [certified_prefix(ranking, target, 0.1) for target in np.linspace(0.95, 0.985, 8)]
+        tried = [
+            count_certified_rows(ranking, target, 0.1) for target in np.linspace(0.95, 0.985, 8)
+        ]
         chosen = (
-            certified_prefix(ranking, 0.97, 0.1),
+            count_certified_rows(ranking, 0.97, 0.1),
             max((m for m in tried if m and shows[m]), default=0),
             max((m for m, good in shows.items() if good), default=0),
         )
@@ -221,7 +223,7 @@ def worthless(n: int, draws: int) -> float:
     rankings = (
         Ranking.from_scores(rng.random(n), rng.random(n) < 0.9 - 1e-9) for _ in range(2 * draws)
     )
-    return rounded(np.mean([certified_prefix(ranking, 0.9, 0.1) > 0 for ranking in rankings]))
+    return rounded(np.mean([count_certified_rows(ranking, 0.9, 0.1) > 0 for ranking in rankings]))
 
 
 def rounded(value: float) -> float:

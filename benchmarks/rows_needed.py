@@ -38,7 +38,7 @@ from metacal.certification.rows_needed import (
     weight_profiles,
 )
 from metacal.certification.rules.accuracy_shortfall import plan_starting_tests
-from metacal.certification.rules.fixed_sequence import last_passed_rank
+from metacal.certification.rules.fixed_sequence import find_last_passed_rank
 from metacal.scores import score_rows
 
 HERE = Path(__file__).parent
@@ -165,7 +165,7 @@ def drawn(right: Right, n: int, rng: np.random.Generator) -> Ranking:
 
 def certifies(right: Right, n: int, beta: float, rng: np.random.Generator) -> bool:
     """Whether n rows certify anything."""
-    return last_passed_rank(drawn(right, n, rng), beta, DELTA) > 0
+    return find_last_passed_rank(drawn(right, n, rng), beta, DELTA) > 0
 
 
 def taken(right: Right, beta: float, rng: np.random.Generator) -> int:
@@ -193,7 +193,7 @@ def failed(right: Right, n: int, beta: float, rng: np.random.Generator) -> Itera
     """Draws of n rows that certify nothing."""
     while True:
         sample = drawn(right, n, rng)
-        if last_passed_rank(sample, beta, DELTA) == 0:
+        if find_last_passed_rank(sample, beta, DELTA) == 0:
             yield sample
 
 

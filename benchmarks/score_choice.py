@@ -21,7 +21,7 @@ import numpy as np
 
 from benchmarks.experiments.pool import in_order
 from metacal.certification.ranking import Ranking
-from metacal.certification.rules.fixed_sequence import last_passed_rank
+from metacal.certification.rules.fixed_sequence import find_last_passed_rank
 from metacal.rows import Rows
 from metacal.scores import score_rows
 from metacal.scores.registry import get_auto_candidates
@@ -41,7 +41,7 @@ def certified(
 ) -> tuple[int, float]:
     """How many calibration rows are accepted, and the threshold."""
     ranking = Ranking.from_scores(scores, correct)
-    rank = last_passed_rank(ranking, beta, delta)
+    rank = find_last_passed_rank(ranking, beta, delta)
     return (
         (ranking.count_accepted_at(rank), ranking.threshold_at_rank(rank)) if rank else (0, -np.inf)
     )

@@ -62,7 +62,7 @@ from metacal.certification.pilot import PilotPolicy
 from metacal.certification.plans import RankPlan
 from metacal.certification.ranking import Ranking
 from metacal.certification.rows import CalibrationRows
-from metacal.certification.rules.fixed_sequence import FixedSequenceRule, last_passed_rank
+from metacal.certification.rules.fixed_sequence import FixedSequenceRule, find_last_passed_rank
 from metacal.certification.test_sequences import choose_first_value, plan_segments
 
 RESULT = Path(__file__).resolve().parent / "results" / "ties.json"
@@ -112,7 +112,7 @@ def _threshold(ranking: Ranking, rank: int) -> float:
 
 def _with_pilot(rows: CalibrationRows, beta: float, delta: float) -> float:
     """The threshold of tests that pilot rows have planned."""
-    return _threshold(rows.ranking, last_passed_rank(rows.ranking, beta, delta, rows.pilot))
+    return _threshold(rows.ranking, find_last_passed_rank(rows.ranking, beta, delta, rows.pilot))
 
 
 def _from_value(ranking: Ranking, start: float, beta: float, delta: float) -> float:
@@ -125,7 +125,7 @@ def _from_value(ranking: Ranking, start: float, beta: float, delta: float) -> fl
 def wrong_first(draw: Draw, beta: float, delta: float) -> float:
     """The rule for ranks."""
     ranking = Ranking.from_scores(draw.score, draw.right)
-    return _threshold(ranking, last_passed_rank(ranking, beta, delta))
+    return _threshold(ranking, find_last_passed_rank(ranking, beta, delta))
 
 
 def set_aside(draw: Draw, beta: float, delta: float) -> float:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from benchmarks.selective import mapie as selective_mapie
 from metacal.certification.ranking import Ranking
-from metacal.certification.rules.fixed_sequence import last_passed_rank
+from metacal.certification.rules.fixed_sequence import find_last_passed_rank
 from metacal.errors import InfeasibleTargetError, InputError
 from metacal.promises import paper
 from metacal.statistics import bounds
@@ -73,7 +73,7 @@ class Rule:
 
 def certified(sample: Sample, beta: float, delta: float) -> float | None:
     """Ours: `metacal.MinAccuracy`."""
-    rank = last_passed_rank(sample.ranking, beta, delta)
+    rank = find_last_passed_rank(sample.ranking, beta, delta)
     return sample.ranking.threshold_at_rank(rank) if rank else None
 
 

@@ -23,7 +23,7 @@ from metacal.certificates.fingerprint import fingerprint_rows
 from metacal.certificates.notes import check_scores
 from metacal.certification import test_sequences as sequence
 from metacal.certification.ranking import Ranking
-from metacal.certification.rules.fixed_sequence import certified_prefix
+from metacal.certification.rules.fixed_sequence import count_certified_rows
 from metacal.kernels.grid import RELATIVE
 from metacal.promises import MaxMiscoverage, MinAccuracy
 from metacal.promises.sequential.profile import build_profile
@@ -39,7 +39,7 @@ def parts(n: int) -> dict[str, Callable[[], Any]]:
 
     def tests() -> Any:
         sequence.plan_segments.cache_clear()
-        return certified_prefix(ranking, accuracy.beta, 0.1)
+        return count_certified_rows(ranking, accuracy.beta, 0.1)
 
     return {
         "np.sort of the scores": lambda: np.sort(scores),

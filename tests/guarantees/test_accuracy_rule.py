@@ -13,8 +13,8 @@ import pytest
 
 import metacal as mc
 from metacal.certification.ranking import Ranking
-from metacal.certification.rules.expected_prefix import expected_prefix
-from metacal.certification.rules.fixed_sequence import certified_prefix, last_passed_rank
+from metacal.certification.rules.expected_prefix import count_expected_prefix
+from metacal.certification.rules.fixed_sequence import count_certified_rows, find_last_passed_rank
 from metacal.certification.test_sequences import plan_segments
 from metacal.statistics import bounds
 
@@ -34,7 +34,7 @@ def broken(draw, true_accuracy, betas, draws):
     for _ in range(draws):
         ranking = Ranking.from_scores(*draw())
         for i, beta in enumerate(betas):
-            rank = last_passed_rank(ranking, beta, DELTA)
+            rank = find_last_passed_rank(ranking, beta, DELTA)
             count[i] += rank > 0 and true_accuracy(ranking.threshold_at_rank(rank)) < beta
     return count / draws
 
@@ -227,7 +227,7 @@ def test_what_broke_the_former_rule_does_not_break_this_one():
     )
     for _ in range(draws):
         ranking = Ranking.from_scores(*population.draw(rng, n))
-        for i, rule in enumerate((former_prefix, certified_prefix)):
+        for i, rule in enumerate((former_prefix, count_certified_rows)):
             accepted = rule(ranking, beta, DELTA)
             count[i] += (
                 accepted > 0
@@ -258,7 +258,7 @@ def mean_error(draw, true_accuracy, beta, draws):
     found = np.zeros(draws)
     for i in range(draws):
         ranking = Ranking.from_scores(*draw())
-        if accepted := expected_prefix(ranking, beta):
+        if accepted := count_expected_prefix(ranking, beta):
             found[i] = 1.0 - true_accuracy(ranking.threshold_accepting(accepted))
     return found.mean(), found.std() / np.sqrt(draws)
 

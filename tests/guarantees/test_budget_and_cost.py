@@ -12,7 +12,11 @@ import numpy as np
 import pytest
 
 import metacal as mc
-from metacal.certification.rules.loss_bets import LossRanking, certified_loss_rank, plan_loss_ranks
+from metacal.certification.rules.loss_bets import (
+    LossRanking,
+    count_certified_loss_rows,
+    plan_loss_ranks,
+)
 from metacal.promises import Sample
 from metacal.statistics import betting
 
@@ -128,7 +132,7 @@ def test_costs_are_kept_on_real_logits(real_set, n, kind):
     at_most, rng, broken, draws = 0.5 * truth.mean, np.random.default_rng(n), 0, COST_DRAWS[n]
     for seed in range(draws):
         ranked = truth.ranked(rng.integers(0, len(truth.scores), n), seed)
-        rank = certified_loss_rank(ranked, at_most / truth.largest, DELTA)
+        rank = count_certified_loss_rows(ranked, at_most / truth.largest, DELTA)
         broken += rank > 0 and truth.cost(ranked.blocks.threshold_accepting(rank)) > at_most
     assert broken / draws <= limit(draws)
 
@@ -221,7 +225,7 @@ def test_costs_are_kept_on_populations_built_against_them(build, sizes, n):
     rng, broken, draws = np.random.default_rng(n), 0, 200 if n < 5000 else 100
     for seed in range(draws):
         ranked = LossRanking.from_scores(*population.draw(rng, n), seed)
-        rank = certified_loss_rank(ranked, at_most, DELTA)
+        rank = count_certified_loss_rows(ranked, at_most, DELTA)
         broken += rank > 0 and population.mean(ranked.blocks.threshold_accepting(rank)) > at_most
     assert broken / draws <= limit(draws)
 
@@ -239,7 +243,7 @@ def test_costs_are_kept_where_scores_are_a_few_mass_points(mass, n):
     for seed in range(draws):
         points = rng.choice(len(mass), n, p=mass)
         ranked = LossRanking.from_scores(points.astype(float), spread(rng, density[points]), seed)
-        rank = certified_loss_rank(ranked, at_most, DELTA)
+        rank = count_certified_loss_rows(ranked, at_most, DELTA)
         if rank:
             last = int(min(np.floor(ranked.blocks.threshold_accepting(rank)), len(mass) - 1))
             broken += means[last] > at_most

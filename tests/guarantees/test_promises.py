@@ -10,7 +10,7 @@ import pytest
 from metacal import MaxMiscoverage, MinAccuracy
 from metacal.certificates.certificate import accepts
 from metacal.certification.ranking import Ranking
-from metacal.certification.rules.fixed_sequence import certified_prefix, last_passed_rank
+from metacal.certification.rules.fixed_sequence import count_certified_rows, find_last_passed_rank
 from metacal.promises import paper
 
 DRAWS = 250
@@ -147,7 +147,7 @@ def test_a_useless_ranking_just_below_the_target_is_rarely_certified(n):
     rankings = (
         Ranking.from_scores(rng.random(n), rng.random(n) < 0.9 - 1e-9) for _ in range(n_draws)
     )
-    broken = sum(certified_prefix(ranking, 0.9, DELTA) > 0 for ranking in rankings)
+    broken = sum(count_certified_rows(ranking, 0.9, DELTA) > 0 for ranking in rankings)
     # Of a thousand 13%: half as much again as delta fails.
     assert broken / n_draws <= DELTA + 3 * np.sqrt(DELTA * (1 - DELTA) / n_draws)
 
@@ -180,7 +180,7 @@ def test_adversaries_keep_delta(right, digits, n):
         u = rng.random(n)
         scores, correct = np.round(u, digits), rng.random(n) < right(u)
         ranking = Ranking.from_scores(scores, correct)
-        rank = last_passed_rank(ranking, 0.9, DELTA)
+        rank = find_last_passed_rank(ranking, 0.9, DELTA)
         if rank:
             at = np.searchsorted(mass, ranking.threshold_at_rank(rank), side="right") - 1
             broken += truth_at[at] < 0.9

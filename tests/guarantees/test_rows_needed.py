@@ -15,7 +15,7 @@ from metacal.certification.rows_needed import (
     estimate_rows_needed_by_resampling,
 )
 from metacal.certification.rules.accuracy_shortfall import plan_starting_tests
-from metacal.certification.rules.fixed_sequence import last_passed_rank
+from metacal.certification.rules.fixed_sequence import find_last_passed_rank
 
 BETA = 0.95
 
@@ -38,10 +38,12 @@ def test_so_many_rows_certify_in_about_4_of_5_cases_where_the_prior_fits():
     rng, certified = np.random.default_rng(0), []
     for wrong, n in POPULATIONS:
         samples = (drawn(rng, wrong, n) for _ in count())
-        for sample in islice((one for one in samples if not last_passed_rank(one, BETA, 0.1)), 60):
+        for sample in islice(
+            (one for one in samples if not find_last_passed_rank(one, BETA, 0.1)), 60
+        ):
             named = estimate_rows_needed(sample, lambda n: plan_starting_tests(n, BETA, 0.1))
             if named is not None:
-                certified.append(last_passed_rank(drawn(rng, wrong, named), BETA, 0.1) > 0)
+                certified.append(find_last_passed_rank(drawn(rng, wrong, named), BETA, 0.1) > 0)
     assert len(certified) > 220
     assert abs(np.mean(certified) - 0.8) <= 0.03 + 3 * np.sqrt(0.16 / len(certified))
 

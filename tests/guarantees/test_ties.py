@@ -10,7 +10,7 @@ from metacal.certificates.circumstances import Circumstances
 from metacal.certification.pilot import PilotPolicy, choose_pilot_rows_of_pool
 from metacal.certification.plans import PilotRows
 from metacal.certification.ranking import Ranking
-from metacal.certification.rules.fixed_sequence import last_passed_rank
+from metacal.certification.rules.fixed_sequence import find_last_passed_rank
 from metacal.certification.test_sequences import choose_first_value
 from metacal.errors import InfeasibleTargetError
 from metacal.promises import Sample
@@ -43,7 +43,7 @@ def test_the_promise_is_kept_whatever_ties(name, delta):
     rng, draws, broken = np.random.default_rng(7), 400, 0
     for _ in range(draws):
         ranking, pilot = ranking_of(mass, error, 1000, rng, 32)
-        passed = last_passed_rank(ranking, 0.9, delta, pilot)
+        passed = find_last_passed_rank(ranking, 0.9, delta, pilot)
         if passed:
             last = int(ranking.block_scores[ranking.block_of_rank(passed)])
             broken += accuracy[last] < 0.9 - 1e-12
@@ -58,7 +58,7 @@ def test_five_marks_are_certified():
         ranking, pilot = ranking_of(mass, error, 4930, rng, 70)
         accepted.append(
             ranking.count_accepted_at(passed) / 4930
-            if (passed := last_passed_rank(ranking, 0.97, 0.1, pilot))
+            if (passed := find_last_passed_rank(ranking, 0.97, 0.1, pilot))
             else 0.0
         )
     assert np.mean(accepted) >= 0.42  # .45 at best; with the wrong rows of a tie first .03
@@ -89,7 +89,10 @@ def test_a_start_is_where_the_first_test_of_ranks_would_be():
     assert choose_first_value(np.arange(100.0), 1000, 0.95, 0.1) == 23.0
     assert choose_first_value(np.zeros(1), 5, 0.95, 0.1) == 0.0
     nothing = Ranking.from_scores(np.ones(50), np.ones(50, dtype=bool))
-    assert last_passed_rank(nothing, 0.9, 0.1, PilotRows(np.zeros(3), tests_score_values=True)) == 0
+    assert (
+        find_last_passed_rank(nothing, 0.9, 0.1, PilotRows(np.zeros(3), tests_score_values=True))
+        == 0
+    )
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from sklearn.base import clone
 
 import metacal as mc
 from metacal.certification.ranking import Ranking
-from metacal.certification.rules.fixed_sequence import certified_prefix
+from metacal.certification.rules.fixed_sequence import count_certified_rows
 from metacal.io.artifact.audit import read_certificate
 from metacal.promises.accuracy import MinAccuracy
 from metacal.promises.miscoverage import MaxMiscoverage
@@ -207,7 +207,7 @@ def test_half_of_delta_each_is_nearly_all_that_there_is():
         scores = rng.random(n)
         correct = rng.random(n) > np.where(scores < 0.6, 0.0, np.where(scores < only, 0.95, 0.1005))
         ranking = Ranking.from_scores(scores, correct)
-        if rank := certified_prefix(ranking, 0.9, 0.1):
+        if rank := count_certified_rows(ranking, 0.9, 0.1):
             accepted = scores <= ranking.threshold_at_rank(rank)
             broken += (correct & accepted).sum() >= bounds.miscoverage_rank(
                 int(correct.sum()), alpha, 0.1

@@ -17,7 +17,11 @@ import metacal as mc
 from metacal.certificates.quantity import COST, REVIEW
 from metacal.certification.cheapest import candidate_ranks
 from metacal.certification.row_losses import Losses, compute_prediction_costs
-from metacal.certification.rules.loss_bets import LossRanking, certified_loss_rank, plan_loss_ranks
+from metacal.certification.rules.loss_bets import (
+    LossRanking,
+    count_certified_loss_rows,
+    plan_loss_ranks,
+)
 from metacal.cli import main
 from metacal.errors import ArtifactError, InputError
 from metacal.export import saved as artifact
@@ -186,7 +190,7 @@ def test_the_walk_is_as_its_definition_says(data):
                 (0.0 if good < len(passed) else level),
             )
         assert (
-            certified_loss_rank(ranked, promise.procedure().relative_limit, 0.1)
+            count_certified_loss_rows(ranked, promise.procedure().relative_limit, 0.1)
             == ranked.count_accepted_at(best, promise.procedure().relative_limit)
             > 0
         )

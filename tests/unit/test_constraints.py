@@ -19,8 +19,8 @@ from metacal.certificates.certificate import accepts
 from metacal.certificates.counts import Traffic
 from metacal.certificates.number_format import format_percent
 from metacal.certification.ranking import Ranking
-from metacal.certification.rules.expected_prefix import expected_prefix
-from metacal.certification.rules.fixed_sequence import certified_prefix, last_passed_rank
+from metacal.certification.rules.expected_prefix import count_expected_prefix
+from metacal.certification.rules.fixed_sequence import count_certified_rows, find_last_passed_rank
 from metacal.io.artifact.audit import read_certificate
 from metacal.kernels.grid import RELATIVE
 from metacal.statistics import bounds
@@ -137,7 +137,7 @@ def test_the_fast_walk_is_the_slow_walk(n, beta, delta, digits):
         rng = np.random.default_rng([n, seed])
         scores = np.round(rng.random(n), digits)
         correct = rng.random(n) < beta + 0.1 * rng.random() - 0.3 * rng.random() * (scores - 0.4)
-        fast = certified_prefix(Ranking.from_scores(scores, correct), beta, delta)
+        fast = count_certified_rows(Ranking.from_scores(scores, correct), beta, delta)
         assert fast == slow_prefix(scores, correct, beta, delta)
 
 
@@ -147,7 +147,7 @@ def test_expected_prefix_in_exact_arithmetic(beta):
     errors = np.cumsum(~CORRECT[order])
     share = 1 - bounds.to_exact_fraction(beta)
     good = [m for m in range(1, len(order) + 1) if int(errors[m - 1]) + 1 <= share * (m + 1)]
-    assert expected_prefix(Ranking.from_scores(SCORES, CORRECT), beta) == max(good, default=0)
+    assert count_expected_prefix(Ranking.from_scores(SCORES, CORRECT), beta) == max(good, default=0)
 
 
 def test_ties_are_accepted_or_rejected_together():
@@ -180,9 +180,9 @@ def test_infeasible_says_best_and_rows_needed():
         mc.MinAccuracy(0.99).certify(SCORES[few], CORRECT[few])
     error = caught.value
     assert error.target == 0.99
-    assert certified_prefix(Ranking.from_scores(SCORES[few], CORRECT[few]), error.best, 0.1) > 0
+    assert count_certified_rows(Ranking.from_scores(SCORES[few], CORRECT[few]), error.best, 0.1) > 0
     assert (
-        certified_prefix(Ranking.from_scores(SCORES[few], CORRECT[few]), error.best + 2e-4, 0.1)
+        count_certified_rows(Ranking.from_scores(SCORES[few], CORRECT[few]), error.best + 2e-4, 0.1)
         == 0
     )
     assert error.rows_needed >= bounds.error_free_rows_needed(0.99, 0.1)
@@ -222,7 +222,7 @@ def test_about_that_many_rows_do():
     assert (
         np.mean(
             [
-                certified_prefix(Ranking.from_scores(*draw(4 * needed, seed)), 0.98, 0.1) > 0
+                count_certified_rows(Ranking.from_scores(*draw(4 * needed, seed)), 0.98, 0.1) > 0
                 for seed in range(50)
             ]
         )
@@ -441,7 +441,7 @@ def test_skipping_what_clearly_passes_changes_no_failure(beta, monkeypatch):
     ):
         scores = np.round(rng.random(n), digits)
         ranking = Ranking.from_scores(scores, rng.random(n) < beta + gap * (1.5 - 2.0 * scores))
-        quick = last_passed_rank(ranking, beta, 0.1)
+        quick = find_last_passed_rank(ranking, beta, 0.1)
         with monkeypatch.context() as patch:
             patch.setattr(first_failure, "find_clear_passes", every_test)
-            assert last_passed_rank(ranking, beta, 0.1) == quick
+            assert find_last_passed_rank(ranking, beta, 0.1) == quick

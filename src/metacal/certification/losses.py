@@ -20,11 +20,11 @@ from metacal.certification.rules.accuracy_shortfall import (
     describe_ruled_out,
     estimate_rows_needed_for_accuracy,
 )
-from metacal.certification.rules.fixed_sequence import FALLBACK_SEQUENCE, certified_prefix
+from metacal.certification.rules.fixed_sequence import FALLBACK_SEQUENCE, count_certified_rows
 from metacal.certification.rules.loss_bets import (
     LossRanking,
-    certified_loss_rank,
-    expected_loss_rank,
+    count_certified_loss_rows,
+    count_expected_loss_rows,
 )
 from metacal.certification.statements import build_certificate_for_threshold, cannot_certify_error
 from metacal.errors import InfeasibleTargetError
@@ -305,11 +305,11 @@ class _LossTests:
     def count_certified(self, relative_limit: float) -> int:
         """Count the rows that may be accepted, 0 if nothing is certified."""
         if self.delta is None:
-            return expected_loss_rank(self.ranking, relative_limit)
+            return count_expected_loss_rows(self.ranking, relative_limit)
         if self.exact_rule_name is not None:
             accuracy = 1.0 - relative_limit
-            return certified_prefix(self.ranking.blocks, accuracy, self.delta, self.pilot)
-        return certified_loss_rank(self.ranking, relative_limit, self.delta, self.pilot)
+            return count_certified_rows(self.ranking.blocks, accuracy, self.delta, self.pilot)
+        return count_certified_loss_rows(self.ranking, relative_limit, self.delta, self.pilot)
 
     def certifies(self, relative_limit: float) -> bool:
         """Check whether any row may be accepted."""

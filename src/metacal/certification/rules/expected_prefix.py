@@ -105,7 +105,7 @@ class ExpectedPrefixRule:
         last_rank: int | None = None,
     ) -> ThresholdResult:
         """Find the largest prefix with few enough errors. `last_rank` is ignored."""
-        n_accepted = expected_prefix(ranking, plan.limit)
+        n_accepted = count_expected_prefix(ranking, plan.limit)
         if n_accepted == 0:
             return NOTHING_CERTIFIED
         return ThresholdResult(
@@ -149,7 +149,7 @@ class ExpectedPrefixRule:
         return self
 
 
-def expected_prefix(ranking: Ranking, accuracy: float) -> int:
+def count_expected_prefix(ranking: Ranking, accuracy: float) -> int:
     """Count the rows of the largest prefix with few enough errors.
 
     Parameters
@@ -172,30 +172,36 @@ def expected_prefix(ranking: Ranking, accuracy: float) -> int:
 
     Examples
     --------
-    >>> expected_prefix(Ranking.from_scores(np.arange(100.0), np.arange(100) < 95), 0.97)
+    >>> count_expected_prefix(Ranking.from_scores(np.arange(100.0), np.arange(100) < 95), 0.97)
     96
     """
-    passing_blocks = np.flatnonzero(
-        passes_in_expectation(ranking.cumulative_errors, ranking.block_end_ranks, accuracy)
+    block_passes = passes_in_expectation(
+        ranking.cumulative_errors, ranking.block_end_ranks, accuracy
     )
+    passing_blocks = np.flatnonzero(block_passes)
     best_block = -1
     if len(passing_blocks) > 0:
         best_block = int(passing_blocks[-1])
-
-    if ranking.has_unknown_order is not None:
-        # No prefix that ends inside a cell passes if the prefix with all correct rows of the cell
-        # and none of its errors does not pass.
-        block_errors = np.diff(ranking.cumulative_errors, prepend=0)
-        could_pass = passes_in_expectation(
-            ranking.cumulative_errors - block_errors,
-            ranking.block_end_ranks - block_errors,
-            accuracy,
-        )
-        is_open = could_pass & ranking.has_unknown_order
-        is_open[: best_block + 1] = False
-        if is_open.any():
-            raise ranking.finer_counts_error(np.flatnonzero(is_open)[-MAX_REFINED_BLOCKS:].tolist())
-
+    _require_no_prefix_inside_cells(ranking, accuracy, first_block=best_block + 1)
     if best_block < 0:
         return 0
     return int(ranking.block_end_ranks[best_block])
+
+
+def _require_no_prefix_inside_cells(ranking: Ranking, accuracy: float, first_block: int) -> None:
+    """Raise FinerCountsNeeded if a prefix that ends inside a cell could pass.
+
+    Cells before `first_block` are ignored.
+    """
+    if ranking.has_unknown_order is None:
+        return
+    # The best prefix inside a cell contains all of its correct rows and none of its errors.
+    block_errors = np.diff(ranking.cumulative_errors, prepend=0)
+    could_pass = passes_in_expectation(
+        ranking.cumulative_errors - block_errors, ranking.block_end_ranks - block_errors, accuracy
+    )
+    is_undecided = could_pass & ranking.has_unknown_order
+    is_undecided[:first_block] = False
+    undecided_blocks = np.flatnonzero(is_undecided)
+    if len(undecided_blocks) > 0:
+        raise ranking.finer_counts_error(undecided_blocks[-MAX_REFINED_BLOCKS:].tolist())

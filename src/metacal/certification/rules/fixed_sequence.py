@@ -201,12 +201,14 @@ class FixedSequenceRule:
                 ranking, plan.segments, significance_level, last_rank
             )
 
-        best_rank = trace.best_rank
-        if best_rank == 0 or ranking.count_accepted_at(best_rank) == 0:
+        n_accepted = 0
+        if trace.best_rank > 0:
+            n_accepted = ranking.count_accepted_at(trace.best_rank)
+        if n_accepted == 0:
             return replace(NOTHING_CERTIFIED, every_test_passed=every_test_passed, trace=trace)
         return ThresholdResult(
-            n_accepted=ranking.count_accepted_at(best_rank),
-            threshold=ranking.threshold_at_rank(best_rank),
+            n_accepted=n_accepted,
+            threshold=ranking.threshold_at_rank(trace.best_rank),
             every_test_passed=every_test_passed,
             trace=trace,
         )
@@ -262,7 +264,7 @@ class FixedSequenceRule:
         return replace(self, start_policy=ShareStarts(correct_share))
 
 
-def certified_prefix(
+def count_certified_rows(
     ranking: Ranking, accuracy: float, delta: float, pilot: PilotRows | None = None
 ) -> int:
     """Count the rows that `FixedSequenceRule` accepts for an accuracy.
@@ -289,7 +291,7 @@ def certified_prefix(
     Examples
     --------
     >>> ranking = Ranking.from_scores(np.arange(1000.0), np.arange(1000) < 900)
-    >>> certified_prefix(ranking, 0.95, 0.1)
+    >>> count_certified_rows(ranking, 0.95, 0.1)
     937
     """
     rule = FixedSequenceRule()
@@ -297,17 +299,17 @@ def certified_prefix(
     return rule.certify(ranking, plan, delta).n_accepted
 
 
-def last_passed_rank(
+def find_last_passed_rank(
     ranking: Ranking, accuracy: float, delta: float, pilot: PilotRows | None = None
 ) -> int:
     """Return the highest rank at which the tests of an accuracy pass, or 0 if none passes.
 
-    The rank may lie inside a tie block. `certified_prefix` returns the number of rows that may be
+    The rank may lie inside a tie block. `count_certified_rows` returns the number of rows that may be
     accepted.
 
     Examples
     --------
-    >>> last_passed_rank(Ranking.from_scores(np.arange(1000.0), np.arange(1000) < 900), 0.95, 0.1)
+    >>> find_last_passed_rank(Ranking.from_scores(np.arange(1000.0), np.arange(1000) < 900), 0.95, 0.1)
     937
     """
     rule = FixedSequenceRule()
@@ -342,33 +344,34 @@ def _test_segments(
     every_test_passed = len(segments) > 0
     possible_fractions = {Fraction(0)}
     failures: list[_Failure] = []
-    open_blocks: set[int] = set()
+    unordered_blocks: set[int] = set()
     for segment in segments:
-        next_fractions: set[Fraction] = set()
+        next_possible_fractions: set[Fraction] = set()
         for carried_fraction in possible_fractions:
-            fraction = carried_fraction + segment.delta_fraction
-            segment_level = float(fraction) * significance_level
-            failed_rank, opened = find_first_failure(ranking, segment, segment_level)
-            open_blocks.update(opened)
+            delta_fraction = carried_fraction + segment.delta_fraction
+            segment_level = float(delta_fraction) * significance_level
+            first_failure = find_first_failure(ranking, segment, segment_level)
+            failed_rank = first_failure.rank
+            unordered_blocks.update(first_failure.unordered_blocks)
             if last_rank is not None and failed_rank > last_rank:
                 failed_rank = last_rank + 1
                 every_test_passed = False
-                next_fractions.add(fraction)
+                next_possible_fractions.add(delta_fraction)
             elif failed_rank < segment.stop_rank:
                 every_test_passed = False
                 failures.append(_Failure(failed_rank, segment_level))
-                next_fractions.add(Fraction(0))
+                next_possible_fractions.add(Fraction(0))
             else:
-                next_fractions.add(fraction)
-                if opened:
-                    next_fractions.add(Fraction(0))
+                next_possible_fractions.add(delta_fraction)
+                if first_failure.unordered_blocks:
+                    next_possible_fractions.add(Fraction(0))
             passed_rank = segment.rank_tests.last_tested_rank_below(failed_rank)
             if passed_rank >= segment.start_rank:
                 best_rank = passed_rank
-        possible_fractions = next_fractions
+        possible_fractions = next_possible_fractions
 
-    if open_blocks:
-        raise ranking.finer_counts_error(open_blocks)
+    if unordered_blocks:
+        raise ranking.finer_counts_error(unordered_blocks)
     if 0 < best_rank < ranking.n_rows:
         ranking.require_known_order(ranking.block_of_rank(best_rank))
     return _trace_sequence(ranking, segments, best_rank, failures), every_test_passed
@@ -393,16 +396,16 @@ def _trace_sequence(
     A test at a rank fails as soon as there are more errors than it tolerates. The row with that
     error is the stopping time of the sequence, together with its tie block.
     """
-    failures_beyond = [failure for failure in failures if failure.rank > best_rank]
-    n_failures = len(failures) - len(failures_beyond)
-    if not failures_beyond or ranking.has_unknown_order is not None:
+    later_failures = [failure for failure in failures if failure.rank > best_rank]
+    n_failures = len(failures) - len(later_failures)
+    if not later_failures or ranking.has_unknown_order is not None:
         return SequenceTrace(best_rank, stopping_rank=ranking.n_rows, n_failures=n_failures)
 
-    failure = failures_beyond[0]
-    ladder = BinomialRankTests(
-        ranking.n_rows, segments[0].rank_tests.error_rate, failure.significance_level
+    first_failure = later_failures[0]
+    rank_tests = BinomialRankTests(
+        ranking.n_rows, segments[0].rank_tests.error_rate, first_failure.significance_level
     )
-    n_tolerated_errors = max(ladder.max_passing_errors(failure.rank), 0)
+    n_tolerated_errors = max(rank_tests.max_passing_errors(first_failure.rank), 0)
     error_ranks = ranking.error_runs.n_rows_before[1:] + 1
     deciding_rank = max(best_rank, int(error_ranks[n_tolerated_errors]))
     stopping_rank = int(ranking.block_end_ranks[ranking.block_of_rank(deciding_rank)])
@@ -422,24 +425,28 @@ def _test_values(
     """
     first_block = int(np.searchsorted(ranking.block_scores, first_value, side="right")) - 1
     if first_block < 0:
-        return SequenceTrace(best_rank=0, stopping_rank=_next_block_end(ranking, 0)), False
+        stopping_rank = _find_next_block_end(ranking, rank=0)
+        return SequenceTrace(best_rank=0, stopping_rank=stopping_rank), False
 
     n_blocks = len(ranking.block_end_ranks)
     end_block = n_blocks
     if last_rank is not None:
         end_block = int(np.searchsorted(ranking.block_end_ranks, last_rank, side="right"))
     ranks = ranking.block_end_ranks[first_block:end_block]
-    errors = ranking.cumulative_errors[first_block:end_block]
+    n_errors = ranking.cumulative_errors[first_block:end_block]
 
     # Only tests that are not settled by a simple bound need a p-value.
+    error_rate = 1.0 - limit
+    passes_clearly = find_clear_passes(n_errors, ranks, error_rate, significance_level)
+    unsettled = np.flatnonzero(~passes_clearly)
     p_values = np.zeros(len(ranks))
-    unclear = np.flatnonzero(~find_clear_passes(errors, ranks, 1.0 - limit, significance_level))
-    p_values[unclear] = bounds.binomial_p_value(errors[unclear], ranks[unclear], 1.0 - limit)
+    p_values[unsettled] = bounds.binomial_p_value(n_errors[unsettled], ranks[unsettled], error_rate)
 
     n_passed = _count_passed(p_values, significance_level)
     best_rank = total_count(ranks[:n_passed])
     every_test_passed = n_passed > 0 and first_block + n_passed == n_blocks
-    return SequenceTrace(best_rank, _next_block_end(ranking, best_rank)), every_test_passed
+    trace = SequenceTrace(best_rank, stopping_rank=_find_next_block_end(ranking, best_rank))
+    return trace, every_test_passed
 
 
 def _test_every_rank(
@@ -453,14 +460,15 @@ def _test_every_rank(
     if last_rank is None:
         last_rank = ranking.n_rows
     ranks = np.arange(first_rank, last_rank + 1)
-    error_ranks = ranking.error_runs.n_rows_before[1:]
-    errors = np.searchsorted(error_ranks, ranks)
-    p_values = bounds.binomial_p_value(errors, ranks, 1.0 - limit)
-    best_rank = total_count(ranks[: _count_passed(p_values, significance_level)])
-    return SequenceTrace(best_rank, _next_block_end(ranking, best_rank))
+    n_rows_before_errors = ranking.error_runs.n_rows_before[1:]
+    n_errors = np.searchsorted(n_rows_before_errors, ranks)
+    p_values = bounds.binomial_p_value(n_errors, ranks, 1.0 - limit)
+    n_passed = _count_passed(p_values, significance_level)
+    best_rank = total_count(ranks[:n_passed])
+    return SequenceTrace(best_rank, stopping_rank=_find_next_block_end(ranking, best_rank))
 
 
-def _next_block_end(ranking: Ranking, rank: int) -> int:
+def _find_next_block_end(ranking: Ranking, rank: int) -> int:
     """Return the last rank of the tie block that follows a rank."""
     next_block = int(np.searchsorted(ranking.block_end_ranks, rank, side="right"))
     return total_count(ranking.block_end_ranks[: next_block + 1])
@@ -468,7 +476,8 @@ def _next_block_end(ranking: Ranking, rank: int) -> int:
 
 def _count_passed(p_values: Float, significance_level: float) -> int:
     """Count the tests that pass before the first one that fails."""
-    failed = np.flatnonzero(p_values > significance_level)
-    if len(failed) == 0:
+    failed_tests = np.flatnonzero(p_values > significance_level)
+    if len(failed_tests) == 0:
         return len(p_values)
-    return int(failed[0])
+    first_failed_test = failed_tests[0]
+    return int(first_failed_test)

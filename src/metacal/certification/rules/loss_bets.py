@@ -113,7 +113,7 @@ class LossRanking:
         return int(self.blocks.block_end_ranks[block - 1])
 
 
-def certified_loss_rank(
+def count_certified_loss_rows(
     ranking: LossRanking, limit: float, delta: float, pilot: PilotRows | None = None
 ) -> int:
     """Count the rows that may be accepted with a mean loss of at most `limit`.
@@ -142,14 +142,14 @@ def certified_loss_rank(
     >>> rng = np.random.default_rng(0)
     >>> scores = rng.random(2000)
     >>> ranking = LossRanking.from_scores(scores, scores**2 * rng.random(2000) / 2, seed=0)
-    >>> n_accepted = certified_loss_rank(ranking, 0.05, 0.1)
+    >>> n_accepted = count_certified_loss_rows(ranking, 0.05, 0.1)
     >>> 1400 < n_accepted < 1560, bool(ranking.losses[:n_accepted].mean() < 0.05)
     (True, True)
     """
     blocks = ranking.blocks
 
-    def passes(rank: int, share: Fraction) -> bool:
-        return ranking.passes(rank, limit, float(share) * delta)
+    def passes(rank: int, delta_fraction: Fraction) -> bool:
+        return ranking.passes(rank, limit, float(delta_fraction) * delta)
 
     if pilot is None or not pilot.tests_score_values or len(pilot.scores) == 0:
         best_rank = run_fallback_tests(plan_loss_ranks(blocks.n_rows, limit, delta), passes)
@@ -159,8 +159,11 @@ def certified_loss_rank(
 
     first_value = choose_first_value(np.sort(pilot.scores), blocks.n_rows, 1.0 - limit, delta)
     first_block = int(np.searchsorted(blocks.block_scores, first_value, side="right")) - 1
-    ranks = blocks.block_end_ranks[max(0, first_block) :].tolist()
-    return run_fallback_tests([(Fraction(1), ranks)], passes) or 0
+    tested_ranks = blocks.block_end_ranks[max(0, first_block) :].tolist()
+    best_rank = run_fallback_tests([(Fraction(1), tested_ranks)], passes)
+    if best_rank is None:
+        return 0
+    return best_rank
 
 
 def plan_loss_ranks(n_rows: int, limit: float, delta: float) -> list[tuple[Fraction, list[int]]]:
@@ -184,37 +187,40 @@ def plan_loss_ranks(n_rows: int, limit: float, delta: float) -> list[tuple[Fract
 
     Examples
     --------
-    >>> shares, ranks = zip(*plan_loss_ranks(1000, 0.05, 0.1))
-    >>> sum(shares) == 1, ranks[0][:4], ranks[-1][-1]
+    >>> delta_fractions, ranks = zip(*plan_loss_ranks(1000, 0.05, 0.1))
+    >>> sum(delta_fractions) == 1, ranks[0][:4], ranks[-1][-1]
     (True, [284, 289, 294, 299], 1000)
     """
-    planned: list[tuple[Fraction, list[int]]] = []
-    carried_share = Fraction(0)
+    sequences: list[tuple[Fraction, list[int]]] = []
+    carried_fraction = Fraction(0)
     step = max(1, n_rows // _N_RANKS)
     for segment in plan_segments(n_rows, 1.0 - limit, delta):
-        start = segment.start_rank
-        if not planned:
-            start = min(n_rows, math.ceil(_START_FACTOR * segment.start_rank))
-        # The last rank is always tested.
-        ranks = sorted({*range(start, segment.stop_rank, step), *range(n_rows, segment.stop_rank)})
-        share = carried_share + segment.delta_fraction
+        start_rank = segment.start_rank
+        is_first_sequence = not sequences
+        if is_first_sequence:
+            start_rank = min(n_rows, math.ceil(_START_FACTOR * segment.start_rank))
+        ranks = set(range(start_rank, segment.stop_rank, step))
+        if n_rows < segment.stop_rank:
+            # The last segment always tests all rows.
+            ranks.add(n_rows)
+        delta_fraction = carried_fraction + segment.delta_fraction
         if not ranks:
-            carried_share = share
+            carried_fraction = delta_fraction
             continue
-        planned.append((share, ranks))
-        carried_share = Fraction(0)
-    return planned
+        sequences.append((delta_fraction, sorted(ranks)))
+        carried_fraction = Fraction(0)
+    return sequences
 
 
-def expected_loss_rank(ranking: LossRanking, limit: float) -> int:
+def count_expected_loss_rows(ranking: LossRanking, limit: float) -> int:
     """Count the rows of the largest prefix with a low enough mean loss, in expectation.
 
     It is the largest m at the end of a block of equal scores for which the sum of the first m losses
     plus 1 is at most limit (m + 1).
     """
     block_ends = ranking.blocks.block_end_ranks
-    summed_losses = np.cumsum(ranking.losses)[block_ends - 1]
-    passing_blocks = np.flatnonzero(summed_losses + 1.0 <= limit * (block_ends + 1))
+    cumulative_losses = np.cumsum(ranking.losses)[block_ends - 1]
+    passing_blocks = np.flatnonzero(cumulative_losses + 1.0 <= limit * (block_ends + 1))
     if len(passing_blocks) == 0:
         return 0
     return int(block_ends[passing_blocks[-1]])
