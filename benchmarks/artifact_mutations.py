@@ -10,13 +10,13 @@ import copy
 import json
 import math
 import random
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from metacal.certificates.circumstances import Circumstances
+from metacal.certificates.stored_fields import get_stored_values
 
 FIXTURES = Path(__file__).resolve().parents[1] / "tests" / "contracts" / "fixtures"
 
@@ -491,7 +491,7 @@ def reworded(rng: random.Random, document: Document) -> None:
     """Another rule, other circumstances, notes or traffic."""
     certificate = document["certificate"]
     number = rng.choice([-1, 0, 1, 2, 5, 240, 10**9, 10**20, 0.5, 1e308])
-    around = asdict(Circumstances())
+    around = get_stored_values(Circumstances())
     around[rng.choice(sorted(around))] = rng.choice([number, True, None, "given", "estimated"])
     notes = [
         *(

@@ -91,7 +91,7 @@ def replay(task: tuple[Path, float, int, int]) -> tuple[float, float, bool]:
         circumstances=replace(own.circumstances, random_state=None),
     )
     same = comparable == fit
-    return certifier.n_labels / n, own.coverage, same and own.labels == certifier.n_labels
+    return certifier.n_labels / n, own.coverage, same and own.n_labels == certifier.n_labels
 
 
 def shares(path: Path, replays: int, run: Callable[..., Any]) -> list[dict[str, Any]]:

@@ -224,11 +224,11 @@ def group_cell(job: tuple[str, str, Any, int, int]) -> dict[str, Any]:
         if policy is not None:
             rows = policy.withhold_pilot_rows(rows)
         try:
-            families = promise.certify(rows).parts.families  # type: ignore[union-attr]
+            families = promise.certify(rows).subgroups.families  # type: ignore[union-attr]
         except mc.InfeasibleTargetError:
             continue
         for code, (population, family) in enumerate(zip(groups, families, strict=True)):
-            found = sides_of(population, promise.promise, family, family[0].at)
+            found = sides_of(population, promise.promise, family, family[0].decision_log_odds)
             broken[draw, code], accepted[draw, code] = found
     return {
         "groups": where,

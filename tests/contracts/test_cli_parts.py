@@ -73,7 +73,7 @@ def test_verify_and_evaluate_speak_of_each(folder, by):
     assert not promise["refuted"]
     accepting = [
         part
-        for part in mc.load_gate(folder / f"{by}.json").certificate.parts.items
+        for part in mc.load_gate(folder / f"{by}.json").certificate.subgroups.items
         if part.n_accepted
     ]
     assert {own["part"] for own in promise["of_parts"]} == {part.name for part in accepting}

@@ -70,7 +70,7 @@ def test_each_cell_works_or_says_why_not(kind, promise):
 def test_parts_need_rows_whose_part_is_known(kind):
     promise = mc.PerClass(mc.MinAccuracy(0.85))
     if kind == "rows":
-        assert {part.name for part in promise.certify(EVIDENCE[kind]()).parts.items} == {
+        assert {part.name for part in promise.certify(EVIDENCE[kind]()).subgroups.items} == {
             "north",
             "south",
         }

@@ -88,9 +88,9 @@ def test_pilot_rows_of_a_score_with_ties_are_not_tested():
     correct = rng.random(900) > 0.05
     gate = mc.ScoreGate(mc.MinAccuracy(BETA), higher_is="doubtful").fit(score, correct)
     certificate = gate.certificate_
-    assert certificate.circumstances.aside == 30
+    assert certificate.circumstances.n_pilot_rows == 30
     assert certificate.n_rows == 870
-    assert sum(rows for _, rows, _ in certificate.marks) == 870
+    assert sum(rows for _, rows, _ in certificate.score_value_counts) == 870
 
 
 def test_pilot_rows_and_tested_rows_are_disjoint():
@@ -107,7 +107,7 @@ def test_pooled_pilot_rows_are_not_tested():
     rng = np.random.default_rng(2)
     codes = rng.integers(40, size=800)
     sample = Sample.of(rng.random(800), rng.random(800) > 0.02, part=codes, names=list(range(40)))
-    pool = mc.PerClass(mc.MinAccuracy(BETA), fallback="pooled").certify(sample).parts.items[-1]
+    pool = mc.PerClass(mc.MinAccuracy(BETA), fallback="pooled").certify(sample).subgroups.items[-1]
     assert len(pool.names) == 40
     assert pool.n_rows == 600
 
@@ -167,7 +167,7 @@ def test_subgroups_share_delta(shares, level):
     promise = mc.PerGroup(mc.MinAccuracy(BETA, DELTA), shares=shares)
     for wrong, accepts_all in ((most, True), (most + 1, False)):
         sample = rows_of([errors_last(n, wrong), *[errors_first(n, 100)] * 3])
-        first = promise.certify(sample).parts.items[0]
+        first = promise.certify(sample).subgroups.items[0]
         assert (first.n_accepted == n) == accepts_all
         assert first.delta == pytest.approx(level)
 
@@ -231,7 +231,7 @@ def test_both_sides_of_two_classes_share_delta():
     rng = np.random.default_rng(4)
     truth = np.repeat([0, 1], 200)
     sample = Sample.of(rng.normal(size=400) + 6.0 * truth, truth == 1, truth=truth)
-    levels = [part.delta for part in promise.certify(sample).parts.items]
+    levels = [part.delta for part in promise.certify(sample).subgroups.items]
     assert sum(levels) == pytest.approx(DELTA)
 
 

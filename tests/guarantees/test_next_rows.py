@@ -84,7 +84,7 @@ def test_parts_that_accept_all_or_nothing_are_counted_as_such():
     certificate = mc.PerGroup(mc.MinAccuracy(0.9)).certify(sample)
 
     mixed = replace(
-        certificate, parts=SubgroupCertificates("group", "together", (everything, nothing))
+        certificate, subgroups=SubgroupCertificates("group", "together", (everything, nothing))
     )
     assert mixed.next_rows(100, part="a").most == 0
     assert mixed.next_rows(100, part="b").fewest == 100

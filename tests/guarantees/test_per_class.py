@@ -171,7 +171,7 @@ def test_recycled_levels_break_no_more():
     levels = []
     for _ in range(draws):
         found = promise.certify(world.draw(rng, 3000, names))
-        last = found.parts.items[-1]
+        last = found.subgroups.items[-1]
         levels.append(last.delta)
         broken += last.threshold > 0 and world.accuracy(last.threshold, [9]) < 0.9
     assert max(levels) > 5 * DELTA / 10  # it did get what the others left
@@ -193,7 +193,7 @@ def test_a_pool_keeps_the_promise_taken_together():
     )
     promise, names = mc.PerClass(mc.MinAccuracy(0.9, DELTA), fallback="pooled"), list(range(21))
     for _ in range(draws):
-        found = promise.certify(world.draw(rng, 2000, names)).parts
+        found = promise.certify(world.draw(rng, 2000, names)).subgroups
         pool = found.items[-1]
         assert len(pool.names) > 1
         kept += pool.n_accepted > 0
@@ -216,7 +216,7 @@ def test_a_pool_keeps_the_promise_in_a_file_that_is_sorted_by_class():
         codes = np.sort(rng.choice(320, size=int(n_rows.sum()), p=n_rows / n_rows.sum()))
         sample = Sample.of(rng.random(len(codes)), ~always_wrong[codes], part=codes, names=names)
         try:
-            pool = promise.certify(sample).parts.items[-1]
+            pool = promise.certify(sample).subgroups.items[-1]
         except mc.InfeasibleTargetError:
             continue
         members = list(pool.names)
@@ -260,7 +260,7 @@ def test_the_false_coverage_rate_is_kept_and_more_is_accepted():
             rng.random(4800), rng.random(4800) > error[codes], part=codes, names=list(range(60))
         )
         for kind in shares:
-            found = mc.PerClass(mc.MinAccuracy(0.9), shares=kind).certify(sample).parts
+            found = mc.PerClass(mc.MinAccuracy(0.9), shares=kind).certify(sample).subgroups
             accepting = [part.names[0] for part in found.items if part.threshold > -np.inf]
             shares[kind].append(np.mean([name < 30 for name in accepting]))
             accepted[kind] += len(accepting)
@@ -274,7 +274,7 @@ def test_under_the_false_coverage_rate_most_classes_accept_at_the_share_that_doe
     correct = rng.random(4800) > np.linspace(0.1, 0.6, 60)[codes] * score**2
     sample = Sample.of(score, correct, part=codes, names=list(range(60)))
     parts = {
-        k: mc.PerClass(mc.MinAccuracy(0.9), shares=k).certify(sample).parts.items
+        k: mc.PerClass(mc.MinAccuracy(0.9), shares=k).certify(sample).subgroups.items
         for k in ("fcr", "each")
     }
     accept = {kind: [part.threshold > -np.inf for part in items] for kind, items in parts.items()}

@@ -110,7 +110,7 @@ def test_every_promise_in_sequence_takes_marks(promise, tmp_path):
     right = rng.random(1500) > np.array([0, 0.5, 0.09, 0.01])[mark]
     groups = np.arange(1500) % 2 if isinstance(promise, mc.PerGroup) else None
     gate = mc.ScoreGate(promise, marks=[1, 2, 3]).fit(mark, right, groups=groups)
-    assert gate.certificate_.circumstances.by_value
+    assert gate.certificate_.circumstances.tests_score_values
     assert gate.accepts([3, 2, 1], None if groups is None else [0, 0, 1]).tolist() == [
         True,
         True,
@@ -119,7 +119,7 @@ def test_every_promise_in_sequence_takes_marks(promise, tmp_path):
     mc.save(gate, tmp_path / "gate.json")
     assert mc.load(tmp_path / "gate.json").certificate_ == gate.certificate_
     if groups is None:
-        assert [row[0] for row in gate.certificate_.marks] == [-3.0, -2.0, -1.0]
+        assert [row[0] for row in gate.certificate_.score_value_counts] == [-3.0, -2.0, -1.0]
         assert "3: " in str(gate.certificate_)
         assert "not certified, rejected" in str(gate.certificate_)
 
@@ -145,6 +145,8 @@ def test_a_certifier_takes_the_rest_of_its_pool_as_scouts(pool, aside):
         rows = certifier.propose()
         certifier.update(rows, right[rows])
     assert certifier.n_drawn == 1000 - aside
-    assert certifier.certificate.circumstances == Circumstances(by_value=True, aside=aside)
+    assert certifier.certificate.circumstances == Circumstances(
+        tests_score_values=True, n_pilot_rows=aside
+    )
     assert certifier.threshold == pytest.approx(-1, abs=1e-6)
     assert certifier.gate().accepts([3, 2, 1]).tolist() == [True, True, False]

@@ -144,7 +144,10 @@ def test_several_labels_of_a_row_together_are_promised_by_the_mean_of_each_row(p
     gate = mc.ScoreGate(promise).fit(*labelled(rng, 400))
     certificate, (score, truth) = gate.certificate_, labelled(rng, 600)
     assert certificate.statement.startswith("On average over units, each by its own rows, ")
-    assert (certificate.circumstances.units, certificate.circumstances.largest_unit) == ("mean", 6)
+    assert (
+        certificate.circumstances.cluster_counting,
+        certificate.circumstances.largest_cluster,
+    ) == ("mean", 6)
     assert certificate.guarantee == "certified"
     mc.save(gate, tmp_path / "gate.json")
     assert mc.load(tmp_path / "gate.json").certificate_ == certificate

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +21,7 @@ from metacal.certificates.number_format import (
     format_percent_ceil,
     format_percent_floor,
 )
+from metacal.certificates.stored_fields import get_stored_values
 from metacal.errors import ArtifactError
 from metacal.estimators.crossfit import mark_approximate
 from metacal.export import saved as artifact
@@ -161,19 +162,19 @@ def test_facts_that_are_not_its_own(promise):
     crossed = mark_approximate(certificate, 5)
     assert "does not belong" in promise.contradiction(replace(crossed, guarantee="certified"))
     for folds in (-1, 1, 401, 10**8) if certificate.guarantee != "none" else (1,):
-        around = replace(crossed.circumstances, folds=folds)
+        around = replace(crossed.circumstances, n_folds=folds)
         assert "rows cannot be scored in" in promise.contradiction(
             replace(crossed, circumstances=around)
         )
     for scores, share in ((2, 1.0), (1, 0.5), (3, 0.0), (0, 1.0), (10**6, 0.1)):
         around = Circumstances(scores, share)
         assert "share" in promise.contradiction(replace(certificate, circumstances=around))
-    more = replace(certificate, other_traffic=Traffic(*[401] * 4))
+    more = replace(certificate, all_rows_traffic=Traffic(*[401] * 4))
     assert (promise.contradiction(more) is None) == (
         certificate.guarantee == "none" and certificate.n_accepted == 400
     )
     assert "is not the traffic" in promise.contradiction(
-        replace(certificate, other_traffic=Traffic(*[300] * 4))
+        replace(certificate, all_rows_traffic=Traffic(*[300] * 4))
     )
 
 
@@ -365,7 +366,7 @@ def test_facts_of_a_file(path):
             {"n_rows": 7, "n_accepted": 7, "population": "source"},
             "does not follow|is not the traffic",
         ),
-        ("circumstances", asdict(Circumstances()), "says nothing"),
+        ("circumstances", get_stored_values(Circumstances()), "says nothing"),
         ("coverage", 0.123, "coverage 0.123 does not follow from the counts"),
         ("n_rows", 2**60, "does not follow|more than anybody has"),
     ):

@@ -159,7 +159,9 @@ def lives(seed: int, n_lives: int = 25) -> History:
     assert history.done.coverage == never.done.coverage
     assert history.done.within_reach == never.done.within_reach
     if never.done.coverage is not None:
-        made = [replace(one.done.certificate, labels=None, n_correct=0) for one in (history, never)]
+        made = [
+            replace(one.done.certificate, n_labels=None, n_correct=0) for one in (history, never)
+        ]
         assert made[0] == made[1]
     return history
 

@@ -65,7 +65,7 @@ def test_labels_change_nothing_but_the_counts(data):
         mc.MetaCal(mc.MaxReview(0.2)).fit(logits, labels),
     )
     assert bare.threshold_ == known.threshold_
-    assert (bare.certificate_.labelled, known.certificate_.labelled) == (False, True)
+    assert (bare.certificate_.has_labels, known.certificate_.has_labels) == (False, True)
     assert bare.gate_.source.map.temperature == 1.0 != known.calibrator_.temperature_
     assert "without labels" in str(bare.certificate_)
     assert "softmax" in str(bare.certificate_.notes[-1])

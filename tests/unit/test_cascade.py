@@ -125,7 +125,7 @@ def test_people_get_what_neither_is_sure_of(data, absolute):
     small, large, y = (part[2000:] for part in data)
     found = absolute.decide(small, large)
     people = found.answered_by == "person"
-    assert absolute.certificate_.stages.people
+    assert absolute.certificate_.stages.has_human_review
     assert people.any()
     assert (found.label[people] == -1).all()
     np.testing.assert_array_equal(found.answer[people], large[people].argmax(axis=1))
@@ -181,7 +181,7 @@ def test_thresholds_may_come_from_other_rows(data, relative):
         small[:2000], y[:2000], large=large[:2000], thresholds_from=small[2000:]
     )
     assert found.certificate_.n_rows == 2000
-    assert found.certificate_.stages.n_aside == 0
+    assert found.certificate_.stages.n_pilot_rows == 0
 
 
 def test_labels_of_rows_set_aside_change_nothing(data, relative):
@@ -341,7 +341,7 @@ def test_forged_certificates_contradict_themselves(relative, absolute):
             {"items": (replace(small, n_wrong=None), large)},
             {"items": (small, replace(large, n_wrong=large.n_wrong + 1))},
             {"items": (replace(small, threshold=small.threshold + 0.1), large)},
-            {"people": not stages.people},
+            {"has_human_review": not stages.has_human_review},
         ]
         for change in forged:
             assert (
@@ -368,7 +368,7 @@ def test_pareto_order_is_chosen_on_the_rows_set_aside(data):
     """
     small, large, y = (part[:2000] for part in data)
     found = mc.Cascade(promise=mc.MinAccuracy(0.985)).fit(small, y, large=large).certificate_
-    assert found.stages.n_aside == 400
+    assert found.stages.n_pilot_rows == 400
     assert certifies_accuracy(
         found.n_accepted - found.n_correct_accepted, found.n_accepted, 0.985, 0.1
     )

@@ -51,11 +51,13 @@ def test_the_certificate_is_that_of_fit_on_all_rows_that_were_drawn(decimals, be
                 _ = certifier.certificate
             continue
         own = certifier.certificate
-        assert own.circumstances.by_value == certifier.pilot.tests_score_values
+        assert own.circumstances.tests_score_values == certifier.pilot.tests_score_values
         own = replace(own, circumstances=fit.circumstances)
-        assert replace(own, labels=None, n_correct=fit.n_correct, score=fit.score, notes=()) == fit
-        assert own.labels == certifier.n_labels
-        assert fit.n_correct - (len(rows) - own.labels) <= own.n_correct <= fit.n_correct
+        assert (
+            replace(own, n_labels=None, n_correct=fit.n_correct, score=fit.score, notes=()) == fit
+        )
+        assert own.n_labels == certifier.n_labels
+        assert fit.n_correct - (len(rows) - own.n_labels) <= own.n_correct <= fit.n_correct
         assert promise.contradiction(own) is None
 
 
@@ -105,8 +107,8 @@ def test_any_other_promise_takes_all_labels_and_is_that_of_fit(promise):
     labelled(certifier, right)
     rows = certifier.drawn_rows
     own, fit = certifier.certificate, promise.certify(doubts[rows], right[rows])
-    assert replace(own, labels=None, score=fit.score) == fit
-    assert own.labels == 300
+    assert replace(own, n_labels=None, score=fit.score) == fit
+    assert own.n_labels == 300
     assert promise.contradiction(own) is None
 
 
@@ -260,7 +262,7 @@ def test_the_gate_is_like_any_other(tmp_path):
     path = tmp_path / "cal.json"
     mc.save(gate, path)
     assert mc.load_gate(path) == gate
-    assert gate.certificate.labels == certifier.n_labels < 800 == gate.certificate.n_rows
+    assert gate.certificate.n_labels == certifier.n_labels < 800 == gate.certificate.n_rows
     assert f"800 rows drawn from a pool, {certifier.n_labels:,} of them labelled" in str(
         gate.certificate
     )
@@ -278,7 +280,7 @@ def test_the_gate_is_like_any_other(tmp_path):
         {"labels": 801},
         {"labels": 0},
         {"labels": own.n_accepted - 1},
-        {"n_correct": own.n_correct_accepted + own.labels - own.n_accepted + 1},
+        {"n_correct": own.n_correct_accepted + own.n_labels - own.n_accepted + 1},
         {
             "n_correct_accepted": own.n_correct_accepted - 9,
             "coverage_accuracy": (own.n_correct_accepted - 9) / own.n_accepted,

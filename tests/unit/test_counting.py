@@ -163,7 +163,7 @@ def test_groups_stay_together_around_a_classifier():
     assert held.certificate_.n_rows == 120
     crossed = mc.CalibratedClassifier(GaussianNB(), mc.MaxMiscoverage(0.2), cv=GroupKFold(3))
     crossed.fit(X, np.repeat(y, 2), units=groups)
-    assert crossed.certificate_.circumstances == Circumstances(units="unit", folds=3)
+    assert crossed.certificate_.circumstances == Circumstances(cluster_counting="unit", n_folds=3)
     assert crossed.certificate_.n_rows == 300
     assert "units given to fit" in crossed.certificate_.assumptions[0]
     by_number = mc.CalibratedClassifier(GaussianNB(), mc.MaxMiscoverage(0.2), cv=3).fit(
@@ -266,8 +266,8 @@ def test_units_of_rows_that_have_a_score_alone(tmp_path):
     gate = mc.ScoreGate(mc.MinAccuracy(0.9), score_name="mark").fit(
         mark, ok, units=question, random_state=2
     )
-    assert gate.certificate_.n_rows + gate.certificate_.circumstances.aside == 800
-    assert gate.certificate_.circumstances.units
+    assert gate.certificate_.n_rows + gate.certificate_.circumstances.n_pilot_rows == 800
+    assert gate.certificate_.circumstances.cluster_counting
     path, out = tmp_path / "judge.csv", tmp_path / "gate.json"
     lines = [f"{m!r},{int(right)},{q}" for m, right, q in zip(mark.tolist(), ok, question)]
     path.write_text("\n".join(["mark,ok,question", *lines]))

@@ -41,16 +41,16 @@ def fitted(promise, n=3000, **more):
 def test_the_certificate_says_which_class_and_why():
     found = fitted(mc.PerClass(mc.MinAccuracy(0.96))).certificate_
     assert found.threshold == -math.inf
-    status = {part.name: part.status for part in found.parts.items}
+    status = {part.name: part.status for part in found.subgroups.items}
     assert status["owl"] == "always rejected"
     assert status["dog"] == "certified"
-    owl = next(part for part in found.parts.items if part.name == "owl")
+    owl = next(part for part in found.subgroups.items if part.name == "owl")
     assert owl.rows_needed > owl.n_rows
     assert f"owl: {owl.n_rows} rows" in str(found)
     assert f"about {owl.rows_needed} rows may be enough (a rough estimate)" in str(found)
     assert "owl" in found._repr_html_()
-    assert sum(part.n_rows for part in found.parts.items) == found.n_rows == 3000
-    assert sum(part.n_accepted for part in found.parts.items) == found.n_accepted
+    assert sum(part.n_rows for part in found.subgroups.items) == found.n_rows == 3000
+    assert sum(part.n_accepted for part in found.subgroups.items) == found.n_accepted
 
 
 def test_each_says_what_it_promises_of_all():
@@ -61,7 +61,7 @@ def test_each_says_what_it_promises_of_all():
     together = fitted(mc.PerClass(mc.MinAccuracy(0.96))).certificate_
     assert together.statement.endswith("with 90% confidence for all classes together.")
     assert each.coverage >= together.coverage
-    assert {part.delta for part in each.parts.items} <= {0.1, None}
+    assert {part.delta for part in each.subgroups.items} <= {0.1, None}
 
 
 def test_every_way_to_decide_agrees():
@@ -173,7 +173,7 @@ def test_shares_follow_the_counts_alone():
         )
         promise = mc.PerGroup(mc.MinAccuracy(0.95), shares)
         try:
-            parts = promise.certify(sample).parts.items
+            parts = promise.certify(sample).subgroups.items
         except mc.InfeasibleTargetError:
             return []
         return [code for code, part in enumerate(parts) if part.delta is not None]
@@ -193,10 +193,10 @@ def test_levels_of_complete_parts_are_passed_on():
     correct = (codes < 2) | (rng.random(2000) > 0.3 * scores)
     sample = Sample.of(scores, correct, part=codes, names=["easy", "also easy", "hard", "harder"])
     promise = mc.MinAccuracy(0.95)
-    found = mc.PerGroup(promise).certify(sample).parts.items
+    found = mc.PerGroup(promise).certify(sample).subgroups.items
     assert [part.delta for part in found] == [0.1 / 4, 0.1 / 4, 0.1 / 2, 0.1 / 2]
     assert [part.threshold for part in found][:2] == [math.inf, math.inf]
-    each = mc.PerGroup(promise, "each").certify(sample).parts.items
+    each = mc.PerGroup(promise, "each").certify(sample).subgroups.items
     assert [part.delta for part in each] == [0.1] * 4
 
 
@@ -211,7 +211,7 @@ def test_the_order_of_the_classes_does_not_matter():
 
 def test_pooled_classes_share_a_threshold():
     cal = fitted(mc.PerClass(mc.MinAccuracy(0.9), fallback="pooled"), n=150)
-    pool = cal.certificate_.parts.items[-1]
+    pool = cal.certificate_.subgroups.items[-1]
     assert len(pool.names) >= 2
     assert "pooled" in cal.certificate_.statement or "taken together" in cal.certificate_.statement
     own = dict(zip(cal.gate_.thresholds.names, cal.gate_.thresholds.values))
@@ -239,8 +239,8 @@ def test_saved_and_loaded(tmp_path, by, shares):
     more = {"groups": groups} if by == "group" else {}
     assert (again.predict(X, **more) == cal.predict(X, **more)).all()
     assert (
-        read_certificate(json.loads(json.dumps(cal.certificate_.to_dict()))).parts
-        == cal.certificate_.parts
+        read_certificate(json.loads(json.dumps(cal.certificate_.to_dict()))).subgroups
+        == cal.certificate_.subgroups
     )
     assert mc.load_gate(tmp_path / "cal.json") == cal.gate_
 
@@ -345,14 +345,14 @@ def test_a_classifier_names_its_own_classes():
         mc.PerClass(mc.MinAccuracy(0.9)),
         reject_label="?",
     ).fit(X[1000:], y[1000:])
-    assert {part.name for part in clf.certificate_.parts.items} == set(clf.classes_.tolist())
+    assert {part.name for part in clf.certificate_.subgroups.items} == set(clf.classes_.tolist())
     assert (clf.gate_.predict(clf.logits(X)) == clf.predict(X)).all()
     assert saved.dumps(clf.gate_)
     half = np.where(np.arange(len(X)) % 2, "even", "odd")
     by_group = mc.CalibratedClassifier(
         LogisticRegression(), mc.PerGroup(mc.MaxMiscoverage(0.1)), reject_label="?"
     )
-    assert {part.name for part in by_group.fit(X, y, groups=half).certificate_.parts.items} == {
+    assert {part.name for part in by_group.fit(X, y, groups=half).certificate_.subgroups.items} == {
         "even",
         "odd",
     }
@@ -374,7 +374,7 @@ def test_with_scores_that_share_delta_and_rows_that_belong_together(tmp_path, by
     assert (
         certificate.n_rows
         == (2000 if units else 4000)
-        == sum(part.n_rows for part in certificate.parts.items)
+        == sum(part.n_rows for part in certificate.subgroups.items)
     )
     assert certificate.delta == 0.1
     mc.save(cal, tmp_path / "cal.json")

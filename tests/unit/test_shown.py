@@ -241,7 +241,7 @@ def test_a_frame_for_each_class(split):
     gate = mc.MetaCal(mc.PerClass(mc.MinAccuracy(0.9))).fit(*split[:2])
     frame = gate.certificate_.to_frame()
     assert frame.index.name == "class"
-    assert list(frame.index) == [part.names[0] for part in gate.certificate_.parts.items]
+    assert list(frame.index) == [part.names[0] for part in gate.certificate_.subgroups.items]
     assert frame["n_rows"].sum() == 2000
     tests = mc.verify(gate, *split[2:]).to_frame()
     assert set(tests["part"]) <= set(map(str, frame.index))

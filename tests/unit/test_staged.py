@@ -46,7 +46,7 @@ def test_two_models_answer_up_to_the_first_row_too_many():
     cascade = mc.Cascade(mc.MaxLoss(0.01)).fit(score, agrees=agrees[0])
     stages = cascade.certificate_.stages
     assert (stages.n_worse, stages.n_better) == (None, None)
-    assert stages.n_differ == BadAnswerLimit(0.01, 0.1).max_bad_rows(N, one_threshold=True)
+    assert stages.n_disagreements == BadAnswerLimit(0.01, 0.1).max_bad_rows(N, one_threshold=True)
     kept = ~cascade.needs_large(score)
     assert (kept & ~agrees[0]).mean() == pytest.approx(0.01, abs=0.003)
     assert cascade.decide(score).answered_by[kept].tolist() == ["small"] * kept.sum()
@@ -58,7 +58,7 @@ def test_of_a_pool_more_may_be_answered():
     pool = mc.Cascade(mc.MaxLoss(0.02)).fit(score, agrees=labels, pool=True)
     source = mc.Cascade(mc.MaxLoss(0.02)).fit(score, agrees=labels)
     assert pool.gate_.threshold >= source.gate_.threshold
-    assert pool.certificate_.stages.pool == N
+    assert pool.certificate_.stages.pool_size == N
     assert "of the pool of 2,000 rows" in pool.certificate_.statement
     again = read_certificate(pool.certificate_.to_dict())
     assert again == pool.certificate_
@@ -216,7 +216,7 @@ def test_a_certificate_from_agreement_states_only_what_was_observed(tmp_path):
     (score,), agrees = models(m=1)
     cascade = mc.Cascade(mc.MaxLoss(0.02)).fit(score, agrees=agrees[0])
     certificate = cascade.certificate_
-    differ = certificate.stages.n_differ
+    differ = certificate.stages.n_disagreements
     assert certificate.statement.startswith(
         "At most 2% of all answers differ from the large model's"
     )
@@ -339,7 +339,10 @@ def test_commands_read_scores_of_every_model(tmp_path):
     keys = ["--score-key", "small.p,middle.p", "--agree-key", "small.same,middle.same"]
     run("cascade", str(file), *keys, "--max-loss", "0.02", "--costs", "1,10,100", "-o", saved)
     fitted = mc.Cascade(mc.MaxLoss(0.02)).fit(scores=scores, agrees=agrees, costs=[1, 10, 100])
-    assert mc.load_gate(saved).certificate.stages.n_differ == fitted.certificate_.stages.n_differ
+    assert (
+        mc.load_gate(saved).certificate.stages.n_disagreements
+        == fitted.certificate_.stages.n_disagreements
+    )
     told = json.loads(run("verify", saved, str(file), *keys[2:], "--json", code=1))
     assert (told["verdict"], told["fit_rows"]["n_fit_rows"]) == ("not judged", N)
     run("apply", saved, str(file), "-o", out)

@@ -167,7 +167,7 @@ def test_the_command_line_names_the_class(tmp_path):
 def test_columns_that_get_names_later_rename_the_class():
     cal = mc.MetaCal(mc.MinRecall(0.9)).fit(FIT[0], (FIT[1] == "fraud").astype(int))
     named = cal.gate_.with_classes(CLASSES, "rejected")
-    assert [part.about for part in named.certificate.parts.items] == ["fraud", None]
+    assert [part.promised_class for part in named.certificate.subgroups.items] == ["fraud", None]
     assert "at least 90% of all fraud is caught" in named.certificate.statement.lower()
     assert mc.verify(named, NEW[0], NEW[1]).tests[0].measured_quantity == "recall of fraud"
 
@@ -175,8 +175,11 @@ def test_columns_that_get_names_later_rename_the_class():
 def test_a_file_with_another_class_is_refused():
     cal = mc.MetaCal(mc.MinRecall(0.9), classes=CLASSES).fit(*FIT[:2])
     parts = cal.certificate_.parts
-    forged = tuple(replace(part, about="fine") if part.about else part for part in parts.items)
-    certificate = replace(cal.certificate_, parts=replace(parts, items=forged))
+    forged = tuple(
+        replace(part, promised_class="fine") if part.promised_class else part
+        for part in parts.items
+    )
+    certificate = replace(cal.certificate_, subgroups=replace(parts, items=forged))
     assert "does not belong to the promise" in cal.promise.find_count_contradiction(certificate)
 
 

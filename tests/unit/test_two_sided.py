@@ -108,10 +108,12 @@ def test_marks_are_tested_at_their_values():
     found = mc.MinPrecision(0.9).certify(
         replace(sample, pilot=PilotRows(marks[::50], tests_score_values=True))
     )
-    assert found.parts.items[1].n_accepted == 600
+    assert found.subgroups.items[1].n_accepted == 600
     with pytest.warns(mc.MetacalWarning, match="whole number|repeat"):
         gate = mc.MetaCal(mc.MinPrecision(0.9)).fit(marks, sample.correct)
-    assert gate.certificate_.circumstances == Circumstances(by_value=True, aside=39)
+    assert gate.certificate_.circumstances == Circumstances(
+        tests_score_values=True, n_pilot_rows=39
+    )
     assert gate.accepts([0.0, 1.0, 3.0]).tolist() == [False, True, True]
 
 
@@ -141,7 +143,7 @@ def test_a_side_that_cannot_be_certified_is_closed():
     certificate = mc.TwoSided(mc.MinPrecision(0.5, share=0.01), mc.MinRecall(0.99)).certify(
         Sample(s, few, classes=("fine", "fraud"))
     )
-    closed, opened = certificate.parts.items
+    closed, opened = certificate.subgroups.items
     assert (closed.status, opened.n_accepted > 10) == ("always rejected", True)
     assert (
         "nothing is called fine: recall of fraud 0.99 is not certified; it takes at least"
@@ -233,7 +235,7 @@ def test_forged_sides_are_refused(both):
         ),
     }
     for why, items in forged.items():
-        other = replace(certificate, parts=replace(certificate.parts, items=items))
+        other = replace(certificate, subgroups=replace(certificate.subgroups, items=items))
         assert re.search(why, BOTH.find_count_contradiction(other))
 
 
@@ -349,14 +351,14 @@ def test_groups_that_cannot_carry_a_side():
         SHIFTED[:N][GROUP[:N] == "north"] > -3.0
     )  # nearly all of them: calling all so would do
     found = mc.MetaCal(mc.PerGroup(mc.MinPrecision(0.8))).fit(SHIFTED[:N], y, groups=GROUP[:N])
-    north = [part for part in found.certificate_.parts.items if part.names == ("north",)]
+    north = [part for part in found.certificate_.subgroups.items if part.names == ("north",)]
     assert [part.status for part in north] == ["always rejected"] * 2
     few = mc.MetaCal(mc.PerGroup(mc.MinRecall(0.99))).fit(SHIFTED[:N], FRAUD[:N], groups=GROUP[:N])
     assert (
         "rare: nothing is called False: recall of True 0.99 is not certified; it takes at least"
         in str(few.certificate_)
     )
-    certificate, parts = few.certificate_, few.certificate_.parts
+    certificate, parts = few.certificate_, few.certificate_.subgroups
     closed = next(part for part in parts.items if part.rows_needed)
     for forged in (
         replace(closed, target=0.8),
@@ -365,7 +367,7 @@ def test_groups_that_cannot_carry_a_side():
     ):
         items = tuple(forged if part is closed else part for part in parts.items)
         said = few.promise.find_count_contradiction(
-            replace(certificate, parts=replace(parts, items=items))
+            replace(certificate, subgroups=replace(parts, items=items))
         )
         assert said is None or "group rare: class False: it does not belong" in said
         assert (said is None) == (forged == closed)
@@ -380,7 +382,7 @@ def test_groups_that_cannot_carry_a_side():
     part = (
         mc.MetaCal(pooled)
         .fit(SHIFTED[:N], FRAUD[:N], groups=names[:N])
-        .certificate_.parts.items[-2]
+        .certificate_.subgroups.items[-2]
     )
     assert (part.names, part.name_without_side) == (("one", "two"), "2 pooled")
 
@@ -408,7 +410,7 @@ def test_a_group_is_saved_and_forgeries_are_found(by_group, tmp_path):
         assert re.search(
             why,
             promise.find_count_contradiction(
-                replace(certificate, parts=replace(certificate.parts, items=items))
+                replace(certificate, subgroups=replace(certificate.subgroups, items=items))
             ),
         )
     data = certificate.to_dict()
@@ -512,7 +514,7 @@ def test_command_line(tmp_path):
     asked = ["--min-precision", "0.85", "--min-npv", "0.97", "--positive-share", "0.2", "-o", saved]
     done = CliRunner().invoke(main, [*fit, *asked])
     assert done.exit_code == 0, done.output
-    assert [part.delta for part in mc.load(saved).certificate_.parts.items] == pytest.approx(
+    assert [part.delta for part in mc.load(saved).certificate_.subgroups.items] == pytest.approx(
         [0.02, 0.08]
     )
     grouped = [f"{line},{name}" for line, name in zip(lines, GROUP.tolist())]

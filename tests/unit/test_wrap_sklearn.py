@@ -288,8 +288,10 @@ def test_folds_repeat_with_the_seed_and_may_be_the_user_s():
         != clone(gate).set_params(random_state=2).fit(X, Y).certificate_
     )
     folds = KFold(4)
-    assert gate.set_params(cv=folds).fit(X, Y).certificate_.circumstances.folds == 4
-    assert gate.set_params(cv=list(folds.split(X))).fit(X, Y).certificate_.circumstances.folds == 4
+    assert gate.set_params(cv=folds).fit(X, Y).certificate_.circumstances.n_folds == 4
+    assert (
+        gate.set_params(cv=list(folds.split(X))).fit(X, Y).certificate_.circumstances.n_folds == 4
+    )
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from metacal.certificates.stored_fields import stored_as
 
 if TYPE_CHECKING:
     from metacal.certificates.certificate import Certificate
@@ -58,13 +60,13 @@ class Stages:
     """
 
     items: tuple[StageCount, ...]
-    people: bool
+    has_human_review: bool = field(metadata=stored_as("people"))
     n_worse: int | None
     n_better: int | None
-    n_aside: int
+    n_pilot_rows: int = field(metadata=stored_as("n_aside"))
     n_labels: int
-    pool: int | None = None
-    n_differ: int | None = None
+    pool_size: int | None = field(default=None, metadata=stored_as("pool"))
+    n_disagreements: int | None = field(default=None, metadata=stored_as("n_differ"))
 
     @property
     def n_answered(self) -> int:
@@ -84,7 +86,7 @@ class Stages:
     @property
     def n_answered_early(self) -> int:
         """Number of rows answered before the last stage, which is people or the last model."""
-        if self.people:
+        if self.has_human_review:
             return self.n_answered
         return self.n_answered - self.items[-1].n_rows
 
@@ -105,7 +107,7 @@ class Stages:
         n_wrong = self.n_wrong
         n_correct = None if n_wrong is None else self.n_answered - n_wrong
         certified_counts: tuple[int | None, int | None] = (None, None)
-        if certificate.labelled:
+        if certificate.has_labels:
             certified_counts = (certificate.n_correct, certificate.n_correct_accepted)
         has_same_counts = certified_counts == (n_correct, n_correct)
         if certificate.n_accepted != self.n_answered or not has_same_counts:
@@ -116,7 +118,7 @@ class Stages:
         """Describe counts of rows that are missing, negative or too large."""
         n_rows = certificate.n_rows
         required_counts = [self.n_worse, self.n_better]
-        excluded_counts = [self.n_differ]
+        excluded_counts = [self.n_disagreements]
         if certificate.quantity.uses_agreement_only:
             required_counts, excluded_counts = excluded_counts, required_counts
         has_excluded_counts = any(count is not None for count in excluded_counts)
@@ -124,7 +126,7 @@ class Stages:
             return "worse and better rows belong to labels, differing ones to agreement"
         compared_counts = [count for count in required_counts if count is not None]
         stage_counts = [stage.n_rows for stage in self.items]
-        if min(*compared_counts, self.n_aside, self.n_labels, *stage_counts) < 0:
+        if min(*compared_counts, self.n_pilot_rows, self.n_labels, *stage_counts) < 0:
             return "a count is negative"
         problem = self._find_unanswered_rows(n_rows)
         if problem is not None:
@@ -137,7 +139,7 @@ class Stages:
         """Describe rows that no stage answers in a cascade without people."""
         if len(self.items) < 2 or self.n_answered > n_rows:
             return "the rows that each answers do not sum to all rows"
-        if self.people:
+        if self.has_human_review:
             return None
         if self.n_answered < n_rows:
             return "rows are left to people in a cascade without people"

@@ -1,7 +1,8 @@
-"""Certificate: the facts of a promise. Its threshold, its limits, how surely, by which rule, from
-how many rows.
+"""Certificate: a certified threshold, with the promise, the rule and the counts behind it.
 
-Sentences are made from them in `metacal.certificates.words`, and are never read back.
+The *tested* rows are the calibration rows that certified the promise. The *traffic* is the stream of
+rows that the gate receives; the calibration rows describe it. Texts about a certificate are made from
+its fields (`metacal.certificates.words`) and are never parsed.
 """
 
 from __future__ import annotations
@@ -17,10 +18,17 @@ from metacal import display
 from metacal.certificates import words
 from metacal.certificates.cascade_stages import Stages
 from metacal.certificates.circumstances import Circumstances
-from metacal.certificates.counts import OPTIONAL, Population, TestedCounts, Traffic
+from metacal.certificates.counts import ScoreValueCount, TestedCounts, Traffic
 from metacal.certificates.estimate import NextRows, estimate_review_rate, predict_review_count
 from metacal.certificates.notes import Note
 from metacal.certificates.quantity import MISCOVERAGE, Limits, Quantity, get_quantity
+from metacal.certificates.stored_fields import (
+    OPTIONAL,
+    get_stored_key,
+    is_optional_field,
+    stored_as,
+)
+from metacal.certificates.subgroup_words import Line
 from metacal.certificates.subgroups import (
     Name,
     SubgroupCertificate,
@@ -33,21 +41,34 @@ Guarantee = Literal["certified", "approximate", "in expectation", "none"]
 
 
 def accepts(score: Float, threshold: float | Float) -> Flags:
-    """Accept iff h <= s. The one function that decides it, ties and NaN (never accepted) included.
+    """Return which rows are accepted: those with score <= threshold, and never a NaN score.
 
-    The threshold is one number, or one for each row where classes or groups have their own.
+    All gates decide with this function, so that ties are treated alike everywhere.
 
+    Parameters
+    ----------
+    score : ndarray of shape (n_rows,)
+        Uncertainty of each row.
+    threshold : float or ndarray of shape (n_rows,)
+        Threshold of all rows, or of each row if subgroups have their own.
+
+    Returns
+    -------
+    ndarray of bool, shape (n_rows,)
+
+    Examples
+    --------
     >>> accepts(np.array([0.1, 0.2, np.nan]), 0.1)
     array([ True, False, False])
     """
     return np.asarray(score <= threshold)
 
 
-_NOTHING_PARTICULAR = Circumstances()
-#: Entries that are null in a file where the calibration rows had no labels.
+_NO_CIRCUMSTANCES = Circumstances()
+#: Counts that are null in a file if the calibration rows had no labels.
 LABEL_COUNT_FIELDS = ("n_correct", "n_correct_accepted")
-#: Columns of a frame, of a certificate as of each of its parts.
-_COUNTED = (
+#: Columns of the data frame of a certificate.
+_FRAME_COLUMNS = (
     "threshold",
     "n_rows",
     "n_correct",
@@ -60,77 +81,73 @@ _COUNTED = (
 
 @dataclass(frozen=True)
 class Certificate:
-    """A threshold together with the promise it carries.
+    """A threshold with the promise that it satisfies, and the counts that certify it.
 
     Attributes
     ----------
     quantity : Quantity
-        What is limited, "miscoverage" (P(reject | correct), from above) or "coverage accuracy"
-        (P(correct | accept), from below): an object that is equal to its name. A name will do to
-        make a certificate.
+        The limited quantity, for example "miscoverage" (P(reject | correct), limited from above) or
+        "coverage accuracy" (P(correct | accept), limited from below). The constructor also accepts
+        its name.
     target : float
-        The limit: alpha or beta.
+        Limit of the quantity: alpha or beta.
     delta : float or None
-        The promise fails with probability at most delta over the draw of the calibration rows;
-        None: no such statement.
+        Largest probability that the promise is broken, over the draw of the calibration rows. None
+        if no such probability is stated.
     guarantee : "certified", "approximate", "in expectation" or "none"
-        "certified": holds with probability 1 - delta; "in expectation": on average over calibration
-        sets; "approximate": the same rule on cross-fitted rows, where no exact statement is
-        possible; "none": the paper's own rule, kept for comparison.
+        "certified": holds with probability 1 - delta. "in expectation": holds on average over
+        calibration sets. "approximate": the same rule under circumstances that do not allow an exact
+        statement, such as cross-fitting. "none": the rule of the paper, for comparison.
     threshold : float
-        Accept iff score <= threshold. It lies in the middle between two numbers that a score can be
-        (`kernels.grid`).
+        A row is accepted iff score <= threshold. The threshold lies in the middle between two
+        possible scores (`kernels.grid`).
     rule : str
-        The name of how the threshold was chosen; `words.rule(certificate)` has its words, with the
-        reference.
+        Name of the rule that chose the threshold; `words.describe_rule(certificate)` describes it.
     n_rows, n_correct : int
-        Calibration rows that certify, and how many of them the classifier got right. What describes
-        the traffic is `traffic`.
+        Number of tested rows, and how many of their predictions are correct.
     n_accepted, n_correct_accepted : int
-        How many of those fall at or below the threshold.
+        How many of those rows have a score of at most the threshold.
     highest_accepted, lowest_rejected : float or None
-        The calibration scores on either side of the threshold.
+        Calibration scores on either side of the threshold.
     score : str
         Name of the ranking score.
-    max_miscoverage : float or None
-        The second limit where both are promised at once: `quantity` is then "coverage accuracy"
-        with its `target`.
     notes : tuple of Note
-        What the reader should know about this fit: `str(note)` is a sentence.
+        Notes for the reader; `str(note)` is a sentence.
+    max_miscoverage : float or None
+        Limit of the miscoverage if both quantities are promised. `quantity` is then "coverage
+        accuracy".
     mean_cost : float or None
-        What the calibration rows cost on average, of those that a promise about costs looks at;
-        None for other promises.
-    labelled : bool
-        Whether labels were there to say what is right. If not, the counts of right rows are 0, and
-        null in a file.
-    parts : SubgroupCertificates or None
-        Where each class or group has its own threshold: all of them. `threshold` is then -inf,
-        which accepts nothing: whoever decides without looking at the parts is wrong on the safe
-        side.
-    labels : int or None
-        Where labels were asked for (`metacal.certification.arriving`): how many of the `n_rows` that were drawn
-        have one, all accepted ones among them. `n_correct` then counts the right ones among those
-        with a label.
+        Mean cost of the calibration rows that the promise counts; None if the promise is not about
+        costs.
+    has_labels : bool
+        Whether the calibration rows had labels. If not, the counts of correct rows are 0, and null
+        in a file.
+    subgroups : SubgroupCertificates or None
+        Certificates of all classes or groups, if each has its own threshold. `threshold` is then
+        -inf, so that code which ignores the subgroups accepts nothing.
+    n_labels : int or None
+        If labels were requested row by row (`metacal.certification.arriving`): how many of the
+        `n_rows` drawn rows have one, including all accepted rows. `n_correct` then counts correct
+        rows among the labelled rows.
     circumstances : Circumstances
-        What was particular about the fit: scores that shared delta, units, weights, folds.
+        Circumstances of the fit: competing scores, clusters, weights, folds and pilot rows.
     stages : Stages or None
-        Of a cascade: the models that answer, each with its threshold and counts. `threshold` and
-        `score` are then the first one's, a row is accepted where any of them answers.
-    marks : tuple of (float, int, int)
-        Of a score of few values, a judge's marks: each as the gate sees it (higher is less sure),
-        with how many rows have it and how many of those are wrong.
+        Models of a cascade, each with its threshold and counts. `threshold` and `score` are then
+        those of the first model, and a row is accepted if any model answers it.
+    score_value_counts : tuple of ScoreValueCount
+        Counts for each value of a score that has few values, such as a rating from 1 to 5.
     decision_at : float
-        Of two classes: the log-odds above which a row is called by the second; 0 is the
-        classifier's own decision.
-    other_traffic : Traffic or None
-        Where only some of the calibration rows certify, as in the paper's split: the counts of all
-        of them.
+        For two classes: log-odds above which the second class is predicted. 0 means that the
+        classifier's own decision is used.
+    all_rows_traffic : Traffic or None
+        Counts of all calibration rows, if only some of them were tested, as in the split of the
+        paper.
 
     Examples
     --------
     >>> import metacal as mc
-    >>> doubt, correct = [0.1, 0.2, 0.3, 0.4, 0.9], [True, True, True, True, False]
-    >>> certificate = mc.MaxMiscoverage(0.5, delta=0.1).certify(doubt, correct)
+    >>> uncertainty, correct = [0.1, 0.2, 0.3, 0.4, 0.9], [True, True, True, True, False]
+    >>> certificate = mc.MaxMiscoverage(0.5, delta=0.1).certify(uncertainty, correct)
     >>> certificate.statement
     'At most 50% of the correct predictions are rejected, with 90% confidence.'
     >>> certificate.n_accepted, certificate.coverage
@@ -153,135 +170,175 @@ class Certificate:
     notes: tuple[Note, ...] = ()
     max_miscoverage: float | None = field(default=None, metadata=OPTIONAL)
     mean_cost: float | None = field(default=None, metadata=OPTIONAL)
-    labelled: bool = field(default=True, metadata=OPTIONAL)
-    parts: SubgroupCertificates | None = field(default=None, metadata=OPTIONAL)
-    labels: int | None = field(default=None, metadata=OPTIONAL)
-    circumstances: Circumstances = field(default=_NOTHING_PARTICULAR, metadata=OPTIONAL)
+    has_labels: bool = field(default=True, metadata=stored_as("labelled", is_optional=True))
+    subgroups: SubgroupCertificates | None = field(
+        default=None, metadata=stored_as("parts", is_optional=True)
+    )
+    n_labels: int | None = field(default=None, metadata=stored_as("labels", is_optional=True))
+    circumstances: Circumstances = field(default=_NO_CIRCUMSTANCES, metadata=OPTIONAL)
     stages: Stages | None = field(default=None, metadata=OPTIONAL)
-    marks: tuple[tuple[float, int, int], ...] = field(default=(), metadata=OPTIONAL)
+    score_value_counts: tuple[ScoreValueCount, ...] = field(
+        default=(), metadata=stored_as("marks", is_optional=True)
+    )
     decision_at: float = field(default=0.0, metadata=OPTIONAL)
-    other_traffic: Traffic | None = None
+    all_rows_traffic: Traffic | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "quantity", get_quantity(self.quantity))
 
     def with_notes(self, *notes: Note) -> Certificate:
-        """The same with further notes."""
+        """Return a copy with further notes."""
         return replace(self, notes=(*self.notes, *notes))
+
+    # ── the promise ───────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def parts(self) -> SubgroupCertificates | None:
+        """Alias of `subgroups`, under its name in files."""
+        return self.subgroups
+
+    @property
+    def labels(self) -> int | None:
+        """Alias of `n_labels`, under its name in files."""
+        return self.n_labels
 
     @property
     def limits(self) -> Limits:
-        """Every promised quantity with its limit: one, or two where both are promised at once."""
-        first = (self.quantity, self.target)
-        return (
-            (first,)
-            if self.max_miscoverage is None
-            else (first, (MISCOVERAGE, self.max_miscoverage))
-        )
+        """Promised quantities with their limits: one, or two if both are promised."""
+        first_limit = (self.quantity, self.target)
+        if self.max_miscoverage is None:
+            return (first_limit,)
+        return (first_limit, (MISCOVERAGE, self.max_miscoverage))
 
     @property
     def confidence(self) -> float | None:
-        """1 - delta, or None where nothing is promised with a probability."""
+        """Confidence level 1 - delta, or None if the promise has no delta."""
         return None if self.delta is None else 1.0 - self.delta
 
     @property
     def accepts_everything(self) -> bool:
-        """Whether the threshold is +inf, so that no row is ever rejected; where there are parts,
-        that of each.
-        """
-        if self.parts is not None:
-            return all(part.accepts_everything for part in self.parts.items)
+        """Whether no row is ever rejected."""
+        if self.subgroups is not None:
+            return all(subgroup.accepts_everything for subgroup in self.subgroups.items)
         if self.stages is not None:
-            return not self.stages.people
+            return not self.stages.has_human_review
         return self.threshold == math.inf
+
+    # ── counts and rates ──────────────────────────────────────────────────────────────────────────
 
     @property
     def tested_counts(self) -> TestedCounts:
-        """The rows that certify, and nothing else: `traffic` says what arrives."""
-        return TestedCounts(self.n_rows, self.n_accepted, self.n_correct, self.n_correct_accepted)
+        """Counts of the rows that certified the promise."""
+        return TestedCounts(
+            n_rows=self.n_rows,
+            n_accepted=self.n_accepted,
+            n_correct=self.n_correct,
+            n_correct_accepted=self.n_correct_accepted,
+        )
 
     @property
     def traffic(self) -> Traffic:
-        """The rows that describe the traffic: those that certify, or all of which they are a
-        part.
-        """
-        population: Population = "source" if self.circumstances.weights is None else "target"
+        """Counts of the rows that describe the traffic: the tested rows, or all rows."""
+        counts = self.all_rows_traffic or self.tested_counts
+        has_weights = self.circumstances.weights_origin is not None
         return Traffic(
-            **{
-                **vars(self.tested_counts),
-                **vars(self.other_traffic or self.tested_counts),
-                "population": population,
-            }
+            n_rows=counts.n_rows,
+            n_accepted=counts.n_accepted,
+            n_correct=counts.n_correct,
+            n_correct_accepted=counts.n_correct_accepted,
+            population="target" if has_weights else "source",
         )
 
     def with_traffic(self, accept: Flags, correct: Flags) -> Certificate:
-        """The same where only some of the rows certify: all of them, accepted or not, describe the
-        traffic.
-        """
-        accepted, right, both = (int(flags.sum()) for flags in (accept, correct, accept & correct))
-        return replace(self, other_traffic=Traffic(len(accept), accepted, right, both))
+        """Return a copy whose traffic counts are those of all calibration rows.
 
-    @property
-    def coverage(self) -> float:
-        """Share of the traffic that is accepted, as the calibration rows show it."""
-        return self.traffic.coverage
+        Parameters
+        ----------
+        accept, correct : ndarray of bool, shape (n_rows,)
+            Whether each calibration row is accepted, and whether its prediction is correct.
+
+        Returns
+        -------
+        Certificate
+        """
+        all_rows_traffic = Traffic(
+            n_rows=len(accept),
+            n_accepted=int(accept.sum()),
+            n_correct=int(correct.sum()),
+            n_correct_accepted=int((accept & correct).sum()),
+        )
+        return replace(self, all_rows_traffic=all_rows_traffic)
 
     @property
     def every_row_labelled(self) -> bool:
-        """Whether the fit knew of every calibration row if it is correct or, in a cascade, if the
-        models agree.
-        """
-        return self.stages is not None or (self.labelled and self.labels is None)
+        """Whether correctness or, in a cascade, agreement is known for every calibration row."""
+        if self.stages is not None:
+            return True
+        return self.has_labels and self.n_labels is None
+
+    @property
+    def coverage(self) -> float:
+        """Accepted share of the traffic, on the calibration rows."""
+        return self.traffic.coverage
 
     @property
     def coverage_accuracy(self) -> float:
-        """Accuracy of what is accepted of the traffic, on the calibration rows; nan when nothing
-        is.
-        """
-        return self.traffic.accuracy if self.labelled else math.nan
+        """Selective accuracy on the calibration rows; NaN if it is not known."""
+        return self.traffic.accuracy if self.has_labels else math.nan
 
     @property
     def miscoverage(self) -> float:
-        """Share of the correct calibration rows that is rejected; nan where no labels say which
-        are.
-        """
-        known = self.labelled and self.labels in (None, self.n_rows) and self.stages is None
-        right, kept = self.traffic.n_correct, self.traffic.n_correct_accepted
-        return 1.0 - kept / right if known and right else math.nan
+        """Rejected share of the correct calibration rows; NaN if it is not known."""
+        has_all_labels = self.has_labels and self.n_labels in (None, self.n_rows)
+        n_correct = self.traffic.n_correct
+        if not has_all_labels or self.stages is not None or n_correct == 0:
+            return math.nan
+        return 1.0 - self.traffic.n_correct_accepted / n_correct
 
     @property
     def loss(self) -> float | None:
-        """How much more often a cascade is wrong on these rows than its last model; None if that
-        was not observed.
-        """
+        """Error rate of a cascade minus that of its last model; None if it is not known."""
         if self.stages is None or self.stages.n_worse is None or self.stages.n_better is None:
             return None
         return (self.stages.n_worse - self.stages.n_better) / self.n_rows
 
     @property
     def disagreement(self) -> float | None:
-        """Share of these rows that a cascade answers otherwise than its last model, if that is what
-        was observed.
-        """
-        if self.stages is None or self.stages.n_differ is None:
+        """Share of rows that a cascade and its last model answer differently, if counted."""
+        if self.stages is None or self.stages.n_disagreements is None:
             return None
-        return self.stages.n_differ / self.n_rows
+        return self.stages.n_disagreements / self.n_rows
 
     def next_rows(self, rows: int, level: float = 0.9, *, part: Name | None = None) -> NextRows:
-        """How many of the next `rows` rows go to review: an interval that holds with probability
-        `level`.
+        """Predict how many of the next rows go to review, as an interval.
 
-        Where each class or group has its own threshold, `part` asks about the rows of one.
+        Parameters
+        ----------
+        rows : int
+            Number of new rows.
+        level : float, default=0.9
+            Probability that the interval contains the number of reviewed rows.
+        part : str or int, optional
+            Class or group of the new rows, if each has its own threshold.
 
+        Returns
+        -------
+        NextRows
+
+        Examples
+        --------
         >>> from metacal.promises.miscoverage import MaxMiscoverage
         >>> c = MaxMiscoverage(0.1).certify(np.linspace(0, 1, 900), np.ones(900, dtype=bool))
         >>> print(c.next_rows(1000))
         of the next 1,000 rows 67 to 110 go to review (90% interval)
         """
-        alone = self.circumstances.units is None
+        has_clusters = self.circumstances.cluster_counting is not None
+        review_rate = estimate_review_rate(self, subgroup_name=part)
         return predict_review_count(
-            rows, level, estimate_review_rate(self, part), each="row" if alone else "unit"
+            rows, level, review_rate, each="unit" if has_clusters else "row"
         )
+
+    # ── texts ─────────────────────────────────────────────────────────────────────────────────────
 
     @property
     def statement(self) -> str:
@@ -290,77 +347,15 @@ class Certificate:
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """What the promise rests on, a sentence each."""
+        """Assumptions of the promise, as one text each."""
         return words.list_assumptions(self)
-
-    def to_dict(self, *, words: bool = False) -> dict[str, Any]:
-        """The facts as plain JSON types, and with `words` the sentences; an infinite threshold is
-        "inf" or "-inf".
-
-        >>> from metacal.promises.miscoverage import MaxMiscoverage
-        >>> c = MaxMiscoverage(0.05).certify(np.linspace(0, 1, 100), np.ones(100, dtype=bool))
-        >>> c.to_dict()["n_accepted"], c.to_dict()["coverage"]
-        (99, 0.99)
-        """
-        there = [
-            name
-            for name in STORED_FIELDS
-            if name not in OMITTED_DEFAULTS or getattr(self, name) != OMITTED_DEFAULTS[name]
-        ]
-        plain = {name: getattr(self, name) for name in there}
-        if not self.labelled:
-            plain |= dict.fromkeys(LABEL_COUNT_FIELDS)
-        shares = {
-            name: getattr(self, name) for name in ("coverage", "coverage_accuracy", "miscoverage")
-        }
-        shares |= {} if self.loss is None else {"loss": self.loss}
-        shares |= {} if self.disagreement is None else {"disagreement": self.disagreement}
-        # Right rows are counted again where other rows certified.
-        silent = [name for name in LABEL_COUNT_FIELDS if not getattr(self.other_traffic, name, 0)]
-        traffic = {name: value for name, value in vars(self.traffic).items() if name not in silent}
-        plain |= {"quantity": self.quantity.name, "traffic": traffic, **shares}
-        return {**convert_to_json(plain), **(self._words() if words else {})}
-
-    def _words(self) -> dict[str, Any]:
-        own = {
-            "rule": words.describe_rule(self),
-            "assumptions": list(self.assumptions),
-            "notes": list(map(str, self.notes)),
-        }
-        return {"statement": self.statement, "words": own}
-
-    def __str__(self) -> str:
-        told, named = [self.statement], ""
-        for name, text in self._told():
-            told.append(f"  {'' if name == named == 'assuming' else name:<12} {text}")
-            named = name
-        return "\n".join(told)
-
-    __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        return display.make_facts_html(self.statement, self._told())
-
-    def _told(self) -> list[tuple[str, str]]:
-        assuming = (("assuming", text) for text in self.assumptions)
-        return [*self.description_lines, *assuming, *(("note", str(note)) for note in self.notes)]
-
-    def to_frame(self) -> Any:
-        """A `pandas.DataFrame`, a row for each class or group, or one row: threshold, counts of
-        calibration rows.
-        """
-        own: Sequence[Certificate | SubgroupCertificate] = (
-            (self,) if self.parts is None else self.parts.items
-        )
-        names = ["all rows"] if self.parts is None else [part.label for part in self.parts.items]
-        silent = {} if self.labelled else dict.fromkeys(LABEL_COUNT_FIELDS)
-        records = [{**{name: getattr(each, name) for name in _COUNTED}, **silent} for each in own]
-        return display.make_frame(records, names, ["rows" if self.parts is None else self.parts.by])
 
     @property
     def condition(self) -> str:
-        """What an accepted row fulfils, in words: "entropy <= 0.3", or "mark >= 0.3" where the
-        score is "-mark".
+        """Condition for accepting a row, for example "entropy <= 0.3".
+
+        If the name of the score starts with a minus sign, the condition is about the score without
+        the sign: "mark >= 0.3" for the score "-mark".
 
         >>> from dataclasses import replace
         >>> from metacal.promises.miscoverage import MaxMiscoverage
@@ -372,14 +367,135 @@ class Certificate:
         return words.describe_condition(self)
 
     @property
-    def description_lines(self) -> list[tuple[str, str]]:
-        """The certificate in words, a (name, text) a line: gate, from, on these, rule."""
+    def description_lines(self) -> list[Line]:
+        """Lines that describe the gate, the calibration rows and the rule, without notes."""
         return words.list_lines(self)
 
+    def _list_all_lines(self) -> list[Line]:
+        """List all lines of a printed certificate, including assumptions and notes."""
+        assumption_lines = [("assuming", assumption) for assumption in self.assumptions]
+        note_lines = [("note", str(note)) for note in self.notes]
+        return [*self.description_lines, *assumption_lines, *note_lines]
 
-#: What a file says of a certificate, besides its traffic and the shares that follow from counts.
-STORED_FIELDS = tuple(each.name for each in fields(Certificate) if each.name != "other_traffic")
-#: Those that are there only where they say something, and what they are where they are not there.
+    def __str__(self) -> str:
+        printed_lines = [self.statement]
+        previous_heading = ""
+        for heading, text in self._list_all_lines():
+            is_repeated_heading = heading == previous_heading == "assuming"
+            printed_heading = "" if is_repeated_heading else heading
+            printed_lines.append(f"  {printed_heading:<12} {text}")
+            previous_heading = heading
+        return "\n".join(printed_lines)
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return display.make_facts_html(self.statement, self._list_all_lines())
+
+    # ── conversions ───────────────────────────────────────────────────────────────────────────────
+
+    def to_dict(self, *, words: bool = False) -> dict[str, Any]:
+        """Convert the certificate to JSON types.
+
+        Parameters
+        ----------
+        words : bool, default=False
+            Whether to add the statement, the assumptions and other texts.
+
+        Returns
+        -------
+        dict
+            An infinite threshold is "inf" or "-inf".
+
+        Examples
+        --------
+        >>> from metacal.promises.miscoverage import MaxMiscoverage
+        >>> c = MaxMiscoverage(0.05).certify(np.linspace(0, 1, 100), np.ones(100, dtype=bool))
+        >>> c.to_dict()["n_accepted"], c.to_dict()["coverage"]
+        (99, 0.99)
+        """
+        entries: dict[str, Any] = {}
+        for key, attribute in STORED_FIELDS.items():
+            value = getattr(self, attribute)
+            is_omitted = key in OMITTED_DEFAULTS and value == OMITTED_DEFAULTS[key]
+            if not is_omitted:
+                entries[key] = value
+        if not self.has_labels:
+            entries |= dict.fromkeys(LABEL_COUNT_FIELDS)
+        entries["quantity"] = self.quantity.name
+        entries["traffic"] = self._traffic_entries()
+        entries |= self._rate_entries()
+        json_object: dict[str, Any] = convert_to_json(entries)
+        if words:
+            json_object |= self._text_entries()
+        return json_object
+
+    def _traffic_entries(self) -> dict[str, Any]:
+        """Return the traffic counts for a file, without counts that repeat the tested ones."""
+        repeated_names = [
+            name for name in LABEL_COUNT_FIELDS if not getattr(self.all_rows_traffic, name, 0)
+        ]
+        return {
+            name: value for name, value in vars(self.traffic).items() if name not in repeated_names
+        }
+
+    def _rate_entries(self) -> dict[str, float]:
+        """Return the rates that follow from the counts, for human readers of a file."""
+        rates = {
+            "coverage": self.coverage,
+            "coverage_accuracy": self.coverage_accuracy,
+            "miscoverage": self.miscoverage,
+        }
+        if self.loss is not None:
+            rates["loss"] = self.loss
+        if self.disagreement is not None:
+            rates["disagreement"] = self.disagreement
+        return rates
+
+    def _text_entries(self) -> dict[str, Any]:
+        """Return the statement, the rule, the assumptions and the notes as texts."""
+        texts = {
+            "rule": words.describe_rule(self),
+            "assumptions": list(self.assumptions),
+            "notes": [str(note) for note in self.notes],
+        }
+        return {"statement": self.statement, "words": texts}
+
+    def to_frame(self) -> Any:
+        """Convert thresholds and counts to a `pandas.DataFrame`.
+
+        Returns
+        -------
+        pandas.DataFrame
+            A row for each subgroup, or a single row if there is one threshold for all rows.
+        """
+        described: Sequence[Certificate | SubgroupCertificate]
+        if self.subgroups is None:
+            described = (self,)
+            row_names: list[Name] = ["all rows"]
+            index_name = "rows"
+        else:
+            described = self.subgroups.items
+            row_names = [subgroup.label for subgroup in self.subgroups.items]
+            index_name = self.subgroups.by
+        records = []
+        for counted in described:
+            record = {name: getattr(counted, name) for name in _FRAME_COLUMNS}
+            if not self.has_labels:
+                record |= dict.fromkeys(LABEL_COUNT_FIELDS)
+            records.append(record)
+        return display.make_frame(records, row_names, [index_name])
+
+
+#: Field of a certificate that each entry of a file stores. Files store the traffic separately.
+STORED_FIELDS: dict[str, str] = {
+    get_stored_key(certificate_field): certificate_field.name
+    for certificate_field in fields(Certificate)
+    if certificate_field.name != "all_rows_traffic"
+}
+#: Default values at which optional entries are omitted from a file.
 OMITTED_DEFAULTS: dict[str, Any] = {
-    each.name: each.default for each in fields(Certificate) if each.metadata
+    get_stored_key(certificate_field): certificate_field.default
+    for certificate_field in fields(Certificate)
+    if is_optional_field(certificate_field)
 }

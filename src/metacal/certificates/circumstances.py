@@ -8,8 +8,10 @@ A *unit* is a cluster of dependent rows.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
+
+from metacal.certificates.stored_fields import stored_as
 
 if TYPE_CHECKING:
     from metacal.certificates.certificate import Certificate, Guarantee
@@ -52,26 +54,26 @@ class Circumstances:
 
     Examples
     --------
-    >>> Circumstances(folds=5).weaken_guarantee("certified")
+    >>> Circumstances(n_folds=5).weaken_guarantee("certified")
     'approximate'
-    >>> Circumstances(scores=3).find_contradiction(100, 0.1)
+    >>> Circumstances(n_scores=3).find_contradiction(100, 0.1)
     '3 scores cannot have shared delta so that one has 1 of it'
     """
 
-    scores: int = 1
-    share: float = 1.0
-    units: CountedBy | None = None
-    weights: Weights | None = None
-    folds: int = 0
-    largest_unit: int | None = None
-    largest_declared: bool = False
-    by_value: bool = False
-    aside: int = 0
+    n_scores: int = field(default=1, metadata=stored_as("scores"))
+    delta_share: float = field(default=1.0, metadata=stored_as("share"))
+    cluster_counting: CountedBy | None = field(default=None, metadata=stored_as("units"))
+    weights_origin: Weights | None = field(default=None, metadata=stored_as("weights"))
+    n_folds: int = field(default=0, metadata=stored_as("folds"))
+    largest_cluster: int | None = field(default=None, metadata=stored_as("largest_unit"))
+    is_largest_cluster_declared: bool = field(default=False, metadata=stored_as("largest_declared"))
+    tests_score_values: bool = field(default=False, metadata=stored_as("by_value"))
+    n_pilot_rows: int = field(default=0, metadata=stored_as("aside"))
     random_state: int | None = None
 
     def weaken_guarantee(self, guarantee: Guarantee) -> Guarantee:
         """Return the guarantee that remains under these circumstances."""
-        is_inexact = self.folds != 0 or self.inexactness is not None
+        is_inexact = self.n_folds != 0 or self.inexactness is not None
         if is_inexact and guarantee != "none":
             return "approximate"
         return guarantee
@@ -79,26 +81,26 @@ class Circumstances:
     @property
     def inexactness(self) -> str | None:
         """Reason why weights or clusters do not allow an exact promise, or None."""
-        if self.weights == "estimated":
+        if self.weights_origin == "estimated":
             return "the weights are estimates"
-        if self.weights == "unbounded":
+        if self.weights_origin == "unbounded":
             return "no largest weight was declared"
-        if self.units == "row" and not self.largest_declared:
+        if self.cluster_counting == "row" and not self.is_largest_cluster_declared:
             return "no largest unit was declared"
         return None
 
     @property
     def counts_whole_units(self) -> bool:
         """Whether every row of a cluster was counted, by bets on whole clusters."""
-        return self.units in ("row", "mean")
+        return self.cluster_counting in ("row", "mean")
 
     def combine(self, other: Circumstances) -> Circumstances:
         """Merge two sets of circumstances; a field that `other` sets takes precedence."""
         merged_fields: dict[str, Any] = {
             name: value or getattr(self, name) for name, value in vars(other).items()
         }
-        merged_fields["share"] = min(self.share, other.share)
-        merged_fields["scores"] = max(self.scores, other.scores)
+        merged_fields["delta_share"] = min(self.delta_share, other.delta_share)
+        merged_fields["n_scores"] = max(self.n_scores, other.n_scores)
         # Zero is a valid seed, so only None counts as unset.
         if other.random_state is None:
             merged_fields["random_state"] = self.random_state
@@ -108,37 +110,37 @@ class Circumstances:
 
     def find_contradiction(self, max_folds: int, delta: float | None) -> str | None:
         """Describe the first inconsistency of these circumstances, or return None."""
-        if self.folds < 0 or self.folds == 1 or self.folds > max_folds:
-            return f"{max_folds:,} rows cannot be scored in {self.folds:,} folds"
+        if self.n_folds < 0 or self.n_folds == 1 or self.n_folds > max_folds:
+            return f"{max_folds:,} rows cannot be scored in {self.n_folds:,} folds"
         if not self._has_consistent_unit_size():
             return "the size of a unit matters where whole units count, and only then"
-        uses_pilot_rows = self.aside != 0 or self.by_value
-        if self.aside < 0 or (delta is None and uses_pilot_rows):
-            return f"{self.aside:,} rows cannot be set aside to lay out tests"
+        uses_pilot_rows = self.n_pilot_rows != 0 or self.tests_score_values
+        if self.n_pilot_rows < 0 or (delta is None and uses_pilot_rows):
+            return f"{self.n_pilot_rows:,} rows cannot be set aside to lay out tests"
         if self.random_state is not None and self.random_state < 0:
             return f"{self.random_state} cannot be a seed"
-        if self.scores > 1 and delta is None:
+        if self.n_scores > 1 and delta is None:
             return "scores can only share a delta"
         if not self._has_consistent_share():
             return (
-                f"{self.scores:,} scores cannot have shared delta so that one has {self.share:g}"
+                f"{self.n_scores:,} scores cannot have shared delta so that one has {self.delta_share:g}"
                 " of it"
             )
         return None
 
     def _has_consistent_unit_size(self) -> bool:
         """Return whether a cluster size is stored exactly if whole clusters were counted."""
-        if self.largest_unit is None:
-            return not self.counts_whole_units and not self.largest_declared
+        if self.largest_cluster is None:
+            return not self.counts_whole_units and not self.is_largest_cluster_declared
         # Files may store a size of zero, which is treated like a size of one.
-        is_positive = (self.largest_unit or 1) >= 1
+        is_positive = (self.largest_cluster or 1) >= 1
         return self.counts_whole_units and is_positive
 
     def _has_consistent_share(self) -> bool:
         """Return whether the share of delta agrees with the number of scores."""
-        if self.scores == 1:
-            return self.share == 1.0
-        return 0.0 < self.share < 1.0 and 1 < self.scores < _TOO_MANY_SCORES
+        if self.n_scores == 1:
+            return self.delta_share == 1.0
+        return 0.0 < self.delta_share < 1.0 and 1 < self.n_scores < _TOO_MANY_SCORES
 
 
 def add_circumstances(certificate: Certificate, circumstances: Circumstances) -> Certificate:

@@ -1,9 +1,9 @@
-"""Counts of calibration rows: those that certified (`Tested`), and those that describe what arrives
-(`Traffic`).
+"""Counts of calibration rows, and checks that the counts of a certificate are consistent.
 
-Mostly the two are the same rows. They are not where some rows were set aside, or where only right
-rows were looked at, and then neither may stand in for the other: what was certified says nothing
-about coverage. So they are two types.
+The *tested* rows certified the promise (`TestedCounts`). The *traffic* rows describe the rows that a
+gate receives (`Traffic`). Usually both are the same rows. They differ if some rows only chose the
+threshold, or if only correct rows were tested. The coverage of tested rows then says nothing about
+the coverage of the traffic, so the two kinds of counts have different types.
 """
 
 from __future__ import annotations
@@ -11,23 +11,21 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from metacal.certificates.stored_fields import OPTIONAL
 
 if TYPE_CHECKING:
     from metacal.certificates.certificate import Certificate
 
-#: Whose traffic rows describe: where the calibration rows come from, or the target that weights
-#: describe.
+#: Population that rows are a sample of: the source of the calibration rows, or the target that
+#: sample weights describe.
 Population = Literal["source", "target"]
-#: Of fields that a file has only where they say something.
-OPTIONAL = {"optional": True}
 
 
 @dataclass(frozen=True)
 class Counts:
-    """How many rows there were, how many of them are accepted, how many right, how many both; 0
-    where nobody knows.
-    """
+    """Numbers of all, accepted, correct, and both accepted and correct rows; 0 if unknown."""
 
     n_rows: int
     n_accepted: int
@@ -37,13 +35,12 @@ class Counts:
 
 @dataclass(frozen=True)
 class TestedCounts(Counts):
-    """The rows that certified: what a promise is recomputed from when a file is read."""
+    """Counts of the rows that certified a promise, from which it can be recomputed."""
 
 
 @dataclass(frozen=True)
 class Traffic(Counts):
-    """What rows that arrive look like, and whose they are: coverage, accuracy, forecasts, what a
-    monitor compares with.
+    """Counts of rows that describe the traffic of a gate, and their population.
 
     >>> Traffic(100, 80, 90, 76).coverage, Traffic(100, 80, 90, 76).accuracy
     (0.8, 0.95)
@@ -53,73 +50,112 @@ class Traffic(Counts):
 
     @property
     def coverage(self) -> float:
-        """Share of them that is accepted."""
+        """Accepted share of the rows."""
         return self.n_accepted / self.n_rows
 
     @property
     def accuracy(self) -> float:
-        """Share of right ones among the accepted; nan where none is."""
+        """Correct share of the accepted rows; NaN if no row is accepted."""
         return self.n_correct_accepted / self.n_accepted if self.n_accepted else math.nan
 
 
-# ── counts that cannot be ─────────────────────────────────────────────────────────────────────────
+class ScoreValueCount(NamedTuple):
+    """Number of rows, and of incorrect rows, that have the same score."""
+
+    score: float
+    n_rows: int
+    n_wrong: int
 
 
-def find_traffic_contradiction(certificate: Certificate, split: bool) -> str | None:
-    """What describes the traffic but cannot: the rows that certify do or, after a split, all of
-    which they are part.
+# ── consistency checks ────────────────────────────────────────────────────────────────────────────
+
+
+def find_traffic_contradiction(certificate: Certificate, withholds_rows: bool) -> str | None:
+    """Describe an inconsistency between traffic and tested rows, or return None.
+
+    Parameters
+    ----------
+    certificate : Certificate
+        Certificate to check.
+    withholds_rows : bool
+        Whether the rule tests only some of the calibration rows. If not, the traffic counts must be
+        those of the tested rows.
+
+    Returns
+    -------
+    str or None
+        Text of an error message, without a full stop.
     """
-    if certificate.other_traffic is None:
+    if certificate.all_rows_traffic is None:
         return None
-    tested, traffic = vars(certificate.tested_counts), vars(certificate.traffic)
-    rejected = traffic["n_rows"] - traffic["n_accepted"]
-    among = all(count <= traffic[name] for name, count in tested.items())
-    if split and among and certificate.n_rows - certificate.n_accepted <= rejected:
+    traffic = certificate.traffic
+    all_counts = vars(traffic)
+    tested_counts = vars(certificate.tested_counts)
+    is_subset = all(n_tested <= all_counts[name] for name, n_tested in tested_counts.items())
+    n_rejected = traffic.n_rows - traffic.n_accepted
+    n_tested_rejected = certificate.n_rows - certificate.n_accepted
+    if withholds_rows and is_subset and n_tested_rejected <= n_rejected:
         return None
-    said = f"{traffic['n_accepted']:,} of {traffic['n_rows']:,} rows accepted"
-    return f"{said} is not the traffic that its rows describe"
+    return (
+        f"{traffic.n_accepted:,} of {traffic.n_rows:,} rows accepted is not the traffic that its"
+        " rows describe"
+    )
 
 
 def find_score_value_contradiction(certificate: Certificate) -> str | None:
-    """Whether a table of marks has other rows than the certificate, or the marks are not in
-    order.
-    """
-    table = certificate.marks
-    kept = [row for row in table if row[0] <= certificate.threshold]
-    rows, wrong, accepted, wrong_accepted = (
-        sum(row[i] for row in own) for own in (table, kept) for i in (1, 2)
-    )
-    counts = (rows, rows - wrong, accepted, accepted - wrong_accepted)
-    said = (
-        certificate.n_rows,
-        certificate.n_correct,
-        certificate.n_accepted,
-        certificate.n_correct_accepted,
-    )
-    rising = all(low[0] < high[0] for low, high in pairwise(table))
-    fits = rising and counts == said and all(0 <= row[2] <= row[1] for row in table)
-    return (
-        None if not table or fits else "the rows of its table of marks are not those that it counts"
-    )
-
-
-def find_label_contradiction(certificate: Certificate, *, some_will_do: bool) -> str | None:
-    """What cannot be where labels were asked for; None where all agrees, or every row came with its
-    label.
-
-    Every accepted row has a label. Of the rejected ones some have, if `some_will_do`, and right
-    rows are counted among those with a label.
-    """
-    labels, n = certificate.labels, certificate.n_rows
-    if labels is None:
+    """Describe an inconsistency between the counts by score value and the totals, if any."""
+    value_counts = certificate.score_value_counts
+    if not value_counts:
         return None
-    accepted, right = certificate.n_accepted, certificate.n_correct
-    if not 1 <= labels <= n:
-        return f"{labels:,} of {n:,} rows cannot have a label"
-    if labels < n and not some_will_do:
-        return f"{labels:,} of {n:,} rows have a label, and this promise takes all"
-    if labels < accepted:
-        return f"{accepted:,} rows are accepted, but only {labels:,} have a label"
-    if not 0 <= right - certificate.n_correct_accepted <= labels - accepted:
-        return f"{right:,} of {labels:,} rows with a label cannot be right"
+    is_sorted = all(lower.score < upper.score for lower, upper in pairwise(value_counts))
+    has_valid_counts = all(0 <= count.n_wrong <= count.n_rows for count in value_counts)
+    accepted_counts = [count for count in value_counts if count.score <= certificate.threshold]
+    n_rows = sum(count.n_rows for count in value_counts)
+    n_accepted = sum(count.n_rows for count in accepted_counts)
+    totals = TestedCounts(
+        n_rows=n_rows,
+        n_accepted=n_accepted,
+        n_correct=n_rows - sum(count.n_wrong for count in value_counts),
+        n_correct_accepted=n_accepted - sum(count.n_wrong for count in accepted_counts),
+    )
+    if is_sorted and has_valid_counts and totals == certificate.tested_counts:
+        return None
+    return "the rows of its table of marks are not those that it counts"
+
+
+def find_label_contradiction(
+    certificate: Certificate, *, allows_missing_labels: bool
+) -> str | None:
+    """Describe an inconsistency of requested labels, or return None.
+
+    Every accepted row has a label. Correct rows are counted among the labelled rows.
+
+    Parameters
+    ----------
+    certificate : Certificate
+        Certificate to check. Without requested labels (`n_labels` is None), it passes.
+    allows_missing_labels : bool
+        Whether the promise can be certified if rejected rows have no labels.
+
+    Returns
+    -------
+    str or None
+        Text of an error message, without a full stop.
+    """
+    n_labels = certificate.n_labels
+    if n_labels is None:
+        return None
+    n_rows = certificate.n_rows
+    n_accepted = certificate.n_accepted
+    n_correct = certificate.n_correct
+    if not 1 <= n_labels <= n_rows:
+        return f"{n_labels:,} of {n_rows:,} rows cannot have a label"
+    if n_labels < n_rows and not allows_missing_labels:
+        return f"{n_labels:,} of {n_rows:,} rows have a label, and this promise takes all"
+    if n_labels < n_accepted:
+        return f"{n_accepted:,} rows are accepted, but only {n_labels:,} have a label"
+    n_correct_rejected = n_correct - certificate.n_correct_accepted
+    n_labelled_rejected = n_labels - n_accepted
+    if not 0 <= n_correct_rejected <= n_labelled_rejected:
+        return f"{n_correct:,} of {n_labels:,} rows with a label cannot be right"
     return None

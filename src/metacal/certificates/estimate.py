@@ -1,40 +1,39 @@
-r"""What can be said of rows before they have labels: how many go to review, how many of the
-accepted are right.
+r"""Estimates for rows without labels: review counts of the next rows, accuracy of accepted rows.
 
-**Next rows**: a prediction interval, before any of them has been seen. The law of the share that
-goes to review:
+**Review count of the next rows.** A prediction interval, before any of the rows has been seen. The
+*review rate* is the probability that a row is rejected. Its distribution depends on the promise:
 
-- The threshold is the k-th smallest of n scores, and that row is accepted (MaxReview; of the right
-  rows MaxMiscoverage): P(h <= t) ~ Beta(k, n-k+1), so the share beyond is Beta(n-k+1, k), whatever
-  the law of the scores.
-- It lies just below the (m+1)-th of n scores (accuracy): the share beyond is Beta(n-m, m+1). Exact
-  for a rank that was fixed beforehand; where labels chose it, measured: 90% intervals cover 89 to
-  93%.
-- The wrong rows have no say in a threshold for miscoverage: of n0 of them a0 lie below it, and the
-  share beyond is Beta(n0-a0+1/2, a0+1/2) (Jeffreys). Rows in all are a mixture of right and wrong
-  ones, of which n1 and n0 were seen.
-- Where each class or group has a threshold, all rows are a mixture of its parts, each by its own
-  counts.
+- The threshold is the k-th smallest of n scores, and this row is accepted (MaxReview, and
+  MaxMiscoverage among the correct rows). Then P(score <= threshold) ~ Beta(k, n-k+1), so the review
+  rate is Beta(n-k+1, k), for every distribution of the scores.
+- The threshold lies just below the (m+1)-th smallest of n scores (accuracy). The review rate is
+  Beta(n-m, m+1). This is exact if the rank was fixed beforehand. If labels chose the rank, 90%
+  intervals cover 89 to 93% in simulations.
+- The incorrect rows have no influence on a threshold for miscoverage. If a0 of n0 incorrect rows are
+  accepted, their review rate is Beta(n0-a0+1/2, a0+1/2) (Jeffreys prior). All rows are a mixture of
+  n1 correct and n0 incorrect rows.
+- If each class or group has a threshold, all rows are a mixture of the subgroups.
 
-Of a mixture Σ w_j R_j with w ~ Dirichlet(counts + 1/2) and independent beta shares R_j mean and
-variance are known; the beta law that has both stands for it. Of N new rows as many go to review as
-a beta-binomial law says. A binomial with the calibration's share would cover 76 to 80%: it takes
-for known what a finite calibration set only estimates.
+A mixture Σ w_j R_j with w ~ Dirichlet(counts + 1/2) and independent beta rates R_j has a known mean
+and variance. It is approximated by the beta distribution with the same mean and variance. The number
+of reviewed rows among N new rows then has a beta-binomial distribution. The tempting shortcut, a
+binomial distribution with the observed review rate, covers only 76 to 80%, because it ignores that a
+finite calibration set only estimates the rate.
 
-**Accuracy**: what calibrated confidence says of the accepted rows. An estimate, and nothing more.
+**Accuracy of accepted rows.** An estimate from calibrated confidences, without a guarantee.
 
-A calibrated row of confidence c is right with probability c, so the mean confidence c̄ of N
-accepted rows estimates how many of them are right. Three things are off:
+A row with calibrated confidence c is correct with probability c, so the mean confidence c̄ of N
+accepted rows estimates their accuracy. It has three errors:
 
-- chance: given their confidences, N rows are right c̄ of the time give or take √(Σ c(1 - c)) / N;
-- the calibrator: it was fitted on n accepted rows, of which a share p was right, and cannot know
-  its level on them better than √(p(1 - p) / n);
-- its shape: on those very rows its mean confidence is g beside the share of right ones.
+- chance: given the confidences, the accuracy has the standard deviation √(Σ c(1 - c)) / N;
+- level: the calibrator was fitted on n accepted rows with accuracy p, so its level has the standard
+  error √(p(1 - p) / n);
+- shape: on these calibration rows, mean confidence and accuracy differ by a gap g.
 
-The error bar is z · √(the first² + the second²) + |g|, at the level of z. It holds for rows from
-the same source as the calibration rows. **Shift breaks it**, and nothing in the confidences tells:
-a classifier that meets strange rows is often sure and wrong. Labels tell; that is what monitors are
-for.
+The half-width of the interval is z · √(chance² + level²) + |g|, where z is the normal quantile of the
+level. The estimate holds for rows from the source of the calibration rows. **It is wrong under
+shift**, which confidences do not reveal: a classifier is often confident and incorrect on unusual
+rows. Only labels reveal it, and monitors use them.
 """
 
 from __future__ import annotations
@@ -57,125 +56,213 @@ from metacal.rows.arrays import check_fraction
 if TYPE_CHECKING:
     from metacal.certificates.certificate import Certificate
     from metacal.certificates.counts import Traffic
-    from metacal.certificates.subgroups import Name, SubgroupCertificate
+    from metacal.certificates.subgroups import (
+        Name,
+        SubgroupCertificate,
+        SubgroupCertificates,
+    )
     from metacal.promises.sequential.profile import Profile
 
-#: Every count has its probability computed.
-_MOST_ROWS = 10_000_000
+#: Largest number of rows to predict, because the probability of every count is computed.
+_MAX_ROWS = 10_000_000
 
 
 class ReviewRate(NamedTuple):
-    """Rows of one kind: so many were seen, and the share of them that goes to review is Beta(a, b);
-    0: none, or all.
+    """Beta distribution of the review rate of rows of one kind.
+
+    Attributes
+    ----------
+    n_seen : float
+        Number of calibration rows of this kind.
+    a, b : float
+        Parameters of the beta distribution. If `a` is 0, no row is reviewed; if `b` is 0, all are.
     """
 
-    seen: float
+    n_seen: float
     a: float
     b: float
 
     @classmethod
-    def from_threshold(cls, n: int, accepted: int, threshold: float, *, at_a_row: bool) -> Self:
-        """Beyond a threshold that accepts so many of n, and is one of their scores or just below
-        the next one.
+    def from_threshold(
+        cls, n_rows: int, n_accepted: int, threshold: float, *, is_accepted_score: bool
+    ) -> Self:
+        """Return the distribution of the share of rows beyond a threshold.
+
+        Parameters
+        ----------
+        n_rows, n_accepted : int
+            Number of calibration rows, and of those at or below the threshold.
+        threshold : float
+            The threshold; no row is reviewed if it is +inf, and all rows if it is -inf.
+        is_accepted_score : bool
+            Whether the threshold is the score of an accepted row. If not, it lies just below the
+            score of the first rejected row.
+
+        Returns
+        -------
+        ReviewRate
         """
-        if math.isinf(threshold):
-            return cls(n, *((0.0, 1.0) if threshold > 0.0 else (1.0, 0.0)))
-        return (
-            cls(n, n - accepted + 1.0, accepted)
-            if at_a_row
-            else cls(n, max(1.0, n - accepted), accepted + 1.0)
-        )
+        if threshold == math.inf:
+            return cls(n_rows, a=0.0, b=1.0)
+        if threshold == -math.inf:
+            return cls(n_rows, a=1.0, b=0.0)
+        n_rejected = n_rows - n_accepted
+        if is_accepted_score:
+            return cls(n_rows, a=n_rejected + 1.0, b=n_accepted)
+        return cls(n_rows, a=max(1.0, n_rejected), b=n_accepted + 1.0)
 
     @classmethod
-    def from_mixture(cls, kinds: Sequence[ReviewRate]) -> ReviewRate:
-        """The rows of several kinds together: the beta law with their mean and variance.
+    def from_mixture(cls, components: Sequence[ReviewRate]) -> ReviewRate:
+        """Return the beta distribution with the mean and variance of a mixture.
 
         >>> ReviewRate.from_mixture([ReviewRate(100, 10, 91), ReviewRate(100, 0, 1)])
-        ReviewRate(seen=200, a=9.99..., b=191.9...)
+        ReviewRate(n_seen=200, a=9.99..., b=191.9...)
         """
-        if len(kinds) == 1:
-            return kinds[0]
-        seen, a, b = (np.array(column, dtype=np.float64) for column in zip(*kinds))
-        mean = a / (a + b)
-        square = mean * (a + 1.0) / (a + b + 1.0)
-        weight, total = seen + 0.5, float((seen + 0.5).sum())
-        square = np.where(a * b == 0.0, mean, square)  # none or all of them, for sure
-        first = float(weight @ mean) / total
-        own = weight * (weight + 1.0) * square - (weight * mean) ** 2
-        second = (total * first) ** 2 + float(own.sum())
-        spread = second / (total * (total + 1.0)) - first**2
-        sure = first * (1.0 - first) / spread - 1.0 if 0.0 < first < 1.0 else 1.0
-        return cls(int(seen.sum()), first * sure, (1.0 - first) * sure)
-
-
-def estimate_review_rate(certificate: Certificate, name: Name | None = None) -> ReviewRate:
-    """The share of the traffic that goes to review, or of that of one class or group."""
-    parts = certificate.parts
-    if parts is None:
-        if name is not None:
-            raise InputError(
-                f"one threshold is for all rows: there is no part {name!r} of its own."
-            )
-        finite = (
-            math.inf
-            if certificate.accepts_everything
-            else min(certificate.threshold, sys.float_info.max)
+        if len(components) == 1:
+            return components[0]
+        n_seen, a, b = (np.array(column, dtype=np.float64) for column in zip(*components))
+        rate_means = a / (a + b)
+        rate_second_moments = rate_means * (a + 1.0) / (a + b + 1.0)
+        # A rate that is surely 0 or 1 equals its square.
+        is_degenerate = a * b == 0.0
+        rate_second_moments = np.where(is_degenerate, rate_means, rate_second_moments)
+        # The component weights are Dirichlet(n_seen + 1/2), the posterior of the Jeffreys prior.
+        concentrations = n_seen + 0.5
+        total = float((n_seen + 0.5).sum())
+        mean = float(concentrations @ rate_means) / total
+        diagonal_excess = (
+            concentrations * (concentrations + 1.0) * rate_second_moments
+            - (concentrations * rate_means) ** 2
         )
-        # Rows of whole units say less than as many independent ones: at least as much as one of
-        # each largest unit.
-        most = certificate.circumstances.largest_unit or 1
-        seen, *shape = _reviewed(certificate, certificate.traffic, finite)
-        return ReviewRate(
-            seen, *(max(1.0, value / most) if value > 1.0 else value for value in shape)
-        )
-    own = [part for part in parts.items if (part.n_rows if name is None else name in part.names)]
-    if not own:
-        raise InputError(
-            f"there is no {parts.by} {name!r}; there are {', '.join(map(str, parts.names))}."
-        )
-    kinds = [_reviewed(certificate, part, part.threshold) for part in own]
-    # A part that is pooled was tested on some of its rows: the others came too.
-    rest = certificate.n_rows - sum(part.n_rows for part in parts.items)
-    kinds = [
-        kind._replace(seen=kind.seen + rest * (len(part.names) > 1))
-        for kind, part in zip(kinds, own)
-    ]
-    return ReviewRate.from_mixture(kinds)
+        second_moment_numerator = (total * mean) ** 2 + float(diagonal_excess.sum())
+        variance = second_moment_numerator / (total * (total + 1.0)) - mean**2
+        sample_size = 1.0
+        if 0.0 < mean < 1.0:
+            sample_size = mean * (1.0 - mean) / variance - 1.0
+        return cls(int(n_seen.sum()), a=mean * sample_size, b=(1.0 - mean) * sample_size)
 
 
-def _reviewed(
-    certificate: Certificate, seen: Traffic | SubgroupCertificate, threshold: float
-) -> ReviewRate:
-    """By the law of the promise: an order statistic of the right rows, or of all, or a threshold
-    below the next row.
+def estimate_review_rate(certificate: Certificate, subgroup_name: Name | None = None) -> ReviewRate:
+    """Estimate which share of the traffic, or of one class or group, goes to review.
+
+    Parameters
+    ----------
+    certificate : Certificate
+        Certificate of the gate.
+    subgroup_name : str or int, optional
+        Class or group, if each has its own threshold; all rows by default.
+
+    Returns
+    -------
+    ReviewRate
+
+    Raises
+    ------
+    InputError
+        If the certificate has no such class or group.
     """
-    promised, accepted = certificate.quantity, seen.n_accepted
-    if not (promised.accepting_is_safe and promised.needs_labels):
+    if certificate.subgroups is not None:
+        return _review_rate_of_subgroups(certificate, certificate.subgroups, subgroup_name)
+    if subgroup_name is not None:
+        raise InputError(
+            f"one threshold is for all rows: there is no part {subgroup_name!r} of its own."
+        )
+    if certificate.accepts_everything:
+        threshold = math.inf
+    else:
+        # A cascade may have a first threshold of +inf and still reject rows.
+        threshold = min(certificate.threshold, sys.float_info.max)
+    rate = _review_rate_from_counts(certificate, certificate.traffic, threshold)
+    # Rows of whole clusters are dependent: they count at least like one row of each largest cluster.
+    largest_cluster = certificate.circumstances.largest_cluster or 1
+    return ReviewRate(
+        rate.n_seen,
+        a=_shrink_beta_parameter(rate.a, largest_cluster),
+        b=_shrink_beta_parameter(rate.b, largest_cluster),
+    )
+
+
+def _shrink_beta_parameter(parameter: float, largest_cluster: int) -> float:
+    """Divide a beta parameter by the size of the largest cluster, but not to below 1."""
+    if parameter > 1.0:
+        return max(1.0, parameter / largest_cluster)
+    return parameter
+
+
+def _review_rate_of_subgroups(
+    certificate: Certificate, subgroups: SubgroupCertificates, subgroup_name: Name | None
+) -> ReviewRate:
+    """Estimate the review rate of a class or group, or of all rows as a mixture."""
+    if subgroup_name is None:
+        selected = [subgroup for subgroup in subgroups.items if subgroup.n_rows]
+    else:
+        selected = [subgroup for subgroup in subgroups.items if subgroup_name in subgroup.names]
+    if not selected:
+        raise InputError(
+            f"there is no {subgroups.by} {subgroup_name!r}; there are"
+            f" {', '.join(map(str, subgroups.names))}."
+        )
+    # A pooled subgroup is tested on some of its rows only, and the other rows also belong to it.
+    n_untested_rows = certificate.n_rows - sum(subgroup.n_rows for subgroup in subgroups.items)
+    rates = []
+    for subgroup in selected:
+        rate = _review_rate_from_counts(certificate, subgroup, subgroup.threshold)
+        is_pooled = len(subgroup.names) > 1
+        if is_pooled:
+            rate = rate._replace(n_seen=rate.n_seen + n_untested_rows)
+        rates.append(rate)
+    return ReviewRate.from_mixture(rates)
+
+
+def _review_rate_from_counts(
+    certificate: Certificate, counts: Traffic | SubgroupCertificate, threshold: float
+) -> ReviewRate:
+    """Estimate a review rate from counts, by the rule that chose the threshold.
+
+    The threshold is an order statistic of the scores of the correct rows (miscoverage) or of all
+    rows (review rate), or lies just below a rejected row (other quantities).
+    """
+    quantity = certificate.quantity
+    is_order_statistic_of_correct_rows = quantity.accepting_is_safe and quantity.needs_labels
+    if not is_order_statistic_of_correct_rows:
         return ReviewRate.from_threshold(
-            seen.n_rows, accepted, threshold, at_a_row=promised.accepting_is_safe
+            counts.n_rows,
+            counts.n_accepted,
+            threshold,
+            is_accepted_score=quantity.accepting_is_safe,
         )
-    right = ReviewRate.from_threshold(
-        seen.n_correct, seen.n_correct_accepted, threshold, at_a_row=True
+    rate_of_correct = ReviewRate.from_threshold(
+        counts.n_correct, counts.n_correct_accepted, threshold, is_accepted_score=True
     )
-    wrong, among = seen.n_rows - seen.n_correct, accepted - seen.n_correct_accepted
-    half = (0.5, 0.5) if math.isfinite(threshold) else (0.0, 0.0)
-    return (
-        ReviewRate.from_mixture(
-            [right, ReviewRate(wrong, wrong - among + half[0], among + half[1])]
-        )
-        if wrong
-        else right
+    n_incorrect = counts.n_rows - counts.n_correct
+    if not n_incorrect:
+        return rate_of_correct
+    n_incorrect_accepted = counts.n_accepted - counts.n_correct_accepted
+    prior = 0.5 if math.isfinite(threshold) else 0.0
+    rate_of_incorrect = ReviewRate(
+        n_incorrect, a=n_incorrect - n_incorrect_accepted + prior, b=n_incorrect_accepted + prior
     )
+    return ReviewRate.from_mixture([rate_of_correct, rate_of_incorrect])
 
 
 @dataclass(frozen=True)
 class NextRows:
-    """How many of the next `rows` rows go to review: at least `fewest` and at most `most`, with
-    probability `level`.
+    """Prediction interval of the number of new rows that go to review.
 
-    `each` is "unit" where calibration rows belong together: then each of these rows is of a unit of
-    its own.
+    Attributes
+    ----------
+    rows : int
+        Number of new rows.
+    level : float
+        Probability that the interval contains the number of reviewed rows.
+    fewest, most : int
+        Ends of the interval.
+    each : "row" or "unit"
+        "unit" if the calibration rows come in clusters. The new rows are then one row of each of
+        `rows` clusters.
 
+    Examples
+    --------
     >>> print(predict_review_count(1000, 0.9, ReviewRate(1000, 108, 893)))
     of the next 1,000 rows 86 to 131 go to review (90% interval)
     >>> print(predict_review_count(50, 0.9, ReviewRate(200, 0, 1)))
@@ -189,36 +276,58 @@ class NextRows:
     each: Literal["row", "unit"] = "row"
 
     def __str__(self) -> str:
-        what = f"{self.rows:,} rows{', each of a unit of its own,' if self.each == 'unit' else ''}"
+        rows_text = f"{self.rows:,} rows"
+        if self.each == "unit":
+            rows_text += ", each of a unit of its own,"
         if self.most == 0:
-            return f"none of the next {what} goes to review"
-        share = f"{100 * self.level:.6g}%"
+            return f"none of the next {rows_text} goes to review"
+        level_text = f"{100 * self.level:.6g}%"
         return (
-            f"of the next {what} {self.fewest:,} to {self.most:,} go to review ({share} interval)"
+            f"of the next {rows_text} {self.fewest:,} to {self.most:,} go to review"
+            f" ({level_text} interval)"
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain JSON types."""
+        """Return the fields as plain JSON types."""
         return vars(self).copy()
 
 
 def predict_review_count(
-    rows: int, level: float, reviewed: ReviewRate, *, each: Literal["row", "unit"] = "row"
+    n_rows: int, level: float, review_rate: ReviewRate, *, each: Literal["row", "unit"] = "row"
 ) -> NextRows:
-    """The equal-tailed interval of a beta-binomial count, for a share that goes to review of a
-    known law.
+    """Compute the equal-tailed beta-binomial interval of the number of reviewed rows.
+
+    Parameters
+    ----------
+    n_rows : int
+        Number of new rows.
+    level : float
+        Probability that the interval contains the number of reviewed rows.
+    review_rate : ReviewRate
+        Distribution of the probability that a row is reviewed.
+    each : "row" or "unit", default="row"
+        Whether the new rows are independent, or one row of each of as many clusters.
+
+    Returns
+    -------
+    NextRows
+
+    Raises
+    ------
+    InputError
+        If the number of rows or the level is out of range.
     """
-    if (
-        isinstance(rows, bool)
-        or not isinstance(rows, int | np.integer)
-        or not 1 <= rows <= _MOST_ROWS
-    ):
-        raise InputError(f"rows must be a whole number from 1 to {_MOST_ROWS:,}, got {rows!r}.")
+    is_whole_number = isinstance(n_rows, int | np.integer) and not isinstance(n_rows, bool)
+    if not is_whole_number or not 1 <= n_rows <= _MAX_ROWS:
+        raise InputError(f"rows must be a whole number from 1 to {_MAX_ROWS:,}, got {n_rows!r}.")
     check_fraction("level", level)
-    _, a, b = reviewed
-    if not a or not b:
-        return NextRows(int(rows), float(level), *((int(rows),) * 2 if a else (0, 0)), each)
-    n = int(rows)
+    n = int(n_rows)
+    a = review_rate.a
+    b = review_rate.b
+    if not a:
+        return NextRows(n, float(level), fewest=0, most=0, each=each)
+    if not b:
+        return NextRows(n, float(level), fewest=n, most=n, each=each)
     k = np.arange(n + 1.0)
     log_mass = (
         gammaln(n + 1.0)
@@ -228,26 +337,27 @@ def predict_review_count(
         + gammaln(n - k + b)
     )
     mass = np.exp(log_mass - log_mass.max())
-    below = np.cumsum(mass) / mass.sum()
-    tail = (1.0 - level) / 2.0
-    fewest = int(np.searchsorted(below, tail, side="right"))
-    most = int(np.searchsorted(below, 1.0 - tail, side="left"))
-    return NextRows(n, float(level), fewest, min(most, n), each)
+    cumulative_probability = np.cumsum(mass) / mass.sum()
+    tail_probability = (1.0 - level) / 2.0
+    fewest = int(np.searchsorted(cumulative_probability, tail_probability, side="right"))
+    most = int(np.searchsorted(cumulative_probability, 1.0 - tail_probability, side="left"))
+    return NextRows(n, float(level), fewest=fewest, most=min(most, n), each=each)
 
 
 @dataclass(frozen=True)
 class AccuracyEstimate:
-    """How many of the accepted rows are right, by their confidence alone.
+    """Estimated accuracy of accepted rows, from their confidences alone.
 
     Attributes
     ----------
     accuracy : float or None
-        The estimate; None where nothing was accepted.
+        The estimate; None if no row was accepted.
     low, high : float or None
-        Its error bar.
+        Ends of its interval.
     level : float
-        How often such a bar should hold the truth, on rows from the source of the calibration rows.
+        Nominal coverage of the interval, for rows from the source of the calibration rows.
     n_rows, n_accepted : int
+        Number of rows, and of accepted rows.
     """
 
     accuracy: float | None
@@ -258,14 +368,14 @@ class AccuracyEstimate:
     n_accepted: int
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON types, and what the estimate rests on."""
+        """Return the fields as JSON types, with the basis of the estimate as text."""
         return {
             **vars(self),
             "basis": "calibrated confidence of accepted rows, no labels; wrong under shift",
         }
 
     def to_frame(self) -> Any:
-        """One row of a `pandas.DataFrame`."""
+        """Return the fields as a `pandas.DataFrame` with a single row."""
         return display.make_frame([vars(self)])
 
     def _repr_html_(self) -> str:
@@ -282,57 +392,105 @@ class AccuracyEstimate:
         )
 
 
+@dataclass(frozen=True)
+class AcceptedConfidenceSums:
+    """Sums over rows from which their accuracy is estimated.
+
+    Attributes
+    ----------
+    n_rows, n_accepted : int
+        Number of rows, and of accepted rows.
+    confidence : float
+        Sum of the confidences c of the accepted rows.
+    variance : float
+        Sum of c(1 - c) over the accepted rows.
+    """
+
+    n_rows: int
+    n_accepted: int
+    confidence: float
+    variance: float
+
+
+def sum_confidences(confidence: NDArray[Any], accept: Flags) -> AcceptedConfidenceSums:
+    """Sum the confidences of the accepted rows, and their Bernoulli variances."""
+    accepted_confidence = np.asarray(confidence, dtype=np.float64)[accept]
+    bernoulli_variance = accepted_confidence * (1.0 - accepted_confidence)
+    return AcceptedConfidenceSums(
+        n_rows=len(accept),
+        n_accepted=len(accepted_confidence),
+        confidence=float(accepted_confidence.sum()),
+        variance=float(bernoulli_variance.sum()),
+    )
+
+
 def estimate_accuracy_from_sums(
     certificate: Certificate | None,
     profile: Profile | None,
+    sums: AcceptedConfidenceSums,
     *,
-    n_rows: int,
-    n_accepted: int,
-    confidence: float,
-    variance: float,
     level: float = 0.95,
 ) -> AccuracyEstimate:
-    """The estimate from what is summed over rows: the accepted rows' confidences c, and c(1 - c).
+    """Estimate the accuracy of accepted rows from sums of their confidences.
 
+    Parameters
+    ----------
+    certificate : Certificate or None
+        Certificate of the gate.
+    profile : Profile or None
+        Profile of the calibration rows. It has their confidences and correctness.
+    sums : AcceptedConfidenceSums
+        Sums over the rows.
+    level : float, default=0.95
+        Nominal coverage of the interval.
+
+    Returns
+    -------
+    AccuracyEstimate
+
+    Raises
+    ------
+    InputError
+        If the gate was fitted without labels or without a promise.
+
+    Examples
+    --------
     >>> from metacal.promises.accuracy import MinAccuracy
     >>> from metacal.promises.sequential.profile import build_profile
     >>> from metacal.certification.ranking import Ranking
-    >>> scores, right = np.arange(2000.0), np.arange(2000) % 100 > 0
-    >>> certificate = MinAccuracy(0.97).certify(scores, right)
-    >>> profile = build_profile(Ranking.from_scores(scores, right), np.full(2000, 0.99), right)
-    >>> estimate_accuracy_from_sums(certificate, profile, n_rows=1000, n_accepted=900, confidence=891.0, variance=8.91)
+    >>> scores, correct = np.arange(2000.0), np.arange(2000) % 100 > 0
+    >>> certificate = MinAccuracy(0.97).certify(scores, correct)
+    >>> profile = build_profile(Ranking.from_scores(scores, correct), np.full(2000, 0.99), correct)
+    >>> sums = AcceptedConfidenceSums(n_rows=1000, n_accepted=900, confidence=891.0, variance=8.91)
+    >>> estimate_accuracy_from_sums(certificate, profile, sums)
     AccuracyEstimate(accuracy=0.99, low=0.98..., high=0.99..., level=0.95, n_rows=1000, n_accepted=900)
     """
     check_fraction("level", level)
-    if certificate is None or not certificate.labelled:
+    if certificate is None or not certificate.has_labels:
         raise InputError(
             "accuracy is estimated from the confidence of a gate that was fitted on labelled rows"
             " under a promise; this one does not know how well it is calibrated."
         )
+    n_accepted = sums.n_accepted
     if not n_accepted:
-        return AccuracyEstimate(None, None, None, level, n_rows, 0)
-    right, of, gap = certificate.traffic.n_correct_accepted, certificate.traffic.n_accepted, 0.0
-    if profile is not None and any(rows for rows, _, _ in profile.by_confidence):
-        of, right, sure = map(sum, zip(*profile.by_confidence))
-        gap = abs(sure / of - right / of)
-    share = (right + 0.5) / (of + 1.0)
-    of_calibrator = share * (1.0 - share) / (of + 1.0)
-    mean = confidence / n_accepted
-    half = (
-        float(ndtri(0.5 + 0.5 * level)) * math.sqrt(variance / n_accepted**2 + of_calibrator) + gap
-    )
+        return AccuracyEstimate(None, None, None, level, sums.n_rows, n_accepted=0)
+    n_calibration = certificate.traffic.n_accepted
+    n_correct = certificate.traffic.n_correct_accepted
+    calibration_gap = 0.0
+    if profile is not None and any(n_bin_rows for n_bin_rows, _, _ in profile.by_confidence):
+        n_calibration, n_correct, confidence_sum = map(sum, zip(*profile.by_confidence))
+        calibration_gap = abs(confidence_sum / n_calibration - n_correct / n_calibration)
+    smoothed_accuracy = (n_correct + 0.5) / (n_calibration + 1.0)
+    level_variance = smoothed_accuracy * (1.0 - smoothed_accuracy) / (n_calibration + 1.0)
+    chance_variance = sums.variance / n_accepted**2
+    normal_quantile = float(ndtri(0.5 + 0.5 * level))
+    half_width = normal_quantile * math.sqrt(chance_variance + level_variance) + calibration_gap
+    mean_confidence = sums.confidence / n_accepted
     return AccuracyEstimate(
-        mean, max(0.0, mean - half), min(1.0, mean + half), level, n_rows, n_accepted
+        accuracy=mean_confidence,
+        low=max(0.0, mean_confidence - half_width),
+        high=min(1.0, mean_confidence + half_width),
+        level=level,
+        n_rows=sums.n_rows,
+        n_accepted=n_accepted,
     )
-
-
-def sum_confidences(confidence: NDArray[Any], accept: Flags) -> dict[str, Any]:
-    """What `estimate_accuracy_from_sums` needs of these rows."""
-    sure = np.asarray(confidence, dtype=np.float64)[accept]
-    spread = float((sure * (1.0 - sure)).sum())
-    return {
-        "n_rows": len(accept),
-        "n_accepted": len(sure),
-        "confidence": float(sure.sum()),
-        "variance": spread,
-    }

@@ -87,7 +87,9 @@ def state_side_claims(
     """
     first_family_reversed = subgroups.items[1::-1]
     claims = [
-        side.quantity.format_claim(side.target, format_lower_bound, format_upper_bound, side.about)
+        side.quantity.format_claim(
+            side.target, format_lower_bound, format_upper_bound, side.promised_class
+        )
         for side in first_family_reversed
         if side.quantity is not None and side.target is not None
     ]
@@ -134,12 +136,12 @@ def state_subgroup_confidence(
         both_promised = all(side.quantity is not None for side in subgroups.items)
         scope = " for both together" if both_promised else ""
         return f"with {confidence_text} confidence{scope}"
-    if subgroups.shares == "fcr":
+    if subgroups.delta_sharing == "fcr":
         return (
             f"but for an expected share of at most {max_broken_text} of the {subgroups.plural} that"
             " accept (false-coverage rate)"
         )
-    if subgroups.shares == "together":
+    if subgroups.delta_sharing == "together":
         return f"with {confidence_text} confidence for all {subgroups.plural} together"
     return (
         f"each with {confidence_text} confidence: the expected share of broken"
@@ -158,8 +160,8 @@ def explain_rejection(subgroup: SubgroupCertificate) -> str:
     if not subgroup.n_rows:
         return f"no calibration row; it takes at least {subgroup.rows_needed:,}"
     explanation = f"{subgroup.n_rows:,} rows, {subgroup.n_correct:,} right"
-    if subgroup.best is not None:
-        explanation += f", certify {floor_to_4_decimals(subgroup.best):g} at most"
+    if subgroup.best_target is not None:
+        explanation += f", certify {floor_to_4_decimals(subgroup.best_target):g} at most"
     if subgroup.rows_needed is not None:
         explanation += f"; about {subgroup.rows_needed:,} rows may be enough (a rough estimate)"
     return explanation
@@ -182,7 +184,7 @@ def describe_two_sided_condition(certificate: Certificate, subgroups: SubgroupCe
 
 def _predicted_class_name(side: SubgroupCertificate) -> str:
     """Return the name of the class that the rows of a side are predicted to be of."""
-    return str(side.names[0] if side.called is None else side.called)
+    return str(side.names[0] if side.predicted_class is None else side.predicted_class)
 
 
 def _describe_side_conditions(
@@ -295,7 +297,7 @@ def _list_side_lines(subgroups: SubgroupCertificates) -> list[Line]:
     lines = [(subgroups.plural, f"{len(subgroups.names):,}, both sides of each by itself")]
     for family in families[:_MAX_LISTED]:
         prefix = f"{family[0].name_without_side}: "
-        conditions = _describe_side_conditions(family, family[0].at)
+        conditions = _describe_side_conditions(family, family[0].decision_log_odds)
         lines.append(("group", f"{prefix}{', '.join(conditions) or 'all rows go to review'}"))
         lines += _list_family_lines(family, prefix)
     if len(families) > _MAX_LISTED:
@@ -317,7 +319,9 @@ def _describe_side(side: SubgroupCertificate, prefix: str) -> Line:
     assert side.quantity is not None
     class_name = _predicted_class_name(side)
     if side.threshold == -math.inf:
-        reason = f"{side.quantity.name_with_class(side.about)} {side.target:g} is not certified"
+        reason = (
+            f"{side.quantity.name_with_class(side.promised_class)} {side.target:g} is not certified"
+        )
         if side.rows_needed:
             reason += f"; it takes at least {side.rows_needed:,} rows that speak about it"
         return "closed", f"{prefix}nothing is called {class_name}: {reason}"

@@ -11,25 +11,28 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.certificates.counts import OPTIONAL
 from metacal.certificates.quantity import Quantity, get_quantity
+from metacal.certificates.stored_fields import (
+    OPTIONAL,
+    get_stored_key,
+    get_stored_values,
+    is_optional_field,
+    stored_as,
+)
 from metacal.certificates.subgroup_words import format_subgroup_name
 from metacal.formulas import Flags
-
-if TYPE_CHECKING:
-    pass
 
 #: Origin of the subgroups: the predicted class, or a group that is passed with each row.
 By = Literal["class", "group"]
 #: Error rate that delta limits: the probability that the promise of any subgroup is broken
 #: ("together"), that of each subgroup by itself ("each"), or the expected share of broken subgroups
 #: among those that accept rows, which is the false-coverage rate ("fcr").
-Shares = Literal["together", "each", "fcr"]
+DeltaSharing = Literal["together", "each", "fcr"]
 #: Name of a class or group.
 Name = str | int
 #: Decision about the rows of a subgroup.
@@ -46,8 +49,8 @@ def convert_to_json(value: Any) -> Any:
     """
     if hasattr(value, "to_dict"):
         return convert_to_json(value.to_dict())
-    if is_dataclass(value):
-        return convert_to_json(vars(value))
+    if is_dataclass(value) and not isinstance(value, type):
+        return convert_to_json(get_stored_values(value))
     if isinstance(value, Mapping):
         return {key: convert_to_json(item) for key, item in value.items()}
     if isinstance(value, tuple):
@@ -105,13 +108,15 @@ class SubgroupCertificate:
     highest_accepted: float | None
     lowest_rejected: float | None
     delta: float | None = None
-    best: float | None = None
+    best_target: float | None = field(default=None, metadata=stored_as("best"))
     rows_needed: int | None = None
     quantity: Quantity | None = field(default=None, metadata=OPTIONAL)
     target: float | None = field(default=None, metadata=OPTIONAL)
-    called: Name | None = field(default=None, metadata=OPTIONAL)
-    at: float = field(default=0.0, metadata=OPTIONAL)
-    about: Name | None = field(default=None, metadata=OPTIONAL)
+    predicted_class: Name | None = field(
+        default=None, metadata=stored_as("called", is_optional=True)
+    )
+    decision_log_odds: float = field(default=0.0, metadata=stored_as("at", is_optional=True))
+    promised_class: Name | None = field(default=None, metadata=stored_as("about", is_optional=True))
 
     def __post_init__(self) -> None:
         if self.quantity is not None:
@@ -127,19 +132,19 @@ class SubgroupCertificate:
     @property
     def name(self) -> str:
         """Name of the subgroup, with its side if it has two."""
-        return format_subgroup_name(self.name_without_side, self.called)
+        return format_subgroup_name(self.name_without_side, self.predicted_class)
 
     @property
     def label(self) -> Name:
         """Original name of a single class or group, or the text `name` for other subgroups."""
-        if self.called is None and len(self.names) == 1:
+        if self.predicted_class is None and len(self.names) == 1:
             return self.names[0]
         return self.name
 
     @property
     def names_and_sides(self) -> tuple[tuple[Name, Name | None], ...]:
         """Pairs of each class or group and the predicted class, which is None without sides."""
-        return tuple((name, self.called) for name in self.names)
+        return tuple((name, self.predicted_class) for name in self.names)
 
     @property
     def accepts_everything(self) -> bool:
@@ -177,9 +182,9 @@ class SubgroupCertificate:
         ndarray of bool, shape (n_rows,)
         """
         subgroup_names = np.array(self.names)
-        if self.called is not None:
+        if self.predicted_class is not None:
             is_in_group = np.isin(row_names[:, 0], subgroup_names.astype(str))
-            is_on_side = row_names[:, 1] == str(self.called)
+            is_on_side = row_names[:, 1] == str(self.predicted_class)
             return is_in_group & is_on_side
         # A name that is text never equals a name that is a number.
         has_text_names = subgroup_names.dtype.kind == "U"
@@ -189,12 +194,14 @@ class SubgroupCertificate:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as JSON values, without optional fields at their defaults."""
-        omitted_names = {
-            each.name
+        omitted_keys = {
+            get_stored_key(each)
             for each in fields(self)
-            if each.metadata and getattr(self, each.name) == each.default
+            if is_optional_field(each) and getattr(self, each.name) == each.default
         }
-        values = {name: value for name, value in vars(self).items() if name not in omitted_names}
+        values = {
+            key: value for key, value in get_stored_values(self).items() if key not in omitted_keys
+        }
         if self.quantity is not None:
             values["quantity"] = self.quantity.name
         return convert_to_json({**values, "status": self.status})
@@ -234,7 +241,7 @@ class SubgroupCertificates:
     """
 
     by: By
-    shares: Shares
+    delta_sharing: DeltaSharing = field(metadata=stored_as("shares"))
     items: tuple[SubgroupCertificate, ...]
 
     @property
@@ -332,7 +339,9 @@ def _name_class_subgroup(
     return replace(
         subgroup,
         names=tuple(class_names[int(code)] for code in subgroup.names),
-        about=None if subgroup.about is None else class_names[int(subgroup.about)],
+        promised_class=None
+        if subgroup.promised_class is None
+        else class_names[int(subgroup.promised_class)],
     )
 
 
@@ -340,13 +349,12 @@ def _name_group_side(
     subgroup: SubgroupCertificate, class_names: Sequence[Name]
 ) -> SubgroupCertificate:
     """Replace class codes by names in a side of a group; other subgroups hold no codes."""
-    if subgroup.called is None:
+    if subgroup.predicted_class is None:
         return subgroup
     return replace(
         subgroup,
-        called=class_names[int(subgroup.called)],
-        about=None if subgroup.about is None else class_names[int(subgroup.about)],
+        predicted_class=class_names[int(subgroup.predicted_class)],
+        promised_class=None
+        if subgroup.promised_class is None
+        else class_names[int(subgroup.promised_class)],
     )
-
-
-# ── the models of a cascade ───────────────────────────────────────────────────────────────────────

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from metacal.certificates.cascade_stages import StageCount, Stages
     from metacal.certificates.certificate import Certificate
     from metacal.certificates.circumstances import Circumstances
-    from metacal.certificates.subgroups import Shares, SubgroupCertificates
+    from metacal.certificates.subgroups import DeltaSharing, SubgroupCertificates
 
 _ESTIMATED_WEIGHTS = "the weights are estimates: how far they are off is not accounted for"
 _CHOSEN_SEED = (
@@ -60,7 +60,7 @@ _CLUSTER_SCOPES = {
     "mean": "On average over units, each by its own rows",
 }
 #: Description of how subgroups share delta.
-_DELTA_SHARING: dict[Shares, str] = {
+_DELTA_SHARING: dict[DeltaSharing, str] = {
     "together": "delta shared by all (Holm 1979)",
     "each": "delta for each",
     "fcr": (
@@ -85,12 +85,12 @@ def state_promise(certificate: Certificate) -> str:
 
 def _state_claim(certificate: Certificate) -> str:
     """Return the promised limits as a clause, without the confidence level."""
-    subgroups = certificate.parts
+    subgroups = certificate.subgroups
     if subgroups is not None and subgroups.is_two_sided:
         claim = state_side_claims(subgroups, format_percent_floor, format_percent_ceil)
     else:
         claim = _state_limits(certificate)
-    cluster_counting = certificate.circumstances.units
+    cluster_counting = certificate.circumstances.cluster_counting
     if cluster_counting is None:
         return claim
     return f"{_CLUSTER_SCOPES[cluster_counting]}, {lower_first_letter(claim)}"
@@ -99,7 +99,7 @@ def _state_claim(certificate: Certificate) -> str:
 def _state_limits(certificate: Certificate) -> str:
     """Return the promised limits as a clause about all rows, or about the pool."""
     stages = certificate.stages
-    if stages is not None and stages.people and certificate.quantity.is_paired_difference:
+    if stages is not None and stages.has_human_review and certificate.quantity.is_paired_difference:
         max_error_rate = format_percent_ceil(certificate.target)
         claim = f"Of all answers at most {max_error_rate} are wrong, people's counted as right"
     else:
@@ -108,14 +108,14 @@ def _state_limits(certificate: Certificate) -> str:
             for quantity, limit in certificate.limits
         )
         claim = " and ".join([first_claim, *map(lower_first_letter, other_claims)])
-    if stages is not None and stages.pool is not None:
-        claim += f", of the pool of {stages.pool:,} rows"
+    if stages is not None and stages.pool_size is not None:
+        claim += f", of the pool of {stages.pool_size:,} rows"
     return claim
 
 
 def _state_guarantee(certificate: Certificate, claim: str) -> str:
     """Combine a claim with the kind of guarantee and its confidence level."""
-    subgroups = certificate.parts
+    subgroups = certificate.subgroups
     guarantee = certificate.guarantee
     confidence = certificate.confidence
     if subgroups is not None and certificate.delta is not None:
@@ -186,16 +186,16 @@ def describe_rule(certificate: Certificate) -> str:
     >>> from metacal.certificates.circumstances import Circumstances, add_circumstances
     >>> from metacal.promises.miscoverage import MaxMiscoverage
     >>> plain = MaxMiscoverage(0.05).certify(np.linspace(0, 1, 100), np.ones(100, dtype=bool))
-    >>> print(describe_rule(add_circumstances(plain, Circumstances(scores=3, share=0.8, units="unit"))))
+    >>> print(describe_rule(add_circumstances(plain, Circumstances(n_scores=3, delta_share=0.8, cluster_counting="unit"))))
     umbrella order statistic of the correct scores (Tong, Feng & Li 2018), the best of 3 scores, this one at 0.8 of
     delta, one row of each unit
     """
     rule = find_rule(certificate.rule)
     circumstances = certificate.circumstances
-    subgroups = certificate.parts
-    description = rule.at_values if circumstances.by_value else rule.text
+    subgroups = certificate.subgroups
+    description = rule.at_values if circumstances.tests_score_values else rule.text
     if subgroups is not None and not subgroups.is_two_sided_without_groups:
-        description += f"; each {subgroups.by} by itself, {_DELTA_SHARING[subgroups.shares]}"
+        description += f"; each {subgroups.by} by itself, {_DELTA_SHARING[subgroups.delta_sharing]}"
     return (
         description + _describe_pilot_rows(circumstances) + _describe_row_selection(circumstances)
     )
@@ -203,8 +203,8 @@ def describe_rule(certificate: Certificate) -> str:
 
 def _describe_pilot_rows(circumstances: Circumstances) -> str:
     """Describe the rows that chose the first test, as a continuation of a sentence."""
-    n_pilot_rows = circumstances.aside
-    if circumstances.by_value:
+    n_pilot_rows = circumstances.n_pilot_rows
+    if circumstances.tests_score_values:
         pilot_rows = "other rows"
         if n_pilot_rows:
             pilot_rows = f"{n_pilot_rows:,} calibration rows, set aside,"
@@ -217,17 +217,17 @@ def _describe_pilot_rows(circumstances: Circumstances) -> str:
 def _describe_row_selection(circumstances: Circumstances) -> str:
     """Describe competing scores, clusters, weights and folds, as a continuation of a sentence."""
     description = ""
-    if circumstances.scores > 1:
+    if circumstances.n_scores > 1:
         description += (
-            f", the best of {circumstances.scores} scores, this one at {circumstances.share:g} of"
+            f", the best of {circumstances.n_scores} scores, this one at {circumstances.delta_share:g} of"
             " delta"
         )
-    if circumstances.units == "unit":
+    if circumstances.cluster_counting == "unit":
         description += ", one row of each unit"
-    if circumstances.weights:
+    if circumstances.weights_origin:
         description += f", on rows kept in proportion to {_weights_origin(circumstances)} weights"
-    if circumstances.folds:
-        description += f", on out-of-fold scores of {circumstances.folds} folds"
+    if circumstances.n_folds:
+        description += f", on out-of-fold scores of {circumstances.n_folds} folds"
     return description
 
 
@@ -235,13 +235,13 @@ def list_assumptions(certificate: Certificate) -> tuple[str, ...]:
     """List the assumptions of a promise, starting with the source of new rows."""
     rule_assumptions = find_rule(certificate.rule).assumptions
     circumstances = certificate.circumstances
-    if circumstances.units or circumstances.weights or circumstances.folds:
+    if circumstances.cluster_counting or circumstances.weights_origin or circumstances.n_folds:
         assumptions = [_describe_source(circumstances), *rule_assumptions[1:]]
     else:
         assumptions = list(rule_assumptions)
-    if circumstances.weights == "estimated":
+    if circumstances.weights_origin == "estimated":
         assumptions.append(_ESTIMATED_WEIGHTS)
-    if circumstances.folds:
+    if circumstances.n_folds:
         assumptions.append(_FOLDS_ARE_ALIKE)
     if circumstances.random_state is not None:
         assumptions.append(_CHOSEN_SEED.format(seed=circumstances.random_state))
@@ -250,27 +250,27 @@ def list_assumptions(certificate: Certificate) -> tuple[str, ...]:
 
 def _describe_source(circumstances: Circumstances) -> str:
     """State the assumption about the source of new rows, given clusters, weights and folds."""
-    rows_or_units = "units" if circumstances.units else "rows"
-    if circumstances.folds:
+    rows_or_units = "units" if circumstances.cluster_counting else "rows"
+    if circumstances.n_folds:
         source = f"{rows_or_units} given to fit"
     else:
         source = f"calibration {rows_or_units}, which the classifier was not trained on"
     assumption = f"new {rows_or_units} come from the same source as the {source}"
-    if circumstances.weights:
+    if circumstances.weights_origin:
         assumption += (
             f", reweighted by the {_weights_origin(circumstances)} weights, of which none is larger"
             " than the largest used"
         )
-    if circumstances.units == "row":
-        assumption += f"; no unit has more than {circumstances.largest_unit:,} rows"
-    elif circumstances.units == "unit":
+    if circumstances.cluster_counting == "row":
+        assumption += f"; no unit has more than {circumstances.largest_cluster:,} rows"
+    elif circumstances.cluster_counting == "unit":
         assumption += "; a new row is any row of a new unit"
     return assumption
 
 
 def _weights_origin(circumstances: Circumstances) -> str:
     """Return "estimated" for estimated weights, and "given" for other weights."""
-    return "estimated" if circumstances.weights == "estimated" else "given"
+    return "estimated" if circumstances.weights_origin == "estimated" else "given"
 
 
 # ── the certificate line by line ──────────────────────────────────────────────────────────────────
@@ -283,7 +283,7 @@ def describe_condition(certificate: Certificate) -> str:
     sign: "mark >= 0.3" for the score "-mark". If the printed threshold is itself a rejected score,
     as may happen with scores of few digits, the comparison is strict.
     """
-    subgroups = certificate.parts
+    subgroups = certificate.subgroups
     if subgroups is not None and subgroups.is_two_sided:
         return describe_two_sided_condition(certificate, subgroups)
     score_name = certificate.score.removeprefix("-")
@@ -315,16 +315,16 @@ def list_lines(certificate: Certificate) -> list[Line]:
         ("from", _describe_calibration_rows(certificate)),
         ("on these", _describe_outcome(certificate)),
         ("rule", describe_rule(certificate)),
-        *_list_mark_lines(certificate),
+        *_list_score_value_lines(certificate),
     ]
-    if certificate.parts is not None:
-        lines += list_subgroup_lines(certificate.parts, certificate.score)
+    if certificate.subgroups is not None:
+        lines += list_subgroup_lines(certificate.subgroups, certificate.score)
     return lines
 
 
 def _describe_gate(certificate: Certificate) -> str:
     """Describe which rows the gate accepts."""
-    subgroups = certificate.parts
+    subgroups = certificate.subgroups
     if subgroups is not None:
         condition = describe_condition(certificate)
         return condition if subgroups.is_two_sided else f"accept if {condition}"
@@ -342,12 +342,12 @@ def _describe_gate(certificate: Certificate) -> str:
 def _describe_calibration_rows(certificate: Certificate) -> str:
     """Describe how many calibration rows there are, and how many are correct."""
     n_rows = certificate.n_rows
-    if certificate.labels is not None:
+    if certificate.n_labels is not None:
         return (
-            f"{n_rows:,} rows drawn from a pool, {certificate.labels:,} of them labelled,"
+            f"{n_rows:,} rows drawn from a pool, {certificate.n_labels:,} of them labelled,"
             f" {certificate.n_correct:,} right"
         )
-    if not certificate.labelled:
+    if not certificate.has_labels:
         return f"{n_rows:,} calibration rows, without labels"
     correct_text = "without loss" if certificate.quantity.uses_graded_losses else "right"
     return f"{n_rows:,} calibration rows, {certificate.n_correct:,} of them {correct_text}"
@@ -357,9 +357,9 @@ def _describe_outcome(certificate: Certificate) -> str:
     """Describe coverage, accuracy, miscoverage and cost on the calibration rows."""
     traffic = certificate.traffic
     outcome = f"coverage {traffic.coverage:.4f}"
-    if certificate.other_traffic is not None:
+    if certificate.all_rows_traffic is not None:
         outcome += f" of all {traffic.n_rows:,} rows"
-    if certificate.labelled and not certificate.quantity.uses_graded_losses:
+    if certificate.has_labels and not certificate.quantity.uses_graded_losses:
         outcome += f", accuracy of accepted {_format_share(certificate.coverage_accuracy)}"
         if not math.isnan(certificate.miscoverage):
             outcome += f", miscoverage {certificate.miscoverage:.4f}"
@@ -373,20 +373,20 @@ def _format_share(share: float) -> str:
     return "-" if math.isnan(share) else f"{share:.4f}"
 
 
-def _list_mark_lines(certificate: Certificate) -> list[Line]:
-    """Return a line for each mark of a scale, the most certain mark first."""
+def _list_score_value_lines(certificate: Certificate) -> list[Line]:
+    """Return a line for each value of a score with few values, most certain value first."""
     sign = -1.0 if certificate.score.startswith("-") else 1.0
     lines = []
-    for mark, n_rows, n_wrong in certificate.marks:
+    for score, n_rows, n_wrong in certificate.score_value_counts:
         if n_rows:
             error_rate = format_percent(round(n_wrong / n_rows, 3))
             counts = f"{n_rows:,} rows, {n_wrong:,} wrong ({error_rate})"
         else:
             counts = "no row"
-        is_accepted = mark <= certificate.threshold
+        is_accepted = score <= certificate.threshold
         decision = "accepted" if is_accepted else "not certified, rejected"
         # Adding zero turns -0.0 into 0.0.
-        lines.append(("mark", f"{sign * mark + 0.0:.6g}: {counts}; {decision}"))
+        lines.append(("mark", f"{sign * score + 0.0:.6g}: {counts}; {decision}"))
     return lines
 
 
@@ -402,11 +402,11 @@ def _list_stage_lines(certificate: Certificate, stages: Stages) -> list[Line]:
     ]
     evidence = "entries of agreement" if certificate.quantity.uses_agreement_only else "labels"
     source = f"{n_rows:,} calibration rows; {stages.n_labels:,} of their {evidence} were needed"
-    if stages.n_aside:
-        source += f", {stages.n_aside:,} more set aside to choose thresholds"
+    if stages.n_pilot_rows:
+        source += f", {stages.n_pilot_rows:,} more set aside to choose thresholds"
     lines.append(("from", source))
     shares = [f"{stage.name} {stage.n_rows / n_rows:.4f}" for stage in stages.items]
-    if stages.people:
+    if stages.has_human_review:
         shares.append(f"people {1.0 - stages.n_answered / n_rows:.4f}")
     lines.append(("on these", ", ".join(shares)))
     lines.append(("difference", _compare_with_last_model(certificate, stages)))
@@ -418,7 +418,7 @@ def _list_stage_lines(certificate: Certificate, stages: Stages) -> list[Line]:
 def _describe_answered_rows(stage: StageCount, index: int, stages: Stages) -> str:
     """Describe which rows a model of a cascade answers."""
     if stage.threshold == math.inf:
-        return "all of the rest" if stages.people else "the rest"
+        return "all of the rest" if stages.has_human_review else "the rest"
     score_name = stage.score.removeprefix("-")
     condition = f"{score_name} {format_accepted_range(stage.score, stage.threshold)}"
     return f"of the rest, if {condition}" if index > 0 else f"if {condition}"
@@ -428,14 +428,14 @@ def _compare_with_last_model(certificate: Certificate, stages: Stages) -> str:
     """Compare a cascade with its last model, in the counts that were observed."""
     n_rows = certificate.n_rows
     last_name = stages.items[-1].name
-    if stages.n_differ is not None:
+    if stages.n_disagreements is not None:
         return (
-            f"{stages.n_differ:,} answers differ from the {last_name} model's:"
-            f" {stages.n_differ / n_rows:.4f} of all"
+            f"{stages.n_disagreements:,} answers differ from the {last_name} model's:"
+            f" {stages.n_disagreements / n_rows:.4f} of all"
         )
     assert stages.n_worse is not None
     assert stages.n_better is not None
-    is_compared_with_people = stages.people and certificate.quantity.is_paired_difference
+    is_compared_with_people = stages.has_human_review and certificate.quantity.is_paired_difference
     reference = "people" if is_compared_with_people else f"the {last_name} model"
     difference = (stages.n_worse - stages.n_better) / n_rows
     return (

@@ -187,7 +187,7 @@ def certify_labels(promise: CertifiablePromise, labels: PartialLabels) -> Certif
     if result.threshold is None:
         raise _build_infeasible_error(procedure, labels, promise.delta)
     certificate = procedure.build_certificate_at(labels.worst_case, result.threshold, promise.delta)
-    return replace(certificate, labels=labels.n_labelled)
+    return replace(certificate, n_labels=labels.n_labelled)
 
 
 def get_sequential_procedure(promise: CertifiablePromise) -> OneThresholdProcedure | None:
@@ -282,7 +282,7 @@ def _certify_complete_labels(promise: CertifiablePromise, labels: PartialLabels)
         raise incomplete_labels_error(type(promise).__name__, target, n_rows, labels.n_labelled)
     rows = CalibrationRows.from_columns(labels.scores, labels.states == CORRECT)
     certificate = certify(promise, replace(rows, pilot=labels.pilot))
-    return replace(certificate, labels=n_rows)
+    return replace(certificate, n_labels=n_rows)
 
 
 def _build_infeasible_error(

@@ -57,14 +57,14 @@ def find_contradiction_of_clusters(
         return None
 
     circumstances = certificate.circumstances
-    max_cluster_size = circumstances.largest_unit
+    max_cluster_size = circumstances.largest_cluster
     rule = ClusterBettingRule(quantity)
     could_certify = rule.could_certify(
         certificate.tested_counts,
         quantity.max_violation_rate(target),
         promise.delta,
         max_cluster_size=max_cluster_size or 1,
-        count_means=circumstances.units == "mean",
+        count_means=circumstances.cluster_counting == "mean",
     )
     if could_certify:
         return None
@@ -81,8 +81,8 @@ def _find_contradiction_in_subgroups(
 ) -> str | None:
     """Check the certificates of all classes or groups."""
     assert promise.delta is not None
-    parts = certificate.parts
-    if parts is None or parts.by != scope.by or parts.shares != scope.error_rate:
+    parts = certificate.subgroups
+    if parts is None or parts.by != scope.by or parts.delta_sharing != scope.error_rate:
         return other_promise_sentence(promise)
     if parts.pooled_names and not scope.pool_small:
         return f"{parts.plural} are pooled, which was not asked for"

@@ -186,7 +186,7 @@ def _certify_subgroups(
     )
     if procedure.score_name is not None:
         certificate = replace(certificate, score=procedure.score_name)
-    return replace(certificate, parts=all_certificates)
+    return replace(certificate, subgroups=all_certificates)
 
 
 def _count_accepted_rows(
@@ -230,7 +230,7 @@ def _count_accepted_rows(
         ]
     )
     decision_point_by_code = np.array(
-        [certificates[0].at for certificates in certificates_in_order]
+        [certificates[0].decision_log_odds for certificates in certificates_in_order]
     )
 
     row_codes = rows.subgroups.codes
@@ -256,7 +256,7 @@ def _build_no_subgroup_error(
     """Build the error for rows that certify the promise for no subgroup."""
     certificates = all_certificates.items
     rows_needed = [item.rows_needed for item in certificates if item.rows_needed is not None]
-    best_limits = [item.best for item in certificates if item.best is not None]
+    best_limits = [item.best_target for item in certificates if item.best_target is not None]
     quantity, target = procedure.promised_limits[0]
     return no_subgroup_error(
         quantity,

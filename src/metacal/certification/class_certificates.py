@@ -95,7 +95,7 @@ def add_class_promise(
         certificate,
         quantity=class_promise.quantity,
         target=float(class_promise.target),
-        about=positive_name,
+        promised_class=positive_name,
         delta=own_level,
         rows_needed=rows_needed,
     )
@@ -103,9 +103,9 @@ def add_class_promise(
 
 def get_predicted_class(certificate: SubgroupCertificate) -> Name:
     """Return the class that the rows of a certificate are predicted as."""
-    if certificate.called is None:
+    if certificate.predicted_class is None:
         return certificate.names[0]
-    return certificate.called
+    return certificate.predicted_class
 
 
 def states_class_promise(
@@ -137,7 +137,7 @@ def states_class_promise(
     stated_promise = (
         certificate.quantity,
         certificate.target,
-        certificate.about,
+        certificate.promised_class,
         certificate.rows_needed,
     )
     if class_promise is None:

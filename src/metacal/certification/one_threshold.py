@@ -191,7 +191,7 @@ class OneThresholdProcedure:
             subgroup_names,
             threshold=threshold,
             delta=significance_level,
-            best=shortfall.best_limit,
+            best_target=shortfall.best_limit,
             rows_needed=shortfall.rows_needed,
             **outcome._asdict(),
         )
@@ -200,7 +200,7 @@ class OneThresholdProcedure:
     def certify_all(self, rows: CalibrationRows, delta: float | None) -> Certificate:
         """Certify all rows together."""
         certificate = self.certify_ranking(rows.ranking, delta, pilot=rows.pilot)
-        return replace(certificate, labelled=rows.correct is not None)
+        return replace(certificate, has_labels=rows.correct is not None)
 
     def certify_ranking(
         self, ranking: Ranking, delta: float | None, *, pilot: PilotRows | None = None

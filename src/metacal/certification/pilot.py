@@ -35,6 +35,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from metacal.certificates.circumstances import Circumstances
+from metacal.certificates.counts import ScoreValueCount
 from metacal.certification.plans import PilotRows
 from metacal.certification.rows import CalibrationRows
 from metacal.formulas import Codes, Flags, Float
@@ -124,20 +125,18 @@ class PilotPolicy:
         if pilot.n_withheld > 0:
             random_state = self.random_state
         return Circumstances(
-            by_value=pilot.tests_score_values,
-            aside=pilot.n_withheld,
+            tests_score_values=pilot.tests_score_values,
+            n_pilot_rows=pilot.n_withheld,
             random_state=random_state,
         )
 
-    def count_rows_per_score_value(
-        self, rows: CalibrationRows
-    ) -> tuple[tuple[float, int, int], ...]:
+    def count_rows_per_score_value(self, rows: CalibrationRows) -> tuple[ScoreValueCount, ...]:
         """Count the rows and the errors at each value of a score with few values.
 
         Returns
         -------
-        tuple of (float, int, int)
-            Value, number of tested rows and number of errors. Empty if the score has many values,
+        tuple of ScoreValueCount
+            Counts of the tested rows. Empty if the score has many values,
             if ranks are tested, or if the counts would not describe all rows.
         """
         if rows.pilot is None or not rows.pilot.tests_score_values:
@@ -158,7 +157,8 @@ class PilotPolicy:
         n_values_up_to = np.searchsorted(ranking.block_scores, score_values, side="right")
         n_rows = np.diff(cumulative_rows[n_values_up_to], prepend=0)
         n_errors = np.diff(cumulative_errors[n_values_up_to], prepend=0)
-        return tuple(zip(score_values.tolist(), n_rows.tolist(), n_errors.tolist()))
+        columns = zip(score_values.tolist(), n_rows.tolist(), n_errors.tolist())
+        return tuple(ScoreValueCount(*counts) for counts in columns)
 
     def _draw_pilot_mask(self, rows: CalibrationRows) -> Flags:
         """Draw the pilot rows of each subgroup and return a mask of them."""

@@ -209,7 +209,7 @@ class RowSelection:
         if self.units is not None:
             circumstances = circumstances.combine(self.units.build_circumstances(clusters))
         if self.importance is not None:
-            weight_circumstances = Circumstances(weights=self.importance.weights_origin)
+            weight_circumstances = Circumstances(weights_origin=self.importance.weights_origin)
             circumstances = circumstances.combine(weight_circumstances)
         return circumstances
 

@@ -68,7 +68,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from metacal.certificates.subgroups import By, Shares
+from metacal.certificates.subgroups import By, DeltaSharing
 from metacal.certification.procedures import SubgroupProcedure, SubgroupResult
 from metacal.certification.rows import CalibrationRows
 from metacal.certification.subgroups import Subgroup, SubgroupTest, build_subgroup
@@ -109,7 +109,7 @@ class EachSubgroup:
     """
 
     by: By
-    error_rate: Shares = "together"
+    error_rate: DeltaSharing = "together"
     pool_small: bool = False
 
     def split(

@@ -64,7 +64,7 @@ def build_certificate_for_threshold(
     threshold = RELATIVE.settled(threshold)
     outcome = rows.ranking.summarize_threshold(threshold)
     certificate = build_certificate(quantity, target, delta, rule_name, threshold, outcome, notes)
-    return replace(certificate, labelled=rows.correct is not None)
+    return replace(certificate, has_labels=rows.correct is not None)
 
 
 def confidence_phrase(delta: float | None) -> str:

@@ -287,7 +287,9 @@ class TwoClassProcedure:
                 n_accepted=result.count_accepted(class_code),
             )
             if subgroup_names:
-                class_certificate = replace(class_certificate, called=class_name, at=decision_point)
+                class_certificate = replace(
+                    class_certificate, predicted_class=class_name, decision_log_odds=decision_point
+                )
             if class_code in promises_by_class:
                 class_promise = promises_by_class[class_code]
                 positive_code = class_promise.get_positive_code(rows.class_names)
@@ -331,7 +333,7 @@ class TwoClassProcedure:
             certificate,
             score=self.score_name,
             decision_at=find_decision_point(rows, result),
-            parts=SubgroupCertificates("class", "together", class_certificates),
+            subgroups=SubgroupCertificates("class", "together", class_certificates),
         )
 
     def _build_infeasible_error(self, rows: CalibrationRows, delta: float) -> InfeasibleTargetError:
@@ -362,7 +364,7 @@ class TwoClassProcedure:
     ) -> str | None:
         """Check that a certificate is about two classes and supports the promise."""
         assert delta is not None
-        parts = certificate.parts
+        parts = certificate.subgroups
         if parts is None or len(parts.items) != 2 or parts.by != "class":
             return other_promise_sentence(promise)
         return self.find_contradiction_in_subgroup(parts.items, delta, promise)

@@ -119,11 +119,11 @@ class Units:
         Circumstances
         """
         if clusters is None:
-            return Circumstances(units=self.per)
+            return Circumstances(cluster_counting=self.per)
         return Circumstances(
-            units=self.per,
-            largest_unit=clusters.max_size,
-            largest_declared=self.largest is not None,
+            cluster_counting=self.per,
+            largest_cluster=clusters.max_size,
+            is_largest_cluster_declared=self.largest is not None,
         )
 
 

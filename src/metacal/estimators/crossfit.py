@@ -197,7 +197,7 @@ def mark_approximate(certificate: Certificate, n_folds: int) -> Certificate:
     >>> mark_approximate(exact, 5).statement
     'At most 5% of the correct predictions are rejected, with about 90% confidence (approximate, not certified).'
     """
-    approximate_certificate = add_circumstances(certificate, Circumstances(folds=n_folds))
+    approximate_certificate = add_circumstances(certificate, Circumstances(n_folds=n_folds))
     notes = (*certificate.notes, cross_fitted(folds=n_folds))
     return replace(approximate_certificate, notes=notes)
 

@@ -77,7 +77,7 @@ def verify(
     certificate = fitted_gate.certificate
     truth = _truth_for(fitted_gate, y, agrees)
     is_score_table = fitted_gate.is_score_gate and has_several_columns(X)
-    counts_clusters = certificate.circumstances.units is not None
+    counts_clusters = certificate.circumstances.cluster_counting is not None
     if is_score_table and (fitted_gate.by_group or counts_clusters):
         if np.shape(truth) != np.shape(X):
             raise InputError(
@@ -169,5 +169,5 @@ def estimate_accuracy(
     confidence = np.nan_to_num(np.asarray(decision.confidence))
     sums = sum_confidences(confidence, decision.accept)
     return estimate_accuracy_from_sums(
-        fitted_gate.certificate, fitted_gate.profile, level=level, **sums
+        fitted_gate.certificate, fitted_gate.profile, sums, level=level
     )

@@ -204,7 +204,7 @@ def _find_changed_parameter(estimator: Any) -> str | None:
         has_same_classes = classes is None or np.array_equal(np.asarray(classes), gate.classes)
         return None if has_same_classes else "classes"
 
-    if isinstance(estimator, MetaCal) and gate.certificate.labelled:
+    if isinstance(estimator, MetaCal) and gate.certificate.has_labels:
         calibrator = make_base_calibrator(estimator.calibrator, estimator.promise, gate.n_classes)
         chooser_names = [method.public_name for method in CHOOSERS.values()]
         fitted_name = find_source_method(gate.logits_source).public_name
@@ -264,7 +264,7 @@ def _calibrator_parameter(gate: Gate) -> Calibrator[Any] | None:
 
     It is None if the calibrator is the default of the promise, or nothing was learned.
     """
-    if gate.certificate is not None and not gate.certificate.labelled:
+    if gate.certificate is not None and not gate.certificate.has_labels:
         return None
     calibrator: Calibrator[Any] = _unfitted_calibrator(gate)
     default = make_base_calibrator(None, gate.promise, gate.n_classes)

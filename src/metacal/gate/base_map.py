@@ -150,7 +150,7 @@ class BaseMapFitter:
         """Select the rows that the promise allows for the map. Raise InputError if none is left."""
         columns = table.columns
         scores = columns.scores
-        if table.certificate.parts is not None:
+        if table.certificate.subgroups is not None:
             # The single threshold of a certificate with subgroups accepts nothing but -inf.
             scores = np.where(columns.is_accepted, -np.inf, np.inf)
         is_available = columns.is_available_for_base

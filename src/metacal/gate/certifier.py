@@ -433,8 +433,8 @@ class Certifier:
     def certificate(self) -> Certificate:
         """Certificate of the labels known so far. Raises InfeasibleTargetError if it has none."""
         circumstances = Circumstances(
-            by_value=self.pilot.tests_score_values,
-            aside=self.pilot.n_withheld,
+            tests_score_values=self.pilot.tests_score_values,
+            n_pilot_rows=self.pilot.n_withheld,
             random_state=self.random_state,
         )
         certificate = self._certify_best_phase().with_notes(*self._list_notes())

@@ -143,7 +143,9 @@ def _add_pilot_facts(
     certificate = add_circumstances(
         certificate, pilot_policy.build_circumstances(tested_rows.pilot)
     )
-    return replace(certificate, marks=pilot_policy.count_rows_per_score_value(tested_rows))
+    return replace(
+        certificate, score_value_counts=pilot_policy.count_rows_per_score_value(tested_rows)
+    )
 
 
 def _name_score(certificate: Certificate, grid: Grid, score_name: str) -> Certificate:
@@ -152,14 +154,14 @@ def _name_score(certificate: Certificate, grid: Grid, score_name: str) -> Certif
     Certificates are computed on the finest grid. The center between two points of a coarser grid is
     farther from both of them.
     """
-    subgroup_parts = certificate.parts
+    subgroup_parts = certificate.subgroups
     if subgroup_parts is not None:
         subgroup_parts = subgroup_parts.map_thresholds(grid.settled)
     return replace(
         certificate,
         score=score_name,
         threshold=grid.settled(certificate.threshold),
-        parts=subgroup_parts,
+        subgroups=subgroup_parts,
     )
 
 

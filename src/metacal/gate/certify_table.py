@@ -110,7 +110,9 @@ def _certify_best_score(table: CalibrationTable, promise: Promise) -> CertifiedT
     certificate = replace(best_table.certificate, delta=promise.delta)
     if len(delta_fractions) > 1:
         best_name = str(best_table.score)
-        circumstances = Circumstances(scores=len(delta_fractions), share=delta_fractions[best_name])
+        circumstances = Circumstances(
+            n_scores=len(delta_fractions), delta_share=delta_fractions[best_name]
+        )
         certificate = add_circumstances(certificate, circumstances)
         note = score_chosen(score=best_name, shares=tuple(delta_fractions.items()))
         certificate = certificate.with_notes(note)

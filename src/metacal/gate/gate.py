@@ -206,7 +206,7 @@ class Gate(GateMethods):
         """Whether people review the rows that no stage of a cascade accepts."""
         if self.certificate is None or self.certificate.stages is None:
             return False
-        return self.certificate.stages.people
+        return self.certificate.stages.has_human_review
 
     @property
     def source(self) -> Source:
@@ -252,7 +252,7 @@ class Gate(GateMethods):
             return False
         if self.certificate is None or self.is_cascade:
             return True
-        return self.certificate.labelled
+        return self.certificate.has_labels
 
     @property
     def by_group(self) -> bool:
@@ -287,10 +287,10 @@ class Gate(GateMethods):
         renamed_gate = self.with_source(classes=classes, classes_given=True)
         if self.certificate is None:
             return replace(renamed_gate, reject_label=reject_label)
-        subgroups = self.certificate.parts
+        subgroups = self.certificate.subgroups
         if subgroups is not None:
             subgroups = subgroups.replace_class_codes(classes.tolist())
-        certificate = replace(self.certificate, parts=subgroups)
+        certificate = replace(self.certificate, subgroups=subgroups)
         first_stage, *later_stages = renamed_gate.stages
         first_stage = replace(first_stage, policy=get_certified_thresholds(certificate, classes))
         return replace(

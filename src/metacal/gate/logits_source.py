@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from metacal import kernels
 from metacal.certificates.certificate import accepts
-from metacal.certificates.counts import OPTIONAL
+from metacal.certificates.stored_fields import OPTIONAL
 from metacal.errors import InputError
 from metacal.formulas import Codes, Flags, Float
 from metacal.gate.decision import Decision, DecisionOptions

@@ -101,8 +101,8 @@ class ScoreSource(BaseSource[NDArray[np.floating[Any]]]):
     def with_certificate(self, certificate: Certificate) -> ScoreSource:
         """Return a copy with the calibration scores next to each threshold of a certificate."""
         certified_items: tuple[Any, ...] = (certificate,)
-        if certificate.parts is not None:
-            certified_items = certificate.parts.items
+        if certificate.subgroups is not None:
+            certified_items = certificate.subgroups.items
         neighbours = tuple(
             ThresholdNeighbours(item.threshold, item.highest_accepted, item.lowest_rejected)
             for item in certified_items

@@ -182,7 +182,7 @@ def get_certified_thresholds(certificate: Certificate, classes: NDArray[Any]) ->
         Class names in column order. Thresholds by class are returned in this order, so that the
         code of a row's subgroup is the column of its largest logit.
     """
-    subgroups = certificate.parts
+    subgroups = certificate.subgroups
     if subgroups is None:
         return SingleThreshold(certificate.threshold)
 
@@ -214,9 +214,9 @@ def _map_names_to_offsets(subgroups: SubgroupCertificates) -> dict[Name, float]:
     """Return the decision offset of each group, empty if groups have no offsets of their own."""
     offset_by_name = {}
     for part in subgroups.items:
-        if part.called is not None:
+        if part.predicted_class is not None:
             for name in part.names:
-                offset_by_name[name] = part.at
+                offset_by_name[name] = part.decision_log_odds
     return offset_by_name
 
 

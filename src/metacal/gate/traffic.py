@@ -346,7 +346,9 @@ def check_units(certificate: Certificate | None, *, has_units: bool) -> None:
     has_units : bool
         True if the cluster of each new row is known.
     """
-    certified_by_units = certificate is not None and certificate.circumstances.units is not None
+    certified_by_units = (
+        certificate is not None and certificate.circumstances.cluster_counting is not None
+    )
     if certified_by_units and not has_units:
         raise InputError(
             "this gate was certified by units, rows that belong together: say of which unit each"

@@ -18,7 +18,11 @@ from numpy.typing import NDArray
 
 from metacal import display
 from metacal.certificates.circumstances import Circumstances
-from metacal.certificates.estimate import AccuracyEstimate, estimate_accuracy_from_sums
+from metacal.certificates.estimate import (
+    AcceptedConfidenceSums,
+    AccuracyEstimate,
+    estimate_accuracy_from_sums,
+)
 from metacal.errors import InputError
 from metacal.formulas import Codes, Flags, Float
 from metacal.gate.decision import Decision
@@ -175,7 +179,7 @@ class Watch:
         if watched_gate.n_classes <= MAX_COUNTED_CLASSES:
             watch.classes = [Counts() for _ in range(watched_gate.n_classes)]
         watch.waiting.horizon = int(horizon)
-        watch.waiting.largest_cluster = watch._circumstances.largest_unit
+        watch.waiting.largest_cluster = watch._circumstances.largest_cluster
         return watch
 
     @property
@@ -186,7 +190,7 @@ class Watch:
     @property
     def by_unit(self) -> bool:
         """Whether the gate was certified by clusters and is therefore watched by clusters."""
-        return self._circumstances.units is not None
+        return self._circumstances.cluster_counting is not None
 
     @property
     def _circumstances(self) -> Circumstances:
@@ -213,18 +217,17 @@ class Watch:
         None if the certificate does not allow such an estimate.
         """
         certificate = self.gate.certificate
-        if certificate is None or not certificate.labelled:
+        if certificate is None or not certificate.has_labels:
             return None
         if not self.alarms.calibration or self.by_unit:
             return None
-        return estimate_accuracy_from_sums(
-            certificate,
-            self.gate.profile,
+        sums = AcceptedConfidenceSums(
             n_rows=self.counts.rows,
             n_accepted=self.counts.accepted,
             confidence=self.confidence_sums.confidence,
             variance=self.confidence_sums.variance,
         )
+        return estimate_accuracy_from_sums(certificate, self.gate.profile, sums)
 
     def to_frame(self) -> Any:
         """Return the alarms as a `pandas.DataFrame` with one row for each alarm."""
@@ -437,8 +440,8 @@ class Watch:
 
     def _evaluate_clusters(self, rows: list[PendingRow]) -> None:
         """Update alarms and counts with all rows of complete clusters."""
-        divisor = self._circumstances.largest_unit
-        if self._circumstances.units == "mean":
+        divisor = self._circumstances.largest_cluster
+        if self._circumstances.cluster_counting == "mean":
             divisor = 0
         units = assign_rows_to_units(rows, divisor)
         is_accepted = np.array([row.is_accepted for row in rows])

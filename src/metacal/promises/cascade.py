@@ -114,12 +114,12 @@ class MaxLoss(Promise):
         stages = certificate.stages
         if stages is None:
             return ()
-        has_pool = stages.pool is not None
+        has_pool = stages.pool_size is not None
         agreement_rules = (
             get_agreement_rule(has_pool=has_pool, has_path=False),
             get_agreement_rule(has_pool=has_pool, has_path=True),
         )
-        if stages.people or has_pool:
+        if stages.has_human_review or has_pool:
             return agreement_rules
         return (LOSS_DIFFERENCE_RULE, *agreement_rules)
 
@@ -127,7 +127,11 @@ class MaxLoss(Promise):
         """Return the limit on the loss, or on the disagreement if only agreement was observed."""
         stages = certificate.stages
         limited_quantity = LOSS
-        if stages is not None and not stages.people and certificate.rule != LOSS_DIFFERENCE_RULE:
+        if (
+            stages is not None
+            and not stages.has_human_review
+            and certificate.rule != LOSS_DIFFERENCE_RULE
+        ):
             limited_quantity = DISAGREEMENT
         return ((limited_quantity, float(self.epsilon)),)
 
@@ -190,15 +194,15 @@ class CascadeLoss:
         )
         # Two paths are tested at half of delta each. A single threshold needs no pilot rows.
         test_level = delta if has_one_threshold else delta * 0.5
-        n_pilot = 0 if has_one_threshold else stages.n_aside
-        n_pool = stages.pool
+        n_pilot = 0 if has_one_threshold else stages.n_pilot_rows
+        n_pool = stages.pool_size
         n_drawn_from = None
         has_enough_rows = True
         if n_pool is not None:
             n_drawn_from = n_pool - n_pilot
-            has_enough_rows = n_pool >= stages.n_aside + certificate.n_rows
+            has_enough_rows = n_pool >= stages.n_pilot_rows + certificate.n_rows
         limit = BadAnswerLimit(self.epsilon, test_level, n_drawn_from, n_pool)
-        n_bad = stages.n_worse if stages.n_differ is None else stages.n_differ
+        n_bad = stages.n_worse if stages.n_disagreements is None else stages.n_disagreements
         p_value = limit.compute_p_value(
             n_bad or 0, certificate.n_rows, one_threshold=has_one_threshold
         )

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self, get_args
 
 from metacal.certificates.certificate import Certificate
 from metacal.certificates.quantity import Limits
-from metacal.certificates.subgroups import By, Shares
+from metacal.certificates.subgroups import By, DeltaSharing
 from metacal.certification.procedures import Procedure
 from metacal.certification.scopes import EachSubgroup
 from metacal.certification.two_sides import TwoClassProcedure
@@ -23,7 +23,7 @@ class Per(Promise):
     """Base of the promises for each subgroup."""
 
     promise: Any
-    shares: Shares = "together"
+    shares: DeltaSharing = "together"
     fallback: str | None = None
 
     # Whether a subgroup is a predicted class or a group.
@@ -41,7 +41,7 @@ class Per(Promise):
                 f"{type(self).__name__} shares a delta; give the promise one, say delta=0.1: in"
                 " expectation nothing can be said of all parts."
             )
-        if self.shares not in get_args(Shares):
+        if self.shares not in get_args(DeltaSharing):
             raise InputError(f"shares must be 'together', 'each' or 'fcr', got {self.shares!r}.")
         if self.fallback not in (None, "pooled"):
             raise InputError(f"fallback must be None or 'pooled', got {self.fallback!r}.")
@@ -154,7 +154,7 @@ class PerClass(Per):
     >>> print(found.statement)
     For every predicted class, what is accepted is right at least 95% of the time,
     with 90% confidence for all classes together.
-    >>> [(part.name, part.status) for part in found.parts.items]
+    >>> [(part.name, part.status) for part in found.subgroups.items]
     [('cat', 'accepts everything'), ('dog', 'certified'), ('cow', 'always rejected')]
     """
 

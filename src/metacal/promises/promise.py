@@ -154,7 +154,7 @@ class Promise(ABC):
         stages = certificate.stages
         if stages is None:
             return self.possible_rules
-        return self.cascade_rules[: stages.people + 1]
+        return self.cascade_rules[: stages.has_human_review + 1]
 
     @property
     def guarantee(self) -> Guarantee:
@@ -262,7 +262,7 @@ class Promise(ABC):
         splits_rows = self.guarantee == "none"
         max_folds = certificate.n_rows
         if splits_rows:
-            max_folds = max(max_folds, circumstances.folds)
+            max_folds = max(max_folds, circumstances.n_folds)
         contradiction = circumstances.find_contradiction(max_folds, self.delta)
         if contradiction is not None:
             return contradiction
@@ -272,18 +272,18 @@ class Promise(ABC):
         if certificate.rule not in rule_names:
             return "the rule is none that this promise uses"
 
-        withholds_rows = splits_rows or counts_clusters or circumstances.aside > 0
+        withholds_rows = splits_rows or counts_clusters or circumstances.n_pilot_rows > 0
         contradiction = (
             find_traffic_contradiction(certificate, withholds_rows)
             or (certificate.stages and certificate.stages.find_contradiction(certificate))
             or find_score_value_contradiction(certificate)
             or find_label_contradiction(
-                certificate, some_will_do=get_sequential_procedure(self) is not None
+                certificate, allows_missing_labels=get_sequential_procedure(self) is not None
             )
         )
         if contradiction:
             return contradiction
-        tested_promise = self.with_delta_fraction(circumstances.share)
+        tested_promise = self.with_delta_fraction(circumstances.delta_share)
         if counts_clusters:
             return find_contradiction_of_clusters(tested_promise, certificate)
         return find_contradiction(tested_promise, certificate)

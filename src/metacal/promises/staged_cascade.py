@@ -341,19 +341,19 @@ class CascadeScores(Evidence):
         observes_errors = self.people
         stages = Stages(
             self._build_stage_counts(thresholds, answering_model, n_wrong_by_model=None),
-            people=self.people,
+            has_human_review=self.people,
             n_worse=n_bad if observes_errors else None,
             n_better=0 if observes_errors else None,
-            n_aside=n_pilot,
+            n_pilot_rows=n_pilot,
             n_labels=len(tested_rows),
-            pool=limit.n_pool,
-            n_differ=None if observes_errors else n_bad,
+            pool_size=limit.n_pool,
+            n_disagreements=None if observes_errors else n_bad,
         )
         rule = get_agreement_rule(has_pool=self.pool, has_path=self.n_models > 1)
         certificate = self._build_certificate(promise, rule, thresholds, stages, n_correct=0)
         if not observes_errors:
             certificate = replace(certificate, quantity=DISAGREEMENT)
-        return replace(certificate, labelled=False)
+        return replace(certificate, has_labels=False)
 
     def _build_accuracy_certificate(
         self, promise: MinAccuracy, thresholds: Float, tested_rows: Codes, n_pilot: int
@@ -388,10 +388,10 @@ class CascadeScores(Evidence):
         is_better = is_answered_earlier & ~is_wrong & last_model_is_wrong
         stages = Stages(
             self._build_stage_counts(thresholds, answering_model, n_wrong_by_model.tolist()),
-            people=self.people,
+            has_human_review=self.people,
             n_worse=int(is_worse.sum()),
             n_better=int(is_better.sum()),
-            n_aside=n_pilot,
+            n_pilot_rows=n_pilot,
             n_labels=len(tested_rows),
         )
         n_correct = stages.n_answered - int(is_wrong.sum())

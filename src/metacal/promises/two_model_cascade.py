@@ -159,10 +159,10 @@ class TwoModelEvidence(Evidence):
         )
         stages = Stages(
             (small_stage, large_stage),
-            people=self.plan.has_people,
+            has_human_review=self.plan.has_people,
             n_worse=counts.n_worse,
             n_better=counts.n_better,
-            n_aside=len(self.rows) - len(tested),
+            n_pilot_rows=len(self.rows) - len(tested),
             n_labels=n_labels,
         )
         outcome = ThresholdOutcome(
@@ -185,9 +185,9 @@ class TwoModelEvidence(Evidence):
             outcome,
             (labels_ran_out(),) if ran_out_of_labels else (),
         )
-        certificate = replace(certificate, labelled=has_all_labels, stages=stages)
+        certificate = replace(certificate, has_labels=has_all_labels, stages=stages)
         # A seed that drew no pilot rows had no influence on the certificate.
-        random_state = self.plan.random_state if stages.n_aside else None
+        random_state = self.plan.random_state if stages.n_pilot_rows else None
         return add_circumstances(certificate, Circumstances(random_state=random_state))
 
 

@@ -251,9 +251,9 @@ def find_limit_of_second_class(certificate: Certificate) -> Limits:
 
     A certificate about two classes names this limit first.
     """
-    if certificate.parts is None:
+    if certificate.subgroups is None:
         return ()
-    for part in certificate.parts.items[1::-1]:
+    for part in certificate.subgroups.items[1::-1]:
         if part.quantity is not None and part.target is not None:
             return ((part.quantity, part.target),)
     return ()

@@ -360,7 +360,7 @@ def judge(
     """
     if fit_rows is not None:
         return Verdict.not_judged(certificate, fit_rows, level)
-    if certificate.parts is not None:
+    if certificate.subgroups is not None:
         return _judge_subgroups(certificate, accept, correct, level, row_names, clusters)
     measurements = [
         Measurement.from_rows(quantity, target, accept, correct, losses, clusters)
@@ -381,7 +381,7 @@ def _judge_subgroups(
     clusters: Clusters | None,
 ) -> Verdict:
     """Judge the promise of each subgroup that has rows, the one with the most evidence first."""
-    subgroups = certificate.parts
+    subgroups = certificate.subgroups
     assert subgroups is not None
     if correct is None:
         raise InputError("what each class or group is promised needs labels; give them.")
@@ -413,7 +413,9 @@ def _judge_subgroups(
     for subgroup, measurement in measured_subgroups:
         subgroup_name = _get_shown_name(subgroup, subgroups)
         verdicts.append(
-            Verdict.from_measurement(measurement, level_of_each, subgroup_name, subgroup.about)
+            Verdict.from_measurement(
+                measurement, level_of_each, subgroup_name, subgroup.promised_class
+            )
         )
     return Verdict.combine(verdicts)
 

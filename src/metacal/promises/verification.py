@@ -132,8 +132,8 @@ class Verification:
         """Description of the tested claim, which depends on the kind of guarantee."""
         guarantee = self.certificate.guarantee
         delta_percent = format_percent_ceil(self.certificate.delta or 0.0)
-        subgroups = self.certificate.parts
-        if subgroups is None or subgroups.shares == "together" or guarantee != "certified":
+        subgroups = self.certificate.subgroups
+        if subgroups is None or subgroups.delta_sharing == "together" or guarantee != "certified":
             return _TESTED_CLAIMS[guarantee].format(delta=delta_percent)
         return (
             f"the promise of each {subgroups.by}, which at most {delta_percent} of them break by bad"
@@ -197,7 +197,7 @@ class Verification:
         for test in self.tests[:_MAX_PRINTED_TESTS]:
             lines += _format_test(test)
         n_omitted = len(self.tests) - _MAX_PRINTED_TESTS
-        if self.certificate.parts and n_omitted > 0:
+        if self.certificate.subgroups and n_omitted > 0:
             lines.append(f"  measured     and {n_omitted:,} more, with less against them")
         false_refutation_rate = format_percent_ceil(0.5 * (1.0 - self.confidence))
         lines.append(
@@ -392,11 +392,11 @@ def verify_decisions(
     rows = _LabelledRows(accept, correct, losses, row_names)
     counted_by: CountedBy | None = None
     if units is not None:
-        counted_by = certificate.circumstances.units or "row"
+        counted_by = certificate.circumstances.cluster_counting or "row"
         if counted_by == "unit":
             rows = _draw_one_row_of_each_cluster(rows, units)
         else:
-            max_known_size = max(units.largest or 0, certificate.circumstances.largest_unit or 0)
+            max_known_size = max(units.largest or 0, certificate.circumstances.largest_cluster or 0)
             rows = _group_into_clusters(
                 rows, units, max_known_size, count_means=counted_by == "mean"
             )

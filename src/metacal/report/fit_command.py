@@ -83,7 +83,7 @@ def build_fit_command(
 def _calibrator_option(gate: Gate) -> str:
     """Return the name of the calibrator, or "" if it is the default or was not fitted to labels."""
     certificate = gate.certificate
-    is_fitted_to_labels = certificate is None or certificate.labelled
+    is_fitted_to_labels = certificate is None or certificate.has_labels
     if gate.logits_source.recipe is None or not is_fitted_to_labels:
         return ""
     calibrator = find_method_by_public_name(gate.logits_source.recipe.estimator)

@@ -356,7 +356,7 @@ def describe_promise(gate: Gate, measured: Measured) -> Promise | None:
     verdict = evaluation.verdict
     if certificate is None or verdict is None or measured.accept is None:
         return None
-    subgroup_kind = "" if certificate.parts is None else certificate.parts.by
+    subgroup_kind = "" if certificate.subgroups is None else certificate.subgroups.by
     return Promise(
         statement=certificate.statement,
         certificate=tuple(certificate.description_lines),

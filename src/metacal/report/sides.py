@@ -129,12 +129,12 @@ def _gate_thresholds(gate: Gate) -> dict[int, float]:
     certificate = gate.certificate
     if (
         certificate is None
-        or certificate.parts is None
-        or not certificate.parts.is_two_sided_without_groups
+        or certificate.subgroups is None
+        or not certificate.subgroups.is_two_sided_without_groups
     ):
         return {}
     thresholds = {}
-    for side, part in enumerate(certificate.parts.items):
+    for side, part in enumerate(certificate.subgroups.items):
         margin = 0.0 if part.accepts_everything else -part.threshold
         if np.isfinite(margin):
             signed_margin = margin if side == _POSITIVE else -margin

@@ -247,7 +247,9 @@ def _choose_judgement(
         # The precision of a gate with two sides cannot be counted in each subgroup.
         is_counted = quantity.needs_labels and quantity.short_name in _COUNTED_QUANTITIES
         if is_counted and not quantity.is_mean_cost and not quantity.is_paired_difference:
-            is_promised_of_each = certificate.parts is not None and certificate.parts.by == by
+            is_promised_of_each = (
+                certificate.subgroups is not None and certificate.subgroups.by == by
+            )
             return _Judgement(quantity, limit, "each" if is_promised_of_each else "all")
     n_correct, n_accepted = COVERAGE_ACCURACY.count_events(is_accepted, correct)
     accuracy = n_correct / n_accepted if n_accepted else 0.5
@@ -325,10 +327,10 @@ def _subgroup_thresholds(
     certificate: Certificate | None, by: str, cells: Sequence[Sequence[Any]]
 ) -> Float:
     """Return the threshold of each subgroup, NaN if subgroups have no thresholds of their own."""
-    if certificate is None or certificate.parts is None or certificate.parts.by != by:
+    if certificate is None or certificate.subgroups is None or certificate.subgroups.by != by:
         return np.full(len(cells), np.nan)
     threshold_of_cell = {}
-    for part in certificate.parts.items:
+    for part in certificate.subgroups.items:
         for cell in part.names_and_sides:
             threshold_of_cell[tuple(map(str, cell))] = part.threshold
     # A subgroup without a threshold accepts nothing.

@@ -14,7 +14,7 @@ from typing import Any, NewType, NotRequired
 from metacal.certificates.cascade_stages import StageCount, Stages
 from metacal.certificates.certificate import LABEL_COUNT_FIELDS, STORED_FIELDS, Certificate
 from metacal.certificates.circumstances import Circumstances
-from metacal.certificates.counts import Counts, Traffic
+from metacal.certificates.counts import Counts, ScoreValueCount, Traffic
 from metacal.certificates.notes import NOTE_TEXTS, Note
 from metacal.certificates.quantity import QUANTITIES
 from metacal.certificates.subgroups import Name, Status, SubgroupCertificate, SubgroupCertificates
@@ -65,10 +65,11 @@ FIELD_TYPES[SubgroupCertificate] = {
     "status": Status,
 }
 FIELD_TYPES[Certificate] = {
-    **{name: type_hints(Certificate)[name] for name in STORED_FIELDS},
+    **{key: type_hints(Certificate)[name] for key, name in STORED_FIELDS.items()},
     **dict.fromkeys(LABEL_COUNT_FIELDS, int | None),
     "quantity": QuantityName,
     "traffic": Traffic,
+    "marks": tuple[tuple[float, int, int], ...],
     "coverage": float,
     "coverage_accuracy": float | None,
     "miscoverage": float | None,
@@ -125,7 +126,7 @@ def read_certificate(data: Any, location: str = "certificate") -> Certificate:
     for note in certificate.notes:
         if note.kind == "cross_fitted":
             n_folds = dict(note.facts)["folds"]
-            require(n_folds == certificate.circumstances.folds, "its notes speak of other folds")
+            require(n_folds == certificate.circumstances.n_folds, "its notes speak of other folds")
     # Derived entries must have the values that would be written again.
     difference = _find_difference(data, encode(certificate.to_dict(), "certificate"))
     require(difference is None, str(difference))
@@ -153,16 +154,20 @@ def decode_certificate(data: Any, location: str = "certificate") -> Certificate:
         If an entry is missing or has another type.
     """
     entries = decode_entries(Certificate, data, location)
-    values = {name: entries[name] for name in STORED_FIELDS if name in entries}
+    values = {name: entries[key] for key, name in STORED_FIELDS.items() if key in entries}
+    stored_value_counts = values.get("score_value_counts", ())
+    values["score_value_counts"] = tuple(
+        ScoreValueCount(*value_count) for value_count in stored_value_counts
+    )
     for name in LABEL_COUNT_FIELDS:
         if values[name] is None:
             values[name] = 0
     # The traffic is stored separately only if it differs from the tested rows.
     traffic = entries["traffic"]
-    values["other_traffic"] = None
+    values["all_rows_traffic"] = None
     if (traffic.n_rows, traffic.n_accepted) != (entries["n_rows"], entries["n_accepted"]):
         counts = {field.name: getattr(traffic, field.name) for field in fields(Counts)}
-        values["other_traffic"] = Traffic(**counts)
+        values["all_rows_traffic"] = Traffic(**counts)
     certificate: Certificate = construct(Certificate, values, location)
     return certificate
 

@@ -57,7 +57,7 @@ def check_numbers(certificate: Certificate) -> None:
     require(1 <= traffic.n_rows <= MAX_ROWS, "such traffic cannot be")
     _check_counts(traffic, "traffic")
 
-    if certificate.stages is None and certificate.parts is None:
+    if certificate.stages is None and certificate.subgroups is None:
         _check_threshold(certificate, SLACK, "certificate")
         return
     has_no_scores = certificate.highest_accepted is None and certificate.lowest_rejected is None
@@ -77,7 +77,7 @@ def _check_labels(certificate: Certificate) -> None:
         quantity.is_paired_difference or quantity.uses_agreement_only
     )
     require(
-        certificate.labelled or is_certified_by_models or not needs_labels,
+        certificate.has_labels or is_certified_by_models or not needs_labels,
         "what is promised cannot be certified without labels",
     )
 
@@ -92,7 +92,7 @@ def _check_mean_cost(certificate: Certificate) -> None:
     )
     is_valid_cost = mean_cost is None or 0.0 <= mean_cost < math.inf
     require(is_valid_cost, f"mean_cost {mean_cost} is no cost")
-    has_correct_rows = not certificate.labelled or has_cost_limit or certificate.n_correct >= 1
+    has_correct_rows = not certificate.has_labels or has_cost_limit or certificate.n_correct >= 1
     require(has_correct_rows, f"0 of {certificate.n_rows} rows cannot be right")
 
 
@@ -105,7 +105,7 @@ def _check_counts(counted: Certificate | SubgroupCertificate | Counts, location:
     require(
         0 <= n_accepted <= n_rows, f"{n_accepted} of {n_rows} rows cannot be accepted", location
     )
-    is_labelled = getattr(counted, "labelled", True)
+    is_labelled = getattr(counted, "has_labels", True)
     if not is_labelled:
         return
     n_correct_accepted = counted.n_correct_accepted
@@ -192,7 +192,7 @@ def rounding_error(score: float, slack: float, min_magnitude: float = 0.0) -> fl
 def _check_stages(certificate: Certificate) -> None:
     """Raise ArtifactError if the stages of a cascade are not valid."""
     assert certificate.stages is not None
-    require(certificate.parts is None, "the stages of a cascade have no parts")
+    require(certificate.subgroups is None, "the stages of a cascade have no parts")
     for stage in certificate.stages.items:
         require(
             _is_valid_name(stage.name, _MAX_MODEL_NAME_LENGTH),
@@ -202,7 +202,7 @@ def _check_stages(certificate: Certificate) -> None:
 
 def _check_subgroups(certificate: Certificate) -> None:
     """Raise ArtifactError unless all subgroups are valid and add up to the whole."""
-    parts = certificate.parts
+    parts = certificate.subgroups
     assert parts is not None
     location = "certificate.parts"
     require(len(parts.items) > 0, f"items must be a list with an entry per {parts.by}", location)
@@ -229,7 +229,9 @@ def _check_subgroup_names(parts: SubgroupCertificates, location: str) -> None:
     has_sides_per_group = parts.by == "group" and parts.is_two_sided
     for family in parts.families:
         sides = {
-            (subgroup.names, subgroup.at) for subgroup in family if subgroup.called is not None
+            (subgroup.names, subgroup.decision_log_odds)
+            for subgroup in family
+            if subgroup.predicted_class is not None
         }
         n_expected = 1 if has_sides_per_group else 0
         require(len(sides) == n_expected, "the two sides of a group are not of one", location)
@@ -253,7 +255,7 @@ def _check_subgroup(subgroup: SubgroupCertificate, location: str) -> None:
     _check_threshold(subgroup, 0.0, location)
     delta = subgroup.delta
     require(delta is None or 0.0 < delta < 1.0, f"delta {delta} is not between 0 and 1", location)
-    best = subgroup.best
+    best = subgroup.best_target
     require(best is None or 0.0 <= best <= 1.0, f"best {best} is no share", location)
     rows_needed = subgroup.rows_needed
     require(rows_needed is None or rows_needed >= 1, "rows_needed must be at least 1", location)

@@ -11,7 +11,7 @@ import math
 import sys
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, is_dataclass
 from typing import Any, Literal, Union, get_args, get_origin
 
 import numpy as np
@@ -145,7 +145,7 @@ def _encode_dataclass(value: Any, location: str) -> dict[str, Any]:
     layout = class_layout(cls)
     omitted_defaults = layout.omitted_defaults
     for name, annotation in layout.field_types.items():
-        field_value = getattr(value, name)
+        field_value = getattr(value, layout.attribute_names.get(name, name))
         if name in omitted_defaults and field_value == omitted_defaults[name]:
             continue
         field_location = f"{location}.{name}"
@@ -335,10 +335,12 @@ def _construct_object(cls: Any, values: dict[str, Any], location: str) -> Any:
     """
     if cls in BUILDERS:
         return construct(BUILDERS[cls], values, location)
-    field_names = {field.name for field in fields(cls)}
-    field_values = {name: value for name, value in values.items() if name in field_names}
+    attribute_names = class_layout(cls).attribute_names
+    field_values = {
+        attribute_names[key]: value for key, value in values.items() if key in attribute_names
+    }
     constructed = construct(cls, field_values, location)
-    for name in values.keys() - field_names:
+    for name in values.keys() - attribute_names.keys():
         if getattr(constructed, name) != values[name]:
             raise ArtifactError(
                 f"{location}: {name} {describe_json(values[name])} does not follow from the rest."

@@ -21,6 +21,7 @@ from typing import Any, NewType, NotRequired, Union, get_args, get_origin, get_t
 
 import numpy as np
 
+from metacal.certificates.stored_fields import get_stored_key, is_optional_field
 from metacal.maps.map import Map
 from metacal.maps.methods import get_map_classes
 from metacal.promises.kinds import load_promise_classes
@@ -101,15 +102,15 @@ def field_types(cls: type) -> dict[str, Any]:
     registered_types = FIELD_TYPES.get(cls)
     if registered_types is not None:
         return registered_types
-    return {field.name: type_hints(cls)[field.name] for field in fields(cls)}
+    return {get_stored_key(field): type_hints(cls)[field.name] for field in fields(cls)}
 
 
 def omitted_defaults(cls: type) -> dict[str, Any]:
     """Return the optional entries of a class, and the values at which they are omitted."""
     defaults: dict[str, Any] = {}
     for field in fields(cls):
-        if field.metadata.get("optional"):
-            defaults[field.name] = field.default
+        if is_optional_field(field):
+            defaults[get_stored_key(field)] = field.default
     for name, field_type in field_types(cls).items():
         if get_origin(field_type) is NotRequired:
             defaults[name] = None
@@ -127,16 +128,24 @@ class ClassLayout:
 
     omitted_defaults : dict of str to object
         Optional entries, see `omitted_defaults`.
+
+    attribute_names : dict of str to str
+        Name of the field that is stored in each entry.
     """
 
     field_types: dict[str, Any]
     omitted_defaults: dict[str, Any]
+    attribute_names: dict[str, str]
 
 
 @cache
 def class_layout(cls: type) -> ClassLayout:
     """Return the entries of a class. All classes are registered before the first call."""
-    return ClassLayout(field_types=field_types(cls), omitted_defaults=omitted_defaults(cls))
+    return ClassLayout(
+        field_types=field_types(cls),
+        omitted_defaults=omitted_defaults(cls),
+        attribute_names={get_stored_key(field): field.name for field in fields(cls)},
+    )
 
 
 def family_of(annotation: Any) -> Mapping[str, type] | None:

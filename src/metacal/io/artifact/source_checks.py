@@ -61,7 +61,7 @@ def check_cost(fitted: Any, n_classes: int) -> None:
 
 def check_classes(certificate: Certificate, classes: NDArray[Any]) -> None:
     """Raise ArtifactError unless subgroups by class are exactly the classes of the file."""
-    parts = certificate.parts
+    parts = certificate.subgroups
     if parts is None or parts.by != "class":
         return
     names = {name for subgroup in parts.items for name in subgroup.names}
@@ -155,6 +155,6 @@ def check_thresholds_off_grid(certificate: Certificate, grid: Grid, threshold: f
 
 def _subgroups(certificate: Certificate) -> tuple[SubgroupCertificate, ...]:
     """Return the subgroups of a certificate, if there are any."""
-    if certificate.parts is None:
+    if certificate.subgroups is None:
         return ()
-    return certificate.parts.items
+    return certificate.subgroups.items

@@ -329,7 +329,7 @@ def explain_incomparable_rows(certificate: Certificate | None) -> str:
     """Return why new rows cannot be compared with calibration rows, or an empty string."""
     if certificate is None:
         return ""
-    if certificate.circumstances.folds > 0:
+    if certificate.circumstances.n_folds > 0:
         return (
             "its calibration rows were scored by other classifiers than the one in use (cv); hold"
             " rows out for it"

@@ -29,8 +29,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from metacal.certificates.certificate import Certificate
-from metacal.certificates.counts import OPTIONAL
 from metacal.certificates.number_format import format_percent
+from metacal.certificates.stored_fields import OPTIONAL
 from metacal.certificates.subgroups import Name
 from metacal.errors import InputError
 from metacal.formulas import Codes, Float
@@ -116,11 +116,11 @@ class AbstentionMonitor(Monitor):
         if certificate.stages is not None:
             first_stage = certificate.stages.items[0]
             return (cls(certificate.n_rows, first_stage.n_rows, delta),)
-        if certificate.parts is None:
+        if certificate.subgroups is None:
             return (cls(certificate.traffic.n_rows, certificate.traffic.n_accepted, delta),)
         subgroups = [
             subgroup
-            for subgroup in certificate.parts.items
+            for subgroup in certificate.subgroups.items
             if subgroup.status != "always rejected" and subgroup.n_rows
         ]
         subgroup_delta = delta / max(1, len(subgroups))
@@ -130,7 +130,7 @@ class AbstentionMonitor(Monitor):
                 n_accepted=subgroup.n_accepted,
                 delta=subgroup_delta,
                 parts=subgroup.names,
-                called=subgroup.called,
+                called=subgroup.predicted_class,
             )
             for subgroup in subgroups
         )

@@ -23,9 +23,9 @@ from numpy.typing import ArrayLike
 
 from metacal import display
 from metacal.certificates.certificate import Certificate
-from metacal.certificates.counts import OPTIONAL
 from metacal.certificates.number_format import format_percent_ceil
 from metacal.certificates.quantity import Quantity, format_cost_ceil, get_quantity
+from metacal.certificates.stored_fields import OPTIONAL
 from metacal.certificates.subgroups import Name
 from metacal.errors import InputError
 from metacal.formulas import Flags, Float
@@ -195,7 +195,7 @@ class PromiseMonitor(Monitor):
         >>> [(monitor.quantity, round(monitor.limit, 6)) for monitor in PromiseMonitor.of(cal.certificate_)]
         [('coverage accuracy', 0.03)]
         """
-        if certificate.parts is not None:
+        if certificate.subgroups is not None:
             return cls._for_subgroups(certificate, delta, least_probability)
         promises_cost = any(quantity.is_mean_cost for quantity, _ in certificate.limits)
         if largest is None and promises_cost:
@@ -219,8 +219,8 @@ class PromiseMonitor(Monitor):
         cls, certificate: Certificate, delta: float, least_probability: float
     ) -> tuple[Self, ...]:
         """Build a monitor for each class or group that accepts rows."""
-        assert certificate.parts is not None
-        all_subgroups = certificate.parts.items
+        assert certificate.subgroups is not None
+        all_subgroups = certificate.subgroups.items
         subgroups = [subgroup for subgroup in all_subgroups if subgroup.status == "certified"]
         subgroups += [subgroup for subgroup in all_subgroups if subgroup.accepts_everything]
         monitors = []
@@ -234,8 +234,8 @@ class PromiseMonitor(Monitor):
                     delta=delta / len(subgroups),
                     parts=subgroup.names,
                     least_probability=least_probability,
-                    called=subgroup.called,
-                    about=subgroup.about,
+                    called=subgroup.predicted_class,
+                    about=subgroup.promised_class,
                 )
             )
         return tuple(monitors)
