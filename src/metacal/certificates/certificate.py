@@ -43,8 +43,6 @@ Guarantee = Literal["certified", "approximate", "in expectation", "none"]
 def accepts(score: Float, threshold: float | Float) -> Flags:
     """Return which rows are accepted: those with score <= threshold, and never a NaN score.
 
-    All gates decide with this function, so that ties are treated alike everywhere.
-
     Parameters
     ----------
     score : ndarray of shape (n_rows,)

@@ -393,7 +393,7 @@ class AccuracyEstimate:
 
 
 @dataclass(frozen=True)
-class AcceptedConfidenceSums:
+class AcceptedSums:
     """Sums over rows from which their accuracy is estimated.
 
     Attributes
@@ -412,11 +412,11 @@ class AcceptedConfidenceSums:
     variance: float
 
 
-def sum_confidences(confidence: NDArray[Any], accept: Flags) -> AcceptedConfidenceSums:
+def sum_confidences(confidence: NDArray[Any], accept: Flags) -> AcceptedSums:
     """Sum the confidences of the accepted rows, and their Bernoulli variances."""
     accepted_confidence = np.asarray(confidence, dtype=np.float64)[accept]
     bernoulli_variance = accepted_confidence * (1.0 - accepted_confidence)
-    return AcceptedConfidenceSums(
+    return AcceptedSums(
         n_rows=len(accept),
         n_accepted=len(accepted_confidence),
         confidence=float(accepted_confidence.sum()),
@@ -424,10 +424,10 @@ def sum_confidences(confidence: NDArray[Any], accept: Flags) -> AcceptedConfiden
     )
 
 
-def estimate_accuracy_from_sums(
+def infer_accuracy_from_sums(
     certificate: Certificate | None,
     profile: Profile | None,
-    sums: AcceptedConfidenceSums,
+    sums: AcceptedSums,
     *,
     level: float = 0.95,
 ) -> AccuracyEstimate:
@@ -439,7 +439,7 @@ def estimate_accuracy_from_sums(
         Certificate of the gate.
     profile : Profile or None
         Profile of the calibration rows. It has their confidences and correctness.
-    sums : AcceptedConfidenceSums
+    sums : AcceptedSums
         Sums over the rows.
     level : float, default=0.95
         Nominal coverage of the interval.
@@ -461,8 +461,8 @@ def estimate_accuracy_from_sums(
     >>> scores, correct = np.arange(2000.0), np.arange(2000) % 100 > 0
     >>> certificate = MinAccuracy(0.97).certify(scores, correct)
     >>> profile = build_profile(Ranking.from_scores(scores, correct), np.full(2000, 0.99), correct)
-    >>> sums = AcceptedConfidenceSums(n_rows=1000, n_accepted=900, confidence=891.0, variance=8.91)
-    >>> estimate_accuracy_from_sums(certificate, profile, sums)
+    >>> sums = AcceptedSums(n_rows=1000, n_accepted=900, confidence=891.0, variance=8.91)
+    >>> infer_accuracy_from_sums(certificate, profile, sums)
     AccuracyEstimate(accuracy=0.99, low=0.98..., high=0.99..., level=0.95, n_rows=1000, n_accepted=900)
     """
     check_fraction("level", level)

@@ -8,7 +8,7 @@ import numpy as np
 
 from metacal.certificates.estimate import (
     AccuracyEstimate,
-    estimate_accuracy_from_sums,
+    infer_accuracy_from_sums,
     sum_confidences,
 )
 from metacal.certification.units import Units
@@ -168,6 +168,4 @@ def estimate_accuracy(
     decision = fitted_gate.decide(*tables, groups=groups)
     confidence = np.nan_to_num(np.asarray(decision.confidence))
     sums = sum_confidences(confidence, decision.accept)
-    return estimate_accuracy_from_sums(
-        fitted_gate.certificate, fitted_gate.profile, sums, level=level
-    )
+    return infer_accuracy_from_sums(fitted_gate.certificate, fitted_gate.profile, sums, level=level)

@@ -18,11 +18,7 @@ from numpy.typing import NDArray
 
 from metacal import display
 from metacal.certificates.circumstances import Circumstances
-from metacal.certificates.estimate import (
-    AcceptedConfidenceSums,
-    AccuracyEstimate,
-    estimate_accuracy_from_sums,
-)
+from metacal.certificates.estimate import AcceptedSums, AccuracyEstimate, infer_accuracy_from_sums
 from metacal.errors import InputError
 from metacal.formulas import Codes, Flags, Float
 from metacal.gate.decision import Decision
@@ -221,13 +217,13 @@ class Watch:
             return None
         if not self.alarms.calibration or self.by_unit:
             return None
-        sums = AcceptedConfidenceSums(
+        sums = AcceptedSums(
             n_rows=self.counts.rows,
             n_accepted=self.counts.accepted,
             confidence=self.confidence_sums.confidence,
             variance=self.confidence_sums.variance,
         )
-        return estimate_accuracy_from_sums(certificate, self.gate.profile, sums)
+        return infer_accuracy_from_sums(certificate, self.gate.profile, sums)
 
     def to_frame(self) -> Any:
         """Return the alarms as a `pandas.DataFrame` with one row for each alarm."""
