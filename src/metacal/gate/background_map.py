@@ -12,7 +12,7 @@ from metacal.promises.promise import Promise
 from metacal.rows import Rows
 
 # With fewer rows, waking a thread takes longer than ranking or hashing them.
-WORTH_A_THREAD = 1 << 15
+MIN_ROWS_FOR_THREAD = 1 << 15
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +79,7 @@ def plan_background_map(
     BackgroundMap or None
         None if there is only one thread, or if the map may not be fitted on all rows.
     """
-    has_threads = isinstance(rows.executor, ThreadPoolExecutor) and len(rows) >= WORTH_A_THREAD
+    has_threads = isinstance(rows.executor, ThreadPoolExecutor) and len(rows) >= MIN_ROWS_FOR_THREAD
     if not has_threads or labels is None:
         return None
     every_label_is_a_class = bool((labels >= 0).all())

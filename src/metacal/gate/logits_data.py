@@ -25,14 +25,14 @@ from metacal.certificates.notes import (
 from metacal.certification.row_selection import RowSelection
 from metacal.errors import InputError
 from metacal.formulas import Codes, Float
-from metacal.gate.background_map import WORTH_A_THREAD, plan_background_map
+from metacal.gate.background_map import MIN_ROWS_FOR_THREAD, plan_background_map
 from metacal.gate.base_map import BaseMapFitter, build_table_profile
 from metacal.gate.calibration_data import FittedBase
 from metacal.gate.calibration_table import CalibrationTable, CertifiedTable
 from metacal.gate.certify_table import certify_table, find_table_subgroups
 from metacal.gate.learned_decision import learn_decision
 from metacal.gate.logits_source import LogitsSource, Recipe, check_score
-from metacal.gate.long_rows import check_long_table
+from metacal.gate.long_rows import check_long_table, expects_repeated_rows
 from metacal.maps.map import FitMap, Map
 from metacal.maps.methods import METHODS
 from metacal.maps.temperature import TemperatureMap
@@ -296,13 +296,13 @@ def _start_fingerprint(table: CertifiedTable) -> Callable[[], Fingerprint]:
     if table.wait_for_fingerprint is not None:
         return table.wait_for_fingerprint
     rows = table.rows
-    is_worth_a_thread = len(rows) >= WORTH_A_THREAD
+    uses_thread = len(rows) >= MIN_ROWS_FOR_THREAD
     return start_task(
-        rows.executor if is_worth_a_thread else None,
+        rows.executor if uses_thread else None,
         fingerprint_rows,
         table.columns.scores,
         table.columns.correct,
-        aside=is_worth_a_thread and rows.on_device,
+        aside=uses_thread and rows.on_device,
     )
 
 
@@ -323,11 +323,10 @@ def _collect_row_notes(table: CertifiedTable, input_suspicion: Suspicion | None)
     """Collect the notes on equal scores and on repeated rows."""
     ranking = table.columns.ranking
     notes = check_scores(ranking, ties=input_suspicion is None)
-    # Decisions repeat each other, and the rows of a cluster may do so.
-    holds_decisions = input_suspicion is not None and input_suspicion.kind in ("alike", "one-hot")
     selected_rows = table.selected_rows
     has_clusters = selected_rows is not None and selected_rows.clusters is not None
-    if holds_decisions or has_clusters:
+    # Rows of a cluster may be equal without being copies.
+    if expects_repeated_rows(input_suspicion) or has_clusters:
         return notes
     rows = table.rows
     scores = table.columns.scores

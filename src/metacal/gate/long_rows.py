@@ -260,8 +260,7 @@ def check_long_table(
     """
     n_errors = certificate.n_rows - certificate.n_correct
     notes = check_error_count(n_errors, certificate.n_rows)
-    # A table of decisions has equal rows, so that repeated rows are no sign of copies.
-    if input_suspicion is not None and input_suspicion.kind in ("alike", "one-hot"):
+    if expects_repeated_rows(input_suspicion):
         return notes
     sample = _sample_rows(rows)
     sample_scores = score_rows(sample, score)
@@ -271,6 +270,13 @@ def check_long_table(
         notes = [*notes, *check_ties(sample_ranking, "sampled logits")]
     n_distinct_scores = len(sample_ranking.block_end_ranks)
     return [*notes, *check_repeated_rows(sample, sample_scores, n_distinct_scores)]
+
+
+def expects_repeated_rows(input_suspicion: Suspicion | None) -> bool:
+    """Check whether a table has equal rows by its nature, so that they need no further note."""
+    if input_suspicion is None:
+        return False
+    return input_suspicion.kind in ("alike", "one-hot")
 
 
 def _sample_rows(rows: Rows) -> Rows:

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -234,7 +233,9 @@ class ScoreData:
         return build_row_selection(n_scored, scored_clusters, scored_importance, self.random_state)
 
 
-def _take_importance(importance: Any, has_score: Flags) -> Importance | None:
+def _take_importance(
+    importance: Importance | ArrayLike | None, has_score: Flags
+) -> Importance | None:
     """Return the importance weights of the rows with a score."""
     if importance is None:
         return None

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from metacal.certification.row_losses import Losses
 from metacal.certification.row_selection import RowSelection, SelectedRows
@@ -112,8 +113,28 @@ class ScoredRows:
         )
 
 
-def read_columns(score: Any, correct: Any, loss: Any, promise: Promise) -> InputColumns:
+def read_columns(
+    score: ArrayLike, correct: ArrayLike | None, loss: ArrayLike | None, promise: Promise
+) -> InputColumns:
     """Validate the scores and either the correctness or the losses of the rows.
+
+    Parameters
+    ----------
+    score : array-like of shape (n_rows,)
+        Score of each row.
+
+    correct : array-like of shape (n_rows,) or None
+        Whether each row is correct.
+
+    loss : array-like of shape (n_rows,) or None
+        Loss of each row, from 0 to 1.
+
+    promise : Promise
+        Promise to certify.
+
+    Returns
+    -------
+    InputColumns
 
     Raises
     ------
@@ -152,12 +173,14 @@ def check_any_score(has_score: Flags, score_name: str) -> None:
         )
 
 
-def read_declared_values(marks: Any, source: ScoreSource, scores: Float) -> Float | None:
+def read_declared_values(
+    declared_values: ArrayLike | None, source: ScoreSource, scores: Float
+) -> Float | None:
     """Return the uncertainties of the values that a score can have, in rising order.
 
     Parameters
     ----------
-    marks : array-like of float or None
+    declared_values : array-like of float or None
         Values that the caller declared.
 
     source : ScoreSource
@@ -176,12 +199,12 @@ def read_declared_values(marks: Any, source: ScoreSource, scores: Float) -> Floa
     InputError
         If there are fewer than two values, or if a score is not one of them.
     """
-    if marks is None:
+    if declared_values is None:
         return None
-    declared_scores = source.read(marks)
+    declared_scores = source.read(declared_values)
     if len(declared_scores) < 2 or np.isnan(declared_scores).any():
         raise InputError(
-            f"marks must be the values that a score can have, two or more numbers; got {marks!r}."
+            f"marks must be the values that a score can have, two or more numbers; got {declared_values!r}."
         )
     declared_uncertainties = source.uncertainty_scores(declared_scores)
     is_declared = np.isin(source.uncertainty_scores(scores), declared_uncertainties)
@@ -199,7 +222,7 @@ def build_scored_rows(
     scored_columns: InputColumns,
     source: ScoreSource,
     promise: Promise,
-    groups: Any,
+    groups: ArrayLike | None,
     has_score: Flags,
 ) -> ScoredRows:
     """Convert the columns of rows with a score to uncertainties, losses and groups.
@@ -253,7 +276,9 @@ def build_scored_rows(
     )
 
 
-def _find_subgroups(promise: Promise, groups: Any, has_score: Flags) -> Subgroups | None:
+def _find_subgroups(
+    promise: Promise, groups: ArrayLike | None, has_score: Flags
+) -> Subgroups | None:
     """Return the group of each row with a score, for a promise per group.
 
     Raises
