@@ -120,8 +120,8 @@ def test_comparing_the_raw_score_with_a_settled_threshold_is_comparing_the_round
     value, other, grid, ulps
 ):
     """Also for scores that are the threshold itself, or next to it."""
-    level = grid.settled(other)
-    assert grid.settled(level) == level
+    level = grid.snap_to_midpoint(other)
+    assert grid.snap_to_midpoint(level) == level
     near = level
     for _ in range(abs(ulps)):
         near = math.nextafter(near, math.copysign(math.inf, ulps))
@@ -137,9 +137,9 @@ def test_what_is_no_number_to_round_stays():
     )
     for grid in (RELATIVE, ABSOLUTE):
         np.testing.assert_array_equal(grid.rounded(odd), odd)
-        assert grid.settled(math.inf) == math.inf
-        assert grid.settled(-math.inf) == -math.inf
-        assert -np.finfo(float).max < grid.settled(-np.finfo(float).max) < 0
+        assert grid.snap_to_midpoint(math.inf) == math.inf
+        assert grid.snap_to_midpoint(-math.inf) == -math.inf
+        assert -np.finfo(float).max < grid.snap_to_midpoint(-np.finfo(float).max) < 0
 
 
 def test_the_same_rounding_where_the_column_is_a_tensor():
@@ -151,7 +151,7 @@ def test_the_same_rounding_where_the_column_is_a_tensor():
         [values, rng.normal(size=4000), [0.0, np.nan, np.inf, -np.inf, np.finfo(float).max]]
     )
     for grid in (RELATIVE, ABSOLUTE):
-        middles = np.array([grid.settled(value) for value in grid.rounded(values[:-5])])
+        middles = np.array([grid.snap_to_midpoint(value) for value in grid.rounded(values[:-5])])
         every = np.concatenate(
             [values, middles, np.nextafter(middles, 1), np.nextafter(middles, -1)]
         )
@@ -188,7 +188,7 @@ def test_a_constraint_certifies_the_rounded_scores_and_settles_its_threshold(pro
     )
     assert found == again
     assert 0 < found.n_accepted < 3000
-    assert found.threshold == RELATIVE.settled(found.threshold)
+    assert found.threshold == RELATIVE.snap_to_midpoint(found.threshold)
     assert found.highest_accepted < found.threshold < found.lowest_rejected
     assert found.n_accepted == (values <= found.threshold).sum()
     assert len(np.unique(RELATIVE.rounded(values))) <= 101
@@ -215,7 +215,7 @@ def test_a_saved_file_keeps_its_decisions(path):
     stored = float(data["certificate"]["threshold"])
     assert gate.certificate_.threshold == stored
     grid = scores.get_rounding_grid(gate.gate_.source.score)
-    assert grid.settled(gate.threshold_) == gate.threshold_
+    assert grid.snap_to_midpoint(gate.threshold_) == gate.threshold_
     rng = np.random.default_rng(0)
     table = rng.normal(size=(4000, len(source["classes"]["values"]))) * rng.gamma(
         2.0, 2.0, size=(4000, 1)

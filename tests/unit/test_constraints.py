@@ -38,7 +38,7 @@ def test_miscoverage_threshold_is_an_order_statistic_of_the_correct_scores():
     ):
         certificate = promise.certify(SCORES, CORRECT)
         assert certificate.highest_accepted == RELATIVE.rounded(right)[rank - 1]
-        assert certificate.threshold == RELATIVE.settled(certificate.highest_accepted)
+        assert certificate.threshold == RELATIVE.snap_to_midpoint(certificate.highest_accepted)
         assert certificate.n_correct_accepted == rank
         assert certificate.miscoverage == pytest.approx(1 - rank / len(right))
 

@@ -279,7 +279,7 @@ def test_the_threshold_that_is_stored_is_the_certified_one_and_parts_the_neighbo
     certificate = gate.certificate_
     stored = float({p.key: p.value for p in to_onnx(gate).metadata_props}["metacal.threshold"])
     assert certificate.highest_accepted < stored < certificate.lowest_rejected
-    assert stored == certificate.threshold == get_rounding_grid(score).settled(stored)
+    assert stored == certificate.threshold == get_rounding_grid(score).snap_to_midpoint(stored)
 
 
 # ── metadata, errors, files ───────────────────────────────────────────────────────────────────────

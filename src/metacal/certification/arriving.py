@@ -324,4 +324,4 @@ def _settle_threshold(result: ThresholdResult) -> float | None:
     """Return the threshold in the middle between two points of the grid."""
     if result.threshold is None:
         return None
-    return RELATIVE.settled(result.threshold)
+    return RELATIVE.snap_to_midpoint(result.threshold)

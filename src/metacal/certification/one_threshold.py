@@ -185,7 +185,7 @@ class OneThresholdProcedure:
                 shortfall_level = level_if_untested
             shortfall = self.rule.shortfall(rows.ranking, self.limit, shortfall_level)
 
-        threshold = RELATIVE.settled(threshold)
+        threshold = RELATIVE.snap_to_midpoint(threshold)
         outcome = rows.ranking.summarize_threshold(threshold)
         subgroup_certificate = SubgroupCertificate(
             subgroup_names,
@@ -276,7 +276,7 @@ class OneThresholdProcedure:
         -------
         Certificate
         """
-        threshold = RELATIVE.settled(threshold)
+        threshold = RELATIVE.snap_to_midpoint(threshold)
         return build_certificate(
             self.quantity,
             self.target,

@@ -61,7 +61,7 @@ def build_certificate_for_threshold(
     notes: tuple[Note, ...] = (),
 ) -> Certificate:
     """Build the certificate of a threshold for all rows."""
-    threshold = RELATIVE.settled(threshold)
+    threshold = RELATIVE.snap_to_midpoint(threshold)
     outcome = rows.ranking.summarize_threshold(threshold)
     certificate = build_certificate(quantity, target, delta, rule_name, threshold, outcome, notes)
     return replace(certificate, has_labels=rows.correct is not None)

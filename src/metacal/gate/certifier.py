@@ -444,7 +444,7 @@ class Certifier:
         return replace(
             certificate,
             score=get_score_name(self.score),
-            threshold=get_rounding_grid(self.score).settled(certificate.threshold),
+            threshold=get_rounding_grid(self.score).snap_to_midpoint(certificate.threshold),
         )
 
     def _certify_best_phase(self) -> Certificate:

@@ -154,14 +154,14 @@ def _name_score(certificate: Certificate, grid: Grid, score_name: str) -> Certif
     Certificates are computed on the finest grid. The center between two points of a coarser grid is
     farther from both of them.
     """
-    subgroup_parts = certificate.subgroups
-    if subgroup_parts is not None:
-        subgroup_parts = subgroup_parts.map_thresholds(grid.settled)
+    certified_subgroups = certificate.subgroups
+    if certified_subgroups is not None:
+        certified_subgroups = certified_subgroups.map_thresholds(grid.snap_to_midpoint)
     return replace(
         certificate,
         score=score_name,
-        threshold=grid.settled(certificate.threshold),
-        subgroups=subgroup_parts,
+        threshold=grid.snap_to_midpoint(certificate.threshold),
+        subgroups=certified_subgroups,
     )
 
 

@@ -317,7 +317,7 @@ class CountedScoreCertifier:
         profile_ranks = compute_edge_ranks(len(self.table.rows))
         passes = Passes(cell_counter, MAX_CELLS, profile_ranks)
         certificate = promise.certify(passes)
-        threshold = get_rounding_grid(self.score).settled(certificate.threshold)
+        threshold = get_rounding_grid(self.score).snap_to_midpoint(certificate.threshold)
         certificate = replace(certificate, score=get_score_name(self.score), threshold=threshold)
 
         validated_rows = cell_counter.rows

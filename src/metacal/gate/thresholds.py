@@ -51,7 +51,7 @@ class SingleThreshold:
 
     def move_between_grid_points(self, grid: Grid) -> SingleThreshold:
         """Return a threshold that accepts the same scores before they are rounded to the grid."""
-        return SingleThreshold(grid.settled(self.threshold))
+        return SingleThreshold(grid.snap_to_midpoint(self.threshold))
 
 
 @dataclass(frozen=True)
@@ -153,8 +153,8 @@ def _settle_values(value: float | tuple[float, float], grid: Grid) -> float | tu
     """Move a threshold, or a pair of thresholds, to the middle between two grid points."""
     if isinstance(value, tuple):
         first_value, second_value = value
-        return grid.settled(first_value), grid.settled(second_value)
-    return grid.settled(value)
+        return grid.snap_to_midpoint(first_value), grid.snap_to_midpoint(second_value)
+    return grid.snap_to_midpoint(value)
 
 
 #: Thresholds of a stage, in either form.

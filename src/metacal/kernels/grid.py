@@ -16,8 +16,8 @@ it moves the score by one step but changes no decision.
 **Decisions need no rounding.** Each grid point represents the scores from the midpoint below it
 (exclusive) to the midpoint above it (inclusive). If the threshold s is such a midpoint, rounded(h)
 <= s iff h <= s, so the raw score can be compared. An exported graph and an older reader therefore
-need no rounding operator, only a threshold that is `settled`. The error of a kernel changes a
-decision only if the true score lies within 2^-44 of the midpoint.
+need no rounding operator, only a threshold that `snap_to_midpoint` returns. The error of a kernel
+changes a decision only if the true score lies within 2^-44 of the midpoint.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Grid:
     >>> grid = Grid(floor=1.0, bits=2)
     >>> grid.rounded(np.array([0.1, 0.2, 1.1, 1.2, -1.125, 40.0, 44.0, np.nan]))
     array([ 0.  ,  0.25,  1.  ,  1.25, -1.25, 40.  , 40.  ,   nan])
-    >>> grid.settled(1.25), grid.settled(1.3), grid.settled(-0.5)
+    >>> grid.snap_to_midpoint(1.25), grid.snap_to_midpoint(1.3), grid.snap_to_midpoint(-0.5)
     (1.375, 1.375, -0.375)
     """
 
@@ -101,7 +101,7 @@ class Grid:
         result[is_huge] = np.clip(result[is_huge], -_LARGEST_FLOAT, _LARGEST_FLOAT)
         return np.where(np.isfinite(raw), result, raw)
 
-    def settled(self, threshold: float) -> float:
+    def snap_to_midpoint(self, threshold: float) -> float:
         """Return the midpoint between the two grid points around a threshold.
 
         It accepts the same grid points as the threshold. Infinite thresholds are unchanged.
@@ -119,8 +119,8 @@ class Grid:
         return math.copysign(midpoint, threshold)
 
     def just_below(self, point: float) -> float:
-        """Return the midpoint below a grid point, the largest settled threshold that rejects it."""
-        return self.settled(math.nextafter(point, -math.inf))
+        """Return the midpoint below a grid point, the largest midpoint that rejects it."""
+        return self.snap_to_midpoint(math.nextafter(point, -math.inf))
 
 
 #: For scores whose error is relative to their size. Near 1e-308 the exponentials underflow, in each

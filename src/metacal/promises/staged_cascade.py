@@ -261,7 +261,7 @@ class CascadeScores(Evidence):
         threshold = math.inf
         if len(bad_scores) > max_bad_rows:
             just_below = float(np.nextafter(bad_scores[max_bad_rows], -np.inf))
-            threshold = RELATIVE.settled(just_below)
+            threshold = RELATIVE.snap_to_midpoint(just_below)
         return np.array([threshold])
 
     def _find_path_end(self, path: list[Float], tested_rows: Codes, max_bad_rows: int) -> Float:

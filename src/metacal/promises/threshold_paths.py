@@ -238,5 +238,5 @@ def _find_best_accepted_count(
 
 def _place_between_scores(path: Float) -> list[Float]:
     """Remove repeated points, and move each threshold between two representable scores."""
-    settle_thresholds = np.vectorize(RELATIVE.settled, otypes=[np.float64])
+    settle_thresholds = np.vectorize(RELATIVE.snap_to_midpoint, otypes=[np.float64])
     return list(settle_thresholds(np.unique(path, axis=0)))

@@ -149,7 +149,8 @@ def check_thresholds_off_grid(certificate: Certificate, grid: Grid, threshold: f
     thresholds += [subgroup.threshold for subgroup in _subgroups(certificate)]
     for value in thresholds:
         require(
-            grid.settled(value) == value, f"the threshold {value!r} does not lie between two scores"
+            grid.snap_to_midpoint(value) == value,
+            f"the threshold {value!r} does not lie between two scores",
         )
 
 
