@@ -1,5 +1,8 @@
-"""Judged rows: what a gate decides on rows whose truth is known, and all that a promise is measured
-by.
+"""Judged rows: decisions of a gate on rows whose labels are known, to measure its promise.
+
+Input comes in different forms: features for an estimator, a table of logits, or scores. For a
+*cascade* there is one input for each of its models. The functions of this module find the gate and
+the inputs of its stages, and compare the decisions with the truth.
 """
 
 from __future__ import annotations
@@ -26,25 +29,27 @@ from metacal.rows.score_columns import read_model_flags
 
 @dataclass(frozen=True, eq=False)
 class JudgedRows:
-    """Rows that a gate has decided on, beside their truth.
+    """Decisions of a gate on some rows, with their correctness and losses.
 
     Attributes
     ----------
     decision : Decision
+        Decision on each row.
     correct : boolean array or None
-        Whether each answer is right; None without labels. If the gate reads agreement: whether it
-        is the last model's.
+        Whether each prediction is correct. If the gate reads agreement: whether the answer agrees
+        with the last model. None without labels.
     losses : Losses or None
-        What each row costs, where a cost is promised; of a cascade 1 where a row is answered worse
-        than by its last model alone, -1 where it is answered better.
-    names : array or None
-        The predicted class or the group of each row, where each has its own promise.
-    known : boolean array
-        Where a label is known: of a cascade those on which its models agree may lack one.
+        Loss of each row, if a cost is promised. For a cascade, 1 if a row is answered worse than by
+        the last model alone, and -1 if it is answered better.
+    row_subgroups : array or None
+        Predicted class or group of each row, if each has its own promise.
+    has_label : boolean array
+        Whether the label of each row is known. In a cascade, rows on which the models agree may
+        have none.
     fit_rows : FitRows or None
-        Rows that the gate was fitted on; None if there are none.
-    rows : array
-        The numbers of these rows among those that were given: of scores, the ones that have one.
+        Calibration rows of the gate among these rows. None if there are none.
+    row_indices : array
+        Index of each row in the input. Rows without a score are left out.
     """
 
     decision: Decision
@@ -65,30 +70,34 @@ class JudgedRows:
 
 
 def find_gate_and_inputs(fitted: Any, X: Any, large: Any = None) -> tuple[Any, tuple[Any, ...]]:
-    """The gate inside of what was fitted, and what each of its stages reads; where X are features,
-    the logits.
+    """Return the gate of an estimator or pipeline, and the input of each of its stages.
 
-    None is the classifier itself, which has no gate.
+    Parameters
+    ----------
+    fitted : Gate, estimator, pipeline or None
+        Object that contains the gate. None stands for the classifier itself, without a gate.
+    X : array-like
+        Input of `fitted`. Features are converted to logits.
+    large : array-like, optional
+        Table of the second model of a cascade.
+
+    Returns
+    -------
+    gate : Gate or None
+    stage_inputs : tuple
+        One input for each stage of the gate.
+
+    Raises
+    ------
+    InputError
+        If the table of the second model is missing or superfluous.
     """
     if isinstance(fitted, Gate) and fitted.is_cascade and not fitted.has_classes:
-        columns = [X] if np.ndim(X[0]) == 0 else [*X]
-        if not fitted.people and len(columns) < len(fitted.stages):
-            columns.append(
-                np.zeros(len(columns[0]))
-            )  # the last model answers all of the rest, whatever its score
-        return fitted, tuple(columns)
+        return fitted, _find_score_columns(fitted, X)
     if fitted is None or isinstance(fitted, Gate):
-        given = (X,) if large is None else (X, large)
-        if fitted is not None and len(given) < len(fitted.stages):
-            raise InputError(
-                "give the large model's table of the same rows too: large=large_logits."
-            )
-        if len(given) > (1 if fitted is None else len(fitted.stages)):
-            raise InputError(
-                "large is the table of a cascade's second model; this gate has one model."
-            )
-        return fitted, given
-    if hasattr(fitted, "steps"):  # a pipeline whose last step decides
+        return fitted, _find_tables(fitted, X, large)
+    is_pipeline = hasattr(fitted, "steps")
+    if is_pipeline:
         return find_gate_and_inputs(fitted[-1], transform_before_last_step(fitted, X), large)
     if hasattr(fitted, "tables") and find_gate(fitted).has_classes:
         return find_gate_and_inputs(fitted.gate_, *map(Rows, fitted.tables(X, large)))
@@ -97,14 +106,49 @@ def find_gate_and_inputs(fitted: Any, X: Any, large: Any = None) -> tuple[Any, t
     return find_gate_and_inputs(find_gate(fitted), X, large)
 
 
+def _find_score_columns(cascade: Gate, X: Any) -> tuple[Any, ...]:
+    """Return the score column of each model of a cascade on scores."""
+    is_single_column = np.ndim(X[0]) == 0
+    columns = [X] if is_single_column else list(X)
+    if not cascade.people and len(columns) < len(cascade.stages):
+        # The last model answers all remaining rows, whatever its score.
+        columns.append(np.zeros(len(columns[0])))
+    return tuple(columns)
+
+
+def _find_tables(gate: Gate | None, X: Any, large: Any) -> tuple[Any, ...]:
+    """Return the table of each model. Raise InputError if their number is wrong."""
+    tables = (X,) if large is None else (X, large)
+    n_models = 1 if gate is None else len(gate.stages)
+    if gate is not None and len(tables) < n_models:
+        raise InputError("give the large model's table of the same rows too: large=large_logits.")
+    if len(tables) > n_models:
+        raise InputError("large is the table of a cascade's second model; this gate has one model.")
+    return tables
+
+
 def transform_before_last_step(pipeline: Any, X: Any) -> Any:
-    """What the last step of a pipeline is given."""
-    return pipeline[:-1].transform(X) if len(pipeline) > 1 else X
+    """Return the input of the last step of a pipeline."""
+    if len(pipeline) > 1:
+        return pipeline[:-1].transform(X)
+    return X
 
 
 def accepts(fitted: Any, X: Any, **options: Any) -> Flags:
-    """Whether each row is accepted: `fitted.accepts(X)`, also where a pipeline holds what was
-    fitted as its last step.
+    """Return whether each row is accepted, also for a pipeline.
+
+    Parameters
+    ----------
+    fitted : estimator or pipeline
+        Fitted estimator with a method `accepts`, or a pipeline whose last step it is.
+    X : array-like
+        Input of `fitted`.
+    **options
+        Further arguments of `accepts` of the estimator.
+
+    Returns
+    -------
+    boolean array
 
     Examples
     --------
@@ -119,7 +163,8 @@ def accepts(fitted: Any, X: Any, **options: Any) -> Flags:
     >>> mc.accepts(pipeline, X[:3])
     array([ True,  True,  True])
     """
-    if hasattr(fitted, "steps"):
+    is_pipeline = hasattr(fitted, "steps")
+    if is_pipeline:
         return accepts(fitted[-1], transform_before_last_step(fitted, X), **options)
     return np.asarray(fitted.accepts(X, **options))
 
@@ -132,132 +177,187 @@ def judge_rows(
     *,
     probabilities: bool = False,
 ) -> JudgedRows:
-    """Decide on rows, and compare with their truth.
+    """Decide on rows, and compare the decisions with the truth.
 
-    `given` is what each stage reads, of all rows. `truth` are labels or, of scores, whether each
-    row is right; None where nothing is to be measured that needs them. Rows without a score, of
-    which nothing is promised, are left out.
+    Parameters
+    ----------
+    gate : Gate
+        Gate that decides.
+    stage_inputs : sequence
+        Input of each stage, for all rows.
+    truth : array-like, optional
+        Labels or, for scores, the correctness of each row. None if it is not needed.
+    groups : array-like, optional
+        Group of each row, if the gate has a threshold for each group.
+    probabilities : bool, default=False
+        Whether to compute probabilities.
+
+    Returns
+    -------
+    JudgedRows
+        Rows without a score are left out, because nothing is promised about them.
 
     Examples
     --------
     >>> import metacal as mc
     >>> mark = np.linspace(0, 1, 500)
     >>> gate = mc.ScoreGate(mc.MinAccuracy(0.9)).fit(mark, mark > 0.1).gate_
-    >>> seen = judge_rows(gate, [[0.9, None, 0.0]], [True, True, False])
-    >>> seen.accept, seen.correct, seen.row_indices
+    >>> judged = judge_rows(gate, [[0.9, None, 0.0]], [True, True, False])
+    >>> judged.accept, judged.correct, judged.row_indices
     (array([ True, False]), array([ True, False]), array([0, 2]))
     """
     if gate.is_cascade:
-        return _judged_cascade(gate, stage_inputs, truth, probabilities=probabilities)
+        return _judge_cascade_rows(gate, stage_inputs, truth, probabilities=probabilities)
     rows = gate.source.to_rows(stage_inputs[0])
     codes = None if truth is None else gate.source.encode_truth(truth, len(rows))
-    places = np.arange(len(rows))
+    row_indices = np.arange(len(rows))
     if isinstance(rows, np.ndarray):
-        places = np.flatnonzero(~np.isnan(rows))
-        if not len(places):
+        row_indices = np.flatnonzero(~np.isnan(rows))
+        if not len(row_indices):
             raise InputError("no row has a score: there is nothing to look at.")
-        rows, codes = rows[places], None if codes is None else codes[places]
-        groups = None if groups is None else np.asarray(groups)[places]
+        rows = rows[row_indices]
+        codes = None if codes is None else codes[row_indices]
+        groups = None if groups is None else np.asarray(groups)[row_indices]
     decision = gate.decide(rows, probabilities=probabilities, groups=groups)
-    correct = None if codes is None else decision.top == codes
-    losses = None if codes is None else gate.losses(codes, decision.top)
+    is_correct = None
+    losses = None
+    if codes is not None:
+        is_correct = decision.top == codes
+        losses = gate.losses(codes, decision.top)
     return JudgedRows(
         decision=decision,
-        correct=correct,
+        correct=is_correct,
         losses=losses,
         row_subgroups=gate.get_row_subgroups(decision.top, groups),
-        has_label=np.full(len(places), codes is not None),
-        fit_rows=gate.find_fit_rows(decision.doubt, correct),
-        row_indices=places,
+        has_label=np.full(len(row_indices), codes is not None),
+        fit_rows=gate.find_fit_rows(decision.doubt, is_correct),
+        row_indices=row_indices,
     )
 
 
-def _judged_cascade(
-    gate: Gate, given: Sequence[Any], truth: Any, *, probabilities: bool
+def _judge_cascade_rows(
+    gate: Gate, stage_inputs: Sequence[Any], truth: Any, *, probabilities: bool
 ) -> JudgedRows:
-    """Every model on every row: what the last one would have said says how much the others are
-    worse.
+    """Decide on rows by a cascade, and compare its answers with those of its last model.
+
+    Parameters
+    ----------
+    gate : Gate
+        Cascade.
+    stage_inputs : sequence
+        Input of each model, for all rows.
+    truth : array-like
+        Labels, or for scores the correctness or agreement of each model.
+    probabilities : bool
+        Whether to compute probabilities.
+
+    Returns
+    -------
+    JudgedRows
+
+    Raises
+    ------
+    InputError
+        If labels that the promise needs are missing.
     """
     if truth is None:
         raise InputError(
             "what a cascade promises shows on labelled rows only; give the true labels."
         )
     if not gate.has_classes:
-        return _judged_scores(gate, given, truth)
+        return _judge_score_cascade_rows(gate, stage_inputs, truth)
     tables: list[Any] = [
-        stage.source.to_rows(table) for stage, table in zip(gate.stages, given, strict=True)
+        stage.source.to_rows(table) for stage, table in zip(gate.stages, stage_inputs, strict=True)
     ]
     if len({len(table) for table in tables}) > 1:
-        counts = " and ".join(f"{len(table):,}" for table in tables)
+        counts_text = " and ".join(f"{len(table):,}" for table in tables)
         raise InputError(
-            f"the models of a cascade must have seen the same rows; got tables of {counts}."
+            f"the models of a cascade must have seen the same rows; got tables of {counts_text}."
         )
     decision = gate.decide(*tables, probabilities=probabilities)
     codes = encode_known_labels(truth, len(decision), gate.classes)
-    answers = [table.collect(kernels.predicted) for table in tables]
-    correct, known = decision.top == codes, codes >= 0
-    worse = (~correct & (answers[-1] == codes)).astype(np.float64)
-    losses = Losses.from_graded(worse - (correct & (answers[-1] != codes)))
-    if gate.certificate is not None and not known.all():
-        if not gate.certificate.quantity.is_paired_difference:
-            raise InputError(
-                f"{int((~known).sum()):,} rows have no label, and an accuracy needs them all."
-            )
-        if missing := int((~known & (decision.top != answers[-1])).sum()):
-            raise InputError(
-                f"{missing:,} rows on which the two models disagree have no label; label them."
-            )
-    models_agree = np.asarray(answers[0] == answers[-1])
+    has_label = codes >= 0
+    first_predictions = tables[0].collect(kernels.predicted)
+    last_predictions = tables[-1].collect(kernels.predicted)
+    _check_needed_labels(gate, has_label, decision.top != last_predictions)
+    is_correct = decision.top == codes
+    is_last_correct = last_predictions == codes
+    is_worse = (~is_correct & is_last_correct).astype(np.float64)
+    is_better = is_correct & ~is_last_correct
+    models_agree = np.asarray(first_predictions == last_predictions)
     return JudgedRows(
         decision=decision,
-        correct=correct,
-        losses=losses,
+        correct=is_correct,
+        losses=Losses.from_graded(is_worse - is_better),
         row_subgroups=None,
-        has_label=known,
+        has_label=has_label,
         fit_rows=gate.find_fit_rows(decision.doubt, models_agree),
         row_indices=np.arange(len(decision)),
     )
 
 
-def _judged_scores(gate: Gate, given: Sequence[Any], truth: Any) -> JudgedRows:
-    """A cascade of scores: which rows are answered otherwise than the last model, or people,
-    would.
+def _check_needed_labels(gate: Gate, has_label: Flags, differs_from_last: Flags) -> None:
+    """Raise InputError if labels that the promise of a cascade needs are missing.
+
+    A paired difference needs labels only where the answer differs from that of the last model.
     """
-    decision = gate.decide(*given)
-    name = "agrees" if gate.reads_agreement else "correct"
-    agrees, known = read_model_flags(truth, len(decision), name)
-    n_flags = len(gate.stages) - gate.reads_agreement
-    if agrees.shape[1] != n_flags:
+    if gate.certificate is None or has_label.all():
+        return
+    if not gate.certificate.quantity.is_paired_difference:
         raise InputError(
-            f"{name} has {agrees.shape[1]} columns; this cascade needs {n_flags}, one for each"
+            f"{int((~has_label).sum()):,} rows have no label, and an accuracy needs them all."
+        )
+    n_missing = int((~has_label & differs_from_last).sum())
+    if n_missing:
+        raise InputError(
+            f"{n_missing:,} rows on which the two models disagree have no label; label them."
+        )
+
+
+def _judge_score_cascade_rows(gate: Gate, stage_inputs: Sequence[Any], truth: Any) -> JudgedRows:
+    """Decide on rows by a cascade on scores, and compare with the last model or with people."""
+    decision = gate.decide(*stage_inputs)
+    truth_name = "agrees" if gate.reads_agreement else "correct"
+    model_flags, has_label = read_model_flags(truth, len(decision), truth_name)
+    n_models = model_flags.shape[1]
+    n_needed = len(gate.stages)
+    if gate.reads_agreement:
+        # The last model always agrees with itself, so it has no column.
+        n_needed -= 1
+    if n_models != n_needed:
+        raise InputError(
+            f"{truth_name} has {n_models} columns; this cascade needs {n_needed}, one for each"
             " model."
         )
-    if not known.all():
-        raise InputError(f"row {int(np.argmin(known))} has no entry in {name}; leave it out.")
-    places, by, m = np.arange(len(decision)), np.asarray(decision.by), agrees.shape[1]
-    same = (by >= m) | agrees[
-        places, np.minimum(by, m - 1)
-    ]  # whom `agrees` lacks answers as the last one would
-    losses = Losses.from_graded((~same).astype(np.float64))
+    if not has_label.all():
+        raise InputError(
+            f"row {int(np.argmin(has_label))} has no entry in {truth_name}; leave it out."
+        )
+    row_indices = np.arange(len(decision))
+    answering_stages = np.asarray(decision.by)
+    # An answer of the last model or of people is correct by definition, and has no column.
+    is_reference_answer = answering_stages >= n_models
+    model_columns = np.minimum(answering_stages, n_models - 1)
+    is_correct = is_reference_answer | model_flags[row_indices, model_columns]
     return JudgedRows(
         decision=decision,
-        correct=same,
-        losses=losses,
+        correct=is_correct,
+        losses=Losses.from_graded((~is_correct).astype(np.float64)),
         row_subgroups=None,
-        has_label=known,
-        fit_rows=gate.find_fit_rows(decision.doubt, agrees[:, 0]),
-        row_indices=places,
+        has_label=has_label,
+        fit_rows=gate.find_fit_rows(decision.doubt, model_flags[:, 0]),
+        row_indices=row_indices,
     )
 
 
 def check_watchable(gate: Gate) -> None:
-    """Refuse a cascade whose promise does not show on the answers that were given."""
-    if (
-        gate.is_cascade
-        and gate.has_classes
-        and gate.certificate
-        and gate.certificate.quantity.is_paired_difference
-    ):
+    """Raise InputError if a watch cannot monitor the promise of a gate.
+
+    A paired difference compares two answers to each row, and a watch sees only one of them.
+    """
+    if not gate.is_cascade or not gate.has_classes or gate.certificate is None:
+        return
+    if gate.certificate.quantity.is_paired_difference:
         raise InputError(
             "MaxLoss over tables compares two answers to every row, and a watch sees the one that"
             " was given; verify it on labelled rows (mc.verify, metacal verify), or fit the cascade"
@@ -266,8 +366,9 @@ def check_watchable(gate: Gate) -> None:
 
 
 def check_measurable(gate: Gate) -> None:
-    """Refuse a cascade that was fitted on agreement: its rows do not say which answers are
-    correct.
+    """Raise InputError if the accuracy of a gate cannot be measured.
+
+    A cascade that was fitted on agreement has no correctness of its answers.
     """
     if gate.reads_agreement:
         raise InputError(
@@ -278,43 +379,68 @@ def check_measurable(gate: Gate) -> None:
 
 
 def stack_model_outputs(gate: Gate, X: Any) -> NDArray[Any]:
-    """What each model of a cascade says of all rows, as one array of rows and models."""
-    if not isinstance(X, list | tuple) or (gate.n_classes and len(X) != len(gate.stages)):
+    """Stack the outputs of the models of a cascade as an array of shape (rows, models, ...)."""
+    is_sequence = isinstance(X, list | tuple)
+    if not is_sequence or (gate.n_classes and len(X) != len(gate.stages)):
         raise InputError(
             "of a cascade give what each of its models says: watch.update([small, large], y)."
         )
-    given = X if gate.has_classes else find_gate_and_inputs(gate, X)[1]
-    tables = [
-        np.asarray(stage.source.read(one)) for stage, one in zip(gate.stages, given, strict=True)
+    stage_inputs = X
+    if not gate.has_classes:
+        stage_inputs = _find_score_columns(gate, X)
+    outputs = [
+        np.asarray(stage.source.read(stage_input))
+        for stage, stage_input in zip(gate.stages, stage_inputs, strict=True)
     ]
-    if len({len(one) for one in tables}) > 1:
+    if len({len(output) for output in outputs}) > 1:
         raise InputError(
             "give what each model says of all rows: NaN for a score where it was not asked."
         )
-    return np.stack(tables, axis=1)
+    return np.stack(outputs, axis=1)
 
 
 def split_model_outputs(gate: Gate, rows: NDArray[Any]) -> Any:
-    """Rows as a watch takes them: of a cascade what each model says of all, from an array of rows
-    and models.
-    """
-    return list(np.moveaxis(rows, 1, 0)) if gate.is_cascade and len(rows) else rows
+    """Split an array of shape (rows, models, ...) by model. It is unchanged without a cascade."""
+    if gate.is_cascade and len(rows):
+        return list(np.moveaxis(rows, 1, 0))
+    return rows
 
 
 def select_labels_of_given_answers(gate: Gate, X: NDArray[Any], y: Any) -> Any:
-    """Of a cascade of scores whether the answer that was given is good, where `y` says it of each
-    model; else `y`.
+    """Return the label of the given answer, if `y` has a label for each model of a cascade.
+
+    Parameters
+    ----------
+    gate : Gate
+        Gate that decides on the rows.
+    X : array
+        Rows, as `stack_model_outputs` returns them for a cascade.
+    y : array-like or None
+        Labels. For a cascade on scores, an entry may have one label for each model, or `y` may have
+        one column for each model.
+
+    Returns
+    -------
+    array-like or None
+        One label for each row.
     """
-    if y is None or not gate.is_cascade or gate.has_classes or not any(map(np.ndim, y)):
+    if y is None or not gate.is_cascade or gate.has_classes:
         return y
-    by, good = np.asarray(gate.decide(*np.moveaxis(X, 1, 0)).by), []
-    for who, label in zip(by.tolist(), y if len(y) == len(X) else zip(*y), strict=True):
-        if np.ndim(
-            label
-            # Behind the models it speaks of stands the one, or the people, that is right by
-            # definition.
-        ):
-            known = any(one is not None and one == one for one in label)
-            label = (*label, known or None)[min(who, len(label))]
-        good.append(label)
-    return good
+    has_model_labels = any(np.ndim(entry) for entry in y)
+    if not has_model_labels:
+        return y
+    row_labels = y if len(y) == len(X) else zip(*y)
+    answering_stages = np.asarray(gate.decide(*np.moveaxis(X, 1, 0)).by).tolist()
+    return [
+        _select_label(label, stage) if np.ndim(label) else label
+        for stage, label in zip(answering_stages, row_labels, strict=True)
+    ]
+
+
+def _select_label(model_labels: Sequence[Any], answering_stage: int) -> Any:
+    """Return the label of the stage that answered a row, None if it is not known."""
+    if answering_stage < len(model_labels):
+        return model_labels[answering_stage]
+    # The last model, or people, have no label of their own: their answer is correct by definition.
+    has_any_label = any(label is not None and label == label for label in model_labels)
+    return True if has_any_label else None
