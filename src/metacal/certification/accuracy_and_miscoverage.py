@@ -18,7 +18,10 @@ from metacal.certification.rules.accuracy_shortfall import find_largest_certifie
 from metacal.certification.rules.expected_prefix import ExpectedPrefixRule
 from metacal.certification.rules.fixed_sequence import FixedSequenceRule
 from metacal.certification.rules.order_statistics import RejectionRateRule
-from metacal.certification.statements import build_certificate_for_threshold, confidence_phrase
+from metacal.certification.statements import (
+    build_certificate_for_threshold,
+    format_confidence_level,
+)
 from metacal.errors import InfeasibleTargetError
 from metacal.formulas import Float
 from metacal.statistics import bounds
@@ -138,7 +141,7 @@ class AccuracyAndMiscoverage:
             other_pair = f"with max miscoverage {self.alpha:g} the best min accuracy is {best_step / 1e4:.4f}"
         message = (
             f"min accuracy {self.beta:g} and max miscoverage {self.alpha:g} cannot be certified"
-            f" together: on these {len(rows):,} rows {confidence_phrase(delta)}, with min accuracy"
+            f" together: on these {len(rows):,} rows {format_confidence_level(delta)}, with min accuracy"
             f" {self.beta:g} the smallest max miscoverage is {smallest_alpha:.4f}, and {other_pair};"
             " loosen one of them, use more rows, or find a better ranking score."
         )

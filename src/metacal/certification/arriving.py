@@ -43,9 +43,9 @@ from metacal.certification.rows import CalibrationRows
 from metacal.certification.rules.accuracy_shortfall import describe_ruled_out
 from metacal.certification.rules.rule import ThresholdResult
 from metacal.certification.statements import (
-    inaccurate_error,
-    incomplete_labels_error,
-    labels_rule_out_error,
+    build_incomplete_labels_error,
+    build_infeasible_accuracy_error,
+    build_target_ruled_out_error,
 )
 from metacal.errors import InfeasibleTargetError, InputError, spelled
 from metacal.formulas import Float
@@ -279,7 +279,9 @@ def _certify_complete_labels(promise: CertifiablePromise, labels: PartialLabels)
     n_rows = len(labels.scores)
     if not labels.is_complete:
         _, target = promise.limits[0]
-        raise incomplete_labels_error(type(promise).__name__, target, n_rows, labels.n_labelled)
+        raise build_incomplete_labels_error(
+            type(promise).__name__, target, n_rows, labels.n_labelled
+        )
     rows = CalibrationRows.from_columns(labels.scores, labels.states == CORRECT)
     certificate = certify(promise, replace(rows, pilot=labels.pilot))
     return replace(certificate, n_labels=n_rows)
@@ -303,7 +305,7 @@ def _build_infeasible_error(
     worst_case = labels.worst_case
     shortfall = procedure.rule.shortfall(worst_case, procedure.limit, delta, certifies)
     if labels.is_complete:
-        return inaccurate_error(
+        return build_infeasible_accuracy_error(
             procedure.target,
             delta,
             worst_case.n_rows,
@@ -311,7 +313,7 @@ def _build_infeasible_error(
             shortfall.rows_needed,
             describe_ruled_out(worst_case, procedure.limit, delta, "is that accurate"),
         )
-    return labels_rule_out_error(
+    return build_target_ruled_out_error(
         procedure.target,
         worst_case.n_rows,
         labels.n_labelled,

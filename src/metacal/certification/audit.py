@@ -18,7 +18,7 @@ from metacal.certification.clusters import ClusterBettingRule
 from metacal.certification.procedures import SubgroupProcedure
 from metacal.certification.rules.rule import REJECT_ALL_ROWS
 from metacal.certification.scopes import EachSubgroup
-from metacal.certification.statements import other_promise_sentence
+from metacal.certification.statements import format_promise_mismatch
 from metacal.certification.two_sides import TwoClassProcedure
 from metacal.statistics.bounds import ROUNDING_SLACK
 
@@ -68,10 +68,10 @@ def find_contradiction_of_clusters(
     )
     if could_certify:
         return None
-    n_counted = rule.count_counted_rows(certificate.tested_counts)
-    n_bad = rule.count_bad_rows(certificate.tested_counts)
+    n_reference_rows = rule.count_reference_rows(certificate.tested_counts)
+    n_violations = rule.count_violations(certificate.tested_counts)
     return (
-        f"{n_bad:,} bad of {n_counted:,} rows, in units of up to {max_cluster_size:,}, do not"
+        f"{n_violations:,} bad of {n_reference_rows:,} rows, in units of up to {max_cluster_size:,}, do not"
         f" certify the limit {target:g}"
     )
 
@@ -83,7 +83,7 @@ def _find_contradiction_in_subgroups(
     assert promise.delta is not None
     parts = certificate.subgroups
     if parts is None or parts.by != scope.by or parts.delta_sharing != scope.error_rate:
-        return other_promise_sentence(promise)
+        return format_promise_mismatch(promise)
     if parts.pooled_names and not scope.pool_small:
         return f"{parts.plural} are pooled, which was not asked for"
 

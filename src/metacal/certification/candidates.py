@@ -1,4 +1,4 @@
-"""Candidate rules: candidates that pilot rows fix beforehand, tested one after the other.
+"""Rules that test candidates which pilot rows determine, one after the other.
 
 This is the second family of rules. A `ThresholdRule` tests ranks of the tested rows themselves,
 which is valid for independent rows and one threshold. Clusters, cascades and cases have no such
@@ -97,13 +97,14 @@ def find_last_passing_candidate(
     Candidate or None
         None if no candidate passed.
     """
-    best: Candidate | None = None
-    share = 0.0
+    last_passing: Candidate | None = None
+    level_fraction = 0.0
     for sequence in plan.sequences:
-        share += sequence.level_fraction
+        level_fraction += sequence.level_fraction
         for candidate in sequence.candidates:
-            if not rule.passes(rows, candidate, plan.limit, share * significance_level):
-                share = 0.0
+            if not rule.passes(rows, candidate, plan.limit, level_fraction * significance_level):
+                # A failed sequence passes no level on to the next sequence.
+                level_fraction = 0.0
                 break
-            best = candidate
-    return best
+            last_passing = candidate
+    return last_passing

@@ -23,11 +23,11 @@ from metacal.certification.scopes import EachSubgroup
 from metacal.certification.statements import (
     build_certificate,
     build_certificate_for_threshold,
-    clusters_error,
-    clusters_refused_error,
-    labels_needed_error,
-    no_subgroup_error,
-    subgroups_needed_error,
+    build_infeasible_clusters_error,
+    build_missing_labels_error,
+    build_missing_subgroups_error,
+    build_no_certified_subgroup_error,
+    build_unsupported_clusters_error,
 )
 from metacal.certification.subgroups import SubgroupTest
 from metacal.errors import InfeasibleTargetError
@@ -80,14 +80,14 @@ def certify(promise: CertifiablePromise, rows: CalibrationRows) -> Certificate:
         If the promise needs a column that the rows do not have, or cannot use one that they have.
     """
     if rows.correct is None and promise.needs_labels:
-        raise labels_needed_error(promise)
+        raise build_missing_labels_error(promise)
     procedure = promise.procedure()
     if rows.clusters is not None:
         return _certify_clusters(promise, procedure, rows)
     if promise.scope is None:
         return procedure.certify_all(rows, promise.delta)
     if rows.subgroups is None:
-        raise subgroups_needed_error(promise, promise.scope.by)
+        raise build_missing_subgroups_error(promise, promise.scope.by)
     assert promise.delta is not None
     return _certify_subgroups(as_subgroup_procedure(procedure), promise.scope, rows, promise.delta)
 
@@ -119,7 +119,7 @@ def _certify_clusters(
     promised_limit = get_clustered_limit(promise, procedure)
     delta = promise.delta
     if promised_limit is None or delta is None:
-        raise clusters_refused_error(promise)
+        raise build_unsupported_clusters_error(promise)
     quantity, target = promised_limit
     rule = ClusterBettingRule(quantity)
     pilot_rows, test_rows = split_pilot_clusters(rows)
@@ -137,7 +137,7 @@ def _certify_clusters(
         highest_accuracy = rule.find_highest_accuracy(
             limit, lambda max_error_rate: find_threshold(max_error_rate) is not None
         )
-        raise clusters_error(
+        raise build_infeasible_clusters_error(
             quantity,
             target,
             delta,
@@ -258,7 +258,7 @@ def _build_no_subgroup_error(
     rows_needed = [item.rows_needed for item in certificates if item.rows_needed is not None]
     best_limits = [item.best_target for item in certificates if item.best_target is not None]
     quantity, target = procedure.promised_limits[0]
-    return no_subgroup_error(
+    return build_no_certified_subgroup_error(
         quantity,
         float(target),
         delta,

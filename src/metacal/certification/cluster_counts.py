@@ -1,4 +1,4 @@
-"""Counts of bad and counted rows per cluster. `certification.clusters` defines the terms."""
+"""Counts of violations and reference rows per cluster. `certification.clusters` defines the terms."""
 
 from __future__ import annotations
 
@@ -16,53 +16,53 @@ from metacal.statistics import betting
 
 @dataclass(frozen=True, eq=False)
 class ClusterCounts:
-    """Numbers of bad and counted rows in each cluster at one threshold.
+    """Numbers of violations and reference rows in each cluster at one threshold.
 
     Attributes
     ----------
-    n_bad : array of float of shape (n_clusters,)
-        Number of bad rows. If clusters count by their mean, fraction of bad rows.
+    n_violations : array of float of shape (n_clusters,)
+        Number of violations. If clusters count by their mean, fraction of violations.
 
-    n_counted : array of float of shape (n_clusters,)
-        Number of counted rows. If clusters count by their mean, 1 if the cluster has
-        any counted row, else 0.
+    n_reference_rows : array of float of shape (n_clusters,)
+        Number of reference rows. If clusters count by their mean, 1 if the cluster has
+        any reference row, else 0.
 
-    max_counted : int
-        Upper bound on `n_counted` for any cluster, including future ones.
+    max_reference_rows : int
+        Upper bound on `n_reference_rows` for any cluster, including future ones.
     """
 
-    n_bad: Float
-    n_counted: Float
-    max_counted: int
+    n_violations: Float
+    n_reference_rows: Float
+    max_reference_rows: int
 
     def to_unit_interval(self, limit: float) -> Float:
         """Map the counts of each cluster to a number in [0, 1].
 
         The expected value of this number is at most `limit` if and only if the rate
-        of bad rows is at most `limit`. The promise is thus a statement about the
+        of violations is at most `limit`. The promise is thus a statement about the
         mean of independent bounded variables, which a betting test can check.
 
         Parameters
         ----------
         limit : float
-            Largest allowed rate of bad rows.
+            Largest allowed rate of violations.
 
         Returns
         -------
         array of float of shape (n_clusters,)
         """
-        n_excess_bad = self.n_bad - limit * self.n_counted
-        return n_excess_bad / self.max_counted + limit
+        n_excess_violations = self.n_violations - limit * self.n_reference_rows
+        return n_excess_violations / self.max_reference_rows + limit
 
     @property
-    def bad_share(self) -> float | None:
-        """Share of bad rows among the counted rows, or None if no row is counted."""
-        if not self.n_counted.any():
+    def violation_rate(self) -> float | None:
+        """Share of violations among the reference rows, or None if there are none."""
+        if not self.n_reference_rows.any():
             return None
-        return float(self.n_bad.sum() / self.n_counted.sum())
+        return float(self.n_violations.sum() / self.n_reference_rows.sum())
 
     def confidence_interval(self, level: float) -> tuple[float, float]:
-        """Compute an interval for the rate of bad rows.
+        """Compute an interval for the rate of violations.
 
         Parameters
         ----------
@@ -93,7 +93,7 @@ class ClusterCounts:
 
 
 class ClusterCounter:
-    """Counter of bad and counted rows per cluster at any threshold.
+    """Counter of violations and reference rows per cluster at any threshold.
 
     Parameters
     ----------
@@ -101,7 +101,7 @@ class ClusterCounter:
         Rows with cluster codes.
 
     quantity : Quantity
-        Quantity that the promise limits. It defines the bad and the counted rows.
+        Quantity that the promise limits. It defines the violations and the reference rows.
     """
 
     def __init__(self, rows: CalibrationRows, quantity: Quantity) -> None:
@@ -111,7 +111,7 @@ class ClusterCounter:
         self.clusters = rows.clusters
 
     def count(self, threshold: float) -> ClusterCounts:
-        """Count the bad and counted rows of each cluster.
+        """Count the violations and reference rows of each cluster.
 
         Parameters
         ----------
@@ -123,13 +123,15 @@ class ClusterCounter:
         ClusterCounts
         """
         is_accepted = accepts(self.rows.scores, threshold)
-        return count_clusters(self.quantity, self.clusters, is_accepted, self.rows.correct)
+        return count_violations_per_cluster(
+            self.quantity, self.clusters, is_accepted, self.rows.correct
+        )
 
 
-def count_clusters(
+def count_violations_per_cluster(
     quantity: Quantity, clusters: Clusters, is_accepted: Flags, correct: Flags | None
 ) -> ClusterCounts:
-    """Count the bad and counted rows of each cluster.
+    """Count the violations and reference rows of each cluster.
 
     The clusters are in the order of their codes, which is random. A betting test depends on the
     order, and the order of the input may follow the labels.
@@ -137,7 +139,7 @@ def count_clusters(
     Parameters
     ----------
     quantity : Quantity
-        Quantity that defines the bad and the counted rows.
+        Quantity that defines the violations and the reference rows.
 
     clusters : Clusters
         Cluster of each row.
@@ -152,20 +154,24 @@ def count_clusters(
     -------
     ClusterCounts
     """
-    is_hit, is_counted = quantity.compute_masks(is_accepted, correct)
-    is_bad = is_hit
+    is_event, is_reference = quantity.compute_masks(is_accepted, correct)
+    is_violation = is_event
     if not quantity.has_upper_limit:
-        is_bad = is_counted & ~is_hit
-    n_bad = _count_per_cluster(clusters, is_bad)
-    n_counted = _count_per_cluster(clusters, is_counted)
+        is_violation = is_reference & ~is_event
+    n_violations = _count_per_cluster(clusters, is_violation)
+    n_reference_rows = _count_per_cluster(clusters, is_reference)
     if not clusters.count_means:
-        return ClusterCounts(n_bad=n_bad, n_counted=n_counted, max_counted=clusters.max_size)
+        return ClusterCounts(
+            n_violations=n_violations,
+            n_reference_rows=n_reference_rows,
+            max_reference_rows=clusters.max_size,
+        )
 
     # Each cluster counts once. The maximum avoids a division by zero.
     return ClusterCounts(
-        n_bad=n_bad / np.maximum(n_counted, 1.0),
-        n_counted=np.minimum(n_counted, 1.0),
-        max_counted=1,
+        n_violations=n_violations / np.maximum(n_reference_rows, 1.0),
+        n_reference_rows=np.minimum(n_reference_rows, 1.0),
+        max_reference_rows=1,
     )
 
 

@@ -30,9 +30,9 @@ class _SequenceStart:
     Attributes
     ----------
     capital_margin : float
-        Expected log capital at the starting threshold if no row is bad, as a
+        Expected log capital at the starting threshold if no row is a violation, as a
         multiple of the log capital at which the test passes. A larger margin gives a
-        later starting threshold that tolerates more bad rows.
+        later starting threshold that tolerates more violations.
 
     level_fraction : float
         Fraction of the significance level that the sequence receives.
@@ -72,7 +72,7 @@ def build_increasing_sequences(
 
     A low threshold accepts too few rows for its test to pass, and the first failure
     ends a sequence. Each sequence therefore starts at a threshold whose test would
-    pass with a margin if no row were bad. It ends where the next sequence starts.
+    pass with a margin if no row were a violation. It ends where the next sequence starts.
 
     Parameters
     ----------
@@ -86,7 +86,7 @@ def build_increasing_sequences(
         Number of test clusters.
 
     limit : float
-        Largest allowed rate of bad rows.
+        Largest allowed rate of violations.
 
     significance_level : float
         Significance level of all tests together.
@@ -134,7 +134,7 @@ def _estimate_error_free_log_capital(
     n_test_clusters: int,
     limit: float,
 ) -> Float:
-    """Estimate the log capital of each test if no accepted row were bad.
+    """Estimate the log capital of each test if no accepted row were a violation.
 
     Parameters
     ----------
@@ -148,7 +148,7 @@ def _estimate_error_free_log_capital(
         Number of test clusters.
 
     limit : float
-        Largest allowed rate of bad rows.
+        Largest allowed rate of violations.
 
     Returns
     -------
@@ -157,15 +157,17 @@ def _estimate_error_free_log_capital(
     assert pilot.clusters is not None
     if pilot.clusters.count_means:
         # A cluster counts once, as soon as its row with the lowest score is accepted.
-        counted_scores = _lowest_score_per_cluster(pilot)
-        max_counted_per_cluster = 1
+        reference_scores = _lowest_score_per_cluster(pilot)
+        max_reference_rows_per_cluster = 1
     else:
-        counted_scores = pilot.scores
-        max_counted_per_cluster = pilot.clusters.max_size
+        reference_scores = pilot.scores
+        max_reference_rows_per_cluster = pilot.clusters.max_size
 
-    n_counted = np.searchsorted(np.sort(counted_scores), thresholds, side="right")
-    mean_counted_per_cluster = n_counted / pilot.clusters.n_clusters
-    return n_test_clusters * mean_counted_per_cluster * limit / max_counted_per_cluster
+    n_reference_rows = np.searchsorted(np.sort(reference_scores), thresholds, side="right")
+    mean_reference_rows_per_cluster = n_reference_rows / pilot.clusters.n_clusters
+    return (
+        n_test_clusters * mean_reference_rows_per_cluster * limit / max_reference_rows_per_cluster
+    )
 
 
 def _lowest_score_per_cluster(rows: CalibrationRows) -> Float:

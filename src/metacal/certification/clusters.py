@@ -9,10 +9,10 @@ are used for the tests.
 Terms used in this module:
 
 - *cluster*: a set of dependent rows. Different clusters are independent.
-- *counted rows* and *bad rows*: the denominator and the numerator of the rate that
-  the promise limits. If the promise is a minimum accuracy, the counted rows are the
-  accepted rows, and the bad rows are the incorrect ones among them.
-- *limit*: largest allowed rate of bad rows among the counted rows.
+- *reference rows* and *violations*: the denominator and the numerator of the rate
+  that the promise limits. If the promise is a minimum accuracy, the reference rows
+  are the accepted rows, and the violations are the incorrect ones among them.
+- *limit*: largest allowed rate of violations among the reference rows.
 - *delta* and *significance level*: delta is the error probability of the promise.
   All tests together are run at significance level delta, and each sequence of tests
   receives a fraction of it.
@@ -22,8 +22,8 @@ Terms used in this module:
 - *capital*: statistic of a betting test. It starts at 1, and the test passes if it
   reaches 1 / significance level (Waudby-Smith & Ramdas, 2024).
 
-**Proof.** "At most a share q of the counted rows is bad" says about a random cluster with B bad and A
-counted rows that
+**Proof.** "At most a share q of the reference rows is a violation" says about a random cluster with B violations and
+A reference rows that
 
     E[B] <= q E[A],   or   E[X] <= 0   with   X = (B - q A) / S   and   -q <= X <= 1 - q,
 
@@ -39,7 +39,7 @@ So a threshold that breaks the promise passes with probability at most the level
    each at the whole level, until one fails. Two starts receive 0.9 and 0.1 of delta. A sequence that
    reaches the next start passes its level on (Wiens 2003). If accepting is safe, thresholds are
    tested downward from the largest one at delta.
-3. *Means.* If a cluster counts once, by the share of bad rows among its counted rows, replace B by
+3. *Means.* If a cluster counts once, by the share of violations among its reference rows, replace B by
    B / A, A by 1[A > 0] and S by 1. E[B / A | A > 0] <= q says E[X] <= 0 with X = (B / A - q) 1[A > 0].
    Nothing needs to be known about the size of clusters. ∎
 
@@ -149,7 +149,7 @@ class ClusterBettingRule:
             Number of test clusters.
 
         limit : float
-            Largest allowed rate of bad rows.
+            Largest allowed rate of violations.
 
         significance_level : float
             Significance level of all tests together.
@@ -183,7 +183,7 @@ class ClusterBettingRule:
         limit: float,
         significance_level: float,
     ) -> bool:
-        """Test whether the rate of bad rows at a threshold is at most the limit.
+        """Test whether the rate of violations at a threshold is at most the limit.
 
         Parameters
         ----------
@@ -194,11 +194,11 @@ class ClusterBettingRule:
             Threshold to test.
 
         limit : float
-            Largest allowed rate of bad rows.
+            Largest allowed rate of violations.
 
         significance_level : float
-            Largest allowed probability that the test passes although the rate of bad
-            rows exceeds the limit.
+            Largest allowed probability that the test passes although the violation
+            rate exceeds the limit.
 
         Returns
         -------
@@ -208,7 +208,7 @@ class ClusterBettingRule:
 
         # The betting test uses the highest capital over all clusters, so it can pass
         # although the observed rate exceeds the limit. Such a threshold is refused.
-        if counts.n_bad.sum() > limit * counts.n_counted.sum():
+        if counts.n_violations.sum() > limit * counts.n_reference_rows.sum():
             return False
         return betting.certifies_mean_below(
             counts.to_unit_interval(limit), limit, significance_level
@@ -284,7 +284,7 @@ class ClusterBettingRule:
 
         A file stores totals but not the counts of each cluster, so the test cannot
         be repeated. This method checks two necessary conditions: the observed rate
-        of bad rows is within the limit, and the largest possible capital is high
+        of violations is within the limit, and the largest possible capital is high
         enough for the test to pass.
 
         Parameters
@@ -293,7 +293,7 @@ class ClusterBettingRule:
             Numbers of rows, correct rows and accepted rows, read from a file.
 
         limit : float
-            Largest allowed rate of bad rows.
+            Largest allowed rate of violations.
 
         significance_level : float
             Significance level of the certificate.
@@ -302,39 +302,39 @@ class ClusterBettingRule:
             Largest number of rows in a cluster. Ignored if `count_means` is True.
 
         count_means : bool
-            Whether each cluster counts once, by the mean of its counted rows. The
+            Whether each cluster counts once, by the mean of its reference rows. The
             observed rate is then unknown and is not checked.
 
         Returns
         -------
         bool
         """
-        n_counted = self.count_counted_rows(counts)
-        n_bad = self.count_bad_rows(counts)
+        n_reference_rows = self.count_reference_rows(counts)
+        n_violations = self.count_violations(counts)
 
         # `ROUNDING_SLACK` allows for rounding differences between the versions of SciPy that
         # wrote and read the file.
-        if not count_means and n_bad > ROUNDING_SLACK * limit * n_counted:
+        if not count_means and n_violations > ROUNDING_SLACK * limit * n_reference_rows:
             return False
 
         # A stake is less than 1 / (1 - limit), and log(1 + x) <= x. A cluster without
-        # bad rows therefore adds at most this much log capital per counted row. If
-        # clusters count by their mean, every counted row may be a separate cluster.
-        max_counted_per_cluster = 1 if count_means else max_cluster_size
-        max_log_capital = limit / (1.0 - limit) * n_counted / max_counted_per_cluster
+        # violations therefore adds at most this much log capital per reference row. If
+        # clusters count by their mean, every reference row may be a separate cluster.
+        max_reference_rows_per_cluster = 1 if count_means else max_cluster_size
+        max_log_capital = limit / (1.0 - limit) * n_reference_rows / max_reference_rows_per_cluster
         required_log_capital = -math.log(significance_level)
         return ROUNDING_SLACK * max_log_capital >= required_log_capital
 
-    def count_counted_rows(self, counts: Counts) -> int:
-        """Return the number of counted rows, the denominator of the limited rate."""
+    def count_reference_rows(self, counts: Counts) -> int:
+        """Return the number of reference rows, the denominator of the limited rate."""
         if not self.quantity.accepting_is_safe:
             return counts.n_accepted
         if self.quantity.needs_labels:
             return counts.n_correct
         return counts.n_rows
 
-    def count_bad_rows(self, counts: Counts) -> int:
-        """Return the number of bad rows, the numerator of the limited rate."""
+    def count_violations(self, counts: Counts) -> int:
+        """Return the number of violations, the numerator of the limited rate."""
         if not self.quantity.accepting_is_safe:
             return counts.n_accepted - counts.n_correct_accepted
         if self.quantity.needs_labels:

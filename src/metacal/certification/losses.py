@@ -26,7 +26,10 @@ from metacal.certification.rules.loss_bets import (
     count_certified_loss_rows,
     count_expected_loss_rows,
 )
-from metacal.certification.statements import build_certificate_for_threshold, cannot_certify_error
+from metacal.certification.statements import (
+    build_certificate_for_threshold,
+    build_infeasible_target_error,
+)
 from metacal.errors import InfeasibleTargetError
 from metacal.formulas import Codes, Float
 from metacal.statistics import betting, bounds
@@ -201,7 +204,7 @@ class MeanLossLimit:
             rows_needed = estimate_rows_needed_for_accuracy(blocks, accuracy, delta)
             ruled_out = describe_ruled_out(blocks, accuracy, delta, f"has so low a {self.noun}")
         best_limit = self._find_smallest_limit(tests)
-        return cannot_certify_error(
+        return build_infeasible_target_error(
             f"max {self.noun} {self.limit:g}",
             self.limit,
             delta,
@@ -209,8 +212,8 @@ class MeanLossLimit:
             best_limit=best_limit,
             best_text=f"{best_limit or 0.0:g}",
             rows_needed=rows_needed,
-            loosen="raise the limit",
-            ruled_out=ruled_out,
+            weaker_promise_advice="raise the limit",
+            ruled_out_sentence=ruled_out,
         )
 
     def _find_smallest_limit(self, tests: _LossTests) -> float | None:

@@ -31,9 +31,9 @@ from metacal.certification.rules.rule import (
 )
 from metacal.certification.statements import (
     build_certificate,
-    inaccurate_error,
-    too_few_rows_note,
-    unsupported_counts_sentence,
+    build_infeasible_accuracy_error,
+    format_unsupported_counts,
+    warn_about_too_few_rows,
 )
 from metacal.errors import InfeasibleTargetError
 from metacal.formulas import Float
@@ -237,7 +237,7 @@ class OneThresholdProcedure:
 
         if self.fallback_threshold == REJECT_ALL_ROWS:
             raise self._build_infeasible_error(ranking, delta, pilot)
-        note = too_few_rows_note(
+        note = warn_about_too_few_rows(
             self.quantity,
             n_reference_rows=self.rule.count_reference_rows(ranking),
             target=self.target,
@@ -297,13 +297,13 @@ class OneThresholdProcedure:
             return result.threshold is not None
 
         shortfall = self.rule.shortfall(ranking, self.limit, delta, certifies)
-        return inaccurate_error(
+        return build_infeasible_accuracy_error(
             self.target,
             delta,
             n_rows=ranking.n_rows,
             best_limit=shortfall.best_limit,
             rows_needed=shortfall.rows_needed,
-            ruled_out=describe_ruled_out(ranking, self.limit, delta, "is that accurate"),
+            ruled_out_sentence=describe_ruled_out(ranking, self.limit, delta, "is that accurate"),
         )
 
     def compute_decision_columns(
@@ -350,7 +350,7 @@ class OneThresholdProcedure:
         )
         if self.rule.supports(counts, self.limit, significance_level):
             return None
-        return unsupported_counts_sentence(self.quantity, self.target, counts, significance_level)
+        return format_unsupported_counts(self.quantity, self.target, counts, significance_level)
 
     def with_early_starts(self) -> OneThresholdProcedure:
         """Return the procedure with a rule that starts its tests at low ranks."""

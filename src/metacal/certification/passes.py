@@ -52,7 +52,7 @@ from metacal.certification.certify import CertifiablePromise
 from metacal.certification.one_threshold import OneThresholdProcedure
 from metacal.certification.ranking import Evidence, FinerCountsNeeded, Ranking, require_some_correct
 from metacal.certification.rows import check_scores
-from metacal.certification.statements import sorting_needed_error
+from metacal.certification.statements import build_sorting_required_error
 from metacal.errors import InputError
 from metacal.kernels.keys import MAX_CELLS, CellCounts, Counter, Cut, keys_to_scores
 from metacal.rows.executors import ExecutorLike, resolve_executor
@@ -286,7 +286,7 @@ class Passes(Evidence):
         """Count the rows in ever smaller cells until the certificate is determined."""
         procedure = promise.procedure()
         if not isinstance(procedure, OneThresholdProcedure) or promise.scope is not None:
-            raise sorting_needed_error(promise)
+            raise build_sorting_required_error(promise)
         tally = CellTally.from_first_pass(self.count, self.cells)
         while True:
             cells_to_refine = tally.find_unordered_cells(self.ranks)

@@ -173,8 +173,7 @@ class EachSubgroup:
         """
         testable_indices = self._find_testable_subgroups(procedure, subgroups, delta)
         if self.error_rate == "fcr":
-            # The significance level rises with the number of subgroups that certify
-            # something, so each one starts testing at a low rank.
+            # The level rises with the number of certified subgroups, so tests start at low ranks.
             return _control_false_coverage_rate(
                 procedure.with_early_starts(), subgroups, testable_indices, delta
             )
@@ -249,18 +248,17 @@ class EachSubgroup:
                 if _has_enough_rows(procedure, subgroup, delta)
             ]
 
-        largest_first = sorted(
+        indices_by_decreasing_size = sorted(
             range(len(subgroups)),
-            key=lambda index: _count_rows(procedure, subgroups[index], delta),
+            key=lambda index: _count_reference_rows(procedure, subgroups[index], delta),
             reverse=True,
         )
-        # Subgroups later in this order have fewer rows, and their tests require more.
-        # The subgroups with enough rows therefore come first.
+        # Later subgroups have fewer rows and require more, so those with enough rows come first.
         n_testable = 0
-        for n_tested, index in enumerate(largest_first, start=1):
+        for n_tested, index in enumerate(indices_by_decreasing_size, start=1):
             if _has_enough_rows(procedure, subgroups[index], delta / n_tested):
                 n_testable += 1
-        return sorted(largest_first[:n_testable])
+        return sorted(indices_by_decreasing_size[:n_testable])
 
 
 def _test_without_correction(
@@ -290,7 +288,7 @@ def _test_without_correction(
     list of SubgroupTest
         One entry per subgroup, in the order of `subgroups`.
     """
-    subgroup_tests = _untested(subgroups)
+    subgroup_tests = _build_untested_results(subgroups)
     for index in testable_indices:
         subgroup = subgroups[index]
         result = procedure.certify_subgroup(subgroup.rows, delta)
@@ -336,13 +334,12 @@ def _control_family_wise_error_rate(
     Holm, "A simple sequentially rejective multiple test procedure", Scandinavian
     Journal of Statistics, 1979.
     """
-    subgroup_tests = _untested(subgroups)
+    subgroup_tests = _build_untested_results(subgroups)
     remaining_indices = list(testable_indices)
     if not remaining_indices:
         return subgroup_tests
 
-    # Every round tests the same hypotheses, as Holm's correction requires. They are
-    # laid out for the significance level of the first round.
+    # Holm's correction requires the same hypotheses in every round, so the plan does not change.
     plan_significance_level = delta / len(remaining_indices)
     while remaining_indices:
         significance_level = delta / len(remaining_indices)
@@ -419,7 +416,7 @@ def _control_false_coverage_rate(
             break
         remaining_indices = certified_indices
 
-    subgroup_tests = _untested(subgroups)
+    subgroup_tests = _build_untested_results(subgroups)
     for index in testable_indices:
         subgroup_tests[index] = SubgroupTest(
             subgroup=subgroups[index],
@@ -429,7 +426,7 @@ def _control_false_coverage_rate(
     return subgroup_tests
 
 
-def _untested(subgroups: Sequence[Subgroup]) -> list[SubgroupTest]:
+def _build_untested_results(subgroups: Sequence[Subgroup]) -> list[SubgroupTest]:
     """Build one `SubgroupTest` without a result for each subgroup."""
     return [SubgroupTest(subgroup=subgroup) for subgroup in subgroups]
 
@@ -442,7 +439,9 @@ def _has_enough_rows(
     return any(requirement.is_met for requirement in requirements)
 
 
-def _count_rows(procedure: SubgroupProcedure, subgroup: Subgroup, significance_level: float) -> int:
+def _count_reference_rows(
+    procedure: SubgroupProcedure, subgroup: Subgroup, significance_level: float
+) -> int:
     """Count the rows that the tests use; with several rules, take the largest count."""
     requirements = procedure.count_rows_and_requirements(subgroup.rows, significance_level)
     return max(requirement.n_reference_rows for requirement in requirements)

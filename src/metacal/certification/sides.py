@@ -21,7 +21,7 @@ from metacal.certification.rules.rule import (
     ThresholdResult,
     ThresholdRule,
 )
-from metacal.certification.statements import unknown_class_error
+from metacal.certification.statements import build_unknown_class_error
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class ClassPromise:
         if self.positive is None:
             return 1
         if self.positive not in list(class_names):
-            raise unknown_class_error(self.positive, class_names)
+            raise build_unknown_class_error(self.positive, class_names)
         return list(class_names).index(self.positive)
 
     def get_predicted_code(self, class_names: Sequence[Name]) -> int:

@@ -1,7 +1,7 @@
-"""Certificates, notes and error messages from the facts of a result.
+"""Certificates, notes and error messages that are built from the results of rules.
 
-Rules and procedures return facts. This module is the only place in the package that turns them into
-certificates and sentences.
+Rules and procedures return numbers. This module is the only place in the package that turns them
+into certificates and sentences.
 """
 
 from __future__ import annotations
@@ -67,14 +67,14 @@ def build_certificate_for_threshold(
     return replace(certificate, has_labels=rows.correct is not None)
 
 
-def confidence_phrase(delta: float | None) -> str:
-    """Return the confidence level as it is written in messages."""
+def format_confidence_level(delta: float | None) -> str:
+    """Format the confidence level 1 - delta for a message."""
     if delta is None:
         return "in expectation"
     return f"at {format_percent_floor(1 - delta)} confidence"
 
 
-def too_few_rows_note(
+def warn_about_too_few_rows(
     quantity: Quantity,
     *,
     n_reference_rows: int,
@@ -120,7 +120,7 @@ def too_few_rows_note(
 # ── errors: the rows do not support the promise ──────────────────────────────────────────────────
 
 
-def cannot_certify_error(
+def build_infeasible_target_error(
     claim: str,
     target: float,
     delta: float | None,
@@ -129,8 +129,8 @@ def cannot_certify_error(
     best_limit: float | None,
     best_text: str,
     rows_needed: int | None,
-    loosen: str,
-    ruled_out: str | None,
+    weaker_promise_advice: str,
+    ruled_out_sentence: str | None,
 ) -> InfeasibleTargetError:
     """Build the error for rows that do not support a promise.
 
@@ -157,39 +157,43 @@ def cannot_certify_error(
     rows_needed : int or None
         Approximate number of rows that would certify the promise.
 
-    loosen : str
+    weaker_promise_advice : str
         Advice that makes the promise weaker, for example "lower the target".
 
-    ruled_out : str or None
+    ruled_out_sentence : str or None
         Proved sentence about thresholds. It is added if no number of rows is known.
 
     Returns
     -------
     InfeasibleTargetError
     """
-    confidence = confidence_phrase(delta)
-    supported = f"these {n_rows:,} rows certify nothing {confidence}"
+    confidence = format_confidence_level(delta)
+    support_phrase = f"these {n_rows:,} rows certify nothing {confidence}"
     if best_limit is not None:
-        supported = f"the best certifiable on these {n_rows:,} rows {confidence} is {best_text}"
-    advice = f"{loosen}, or improve the model"
+        support_phrase = (
+            f"the best certifiable on these {n_rows:,} rows {confidence} is {best_text}"
+        )
+    advice = f"{weaker_promise_advice}, or improve the model"
     if rows_needed is not None:
-        advice = f"{loosen}; about {rows_needed:,} rows may be enough (a rough estimate)"
-    message = f"{claim} cannot be certified: {supported}; {advice}."
-    if rows_needed is None and ruled_out is not None:
-        message += f" {ruled_out}"
+        advice = (
+            f"{weaker_promise_advice}; about {rows_needed:,} rows may be enough (a rough estimate)"
+        )
+    message = f"{claim} cannot be certified: {support_phrase}; {advice}."
+    if rows_needed is None and ruled_out_sentence is not None:
+        message += f" {ruled_out_sentence}"
     return InfeasibleTargetError(message, target=target, best=best_limit, rows_needed=rows_needed)
 
 
-def inaccurate_error(
+def build_infeasible_accuracy_error(
     target: float,
     delta: float | None,
     n_rows: int,
     best_limit: float | None,
     rows_needed: int | None,
-    ruled_out: str | None,
+    ruled_out_sentence: str | None,
 ) -> InfeasibleTargetError:
     """Build the error for rows that do not support an accuracy."""
-    return cannot_certify_error(
+    return build_infeasible_target_error(
         f"min accuracy {target:g}",
         float(target),
         delta,
@@ -197,31 +201,31 @@ def inaccurate_error(
         best_limit=best_limit,
         best_text=f"{best_limit or 0.0:.4f}",
         rows_needed=rows_needed,
-        loosen="lower the target",
-        ruled_out=ruled_out,
+        weaker_promise_advice="lower the target",
+        ruled_out_sentence=ruled_out_sentence,
     )
 
 
-def labels_rule_out_error(
+def build_target_ruled_out_error(
     target: float,
     n_rows: int,
     n_labelled: int,
     best_limit: float | None,
     rows_needed: int | None,
 ) -> InfeasibleTargetError:
-    """Build the error for labels that certify nothing, whatever the missing labels are."""
-    more_rows = ""
+    """Build the error for labels that rule out the target, whatever labels are missing."""
+    more_rows_phrase = ""
     if rows_needed is not None:
-        more_rows = f"; about {rows_needed:,} may be enough (a rough estimate)"
+        more_rows_phrase = f"; about {rows_needed:,} may be enough (a rough estimate)"
     message = (
         f"min accuracy {target:g} cannot be certified: {n_labelled:,} of {n_rows:,} labels show"
         " that, whatever the others are; begin anew with a lower target or with more"
-        f" rows{more_rows}."
+        f" rows{more_rows_phrase}."
     )
     return InfeasibleTargetError(message, target=target, best=best_limit, rows_needed=rows_needed)
 
 
-def incomplete_labels_error(
+def build_incomplete_labels_error(
     promise_name: str, target: float, n_rows: int, n_labelled: int
 ) -> InfeasibleTargetError:
     """Build the error for a promise that needs every label."""
@@ -233,24 +237,27 @@ def incomplete_labels_error(
 
 
 def explain_uncertified_class(
-    side: ClassPromise, rows: CalibrationRows, significance_level: float
+    class_promise: ClassPromise, rows: CalibrationRows, significance_level: float
 ) -> str:
-    """Return why no row may be called by the class of a side."""
-    class_code = side.get_predicted_code(rows.class_names)
-    required_rows = "rows without an error from that end of the scores, or more with some"
-    if side.quantity.conditions_on_true_class:
-        n_counted = int((rows.true_class_codes != class_code).sum())
+    """Explain why no row may be accepted as the class of a promise."""
+    class_code = class_promise.get_predicted_code(rows.class_names)
+    required_rows_phrase = "rows without an error from that end of the scores, or more with some"
+    if class_promise.quantity.conditions_on_true_class:
+        n_of_other_class = int((rows.true_class_codes != class_code).sum())
         other_name = rows.class_names[1 - class_code]
-        required_rows = f"rows that are {other_name}; there are {n_counted:,}"
-    positive_name = rows.class_names[side.get_positive_code(rows.class_names)]
-    n_required = side.rule.compute_required_rows(side.limit, significance_level)
+        required_rows_phrase = f"rows that are {other_name}; there are {n_of_other_class:,}"
+    positive_name = rows.class_names[class_promise.get_positive_code(rows.class_names)]
+    n_required_rows = class_promise.rule.compute_required_rows(
+        class_promise.limit, significance_level
+    )
+    quantity_name = class_promise.quantity.name_with_class(positive_name)
     return (
-        f"{side.quantity.name_with_class(positive_name)} {side.target:g} cannot be certified: at this delta"
-        f" it takes {n_required:,} {required_rows}"
+        f"{quantity_name} {class_promise.target:g} cannot be certified: at this delta it takes"
+        f" {n_required_rows:,} {required_rows_phrase}"
     )
 
 
-def no_subgroup_error(
+def build_no_certified_subgroup_error(
     quantity: Quantity,
     target: float,
     delta: float,
@@ -263,9 +270,9 @@ def no_subgroup_error(
     has_sides: bool,
 ) -> InfeasibleTargetError:
     """Build the error for rows that certify the promise for no subgroup."""
-    supported = ""
+    support_phrase = ""
     if best_limit is not None:
-        supported = f" the best that one of them certifies is {best_limit:.4f};"
+        support_phrase = f" the best that one of them certifies is {best_limit:.4f};"
     advice = "lower the target, or improve the model"
     if rows_needed is not None and has_sides:
         advice = (
@@ -277,15 +284,15 @@ def no_subgroup_error(
             f"lower the target; about {rows_needed:,} rows of one {by} may be enough (a"
             " rough estimate)"
         )
-    subgroups = f"any {by} of these {n_rows:,} rows ({n_subgroups} of them)"
+    subgroups_phrase = f"any {by} of these {n_rows:,} rows ({n_subgroups} of them)"
     message = (
-        f"{quantity} {target:g} cannot be certified for {subgroups}"
-        f" {confidence_phrase(delta)};{supported} {advice}."
+        f"{quantity} {target:g} cannot be certified for {subgroups_phrase}"
+        f" {format_confidence_level(delta)};{support_phrase} {advice}."
     )
     return InfeasibleTargetError(message, target=target, best=best_limit, rows_needed=rows_needed)
 
 
-def clusters_error(
+def build_infeasible_clusters_error(
     quantity: Quantity,
     target: float,
     delta: float,
@@ -296,15 +303,15 @@ def clusters_error(
     count_means: bool,
 ) -> InfeasibleTargetError:
     """Build the error for clusters that do not support an accuracy."""
-    counted = "of all rows"
+    scope_phrase = "of all rows"
     if count_means:
-        counted = "on average over units"
-    supported = "nothing"
+        scope_phrase = "on average over units"
+    support_phrase = "nothing"
     if best_limit is not None:
-        supported = f"{best_limit:.4f} at most"
+        support_phrase = f"{best_limit:.4f} at most"
     message = (
-        f"{quantity} {target:g} {counted} cannot be certified: these {n_clusters:,} units of"
-        f" {n_rows:,} rows certify {supported} {confidence_phrase(delta)}; lower the target, bring"
+        f"{quantity} {target:g} {scope_phrase} cannot be certified: these {n_clusters:,} units of"
+        f" {n_rows:,} rows certify {support_phrase} {format_confidence_level(delta)}; lower the target, bring"
         " more units, or promise about a random row of each unit, which takes fewer."
     )
     return InfeasibleTargetError(message, target=target, best=best_limit)
@@ -313,14 +320,14 @@ def clusters_error(
 # ── errors: the promise does not fit the rows ────────────────────────────────────────────────────
 
 
-def labels_needed_error(promise: object) -> InputError:
+def build_missing_labels_error(promise: object) -> InputError:
     """Build the error for rows without labels."""
     return InputError(
         f"{type(promise).__name__} is about right and wrong answers; say of each row which it is."
     )
 
 
-def subgroups_needed_error(promise: object, by: str) -> InputError:
+def build_missing_subgroups_error(promise: object, by: str) -> InputError:
     """Build the error for rows whose subgroups are unknown."""
     return InputError(
         f"{type(promise).__name__} certifies rows of known {by}: give a Sample with part and names,"
@@ -328,7 +335,7 @@ def subgroups_needed_error(promise: object, by: str) -> InputError:
     )
 
 
-def clusters_refused_error(promise: object) -> InputError:
+def build_unsupported_clusters_error(promise: object) -> InputError:
     """Build the error for a promise that cannot count every row of a cluster."""
     return InputError(
         "every row of a unit counts for MinAccuracy, MaxMiscoverage and MaxReview with a"
@@ -336,7 +343,7 @@ def clusters_refused_error(promise: object) -> InputError:
     )
 
 
-def sorting_needed_error(promise: object) -> InputError:
+def build_sorting_required_error(promise: object) -> InputError:
     """Build the error for a promise that cannot be certified from counts."""
     return InputError(
         f"{type(promise).__name__} is certified by sorting: give all rows to its"
@@ -345,28 +352,28 @@ def sorting_needed_error(promise: object) -> InputError:
     )
 
 
-def trivial_promise_error(side: ClassPromise, rows: CalibrationRows) -> InputError:
-    """Build the error for a precision that is kept if every row is called by the class."""
-    class_code = side.get_predicted_code(rows.class_names)
+def build_trivial_promise_error(class_promise: ClassPromise, rows: CalibrationRows) -> InputError:
+    """Build the error for a precision that is kept if every row is accepted as the class."""
+    class_code = class_promise.get_predicted_code(rows.class_names)
     name = rows.class_names[class_code]
     other_name = rows.class_names[1 - class_code]
     class_share = float((rows.true_class_codes == class_code).mean())
     return InputError(
-        f"a precision of {side.target:g} for {name} says nothing: {class_share:.1%} of the"
+        f"a precision of {class_promise.target:g} for {name} says nothing: {class_share:.1%} of the"
         f" rows are so, and calling all of them so would keep it. Promise how few {other_name} slip"
         f" through, MinRecall(0.95, positive={other_name!r}) (--min-recall), or ask for more than"
         f" {class_share:.4g}."
     )
 
 
-def unknown_class_error(positive: Name, class_names: Sequence[Name]) -> InputError:
+def build_unknown_class_error(positive: Name, class_names: Sequence[Name]) -> InputError:
     """Build the error for a positive class that the rows do not have."""
     listed = ", ".join(map(str, class_names))
     return InputError(f"positive={positive!r} is neither of the classes ({listed}).")
 
 
-def same_side_error(class_name: Name) -> InputError:
-    """Build the error for two promises about the rows that are called by one class."""
+def build_same_class_error(class_name: Name) -> InputError:
+    """Build the error for two promises about the rows that are accepted as one class."""
     return InputError(
         f"both promises are about what is called {class_name}; give one about either side, say"
         " TwoSided(MinPrecision(0.9), MinRecall(0.95))."
@@ -376,15 +383,15 @@ def same_side_error(class_name: Name) -> InputError:
 # ── contradictions in a certificate that was read from a file ────────────────────────────────────
 
 
-def other_promise_sentence(promise: object) -> str:
-    """Return the sentence for a certificate that another promise has made."""
+def format_promise_mismatch(promise: object) -> str:
+    """Format the sentence for a certificate that belongs to another promise."""
     return f"it does not belong to the promise {promise!r}; fit again"
 
 
-def unsupported_counts_sentence(
+def format_unsupported_counts(
     quantity: Quantity, target: float, counts: Counts, delta: float | None
 ) -> str:
-    """Return the sentence for counts that do not certify a target."""
+    """Format the sentence for counts that do not certify a target."""
     confidence = bounds.format_confidence_suffix(delta)
     if not quantity.accepting_is_safe:
         n_incorrect = counts.n_accepted - counts.n_correct_accepted

@@ -77,10 +77,10 @@ from metacal.certification.rules.rule import REJECT_ALL_ROWS
 from metacal.certification.sides import ClassPromise
 from metacal.certification.statements import (
     build_certificate,
+    build_same_class_error,
+    build_trivial_promise_error,
     explain_uncertified_class,
-    other_promise_sentence,
-    same_side_error,
-    trivial_promise_error,
+    format_promise_mismatch,
 )
 from metacal.errors import InfeasibleTargetError
 from metacal.formulas import Float
@@ -163,7 +163,7 @@ class TwoClassProcedure:
         if len(self.class_promises) == 1:
             return promises_by_class
         if len(promises_by_class) == 1:
-            raise same_side_error(class_names[min(promises_by_class)])
+            raise build_same_class_error(class_names[min(promises_by_class)])
         first_fraction = _choose_level_fraction_of_first_class(promises_by_class)
         level_fractions = (first_fraction, 1.0 - first_fraction)
         return {
@@ -308,7 +308,7 @@ class TwoClassProcedure:
         assert delta is not None
         for class_promise in self.get_promises_by_class(rows.class_names).values():
             if class_promise.is_trivially_kept(rows):
-                raise trivial_promise_error(class_promise, rows)
+                raise build_trivial_promise_error(class_promise, rows)
 
         result = self.certify_subgroup(rows, delta)
         if not result.accepts_any_row:
@@ -366,7 +366,7 @@ class TwoClassProcedure:
         assert delta is not None
         parts = certificate.subgroups
         if parts is None or len(parts.items) != 2 or parts.by != "class":
-            return other_promise_sentence(promise)
+            return format_promise_mismatch(promise)
         return self.find_contradiction_in_subgroup(parts.items, delta, promise)
 
     def find_contradiction_in_subgroup(
@@ -390,7 +390,7 @@ class TwoClassProcedure:
             if not has_expected_level or not states_class_promise(
                 certificate, class_promise, class_names, significance_level
             ):
-                return f"class {class_names[class_code]}: {other_promise_sentence(promise)}"
+                return f"class {class_names[class_code]}: {format_promise_mismatch(promise)}"
 
             counts = count_rows_of_both_classes(
                 certificate, other_certificate=subgroup_certificates[1 - class_code]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from scipy.special import betainc
 
 from metacal.certificates.quantity import Quantity
-from metacal.certification.cluster_counts import ClusterCounts, count_clusters
+from metacal.certification.cluster_counts import ClusterCounts, count_violations_per_cluster
 from metacal.certification.rows import Clusters
 from metacal.errors import InputError
 from metacal.formulas import Flags, Float
@@ -164,8 +164,8 @@ class Measurement:
     ) -> Measurement:
         """Measure a share of rows that depend on each other within clusters."""
         n_bad, n_rows = quantity.count_violations(accept, correct)
-        cluster_counts = count_clusters(quantity, clusters, accept, correct)
-        value = cluster_counts.bad_share
+        cluster_counts = count_violations_per_cluster(quantity, clusters, accept, correct)
+        value = cluster_counts.violation_rate
         if value is not None and not quantity.has_upper_limit:
             value = 1.0 - value
         return cls(

@@ -24,7 +24,7 @@ from metacal.certification.procedures import Procedure, SubgroupProcedure
 from metacal.certification.ranking import Evidence
 from metacal.certification.rows import CalibrationRows
 from metacal.certification.scopes import EachSubgroup
-from metacal.certification.statements import confidence_phrase, other_promise_sentence
+from metacal.certification.statements import format_confidence_level, format_promise_mismatch
 from metacal.certification.two_sides import TwoClassProcedure
 from metacal.errors import InputError
 from metacal.formulas import Flags, Float
@@ -166,7 +166,7 @@ class Promise(ABC):
     @property
     def confidence_phrase(self) -> str:
         """Confidence level as it is written in messages."""
-        return confidence_phrase(self.delta)
+        return format_confidence_level(self.delta)
 
     @property
     def needs_labels(self) -> bool:
@@ -267,7 +267,7 @@ class Promise(ABC):
         if contradiction is not None:
             return contradiction
         if not self._states_same(certificate):
-            return other_promise_sentence(self)
+            return format_promise_mismatch(self)
         rule_names = (WHOLE_CLUSTERS,) if counts_clusters else self.rules_allowed_in(certificate)
         if certificate.rule not in rule_names:
             return "the rule is none that this promise uses"
