@@ -15,7 +15,7 @@ from sklearn.base import clone
 
 import metacal as mc
 from metacal.certificates.quantity import COST, REVIEW
-from metacal.certification.cheapest import candidate_ranks
+from metacal.certification.cheapest import choose_candidate_ranks
 from metacal.certification.row_losses import Losses, compute_prediction_costs
 from metacal.certification.rules.loss_bets import (
     LossRanking,
@@ -272,13 +272,13 @@ def test_the_cheapest_candidate_is_chosen_and_bounded(data):
     scores, correct = gate.ranking_scores(logits), logits.argmax(axis=1) == labels
     n, ordered = len(scores), np.sort(scores)
     found = []
-    for rank in candidate_ranks(n):
+    for rank in choose_candidate_ranks(n):
         accept = scores < ordered[rank] if rank < n else np.ones(n, dtype=bool)
         found.append((20 * (accept & ~correct).sum() + (~accept).sum()) / n)
     certificate = gate.certificate_
     assert math.isclose(certificate.mean_cost, min(found))
     assert certificate.target > certificate.mean_cost
-    level = 0.8 * 0.1 / len(candidate_ranks(n))
+    level = 0.8 * 0.1 / len(choose_candidate_ranks(n))
     wrong = certificate.n_accepted - certificate.n_correct_accepted
     answers = 20 * bounds.clopper_pearson_upper(wrong, certificate.n_accepted, level)
     assert certificate.target >= answers * certificate.coverage + (1 - certificate.coverage)

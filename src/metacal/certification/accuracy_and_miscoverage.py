@@ -101,13 +101,13 @@ class AccuracyAndMiscoverage:
 
     def certify_all(self, rows: CalibrationRows, delta: float | None) -> Certificate:
         """Certify both promises for all rows."""
-        half_delta = _half(delta)
+        half_delta = _halve_delta(delta)
         threshold = self.accuracy_procedure.certify_all(rows, half_delta).threshold
-        n_kept = int((rows.is_correct & (rows.scores <= threshold)).sum())
+        n_correct_accepted = int((rows.is_correct & (rows.scores <= threshold)).sum())
         n_correct = int(rows.is_correct.sum())
-        n_required = bounds.miscoverage_rank(n_correct, self.alpha, half_delta)
-        if n_kept < n_required and threshold < math.inf:
-            raise self._infeasible(rows, n_kept, delta)
+        n_correct_required = bounds.miscoverage_rank(n_correct, self.alpha, half_delta)
+        if n_correct_accepted < n_correct_required and threshold < math.inf:
+            raise self._build_infeasible_error(rows, n_correct_accepted, delta)
         certificate = build_certificate_for_threshold(
             rows, COVERAGE_ACCURACY, self.beta, delta, self.rule_name, threshold
         )
@@ -117,24 +117,24 @@ class AccuracyAndMiscoverage:
         self, certificate: Certificate, delta: float | None, promise: object
     ) -> str | None:
         """Check that the counts of a certificate support both targets."""
-        half_delta = _half(delta)
+        half_delta = _halve_delta(delta)
         contradiction = self.accuracy_procedure.find_contradiction(certificate, half_delta, promise)
         if contradiction is not None:
             return contradiction
         return self.miscoverage_procedure.find_contradiction(certificate, half_delta, promise)
 
-    def _infeasible(
-        self, rows: CalibrationRows, n_kept: int, delta: float | None
+    def _build_infeasible_error(
+        self, rows: CalibrationRows, n_correct_accepted: int, delta: float | None
     ) -> InfeasibleTargetError:
         """Build the error for rows that support each promise, but not both."""
-        half_delta = _half(delta)
+        half_delta = _halve_delta(delta)
         n_correct = int(rows.is_correct.sum())
-        smallest_alpha = _find_smallest_alpha(n_correct, n_kept, half_delta)
-        n_required = self._count_required(rows, delta)
+        smallest_alpha = _find_smallest_alpha(n_correct, n_correct_accepted, half_delta)
+        n_rows_to_accept = self._count_rows_to_accept(rows, delta)
         best_step = find_largest_certified(
             0,
             math.ceil(1e4 * self.beta),
-            lambda beta: self._count_accepted(rows, beta, delta) >= n_required,
+            lambda beta: self._count_accepted(rows, beta, delta) >= n_rows_to_accept,
         )
         other_pair = f"no min accuracy goes with max miscoverage {self.alpha:g}"
         if best_step > 0:
@@ -150,35 +150,35 @@ class AccuracyAndMiscoverage:
     def _count_accepted(self, rows: CalibrationRows, beta: float, delta: float | None) -> int:
         """Count the rows that are accepted for another accuracy."""
         result = self.accuracy_procedure.find_threshold(
-            rows.ranking, _half(delta), target=beta, pilot=rows.pilot
+            rows.ranking, _halve_delta(delta), target=beta, pilot=rows.pilot
         )
         return result.n_accepted
 
-    def _count_required(self, rows: CalibrationRows, delta: float | None) -> int:
+    def _count_rows_to_accept(self, rows: CalibrationRows, delta: float | None) -> int:
         """Count the rows that must be accepted to keep the miscoverage."""
         correct_scores = np.sort(rows.scores[rows.is_correct])
-        rank = bounds.miscoverage_rank(len(correct_scores), self.alpha, _half(delta))
+        rank = bounds.miscoverage_rank(len(correct_scores), self.alpha, _halve_delta(delta))
         threshold = math.inf
         if rank <= len(correct_scores):
             threshold = correct_scores[rank - 1]
         return int((rows.scores <= threshold).sum())
 
 
-def _half(delta: float | None) -> float | None:
+def _halve_delta(delta: float | None) -> float | None:
     """Return half of delta, or None in expectation."""
     if delta is None:
         return None
     return delta / 2
 
 
-def _find_smallest_alpha(n_correct: int, n_kept: int, delta: float | None) -> float:
-    """Find the smallest miscoverage, to four decimals, that `n_kept` correct rows certify."""
-    if n_kept == 0:
+def _find_smallest_alpha(n_correct: int, n_correct_accepted: int, delta: float | None) -> float:
+    """Find the smallest miscoverage, to four decimals, that `n_correct_accepted` correct rows certify."""
+    if n_correct_accepted == 0:
         return 1.0
-    exact_alpha = (n_correct + 1 - n_kept) / (n_correct + 1)
+    exact_alpha = (n_correct + 1 - n_correct_accepted) / (n_correct + 1)
     if delta is not None:
-        exact_alpha = bounds.miscoverage_quantile(n_correct, n_kept, 1.0 - delta)
+        exact_alpha = bounds.miscoverage_quantile(n_correct, n_correct_accepted, 1.0 - delta)
     alpha = ceil_to_4_decimals(exact_alpha)
-    while alpha < 1.0 and bounds.miscoverage_rank(n_correct, alpha, delta) > n_kept:
+    while alpha < 1.0 and bounds.miscoverage_rank(n_correct, alpha, delta) > n_correct_accepted:
         alpha = round(alpha + 1e-4, 4)
     return alpha

@@ -39,7 +39,7 @@ ACCURACY_BAND = register_rule(
 _MAX_MESSAGE_THRESHOLDS = 2000
 
 # Relative tolerance for bounds that are recomputed from a file.
-_TOLERANCE = 1e-9
+_RELATIVE_TOLERANCE = 1e-9
 
 
 @dataclass(frozen=True)
@@ -97,9 +97,9 @@ class SimultaneousThreshold:
         """Certify the given threshold, or find one."""
         assert delta is not None
         if self.threshold is None:
-            return self._state(rows, self._find_threshold(rows, delta), delta)
+            return self._build_certificate(rows, self._find_threshold(rows, delta), delta)
 
-        certificate = self._state(rows, self.threshold, delta)
+        certificate = self._build_certificate(rows, self.threshold, delta)
         contradiction = self.find_contradiction(certificate, delta, self)
         if contradiction is not None:
             message = (
@@ -110,7 +110,9 @@ class SimultaneousThreshold:
             raise InfeasibleTargetError(message, target=float(self.promised_limits[0].target))
         return certificate
 
-    def _state(self, rows: CalibrationRows, threshold: float, delta: float) -> Certificate:
+    def _build_certificate(
+        self, rows: CalibrationRows, threshold: float, delta: float
+    ) -> Certificate:
         """Build the certificate of a threshold."""
         first_limit, *second_limits = self.promised_limits
         certificate = build_certificate_for_threshold(
@@ -139,27 +141,27 @@ class SimultaneousThreshold:
         assert self.alpha is not None
         correct_scores = np.sort(rows.scores[rows.is_correct])
         miscoverage = bands.certified_miscoverage(
-            correct_scores, correct_scores, self._level(delta)
+            correct_scores, correct_scores, self._compute_limit_level(delta)
         )
-        supporting = np.flatnonzero(miscoverage <= float(self.alpha))
-        if len(supporting) == 0:
+        certified_ranks = np.flatnonzero(miscoverage <= float(self.alpha))
+        if len(certified_ranks) == 0:
             return math.inf
-        return float(correct_scores[supporting[0]])
+        return float(correct_scores[certified_ranks[0]])
 
     def _find_threshold_for_beta(self, rows: CalibrationRows, beta: float, delta: float) -> float:
         """Find the largest threshold that supports `beta`. Raise if it does not support `alpha`."""
-        level = self._level(delta)
+        level = self._compute_limit_level(delta)
         threshold = bands.largest_supporting_threshold(rows.scores, rows.is_correct, beta, level)
         if threshold is None:
-            raise self._infeasible_accuracy(rows, beta, delta)
+            raise self._build_accuracy_error(rows, beta, delta)
         if self.alpha is not None:
             correct_scores = rows.scores[rows.is_correct]
             miscoverage = bands.certified_miscoverage(correct_scores, [threshold], level)
             if miscoverage[0] > self.alpha:
-                raise self._infeasible_pair(rows, beta, self.alpha, float(miscoverage[0]), delta)
+                raise self._build_pair_error(rows, beta, self.alpha, float(miscoverage[0]), delta)
         return threshold
 
-    def _level(self, delta: float) -> float:
+    def _compute_limit_level(self, delta: float) -> float:
         """Return the significance level of each limit."""
         return delta / len(self.promised_limits)
 
@@ -168,25 +170,25 @@ class SimultaneousThreshold:
     ) -> str | None:
         """Check that the bands at the counts of a certificate support the targets."""
         assert delta is not None
-        n_kept = certificate.n_correct_accepted
-        n_errors = certificate.n_accepted - n_kept
+        n_correct_accepted = certificate.n_correct_accepted
+        n_errors = certificate.n_accepted - n_correct_accepted
         if self.beta is not None:
             accuracy = bands.certified_accuracy_from_counts(
-                n_kept, n_errors, certificate.n_rows, self._level(delta)
+                n_correct_accepted, n_errors, certificate.n_rows, self._compute_limit_level(delta)
             )
-            if not accuracy >= self.beta * (1.0 - _TOLERANCE):
+            if not accuracy >= self.beta * (1.0 - _RELATIVE_TOLERANCE):
                 return (
-                    f"{n_errors:,} wrong of {n_kept + n_errors:,} accepted rows certify an accuracy"
+                    f"{n_errors:,} wrong of {n_correct_accepted + n_errors:,} accepted rows certify an accuracy"
                     f" of {floor_to_4_decimals(accuracy):.4f} at every threshold at once, not of"
                     f" {self.beta:g} (delta {delta:g})"
                 )
         if self.alpha is not None and not certificate.accepts_everything:
             miscoverage = bands.certified_miscoverage_from_counts(
-                n_kept, certificate.n_correct, self._level(delta)
+                n_correct_accepted, certificate.n_correct, self._compute_limit_level(delta)
             )
-            if not miscoverage <= self.alpha * (1.0 + _TOLERANCE):
+            if not miscoverage <= self.alpha * (1.0 + _RELATIVE_TOLERANCE):
                 return (
-                    f"{n_kept:,} of {certificate.n_correct:,} right rows accepted certify a"
+                    f"{n_correct_accepted:,} of {certificate.n_correct:,} right rows accepted certify a"
                     f" miscoverage of {ceil_to_4_decimals(miscoverage):.4f} at every threshold at once, not"
                     f" of {self.alpha:g} (delta {delta:g})"
                 )
@@ -201,7 +203,7 @@ class SimultaneousThreshold:
             rows.scores, rows.is_correct, delta, thresholds[::step], share
         )
 
-    def _infeasible_accuracy(
+    def _build_accuracy_error(
         self, rows: CalibrationRows, beta: float, delta: float
     ) -> InfeasibleTargetError:
         """Build the error for rows that support the accuracy at no threshold."""
@@ -214,7 +216,7 @@ class SimultaneousThreshold:
         )
         return InfeasibleTargetError(message, target=beta, best=best_beta)
 
-    def _infeasible_pair(
+    def _build_pair_error(
         self,
         rows: CalibrationRows,
         beta: float,

@@ -16,9 +16,7 @@ from metacal.certification.losses import RELATIVE_TOLERANCE, is_close
 from metacal.certification.pilot import PilotPolicy
 from metacal.certification.row_losses import Costs
 from metacal.certification.rows import CalibrationRows
-from metacal.certification.rules.loss_bets import (
-    LossRanking,
-)
+from metacal.certification.rules.loss_bets import LossRanking
 from metacal.certification.rules.rule import REJECT_ALL_ROWS
 from metacal.certification.statements import build_certificate_for_threshold
 from metacal.formulas import Float
@@ -34,8 +32,8 @@ CHEAPEST_CANDIDATES = register_rule(
 )
 
 # Fractions of delta for the bounds on the cost of accepted rows and on the coverage.
-_COST_SHARE = 0.8
-_COVERAGE_SHARE = 0.2
+_COST_DELTA_FRACTION = 0.8
+_COVERAGE_DELTA_FRACTION = 0.2
 
 # Number of candidate ranks at equal steps.
 _N_EVEN_STEPS = 24
@@ -104,18 +102,21 @@ class CheapestThreshold:
 
         # Each candidate accepts the rows strictly below the next score.
         block_ends = ranking.blocks.block_end_ranks
-        candidate_blocks = np.searchsorted(block_ends, candidate_ranks(n_rows), side="right")
-        n_accepted = np.append(0, block_ends)[candidate_blocks]
-        summed_costs = np.append(0.0, np.cumsum(ranking.losses)) * max_cost
-        mean_costs = summed_costs[n_accepted] + self.review_cost * (n_rows - n_accepted)
-        mean_costs = mean_costs / n_rows
+        candidate_ranks = choose_candidate_ranks(n_rows)
+        n_accepted_blocks = np.searchsorted(block_ends, candidate_ranks, side="right")
+        n_accepted = np.append(0, block_ends)[n_accepted_blocks]
+        cumulative_costs = np.append(0.0, np.cumsum(ranking.losses)) * max_cost
+        total_costs = cumulative_costs[n_accepted] + self.review_cost * (n_rows - n_accepted)
+        mean_costs = total_costs / n_rows
 
-        # Few rows without an error are no reason to accept rows that could cost much.
+        # A few accepted rows without an error do not show that errors are rare.
         cost_of_one_more_error = np.where(n_accepted > 0, max_cost / n_rows, 0.0)
         cheapest = int(np.argmin(mean_costs + cost_of_one_more_error))
-        return self._state(rows, ranking, int(n_accepted[cheapest]), mean_costs[cheapest], delta)
+        return self._build_certificate(
+            rows, ranking, int(n_accepted[cheapest]), mean_costs[cheapest], delta
+        )
 
-    def _state(
+    def _build_certificate(
         self,
         rows: CalibrationRows,
         ranking: LossRanking,
@@ -149,9 +150,12 @@ class CheapestThreshold:
         if n_accepted == 0:
             return 0.0
         max_cost = self.costs.max_prediction_cost
-        guess = min(0.5, 0.5 * self.review_cost / max_cost)
-        level = _level_of_candidate(n_rows, delta)
-        return max_cost * betting.mean_upper_bound(ranking.losses_up_to(n_accepted), level, guess)
+        guessed_mean_loss = min(0.5, 0.5 * self.review_cost / max_cost)
+        significance_level = _compute_candidate_level(n_rows, delta)
+        accepted_losses = ranking.losses_up_to(n_accepted)
+        return max_cost * betting.mean_upper_bound(
+            accepted_losses, significance_level, guessed_mean_loss
+        )
 
     def _bound_cost_of_errors(
         self, n_errors: int, n_accepted: int, n_rows: int, delta: float
@@ -159,8 +163,8 @@ class CheapestThreshold:
         """Bound the mean cost of the accepted rows if every error costs the same."""
         error_rate = 0.0
         if n_accepted > 0:
-            level = _level_of_candidate(n_rows, delta)
-            error_rate = bounds.clopper_pearson_upper(n_errors, n_accepted, level)
+            significance_level = _compute_candidate_level(n_rows, delta)
+            error_rate = bounds.clopper_pearson_upper(n_errors, n_accepted, significance_level)
         return self.costs.max_prediction_cost * error_rate
 
     def _bound_cost(
@@ -172,13 +176,14 @@ class CheapestThreshold:
         if n_accepted == n_rows:
             # The threshold accepts every row.
             return accepted_cost
+        # The band depends on the order of the scores alone, so the ranks serve as scores.
         band = DistributionBand(np.arange(float(n_rows)))
         threshold = np.array([n_accepted - 1.0])
-        level = _COVERAGE_SHARE * delta / 2
+        band_level = _COVERAGE_DELTA_FRACTION * delta / 2
         if accepted_cost < self.review_cost:
-            coverage = band.lower(threshold, level)
+            coverage = band.lower(threshold, band_level)
         else:
-            coverage = band.upper(threshold, level)
+            coverage = band.upper(threshold, band_level)
         return float(self.review_cost + coverage[0] * (accepted_cost - self.review_cost))
 
     def find_contradiction(
@@ -195,7 +200,7 @@ class CheapestThreshold:
         if not self.costs.is_uniform:
             if bound * bounds.ROUNDING_SLACK >= mean_cost:
                 return None
-            return _unsupported_bound_sentence(bound, mean_cost)
+            return _describe_unsupported_bound(bound, mean_cost)
 
         n_errors = n_accepted - certificate.n_correct_accepted
         n_rejected = n_rows - n_accepted
@@ -211,17 +216,17 @@ class CheapestThreshold:
         smallest_bound = min(smallest_bound, self.costs.max_cost)
         if math.isclose(bound, smallest_bound, rel_tol=RELATIVE_TOLERANCE):
             return None
-        return _unsupported_bound_sentence(bound, smallest_bound)
+        return _describe_unsupported_bound(bound, smallest_bound)
 
 
-def candidate_ranks(n_rows: int) -> list[int]:
+def choose_candidate_ranks(n_rows: int) -> list[int]:
     """Return the ranks among which the cheapest is chosen.
 
     They are 0 (reject all rows), equal steps, ranks that reject few rows, and n (accept all rows).
 
     Examples
     --------
-    >>> candidate_ranks(300)
+    >>> choose_candidate_ranks(300)
     [0, 12, 25, 38, 50, 62, ..., 275, 288, 291, 295, 298, 299, 300]
     """
     even_ranks = [round(n_rows * step / _N_EVEN_STEPS) for step in range(_N_EVEN_STEPS + 1)]
@@ -229,10 +234,10 @@ def candidate_ranks(n_rows: int) -> list[int]:
     return sorted({*even_ranks, *high_ranks})
 
 
-def _level_of_candidate(n_rows: int, delta: float) -> float:
+def _compute_candidate_level(n_rows: int, delta: float) -> float:
     """Return the significance level of the bound on the cost of one candidate."""
-    return _COST_SHARE * delta / len(candidate_ranks(n_rows))
+    return _COST_DELTA_FRACTION * delta / len(choose_candidate_ranks(n_rows))
 
 
-def _unsupported_bound_sentence(bound: float, smallest_bound: float) -> str:
+def _describe_unsupported_bound(bound: float, smallest_bound: float) -> str:
     return f"these rows do not certify a cost of at most {bound:g} a row, but {smallest_bound:g}"

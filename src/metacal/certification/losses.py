@@ -62,7 +62,7 @@ EXPECTED_LOSS = register_rule(
 _N_BISECTION_STEPS = 14
 
 # Fraction of the initial capital that a bet stakes at most, as a bound for audits.
-_LARGEST_STAKE = 0.9
+_MAX_STAKE = 0.9
 
 # Relative and absolute differences up to which two mean losses are equal.
 RELATIVE_TOLERANCE = 1e-9
@@ -142,7 +142,7 @@ class MeanLossLimit:
         tests = self._build_tests(rows, delta)
         n_accepted = tests.count_certified(self.relative_limit)
         if n_accepted == 0:
-            raise self._infeasible(tests, delta)
+            raise self._build_infeasible_error(tests, delta)
 
         rule_name = tests.exact_rule_name or self.bets_rule_name
         threshold = tests.ranking.blocks.threshold_accepting(n_accepted)
@@ -171,7 +171,7 @@ class MeanLossLimit:
 
         exact_rule_name = None
         if delta is not None:
-            exact_rule_name = self._exact_rule_name(losses)
+            exact_rule_name = self._choose_exact_rule_name(losses)
         if exact_rule_name == ROUNDED:
             # A rounded loss has the mean of the loss: B = 1[U < L] with an independent uniform U has
             # E[B | row] = L. The proof for errors needs no more than this.
@@ -182,7 +182,7 @@ class MeanLossLimit:
             ranking = replace(ranking, blocks=rows.ranking)
         return _LossTests(ranking, exact_rule_name, delta, rows.pilot)
 
-    def _exact_rule_name(self, losses: Losses) -> str | None:
+    def _choose_exact_rule_name(self, losses: Losses) -> str | None:
         """Return the name of the exact rule that fits the losses, or None."""
         if losses.is_all_or_nothing:
             return FALLBACK_SEQUENCE
@@ -190,7 +190,9 @@ class MeanLossLimit:
             return ROUNDED
         return None
 
-    def _infeasible(self, tests: _LossTests, delta: float | None) -> InfeasibleTargetError:
+    def _build_infeasible_error(
+        self, tests: _LossTests, delta: float | None
+    ) -> InfeasibleTargetError:
         """Build the error for rows that do not support the limit."""
         blocks = tests.ranking.blocks
         if tests.exact_rule_name is None:
@@ -266,9 +268,7 @@ class MeanLossLimit:
             return summed_loss <= bounds.ROUNDING_SLACK * self.limit * (n_accepted + 1)
         if certificate.rule == BETTING:
             # No bets win more: no row had a loss, and nearly everything was staked each time.
-            log_gain = math.log1p(
-                _LARGEST_STAKE * self.relative_limit / (1.0 - self.relative_limit)
-            )
+            log_gain = math.log1p(_MAX_STAKE * self.relative_limit / (1.0 - self.relative_limit))
             is_below = mean_loss <= self.limit * bounds.ROUNDING_SLACK
             return is_below and certificate.n_rows * log_gain >= -math.log(
                 bounds.ROUNDING_SLACK * delta

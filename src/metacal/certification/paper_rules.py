@@ -62,14 +62,16 @@ class PaperMiscoverage:
         threshold = math.inf
         if rank <= len(correct_scores):
             threshold = float(correct_scores[rank - 1])
-        return _without_guarantee(rows, MISCOVERAGE, self.alpha, ALGORITHM_1, threshold)
+        return _build_certificate_without_guarantee(
+            rows, MISCOVERAGE, self.alpha, ALGORITHM_1, threshold
+        )
 
     def find_contradiction(
         self, certificate: Certificate, delta: float | None, promise: object
     ) -> str | None:
         """Check the number of rows, and that enough correct rows are accepted."""
         if certificate.n_rows > MAX_THRESHOLD_ROWS:
-            return _too_many_rows_sentence(certificate.n_rows)
+            return _describe_too_many_rows(certificate.n_rows)
         if certificate.n_correct != certificate.n_rows:
             return (
                 f"the paper's split takes right rows only; {certificate.n_correct:,} of"
@@ -99,14 +101,16 @@ class PaperAccuracy:
         """Choose the largest score at which the estimated accuracy is at least beta."""
         centres, accuracy = coverage_accuracy_curve(rows.scores, rows.is_correct, self.n_bins)
         if accuracy[0] < self.beta:
-            best = float(accuracy[0])
+            best_accuracy = float(accuracy[0])
             message = (
                 f"min accuracy {self.beta:g} is above the paper's estimate for every threshold on"
-                f" these {len(rows)} rows, at most {best:.4f}; lower the target."
+                f" these {len(rows)} rows, at most {best_accuracy:.4f}; lower the target."
             )
-            raise InfeasibleTargetError(message, target=self.beta, best=best)
-        threshold = _last_score_at_least(self.beta, centres, accuracy)
-        return _without_guarantee(rows, COVERAGE_ACCURACY, self.beta, ALGORITHM_2, threshold)
+            raise InfeasibleTargetError(message, target=self.beta, best=best_accuracy)
+        threshold = _find_largest_score_with_accuracy(self.beta, centres, accuracy)
+        return _build_certificate_without_guarantee(
+            rows, COVERAGE_ACCURACY, self.beta, ALGORITHM_2, threshold
+        )
 
     def find_contradiction(
         self, certificate: Certificate, delta: float | None, promise: object
@@ -117,7 +121,7 @@ class PaperAccuracy:
         together reach beta, because a decreasing fit ends at or below their accuracy.
         """
         if certificate.n_rows > MAX_THRESHOLD_ROWS:
-            return _too_many_rows_sentence(certificate.n_rows)
+            return _describe_too_many_rows(certificate.n_rows)
         misses_target = (
             certificate.n_correct * bounds.ROUNDING_SLACK < self.beta * certificate.n_rows
         )
@@ -156,25 +160,26 @@ def coverage_accuracy_curve(scores: Float, correct: Flags, n_bins: int) -> tuple
     from scipy.optimize import isotonic_regression  # Takes 0.1 s to import.
 
     order = np.argsort(scores, kind="stable")
-    bins = np.array_split(order, min(n_bins, len(order)))
-    centres = np.array([scores[index].mean() for index in bins])
-    n_rows_up_to = np.cumsum([len(index) for index in bins])
-    n_correct_up_to = np.cumsum([correct[index].sum() for index in bins])
-    accuracy = n_correct_up_to / n_rows_up_to
-    return centres, np.asarray(isotonic_regression(accuracy, increasing=False).x)
+    bin_indices = np.array_split(order, min(n_bins, len(order)))
+    centres = np.array([scores[index].mean() for index in bin_indices])
+    cumulative_rows = np.cumsum([len(index) for index in bin_indices])
+    cumulative_correct = np.cumsum([correct[index].sum() for index in bin_indices])
+    accuracy = cumulative_correct / cumulative_rows
+    decreasing_fit = isotonic_regression(accuracy, increasing=False)
+    return centres, np.asarray(decreasing_fit.x)
 
 
-def _last_score_at_least(beta: float, centres: Float, accuracy: Float) -> float:
+def _find_largest_score_with_accuracy(beta: float, centres: Float, accuracy: Float) -> float:
     """Return the largest score with an accuracy of at least beta, linear between the bins."""
     last_bin = int(np.flatnonzero(accuracy >= beta)[-1])
     if last_bin == len(accuracy) - 1:
         return math.inf
-    drop = accuracy[last_bin] - accuracy[last_bin + 1]
-    fraction = (accuracy[last_bin] - beta) / drop
+    accuracy_drop = accuracy[last_bin] - accuracy[last_bin + 1]
+    fraction = (accuracy[last_bin] - beta) / accuracy_drop
     return float(centres[last_bin] + fraction * (centres[last_bin + 1] - centres[last_bin]))
 
 
-def _without_guarantee(
+def _build_certificate_without_guarantee(
     rows: CalibrationRows, quantity: Quantity, target: float, rule_name: str, threshold: float
 ) -> Certificate:
     """Build a certificate that guarantees nothing."""
@@ -184,7 +189,7 @@ def _without_guarantee(
     return replace(certificate, guarantee="none")
 
 
-def _too_many_rows_sentence(n_rows: int) -> str:
+def _describe_too_many_rows(n_rows: int) -> str:
     return (
         f"the paper's split sets aside at most {MAX_THRESHOLD_ROWS} rows for the threshold, not"
         f" {n_rows:,}"
