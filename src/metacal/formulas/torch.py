@@ -95,15 +95,17 @@ class Torch(Operations):
         return torch.cat([first, second], dim=1)
 
     def find_piece(self, knots: Tensor, offsets: Tensor, max_knots: int, points: Tensor) -> Tensor:
-        # Binary search for all entries points once.
-        piece = offsets[:-1] + torch.zeros_like(points, dtype=torch.int64)
-        end = offsets[1:]
+        # A binary search runs for all entries at the same time.
+        knot_index = offsets[:-1] + torch.zeros_like(points, dtype=torch.int64)
+        end_of_curve = offsets[1:]
         step = 1 << (max_knots - 1).bit_length()
         while step > 1:
             step //= 2
-            candidate = torch.where(piece + step < end, piece + step, piece)
-            piece = torch.where(knots[candidate] < points, candidate, piece)
-        return piece
+            is_in_curve = knot_index + step < end_of_curve
+            candidate_index = torch.where(is_in_curve, knot_index + step, knot_index)
+            is_below_point = knots[candidate_index] < points
+            knot_index = torch.where(is_below_point, candidate_index, knot_index)
+        return knot_index
 
     def finfo(self, x: Tensor) -> Any:
         return torch.finfo(x.dtype)

@@ -116,30 +116,59 @@ def fit_bbq_curve(distinct_points: DistinctPoints) -> PiecewiseCurve:
     """Fit the averaged step function of one class in O(N log N) time."""
     binnings = build_equal_mass_binnings(distinct_points.weight)
     n_bins_of_each = binnings.n_bins_of_each
-    first_bin = binnings.first_bin
-    weight = _sum_by_bin(distinct_points.weight, binnings)
+    bin_weight = _sum_by_bin(distinct_points.weight, binnings)
     positive_weight = _sum_by_bin(distinct_points.positive_weight, binnings)
-    middle = _compute_bin_middles(distinct_points, binnings)
+    bin_middle = _compute_bin_middles(distinct_points, binnings)
     bin_prior_rows = np.repeat(_PRIOR_ROWS / n_bins_of_each, n_bins_of_each)
 
-    bin_evidence = _compute_log_evidence(weight, positive_weight, bin_prior_rows, middle)
-    log_evidence = np.add.reduceat(bin_evidence, first_bin)
+    bin_log_evidence = _compute_log_evidence(
+        bin_weight, positive_weight, bin_prior_rows, bin_middle
+    )
+    log_evidence = np.add.reduceat(bin_log_evidence, binnings.first_bin)
     posterior = np.exp(log_evidence - log_evidence.max())
     posterior[posterior < _NEGLIGIBLE_PROBABILITY] = 0.0
     posterior /= posterior.sum()
 
-    frequency = (positive_weight + bin_prior_rows * middle) / (weight + bin_prior_rows)
+    prior_positive_rows = bin_prior_rows * bin_middle
+    bin_frequency = (positive_weight + prior_positive_rows) / (bin_weight + bin_prior_rows)
+    return _average_histograms(distinct_points, binnings, posterior, bin_frequency)
+
+
+def _average_histograms(
+    distinct_points: DistinctPoints, binnings: Binnings, posterior: Float, bin_frequency: Float
+) -> PiecewiseCurve:
+    """Average the histograms of several binnings, which gives a step function.
+
+    Parameters
+    ----------
+    distinct_points : DistinctPoints
+        Distinct probabilities, to which the bins refer.
+
+    binnings : Binnings
+        Bins of every histogram.
+
+    posterior : array of shape (n_binnings,)
+        Posterior probability of each binning.
+
+    bin_frequency : array of shape (n_bins,)
+        Frequency of the class in each bin, one binning after another.
+
+    Returns
+    -------
+    PiecewiseCurve
+    """
+    n_bins_of_each = binnings.n_bins_of_each
     is_used_bin = np.repeat(posterior > 0.0, n_bins_of_each)
     step_ends = np.unique(binnings.last_point[is_used_bin])
-    average = np.zeros(len(step_ends))
+    average_frequency = np.zeros(len(step_ends))
     for binning in np.flatnonzero(posterior):
-        start = first_bin[binning]
-        bin_ends = binnings.last_point[start : start + n_bins_of_each[binning]]
+        first_bin = binnings.first_bin[binning]
+        bin_ends = binnings.last_point[first_bin : first_bin + n_bins_of_each[binning]]
         bin_of_step = np.searchsorted(bin_ends, step_ends, side="left")
-        average += posterior[binning] * frequency[start + bin_of_step]
+        average_frequency += posterior[binning] * bin_frequency[first_bin + bin_of_step]
     return PiecewiseCurve(
         knots=np.append(0.0, distinct_points.probability[step_ends[:-1]]),
-        values=np.clip(average, 0.0, 1.0),
+        values=np.clip(average_frequency, 0.0, 1.0),
     )
 
 

@@ -68,8 +68,9 @@ def fit_isotonic(
 ) -> PiecewiseMap:
     """Fit one-vs-rest isotonic regression, blended with the uncalibrated probabilities.
 
-    The calibrated value is q_k = (N iso_k(p_k) + s p_k) / (N + s), where iso_k minimises Σ w (outcome - iso(p))² among non-decreasing functions (pool adjacent
-    violators, with tied p pooled first). Like scikit-learn's, it is linear between the
+    The calibrated value is q_k = (N iso_k(p_k) + s p_k) / (N + s), where iso_k minimises
+    Σ w (outcome - iso(p))² among non-decreasing functions (pool adjacent violators, with tied
+    p pooled first). Like scikit-learn's, it is linear between the
     blocks and constant beyond the outer ones. Plain isotonic regression gives zeros and
     ones, which n rows cannot justify. The s rows' worth of the uncalibrated model keep each
     value inside (0, 1) and each curve strictly increasing; Zhang et al. add 1e-9 p for the

@@ -81,11 +81,8 @@ class Member:
 
 _UNIFORM = "uniform-temperature"
 _GAUSSIAN_PROCESS = "uniform+gaussian-process"
-#: Members of the default stack by name.
-#: Strengths are fixed, because nested cross-validation is slow and noisy.
-#: Members with parameters for each class have a Gaussian process as input member.
-#: The process corrects errors that all classes share, and the members are shrunk towards it.
-#: Handicaps were chosen on one split of each data set at 500 rows (docs/quality.md).
+#: Members of the default stack by name. Their penalty strengths are fixed, because nested
+#: cross-validation is slow and noisy. The choice of the handicaps is in docs/quality.md.
 MEMBERS: dict[str, Member] = {
     "temperature": Member("temperature", is_near_temperature=True),
     _UNIFORM: Member("uniform-temperature", is_near_temperature=True),
@@ -263,11 +260,9 @@ class _MemberFitter:
         """Fit all requested members that differ from a member only in their strength."""
         strengths = {}
         for other_name, other in {**self.requested, name: member}.items():
-            is_same_method = (other.method, other.input_member) == (
-                member.method,
-                member.input_member,
-            )
-            if is_same_method and other.options:
+            has_same_method = other.method == member.method
+            has_same_input = other.input_member == member.input_member
+            if has_same_method and has_same_input and other.options:
                 strengths[other_name] = other.options["regularisation"]
         fit_path = _FIT_PATH_FUNCTIONS[member.method]
         path = fit_path(input_sample, tuple(strengths.values()), self.tolerance)

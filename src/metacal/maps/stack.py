@@ -48,8 +48,9 @@ _N_FOLDS_MANY_CLASSES = 3
 _MANY_CLASSES = 300
 #: Number of held-out rows that suffice to weight a dozen members.
 _MAX_HELD_OUT_ROWS = 10_000
-#: Number of table entries that suffice, unless they are fewer than the rows below.
+#: Number of held-out table entries that suffice to weight a dozen members.
 _MAX_HELD_OUT_ENTRIES = 1 << 18
+#: Number of rows that are held out if available, whatever the number of classes.
 _MIN_HELD_OUT_ROWS = 2_000
 #: Largest number of entries of a fold that is copied into a separate table.
 _MAX_COPIED_ENTRIES = 1 << 25
@@ -383,12 +384,8 @@ def _compute_out_of_fold_probabilities(
         Rows to which every candidate gives probability zero are omitted, because they do not
         distinguish the candidates.
     """
-    n_rows = len(sample.labels)
-    max_rows = max(_MIN_HELD_OUT_ROWS, _MAX_HELD_OUT_ENTRIES // sample.rows.n_classes)
-    n_sufficient_rows = min(_MAX_HELD_OUT_ROWS, max_rows)
-    n_sufficient_folds = math.ceil(n_sufficient_rows * n_splits / n_rows)
-    n_used_folds = min(n_splits, n_sufficient_folds)
-    fold_of_row = random_folds(n_rows, n_splits, random_state)
+    n_used_folds = _count_used_folds(sample, n_splits)
+    fold_of_row = random_folds(len(sample.labels), n_splits, random_state)
     fold_tables = []
     fold_rows = []
     for fold in range(n_used_folds):
@@ -409,6 +406,14 @@ def _compute_out_of_fold_probabilities(
     informative_rows = np.concatenate(fold_rows)[is_informative]
     weights = None if sample.weights is None else sample.weights[informative_rows]
     return _OutOfFoldProbabilities(table[is_informative], weights)
+
+
+def _count_used_folds(sample: LabelledRows, n_splits: int) -> int:
+    """Count the folds that are needed to hold out enough rows to weight the candidates."""
+    max_rows = max(_MIN_HELD_OUT_ROWS, _MAX_HELD_OUT_ENTRIES // sample.rows.n_classes)
+    n_sufficient_rows = min(_MAX_HELD_OUT_ROWS, max_rows)
+    n_sufficient_folds = math.ceil(n_sufficient_rows * n_splits / len(sample.labels))
+    return min(n_splits, n_sufficient_folds)
 
 
 def _compute_true_class_probability(fitted: Map, block: NDArray[Any], labels: Codes) -> Float:
@@ -462,23 +467,26 @@ def weight_candidates(
         Weights, which sum to one.
     """
     row_weights = np.ones(len(probabilities)) if weights is None else weights
-    mixture = np.zeros(len(is_near_temperature))
+    near_mixture = np.zeros(len(is_near_temperature))
     if is_near_temperature.any():
         is_informative = probabilities[:, is_near_temperature].max(axis=1) > 0.0
         near_table = probabilities[is_informative][:, is_near_temperature]
-        mixture[is_near_temperature] = _fit_mixture_with_prior(
+        near_mixture[is_near_temperature] = _fit_mixture_with_prior(
             near_table, row_weights[is_informative], _NEAR_PRIOR_ROWS
         )
+    mixture = near_mixture
     if not is_near_temperature.all():
         penalised_table = probabilities * np.exp(-handicaps / len(probabilities))
         full_mixture = _fit_mixture_with_prior(penalised_table, row_weights, _PRIOR_ROWS)
         with np.errstate(divide="ignore"):
-            row_gains = np.log(probabilities @ full_mixture) - np.log(probabilities @ mixture)
+            full_log_likelihood = np.log(probabilities @ full_mixture)
+            row_gains = full_log_likelihood - np.log(probabilities @ near_mixture)
         mean_gain = float(np.average(row_gains, weights=row_weights))
         gain_in_nats = mean_gain * len(row_gains) - float(handicaps @ full_mixture)
-        full_mixture_weight = float(expit(gain_in_nats - _PRIOR_LOG_ODDS))
-        mixture = full_mixture_weight * full_mixture + (1.0 - full_mixture_weight) * mixture
-    mixture[mixture < min(_MIN_WEIGHT, mixture.max())] = 0.0
+        full_probability = float(expit(gain_in_nats - _PRIOR_LOG_ODDS))
+        mixture = full_probability * full_mixture + (1.0 - full_probability) * near_mixture
+    is_negligible = mixture < min(_MIN_WEIGHT, mixture.max())
+    mixture[is_negligible] = 0.0
     return np.asarray(mixture / mixture.sum())
 
 

@@ -25,8 +25,9 @@ from metacal.maps.labelled import LabelledRows, Weights
 from metacal.maps.map import TemperedMap
 from metacal.rows import Rows
 
-#: Bounds on b times the typical margin, which are the calibrated log-odds of a typical row.
+#: Lower bound on b times the typical margin, the calibrated log-odds of a typical row.
 _MIN_LOG_ODDS = 1e-3
+#: Upper bound on b times the typical margin, the calibrated log-odds of a typical row.
 _MAX_LOG_ODDS = 100.0
 #: Relative accuracy of b for small tables.
 TOLERANCE = 1e-9
@@ -199,7 +200,10 @@ def _fit_on_growing_samples(
             compute_loss, inverse_temperature, bounds, subsample_tolerance
         )
     if inverse_temperature in bounds:
-        warn_temperature_at_bound(inverse_temperature == bounds[1], 1.0 / inverse_temperature)
+        _, upper_bound = bounds
+        warn_temperature_at_bound(
+            all_correct=inverse_temperature == upper_bound, temperature=1.0 / inverse_temperature
+        )
     return TemperatureMap(inverse_temperature)
 
 
@@ -221,11 +225,11 @@ def _check_margin(margin: float) -> None:
 
 def _sum_loss(sample: LabelledRows, masked_labels_dropped: bool, b: float) -> Float:
     """Sum the loss over the rows, and its first three derivatives in b."""
-    sums = sample.rows.sum(
-        partial(kernels.tempered_loss, inverse_temperature=b), sample.labels, sample.weights
-    )
-    if np.isfinite(sums[1]):
-        return sums
+    compute_loss = partial(kernels.tempered_loss, inverse_temperature=b)
+    loss_and_derivatives = sample.rows.sum(compute_loss, sample.labels, sample.weights)
+    slope = loss_and_derivatives[1]
+    if np.isfinite(slope):
+        return loss_and_derivatives
     if not masked_labels_dropped:
         raise _MaskedLabelError
     raise InputError(
@@ -299,12 +303,13 @@ def _find_minimum(
     -------
     float
     """
+    lower_bound, upper_bound = bounds
     low, high = bounds
     for _ in range(_MAX_PASSES):
         _, slope, curvature, third_derivative = compute_loss(b)
-        is_beyond_high = b == bounds[1] and slope < 0.0
-        is_beyond_low = b == bounds[0] and slope > 0.0
-        if slope == 0.0 or is_beyond_high or is_beyond_low:
+        minimum_is_above = b == upper_bound and slope < 0.0
+        minimum_is_below = b == lower_bound and slope > 0.0
+        if slope == 0.0 or minimum_is_above or minimum_is_below:
             return b
         if slope > 0.0:
             high = b
@@ -314,9 +319,10 @@ def _find_minimum(
         new_b = b - step
         if not low < new_b < high:
             # The bound is tried before the bracket is halved, as the solution may lie there.
-            bound = bounds[1] if slope < 0.0 else bounds[0]
-            is_untried_bound = bound in (low, high)
-            new_b = bound if is_untried_bound else float(np.sqrt(low * high))
+            bound_downhill = upper_bound if slope < 0.0 else lower_bound
+            is_untried = bound_downhill in (low, high)
+            geometric_mean = float(np.sqrt(low * high))
+            new_b = bound_downhill if is_untried else geometric_mean
         elif max(abs(step / new_b) ** 3, step_error / new_b) < tolerance:
             return float(new_b)
         b = float(new_b)

@@ -225,7 +225,9 @@ def _warn_about_fit(result: _SearchResult, box: Float) -> None:
     log_b = result.minimum.point[0]
     lowest_log_b, highest_log_b = box[:, 0]
     if log_b in (lowest_log_b, highest_log_b):
-        warn_temperature_at_bound(bool(log_b == highest_log_b), float(np.exp(-log_b)))
+        warn_temperature_at_bound(
+            all_correct=bool(log_b == highest_log_b), temperature=float(np.exp(-log_b))
+        )
 
 
 def _search_on_growing_samples(
@@ -252,11 +254,13 @@ def _search_on_growing_samples(
     _SearchResult
     """
     is_sampled = len(passes) > 1
-    first_accuracy = _SAMPLE_MAX_ERROR if is_sampled else _MAX_ERROR
-    result = _search_from_several_starts(passes[0], plain_inverse_temperature, box, first_accuracy)
+    first_max_error = _SAMPLE_MAX_ERROR if is_sampled else _MAX_ERROR
+    result = _search_from_several_starts(passes[0], plain_inverse_temperature, box, first_max_error)
+    lowest_log_b = box[0, 0]
     for run_pass in passes[1:]:
         # A sample may contain none of the few rows that need a uniform component.
-        start = np.maximum(result.minimum.point, [box[0, 0], 1.0 / (n_rows + 1.0)])
+        min_uniform = 1.0 / (n_rows + 1.0)
+        start = np.maximum(result.minimum.point, [lowest_log_b, min_uniform])
         is_last = run_pass is passes[-1]
         max_error = _MAX_ERROR_AFTER_SAMPLE if is_last else _SAMPLE_MAX_ERROR
         result = _search(run_pass, start, box, max_error)
@@ -290,14 +294,13 @@ def _search_from_several_starts(
     first_result = _search_from(run_pass, plain_inverse_temperature, _SMALL_UNIFORM, box, max_error)
     second_result = _search_from(run_pass, 1.0, _LARGE_UNIFORM, box, max_error)
     results = [first_result, second_result]
-    if (
-        abs(first_result.minimum.value - second_result.minimum.value)
-        > _MAX_LOSS_DIFFERENCE_OF_MINIMUM
-    ):
+    loss_difference = abs(first_result.minimum.value - second_result.minimum.value)
+    if loss_difference > _MAX_LOSS_DIFFERENCE_OF_MINIMUM:
         sharper_b = plain_inverse_temperature * _SHARPENING_FACTOR
         results.append(_search_from(run_pass, sharper_b, _LARGE_UNIFORM, box, max_error))
     best_result = min(results, key=lambda result: result.minimum.value)
 
+    # The plain temperature is preferred if a uniform component does not decrease the loss.
     plain_point = np.clip([np.log(plain_inverse_temperature), 0.0], *box)
     statistics = run_pass(float(np.exp(plain_point[0])))
     plain_loss = float(statistics.drop_masked_labels().compute_mean_loss(plain_point)[0])

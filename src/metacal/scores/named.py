@@ -123,7 +123,7 @@ def get_rounding_grid(score: str | Score) -> Grid:
 
 
 class ScoreAndCorrectness:
-    """Function that computes the unrounded score and the correctness of each row.
+    """Kernel that computes the unrounded score and the correctness of each row.
 
     Parameters
     ----------
@@ -206,14 +206,16 @@ def compute_score_and_correctness(
     kernel = resolve(score).compute_unrounded
     grid = get_rounding_grid(score)
     if rows.on_device and kernels.reads_tensors(kernel):
-        return _rank_on_device(rows, kernel, grid, codes)
+        return _score_on_device(rows, kernel, grid, codes)
     if rows.in_place and isinstance(kernel, kernels.FormulaKernel) and kernel.host is not None:
-        return _rank_in_place(rows, kernel, grid, codes)
+        return _score_with_c_kernel(rows, kernel, grid, codes)
     rows, columns = collect_and_validate(rows, ScoreAndCorrectness(score), codes)
-    return rows, grid.rounded(columns[:, 0]), columns[:, 1] > 0.0
+    scores = grid.rounded(columns[:, 0])
+    is_correct = columns[:, 1] > 0.0
+    return rows, scores, is_correct
 
 
-def _rank_on_device(
+def _score_on_device(
     rows: Rows, kernel: Callable[..., Any], grid: Grid, codes: Codes
 ) -> tuple[Rows, Any, Any]:
     """Compute score and correctness on the device of the table.
@@ -242,13 +244,14 @@ def _rank_on_device(
 
     rows, columns = _score_and_validate(rows, run_pass)
     scores = device_kernels.rounded(columns[:, 0].contiguous(), grid)
-    return rows, scores, columns[:, 1] > 0.0
+    is_correct = columns[:, 1] > 0.0
+    return rows, scores, is_correct
 
 
-def _rank_in_place(
+def _score_with_c_kernel(
     rows: Rows, kernel: kernels.FormulaKernel, grid: Grid, codes: Codes
 ) -> tuple[Rows, Any, Any]:
-    """Let the C kernel write rounded score and correctness directly into two columns.
+    """Compute rounded score and correctness with the C kernel, without temporary arrays.
 
     Parameters
     ----------
@@ -355,7 +358,9 @@ def score_rows(rows: Rows, score: str | Score) -> Float:
     return np.asarray(kernels.rounded(scores, resolved_score.grid))
 
 
-def collect_and_validate(rows: Rows, fn: Any, *columns: NDArray[Any]) -> tuple[Rows, Float]:
+def collect_and_validate(
+    rows: Rows, score_block: Callable[..., Float], *columns: NDArray[Any]
+) -> tuple[Rows, Float]:
     """Apply a score function to all rows, and validate the rows.
 
     Parameters
@@ -363,7 +368,7 @@ def collect_and_validate(rows: Rows, fn: Any, *columns: NDArray[Any]) -> tuple[R
     rows : Rows
         Rows of logits.
 
-    fn : function
+    score_block : function
         Function of a block of logits and of the corresponding entries of the columns.
 
     *columns : arrays with one entry per row
@@ -377,11 +382,12 @@ def collect_and_validate(rows: Rows, fn: Any, *columns: NDArray[Any]) -> tuple[R
     values : array
         Values of the function.
     """
-    if not kernels.can_pass_whole_blocks(fn, rows.table):
+    if not kernels.can_pass_whole_blocks(score_block, rows.table):
         rows = rows.validated()
 
     def run_pass(pass_rows: Rows, kernel_options: dict[str, bool]) -> Any:
-        function = partial(fn, **kernel_options) if kernel_options else fn
-        return pass_rows.collect(function, *columns)
+        if not kernel_options:
+            return pass_rows.collect(score_block, *columns)
+        return pass_rows.collect(partial(score_block, **kernel_options), *columns)
 
     return _score_and_validate(rows, run_pass)

@@ -184,22 +184,23 @@ def _apply_inverse_hessian(
     gradient: Float, memory: list[_Step], precondition: Preconditioner
 ) -> Float:
     """Multiply the gradient by the inverse Hessian, by the two-loop recursion."""
-    vector = gradient.copy()
-    factors = []
+    product = gradient.copy()
+    alphas = []
     for step in reversed(memory):
-        factor = float(np.vdot(step.displacement, vector)) / step.curvature
-        vector -= factor * step.gradient_change
-        factors.append(factor)
-    vector = precondition(vector)
+        alpha = float(np.vdot(step.displacement, product)) / step.curvature
+        product -= alpha * step.gradient_change
+        alphas.append(alpha)
+    product = precondition(product)
     if memory:
         # The caller's inverse Hessian is rescaled to agree with the last step.
-        last = memory[-1]
-        preconditioned_change = precondition(last.gradient_change)
-        vector *= last.curvature / float(np.vdot(last.gradient_change, preconditioned_change))
-    for step, factor in zip(memory, reversed(factors), strict=True):
-        correction = factor - float(np.vdot(step.gradient_change, vector)) / step.curvature
-        vector = vector + correction * step.displacement
-    return vector
+        last_step = memory[-1]
+        gradient_change = last_step.gradient_change
+        preconditioned_change = precondition(gradient_change)
+        product *= last_step.curvature / float(np.vdot(gradient_change, preconditioned_change))
+    for step, alpha in zip(memory, reversed(alphas), strict=True):
+        beta = float(np.vdot(step.gradient_change, product)) / step.curvature
+        product = product + (alpha - beta) * step.displacement
+    return product
 
 
 def _search_line(
@@ -226,19 +227,19 @@ def _search_line(
     _Evaluation or None
         New point, or None if no step decreases the value sufficiently.
     """
-    length = 1.0
+    step_length = 1.0
     for _ in range(_MAX_HALVINGS):
-        trial_point = current.point + length * direction
+        trial_point = current.point + step_length * direction
         trial_value, trial_gradient = objective(trial_point)
-        if trial_value <= current.value + _SUFFICIENT_DECREASE * length * slope:
+        if trial_value <= current.value + _SUFFICIENT_DECREASE * step_length * slope:
             return _Evaluation(point=trial_point, value=trial_value, gradient=trial_gradient)
-        # Minimise the parabola through the known values, between a tenth and a half of the
-        # step.
-        bend = trial_value - current.value - length * slope
+        # The next step minimises the parabola with the same slope and the same two values.
+        quadratic_term = trial_value - current.value - step_length * slope
         parabola_minimum = 0.0
-        if np.isfinite(bend) and bend > 0.0:
-            parabola_minimum = -0.5 * slope * length**2 / bend
-        length = float(np.clip(parabola_minimum, 0.1 * length, 0.5 * length))
-        if -length * slope < 1e-16 * abs(current.value):
+        if np.isfinite(quadratic_term) and quadratic_term > 0.0:
+            parabola_minimum = -0.5 * slope * step_length**2 / quadratic_term
+        step_length = float(np.clip(parabola_minimum, 0.1 * step_length, 0.5 * step_length))
+        linear_decrease = -step_length * slope
+        if linear_decrease < 1e-16 * abs(current.value):
             return None
     return None

@@ -21,7 +21,7 @@ _MAX_HALVINGS = 40
 _SUFFICIENT_DECREASE = 1e-4
 
 
-def fit_mixture_weights(members: Float, weights: Float | None = None) -> Float:
+def fit_mixture_weights(member_probabilities: Float, weights: Float | None = None) -> Float:
     """Compute the mixture weights that maximise the likelihood.
 
     The problem is convex and solved by sequential quadratic programming (Kim, Carbonetto,
@@ -40,7 +40,7 @@ def fit_mixture_weights(members: Float, weights: Float | None = None) -> Float:
 
     Parameters
     ----------
-    members : array of shape (n_rows, n_members)
+    member_probabilities : array of shape (n_rows, n_members)
         Probability that each member gives the observed outcome of each row.
 
     weights : array of shape (n_rows,), optional
@@ -57,72 +57,82 @@ def fit_mixture_weights(members: Float, weights: Float | None = None) -> Float:
     >>> fit_mixture_weights(np.array([heads, heads, tails])).round(3)
     array([0.667, 0.333])
     """
-    n_rows, n_members = members.shape
+    n_rows, n_members = member_probabilities.shape
     row_weights = np.ones(n_rows)
     if weights is not None:
         row_weights = np.asarray(weights, dtype=np.float64)
     row_weights = row_weights / row_weights.sum()
 
-    mixture = np.full(n_members, 1.0 / n_members)
-    loss = _mixture_loss(members, row_weights, mixture)
+    mixture_weights = np.full(n_members, 1.0 / n_members)
+    loss = _compute_loss(member_probabilities, row_weights, mixture_weights)
     for n_steps in range(1, _MAX_STEPS + 1):  # noqa: B007 used after the loop
-        quadratic_minimum, gradient = _minimise_quadratic(members, row_weights, mixture)
-        direction = quadratic_minimum - mixture
+        quadratic_minimum, gradient = _minimise_quadratic(
+            member_probabilities, row_weights, mixture_weights
+        )
+        direction = quadratic_minimum - mixture_weights
         expected_decrease = -float(gradient @ direction)
         if expected_decrease <= _TOLERANCE:
             # The loss no longer changes, but the last digits of the weights do.
             if abs(expected_decrease) <= _TOLERANCE:
-                mixture = np.maximum(quadratic_minimum, 0.0) / quadratic_minimum.sum()
+                mixture_weights = np.maximum(quadratic_minimum, 0.0) / quadratic_minimum.sum()
             break
         step_length = _search_line(
-            members, row_weights, mixture, direction, loss, expected_decrease
+            member_probabilities, row_weights, mixture_weights, direction, loss, expected_decrease
         )
         if step_length is None:
             break
-        mixture = mixture + step_length * direction
-        mixture = mixture * (1.0 - _mixture_gradient(members, row_weights, mixture))
-        mixture /= mixture.sum()
-        loss = _mixture_loss(members, row_weights, mixture)
+        mixture_weights = mixture_weights + step_length * direction
+        mixture_weights = mixture_weights * (
+            1.0 - _compute_gradient(member_probabilities, row_weights, mixture_weights)
+        )
+        mixture_weights /= mixture_weights.sum()
+        loss = _compute_loss(member_probabilities, row_weights, mixture_weights)
 
-    gradient = _mixture_gradient(members, row_weights, mixture)
+    gradient = _compute_gradient(member_probabilities, row_weights, mixture_weights)
     remaining_decrease = max(0.0, -float(gradient.min()))
     minimum = Minimum(
-        point=mixture,
+        point=mixture_weights,
         value=loss,
         remaining_decrease=remaining_decrease,
-        gradient_norm=float(np.linalg.norm(np.where(mixture > 0.0, gradient, 0.0))),
+        gradient_norm=float(np.linalg.norm(np.where(mixture_weights > 0.0, gradient, 0.0))),
         n_steps=n_steps,
         converged=remaining_decrease <= _MAX_REMAINING_DECREASE,
     )
     minimum.warn_unless_converged("a mixture's weights")
-    return mixture
+    return mixture_weights
 
 
-def _mixture_loss(members: Float, row_weights: Float, mixture: Float) -> float:
+def _compute_loss(member_probabilities: Float, row_weights: Float, mixture_weights: Float) -> float:
     """Compute -mean log(P w) + Σ w, infinite if a row has probability zero."""
-    probabilities = members @ mixture
+    probabilities = member_probabilities @ mixture_weights
     if not probabilities.min() > 0.0:
         return np.inf
-    return -float(row_weights @ np.log(probabilities)) + float(mixture.sum())
+    return -float(row_weights @ np.log(probabilities)) + float(mixture_weights.sum())
 
 
-def _mixture_gradient(members: Float, row_weights: Float, mixture: Float) -> Float:
+def _compute_gradient(
+    member_probabilities: Float, row_weights: Float, mixture_weights: Float
+) -> Float:
     """Compute the gradient of the loss, 1 - Rᵀ1 / n."""
-    return np.asarray(1.0 - (row_weights / (members @ mixture)) @ members)
+    return np.asarray(
+        1.0 - (row_weights / (member_probabilities @ mixture_weights)) @ member_probabilities
+    )
 
 
-def _minimise_quadratic(members: Float, row_weights: Float, mixture: Float) -> tuple[Float, Float]:
+def _minimise_quadratic(
+    member_probabilities: Float, row_weights: Float, mixture_weights: Float
+) -> tuple[Float, Float]:
     """Minimise the quadratic approximation of the loss over non-negative weights.
 
     Parameters
     ----------
-    members : array of shape (n_rows, n_members)
+    member_probabilities : array of shape (n_rows, n_members)
         Probability of the observed outcome by row and member.
 
     row_weights : array of shape (n_rows,)
         Weight of each row.
 
-    mixture : array of shape (n_members,)
+    mixture_weights : array of shape (n_members,)
         Weights at which the loss is approximated.
 
     Returns
@@ -131,23 +141,23 @@ def _minimise_quadratic(members: Float, row_weights: Float, mixture: Float) -> t
         Minimiser of the approximation.
 
     gradient : array of shape (n_members,)
-        Gradient of the loss at `mixture`.
+        Gradient of the loss at `mixture_weights`.
     """
-    ratios = members / (members @ mixture)[:, None]
+    ratios = member_probabilities / (member_probabilities @ mixture_weights)[:, None]
     gradient = 1.0 - row_weights @ ratios
     hessian = (row_weights[:, None] * ratios).T @ ratios
     member_scale = np.maximum(np.sqrt(np.diag(hessian)), np.finfo(np.float64).tiny)
     scaled_hessian = hessian / np.outer(member_scale, member_scale)
     root = np.linalg.cholesky(scaled_hessian + 1e-10 * np.eye(len(member_scale)))
-    target = np.linalg.solve(root, (hessian @ mixture - gradient) / member_scale)
+    target = np.linalg.solve(root, (hessian @ mixture_weights - gradient) / member_scale)
     minimum = nnls(root.T, target)[0] / member_scale
     return minimum, gradient
 
 
 def _search_line(
-    members: Float,
+    member_probabilities: Float,
     row_weights: Float,
-    mixture: Float,
+    mixture_weights: Float,
     direction: Float,
     loss: float,
     expected_decrease: float,
@@ -156,14 +166,14 @@ def _search_line(
 
     Parameters
     ----------
-    members, row_weights, mixture
+    member_probabilities, row_weights, mixture_weights
         See `_minimise_quadratic`.
 
     direction : array of shape (n_members,)
         Direction of descent.
 
     loss : float
-        Loss at `mixture`.
+        Loss at `mixture_weights`.
 
     expected_decrease : float
         Decrease of the loss to first order for a step of one.
@@ -174,7 +184,9 @@ def _search_line(
         Length of the step, or None if no step decreases the loss sufficiently.
     """
     for length in 0.5 ** np.arange(_MAX_HALVINGS):
-        trial_loss = _mixture_loss(members, row_weights, mixture + length * direction)
+        trial_loss = _compute_loss(
+            member_probabilities, row_weights, mixture_weights + length * direction
+        )
         if trial_loss <= loss - _SUFFICIENT_DECREASE * length * expected_decrease:
             return float(length)
     return None
