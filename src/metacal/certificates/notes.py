@@ -1,8 +1,9 @@
-"""Notes: what a reader should know about a fit. A note is its kind and its facts; the sentence is
-made from them.
+"""Notes about a fit that are stored in its certificate.
 
-Each kind is a function from facts to a sentence. `@register_note` makes of it what gives a `Note`, under
-the function's name; a file holds that name and the facts, each of the type that the function says.
+A note has a *kind* and *facts*. A function registered with `register_note` formats the facts of one
+kind as a sentence. A file stores the kind and the facts, not the sentence, so a sentence may be
+improved without a change of saved files. The parameter names of such a function are the keys of the
+facts in files, and must not change.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ if TYPE_CHECKING:
     from metacal.rows import Rows
 
 Facts = ParamSpec("Facts")
-#: Sentences by the kind of their note.
+#: Functions that format the facts of a note as a sentence, by the kind of the note.
 NOTE_TEXTS: dict[str, Callable[..., str]] = {}
 
 
 @dataclass(frozen=True)
 class Note:
-    """One note: its kind, and its facts by name.
+    """Remark about a fit: its kind, and its facts by name.
 
     >>> note = few_errors(errors=0, rows=1200)
     >>> note.kind, note.to_dict()
@@ -47,40 +48,57 @@ class Note:
         return NOTE_TEXTS[self.kind](**dict(self.facts))
 
     def issue_warning(self) -> Note:
-        """The same, once whoever called metacal is warned of it."""
+        """Issue the sentence as a MetacalWarning, and return the note."""
         warn_caller(str(self))
         return self
 
     def to_dict(self) -> dict[str, Any]:
-        """As a file has it."""
+        """Return the kind and the facts as a file stores them."""
         return {"kind": self.kind, **dict(self.facts)}
 
 
-def register_note(sentence: Callable[Facts, str]) -> Callable[Facts, Note]:
-    """A function from facts to the note that says this sentence; facts are given by name."""
-    kind = sentence.__name__
-    NOTE_TEXTS[kind] = sentence
+def register_note(kind: str) -> Callable[[Callable[Facts, str]], Callable[Facts, Note]]:
+    """Register a function that formats the facts of a kind of note as a sentence.
 
-    def note(*args: Facts.args, **facts: Facts.kwargs) -> Note:
-        assert not args
-        return Note(kind, tuple(facts.items()))
+    Parameters
+    ----------
+    kind : str
+        Kind of the note in files.
 
-    note.__name__, note.__doc__, note.__module__ = kind, sentence.__doc__, sentence.__module__
-    return note
+    Returns
+    -------
+    callable
+        Decorator that replaces the function by one with the same keyword-only parameters. It
+        returns a `Note` instead of the sentence.
+    """
+
+    def decorate(format_sentence: Callable[Facts, str]) -> Callable[Facts, Note]:
+        NOTE_TEXTS[kind] = format_sentence
+
+        def make_note(*args: Facts.args, **facts: Facts.kwargs) -> Note:
+            assert not args, "facts are keyword-only"
+            return Note(kind, tuple(facts.items()))
+
+        make_note.__name__ = format_sentence.__name__
+        make_note.__doc__ = format_sentence.__doc__
+        make_note.__module__ = format_sentence.__module__
+        return make_note
+
+    return decorate
 
 
-@register_note
+@register_note("remark")
 def remark(*, text: str) -> str:
-    """What somebody else says, in their own words."""
+    """Repeat a remark of another component, such as a file reader."""
     return text
 
 
-# ── about the promise ─────────────────────────────────────────────────────────────────────────────
+# ── notes about the promise ─────────────────────────────────────────────────────────────────────────────
 
 
-@register_note
+@register_note("too_few_right")
 def too_few_right(*, right: int, alpha: float, best: float, needed: int) -> str:
-    """No right row can be rejected."""
+    """Report that too few correct rows allow no rejection under a miscoverage limit."""
     return (
         f"everything is accepted: {right} correct rows are too few to reject any at a miscoverage"
         f" of {alpha:g}; rejecting starts at {ceil_to_4_decimals(best):g} with these rows, or with {needed}"
@@ -88,9 +106,9 @@ def too_few_right(*, right: int, alpha: float, best: float, needed: int) -> str:
     )
 
 
-@register_note
+@register_note("too_few_to_review")
 def too_few_to_review(*, rows: int, share: float, best: float, needed: int) -> str:
-    """No row can be sent to review."""
+    """Report that too few rows allow no rejection under a limit on the review rate."""
     return (
         f"everything is accepted: {rows} rows are too few to send any to review at a share of at"
         f" most {share:g}; that starts at {ceil_to_4_decimals(best):g} with these rows, or with {needed}"
@@ -98,32 +116,32 @@ def too_few_to_review(*, rows: int, share: float, best: float, needed: int) -> s
     )
 
 
-@register_note
+@register_note("too_few_units")
 def too_few_units(*, units: int, rows: int) -> str:
-    """Nothing can be rejected where whole units are bet on."""
+    """Report that too few clusters allow no rejection."""
     return (
         f"everything is accepted: {units:,} units of {rows:,} rows are too few to reject any row."
     )
 
 
-@register_note
+@register_note("review_is_cheapest")
 def review_is_cheapest(*, review: float) -> str:
-    """Nothing is accepted."""
+    """Report that sending every row to review has the lowest expected cost."""
     return (
         f"nothing is accepted: on these rows reviewing everything, at {review:g} a row, costs"
         " least."
     )
 
 
-@register_note
+@register_note("one_row_of_each_unit")
 def one_row_of_each_unit(*, units: int, rows: int) -> str:
-    """Which rows count where some belong together."""
+    """Report that one random row of each cluster was tested."""
     return f"{units:,} units of {rows:,} rows: one row of each, drawn at random, is counted."
 
 
-@register_note
+@register_note("whole_units_counted")
 def whole_units_counted(*, units: int, rows: int) -> str:
-    """Every row of a unit counts."""
+    """Report that all rows of each cluster were tested."""
     return (
         f"{units:,} units of {rows:,} rows: every row is counted, by bets on whole units; the"
         " scores of a tenth of the units, drawn at random, say where they begin and which"
@@ -131,18 +149,18 @@ def whole_units_counted(*, units: int, rows: int) -> str:
     )
 
 
-@register_note
+@register_note("kept_by_weight")
 def kept_by_weight(*, kept: int, rows: int) -> str:
-    """Which rows count where they have weights."""
+    """Report that rows were kept at random in proportion to their weights."""
     return (
         f"{kept:,} of {rows:,} rows are counted, kept at random in proportion to their weights: the"
         " promise is about the target that the weights describe."
     )
 
 
-@register_note
+@register_note("cross_fitted")
 def cross_fitted(*, folds: int) -> str:
-    """Why a cross-fitted promise is approximate."""
+    """Explain why a cross-fitted promise is approximate."""
     return (
         f"cross-fitted: the rows were scored by {folds} classifiers that had not seen them, not by"
         " the one in use; so the confidence is not exact. No distribution-free guarantee exists"
@@ -151,25 +169,25 @@ def cross_fitted(*, folds: int) -> str:
     )
 
 
-@register_note
+@register_note("score_chosen")
 def score_chosen(*, score: str, shares: tuple[tuple[str, float], ...]) -> str:
-    """Which scores shared delta."""
-    told = ", ".join(f"{name} {share:g}" for name, share in shares)
-    return f"{score} was chosen among scores that shared delta: {told} of it."
+    """Report which ranking score was chosen, and how the scores shared delta."""
+    shares_text = ", ".join(f"{name} {share:g}" for name, share in shares)
+    return f"{score} was chosen among scores that shared delta: {shares_text} of it."
 
 
-@register_note
+@register_note("decision_learned")
 def decision_learned(*, aside: int, at: float) -> str:
-    """Of two classes: where the decision between them lies, and who chose it."""
+    """Report the log-odds at which pilot rows put the decision between two classes."""
     return (
         f"what is promised is about this decision: the second class where log-odds > {at:.6g},"
         f" chosen on {aside:,} rows drawn for it, which certify nothing."
     )
 
 
-@register_note
+@register_note("decision_disagrees")
 def decision_disagrees(*, rows: int, differ: int) -> str:
-    """Of two classes: the answers are not the more probable classes."""
+    """Report accepted rows whose predicted class is the less probable of two classes."""
     return (
         f"{differ:,} of {rows:,} accepted rows are answered by the class that is the less probable"
         " one by the calibrated probabilities: the promise is about the classifier's own decision."
@@ -177,62 +195,60 @@ def decision_disagrees(*, rows: int, differ: int) -> str:
     )
 
 
-@register_note
+@register_note("weights_not_certified")
 def weights_not_certified() -> str:
-    """Sample weights are the calibrator's."""
+    """Report that sample weights affect only the calibrator."""
     return "sample weights are not used by the certificate."
 
 
-@register_note
+@register_note("about_largest_logit")
 def about_largest_logit() -> str:
-    """The base calibrator may change the answer."""
+    """Report that the calibrator may change the most probable class."""
     return (
         "the base calibrator may change the largest class; the promise is about the largest logit,"
         " which predict returns."
     )
 
 
-# ── about the rows ────────────────────────────────────────────────────────────────────────────────
+# ── notes about the rows ────────────────────────────────────────────────────────────────────────────────
 
 
-@register_note
+@register_note("suspicion")
 def suspicion(*, looks: Suspected, lowest: float | None) -> str:
-    """Rows that look like something else than logits."""
+    """Report that the input does not look like logits."""
     return Suspicion(looks, lowest).remark
 
 
-@register_note
+@register_note("few_errors")
 def few_errors(*, errors: int, rows: int) -> str:
-    """Rows that look like training data."""
+    """Report that so few errors suggest training data."""
     return (
         f"{errors} errors in {rows:,} rows: is this the training data? Promises hold only for rows"
         " from the same source as the calibration rows."
     )
 
 
-#: Whose scores tie: those of logits, those of a sample of such rows, or scores that came from
-#: elsewhere.
+#: Origin of tied scores: logits, a sample of the rows of logits, or scores that the user passed.
 Tied = Literal["logits", "sampled logits", "given scores"]
 
 
-@register_note
+@register_note("tied_scores")
 def tied_scores(*, tied: int, rows: int, of: Tied) -> str:
-    """Scores that tie."""
-    sampled = "sampled " if of == "sampled logits" else ""
-    remedy = (
-        "A finer score breaks them."
-        if of == "given scores"
-        else "Logits in higher precision break them."
-    )
+    """Report that many rows share their score with other rows."""
+    qualifier = "sampled " if of == "sampled logits" else ""
+    if of == "given scores":
+        remedy = "A finer score breaks them."
+    else:
+        remedy = "Logits in higher precision break them."
     return (
-        f"{tied:,} of {rows:,} {sampled}rows share their score with other rows: ties are accepted"
+        f"{tied:,} of {rows:,} {qualifier}rows share their score with other rows: ties are accepted"
         f" or rejected together, which costs coverage. {remedy}"
     )
 
 
-@register_note
+@register_note("repeated_rows")
 def repeated_rows(*, repeated: int, rows: int) -> str:
-    """Rows that repeat an earlier one."""
+    """Report that many rows repeat the logits of an earlier row."""
     return (
         f"{repeated:,} of {rows:,} rows repeat the logits of an earlier row: if these are copies,"
         " and not different inputs, the rows are not independent and the stated confidence does"
@@ -241,177 +257,237 @@ def repeated_rows(*, repeated: int, rows: int) -> str:
     )
 
 
-@register_note
+@register_note("rows_without_score")
 def rows_without_score(*, missing: int, rows: int) -> str:
-    """Rows that were left out."""
+    """Report that rows without a score were left out."""
     return (
         f"{missing:,} of {rows:,} rows have no score: they were left out, such rows are always"
         " rejected, and the promise is about rows that have one."
     )
 
 
-@register_note
+@register_note("pool_without_score")
 def pool_without_score(*, missing: int, rows: int) -> str:
-    """Rows of a pool that are never asked about."""
+    """Report that rows of the pool without a score are always rejected."""
     return f"{missing:,} of {rows:,} rows of the pool have no score: such rows are always rejected."
 
 
-@register_note
+@register_note("declared_extension")
 def declared_extension(*, rows: int, extended: int, shares: tuple[float, float]) -> str:
-    """How delta is shared by the rows that were drawn first and those of the extension."""
+    """Report how delta is shared by the first rows and a declared extension."""
     return (
         f"{rows:,} rows at {shares[0]:g} of delta, and by a declared extension {extended:,} at"
         f" {shares[1]:g}."
     )
 
 
-@register_note
-def upside_down(*, higher_is: Literal["surer", "doubtful"], losses: bool = False) -> str:
-    """A score that seems to be the other way round: its higher values are what is said here; or a
-    loss that is none.
+@register_note("upside_down")
+def score_seems_reversed(*, higher_is: Literal["surer", "doubtful"], losses: bool = False) -> str:
+    """Report that confident rows are incorrect more often than others.
+
+    The user probably passed a score with the opposite direction or, if `losses` is true, a quality
+    instead of a loss.
     """
-    other = (
-        " If the loss says how good an answer is, give 1 minus it: a loss of 1 is entirely wrong."
-        if losses
-        else ""
-    )
+    loss_advice = ""
+    if losses:
+        loss_advice = (
+            " If the loss says how good an answer is, give 1 minus it: a loss of 1 is entirely"
+            " wrong."
+        )
     return (
         "the rows that the score calls sure are wrong more often than the others: if a higher"
-        f" score is {higher_is}, say so with {option('higher_is', higher_is)}.{other}"
+        f" score is {higher_is}, say so with {option('higher_is', higher_is)}.{loss_advice}"
     )
 
 
-# ── about the probabilities ───────────────────────────────────────────────────────────────────────
+# ── notes about the probabilities ───────────────────────────────────────────────────────────────────────
 
-#: A measure with the calibrator, without it, and the standard error of the difference.
+#: Metric with the calibrator, metric without it, and standard error of the difference.
 Compared = tuple[float, float, float]
 
 
-@register_note
+@register_note("calibration_harms")
 def calibration_harms(
     *, rows: int, log_loss: Compared | None, ece: Compared | None, softmax: bool
 ) -> str:
-    """The calibrator does not help; `softmax`: it has given way."""
-    measures = (("log loss", log_loss), ("ECE", ece))
-    told = " and ".join(
-        f"{name} {one[0]:.4f}, without {one[1]:.4f} (± {one[2]:.4f})"
-        for name, one in measures
-        if one
-    )
+    """Report that the calibrator does not improve the log loss or the ECE.
+
+    If `softmax` is true, the gate uses the softmax of the logits instead of the calibrator.
+    """
+    comparisons = []
+    for metric_name, comparison in (("log loss", log_loss), ("ECE", ece)):
+        if comparison:
+            with_calibrator, without_calibrator, standard_error = comparison
+            comparisons.append(
+                f"{metric_name} {with_calibrator:.4f}, without {without_calibrator:.4f}"
+                f" (± {standard_error:.4f})"
+            )
     end = "; the probabilities are the softmax of the logits, not calibrated." if softmax else "."
-    return f"calibration does not help: cross-fitted on {rows:,} accepted rows, {told}{end}"
+    return (
+        f"calibration does not help: cross-fitted on {rows:,} accepted rows,"
+        f" {' and '.join(comparisons)}{end}"
+    )
 
 
-@register_note
-def off_by_class(*, gap: float, predicted: str | None, rows: int, right: float, said: float) -> str:
-    """The marginal check fails: `gap` on average, most for the rows that are predicted so."""
-    which = "of classes with few rows" if predicted is None else f"predicted {predicted}"
+@register_note("off_by_class")
+def miscalibrated_by_class(
+    *, gap: float, predicted: str | None, rows: int, right: float, said: float
+) -> str:
+    """Report that confidence is miscalibrated given the predicted class."""
+    selection = "of classes with few rows" if predicted is None else f"predicted {predicted}"
     return (
         f"confidence is off by predicted class, by {100 * gap:.1f} points on average beyond chance:"
-        f" of {rows:,} rows {which} {100 * right:.1f}% are right where {100 * said:.1f}% is said; a"
+        f" of {rows:,} rows {selection} {100 * right:.1f}% are right where {100 * said:.1f}% is said; a"
         " calibrator with parameters for each class, VectorScaling say, may mend it."
     )
 
 
-@register_note
+@register_note("not_compared")
 def not_compared() -> str:
-    """Fitting it anew takes too long."""
+    """Report that refitting the calibrator for a comparison would take too long."""
     return (
         "whether calibration helps the accepted rows was not compared: fitting this calibrator anew"
         " would take too long; compare on new rows."
     )
 
 
-@register_note
+@register_note("not_calibrated")
 def not_calibrated() -> str:
-    """No labels, no calibrator."""
+    """Report that no calibrator was fitted, because the rows had no labels."""
     return (
         "the rows had no labels: no calibrator was fitted, and probabilities are the softmax of the"
         " logits, as honest as the classifier is."
     )
 
 
-@register_note
+@register_note("cascade_not_calibrated")
 def cascade_not_calibrated() -> str:
-    """Labels are known where models disagree alone."""
+    """Report that a cascade with partial labels has no calibrator."""
     return (
         "labels are missing where the models agree: the probabilities are the models' own, not"
         " calibrated."
     )
 
 
-@register_note
+@register_note("labels_ran_out")
 def labels_ran_out() -> str:
-    """The walk of a cascade ended for want of labels."""
+    """Report that the test sequence of a cascade ended at a row without a label."""
     return (
         "the walk ended where labels are missing: label more of the rows on which the two models"
         " disagree, in the order of the small one's score, and fit again."
     )
 
 
-# ── what is odd about calibration rows, if anything: said in a warning and in the certificate befor
+# ── checks of calibration rows ────────────────────────────────────────────────────────────────────
 
-#: A smaller share of repeated rows changes no confidence by much.
-_REPEATED_SHARE = 0.01
+#: Data sets with fewer rows are too small to suspect training data.
+_MIN_ROWS_TO_SUSPECT = 50
+#: An error rate of at most this suggests that the rows are training data.
+_SUSPICIOUS_ERROR_RATE = 0.001
+#: Ties of a smaller share of the rows cost little coverage.
+_MAX_TIED_SHARE = 0.01
+#: A smaller share of repeated rows hardly changes the confidence level.
+_MAX_REPEATED_SHARE = 0.01
 
 
-def check_scores(ranking: Ranking, of: Tied = "logits", *, ties: bool = True) -> list[Note]:
-    """Rows that look like training data and, unless the reason is known, scores that tie.
+def check_errors_and_ties(
+    ranking: Ranking, origin: Tied = "logits", *, with_ties: bool = True
+) -> list[Note]:
+    """Check for rows that look like training data, and for tied scores.
 
+    Parameters
+    ----------
+    ranking : Ranking
+        The calibration rows in the order of their scores.
+    origin : "logits", "sampled logits" or "given scores", default="logits"
+        Origin of the scores.
+    with_ties : bool, default=True
+        Whether to check for ties.
+
+    Returns
+    -------
+    list of Note
+
+    Examples
+    --------
     >>> from metacal.certification.ranking import Ranking
-    >>> check_scores(Ranking.from_scores(np.arange(100.0), np.ones(100, dtype=bool)))[0].kind
+    >>> check_errors_and_ties(Ranking.from_scores(np.arange(100.0), np.ones(100, dtype=bool)))[0].kind
     'few_errors'
     """
-    remarks = check_error_count(int(ranking.cumulative_errors[-1]), ranking.n_rows)
-    return [*remarks, *(check_ties(ranking, of) if ties else [])]
+    notes = check_error_count(int(ranking.cumulative_errors[-1]), ranking.n_rows)
+    if with_ties:
+        notes += check_ties(ranking, origin)
+    return notes
 
 
-def check_error_count(errors: int, n: int) -> list[Note]:
-    """Rows that look like training data."""
-    return [] if n < 50 or errors > 0.001 * n else [few_errors(errors=errors, rows=n)]
-
-
-def check_ties(ranking: Ranking, of: Tied = "logits") -> list[Note]:
-    """Scores that tie, if there are many."""
-    if (
-        1.5 * (ranking.n_rows - len(ranking.block_end_ranks)) <= 0.01 * ranking.n_rows
-    ):  # of c > 2 rows with one score c - 1 are repeats
+def check_error_count(n_errors: int, n_rows: int) -> list[Note]:
+    """Check for an error rate that suggests training data."""
+    if n_rows < _MIN_ROWS_TO_SUSPECT or n_errors > _SUSPICIOUS_ERROR_RATE * n_rows:
         return []
-    counts = np.diff(ranking.block_end_ranks, prepend=0)
-    tied = int(
-        counts[counts > 2].sum()
-    )  # among millions of rows some pairs share a grid point by chance
-    return (
-        []
-        if tied <= 0.01 * ranking.n_rows
-        else [tied_scores(tied=tied, rows=ranking.n_rows, of=of)]
-    )
+    return [few_errors(errors=n_errors, rows=n_rows)]
 
 
-def check_repeated_rows(rows: Rows, values: Float, distinct: int | None = None) -> list[Note]:
-    """Rows that repeat an earlier one: copies are not independent, and what is certified from them
-    is not as sure.
+def check_ties(ranking: Ranking, origin: Tied = "logits") -> list[Note]:
+    """Check for many rows that share their score with at least two other rows."""
+    n_rows = ranking.n_rows
+    n_repeats = n_rows - len(ranking.block_end_ranks)
+    # A block of c > 2 rows has c - 1 >= 2c / 3 repeats, so 1.5 times the repeats bounds the ties.
+    if 1.5 * n_repeats <= _MAX_TIED_SHARE * n_rows:
+        return []
+    block_sizes = np.diff(ranking.block_end_ranks, prepend=0)
+    # Pairs are not counted, because among millions of rows some share a score by coincidence.
+    n_tied = int(block_sizes[block_sizes > 2].sum())
+    if n_tied <= _MAX_TIED_SHARE * n_rows:
+        return []
+    return [tied_scores(tied=n_tied, rows=n_rows, of=origin)]
 
-    `distinct` scores there are, where that is known.
 
+def check_repeated_rows(
+    rows: Rows, scores: Float, n_distinct_scores: int | None = None
+) -> list[Note]:
+    """Check for rows that repeat an earlier row, because copies are not independent.
+
+    Parameters
+    ----------
+    rows : Rows
+        Table of logits. Tables on a device are not checked.
+    scores : ndarray of shape (n_rows,)
+        A score of each row.
+    n_distinct_scores : int, optional
+        Number of distinct scores, if it is known.
+
+    Returns
+    -------
+    list of Note
+
+    Examples
+    --------
     >>> from metacal.rows import Rows
     >>> table = np.array([[2.0, 0.0], [1.0, 0.0], [2.0, 0.0]])
     >>> str(check_repeated_rows(Rows(table), table[:, 0])[0])[:50]
     '1 of 3 rows repeat the logits of an earlier row: i'
     """
-    n, distinct = len(values), len(np.unique(values)) if distinct is None else distinct
-    if rows.on_device or n - distinct <= _REPEATED_SHARE * n:
+    n_rows = len(scores)
+    if n_distinct_scores is None:
+        n_distinct_scores = len(np.unique(scores))
+    max_repeated = _MAX_REPEATED_SHARE * n_rows
+    if rows.on_device or n_rows - n_distinct_scores <= max_repeated:
         return []
-    # Bit for bit equal rows have equal scores, so only rows that share theirs are read again.
-    _, place, count = np.unique(values, return_inverse=True, return_counts=True, equal_nan=False)
-    marks = rows.where(count[place] > 1).collect(_row_marks)
-    repeated = len(marks) - len(np.unique(marks))
-    return [repeated_rows(repeated=repeated, rows=n)] if repeated > _REPEATED_SHARE * n else []
-
-
-def _row_marks(block: NDArray[Any]) -> NDArray[np.int64]:
-    """A number for each row that equal rows share, in any process, and others only by accident."""
-    marks = b"".join(
-        blake2b(row.tobytes(), digest_size=8).digest() for row in np.ascontiguousarray(block)
+    # Identical rows have identical scores, so only rows that share their score are read again.
+    _, score_index, score_counts = np.unique(
+        scores, return_inverse=True, return_counts=True, equal_nan=False
     )
-    return np.frombuffer(marks, dtype=np.int64)
+    shares_score = score_counts[score_index] > 1
+    row_hashes = rows.where(shares_score).collect(_hash_rows)
+    n_repeated = len(row_hashes) - len(np.unique(row_hashes))
+    if n_repeated <= max_repeated:
+        return []
+    return [repeated_rows(repeated=n_repeated, rows=n_rows)]
+
+
+def _hash_rows(block: NDArray[Any]) -> NDArray[np.int64]:
+    """Hash each row to 64 bits, with the same result in every process."""
+    digests = [
+        blake2b(row.tobytes(), digest_size=8).digest() for row in np.ascontiguousarray(block)
+    ]
+    return np.frombuffer(b"".join(digests), dtype=np.int64)

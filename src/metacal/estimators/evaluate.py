@@ -14,7 +14,7 @@ import numpy as np
 from metacal import display
 from metacal.certificates.certificate import Certificate
 from metacal.certificates.fingerprint import FitRows
-from metacal.certificates.notes import off_by_class
+from metacal.certificates.notes import miscalibrated_by_class
 from metacal.certificates.number_format import format_percent_floor
 from metacal.errors import InputError
 from metacal.estimators.measurement import (
@@ -127,7 +127,7 @@ class GateEvaluation:
         if self.before is not None:
             notes.append(describe_harm(self.after, self.before))
         if self.after.marginal is not None and self.after.marginal.failure is not None:
-            notes.append(str(off_by_class(**self.after.marginal.failure)))
+            notes.append(str(miscalibrated_by_class(**self.after.marginal.failure)))
         sentences = [f"{note[0].upper()}{note[1:]}" for note in notes if note is not None]
         return " ".join(sentences) or None
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal import kernels
-from metacal.certificates.notes import Note, not_compared, off_by_class
+from metacal.certificates.notes import Note, miscalibrated_by_class, not_compared
 from metacal.errors import InputError
 from metacal.formulas import Array, Codes, Flags, Float
 from metacal.gate.calibration_table import CertifiedTable
@@ -219,7 +219,7 @@ class BaseMapFitter:
         if comparison.marginal is not None:
             marginal_failure = comparison.marginal.failure
             if marginal_failure is not None:
-                notes.append(off_by_class(**marginal_failure).issue_warning())
+                notes.append(miscalibrated_by_class(**marginal_failure).issue_warning())
         base_map = make_softmax_map(n_classes) if uses_softmax else fitted_map
         return BaseMap(base_map, tuple(notes))
 

@@ -16,8 +16,8 @@ from numpy.typing import ArrayLike, NDArray
 from metacal.certificates.fingerprint import Fingerprint, fingerprint_rows
 from metacal.certificates.notes import (
     Note,
+    check_errors_and_ties,
     check_repeated_rows,
-    check_scores,
     not_calibrated,
     suspicion,
     weights_not_certified,
@@ -322,7 +322,7 @@ def _collect_data_notes(table: CertifiedTable, input_suspicion: Suspicion | None
 def _collect_row_notes(table: CertifiedTable, input_suspicion: Suspicion | None) -> list[Note]:
     """Collect the notes on equal scores and on repeated rows."""
     ranking = table.columns.ranking
-    notes = check_scores(ranking, ties=input_suspicion is None)
+    notes = check_errors_and_ties(ranking, with_ties=input_suspicion is None)
     selected_rows = table.selected_rows
     has_clusters = selected_rows is not None and selected_rows.clusters is not None
     # Rows of a cluster may be equal without being copies.

@@ -24,7 +24,12 @@ from numpy.typing import ArrayLike
 
 from metacal.certificates.certificate import Certificate, accepts
 from metacal.certificates.fingerprint import Fingerprint, fingerprint_rows
-from metacal.certificates.notes import Note, check_scores, rows_without_score, upside_down
+from metacal.certificates.notes import (
+    Note,
+    check_errors_and_ties,
+    rows_without_score,
+    score_seems_reversed,
+)
 from metacal.certification.importance import Importance
 from metacal.certification.ranking import Ranking, require_some_correct
 from metacal.certification.row_selection import RowSelection, SelectedRows, build_row_selection
@@ -299,7 +304,7 @@ def _warn_about_scores(
         Notes for the certificate, one for each warning.
     """
     selected_index = get_selected_index(selected_rows)
-    notes = check_scores(ranking, "given scores", ties=checks_ties)
+    notes = check_errors_and_ties(ranking, "given scores", with_ties=checks_ties)
     if not has_score.all():
         n_missing = int((~has_score).sum())
         notes.append(rows_without_score(missing=n_missing, rows=len(has_score)))
@@ -308,7 +313,7 @@ def _warn_about_scores(
     )
     if n_standard_errors > _MAX_STANDARD_ERRORS_BELOW_CHANCE:
         opposite: HigherIs = "doubtful" if source.higher_is == "surer" else "surer"
-        notes.append(upside_down(higher_is=opposite, losses=source.truth == "losses"))
+        notes.append(score_seems_reversed(higher_is=opposite, losses=source.truth == "losses"))
     return [note.issue_warning() for note in notes]
 
 
