@@ -1,10 +1,14 @@
-"""Promises about losses: MaxRisk, MaxCost and Cheapest."""
+"""Promises about losses and costs: MaxRisk, MaxCost and Cheapest.
+
+A *loss* is a number between 0 and 1 that states how bad a prediction is. A *cost* is the price of
+an incorrect prediction or of a review, in any unit.
+"""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from metacal.certificates.certificate import Certificate
 from metacal.certificates.quantity import COST, COST_PER_ROW, RISK, Limits
@@ -29,11 +33,18 @@ from metacal.formulas import Codes, Flags
 from metacal.promises.promise import Promise
 from metacal.rows.arrays import check_fraction
 
+# A table of costs for more classes is printed by its size only.
+_MAX_PRINTED_CLASSES = 4
+
 
 class CostPromise(Promise):
-    """Base of the promises about costs: a dataclass with `wrong`."""
+    """Base class of the promises about losses and costs."""
+
+    # Cost of any incorrect prediction, or a table of costs, wrong[true class][prediction].
 
     wrong: ErrorCosts
+
+    # Seed of random draws that the user passed. None to derive it from the rows.
     random_state: int | None
 
     @property
@@ -62,62 +73,78 @@ class CostPromise(Promise):
     def counts_errors_in(self, certificate: Certificate) -> bool:
         """Check whether the mean loss in a certificate follows from its number of errors."""
         procedure = self.procedure()
-        return isinstance(procedure, MeanLossLimit) and procedure.counts_errors_in(certificate)
+        if not isinstance(procedure, MeanLossLimit):
+            return False
+        return procedure.counts_errors_in(certificate)
 
     def check_cost_table_size(self, n_classes: int) -> None:
-        """Raise if the table of costs has another number of classes."""
-        if not isinstance(self.wrong, float) and len(self.wrong) != n_classes:
+        """Raise InputError if a table of costs is for another number of classes."""
+        error_costs = self.wrong
+        if isinstance(error_costs, float):
+            return
+        if len(error_costs) != n_classes:
             raise InputError(
-                f"the table of costs is for {len(self.wrong)} classes, and the logits have"
+                f"the table of costs is for {len(error_costs)} classes, and the logits have"
                 f" {n_classes} columns; it needs a row and a column for each."
             )
 
     def __repr__(self) -> str:
-        shown = {name: value for name, value in self.get_params().items() if name != "wrong"}
-        table: Any = self.wrong
-        if not isinstance(table, float) and len(table) > 4:
-            table = f"<{len(table)} x {len(table)} costs of up to {self.largest:g}>"
-        listed = ", ".join(f"{name}={value!r}" for name, value in shown.items())
-        return f"{type(self).__name__}(wrong={table}, {listed})"
+        other_params = self.get_params()
+        error_costs = other_params.pop("wrong")
+        error_costs_text = str(error_costs)
+        if not isinstance(error_costs, float) and len(error_costs) > _MAX_PRINTED_CLASSES:
+            n_classes = len(error_costs)
+            error_costs_text = f"<{n_classes} x {n_classes} costs of up to {self.largest:g}>"
+        params_text = ", ".join(f"{name}={value!r}" for name, value in other_params.items())
+        return f"{type(self).__name__}(wrong={error_costs_text}, {params_text})"
 
 
 @dataclass(frozen=True)
 class MaxRisk(CostPromise):
-    """What is accepted has a mean loss of at most `limit`, each loss a number between 0 and 1.
+    """Accepted rows have a mean loss of at most `limit`.
 
-    A loss says how bad an answer is: 1 - F1, the share of wrong fields, of missed labels, a judge's
-    mark turned around (`metacal.losses` has those in use). Where answers are only right or wrong,
-    it is the error rate.
+    A loss between 0 and 1 states how bad an answer is: 1 - F1, the share of incorrect fields or of
+    missed labels, or a judge's grade (`metacal.losses` has common ones). If answers are only right
+    or wrong, the mean loss is the error rate.
 
     Parameters
     ----------
     limit : float
-        The most that an accepted row may lose on average.
-    delta : float or None
-        The promise fails with at most this probability over the calibration rows; None: it holds on
-        average, nearly.
-    near_binary : bool
-        Say so where nearly every loss is 0 or 1: each is then rounded at random, up with its own
-        probability, and the exact tests of 0/1 losses certify the rounded ones, which have the same
-        mean. To be settled before looking at the rows: of two tests on the same rows the better one
-        would break more promises than `delta` allows.
+        Largest mean loss of the accepted rows.
+
+    delta : float or None, default=0.1
+        The promise fails with at most this probability over the calibration rows. If None, it holds
+        approximately in expectation.
+
+    near_binary : bool, default=False
+        Whether nearly every loss is 0 or 1. Each loss is then rounded at random, up with a
+        probability equal to the loss, and the exact tests of 0/1 losses certify the rounded losses,
+        which have the same mean. Decide this before you look at the rows, because the better of two
+        tests on the same rows would break more promises than `delta` allows.
+
     random_state : int, optional
-        Seed of the order in which rows are bet on, and of the rounding. By default it is derived
-        from the rows; a seed that you give is recorded in the certificate.
+        Seed of the order of bets and of the rounding. By default it is derived from the rows. A
+        seed that you pass is recorded in the certificate.
 
-    Losses of an integer type, 0 or 1, and right or wrong take the exact tests; floats are certified
-    by bets in an order that looks at no loss, even where these rows have only zeros and ones. Where
-    a loss could be graded and seldom is, say `near_binary`: what is rounded and what need not be
-    are then one test.
+    Notes
+    -----
+    Losses of an integer type, and answers that are right or wrong, are certified by exact tests.
+    Losses of a floating type are certified by bets, in an order that depends on no loss, even if
+    all of them happen to be 0 or 1.
 
-    *Why the type decides.* It is settled before any loss is looked at, so that one test is made,
-    which fails with probability at most delta. Whoever takes the exact test where the tested losses
-    happen to be 0 or 1, and bets where they do not, breaks the promise if either fails on its part
-    of the draws: delta for each, 2 delta in all.
+    *Why the type decides.*
 
-    *Why rounding holds.* B = 1[U < L] with U uniform and independent of the rest has E[B | row] =
-    L: a mean of B is the mean of L, in any part of the ranking. The proof for errors
-    (`promises.accuracy`) asks no more of them.
+    1. The type is known before any loss is read, so a single test is made. It fails with
+       probability at most delta.
+    2. The invalid shortcut is to use the exact test if the tested losses happen to be 0 or 1, and
+       bets otherwise. The promise is then broken if either test fails on its part of the draws,
+       with probability up to 2 delta.
+
+    *Why rounding is valid.*
+
+    1. Let B = 1[U < L] with U uniform and independent of the rest. Then E[B | row] = L.
+    2. So a mean of B is the mean of L in any part of the ranking. The proof for errors
+       (`promises.accuracy`) needs no more.
 
     Examples
     --------
@@ -148,13 +175,13 @@ class MaxRisk(CostPromise):
 
     @property
     def possible_rules(self) -> tuple[str, ...]:
-        """Rules that a certificate may have. The losses determine which one."""
+        """Names of the rules that may certify the promise, depending on the losses."""
         if self.delta is None:
             return (self.rule,)
         return (BETTING, FALLBACK_SEQUENCE, ROUNDED)
 
     def procedure(self) -> MeanLossLimit:
-        """Return how rows are certified."""
+        """Return the procedure that certifies the rows."""
         return MeanLossLimit(
             quantity=RISK,
             limit=self.limit,
@@ -169,25 +196,30 @@ class MaxRisk(CostPromise):
 
 @dataclass(frozen=True, repr=False)
 class MaxCost(CostPromise):
-    """What is accepted costs at most `limit` a row on average.
+    """Accepted rows have a mean cost of at most `limit`.
 
     Parameters
     ----------
     wrong : float or table
-        What a wrong answer costs, in any unit; or K rows of K costs, `wrong[truth][answer]`, in the
-        order of the columns.
-    limit : float
-        The most that an accepted row may cost on average, in the same unit.
-    delta : float or None
-        The promise fails with at most this probability over the calibration rows; None: it holds on
-        average, nearly.
-    random_state : int, optional
-        Seed of the order in which rows are bet on, if there is a table. By default it is derived
-        from the rows; a seed that you give is recorded in the certificate.
+        Cost of an incorrect prediction in any unit, or K rows of K costs, `wrong[truth][answer]`,
+        in the order of the columns.
 
-    It is `MaxRisk` of what an answer costs, as a share of the most that one can. One cost for every
-    wrong answer is a promise of accuracy, at least 1 - limit/wrong: the exact binomial tests of
-    `MinAccuracy` certify it.
+    limit : float
+        Largest mean cost of the accepted rows, in the same unit.
+
+    delta : float or None, default=0.1
+        The promise fails with at most this probability over the calibration rows. If None, it holds
+        approximately in expectation.
+
+    random_state : int, optional
+        Seed of the order of bets, if there is a table. By default it is derived from the rows. A
+        seed that you pass is recorded in the certificate.
+
+    Notes
+    -----
+    The promise is `MaxRisk` for costs divided by the largest cost. A single cost of every error is
+    a promise of an accuracy of at least 1 - limit/wrong. The exact binomial tests of `MinAccuracy`
+    then certify it.
 
     Examples
     --------
@@ -222,13 +254,13 @@ class MaxCost(CostPromise):
 
     @property
     def rule(self) -> str:
-        """Rule of the certificates. One cost for every error is a promise of accuracy."""
+        """Name of the rule. A single cost of every error is a promise of accuracy."""
         if self.delta is not None and has_uniform_costs(self.wrong):
             return FALLBACK_SEQUENCE
         return super().rule
 
     def procedure(self) -> MeanLossLimit:
-        """Return how rows are certified."""
+        """Return the procedure that certifies the rows."""
         return MeanLossLimit(
             quantity=COST,
             limit=self.limit,
@@ -252,10 +284,12 @@ class Cheapest(CostPromise):
     ----------
     wrong, random_state
         As for `MaxCost`.
+
     review : float
-        What it costs to review a row, in the same unit.
-    delta : float
-        The certified bound of the cost fails with at most this probability over the calibration
+        Cost of the review of a row, in the same unit.
+
+    delta : float, default=0.1
+        The certified bound on the cost fails with at most this probability over the calibration
         rows.
 
     Examples
@@ -281,7 +315,7 @@ class Cheapest(CostPromise):
     def __post_init__(self) -> None:
         object.__setattr__(self, "wrong", validate_error_costs(self.wrong))
         object.__setattr__(self, "review", validate_positive_cost("review", self.review))
-        # None is not allowed here.
+        # A bound that holds in expectation is not implemented, so delta must not be None.
         check_fraction("delta", self.delta)
 
     @property
@@ -291,12 +325,13 @@ class Cheapest(CostPromise):
 
     @property
     def limits(self) -> Limits:
-        """The quantity. Its limit is known when the rows are certified."""
+        """Quantity without a limit, which is known when the rows are certified."""
         return ((COST_PER_ROW, math.inf),)
 
     def procedure(self) -> CheapestThreshold:
-        """Return how rows are certified."""
+        """Return the procedure that certifies the rows."""
         return CheapestThreshold(costs=self.costs, random_state=self.random_state)
 
     def _expected_limits(self, certificate: Certificate) -> Limits:
+        """Return the bound on the cost that the certificate states."""
         return ((COST_PER_ROW, certificate.target),)

@@ -41,49 +41,49 @@ class Promise(ABC):
     - `procedure()`: how calibration rows are certified, and how a certificate that was read from a
       file is checked (`metacal.certification.procedures.Procedure`).
 
-    `split`, `select_base_map_rows` and `guarantee` are overridden if the threshold and the calibrator must not
-    share rows, or if nothing is guaranteed. A row in `promises.kinds` makes the promise known to
-    files.
+    A subclass overrides `split`, `select_base_map_rows` and `guarantee` if the threshold and the
+    calibrator must not share rows, or if nothing is guaranteed. A row in `promises.kinds` allows
+    files to name the promise.
     """
 
-    # Quantity that each parameter limits, in the order of certificates. A parameter that is None
-    # limits nothing.
+    # Quantity that each parameter limits, in the order of certificates.
     quantities: ClassVar[Mapping[str, Quantity]]
 
-    # Names of the rules of its certificates: with a delta, and in expectation.
+    # Names of the rules that certify the promise: first with a delta, last in expectation.
     rules: ClassVar[Sequence[str]]
 
-    # Names of the rules for a cascade, without people in it and with people.
+    # Names of the rules for a cascade: first without people, last with people.
     cascade_rules: ClassVar[tuple[str, ...]] = ()
 
-    # Calibrator that belongs to the promise, by its name on the command line. None for the default.
+    # Command-line name of the calibrator that the promise prefers, or None.
     default_calibrator: ClassVar[str | None] = None
 
-    # Whether the promise is about a loss of each row in [0, 1], and not only about correctness.
+    # Whether rows may have a loss between 0 and 1 instead of being correct or incorrect.
     supports_row_losses: ClassVar[bool] = False
 
-    # The promise fails with at most this probability. None if it holds in expectation.
+    # Largest probability that the promise fails, or None if it holds in expectation.
     delta: float | None
 
     def __post_init__(self) -> None:
         """Check that each limit and delta is strictly between 0 and 1, or None if allowed."""
-        optional = {"delta"}
+        optional_params = {"delta"}
         for field in fields(self):  # type: ignore[arg-type]
             if field.default is None:
-                optional.add(field.name)
-        for name in (*self.quantities, "delta"):
-            value = getattr(self, name)
-            if value is not None or name not in optional:
-                check_fraction(name, value)
+                optional_params.add(field.name)
+        for param in (*self.quantities, "delta"):
+            value = getattr(self, param)
+            if value is None and param in optional_params:
+                continue
+            check_fraction(param, value)
 
     def certify(self, evidence: Any, correct: Any = None) -> Certificate:
-        """Certify the promise.
+        """Certify the promise on calibration rows.
 
         Parameters
         ----------
         evidence : array-like of shape (n_rows,), CalibrationRows or Evidence
-            Ranking scores, or rows with more columns, or `Passes` over rows that are only counted,
-            or labels that arrive.
+            Ranking scores, or rows with more columns, or another kind of evidence, such as
+            `Passes` over rows that are only counted.
 
         correct : array-like of bool of shape (n_rows,), optional
             Whether each prediction is correct, if `evidence` has the scores.
@@ -111,61 +111,66 @@ class Promise(ABC):
 
     @abstractmethod
     def procedure(self) -> Procedure:
-        """Return how calibration rows are certified."""
+        """Return the procedure that certifies calibration rows."""
 
     @property
     def scope(self) -> EachSubgroup | None:
-        """Scope of a promise for each subgroup. None for all rows together."""
+        """Scope that divides the rows into subgroups, or None for one promise on all rows."""
         return None
 
     @property
     def is_two_sided(self) -> bool:
-        """Whether the promise is about the rows that are called by one of two classes."""
+        """Whether the promise is about the predictions of one or both of two classes."""
         return isinstance(self.procedure(), TwoClassProcedure)
 
     def find_count_contradiction(self, certificate: Certificate) -> str | None:
-        """Return what in the counts of a certificate cannot be true, or None."""
+        """Return a sentence if the counts of a certificate contradict its promise, or None."""
         return find_contradiction(self, certificate)
 
     @property
     def limits(self) -> Limits:
-        """Promised quantities with their limits, in the order of certificates."""
+        """Pairs of a promised quantity and its limit, in the order of certificates."""
         limits = []
-        for name, quantity in self.quantities.items():
-            value = getattr(self, name)
-            if value is not None:
-                limits.append((quantity, float(value)))
+        for param, quantity in self.quantities.items():
+            limit = getattr(self, param)
+            if limit is not None:
+                limits.append((quantity, float(limit)))
         return tuple(limits)
 
     @property
     def rule(self) -> str:
-        """Name of the rule of its certificates."""
+        """Name of the rule that certifies the promise."""
         if self.delta is None:
             return self.rules[-1]
         return self.rules[0]
 
     @property
     def possible_rules(self) -> tuple[str, ...]:
-        """Names of all rules that its certificates may have, if the rows determine the rule."""
+        """Names of all rules that may certify the promise on rows of one model."""
         return (self.rule,)
 
     def rules_allowed_in(self, certificate: Certificate) -> tuple[str, ...]:
-        """Return the names of the rules that a certificate of this kind may have."""
+        """Return the names of the rules that a certificate of the promise may name.
+
+        They depend on whether the certificate is for a cascade, and whether people are in it.
+        """
         stages = certificate.stages
         if stages is None:
             return self.possible_rules
-        return self.cascade_rules[: stages.has_human_review + 1]
+        if stages.has_human_review:
+            return self.cascade_rules
+        return self.cascade_rules[:1]
 
     @property
     def guarantee(self) -> Guarantee:
-        """Kind of guarantee of its certificates."""
+        """Kind of guarantee that certificates of the promise state."""
         if self.delta is None:
             return "in expectation"
         return "certified"
 
     @property
     def confidence_phrase(self) -> str:
-        """Confidence level as it is written in messages."""
+        """Confidence level as messages state it, such as "with 90% confidence"."""
         return format_confidence_level(self.delta)
 
     @property
@@ -175,64 +180,89 @@ class Promise(ABC):
 
     @property
     def split_seed(self) -> int | None:
-        """Seed that the user passed for `split`. None if there is none."""
+        """Seed that the user passed for the random split, or None."""
         return None
 
     def split(self, correct: Flags, score: Float | None = None) -> tuple[Flags, Flags]:
-        """Split the rows into those for the threshold and those for the base map.
+        """Return masks of the rows for the threshold and of the rows for the base map.
 
-        All rows serve both purposes, because the score does not depend on labels.
+        By default all rows serve both purposes, because the score does not depend on labels.
+
+        Parameters
+        ----------
+        correct : array of bool of shape (n_rows,)
+            Whether each prediction is correct.
+        score : array of shape (n_rows,), optional
+            Ranking score of each row.
 
         Returns
         -------
-        is_for_threshold, is_for_base : arrays of bool of shape (n_rows,)
+        is_for_threshold, is_for_base_map : arrays of bool of shape (n_rows,)
         """
         all_rows = np.ones(len(correct), dtype=bool)
         return all_rows, all_rows
 
     def select_base_map_rows(
-        self, available: Flags, scores: Float, correct: Flags, certificate: Certificate
+        self, is_available: Flags, scores: Float, correct: Flags, certificate: Certificate
     ) -> Flags:
         """Return a mask of the rows on which the base map is fitted.
 
-        These are all available rows, because a calibrator learns from errors, and accepted rows
-        have few of them.
-        """
-        return available
+        By default these are all available rows, because a calibrator learns from errors, and
+        accepted rows have few of them.
 
-    def with_delta_fraction(self, share: float) -> Self:
-        """Return the promise with a share of its delta.
+        Parameters
+        ----------
+        is_available : array of bool of shape (n_rows,)
+            Whether the base map may use each row.
+        scores : array of shape (n_rows,)
+            Ranking score of each row.
+        correct : array of bool of shape (n_rows,)
+            Whether each prediction is correct.
+        certificate : Certificate
+            Certificate of the threshold.
 
-        Several promises hold together if their shares add up to one.
+        Returns
+        -------
+        array of bool of shape (n_rows,)
         """
-        if share == 1.0 or self.delta is None:
+        return is_available
+
+    def with_delta_fraction(self, fraction: float) -> Self:
+        """Return the promise with a fraction of its delta.
+
+        Several promises hold together at the original delta if their fractions sum to one.
+        """
+        if fraction == 1.0 or self.delta is None:
             return self
-        return self.with_delta(self.delta * share)
+        return self.with_delta(self.delta * fraction)
 
     def with_delta(self, delta: float | None) -> Self:
         """Return the promise with another delta."""
-        return type(self)(**{**self.get_params(), "delta": delta})
+        params = self.get_params()
+        params["delta"] = delta
+        return type(self)(**params)
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Return the parameters of the constructor, as scikit-learn's `clone` needs them."""
         return {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
 
     def set_params(self, **params: Any) -> Self:
-        """Return a copy with other parameters. A promise is frozen and does not change.
+        """Return a copy of the frozen promise with other parameters.
 
         The `set_params` of an estimator replaces its promise by this copy, so that a grid search
         over `promise__beta` works.
         """
-        known = self.get_params(deep=False)
+        current_params = self.get_params(deep=False)
         for name in params:
-            if name not in known:
+            if name not in current_params:
                 raise InputError(
-                    f"{type(self).__name__} has no parameter {name!r}; it has {', '.join(known)}."
+                    f"{type(self).__name__} has no parameter {name!r}; it has"
+                    f" {', '.join(current_params)}."
                 )
-        return type(self)(**{**known, **params})
+        return type(self)(**{**current_params, **params})
 
     def contradiction(self, certificate: Certificate) -> str | None:
-        """Return what in a certificate from a file cannot be true, or None.
+        """Return a sentence if a certificate from a file contradicts the promise, or None.
 
         Rule, limits and counts are recomputed from one another (`metacal.certification.audit`).
 
@@ -258,29 +288,20 @@ class Promise(ABC):
         """
         circumstances = certificate.circumstances
         counts_clusters = circumstances.counts_whole_units
-        # The paper's split certifies on some of the rows. Every other rule uses all of them.
-        splits_rows = self.guarantee == "none"
         max_folds = certificate.n_rows
-        if splits_rows:
+        if self._certifies_on_split:
             max_folds = max(max_folds, circumstances.n_folds)
         contradiction = circumstances.find_contradiction(max_folds, self.delta)
         if contradiction is not None:
             return contradiction
-        if not self._states_same(certificate):
+        if not self._has_same_terms(certificate):
             return format_promise_mismatch(self)
-        rule_names = (WHOLE_CLUSTERS,) if counts_clusters else self.rules_allowed_in(certificate)
-        if certificate.rule not in rule_names:
+        allowed_rules = self.rules_allowed_in(certificate)
+        if counts_clusters:
+            allowed_rules = (WHOLE_CLUSTERS,)
+        if certificate.rule not in allowed_rules:
             return "the rule is none that this promise uses"
-
-        withholds_rows = splits_rows or counts_clusters or circumstances.n_pilot_rows > 0
-        contradiction = (
-            find_traffic_contradiction(certificate, withholds_rows)
-            or (certificate.stages and certificate.stages.find_contradiction(certificate))
-            or find_score_value_contradiction(certificate)
-            or find_label_contradiction(
-                certificate, allows_missing_labels=get_sequential_procedure(self) is not None
-            )
-        )
+        contradiction = self._find_row_contradiction(certificate)
         if contradiction:
             return contradiction
         tested_promise = self.with_delta_fraction(circumstances.delta_share)
@@ -288,20 +309,48 @@ class Promise(ABC):
             return find_contradiction_of_clusters(tested_promise, certificate)
         return find_contradiction(tested_promise, certificate)
 
-    def _states_same(self, certificate: Certificate) -> bool:
-        """Check whether a certificate has the limits, the delta and the guarantee of the promise."""
-        guarantee = certificate.circumstances.weaken_guarantee(self.guarantee)
-        stated = (certificate.limits, certificate.delta, certificate.guarantee)
-        return stated == (self._expected_limits(certificate), self.delta, guarantee)
+    @property
+    def _certifies_on_split(self) -> bool:
+        """Whether the rule certifies on a part of the rows only, as the paper's rules do."""
+        return self.guarantee == "none"
+
+    def _find_row_contradiction(self, certificate: Certificate) -> str | None:
+        """Return a sentence if numbers of rows in a certificate contradict each other, or None."""
+        circumstances = certificate.circumstances
+        withholds_rows = (
+            self._certifies_on_split
+            or circumstances.counts_whole_units
+            or circumstances.n_pilot_rows > 0
+        )
+        contradiction = find_traffic_contradiction(certificate, withholds_rows)
+        if not contradiction and certificate.stages is not None:
+            contradiction = certificate.stages.find_contradiction(certificate)
+        if not contradiction:
+            contradiction = find_score_value_contradiction(certificate)
+        if not contradiction:
+            allows_missing_labels = get_sequential_procedure(self) is not None
+            contradiction = find_label_contradiction(
+                certificate, allows_missing_labels=allows_missing_labels
+            )
+        return contradiction
+
+    def _has_same_terms(self, certificate: Certificate) -> bool:
+        """Check whether a certificate states the limits, delta and guarantee of the promise."""
+        expected_guarantee = certificate.circumstances.weaken_guarantee(self.guarantee)
+        return (
+            certificate.limits == self._expected_limits(certificate)
+            and certificate.delta == self.delta
+            and certificate.guarantee == expected_guarantee
+        )
 
     def _expected_limits(self, certificate: Certificate) -> Limits:
-        """Return the limits that a certificate of this promise has."""
+        """Return the limits that a certificate of the promise states."""
         return self.limits
 
 
 class SubgroupPromise(Promise):
-    """Base class of the promises that can also be made for each subgroup (`PerClass`, `PerGroup`)."""
+    """Base class of the promises that `PerClass` and `PerGroup` can make for each subgroup."""
 
     @abstractmethod
     def procedure(self) -> SubgroupProcedure:
-        """Return how calibration rows, or those of a subgroup, are certified."""
+        """Return the procedure that certifies all rows, or those of a subgroup."""

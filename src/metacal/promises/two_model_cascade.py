@@ -76,6 +76,8 @@ class TwoModelEvidence(Evidence):
 
     Examples
     --------
+    >>> import numpy as np
+    >>> from metacal.promises.cascade import MaxLoss
     >>> rng = np.random.default_rng(0)
     >>> score = rng.random(2000)
     >>> small, large = rng.random(2000) > score / 3, rng.random(2000) > 0.02
