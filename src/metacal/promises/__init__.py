@@ -1,7 +1,6 @@
-"""Promises: from the columns (score, correct) to a threshold with its certificate.
+"""Promises about the accepted predictions, which calibration rows certify at a threshold.
 
-Each promise has a file of its own; which ones there are is said in `metacal.promises.kinds`. A name
-is imported when it is first asked for.
+`metacal.promises.kinds` is the registry of the promises. A name is imported when it is first used.
 """
 
 from __future__ import annotations

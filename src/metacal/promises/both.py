@@ -1,4 +1,4 @@
-"""Both and AfterLooking: an accuracy and a miscoverage at once, or chosen after looking."""
+"""Both and AfterLooking: promises about the selective accuracy and the miscoverage."""
 
 from __future__ import annotations
 
@@ -24,17 +24,36 @@ from metacal.rows.arrays import check_fraction
 
 @dataclass(frozen=True)
 class Both(Promise):
-    """At most `alpha` of the correct predictions are rejected, and what is accepted is right at
-    least `beta` often.
+    """A limit on the miscoverage and a limit on the selective accuracy, which hold together.
 
-    Each at delta/2, so together with probability 1 - `delta` (or both in expectation when `delta`
-    is None). With s_α the smallest threshold certified for the first promise and s_β the one
-    certified for the second: feasible iff s_α <= s_β, and then s_β keeps both, since a higher
-    threshold rejects fewer. Otherwise the error names the nearest pairs that these rows do certify.
-    All of delta for each would break up to twice as many, although both tests must pass: where one
-    threshold alone keeps both promises, a lower one breaks the first and a higher one the second,
-    and either comes about with nearly its own level (of tests at 0.1 each, 0.16 were broken by a
-    source made for it).
+    At most `alpha` of the correct predictions are rejected, and accepted predictions are correct at
+    least `beta` of the time. Each limit is certified at delta/2, so both hold together with
+    probability 1 - `delta`, or both in expectation if `delta` is None.
+
+    Parameters
+    ----------
+    alpha : float
+        Largest miscoverage (false rejection rate).
+
+    beta : float
+        Smallest selective accuracy.
+
+    delta : float or None, default=0.1
+        The limits fail to hold together with at most this probability over the calibration rows. If
+        None, both hold in expectation.
+
+    Notes
+    -----
+    1. Let s_α be the smallest threshold certified for the miscoverage, and s_β the threshold
+       certified for the accuracy.
+    2. If s_α <= s_β, the threshold s_β keeps both limits, because a higher threshold rejects fewer
+       rows.
+    3. Otherwise the error names the nearest pairs of limits that the rows support.
+
+    The invalid shortcut is to test each limit at all of delta, because both tests must pass. If a
+    single threshold keeps both limits, a lower one breaks the first and a higher one the second,
+    and each happens with nearly its own level. With tests at 0.1 each, a constructed source broke
+    0.16 of the promises.
 
     Examples
     --------
@@ -58,21 +77,32 @@ class Both(Promise):
     rules: ClassVar = (BOTH_CERTIFIED, BOTH_EXPECTED)
 
     def procedure(self) -> AccuracyAndMiscoverage:
-        """Return how rows are certified."""
+        """Return the procedure that certifies the rows."""
         return AccuracyAndMiscoverage(self.alpha, self.beta, in_expectation=self.delta is None)
 
 
 @dataclass(frozen=True)
 class AfterLooking(Promise):
-    """The same promises, valid although their targets were chosen after looking at these very rows.
+    """Limits that hold even if they were chosen after looking at the calibration rows.
 
-    Give `alpha`, `beta` or both. The bounds come from bands that hold at every threshold at once
-    (`bands.certified_frontier`), so whatever was picked from a curve or a report of the same rows
-    stands with probability 1 - `delta`. With `beta`, the largest threshold whose accuracy bound
-    reaches it is used; with `alpha` alone, the smallest that keeps it; with `threshold` that very
-    threshold, or an error where it does not carry what is asked. No assumption about the ranking is
-    made. One limit has all of `delta`, two have half of it each. Both bands are proved
-    (`statistics.levels`, `statistics.selective_accuracy`).
+    The bounds come from bands that hold at every threshold at once (`bands.certified_frontier`). So
+    a limit that was picked from a curve or a report of the same rows holds with probability 1 -
+    `delta`. Nothing is assumed about the ranking. A single limit has all of `delta`, two limits
+    have half of it each. `statistics.levels` and `statistics.selective_accuracy` prove the bands.
+
+    Parameters
+    ----------
+    alpha : float, optional
+        Largest miscoverage. Without `beta`, the smallest threshold that keeps it is used.
+
+    beta : float, optional
+        Smallest selective accuracy. The largest threshold whose accuracy bound reaches it is used.
+
+    delta : float, default=0.1
+        The limits fail to hold together with at most this probability over the calibration rows.
+
+    threshold : float, optional
+        Threshold to certify instead. An error is raised if it does not support the limits.
 
     Examples
     --------
@@ -102,14 +132,14 @@ class AfterLooking(Promise):
         if self.alpha is None and self.beta is None:
             raise InputError("AfterLooking needs alpha, beta or both; got neither.")
         super().__post_init__()
-        # None is not allowed here.
+        # A band needs a confidence level, so delta must not be None.
         check_fraction("delta", self.delta)
 
     @property
     def rule(self) -> str:
-        """Rule of the certificates."""
+        """Name of the rule, which depends on the limits."""
         return self.procedure().rule_name
 
     def procedure(self) -> SimultaneousThreshold:
-        """Return how rows are certified."""
+        """Return the procedure that certifies the rows."""
         return SimultaneousThreshold(self.alpha, self.beta, self.threshold)

@@ -1,8 +1,8 @@
-"""The one registry of promises: the name that a saved file gives to each, and where its class
-stands.
+"""Registry of promises: the name of each promise in saved files, and the place of its class.
 
-Public names, what can be saved and loaded, and the schema of files are read from here. Nothing is
-imported before it is asked for. A promise of somebody else's is entered with `register_promise`.
+Public names, the promises that can be saved and loaded, and the schema of files are derived from
+this registry. A class is imported when it is first needed. Other packages add their promises with
+`register_promise`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from metacal.errors import InputError
 from metacal.lazy import import_object, read_typed_imports
 
 if TYPE_CHECKING:
-    # The promises there are, for type checkers and for the registry below.
+    # The registry below is derived from these imports, which type checkers read as well.
     from metacal.promises.accuracy import MinAccuracy as MinAccuracy
     from metacal.promises.both import AfterLooking as AfterLooking
     from metacal.promises.both import Both as Both
@@ -31,8 +31,7 @@ if TYPE_CHECKING:
     from metacal.promises.two_sided import MinRecall as MinRecall
     from metacal.promises.two_sided import TwoSided as TwoSided
 
-#: Name in files -> "module:Class": what stands above, and the paper's own rules, which are found as
-#: `metacal.paper.X`.
+# Mapping from the name of a promise in files to its place, "module:Class".
 PROMISES: dict[str, str] = {
     **read_typed_imports(__name__),
     "paper.MaxMiscoverage": "metacal.promises.paper:MaxMiscoverage",
@@ -41,8 +40,19 @@ PROMISES: dict[str, str] = {
 
 
 def register_promise(name: str, place: str) -> None:
-    """Enter a promise that lives outside metacal, under the name that files give it; `place` is
-    "module:Class".
+    """Register a promise of another package.
+
+    Parameters
+    ----------
+    name : str
+        Name of the promise in files.
+    place : str
+        Module and class of the promise, as "module:Class".
+
+    Raises
+    ------
+    InputError
+        If the name is taken, or if the place is not of this form.
 
     Examples
     --------
@@ -52,7 +62,8 @@ def register_promise(name: str, place: str) -> None:
     """
     if name in PROMISES:
         raise InputError(f"there is a promise {name!r} already.")
-    if not all(place.partition(":")):
+    module_name, colon, class_name = place.partition(":")
+    if not (module_name and colon and class_name):
         raise InputError(
             f"a promise is registered with its place as 'module:Class'; got {place!r}."
         )
@@ -60,13 +71,17 @@ def register_promise(name: str, place: str) -> None:
 
 
 def find_promise_modules() -> dict[str, str]:
-    """Public name of each promise -> the module it lives in; "paper.X" is found as
-    `metacal.paper.X`.
+    """Return the module of each promise, keyed by its public name.
+
+    The rules of the paper are left out, because `metacal.paper` exports them.
     """
-    places = {name: place.partition(":")[0] for name, place in PROMISES.items()}
-    return {name: module for name, module in places.items() if "." not in name}
+    modules = {}
+    for name, place in PROMISES.items():
+        if "." not in name:
+            modules[name] = place.partition(":")[0]
+    return modules
 
 
 def load_promise_classes() -> dict[str, type[Promise]]:
-    """Every promise by its name in files."""
+    """Import all promises, and return their classes keyed by the name in files."""
     return {name: import_object(place) for name, place in PROMISES.items()}

@@ -1,11 +1,11 @@
-"""The paper's own two threshold rules and its split, kept for reproducing its tables.
+"""The two threshold rules of the paper and its split, to reproduce its tables.
 
 Ma & Blaschko, "Meta-Cal: Well-controlled Post-hoc Calibration by Ranking", ICML 2021, Algorithms 1
-and 2. Both set aside 1/10 of the calibration rows (at most 500) for the threshold and fit the base
-calibrator on the accepted ones of the others, however few of these are wrong. Neither gives a
-guarantee: the miscoverage target is exceeded in about half of all fits, the accuracy target missed
-in 20-40%. Use `metacal.MaxMiscoverage` and `metacal.MinCoverageAccuracy` for anything but
-reproduction.
+and 2. Both use 1/10 of the calibration rows (at most 500) for the threshold, and fit the base
+calibrator on the accepted rows among the others, however few of these are incorrect. Neither has a
+guarantee: the miscoverage target is exceeded in about half of all fits, and the accuracy target is
+missed in 20-40%. For anything but reproduction, use `metacal.MaxMiscoverage` and
+`metacal.MinCoverageAccuracy`.
 """
 
 from __future__ import annotations
@@ -30,40 +30,52 @@ from metacal.formulas import Codes, Flags, Float
 from metacal.promises.promise import Promise
 from metacal.rows.draws import RowDraws, generator
 
-#: "we randomly select 1/10 samples (up to 500 samples) from the calibration data set" (Section 5.1)
-_SHARE = 10
+# The threshold uses one of this many rows: "we randomly select 1/10 samples" (Section 5.1).
+_ROWS_PER_THRESHOLD_ROW = 10
 
 
 class _WithoutGuarantee(Promise):
-    """Aimed at, and no more."""
+    """Base class of the paper's rules, which have a target but no guarantee."""
 
-    #: "Throughout the experimental part of this paper, we use temperature scaling" (Section 5.1).
+    # "Throughout the experimental part of this paper, we use temperature scaling" (Section 5.1).
     default_calibrator: ClassVar[str | None] = "temperature"
-    delta: ClassVar[None] = None  # type: ignore[misc] # nothing is said with a probability
+    delta: ClassVar[None] = None  # type: ignore[misc]
     guarantee: ClassVar[Guarantee] = "none"
     random_state: Any
 
     @property
     def split_seed(self) -> int | None:
-        return int(self.random_state) if isinstance(self.random_state, int | np.integer) else None
+        """Seed of the split, or None if it is derived from the rows or drawn by a generator."""
+        if isinstance(self.random_state, int | np.integer):
+            return int(self.random_state)
+        return None
 
     def select_base_map_rows(
-        self, available: Flags, scores: Float, correct: Flags, certificate: Certificate
+        self, is_available: Flags, scores: Float, correct: Flags, certificate: Certificate
     ) -> Flags:
-        """The "samples whose scores are smaller than r* among the second part", however few of them
-        are wrong.
+        """Return a mask of the accepted rows among the available rows.
 
-        Line 6 of Algorithm 1, line 7 of Algorithm 2. No score ties with r* under the paper's
-        Assumption 1, so that "smaller" is "accepted"; Algorithm 1 says below what it means where
-        some do.
+        These are the "samples whose scores are smaller than r* among the second part" (line 6 of
+        Algorithm 1, line 7 of Algorithm 2). Under the paper's Assumption 1 no score equals r*, so
+        "smaller" means accepted.
         """
-        return available & accepts(scores, certificate.threshold)
+        return is_available & accepts(scores, certificate.threshold)
 
 
 @dataclass(frozen=True)
 class MaxMiscoverage(_WithoutGuarantee):
-    """Algorithm 1: the rank ceil((n1+1)(1-alpha)) among the scores of a tenth of the correct rows,
-    at most 500.
+    """Miscoverage rule of the paper (Algorithm 1), without a guarantee.
+
+    The threshold is the score with rank ceil((n1+1)(1-alpha)) among n1 correct rows, which are a
+    tenth of all correct rows, at most 500.
+
+    Parameters
+    ----------
+    alpha : float
+        Targeted miscoverage (false rejection rate).
+
+    random_state : int or Generator, optional
+        Seed of the split. By default it is derived from the rows.
 
     Examples
     --------
@@ -79,33 +91,48 @@ class MaxMiscoverage(_WithoutGuarantee):
     rules: ClassVar = (ALGORITHM_1,)
 
     def split(self, correct: Flags, score: Float | None = None) -> tuple[Flags, Flags]:
-        """The first part "has only negative samples": correct rows for the threshold, everything
-        else for the base.
+        """Return masks of the rows for the threshold and for the base map.
+
+        The rows for the threshold are correct: the first part "has only negative samples".
         """
-        return _draw(np.flatnonzero(correct), correct, score, self.random_state)
+        correct_rows = np.flatnonzero(correct)
+        return _draw_threshold_rows(correct_rows, correct, score, self.random_state)
 
     def procedure(self) -> PaperMiscoverage:
-        """Return how rows are certified."""
+        """Return the procedure that certifies the rows."""
         return PaperMiscoverage(self.alpha)
 
     def select_base_map_rows(
-        self, available: Flags, scores: Float, correct: Flags, certificate: Certificate
+        self, is_available: Flags, scores: Float, correct: Flags, certificate: Certificate
     ) -> Flags:
-        """Line 6, where r* is the score of a row: those tied with it are accepted, but not "smaller
-        than r*".
+        """Return a mask of the available rows with a score below r* (line 6).
+
+        Here r* is the score of a row. Rows with the same score are accepted, but their score is not
+        "smaller than r*".
         """
         if certificate.accepts_everything or certificate.highest_accepted is None:
-            return available
-        return available & (scores < certificate.highest_accepted)
+            return is_available
+        return is_available & (scores < certificate.highest_accepted)
 
 
 @dataclass(frozen=True)
 class MinCoverageAccuracy(_WithoutGuarantee):
-    """Algorithm 2: binned accuracy of the ranking's prefixes, made decreasing, inverted at beta.
+    """Accuracy rule of the paper (Algorithm 2), without a guarantee.
 
-    Uniform-mass bins of the scores; accuracy of bins 1…j against the mean score of bin j;
-    decreasing isotonic regression, linear between the bins; the largest score where it is still at
-    least beta.
+    The scores are divided into bins of equal mass. The accuracy of bins 1 to j is a function of the
+    mean score of bin j. A decreasing isotonic regression is fitted to it, linear between the bins.
+    The threshold is the largest score at which the regression is at least beta.
+
+    Parameters
+    ----------
+    beta : float
+        Targeted selective accuracy.
+
+    random_state : int or Generator, optional
+        Seed of the split. By default it is derived from the rows.
+
+    n_bins : int, default=20
+        Number of bins.
 
     Examples
     --------
@@ -123,44 +150,58 @@ class MinCoverageAccuracy(_WithoutGuarantee):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if (
-            isinstance(self.n_bins, bool)
-            or not isinstance(self.n_bins, int | np.integer)
-            or self.n_bins < 1
-        ):
+        is_integer = isinstance(self.n_bins, int | np.integer) and not isinstance(self.n_bins, bool)
+        if not is_integer or self.n_bins < 1:
             raise InputError(
                 f"n_bins must be a whole number of at least 1, got {self.n_bins!r}; 20 is the"
                 " paper's."
             )
 
     def split(self, correct: Flags, score: Float | None = None) -> tuple[Flags, Flags]:
-        """Up to 500 random rows for the threshold, the others for the base."""
-        return _draw(np.arange(len(correct)), correct, score, self.random_state)
+        """Return masks of at most 500 random rows for the threshold, and of the others."""
+        all_rows = np.arange(len(correct))
+        return _draw_threshold_rows(all_rows, correct, score, self.random_state)
 
     def procedure(self) -> PaperAccuracy:
-        """Return how rows are certified."""
+        """Return the procedure that certifies the rows."""
         return PaperAccuracy(self.beta, self.n_bins)
 
 
-def _draw(
-    pool: Codes, correct: Flags, score: Float | None, random_state: Any
+def _draw_threshold_rows(
+    candidate_rows: Codes, correct: Flags, score: Float | None, random_state: Any
 ) -> tuple[Flags, Flags]:
-    """Draw a tenth of the pool, at most 500 rows; return a mask of these rows, and a mask of the
-    others.
+    """Draw a tenth of the candidate rows, at most 500, for the threshold.
 
-    Without a seed the draw is derived from the rows. A seed draws by position, as in the
-    reproduction of the paper.
+    Parameters
+    ----------
+    candidate_rows : array of int
+        Positions of the rows to draw from.
+    correct : array of bool of shape (n_rows,)
+        Whether each prediction is correct.
+    score : array of shape (n_rows,) or None
+        Ranking score of each row.
+    random_state : int, Generator or None
+        Seed of a draw by position, as in the reproduction of the paper. If None, the draw is
+        derived from the rows.
+
+    Returns
+    -------
+    is_drawn, is_other : arrays of bool of shape (n_rows,)
     """
-    size = min(len(pool) // _SHARE, MAX_THRESHOLD_ROWS)
-    if size < 1:
+    n_candidates = len(candidate_rows)
+    n_drawn = min(n_candidates // _ROWS_PER_THRESHOLD_ROW, MAX_THRESHOLD_ROWS)
+    if n_drawn < 1:
         raise InputError(
-            f"the paper's split sets aside a tenth of {len(pool)} rows; use at least 10."
+            f"the paper's split sets aside a tenth of {n_candidates} rows; use at least 10."
         )
-    chosen = np.zeros(len(correct), dtype=bool)
     if random_state is None:
-        own_score = None if score is None else score[pool]
-        order = RowDraws(correct[pool], own_score).order("the paper's split")
-        chosen[pool[order[:size]]] = True
+        candidate_scores = None if score is None else score[candidate_rows]
+        draws = RowDraws(correct[candidate_rows], candidate_scores)
+        random_order = draws.order("the paper's split")
+        drawn_rows = candidate_rows[random_order[:n_drawn]]
     else:
-        chosen[generator(random_state).choice(pool, size=size, replace=False)] = True
-    return chosen, ~chosen
+        rng = generator(random_state)
+        drawn_rows = rng.choice(candidate_rows, size=n_drawn, replace=False)
+    is_drawn = np.zeros(len(correct), dtype=bool)
+    is_drawn[drawn_rows] = True
+    return is_drawn, ~is_drawn
