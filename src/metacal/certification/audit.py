@@ -1,4 +1,4 @@
-"""Audit: check that the counts in a certificate can certify its promise.
+"""Checks that the counts in a certificate can certify its promise.
 
 A certificate that is read from a file has counts but no rows. These are enough to repeat the last
 test: an order statistic is certified by the number of reference rows that it keeps, and a binomial
@@ -24,7 +24,7 @@ from metacal.statistics.bounds import ROUNDING_SLACK
 
 
 def find_contradiction(promise: CertifiablePromise, certificate: Certificate) -> str | None:
-    """Describe why a promise cannot have made a certificate, or return None.
+    """Describe why a certificate cannot be genuine, or return None.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ def find_contradiction(promise: CertifiablePromise, certificate: Certificate) ->
 def find_contradiction_of_clusters(
     promise: CertifiablePromise, certificate: Certificate
 ) -> str | None:
-    """Describe why clusters cannot have certified a certificate, or return None."""
+    """Describe why a certificate from whole clusters cannot be genuine, or return None."""
     procedure = promise.procedure()
     promised_limit = get_clustered_limit(promise, procedure)
     if promised_limit is None or promise.delta is None:
@@ -81,18 +81,24 @@ def _find_contradiction_in_subgroups(
 ) -> str | None:
     """Check the certificates of all classes or groups."""
     assert promise.delta is not None
-    parts = certificate.subgroups
-    if parts is None or parts.by != scope.by or parts.delta_sharing != scope.error_rate:
+    all_subgroups = certificate.subgroups
+    if (
+        all_subgroups is None
+        or all_subgroups.by != scope.by
+        or all_subgroups.delta_sharing != scope.error_rate
+    ):
         return format_promise_mismatch(promise)
-    if parts.pooled_names and not scope.pool_small:
-        return f"{parts.plural} are pooled, which was not asked for"
+    if all_subgroups.pooled_names and not scope.pool_small:
+        return f"{all_subgroups.plural} are pooled, which was not asked for"
 
     procedure = as_subgroup_procedure(promise.procedure())
     level_if_untested = promise.delta
     if isinstance(procedure, TwoClassProcedure):
-        n_tested = sum(_get_significance_level(family) is not None for family in parts.families)
+        n_tested = sum(
+            _get_significance_level(family) is not None for family in all_subgroups.families
+        )
         level_if_untested = scope.compute_level_of_next_subgroup(n_tested, promise.delta)
-    for subgroup_certificates in parts.families:
+    for subgroup_certificates in all_subgroups.families:
         contradiction = _find_contradiction_in_subgroup(
             procedure, subgroup_certificates, level_if_untested, promise
         )
@@ -100,8 +106,8 @@ def _find_contradiction_in_subgroups(
             subgroup_name = subgroup_certificates[0].name_without_side
             return f"{scope.by} {subgroup_name}: {contradiction}"
 
-    highest_level = _compute_highest_possible_level(scope, parts, promise.delta)
-    for subgroup_certificates in parts.families:
+    highest_level = _compute_highest_possible_level(scope, all_subgroups, promise.delta)
+    for subgroup_certificates in all_subgroups.families:
         level = _get_significance_level(subgroup_certificates)
         if level is not None and not 0.0 < level <= ROUNDING_SLACK * highest_level:
             return f"a {scope.by} was tested at more than its share of delta {promise.delta:g}"
@@ -150,11 +156,11 @@ def _find_contradiction_in_subgroup(
 
 
 def _compute_highest_possible_level(
-    scope: EachSubgroup, parts: SubgroupCertificates, delta: float
+    scope: EachSubgroup, all_subgroups: SubgroupCertificates, delta: float
 ) -> float:
     """Compute the highest significance level at which a subgroup can have been tested."""
     tested_families = [
-        family for family in parts.families if _get_significance_level(family) is not None
+        family for family in all_subgroups.families if _get_significance_level(family) is not None
     ]
     if scope.error_rate == "fcr":
         n_accepting = sum(_accepts_any_row(family) for family in tested_families)
@@ -186,5 +192,5 @@ def _accepts_any_row(subgroup_certificates: tuple[SubgroupCertificate, ...]) -> 
 
 
 def _get_inner_promise(promise: CertifiablePromise) -> object:
-    """Return the promise that holds for each subgroup, or the promise itself without one."""
+    """Return the promise that holds for each subgroup, if there is one."""
     return getattr(promise, "promise", promise)

@@ -1,4 +1,4 @@
-"""Certification of a promise on calibration rows: all rows, subgroups or clusters."""
+"""Certification of a promise on calibration rows, subgroups or clusters."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class CertifiablePromise(Protocol):
         """Scope of a promise for each subgroup. None for all rows together."""
 
     def procedure(self) -> Procedure:
-        """Return how rows are certified."""
+        """Return the procedure that certifies the rows."""
 
 
 def certify(promise: CertifiablePromise, rows: CalibrationRows) -> Certificate:
@@ -93,7 +93,7 @@ def certify(promise: CertifiablePromise, rows: CalibrationRows) -> Certificate:
 
 
 def as_subgroup_procedure(procedure: Procedure) -> SubgroupProcedure:
-    """Return a procedure that can certify subgroups. `PerClass` and `PerGroup` accept no other."""
+    """Cast a procedure to `SubgroupProcedure`, after a check that it is one."""
     assert hasattr(procedure, "find_contradiction_in_subgroup")
     return procedure  # type: ignore[return-value]
 
@@ -104,7 +104,7 @@ def can_count_clusters(promise: CertifiablePromise) -> bool:
 
 
 def get_clustered_limit(promise: CertifiablePromise, procedure: Procedure) -> PromisedLimit | None:
-    """Return the limit of a promise that can count every row of a cluster, else None."""
+    """Return the limit that can be certified from whole clusters, or None."""
     if not isinstance(procedure, OneThresholdProcedure) or promise.scope is not None:
         return None
     if promise.delta is None:
@@ -115,7 +115,7 @@ def get_clustered_limit(promise: CertifiablePromise, procedure: Procedure) -> Pr
 def _certify_clusters(
     promise: CertifiablePromise, procedure: Procedure, rows: CalibrationRows
 ) -> Certificate:
-    """Certify a promise about every row of clustered rows by bets on whole clusters."""
+    """Certify a promise about every row of clusters by bets on whole clusters."""
     promised_limit = get_clustered_limit(promise, procedure)
     delta = promise.delta
     if promised_limit is None or delta is None:

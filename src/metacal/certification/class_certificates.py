@@ -158,7 +158,7 @@ def states_class_promise(
 def count_rows_of_both_classes(
     certificate: SubgroupCertificate, other_certificate: SubgroupCertificate
 ) -> Counts:
-    """Count the rows of both classes, where a row is correct if it is of the first one.
+    """Count the rows of both classes, where rows of the first class are correct.
 
     Parameters
     ----------

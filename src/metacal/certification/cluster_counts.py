@@ -1,4 +1,7 @@
-"""Counts of violations and reference rows per cluster. `certification.clusters` defines the terms."""
+"""Counts of violations and reference rows per cluster.
+
+`certification.clusters` defines the terms.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +65,7 @@ class ClusterCounts:
         return float(self.n_violations.sum() / self.n_reference_rows.sum())
 
     def confidence_interval(self, level: float) -> tuple[float, float]:
-        """Compute an interval for the rate of violations.
+        """Compute a confidence interval for the violation rate.
 
         Parameters
         ----------
@@ -167,7 +170,7 @@ def count_violations_per_cluster(
             max_reference_rows=clusters.max_size,
         )
 
-    # Each cluster counts once. The maximum avoids a division by zero.
+    # Each cluster counts once, and the maximum avoids a division by zero.
     return ClusterCounts(
         n_violations=n_violations / np.maximum(n_reference_rows, 1.0),
         n_reference_rows=np.minimum(n_reference_rows, 1.0),

@@ -55,7 +55,7 @@ def choose_thresholds(pilot: CalibrationRows) -> list[float]:
     n_quantiles = min(_MAX_FINITE_THRESHOLDS, n_rows)
     quantile_ranks = np.unique(np.linspace(1, n_rows, n_quantiles).astype(np.intp))
     sorted_scores = np.sort(pilot.scores)
-    # Ranks start at 1, array indices at 0. `unique` removes tied scores.
+    # Ranks start at 1 and array indices at 0.
     quantiles = np.unique(sorted_scores[quantile_ranks - 1])
     return [*quantiles.tolist(), ACCEPT_ALL_ROWS]
 

@@ -81,7 +81,7 @@ from metacal.certification.rules.rule import (
 from metacal.statistics import betting
 from metacal.statistics.bounds import ROUNDING_SLACK
 
-# Name of the rule.
+# Name of the rule in certificates and files.
 WHOLE_CLUSTERS = register_rule(
     "whole-units",
     "bets on whole units (Waudby-Smith & Ramdas 2024) at thresholds from the scores of a tenth of"
@@ -89,7 +89,7 @@ WHOLE_CLUSTERS = register_rule(
     SAME_SOURCE,
 )
 
-# Number of clusters per pilot cluster.
+# One of this many clusters is a pilot cluster.
 _CLUSTERS_PER_PILOT_CLUSTER = 10
 
 # Smallest number of pilot clusters.
@@ -160,8 +160,7 @@ class ClusterBettingRule:
         """
         increasing_thresholds = choose_thresholds(pilot)
         if self.quantity.accepting_is_safe:
-            # Accepting more rows never violates the promise, so the tests begin at
-            # the largest threshold. One sequence receives the whole level.
+            # Accepting more rows is safe, so the tests begin at the largest threshold.
             sequence = CandidateSequence(
                 level_fraction=1.0, candidates=tuple(increasing_thresholds[::-1])
             )
@@ -183,7 +182,7 @@ class ClusterBettingRule:
         limit: float,
         significance_level: float,
     ) -> bool:
-        """Test whether the rate of violations at a threshold is at most the limit.
+        """Test whether the violation rate at a threshold is at most the limit.
 
         Parameters
         ----------
@@ -206,8 +205,7 @@ class ClusterBettingRule:
         """
         counts = cluster_counter.count(threshold)
 
-        # The betting test uses the highest capital over all clusters, so it can pass
-        # although the observed rate exceeds the limit. Such a threshold is refused.
+        # A betting test can pass although the observed rate exceeds the limit, so this is checked.
         if counts.n_violations.sum() > limit * counts.n_reference_rows.sum():
             return False
         return betting.certifies_mean_below(
@@ -312,14 +310,12 @@ class ClusterBettingRule:
         n_reference_rows = self.count_reference_rows(counts)
         n_violations = self.count_violations(counts)
 
-        # `ROUNDING_SLACK` allows for rounding differences between the versions of SciPy that
-        # wrote and read the file.
+        # The versions of SciPy that wrote and read the file may round differently.
         if not count_means and n_violations > ROUNDING_SLACK * limit * n_reference_rows:
             return False
 
-        # A stake is less than 1 / (1 - limit), and log(1 + x) <= x. A cluster without
-        # violations therefore adds at most this much log capital per reference row. If
-        # clusters count by their mean, every reference row may be a separate cluster.
+        # A stake is less than 1 / (1 - limit) and log(1 + x) <= x, which bounds the log capital.
+        # If clusters count by their mean, every reference row may be a separate cluster.
         max_reference_rows_per_cluster = 1 if count_means else max_cluster_size
         max_log_capital = limit / (1.0 - limit) * n_reference_rows / max_reference_rows_per_cluster
         required_log_capital = -math.log(significance_level)

@@ -48,7 +48,7 @@ class Importance:
 
     @classmethod
     def from_importance_argument(cls, importance: Importance | ArrayLike) -> Importance:
-        """Return the argument `importance=` as `Importance`. An array holds the weights."""
+        """Convert `importance=`, which may be an array of weights, to `Importance`."""
         if isinstance(importance, Importance):
             return importance
         return cls(importance)

@@ -63,7 +63,7 @@ class OneThresholdProcedure:
     target: float
     rule: ThresholdRule
 
-    # The caller chooses the score.
+    # None means that the caller chooses the score.
     score_name = None
 
     @property
@@ -93,7 +93,7 @@ class OneThresholdProcedure:
     def pilot_policy(
         self, random_state: int | None = None, declared_values: Float | None = None
     ) -> PilotPolicy | None:
-        """Return how pilot rows are chosen, or None if the rule runs no sequence of tests."""
+        """Return how pilot rows are chosen, or None if no test sequence is run."""
         if not self.rule.reads_labels_in_order:
             return None
         return PilotPolicy(random_state=random_state, declared_values=declared_values)
@@ -309,7 +309,7 @@ class OneThresholdProcedure:
     def compute_decision_columns(
         self, rows: CalibrationRows, decision_points: float | Float
     ) -> DecisionColumns:
-        """Return the score and the correctness of each row. All rows have one threshold."""
+        """Return the score and the correctness of each row, with a single threshold."""
         assert rows.correct is not None
         return DecisionColumns(
             uncertainty=rows.scores,
@@ -338,7 +338,7 @@ class OneThresholdProcedure:
         certificate: Certificate | SubgroupCertificate,
         significance_level: float | None,
     ) -> str | None:
-        """Describe why the counts do not support the target, or return None if they do."""
+        """Describe why the counts do not support the target, or return None."""
         accepting_is_safe = self.fallback_threshold == ACCEPT_ALL_ROWS
         if accepting_is_safe and certificate.accepts_everything:
             return None
@@ -358,7 +358,7 @@ class OneThresholdProcedure:
 
 
 def _require_known_neighbours(ranking: Ranking, n_accepted: int) -> None:
-    """Raise `FinerCountsNeeded` if only counts are known of a block on either side of the threshold."""
+    """Raise `FinerCountsNeeded` if the threshold is next to a block of mere counts."""
     first_rejected_block = int(np.searchsorted(ranking.block_end_ranks, n_accepted, side="right"))
     last_accepted_block = first_rejected_block - 1
     ranking.require_known_order(last_accepted_block, first_rejected_block)

@@ -46,7 +46,7 @@ _MIN_ROWS_TO_WITHHOLD = 100
 # Ties among this many pilot rows decide whether more pilot rows are needed.
 _N_FIRST_PILOT_ROWS = 10
 
-# For a promise about two classes, score values are tested if a row has this many ties on average.
+# For two classes, score values are tested if a row has this many ties on average.
 _MIN_TIES_PER_ROW = 8.0
 
 # A score with more values than this is not listed in a certificate.
@@ -110,7 +110,7 @@ class PilotPolicy:
         return replace(tested_rows, pilot=pilot)
 
     def should_test_score_values(self, pilot_scores: Float, n_rows: int) -> bool:
-        """Check whether ties are so frequent that score values are tested instead of ranks."""
+        """Check whether frequent ties require tests of score values, not of ranks."""
         if self.declared_values is not None:
             return True
         min_tie_probability = 1.0 / math.sqrt(n_rows)
@@ -243,7 +243,7 @@ def compute_tie_probability(scores: Float) -> float:
 
 
 def _choose_number_of_pilot_rows(n_rows: int, *, first_scores: Float, needs_many: bool) -> int:
-    """Return how many of n rows are withheld: sqrt(n) if needed or if scores tie, else ten."""
+    """Return the number of pilot rows: sqrt(n) if needed or if scores tie, else ten."""
     if needs_many or compute_tie_probability(first_scores) > 0.0:
         return round(math.sqrt(n_rows))
     return _N_FIRST_PILOT_ROWS

@@ -99,7 +99,7 @@ class PilotRows:
     n_withheld: int = 0
 
     def select_subgroups(self, selected_codes: Sequence[int]) -> PilotRows:
-        """Return the pilot rows of some subgroups, or all of them without subgroup codes."""
+        """Return the pilot rows of some subgroups, or all if the codes are unknown."""
         if self.subgroup_codes is None:
             return self
         is_selected = np.isin(self.subgroup_codes, selected_codes)
@@ -151,10 +151,10 @@ class RankPlan:
 
 
 class StartPolicy(Protocol):
-    """Interface for choosing the ranks at which the segments of a test sequence start."""
+    """Interface for choosing the starting ranks of the segments of a test sequence."""
 
     def choose_starts(self, n_rows: int, limit: float, significance_level: float) -> SegmentStarts:
-        """Choose the number of errors that each start tolerates, and its level fraction."""
+        """Choose how many errors each start tolerates, and its fraction of the level."""
 
     def choose_starts_for_score_values(
         self, n_rows: int, limit: float, significance_level: float
@@ -170,7 +170,7 @@ class UsualStarts:
     """Starts for predictions that are mostly correct."""
 
     def choose_starts(self, n_rows: int, limit: float, significance_level: float) -> SegmentStarts:
-        """Choose the number of errors that each start tolerates, and its level fraction."""
+        """Choose how many errors each start tolerates, and its fraction of the level."""
         return choose_usual_starts(n_rows, limit, significance_level)
 
     def choose_starts_for_score_values(
@@ -200,7 +200,7 @@ class EarlyStarts:
     """
 
     def choose_starts(self, n_rows: int, limit: float, significance_level: float) -> SegmentStarts:
-        """Choose the number of errors that each start tolerates, and its level fraction."""
+        """Choose how many errors each start tolerates, and its fraction of the level."""
         n_allowed_errors = n_rows * (1 - bounds.to_exact_fraction(limit))
         n_tolerated_first = int(_FIRST_EARLY_ERROR_FRACTION * n_allowed_errors)
         if n_allowed_errors < _MIN_ERRORS_FOR_TWO_EARLY_STARTS:
@@ -253,7 +253,7 @@ class ShareStarts:
     correct_share: float = 0.5
 
     def choose_starts(self, n_rows: int, limit: float, significance_level: float) -> SegmentStarts:
-        """Choose the number of errors that each start tolerates, and its level fraction."""
+        """Choose how many errors each start tolerates, and its fraction of the level."""
         n_expected_errors = self.compute_expected_errors(n_rows, limit)
         first_error_fraction = min(
             _MAX_FIRST_ERROR_FRACTION,
@@ -281,7 +281,7 @@ class ShareStarts:
         return self.compute_expected_errors(n_rows, limit) < _MIN_ERRORS_FOR_SEGMENTS
 
     def compute_expected_errors(self, n_rows: int, limit: float) -> Fraction:
-        """Compute the number of errors if all correct rows are accepted at accuracy `limit`."""
+        """Compute the errors if all correct rows are accepted at accuracy `limit`."""
         exact_limit = bounds.to_exact_fraction(limit)
         accepted_share = bounds.to_exact_fraction(self.correct_share) / exact_limit
         return n_rows * min(Fraction(1), accepted_share) * (1 - exact_limit)

@@ -1,4 +1,4 @@
-"""Procedures: how calibration rows are certified under one kind of promise.
+"""Interfaces of the procedures that certify calibration rows.
 
 A procedure stands between a promise and the rules. It builds rankings from the rows, calls its
 rules, and builds a certificate from their results.
@@ -88,7 +88,7 @@ class SubgroupResult:
 
     @property
     def every_test_passed(self) -> bool:
-        """Whether all planned tests passed, so that other subgroups may use the level."""
+        """Whether all planned tests passed, which frees the level for other subgroups."""
         if len(self.threshold_results) != 1:
             return False
         only_result = self.threshold_results[0]
@@ -153,7 +153,7 @@ class Procedure(Protocol):
     def pilot_policy(
         self, random_state: int | None = None, declared_values: Float | None = None
     ) -> PilotPolicy | None:
-        """Return how pilot rows are chosen, or None if the procedure uses no pilot rows."""
+        """Return how pilot rows are chosen, or None if no pilot rows are used."""
 
 
 class SubgroupProcedure(Procedure, Protocol):
@@ -169,7 +169,7 @@ class SubgroupProcedure(Procedure, Protocol):
 
     @property
     def score_name(self) -> str | None:
-        """Name of the score that the thresholds apply to. None if the caller chooses it."""
+        """Name of the score that thresholds apply to, or None if the caller chooses it."""
 
     @property
     def fallback_threshold(self) -> float:
@@ -251,7 +251,7 @@ class SubgroupProcedure(Procedure, Protocol):
         significance_level: float,
         promise: object,
     ) -> str | None:
-        """Describe why the certificates of a subgroup cannot be genuine, or return None."""
+        """Describe why certificates of a subgroup cannot be genuine, or return None."""
 
     def with_early_starts(self) -> SubgroupProcedure:
         """Return the procedure for subgroups under the false-coverage rate."""

@@ -76,7 +76,7 @@ class SelectedRows:
     clusters: Clusters | None = None
 
     def draw(self, *columns: ArrayLike | None) -> SelectedRows:
-        """Return these rows, which are drawn already. `RowSelection.draw` has the same signature."""
+        """Return the rows unchanged, because they are drawn already."""
         return self
 
     def to_mask(self, n_rows: int) -> Flags:
@@ -137,7 +137,7 @@ class RowSelection:
     random_state: int | None = None
 
     def draw(self, *columns: ArrayLike | None) -> SelectedRows:
-        """Draw the rows that count. The order of the rows does not affect the draw.
+        """Draw the rows that count, whatever the order of the calibration rows.
 
         Parameters
         ----------
@@ -204,7 +204,7 @@ class RowSelection:
         return position_by_group[group_codes]
 
     def _build_circumstances(self, clusters: Clusters | None) -> Circumstances:
-        """Return what a certificate records about the clusters, the weights and the seed."""
+        """Return what a certificate records about clusters, weights and seed."""
         circumstances = Circumstances(random_state=self.random_state)
         if self.units is not None:
             circumstances = circumstances.combine(self.units.build_circumstances(clusters))
@@ -287,6 +287,6 @@ def build_row_selection(
 
 
 def _take_first_of_each_cluster(shuffled_indices: Codes, cluster_codes: Codes) -> Codes:
-    """Return the first row of each cluster in a random order, sorted by row index."""
+    """Return the first row of each cluster, sorted by row index."""
     _, first_positions = np.unique(cluster_codes[shuffled_indices], return_index=True)
     return np.sort(shuffled_indices[first_positions])

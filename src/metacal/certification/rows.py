@@ -57,7 +57,7 @@ class Clusters:
         return int(self.codes.max(initial=-1)) + 1
 
     def take(self, index: Flags | Codes) -> Clusters:
-        """Return the clusters of some rows, numbered from 0 again in the same order."""
+        """Return the clusters of some rows, renumbered from 0 in the same order."""
         return Clusters.from_codes(self.codes[index], self.max_size, count_means=self.count_means)
 
 
@@ -161,14 +161,14 @@ class CalibrationRows:
 
     @cached_property
     def ranking(self) -> Ranking:
-        """Rows in increasing order of score. Rows without a label count as incorrect."""
+        """Rows in increasing order of score, where unlabelled rows are incorrect."""
         if self.precomputed_ranking is not None:
             return self.precomputed_ranking
         return Ranking.from_scores(self.scores, self.is_correct)
 
     @property
     def is_correct(self) -> Flags:
-        """Whether each prediction is correct. Rows without a label count as incorrect."""
+        """Whether each prediction is correct. False for all rows without labels."""
         if self.correct is None:
             return np.zeros(len(self), dtype=bool)
         return self.correct
@@ -181,7 +181,7 @@ class CalibrationRows:
         return self.is_correct.astype(np.intp)
 
     def rank_for_class(self, class_code: int) -> Ranking:
-        """Rank the rows from the end of the scores that favours one of two classes.
+        """Rank the rows, with those most likely to be of a class first.
 
         A row counts as correct if it is of that class.
         """
@@ -196,13 +196,13 @@ class CalibrationRows:
         return find_even_odds_score(self.scores, self.true_class_codes == 1)
 
     def even_odds_score_for_class(self, class_code: int) -> float:
-        """Return the point of even odds on the scale of `rank_for_class`."""
+        """Return the score of even odds, on the scale of `rank_for_class`."""
         if class_code == 1:
             return -self.even_odds_score
         return self.even_odds_score
 
     def build_row_draws(self, random_state: int | None = None) -> RowDraws:
-        """Return the source of random draws from these rows, derived from all their columns.
+        """Build a source of random draws that depends on all columns of the rows.
 
         Losses that follow from correctness are omitted. Promises with the same meaning then draw
         the same rows.

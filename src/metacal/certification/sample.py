@@ -80,7 +80,7 @@ class Sample(Evidence):
 
     @cached_property
     def rows(self) -> CalibrationRows:
-        """The rows as certification reads them."""
+        """Rows in the form that `certify` requires."""
         subgroups = None
         if self.part is not None:
             subgroups = Subgroups(self.part, tuple(self.names))

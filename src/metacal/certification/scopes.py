@@ -253,7 +253,7 @@ class EachSubgroup:
             key=lambda index: _count_reference_rows(procedure, subgroups[index], delta),
             reverse=True,
         )
-        # Later subgroups have fewer rows and require more, so those with enough rows come first.
+        # Later subgroups have fewer rows but require more, so the testable ones come first.
         n_testable = 0
         for n_tested, index in enumerate(indices_by_decreasing_size, start=1):
             if _has_enough_rows(procedure, subgroups[index], delta / n_tested):
@@ -442,13 +442,13 @@ def _has_enough_rows(
 def _count_reference_rows(
     procedure: SubgroupProcedure, subgroup: Subgroup, significance_level: float
 ) -> int:
-    """Count the rows that the tests use; with several rules, take the largest count."""
+    """Return the number of reference rows, or the largest number of several rules."""
     requirements = procedure.count_rows_and_requirements(subgroup.rows, significance_level)
     return max(requirement.n_reference_rows for requirement in requirements)
 
 
 def _draw_pooling_pilot_rows(rows: CalibrationRows) -> Flags:
-    """Draw the rows that determine which subgroups are pooled, whatever the order of the rows."""
+    """Draw the rows that determine which subgroups are pooled."""
     order = rows.build_row_draws().order("pooled subgroups")
     is_pilot_row = np.zeros(len(rows), dtype=bool)
     is_pilot_row[order[: len(rows) // _ROWS_PER_POOLING_PILOT]] = True

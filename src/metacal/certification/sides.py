@@ -76,7 +76,7 @@ class ClassPromise:
         return list(class_names).index(self.positive)
 
     def get_predicted_code(self, class_names: Sequence[Name]) -> int:
-        """Return the index of the class that the rows of the promise are accepted as."""
+        """Return the index of the class that rows are accepted as."""
         positive_code = self.get_positive_code(class_names)
         if self.is_about_predicted_positives:
             return positive_code
@@ -115,7 +115,7 @@ class ClassPromise:
         )
 
     def compute_required_rows(self, significance_level: float) -> int:
-        """Compute the smallest number of reference rows that can certify the promise."""
+        """Compute the smallest number of reference rows that certifies the promise."""
         return self.rule.compute_required_rows(
             self.limit, self._compute_own_level(significance_level)
         )
@@ -159,7 +159,7 @@ class ClassPromise:
         return rule.certify(ranking, plan, own_level, last_rank)
 
     def supports(self, counts: Counts, significance_level: float) -> bool:
-        """Check whether the counts of the rows accepted as the class support the promise."""
+        """Check whether the counts of accepted rows support the promise."""
         return self.rule.supports(counts, self.limit, self._compute_own_level(significance_level))
 
     def _compute_own_level(self, significance_level: float) -> float:
@@ -167,7 +167,7 @@ class ClassPromise:
         return significance_level * self.level_fraction
 
     def _get_rule_for_class_share(self, pilot: PilotRows | None, class_code: int) -> ThresholdRule:
-        """Return the rule for the declared class share, or for the share in the pilot rows."""
+        """Return the rule for the declared or estimated share of the class."""
         class_share = self.declared_class_share
         if class_share is None and pilot is not None:
             class_share = pilot.estimate_class_share(class_code)

@@ -35,7 +35,7 @@ def build_certificate(
     outcome: ThresholdOutcome,
     notes: tuple[Note, ...] = (),
 ) -> Certificate:
-    """Build a certificate from a threshold and the counts of the rows below it."""
+    """Build a certificate from a threshold and the counts of accepted rows."""
     guarantee = "certified"
     if delta is None:
         guarantee = "in expectation"
@@ -60,7 +60,7 @@ def build_certificate_for_threshold(
     threshold: float,
     notes: tuple[Note, ...] = (),
 ) -> Certificate:
-    """Build the certificate of a threshold for all rows."""
+    """Build the certificate of a threshold that applies to all rows."""
     threshold = RELATIVE.snap_to_midpoint(threshold)
     outcome = rows.ranking.summarize_threshold(threshold)
     certificate = build_certificate(quantity, target, delta, rule_name, threshold, outcome, notes)
@@ -213,7 +213,7 @@ def build_target_ruled_out_error(
     best_limit: float | None,
     rows_needed: int | None,
 ) -> InfeasibleTargetError:
-    """Build the error for labels that rule out the target, whatever labels are missing."""
+    """Build the error for labels that rule out the target before all are known."""
     more_rows_phrase = ""
     if rows_needed is not None:
         more_rows_phrase = f"; about {rows_needed:,} may be enough (a rough estimate)"
@@ -353,7 +353,7 @@ def build_sorting_required_error(promise: object) -> InputError:
 
 
 def build_trivial_promise_error(class_promise: ClassPromise, rows: CalibrationRows) -> InputError:
-    """Build the error for a precision that is kept if every row is accepted as the class."""
+    """Build the error for a precision that accepting every row would keep."""
     class_code = class_promise.get_predicted_code(rows.class_names)
     name = rows.class_names[class_code]
     other_name = rows.class_names[1 - class_code]
@@ -373,7 +373,7 @@ def build_unknown_class_error(positive: Name, class_names: Sequence[Name]) -> In
 
 
 def build_same_class_error(class_name: Name) -> InputError:
-    """Build the error for two promises about the rows that are accepted as one class."""
+    """Build the error for two promises about the rows accepted as one class."""
     return InputError(
         f"both promises are about what is called {class_name}; give one about either side, say"
         " TwoSided(MinPrecision(0.9), MinRecall(0.95))."

@@ -63,7 +63,7 @@ class SubgroupTest:
 def build_subgroup(
     rows: CalibrationRows, codes: tuple[int, ...], is_tested: Flags | None = None
 ) -> Subgroup:
-    """Build the subgroup of the given codes from those calibration rows that are tested."""
+    """Build a subgroup from the tested rows that have one of the given codes."""
     assert rows.subgroups is not None
     if len(codes) == 1:
         is_selected = rows.subgroups.codes == codes[0]

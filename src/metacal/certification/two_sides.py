@@ -139,7 +139,7 @@ class TwoClassProcedure:
         )
 
     def get_promises_by_class(self, class_names: Sequence[Name]) -> dict[int, ClassPromise]:
-        """Return the promise about each class, with its fraction of the significance level.
+        """Return the promise about each class, with its fraction of the level.
 
         Parameters
         ----------
@@ -172,7 +172,7 @@ class TwoClassProcedure:
         }
 
     def get_main_limit(self, rows: CalibrationRows) -> PromisedLimit:
-        """Return the limit of the second class, or of the first if nothing else is promised."""
+        """Return the limit of the second class, or of the only class with a promise."""
         promises_by_class = self.get_promises_by_class(rows.class_names)
         last_class_code = max(promises_by_class)
         class_promise = promises_by_class[last_class_code]
@@ -181,7 +181,7 @@ class TwoClassProcedure:
     def pilot_policy(
         self, random_state: int | None = None, declared_values: Float | None = None
     ) -> PilotPolicy | None:
-        """Return how pilot rows are chosen, or None if no rule runs a sequence of tests.
+        """Return how pilot rows are chosen, or None if no test sequence is run.
 
         Labels of pilot rows are read if the share of a class was not declared.
         """
@@ -350,7 +350,7 @@ class TwoClassProcedure:
     def compute_decision_columns(
         self, rows: CalibrationRows, decision_points: float | Float
     ) -> DecisionColumns:
-        """Predict the class of each row, and compute its distance from the decision point."""
+        """Predict the class of each row, and its distance from the decision point."""
         predicted_codes = (rows.scores > decision_points).astype(np.intp)
         distance = np.abs(rows.scores - decision_points)
         return DecisionColumns(
@@ -364,10 +364,10 @@ class TwoClassProcedure:
     ) -> str | None:
         """Check that a certificate is about two classes and supports the promise."""
         assert delta is not None
-        parts = certificate.subgroups
-        if parts is None or len(parts.items) != 2 or parts.by != "class":
+        subgroups = certificate.subgroups
+        if subgroups is None or len(subgroups.items) != 2 or subgroups.by != "class":
             return format_promise_mismatch(promise)
-        return self.find_contradiction_in_subgroup(parts.items, delta, promise)
+        return self.find_contradiction_in_subgroup(subgroups.items, delta, promise)
 
     def find_contradiction_in_subgroup(
         self,
@@ -375,7 +375,7 @@ class TwoClassProcedure:
         significance_level: float,
         promise: object,
     ) -> str | None:
-        """Check the certificates of both classes: promise, significance level and counts."""
+        """Check the promise, the level and the counts of both class certificates."""
         class_names = [get_predicted_class(certificate) for certificate in subgroup_certificates]
         promises_by_class = self.get_promises_by_class(class_names)
         was_tested = any(certificate.delta is not None for certificate in subgroup_certificates)
@@ -406,7 +406,7 @@ class TwoClassProcedure:
         return None
 
     def with_early_starts(self) -> TwoClassProcedure:
-        """Return the procedure unchanged, because class promises choose their own starts."""
+        """Return the procedure unchanged, because class promises have their own starts."""
         return self
 
 
@@ -429,7 +429,7 @@ def _choose_level_fraction_of_first_class(promises_by_class: dict[int, ClassProm
 
 
 def _convert_class_share_to_level_fraction(class_share: float) -> float:
-    """Return the fraction of the significance level for a class with a declared share."""
+    """Return the fraction of the level for a class with a declared share."""
     if class_share <= _MAX_RARE_CLASS_SHARE:
         return _RARE_CLASS_LEVEL_FRACTION
     is_other_class_rare = class_share >= 1.0 - _MAX_RARE_CLASS_SHARE
@@ -439,7 +439,7 @@ def _convert_class_share_to_level_fraction(class_share: float) -> float:
 
 
 def _orient_pilot_scores(pilot: PilotRows | None, class_code: int) -> PilotRows | None:
-    """Return the pilot rows with scores that decrease as a class becomes more likely."""
+    """Return pilot rows with scores that decrease as a class becomes more likely."""
     if pilot is None:
         return None
     scores = RELATIVE.rounded(pilot.scores)

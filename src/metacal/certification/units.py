@@ -17,7 +17,7 @@ from metacal.rows.arrays import as_plain_array
 
 @dataclass(frozen=True, eq=False)
 class Units:
-    """Clusters of dependent rows, and what the promise is about.
+    """Clusters of dependent rows, and how the rows of a cluster are counted.
 
     Attributes
     ----------
@@ -65,13 +65,13 @@ class Units:
 
     @classmethod
     def from_units_argument(cls, units: Units | ArrayLike) -> Units:
-        """Return the argument `units=` as `Units`. An array holds the cluster names."""
+        """Convert the argument `units=`, which may be an array of names, to `Units`."""
         if isinstance(units, Units):
             return units
         return cls(units)
 
     def encode_names(self, n_rows: int) -> Codes:
-        """Return an integer code from 0 for the cluster of each row."""
+        """Encode the cluster name of each row as an integer from 0."""
         return encode_units(self.names, n_rows)
 
     def take(self, row_indices: Codes, n_rows: int) -> Units:
@@ -128,7 +128,7 @@ class Units:
 
 
 def encode_units(unit_names: ArrayLike, n_rows: int) -> Codes:
-    """Return an integer code from 0 for each row, equal for rows of the same cluster.
+    """Encode the cluster name of each row as an integer from 0.
 
     Raises
     ------
