@@ -576,3 +576,23 @@ def test_command_line(tmp_path):
             1,
             2,
         )
+
+
+@pytest.mark.parametrize("per", ["row", "mean"])
+def test_a_learned_decision_counts_whole_clusters(per):
+    rng = np.random.default_rng(0)
+    n_clusters, cluster_size = 400, 10
+    labels = rng.integers(2, size=n_clusters * cluster_size)
+    scores = 2.0 * (2 * labels - 1) + rng.normal(size=len(labels)) + 0.7
+    units = mc.Units(np.repeat(np.arange(n_clusters), cluster_size), per=per)
+    largest, learned = (
+        mc.MetaCal(mc.MinAccuracy(0.9), decision=decision)
+        .fit(scores, labels, units=units)
+        .certificate_
+        for decision in ("largest", "calibrated")
+    )
+    assert learned.rule == largest.rule
+    n_pilot_clusters = n_clusters // 10
+    pilot_text = f"chosen on {n_pilot_clusters * cluster_size} rows"
+    assert any(pilot_text in str(note) for note in learned.notes)
+    assert learned.n_rows < largest.n_rows

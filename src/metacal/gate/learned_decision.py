@@ -20,7 +20,8 @@ from metacal.certificates.notes import (
 )
 from metacal.certification.ranking import find_even_odds_score
 from metacal.certification.row_selection import RowSelection, SelectedRows
-from metacal.formulas import Codes, Flags
+from metacal.certification.rows import Clusters
+from metacal.formulas import Codes, Flags, Float
 from metacal.gate.calibration_table import check_two_classes
 from metacal.gate.logits_source import shift_rows
 from metacal.maps.map import Map
@@ -29,11 +30,11 @@ from metacal.rows import Rows
 from metacal.rows.arrays import on_host
 from metacal.rows.draws import RowDraws
 
-# The decision is learned from one of this many rows.
-_ROWS_PER_PILOT_ROW = 10
+# The decision is learned from one of this many rows, or clusters if every row of a cluster counts.
+_ROWS_PER_PILOT = 10
 
-# Smallest number of rows that the decision is learned from, unless this is more than half of them.
-_MIN_PILOT_ROWS = 40
+# Smallest number of pilot rows or clusters, unless this is more than half of them.
+_MIN_PILOTS = 40
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +63,8 @@ def learn_decision(rows: Rows, labels: Codes, selection: RowSelection | None) ->
 
     The pilot rows are drawn at random, so the others are still a random sample, and the decision is
     fixed before any of them is read. A decision that is learned from the certifying rows is invalid:
-    it breaks 0.16 to 0.19 of promises at delta = 0.1.
+    it breaks 0.16 to 0.19 of promises at delta = 0.1. If every row of a cluster counts, whole
+    clusters are drawn.
 
     Parameters
     ----------
@@ -85,22 +87,24 @@ def learn_decision(rows: Rows, labels: Codes, selection: RowSelection | None) ->
     counted_index = np.arange(len(rows))
     circumstances = Circumstances()
     notes: tuple[Note, ...] = ()
+    clusters = None
     if selection is not None:
         selected_rows = selection.draw(row_log_odds, host_labels)
         counted_index = selected_rows.indices
         circumstances = selected_rows.circumstances
         notes = selected_rows.notes
+        clusters = selected_rows.clusters
 
-    row_draws = RowDraws(row_log_odds[counted_index], host_labels[counted_index])
-    random_order = row_draws.order("learned decision")
-    n_pilot_rows = _choose_n_pilot_rows(len(counted_index))
-    is_pilot = np.zeros(len(counted_index), dtype=bool)
-    is_pilot[random_order[:n_pilot_rows]] = True
+    if clusters is None:
+        is_pilot = _draw_pilot_rows(row_log_odds[counted_index], host_labels[counted_index])
+    else:
+        is_pilot = _take_pilot_clusters(clusters)
+        clusters = clusters.take(~is_pilot)
     pilot_index = counted_index[is_pilot]
     certifying_index = counted_index[~is_pilot]
 
     decision_offset = find_even_odds_score(row_log_odds[pilot_index], host_labels[pilot_index] == 1)
-    note = decision_learned(aside=n_pilot_rows, at=decision_offset)
+    note = decision_learned(aside=len(pilot_index), at=decision_offset)
     return LearnedDecision(
         decision_offset=decision_offset,
         shifted_rows=shift_rows(rows, decision_offset),
@@ -109,14 +113,32 @@ def learn_decision(rows: Rows, labels: Codes, selection: RowSelection | None) ->
             representatives=_represent_themselves(certifying_index, len(rows)),
             circumstances=circumstances,
             notes=(*notes, note),
+            clusters=clusters,
         ),
     )
 
 
-def _choose_n_pilot_rows(n_rows: int) -> int:
-    """Return how many rows the decision is learned from."""
-    n_pilot_rows = max(_MIN_PILOT_ROWS, n_rows // _ROWS_PER_PILOT_ROW)
-    return min(n_pilot_rows, n_rows // 2)
+def _draw_pilot_rows(row_log_odds: Float, labels: Codes) -> Flags:
+    """Return a mask of independent rows that are drawn at random as pilot rows."""
+    random_order = RowDraws(row_log_odds, labels).order("learned decision")
+    is_pilot = np.zeros(len(labels), dtype=bool)
+    is_pilot[random_order[: _choose_n_pilots(len(labels))]] = True
+    return is_pilot
+
+
+def _take_pilot_clusters(clusters: Clusters) -> Flags:
+    """Return a mask of the rows of the first clusters, which are in random order.
+
+    It is not valid to draw rows of all clusters, because certifying rows of the same clusters depend
+    on them.
+    """
+    return clusters.codes < _choose_n_pilots(clusters.n_clusters)
+
+
+def _choose_n_pilots(n_independent: int) -> int:
+    """Return how many of some independent rows or clusters the decision is learned from."""
+    n_pilots = max(_MIN_PILOTS, n_independent // _ROWS_PER_PILOT)
+    return min(n_pilots, n_independent // 2)
 
 
 def _represent_themselves(row_index: Codes, n_rows: int) -> Codes:
