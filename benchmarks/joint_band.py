@@ -38,7 +38,8 @@ from benchmarks.score_populations import (
     accepted_counts,
     log_likelihood_ratio,
 )
-from metacal.statistics.bands import candidate_thresholds, largest_supporting_threshold
+from metacal.statistics.accepted_counts import candidate_thresholds
+from metacal.statistics.bands import largest_supporting_threshold
 from metacal.statistics.levels import local_level, order_statistic_quantiles
 from metacal.statistics.selective_accuracy import selective_accuracy_bound
 

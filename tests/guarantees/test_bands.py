@@ -23,13 +23,13 @@ from metacal.certificates.certificate import accepts
 from metacal.errors import InfeasibleTargetError
 from metacal.promises.both import AfterLooking, Both
 from metacal.statistics.bands import (
-    DistributionBand,
     OperatingBands,
     accuracy_band,
     certified_frontier,
     coverage_band,
     miscoverage_band,
 )
+from metacal.statistics.distribution_band import DistributionBand
 from metacal.statistics.levels import local_level, order_statistic_quantiles
 from metacal.statistics.selective_accuracy import selective_accuracy_bound
 

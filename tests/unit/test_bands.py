@@ -14,10 +14,9 @@ from scipy.special import betaincinv
 
 from benchmarks.bands import exit_probability
 from metacal.errors import InputError
+from metacal.statistics.accepted_counts import candidate_thresholds
 from metacal.statistics.bands import (
-    DistributionBand,
     accuracy_band,
-    candidate_thresholds,
     certified_accuracy,
     certified_frontier,
     certified_miscoverage,
@@ -25,6 +24,7 @@ from metacal.statistics.bands import (
     miscoverage_band,
     operating_bands,
 )
+from metacal.statistics.distribution_band import DistributionBand
 from metacal.statistics.levels import EXITS_PER_LEVEL, LEVELS, local_level
 
 

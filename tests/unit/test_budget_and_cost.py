@@ -28,7 +28,7 @@ from metacal.export import saved as artifact
 from metacal.io.artifact.audit import read_certificate
 from metacal.promises.verification import verify_decisions
 from metacal.statistics import bounds
-from metacal.statistics.bands import DistributionBand
+from metacal.statistics.distribution_band import DistributionBand
 
 TABLE = ((0.0, 1.0, 2.0), (4.0, 0.0, 1.0), (8.0, 2.0, 0.0))
 

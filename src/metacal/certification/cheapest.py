@@ -21,7 +21,7 @@ from metacal.certification.rules.rule import REJECT_ALL_ROWS
 from metacal.certification.statements import build_certificate_for_threshold
 from metacal.formulas import Float
 from metacal.statistics import betting, bounds
-from metacal.statistics.bands import DistributionBand
+from metacal.statistics.distribution_band import DistributionBand
 
 # Name of the rule that chooses the cheapest threshold.
 CHEAPEST_CANDIDATES = register_rule(

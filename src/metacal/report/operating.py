@@ -14,7 +14,8 @@ import numpy as np
 
 from metacal.formulas import Codes, Flags, Float
 from metacal.kernels.grid import RELATIVE
-from metacal.statistics.bands import Band, candidate_thresholds, certified_frontier, operating_bands
+from metacal.statistics.accepted_counts import candidate_thresholds
+from metacal.statistics.bands import Band, certified_frontier, operating_bands
 
 #: Limits of promises are rounded to this many decimals, to the safe side.
 _LIMIT_DECIMALS = 4

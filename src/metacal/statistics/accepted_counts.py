@@ -1,0 +1,78 @@
+"""Counts of the rows that each threshold accepts, and the thresholds that can be the best."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from metacal.errors import InputError
+from metacal.formulas import Codes, Flags, Float
+
+
+def candidate_thresholds(scores: Float, correct: Flags) -> Float:
+    """Return the scores that can be the best threshold.
+
+    Accepting further correct rows without an incorrect one improves both bounds. So the candidates
+    are the largest score, and each score whose next larger score has an incorrect row.
+    """
+    distinct_scores, score_codes = np.unique(scores, return_inverse=True)
+    has_incorrect_row = np.bincount(score_codes.reshape(-1), ~correct) > 0
+    is_candidate = np.append(has_incorrect_row[1:], True)
+    return np.asarray(distinct_scores[is_candidate])
+
+
+class AcceptedCounts(NamedTuple):
+    """Numbers of rows that each threshold accepts.
+
+    Attributes
+    ----------
+    n_correct, n_incorrect : arrays of int
+        Accepted rows of each kind, for each threshold.
+    n_rows : int
+        Number of rows, accepted or not.
+    """
+
+    n_correct: Codes
+    n_incorrect: Codes
+    n_rows: int
+
+
+def count_accepted(scores: ArrayLike, correct: ArrayLike, thresholds: ArrayLike) -> AcceptedCounts:
+    """Count the correct and the incorrect rows that each threshold accepts."""
+    score_array = check_scores(scores)
+    is_correct = check_correct(correct)
+    if score_array.shape != is_correct.shape:
+        raise InputError(
+            f"one score and one flag per row are needed; got {score_array.shape} and"
+            f" {is_correct.shape}."
+        )
+    correct_scores = np.sort(score_array[is_correct])
+    incorrect_scores = np.sort(score_array[~is_correct])
+    return AcceptedCounts(
+        n_correct=np.searchsorted(correct_scores, thresholds, side="right"),
+        n_incorrect=np.searchsorted(incorrect_scores, thresholds, side="right"),
+        n_rows=len(score_array),
+    )
+
+
+def check_scores(scores: ArrayLike) -> Float:
+    """Convert scores to a one-dimensional array. Raise InputError if there is a NaN."""
+    score_array = np.asarray(scores, dtype=np.float64)
+    if score_array.ndim != 1 or np.isnan(score_array).any():
+        raise InputError(
+            f"scores must be one number per row, without NaN; got shape {score_array.shape}."
+        )
+    return score_array
+
+
+def check_correct(correct: ArrayLike) -> Flags:
+    """Convert correctness to a boolean array. Raise InputError if it is not boolean."""
+    is_correct = np.asarray(correct)
+    if is_correct.ndim != 1 or is_correct.dtype != bool:
+        raise InputError(
+            f"correct must be one boolean per row; got {is_correct.dtype} of shape"
+            f" {is_correct.shape}."
+        )
+    return is_correct
