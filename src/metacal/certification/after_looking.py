@@ -18,6 +18,7 @@ from metacal.certification.statements import build_certificate_for_threshold
 from metacal.errors import InfeasibleTargetError
 from metacal.formulas import Float
 from metacal.statistics import bands
+from metacal.statistics.accepted_counts import candidate_thresholds
 
 # Name of the rule for a miscoverage alone.
 DISTRIBUTION_BAND = register_rule(
@@ -196,7 +197,7 @@ class SimultaneousThreshold:
 
     def _compute_frontier(self, rows: CalibrationRows, delta: float) -> bands.CertifiedFrontier:
         """Compute the certified frontier at no more thresholds than a message needs."""
-        thresholds = bands.candidate_thresholds(rows.scores, rows.is_correct)
+        thresholds = candidate_thresholds(rows.scores, rows.is_correct)
         step = max(1, math.ceil(len(thresholds) / _MAX_MESSAGE_THRESHOLDS))
         share = 1.0 / len(self.promised_limits)
         return bands.certified_frontier(
