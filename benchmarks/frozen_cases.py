@@ -97,9 +97,10 @@ def gate_case(
     def said() -> dict[str, Any]:
         cal = estimator.fit(rows.fit, rows.labels, **(fit or {}))
         made = cal.decide(rows.new, **(new or {}))
-        columns = ("accept", "label", "answer", "confidence", "score", "probabilities", "top")
+        columns = ("accept", "label", "answer", "confidence", "score", "probabilities")
         return {
             **{column: getattr(made, column) for column in columns},
+            "top": made.predicted_codes,
             "predict_proba": cal.predict_proba(rows.new, **(new or {})),
             **certificate(cal.certificate_),
         }
@@ -319,7 +320,7 @@ def from_cascades() -> Iterator[Case]:
             )
             checked = mc.verify(cal, small[3000:], y[3000:], large=large[3000:])
             said = {column: getattr(made, column) for column in columns} | {
-                "large_score": made.later[:, 0]
+                "large_score": made.later_scores[:, 0]
             }
             return {**said, **certificate(cal.certificate_), "verify": str(checked)}
 

@@ -121,7 +121,7 @@ def replay_real(
             .gate_
         )
     found = gate.decide(mc.Rows(logits))
-    correct, accept = found.top == labels, found.accept
+    correct, accept = found.predicted_codes == labels, found.accept
     sure = np.asarray(found.confidence, dtype=np.float64)
     new = random.integers(len(labels), size=ROWS)
     raised = watched(
@@ -158,7 +158,7 @@ def replay_cross_fitted(random: np.random.Generator) -> dict[str, Any]:
         ).fit(*drawn(300))
     gate, (X, y) = clf.gate_.gate_, drawn(ROWS)
     found = gate.decide(mc.Rows(clf.logits(X)))
-    correct, sure = found.top == y, np.asarray(found.confidence, dtype=np.float64)
+    correct, sure = found.predicted_codes == y, np.asarray(found.confidence, dtype=np.float64)
     alarms = Alarms.from_certificate(gate.certificate, gate.profile, DELTA)
     raised = watched(alarms, found.score, found.accept, correct, sure)
     return {

@@ -84,7 +84,7 @@ class Module:
     def score(self, name, table):
         from metacal.export.torch import to_module
 
-        gate = Gate.of(LogitsSource(TemperatureMap(1.0), np.arange(table.shape[1]), name))
+        gate = Gate.from_source(LogitsSource(TemperatureMap(1.0), np.arange(table.shape[1]), name))
         return to_module(gate)(self.torch.from_numpy(table))[1].numpy()
 
     def softmax(self, table, b):

@@ -72,7 +72,7 @@ def test_torch(name, n_classes):
 
     map_, table = fitted(name, n_classes), probes(n_classes)
     module, expected = (
-        to_module(Gate.of(LogitsSource(map_, np.arange(n_classes)))),
+        to_module(Gate.from_source(LogitsSource(map_, np.arange(n_classes)))),
         by_formula(map_, table),
     )
     for given in (table, np.where(np.isneginf(table), FINITE, table)):
@@ -100,7 +100,7 @@ def test_onnx(name, n_classes, dtype, tolerance):
 
     map_, table = fitted(name, n_classes), probes(n_classes)
     model, expected = (
-        to_onnx(Gate.of(LogitsSource(map_, np.arange(n_classes))), dtype=dtype),
+        to_onnx(Gate.from_source(LogitsSource(map_, np.arange(n_classes))), dtype=dtype),
         by_formula(map_, table),
     )
     session = runtime.InferenceSession(

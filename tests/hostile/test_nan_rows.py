@@ -107,7 +107,9 @@ def test_nothing_accepts_it_and_the_map_is_uniform(kernel, dtype):
         assert np.isnan(values).all()
         for threshold in (np.inf, 0.5, -np.inf):
             assert not accepts(values, threshold).any()
-            gate = Gate.of(LogitsSource(TemperatureMap(1.0), np.arange(5), score), threshold)
+            gate = Gate.from_source(
+                LogitsSource(TemperatureMap(1.0), np.arange(5), score), threshold
+            )
             assert not gate.accepts(Rows(bad)).any()
             np.testing.assert_array_equal(gate(bad), np.full(bad.shape, gate(bad).dtype.type(0.2)))
 

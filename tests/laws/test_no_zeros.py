@@ -54,7 +54,7 @@ def test_no_calibrator_gives_zero_or_one(fitted, name, dtype):
     proba = cal.predict_proba(rows)
     assert proba.dtype == dtype
     check(proba, rows, cal.map_.preserves_accuracy)
-    gate = mc.Gate.of(LogitsSource(cal.map_, np.arange(N_CLASSES)))
+    gate = mc.Gate.from_source(LogitsSource(cal.map_, np.arange(N_CLASSES)))
     check(gate.decide(mc.Rows(rows)).probabilities, rows, cal.map_.preserves_accuracy)
 
 
@@ -77,7 +77,7 @@ def test_torch_says_the_same(fitted, name):
     from metacal.export.torch import to_module
 
     cal = fitted[name]
-    module = to_module(mc.Gate.of(LogitsSource(cal.map_, np.arange(N_CLASSES))))
+    module = to_module(mc.Gate.from_source(LogitsSource(cal.map_, np.arange(N_CLASSES))))
     for dtype in (np.float32, np.float64):
         rows = hostile_rows().astype(dtype)
         check(module(torch.from_numpy(rows))[0].numpy(), rows, cal.map_.preserves_accuracy)
@@ -92,7 +92,7 @@ def test_onnx_says_the_same(fitted, name):
     from metacal.export.onnx import to_onnx
 
     cal, rows = fitted[name], hostile_rows().astype(np.float32)
-    model = to_onnx(mc.Gate.of(LogitsSource(cal.map_, np.arange(N_CLASSES))))
+    model = to_onnx(mc.Gate.from_source(LogitsSource(cal.map_, np.arange(N_CLASSES))))
     session = runtime.InferenceSession(
         model.SerializeToString(), providers=["CPUExecutionProvider"]
     )

@@ -111,7 +111,7 @@ def test_the_large_model_is_needed_for_the_rest_only(data, relative):
         "answered_by",
         "probabilities",
         "accept",
-        "later",
+        "later_scores",
     ):
         np.testing.assert_array_equal(getattr(whole, name), getattr(partly, name))
     np.testing.assert_array_equal(whole.answered_by == "large", rest)

@@ -410,7 +410,7 @@ def test_the_warm_start_reads_a_view(device):
 
 def test_maps_called_directly(device):
     tensor = torch.tensor([[5.0, 0.0], [0.1, 0.0]], device=device, requires_grad=True)
-    gate = Gate.of(LogitsSource(TemperatureMap(1.0), np.arange(2), "entropy"), 0.5)
+    gate = Gate.from_source(LogitsSource(TemperatureMap(1.0), np.arange(2), "entropy"), 0.5)
     np.testing.assert_allclose(gate(tensor).cpu(), [[0.9933071, 0.0066929], [0.5, 0.5]], atol=1e-6)
 
 

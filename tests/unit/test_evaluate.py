@@ -45,7 +45,7 @@ def test_the_numbers_of_whole_tables(kind):
     gate = cal.gate_
     told = gate.decide(Rows(NEW), rejected="uniform", groups=groups)
     accept = None if gate.is_calibrator else told.accept
-    correct = told.top == LABELS
+    correct = told.predicted_codes == LABELS
     expected = evaluate_table(
         told.probabilities, LABELS, accept=accept, correct=correct, score=told.score, n_resamples=10
     )
@@ -56,7 +56,9 @@ def test_the_numbers_of_whole_tables(kind):
     ):  # rows go by their largest logit there, by their largest probability here
         after["marginal"], whole["marginal"] = None, None
     assert after == whole
-    softmax = mc.Gate.of(LogitsSource(mc.TemperatureScaling().fit(*FIT).map_, np.arange(10)))
+    softmax = mc.Gate.from_source(
+        LogitsSource(mc.TemperatureScaling().fit(*FIT).map_, np.arange(10))
+    )
     plain = type(softmax.source.map)(1.0)(NEW)
     before = evaluate_table(plain, LABELS, accept=accept, correct=correct, intervals=False)
     assert found.before.to_dict() == before.to_dict()

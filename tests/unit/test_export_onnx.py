@@ -201,7 +201,7 @@ def test_what_python_refuses_is_never_accepted(dtype, score, promise, ten, hundr
         gate = copy.copy(small_gate(data.name, 0.05, None, score))
         if promise == "everything":
             open_ = replace(gate.certificate_, threshold=math.inf)
-            gate.gate_ = Gate.of(gate.gate_.source, math.inf, certificate=open_)
+            gate.gate_ = Gate.from_source(gate.gate_.source, math.inf, certificate=open_)
         batch = probe_batch(gate.gate_.source, dtype)[0]
         found, *few = run_each(to_onnx(gate, dtype=dtype), batch, batch[:0], batch[:1])
         assert not found["accept"][-3:].any()

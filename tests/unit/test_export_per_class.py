@@ -58,7 +58,7 @@ def test_onnx_decides_like_python_by_class(n_classes, score, dtype):
     probs, _, accept = session(to_onnx(cal, dtype=dtype)).run(None, {"logits": X})
     expected = cal.accepts(X)
     assert 0 < expected.sum() < len(X)
-    assert len(set(cal.gate_.thresholds.values)) > 2
+    assert len(set(cal.gate_.subgroup_thresholds.values)) > 2
     assert (accept == expected).all()
     assert ((probs == probs[:, :1]).all(axis=1) >= ~accept).all()
     np.testing.assert_allclose(

@@ -50,7 +50,7 @@ def test_any_number_of_stages(options, models, cascade, tmp_path):
     saved = save(gate, tmp_path / "gate.onnx", **options)
     assert saved.outputs == ("probs", "answered_by", "accept", "score")
     assert json.loads(saved.metadata["metacal.answered_by"]) == ["tiny", "small", "large", "person"]
-    assert saved.metadata["metacal.small_threshold"] == repr(first.policy.threshold)
+    assert saved.metadata["metacal.small_threshold"] == repr(first.thresholds.threshold)
     found = run(tmp_path / "gate.onnx", logits_tiny=small, logits_small=small, logits_large=large)
     wanted = gate.decide(small, small, large, rejected="uniform")
     assert set(wanted.by) == {0, 1, 2, 3}
@@ -95,8 +95,8 @@ def test_stages_of_scores(marks, tmp_path):
     judge = mc.ScoreGate(mc.MaxMiscoverage(0.6)).fit(score, right).gate_
     panel = mc.ScoreGate(mc.MaxMiscoverage(0.2), higher_is="doubtful").fit(-(score**2), right).gate_
     stages = (
-        Stage(judge.source, judge.policy, "judge"),
-        Stage(panel.source, panel.policy, "panel"),
+        Stage(judge.source, judge.thresholds, "judge"),
+        Stage(panel.source, panel.thresholds, "panel"),
     )
     gate = Gate(stages, judge.certificate)
     assert save(gate, tmp_path / "gate.onnx", dtype="float64").outputs == (

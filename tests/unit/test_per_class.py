@@ -67,7 +67,7 @@ def test_each_says_what_it_promises_of_all():
 def test_every_way_to_decide_agrees():
     cal, (X, _) = fitted(mc.PerClass(mc.MinAccuracy(0.96))), made_up(2000, seed=1)
     top, accept = X.argmax(axis=1), cal.accepts(X)
-    limits = np.array([cal.gate_.thresholds.values[k] for k in top])
+    limits = np.array([cal.gate_.subgroup_thresholds.values[k] for k in top])
     assert (accept == (cal.ranking_scores(X) <= limits)).all()
     assert 0 < accept.sum() < len(X)
     assert (cal.predict(X) == np.where(accept, cal.classes_[top], "?")).all()
@@ -214,7 +214,7 @@ def test_pooled_classes_share_a_threshold():
     pool = cal.certificate_.subgroups.items[-1]
     assert len(pool.names) >= 2
     assert "pooled" in cal.certificate_.statement or "taken together" in cal.certificate_.statement
-    own = dict(zip(cal.gate_.thresholds.names, cal.gate_.thresholds.values))
+    own = dict(zip(cal.gate_.subgroup_thresholds.names, cal.gate_.subgroup_thresholds.values))
     assert {own[name] for name in pool.names} == {pool.threshold}
 
 
@@ -286,7 +286,7 @@ def test_verify_names_the_class_that_broke():
 def test_a_verdict_for_every_class_worst_first():
     cal, (X, y) = fitted(mc.PerClass(mc.MinAccuracy(0.96))), made_up(4000, seed=3)
     decision = cal.decide(X)
-    names = cal.gate_.get_row_subgroups(decision.top)
+    names = cal.gate_.get_row_subgroups(decision.predicted_codes)
     verdict = judge(cal.certificate_, decision.accept, decision.answer == y, 0.95, row_names=names)
     assert verdict.word == "kept"
     assert {own.subgroup for own in verdict.subgroup_verdicts} == {
@@ -389,10 +389,10 @@ def test_a_threshold_at_a_score_accepts_the_same_rows_in_every_method(by):
     source = LogitsSource(TemperatureMap(1.0), classes=np.arange(4))
     names = source.classes.tolist() if by == "class" else ["north", "south"]
     groups = None if by == "class" else np.array(["north", "south"])[np.arange(len(X)) % 2]
-    scores = Gate.of(source).decide(X).score
+    scores = Gate.from_source(source).decide(X).score
     for threshold in np.sort(scores)[:100]:
         thresholds = SubgroupThresholds(by, tuple(names), (threshold,) * len(names))
-        gate = Gate.of(source, thresholds)
+        gate = Gate.from_source(source, thresholds)
         accept = gate.decide(X, groups=groups).accept
         np.testing.assert_array_equal(accept, gate.accepts(X, groups=groups))
         for probabilities in (

@@ -310,7 +310,11 @@ def test_each_group_of_scores_has_its_own_promise(tmp_path):
     for name in ("easy", "hard"):
         own = accept & (group[4000:] == name)
         assert right[4000:][own].mean() >= 0.88
-    thresholds = dict(zip(gate.gate_.thresholds.names, gate.gate_.thresholds.values, strict=True))
+    thresholds = dict(
+        zip(
+            gate.gate_.subgroup_thresholds.names, gate.gate_.subgroup_thresholds.values, strict=True
+        )
+    )
     assert thresholds["easy"] > thresholds["hard"]
     assert not mc.verify(gate, mark[4000:], right[4000:], groups=group[4000:]).refuted
     mc.save(gate, tmp_path / "gate.json")

@@ -413,7 +413,7 @@ def test_scores_have_the_numbers_of_evaluate_and_no_classes(marks):
 
 def test_scores_that_no_gate_was_fitted_on(marks):
     mark, right = marks
-    bare = mc.gate.Gate.of(mc.gate.ScoreSource("my loss", "doubtful"))
+    bare = mc.gate.Gate.from_source(mc.gate.ScoreSource("my loss", "doubtful"))
     found = summarise(1.0 - mark, right, bare, n_resamples=0, file="a b.csv")
     assert found.promise is None
     assert found.diagrams == ()

@@ -240,7 +240,7 @@ def test_forged_sides_are_refused(both):
 
 
 def test_each_group_has_two_sides_of_its_own(by_group):
-    label, policy = by_group.predict(SHIFTED, groups=GROUP), by_group.gate_.policy
+    label, policy = by_group.predict(SHIFTED, groups=GROUP), by_group.gate_.thresholds
     assert policy.names == ("north", "rare", "south")
     for group, lower, at in zip(policy.names, policy.values, policy.decision_offsets):
         s, said = SHIFTED[group == GROUP], label[group == GROUP]
@@ -475,7 +475,7 @@ def test_saved_and_exported_gates_decide_alike(promise, tmp_path):
     assert 0 < accept.sum() < 2 * N
     assert np.array_equal(again.predict(table, **groups), cal.predict(table, **groups))
     codes = {
-        name: cal.gate_.policy.encode_groups(given)
+        name: cal.gate_.thresholds.encode_groups(given)
         for name, given in zip(["group"], groups.values())
     }
     model = onnxruntime.InferenceSession(

@@ -478,7 +478,7 @@ def test_streams_of_the_same_source_raise_no_alarm_from_the_first_day(calibrator
             .gate_
         )
         found = gate.decide(mc.Rows(data.logits))
-        right = found.top == data.labels
+        right = found.predicted_codes == data.labels
         kept = (~found.accept[right]).mean() <= 0.1
         alarms = Alarms.from_certificate(gate.certificate, gate.profile, 0.05)
         alarms.add_decisions(found.accept[new], found.score[new])

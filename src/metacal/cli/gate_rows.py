@@ -131,7 +131,7 @@ def _read_scores_without_gate(file: str, reading: ReadOptions) -> tuple[Gate, Ga
 
     scores = read_score_table(file, reading)
     higher_is: Any = reading.higher_is or "surer"
-    gate = Gate.of(ScoreSource(clean_score_name(scores.name), higher_is))
+    gate = Gate.from_source(ScoreSource(clean_score_name(scores.name), higher_is))
     return gate, GateRows(file, (scores.score,), scores.correct, scores)
 
 

@@ -369,7 +369,9 @@ def _build_received_batch(
         labels=[record.label for record in row_records],
         ids=[record.id for record in row_records],
         probability=probabilities if has_probabilities else None,
-        groups=[str(record.group) for record in row_records] if watch.gate.by_group else None,
+        groups=[str(record.group) for record in row_records]
+        if watch.gate.has_group_thresholds
+        else None,
         units=[str(record.unit) for record in row_records] if has_units else None,
         late=late_labels,
         rows_on=row_indices,

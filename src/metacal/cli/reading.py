@@ -175,12 +175,12 @@ def check_read_options(
                 f"{artifact} was fitted where a higher score is {gate.score_source.higher_is}; leave"
                 " --higher-is out."
             )
-    if gate.by_group and reading.group_key is None:
+    if gate.has_group_thresholds and reading.group_key is None:
         raise click.UsageError(
             f"{artifact} has a threshold for each group of rows; say where FILE has the groups:"
             " --group-key NAME."
         )
-    if reading.group_key is not None and not gate.by_group and not any_groups:
+    if reading.group_key is not None and not gate.has_group_thresholds and not any_groups:
         raise click.UsageError(f"{artifact} has no threshold by group; leave out --group-key.")
 
 
@@ -355,7 +355,7 @@ def cascade_column_names(gate: Gate, reading: ReadOptions) -> tuple[list[str], l
     flag_option = "agree_key" if gate.reads_agreement else "correct_key"
     _check_flag_option(reading, flag_option)
     fitted_names = [str(stage.source.score) for stage in gate.stages]
-    if not gate.people:
+    if not gate.has_human_review:
         # The last model answers every remaining row, whatever its score.
         fitted_names.pop()
     n_models = gate.n_stages

@@ -240,7 +240,7 @@ def _signature_text(signature: dict[str, Any] | None) -> str:
 
 def _rejected_line(gate: Gate, description: dict[str, Any]) -> str:
     """Return the line about the output for rejected rows."""
-    if gate.stages[-1].policy.threshold == math.inf:
+    if gate.stages[-1].thresholds.threshold == math.inf:
         return "  rejected     nothing ever is"
     return (
         f"  rejected     probabilities 1/{description['n_classes']}, prediction"

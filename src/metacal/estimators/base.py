@@ -374,7 +374,7 @@ class Calibrator(ClassifierMixin, LogitsEstimator, Generic[M]):
             recipe=self.recipe(),
             classes_given=self._classes_given,
         )
-        return Gate.of(table)
+        return Gate.from_source(table)
 
     def recipe(self) -> Recipe:
         """Return name and parameters of the calibrator, for a saved file."""

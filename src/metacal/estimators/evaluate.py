@@ -320,7 +320,7 @@ def evaluate_decisions(
             " (metacal verify) needs those alone on which the models disagree."
         )
     evaluation = evaluate_scores(
-        decisions.decision.doubt,
+        decisions.decision.uncertainty,
         decisions.correct,
         resampling,
         n_bins,
@@ -352,8 +352,8 @@ def _count_answers(gate: Gate, decisions: JudgedRows, level: float) -> tuple[Ans
     answering_stage = decisions.decision.by
     if answering_stage is None or decisions.correct is None or gate.certificate is None:
         return ()
-    names = list(decisions.decision.stages)
-    if gate.people:
+    names = list(decisions.decision.stage_names)
+    if gate.has_human_review:
         names.append("person")
     answerers = []
     for stage, name in enumerate(names):

@@ -34,7 +34,7 @@ _SOFTMAX = TemperatureMap(1.0)
 
 def softmax_gate(n_classes: int) -> Gate:
     """Return a gate with the softmax of the logits that accepts every row."""
-    return Gate.of(LogitsSource(_SOFTMAX, np.arange(n_classes)))
+    return Gate.from_source(LogitsSource(_SOFTMAX, np.arange(n_classes)))
 
 
 def probability_buffer(logits: Any, *, overwrite: bool = False) -> Array:
@@ -122,7 +122,7 @@ def measure_rows(
     n_tables = 1 + with_softmax
     make_reduction = partial(_Reduction, rows.n_classes, n_bins, n_tables)
     measure_block = partial(_measure_block, gate, with_softmax, rows.is_unvalidated)
-    group_column = np.asarray(groups) if gate.by_group else None
+    group_column = np.asarray(groups) if gate.has_group_thresholds else None
     total = make_reduction()
     try:
         for columns, sums in rows.gather(
@@ -190,7 +190,7 @@ def _measure_block(
         # The softmax of validated logits needs no check.
         softmax = _SOFTMAX(logits)
         tables.append(CheckedTable(softmax, codes, softmax.max(axis=1)))
-    columns: list[Any] = [decision.score, decision.top, decision.accept]
+    columns: list[Any] = [decision.score, decision.predicted_codes, decision.accept]
     for table in tables:
         columns += [*table.top_label(), *compute_row_losses(table).values()]
     if buffer is not None:

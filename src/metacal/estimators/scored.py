@@ -196,7 +196,9 @@ class ScoreGate(GateEstimator, kw_only=False):
         if not has_several_columns(score):
             return self.gate_.accepts(score, groups)
         flat_score, label_names = flatten_score_table(score, groups)
-        accept = self.gate_.accepts(flat_score, label_names if self.gate_.by_group else None)
+        accept = self.gate_.accepts(
+            flat_score, label_names if self.gate_.has_group_thresholds else None
+        )
         return accept.reshape(np.shape(score))
 
     def confidence(self, score: ArrayLike) -> Float:

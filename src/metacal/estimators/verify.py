@@ -78,7 +78,7 @@ def verify(
     truth = _truth_for(fitted_gate, y, agrees)
     is_score_table = fitted_gate.is_score_gate and has_several_columns(X)
     counts_clusters = certificate.circumstances.cluster_counting is not None
-    if is_score_table and (fitted_gate.by_group or counts_clusters):
+    if is_score_table and (fitted_gate.has_group_thresholds or counts_clusters):
         if np.shape(truth) != np.shape(X):
             raise InputError(
                 f"scores of {np.shape(X)} rows and labels take a truth of that shape, got"
@@ -87,7 +87,7 @@ def verify(
         flat_scores, label_names = flatten_score_table(X, groups)
         tables = (flat_scores,)
         truth = np.asarray(truth).reshape(-1)
-        if fitted_gate.by_group:
+        if fitted_gate.has_group_thresholds:
             groups = label_names
         else:
             groups = None

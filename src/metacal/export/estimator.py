@@ -117,7 +117,7 @@ def build_estimator(content: Content) -> MetaCal | Calibrator[Any] | Cascade | S
     --------
     >>> from metacal.gate import LogitsSource
     >>> from metacal.maps.temperature import TemperatureMap
-    >>> build_estimator(Content(Gate.of(LogitsSource(TemperatureMap(0.5), np.arange(3))))).temperature_
+    >>> build_estimator(Content(Gate.from_source(LogitsSource(TemperatureMap(0.5), np.arange(3))))).temperature_
     2.0
     """
     gate = content.gate
@@ -168,7 +168,7 @@ def _fitted_parameters(gate: Gate) -> dict[str, Any]:
             "score_name": score_source.score,
         }
     if not gate.has_classes:
-        return {"promise": gate.promise, "people": gate.people or None}
+        return {"promise": gate.promise, "people": gate.has_human_review or None}
     source = gate.logits_source
     parameters = {
         "promise": gate.promise,
@@ -184,7 +184,7 @@ def _fitted_parameters(gate: Gate) -> dict[str, Any]:
         parameters["decision"] = "calibrated" if has_learned_decision else "largest"
     else:
         parameters["large_score"] = gate.stages[1].source.score
-        parameters["people"] = gate.people
+        parameters["people"] = gate.has_human_review
     return parameters
 
 

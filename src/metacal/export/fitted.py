@@ -56,7 +56,7 @@ def prepare_gate(gate: Gate, input: str | None = None) -> Gate:
     'probabilities'
     """
     has_promise = gate.certificate is not None
-    has_threshold = any(stage.policy.threshold != math.inf for stage in gate.stages)
+    has_threshold = any(stage.thresholds.threshold != math.inf for stage in gate.stages)
     if has_threshold and not has_promise:
         raise InputError(
             "this gate has a threshold without a certificate, and a threshold is only exported with"

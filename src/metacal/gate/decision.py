@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 Rejected = Literal["calibrated", "uniform"]
 
 #: Columns of a decision that a later stage of a cascade overwrites in the rows it decides.
-_COLUMNS_OF_STAGES = ("accept", "top", "confidence", "answer", "label", "probabilities")
+_STAGE_COLUMNS = ("accept", "predicted_codes", "confidence", "answer", "label", "probabilities")
 
 
 class DecisionOptions(NamedTuple):
@@ -102,16 +102,16 @@ class Decision:
 
     accept: Flags
     score: NDArray[np.floating[Any]]
-    doubt: Float
-    top: Codes
+    uncertainty: Float
+    predicted_codes: Codes
     confidence: NDArray[Any] | None = None
     answer: NDArray[Any] | None = None
     label: NDArray[Any] | None = None
     probabilities: NDArray[Any] | None = None
     by: Codes | None = None
-    later: Float | None = None
-    stages: tuple[str, ...] = ()
-    last: str = "person"
+    later_scores: Float | None = None
+    stage_names: tuple[str, ...] = ()
+    reviewer_name: str = "person"
 
     def __len__(self) -> int:
         return len(self.accept)
@@ -124,7 +124,7 @@ class Decision:
         """Name of the stage or reviewer that answers each row of a cascade."""
         if self.by is None:
             return None
-        names = np.array([*self.stages, self.last])
+        names = np.array([*self.stage_names, self.reviewer_name])
         return names[self.by]
 
     @property
@@ -138,9 +138,9 @@ class Decision:
         if self.answer is not None:
             names = ["label", "answer", "confidence", "answered_by", "accept", "score"]
         columns = {name: getattr(self, name) for name in names}
-        if self.later is not None:
-            later_stages = self.stages[1:]
-            for stage_name, stage_scores in zip(later_stages, self.later.T, strict=True):
+        if self.later_scores is not None:
+            later_stages = self.stage_names[1:]
+            for stage_name, stage_scores in zip(later_stages, self.later_scores.T, strict=True):
                 columns[f"{stage_name}_score"] = stage_scores
         return {name: column for name, column in columns.items() if column is not None}
 
@@ -195,7 +195,7 @@ def merge_stage_decisions(
     """
     n_rows = len(first_decision)
     n_stages = len(stage_names)
-    columns = {name: getattr(first_decision, name) for name in _COLUMNS_OF_STAGES}
+    columns = {name: getattr(first_decision, name) for name in _STAGE_COLUMNS}
     # The index after the last stage stands for review.
     answering_stage = np.where(first_decision.accept, 0, n_stages)
     later_scores = np.full((n_rows, n_stages - 1), np.nan)
@@ -207,9 +207,13 @@ def merge_stage_decisions(
                 columns[name] = _overwrite_rows(column, row_indices, stage_column)
         accepted_indices = row_indices[later.decision.accept]
         answering_stage[accepted_indices] = stage_index
-        later_scores[row_indices, stage_index - 1] = later.decision.doubt
+        later_scores[row_indices, stage_index - 1] = later.decision.uncertainty
     return replace(
-        first_decision, **columns, by=answering_stage, later=later_scores, stages=stage_names
+        first_decision,
+        **columns,
+        by=answering_stage,
+        later_scores=later_scores,
+        stage_names=stage_names,
     )
 
 

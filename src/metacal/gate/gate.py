@@ -25,11 +25,7 @@ from metacal.certificates.fingerprint import FitRows, RowSketch, find_fit_rows
 from metacal.certification.row_losses import Losses
 from metacal.errors import InputError
 from metacal.formulas import Codes, Flags, Float
-from metacal.gate.decision import (
-    Decision,
-    DecisionOptions,
-    Rejected,
-)
+from metacal.gate.decision import Decision, DecisionOptions, Rejected
 from metacal.gate.logits_source import LogitsSource
 from metacal.gate.score_source import ScoreSource
 from metacal.gate.stages import Source, Stage, decide_later_stages
@@ -38,7 +34,7 @@ from metacal.gate.thresholds import (
     SubgroupThresholds,
     Thresholds,
     check_groups,
-    encode_groups_of_thresholds,
+    encode_groups_for_thresholds,
     get_certified_thresholds,
 )
 from metacal.gate.verbs import GateMethods
@@ -81,7 +77,7 @@ class Gate(GateMethods):
     --------
     >>> from metacal.maps.temperature import TemperatureMap
     >>> source = LogitsSource(TemperatureMap(1.0), classes=np.array(["cat", "dog"]))
-    >>> gate = Gate.of(source, 0.5, reject_label="?")
+    >>> gate = Gate.from_source(source, 0.5, reject_label="?")
     >>> decision = gate.decide(np.array([[5.0, 0.0], [0.1, 0.0]]))
     >>> decision.label.tolist(), decision.answer.tolist(), decision.confidence.round(3).tolist()
     (['cat', '?'], ['cat', 'cat'], [0.993, 0.525])
@@ -109,10 +105,10 @@ class Gate(GateMethods):
             raise InputError("the models of a cascade need the same classes, in the same order.")
 
     @classmethod
-    def of(
+    def from_source(
         cls,
         source: Source,
-        policy: Thresholds | float = math.inf,
+        thresholds: Thresholds | float = math.inf,
         *further_fields: Any,
         **named_fields: Any,
     ) -> Gate:
@@ -127,16 +123,16 @@ class Gate(GateMethods):
         *further_fields, **named_fields
             Fields of the gate after `stages`, in order or by name.
         """
-        if not isinstance(policy, SingleThreshold | SubgroupThresholds):
-            policy = SingleThreshold(policy)
-        stage = Stage(source, policy)
+        if not isinstance(thresholds, SingleThreshold | SubgroupThresholds):
+            thresholds = SingleThreshold(thresholds)
+        stage = Stage(source, thresholds)
         return cls((stage,), *further_fields, **named_fields)
 
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
         stage_texts = [
-            f"{stage.source}, accept if {stage.source.score_name} <= {stage.policy.threshold:.6g}"
+            f"{stage.source}, accept if {stage.source.score_name} <= {stage.thresholds.threshold:.6g}"
             for stage in self.stages
         ]
         text = "; ".join(stage_texts)
@@ -202,7 +198,7 @@ class Gate(GateMethods):
         return source
 
     @property
-    def people(self) -> bool:
+    def has_human_review(self) -> bool:
         """Whether people review the rows that no stage of a cascade accepts."""
         if self.certificate is None or self.certificate.stages is None:
             return False
@@ -214,20 +210,20 @@ class Gate(GateMethods):
         return self.stages[0].source
 
     @property
-    def policy(self) -> Thresholds:
+    def thresholds(self) -> Thresholds:
         """Thresholds of the first stage."""
-        return self.stages[0].policy
+        return self.stages[0].thresholds
 
     @property
     def threshold(self) -> float:
         """Threshold of the first stage, -inf if each class or group has its own."""
-        return self.policy.threshold
+        return self.thresholds.threshold
 
     @property
-    def thresholds(self) -> SubgroupThresholds | None:
+    def subgroup_thresholds(self) -> SubgroupThresholds | None:
         """Thresholds of classes or groups at the first stage, None if there is only one."""
-        if isinstance(self.policy, SubgroupThresholds):
-            return self.policy
+        if isinstance(self.thresholds, SubgroupThresholds):
+            return self.thresholds
         return None
 
     @property
@@ -255,9 +251,9 @@ class Gate(GateMethods):
         return self.certificate.has_labels
 
     @property
-    def by_group(self) -> bool:
+    def has_group_thresholds(self) -> bool:
         """Whether each group has its own threshold, so that callers must pass the groups."""
-        return self.policy.by == "group"
+        return self.thresholds.subgroup_kind == "group"
 
     @property
     def condition(self) -> str:
@@ -292,7 +288,9 @@ class Gate(GateMethods):
             subgroups = subgroups.replace_class_codes(classes.tolist())
         certificate = replace(self.certificate, subgroups=subgroups)
         first_stage, *later_stages = renamed_gate.stages
-        first_stage = replace(first_stage, policy=get_certified_thresholds(certificate, classes))
+        first_stage = replace(
+            first_stage, thresholds=get_certified_thresholds(certificate, classes)
+        )
         return replace(
             self,
             stages=(first_stage, *later_stages),
@@ -302,9 +300,9 @@ class Gate(GateMethods):
 
     # Input and true labels
 
-    def read(self, given: Any) -> Any:
+    def read(self, table: Any) -> Any:
         """Convert the input of the first stage to a checked array of logits or scores."""
-        return self.source.read(given)
+        return self.source.read(table)
 
     @property
     def reads_losses(self) -> bool:
@@ -321,7 +319,7 @@ class Gate(GateMethods):
 
         Rows of groups without a threshold have the code -1 and are always rejected.
         """
-        return encode_groups_of_thresholds(self.policy, groups, n_rows)
+        return encode_groups_for_thresholds(self.thresholds, groups, n_rows)
 
     def get_row_subgroups(self, predicted_codes: Codes, groups: Any = None) -> NDArray[Any] | None:
         """Return the predicted class or the group of each row, if each has its own promise.
@@ -339,12 +337,12 @@ class Gate(GateMethods):
             Two columns, the group and the predicted class, if each group has a promise for each
             predicted class. None if all rows have the same promise.
         """
-        if self.policy.by is None:
+        if self.thresholds.subgroup_kind is None:
             return None
-        if not self.by_group:
+        if not self.has_group_thresholds:
             return self.classes[predicted_codes]
         row_groups = check_groups(groups)
-        if not self.policy.decision_offsets:
+        if not self.thresholds.decision_offsets:
             return row_groups
         predicted_names = self.classes.astype(str)[predicted_codes]
         return np.column_stack([row_groups.astype(str), predicted_names])
@@ -404,7 +402,7 @@ class Gate(GateMethods):
 
     def uncertainty_scores(self, table: Any) -> Float:
         """Compute the score of each row at the first stage. Higher is less certain."""
-        if self.policy.decision_offsets:
+        if self.thresholds.decision_offsets:
             raise InputError(
                 "rows of each group are ranked from where its decision changes; decide(...,"
                 " groups=...).score has it."
@@ -421,7 +419,7 @@ class Gate(GateMethods):
         groups : array-like of shape (n_rows,) or None, default=None
             Group of each row, if each group has its own threshold.
         """
-        return self.source.accept_table(given, self.policy, groups)
+        return self.source.accept_table(given, self.thresholds, groups)
 
     def decide(
         self,
@@ -448,7 +446,7 @@ class Gate(GateMethods):
         """
         check_choice("rejected", rejected, "calibrated", "uniform")
         options = DecisionOptions(
-            thresholds=self.policy,
+            thresholds=self.thresholds,
             rejected=rejected,
             with_probabilities=probabilities,
             is_calibrator=self.is_calibrator,
@@ -495,6 +493,6 @@ class Gate(GateMethods):
             return probabilities
         group_codes = self.encode_groups(groups, len(rows))
         group_columns = () if group_codes is None else (group_codes,)
-        write_block = partial(source.write_block, self.policy)
+        write_block = partial(source.write_block, self.thresholds)
         buffer = get_probability_buffer(logits, out)
         return rows.fill(write_block, buffer, *group_columns, whole=source.whole_blocks)

@@ -69,7 +69,9 @@ class JudgedRows:
         return len(self.decision)
 
 
-def find_gate_and_inputs(fitted: Any, X: Any, large: Any = None) -> tuple[Any, tuple[Any, ...]]:
+def find_gate_and_inputs(
+    fitted: Any, X: Any, large: Any = None
+) -> tuple[Gate | None, tuple[Any, ...]]:
     """Return the gate of an estimator or pipeline, and the input of each of its stages.
 
     Parameters
@@ -110,7 +112,7 @@ def _find_score_columns(cascade: Gate, X: Any) -> tuple[Any, ...]:
     """Return the score column of each model of a cascade on scores."""
     is_single_column = np.ndim(X[0]) == 0
     columns = [X] if is_single_column else list(X)
-    if not cascade.people and len(columns) < len(cascade.stages):
+    if not cascade.has_human_review and len(columns) < cascade.n_stages:
         # The last model answers all remaining rows, whatever its score.
         columns.append(np.zeros(len(columns[0])))
     return tuple(columns)
@@ -119,7 +121,7 @@ def _find_score_columns(cascade: Gate, X: Any) -> tuple[Any, ...]:
 def _find_tables(gate: Gate | None, X: Any, large: Any) -> tuple[Any, ...]:
     """Return the table of each model. Raise InputError if their number is wrong."""
     tables = (X,) if large is None else (X, large)
-    n_models = 1 if gate is None else len(gate.stages)
+    n_models = 1 if gate is None else gate.n_stages
     if gate is not None and len(tables) < n_models:
         raise InputError("give the large model's table of the same rows too: large=large_logits.")
     if len(tables) > n_models:
@@ -222,15 +224,15 @@ def judge_rows(
     is_correct = None
     losses = None
     if codes is not None:
-        is_correct = decision.top == codes
-        losses = gate.losses(codes, decision.top)
+        is_correct = decision.predicted_codes == codes
+        losses = gate.losses(codes, decision.predicted_codes)
     return JudgedRows(
         decision=decision,
         correct=is_correct,
         losses=losses,
-        row_subgroups=gate.get_row_subgroups(decision.top, groups),
+        row_subgroups=gate.get_row_subgroups(decision.predicted_codes, groups),
         has_label=np.full(len(row_indices), codes is not None),
-        fit_rows=gate.find_fit_rows(decision.doubt, is_correct),
+        fit_rows=gate.find_fit_rows(decision.uncertainty, is_correct),
         row_indices=row_indices,
     )
 
@@ -279,8 +281,8 @@ def _judge_cascade_rows(
     has_label = codes >= 0
     first_predictions = tables[0].collect(kernels.predicted)
     last_predictions = tables[-1].collect(kernels.predicted)
-    _check_needed_labels(gate, has_label, decision.top != last_predictions)
-    is_correct = decision.top == codes
+    _check_needed_labels(gate, has_label, decision.predicted_codes != last_predictions)
+    is_correct = decision.predicted_codes == codes
     is_last_correct = last_predictions == codes
     is_worse = (~is_correct & is_last_correct).astype(np.float64)
     is_better = is_correct & ~is_last_correct
@@ -291,7 +293,7 @@ def _judge_cascade_rows(
         losses=Losses.from_graded(is_worse - is_better),
         row_subgroups=None,
         has_label=has_label,
-        fit_rows=gate.find_fit_rows(decision.doubt, models_agree),
+        fit_rows=gate.find_fit_rows(decision.uncertainty, models_agree),
         row_indices=np.arange(len(decision)),
     )
 
@@ -320,7 +322,7 @@ def _judge_score_cascade_rows(gate: Gate, stage_inputs: Sequence[Any], truth: An
     truth_name = "agrees" if gate.reads_agreement else "correct"
     model_flags, has_label = read_model_flags(truth, len(decision), truth_name)
     n_models = model_flags.shape[1]
-    n_needed = len(gate.stages)
+    n_needed = gate.n_stages
     if gate.reads_agreement:
         # The last model always agrees with itself, so it has no column.
         n_needed -= 1
@@ -345,7 +347,7 @@ def _judge_score_cascade_rows(gate: Gate, stage_inputs: Sequence[Any], truth: An
         losses=Losses.from_graded((~is_correct).astype(np.float64)),
         row_subgroups=None,
         has_label=has_label,
-        fit_rows=gate.find_fit_rows(decision.doubt, model_flags[:, 0]),
+        fit_rows=gate.find_fit_rows(decision.uncertainty, model_flags[:, 0]),
         row_indices=row_indices,
     )
 
@@ -381,7 +383,7 @@ def check_measurable(gate: Gate) -> None:
 def stack_model_outputs(gate: Gate, X: Any) -> NDArray[Any]:
     """Stack the outputs of the models of a cascade as an array of shape (rows, models, ...)."""
     is_sequence = isinstance(X, list | tuple)
-    if not is_sequence or (gate.n_classes and len(X) != len(gate.stages)):
+    if not is_sequence or (gate.has_classes and len(X) != gate.n_stages):
         raise InputError(
             "of a cascade give what each of its models says: watch.update([small, large], y)."
         )

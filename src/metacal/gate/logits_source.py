@@ -236,7 +236,7 @@ class LogitsSource(BaseSource[Rows]):
         """
         decision_rows = shift_rows(rows, self._decision_offset(thresholds, group_codes))
         predicted_codes = None
-        if thresholds.by == "class" or thresholds.decision_offsets:
+        if thresholds.subgroup_kind == "class" or thresholds.decision_offsets:
             predicted_codes = decision_rows.collect(kernels.predicted)
         scores = score_rows(decision_rows, self.score)
         return accepts(scores, _row_thresholds(thresholds, group_codes, predicted_codes))
@@ -430,8 +430,8 @@ class LogitsSource(BaseSource[Rows]):
         return Decision(
             accept=accepts(scores, row_thresholds),
             score=scores,
-            doubt=scores,
-            top=predicted_codes,
+            uncertainty=scores,
+            predicted_codes=predicted_codes,
             confidence=confidence,
             answer=self.classes[answer_codes],
             probabilities=probabilities,

@@ -201,8 +201,8 @@ class ScoreSource(BaseSource[NDArray[np.floating[Any]]]):
         return Decision(
             accept=self.accepts(score, options.thresholds, options.group_codes),
             score=score,
-            doubt=self.uncertainty_scores(score),
-            top=np.full(len(score), code_of_correct, dtype=np.intp),
+            uncertainty=self.uncertainty_scores(score),
+            predicted_codes=np.full(len(score), code_of_correct, dtype=np.intp),
             confidence=confidence,
         )
 

@@ -34,7 +34,7 @@ class Stage:
     """Source and thresholds of a stage, which accepts rows up to the threshold of their score."""
 
     source: Source
-    policy: Thresholds = field(default_factory=SingleThreshold)
+    thresholds: Thresholds = field(default_factory=SingleThreshold)
     name: str = ""
 
 
@@ -71,7 +71,7 @@ def decide_later_stages(
         has_table = table_index < len(later_tables)
         table = later_tables[table_index] if has_table else None
         _check_has_table(stage, table, n_open=len(open_indices), n_rows=n_rows)
-        stage_options = options._replace(thresholds=stage.policy)
+        stage_options = options._replace(thresholds=stage.thresholds)
         stage_decision = stage.source.decide_open_rows(
             table, open_indices, stage_options, n_rows=n_rows, stage_name=stage.name
         )

@@ -40,7 +40,7 @@ class SingleThreshold:
     """
 
     threshold: float = math.inf
-    by: ClassVar[By | None] = None
+    subgroup_kind: ClassVar[By | None] = None
     decision_offsets: ClassVar[tuple[float, ...]] = ()
 
     def get_row_thresholds(
@@ -95,7 +95,7 @@ class SubgroupThresholds:
     array([0.1, 0.1, 1.5, 0. ])
     """
 
-    by: By
+    subgroup_kind: By
     names: tuple[Name, ...]
     values: tuple[float | tuple[float, float], ...]
     decision_offsets: tuple[float, ...] = ()
@@ -203,7 +203,7 @@ def get_certified_thresholds(certificate: Certificate, classes: NDArray[Any]) ->
     if offset_by_name:
         decision_offsets = tuple(offset_by_name[name] for name in names)
     return SubgroupThresholds(
-        by=subgroups.by,
+        subgroup_kind=subgroups.by,
         names=names,
         values=tuple(threshold_by_name[name] for name in names),
         decision_offsets=decision_offsets,
@@ -236,7 +236,7 @@ def encode_groups(groups: Any, names: tuple[Name, ...]) -> Codes:
     return np.where(is_known, nearest_codes, _UNKNOWN_GROUP)
 
 
-def encode_groups_of_thresholds(thresholds: Thresholds, groups: Any, n_rows: int) -> Codes | None:
+def encode_groups_for_thresholds(thresholds: Thresholds, groups: Any, n_rows: int) -> Codes | None:
     """Return the code of each row's group, or None if the thresholds have no groups.
 
     A warning names a group without a threshold, if there is one.
@@ -246,7 +246,7 @@ def encode_groups_of_thresholds(thresholds: Thresholds, groups: Any, n_rows: int
     InputError
         If groups are missing, not needed, or not one for each of the `n_rows` rows.
     """
-    if not isinstance(thresholds, SubgroupThresholds) or thresholds.by != "group":
+    if not isinstance(thresholds, SubgroupThresholds) or thresholds.subgroup_kind != "group":
         if groups is not None:
             raise InputError(
                 "this gate has no threshold by group; leave out groups, or fit it with PerGroup."

@@ -256,14 +256,14 @@ def build_pending_rows(
     # Keyword arguments are slow for so many rows, so the columns have the order of the fields.
     columns = (
         decision.accept.tolist(),
-        decision.top.tolist(),
+        decision.predicted_codes.tolist(),
         missing if confidences is None else confidences.tolist(),
         missing if groups is None else groups.tolist(),
         missing if probabilities is None else to_list_without_nan(probabilities),
         range(first_position, first_position + n_rows),
         codes.tolist(),
         missing,
-        to_list_without_nan(decision.doubt) if has_clusters else missing,
+        to_list_without_nan(decision.uncertainty) if has_clusters else missing,
     )
     return [PendingRow(*row_fields) for row_fields in zip(*columns)]
 

@@ -395,11 +395,13 @@ class Watch:
         decision = self.gate.decide(*stage_rows, groups=groups)
         # Decisions on clusters reach the alarms later, when the clusters are complete.
         if not self.by_unit:
-            subgroups = self.gate.get_row_subgroups(decision.top, groups)
+            subgroups = self.gate.get_row_subgroups(decision.predicted_codes, groups)
             accepted_by_first_stage = decision.accept if decision.by is None else decision.by == 0
-            self.alarms.add_decisions(accepted_by_first_stage, decision.doubt, subgroups)
+            self.alarms.add_decisions(accepted_by_first_stage, decision.uncertainty, subgroups)
         first_position = self.counts.rows
-        self._count(decision.top, rows=np.ones_like(decision.accept), accepted=decision.accept)
+        self._count(
+            decision.predicted_codes, rows=np.ones_like(decision.accept), accepted=decision.accept
+        )
         self._record_raised_alarms()
 
         return build_pending_rows(
@@ -407,7 +409,7 @@ class Watch:
             codes,
             first_position=first_position,
             confidences=self._add_confidences(decision),
-            groups=check_groups(groups) if self.gate.by_group else None,
+            groups=check_groups(groups) if self.gate.has_group_thresholds else None,
             probabilities=probabilities,
             has_clusters=self.by_unit,
         )

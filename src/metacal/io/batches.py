@@ -171,12 +171,12 @@ class BatchGate:
         self.fixed_size = bool(fixed_size)
 
         loaded_gate = _load_gate(content, self.fingerprint, self.name, key)
-        if loaded_gate.by_group and group_key is None:
+        if loaded_gate.has_group_thresholds and group_key is None:
             raise InputError(
                 f"{self.name} has a threshold for each group of rows; name their column with"
                 " group_key."
             )
-        if group_key is not None and not loaded_gate.by_group:
+        if group_key is not None and not loaded_gate.has_group_thresholds:
             raise InputError(f"{self.name} has no threshold by group; leave out group_key.")
 
     def __repr__(self) -> str:
@@ -320,7 +320,7 @@ class BatchGate:
 
     def _groups(self, batch: Any) -> NDArray[Any] | None:
         """Return the group of each row, or any one group if the batch is empty."""
-        thresholds = self.gate.thresholds
+        thresholds = self.gate.subgroup_thresholds
         if self.group_key is None or thresholds is None:
             return None
         if batch.num_rows == 0:

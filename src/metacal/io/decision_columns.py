@@ -39,7 +39,7 @@ def decision_columns(
     >>> import numpy as np
     >>> from metacal.gate import LogitsSource
     >>> from metacal.maps.temperature import TemperatureMap
-    >>> gate = Gate.of(LogitsSource(TemperatureMap(1.0), np.arange(2)), 0.5)
+    >>> gate = Gate.from_source(LogitsSource(TemperatureMap(1.0), np.arange(2)), 0.5)
     >>> list(decision_columns(gate, gate.decide(np.zeros((1, 2)))))
     ['prediction', 'answer', 'confidence', 'accept', 'score', 'probs']
     """

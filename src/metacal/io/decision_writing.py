@@ -175,7 +175,7 @@ def write_decisions(
             decided_blocks = run_in_order(pool, decide_block, block_arguments, max_pending)
         for block, decision in decided_blocks:
             n_accepted += int(decision.accept.sum())
-            n_without_score += int(np.isnan(decision.doubt).sum())
+            n_without_score += int(np.isnan(decision.uncertainty).sum())
             answered_by.update(_count_answers(decision))
             if output_file is not None:
                 output_file.write(block.start, decision)
@@ -281,7 +281,7 @@ def _count_answers(decision: Decision) -> dict[str, int]:
     """
     if decision.by is None:
         return {}
-    names = (*decision.stages, decision.last)
+    names = (*decision.stage_names, decision.reviewer_name)
     counts = np.bincount(decision.by, minlength=len(names)).tolist()
     return dict(zip(names, counts, strict=True))
 
@@ -316,8 +316,8 @@ def _decide(gate: Gate, tables: Sequence[Any], **options: Any) -> Decision:
     return replace(
         first_decision,
         by=np.where(first_decision.accept, 0, 1),
-        stages=(gate.stages[0].name,),
-        last="nobody",
+        stage_names=(gate.stages[0].name,),
+        reviewer_name="nobody",
     )
 
 

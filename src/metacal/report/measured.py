@@ -147,7 +147,7 @@ def read_tables(
     if gate is None:
         table = validate.read_logits(validate.on_host(inputs[0]), input or "logits")
         class_names = validate.check_classes(classes, table.shape[1])
-        return Gate.of(LogitsSource(TemperatureMap(1.0), class_names)), (table,)
+        return Gate.from_source(LogitsSource(TemperatureMap(1.0), class_names)), (table,)
     reading_gate = gate if input is None else gate.with_source(input=input)
     tables = []
     for stage, stage_input in zip(reading_gate.stages, inputs, strict=True):
@@ -192,7 +192,7 @@ def measure_logits(
     -------
     Measured
     """
-    decision_groups = groups if reading_gate.by_group else None
+    decision_groups = groups if reading_gate.has_group_thresholds else None
     columns, evaluation = evaluate_table(
         gate, rows, codes, settings.intervals, settings.n_bins, decision_groups
     )
@@ -268,7 +268,7 @@ def measure_decisions(
         codes = correct.astype(np.intp)
 
     score_name = gate.source.score_name
-    doubt = decision.doubt
+    doubt = decision.uncertainty
     confidence = np.full(len(judged_rows), np.nan)
     after = None
     if decision.confidence is not None:
@@ -282,7 +282,7 @@ def measure_decisions(
     return Measured(
         evaluation=evaluation,
         codes=codes,
-        predicted=decision.top,
+        predicted=decision.predicted_codes,
         accept=None if gate.is_calibrator else decision.accept,
         score_name=score_name,
         doubt=doubt,

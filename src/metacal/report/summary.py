@@ -426,7 +426,7 @@ def _subgroup_tables(
         # A gate with two sides has a subgroup for each group and predicted class.
         row_names: Any = (
             gate.get_row_subgroups(measured.predicted, row_groups)
-            if gate.policy.decision_offsets
+            if gate.thresholds.decision_offsets
             else None
         )
         if row_names is None:

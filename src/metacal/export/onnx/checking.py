@@ -109,9 +109,9 @@ def check_gate_model(path: Path, alone: AttachedGate, dtype: str, n_bytes: int) 
     rows, is_usable = probe_rows(gate, dtype)
     inputs = dict(zip(alone.given, rows))
     group_indices = None
-    if gate.thresholds is not None and alone.group is not None:
+    if gate.subgroup_thresholds is not None and alone.group is not None:
         # The smallest and the largest index are not those of a group.
-        all_indices = np.arange(-1, len(gate.thresholds.names) + 1)
+        all_indices = np.arange(-1, len(gate.subgroup_thresholds.names) + 1)
         group_indices = np.resize(all_indices, len(is_usable)).astype(np.int64)
         inputs[alone.group] = group_indices
     checked = run_child(path, inputs, n_bytes)
@@ -253,7 +253,7 @@ def compare(
         If a decision or number differs, or a row that is invalid in all stages, or of an unknown
         group, is accepted.
     """
-    thresholds = gate.thresholds
+    thresholds = gate.subgroup_thresholds
     group_names = None
     if group_indices is not None and thresholds is not None:
         n_groups = len(thresholds.names)

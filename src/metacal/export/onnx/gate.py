@@ -41,7 +41,7 @@ def input_names(gate: Gate) -> tuple[str, ...]:
     Examples
     --------
     >>> from metacal.gate import ScoreSource, Stage
-    >>> input_names(Gate.of(ScoreSource()))
+    >>> input_names(Gate.from_source(ScoreSource()))
     ('scores',)
     >>> input_names(Gate((Stage(ScoreSource(), name="judge"), Stage(ScoreSource(), name="panel"))))
     ('scores_judge', 'scores_panel')
@@ -119,7 +119,7 @@ def append_gate(
     """
     taken_names = all_names(model)
     graph = Graph(model_opset(model), taken=taken_names, constants_as_nodes=model.ir_version < 4)
-    group_input = _unused_name("group", taken_names) if gate.by_group else None
+    group_input = _unused_name("group", taken_names) if gate.has_group_thresholds else None
     table_names = given
     if guarded:
         table_names = _guard_columns(graph, given, gate.n_classes)

@@ -97,7 +97,7 @@ def _stages_metadata(exported: Gate) -> dict[str, str]:
 def _stage_metadata(stage: Stage) -> dict[str, str]:
     """Return the properties of one stage."""
     source = stage.source
-    properties = {"score": str(source.score), "threshold": repr(stage.policy.threshold)}
+    properties = {"score": str(source.score), "threshold": repr(stage.thresholds.threshold)}
     if isinstance(source, ScoreSource):
         properties["input"] = "scores"
         properties["higher_is"] = source.higher_is
@@ -126,7 +126,7 @@ def _promise_metadata(gate: Gate, exported: Gate) -> dict[str, str | None]:
 
 def _thresholds_metadata(exported: Gate, group: str | None) -> dict[str, str]:
     """Return the properties of the thresholds of classes or groups, if there are any."""
-    thresholds = exported.thresholds
+    thresholds = exported.subgroup_thresholds
     if thresholds is None:
         return {}
     names = list(thresholds.names)
@@ -134,7 +134,7 @@ def _thresholds_metadata(exported: Gate, group: str | None) -> dict[str, str]:
     for value in thresholds.values:
         # A group of two classes has a threshold for each predicted class.
         values.append([repr(side) for side in value] if isinstance(value, tuple) else repr(value))
-    description: dict[str, Any] = {"by": thresholds.by, "names": names, "values": values}
+    description: dict[str, Any] = {"by": thresholds.subgroup_kind, "names": names, "values": values}
     if thresholds.decision_offsets:
         description["at"] = [repr(offset) for offset in thresholds.decision_offsets]
     properties = {"thresholds": json.dumps(description)}

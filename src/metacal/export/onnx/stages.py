@@ -65,7 +65,7 @@ def append_score_stage(
     """
     xp = OnnxOperations(graph, "float64")
     source = gate.score_source
-    policy = gate.policy
+    policy = gate.thresholds
     if isinstance(policy, SingleThreshold):
         policy = SingleThreshold(source.threshold_for_dtype(dtype, policy.threshold))
     else:
@@ -139,23 +139,23 @@ def append_table_stage(
     if gate.certificate is None:
         return {"probs": _probabilities_of_valid_rows(xp, gate, x)}
 
-    has_decision_offset = bool(gate.policy.decision_offsets or gate.logits_source.decision_at)
+    has_decision_offset = bool(gate.thresholds.decision_offsets or gate.logits_source.decision_at)
     if has_decision_offset:
         # The score is computed from shifted logits in double precision, the map from the logits.
         double = xp.to("float64")
         shifted_x = _shift_decision(double, gate, x, group)
         score = exact_scores(double, shifted_x, gate.logits_source.registered_score)
-        is_accepted = _is_accepted(gate.policy, score, shifted_x, group)
+        is_accepted = _is_accepted(gate.thresholds, score, shifted_x, group)
         probs, accept = _reset_rejected_rows(xp, gate, x, is_accepted)
         return {"probs": probs, "score": score, "accept": accept}
 
-    has_single_threshold = gate.thresholds is None
+    has_single_threshold = gate.subgroup_thresholds is None
     if has_single_threshold:
         quick = quick_scores(xp, x, gate.logits_source.registered_score, gate.threshold)
         if quick is not None:
             return _append_quick_outputs(xp, gate, quick, x)
     score = exact_scores(xp, x, gate.logits_source.registered_score)
-    is_accepted = _is_accepted(gate.policy, score, x, group)
+    is_accepted = _is_accepted(gate.thresholds, score, x, group)
     probs, accept = _reset_rejected_rows(xp, gate, x, is_accepted)
     return {"probs": probs, "score": score, "accept": accept}
 
@@ -165,7 +165,7 @@ def _shift_decision(
 ) -> GraphValue:
     """Subtract the decision offset from the logits of the second of two classes."""
     decision_offset: Any = gate.logits_source.decision_at
-    policy = gate.policy
+    policy = gate.thresholds
     if isinstance(policy, SubgroupThresholds) and policy.decision_offsets:
         offset_of_unknown_group = 0.0
         group_offsets = double.name([*policy.decision_offsets, offset_of_unknown_group])
@@ -211,7 +211,7 @@ def _append_quick_outputs(
 
     def write_settled(inner: OnnxOperations) -> list[GraphValue]:
         score = quick.estimates_in_double(inner)
-        accept = _is_accepted(gate.policy, score)
+        accept = _is_accepted(gate.thresholds, score)
         if not is_temperature:
             return [score, accept]
         factor = inner.where(inner.unsqueeze(accept), inverse_temperature, 0.0)
@@ -219,7 +219,7 @@ def _append_quick_outputs(
 
     def write_unsettled(inner: OnnxOperations) -> list[GraphValue]:
         score = quick.with_exact_unsettled(inner, x, gate.logits_source.registered_score)
-        accept = _is_accepted(gate.policy, score)
+        accept = _is_accepted(gate.thresholds, score)
         if not is_temperature:
             return [score, accept]
         probs, accept = _reset_rejected_rows(inner, gate, inner.value(x), accept)
@@ -280,7 +280,7 @@ def _is_accepted(
         return xp.to("int64").op("ArgMax", x, axis=1, keepdims=0)
 
     has_threshold_per_group_and_class = bool(policy.decision_offsets)
-    if policy.by == "class":
+    if policy.subgroup_kind == "class":
         threshold_index = predicted_class()
     elif has_threshold_per_group_and_class:
         threshold_index = _group_index(xp, policy, group) * 2 + predicted_class()

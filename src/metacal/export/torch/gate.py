@@ -60,7 +60,7 @@ class Gate(FixedDtypeModule):
     def __init__(self, fitted: gates.Gate) -> None:
         super().__init__()
         source = fitted.logits_source
-        thresholds = fitted.thresholds
+        thresholds = fitted.subgroup_thresholds
         self.n_classes = fitted.n_classes
         self.input = source.input
         self.certificate = fitted.certificate
@@ -70,18 +70,18 @@ class Gate(FixedDtypeModule):
         self.in_table_precision = isinstance(source.map, TemperatureMap)
         self.map = MapModule(source.map)
         self.score = score_module(source.score)
-        self.by = fitted.policy.by
+        self.by = fitted.thresholds.subgroup_kind
         self.groups = None
-        if thresholds is not None and fitted.by_group:
+        if thresholds is not None and fitted.has_group_thresholds:
             self.groups = thresholds.names
 
         # Log-odds above which the second of two classes is predicted, for all rows or per group.
-        self.has_group_offsets = bool(fitted.policy.decision_offsets)
+        self.has_group_offsets = bool(fitted.thresholds.decision_offsets)
         self.has_offset = self.has_group_offsets or bool(source.decision_at)
         decision_offsets = [source.decision_at]
         if self.has_group_offsets:
             offset_of_unknown_group = 0.0
-            decision_offsets = [*fitted.policy.decision_offsets, offset_of_unknown_group]
+            decision_offsets = [*fitted.thresholds.decision_offsets, offset_of_unknown_group]
         if self.has_offset:
             self.register_numbers(decision_at=[[0.0, offset] for offset in decision_offsets])
         self.register_numbers(

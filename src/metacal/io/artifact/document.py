@@ -142,7 +142,7 @@ def encode_document(content: Content) -> Document:
     --------
     >>> import numpy as np
     >>> from metacal.maps.temperature import TemperatureMap
-    >>> document = encode_document(Content(Gate.of(LogitsSource(TemperatureMap(0.5), np.arange(3)))))
+    >>> document = encode_document(Content(Gate.from_source(LogitsSource(TemperatureMap(0.5), np.arange(3)))))
     >>> document["kind"], document["stages"][0]["source"]["map"]
     ('TemperatureScaling', {'type': 'TemperatureMap', 'inverse_temperature': 0.5})
     """
@@ -190,7 +190,7 @@ def decode_document(document: Document) -> Content:
     --------
     >>> import numpy as np
     >>> from metacal.maps.temperature import TemperatureMap
-    >>> gate = Gate.of(LogitsSource(TemperatureMap(0.5), np.arange(3)))
+    >>> gate = Gate.from_source(LogitsSource(TemperatureMap(0.5), np.arange(3)))
     >>> decode_document(encode_document(Content(gate))).gate == gate
     True
     """
@@ -347,7 +347,7 @@ def load_gate(
     >>> from metacal.gate import LogitsSource
     >>> from metacal.maps.temperature import TemperatureMap
     >>> path = os.path.join(tempfile.mkdtemp(), "cal.json")
-    >>> mc.save(mc.Gate.of(LogitsSource(TemperatureMap(0.5), np.arange(2))), path)
+    >>> mc.save(mc.Gate.from_source(LogitsSource(TemperatureMap(0.5), np.arange(2))), path)
     >>> load_gate(path)(np.array([[2.0, 0.0]])).round(3)
     array([[0.731, 0.269]])
     """

@@ -13,7 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import ArtifactError
+from metacal.gate import Gate
 from metacal.io.artifact.messages import error_summary
+from metacal.maps.map import Map
 from metacal.rows.arrays import find_first_true
 
 # Largest deviation of a row sum from one: far above rounding errors, but small for a probability.
@@ -45,7 +47,7 @@ def probe_rows(n_classes: int, dtype: type[np.floating[Any]]) -> dict[str, NDArr
     return {kind: row.astype(dtype) for kind, row in rows.items()}
 
 
-def check_map(fitted: Any, n_classes: int) -> None:
+def check_map(fitted: Gate | Map, n_classes: int) -> None:
     """Check that a map or gate returns probabilities for all kinds of rows.
 
     Parameters
@@ -76,16 +78,15 @@ def check_map(fitted: Any, n_classes: int) -> None:
         _check_probabilities(probabilities, row_kinds=list(rows))
 
 
-def _apply(fitted: Any, logits: NDArray[Any]) -> NDArray[Any]:
+def _apply(fitted: Gate | Map, logits: NDArray[Any]) -> NDArray[Any]:
     """Apply a map or gate. Raise ArtifactError if it fails or returns another shape."""
     n_rows, n_classes = logits.shape
-    group_argument = {}
     try:
-        if getattr(fitted, "by_group", False):
-            group_names = np.array(fitted.thresholds.names)
-            group_argument = {"groups": np.resize(group_names, n_rows)}
         with np.errstate(all="ignore"):
-            probabilities = np.asarray(fitted(logits, **group_argument))
+            if isinstance(fitted, Gate):
+                probabilities = np.asarray(fitted(logits, groups=_probe_groups(fitted, n_rows)))
+            else:
+                probabilities = np.asarray(fitted(logits))
     except Exception as error:
         raise ArtifactError(
             f"the map does not work on {n_classes} columns ({error_summary(error)})."
@@ -93,6 +94,14 @@ def _apply(fitted: Any, logits: NDArray[Any]) -> NDArray[Any]:
     if probabilities.shape != logits.shape:
         raise ArtifactError(f"the map does not give probabilities of {n_classes} columns.")
     return probabilities
+
+
+def _probe_groups(gate: Gate, n_rows: int) -> NDArray[Any] | None:
+    """Return a known group for each row, or None if the gate has no thresholds by group."""
+    thresholds = gate.subgroup_thresholds
+    if thresholds is None or thresholds.subgroup_kind != "group":
+        return None
+    return np.resize(np.array(thresholds.names), n_rows)
 
 
 def _check_probabilities(probabilities: NDArray[Any], row_kinds: list[str]) -> None:

@@ -66,7 +66,7 @@ def saved_stages(gate: Gate) -> tuple[SavedStage, ...]:
     for stage in gate.stages:
         saved_stage = SavedStage(
             name=stage.name,
-            threshold=stage.policy.threshold,
+            threshold=stage.thresholds.threshold,
             source=_saved_source(stage.source),
         )
         stages.append(saved_stage)
