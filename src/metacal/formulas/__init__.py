@@ -6,7 +6,7 @@ on a device and export. A runtime can replace a formula by a faster kernel.
 
 The modules group the formulas by kind: `temperature`, `affine`, `curves`, `gp` and
 `parts` (maps built from maps) return probabilities; `rowwise` returns scores. `logits`
-and `inside` prepare the logits and finish the probabilities.
+and `probabilities` prepare the logits and finish the probabilities.
 """
 
 from __future__ import annotations

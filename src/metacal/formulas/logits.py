@@ -38,10 +38,9 @@ if TYPE_CHECKING:
 
 #: Largest finite number that can be a mask: -10^4 in bfloat16.
 LARGEST_FINITE_MASK = -9984.0
-#: At or below this number every finite logit can be a mask: -1e15, -1e30, and `finfo.min`
-#: of float32, float64 and bfloat16.
+#: Number at or below which every finite logit can be a mask, such as `finfo.min`.
 LARGEST_ARBITRARY_MASK = -(2.0**49)
-#: Other numbers written for a mask. -998244352 and -9984 are -10^9 and -10^4 in bfloat16.
+#: Larger numbers that programs write for a mask, some of them rounded to bfloat16.
 KNOWN_MASKS = (
     -1e4,
     -1e5,

@@ -18,8 +18,7 @@ from typing import Any
 
 from metacal.formulas.operations import Operations, formula
 
-#: Upper limit of the smallest probability. In half precision the smallest normal number,
-#: times many classes, would be a noticeable fraction of the total probability.
+#: Upper limit of the smallest probability, because float16's smallest normal is too large.
 _MAX_FLOOR = 2.0**-24
 
 
@@ -68,7 +67,7 @@ def limit_probabilities(xp: Operations, x: Any, table: Any) -> Any:
     unmasked = xp.find_unmasked(x)
     has_several_classes = xp.count_true(unmasked, table) > 1
     smallest, largest = probability_limits(xp.finfo(table))
-    # Without masks this is a column of flags, which costs no pass over the table.
+    # Without masks `has_floor` is one column, which avoids a pass over the table.
     has_floor = unmasked & has_several_classes
     table = xp.where((table < smallest) & has_floor, smallest, table)
     return xp.where((table > largest) & has_several_classes, largest, table)

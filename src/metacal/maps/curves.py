@@ -35,9 +35,7 @@ from metacal.formulas.operations import NUMPY, Operations
 from metacal.formulas.temperature import tempered_softmax
 from metacal.maps.map import Map, TemperedMap
 
-#: Shift of the knots of a step function for the lookup, in units of 2⁻⁵³ (1 + |log knot|).
-#: A calibration probability that equals a knot must not change its piece because another
-#: runtime rounds differently.
+#: Shift of the knots of a step function, in rounding errors, so that all runtimes agree.
 _LOOKUP_SHIFT = 8.0
 
 
@@ -96,17 +94,18 @@ class CurvesMap(TemperedMap):
         knots = self.knots
         values = self.values
         is_step = self.interpolation == "step"
-        not_first = np.delete(np.arange(len(knots)), self.offsets[:-1])
-        previous_knot = knots[not_first - 1]
-        knot = knots[not_first]
-        # Two steps may begin at zero: the first is then for p = 0 only.
+        first_of_curve = self.offsets[:-1]
+        has_previous = np.delete(np.arange(len(knots)), first_of_curve)
+        knot = knots[has_previous]
+        previous_knot = knots[has_previous - 1]
+        # Two steps may begin at zero, because the first one may be for p = 0 only.
         is_double_zero = (knot == 0.0) & (previous_knot == 0.0) & is_step
         increases = (knot > previous_knot) | is_double_zero
         if not ((knots >= 0.0) & (knots <= 1.0)).all() or not increases.all():
             raise InputError("the knots of a curve must rise strictly within [0, 1].")
         if not ((values >= 0.0) & (values <= 1.0)).all():
             raise InputError("the values of a curve must lie in [0, 1].")
-        if not is_step and (values[not_first] < values[not_first - 1]).any():
+        if not is_step and (values[has_previous] < values[has_previous - 1]).any():
             raise InputError("the values of an increasing curve must not fall.")
 
     @cached_property
@@ -129,7 +128,8 @@ class CurvesMap(TemperedMap):
             shifted = self.knots * (1.0 + _LOOKUP_SHIFT * rounding_error)
         shifted = np.where(self.knots > 0.0, shifted, 0.0)
         distance_to_next = np.append(np.diff(self.knots), np.inf)
-        distance_to_next[self.offsets[1:] - 1] = np.inf
+        last_of_curve = self.offsets[1:] - 1
+        distance_to_next[last_of_curve] = np.inf
         limited = np.minimum(shifted, self.knots + 0.25 * distance_to_next)
         return np.asarray(np.where(distance_to_next > 0.0, limited, self.knots))
 

@@ -39,7 +39,7 @@ from metacal.rows.draws import generator
 
 #: Largest number of sampled rows. It is halved for maps that are refitted on each fold.
 _MAX_ROWS = 4_000
-#: Largest number of table entries in the sampled rows, halved for the same maps.
+#: Largest number of table entries in the sampled rows, halved for maps that are refitted.
 _MAX_ENTRIES = 1 << 21
 #: Smallest number of rows for which the comparison is informative.
 _MIN_ROWS = 100

@@ -246,13 +246,12 @@ def _is_number(value: object) -> bool:
     return is_numeric and not isinstance(value, bool)
 
 
-def _is_equal(one: Any, other: Any) -> bool:
-    """Compare two field values, which may be arrays."""
-    if isinstance(one, np.ndarray):
-        return np.array_equal(one, other)
-    return bool(one == other)
+def _is_equal(value: Any, other_value: Any) -> bool:
+    """Check whether two field values, which may be arrays, are equal."""
+    if isinstance(value, np.ndarray):
+        return np.array_equal(value, other_value)
+    return bool(value == other_value)
 
 
-#: Function that fits a map: fit(rows, labels, weights or None). The labels are column
-#: indices. `Method.fit_function` returns such a function.
+#: Function fit(rows, labels, weights or None) that fits a map, as in `Method.fit_function`.
 FitMap = Callable[[Rows, Codes, Float | None], Map]

@@ -19,8 +19,7 @@ from metacal.maps.map import Map
 from metacal.maps.methods import METHODS
 from metacal.rows import Rows
 
-#: Largest number of table entries to which a Gaussian process is fitted.
-#: The fit takes hundreds of passes, and its ten parameters need no more data.
+#: Largest number of table entries to which a Gaussian process is fitted, a slow fit.
 _MAX_GAUSSIAN_PROCESS_ENTRIES = 1 << 18
 #: Number of rows that a Gaussian process may use even if they have more entries.
 _MIN_GAUSSIAN_PROCESS_ROWS = 2_000
@@ -128,7 +127,7 @@ _TWO_CLASS_MEMBERS = ("monotone", "beta", "isotonic")
 _MAX_CLASSES_FOR_MATRIX = 300
 #: Members with a full matrix, which are used if there are few classes.
 _FEW_CLASS_MEMBERS = ("process+dirichlet 1", "process+dirichlet 0.1", "process+dirichlet 0.01")
-#: Members with a scale per class, which replace them if there are many classes.
+#: Members with a scale per class, which are used if there are many classes.
 _MANY_CLASS_MEMBERS = ("process+structured 0.1", "process+structured 0.03")
 
 

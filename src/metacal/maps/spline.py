@@ -88,8 +88,7 @@ class SplineMap(Map):
         return Curve(self.knots, self.slopes, float(self.intercept))
 
 
-# The curve sums over the knots in the order of the kernels that compute spline and softmax
-# in one pass, so that both give the same bits.
+# `Curve.value` sums in the order of the fused kernels, so that both give the same bits.
 NUMPY.kernels[formulas.spline_value] = lambda xp, fitted, z: fitted.curve.value(z)
 
 

@@ -15,16 +15,17 @@ from metacal.formulas import Codes, Float
 from metacal.maps.labelled import LabelledRows
 from metacal.rows.draws import generator
 
-#: Strengths that are compared, strongest first. Weaker ones are tried only while the
-#: held-out loss decreases.
+#: Penalty strengths to compare, strongest first, while the held-out loss decreases.
 STRENGTHS = (1e3, 1e2, 1e1, 1e0, 1e-1, 1e-2, 1e-3, 1e-4)
-#: Number of rows that suffice to choose a strength. A strength is measured in rows, so it
-#: does not depend on their number.
+#: Number of rows that suffice to choose a strength, which is measured in rows.
 _MAX_ROWS = 25_000
-#: Number of entries above which a table is large, and the number of rows used of it. Only
-#: one fold of a large table is evaluated.
+#: Number of entries above which a table is large; only one fold of it is evaluated.
 _LARGE_TABLE_ENTRIES = 1 << 22
+#: Number of rows of a large table that are used to choose a strength.
 _MAX_ROWS_OF_LARGE_TABLE = 10_000
+
+#: Pattern of a number in the text of a warning.
+_NUMBER_PATTERN = r"\d[\d.,]*(e[+-]?\d+)?"
 
 #: Function that fits parameters: fit(sample, strength, start).
 FitParameters = Callable[[LabelledRows, float, Float], Float]
@@ -96,12 +97,12 @@ def deduplicate_warnings() -> Iterator[None]:
         with warnings.catch_warnings(record=True) as caught:
             yield
     finally:
-        known_kinds = set()
+        issued = set()
         for warning in caught:
-            text = re.sub(r"\d[\d.,]*(e[+-]?\d+)?", "#", str(warning.message))
-            kind = (warning.category, text)
-            if kind not in known_kinds:
-                known_kinds.add(kind)
+            text_without_numbers = re.sub(_NUMBER_PATTERN, "#", str(warning.message))
+            category_and_text = (warning.category, text_without_numbers)
+            if category_and_text not in issued:
+                issued.add(category_and_text)
                 warnings.warn_explicit(
                     warning.message, warning.category, warning.filename, warning.lineno
                 )
@@ -196,7 +197,8 @@ def _split_into_folds(
     n_entries = len(sample.labels) * sample.rows.n_classes
     is_large = n_entries > _LARGE_TABLE_ENTRIES
     max_rows = _MAX_ROWS_OF_LARGE_TABLE if is_large else _MAX_ROWS
-    sample = sample.every_nth_row(-(-len(sample.labels) // max_rows)).load_into_memory()
+    stride = -(-len(sample.labels) // max_rows)
+    sample = sample.every_nth_row(stride).load_into_memory()
     n_rows = len(sample.labels)
     fold_of_row = random_folds(n_rows, min(n_folds, n_rows), random_state)
     n_used_folds = 1 if is_large else int(fold_of_row.max()) + 1

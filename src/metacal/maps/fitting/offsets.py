@@ -91,28 +91,32 @@ class _OffsetModel:
         row_indices = np.arange(len(features))
         n_classes = features.shape[1]
 
-        z = theta[-1] * features + theta[:-1]
+        offsets = theta[:-1]
+        scale = theta[-1]
+        logits = scale * features + offsets
         if self.masked is not None:
-            z = np.where(self.masked, -np.inf, z)
-        z -= z.max(axis=1, keepdims=True)
-        p = np.exp(z)
+            logits = np.where(self.masked, -np.inf, logits)
+        logits -= logits.max(axis=1, keepdims=True)
+        p = np.exp(logits)
         normaliser = p.sum(axis=1)
         p /= normaliser[:, None]
-        deviation = theta - np.append(np.zeros(n_classes), 1.0)
-        row_losses = np.log(normaliser) - z[row_indices, labels]
+        prior_mean = np.append(np.zeros(n_classes), 1.0)
+        deviation = theta - prior_mean
+        row_losses = np.log(normaliser) - logits[row_indices, labels]
         loss = float(row_weights @ row_losses + 0.5 * self.precision @ deviation**2)
 
-        mean = (p * features).sum(axis=1)
+        mean_feature = (p * features).sum(axis=1)
         offset_gradient = row_weights @ p - np.bincount(labels, row_weights, n_classes)
-        scale_gradient = row_weights @ (mean - features[row_indices, labels])
+        scale_gradient = row_weights @ (mean_feature - features[row_indices, labels])
         gradient = np.append(offset_gradient, scale_gradient)
 
         hessian = np.empty((len(theta), len(theta)))
         hessian[:-1, :-1] = np.diag(row_weights @ p) - (p * row_weights[:, None]).T @ p
-        mixed_derivatives = row_weights @ (p * (features - mean[:, None]))
+        mixed_derivatives = row_weights @ (p * (features - mean_feature[:, None]))
         hessian[-1, :-1] = mixed_derivatives
         hessian[:-1, -1] = mixed_derivatives
-        hessian[-1, -1] = row_weights @ ((p * features * features).sum(axis=1) - mean**2)
+        feature_variance = (p * features * features).sum(axis=1) - mean_feature**2
+        hessian[-1, -1] = row_weights @ feature_variance
         return _Posterior(
             loss=loss,
             gradient=gradient + self.precision * deviation,
@@ -123,14 +127,16 @@ class _OffsetModel:
         """Find the posterior mode by Newton steps with halving."""
         for _ in range(_MAX_NEWTON_STEPS):
             posterior = self.evaluate(theta)
-            step = np.linalg.solve(posterior.hessian, posterior.gradient)
-            fraction = 1.0
-            while fraction > _MIN_STEP_FRACTION:
-                if not self.evaluate(theta - fraction * step).loss > posterior.loss:
+            newton_step = np.linalg.solve(posterior.hessian, posterior.gradient)
+            step_fraction = 1.0
+            while step_fraction > _MIN_STEP_FRACTION:
+                trial_loss = self.evaluate(theta - step_fraction * newton_step).loss
+                if not trial_loss > posterior.loss:
                     break
-                fraction *= 0.5
-            theta = theta - fraction * step
-            if posterior.gradient @ step < 1e-9 * self.sample.total_weight:
+                step_fraction *= 0.5
+            theta = theta - step_fraction * newton_step
+            expected_decrease = posterior.gradient @ newton_step
+            if expected_decrease < 1e-9 * self.sample.total_weight:
                 break
         return theta
 

@@ -46,7 +46,7 @@ _MAX_COMPARISON_STEPS = 100
 _N_CLASS_CURVATURES = 4
 #: Largest number of classes for which the Hessian of a diagonal matrix is inverted.
 _MAX_CLASSES_TO_INVERT = 1_500
-#: Smallest number of rows from which that Hessian is computed.
+#: Smallest number of rows from which the Hessian of a diagonal matrix is computed.
 _MIN_HESSIAN_ROWS = 2_000
 #: Number of steps after which the Hessian is computed again.
 _STEPS_PER_HESSIAN = 15
@@ -55,7 +55,7 @@ _MANY_CLASSES = 300
 _STRONG_STRENGTHS = STRENGTHS[:4]
 #: Largest size of a table of features that is held in memory instead of recomputed.
 _MAX_HELD_ENTRIES = 1 << 22
-#: Smallest eigenvalue used by the preconditioner, relative to their mean.
+#: Smallest eigenvalue that the preconditioner uses, relative to the mean eigenvalue.
 _MIN_RELATIVE_EIGENVALUE = 0.1
 
 
