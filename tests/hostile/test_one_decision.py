@@ -246,7 +246,7 @@ def test_rows_are_recognised_by_their_fingerprint(decisions):
     assert gate.gate_.find_fit_rows(values, correct).n_fit_rows == len(rows)
     assert gate.gate_.find_fit_rows(values[::-1], correct[::-1]).n_fit_rows == len(rows)
     assert replace(gate.gate_, data_hash=None, sketch=None).find_fit_rows(values, correct) is None
-    sketch_hashes = set(gate.gate_.sketch.words.tolist())
+    sketch_hashes = set(gate.gate_.sketch.hash_values.tolist())
     for kernel in decisions.kernel_names():
         with decisions.using(kernel):
             own_scores = scores.collect_and_validate(
@@ -256,5 +256,5 @@ def test_rows_are_recognised_by_their_fingerprint(decisions):
         assert found.data_hash == gate.data_hash_
         # Kernels differ in the last bits: a finely rounded score differs in one row of some ten
         # thousand.
-        assert len(sketch_hashes & set(found.sketch.words.tolist())) >= 0.98 * len(sketch_hashes)
+        assert len(sketch_hashes & set(found.sketch.hash_values.tolist())) >= 0.98 * len(sketch_hashes)
         assert gate.gate_.find_fit_rows(own_scores[:2000], None) is not None

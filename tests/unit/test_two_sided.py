@@ -276,7 +276,7 @@ def test_the_rows_of_a_group_are_decided_as_if_alone():
     for code, family in enumerate(together.parts.families):
         alone = promise.with_delta(0.1 / 3).certify(Sample(s[codes == code], y[codes == code]))
         assert [part.threshold for part in family] == [part.threshold for part in alone.parts.items]
-        assert family[0].at == alone.decision_at
+        assert family[0].decision_log_odds == alone.decision_at
 
 
 def test_groups_are_verified_watched_and_counted(by_group, tmp_path):

@@ -45,17 +45,17 @@ class Stages:
     ----------
     items : tuple of StageCount
         The models in the order in which rows reach them.
-    people : bool
+    has_human_review : bool
         Whether people review the rows that no model answers.
     n_worse, n_better : int or None
         Tested rows that an earlier model answers, by outcome: only the earlier model is incorrect,
         or only the last model would be. None if only agreement was observed.
-    n_differ : int or None
+    n_disagreements : int or None
         If only agreement was observed: tested rows that an earlier model answers, with an answer
         that differs from that of the last model.
-    n_aside, n_labels : int
+    n_pilot_rows, n_labels : int
         Number of pilot rows, which chose the thresholds, and of labels that the tests needed.
-    pool : int or None
+    pool_size : int or None
         Number of rows of the pool, if the promise is about a pool and not about its source.
     """
 

@@ -32,21 +32,21 @@ class Circumstances:
 
     Attributes
     ----------
-    scores, share : int and float
+    n_scores, delta_share : int and float
         Number of ranking scores that shared delta, and the share of the chosen score.
-    units : "unit", "row", "mean" or None
+    cluster_counting : "unit", "row", "mean" or None
         If rows come in clusters, what was counted: one row of each cluster, every row, or the mean
         of each cluster.
-    weights : "given", "unbounded", "estimated" or None
+    weights_origin : "given", "unbounded", "estimated" or None
         If rows were kept in proportion to weights, how the weights are known.
-    folds : int
+    n_folds : int
         Number of fold classifiers that scored the rows; 0 if the classifier in use scored them.
-    largest_unit, largest_declared : int or None, and bool
+    largest_cluster, is_largest_cluster_declared : int or None, and bool
         If whole clusters were counted: the largest number of rows of a cluster, and whether the
         user declared this number.
-    by_value : bool
+    tests_score_values : bool
         Whether values of the score were tested instead of ranks (`metacal.certification.pilot`).
-    aside : int
+    n_pilot_rows : int
         Number of pilot rows: calibration rows that only planned the tests of the others.
     random_state : int or None
         Seed that the user chose for a draw that the certificate depends on. None if there was no

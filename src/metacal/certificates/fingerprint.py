@@ -1,9 +1,8 @@
-"""Fingerprint of the calibration rows, by which a gate recognises them in rows that are to judge
-it.
+"""Fingerprint of the calibration rows, to warn if a gate is evaluated on the rows of its fit.
 
 A gate stores two things about the rows that it was fitted on. Both ignore the order of the rows.
 
-- `data_hash` identifies the whole multiset of rows. A row is its ranking score, rounded to 12 bits
+- `data_hash` identifies the multiset of all rows. A row is represented by its ranking score, rounded to 12 bits
   so that all kernels agree on it, and whether its prediction is correct.
 - A `RowSketch` has the smallest row hashes of the finely rounded scores. The rows with these hashes
   are a random sample of the rows: a row of the sample that occurs again reveals that some of the
@@ -46,24 +45,22 @@ from metacal.formulas import Flags, Float
 from metacal.kernels.grid import RELATIVE, Grid
 from metacal.rows.row_hashes import RowsDigest, digest_rows, hash_rows
 
-#: Rows are taken for calibration rows only if independent rows look like this with at most this
-#: probability.
+#: Largest probability that rows independent of the fit are mistaken for calibration rows.
 COINCIDENCE = 1e-5
-#: Number of distinct row hashes in a sketch. The smallest overlap that a sketch reveals is about 17
-#: of these.
+#: Number of distinct row hashes in a sketch. An overlap of about 17 of them is detected.
 SKETCH_SIZE = 256
-#: Scores in `data_hash` keep so few bits that kernels differ in a row with probability 2^-32.
-_COARSE = Grid(RELATIVE.floor, bits=12)
-#: Rows that are hashed at a time, so that they stay in the cache of a core.
-_BLOCK = 1 << 16
+#: Grid of scores in `data_hash`. With 12 bits, kernels disagree on a row with probability 2^-32.
+_COARSE_GRID = Grid(RELATIVE.floor, bits=12)
+#: Number of rows hashed at a time, so that a block fits into the cache of a core.
+_BLOCK_SIZE = 1 << 16
 _LARGEST_HASH = 2**64 - 1
-#: Hexadecimal digits of a row hash.
-_DIGITS = 16
+#: Number of hexadecimal digits of a row hash.
+_HASH_DIGITS = 16
 
 
 @dataclass(frozen=True)
 class FitRows:
-    """Rows of the fit that occur among rows which are to judge the gate.
+    """Number of calibration rows among the rows of an evaluation.
 
     Attributes
     ----------
@@ -79,9 +76,9 @@ class FitRows:
 
     def __str__(self) -> str:
         if self.is_estimate:
+            two_digit_count = float(f"{self.n_fit_rows:.2g}")
             return (
-                f"about {float(f'{self.n_fit_rows:.2g}'):,.0f} of these {self.n_rows:,} rows were"
-                " part of the fit"
+                f"about {two_digit_count:,.0f} of these {self.n_rows:,} rows were part of the fit"
             )
         if self.n_fit_rows < self.n_rows:
             return f"{self.n_fit_rows:,} of these {self.n_rows:,} rows were part of the fit"
@@ -89,11 +86,15 @@ class FitRows:
 
     @property
     def advice(self) -> str:
-        """What to do, as a sentence."""
-        others = "labelled rows that were not used to fit it, and that come from the same source."
+        """Recommended action, as a clause for a message."""
+        suitable_rows = (
+            "labelled rows that were not used to fit it, and that come from the same source."
+        )
         if self.n_fit_rows < self.n_rows:
-            return f"leave out the rows that were part of the fit; judge the gate on {others}"
-        return f"judge the gate on {others}"
+            return (
+                f"leave out the rows that were part of the fit; judge the gate on {suitable_rows}"
+            )
+        return f"judge the gate on {suitable_rows}"
 
 
 @dataclass(frozen=True)
@@ -121,19 +122,19 @@ class RowSketch:
 
     def __post_init__(self) -> None:
         n_hashes = len(self.counts)
-        formed = re.fullmatch(f"[0-9a-f]{{{_DIGITS}}}", self.bound) and re.fullmatch(
-            "[123]*", self.counts
+        is_well_formed = (
+            re.fullmatch(f"[0-9a-f]{{{_HASH_DIGITS}}}", self.bound)
+            and re.fullmatch("[123]*", self.counts)
+            and re.fullmatch(f"[0-9a-f]{{{_HASH_DIGITS * n_hashes}}}", self.hashes)
         )
-        if not formed or not re.fullmatch(f"[0-9a-f]{{{_DIGITS * n_hashes}}}", self.hashes):
+        if not is_well_formed:
             raise InputError(
                 "a sketch of rows has 16 hexadecimal digits and one count for each hash."
             )
-        words = self.words
-        if (
-            n_hashes > SKETCH_SIZE
-            or (words[1:] <= words[:-1]).any()
-            or (words > np.uint64(int(self.bound, 16))).any()
-        ):
+        row_hashes = self.hash_values
+        is_strictly_rising = bool((row_hashes[1:] > row_hashes[:-1]).all())
+        is_within_bound = bool((row_hashes <= np.uint64(int(self.bound, 16))).all())
+        if n_hashes > SKETCH_SIZE or not is_strictly_rising or not is_within_bound:
             raise InputError(
                 f"a sketch of rows has at most {SKETCH_SIZE} different hashes up to its bound, in"
                 " order."
@@ -142,8 +143,8 @@ class RowSketch:
             raise InputError("a sketch of rows counts more rows than there are.")
 
     @property
-    def words(self) -> NDArray[np.uint64]:
-        """The row hashes as numbers."""
+    def hash_values(self) -> NDArray[np.uint64]:
+        """The distinct row hashes as integers, in rising order."""
         return np.frombuffer(bytes.fromhex(self.hashes), dtype=">u8").astype(np.uint64)
 
     def count_common_rows(self, scores: Float) -> int:
@@ -166,24 +167,30 @@ class RowSketch:
         >>> sketch.count_common_rows(scores[2000:]), abs(sketch.count_common_rows(scores[1000:]) - 1000) < 150
         (0, True)
         """
-        found, found_counts = _distinct_up_to(int(self.bound, 16), scores)
-        counts = np.frombuffer(self.counts.encode(), dtype=np.uint8) - ord("0")
-        _, mine, theirs = np.intersect1d(self.words, found, assume_unique=True, return_indices=True)
-        n_across = int(((counts[mine] == 1) & (found_counts[theirs] == 1)).sum())
-        n_within = int((counts == 2).sum() - (counts[mine] == 2).sum())
-        n_within += int((found_counts == 2).sum() - (found_counts[theirs] == 2).sum())
-        if not n_across or bdtrc(n_across - 1, n_across + n_within, 0.5) > COINCIDENCE:
+        new_hashes, new_counts = _count_hashes_up_to(int(self.bound, 16), scores)
+        fit_counts = np.frombuffer(self.counts.encode(), dtype=np.uint8) - ord("0")
+        _, fit_index, new_index = np.intersect1d(
+            self.hash_values, new_hashes, assume_unique=True, return_indices=True
+        )
+        # Scores that occur exactly twice are split over both samples, or lie within one of them.
+        is_split_pair = (fit_counts[fit_index] == 1) & (new_counts[new_index] == 1)
+        n_split_pairs = int(is_split_pair.sum())
+        n_pairs_within = int((fit_counts == 2).sum() - (fit_counts[fit_index] == 2).sum())
+        n_pairs_within += int((new_counts == 2).sum() - (new_counts[new_index] == 2).sum())
+        if not n_split_pairs:
             return 0
-        # As many of the scores in both samples are coincidences as there are pairs within one, at
-        # most.
-        share = max(1, n_across - n_within) / int((counts == 1).sum())
-        return max(1, min(round(share * self.n_rows), self.n_rows, len(scores)))
+        p_value = bdtrc(n_split_pairs - 1, n_split_pairs + n_pairs_within, 0.5)
+        if p_value > COINCIDENCE:
+            return 0
+        # At most as many split pairs are coincidences as there are pairs within one sample.
+        n_common_hashes = max(1, n_split_pairs - n_pairs_within)
+        common_share = n_common_hashes / int((fit_counts == 1).sum())
+        return max(1, min(round(common_share * self.n_rows), self.n_rows, len(scores)))
 
 
 @dataclass(frozen=True, eq=False)
 class Fingerprint:
-    """Digest and smallest row hashes of some rows. Fingerprints of disjoint blocks of rows can be
-    added.
+    """Digest and smallest row hashes of rows; the sum is that of two disjoint sets of rows.
 
     Attributes
     ----------
@@ -201,7 +208,7 @@ class Fingerprint:
     def __add__(self, other: Fingerprint) -> Fingerprint:
         hashes = np.concatenate([self.hashes, other.hashes])
         counts = np.concatenate([self.counts, other.counts])
-        return Fingerprint(self.digest + other.digest, *_smallest(hashes, counts))
+        return Fingerprint(self.digest + other.digest, *_merge_smallest_hashes(hashes, counts))
 
     @property
     def bound(self) -> int:
@@ -212,19 +219,21 @@ class Fingerprint:
 
     @property
     def data_hash(self) -> str:
-        """Digest of all rows, as a gate stores it."""
+        """Digest of all rows, in the text form that a gate stores."""
         return f"sha256:{self.digest.hexdigest()}"
 
     @property
     def sketch(self) -> RowSketch:
-        """Sample of the rows, as a gate stores it."""
+        """Sample of the rows, in the form that a gate stores."""
         hashes = self.hashes[:SKETCH_SIZE].astype(">u8").tobytes().hex()
         counts = "".join(str(min(count, 3)) for count in self.counts[:SKETCH_SIZE].tolist())
-        return RowSketch(self.digest.n_rows, f"{self.bound:016x}", hashes, counts)
+        return RowSketch(
+            n_rows=self.digest.n_rows, bound=f"{self.bound:016x}", hashes=hashes, counts=counts
+        )
 
 
-#: Fingerprint of no rows, to which those of blocks are added.
-_NO_ROWS = Fingerprint(
+#: Fingerprint of an empty set of rows.
+_EMPTY_FINGERPRINT = Fingerprint(
     digest_rows(np.empty(0, dtype=np.uint64)),
     np.empty(0, dtype=np.uint64),
     np.empty(0, dtype=np.int64),
@@ -232,7 +241,7 @@ _NO_ROWS = Fingerprint(
 
 
 def fingerprint_rows(scores: Any, correct: Any) -> Fingerprint:
-    """Compute the fingerprint of rows.
+    """Compute the fingerprint of rows from their scores and their correctness.
 
     Parameters
     ----------
@@ -250,31 +259,31 @@ def fingerprint_rows(scores: Any, correct: Any) -> Fingerprint:
     (True, True)
     """
     correct = np.asarray(correct, dtype=bool)
-    found = _NO_ROWS
-    for start in range(0, len(correct), _BLOCK):
-        block = slice(start, start + _BLOCK)
-        digest = digest_rows(_coarse_hashes(scores[block], correct[block]))
-        # Larger hashes than those of the sketch so far need no sorting.
-        small_hashes = _up_to(found.bound, _fine_hashes(scores[block]))
+    fingerprint = _EMPTY_FINGERPRINT
+    for start in range(0, len(correct), _BLOCK_SIZE):
+        block = slice(start, start + _BLOCK_SIZE)
+        digest = digest_rows(_hash_coarse_scores(scores[block], correct[block]))
+        # Hashes above the bound of the sketch cannot enter it, so they are not sorted.
+        small_hashes = _select_hashes_up_to(fingerprint.bound, _hash_fine_scores(scores[block]))
         hashes, counts = np.unique(small_hashes, return_counts=True)
-        found += Fingerprint(digest, hashes, counts)
-    return found
+        fingerprint += Fingerprint(digest, hashes, counts)
+    return fingerprint
 
 
 def hash_in_order(scores: Any) -> str:
-    """Hash coarsely rounded scores in their order: another order has another hash.
+    """Hash coarsely rounded scores in the given order, so that the order matters.
 
     >>> hash_in_order(np.array([0.1, 0.2])) == hash_in_order(np.array([0.2, 0.1]))
     False
     """
-    rounded = np.asarray(kernels.rounded(scores, _COARSE)).astype("<f8", copy=False)
+    rounded = np.asarray(kernels.rounded(scores, _COARSE_GRID)).astype("<f8", copy=False)
     return f"sha256:{hashlib.sha256(np.ascontiguousarray(rounded).data).hexdigest()}"
 
 
 def find_fit_rows(
     data_hash: str, sketch: RowSketch, scores: Any, correct: Flags | None
 ) -> FitRows | None:
-    """Find calibration rows among some rows.
+    """Estimate how many calibration rows occur among the rows of an evaluation.
 
     Parameters
     ----------
@@ -288,7 +297,7 @@ def find_fit_rows(
     Returns
     -------
     FitRows or None
-        None if no row is known, or if equal scores may be a coincidence.
+        None if no calibration row was found, or if equal scores may be a coincidence.
 
     Examples
     --------
@@ -302,60 +311,72 @@ def find_fit_rows(
     None
     """
     n_rows = len(scores)
-    if correct is not None and _is_same_multiset(
-        data_hash, scores, np.asarray(correct, dtype=bool)
-    ):
-        return FitRows(min(sketch.n_rows, n_rows), n_rows, is_estimate=False)
+    if correct is not None:
+        correct = np.asarray(correct, dtype=bool)
+        if _is_same_multiset(data_hash, scores, correct):
+            return FitRows(min(sketch.n_rows, n_rows), n_rows, is_estimate=False)
     n_common = sketch.count_common_rows(scores)
-    return FitRows(n_common, n_rows, is_estimate=True) if n_common else None
+    if not n_common:
+        return None
+    return FitRows(n_common, n_rows, is_estimate=True)
 
 
 def _is_same_multiset(data_hash: str, scores: Any, correct: Flags) -> bool:
-    """Return whether the rows have this digest, and equal counts by coincidence are out of the
-    question.
-    """
-    hashes = _by_blocks(_coarse_hashes, scores, correct)
+    """Return whether rows have a given digest, and not by coincidence."""
+    hashes = _hash_in_blocks(_hash_coarse_scores, scores, correct)
     if f"sha256:{digest_rows(hashes).hexdigest()}" != data_hash:
         return False
-    counts, n = np.unique(hashes, return_counts=True)[1], len(hashes)
+    n = len(hashes)
+    _, counts = np.unique(hashes, return_counts=True)
+    # This is the largest multinomial probability of the counts, see step 1 of the module docstring.
     log_probability = gammaln(n + 1.0) + (counts * np.log(counts / n) - gammaln(counts + 1.0)).sum()
     return bool(log_probability <= np.log(COINCIDENCE))
 
 
-def _distinct_up_to(bound: int, scores: Any) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+def _count_hashes_up_to(bound: int, scores: Any) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
     """Return the distinct row hashes up to a bound, and how many rows have each."""
-    hashes = _by_blocks(lambda block: _up_to(bound, _fine_hashes(block)), scores)
-    return np.unique(hashes, return_counts=True)
+
+    def hash_block(block_scores: Any) -> NDArray[np.uint64]:
+        return _select_hashes_up_to(bound, _hash_fine_scores(block_scores))
+
+    return np.unique(_hash_in_blocks(hash_block, scores), return_counts=True)
 
 
-def _up_to(bound: int, hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def _select_hashes_up_to(bound: int, hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Return the row hashes that are at most a bound."""
     return hashes[hashes <= np.uint64(bound)]
 
 
-def _by_blocks(hash_block: Callable[..., NDArray[np.uint64]], *columns: Any) -> NDArray[np.uint64]:
-    """Hash the rows of some columns block by block."""
-    blocks = range(0, len(columns[0]), _BLOCK)
-    hashed = [
-        hash_block(*(column[start : start + _BLOCK] for column in columns)) for start in blocks
-    ]
-    return np.concatenate([np.empty(0, dtype=np.uint64), *hashed])
+def _hash_in_blocks(
+    hash_block: Callable[..., NDArray[np.uint64]], *columns: Any
+) -> NDArray[np.uint64]:
+    """Apply a hash function to blocks of rows, and join the hashes."""
+    n_rows = len(columns[0])
+    block_hashes = [np.empty(0, dtype=np.uint64)]
+    for start in range(0, n_rows, _BLOCK_SIZE):
+        block_columns = [column[start : start + _BLOCK_SIZE] for column in columns]
+        block_hashes.append(hash_block(*block_columns))
+    return np.concatenate(block_hashes)
 
 
-def _coarse_hashes(scores: Any, correct: Flags) -> NDArray[np.uint64]:
-    return hash_rows(np.asarray(kernels.rounded(scores, _COARSE)), correct)
+def _hash_coarse_scores(scores: Any, correct: Flags) -> NDArray[np.uint64]:
+    """Hash each row by its score, rounded to 12 bits, and its correctness."""
+    return hash_rows(np.asarray(kernels.rounded(scores, _COARSE_GRID)), correct)
 
 
-def _fine_hashes(scores: Any) -> NDArray[np.uint64]:
+def _hash_fine_scores(scores: Any) -> NDArray[np.uint64]:
+    """Hash each row by its finely rounded score."""
     return hash_rows(np.asarray(kernels.rounded(scores, RELATIVE)))
 
 
-def _smallest(
+def _merge_smallest_hashes(
     hashes: NDArray[np.uint64], counts: NDArray[np.int64]
 ) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
-    """Add up the counts of equal hashes, and return the smallest hashes, one more than a sketch
-    has.
+    """Add the counts of equal hashes, and return the smallest hashes with their counts.
+
+    One more hash is returned than a sketch has, so that the bound of the sketch is known.
     """
-    distinct, place = np.unique(hashes, return_inverse=True)
-    totals = np.zeros(len(distinct), dtype=np.int64)
-    np.add.at(totals, place, counts)
-    return distinct[: SKETCH_SIZE + 1], totals[: SKETCH_SIZE + 1]
+    distinct_hashes, hash_index = np.unique(hashes, return_inverse=True)
+    total_counts = np.zeros(len(distinct_hashes), dtype=np.int64)
+    np.add.at(total_counts, hash_index, counts)
+    return distinct_hashes[: SKETCH_SIZE + 1], total_counts[: SKETCH_SIZE + 1]

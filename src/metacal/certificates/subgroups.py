@@ -1,4 +1,4 @@
-"""Results of a certificate for each subgroup, and for each model of a cascade.
+"""Thresholds and counts of each subgroup of a certificate.
 
 A *subgroup* is a class or a group of rows with its own threshold, or several of them that are pooled
 because they have too few rows. If a promise is about two classes, a subgroup is a *side*: the rows
@@ -78,7 +78,7 @@ class SubgroupCertificate:
         Calibration scores of the subgroup on either side of the threshold.
     delta : float or None
         Significance level of the test; None if there was nothing to test.
-    best : float or None
+    best_target : float or None
         If the rows do not support the target: the best target that they support.
     rows_needed : int or None
         If the rows do not support the target: approximate number of rows that would; None if more
@@ -86,10 +86,10 @@ class SubgroupCertificate:
     quantity, target : Quantity, float, or None
         If each side has its own promise (`metacal.certification.two_sides`): the limited quantity and
         its limit; None if the side has no promise, so that its rows go to review.
-    called, at : str, int or None, and float
+    predicted_class, decision_log_odds : str, int or None, and float
         For a side of a group: the predicted class of its rows, and the log-odds above which rows of
         the group are predicted to be of the second class.
-    about : str, int or None
+    promised_class : str, int or None
         For promises about two classes: the class that `quantity` is about. The recall of one class
         limits which rows are predicted to be of the other class.
 
@@ -234,7 +234,7 @@ class SubgroupCertificates:
     ----------
     by : "class" or "group"
         Origin of the subgroups.
-    shares : "together", "each" or "fcr"
+    delta_sharing : "together", "each" or "fcr"
         Error rate that delta limits.
     items : tuple of SubgroupCertificate
         The subgroups. The two sides of a family follow each other.
