@@ -139,10 +139,10 @@ class ScoreCascadeData:
             is_bad=~flags[has_flags],
             costs=self._read_costs(n_gated),
             unlabelled_uncertainty=uncertainties[~has_flags],
-            pool=self.pool,
-            people=self.people,
+            is_finite_pool=self.pool,
+            has_people=self.people,
             random_state=self.random_state,
-            joint=self.joint_risk,
+            uses_joint_risk=self.joint_risk,
         )
         certificate = promise.certify(cascade_scores)
         return CertifiedScoreCascade(

@@ -12,7 +12,7 @@ from metacal.certification.rules.expected_prefix import EXPECTED_PREFIX, Expecte
 from metacal.certification.rules.fixed_sequence import FALLBACK_SEQUENCE, FixedSequenceRule
 from metacal.promises.promise import SubgroupPromise
 
-# Names of the rules for a cascade, without people in it and with people.
+# Names of the rules for a cascade, first without people and then with people.
 CASCADE_RULES = (
     register_rule(
         "cascade-binomial",
@@ -62,7 +62,7 @@ class MinAccuracy(SubgroupPromise):
     cascade_rules: ClassVar = CASCADE_RULES
 
     def procedure(self) -> OneThresholdProcedure:
-        """Return how rows are certified."""
+        """Return the procedure that certifies the rows."""
         if self.delta is None:
             return OneThresholdProcedure(COVERAGE_ACCURACY, self.beta, ExpectedPrefixRule())
         return OneThresholdProcedure(COVERAGE_ACCURACY, self.beta, FixedSequenceRule())

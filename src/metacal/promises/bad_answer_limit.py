@@ -1,4 +1,4 @@
-r"""The number of bad answers that certifies a limit on their rate, as an exact test.
+r"""Exact test of a limit on the rate of bad answers.
 
 An answer is *bad* if it differs from the answer of the last model of a cascade (or is wrong, if
 people answer the remaining rows). `metacal.promises.staged_cascade` has the proofs.
@@ -39,11 +39,11 @@ class BadAnswerLimit:
     Examples
     --------
     >>> limit = BadAnswerLimit(0.01, 0.1)
-    >>> limit.max_bad_rows(1000, one_threshold=True)
+    >>> limit.max_bad_rows(1000, has_one_threshold=True)
     5
-    >>> limit.min_tested_rows(1000, 5, one_threshold=True)
+    >>> limit.min_tested_rows(1000, 5, has_one_threshold=True)
     926
-    >>> BadAnswerLimit(0.01, 0.1, 5000, 5000).max_bad_rows(1000, one_threshold=True)
+    >>> BadAnswerLimit(0.01, 0.1, 5000, 5000).max_bad_rows(1000, has_one_threshold=True)
     7
     """
 
@@ -52,14 +52,14 @@ class BadAnswerLimit:
     n_drawn_from: int | None = None
     n_pool: int | None = None
 
-    def compute_p_value(self, n_bad: int, n_rows: int, *, one_threshold: bool) -> float:
+    def compute_p_value(self, n_bad: int, n_rows: int, *, has_one_threshold: bool) -> float:
         """Compute P(at most `n_bad` of `n_rows` are bad) if the limit is just exceeded.
 
         Parameters
         ----------
         n_bad, n_rows : int
             Number of bad rows and of tested rows.
-        one_threshold : bool
+        has_one_threshold : bool
             Whether the cascade has one threshold, which may depend on the tested rows.
 
         Returns
@@ -69,7 +69,7 @@ class BadAnswerLimit:
         if self.n_drawn_from is None or self.n_pool is None:
             return float(bdtr(n_bad, n_rows, self.epsilon))
         n_bad_in_pool = math.floor(self.epsilon * self.n_pool) + 1
-        if one_threshold:
+        if has_one_threshold:
             n_bad_in_pool += n_bad
         return _hypergeometric_cdf(
             n_bad,
@@ -78,21 +78,25 @@ class BadAnswerLimit:
             n_draws=min(n_rows, self.n_drawn_from),
         )
 
-    def max_bad_rows(self, n_rows: int, *, one_threshold: bool) -> int:
+    def max_bad_rows(self, n_rows: int, *, has_one_threshold: bool) -> int:
         """Return the largest number of bad rows that passes the test, or -1 if none does."""
         n_bad = -1
         while (
             n_bad < n_rows
-            and self.compute_p_value(n_bad + 1, n_rows, one_threshold=one_threshold) <= self.delta
+            and self.compute_p_value(n_bad + 1, n_rows, has_one_threshold=has_one_threshold)
+            <= self.delta
         ):
             n_bad += 1
         return n_bad
 
-    def min_tested_rows(self, n_rows: int, n_bad: int, *, one_threshold: bool) -> int:
+    def min_tested_rows(self, n_rows: int, n_bad: int, *, has_one_threshold: bool) -> int:
         """Return the smallest number of tested rows of which `n_bad` bad rows pass the test."""
 
         def passes(n_tested: int) -> bool:
-            return self.compute_p_value(n_bad, n_tested, one_threshold=one_threshold) <= self.delta
+            return (
+                self.compute_p_value(n_bad, n_tested, has_one_threshold=has_one_threshold)
+                <= self.delta
+            )
 
         # The p-value falls as the number of tested rows grows, so bisection finds the smallest.
         candidate_sizes = range(n_bad + 1, n_rows)
@@ -114,8 +118,8 @@ def suggest_label_count(promise: MaxLoss, n_rows: int) -> int:
     """
     limit = BadAnswerLimit(promise.epsilon, promise.delta)
     n_labels = min(n_rows, math.ceil(max(0.7 * n_rows ** (2 / 3), 6 / promise.epsilon)))
-    n_bad = limit.max_bad_rows(n_labels, one_threshold=True)
-    return limit.min_tested_rows(n_labels, n_bad, one_threshold=True)
+    n_bad = limit.max_bad_rows(n_labels, has_one_threshold=True)
+    return limit.min_tested_rows(n_labels, n_bad, has_one_threshold=True)
 
 
 def _hypergeometric_cdf(k: int, *, population_size: int, n_marked: int, n_draws: int) -> float:

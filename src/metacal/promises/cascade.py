@@ -204,7 +204,7 @@ class CascadeLoss:
         limit = BadAnswerLimit(self.epsilon, test_level, n_drawn_from, n_pool)
         n_bad = stages.n_worse if stages.n_disagreements is None else stages.n_disagreements
         p_value = limit.compute_p_value(
-            n_bad or 0, certificate.n_rows, one_threshold=has_one_threshold
+            n_bad or 0, certificate.n_rows, has_one_threshold=has_one_threshold
         )
         has_few_bad_answers = p_value <= bounds.ROUNDING_SLACK * test_level
         return not stages.n_better and has_enough_rows and has_few_bad_answers

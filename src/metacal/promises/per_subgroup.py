@@ -17,20 +17,23 @@ from metacal.certification.two_sides import TwoClassProcedure
 from metacal.errors import InputError
 from metacal.promises.promise import Promise, SubgroupPromise
 
+# Prefix of the parameters of the inner promise, as scikit-learn names nested parameters.
+_INNER_PREFIX = "promise__"
+
 
 @dataclass(frozen=True)
 class Per(Promise):
-    """Base of the promises for each subgroup."""
+    """Base class of the promises for each class or group."""
 
     promise: Any
     shares: DeltaSharing = "together"
     fallback: str | None = None
 
-    # Whether a subgroup is a predicted class or a group.
+    # Kind of the subgroups: predicted classes or groups.
     by: ClassVar[By]
 
     def __post_init__(self) -> None:
-        if not self._takes(self.promise):
+        if not self._can_be_made_per_subgroup(self.promise):
             raise InputError(
                 f"{type(self).__name__} takes MinAccuracy(...) or MaxMiscoverage(...), and of two"
                 " classes PerGroup MinPrecision(...), MinRecall(...), MaxFalsePositiveRate(...),"
@@ -46,8 +49,8 @@ class Per(Promise):
         if self.fallback not in (None, "pooled"):
             raise InputError(f"fallback must be None or 'pooled', got {self.fallback!r}.")
 
-    def _takes(self, promise: Any) -> bool:
-        """Check whether a promise can be made for each subgroup."""
+    def _can_be_made_per_subgroup(self, promise: Any) -> bool:
+        """Check whether a promise can be made for each class or group."""
         if not isinstance(promise, SubgroupPromise):
             return False
         return self.by == "group" or not isinstance(promise.procedure(), TwoClassProcedure)
@@ -69,20 +72,21 @@ class Per(Promise):
 
     @property
     def scope(self) -> EachSubgroup:
-        """Scope of the promise."""
+        """Scope that divides delta among the classes or groups."""
         return EachSubgroup(
             by=self.by, error_rate=self.shares, pool_small=self.fallback == "pooled"
         )
 
     def procedure(self) -> Procedure:
-        """Return how the rows of one subgroup are certified."""
+        """Return the procedure that certifies the rows of each subgroup."""
         return self.promise.procedure()
 
-    def with_delta_fraction(self, share: float) -> Self:
-        """Return the promise with a share of its delta."""
-        return replace(self, promise=self.promise.with_delta_fraction(share))
+    def with_delta_fraction(self, fraction: float) -> Self:
+        """Return the promise with a fraction of its delta."""
+        return replace(self, promise=self.promise.with_delta_fraction(fraction))
 
     def _expected_limits(self, certificate: Certificate) -> Limits:
+        """Return the limits that a certificate of the inner promise states."""
         return self.promise._expected_limits(certificate)
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
@@ -90,23 +94,22 @@ class Per(Promise):
         params = super().get_params()
         if deep and hasattr(self.promise, "get_params"):
             for name, value in self.promise.get_params().items():
-                params[f"promise__{name}"] = value
+                params[_INNER_PREFIX + name] = value
         return params
 
     def set_params(self, **params: Any) -> Self:
         """Return a copy with other parameters, those of the inner promise as `promise__beta`."""
-        inner_params = {
-            name.removeprefix("promise__"): value
-            for name, value in params.items()
-            if name.startswith("promise__")
-        }
-        own_params = {
-            name: value for name, value in params.items() if not name.startswith("promise__")
-        }
+        inner_params = {}
+        outer_params = {}
+        for name, value in params.items():
+            if name.startswith(_INNER_PREFIX):
+                inner_params[name.removeprefix(_INNER_PREFIX)] = value
+            else:
+                outer_params[name] = value
         if inner_params:
-            inner_promise = own_params.get("promise", self.promise)
-            own_params["promise"] = inner_promise.set_params(**inner_params)
-        return super().set_params(**own_params)
+            inner_promise = outer_params.get("promise", self.promise)
+            outer_params["promise"] = inner_promise.set_params(**inner_params)
+        return super().set_params(**outer_params)
 
 
 @dataclass(frozen=True)

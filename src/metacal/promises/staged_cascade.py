@@ -53,7 +53,7 @@ stricter points answer hardly any row.
 **Two paths** are tested at δ/2 each, and the cheaper end point is used
 (`metacal.promises.threshold_paths`): one with a common rank for all models, one by a price of a bad
 answer. The risk of an answer is estimated on a fifth of the rows: from the model's own score, over all
-rows, or with `joint` from all scores up to the model's. The first fails if the rows that are passed
+rows, or with `uses_joint_risk` from all scores up to the model's. The first fails if the rows that are passed
 on are harder than their score suggests, the second if there are few of them.
 """
 
@@ -84,7 +84,7 @@ from metacal.promises.threshold_paths import PilotScores, find_answering_model
 from metacal.rows.draws import RowDraws
 from metacal.statistics import bounds
 
-# Share of the labelled rows that lay out the paths, and their smallest number.
+# Share of the labelled rows that become pilot rows, and their smallest number.
 _PILOT_SHARE = 0.2
 _MIN_PILOT_ROWS = 20
 
@@ -112,14 +112,14 @@ class CascadeScores(Evidence):
         Cost of asking each model, the last model or people included.
     unlabelled_uncertainty : array of shape (N - n, m)
         Scores of rows without labels.
-    pool : bool
+    is_finite_pool : bool
         Whether the promise is about all N rows, of which the n labelled ones were drawn at random.
-    people : bool
+    has_people : bool
         Whether people answer the rows that no model accepts.
     random_state : int, optional
         Seed of the draw of the pilot rows and of the counted rows. By default it is derived from
         the scores and the bad answers.
-    joint : bool
+    uses_joint_risk : bool
         Whether the risk of an answer is estimated from all scores up to the model's.
 
     Examples
@@ -139,10 +139,10 @@ class CascadeScores(Evidence):
     is_bad: Flags
     costs: Float
     unlabelled_uncertainty: Float
-    pool: bool = False
-    people: bool = False
+    is_finite_pool: bool = False
+    has_people: bool = False
     random_state: int | None = None
-    joint: bool = False
+    uses_joint_risk: bool = False
 
     @property
     def n_models(self) -> int:
@@ -161,37 +161,38 @@ class CascadeScores(Evidence):
 
     def _certify_loss(self, promise: MaxLoss) -> Certificate:
         """Certify the cheapest thresholds with few enough bad answers."""
-        one_threshold = self.n_models == 1
+        has_one_threshold = self.n_models == 1
         row_order = self._draw_row_order()
-        n_pilot = 0 if one_threshold else _compute_pilot_size(len(row_order))
+        n_pilot = 0 if has_one_threshold else _compute_pilot_size(len(row_order))
         limit = self._build_limit(promise, len(row_order), n_pilot)
         n_testable = len(row_order) - n_pilot
-        max_bad_rows = limit.max_bad_rows(n_testable, one_threshold=one_threshold)
+        max_bad_rows = limit.max_bad_rows(n_testable, has_one_threshold=has_one_threshold)
         if max_bad_rows < 0:
             raise _make_loss_error(promise, limit, n_testable)
 
-        n_tested = limit.min_tested_rows(n_testable, max_bad_rows, one_threshold=one_threshold)
+        n_tested = limit.min_tested_rows(
+            n_testable, max_bad_rows, has_one_threshold=has_one_threshold
+        )
         tested_rows = row_order[n_pilot : n_pilot + n_tested]
-        if one_threshold:
+        if has_one_threshold:
             thresholds = self._find_single_threshold(tested_rows, max_bad_rows)
         else:
             pilot = self._select_pilot(row_order[:n_pilot])
-            end_points = [
-                self._find_path_end(path, tested_rows, max_bad_rows)
-                for path in self._build_paths(pilot, allowed_bad_share=0.0)
-            ]
+            paths = self._build_paths(pilot, allowed_bad_share=0.0)
+            end_points = [self._find_path_end(path, tested_rows, max_bad_rows) for path in paths]
             thresholds = self._find_cheapest(end_points, tested_rows)
         return self._build_loss_certificate(promise, thresholds, tested_rows, n_pilot, limit)
 
     def _build_limit(self, promise: MaxLoss, n_labelled: int, n_pilot: int) -> BadAnswerLimit:
-        """Build the test of a loss. Two paths have half of delta each."""
-        delta = promise.delta
+        """Build the exact test of a limit on bad answers."""
+        level = promise.delta
         if self.n_models > 1:
-            delta = promise.delta * 0.5
-        if not self.pool:
-            return BadAnswerLimit(promise.epsilon, delta)
+            # Two paths are tested, so each has half of delta.
+            level = promise.delta * 0.5
+        if not self.is_finite_pool:
+            return BadAnswerLimit(promise.epsilon, level)
         n_pool = n_labelled + len(self.unlabelled_uncertainty)
-        return BadAnswerLimit(promise.epsilon, delta, n_drawn_from=n_pool - n_pilot, n_pool=n_pool)
+        return BadAnswerLimit(promise.epsilon, level, n_drawn_from=n_pool - n_pilot, n_pool=n_pool)
 
     def _certify_accuracy(self, promise: MinAccuracy) -> Certificate:
         """Certify the cheapest thresholds whose answers pass the test of accuracy."""
@@ -201,7 +202,7 @@ class CascadeScores(Evidence):
             paths = [pilot.build_common_rank_path()]
         else:
             # If people answer the rest, every answer may be wrong with probability 1 - beta.
-            allowed_bad_share = 1.0 - promise.beta if self.people else 0.0
+            allowed_bad_share = 1.0 - promise.beta if self.has_people else 0.0
             paths = self._build_paths(pilot, allowed_bad_share)
         level = (promise.delta or 0.0) / len(paths)
 
@@ -209,7 +210,7 @@ class CascadeScores(Evidence):
         first_failure = (0, 0)
         for path in paths:
             start = pilot.find_surest_point(
-                path, promise.beta, n_tested=len(rows.tested_rows), has_people=self.people
+                path, promise.beta, n_tested=len(rows.tested_rows), has_people=self.has_people
             )
             for thresholds in path[start:]:
                 n_wrong = self._count_bad(thresholds, rows.tested_rows)
@@ -222,7 +223,9 @@ class CascadeScores(Evidence):
                 certified_points.append(thresholds)
         if not certified_points:
             n_wrong, n_answered = first_failure
-            raise make_accuracy_error(promise, n_wrong, n_answered, level, has_people=self.people)
+            raise make_accuracy_error(
+                promise, n_wrong, n_answered, level, has_people=self.has_people
+            )
         cheapest = self._find_cheapest(certified_points, rows.tested_rows)
         n_pilot = _compute_pilot_size(len(self.uncertainty))
         return self._build_accuracy_certificate(promise, cheapest, rows.tested_rows, n_pilot)
@@ -251,7 +254,7 @@ class CascadeScores(Evidence):
         """Build the common-rank path and the price path."""
         return [
             pilot.build_common_rank_path(),
-            pilot.build_price_path(allowed_bad_share, joint=self.joint),
+            pilot.build_price_path(allowed_bad_share, joint=self.uses_joint_risk),
         ]
 
     def _find_single_threshold(self, tested_rows: Codes, max_bad_rows: int) -> Float:
@@ -293,7 +296,7 @@ class CascadeScores(Evidence):
 
     def _count_answered(self, thresholds: Float, rows: Codes) -> int:
         """Count the rows that a model answers, the last model included."""
-        if not self.people:
+        if not self.has_people:
             return len(rows)
         return int(np.count_nonzero(self.find_answering_model(thresholds, rows) < self.n_models))
 
@@ -337,11 +340,11 @@ class CascadeScores(Evidence):
         """
         answering_model = self.find_answering_model(thresholds, tested_rows)
         n_bad = self._count_bad(thresholds, tested_rows)
-        # With people, bad answers are errors. Otherwise only agreement with the last model is known.
-        observes_errors = self.people
+        # Bad answers are errors with people, and otherwise differences from the last model.
+        observes_errors = self.has_people
         stages = Stages(
             self._build_stage_counts(thresholds, answering_model, n_wrong_by_model=None),
-            has_human_review=self.people,
+            has_human_review=self.has_people,
             n_worse=n_bad if observes_errors else None,
             n_better=0 if observes_errors else None,
             n_pilot_rows=n_pilot,
@@ -349,7 +352,7 @@ class CascadeScores(Evidence):
             pool_size=limit.n_pool,
             n_disagreements=None if observes_errors else n_bad,
         )
-        rule = get_agreement_rule(has_pool=self.pool, has_path=self.n_models > 1)
+        rule = get_agreement_rule(has_pool=self.is_finite_pool, has_path=self.n_models > 1)
         certificate = self._build_certificate(promise, rule, thresholds, stages, n_correct=0)
         if not observes_errors:
             certificate = replace(certificate, quantity=DISAGREEMENT)
@@ -380,15 +383,15 @@ class CascadeScores(Evidence):
         is_wrong = is_bad[np.arange(len(tested_rows)), answering_model]
         n_wrong_by_model = np.bincount(answering_model[is_wrong], minlength=self.n_models + 1)
 
-        # With people, the last of the m models is compared with. Otherwise it is the model after them.
-        last_model = self.n_models - 1 if self.people else self.n_models
+        # The last model is one of the m models with people, and follows them otherwise.
+        last_model = self.n_models - 1 if self.has_people else self.n_models
         is_answered_earlier = answering_model < last_model
         last_model_is_wrong = is_bad[:, last_model]
         is_worse = is_answered_earlier & is_wrong & ~last_model_is_wrong
         is_better = is_answered_earlier & ~is_wrong & last_model_is_wrong
         stages = Stages(
             self._build_stage_counts(thresholds, answering_model, n_wrong_by_model.tolist()),
-            has_human_review=self.people,
+            has_human_review=self.has_people,
             n_worse=int(is_worse.sum()),
             n_better=int(is_better.sum()),
             n_pilot_rows=n_pilot,
@@ -403,7 +406,7 @@ class CascadeScores(Evidence):
     ) -> tuple[StageCount, ...]:
         """Count the rows and errors of each model that answers."""
         stage_thresholds = thresholds.tolist()
-        if not self.people:
+        if not self.has_people:
             # The last model answers every row that reaches it.
             stage_thresholds.append(math.inf)
         n_rows_by_model = np.bincount(answering_model, minlength=self.n_models + 1)

@@ -27,9 +27,9 @@ from metacal.promises.risk_estimates import (
 
 # Number of points of the common-rank path.
 _N_COMMON_RANKS = 100
-# Prices of a bad answer, in costs of the last model, from high (strict) to low (lax).
+# Prices of a bad answer in calls of the last model, from high (strict) to low (lax).
 _PRICES = np.logspace(5, -2, 150)
-# Number of passes of coordinate descent for each price, because thresholds depend on each other.
+# Number of sweeps of coordinate descent over the thresholds, for each price.
 _N_SWEEPS = 3
 
 
@@ -137,8 +137,7 @@ class PilotScores:
         ]
         risks.append(self.is_bad[:, n_models].astype(np.float64))
 
-        # Each model accepts this many of its lowest scores. The counts of one price are the initial
-        # values for the next.
+        # The accepted counts of one price are the initial values for the next price.
         n_accepted = np.zeros(n_models, dtype=np.intp)
         thresholds = np.full((len(_PRICES), n_models), -math.inf)
         for price_index, price in enumerate(_PRICES * self.costs[-1]):

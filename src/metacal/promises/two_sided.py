@@ -1,4 +1,4 @@
-"""Promises about the rows that are called by one of two classes: a precision, a recall, a rate.
+"""Promises about two classes: precision, recall and false-positive rate.
 
 `metacal.certification.two_sides` has the procedure and its proof.
 """
@@ -24,9 +24,9 @@ from metacal.rows.arrays import check_fraction
 
 @dataclass(frozen=True)
 class SidePromise(SubgroupPromise):
-    """Base of the promises about the rows that are called by one class.
+    """Base class of the promises about the rows that are predicted as one class.
 
-    The rows that are not called by the class go to review.
+    Rows that are not predicted as this class go to review.
     """
 
     level: float
@@ -35,18 +35,17 @@ class SidePromise(SubgroupPromise):
 
     rules: ClassVar = (TWO_SIDED, TWO_SIDED)
 
-    # Whether the promise is about the rows that are called positive, or about those that are called
-    # negative.
+    # Whether the promise is about the rows that are called positive, and not negative.
     calls_positive: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        # A promise about classes is certified with a confidence level, or not at all.
+        # A promise about a class that holds in expectation is not implemented.
         check_fraction("delta", self.delta)
-        # A file can hold the scalars of Python, not those of NumPy.
-        to_python_scalar = getattr(self.positive, "item", None)
-        if to_python_scalar is not None:
-            object.__setattr__(self, "positive", to_python_scalar())
+        # Saved files can hold scalars of Python, but not those of NumPy.
+        convert_to_python = getattr(self.positive, "item", None)
+        if convert_to_python is not None:
+            object.__setattr__(self, "positive", convert_to_python())
 
     def build_side(self) -> ClassPromise:
         """Return the side that the promise is about."""
@@ -59,14 +58,15 @@ class SidePromise(SubgroupPromise):
         )
 
     def procedure(self) -> TwoClassProcedure:
-        """Return how rows are certified."""
+        """Return the procedure that certifies the rows."""
         return TwoClassProcedure(class_promises=(self.build_side(),))
 
     def _threshold_rule(self) -> ThresholdRule:
-        """Return the rule that certifies the side."""
+        """Return the rule that certifies the threshold of the side."""
         return AcceptanceRateRule()
 
     def _expected_limits(self, certificate: Certificate) -> Limits:
+        """Return the limit that a certificate about two classes states first."""
         return find_limit_of_second_class(certificate)
 
 
@@ -239,10 +239,11 @@ class TwoSided(SubgroupPromise):
         return (*self.first.limits, *self.second.limits)
 
     def procedure(self) -> TwoClassProcedure:
-        """Return how rows are certified."""
+        """Return the procedure that certifies the rows."""
         return TwoClassProcedure(class_promises=(self.first.build_side(), self.second.build_side()))
 
     def _expected_limits(self, certificate: Certificate) -> Limits:
+        """Return the limit that a certificate about two classes states first."""
         return find_limit_of_second_class(certificate)
 
 
