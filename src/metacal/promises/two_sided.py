@@ -47,22 +47,23 @@ class SidePromise(SubgroupPromise):
         if convert_to_python is not None:
             object.__setattr__(self, "positive", convert_to_python())
 
-    def build_side(self) -> ClassPromise:
-        """Return the side that the promise is about."""
+    def build_class_promise(self) -> ClassPromise:
+        """Return the promise about the class, as the procedure needs it."""
+        limited_quantity, _ = self.limits[0]
         return ClassPromise(
-            quantity=self.limits[0][0],
+            quantity=limited_quantity,
             target=self.level,
-            rule=self._threshold_rule(),
+            rule=self._make_threshold_rule(),
             positive=self.positive,
             is_about_predicted_positives=self.calls_positive,
         )
 
     def procedure(self) -> TwoClassProcedure:
         """Return the procedure that certifies the rows."""
-        return TwoClassProcedure(class_promises=(self.build_side(),))
+        return TwoClassProcedure(class_promises=(self.build_class_promise(),))
 
-    def _threshold_rule(self) -> ThresholdRule:
-        """Return the rule that certifies the threshold of the side."""
+    def _make_threshold_rule(self) -> ThresholdRule:
+        """Return the rule that certifies the threshold of the class."""
         return AcceptanceRateRule()
 
     def _expected_limits(self, certificate: Certificate) -> Limits:
@@ -116,8 +117,8 @@ class MinPrecision(SidePromise):
         if self.share is not None:
             check_fraction("share", self.share)
 
-    def build_side(self) -> ClassPromise:
-        """Return the side of the positive class, with its declared share."""
+    def build_class_promise(self) -> ClassPromise:
+        """Return the promise about the positive class, with its declared share."""
         return ClassPromise(
             quantity=PRECISION,
             target=self.level,
@@ -240,7 +241,9 @@ class TwoSided(SubgroupPromise):
 
     def procedure(self) -> TwoClassProcedure:
         """Return the procedure that certifies the rows."""
-        return TwoClassProcedure(class_promises=(self.first.build_side(), self.second.build_side()))
+        return TwoClassProcedure(
+            class_promises=(self.first.build_class_promise(), self.second.build_class_promise())
+        )
 
     def _expected_limits(self, certificate: Certificate) -> Limits:
         """Return the limit that a certificate about two classes states first."""
