@@ -11,8 +11,8 @@ from metacal.statistics import selective_accuracy
 from metacal.statistics.levels import local_level, order_statistic_quantiles
 from metacal.statistics.selective_accuracy import (
     COVERAGE_SHARE,
-    LARGEST,
-    SMALLEST,
+    MAX_S_FACTOR,
+    MIN_S_FACTOR,
     selective_accuracy_bound,
     supports_accuracy,
 )
@@ -32,7 +32,7 @@ def mixture_by_quadrature(rate, n_correct, n_incorrect, n_rows, delta):
         1 - order_statistic_quantiles(n_rows - accepted, n_rows, level)[0],
     )
     scale = -np.log((1 - COVERAGE_SHARE) * delta) / n_rows
-    smallest, largest = SMALLEST * scale, np.sqrt(LARGEST * scale)
+    smallest, largest = MIN_S_FACTOR * scale, np.sqrt(MAX_S_FACTOR * scale)
 
     def likelihood_ratio(s, coverage):
         incorrect, correct = rate * coverage, (1 - rate) * coverage
@@ -63,7 +63,7 @@ def test_no_coverage_between_the_two_ends_has_a_smaller_mixture():
     correct, incorrect = counts((100, 3), (40, 0), (600, 150), (15, 1))
     mixture = selective_accuracy._Mixture.of_counts(correct, incorrect, 1000, 0.1)
     rate = 1.0 - selective_accuracy_bound(correct, incorrect, 1000, 0.1)
-    smallest = mixture.gap(rate)
+    smallest = mixture.smallest_log_excess(rate)
     for weight in np.linspace(0.0, 1.0, 21):
         inner = (1 - weight) * mixture.log_coverage[0] + weight * mixture.log_coverage[1]
         at_one_coverage = selective_accuracy._Mixture(
@@ -74,7 +74,7 @@ def test_no_coverage_between_the_two_ends_has_a_smaller_mixture():
             mixture.log_largest,
             mixture.log_limit,
         )
-        assert (at_one_coverage.gap(rate) >= smallest - 1e-9).all()
+        assert (at_one_coverage.smallest_log_excess(rate) >= smallest - 1e-9).all()
 
 
 def test_the_supermartingale_has_mean_one():
@@ -102,8 +102,8 @@ def test_more_nodes_do_not_change_the_bound(n_rows, delta, monkeypatch):
     accepted = np.unique(np.geomspace(1, n_rows, 20).astype(int))
     incorrect = accepted // 9
     bound = selective_accuracy_bound(accepted - incorrect, incorrect, n_rows, delta)
-    nodes_and_weights = selective_accuracy._legendre(300)
-    monkeypatch.setattr(selective_accuracy, "_legendre", lambda n_nodes: nodes_and_weights)
+    nodes_and_weights = selective_accuracy._gauss_legendre(300)
+    monkeypatch.setattr(selective_accuracy, "_gauss_legendre", lambda n_nodes: nodes_and_weights)
     exact = selective_accuracy_bound(accepted - incorrect, incorrect, n_rows, delta)
     assert bound == pytest.approx(exact, abs=1e-8)
 
@@ -148,5 +148,5 @@ def test_an_accuracy_is_supported_up_to_the_bound():
 def test_chunks_do_not_change_the_bound(monkeypatch):
     accepted = np.arange(1, 201)
     whole = selective_accuracy_bound(accepted, accepted // 10, 300, 0.1)
-    monkeypatch.setattr(selective_accuracy, "_CHUNK", 7)
+    monkeypatch.setattr(selective_accuracy, "_CHUNK_SIZE", 7)
     assert np.array_equal(selective_accuracy_bound(accepted, accepted // 10, 300, 0.1), whole)

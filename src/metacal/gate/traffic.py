@@ -26,8 +26,7 @@ from metacal.promises.sequential.wager import UnitMembership
 
 Id = str | int
 
-# First position of the random numbers that draw a row from each cluster. Positions below it order
-# rows with equal scores.
+# Positions below this number are for random numbers that order rows with equal scores.
 _FIRST_CLUSTER_DRAW = 1 << 40
 
 #: Largest length of a stored id. Longer ids are replaced by a digest of 128 bits.

@@ -107,33 +107,68 @@ def miscoverage_rank(n_correct: int, alpha: float, delta: float | None) -> int:
     return certified_miscoverage_rank(n_correct, alpha, delta)
 
 
-def certifies_miscoverage(n: int, kept: int, alpha: float, delta: float | None) -> bool:
-    """Check whether `kept` of n rows at or below a threshold certify P(above it) <= alpha.
+def certifies_miscoverage(n_rows: int, n_accepted: int, alpha: float, delta: float | None) -> bool:
+    """Check whether the accepted share of some rows certifies a miscoverage of at most alpha.
 
-    The condition is P(Bin(n, 1 - alpha) >= kept) <= delta, or (n + 1 - kept) / (n + 1) <= alpha in
-    expectation (`delta` is None).
+    For n rows, of which k are accepted, the condition is P(Bin(n, 1 - alpha) >= k) <= delta, or
+    (n + 1 - k) / (n + 1) <= alpha in expectation.
 
+    Parameters
+    ----------
+    n_rows, n_accepted : int
+        Number of correct rows, and of those that a threshold accepts.
+    alpha : float
+        Limit on the miscoverage.
+    delta : float or None
+        Probability with which the limit may fail. None if it holds in expectation.
+
+    Returns
+    -------
+    bool
+
+    Examples
+    --------
     >>> certifies_miscoverage(1000, 960, 0.05, 0.1), certifies_miscoverage(1000, 959, 0.05, 0.1)
     (True, False)
     """
     if delta is None:
-        return kept >= expected_miscoverage_rank(n, alpha)
-    return kept > 0 and miscoverage_violation(n, kept, alpha) <= ROUNDING_SLACK * delta
+        return n_accepted >= expected_miscoverage_rank(n_rows, alpha)
+    if n_accepted <= 0:
+        return False
+    return miscoverage_violation(n_rows, n_accepted, alpha) <= ROUNDING_SLACK * delta
 
 
-def certifies_accuracy(wrong: int, n: int, beta: float, delta: float | None) -> bool:
-    """Check whether `wrong` incorrect rows among n certify an accuracy of at least beta.
+def certifies_accuracy(n_incorrect: int, n_rows: int, beta: float, delta: float | None) -> bool:
+    """Check whether the incorrect share of some rows certifies an accuracy of at least beta.
 
-    The condition is P(Bin(n, 1 - beta) <= wrong) <= delta, or wrong + 1 <= (1 - beta)(n + 1) in
-    expectation (`delta` is None). It is necessary for every rule that tests ranks exactly and
-    splits delta among its tests: the rank that such a rule returns satisfies it.
+    For n rows, of which e are incorrect, the condition is P(Bin(n, 1 - beta) <= e) <= delta, or
+    e + 1 <= (1 - beta)(n + 1) in expectation. It is necessary for every rule that tests ranks
+    exactly and splits delta among its tests: the rank that such a rule returns satisfies it.
 
+    Parameters
+    ----------
+    n_incorrect, n_rows : int
+        Number of incorrect accepted rows, and of all accepted rows.
+    beta : float
+        Limit on the accuracy.
+    delta : float or None
+        Probability with which the limit may fail. None if it holds in expectation.
+
+    Returns
+    -------
+    bool
+
+    Examples
+    --------
     >>> certifies_accuracy(0, 45, 0.95, 0.1), certifies_accuracy(0, 44, 0.95, 0.1)
     (True, False)
     """
     if delta is None:
-        return wrong + 1 <= (1 - to_exact_fraction(beta)) * (n + 1)
-    return n > 0 and bool(binomial_p_value(wrong, n, 1.0 - beta) <= ROUNDING_SLACK * delta)
+        return n_incorrect + 1 <= (1 - to_exact_fraction(beta)) * (n_rows + 1)
+    if n_rows <= 0:
+        return False
+    p_value = binomial_p_value(n_incorrect, n_rows, 1.0 - beta)
+    return bool(p_value <= ROUNDING_SLACK * delta)
 
 
 def format_confidence_suffix(delta: float | None) -> str:
@@ -156,7 +191,7 @@ def certified_miscoverage_rank(n_correct: int, alpha: float, delta: float) -> in
     def is_certified(rank: int) -> bool:
         return miscoverage_violation(n_correct, rank, alpha) <= delta
 
-    # The violation probability falls as the rank rises, so bisection finds the first certified one.
+    # The violation probability falls as the rank rises, so bisection is valid.
     candidate_ranks = range(1, n_correct + 1)
     n_uncertified = bisect_left(candidate_ranks, True, key=is_certified)
     return n_uncertified + 1
@@ -239,10 +274,10 @@ def error_free_rows_needed(beta: float, level: float) -> int:
     return math.ceil(math.log(level) / math.log(beta))
 
 
-def round_up_to_two_digits(rows: int) -> int:
+def round_up_to_two_digits(n_rows: int) -> int:
     """Round a number of rows up to two significant digits."""
-    rounding_step = 10 ** max(0, len(str(rows)) - 2)
-    return int(math.ceil(rows / rounding_step) * rounding_step)
+    rounding_step = 10 ** max(0, len(str(n_rows)) - 2)
+    return int(math.ceil(n_rows / rounding_step) * rounding_step)
 
 
 def accuracy_preserving_sup_ece(accuracy: float, n_classes: int) -> float:

@@ -57,8 +57,7 @@ def local_level(n: int, delta: float) -> float:
     check_fraction("delta", delta)
     exits_per_level = _interpolate_exits_per_level(n)
     log_levels = np.log10(LEVELS)
-    # The product of level and exits per level rises with the level, so it can be inverted by
-    # interpolation on a grid.
+    # The product below rises with the level, so it can be inverted by interpolation on a grid.
     log_level_grid = np.linspace(log_levels[0], log_levels[-1], _N_GRID_POINTS)
     grid_exits = (
         10.0**log_level_grid
@@ -66,8 +65,7 @@ def local_level(n: int, delta: float) -> float:
         * _INTERPOLATION_MARGIN
     )
     allowed_exits = -math.log1p(-delta)
-    # The union bound is always valid. It is exact for one draw, and it is the only bound if delta
-    # is smaller than every exit probability of the table.
+    # The union bound is always valid, also if delta is smaller than every entry of the table.
     union_bound_level = delta / max(n, 1)
     if allowed_exits < grid_exits[0]:
         return union_bound_level

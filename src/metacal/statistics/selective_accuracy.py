@@ -80,18 +80,20 @@ from metacal.statistics.levels import local_level, order_statistic_quantiles
 
 #: Share of delta for the interval around the coverage (step 7).
 COVERAGE_SHARE = 0.02
-#: The interval of s is [SMALLEST * scale, sqrt(LARGEST * scale)] with scale = log(1 / d) / n.
-SMALLEST, LARGEST = 0.7, 0.4
-#: Thresholds per chunk, so that the buffers fit into the cache.
-_CHUNK = 2048
-#: A first bracket ends at Clopper & Pearson's bound for d times exp(-_BRACKET).
-_BRACKET = 6.0
+#: The smallest s is this factor times the scale log(1 / d) / n.
+MIN_S_FACTOR = 0.7
+#: The largest s is the square root of this factor times the scale log(1 / d) / n.
+MAX_S_FACTOR = 0.4
+#: Number of thresholds per chunk, so that the buffers fit into the cache.
+_CHUNK_SIZE = 2048
+#: A first bracket ends at Clopper & Pearson's bound for d times exp(-_BRACKET_LOG_FACTOR).
+_BRACKET_LOG_FACTOR = 6.0
 #: Width of a bracket that needs no further steps. The bound is its safe end.
 _TOLERANCE = 1e-12
 #: A mixture that misses its limit by this relative amount reaches it: rounding costs as much.
 _ROUNDING = 1e-9
-#: Stands for an infinite logarithm.
-_HUGE = 1e6
+#: Finite number in place of an infinite logarithm.
+_MAX_LOG_EXCESS = 1e6
 
 
 def selective_accuracy_bound(
@@ -125,8 +127,8 @@ def selective_accuracy_bound(
     (correct, incorrect), inverse = np.unique(pairs, axis=1, return_inverse=True)
     bound = np.zeros(len(correct))
     positive = np.flatnonzero(correct > 0)
-    for start in range(0, len(positive), _CHUNK):
-        chunk = positive[start : start + _CHUNK]
+    for start in range(0, len(positive), _CHUNK_SIZE):
+        chunk = positive[start : start + _CHUNK_SIZE]
         mixture = _Mixture.of_counts(correct[chunk], incorrect[chunk], n_rows, delta)
         bound[chunk] = 1.0 - _largest_error_rate(mixture)
     return bound[inverse.reshape(-1)]
@@ -145,11 +147,11 @@ def supports_accuracy(
     supported = np.zeros(len(n_correct), dtype=bool)
     # No bound exceeds the share of correct rows among the accepted ones.
     candidates = np.flatnonzero(n_correct > accuracy * (n_correct + n_incorrect))
-    for start in range(0, len(candidates), _CHUNK):
-        chunk = candidates[start : start + _CHUNK]
+    for start in range(0, len(candidates), _CHUNK_SIZE):
+        chunk = candidates[start : start + _CHUNK_SIZE]
         mixture = _Mixture.of_counts(n_correct[chunk], n_incorrect[chunk], n_rows, delta)
         error_rates = np.full(len(chunk), 1.0 - accuracy)
-        supported[chunk] = mixture.gap(error_rates) >= -_ROUNDING
+        supported[chunk] = mixture.smallest_log_excess(error_rates) >= -_ROUNDING
     return supported
 
 
@@ -185,17 +187,17 @@ class _Mixture:
         highest_coverage = 1.0 - order_statistic_quantiles(n_rows - n_accepted, n_rows, level)
         log_limit = -math.log((1.0 - COVERAGE_SHARE) * delta)
         scale = max(log_limit, 1.0) / n_rows
-        smallest = SMALLEST * scale
+        smallest = MIN_S_FACTOR * scale
         return cls(
             n_correct=n_correct[:, None].astype(np.float64),
             n_incorrect=n_incorrect[:, None].astype(np.float64),
             log_coverage=np.log([lowest_coverage, highest_coverage]),
             log_smallest=math.log(smallest),
-            log_largest=math.log(max(math.sqrt(LARGEST * scale), 2.0 * smallest)),
+            log_largest=math.log(max(math.sqrt(MAX_S_FACTOR * scale), 2.0 * smallest)),
             log_limit=log_limit,
         )
 
-    def take(self, index: Codes) -> _Mixture:
+    def select_thresholds(self, index: Codes) -> _Mixture:
         """Return the mixture at some of its thresholds."""
         return replace(
             self,
@@ -204,7 +206,7 @@ class _Mixture:
             log_coverage=self.log_coverage[:, index],
         )
 
-    def at_end(self, end: Codes) -> _Mixture:
+    def with_coverage_end(self, end: Codes) -> _Mixture:
         """Return the mixture with one end of the coverage at each threshold, 0 or 1."""
         return replace(self, log_coverage=self.log_coverage[end, np.arange(len(end))][None, :])
 
@@ -228,13 +230,15 @@ class _Mixture:
             log_integral = peak + np.log(integral)
         return np.asarray(log_integral - math.log(self.log_largest - self.log_smallest))
 
-    def gaps(self, error_rate: Float) -> Float:
+    def log_excesses(self, error_rate: Float) -> Float:
         """Compute log Z less its limit for each end of the coverage, kept finite."""
-        return np.clip(self.log_values(error_rate) - self.log_limit, -_HUGE, _HUGE)
+        return np.clip(
+            self.log_values(error_rate) - self.log_limit, -_MAX_LOG_EXCESS, _MAX_LOG_EXCESS
+        )
 
-    def gap(self, error_rate: Float) -> Float:
+    def smallest_log_excess(self, error_rate: Float) -> Float:
         """Compute log Z less its limit, for the end of the coverage at which it is smaller."""
-        return np.asarray(self.gaps(error_rate).min(axis=0))
+        return np.asarray(self.log_excesses(error_rate).min(axis=0))
 
     def _quadrature(self) -> tuple[Float, Float]:
         """Return nodes and weights that are dense enough.
@@ -244,13 +248,13 @@ class _Mixture:
         (tests/unit/test_selective_accuracy.py).
         """
         length = self.log_largest - self.log_smallest
-        return _legendre(
+        return _gauss_legendre(
             8 * math.ceil(2.0 + (1.0 + length) * math.sqrt(max(self.log_limit, 1.0)) / 3.0)
         )
 
 
 @lru_cache(maxsize=64)
-def _legendre(n_nodes: int) -> tuple[Float, Float]:
+def _gauss_legendre(n_nodes: int) -> tuple[Float, Float]:
     """Return Gauss-Legendre nodes and weights on [0, 1]."""
     nodes, weights = np.polynomial.legendre.leggauss(n_nodes)
     return (1.0 + nodes) / 2.0, weights / 2.0
@@ -267,24 +271,25 @@ def _largest_error_rate(mixture: _Mixture) -> Float:
     n_incorrect = mixture.n_incorrect[:, 0]
     level = math.exp(-mixture.log_limit)
     low = 1.0 - betaincinv(n_correct, n_incorrect + 1.0, level)
-    high = 1.0 - betaincinv(n_correct, n_incorrect + 1.0, level * math.exp(-_BRACKET))
-    low_gap = mixture.gap(low)
-    high_gaps = mixture.gaps(high)
+    high = 1.0 - betaincinv(n_correct, n_incorrect + 1.0, level * math.exp(-_BRACKET_LOG_FACTOR))
+    low_gap = mixture.smallest_log_excess(low)
+    high_gaps = mixture.log_excesses(high)
     high_gap = high_gaps.min(axis=0)
     extends_to_one = high_gap < 0.0
     low = np.where(extends_to_one, high, low)
     low_gap = np.where(extends_to_one, high_gap, low_gap)
     high = np.where(extends_to_one, 1.0, high)
-    high_gap = np.where(extends_to_one, _HUGE, high_gap)
-    # One end of the coverage usually decides in the whole bracket. If the other has a smaller value
-    # at the crossing, both ends are evaluated from there on.
-    deciding = mixture.at_end(high_gaps.argmin(axis=0))
-    error_rate = _crossing(deciding, low, low_gap, high, high_gap)
-    gap = np.where(error_rate < 1.0, mixture.gap(np.minimum(error_rate, 1.0 - 1e-15)), 0.0)
+    high_gap = np.where(extends_to_one, _MAX_LOG_EXCESS, high_gap)
+    # One end of the coverage usually decides in the whole bracket, so it is evaluated alone first.
+    deciding = mixture.with_coverage_end(high_gaps.argmin(axis=0))
+    error_rate = _find_crossing(deciding, low, low_gap, high, high_gap)
+    gap = np.where(
+        error_rate < 1.0, mixture.smallest_log_excess(np.minimum(error_rate, 1.0 - 1e-15)), 0.0
+    )
     undecided = np.flatnonzero(gap < -_ROUNDING)
     if len(undecided):
-        error_rate[undecided] = _crossing(
-            mixture.take(undecided),
+        error_rate[undecided] = _find_crossing(
+            mixture.select_thresholds(undecided),
             error_rate[undecided],
             gap[undecided],
             high[undecided],
@@ -293,7 +298,9 @@ def _largest_error_rate(mixture: _Mixture) -> Float:
     return error_rate
 
 
-def _crossing(mixture: _Mixture, low: Float, low_gap: Float, high: Float, high_gap: Float) -> Float:
+def _find_crossing(
+    mixture: _Mixture, low: Float, low_gap: Float, high: Float, high_gap: Float
+) -> Float:
     """Shrink brackets by Chandrupatla's method, and return their upper ends.
 
     The names are those of the method: x1 is the newest end of a bracket, x2 the other end, and x3
@@ -306,7 +313,7 @@ def _crossing(mixture: _Mixture, low: Float, low_gap: Float, high: Float, high_g
     wide = np.flatnonzero(np.abs(x2 - x1) > _TOLERANCE)
     while len(wide):
         x = x1[wide] + fraction[wide] * (x2[wide] - x1[wide])
-        f = mixture.take(wide).gap(x)
+        f = mixture.select_thresholds(wide).smallest_log_excess(x)
         replaces_x1 = (f >= 0.0) == (f1[wide] >= 0.0)
         x3[wide] = np.where(replaces_x1, x1[wide], x2[wide])
         f3[wide] = np.where(replaces_x1, f1[wide], f2[wide])

@@ -294,8 +294,7 @@ class PromiseMonitor(Monitor):
             )
         monitored_rows = self.find_monitored_rows(n_rows, parts)
         if self.monitored_quantity.conditions_on_true_class:
-            # The quantity is about all rows of a class, whatever their prediction. A row belongs to
-            # the class if it was predicted so correctly, or predicted otherwise incorrectly.
+            # The quantity counts all rows of a true class, also those with another prediction.
             is_predicted = np.zeros(n_rows, dtype=bool)
             is_predicted[monitored_rows] = True
             is_accepted = is_accepted & is_predicted

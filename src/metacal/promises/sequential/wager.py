@@ -240,20 +240,19 @@ class Wager:
         )
         weight_sums = _cumulative_sums(self.weights, columns.weights)
         square_sums = _cumulative_sums(self.squares, np.square(columns.weights))
-        # The mean weight of the rows before each row is Σw²/Σw. One imaginary row of weight one
-        # avoids a division by zero.
+        # The mean weight is Σw²/Σw. One imaginary row of weight one avoids a division by zero.
         mean_weights = (square_sums[:-1] + 1.0) / (weight_sums[:-1] + 1.0)
         log_invested = np.empty((len(WINDOWS), n_rows))
         idle_capital = np.zeros(n_rows)
         new_gamblers = []
-        for k, (window, gambler) in enumerate(zip(WINDOWS, self.gamblers)):
+        for index, (window, gambler) in enumerate(zip(WINDOWS, self.gamblers)):
             new_gamblers.append(
                 self._bet_as_gambler(
                     columns,
                     mean_weights,
                     window=window,
                     gambler=gambler,
-                    log_invested=log_invested[k],
+                    log_invested=log_invested[index],
                     idle_capital=idle_capital,
                 )
             )
