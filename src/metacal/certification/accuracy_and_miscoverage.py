@@ -172,7 +172,7 @@ def _halve_delta(delta: float | None) -> float | None:
 
 
 def _find_smallest_alpha(n_correct: int, n_correct_accepted: int, delta: float | None) -> float:
-    """Find the smallest miscoverage, to four decimals, that `n_correct_accepted` correct rows certify."""
+    """Find the smallest certified miscoverage, to four decimals."""
     if n_correct_accepted == 0:
         return 1.0
     exact_alpha = (n_correct + 1 - n_correct_accepted) / (n_correct + 1)

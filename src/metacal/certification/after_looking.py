@@ -150,7 +150,13 @@ class SimultaneousThreshold:
         return float(correct_scores[certified_ranks[0]])
 
     def _find_threshold_for_beta(self, rows: CalibrationRows, beta: float, delta: float) -> float:
-        """Find the largest threshold that supports `beta`. Raise if it does not support `alpha`."""
+        """Find the largest threshold that supports `beta`.
+
+        Raises
+        ------
+        InfeasibleTargetError
+            If no threshold supports `beta`, or if the threshold does not support `alpha`.
+        """
         level = self._compute_limit_level(delta)
         threshold = bands.largest_supporting_threshold(rows.scores, rows.is_correct, beta, level)
         if threshold is None:

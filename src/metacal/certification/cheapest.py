@@ -240,4 +240,5 @@ def _compute_candidate_level(n_rows: int, delta: float) -> float:
 
 
 def _describe_unsupported_bound(bound: float, smallest_bound: float) -> str:
+    """Describe that the counts support only a larger bound."""
     return f"these rows do not certify a cost of at most {bound:g} a row, but {smallest_bound:g}"

@@ -105,7 +105,9 @@ def _unordered_block_of_run(runs: ErrorRuns, run: int) -> int | None:
 
 @dataclass
 class _RunTester:
-    """Tests of single ranks within runs of errors, which must be visited in increasing order.
+    """Search for ranks that fail within runs of errors.
+
+    The runs must be visited in increasing order.
 
     Attributes
     ----------
@@ -128,7 +130,7 @@ class _RunTester:
     next_tested_rank: int = 0
 
     def find_failure(self, run: int) -> int:
-        """Find the first tested rank of a run that fails, or return the end of the segment."""
+        """Find the first tested rank of a run that fails, or the end of the segment."""
         runs = self.ranking.error_runs
         segment = self.segment
         n_rows_before = int(runs.n_rows_before[run])
@@ -157,7 +159,7 @@ class _RunTester:
         return self._find_failure_before_errors(first_rank, run)
 
     def find_failure_after_block(self, run: int, block: int) -> int:
-        """Find the first tested rank that fails from the end of the first block of a run on."""
+        """Find the first tested rank that fails after the first block of a run."""
         block_end = int(self.ranking.block_end_ranks[block])
         return self._find_failure_before_errors(block_end, run)
 

@@ -61,10 +61,10 @@ EXPECTED_LOSS = register_rule(
 # Number of bisection steps in the search for the smallest limit that the rows support.
 _N_BISECTION_STEPS = 14
 
-# Fraction of the initial capital that a bet stakes at most, as a bound for audits.
+# Largest fraction of the capital that a bet stakes, for a bound on the gain of all bets.
 _MAX_STAKE = 0.9
 
-# Relative and absolute differences up to which two mean losses are equal.
+# Two mean losses are equal if they differ by at most one of these tolerances.
 RELATIVE_TOLERANCE = 1e-9
 _ABSOLUTE_TOLERANCE = 1e-12
 
@@ -201,7 +201,7 @@ class MeanLossLimit:
             )
             ruled_out = None
         else:
-            # Losses that are 0 or 1, or were rounded to them, are errors.
+            # The losses are 0 or 1, so that a row with a loss is an error.
             accuracy = 1.0 - self.relative_limit
             rows_needed = estimate_rows_needed_for_accuracy(blocks, accuracy, delta)
             ruled_out = describe_ruled_out(blocks, accuracy, delta, f"has so low a {self.noun}")
@@ -267,7 +267,7 @@ class MeanLossLimit:
             summed_loss = mean_loss * n_accepted + self.max_loss
             return summed_loss <= bounds.ROUNDING_SLACK * self.limit * (n_accepted + 1)
         if certificate.rule == BETTING:
-            # No bets win more: no row had a loss, and nearly everything was staked each time.
+            # The largest gain, if no row had a loss and each bet staked the largest fraction.
             log_gain = math.log1p(_MAX_STAKE * self.relative_limit / (1.0 - self.relative_limit))
             is_below = mean_loss <= self.limit * bounds.ROUNDING_SLACK
             return is_below and certificate.n_rows * log_gain >= -math.log(
@@ -275,7 +275,7 @@ class MeanLossLimit:
             )
         n_errors = n_accepted - certificate.n_correct_accepted
         if certificate.rule == ROUNDED:
-            # The certificate does not record which losses were rounded up. At best none was.
+            # The certificate does not record which losses were rounded up, so none is assumed.
             n_errors = 0
         p_value = bounds.binomial_p_value(n_errors, n_accepted, self.relative_limit)
         return bool(p_value <= bounds.ROUNDING_SLACK * delta)
@@ -319,7 +319,7 @@ class _LossTests:
         return self.count_certified(relative_limit) > 0
 
     def resample(self, index: Codes) -> _LossTests:
-        """Return the tests of rows that were drawn from these rows, in the order of the scores."""
+        """Return the tests of a sample of the rows, given by their ranks in order."""
         scores = np.arange(float(len(index)))
         ranking = LossRanking.from_scores(scores, self.ranking.losses[index], seed=0)
         return replace(self, ranking=ranking, pilot=None)

@@ -42,7 +42,9 @@ MAX_THRESHOLD_ROWS = 500
 
 @dataclass(frozen=True)
 class PaperMiscoverage:
-    """Algorithm 1: the rank ceil((n + 1)(1 - alpha)) among the scores of n correct rows.
+    """Algorithm 1 of the paper: an order statistic of the scores of correct rows.
+
+    The threshold has the rank ceil((n + 1)(1 - alpha)) among the scores of n correct rows.
 
     Implements `metacal.certification.procedures.Procedure`.
     """
@@ -83,7 +85,7 @@ class PaperMiscoverage:
 
 @dataclass(frozen=True)
 class PaperAccuracy:
-    """Algorithm 2: the accuracy of binned prefixes, made decreasing, inverted at beta.
+    """Algorithm 2 of the paper: the accuracy of binned prefixes, made decreasing, inverted at beta.
 
     Implements `metacal.certification.procedures.Procedure`.
     """
@@ -170,7 +172,7 @@ def coverage_accuracy_curve(scores: Float, correct: Flags, n_bins: int) -> tuple
 
 
 def _find_largest_score_with_accuracy(beta: float, centres: Float, accuracy: Float) -> float:
-    """Return the largest score with an accuracy of at least beta, linear between the bins."""
+    """Find the largest score with accuracy beta by linear interpolation between bins."""
     last_bin = int(np.flatnonzero(accuracy >= beta)[-1])
     if last_bin == len(accuracy) - 1:
         return math.inf
@@ -190,6 +192,7 @@ def _build_certificate_without_guarantee(
 
 
 def _describe_too_many_rows(n_rows: int) -> str:
+    """Describe that a certificate has more rows than the paper withholds."""
     return (
         f"the paper's split sets aside at most {MAX_THRESHOLD_ROWS} rows for the threshold, not"
         f" {n_rows:,}"

@@ -184,7 +184,10 @@ class CellTally:
 
     @cached_property
     def ranking(self) -> Ranking:
-        """Ranking with one block per cell. A cell with several scores has an unknown order."""
+        """Ranking with one block per cell.
+
+        The order of the rows in a cell with several scores is unknown.
+        """
         zero_bits_mask = np.int64((1 << self.n_zero_bits) - 1)
         # Lowest key of each cell that a score can have, because every score has the zero bits.
         lowest_keys = (self.first_keys + zero_bits_mask) & ~zero_bits_mask

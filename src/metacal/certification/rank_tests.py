@@ -30,7 +30,7 @@ _CLEAR_PASS_FACTOR = 1.0 - 1e-6
 
 @dataclass(frozen=True)
 class BinomialRankTests:
-    """Exact binomial tests at the ranks 1, ..., n_rows that the error rate is below a limit.
+    """Exact binomial tests that the error rate up to a rank is below a limit.
 
     Let c(m) be the largest number of errors with which the test at rank m passes. Rank m is tested
     if m = n_rows, or if P(Bin(m, error_rate) <= c(m)) is at least 3/4 of the significance level. The
@@ -59,7 +59,7 @@ class BinomialRankTests:
     significance_level: float
 
     def p_value(self, n_errors: int, rank: int) -> float:
-        """Compute the probability of at most `n_errors` errors among the first `rank` rows."""
+        """Compute the binomial p-value of `n_errors` errors among the first `rank` rows."""
         if n_errors < 0:
             return 0.0
         return float(bdtr(float(n_errors), rank, self.error_rate))
@@ -77,7 +77,10 @@ class BinomialRankTests:
         return n_passing_counts - 1
 
     def first_passing_rank(self, n_errors: int) -> int:
-        """Return the lowest rank that passes with `n_errors` errors, or n_rows + 1 if none does."""
+        """Return the lowest rank that passes with `n_errors` errors.
+
+        It is n_rows + 1 if no rank passes.
+        """
         lowest_rank = n_errors + 1
         n_failing_ranks = bisect_left(
             range(lowest_rank, self.n_rows + 1),
@@ -87,7 +90,10 @@ class BinomialRankTests:
         return lowest_rank + n_failing_ranks
 
     def first_tested_rank_from(self, rank: int) -> int:
-        """Return the lowest tested rank that is at least `rank`, or n_rows + 1 if there is none."""
+        """Return the lowest tested rank that is at least `rank`.
+
+        It is n_rows + 1 if there is none.
+        """
         if rank > self.n_rows:
             return self.n_rows + 1
         while rank < self.n_rows:

@@ -93,7 +93,7 @@ def find_even_odds_score(scores: Float, is_positive: Flags) -> float:
 
 
 def _fit_logistic_regression(feature: Float, is_positive: Flags) -> Float:
-    """Return the intercept and the slope of a logistic regression with a ridge penalty."""
+    """Fit the intercept and the slope of a ridge-penalised logistic regression."""
     design = np.column_stack([np.ones(len(feature)), feature])
     coefficients = np.array([0.0, 1.0])
     for _ in range(_N_NEWTON_STEPS):
@@ -218,7 +218,7 @@ class Ranking:
 
     @cached_property
     def error_runs(self) -> ErrorRuns:
-        """Runs that begin with the errors of a block and end before the next block with errors."""
+        """Runs of errors, each followed by the correct rows up to the next error."""
         n_block_errors = np.diff(self.cumulative_errors, prepend=0)
         n_block_rows = np.diff(self.block_end_ranks, prepend=0)
         blocks_with_errors = np.flatnonzero(n_block_errors)
@@ -237,7 +237,7 @@ class Ranking:
         )
 
     def require_known_order(self, *blocks: int) -> None:
-        """Raise FinerCountsNeeded if the order of the rows in one of the blocks is unknown.
+        """Raise FinerCountsNeeded if the order of the rows in a block is unknown.
 
         Blocks that do not exist are ignored.
         """
@@ -248,7 +248,7 @@ class Ranking:
             raise self.finer_counts_error(blocks)
 
     def finer_counts_error(self, blocks: Iterable[int]) -> FinerCountsNeeded:
-        """Build the exception that requests finer counts of blocks and of their neighbours.
+        """Build the exception that requests finer counts of blocks and their neighbours.
 
         The neighbours are included, because a threshold in a block depends on the next score.
         """

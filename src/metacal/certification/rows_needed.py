@@ -300,7 +300,7 @@ def build_profiles(cumulative_errors: Float, prior_weights: Float) -> ErrorProfi
 
 
 def weight_profiles(ranking: Ranking, profiles: ErrorProfiles) -> WeightedProfiles:
-    """Weight profiles by the likelihood of some rows, and drop those that are unlikely."""
+    """Weight profiles by the likelihood of the rows, and drop unlikely profiles."""
     n_rows = ranking.n_rows
     n_errors_up_to = np.interp(
         PROFILE_SHARES * n_rows,

@@ -24,7 +24,7 @@ from metacal.statistics import bounds
 # The search for the best accuracy returns a multiple of 1 / _ACCURACY_SCALE.
 _ACCURACY_SCALE = 10_000
 
-# Number of search steps to look ahead if a step is undecided.
+# Number of search steps to look ahead if a step needs finer counts of the rows.
 _N_STEPS_AHEAD = 3
 
 # Number of ranks at which a rule in expectation is checked to estimate how many rows are needed.
@@ -70,7 +70,7 @@ def find_accuracy_shortfall(
 def estimate_rows_needed_for_accuracy(
     ranking: Ranking, limit: float, significance_level: float | None
 ) -> int | None:
-    """Estimate how many rows would certify an accuracy; None if more rows would not help."""
+    """Estimate how many rows would certify an accuracy, or return None if none would."""
     return estimate_rows_needed(
         ranking, lambda n_rows: plan_starting_tests(n_rows, limit, significance_level)
     )
@@ -235,7 +235,7 @@ def compute_ruled_out_share(ranking: Ranking, accuracy: float, delta: float) -> 
 def describe_ruled_out(
     ranking: Ranking, accuracy: float, delta: float | None, predicate: str
 ) -> str | None:
-    """Describe which thresholds the rows rule out, or return None if they rule out none.
+    """Describe the thresholds that the rows rule out, or return None.
 
     Parameters
     ----------

@@ -302,7 +302,7 @@ def count_certified_rows(
 def find_last_passed_rank(
     ranking: Ranking, accuracy: float, delta: float, pilot: PilotRows | None = None
 ) -> int:
-    """Return the highest rank at which the tests of an accuracy pass, or 0 if none passes.
+    """Find the highest rank at which the test of an accuracy passes, or return 0.
 
     The rank may lie inside a tie block. `count_certified_rows` returns the number of rows that may be
     accepted.

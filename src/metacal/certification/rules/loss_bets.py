@@ -49,11 +49,10 @@ from metacal.formulas import Codes, Float
 from metacal.rows.draws import generator
 from metacal.statistics import betting
 
-# The first segment of bets starts at a rank that is larger by this factor than the start of exact
-# tests, because bets on rows without any loss would fail just at that start.
+# Bets need more rows than exact tests, so their first start is larger by this factor.
 _START_FACTOR = 1.2
 
-# Number of ranks that are tested between 0 and n.
+# Approximate number of ranks that are tested.
 _N_RANKS = 200
 
 
@@ -213,7 +212,7 @@ def plan_loss_ranks(n_rows: int, limit: float, delta: float) -> list[tuple[Fract
 
 
 def count_expected_loss_rows(ranking: LossRanking, limit: float) -> int:
-    """Count the rows of the largest prefix with a low enough mean loss, in expectation.
+    """Count the rows of the largest prefix whose mean loss meets the limit in expectation.
 
     It is the largest m at the end of a block of equal scores for which the sum of the first m losses
     plus 1 is at most limit (m + 1).

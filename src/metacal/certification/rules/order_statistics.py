@@ -131,7 +131,7 @@ class RejectionRateRule:
         n_reference_rows = total_count(cumulative_reference_rows)
         threshold_rank = bounds.miscoverage_rank(n_reference_rows, plan.limit, significance_level)
 
-        # First tie block that includes the reference row with rank `threshold_rank`.
+        # The threshold is the score of the reference row with this rank.
         n_blocks = len(cumulative_reference_rows)
         threshold_block = int(np.searchsorted(cumulative_reference_rows, threshold_rank))
         if threshold_block == n_blocks:
@@ -306,8 +306,7 @@ class AcceptanceRateRule:
         cumulative_reference_rows = self._cumulative_reference_rows(ranking)
         n_reference_rows = total_count(cumulative_reference_rows)
 
-        # `bounds` ranks rows from the lowest score and limits the rows above the
-        # threshold. This rule limits the rows below it, so the rank is mirrored.
+        # The bound limits the rows above a rank, so this rule counts ranks from the top.
         rank_from_highest_score = bounds.certified_miscoverage_rank(
             n_reference_rows, plan.limit, significance_level
         )
@@ -315,8 +314,7 @@ class AcceptanceRateRule:
         if first_rejected_rank < 1:
             return NOTHING_CERTIFIED
 
-        # Reject the whole tie block of the first rejected row: equal scores cannot
-        # be separated by a threshold.
+        # The whole tie block is rejected, because a threshold cannot separate equal scores.
         first_rejected_block = int(np.searchsorted(cumulative_reference_rows, first_rejected_rank))
         n_accepted = total_count(ranking.block_end_ranks[:first_rejected_block])
         if last_rank is not None:
