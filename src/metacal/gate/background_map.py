@@ -11,7 +11,7 @@ from metacal.maps.map import FitMap, Map
 from metacal.promises.promise import Promise
 from metacal.rows import Rows
 
-# With fewer rows, waking a thread takes longer than ranking or hashing them.
+# With fewer rows, starting a thread takes longer than ranking or hashing the rows.
 MIN_ROWS_FOR_THREAD = 1 << 15
 
 
@@ -55,7 +55,7 @@ def plan_background_map(
     labels: Codes | None,
     weights: Float | None,
 ) -> BackgroundMap | None:
-    """CascadePlan to fit the base map while the rows are ranked.
+    """Plan to fit the base map while the rows are ranked.
 
     Parameters
     ----------

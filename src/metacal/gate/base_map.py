@@ -135,7 +135,7 @@ class BaseMapFitter:
         predicts_largest_logit = not np.any(table.decision_offset)
         if not predicts_largest_logit:
             return base_map
-        # The paper's calibrator is used without a comparison.
+        # A promise of the Meta-Cal paper prescribes its calibrator, so that nothing is compared.
         if promise.default_calibrator is None:
             base_map = self._compare_with_softmax(base_map.map, training_rows)
         accepting_is_safe = table.certificate.quantity.accepting_is_safe
@@ -151,7 +151,7 @@ class BaseMapFitter:
         columns = table.columns
         scores = columns.scores
         if table.certificate.subgroups is not None:
-            # The single threshold of a certificate with subgroups accepts nothing but -inf.
+            # With a threshold per subgroup, -inf and +inf encode which rows are accepted.
             scores = np.where(columns.is_accepted, -np.inf, np.inf)
         is_available = columns.is_available_for_base
         if not table.rows.on_device:

@@ -18,7 +18,7 @@ from metacal.promises.promise import Promise
 
 
 def calibrate(data: CalibrationData[ResultT], promise: Promise) -> Gate:
-    """Certify a promise on calibration data, fit the probabilities, and build the gate.
+    """Build a gate from calibration data whose thresholds are certified to keep a promise.
 
     Parameters
     ----------

@@ -22,14 +22,14 @@ DEFAULT_REJECT_LABEL = -1
 
 
 class CertificationResult(Protocol):
-    """Certificate, with the calibration rows in the form in which the base is fitted on them."""
+    """Certificate of calibration data, with the rows that the base is fitted on."""
 
     @property
     def certificate(self) -> Certificate:
         """Certificate of the promise, with its thresholds and notes on the data."""
 
     def get_fingerprint(self) -> Fingerprint:
-        """Return the fingerprint of the calibration rows, which recognises them later."""
+        """Return the fingerprint by which the calibration rows are recognised later."""
 
 
 @dataclass(frozen=True, eq=False)

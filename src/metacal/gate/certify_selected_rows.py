@@ -119,7 +119,7 @@ def certify_selected_rows(
 
 
 def get_selected_index(selected_rows: SelectedRows | None) -> slice | Codes:
-    """Return an index of the rows that count, for columns of all rows."""
+    """Return the index that selects the rows that count from a column of all rows."""
     if selected_rows is None:
         return slice(None)
     return selected_rows.indices
@@ -149,10 +149,10 @@ def _add_pilot_facts(
 
 
 def _name_score(certificate: Certificate, grid: Grid, score_name: str) -> Certificate:
-    """Name the score of a certificate, and center its thresholds between grid points.
+    """Name the score of a certificate, and move its thresholds to midpoints of the grid.
 
-    Certificates are computed on the finest grid. The center between two points of a coarser grid is
-    farther from both of them.
+    Certificates are computed on the finest grid. A midpoint of a coarser grid is farther from the
+    scores on both sides.
     """
     certified_subgroups = certificate.subgroups
     if certified_subgroups is not None:

@@ -30,7 +30,7 @@ from metacal.rows import Rows
 from metacal.rows.arrays import on_host
 from metacal.rows.draws import RowDraws
 
-# The decision is learned from one of this many rows, or clusters if every row of a cluster counts.
+# One of this many rows or clusters is used to learn the decision.
 _ROWS_PER_PILOT = 10
 
 # Smallest number of pilot rows or clusters, unless this is more than half of them.
@@ -142,7 +142,7 @@ def _choose_n_pilots(n_independent: int) -> int:
 
 
 def _represent_themselves(row_index: Codes, n_rows: int) -> Codes:
-    """Return the `representatives` of selected rows that represent no row but themselves."""
+    """Return the `representatives` of selected rows that represent only themselves."""
     representatives = np.full(n_rows, -1, dtype=np.intp)
     representatives[row_index] = np.arange(len(row_index))
     return representatives

@@ -307,7 +307,7 @@ def _start_fingerprint(table: CertifiedTable) -> Callable[[], Fingerprint]:
 
 
 def _collect_data_notes(table: CertifiedTable, input_suspicion: Suspicion | None) -> list[Note]:
-    """Collect the notes on the input and on the rows, and warn of the latter."""
+    """Collect notes on the input and on the rows, and issue the notes on rows as warnings."""
     notes: list[Note] = []
     if input_suspicion is not None:
         notes.append(suspicion(looks=input_suspicion.kind, lowest=input_suspicion.lowest))
@@ -325,7 +325,7 @@ def _collect_row_notes(table: CertifiedTable, input_suspicion: Suspicion | None)
     notes = check_errors_and_ties(ranking, with_ties=input_suspicion is None)
     selected_rows = table.selected_rows
     has_clusters = selected_rows is not None and selected_rows.clusters is not None
-    # Rows of a cluster may be equal without being copies.
+    # Equal rows of one cluster are expected and need no warning.
     if expects_repeated_rows(input_suspicion) or has_clusters:
         return notes
     rows = table.rows

@@ -37,8 +37,9 @@ _MAX_SAMPLE_ROWS = 1 << 16
 _MAX_SAMPLE_ELEMENTS = 1 << 23
 # Number of runs of consecutive rows, evenly spread over the table, that make up the sample.
 _N_SAMPLE_RUNS = 16
-# Bits of the byte that is returned for each decided row.
+# Bit of an accepted row in the byte that describes its decision.
 _ACCEPTED_BIT = 1
+# Bit of a correct prediction in the byte that describes its decision.
 _CORRECT_BIT = 2
 
 
@@ -197,14 +198,14 @@ def decide_counted_rows(
         Whether each prediction is correct.
     """
     row_bits = rows.collect(_BlockDecider(score, threshold), labels)
-    # A shift leaves 0 or 1, which are the bytes of a boolean array.
+    # The masked and the shifted bytes are 0 or 1, so that they can be viewed as booleans.
     is_accepted = (row_bits & _ACCEPTED_BIT).view(bool)
     correct = (row_bits >> 1).view(bool)
     return is_accepted, correct
 
 
 class _BlockDecider:
-    """Function that returns the acceptance and the correctness of each row of a block as bits.
+    """Function that encodes acceptance and correctness of each row of a block as bits.
 
     Parameters
     ----------
@@ -273,7 +274,7 @@ def check_long_table(
 
 
 def expects_repeated_rows(input_suspicion: Suspicion | None) -> bool:
-    """Check whether a table has equal rows by its nature, so that they need no further note."""
+    """Check whether a suspicion already explains why rows of a table are equal."""
     if input_suspicion is None:
         return False
     return input_suspicion.kind in ("alike", "one-hot")

@@ -129,7 +129,7 @@ class ScoreCascadeData:
             )
         n_gated = flags.shape[1]
         if promises_accuracy and not self.people:
-            # The last model has flags of correctness too, but it answers every row.
+            # The last model has flags but no gate, because it answers every row it receives.
             n_gated -= 1
         self._check_n_columns(len(score_columns), flags.shape[1], n_gated, flag_name)
         sources = self._build_sources(n_gated)
@@ -232,7 +232,7 @@ class ScoreCascadeData:
         """Build the source of each model, with a default name for a model that has none."""
         default_names = [f"score {number}" for number in range(1, n_gated + 2)]
         score_names = [clean_score_name(name) for name in self.score_names or default_names]
-        # The caller need not name the score of the last model, because it is not used.
+        # The score of the last model is never used, so that it may lack a name.
         score_names.append(default_names[-1])
         n_models = n_gated if self.people else n_gated + 1
         return tuple(ScoreSource(name, self.higher_is) for name in score_names[:n_models])

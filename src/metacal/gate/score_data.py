@@ -182,10 +182,10 @@ class ScoreData:
         )
         scored_columns = columns.take(has_score)
         rows = build_scored_rows(scored_columns, source, promise, self.groups, has_score)
-        selected_rows = rows.draw_selected_rows(self._plan_selection(has_score))
+        selected_rows = rows.draw_selected_rows(self._build_selection(has_score))
 
         ranking = _rank_selected_rows(rows, selected_rows)
-        # If nothing can be certified, these warnings may give the reason, so they come first.
+        # Warnings about scores come first, because they may explain why certification fails.
         notes = _warn_about_scores(
             rows,
             selected_rows,
@@ -225,8 +225,8 @@ class ScoreData:
         source = replace(result.source, curve=curve).with_certificate(result.certificate)
         return FittedBase(sources=(source,), profile=_build_score_profile(result, curve))
 
-    def _plan_selection(self, has_score: Flags) -> RowSelection | None:
-        """CascadePlan which of the rows with a score count. Return None if all of them do."""
+    def _build_selection(self, has_score: Flags) -> RowSelection | None:
+        """Build the selection of the rows that count, or return None if all rows count."""
         scored_clusters = None
         if self.clusters is not None:
             scored_index = np.flatnonzero(has_score)
@@ -318,7 +318,7 @@ def _warn_about_scores(
 
 
 def _count_standard_errors_below_chance(uncertainties: Float, is_correct: Flags) -> float:
-    """Return how many standard errors the ranking of errors lies below chance.
+    """Compute by how many standard errors a ranking is worse than chance.
 
     The ranking is measured by the probability that an incorrect row is more uncertain than a correct
     one. It is U / (n_correct * n_incorrect), where U is the Mann-Whitney statistic, and it is 1/2 by
@@ -333,7 +333,7 @@ def _count_standard_errors_below_chance(uncertainties: Float, is_correct: Flags)
     )
     if len(distinct_values) <= 1:
         return 0.0
-    # Equal values share the mean of their ranks.
+    # Rows with equal uncertainties receive the mean of their ranks.
     mean_ranks = np.cumsum(value_counts) - 0.5 * (value_counts - 1)
     rank_sum = float(mean_ranks[value_index.ravel()][~is_correct].sum())
     u_statistic = rank_sum - 0.5 * n_incorrect * (n_incorrect + 1)

@@ -198,7 +198,7 @@ def compare_with_softmax(
 
 
 def is_clearly_better(accepted_quality: OutOfFoldQuality, n_fit_rows: int) -> bool:
-    """Check whether a map improves its own training rows so much that overfitting cannot explain it.
+    """Check whether a map improves its training rows by more than overfitting explains.
 
     A map with p parameters has a log loss that is smaller by p/(2n) per row on its n training rows
     than in expectation, and larger by p/(2n) on new rows. A map that is fitted on half of the rows
@@ -243,7 +243,7 @@ def compare_metrics(quality: OutOfFoldQuality) -> SoftmaxComparison:
     calibrated_ece = calibrated_bins.compute_ece()
     uncalibrated_ece = uncalibrated_bins.compute_ece()
     ece_standard_error = 0.0
-    # If the ECE does not increase, no standard error is needed to see that it is not worse.
+    # A standard error is needed only to judge an increase of the ECE.
     if calibrated_ece > uncalibrated_ece:
         ece_standard_error = _bootstrap_ece_difference(calibrated_bins, uncalibrated_bins)
     ece = MetricComparison(calibrated_ece, uncalibrated_ece, ece_standard_error)
@@ -275,7 +275,7 @@ class _ConfidenceBins:
     def compute_resampled_ece(self, row_samples: Codes) -> Float:
         """Compute the ECE of each sample of rows, given as an array (n_samples, n_rows)."""
         n_samples, n_rows = row_samples.shape
-        # Each sample has its own range of bin numbers, so that one count covers all samples.
+        # Each sample gets its own range of bin numbers, so that one bincount serves all samples.
         first_bins = _N_BINS * np.arange(n_samples)[:, None]
         sample_bins = self.bin_of_row[row_samples] + first_bins
         residual_sums = np.bincount(

@@ -56,7 +56,7 @@ from metacal.scores import (
 
 
 class TableCertifier(Protocol):
-    """Way to certify a promise on a table."""
+    """Method for certifying a promise on a table of logits."""
 
     def certify(self, promise: Promise) -> CertifiedTable:
         """Certify a promise, and compute the score and the threshold of each row."""
@@ -329,7 +329,7 @@ class CountedScoreCertifier:
             score=self.score,
             rows=validated_rows,
             columns=RowColumns(
-                # A score of two bytes saves memory, and -inf is accepted by every threshold.
+                # Two-byte scores save memory: -inf is always accepted, and +inf always rejected.
                 scores=np.where(is_accepted, np.float16(-np.inf), np.float16(np.inf)),
                 correct=correct,
                 is_available_for_base=np.ones(len(correct), dtype=bool),
