@@ -206,8 +206,8 @@ def _sum_cells(column: BinaryColumn) -> _CellSums:
         log_odds = np.log(p) - np.log1p(-p)
     n_cells = 2 * _MAX_LOG_ODDS * _CELLS_PER_UNIT
     # Cells include their right end, like the steps of the map.
-    unlimited_cell = np.ceil((log_odds + _MAX_LOG_ODDS) * _CELLS_PER_UNIT) - 1
-    cell_of_row = np.clip(unlimited_cell, 0, n_cells - 1).astype(np.intp)
+    unbounded_cell = np.ceil((log_odds + _MAX_LOG_ODDS) * _CELLS_PER_UNIT) - 1
+    cell_of_row = np.clip(unbounded_cell, 0, n_cells - 1).astype(np.intp)
 
     def sum_by_cell(row_values: Float) -> Float:
         return np.asarray(np.bincount(cell_of_row, row_values, n_cells), dtype=np.float64)
@@ -233,18 +233,22 @@ def _fit_curve(cells: _CellSums, n_bins: int, prior_rows: float) -> PiecewiseCur
     used_cells = np.flatnonzero(cells.weight > 0.0)
     if not len(used_cells):
         return make_identity_curve("step")
-    last_cell = used_cells[_choose_group_ends(cells, used_cells)]
-    groups = cells.group(np.append(0, last_cell[:-1] + 1))
+    last_cell_of_group = used_cells[_choose_group_ends(cells, used_cells)]
+    groups = cells.group(np.append(0, last_cell_of_group[:-1] + 1))
     frequency = groups.positive_weight / groups.weight
-    posterior = np.asarray(isotonic_regression(frequency, weights=groups.weight).x)
-    ends = find_most_informative_bin_ends(groups.weight, posterior * groups.weight, n_bins)
+    monotone_frequency = np.asarray(isotonic_regression(frequency, weights=groups.weight).x)
+    last_group_of_bin = find_most_informative_bin_ends(
+        groups.weight, monotone_frequency * groups.weight, n_bins
+    )
 
-    bins = groups.group(np.append(0, ends[:-1] + 1))
-    prior_weight = prior_rows * bins.probability_sum / bins.weight
-    values = (bins.positive_weight + prior_weight) / (bins.weight + prior_rows)
+    bins = groups.group(np.append(0, last_group_of_bin[:-1] + 1))
+    prior_positive_rows = prior_rows * bins.probability_sum / bins.weight
+    values = (bins.positive_weight + prior_positive_rows) / (bins.weight + prior_rows)
     # A bin ends at the right end of its last cell.
-    edges = (last_cell[ends[:-1]] + 1) / _CELLS_PER_UNIT - _MAX_LOG_ODDS
-    return PiecewiseCurve(knots=np.append(0.0, expit(edges)), values=np.clip(values, 0.0, 1.0))
+    last_cell_of_bin = last_cell_of_group[last_group_of_bin[:-1]]
+    inner_edges = (last_cell_of_bin + 1) / _CELLS_PER_UNIT - _MAX_LOG_ODDS
+    knots = np.append(0.0, expit(inner_edges))
+    return PiecewiseCurve(knots=knots, values=np.clip(values, 0.0, 1.0))
 
 
 def _choose_group_ends(cells: _CellSums, used_cells: Codes) -> Codes:
