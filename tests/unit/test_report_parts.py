@@ -13,7 +13,7 @@ import metacal as mc
 from metacal.cli import main
 from metacal.display import format_interval
 from metacal.report.summary import summarise
-from metacal.report.tables import part_table
+from metacal.report.tables import make_subgroup_table
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +31,7 @@ def per_class(data):
 def test_a_class_of_one_row_is_no_headline(cifar10):
     correct, codes = cifar10.correct.copy(), cifar10.logits.argmax(axis=1)
     codes[0], correct[0] = 10, False
-    found = part_table("class", np.arange(11), codes, correct, None, level=0.95)
+    found = make_subgroup_table("class", np.arange(11), codes, correct, None, level=0.95)
     assert found["name"][0] != "10"
     assert found["accuracy"].estimate.min() == 0.0  # by the share alone it would be the first
     assert (np.diff(found["evidence"]) >= 0).all()

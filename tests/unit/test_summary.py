@@ -15,7 +15,11 @@ import metacal as mc
 from metacal.certificates.certificate import accepts
 from metacal.cli import main
 from metacal.errors import InputError
-from metacal.report.operating import grid, operating_curves, thresholds_between
+from metacal.report.operating import (
+    choose_accepted_counts,
+    choose_thresholds_between,
+    operating_curves,
+)
 from metacal.report.summary import summarise
 
 FIT, NEW = slice(0, 3000), slice(3000, 7000)
@@ -337,15 +341,15 @@ def test_degenerate_rows(right):
 
 def test_grid_and_thresholds_with_ties_and_odd_scores():
     ordered = np.sort(np.round(np.random.default_rng(0).normal(size=1000), 2))
-    accepted = grid(ordered, 400, n_gate_accepted=500)
+    accepted = choose_accepted_counts(ordered, 400, n_gate_accepted=500)
     assert accepted[-1] == 1000
-    at = thresholds_between(ordered, accepted)
+    at = choose_thresholds_between(ordered, accepted)
     assert np.array_equal(np.searchsorted(ordered, at, side="right"), accepted)
     close = np.array([1.0, np.nextafter(1.0, 2.0), -5.0, 0.0, 1e-300, 1e300])
     close.sort()
     counts = np.arange(1, 7)
     assert np.array_equal(
-        np.searchsorted(close, thresholds_between(close, counts), side="right"), counts
+        np.searchsorted(close, choose_thresholds_between(close, counts), side="right"), counts
     )
     curves = operating_curves(np.zeros(50), np.ones(50, dtype=bool), delta=0.1)
     assert curves.accepted.tolist() == [50]

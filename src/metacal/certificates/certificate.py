@@ -367,7 +367,7 @@ class Certificate:
     @property
     def description_lines(self) -> list[Line]:
         """Lines that describe the gate, the calibration rows and the rule, without notes."""
-        return words.list_lines(self)
+        return words.list_description_lines(self)
 
     def _list_all_lines(self) -> list[Line]:
         """List all lines of a printed certificate, including assumptions and notes."""

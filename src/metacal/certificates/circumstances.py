@@ -112,7 +112,7 @@ class Circumstances:
         """Describe the first inconsistency of these circumstances, or return None."""
         if self.n_folds < 0 or self.n_folds == 1 or self.n_folds > max_folds:
             return f"{max_folds:,} rows cannot be scored in {self.n_folds:,} folds"
-        if not self._has_consistent_unit_size():
+        if not self._has_consistent_cluster_size():
             return "the size of a unit matters where whole units count, and only then"
         uses_pilot_rows = self.n_pilot_rows != 0 or self.tests_score_values
         if self.n_pilot_rows < 0 or (delta is None and uses_pilot_rows):
@@ -121,14 +121,14 @@ class Circumstances:
             return f"{self.random_state} cannot be a seed"
         if self.n_scores > 1 and delta is None:
             return "scores can only share a delta"
-        if not self._has_consistent_share():
+        if not self._has_consistent_delta_share():
             return (
                 f"{self.n_scores:,} scores cannot have shared delta so that one has {self.delta_share:g}"
                 " of it"
             )
         return None
 
-    def _has_consistent_unit_size(self) -> bool:
+    def _has_consistent_cluster_size(self) -> bool:
         """Return whether a cluster size is stored exactly if whole clusters were counted."""
         if self.largest_cluster is None:
             return not self.counts_whole_units and not self.is_largest_cluster_declared
@@ -136,7 +136,7 @@ class Circumstances:
         is_positive = (self.largest_cluster or 1) >= 1
         return self.counts_whole_units and is_positive
 
-    def _has_consistent_share(self) -> bool:
+    def _has_consistent_delta_share(self) -> bool:
         """Return whether the share of delta agrees with the number of scores."""
         if self.n_scores == 1:
             return self.delta_share == 1.0

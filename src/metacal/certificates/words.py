@@ -225,7 +225,9 @@ def _describe_row_selection(circumstances: Circumstances) -> str:
     if circumstances.cluster_counting == "unit":
         description += ", one row of each unit"
     if circumstances.weights_origin:
-        description += f", on rows kept in proportion to {_weights_origin(circumstances)} weights"
+        description += (
+            f", on rows kept in proportion to {_name_weights_origin(circumstances)} weights"
+        )
     if circumstances.n_folds:
         description += f", on out-of-fold scores of {circumstances.n_folds} folds"
     return description
@@ -258,7 +260,7 @@ def _describe_source(circumstances: Circumstances) -> str:
     assumption = f"new {rows_or_units} come from the same source as the {source}"
     if circumstances.weights_origin:
         assumption += (
-            f", reweighted by the {_weights_origin(circumstances)} weights, of which none is larger"
+            f", reweighted by the {_name_weights_origin(circumstances)} weights, of which none is larger"
             " than the largest used"
         )
     if circumstances.cluster_counting == "row":
@@ -268,7 +270,7 @@ def _describe_source(circumstances: Circumstances) -> str:
     return assumption
 
 
-def _weights_origin(circumstances: Circumstances) -> str:
+def _name_weights_origin(circumstances: Circumstances) -> str:
     """Return "estimated" for estimated weights, and "given" for other weights."""
     return "estimated" if circumstances.weights_origin == "estimated" else "given"
 
@@ -305,7 +307,7 @@ def describe_condition(certificate: Certificate) -> str:
     return f"{score_name} {comparison} {printed_threshold}"
 
 
-def list_lines(certificate: Certificate) -> list[Line]:
+def list_description_lines(certificate: Certificate) -> list[Line]:
     """List the lines of a certificate: gate, counts, outcome, rule, marks and subgroups."""
     if certificate.stages is not None:
         stage_lines = _list_stage_lines(certificate, certificate.stages)

@@ -155,8 +155,8 @@ def operating_curves(
     n_gate_accepted = 0
     if threshold is not None:
         n_gate_accepted = int(np.searchsorted(sorted_scores, threshold, side="right"))
-    n_accepted = grid(sorted_scores, _N_OPERATING_POINTS, n_gate_accepted)
-    thresholds = thresholds_between(sorted_scores, n_accepted)
+    n_accepted = choose_accepted_counts(sorted_scores, _N_OPERATING_POINTS, n_gate_accepted)
+    thresholds = choose_thresholds_between(sorted_scores, n_accepted)
     bands = operating_bands(scores, correct, delta, thresholds)
     coverage = series_of(bands.coverage)
     user_thresholds = -thresholds if higher_is_surer else thresholds
@@ -224,7 +224,7 @@ def frontier_points(scores: Float, correct: Flags, *, delta: float) -> dict[str,
     }
 
 
-def grid(sorted_scores: Float, n_points: int, n_gate_accepted: int = 0) -> Codes:
+def choose_accepted_counts(sorted_scores: Float, n_points: int, n_gate_accepted: int = 0) -> Codes:
     """Choose the numbers of accepted rows of the operating points.
 
     Parameters
@@ -246,7 +246,7 @@ def grid(sorted_scores: Float, n_points: int, n_gate_accepted: int = 0) -> Codes
 
     Examples
     --------
-    >>> grid(np.array([0.1, 0.2, 0.2, 0.3]), 400)
+    >>> choose_accepted_counts(np.array([0.1, 0.2, 0.2, 0.3]), 400)
     array([1, 3, 4])
     """
     n_rows = len(sorted_scores)
@@ -260,12 +260,12 @@ def grid(sorted_scores: Float, n_points: int, n_gate_accepted: int = 0) -> Codes
     return np.unique(tie_ends)
 
 
-def thresholds_between(sorted_scores: Float, n_accepted: Codes) -> Float:
+def choose_thresholds_between(sorted_scores: Float, n_accepted: Codes) -> Float:
     """Return the shortest decimal thresholds that accept the given numbers of rows.
 
     Examples
     --------
-    >>> thresholds_between(np.array([0.12345, 0.2, 0.31]), np.array([1, 3]))
+    >>> choose_thresholds_between(np.array([0.12345, 0.2, 0.31]), np.array([1, 3]))
     array([0.13, 0.4 ])
     """
     next_scores = np.append(sorted_scores, np.inf)

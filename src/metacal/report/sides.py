@@ -16,7 +16,12 @@ from metacal.formulas import Array
 from metacal.maps.monotone import log_odds
 from metacal.metrics.intervals import clopper_pearson
 from metacal.metrics.ranking import auroc
-from metacal.report.operating import Series, grid, series_of, thresholds_between
+from metacal.report.operating import (
+    Series,
+    choose_accepted_counts,
+    choose_thresholds_between,
+    series_of,
+)
 from metacal.statistics.bands import operating_bands
 
 if TYPE_CHECKING:
@@ -79,11 +84,11 @@ def sides_of(
         for side, threshold in gate_thresholds.items()
     }
     counts_by_side = [
-        grid(sorted_log_odds, _N_THRESHOLDS, n_below_gate.get(side, 0))
+        choose_accepted_counts(sorted_log_odds, _N_THRESHOLDS, n_below_gate.get(side, 0))
         for side in (_NEGATIVE, _POSITIVE)
     ]
     n_below = np.unique(np.concatenate(counts_by_side))
-    thresholds = thresholds_between(sorted_log_odds, n_below)
+    thresholds = choose_thresholds_between(sorted_log_odds, n_below)
 
     negative_bands = operating_bands(row_log_odds, ~is_positive, delta / 2.0, thresholds)
     # A row above the threshold has a score -s below -t. `operating_bands` accepts scores up to the

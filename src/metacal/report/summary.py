@@ -35,7 +35,7 @@ from metacal.report.methods import arrays_sha256, methods
 from metacal.report.operating import Curves, frontier_points, operating_curves
 from metacal.report.reliability import Diagram, diagrams
 from metacal.report.sides import sides_of
-from metacal.report.tables import class_table, part_table, striking_rows
+from metacal.report.tables import class_table, make_subgroup_table, select_striking_rows
 from metacal.rows import Rows, open_executor, validate
 from metacal.rows.arrays import check_fraction
 from metacal.rows.plausibility import skip_plausibility_checks
@@ -134,7 +134,7 @@ class Summary:
         Output of `class_table`.
 
     parts : list of dict
-        Output of `part_table` for predicted classes and, if the rows have groups, for groups.
+        Output of `make_subgroup_table` for predicted classes and, if the rows have groups, for groups.
 
     mistakes, hits : list of dict
         Most confident errors and least confident correct predictions.
@@ -333,8 +333,8 @@ def summarise(
         sides=sides,
         classes=class_table(names, measured),
         parts=_subgroup_tables(reading_gate, measured, names, groups, level),
-        mistakes=striking_rows(measured, ~measured.correct, measured.doubt, names, ids),
-        hits=striking_rows(measured, measured.correct, -measured.doubt, names, ids),
+        mistakes=select_striking_rows(measured, ~measured.correct, measured.doubt, names, ids),
+        hits=select_striking_rows(measured, measured.correct, -measured.doubt, names, ids),
         comparison=_compare_calibrators(
             compare, tables, measured.codes, random_state=seed, n_jobs=n_jobs, progress=progress
         ),
@@ -411,7 +411,7 @@ def _subgroup_tables(
     """
     tables = []
     if len(names):
-        class_table = part_table(
+        class_table = make_subgroup_table(
             "class",
             names,
             measured.predicted,
@@ -432,7 +432,7 @@ def _subgroup_tables(
         if row_names is None:
             row_names = row_groups
         group_names, group_codes = np.unique(row_names, axis=0, return_inverse=True)
-        group_table = part_table(
+        group_table = make_subgroup_table(
             "group",
             group_names,
             group_codes.ravel(),

@@ -107,7 +107,7 @@ def class_table(names: Array, measured: Measured) -> dict[str, Any]:
     }
 
 
-def part_table(
+def make_subgroup_table(
     by: str,
     names: Array,
     codes: Codes,
@@ -165,17 +165,17 @@ def part_table(
     >>> codes, correct = np.repeat([0, 1, 2], [300, 300, 1]), np.ones(601, dtype=bool)
     >>> correct[[*range(10), *range(300, 360), 600]] = False
     >>> names = np.array(["good", "bad", "one row"])
-    >>> table = part_table("class", names, codes, correct, None, level=0.95)
+    >>> table = make_subgroup_table("class", names, codes, correct, None, level=0.95)
     >>> table["name"], table["accuracy"].estimate.round(3).tolist()
     (('bad', 'one row', 'good'), [0.8, 0.0, 0.967])
     """
     is_accepted = np.ones(len(codes), dtype=bool) if accept is None else accept
     judgement = _choose_judgement(certificate, by, is_accepted, correct)
-    counts = _SubgroupCounts.of(names, codes, correct, is_accepted, judgement.quantity)
+    counts = _SubgroupCounts.from_rows(names, codes, correct, is_accepted, judgement.quantity)
     present = np.flatnonzero(counts.rows)
     counts = counts.select(present)
-    bad_limit = judgement.quantity.max_violation_rate(judgement.limit)
-    evidence = _binomial_tail(counts.bad, counts.judged, bad_limit)
+    max_violation_rate = judgement.quantity.max_violation_rate(judgement.limit)
+    evidence = _binomial_tail(counts.violations, counts.counted_rows, max_violation_rate)
     order = np.lexsort((-counts.rows, evidence))[:MAX_SUBGROUPS]
     shown = counts.select(order)
     alpha = (1.0 - level) / max(1, len(present))
@@ -266,19 +266,19 @@ class _SubgroupCounts:
     rows, accepted, accepted_correct, all_correct : array
         Numbers of rows, accepted rows, accepted correct rows and correct rows.
 
-    bad, judged : array
-        Numerator and denominator of the quantity that is judged, counting bad rows.
+    violations, counted_rows : array
+        Number of rows that violate the limit, and of rows that the quantity counts.
     """
 
     rows: Float
     accepted: Float
     accepted_correct: Float
     all_correct: Float
-    bad: Float
-    judged: Float
+    violations: Float
+    counted_rows: Float
 
     @classmethod
-    def of(
+    def from_rows(
         cls, names: Array, codes: Codes, correct: Flags, is_accepted: Flags, quantity: Quantity
     ) -> _SubgroupCounts:
         """Count the rows of each subgroup.
@@ -301,15 +301,15 @@ class _SubgroupCounts:
         -------
         _SubgroupCounts
         """
-        is_counted, is_judged = quantity.compute_masks(is_accepted, correct)
-        is_bad = is_counted if quantity.has_upper_limit else is_judged & ~is_counted
+        event_mask, counted_mask = quantity.compute_masks(is_accepted, correct)
+        is_violation = event_mask if quantity.has_upper_limit else counted_mask & ~event_mask
         return cls(
             rows=_count_codes(codes, names),
             accepted=_count_codes(codes[is_accepted], names),
             accepted_correct=_count_codes(codes[is_accepted & correct], names),
             all_correct=_count_codes(codes[correct], names),
-            bad=_count_codes(codes[is_bad], names),
-            judged=_count_codes(codes[is_judged], names),
+            violations=_count_codes(codes[is_violation], names),
+            counted_rows=_count_codes(codes[counted_mask], names),
         )
 
     def select(self, indices: Codes) -> _SubgroupCounts:
@@ -348,7 +348,7 @@ def _proportions(numerators: Float, denominators: Float, alpha: float) -> Series
     )
 
 
-def striking_rows(
+def select_striking_rows(
     measured: Measured, is_candidate: Flags, order_by: Float, names: Array, ids: Any = None
 ) -> list[dict[str, Any]]:
     """List the candidate rows with the lowest values of a column.
