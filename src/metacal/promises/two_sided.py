@@ -257,7 +257,8 @@ def find_limit_of_second_class(certificate: Certificate) -> Limits:
     """
     if certificate.subgroups is None:
         return ()
-    for part in certificate.subgroups.items[1::-1]:
-        if part.quantity is not None and part.target is not None:
-            return ((part.quantity, part.target),)
+    second_class_first = certificate.subgroups.items[1::-1]
+    for subgroup in second_class_first:
+        if subgroup.quantity is not None and subgroup.target is not None:
+            return ((subgroup.quantity, subgroup.target),)
     return ()
