@@ -123,15 +123,19 @@ def selective_accuracy_bound(
     >>> selective_accuracy_bound(np.array([0, 500, 980]), np.array([0, 0, 20]), 1000, 0.1).round(4)
     array([0.    , 0.9905, 0.9662])
     """
-    pairs = np.stack([n_correct, n_incorrect]).astype(np.int64)
-    (correct, incorrect), inverse = np.unique(pairs, axis=1, return_inverse=True)
-    bound = np.zeros(len(correct))
-    positive = np.flatnonzero(correct > 0)
-    for start in range(0, len(positive), _CHUNK_SIZE):
-        chunk = positive[start : start + _CHUNK_SIZE]
-        mixture = _Mixture.of_counts(correct[chunk], incorrect[chunk], n_rows, delta)
-        bound[chunk] = 1.0 - _largest_error_rate(mixture)
-    return bound[inverse.reshape(-1)]
+    count_pairs = np.stack([n_correct, n_incorrect]).astype(np.int64)
+    (distinct_correct, distinct_incorrect), pair_index = np.unique(
+        count_pairs, axis=1, return_inverse=True
+    )
+    distinct_bounds = np.zeros(len(distinct_correct))
+    pairs_with_correct_rows = np.flatnonzero(distinct_correct > 0)
+    for start in range(0, len(pairs_with_correct_rows), _CHUNK_SIZE):
+        chunk = pairs_with_correct_rows[start : start + _CHUNK_SIZE]
+        mixture = _Mixture.of_counts(
+            distinct_correct[chunk], distinct_incorrect[chunk], n_rows, delta
+        )
+        distinct_bounds[chunk] = 1.0 - _largest_error_rate(mixture)
+    return distinct_bounds[pair_index.reshape(-1)]
 
 
 def supports_accuracy(
@@ -144,15 +148,15 @@ def supports_accuracy(
     >>> supports_accuracy(np.array([500, 980]), np.array([0, 20]), 1000, 0.98, 0.1)
     array([ True, False])
     """
-    supported = np.zeros(len(n_correct), dtype=bool)
+    is_supported = np.zeros(len(n_correct), dtype=bool)
     # No bound exceeds the share of correct rows among the accepted ones.
     candidates = np.flatnonzero(n_correct > accuracy * (n_correct + n_incorrect))
     for start in range(0, len(candidates), _CHUNK_SIZE):
         chunk = candidates[start : start + _CHUNK_SIZE]
         mixture = _Mixture.of_counts(n_correct[chunk], n_incorrect[chunk], n_rows, delta)
         error_rates = np.full(len(chunk), 1.0 - accuracy)
-        supported[chunk] = mixture.smallest_log_excess(error_rates) >= -_ROUNDING
-    return supported
+        is_supported[chunk] = mixture.smallest_log_excess(error_rates) >= -_ROUNDING
+    return is_supported
 
 
 @dataclass(frozen=True, eq=False)
@@ -270,45 +274,47 @@ def _largest_error_rate(mixture: _Mixture) -> Float:
     n_correct = mixture.n_correct[:, 0]
     n_incorrect = mixture.n_incorrect[:, 0]
     level = math.exp(-mixture.log_limit)
-    low = 1.0 - betaincinv(n_correct, n_incorrect + 1.0, level)
-    high = 1.0 - betaincinv(n_correct, n_incorrect + 1.0, level * math.exp(-_BRACKET_LOG_FACTOR))
-    low_gap = mixture.smallest_log_excess(low)
-    high_gaps = mixture.log_excesses(high)
-    high_gap = high_gaps.min(axis=0)
-    extends_to_one = high_gap < 0.0
-    low = np.where(extends_to_one, high, low)
-    low_gap = np.where(extends_to_one, high_gap, low_gap)
-    high = np.where(extends_to_one, 1.0, high)
-    high_gap = np.where(extends_to_one, _MAX_LOG_EXCESS, high_gap)
+    low_rate = 1.0 - betaincinv(n_correct, n_incorrect + 1.0, level)
+    high_rate = 1.0 - betaincinv(
+        n_correct, n_incorrect + 1.0, level * math.exp(-_BRACKET_LOG_FACTOR)
+    )
+    low_excess = mixture.smallest_log_excess(low_rate)
+    high_excess_by_end = mixture.log_excesses(high_rate)
+    high_excess = high_excess_by_end.min(axis=0)
+    extends_to_one = high_excess < 0.0
+    low_rate = np.where(extends_to_one, high_rate, low_rate)
+    low_excess = np.where(extends_to_one, high_excess, low_excess)
+    high_rate = np.where(extends_to_one, 1.0, high_rate)
+    high_excess = np.where(extends_to_one, _MAX_LOG_EXCESS, high_excess)
     # One end of the coverage usually decides in the whole bracket, so it is evaluated alone first.
-    deciding = mixture.with_coverage_end(high_gaps.argmin(axis=0))
-    error_rate = _find_crossing(deciding, low, low_gap, high, high_gap)
-    gap = np.where(
+    deciding_mixture = mixture.with_coverage_end(high_excess_by_end.argmin(axis=0))
+    error_rate = _find_crossing(deciding_mixture, low_rate, low_excess, high_rate, high_excess)
+    excess = np.where(
         error_rate < 1.0, mixture.smallest_log_excess(np.minimum(error_rate, 1.0 - 1e-15)), 0.0
     )
-    undecided = np.flatnonzero(gap < -_ROUNDING)
+    undecided = np.flatnonzero(excess < -_ROUNDING)
     if len(undecided):
         error_rate[undecided] = _find_crossing(
             mixture.select_thresholds(undecided),
             error_rate[undecided],
-            gap[undecided],
-            high[undecided],
-            high_gap[undecided],
+            excess[undecided],
+            high_rate[undecided],
+            high_excess[undecided],
         )
     return error_rate
 
 
 def _find_crossing(
-    mixture: _Mixture, low: Float, low_gap: Float, high: Float, high_gap: Float
+    mixture: _Mixture, low: Float, low_excess: Float, high: Float, high_excess: Float
 ) -> Float:
     """Shrink brackets by Chandrupatla's method, and return their upper ends.
 
     The names are those of the method: x1 is the newest end of a bracket, x2 the other end, and x3
-    the end that was replaced last; f1, f2 and f3 are the gaps there.
+    the end that was replaced last; f1, f2 and f3 are the values of log Z there, less the limit.
     """
-    x1, f1 = high.copy(), high_gap.copy()
-    x2, f2 = low.copy(), low_gap.copy()
-    x3, f3 = low.copy(), low_gap.copy()
+    x1, f1 = high.copy(), high_excess.copy()
+    x2, f2 = low.copy(), low_excess.copy()
+    x3, f3 = low.copy(), low_excess.copy()
     fraction = np.full(len(x1), 0.5)
     wide = np.flatnonzero(np.abs(x2 - x1) > _TOLERANCE)
     while len(wide):
