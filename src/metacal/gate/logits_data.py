@@ -118,8 +118,8 @@ class LogitsData:
     >>> gate.threshold == gate.certificate.threshold, gate.certificate.n_rows
     (True, 400)
     >>> gate = calibrate(LogitsData(rows, None, "entropy", fit_temperature), MaxReview(0.2))
-    >>> gate.certificate.n_rows, gate.certificate.labelled, gate.source.map.temperature
-    (400, False, 1.0)
+    >>> gate.certificate.n_rows, gate.source.map.temperature
+    (400, 1.0)
     """
 
     rows: Rows
