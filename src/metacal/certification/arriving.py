@@ -152,16 +152,17 @@ def assess_progress(promise: CertifiablePromise, labels: PartialLabels) -> Label
         return _assess_by_certifying(promise, labels)
 
     ranking = labels.best_case
-    current = procedure.find_threshold(
+    current_result = procedure.find_threshold(
         ranking, promise.delta, pilot=labels.pilot, last_rank=labels.last_known_rank
     )
-    reachable = procedure.find_threshold(ranking, promise.delta, pilot=labels.pilot)
+    reachable_result = procedure.find_threshold(ranking, promise.delta, pilot=labels.pilot)
     n_relevant = 0
-    if reachable.threshold is not None and reachable.trace is not None:
-        n_relevant = int(ranking.block_end_ranks[ranking.block_of_rank(reachable.trace.best_rank)])
+    if reachable_result.threshold is not None and reachable_result.trace is not None:
+        last_block = ranking.block_of_rank(reachable_result.trace.best_rank)
+        n_relevant = int(ranking.block_end_ranks[last_block])
     return LabellingProgress(
-        threshold=_settle_threshold(current),
-        reachable_threshold=_settle_threshold(reachable),
+        threshold=_settle_threshold(current_result),
+        reachable_threshold=_settle_threshold(reachable_result),
         n_relevant=n_relevant,
     )
 

@@ -395,7 +395,8 @@ class Gate(GateMethods):
         if self.is_score_gate:
             has_score = ~np.isnan(scores)
             scores = scores[has_score]
-            correct = None if correct is None else correct[has_score]
+            if correct is not None:
+                correct = correct[has_score]
         return find_fit_rows(self.data_hash, self.sketch, scores, correct)
 
     # Decisions
@@ -423,7 +424,7 @@ class Gate(GateMethods):
 
     def decide(
         self,
-        *given: Any,
+        *tables: Any,
         rejected: Rejected = "calibrated",
         probabilities: bool = True,
         groups: Any = None,
@@ -432,7 +433,7 @@ class Gate(GateMethods):
 
         Parameters
         ----------
-        *given : array-like or Rows
+        *tables : array-like or Rows
             Logits, probabilities or scores. For a cascade: one table for each stage, with all rows,
             or in order only those that earlier stages reject. It may be None or left out if they
             reject none.
@@ -451,9 +452,9 @@ class Gate(GateMethods):
             with_probabilities=probabilities,
             is_calibrator=self.is_calibrator,
         )
-        decision = self.source.decide_table(given[0], options, groups)
+        decision = self.source.decide_table(tables[0], options, groups)
         if self.is_cascade:
-            decision = decide_later_stages(self.stages, decision, given[1:], options)
+            decision = decide_later_stages(self.stages, decision, tables[1:], options)
         if decision.answer is None:
             return decision
         if self.is_calibrator:

@@ -242,10 +242,7 @@ class LogitsSource(BaseSource[Rows]):
         return accepts(scores, _row_thresholds(thresholds, group_codes, predicted_codes))
 
     def decide(self, rows: Rows, options: DecisionOptions) -> Decision:
-        """Compute scores, predictions, probabilities and acceptance in one pass over the table.
-
-        `Gate.decide` adds the labels.
-        """
+        """Compute scores, predictions, probabilities and acceptance in one pass over the table."""
         if rows.on_device:
             return self._decide_on_device(rows, options)
         n_rows = len(rows)
@@ -471,7 +468,9 @@ def shift_rows(rows: Rows, decision_offset: float | Float) -> Rows:
     If there is one offset for all rows, they are shifted when they are read. If each row has its
     own offset, the result is a new table.
     """
-    if not np.any(decision_offset):
+    # np.any is slow for a single number.
+    is_zero = isinstance(decision_offset, float) and decision_offset == 0.0
+    if is_zero or not np.any(decision_offset):
         return rows
     host_rows = rows.on_host()
     if isinstance(decision_offset, np.ndarray):

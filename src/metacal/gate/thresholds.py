@@ -187,18 +187,19 @@ def get_certified_thresholds(certificate: Certificate, classes: NDArray[Any]) ->
         return SingleThreshold(certificate.threshold)
 
     offset_by_name = _map_names_to_offsets(subgroups)
-    threshold_by_name: dict[Name, Any] = {}
+    threshold_by_name: dict[Name, float | tuple[float, float]] = {}
     if offset_by_name:
-        for first_class_part, second_class_part in subgroups.families:
-            for name in first_class_part.names:
-                threshold_by_name[name] = (first_class_part.threshold, second_class_part.threshold)
+        for first_class_subgroup, second_class_subgroup in subgroups.families:
+            threshold_pair = (first_class_subgroup.threshold, second_class_subgroup.threshold)
+            for name in first_class_subgroup.names:
+                threshold_by_name[name] = threshold_pair
     else:
-        for part in subgroups.items:
-            for name in part.names:
-                threshold_by_name[name] = part.threshold
+        for subgroup in subgroups.items:
+            for name in subgroup.names:
+                threshold_by_name[name] = subgroup.threshold
 
-    by_class = subgroups.by == "class"
-    names = tuple(classes.tolist() if by_class else sorted(threshold_by_name))
+    is_by_class = subgroups.by == "class"
+    names = tuple(classes.tolist() if is_by_class else sorted(threshold_by_name))
     decision_offsets: tuple[float, ...] = ()
     if offset_by_name:
         decision_offsets = tuple(offset_by_name[name] for name in names)
@@ -213,10 +214,10 @@ def get_certified_thresholds(certificate: Certificate, classes: NDArray[Any]) ->
 def _map_names_to_offsets(subgroups: SubgroupCertificates) -> dict[Name, float]:
     """Return the decision offset of each group, empty if groups have no offsets of their own."""
     offset_by_name = {}
-    for part in subgroups.items:
-        if part.predicted_class is not None:
-            for name in part.names:
-                offset_by_name[name] = part.decision_log_odds
+    for subgroup in subgroups.items:
+        if subgroup.predicted_class is not None:
+            for name in subgroup.names:
+                offset_by_name[name] = subgroup.decision_log_odds
     return offset_by_name
 
 
