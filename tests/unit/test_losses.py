@@ -147,7 +147,9 @@ def test_a_risk_is_broken_as_rarely_as_promised(near_binary, monkeypatch):
     all draws pass.
     """
     # What could be certified, and from how many rows, takes longer than the rest.
-    monkeypatch.setattr(MeanLossLimit, "_infeasible", lambda *given: mc.InfeasibleTargetError("no"))
+    monkeypatch.setattr(
+        MeanLossLimit, "_build_infeasible_error", lambda *given: mc.InfeasibleTargetError("no")
+    )
     broken, draws, rng = 0, 300, np.random.default_rng(4)
     for seed in range(draws):
         loss = np.where(rng.random(300) < 0.2, rng.random(300), 0.0)
