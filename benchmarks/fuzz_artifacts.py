@@ -114,10 +114,10 @@ def groups_for(gate: Any, n_rows: int) -> dict[str, Any]:
     """The groups that a gate with a threshold for each asks for: its own in turn, and one that it
     does not know.
     """
-    parts = None if gate.certificate is None else gate.certificate.parts
-    if parts is None or parts.by != "group":
+    subgroups = None if gate.certificate is None else gate.certificate.subgroups
+    if subgroups is None or subgroups.by != "group":
         return {}
-    names = [str(name) for part in parts.items for name in part.names]
+    names = [str(name) for subgroup in subgroups.items for name in subgroup.names]
     return {"groups": np.resize([*names, "no such group"], n_rows)}
 
 

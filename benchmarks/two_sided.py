@@ -147,7 +147,7 @@ def outcome(
         return False, 0.0
     except mc.InputError:  # no row is right at all
         return False, 0.0
-    return sides_of(population, promise, certificate.parts.items, certificate.decision_at)
+    return sides_of(population, promise, certificate.subgroups.items, certificate.decision_at)
 
 
 def sides_of(

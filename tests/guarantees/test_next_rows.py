@@ -33,7 +33,7 @@ def covered(promise, n, *, part=None, by=False):
         new, _, of = drawn(rng, 8 * NEXT)
         threshold = certificate.threshold
         if by:
-            threshold = np.array([own.threshold for own in certificate.parts.items])[of]
+            threshold = np.array([own.threshold for own in certificate.subgroups.items])[of]
         beyond = (new > threshold)[: NEXT if part is None else None]
         if part is not None:
             beyond = beyond[of == NAMES.index(part)][:NEXT]

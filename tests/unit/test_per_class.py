@@ -290,7 +290,7 @@ def test_a_verdict_for_every_class_worst_first():
     verdict = judge(cal.certificate_, decision.accept, decision.answer == y, 0.95, row_names=names)
     assert verdict.word == "kept"
     assert {own.subgroup for own in verdict.subgroup_verdicts} == {
-        part.name for part in cal.certificate_.parts.items if part.status != "always rejected"
+        part.name for part in cal.certificate_.subgroups.items if part.status != "always rejected"
     }
     json.dumps(verdict.to_dict())
     with pytest.raises(mc.InputError, match="each class"):

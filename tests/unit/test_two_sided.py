@@ -49,7 +49,7 @@ def counted(promise, s, positive):
     certificate = promise.certify(Sample(s, positive))
     return {
         part.names[0]: (part.n_accepted, part.n_accepted - part.n_correct_accepted)
-        for part in certificate.parts.items
+        for part in certificate.subgroups.items
     }
 
 
@@ -225,7 +225,7 @@ def test_verified_watched_and_judged_over_all_rows_of_a_class(both):
 def test_forged_sides_are_refused(both):
     certificate = both.certificate_
     assert BOTH.contradiction(certificate) is None
-    fine, fraud = certificate.parts.items
+    fine, fraud = certificate.subgroups.items
     forged = {
         "certify nothing": (fine, replace(fraud, n_correct_accepted=fraud.n_correct_accepted - 60)),
         "does not belong": (replace(fine, target=0.8), fraud),
@@ -254,7 +254,7 @@ def test_each_group_has_two_sides_of_its_own(by_group):
         " fraud is caught or sent to review, with 90% confidence for all groups together."
     )
     assert certificate.traffic.n_accepted == (label[:N] != "rejected").sum()
-    assert sum(part.delta for part in certificate.parts.items) == pytest.approx(0.1)
+    assert sum(part.delta for part in certificate.subgroups.items) == pytest.approx(0.1)
     assert "north: called fraud if log-odds >" in str(certificate)
     with pytest.warns(mc.MetacalWarning, match="moon"):
         assert set(by_group.predict([9.0, -9.0], groups=["moon", "moon"])) == {"rejected"}
@@ -273,9 +273,11 @@ def test_the_rows_of_a_group_are_decided_as_if_alone():
     together = mc.PerGroup(promise).certify(
         Sample(s, y, part=codes, names=("north", "rare", "south"))
     )
-    for code, family in enumerate(together.parts.families):
+    for code, family in enumerate(together.subgroups.families):
         alone = promise.with_delta(0.1 / 3).certify(Sample(s[codes == code], y[codes == code]))
-        assert [part.threshold for part in family] == [part.threshold for part in alone.parts.items]
+        assert [part.threshold for part in family] == [
+            part.threshold for part in alone.subgroups.items
+        ]
         assert family[0].decision_log_odds == alone.decision_at
 
 
@@ -396,7 +398,7 @@ def test_a_group_is_saved_and_forgeries_are_found(by_group, tmp_path):
     )
     certificate, promise = by_group.certificate_, by_group.promise
     assert promise.contradiction(certificate) is None
-    fine, fraud, *rest = certificate.parts.items
+    fine, fraud, *rest = certificate.subgroups.items
     forged = {
         "group north: class fraud: .* certify nothing": (
             fine,

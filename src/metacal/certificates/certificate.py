@@ -191,16 +191,6 @@ class Certificate:
     # ── the promise ───────────────────────────────────────────────────────────────────────────────
 
     @property
-    def parts(self) -> SubgroupCertificates | None:
-        """Alias of `subgroups`, under its name in files."""
-        return self.subgroups
-
-    @property
-    def labels(self) -> int | None:
-        """Alias of `n_labels`, under its name in files."""
-        return self.n_labels
-
-    @property
     def limits(self) -> Limits:
         """Promised quantities with their limits: one, or two if both are promised."""
         first_limit = (self.quantity, self.target)
@@ -358,8 +348,8 @@ class Certificate:
         >>> from dataclasses import replace
         >>> from metacal.promises.miscoverage import MaxMiscoverage
         >>> marks = np.repeat([0.9, 0.8, 0.7], [80, 15, 5])
-        >>> found = MaxMiscoverage(0.2).certify(-marks, np.ones(100, dtype=bool))
-        >>> replace(found, score="-mark", threshold=-0.7000001, lowest_rejected=-0.7).condition
+        >>> certificate = MaxMiscoverage(0.2).certify(-marks, np.ones(100, dtype=bool))
+        >>> replace(certificate, score="-mark", threshold=-0.7000001, lowest_rejected=-0.7).condition
         'mark > 0.7'
         """
         return words.describe_condition(self)
@@ -467,18 +457,18 @@ class Certificate:
         pandas.DataFrame
             A row for each subgroup, or a single row if there is one threshold for all rows.
         """
-        described: Sequence[Certificate | SubgroupCertificate]
+        certificates: Sequence[Certificate | SubgroupCertificate]
         if self.subgroups is None:
-            described = (self,)
+            certificates = (self,)
             row_names: list[Name] = ["all rows"]
             index_name = "rows"
         else:
-            described = self.subgroups.items
+            certificates = self.subgroups.items
             row_names = [subgroup.label for subgroup in self.subgroups.items]
             index_name = self.subgroups.by
         records = []
-        for counted in described:
-            record = {name: getattr(counted, name) for name in _FRAME_COLUMNS}
+        for certificate in certificates:
+            record = {name: getattr(certificate, name) for name in _FRAME_COLUMNS}
             if not self.has_labels:
                 record |= dict.fromkeys(LABEL_COUNT_FIELDS)
             records.append(record)
