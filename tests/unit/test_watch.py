@@ -116,6 +116,17 @@ def test_labels_that_come_late_count_like_those_that_come_at_once(cal, rows):
     assert late.label([5, "nobody"], [0, 0]).waiting.n_unknown_labels == 2  # each label once
 
 
+@pytest.mark.parametrize("missing", [None, float("nan")])
+def test_a_late_label_that_is_missing_leaves_its_row_waiting(cal, rows, missing):
+    logits, _, truth = rows
+    watch = mc.Watch.of(cal).update(logits[:2], ids=["a", "b"])
+    watch.update(logits[:0], late=[LateLabel(0, "a", missing, 0.5), LateLabel(0, "c", missing)])
+    assert len(watch.waiting) == 2
+    assert watch.counts.labelled == watch.waiting.n_unknown_labels == 0
+    watch.update(logits[2:3], late=[LateLabel(0, "a", int(truth[0]))])
+    assert watch.counts.labelled == 1
+
+
 def test_labels_alone_and_nothing_at_all(cal, rows):
     logits, _, truth = rows
     watch = mc.Watch.of(cal).update(logits[:3], ids=["a", "b" * 500, "c"])

@@ -69,9 +69,10 @@ def _encode_label(gate: Gate, label: Any) -> float:
 
 
 def encode_late_labels(gate: Gate, late_labels: Sequence[LateLabel]) -> list[EncodedLabel]:
-    """Replace the labels of earlier rows by their codes."""
+    """Replace the labels of earlier rows by their codes. Skip labels that are None or NaN."""
     codes = encode_labels(gate, [late.label for late in late_labels], len(late_labels))
     return [
         EncodedLabel(after=late.after, row_id=late.id, code=code, probability=late.probability)
-        for late, code in zip(late_labels, codes.tolist())
+        for late, code in zip(late_labels, codes.tolist(), strict=True)
+        if code != UNKNOWN_LABEL
     ]
