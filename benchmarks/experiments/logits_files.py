@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from benchmarks.experiments.array_pickle import array_of, load_array_pickle
 from metacal import datasets
-from metacal.datasets.packing import PACKED, read_packed
+from metacal.datasets.packing import PACKED_ARRAY_NAMES, read_packed
 from metacal.errors import InputError
 
 Logits = NDArray[np.float32]
@@ -277,7 +277,7 @@ def _known_pickle(path: Path) -> LogitsFile | None:
 def _read_npz(path: Path) -> tuple[Logits, Labels]:
     try:
         with np.load(path, allow_pickle=False) as arrays:
-            if not set(PACKED) <= set(arrays):
+            if not set(PACKED_ARRAY_NAMES) <= set(arrays):
                 return arrays["logits"].astype(np.float32), arrays["labels"].astype(np.int64)
         with open(path, "rb") as handle:
             logits, labels, _, _ = read_packed(handle)

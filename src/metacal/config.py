@@ -10,7 +10,12 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 #: Environment variables that metacal reads.
-VARIABLES = ("METACAL_KERNEL", "METACAL_PLUGINS", "METACAL_TRACEBACK", "METACAL_UNPACK_LIMIT")
+ENVIRONMENT_VARIABLES = (
+    "METACAL_KERNEL",
+    "METACAL_PLUGINS",
+    "METACAL_TRACEBACK",
+    "METACAL_UNPACK_LIMIT",
+)
 #: Extras for developers of metacal.
 _DEVELOPER_EXTRAS = ("test", "engines", "docs")
 
@@ -95,7 +100,9 @@ def show_config() -> Config:
         scikit_learn=_installed_version("scikit-learn"),
         platform=f"{platform.system()} {platform.release()}, {platform.machine()}",
         extras=_installed_extras(),
-        environment={name: os.environ[name] for name in VARIABLES if name in os.environ},
+        environment={
+            name: os.environ[name] for name in ENVIRONMENT_VARIABLES if name in os.environ
+        },
     )
 
 

@@ -49,7 +49,7 @@ def split_named_lines(lines: Iterable[str]) -> list[tuple[str, str]]:
     return [(line[_NAME_COLUMNS].rstrip(), line[_TEXT_COLUMNS]) for line in lines]
 
 
-def make_table_html(head: Sequence[str], rows: Iterable[Sequence[str]], caption: str = "") -> str:
+def make_table_html(header: Sequence[str], rows: Iterable[Sequence[str]], caption: str = "") -> str:
     """Return an HTML table whose first column has names, and whose other columns have numbers.
 
     Examples
@@ -58,7 +58,7 @@ def make_table_html(head: Sequence[str], rows: Iterable[Sequence[str]], caption:
     False
     """
     header_cells = []
-    for index, name in enumerate(head):
+    for index, name in enumerate(header):
         style = _NUMBER_STYLE if index else _TEXT_STYLE
         header_cells.append(f'<th scope="col" style="{style}">{escape(name)}</th>')
     caption_html = ""
@@ -80,7 +80,7 @@ def _table_body(rows: Iterable[Sequence[str]], style: str) -> str:
 
 
 def align_columns(
-    rows: Sequence[Sequence[str]], widest: Sequence[Sequence[str]] | None = None
+    rows: Sequence[Sequence[str]], width_rows: Sequence[Sequence[str]] | None = None
 ) -> list[str]:
     """Return lines of text with aligned columns.
 
@@ -89,7 +89,7 @@ def align_columns(
     rows : sequence of sequences of str
         Cells of the table.
 
-    widest : sequence of sequences of str, default=None
+    width_rows : sequence of sequences of str, default=None
         Rows that determine the widths of the columns. None stands for all rows.
 
     Returns
@@ -101,7 +101,7 @@ def align_columns(
     >>> align_columns([("a", "bcd"), ("ef", "g")])
     ['a   bcd', 'ef  g']
     """
-    measured_rows = rows if widest is None else widest
+    measured_rows = rows if width_rows is None else width_rows
     widths = [max(map(len, column)) for column in zip(*measured_rows)]
     lines = []
     for row in rows:
@@ -118,7 +118,7 @@ def make_paragraphs_html(*texts: str) -> str:
 def make_frame(
     records: Sequence[Mapping[str, Any]],
     index: Sequence[Any] | None = None,
-    names: Sequence[str] = (),
+    index_names: Sequence[str] = (),
 ) -> Any:
     """Return a `pandas.DataFrame` with one row per record.
 
@@ -130,7 +130,7 @@ def make_frame(
     index : sequence, default=None
         Index. Tuples give an index with several levels.
 
-    names : sequence of str
+    index_names : sequence of str
         Names of the levels.
 
     Returns
@@ -140,13 +140,13 @@ def make_frame(
     Examples
     --------
     >>> record = {"low": 0.1, "high": 0.2}
-    >>> make_frame([record], index=["ece"], names=["metric"]).loc["ece", "high"].item()
+    >>> make_frame([record], index=["ece"], index_names=["metric"]).loc["ece", "high"].item()
     0.2
     """
     pandas = _import_pandas()
     frame_index = None if index is None else pandas.Index(index)
     data_frame = pandas.DataFrame(list(records), index=frame_index)
-    data_frame.index.names = names or [None]
+    data_frame.index.names = index_names or [None]
     return data_frame
 
 
@@ -215,7 +215,7 @@ _ESCAPED_CATEGORIES = frozenset(("Cc", "Cf", "Cs", "Zl", "Zp", "Co", "Cn"))
 _JOINERS = "\u200c\u200d"
 
 
-def escape_controls(text: str, *, lines: bool = True) -> str:
+def escape_controls(text: str, *, keep_line_breaks: bool = True) -> str:
     r"""Escape every character that a terminal could interpret, as Python would.
 
     Parameters
@@ -223,7 +223,7 @@ def escape_controls(text: str, *, lines: bool = True) -> str:
     text : str
         The text.
 
-    lines : bool, default=True
+    keep_line_breaks : bool, default=True
         Whether to keep line feeds and tabs. False for a name, which must not look like a separate
         line.
 
@@ -235,10 +235,10 @@ def escape_controls(text: str, *, lines: bool = True) -> str:
     --------
     >>> print(escape_controls("cat\x1b[2Jdog, Füchse"))
     cat\x1b[2Jdog, Füchse
-    >>> print(escape_controls("a\nb", lines=False))
+    >>> print(escape_controls("a\nb", keep_line_breaks=False))
     a\nb
     """
-    if not lines and ("\n" in text or "\t" in text):
+    if not keep_line_breaks and ("\n" in text or "\t" in text):
         text = text.replace("\n", "\\n").replace("\t", "\\t")
     return _UNUSUAL_CHARACTER.sub(_escape_character, text)
 

@@ -87,7 +87,7 @@ class MissingExtraError(MetacalError, ImportError):
 
 
 @contextmanager
-def needs_extra(what: str, extra: str) -> Iterator[None]:
+def needs_extra(feature: str, extra: str) -> Iterator[None]:
     """Turn an ImportError inside the context into a MissingExtraError.
 
     Examples
@@ -100,7 +100,7 @@ def needs_extra(what: str, extra: str) -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        raise MissingExtraError(what, extra) from error
+        raise MissingExtraError(feature, extra) from error
 
 
 class MetacalWarning(UserWarning):
@@ -112,31 +112,31 @@ class ConvergenceWarning(MetacalWarning):
 
 
 #: Whether messages spell options as the command line does, instead of as Python does.
-_spells_commands = False
+_uses_command_line_spelling = False
 
 
 @contextmanager
-def spelled_as_commands() -> Iterator[None]:
+def use_command_line_spelling() -> Iterator[None]:
     """Let messages spell options as the command line does inside the context."""
-    global _spells_commands
-    previous = _spells_commands
-    _spells_commands = True
+    global _uses_command_line_spelling
+    previous = _uses_command_line_spelling
+    _uses_command_line_spelling = True
     try:
         yield
     finally:
-        _spells_commands = previous
+        _uses_command_line_spelling = previous
 
 
-def spelled(python: str, command: str) -> str:
+def choose_spelling(python: str, command: str) -> str:
     """Return the spelling of an option for the user of Python or of the command line."""
-    return command if _spells_commands else python
+    return command if _uses_command_line_spelling else python
 
 
 #: Placeholders of values on the command line, by parameter.
 _PLACEHOLDERS = {"classes": "A,B,C", "labels": "FILE"}
 
 
-def option(name: str, value: str | None = None, metavar: str | None = None) -> str:
+def format_option(name: str, value: str | None = None, metavar: str | None = None) -> str:
     """Return a parameter as the user writes it, in Python or on the command line.
 
     Parameters
@@ -156,21 +156,21 @@ def option(name: str, value: str | None = None, metavar: str | None = None) -> s
 
     Examples
     --------
-    >>> option("label_key", "truth"), option("classes")
+    >>> format_option("label_key", "truth"), format_option("classes")
     ("label_key='truth'", 'classes=[...]')
-    >>> with spelled_as_commands():
-    ...     option("label_key", "my truth"), option("classes")
+    >>> with use_command_line_spelling():
+    ...     format_option("label_key", "my truth"), format_option("classes")
     ("--label-key 'my truth'", '--classes A,B,C')
     """
     flag = f"--{name.replace('_', '-')}"
     if value is not None:
-        return spelled(f"{name}={value!r}", f"{flag} {shlex.quote(value)}")
+        return choose_spelling(f"{name}={value!r}", f"{flag} {shlex.quote(value)}")
     python = name
     if name == "classes":
         example = metavar.split(",") if metavar else "[...]"
         python = f"classes={example}"
     placeholder = metavar or _PLACEHOLDERS.get(name, "NAME")
-    return spelled(python, f"{flag} {placeholder}")
+    return choose_spelling(python, f"{flag} {placeholder}")
 
 
 #: Packages whose frames are skipped to find the line of the caller.

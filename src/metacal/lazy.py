@@ -11,11 +11,11 @@ from importlib.util import find_spec
 from typing import Any
 
 
-def import_object(place: str) -> Any:
+def import_object(path: str) -> Any:
     """What stands at "module:name": a module of that package, or what the module has under the
     name.
     """
-    module, _, name = place.partition(":")
+    module, _, name = path.partition(":")
     home = import_module(module)
     if (
         name not in vars(home)

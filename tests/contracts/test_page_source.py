@@ -143,7 +143,8 @@ def data():
     table, labels = tables[:400], truth[:400]
     found = mc.compare(table, labels, calibrators=["temperature"])
     found = replace(
-        found, entries=(*found.entries, ComparisonEntry("odd", {}, 0.0, failed="too few rows"))
+        found,
+        entries=(*found.entries, ComparisonEntry("odd", {}, 0.0, error_message="too few rows")),
     )
     return {
         "title": "Report",

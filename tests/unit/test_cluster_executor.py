@@ -78,7 +78,7 @@ def cancelled_from_outside(times):
 def test_a_lost_piece_is_submitted_anew_so_many_times(client, monkeypatch, times):
     monkeypatch.setattr(distributed.Client, "_gather", cancelled_from_outside(times))
     work = run_as_completed(
-        resolve_executor(client), pow, [(2, 5)], 1, place=lambda piece: "logs/7.parquet"
+        resolve_executor(client), pow, [(2, 5)], 1, describe_piece=lambda piece: "logs/7.parquet"
     )
     if times <= cluster.RESUBMISSIONS:
         assert list(work) == [((2, 5), 32)]
@@ -99,7 +99,7 @@ def test_a_scheduler_that_cannot_be_reached_is_a_loss_and_no_raw_error(client, m
     ):
         list(
             run_in_order(
-                resolve_executor(client), pow, [(2, 5)], 1, place=lambda piece: "7.parquet"
+                resolve_executor(client), pow, [(2, 5)], 1, describe_piece=lambda piece: "7.parquet"
             )
         )
 
@@ -137,7 +137,11 @@ def test_a_cluster_without_workers_ends_in_a_sentence(monkeypatch):
         ):
             list(
                 run_in_order(
-                    resolve_executor(client), pow, [(2, 5), (2, 6)], 2, place=lambda piece: "a.npy"
+                    resolve_executor(client),
+                    pow,
+                    [(2, 5), (2, 6)],
+                    2,
+                    describe_piece=lambda piece: "a.npy",
                 )
             )
         assert time.monotonic() - begun < 5.0
@@ -194,7 +198,7 @@ def test_a_client_that_closes_meanwhile_ends_the_work_with_a_sentence():
             time.sleep,
             [(0,), (0.3,), (0.3,)],
             3,
-            place=lambda piece: "a.npy",
+            describe_piece=lambda piece: "a.npy",
         )
         assert next(work) is None
         client.close()
@@ -221,6 +225,10 @@ def test_a_cluster_without_metacal_is_said(client):
     ):
         list(
             run_in_order(
-                resolve_executor(client), str, [(Unreadable(),)], 3, place=lambda piece: "a.npy"
+                resolve_executor(client),
+                str,
+                [(Unreadable(),)],
+                3,
+                describe_piece=lambda piece: "a.npy",
             )
         )

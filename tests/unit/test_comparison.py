@@ -10,9 +10,9 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 
 import metacal as mc
-from metacal.estimators.compare import BUDGET
+from metacal.estimators.compare import DEFAULT_BUDGET
 from metacal.estimators.comparison import Comparison, ComparisonEntry, Estimate
-from metacal.estimators.cost import affordable_folds, fold_seconds
+from metacal.estimators.cost import count_affordable_folds, estimate_fold_seconds
 from metacal.maps.methods import METHODS
 from metacal.metrics.paired import compare_by_rows
 
@@ -162,7 +162,7 @@ def test_a_calibrator_that_cannot_be_fitted_is_named_not_fatal(rows):
     found = mc.compare(
         *rows, {"temperature": mc.TemperatureScaling(), "picky": Picky()}, n_splits=2, n_repeats=1
     )
-    assert found.entries[-1].failed == "never enough"
+    assert found.entries[-1].error_message == "never enough"
     assert "failed: never enough" in str(found)
     assert found.to_dict()["calibrators"][-1] == {"name": "picky", "failed": "never enough"}
 
@@ -255,8 +255,9 @@ def test_what_a_large_table_will_take_is_said_beforehand(capsys):
 
     every = list(METHODS)
     assert (
-        fold_seconds(every, 25_000, 1000) * affordable_folds(every, 25_000, 1000, 10, BUDGET)
-        <= BUDGET
+        estimate_fold_seconds(every, 25_000, 1000)
+        * count_affordable_folds(every, 25_000, 1000, 10, DEFAULT_BUDGET)
+        <= DEFAULT_BUDGET
     )
     print_cost_note(every, (25_000, 1000), 10)
     assert (

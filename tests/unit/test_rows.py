@@ -225,9 +225,9 @@ class Slow:
 
 def test_a_slow_piece_does_not_stall_the_rest():
     with ThreadPoolExecutor(2) as pool:
-        assert list(run_in_order(Slow(pool), pow, ((2, n) for n in range(12)), 2, held=10)) == [
-            2**n for n in range(12)
-        ]
+        assert list(
+            run_in_order(Slow(pool), pow, ((2, n) for n in range(12)), 2, max_pending=10)
+        ) == [2**n for n in range(12)]
         assert sorted(run_as_completed(Slow(pool), pow, ((2, n) for n in range(12)), 2))[11] == (
             (2, 11),
             2048,
@@ -243,12 +243,12 @@ def test_a_lost_worker_is_told_with_the_file():
         ProcessPoolExecutor(1) as pool,
         pytest.raises(InputError, match=r"b\.npy: the workers that had these rows were lost"),
     ):
-        list(run_in_order(pool, end, [(1, "b.npy")], 2, place=lambda piece: piece[1]))
+        list(run_in_order(pool, end, [(1, "b.npy")], 2, describe_piece=lambda piece: piece[1]))
     with (
         ThreadPoolExecutor(1) as pool,
         pytest.raises(InputError, match=r"rows: a worker has not enough memory"),
     ):
-        list(run_in_order(pool, bytearray, [(1 << 62,)], 2, place=lambda piece: "rows"))
+        list(run_in_order(pool, bytearray, [(1 << 62,)], 2, describe_piece=lambda piece: "rows"))
 
 
 class LateFuture(Future):

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.certificates.number_format import ceil_to_4_decimals
-from metacal.errors import option, spelled, warn_caller
+from metacal.errors import choose_spelling, format_option, warn_caller
 from metacal.formulas import Float
 from metacal.rows.plausibility import Suspected, Suspicion
 
@@ -191,7 +191,7 @@ def decision_disagrees(*, rows: int, differ: int) -> str:
     return (
         f"{differ:,} of {rows:,} accepted rows are answered by the class that is the less probable"
         " one by the calibrated probabilities: the promise is about the classifier's own decision."
-        f" {option('decision', 'calibrated')} decides by them."
+        f" {format_option('decision', 'calibrated')} decides by them."
     )
 
 
@@ -253,7 +253,7 @@ def repeated_rows(*, repeated: int, rows: int) -> str:
         f"{repeated:,} of {rows:,} rows repeat the logits of an earlier row: if these are copies,"
         " and not different inputs, the rows are not independent and the stated confidence does"
         " not hold. Keep one row of each, or say which rows belong together with"
-        f" {spelled('fit(..., units=...)', '--unit-key NAME')}."
+        f" {choose_spelling('fit(..., units=...)', '--unit-key NAME')}."
     )
 
 
@@ -296,7 +296,7 @@ def score_seems_reversed(*, higher_is: Literal["surer", "doubtful"], losses: boo
         )
     return (
         "the rows that the score calls sure are wrong more often than the others: if a higher"
-        f" score is {higher_is}, say so with {option('higher_is', higher_is)}.{loss_advice}"
+        f" score is {higher_is}, say so with {format_option('higher_is', higher_is)}.{loss_advice}"
     )
 
 

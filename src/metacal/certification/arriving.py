@@ -47,7 +47,7 @@ from metacal.certification.statements import (
     build_infeasible_accuracy_error,
     build_target_ruled_out_error,
 )
-from metacal.errors import InfeasibleTargetError, InputError, spelled
+from metacal.errors import InfeasibleTargetError, InputError, choose_spelling
 from metacal.formulas import Float
 from metacal.kernels.grid import RELATIVE
 from metacal.statistics import bounds
@@ -220,7 +220,7 @@ def default_number_of_labels(promise: CertifiablePromise) -> int:
     if not allowed_shares:
         raise InputError(
             f"say how many rows may be labelled for {promise!r}:"
-            f" {spelled('labels=N', '--labels N')}."
+            f" {choose_spelling('labels=N', '--labels N')}."
         )
     return math.ceil(_N_ALLOWED_ERRORS / min(allowed_shares))
 

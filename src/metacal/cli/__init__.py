@@ -21,7 +21,12 @@ from metacal import __version__
 from metacal.cli.printing import PRINTED_TEXTS_KEY, print_note
 from metacal.cli.signals import StopRequested, raise_on_stop_signals
 from metacal.display import escape_controls
-from metacal.errors import InfeasibleTargetError, MetacalError, MetacalWarning, spelled_as_commands
+from metacal.errors import (
+    InfeasibleTargetError,
+    MetacalError,
+    MetacalWarning,
+    use_command_line_spelling,
+)
 
 # One-line summary of each command, shown by `metacal --help`. The order is the one in which people
 # need the commands.
@@ -126,7 +131,7 @@ class Commands(click.Group):
         # memory limits.
         os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
         try:
-            with spelled_as_commands(), _show_warnings_once(ctx), raise_on_stop_signals():
+            with use_command_line_spelling(), _show_warnings_once(ctx), raise_on_stop_signals():
                 result = super().invoke(ctx)
             sys.stdout.flush()
         except (click.Abort, click.exceptions.Exit):

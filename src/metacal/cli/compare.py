@@ -124,13 +124,13 @@ def print_cost_note(names: Iterable[str], shape: tuple[int, ...], n_folds: int) 
     n_folds : int
         Number of folds that were requested.
     """
-    from metacal.estimators.compare import BUDGET
-    from metacal.estimators.cost import affordable_folds, fold_seconds
+    from metacal.estimators.compare import DEFAULT_BUDGET
+    from metacal.estimators.cost import count_affordable_folds, estimate_fold_seconds
 
     method_names = list(names)
     n_rows, n_classes = shape
-    n_affordable = affordable_folds(method_names, n_rows, n_classes, n_folds, BUDGET)
-    cpu_minutes = n_affordable * fold_seconds(method_names, n_rows, n_classes) / 60.0
+    n_affordable = count_affordable_folds(method_names, n_rows, n_classes, n_folds, DEFAULT_BUDGET)
+    cpu_minutes = n_affordable * estimate_fold_seconds(method_names, n_rows, n_classes) / 60.0
     if cpu_minutes <= 1.0:
         return
     fold_note = ""

@@ -268,7 +268,7 @@ def _fit_logits(predictions: Predictions, options: Options) -> Gate:
         open_executor(n_jobs, client) as executor,
     ):
         table = validate.read_logits(
-            predictions.table, predictions.input, executor=executor, later=True
+            predictions.table, predictions.input, executor=executor, defer_validation=True
         )
         classes = validate.check_classes(class_names, table.shape[1])
         codes = None
@@ -329,7 +329,7 @@ def _fit_table(
         rows=Rows(
             table,
             executor=executor,
-            is_unvalidated=validate.can_validate_later(table, predictions.input),
+            is_unvalidated=validate.can_defer_validation(table, predictions.input),
         ),
         labels=codes,
         score=options.score,

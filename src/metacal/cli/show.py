@@ -276,4 +276,4 @@ def class_list_text(gate: Gate) -> str:
     for name in map(str, gate.classes[:8]):
         shown_names.append(name if len(name) <= 40 else f"{name[:37]}...")
     ellipsis = ", ..." if gate.n_classes > 8 else ""
-    return f": {escape_controls(', '.join(shown_names), lines=False)}{ellipsis}"
+    return f": {escape_controls(', '.join(shown_names), keep_line_breaks=False)}{ellipsis}"

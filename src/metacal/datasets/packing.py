@@ -26,7 +26,7 @@ _MAX_REASON_LENGTH = 200
 
 #: Names of the arrays of a packed table: largest logit, second largest logit and its class, and
 #: distances of all logits from the largest.
-PACKED = ("top", "second", "second_class", "below")
+PACKED_ARRAY_NAMES = ("top", "second", "second_class", "below")
 
 
 def unpack(
@@ -75,7 +75,7 @@ def read_packed(file: IO[bytes]) -> tuple[NDArray[np.float32], NDArray[np.int64]
             )
         file.seek(0)
         with np.load(file, allow_pickle=False) as arrays:
-            logits = unpack(*(arrays[name] for name in PACKED))
+            logits = unpack(*(arrays[name] for name in PACKED_ARRAY_NAMES))
             labels = arrays["labels"].astype(np.int64)
             is_test = arrays["is_test"].astype(np.bool_)
             source = str(arrays["source"])

@@ -9,7 +9,7 @@ from typing import Any
 
 from metacal.errors import InputError
 from metacal.estimators.base import Calibrator, MapAttribute
-from metacal.estimators.calibrator_factory import calibrator_name, make_calibrator
+from metacal.estimators.calibrator_factory import get_calibrator_name, make_calibrator
 from metacal.formulas import Codes, Float
 from metacal.gate import Recipe
 from metacal.maps.map import Map
@@ -97,7 +97,7 @@ class AutoCalibrator(Calibrator[StackMap]):
         recipe = super().recipe()
         candidate_names = None
         if self.candidates is not None:
-            candidate_names = tuple(calibrator_name(candidate) for candidate in self.candidates)
+            candidate_names = tuple(get_calibrator_name(candidate) for candidate in self.candidates)
         return Recipe(recipe.estimator, {**recipe.parameters, "candidates": candidate_names})
 
     def _fit_map(self, rows: Rows, codes: Codes, weights: Float | None) -> StackMap:
@@ -133,7 +133,7 @@ class AutoCalibrator(Calibrator[StackMap]):
 
 def _name_candidates(candidates: Sequence[Any]) -> dict[str, Any]:
     """Key the candidates by name, or by representation if two have the same name."""
-    candidate_by_name = {calibrator_name(candidate): candidate for candidate in candidates}
+    candidate_by_name = {get_calibrator_name(candidate): candidate for candidate in candidates}
     if len(candidate_by_name) == len(candidates):
         return candidate_by_name
     return {repr(candidate): candidate for candidate in candidates}

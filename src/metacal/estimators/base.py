@@ -183,8 +183,13 @@ class LogitsEstimator(TransformerMixin, DataclassEstimator):
         return False
 
     @contextmanager
-    def _rows(
-        self, X: Any, *, reset: bool, later: bool = False, executor: ExecutorLike | None = None
+    def _open_rows(
+        self,
+        X: Any,
+        *,
+        reset: bool,
+        defer_validation: bool = False,
+        executor: ExecutorLike | None = None,
     ) -> Iterator[Rows]:
         """Validate a table, and yield it as rows with an executor.
 
@@ -205,18 +210,25 @@ class LogitsEstimator(TransformerMixin, DataclassEstimator):
         Rows
         """
         with open_executor(self.n_jobs, executor) as pool:
-            table = self._read_table(X, reset=reset, executor=pool, later=later)
-            is_unvalidated = later and validate.can_validate_later(table, self.input)
+            table = self._read_table(
+                X, reset=reset, executor=pool, defer_validation=defer_validation
+            )
+            is_unvalidated = defer_validation and validate.can_defer_validation(table, self.input)
             yield Rows(table, executor=pool, is_unvalidated=is_unvalidated)
 
     def _read_table(
-        self, X: Any, *, reset: bool, executor: Executor | None = None, later: bool = False
+        self,
+        X: Any,
+        *,
+        reset: bool,
+        executor: Executor | None = None,
+        defer_validation: bool = False,
     ) -> Array:
-        """Validate a table and convert it to logits; for the parameters see `_rows`."""
+        """Validate a table and convert it to logits; for the parameters see `_open_rows`."""
         allows_one_score = reset or getattr(self, "n_features_in_", 2) == 2
         has_one_score = validate.has_one_score_per_row(X) and allows_one_score
         if reset:
-            self._one_score = has_one_score
+            self._has_one_score = has_one_score
         if has_one_score:
             X = validate.scores_to_two_columns(X, self.input)
         if not reset:
@@ -227,7 +239,9 @@ class LogitsEstimator(TransformerMixin, DataclassEstimator):
         source = X
         if not self._stays_on_device:
             source = validate.on_host(X, self.input)
-        table = validate.read_logits(source, self.input, executor=executor, later=later)
+        table = validate.read_logits(
+            source, self.input, executor=executor, defer_validation=defer_validation
+        )
         self._check_columns(X if hasattr(X, "columns") else table, reset=reset)
         return table
 
@@ -273,19 +287,19 @@ class LogitsEstimator(TransformerMixin, DataclassEstimator):
     def _order_two_classes(self, classes: Any, y: Any) -> Any:
         """Return two classes in column order; for one score the positive one last."""
         if classes is None:
-            return validate.find_two_classes(y, self.positive, one_score=self._one_score)
+            return validate.find_two_classes(y, self.positive, one_score=self._has_one_score)
         if self.positive is None or len(classes) != 2:
             return classes
         if self.positive not in list(classes):
             raise InputError(
                 f"positive={self.positive!r} is none of the classes ({list(classes)})."
             )
-        if self._one_score and self.positive == classes[0]:
+        if self._has_one_score and self.positive == classes[0]:
             return classes[::-1]
         return classes
 
     @property
-    def _classes_given(self) -> bool:
+    def _has_class_names(self) -> bool:
         """Whether the classes have names: from the user, a data frame, or two labels."""
         if self.classes is not None:
             return True
@@ -356,7 +370,7 @@ class Calibrator(ClassifierMixin, LogitsEstimator, Generic[M]):
         """
         if is_remote(executor):
             get_estimator_method(type(self)).check_fits_on_cluster()
-        with self._rows(X, reset=True, executor=executor) as rows:
+        with self._open_rows(X, reset=True, executor=executor) as rows:
             codes = self._read_labels(y, rows.table)
             weights = validate.check_row_weights(sample_weight, len(rows))
             warn_of_suspicion(rows.table, self.input)
@@ -372,7 +386,7 @@ class Calibrator(ClassifierMixin, LogitsEstimator, Generic[M]):
             self.classes_,
             input=self.input,
             recipe=self.recipe(),
-            classes_given=self._classes_given,
+            classes_given=self._has_class_names,
         )
         return Gate.from_source(table)
 
@@ -405,7 +419,7 @@ class Calibrator(ClassifierMixin, LogitsEstimator, Generic[M]):
             It is float32 if X is, and on the device of X.
         """
         is_device_tensor = kernels.on_device(X)
-        with self._rows(X, reset=False) as rows:
+        with self._open_rows(X, reset=False) as rows:
             was_copied_to_host = is_device_tensor and not rows.on_device
             host_out = None if was_copied_to_host else out
             probabilities = self.map_(rows.table, rows=rows, out=host_out)

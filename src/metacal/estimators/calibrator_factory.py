@@ -58,12 +58,12 @@ def make_base_calibrator(
     return make_calibrator(get_default_base_method(n_classes))
 
 
-def calibrator_name(calibrator_or_name: Any) -> str:
+def get_calibrator_name(calibrator_or_name: Any) -> str:
     """Return the registered name of a calibrator.
 
     Examples
     --------
-    >>> calibrator_name("spline"), calibrator_name(make_calibrator("platt"))
+    >>> get_calibrator_name("spline"), get_calibrator_name(make_calibrator("platt"))
     ('spline', 'platt')
     """
     if isinstance(calibrator_or_name, str):

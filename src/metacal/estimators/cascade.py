@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 from metacal.errors import InputError
 from metacal.estimators.base import Calibrator, GateEstimator
 from metacal.estimators.calibrator_factory import make_base_calibrator
-from metacal.estimators.responses import RESPONSE_METHODS, classifier_logits
+from metacal.estimators.responses import RESPONSE_METHODS, get_classifier_logits
 from metacal.formulas import Array, Codes, Flags, Float
 from metacal.gate import Decision, LogitsCascadeData, ScoreCascadeData
 from metacal.gate.calibrate import calibrate
@@ -205,7 +205,7 @@ class Cascade(GateEstimator, kw_only=False):
         for name, column in unsupported.items():
             if column is not None:
                 raise InputError(_UNSUPPORTED_PARAMETERS[name])
-        score_columns = self._score_columns(X, large, scores)
+        score_columns = self._find_score_columns(X, large, scores)
         if score_columns is None:
             if agrees is not None or correct is not None:
                 raise InputError(
@@ -224,7 +224,7 @@ class Cascade(GateEstimator, kw_only=False):
             correct=correct,
             costs=costs,
             higher_is=higher_is,
-            people=self._uses_people,
+            people=self._has_human_review,
             pool=pool,
             random_state=self.random_state,
             joint_risk=joint_risk,
@@ -232,7 +232,7 @@ class Cascade(GateEstimator, kw_only=False):
         self.gate_ = calibrate(data, promise)
         return self
 
-    def _score_columns(self, X: Any, large: Any, scores: Sequence[Any] | None) -> Any:
+    def _find_score_columns(self, X: Any, large: Any, scores: Sequence[Any] | None) -> Any:
         """Return the score of each model, or None if the cascade reads tables."""
         if scores is not None:
             return scores
@@ -259,8 +259,8 @@ class Cascade(GateEstimator, kw_only=False):
                 large_rows=Rows(large_table, executor=executor),
                 labels=y,
                 score=self.score,
-                fit_map=self._fit_base,
-                plan=self._plan(thresholds_from),
+                fit_map=self._fit_base_map,
+                plan=self._build_plan(thresholds_from),
                 large_score=self.large_score,
                 class_names=classes,
                 has_class_names=classes is not None,
@@ -304,7 +304,11 @@ class Cascade(GateEstimator, kw_only=False):
         if not is_score_pool:
             small_table, large_table = self.tables(X, large)
             return find_rows_to_label(
-                Rows(small_table), Rows(large_table), self.score, self._plan(None), self.large_score
+                Rows(small_table),
+                Rows(large_table),
+                self.score,
+                self._build_plan(None),
+                self.large_score,
             )
         if not isinstance(self.promise, MaxLoss):
             raise InputError(
@@ -320,7 +324,7 @@ class Cascade(GateEstimator, kw_only=False):
         if not self.gate_.has_classes:
             _, score_columns = find_gate_and_inputs(self.gate_, X)
             return ~self.gate_.accepts(score_columns[0])
-        return ~self.gate_.accepts(Rows(self._table(self.small, X)))
+        return ~self.gate_.accepts(Rows(self._compute_model_logits(self.small, X)))
 
     def decide(self, X: Any, large: Any = None) -> Decision:
         """Return the answer of each row and the model that gives it.
@@ -342,7 +346,7 @@ class Cascade(GateEstimator, kw_only=False):
         if not self.gate_.has_classes:
             _, score_columns = find_gate_and_inputs(self.gate_, X)
             return self.gate_.decide(*score_columns)
-        small_rows = Rows(self._table(self.small, X))
+        small_rows = Rows(self._compute_model_logits(self.small, X))
         if self.large is not None:
             needs_large = ~self.gate_.accepts(small_rows)
             large = None
@@ -350,7 +354,7 @@ class Cascade(GateEstimator, kw_only=False):
                 large = _safe_indexing(X, np.flatnonzero(needs_large))
         if large is None:
             return self.gate_.decide(small_rows, None)
-        return self.gate_.decide(small_rows, Rows(self._table(self.large, large)))
+        return self.gate_.decide(small_rows, Rows(self._compute_model_logits(self.large, large)))
 
     def predict(self, X: Any, large: Any = None) -> Array:
         """Return the answer of each row, and `reject_label` for rows that go to review."""
@@ -366,22 +370,22 @@ class Cascade(GateEstimator, kw_only=False):
         return probabilities
 
     @property
-    def _uses_people(self) -> bool:
+    def _has_human_review(self) -> bool:
         """Whether people review the rows that neither model accepts."""
         if self.people is None:
             return isinstance(self.promise, MinAccuracy)
         return bool(self.people)
 
-    def _plan(self, thresholds_from: Any) -> CascadePlan:
+    def _build_plan(self, thresholds_from: Any) -> CascadePlan:
         """Build the plan for choosing thresholds, with scores of pilot rows."""
         pilot_scores = None
         if thresholds_from is not None:
-            pilot_table = self._table(self.small, thresholds_from)
+            pilot_table = self._compute_model_logits(self.small, thresholds_from)
             pilot_scores = score_rows(Rows(pilot_table), self.score)
         if not self.review_cost > 0.0:
             raise InputError(f"review_cost must be positive, got {self.review_cost!r}.")
         return CascadePlan(
-            self._uses_people, float(self.review_cost), self.random_state, pilot_scores
+            self._has_human_review, float(self.review_cost), self.random_state, pilot_scores
         )
 
     def tables(self, X: Any, large: Any = None) -> tuple[Array, Array]:
@@ -408,8 +412,8 @@ class Cascade(GateEstimator, kw_only=False):
             )
         if self.small is not None and large is not None:
             raise InputError("the large model was given to Cascade; its table is not needed here.")
-        small_table = self._table(self.small, X)
-        large_table = self._table(self.large, X if large is None else large)
+        small_table = self._compute_model_logits(self.small, X)
+        large_table = self._compute_model_logits(self.large, X if large is None else large)
         small_classes = getattr(self.small, "classes_", None)
         large_classes = getattr(self.large, "classes_", None)
         if small_classes is None or large_classes is None:
@@ -420,19 +424,19 @@ class Cascade(GateEstimator, kw_only=False):
             )
         return small_table, large_table
 
-    def _table(self, model: Any, X: Any) -> Array:
+    def _compute_model_logits(self, model: Any, X: Any) -> Array:
         """Return the validated logits of one model; X itself if the model is None."""
         if model is None:
             return validate.read_logits(validate.on_host(X, self.input), self.input)
         if any(hasattr(model, name) for name in RESPONSE_METHODS):
-            return classifier_logits(model, X)
+            return get_classifier_logits(model, X)
         if callable(model):
             return validate.read_logits(model(X), self.input)
         raise InputError(
             f"a model of a cascade is a fitted classifier or a function; got {model!r}."
         )
 
-    def _fit_base(self, rows: Rows, codes: Codes, weights: Float | None) -> Map:
+    def _fit_base_map(self, rows: Rows, codes: Codes, weights: Float | None) -> Map:
         """Fit the base calibrator of one model, and return its map."""
         base = make_base_calibrator(self.calibrator, None, rows.n_classes)
         if not isinstance(base, Calibrator):

@@ -23,20 +23,20 @@ from metacal.errors import InputError, warn_caller
 from metacal.estimators.base import Calibrator, DataclassEstimator
 from metacal.estimators.calibrator_factory import make_base_calibrator
 from metacal.estimators.crossfit import (
-    ClassifierFit,
-    ClassifierLogits,
+    ClassifierFitResult,
+    ClassifierFitter,
     check_features_and_labels,
+    draw_calibration_rows,
     is_fitted,
     make_folds,
     mark_approximate,
-    split_rows,
 )
 from metacal.estimators.metacal import MetaCal
 from metacal.estimators.responses import (
     RESPONSE_METHODS,
-    classifier_classes,
-    classifier_logits,
     encode_labels,
+    get_classifier_classes,
+    get_classifier_logits,
 )
 from metacal.estimators.scorers import SelectiveUtility
 from metacal.estimators.scorers import coverage as coverage
@@ -186,11 +186,11 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, DataclassEstimat
             cluster_codes = clusters.encode_names(len(y))
         estimator_params, splitter_params = self._route_params(weights, fit_params)
         calibration = self._compute_logits(X, y, estimator_params, splitter_params, cluster_codes)
-        if calibration.rows is not None:
-            y = y[calibration.rows]
-            weights = _select_rows(weights, calibration.rows)
-            cluster_codes = _select_rows(cluster_codes, calibration.rows)
-            groups = _select_rows(groups, calibration.rows)
+        if calibration.calibration_rows is not None:
+            y = y[calibration.calibration_rows]
+            weights = _select_rows(weights, calibration.calibration_rows)
+            cluster_codes = _select_rows(cluster_codes, calibration.calibration_rows)
+            groups = _select_rows(groups, calibration.calibration_rows)
         if weights is not None and not (weights > 0.0).any():
             raise InputError(
                 "sample_weight is zero on every row that is left to calibrate on: no class has a"
@@ -206,7 +206,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, DataclassEstimat
             clusters = replace(clusters, names=cluster_codes)
         with skip_plausibility_checks():
             if self.promise is None:
-                self._fit_calibrator(calibration.logits, codes, weights)
+                self._fit_calibrator(calibration.calibration_logits, codes, weights)
             else:
                 self._fit_gate(calibration, codes, weights, clusters, groups)
         return self
@@ -239,7 +239,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, DataclassEstimat
 
     def _fit_gate(
         self,
-        calibration: ClassifierLogits,
+        calibration: ClassifierFitResult,
         codes: Codes,
         weights: Float | None,
         clusters: Units | None,
@@ -249,7 +249,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, DataclassEstimat
 
         Parameters
         ----------
-        calibration : ClassifierLogits
+        calibration : ClassifierFitResult
             Logits of the calibration rows.
         codes : array of int of shape (n_rows,)
             Column of each label, or -1.
@@ -265,13 +265,15 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, DataclassEstimat
             self.promise, self.calibrator, score=self.ranking, n_jobs=self.n_jobs
         )
         selection = build_row_selection(len(codes), clusters, random_state=self.random_state)
-        self.calibrator_.fit_codes(calibration.logits, codes, weights, selection, groups)
+        self.calibrator_.fit_codes(
+            calibration.calibration_logits, codes, weights, selection, groups
+        )
         gate = self.calibrator_.gate_
         if calibration.n_folds:
             gate = replace(
                 gate, certificate=mark_approximate(gate.certificate, calibration.n_folds)
             )
-        if calibration.is_drawn and self.random_state is not None:
+        if calibration.uses_random_state and self.random_state is not None:
             circumstances = Circumstances(random_state=self.random_state)
             gate = replace(gate, certificate=add_circumstances(gate.certificate, circumstances))
         reject_label = check_reject_label(self.reject_label, self.classes_)
@@ -313,7 +315,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, DataclassEstimat
     def logits(self, X: Any) -> Array:
         """Return the logits of the classifier, in the order of `classes_`."""
         check_is_fitted(self)
-        return classifier_logits(self.estimator_, X, self.response_method)
+        return get_classifier_logits(self.estimator_, X, self.response_method)
 
     def predict_proba(self, X: Any, *, groups: Any = None) -> Array:
         """Return calibrated probabilities; those of rejected rows are uniform.
@@ -420,7 +422,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, DataclassEstimat
         estimator_params: dict[str, Any],
         splitter_params: dict[str, Any],
         cluster_codes: Codes | None,
-    ) -> ClassifierLogits:
+    ) -> ClassifierFitResult:
         """Fit the classifier if necessary, and compute logits of held-out rows.
 
         Parameters
@@ -438,21 +440,23 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, DataclassEstimat
 
         Returns
         -------
-        ClassifierLogits
+        ClassifierFitResult
         """
         if is_fitted(self.estimator):
             self._check_no_fit_params(estimator_params)
-            logits = classifier_logits(self.estimator, X, self.response_method)
-            classes = classifier_classes(self.estimator, logits.shape[1])
-            return ClassifierLogits(self.estimator, classes, logits)
-        classifier_fit = ClassifierFit(self.estimator, estimator_params, self.response_method)
+            logits = get_classifier_logits(self.estimator, X, self.response_method)
+            classes = get_classifier_classes(self.estimator, logits.shape[1])
+            return ClassifierFitResult(self.estimator, classes, logits)
+        classifier_fit = ClassifierFitter(self.estimator, estimator_params, self.response_method)
         if self.cv is not None:
             folds = make_folds(self.cv, X, y, self.random_state, cluster_codes, **splitter_params)
             cross_fitted = classifier_fit.cross_fit(X, y, folds, self.n_jobs)
             return replace(cross_fitted, is_drawn=isinstance(self.cv, int | np.integer))
         holdout = check_fraction("holdout", self.holdout)
-        fit_rows, calibration_rows = split_rows(X, y, holdout, self.random_state, cluster_codes)
-        held_out = classifier_fit.held_out(X, y, fit_rows, calibration_rows)
+        fit_rows, calibration_rows = draw_calibration_rows(
+            X, y, holdout, self.random_state, cluster_codes
+        )
+        held_out = classifier_fit.fit_held_out(X, y, fit_rows, calibration_rows)
         return replace(held_out, is_drawn=True)
 
     def _check_no_fit_params(self, estimator_params: dict[str, Any]) -> None:

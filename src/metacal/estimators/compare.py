@@ -16,7 +16,7 @@ from sklearn.base import BaseEstimator, clone
 
 from metacal.errors import InputError
 from metacal.estimators.comparison import Comparison, ComparisonEntry, Estimate
-from metacal.estimators.cost import affordable_folds
+from metacal.estimators.cost import count_affordable_folds
 from metacal.formulas import Array, Codes, Flags, Float
 from metacal.maps.fitting.crossvalidation import deduplicate_warnings, random_folds
 from metacal.maps.methods import METHODS, get_calibrator_class
@@ -39,7 +39,7 @@ from metacal.rows.tasks import describe_sources, run_in_order
 
 UNCALIBRATED = "uncalibrated"
 #: Default budget of a comparison, in CPU seconds.
-BUDGET = 600.0
+DEFAULT_BUDGET = 600.0
 #: Maximal number of fits that are in progress on a cluster at a time.
 _MAX_FITS_IN_PROGRESS = 256
 
@@ -60,7 +60,7 @@ def compare(
     classes: Sequence[Any] | None = None,
     n_jobs: int | None = None,
     progress: Progress | None = None,
-    budget: float = BUDGET,
+    budget: float = DEFAULT_BUDGET,
     executor: ExecutorLike | None = None,
 ) -> Comparison:
     """Compare calibrators by repeated cross-validation.
@@ -124,7 +124,7 @@ def compare(
             f"n_splits must be between 2 and the number of rows, {n_rows}; got {n_splits}."
         )
     held_out_mask = partial(_held_out_mask, n_rows, n_splits, random_state)
-    n_folds = affordable_folds(estimators, n_rows, n_classes, n_splits * n_repeats, budget)
+    n_folds = count_affordable_folds(estimators, n_rows, n_classes, n_splits * n_repeats, budget)
     jobs = [(estimator, fold) for estimator in estimators.values() for fold in range(n_folds)]
     with open_executor(n_jobs, executor) as pool, deduplicate_warnings():
         fold_results = _run_jobs(pool, table, partial(_fit_and_measure, codes, held_out_mask), jobs)
@@ -171,7 +171,12 @@ def _run_jobs(
         place = (lambda piece: file_names) if file_names else None
         remote_task = partial(task, source)
         return run_in_order(
-            pool, remote_task, jobs, _MAX_FITS_IN_PROGRESS, held=len(jobs), place=place
+            pool,
+            remote_task,
+            jobs,
+            _MAX_FITS_IN_PROGRESS,
+            max_pending=len(jobs),
+            describe_piece=place,
         )
     whole_table = np.asarray(table)
 
@@ -375,10 +380,14 @@ def _summarise(
     entries = []
     for name, results in results_by_name.items():
         if name in error_by_name:
-            entries.append(ComparisonEntry(name, {}, float("nan"), failed=error_by_name[name]))
+            entries.append(
+                ComparisonEntry(name, {}, float("nan"), error_message=error_by_name[name])
+            )
         else:
             entries.append(_build_entry(name, results, fitted_names.index(name), paired_metrics))
-    entries.sort(key=lambda entry: entry.metrics["nll"].mean if entry.failed is None else np.inf)
+    entries.sort(
+        key=lambda entry: entry.metrics["nll"].mean if entry.error_message is None else np.inf
+    )
     near_best_names = {
         metric: tuple(np.array(fitted_names)[paired.near_best].tolist())
         for metric, paired in paired_metrics.items()
@@ -456,5 +465,5 @@ def _build_entry(
         name,
         metrics,
         fit_seconds=float(np.median([result.seconds for result in results])),
-        impossible=sum(result.n_impossible for result in results),
+        n_zero_probability_rows=sum(result.n_impossible for result in results),
     )

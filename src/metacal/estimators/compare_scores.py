@@ -24,11 +24,11 @@ from metacal.rows.draws import generator
 from metacal.rows.score_columns import check_correctness, check_scores
 
 #: Name of the fused score.
-FUSED = "fused"
+FUSED_SCORE_NAME = "fused"
 #: Fraction of the rows on which the fused score is fitted.
 _FUSION_FRACTION = 1 / 3
 #: Scores of which a higher value is doubtful, by default.
-DOUBTFUL = ("perplexity", "loss", "entropy")
+DOUBTFUL_SCORE_NAMES = ("perplexity", "loss", "entropy")
 
 
 @dataclass(frozen=True)
@@ -69,14 +69,14 @@ class ScoreComparison:
 
     rows: tuple[ScoreRow, ...]
     promise: Promise
-    stack: Any
+    fusion_model: Any
 
     def fused(self, columns: Mapping[str, Any]) -> Any:
         """Return the fused score of new rows: the probability of being correct.
 
         A row in which any score is missing gets NaN.
         """
-        return _fused_score(self.stack, columns)
+        return _fused_score(self.fusion_model, columns)
 
     def __str__(self) -> str:
         lines = [f"{'score':<24} AUROC  would accept"]
@@ -97,7 +97,7 @@ def compare_scores(
     correct: Any,
     promise: Promise | None = None,
     *,
-    doubtful: tuple[str, ...] = DOUBTFUL,
+    doubtful: tuple[str, ...] = DOUBTFUL_SCORE_NAMES,
     random_state: int = 0,
 ) -> ScoreComparison:
     """Compare confidence scores, and fuse them into one.
@@ -151,7 +151,7 @@ def compare_scores(
     stack = _fit_stack(scores, is_correct, is_fusion_row)
 
     confidences = {name: -score if name in doubtful else score for name, score in scores.items()}
-    confidences[FUSED] = _fused_score(stack, scores)
+    confidences[FUSED_SCORE_NAME] = _fused_score(stack, scores)
     rows = []
     for name, confidence in confidences.items():
         rows.append(

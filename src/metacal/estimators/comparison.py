@@ -56,8 +56,8 @@ class ComparisonEntry:
     name: str
     metrics: Mapping[str, Estimate]
     fit_seconds: float
-    failed: str | None = None
-    impossible: int = 0
+    error_message: str | None = None
+    n_zero_probability_rows: int = 0
 
     def loss(self, metric: str) -> float:
         """Return the mean of a metric, negated if larger values are better."""
@@ -69,8 +69,8 @@ class ComparisonEntry:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result as JSON types, with None for infinite values."""
-        if self.failed is not None:
-            return {"name": self.name, "failed": self.failed}
+        if self.error_message is not None:
+            return {"name": self.name, "failed": self.error_message}
         metrics: dict[str, dict[str, float | None]] = {}
         for name, metric_estimate in self.metrics.items():
             metrics[name] = {
@@ -82,19 +82,19 @@ class ComparisonEntry:
             "metrics": metrics,
             "fit_seconds": self.fit_seconds,
         }
-        if self.impossible:
-            answer["impossible_rows"] = self.impossible
+        if self.n_zero_probability_rows:
+            answer["impossible_rows"] = self.n_zero_probability_rows
         return answer
 
-    def record(self) -> dict[str, Any]:
+    def to_record(self) -> dict[str, Any]:
         """Return the row of the frame."""
         record: dict[str, Any] = {}
         for name, metric_estimate in self.metrics.items():
             record[name] = metric_estimate.mean
             record[f"{name}_standard_error"] = metric_estimate.standard_error
         record["fit_seconds"] = self.fit_seconds
-        record["impossible_rows"] = self.impossible
-        record["failed"] = self.failed
+        record["impossible_rows"] = self.n_zero_probability_rows
+        record["failed"] = self.error_message
         return record
 
 
@@ -162,7 +162,7 @@ class Comparison:
         It has one row per calibrator.
         """
         return display.make_frame(
-            [entry.record() for entry in self.entries],
+            [entry.to_record() for entry in self.entries],
             [entry.name for entry in self.entries],
             _INDEX_NAMES,
         )
@@ -198,9 +198,9 @@ class Comparison:
         headings = [_metric_heading(metric) for metric in metric_names]
         lines: list[tuple[str, ...]] = [("calibrator", *headings, "fit, s")]
         for entry in self.entries:
-            if entry.failed is not None:
+            if entry.error_message is not None:
                 empty_cells = [""] * len(metric_names)
-                lines.append((entry.name, f"failed: {entry.failed}", *empty_cells))
+                lines.append((entry.name, f"failed: {entry.error_message}", *empty_cells))
                 continue
             cells = [
                 f"{entry.metrics[metric]} {self._mark(entry.name, metric)}"
@@ -221,17 +221,17 @@ class Comparison:
         """Return a note on each calibrator with an infinite log loss."""
         notes = []
         for entry in self.entries:
-            if entry.impossible:
-                plural = "s" if entry.impossible > 1 else ""
+            if entry.n_zero_probability_rows:
+                plural = "s" if entry.n_zero_probability_rows > 1 else ""
                 notes.append(
-                    f"{entry.name}: infinite, since the true class of {entry.impossible:,} held-out"
+                    f"{entry.name}: infinite, since the true class of {entry.n_zero_probability_rows:,} held-out"
                     f" row{plural} got probability 0"
                 )
         return notes
 
     def _fitted_entries(self) -> list[ComparisonEntry]:
         """Return the calibrators that could be fitted."""
-        return [entry for entry in self.entries if entry.failed is None]
+        return [entry for entry in self.entries if entry.error_message is None]
 
     def _metric_names(self) -> list[str]:
         """Return the names of the metrics, in the order of the registry."""

@@ -7,7 +7,7 @@ from typing import Any
 from sklearn.utils.validation import check_is_fitted
 
 from metacal.estimators.base import Calibrator
-from metacal.estimators.calibrator_factory import calibrator_name, make_calibrator
+from metacal.estimators.calibrator_factory import get_calibrator_name, make_calibrator
 from metacal.formulas import Codes, Float
 from metacal.gate import Recipe
 from metacal.maps.composed import (
@@ -64,7 +64,7 @@ class ComposedCalibration(Calibrator[ComposedMap]):
         """Temperature of the first calibrator. Raises AttributeError if it has none."""
         check_is_fitted(self)
         if not isinstance(self.map_.first, TemperatureMap | UniformTemperatureMap):
-            raise AttributeError(f"{calibrator_name(self.first)} has no temperature.")
+            raise AttributeError(f"{get_calibrator_name(self.first)} has no temperature.")
         return self.map_.first.temperature
 
     @property
@@ -79,7 +79,10 @@ class ComposedCalibration(Calibrator[ComposedMap]):
     def recipe(self) -> Recipe:
         """Return the recipe of the calibrator, with the names of its two parts."""
         recipe = super().recipe()
-        part_names = {"first": calibrator_name(self.first), "then": calibrator_name(self.then)}
+        part_names = {
+            "first": get_calibrator_name(self.first),
+            "then": get_calibrator_name(self.then),
+        }
         return Recipe(recipe.estimator, {**recipe.parameters, **part_names})
 
     def _fit_map(self, rows: Rows, codes: Codes, weights: Float | None) -> ComposedMap:

@@ -30,7 +30,7 @@ _FIT_FRACTION = 0.8
 _METRICS_SECONDS_PER_MILLION = 0.05
 
 
-def fold_seconds(names: Iterable[str], n_rows: int, n_classes: int) -> float:
+def estimate_fold_seconds(names: Iterable[str], n_rows: int, n_classes: int) -> float:
     """Estimate the CPU seconds for fitting and measuring calibrators on one fold.
 
     Parameters
@@ -46,7 +46,7 @@ def fold_seconds(names: Iterable[str], n_rows: int, n_classes: int) -> float:
 
     Examples
     --------
-    >>> round(fold_seconds(["temperature", "matrix"], 10_000, 100), 2)
+    >>> round(estimate_fold_seconds(["temperature", "matrix"], 10_000, 100), 2)
     9.02
     """
     matrix_seconds = 3.0 + 0.08 * n_classes
@@ -61,7 +61,7 @@ def fold_seconds(names: Iterable[str], n_rows: int, n_classes: int) -> float:
     return seconds_per_million * n_rows * n_classes / 1e6
 
 
-def affordable_folds(
+def count_affordable_folds(
     names: Iterable[str], n_rows: int, n_classes: int, n_folds: int, budget: float
 ) -> int:
     """Compute how many folds a budget of CPU time allows, at least one.
@@ -83,12 +83,12 @@ def affordable_folds(
 
     Examples
     --------
-    >>> affordable_folds(["temperature"], 10_000, 100, 10, 600.0)
+    >>> count_affordable_folds(["temperature"], 10_000, 100, 10, 600.0)
     10
-    >>> affordable_folds(["matrix"], 25_000, 1000, 10, 600.0)
+    >>> count_affordable_folds(["matrix"], 25_000, 1000, 10, 600.0)
     10
     """
-    seconds = fold_seconds(list(names), n_rows, n_classes)
+    seconds = estimate_fold_seconds(list(names), n_rows, n_classes)
     if seconds * n_folds <= budget:
         return n_folds
     return max(1, min(n_folds, int(budget / seconds)))

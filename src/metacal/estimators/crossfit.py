@@ -48,7 +48,11 @@ from metacal.certificates.certificate import Certificate
 from metacal.certificates.circumstances import Circumstances, add_circumstances
 from metacal.certificates.notes import cross_fitted
 from metacal.errors import InputError
-from metacal.estimators.responses import classifier_classes, classifier_logits, expand_columns
+from metacal.estimators.responses import (
+    expand_columns,
+    get_classifier_classes,
+    get_classifier_logits,
+)
 from metacal.formulas import Array, Codes
 from metacal.rows.arrays import as_plain_array
 from metacal.rows.draws import RowDraws
@@ -60,7 +64,7 @@ Folds = list[tuple[Codes, Codes]]
 
 
 @dataclass(frozen=True, eq=False)
-class ClassifierLogits:
+class ClassifierFitResult:
     """Fitted classifier, and logits of rows that it was not fitted on.
 
     Attributes
@@ -81,14 +85,14 @@ class ClassifierLogits:
 
     classifier: Any
     classes: Array
-    logits: Array
-    rows: Codes | None = None
+    calibration_logits: Array
+    calibration_rows: Codes | None = None
     n_folds: int = 0
-    is_drawn: bool = False
+    uses_random_state: bool = False
 
 
 @dataclass(frozen=True)
-class ClassifierFit:
+class ClassifierFitter:
     """Unfitted classifier and the parameters of its fit.
 
     Attributes
@@ -98,22 +102,24 @@ class ClassifierFit:
     params : mapping
         Parameters of its `fit`. Those with an entry per row are indexed like the rows.
     response_method : str
-        Method that returns its logits, see `classifier_logits`.
+        Method that returns its logits, see `get_classifier_logits`.
     """
 
     estimator: Any
-    params: Mapping[str, Any] = field(default_factory=dict)
+    fit_params: Mapping[str, Any] = field(default_factory=dict)
     response_method: str = "auto"
 
     def fit(self, X: Any, y: Array, rows: Codes | None = None) -> Any:
         """Fit a new classifier on some rows, by default on all."""
-        fit_params = _check_method_params(X, self.params, indices=rows)
+        fit_params = _check_method_params(X, self.fit_params, indices=rows)
         if rows is not None:
             X = _safe_indexing(X, rows)
             y = y[rows]
         return clone(self.estimator).fit(X, y, **fit_params)
 
-    def held_out(self, X: Any, y: Array, fit_rows: Codes, test_rows: Codes) -> ClassifierLogits:
+    def fit_held_out(
+        self, X: Any, y: Array, fit_rows: Codes, test_rows: Codes
+    ) -> ClassifierFitResult:
         """Fit a classifier on some rows, and compute its logits of other rows.
 
         Parameters
@@ -129,16 +135,18 @@ class ClassifierFit:
 
         Returns
         -------
-        ClassifierLogits
+        ClassifierFitResult
         """
         classifier = self.fit(X, y, fit_rows)
-        logits = classifier_logits(classifier, _safe_indexing(X, test_rows), self.response_method)
-        classes = classifier_classes(classifier, logits.shape[1])
-        return ClassifierLogits(classifier, classes, logits, test_rows)
+        logits = get_classifier_logits(
+            classifier, _safe_indexing(X, test_rows), self.response_method
+        )
+        classes = get_classifier_classes(classifier, logits.shape[1])
+        return ClassifierFitResult(classifier, classes, logits, test_rows)
 
     def cross_fit(
         self, X: Any, y: Array, folds: Folds, n_jobs: int | None = None
-    ) -> ClassifierLogits:
+    ) -> ClassifierFitResult:
         """Fit a classifier per fold and one on all rows.
 
         Parameters
@@ -154,7 +162,7 @@ class ClassifierFit:
 
         Returns
         -------
-        ClassifierLogits
+        ClassifierFitResult
             Classifier fitted on all rows, and the out-of-fold logits of every row.
 
         Examples
@@ -162,29 +170,31 @@ class ClassifierFit:
         >>> from sklearn.datasets import load_iris
         >>> from sklearn.naive_bayes import GaussianNB
         >>> X, y = load_iris(return_X_y=True)
-        >>> cross_fitted = ClassifierFit(GaussianNB()).cross_fit(X, y, make_folds(5, X, y, 0, None))
-        >>> cross_fitted.logits.shape, cross_fitted.n_folds
+        >>> folds = make_folds(5, X, y, 0, None)
+        >>> cross_fitted = ClassifierFitter(GaussianNB()).cross_fit(X, y, folds)
+        >>> cross_fitted.calibration_logits.shape, cross_fitted.n_folds
         ((150, 3), 5)
         """
 
-        def fit_fold(fold: tuple[Codes, Codes]) -> ClassifierLogits:
+        def fit_fold(fold: tuple[Codes, Codes]) -> ClassifierFitResult:
             fit_rows, test_rows = fold
-            fold_logits = self.held_out(X, y, fit_rows, test_rows)
-            # The classifiers of all folds together may be too large for the memory.
-            return replace(fold_logits, classifier=None)
+            fold_result = self.fit_held_out(X, y, fit_rows, test_rows)
+            # The classifiers of all folds together may not fit into memory.
+            return replace(fold_result, classifier=None)
 
         parallel = Parallel(n_jobs=n_jobs, prefer="threads")
-        fold_results = parallel(map(delayed(fit_fold), folds))
+        fold_results: list[ClassifierFitResult] = parallel(map(delayed(fit_fold), folds))
         classifier = self.fit(X, y)
-        n_columns = max(result.logits.shape[1] for result in fold_results)
-        classes = classifier_classes(classifier, n_columns)
-        fold_tables = [
-            expand_columns(result.logits, result.classes, classes) for result in fold_results
+        n_columns = max(result.calibration_logits.shape[1] for result in fold_results)
+        classes = get_classifier_classes(classifier, n_columns)
+        fold_logits = [
+            expand_columns(result.calibration_logits, result.classes, classes)
+            for result in fold_results
         ]
-        logits = np.empty((len(y), len(classes)), dtype=np.result_type(*fold_tables))
-        for result, table in zip(fold_results, fold_tables):
-            logits[result.rows] = table
-        return ClassifierLogits(classifier, classes, logits, n_folds=len(folds))
+        logits = np.empty((len(y), len(classes)), dtype=np.result_type(*fold_logits))
+        for result, table in zip(fold_results, fold_logits):
+            logits[result.calibration_rows] = table
+        return ClassifierFitResult(classifier, classes, logits, n_folds=len(folds))
 
 
 def mark_approximate(certificate: Certificate, n_folds: int) -> Certificate:
@@ -250,7 +260,7 @@ def is_fitted(estimator: Any) -> bool:
     return True
 
 
-def split_rows(
+def draw_calibration_rows(
     X: Any, y: Array, holdout: float, random_state: int | None, units: Codes | None = None
 ) -> tuple[Codes, Codes]:
     """Draw the rows to calibrate on.
@@ -289,7 +299,7 @@ def split_rows(
             f"an unfitted classifier needs rows to fit and rows to calibrate on; got {n_units}"
             f" {unit_name} (n_samples={n_rows}). Bring more rows, or a fitted classifier."
         )
-    draws = row_draws(X, y, random_state, units)
+    draws = make_row_draws(X, y, random_state, units)
     if units is None:
         is_held_out = np.zeros(n_rows, dtype=bool)
         is_held_out[draws.order("held-out rows")[:n_held_out]] = True
@@ -298,7 +308,7 @@ def split_rows(
     return np.flatnonzero(~is_held_out), np.flatnonzero(is_held_out)
 
 
-def row_draws(X: Any, y: Array, random_state: int | None, units: Codes | None) -> RowDraws:
+def make_row_draws(X: Any, y: Array, random_state: int | None, units: Codes | None) -> RowDraws:
     """Return a source of random draws that does not depend on the order of the rows.
 
     Parameters
@@ -402,7 +412,7 @@ def make_folds(
                 f"no class has the {cv} rows that cv={cv} needs (n_samples={len(y)}); use fewer"
                 " folds."
             )
-        folds = _draw_folds(int(cv), y, units, row_draws(X, y, random_state, units))
+        folds = _draw_folds(int(cv), y, units, make_row_draws(X, y, random_state, units))
     else:
         if units is not None:
             split_params["groups"] = units

@@ -18,11 +18,11 @@ from metacal.certificates.notes import miscalibrated_by_class
 from metacal.certificates.number_format import format_percent_floor
 from metacal.errors import InputError
 from metacal.estimators.measurement import (
-    MeasuredRows,
-    lazy_softmax,
+    RowMeasurements,
+    make_lazy_softmax_table,
+    make_probability_buffer,
+    make_softmax_gate,
     measure_rows,
-    probability_buffer,
-    softmax_gate,
 )
 from metacal.formulas import Array, Codes
 from metacal.gate import Gate
@@ -149,7 +149,7 @@ class GateEvaluation:
         return uncalibrated
 
     def text(
-        self, about: str = "", wrapped: Callable[[str], str] = str, *, few: bool = False
+        self, title_prefix: str = "", wrap_line: Callable[[str], str] = str, *, few: bool = False
     ) -> str:
         """Return the evaluation as text.
 
@@ -166,7 +166,7 @@ class GateEvaluation:
         -------
         str
         """
-        lines = [f"{about}{self.after.size}", self._interval_note()]
+        lines = [f"{title_prefix}{self.after.size}", self._interval_note()]
         if self.certificate is not None:
             lines += ["", f"promised  {self.certificate.statement}", f"measured  {self.verdict}"]
         if self.verdict is not None:
@@ -176,8 +176,8 @@ class GateEvaluation:
         lines += [f"  {answerer.name:<8}{answerer}" for answerer in self.answered_by]
         caveat_lines = []
         if self.caveat is not None:
-            caveat_lines.append(wrapped(self.caveat))
-        return self.after.text([*map(wrapped, lines)], self.before, caveat_lines, few=few)
+            caveat_lines.append(wrap_line(self.caveat))
+        return self.after.text([*map(wrap_line, lines)], self.before, caveat_lines, few=few)
 
     def _interval_note(self) -> str:
         """Return the line about the intervals, which have another level than the promise."""
@@ -278,7 +278,7 @@ def evaluate(
     table = tables[0]
     reading_gate = fitted_gate
     if reading_gate is None:
-        reading_gate = softmax_gate(np.shape(table)[1])
+        reading_gate = make_softmax_gate(np.shape(table)[1])
     with open_executor(n_jobs, executor) as pool:
         # The workers of a cluster validate the rows that they read themselves.
         is_unvalidated = isinstance(table, StoredTable) and is_remote(pool)
@@ -378,7 +378,7 @@ def evaluate_table(
     groups: Any,
     *,
     overwrite: bool = False,
-) -> tuple[MeasuredRows, GateEvaluation]:
+) -> tuple[RowMeasurements, GateEvaluation]:
     """Evaluate a gate, and the softmax of the logits, on a labelled table.
 
     Parameters
@@ -400,11 +400,11 @@ def evaluate_table(
 
     Returns
     -------
-    measured : MeasuredRows
+    measured : RowMeasurements
         Measurements of each row.
     evaluation : GateEvaluation
     """
-    measured_gate = softmax_gate(rows.n_classes)
+    measured_gate = make_softmax_gate(rows.n_classes)
     if gate is not None:
         measured_gate = gate
         # Missing groups are reported before the rows are read.
@@ -413,27 +413,27 @@ def evaluate_table(
     measured = measure_rows(
         measured_gate, rows, codes, n_bins, groups, with_softmax=gate is not None, buffer=buffer
     )
-    correct = measured.top == codes
+    correct = measured.predicted_codes == codes
     fit_rows = None
     if gate is not None:
-        fit_rows = gate.find_fit_rows(measured.score, correct)
+        fit_rows = gate.find_fit_rows(measured.scores, correct)
     columns = {
         "accept": measured.accept,
         "correct": correct,
         "predicted_classes": PredictedClasses(
-            measured.top, measured_gate.classes, fitted=fit_rows is not None
+            measured.predicted_codes, measured_gate.classes, fitted=fit_rows is not None
         ),
     }
     before = None
-    if measured.before is not None:
-        softmax_metrics = measured.before
+    if measured.softmax_metrics is not None:
+        softmax_metrics = measured.softmax_metrics
         if _needs_whole_table() and buffer is not None:
-            softmax_table = lazy_softmax(rows, codes, softmax_metrics.top)
+            softmax_table = make_lazy_softmax_table(rows, codes, softmax_metrics.top)
             softmax_metrics = replace(softmax_metrics, table=softmax_table)
         no_resampling = replace(resampling, n_resamples=0, exact_proportions=False)
         before = evaluate_columns(softmax_metrics, rows.n_classes, no_resampling, n_bins, **columns)
     after = evaluate_columns(
-        measured.after, rows.n_classes, resampling, n_bins, score=measured.score, **columns
+        measured.gate_metrics, rows.n_classes, resampling, n_bins, score=measured.scores, **columns
     )
     if gate is None or gate.certificate is None or measured.accept is None:
         return measured, GateEvaluation(after, before)
@@ -442,8 +442,8 @@ def evaluate_table(
         measured.accept,
         correct,
         resampling.level,
-        losses=gate.losses(codes, measured.top),
-        row_names=gate.get_row_subgroups(measured.top, groups),
+        losses=gate.losses(codes, measured.predicted_codes),
+        row_names=gate.get_row_subgroups(measured.predicted_codes, groups),
         fit_rows=fit_rows,
     )
     return measured, GateEvaluation(after, before, gate.certificate, verdict, fit_rows)
@@ -467,4 +467,4 @@ def _make_buffer(rows: Rows, resampling: Resampling, *, overwrite: bool) -> Arra
     if not is_needed or is_remote(rows.executor):
         return None
     # A metric of the whole table needs the logits once more, for their softmax.
-    return probability_buffer(rows.table, overwrite=overwrite and not needs_whole_table)
+    return make_probability_buffer(rows.table, overwrite=overwrite and not needs_whole_table)

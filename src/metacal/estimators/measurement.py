@@ -32,12 +32,12 @@ TableSums = list[dict[str, Any]]
 _SOFTMAX = TemperatureMap(1.0)
 
 
-def softmax_gate(n_classes: int) -> Gate:
+def make_softmax_gate(n_classes: int) -> Gate:
     """Return a gate with the softmax of the logits that accepts every row."""
     return Gate.from_source(LogitsSource(_SOFTMAX, np.arange(n_classes)))
 
 
-def probability_buffer(logits: Any, *, overwrite: bool = False) -> Array:
+def make_probability_buffer(logits: Any, *, overwrite: bool = False) -> Array:
     """Return a buffer for probabilities, if possible the logits themselves.
 
     Parameters
@@ -59,7 +59,7 @@ def probability_buffer(logits: Any, *, overwrite: bool = False) -> Array:
 
 
 @dataclass(frozen=True, eq=False)
-class MeasuredRows:
+class RowMeasurements:
     """Measurements of each labelled row.
 
     Attributes
@@ -76,11 +76,11 @@ class MeasuredRows:
         Metrics of the softmax of the logits, if requested.
     """
 
-    score: Float
-    top: Codes
+    scores: Float
+    predicted_codes: Codes
     accept: Flags | None
-    after: ProbabilityColumns
-    before: ProbabilityColumns | None
+    gate_metrics: ProbabilityColumns
+    softmax_metrics: ProbabilityColumns | None
 
 
 def measure_rows(
@@ -92,7 +92,7 @@ def measure_rows(
     *,
     with_softmax: bool,
     buffer: Array | None = None,
-) -> MeasuredRows:
+) -> RowMeasurements:
     """Compute decisions and metrics of every row in one pass.
 
     Parameters
@@ -115,7 +115,7 @@ def measure_rows(
 
     Returns
     -------
-    MeasuredRows
+    RowMeasurements
     """
     # Every block allocates and frees the same arrays, so freed memory is kept.
     keep_freed_memory()
@@ -140,12 +140,12 @@ def measure_rows(
     after, *others = _split_metrics(metric_columns, sums)
     if buffer is not None:
         after = replace(after, table=CheckedTable(buffer, codes, after.top.confidence))
-    return MeasuredRows(
-        score=score,
-        top=top.astype(np.intp),
+    return RowMeasurements(
+        scores=score,
+        predicted_codes=top.astype(np.intp),
         accept=None if gate.is_calibrator else accept > 0.0,
-        after=after,
-        before=others[0] if others else None,
+        gate_metrics=after,
+        softmax_metrics=others[0] if others else None,
     )
 
 
@@ -263,7 +263,7 @@ def _split_metrics(columns: list[Float], sums: TableSums) -> Iterator[Probabilit
         yield ProbabilityColumns(top_label, losses, sums=table_sums)
 
 
-def lazy_softmax(rows: Rows, codes: Codes, top: TopLabel) -> CheckedTable:
+def make_lazy_softmax_table(rows: Rows, codes: Codes, top: TopLabel) -> CheckedTable:
     """Return the softmax of the logits as a table whose rows are computed on access."""
     dtype = np.result_type(rows.table.dtype, np.float32)
     table: Any = ConvertedTable(rows.table, _SOFTMAX, dtype)

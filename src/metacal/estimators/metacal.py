@@ -199,8 +199,8 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
         """
         check_logits_gate_options(self.promise, self.score, self.input, self.decision)
         if is_remote(executor):
-            self._check_remote()
-        with self._rows(X, reset=True, later=True, executor=executor) as rows:
+            self._check_fits_on_cluster()
+        with self._open_rows(X, reset=True, later=True, executor=executor) as rows:
             selection = build_row_selection(len(rows), units, importance, random_state)
             if y is None and not self.promise.needs_labels:
                 return self._fit_unlabelled(rows, selection)
@@ -236,7 +236,7 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
         -------
         self
         """
-        with self._rows(X, reset=True, later=True) as rows:
+        with self._open_rows(X, reset=True, later=True) as rows:
             self.classes_ = validate.check_classes(self.classes, rows.n_classes)
             return self._fit_codes(rows, codes, weights=weights, selection=selection, groups=groups)
 
@@ -266,11 +266,11 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
             rows=rows,
             labels=codes,
             score=self.score,
-            fit_map=self._fit_base,
-            refit_map=self._refit_base,
+            fit_map=self._fit_base_map,
+            refit_map=self._refit_base_map,
             allow_softmax_fallback=self.calibrator is None,
             class_names=self.classes_,
-            has_class_names=self._classes_given,
+            has_class_names=self._has_class_names,
             input=self.input,
             decision=self.decision,
             reject_label=self.reject_label,
@@ -314,7 +314,7 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
     @match_array_library
     def ranking_scores(self, X: ArrayLike) -> Float:
         """Return the ranking score h(x) of each row; a higher score is more uncertain."""
-        with self._rows(X, reset=False, later=True) as rows:
+        with self._open_rows(X, reset=False, later=True) as rows:
             return self.gate_.uncertainty_scores(rows)
 
     @match_array_library
@@ -332,7 +332,7 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
         -------
         array of bool of shape (n_rows,)
         """
-        with self._rows(X, reset=False, later=True) as rows:
+        with self._open_rows(X, reset=False, later=True) as rows:
             return self.gate_.accepts(rows, groups)
 
     @match_array_library
@@ -355,7 +355,7 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
         array of shape (n_rows, n_classes)
             It has the dtype of X and is on its device.
         """
-        with self._rows(X, reset=False) as rows:
+        with self._open_rows(X, reset=False) as rows:
             if out is not None:
                 out = validate.get_probability_buffer(rows.table, out)
             return self.gate_(rows.table, rows=rows, out=out, groups=groups)
@@ -363,7 +363,7 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
     @match_array_library
     def predict(self, X: ArrayLike, *, groups: ArrayLike | None = None) -> Array:
         """Return the class of the largest logit, and `reject_label` for rejected rows."""
-        with self._rows(X, reset=False) as rows:
+        with self._open_rows(X, reset=False) as rows:
             decision = self.gate_.decide(rows, probabilities=False, groups=groups)
             return decision.label  # type: ignore[return-value]
 
@@ -385,15 +385,15 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
         -------
         Decision
         """
-        with self._rows(X, reset=False) as rows:
+        with self._open_rows(X, reset=False) as rows:
             return self.gate_.decide(rows, rejected=rejected, groups=groups)
 
-    def _refit_base(self, rows: Rows, codes: Codes, weights: Float | None) -> Map:
+    def _refit_base_map(self, rows: Rows, codes: Codes, weights: Float | None) -> Map:
         """Fit the base calibrator again, and return its map without storing it."""
         base = make_base_calibrator(self.calibrator, self.promise, rows.n_classes)
         return base.fit_rows(rows, codes, weights).map_
 
-    def _check_remote(self) -> None:
+    def _check_fits_on_cluster(self) -> None:
         """Raise InputError if the base calibrator cannot be fitted on a cluster."""
         base = make_base_calibrator(self.calibrator, self.promise)
         if not isinstance(base, Calibrator):
@@ -403,7 +403,7 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
             )
         get_estimator_method(type(base)).check_fits_on_cluster()
 
-    def _fit_base(self, rows: Rows, codes: Codes, weights: Float | None) -> Map:
+    def _fit_base_map(self, rows: Rows, codes: Codes, weights: Float | None) -> Map:
         """Fit `calibrator_`, and return its map."""
         base = make_base_calibrator(self.calibrator, self.promise, rows.n_classes)
         works_on_device = isinstance(base, Calibrator) and base._stays_on_device

@@ -15,7 +15,7 @@ from metacal.rows.arrays import check_choice
 RESPONSE_METHODS = ("predict_proba", "decision_function")
 
 
-def classifier_logits(classifier: Any, X: Any, method: str = "auto") -> Array:
+def get_classifier_logits(classifier: Any, X: Any, method: str = "auto") -> Array:
     """Return the logits of a classifier, one column per class.
 
     Parameters
@@ -37,7 +37,7 @@ def classifier_logits(classifier: Any, X: Any, method: str = "auto") -> Array:
     --------
     >>> from sklearn.svm import LinearSVC
     >>> svm = LinearSVC().fit([[-1.0], [-2.0], [1.0], [2.0]], ["no", "no", "yes", "yes"])
-    >>> classifier_logits(svm, [[3.0]]).argmax(axis=1)
+    >>> get_classifier_logits(svm, [[3.0]]).argmax(axis=1)
     array([1])
     """
     check_choice("response_method", method, "auto", *RESPONSE_METHODS)
@@ -62,7 +62,7 @@ def classifier_logits(classifier: Any, X: Any, method: str = "auto") -> Array:
     return logits
 
 
-def classifier_classes(classifier: Any, n_columns: int) -> Array:
+def get_classifier_classes(classifier: Any, n_columns: int) -> Array:
     """Return the classes of a classifier in column order; 0 ... K-1 if it has none."""
     return np.asarray(getattr(classifier, "classes_", np.arange(n_columns)))
 

@@ -10,7 +10,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from metacal.errors import InputError, spelled
+from metacal.errors import InputError, choose_spelling
 from metacal.gate import Gate, LogitsSource
 from metacal.gate.find_gate import find_gate
 from metacal.maps.methods import find_map_method
@@ -66,7 +66,7 @@ def prepare_gate(gate: Gate, input: str | None = None) -> Gate:
         if input is not None:
             raise InputError(
                 f"a gate on scores takes scores, not {input}; leave out"
-                f" {spelled('input', '--input')}."
+                f" {choose_spelling('input', '--input')}."
             )
         return gate
     stages = []

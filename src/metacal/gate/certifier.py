@@ -32,7 +32,7 @@ from metacal.certification.arriving import (
 )
 from metacal.certification.pilot import choose_pilot_rows_of_pool
 from metacal.certification.plans import PilotRows
-from metacal.errors import InfeasibleTargetError, InputError, spelled
+from metacal.errors import InfeasibleTargetError, InputError, choose_spelling
 from metacal.formulas import Codes, Flags
 from metacal.gate.gate import Gate
 from metacal.gate.gate_from_labels import build_gate_from_labels, check_promise_for_labelling
@@ -325,7 +325,7 @@ class Certifier:
             raise InputError(
                 f"{self._sample_sizes[0]:,} rows were drawn before the first label, and no"
                 " extension was declared: drawing on after labels are seen breaks the promise more"
-                f" often than delta. Begin anew with {spelled('may_extend=True', '--may-extend')}."
+                f" often than delta. Begin anew with {choose_spelling('may_extend=True', '--may-extend')}."
             )
         if not self.is_extended:
             self._record_event({"extend": self._sample_sizes[1]})

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from metacal.certificates.certificate import Certificate
 from metacal.certificates.subgroups import By, Name, SubgroupCertificates
-from metacal.errors import InputError, spelled, warn_caller
+from metacal.errors import InputError, choose_spelling, warn_caller
 from metacal.formulas import Codes, Float
 from metacal.kernels.grid import Grid
 from metacal.rows.labels import check_labels, find_class_columns
@@ -259,7 +259,7 @@ def encode_groups_for_thresholds(thresholds: Thresholds, groups: Any, n_rows: in
         raise InputError(
             "this gate has a threshold for each group"
             f" ({shown_names}{ellipsis}); say which group every"
-            f" row belongs to with {spelled('groups=...', '--group-key NAME')}."
+            f" row belongs to with {choose_spelling('groups=...', '--group-key NAME')}."
         )
     codes = thresholds.encode_groups(groups)
     if len(codes) != n_rows:
@@ -288,7 +288,7 @@ def factorize_groups(groups: Any, n_rows: int) -> tuple[Codes, tuple[Name, ...]]
     (array([0, 1, 0]), ('north', 'south'))
     """
     if groups is None:
-        how = spelled("fit(X, y, groups=...)", "--group-key NAME")
+        how = choose_spelling("fit(X, y, groups=...)", "--group-key NAME")
         raise InputError(f"PerGroup needs the group of every row: {how}.")
     names = tuple(np.unique(check_groups(groups)).tolist())
     codes = encode_groups(groups, names)

@@ -458,7 +458,7 @@ def _write_results(
         return
     worker_applier = replace(applier, n_jobs=1)
     for pair, written_result in run_as_completed(
-        pool, worker_applier, pairs, _MAX_PENDING_FILES, place=lambda pair: str(pair[0])
+        pool, worker_applier, pairs, _MAX_PENDING_FILES, describe_piece=lambda pair: str(pair[0])
     ):
         report_finished_rows(written_result.n_rows)
         yield (pair[0], pair[1]), written_result

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 
 from metacal.display import format_names
-from metacal.errors import InputError, option
+from metacal.errors import InputError, format_option
 from metacal.io.named_columns import find_named_column, missing_table_error
 from metacal.io.opening import single_score_parameter
 from metacal.io.request import (
@@ -45,7 +45,7 @@ def find_list_column(
         return table_name
     advice = (
         f", of which {format_names(list_names)} hold lists; name the one with the {request.input} with"
-        f" {option('logits_key')}."
+        f" {format_option('logits_key')}."
     )
     raise missing_table_error(
         request, "column", list_names, f"it has {format_names(header)}", advice
@@ -201,7 +201,7 @@ def _check_all_are_classes(request: Request, candidates: Sequence[str]) -> None:
         if name in LABEL_KEYS:
             raise InputError(
                 f"{request.path}: is column {name!r} a class or a label? List the classes with"
-                f" {option('classes')}."
+                f" {format_option('classes')}."
             )
     # A single score and an unrelated column look like the columns of two classes.
     n_gate_classes = len(request.gate_classes or ())
@@ -209,5 +209,5 @@ def _check_all_are_classes(request: Request, candidates: Sequence[str]) -> None:
         raise InputError(
             f"{request.path}: no column bears the name of a class of the gate; it has"
             f" {format_names(candidates)}. Name the score of the second class with {single_score_parameter()}, or list"
-            f" the columns of the two classes with {option('classes')}."
+            f" the columns of the two classes with {format_option('classes')}."
         )

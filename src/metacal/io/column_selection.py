@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from metacal.display import format_names
-from metacal.errors import InputError, option
+from metacal.errors import InputError, format_option
 from metacal.io.class_columns import (
     class_column_prefixes,
     class_names_of_columns,
@@ -197,8 +197,8 @@ def _missing_array_error(request: Request, arrays: Mapping[str, str]) -> InputEr
 
     label_advice = ""
     if "labels" not in find_role_columns(request, arrays):
-        label_advice = f" and the labels, if any, with {option('label_key')}"
-    advice = f"; name the table with {option('logits_key')}{label_advice}."
+        label_advice = f" and the labels, if any, with {format_option('label_key')}"
+    advice = f"; name the table with {format_option('logits_key')}{label_advice}."
     return missing_table_error(request, "array", arrays, f"it holds {content}", advice)
 
 

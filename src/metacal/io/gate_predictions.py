@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.display import format_names
-from metacal.errors import InputError, option, warn_caller
+from metacal.errors import InputError, format_option, warn_caller
 from metacal.io.input_paths import Paths
 from metacal.io.named_columns import OtherKindError
 from metacal.io.predictions import Predictions, read_predictions
@@ -178,7 +178,7 @@ def _warn_if_implausible(gate: Gate, gate_name: str, predictions: Predictions) -
             warn_caller(
                 f"{gate_name} was fitted on rows that look like probabilities read as logits, and"
                 f" {predictions.path} holds other rows: what it says of them means nothing. Fit"
-                f" again, with {option('input', 'probabilities')} or on logits."
+                f" again, with {format_option('input', 'probabilities')} or on logits."
             )
     elif suspicion.kind in known_suspicions:
         return
@@ -186,7 +186,7 @@ def _warn_if_implausible(gate: Gate, gate_name: str, predictions: Predictions) -
         warn_caller(
             f"{predictions.path}: every row lies in [0, 1] and sums to one, as probabilities do,"
             f" but {gate_name} was fitted on logits: what it says of these rows means nothing. Give"
-            f" logits, or fit on probabilities with {option('input', 'probabilities')}."
+            f" logits, or fit on probabilities with {format_option('input', 'probabilities')}."
         )
     else:
         warn_caller(f"{predictions.path}: {suspicion.remark}")

@@ -48,7 +48,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Self
 
-from metacal.errors import ArtifactError, InputError, option, warn_caller
+from metacal.errors import ArtifactError, InputError, format_option, warn_caller
 from metacal.io.disk import DISK, Disk, plain_write_errors
 from metacal.io.opening import plain_read_errors
 
@@ -429,7 +429,7 @@ class Journal:
         if len(seal) > checksum_length and seal.isalnum() and not has_key:
             return (
                 "this journal is signed; give its key with every call:"
-                f" {option('key', metavar='KEYFILE')}."
+                f" {format_option('key', metavar='KEYFILE')}."
             )
         if len(seal) == checksum_length and has_key:
             return (

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from metacal.display import format_names
-from metacal.errors import InputError, option, spelled
+from metacal.errors import InputError, choose_spelling, format_option
 from metacal.io.opening import NoScoreError
 from metacal.io.request import ID_KEYS, ROLE_PARAMETERS, TABLE_KEYS, Request
 
@@ -56,7 +56,7 @@ def find_role_columns(
 
 def label_column_advice(column: str) -> str:
     """Return the advice to name a column of labels, for use within a message."""
-    return f"if it holds the labels say {option('label_key', column)}, "
+    return f"if it holds the labels say {format_option('label_key', column)}, "
 
 
 def find_named_column(
@@ -105,7 +105,7 @@ def find_named_column(
     if len(candidates) > 1:
         raise InputError(
             f"{request.path}: it has both {candidates[0]!r} and {candidates[1]!r}; choose one with"
-            f" {option(request.user_parameter(key))}."
+            f" {format_option(request.user_parameter(key))}."
         )
     if not candidates:
         return None
@@ -133,7 +133,7 @@ def _check_named_column(
     """
     given_name = getattr(request, key)
     parameter = request.user_parameter(key)
-    parameter_text = spelled(parameter, "--" + parameter.replace("_", "-"))
+    parameter_text = choose_spelling(parameter, "--" + parameter.replace("_", "-"))
     if given_name not in names:
         message = (
             f"{request.path}: there is no {given_name!r}, which {parameter_text} asks for; it has"
@@ -179,6 +179,6 @@ def missing_table_error(
     other_input = next(kind for kind in TABLE_KEYS if kind != request.input)
     problem = f"{request.path}: there is no {item_kind} {TABLE_KEYS[request.input][0]!r}; {content}"
     if any(name in names for name in TABLE_KEYS[other_input]):
-        solution = option("input", other_input)
+        solution = format_option("input", other_input)
         return OtherKindError(f"{problem}; to read its {other_input} say {solution}.")
     return InputError(problem + advice)

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.errors import InputError, MetacalError, option, spelled
+from metacal.errors import InputError, MetacalError, choose_spelling, format_option
 from metacal.rows.executors import set_context_variable
 
 SAVE_AS_NPZ = "save it from Python as np.savez('predictions.npz', logits=logits, labels=labels)"
@@ -338,12 +338,12 @@ def _format_value(value: Any) -> str:
 
 def single_score_parameter() -> str:
     """Return the parameter that names the score of the second of two classes."""
-    return spelled("logits_key=...", "--positive-key NAME")
+    return choose_spelling("logits_key=...", "--positive-key NAME")
 
 
 def single_score_hint() -> str:
     """Return the advice for a file with one score for two classes."""
     return (
         f" One score for two classes: name its column with {single_score_parameter()}, or say"
-        f" {option('input', 'probabilities')} where it is the probability of the second."
+        f" {format_option('input', 'probabilities')} where it is the probability of the second."
     )

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.display import format_names
-from metacal.errors import InputError, option, warn_caller
+from metacal.errors import InputError, format_option, warn_caller
 from metacal.io.columns import Columns
 from metacal.io.input_paths import Paths
 from metacal.io.opening import single_score_hint
@@ -59,8 +59,8 @@ class Predictions(Columns):
                 break
         raise InputError(
             f"{self.path}: there are no labels here{other_columns}. Store them as 'labels', name"
-            f" them with {option('label_key', suggested_name)}, or give a file of labels with"
-            f" {option('labels')}."
+            f" them with {format_option('label_key', suggested_name)}, or give a file of labels with"
+            f" {format_option('labels')}."
         )
 
 
@@ -279,7 +279,7 @@ def _check_role_column(request: Request, role: str, column: NDArray[Any], n_rows
     if column.ndim == 2:
         hint = f" {advise_on_label_table(column)}"
     if column.shape == (n_rows + 1,):
-        hint = f" If the labels begin with a header, name it with {option('label_key')}."
+        hint = f" If the labels begin with a header, name it with {format_option('label_key')}."
     raise InputError(
         f"{request.path}: there are {n_rows} rows but {role} of shape {column.shape}; there must be"
         f" one for each row.{hint}"

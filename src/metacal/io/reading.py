@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.errors import InputError, option
+from metacal.errors import InputError, format_option
 from metacal.io.columns import Columns
 from metacal.io.formats import FORMATS
 from metacal.io.formats.arrow import InMemoryBatches, is_table_in_memory, read_batches
@@ -251,7 +251,7 @@ def _check_same_columns(first_columns: Columns, other_columns: Columns) -> None:
     if other_columns.class_names != first_columns.class_names:
         raise InputError(
             f"{other_columns.path}: its classes are not those of {first_columns.path}, or in another"
-            f" order; name them with {option('classes')}, which chooses and orders the columns."
+            f" order; name them with {format_option('classes')}, which chooses and orders the columns."
         )
     for role in ROLE_PARAMETERS:
         first_has_role = role in first_columns.beside

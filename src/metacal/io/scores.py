@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.display import format_names
-from metacal.errors import InputError, option
+from metacal.errors import InputError, format_option
 from metacal.io.columns import Columns
 from metacal.io.input_paths import Paths
 from metacal.io.reading import read_columns
@@ -66,7 +66,7 @@ class Scores(Columns):
             other_columns = f"; it also holds {format_names(self.unused)}"
         raise InputError(
             f"{self.path}: it does not say {meaning}{other_columns}. Name the column that does with"
-            f" {option(parameter)}, or call it {' or '.join(map(repr, default_names))}."
+            f" {format_option(parameter)}, or call it {' or '.join(map(repr, default_names))}."
         )
 
 
@@ -141,7 +141,7 @@ def read_scores(
     """
     if loss_key is not None and correct_key is not None:
         raise InputError(
-            f"give {option('correct_key')} or {option('loss_key')}: a row is right or wrong, or"
+            f"give {format_option('correct_key')} or {format_option('loss_key')}: a row is right or wrong, or"
             " loses."
         )
     request = Request(

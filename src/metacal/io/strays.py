@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.display import format_names
-from metacal.errors import option
+from metacal.errors import format_option
 from metacal.io.request import LABEL_NAME_PATTERN, ClassNames
 from metacal.rows.plausibility import draw_sample
 
@@ -143,7 +143,7 @@ def _find_columns_of_whole_numbers(table: Any) -> set[int]:
 def _describe_excluded_columns(class_names: ClassNames, stray_indices: Sequence[int]) -> str:
     """Build the warning about columns that are left out of the table."""
     stray_names = [class_names[index] for index in stray_indices]
-    advice = f"list all classes with {option('classes')}."
+    advice = f"list all classes with {format_option('classes')}."
     label_name = _find_label_name(stray_names)
     if label_name is not None:
         advice += f" If {_label_advice(label_name)}."
@@ -189,8 +189,8 @@ def _describe_doubtful_columns(
         class_list = ",".join(other_names)
     return (
         f"{claim}, but {doubt}: {label_advice}to leave other columns out, list the classes with"
-        f" {option('classes', metavar=class_list)}; if the labels have another name, say"
-        f" {option('label_key')}."
+        f" {format_option('classes', metavar=class_list)}; if the labels have another name, say"
+        f" {format_option('label_key')}."
     )
 
 
@@ -204,4 +204,4 @@ def _find_label_name(names: Sequence[str | int]) -> str | None:
 
 def _label_advice(label_name: str) -> str:
     """Return the advice to name the column of labels, for use after "if"."""
-    return f"{label_name!r} holds the labels, say {option('label_key', label_name)}"
+    return f"{label_name!r} holds the labels, say {format_option('label_key', label_name)}"

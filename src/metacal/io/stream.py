@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from metacal.display import format_names
-from metacal.errors import InputError, option
+from metacal.errors import InputError, format_option
 from metacal.io.column_selection import ColumnSelection, select_columns
 from metacal.io.formats.jsonl import add_requested_entries, parse_object
 from metacal.io.formats.text_cells import split_line
@@ -203,7 +203,7 @@ class StreamReader:
         if self.header is None and cells[0].startswith("{"):
             raise InputError(
                 f"{self.request.path}: it begins as JSON does, and is read as {self.kind}; say "
-                f"{option('format', 'jsonl')}."
+                f"{format_option('format', 'jsonl')}."
             )
         previous_layout = self._layout
         self._determine_layout(cells, [])

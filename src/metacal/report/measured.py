@@ -197,22 +197,22 @@ def measure_logits(
         gate, rows, codes, settings.intervals, settings.n_bins, decision_groups
     )
     accept = columns.accept
-    calibrated = columns.after.top
+    calibrated = columns.gate_metrics.top
     confidence = calibrated.confidence
-    if columns.before is None:
+    if columns.softmax_metrics is None:
         before, after = calibrated, None
     else:
-        before, after = columns.before.top, calibrated
+        before, after = columns.softmax_metrics.top, calibrated
         if accept is not None:
             confidence = np.where(accept, confidence, before.confidence)
-    class_gaps = columns.after.sums["classwise_ece"]
+    class_gaps = columns.gate_metrics.sums["classwise_ece"]
     return Measured(
         evaluation=evaluation,
         codes=codes,
-        predicted=columns.top,
+        predicted=columns.predicted_codes,
         accept=accept,
         score_name=reading_gate.source.score_name,
-        doubt=columns.score,
+        doubt=columns.scores,
         threshold=None if accept is None else reading_gate.threshold,
         confidence=confidence,
         before=before,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from metacal.errors import InputError, spelled
+from metacal.errors import InputError, choose_spelling
 from metacal.formulas import Array, Codes
 from metacal.gate import Gate
 from metacal.gate.judged import find_gate_and_inputs
@@ -483,7 +483,7 @@ def _compare_calibrators(
     if isinstance(requested, Comparison):
         return requested.to_dict()
     if len(tables) > 1 or tables[0].ndim < 2:
-        option = spelled("compare", "--compare")
+        option = choose_spelling("compare", "--compare")
         raise InputError(f"calibrators are compared on one table of logits; leave out {option}.")
     calibrator_names = None if requested is True else list(requested)
     # The folds are drawn from the rows, which must be in memory.

@@ -434,8 +434,8 @@ class Rows(Strips):
                 partial(Strips.run, task=task, work=work),
                 (self._extract_piece(columns, span) for span in spans),
                 window,
-                held=_HELD_WINDOWS * window,
-                place=_describe_piece,
+                max_pending=_HELD_WINDOWS * window,
+                describe_piece=_describe_piece,
             )
         return report_progress(results, rows_of_spans)
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.errors import InputError, option
+from metacal.errors import InputError, format_option
 from metacal.formulas import Codes, Flags
 from metacal.rows.arrays import as_plain_array, find_first_true
 from metacal.rows.reject_labels import check_reject_label as check_reject_label
@@ -186,7 +186,7 @@ def _check_positive_class(values: NDArray[Any], positive: Any, *, one_score: boo
     if one_score and values.dtype.kind == "U" and positive is None:
         raise InputError(
             f"which of the labels ({_shorten(values)}) does the score speak for? Name it with"
-            f" {option('positive')}: the class that is the likelier the higher the score."
+            f" {format_option('positive')}: the class that is the likelier the higher the score."
         )
 
 
@@ -239,10 +239,10 @@ def encode_labels(labels: Any, n_rows: int, classes: NDArray[Any]) -> Codes:
     if are_numbers and array.dtype.kind == "U":
         alternative = ""
         if len(classes) == 2:
-            alternative = f", or of one score for two classes {option('positive')}"
+            alternative = f", or of one score for two classes {format_option('positive')}"
         raise InputError(
             f"labels are strings (row 0: {str(array[0])!r}) but no class order was given; give "
-            f"{option('classes')}, one name per column, in column order{alternative}."
+            f"{format_option('classes')}, one name per column, in column order{alternative}."
         )
     comparable_classes = classes.astype(np.int64) if classes.dtype.kind == "b" else classes
     codes, unknown_row = find_class_columns(array, comparable_classes)
@@ -458,7 +458,9 @@ def _raise_unknown_label(labels: NDArray[Any], row: int, classes: NDArray[Any]) 
     n_classes = len(classes)
     label = labels[row].item()
     if np.array_equal(classes, np.arange(n_classes)):
-        hint = f"Other labels: give {option('classes')}, one entry per column, in column order."
+        hint = (
+            f"Other labels: give {format_option('classes')}, one entry per column, in column order."
+        )
         if labels.min() == 1 and labels.max() == n_classes:
             hint = "Labels that count from 1: labels - 1."
         raise InputError(
@@ -467,7 +469,7 @@ def _raise_unknown_label(labels: NDArray[Any], row: int, classes: NDArray[Any]) 
         )
     raise InputError(
         f"label {label!r} of row {row} is not among the {n_classes} classes ({_shorten(classes)})."
-        f" Fix it, or give {option('classes')} with the name of every column, in column order."
+        f" Fix it, or give {format_option('classes')} with the name of every column, in column order."
     )
 
 

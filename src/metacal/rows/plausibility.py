@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.errors import option, warn_caller
+from metacal.errors import format_option, warn_caller
 from metacal.formulas import Float
 from metacal.rows.arrays import on_host
 from metacal.rows.executors import set_context_variable
@@ -89,7 +89,7 @@ class Suspicion:
     def remark(self) -> str:
         """Text of the warning."""
         return _REMARKS[self.kind].format(
-            lowest=self.lowest or 0.0, probabilities=option("input", "probabilities")
+            lowest=self.lowest or 0.0, probabilities=format_option("input", "probabilities")
         )
 
 

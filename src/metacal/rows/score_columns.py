@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.errors import InputError, spelled
+from metacal.errors import InputError, choose_spelling
 from metacal.formulas import Flags
 from metacal.rows.arrays import as_plain_array, find_first_true
 from metacal.rows.labels import is_missing
@@ -283,7 +283,7 @@ def _flatten(values: Any, name: str) -> NDArray[Any]:
     if array.ndim != 1:
         raise InputError(
             f"{name} must have one entry per row; got shape {array.shape}. A table with a column"
-            f" per class is for {spelled('MetaCal', 'metacal fit without --score-key')}."
+            f" per class is for {choose_spelling('MetaCal', 'metacal fit without --score-key')}."
         )
     return array
 

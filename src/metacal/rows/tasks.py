@@ -37,8 +37,8 @@ def run_in_order(
     pieces: Pieces,
     window: int,
     *,
-    held: int = 0,
-    place: Place | None = None,
+    max_pending: int = 0,
+    describe_piece: Place | None = None,
 ) -> Iterator[Any]:
     """Yield task(*piece) for every piece, in order.
 
@@ -56,10 +56,10 @@ def run_in_order(
     window : int
         Largest number of pieces at work at a time.
 
-    held : int, default=0
+    max_pending : int, default=0
         Largest number of pieces at work or waiting for a slow earlier piece, at least `window`.
 
-    place : callable, default=None
+    describe_piece : callable, default=None
         Function that returns the name of a piece in messages.
 
     Yields
@@ -73,7 +73,14 @@ def run_in_order(
     ...     list(run_in_order(pool, pow, ((2, n) for n in range(5)), window=3))
     [1, 2, 4, 8, 16]
     """
-    results = run_as_completed(executor, task, pieces, window, place=place, held=max(held, window))
+    results = run_as_completed(
+        executor,
+        task,
+        pieces,
+        window,
+        describe_piece=describe_piece,
+        max_pending=max(max_pending, window),
+    )
     return (result for _, result in results)
 
 
@@ -83,8 +90,8 @@ def run_as_completed(
     pieces: Pieces,
     window: int,
     *,
-    place: Place | None = None,
-    held: int | None = None,
+    describe_piece: Place | None = None,
+    max_pending: int | None = None,
 ) -> Iterator[tuple[Piece, Any]]:
     """Yield each piece with task(*piece), whichever finishes first.
 
@@ -92,10 +99,10 @@ def run_as_completed(
 
     Parameters
     ----------
-    executor, task, pieces, window, place
+    executor, task, pieces, window, describe_piece
         As in `run_in_order`.
 
-    held : int, default=None
+    max_pending : int, default=None
         If given, results are yielded in order, and this is the largest number of pending pieces.
 
     Yields
@@ -124,7 +131,7 @@ def run_as_completed(
         finished_signals.put(None)
 
     remaining_pieces = iter(pieces)
-    max_pending = window if held is None else held
+    max_pending = window if max_pending is None else max_pending
 
     def submit_pieces() -> None:
         while len(at_work) < window and len(pending) < max_pending:
@@ -141,7 +148,7 @@ def run_as_completed(
             submit_pieces()
             if not pending:
                 return
-            candidates = list(pending) if held is None else [next(iter(pending))]
+            candidates = list(pending) if max_pending is None else [next(iter(pending))]
             finished_future = next((future for future in candidates if future.done()), None)
             if finished_future is None:
                 finished_signals.get()
@@ -151,16 +158,18 @@ def run_as_completed(
             try:
                 result = finished_future.result()
             except (MemoryError, BrokenExecutor, CancelledError) as error:
-                raise _lost_piece_error(error, piece, place) from error
+                raise _lost_piece_error(error, piece, describe_piece) from error
             yield piece, result
     finally:
         for future in pending:
             future.cancel()
 
 
-def _lost_piece_error(error: BaseException, piece: Piece, place: Place | None) -> InputError:
+def _lost_piece_error(
+    error: BaseException, piece: Piece, describe_piece: Place | None
+) -> InputError:
     """Build the error about a piece whose workers were lost."""
-    prefix = "" if place is None else f"{place(piece)}: "
+    prefix = "" if describe_piece is None else f"{describe_piece(piece)}: "
     if isinstance(error, MemoryError):
         return InputError(
             f"{prefix}a worker has not enough memory for these rows; give workers more, or fewer"

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal import kernels
-from metacal.errors import InputError, WrongTypeError, option, warn_caller
+from metacal.errors import InputError, WrongTypeError, format_option, warn_caller
 from metacal.formulas import Flags, Float
 from metacal.formulas.logits import (
     find_finite_masks,
@@ -168,7 +168,7 @@ def scores_to_two_columns(table: Any, kind: str) -> NDArray[Any]:
     if row is not None:
         raise InputError(
             f"probabilities must lie in [0, 1]; row {row} holds {scores[row]}. If these are the"
-            f" values of a decision_function, say so: {option('input', 'logits')}."
+            f" values of a decision_function, say so: {format_option('input', 'logits')}."
         )
     return np.column_stack([1.0 - scores, scores])
 
@@ -261,7 +261,7 @@ def _check_probability_block(
     if row is not None:
         is_too_small = not smallest[row] >= 0
         value = smallest[row] if is_too_small else largest[row]
-        hint = advice or f"If these are logits, say so: {option('input', 'logits')}."
+        hint = advice or f"If these are logits, say so: {format_option('input', 'logits')}."
         raise InputError(
             f"probabilities must lie in [0, 1]; row {start + row} holds {float(value)}. {hint}"
         )
@@ -269,7 +269,7 @@ def _check_probability_block(
     row = find_first_true(np.abs(row_sums - 1.0) > tolerance)
     if row is not None:
         hint = advice or (
-            f"Divide each row by its sum, or say {option('input', 'logits')} if these are logits."
+            f"Divide each row by its sum, or say {format_option('input', 'logits')} if these are logits."
         )
         raise InputError(
             f"probabilities must sum to 1 in each row; row {start + row} sums to"
@@ -283,7 +283,7 @@ def read_logits(
     *,
     by_rows: bool = False,
     executor: Executor | None = None,
-    later: bool = False,
+    defer_validation: bool = False,
 ) -> NDArray[Any]:
     """Return logits from a table of logits or probabilities.
 
@@ -307,9 +307,9 @@ def read_logits(
     executor : Executor, default=None
         Pool of threads that share the validation.
 
-    later : bool, default=False
-        Whether to leave the validation of values to the first pass over them, if `can_validate_later` allows
-        it.
+    defer_validation : bool, default=False
+        Whether to leave the validation of values to the first pass over them, if
+        `can_defer_validation` allows it.
 
     Returns
     -------
@@ -320,7 +320,7 @@ def read_logits(
     >>> read_logits([[0.5, 0.5]], "probabilities")
     array([[-0.69314718, -0.69314718]])
     """
-    if later and can_validate_later(table, kind):
+    if defer_validation and can_defer_validation(table, kind):
         return _read_float_table(table, "logits")
     if kind == "logits":
         return check_logits(table, executor=executor)
@@ -335,12 +335,12 @@ def read_logits(
     return _log_probabilities(dtype, array)
 
 
-def can_validate_later(table: Any, kind: str) -> bool:
+def can_defer_validation(table: Any, kind: str) -> bool:
     """Check whether values can be validated while they are scored, by the C or device kernels.
 
     Examples
     --------
-    >>> can_validate_later(np.zeros((2, 3)), "probabilities")
+    >>> can_defer_validation(np.zeros((2, 3)), "probabilities")
     False
     """
     return kind == "logits" and (kernels.takes_whole_blocks or kernels.on_device(table))

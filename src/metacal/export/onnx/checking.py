@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.errors import ArtifactError, InputError, option
+from metacal.errors import ArtifactError, InputError, format_option
 from metacal.export.fitted import SUM_TOLERANCE
 from metacal.export.onnx.probe import GUARD
 from metacal.export.onnx.probe_rows import probe_rows
@@ -211,8 +211,8 @@ def _check_input_type(table: Array, input_type: str, logits_name: str) -> None:
     if input_type == "logits" and are_probabilities and not is_constant:
         raise InputError(
             f"{logits_name!r} holds probabilities: every row of the model's answer sums to one. The"
-            f" calibration is for logits: name them with {option('logits')}, or say"
-            f" {option('input', 'probabilities')}."
+            f" calibration is for logits: name them with {format_option('logits')}, or say"
+            f" {format_option('input', 'probabilities')}."
         )
     if input_type == "probabilities" and not are_probabilities:
         raise InputError(

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from metacal.errors import ArtifactError, InputError, option
+from metacal.errors import ArtifactError, InputError, format_option
 from metacal.export.onnx.graph import ELEMENT_TYPES, onnx_library
 
 # Floating-point dtypes by their number in the ONNX format.
@@ -105,7 +105,7 @@ def find_logits(model: Any, wanted: str | None) -> Logits:
     if not candidates:
         problem = "no output of this model is a floating-point table"
     raise InputError(
-        f"{problem} It has {_list_outputs(outputs)}. Name one with {option('logits')}."
+        f"{problem} It has {_list_outputs(outputs)}. Name one with {format_option('logits')}."
     )
 
 
@@ -215,9 +215,9 @@ def check_not_probabilities(model: Any, name: str) -> None:
                 hint = f" (what goes into it, {node.input[0]!r}, may be the logits)"
             raise InputError(
                 f"{name!r} holds probabilities: it comes out of a {node.op_type} node{hint}. Name"
-                f" the logits with {option('logits')}, export the model with its raw scores"
+                f" the logits with {format_option('logits')}, export the model with its raw scores"
                 " (skl2onnx: options={'raw_scores': True}), or say"
-                f" {option('input', 'probabilities')}."
+                f" {format_option('input', 'probabilities')}."
             )
         if node.op_type not in _IDENTITY_OPERATORS:
             return

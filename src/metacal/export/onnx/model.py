@@ -12,7 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from metacal.errors import ArtifactError, InputError, MissingExtraError, option, spelled
+from metacal.errors import (
+    ArtifactError,
+    InputError,
+    MissingExtraError,
+    choose_spelling,
+    format_option,
+)
 from metacal.export.fitted import extract_gate, prepare_gate
 from metacal.export.onnx.checking import Checked, check_attached_model, check_gate_model
 from metacal.export.onnx.gate import AttachedGate, append_gate, input_names
@@ -339,8 +345,8 @@ def save_attached(
             raise InputError(
                 f"the model could not be run ({checked.why_not}), so nothing shows that"
                 f" {table.name!r} holds {gate.logits_source.input} of {gate.n_classes}"
-                f" classes. Give inputs to run it on with {option('inputs', metavar='FILE.npz')},"
-                f" or write it all the same with {spelled('unchecked=True', '--unchecked')}."
+                f" classes. Give inputs to run it on with {format_option('inputs', metavar='FILE.npz')},"
+                f" or write it all the same with {choose_spelling('unchecked=True', '--unchecked')}."
             )
         _write_model(attached.model, temporary_path, path)
     return _saved_model(path, attached.model, checked)

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.errors import InputError, option
+from metacal.errors import InputError, format_option
 from metacal.io.column_selection import ColumnSelection, select_columns
 from metacal.io.columns import Columns
 from metacal.io.formats.arrow_columns import (
@@ -351,8 +351,8 @@ def _check_class_columns(selection: ColumnSelection, schema: Any, path: str) -> 
             label_hint = label_column_advice(name)
         raise InputError(
             f"{path}: column {name!r} holds {content}, not numbers; {label_hint}say which"
-            f" columns are classes with {option('classes')}, or name the column of lists or the"
-            f" prefix of the columns with {option('logits_key')}."
+            f" columns are classes with {format_option('classes')}, or name the column of lists or the"
+            f" prefix of the columns with {format_option('logits_key')}."
         )
 
 

@@ -16,7 +16,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.errors import InputError, option
+from metacal.errors import InputError, format_option
 from metacal.io.column_selection import ColumnSelection, select_columns
 from metacal.io.columns import Columns
 from metacal.io.formats.text_cells import (
@@ -353,7 +353,7 @@ class _Cells:
             label_hint = label_column_advice(name) if self.label_column is None else ""
             raise InputError(
                 f"{cell} holds {text[:_MAX_QUOTED]!r}, which is not a number; mend it,"
-                f" {label_hint}or say which columns are classes with {option('classes')}."
+                f" {label_hint}or say which columns are classes with {format_option('classes')}."
             )
 
 
@@ -383,7 +383,7 @@ def read_labels(request: Request, ending: str) -> NDArray[Any]:
     label_column = find_named_column(request, first_row, "label_key", LABEL_KEYS)
     if label_column is None and len(first_row) > 1:
         raise InputError(
-            f"{path}:1: which column holds the labels? Say so with {option('label_key')}."
+            f"{path}:1: which column holds the labels? Say so with {format_option('label_key')}."
         )
 
     n_header_lines = 0

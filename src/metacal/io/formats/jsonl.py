@@ -17,7 +17,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.errors import InputError, option
+from metacal.errors import InputError, format_option
 from metacal.formulas import Float
 from metacal.io.artifact.messages import describe_json, object_without_duplicates
 from metacal.io.column_selection import ColumnSelection, select_columns
@@ -323,7 +323,7 @@ class _Entries:
                 problem = "is missing or null"
             raise InputError(
                 f"{self.path}:{line_number}: the entry {name!r} {problem}; fix it, or say which"
-                f" entries are classes with {option('classes')}."
+                f" entries are classes with {format_option('classes')}."
             )
         return self._float_array(values)
 

@@ -48,7 +48,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from metacal.errors import InputError, option
+from metacal.errors import InputError, format_option
 from metacal.formulas import Codes, Flags, Float
 
 #: Length of the window of each gambler, in rows. 0 stands for all rows.
@@ -136,7 +136,7 @@ def compute_sampling_weights(
         raise InputError(
             f"a row had been chosen with probability {probabilities.min():g}, below the least"
             f" probability {least_probability:g} that was said beforehand; begin again with a lower"
-            f" one: {option('least_probability', metavar='P')}."
+            f" one: {format_option('least_probability', metavar='P')}."
         )
     return np.asarray(least_probability / probabilities)
 
