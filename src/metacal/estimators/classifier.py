@@ -451,13 +451,13 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, DataclassEstimat
         if self.cv is not None:
             folds = make_folds(self.cv, X, y, self.random_state, cluster_codes, **splitter_params)
             cross_fitted = classifier_fit.cross_fit(X, y, folds, self.n_jobs)
-            return replace(cross_fitted, is_drawn=isinstance(self.cv, int | np.integer))
+            return replace(cross_fitted, uses_random_state=isinstance(self.cv, int | np.integer))
         holdout = check_fraction("holdout", self.holdout)
         fit_rows, calibration_rows = draw_calibration_rows(
             X, y, holdout, self.random_state, cluster_codes
         )
         held_out = classifier_fit.fit_held_out(X, y, fit_rows, calibration_rows)
-        return replace(held_out, is_drawn=True)
+        return replace(held_out, uses_random_state=True)
 
     def _check_no_fit_params(self, estimator_params: dict[str, Any]) -> None:
         """Raise InputError if `cv` or fit parameters were passed with a fitted classifier."""

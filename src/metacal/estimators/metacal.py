@@ -200,7 +200,7 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
         check_logits_gate_options(self.promise, self.score, self.input, self.decision)
         if is_remote(executor):
             self._check_fits_on_cluster()
-        with self._open_rows(X, reset=True, later=True, executor=executor) as rows:
+        with self._open_rows(X, reset=True, defer_validation=True, executor=executor) as rows:
             selection = build_row_selection(len(rows), units, importance, random_state)
             if y is None and not self.promise.needs_labels:
                 return self._fit_unlabelled(rows, selection)
@@ -236,7 +236,7 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
         -------
         self
         """
-        with self._open_rows(X, reset=True, later=True) as rows:
+        with self._open_rows(X, reset=True, defer_validation=True) as rows:
             self.classes_ = validate.check_classes(self.classes, rows.n_classes)
             return self._fit_codes(rows, codes, weights=weights, selection=selection, groups=groups)
 
@@ -314,7 +314,7 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
     @match_array_library
     def ranking_scores(self, X: ArrayLike) -> Float:
         """Return the ranking score h(x) of each row; a higher score is more uncertain."""
-        with self._open_rows(X, reset=False, later=True) as rows:
+        with self._open_rows(X, reset=False, defer_validation=True) as rows:
             return self.gate_.uncertainty_scores(rows)
 
     @match_array_library
@@ -332,7 +332,7 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
         -------
         array of bool of shape (n_rows,)
         """
-        with self._open_rows(X, reset=False, later=True) as rows:
+        with self._open_rows(X, reset=False, defer_validation=True) as rows:
             return self.gate_.accepts(rows, groups)
 
     @match_array_library
