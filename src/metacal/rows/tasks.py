@@ -131,10 +131,11 @@ def run_as_completed(
         finished_signals.put(None)
 
     remaining_pieces = iter(pieces)
-    max_pending = window if max_pending is None else max_pending
+    yields_in_order = max_pending is not None
+    pending_limit = window if max_pending is None else max_pending
 
     def submit_pieces() -> None:
-        while len(at_work) < window and len(pending) < max_pending:
+        while len(at_work) < window and len(pending) < pending_limit:
             piece = next(remaining_pieces, None)
             if piece is None:
                 return
@@ -148,7 +149,9 @@ def run_as_completed(
             submit_pieces()
             if not pending:
                 return
-            candidates = list(pending) if max_pending is None else [next(iter(pending))]
+            candidates = list(pending)
+            if yields_in_order:
+                candidates = candidates[:1]
             finished_future = next((future for future in candidates if future.done()), None)
             if finished_future is None:
                 finished_signals.get()
