@@ -108,7 +108,7 @@ def duel_draw(
             BadAnswerLimit(epsilon, DELTA, *[size if pool else None] * 2),
             suggest_label_count(mc.MaxLoss(epsilon, DELTA), size),
         )
-        most = law.max_bad_rows(n, has_one_threshold=True)
+        most = law.find_max_bad_rows(n, has_one_threshold=True)
         labels = rng.choice(size, n, replace=False)
         rest = np.setdiff1d(np.arange(size), labels)
         sample = CascadeScores(
@@ -130,7 +130,9 @@ def duel_draw(
         )
         found[f"{name} broken"] = float(broken)
         found[f"{name} size"] = law.compute_p_value(
-            most, law.min_tested_rows(n, most, has_one_threshold=True), has_one_threshold=True
+            most,
+            law.find_min_tested_rows(n_bad=most, n_available=n, has_one_threshold=True),
+            has_one_threshold=True,
         )
     if peer and seed < PEER_DRAWS:
         found["BARGAIN"], found["BARGAIN broken"] = bargain(own, wrong, epsilon, seed)

@@ -202,7 +202,7 @@ def with_people(small: Any, large: Any, n: int, draws: int) -> dict[str, Any]:
     for draw in range(draws):
         rows = population.take(rng.integers(len(population), size=n))
         found = by_rule(
-            MinAccuracy(beta, DELTA), rows, CascadePlan(has_people=True, random_state=draw)
+            MinAccuracy(beta, DELTA), rows, CascadePlan(has_human_review=True, random_state=draw)
         )[0]
         seen = count_outcomes(population, found or Candidate(-math.inf, -math.inf))
         shares.append(

@@ -140,7 +140,7 @@ class ScoreCascadeData:
             costs=self._read_costs(n_gated),
             unlabelled_uncertainty=uncertainties[~has_flags],
             is_finite_pool=self.pool,
-            has_people=self.people,
+            has_human_review=self.people,
             random_state=self.random_state,
             uses_joint_risk=self.joint_risk,
         )

@@ -22,42 +22,43 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class BadAnswerLimit:
-    """Exact test that at most a share `epsilon` of the answers is bad.
+    """Exact test that at most a given share of the answers is bad.
 
     Parameters
     ----------
-    epsilon : float
-        Largest share of bad answers.
-    delta : float
-        Level of the test.
-    n_drawn_from : int, optional
-        Number of rows that the tested rows were drawn from. None if the promise is about the
-        source of the rows, so that counts are binomial.
-    n_pool : int, optional
-        Number of rows of the pool, pilot rows included. At most `epsilon * n_pool` may be bad.
+    max_bad_share : float
+        Largest share of bad answers that the promise allows.
+    significance_level : float
+        Significance level of the test.
+    population_size : int, optional
+        Number of rows that the tested rows were drawn from without replacement. None if the promise
+        is about the source of the rows, so that the number of bad answers is binomial.
+    pool_size : int, optional
+        Number of rows of the pool, pilot rows included. At most `max_bad_share * pool_size` of their
+        answers may be bad.
 
     Examples
     --------
     >>> limit = BadAnswerLimit(0.01, 0.1)
-    >>> limit.max_bad_rows(1000, has_one_threshold=True)
+    >>> limit.find_max_bad_rows(1000, has_one_threshold=True)
     5
-    >>> limit.min_tested_rows(1000, 5, has_one_threshold=True)
+    >>> limit.find_min_tested_rows(n_bad=5, n_available=1000, has_one_threshold=True)
     926
-    >>> BadAnswerLimit(0.01, 0.1, 5000, 5000).max_bad_rows(1000, has_one_threshold=True)
+    >>> BadAnswerLimit(0.01, 0.1, 5000, 5000).find_max_bad_rows(1000, has_one_threshold=True)
     7
     """
 
-    epsilon: float
-    delta: float
-    n_drawn_from: int | None = None
-    n_pool: int | None = None
+    max_bad_share: float
+    significance_level: float
+    population_size: int | None = None
+    pool_size: int | None = None
 
-    def compute_p_value(self, n_bad: int, n_rows: int, *, has_one_threshold: bool) -> float:
-        """Compute P(at most `n_bad` of `n_rows` are bad) if the limit is just exceeded.
+    def compute_p_value(self, n_bad: int, n_tested: int, *, has_one_threshold: bool) -> float:
+        """Compute P(at most `n_bad` of the tested rows are bad) if the limit is just broken.
 
         Parameters
         ----------
-        n_bad, n_rows : int
+        n_bad, n_tested : int
             Number of bad rows and of tested rows.
         has_one_threshold : bool
             Whether the cascade has one threshold, which may depend on the tested rows.
@@ -66,45 +67,63 @@ class BadAnswerLimit:
         -------
         float
         """
-        if self.n_drawn_from is None or self.n_pool is None:
-            return float(bdtr(n_bad, n_rows, self.epsilon))
-        n_bad_in_pool = math.floor(self.epsilon * self.n_pool) + 1
+        if self.population_size is None or self.pool_size is None:
+            return float(bdtr(n_bad, n_tested, self.max_bad_share))
+        max_bad_in_pool = math.floor(self.max_bad_share * self.pool_size)
+        n_bad_if_broken = max_bad_in_pool + 1
         if has_one_threshold:
-            n_bad_in_pool += n_bad
+            # Tested rows keep the answer of the last model, so their bad answers are added.
+            n_bad_if_broken += n_bad
         return _hypergeometric_cdf(
             n_bad,
-            population_size=self.n_drawn_from,
-            n_marked=min(n_bad_in_pool, self.n_drawn_from),
-            n_draws=min(n_rows, self.n_drawn_from),
+            population_size=self.population_size,
+            n_marked=min(n_bad_if_broken, self.population_size),
+            n_draws=min(n_tested, self.population_size),
         )
 
-    def max_bad_rows(self, n_rows: int, *, has_one_threshold: bool) -> int:
-        """Return the largest number of bad rows that passes the test, or -1 if none does."""
-        n_bad = -1
-        while (
-            n_bad < n_rows
-            and self.compute_p_value(n_bad + 1, n_rows, has_one_threshold=has_one_threshold)
-            <= self.delta
-        ):
-            n_bad += 1
-        return n_bad
+    def passes(self, n_bad: int, n_tested: int, *, has_one_threshold: bool) -> bool:
+        """Check whether the p-value is at most the significance level."""
+        p_value = self.compute_p_value(n_bad, n_tested, has_one_threshold=has_one_threshold)
+        return p_value <= self.significance_level
 
-    def min_tested_rows(self, n_rows: int, n_bad: int, *, has_one_threshold: bool) -> int:
-        """Return the smallest number of tested rows of which `n_bad` bad rows pass the test."""
+    def find_max_bad_rows(self, n_tested: int, *, has_one_threshold: bool) -> int | None:
+        """Return the largest number of bad rows that passes the test, or None if none does."""
+        max_bad_rows = None
+        for n_bad in range(n_tested + 1):
+            if not self.passes(n_bad, n_tested, has_one_threshold=has_one_threshold):
+                break
+            max_bad_rows = n_bad
+        return max_bad_rows
 
-        def passes(n_tested: int) -> bool:
-            return (
-                self.compute_p_value(n_bad, n_tested, has_one_threshold=has_one_threshold)
-                <= self.delta
-            )
+    def find_min_tested_rows(self, n_bad: int, n_available: int, *, has_one_threshold: bool) -> int:
+        """Return the smallest number of tested rows with which `n_bad` bad rows pass the test.
 
-        # The p-value falls as the number of tested rows grows, so bisection finds the smallest.
-        candidate_sizes = range(n_bad + 1, n_rows)
-        return n_bad + 1 + bisect_left(candidate_sizes, True, key=passes)
+        Parameters
+        ----------
+        n_bad : int
+            Number of bad rows, which pass the test if all available rows are tested.
+        n_available : int
+            Number of rows that can be tested.
+        has_one_threshold : bool
+            Whether the cascade has one threshold, which may depend on the tested rows.
+
+        Returns
+        -------
+        int
+        """
+        smallest_size = n_bad + 1
+        candidate_sizes = range(smallest_size, n_available)
+        # The p-value falls as the number of tested rows grows, so bisection finds the first pass.
+        n_failing_sizes = bisect_left(
+            candidate_sizes,
+            True,
+            key=lambda n_tested: self.passes(n_bad, n_tested, has_one_threshold=has_one_threshold),
+        )
+        return smallest_size + n_failing_sizes
 
 
 def suggest_label_count(promise: MaxLoss, n_rows: int) -> int:
-    """Suggest how many of the rows to label, where each label is a call of the large model.
+    """Suggest how many rows to label, if each label costs a call of the large model.
 
     The suggestion is 0.7 n^(2/3), but at least 6/epsilon. It is then lowered to the smallest number
     that allows as many bad rows. With n labels, the error of the threshold is worth about n^(-1/2)
@@ -118,8 +137,12 @@ def suggest_label_count(promise: MaxLoss, n_rows: int) -> int:
     """
     limit = BadAnswerLimit(promise.epsilon, promise.delta)
     n_labels = min(n_rows, math.ceil(max(0.7 * n_rows ** (2 / 3), 6 / promise.epsilon)))
-    n_bad = limit.max_bad_rows(n_labels, has_one_threshold=True)
-    return limit.min_tested_rows(n_labels, n_bad, has_one_threshold=True)
+    max_bad_rows = limit.find_max_bad_rows(n_labels, has_one_threshold=True)
+    if max_bad_rows is None:
+        return n_labels
+    return limit.find_min_tested_rows(
+        n_bad=max_bad_rows, n_available=n_labels, has_one_threshold=True
+    )
 
 
 def _hypergeometric_cdf(k: int, *, population_size: int, n_marked: int, n_draws: int) -> float:

@@ -23,7 +23,7 @@ from metacal.certificates.certificate import accepts
 from metacal.errors import InputError
 from metacal.formulas import Codes, Flags, Float
 from metacal.kernels.grid import Grid
-from metacal.promises.risk_estimates import compute_expected_p_value, estimate_risk
+from metacal.promises.risk_estimates import compute_expected_p_value, estimate_error_probabilities
 from metacal.rows.draws import RowDraws
 
 # Number of candidate thresholds if there is one threshold, and per model if there are two.
@@ -156,7 +156,7 @@ class CascadePlan:
 
     Attributes
     ----------
-    has_people : bool, default=False
+    has_human_review : bool, default=False
         Whether people answer the rows that neither model accepts. Otherwise the large model answers
         every row that the small model passes on.
     review_cost : float, default=10.0
@@ -169,7 +169,7 @@ class CascadePlan:
         pilot rows. Not possible with people.
     """
 
-    has_people: bool = False
+    has_human_review: bool = False
     review_cost: float = 10.0
     random_state: int | None = None
     thresholds_from: Float | None = None
@@ -204,7 +204,7 @@ def draw_pilot_rows(
     if plan.thresholds_from is not None:
         return np.empty(0, dtype=np.intp)
     pilot_size = _PILOT_SIZE_FOR_SCORES
-    if plan.has_people:
+    if plan.has_human_review:
         pilot_size = _PILOT_SIZE_FOR_LABELS
     n_pilot = pilot_size.compute(len(models_agree))
     draws = RowDraws(small_score, large_score, models_agree, random_state=plan.random_state)
@@ -235,7 +235,7 @@ def split_pilot_rows(
         If there are too few rows, or if the scores of other rows cannot be used.
     """
     if plan.thresholds_from is not None:
-        if plan.has_people:
+        if plan.has_human_review:
             raise InputError(
                 "thresholds_from gives scores alone; with people in the cascade their order takes"
                 " labels."
@@ -370,8 +370,8 @@ def build_review_sequences(
         pilot,
         small_thresholds,
         large_thresholds,
-        estimate_risk(pilot.small_score, pilot.small_correct),
-        estimate_risk(pilot.large_score, pilot.large_correct),
+        estimate_error_probabilities(pilot.small_score, pilot.small_correct),
+        estimate_error_probabilities(pilot.large_score, pilot.large_correct),
     )
 
     # Rows of these tables are thresholds of the small model, columns those of the large model.

@@ -76,7 +76,7 @@ class CascadeTest(ABC):
 
     @abstractmethod
     def make_infeasible_error(
-        self, counts: OutcomeCounts, n_tested: int, level: float, *, has_people: bool
+        self, counts: OutcomeCounts, n_tested: int, level: float, *, has_human_review: bool
     ) -> InfeasibleTargetError:
         """Make the error for a first candidate that failed.
 
@@ -88,7 +88,7 @@ class CascadeTest(ABC):
             Number of tested rows.
         level : float
             Significance level of its test.
-        has_people : bool
+        has_human_review : bool
             Whether people answer the rows that neither model accepts.
 
         Returns
@@ -111,7 +111,7 @@ class LossTest(CascadeTest):
         grids: tuple[Grid, Grid],
     ) -> Sequence[CandidateSequence]:
         """Build the sequence in which the small model answers ever more rows."""
-        if plan.has_people:
+        if plan.has_human_review:
             raise InputError(
                 "MaxLoss compares with the large model, which answers all of the rest: nothing is"
                 " left to people. Ask for MinAccuracy to have people in the cascade."
@@ -141,7 +141,7 @@ class LossTest(CascadeTest):
         )
 
     def make_infeasible_error(
-        self, counts: OutcomeCounts, n_tested: int, level: float, *, has_people: bool
+        self, counts: OutcomeCounts, n_tested: int, level: float, *, has_human_review: bool
     ) -> InfeasibleTargetError:
         """Make the error with the smallest certifiable loss and the number of rows needed."""
         epsilon = self.promise.epsilon
@@ -198,14 +198,14 @@ class AccuracyTest(CascadeTest):
     ) -> Sequence[CandidateSequence]:
         """Build the sequences of candidates, after a check that no label is missing."""
         n_missing_labels = int((~tested.has_label).sum())
-        if plan.has_people:
+        if plan.has_human_review:
             n_missing_labels += int((~pilot.has_label).sum())
         if n_missing_labels > 0:
             raise InputError(
                 f"{n_missing_labels:,} rows have no label, and an accuracy needs them all; MaxLoss"
                 " needs fewer."
             )
-        if plan.has_people:
+        if plan.has_human_review:
             return build_review_sequences(
                 pilot, len(tested), self.promise.beta, plan.review_cost, grids
             )
@@ -225,16 +225,20 @@ class AccuracyTest(CascadeTest):
         return bool(p_value <= level)
 
     def make_infeasible_error(
-        self, counts: OutcomeCounts, n_tested: int, level: float, *, has_people: bool
+        self, counts: OutcomeCounts, n_tested: int, level: float, *, has_human_review: bool
     ) -> InfeasibleTargetError:
         """Make the error with the largest certifiable accuracy of the first candidate."""
         return make_accuracy_error(
-            self.promise, counts.n_errors, counts.n_answered, level, has_people=has_people
+            self.promise,
+            counts.n_errors,
+            counts.n_answered,
+            level,
+            has_human_review=has_human_review,
         )
 
 
 def make_accuracy_error(
-    promise: MinAccuracy, n_errors: int, n_answered: int, level: float, *, has_people: bool
+    promise: MinAccuracy, n_errors: int, n_answered: int, level: float, *, has_human_review: bool
 ) -> InfeasibleTargetError:
     """Make the error for a cascade whose first tested thresholds fail.
 
@@ -246,7 +250,7 @@ def make_accuracy_error(
         Number of errors, and of answered rows, at the first tested thresholds.
     level : float
         Significance level of the test.
-    has_people : bool
+    has_human_review : bool
         Whether people answer the rows that no model accepts.
 
     Returns
@@ -257,7 +261,7 @@ def make_accuracy_error(
     if n_answered > 0:
         lower_bound = bounds.clopper_pearson_lower(n_answered - n_errors, n_answered, level)
         best_accuracy = floor_to_4_decimals(lower_bound)
-    people_advice = "" if has_people else "let people answer what no model accepts, "
+    people_advice = "" if has_human_review else "let people answer what no model accepts, "
     message = (
         f"min accuracy {promise.beta:g} cannot be certified for this cascade: where it was tested"
         f" first, {n_errors:,} of {n_answered:,} answers are wrong, which certifies"

@@ -13,40 +13,42 @@ from scipy.special import betainc, expit
 
 from metacal.formulas import Flags, Float
 
-# Number of pilot rows at which their errors and the fitted risk curve have equal weight.
+# Number of pilot rows at which an observed error and the fitted probability have equal weight.
 _EQUAL_WEIGHT_ROWS = 500
 
-# Ridge penalties of the risk curve. Without a penalty its slope diverges if there are few errors.
+# Ridge penalties of the logistic regression. Without them, slopes diverge if errors are rare.
 _INTERCEPT_PENALTY = 1e-6
 _SLOPE_PENALTY = 0.1
 
-# Limits of Newton's method for the risk curve.
+# Limits of Newton's method for the logistic regression.
 _MAX_NEWTON_STEPS = 30
 _MAX_STEP_SIZE = 2.0
 _STEP_TOLERANCE = 1e-8
 
-# Smallest first parameter of the beta function, which must be positive.
+# Lower limit of the first parameter of `betainc`, which must be positive.
 _MIN_BETA_PARAMETER = 1e-9
 
 
-def compute_expected_p_value(n_answered: Float, n_errors: Float, beta: float) -> Float:
-    """Compute P(Bin(n_answered, 1 - beta) <= n_errors) for expected, fractional counts.
+def compute_expected_p_value(n_answered: Float, n_errors: Float, min_accuracy: float) -> Float:
+    """Compute P(Bin(n_answered, 1 - min_accuracy) <= n_errors) for fractional counts.
 
     The p-value is 1 where no row is answered.
     """
     n_correct = np.maximum(n_answered - n_errors, _MIN_BETA_PARAMETER)
-    return np.where(n_answered > 0, betainc(n_correct, n_errors + 1.0, beta), 1.0)
+    binomial_cdf = betainc(n_correct, n_errors + 1.0, min_accuracy)
+    return np.where(n_answered > 0, binomial_cdf, 1.0)
 
 
-def estimate_risk(scores: Float, correct: Flags) -> Float:
-    """Estimate the error probability of each row from its own error and the risk curve."""
+def estimate_error_probabilities(scores: Float, correct: Flags) -> Float:
+    """Average each row's observed error with its error probability in a logistic regression."""
     n_rows = len(scores)
-    weight_of_own_error = n_rows / (n_rows + _EQUAL_WEIGHT_ROWS)
-    risk_curve = fit_risk_curve(scores, correct)
-    return weight_of_own_error * ~correct + (1.0 - weight_of_own_error) * risk_curve
+    weight_of_observed_error = n_rows / (n_rows + _EQUAL_WEIGHT_ROWS)
+    fitted_probabilities = fit_error_probabilities(scores, correct)
+    weighted_errors = weight_of_observed_error * ~correct
+    return weighted_errors + (1.0 - weight_of_observed_error) * fitted_probabilities
 
 
-def fit_risk_curve(scores: Float, correct: Flags) -> Float:
+def fit_error_probabilities(scores: Float, correct: Flags) -> Float:
     """Fit the error probability of each row by logistic regression on the ranks of scores.
 
     The features are the logits of the ranks. The regression has ridge penalties and is fitted by
@@ -68,21 +70,23 @@ def fit_risk_curve(scores: Float, correct: Flags) -> Float:
     score_columns = scores.reshape(n_rows, -1)
     ranks = np.argsort(np.argsort(score_columns, axis=0, kind="stable"), axis=0, kind="stable")
     rank_shares = (ranks + 0.5) / n_rows
-    features = np.column_stack([np.ones(n_rows), np.log(rank_shares / (1.0 - rank_shares))])
+    rank_logits = np.log(rank_shares / (1.0 - rank_shares))
+    features = np.column_stack([np.ones(n_rows), rank_logits])
     is_error = (~correct).astype(np.float64)
 
-    weights = np.zeros(features.shape[1])
-    weights[0] = math.log((is_error.sum() + 1.0) / (correct.sum() + 1.0))
+    coefficients = np.zeros(features.shape[1])
+    smoothed_error_odds = (is_error.sum() + 1.0) / (correct.sum() + 1.0)
+    coefficients[0] = math.log(smoothed_error_odds)
     slope_penalties = [_SLOPE_PENALTY] * score_columns.shape[1]
     penalty_matrix = np.diag([_INTERCEPT_PENALTY, *slope_penalties])
     for _ in range(_MAX_NEWTON_STEPS):
-        risk = expit(features @ weights)
-        gradient = features.T @ (is_error - risk) - penalty_matrix @ weights
-        variance = risk * (1.0 - risk)
-        hessian = (features * variance[:, None]).T @ features + penalty_matrix
+        error_probabilities = expit(features @ coefficients)
+        gradient = features.T @ (is_error - error_probabilities) - penalty_matrix @ coefficients
+        variances = error_probabilities * (1.0 - error_probabilities)
+        hessian = (features * variances[:, None]).T @ features + penalty_matrix
         newton_step = np.linalg.solve(hessian, gradient)
         step = np.clip(newton_step, -_MAX_STEP_SIZE, _MAX_STEP_SIZE)
-        weights = weights + step
+        coefficients = coefficients + step
         if np.abs(step).max() < _STEP_TOLERANCE:
             break
-    return np.asarray(expit(features @ weights))
+    return np.asarray(expit(features @ coefficients))

@@ -61,17 +61,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from itertools import takewhile
 from typing import NamedTuple
 
 import numpy as np
 
-from metacal.certificates.cascade_stages import StageCount, Stages
+from metacal.certificates.cascade_stages import Stages
 from metacal.certificates.certificate import Certificate
-from metacal.certificates.circumstances import Circumstances, add_circumstances
 from metacal.certificates.quantity import DISAGREEMENT
-from metacal.certification.ranking import Evidence, ThresholdOutcome
-from metacal.certification.statements import build_certificate
+from metacal.certification.ranking import Evidence
 from metacal.errors import InfeasibleTargetError, InputError
 from metacal.formulas import Codes, Flags, Float
 from metacal.kernels.grid import RELATIVE
@@ -80,12 +77,14 @@ from metacal.promises.bad_answer_limit import BadAnswerLimit
 from metacal.promises.cascade import MaxLoss, get_agreement_rule
 from metacal.promises.cascade_tests import make_accuracy_error
 from metacal.promises.promise import Promise
+from metacal.promises.staged_certificate import build_stage_counts, build_staged_certificate
 from metacal.promises.threshold_paths import PilotScores, find_answering_model
 from metacal.rows.draws import RowDraws
 from metacal.statistics import bounds
 
-# Share of the labelled rows that become pilot rows, and their smallest number.
+# Share of the labelled rows that become pilot rows.
 _PILOT_SHARE = 0.2
+# Smallest number of pilot rows, whatever the number of labelled rows.
 _MIN_PILOT_ROWS = 20
 
 
@@ -94,6 +93,20 @@ class _RowSplit(NamedTuple):
 
     pilot_rows: Codes
     tested_rows: Codes
+
+
+class _AnswerCounts(NamedTuple):
+    """Number of rows that the models of a cascade answer, and of bad answers among them."""
+
+    n_answered: int
+    n_bad: int
+
+    def certify_accuracy(self, min_accuracy: float, significance_level: float) -> bool:
+        """Check whether the counts certify an accuracy, if bad answers are wrong answers."""
+        if self.n_answered == 0:
+            return False
+        p_value = bounds.binomial_p_value(self.n_bad, self.n_answered, 1.0 - min_accuracy)
+        return bool(p_value <= significance_level)
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,7 +127,7 @@ class CascadeScores(Evidence):
         Scores of rows without labels.
     is_finite_pool : bool
         Whether the promise is about all N rows, of which the n labelled ones were drawn at random.
-    has_people : bool
+    has_human_review : bool
         Whether people answer the rows that no model accepts.
     random_state : int, optional
         Seed of the draw of the pilot rows and of the counted rows. By default it is derived from
@@ -140,7 +153,7 @@ class CascadeScores(Evidence):
     costs: Float
     unlabelled_uncertainty: Float
     is_finite_pool: bool = False
-    has_people: bool = False
+    has_human_review: bool = False
     random_state: int | None = None
     uses_joint_risk: bool = False
 
@@ -162,73 +175,97 @@ class CascadeScores(Evidence):
     def _certify_loss(self, promise: MaxLoss) -> Certificate:
         """Certify the cheapest thresholds with few enough bad answers."""
         has_one_threshold = self.n_models == 1
-        row_order = self._draw_row_order()
-        n_pilot = 0 if has_one_threshold else _compute_pilot_size(len(row_order))
-        limit = self._build_limit(promise, len(row_order), n_pilot)
-        n_testable = len(row_order) - n_pilot
-        max_bad_rows = limit.max_bad_rows(n_testable, has_one_threshold=has_one_threshold)
-        if max_bad_rows < 0:
-            raise _make_loss_error(promise, limit, n_testable)
+        random_row_order = self._draw_row_order()
+        n_labelled = len(random_row_order)
+        n_pilot = 0
+        if not has_one_threshold:
+            n_pilot = _compute_pilot_size(n_labelled)
+        n_testable = n_labelled - n_pilot
+        limit = self._build_limit(promise, n_pilot=n_pilot)
+        max_bad_rows = limit.find_max_bad_rows(n_testable, has_one_threshold=has_one_threshold)
+        if max_bad_rows is None:
+            raise _make_loss_error(promise, limit, n_tested=n_testable)
 
-        n_tested = limit.min_tested_rows(
-            n_testable, max_bad_rows, has_one_threshold=has_one_threshold
+        n_tested = limit.find_min_tested_rows(
+            n_bad=max_bad_rows, n_available=n_testable, has_one_threshold=has_one_threshold
         )
-        tested_rows = row_order[n_pilot : n_pilot + n_tested]
+        tested_rows = random_row_order[n_pilot : n_pilot + n_tested]
         if has_one_threshold:
-            thresholds = self._find_single_threshold(tested_rows, max_bad_rows)
+            thresholds = self._find_single_threshold(tested_rows, max_bad_rows=max_bad_rows)
         else:
-            pilot = self._select_pilot(row_order[:n_pilot])
-            paths = self._build_paths(pilot, allowed_bad_share=0.0)
-            end_points = [self._find_path_end(path, tested_rows, max_bad_rows) for path in paths]
-            thresholds = self._find_cheapest(end_points, tested_rows)
-        return self._build_loss_certificate(promise, thresholds, tested_rows, n_pilot, limit)
+            pilot = self._select_pilot(random_row_order[:n_pilot])
+            end_points = [
+                self._find_last_passing_point(path, tested_rows, max_bad_rows=max_bad_rows)
+                for path in self._build_threshold_paths(pilot, uncharged_bad_share=0.0)
+            ]
+            thresholds = self._find_cheapest_thresholds(end_points, tested_rows)
+        return self._build_loss_certificate(
+            promise,
+            thresholds=thresholds,
+            tested_rows=tested_rows,
+            n_pilot=n_pilot,
+            pool_size=limit.pool_size,
+        )
 
-    def _build_limit(self, promise: MaxLoss, n_labelled: int, n_pilot: int) -> BadAnswerLimit:
+    def _build_limit(self, promise: MaxLoss, *, n_pilot: int) -> BadAnswerLimit:
         """Build the exact test of a limit on bad answers."""
-        level = promise.delta
-        if self.n_models > 1:
-            # Two paths are tested, so each has half of delta.
-            level = promise.delta * 0.5
+        significance_level = promise.delta
+        tests_two_paths = self.n_models > 1
+        if tests_two_paths:
+            significance_level = promise.delta * 0.5
         if not self.is_finite_pool:
-            return BadAnswerLimit(promise.epsilon, level)
-        n_pool = n_labelled + len(self.unlabelled_uncertainty)
-        return BadAnswerLimit(promise.epsilon, level, n_drawn_from=n_pool - n_pilot, n_pool=n_pool)
+            return BadAnswerLimit(promise.epsilon, significance_level)
+        pool_size = len(self.uncertainty) + len(self.unlabelled_uncertainty)
+        return BadAnswerLimit(
+            promise.epsilon,
+            significance_level,
+            population_size=pool_size - n_pilot,
+            pool_size=pool_size,
+        )
 
     def _certify_accuracy(self, promise: MinAccuracy) -> Certificate:
         """Certify the cheapest thresholds whose answers pass the test of accuracy."""
-        rows = self._split_rows()
-        pilot = self._select_pilot(rows.pilot_rows)
+        split = self._split_rows()
+        pilot = self._select_pilot(split.pilot_rows)
         if self.n_models == 1:
             paths = [pilot.build_common_rank_path()]
         else:
-            # If people answer the rest, every answer may be wrong with probability 1 - beta.
-            allowed_bad_share = 1.0 - promise.beta if self.has_people else 0.0
-            paths = self._build_paths(pilot, allowed_bad_share)
-        level = (promise.delta or 0.0) / len(paths)
+            # If people answer the rest, a share 1 - beta of the models' answers may be wrong.
+            uncharged_bad_share = 1.0 - promise.beta if self.has_human_review else 0.0
+            paths = self._build_threshold_paths(pilot, uncharged_bad_share)
+        significance_level = (promise.delta or 0.0) / len(paths)
 
         certified_points: list[Float] = []
-        first_failure = (0, 0)
+        first_failed_counts: _AnswerCounts | None = None
         for path in paths:
-            start = pilot.find_surest_point(
-                path, promise.beta, n_tested=len(rows.tested_rows), has_people=self.has_people
+            start = pilot.find_point_with_smallest_expected_p_value(
+                path,
+                min_accuracy=promise.beta,
+                n_tested=len(split.tested_rows),
+                has_human_review=self.has_human_review,
             )
             for thresholds in path[start:]:
-                n_wrong = self._count_bad(thresholds, rows.tested_rows)
-                n_answered = self._count_answered(thresholds, rows.tested_rows)
-                if not _passes_accuracy_test(n_wrong, n_answered, promise.beta, level):
-                    _, first_n_answered = first_failure
-                    if first_n_answered == 0:
-                        first_failure = (n_wrong, n_answered)
+                counts = self._count_answers(thresholds, split.tested_rows)
+                if not counts.certify_accuracy(promise.beta, significance_level):
+                    if first_failed_counts is None or first_failed_counts.n_answered == 0:
+                        first_failed_counts = counts
                     break
                 certified_points.append(thresholds)
         if not certified_points:
-            n_wrong, n_answered = first_failure
+            assert first_failed_counts is not None
             raise make_accuracy_error(
-                promise, n_wrong, n_answered, level, has_people=self.has_people
+                promise,
+                first_failed_counts.n_bad,
+                first_failed_counts.n_answered,
+                significance_level,
+                has_human_review=self.has_human_review,
             )
-        cheapest = self._find_cheapest(certified_points, rows.tested_rows)
-        n_pilot = _compute_pilot_size(len(self.uncertainty))
-        return self._build_accuracy_certificate(promise, cheapest, rows.tested_rows, n_pilot)
+        return self._build_accuracy_certificate(
+            promise,
+            thresholds=self._find_cheapest_thresholds(certified_points, split.tested_rows),
+            tested_rows=split.tested_rows,
+            n_pilot=len(split.pilot_rows),
+        )
 
     def _draw_row_order(self) -> Codes:
         """Draw a random order of the labelled rows."""
@@ -250,36 +287,45 @@ class CascadeScores(Evidence):
             unlabelled_uncertainty=self.unlabelled_uncertainty,
         )
 
-    def _build_paths(self, pilot: PilotScores, allowed_bad_share: float) -> list[list[Float]]:
-        """Build the common-rank path and the price path."""
+    def _build_threshold_paths(
+        self, pilot: PilotScores, uncharged_bad_share: float
+    ) -> list[list[Float]]:
+        """Build the common-rank path and the price path from pilot rows."""
         return [
             pilot.build_common_rank_path(),
-            pilot.build_price_path(allowed_bad_share, joint=self.uses_joint_risk),
+            pilot.build_price_path(uncharged_bad_share, uses_joint_risk=self.uses_joint_risk),
         ]
 
-    def _find_single_threshold(self, tested_rows: Codes, max_bad_rows: int) -> Float:
-        """Find the threshold strictly below the first bad row that exceeds the limit."""
+    def _find_single_threshold(self, tested_rows: Codes, *, max_bad_rows: int) -> Float:
+        """Find the largest threshold that accepts at most `max_bad_rows` bad rows."""
         is_bad = self.is_bad[tested_rows, 0]
         bad_scores = np.sort(self.uncertainty[tested_rows, 0][is_bad])
-        threshold = math.inf
-        if len(bad_scores) > max_bad_rows:
-            just_below = float(np.nextafter(bad_scores[max_bad_rows], -np.inf))
-            threshold = RELATIVE.snap_to_midpoint(just_below)
-        return np.array([threshold])
+        if len(bad_scores) <= max_bad_rows:
+            return np.array([math.inf])
+        first_excess_score = bad_scores[max_bad_rows]
+        just_below = float(np.nextafter(first_excess_score, -np.inf))
+        return np.array([RELATIVE.snap_to_midpoint(just_below)])
 
-    def _find_path_end(self, path: list[Float], tested_rows: Codes, max_bad_rows: int) -> Float:
-        """Find the last point of a path before the number of bad rows exceeds the limit."""
+    def _find_last_passing_point(
+        self, path: list[Float], tested_rows: Codes, *, max_bad_rows: int
+    ) -> Float:
+        """Return the last thresholds of a path before too many bad rows are accepted."""
+        last_passing_point = np.full(self.n_models, -math.inf)
+        for thresholds in path:
+            if self._count_answers(thresholds, tested_rows).n_bad > max_bad_rows:
+                break
+            last_passing_point = thresholds
+        return last_passing_point
 
-        def has_few_bad_rows(thresholds: Float) -> bool:
-            return self._count_bad(thresholds, tested_rows) <= max_bad_rows
-
-        reject_all = np.full(self.n_models, -math.inf)
-        passed_points = [reject_all, *takewhile(has_few_bad_rows, path)]
-        return passed_points[-1]
-
-    def _find_cheapest(self, candidates: list[Float], rows: Codes) -> Float:
+    def _find_cheapest_thresholds(self, candidates: list[Float], rows: Codes) -> Float:
         """Return the threshold vector with the smallest mean cost of a row."""
-        return min(candidates, key=lambda thresholds: self._compute_mean_cost(thresholds, rows))
+        total_costs = self.costs.cumsum()
+
+        def compute_mean_cost(thresholds: Float) -> float:
+            answering_model = self.find_answering_model(thresholds, rows)
+            return float(total_costs[answering_model].mean())
+
+        return min(candidates, key=compute_mean_cost)
 
     def find_answering_model(self, thresholds: Float, rows: Codes) -> Codes:
         """Return the index of the model that answers each row, or m if no model accepts it."""
@@ -294,32 +340,25 @@ class CascadeScores(Evidence):
         never_bad = np.zeros(len(is_bad), dtype=bool)
         return np.column_stack([is_bad, never_bad])
 
-    def _count_answered(self, thresholds: Float, rows: Codes) -> int:
-        """Count the rows that a model answers, the last model included."""
-        if not self.has_people:
-            return len(rows)
-        return int(np.count_nonzero(self.find_answering_model(thresholds, rows) < self.n_models))
-
-    def _count_bad(self, thresholds: Float, rows: Codes) -> int:
-        """Count the rows whose answer is bad."""
+    def _count_answers(self, thresholds: Float, rows: Codes) -> _AnswerCounts:
+        """Count the rows that models answer at the given thresholds, and the bad answers."""
         answering_model = self.find_answering_model(thresholds, rows)
-        is_bad = self._select_bad_flags(rows)
-        return int(is_bad[np.arange(len(rows)), answering_model].sum())
-
-    def _compute_mean_cost(self, thresholds: Float, rows: Codes) -> float:
-        """Compute the mean cost of the models that are asked for a row."""
-        answering_model = self.find_answering_model(thresholds, rows)
-        return float(self.costs.cumsum()[answering_model].mean())
+        is_bad = self._select_bad_flags(rows)[np.arange(len(rows)), answering_model]
+        n_answered = len(rows)
+        if self.has_human_review:
+            n_answered = int(np.count_nonzero(answering_model < self.n_models))
+        return _AnswerCounts(n_answered=n_answered, n_bad=int(is_bad.sum()))
 
     def _build_loss_certificate(
         self,
         promise: MaxLoss,
+        *,
         thresholds: Float,
         tested_rows: Codes,
         n_pilot: int,
-        limit: BadAnswerLimit,
+        pool_size: int | None,
     ) -> Certificate:
-        """Build the certificate of a loss, without counts of errors.
+        """Build the certificate of a loss, without the number of wrong answers.
 
         Parameters
         ----------
@@ -331,35 +370,53 @@ class CascadeScores(Evidence):
             Rows that were tested.
         n_pilot : int
             Number of pilot rows.
-        limit : BadAnswerLimit
-            Test that the thresholds passed.
+        pool_size : int or None
+            Number of rows of the pool, if the promise is about a pool.
 
         Returns
         -------
         Certificate
         """
         answering_model = self.find_answering_model(thresholds, tested_rows)
-        n_bad = self._count_bad(thresholds, tested_rows)
-        # Bad answers are errors with people, and otherwise differences from the last model.
-        observes_errors = self.has_people
+        n_bad = self._count_answers(thresholds, tested_rows).n_bad
+        n_worse = None
+        n_better = None
+        n_disagreements = None
+        if self.has_human_review:
+            n_worse = n_bad
+            n_better = 0
+        else:
+            n_disagreements = n_bad
         stages = Stages(
-            self._build_stage_counts(thresholds, answering_model, n_wrong_by_model=None),
-            has_human_review=self.has_people,
-            n_worse=n_bad if observes_errors else None,
-            n_better=0 if observes_errors else None,
+            build_stage_counts(
+                thresholds,
+                answering_model,
+                n_wrong_by_model=None,
+                has_human_review=self.has_human_review,
+            ),
+            has_human_review=self.has_human_review,
+            n_worse=n_worse,
+            n_better=n_better,
             n_pilot_rows=n_pilot,
             n_labels=len(tested_rows),
-            pool_size=limit.n_pool,
-            n_disagreements=None if observes_errors else n_bad,
+            pool_size=pool_size,
+            n_disagreements=n_disagreements,
         )
-        rule = get_agreement_rule(has_pool=self.is_finite_pool, has_path=self.n_models > 1)
-        certificate = self._build_certificate(promise, rule, thresholds, stages, n_correct=0)
-        if not observes_errors:
+        rule_name = get_agreement_rule(has_pool=self.is_finite_pool, has_path=self.n_models > 1)
+        certificate = build_staged_certificate(
+            promise,
+            rule_name=rule_name,
+            first_threshold=thresholds[0].item(),
+            stages=stages,
+            n_correct=0,
+            random_state=self.random_state,
+        )
+        if not self.has_human_review:
             certificate = replace(certificate, quantity=DISAGREEMENT)
         return replace(certificate, has_labels=False)
 
     def _build_accuracy_certificate(
-        self, promise: MinAccuracy, thresholds: Float, tested_rows: Codes, n_pilot: int
+        self, promise: MinAccuracy, *, thresholds: Float, tested_rows: Codes, n_pilot: int
     ) -> Certificate:
         """Build the certificate of an accuracy, with the errors of each model.
 
@@ -379,87 +436,39 @@ class CascadeScores(Evidence):
         Certificate
         """
         answering_model = self.find_answering_model(thresholds, tested_rows)
-        is_bad = self._select_bad_flags(tested_rows)
-        is_wrong = is_bad[np.arange(len(tested_rows)), answering_model]
-        n_wrong_by_model = np.bincount(answering_model[is_wrong], minlength=self.n_models + 1)
+        is_model_wrong = self._select_bad_flags(tested_rows)
+        is_answer_wrong = is_model_wrong[np.arange(len(tested_rows)), answering_model]
+        n_wrong_by_model = np.bincount(
+            answering_model[is_answer_wrong], minlength=self.n_models + 1
+        )
 
-        # The last model is one of the m models with people, and follows them otherwise.
-        last_model = self.n_models - 1 if self.has_people else self.n_models
+        # The last model has a threshold of its own only if people answer after it.
+        last_model = self.n_models - 1 if self.has_human_review else self.n_models
         is_answered_earlier = answering_model < last_model
-        last_model_is_wrong = is_bad[:, last_model]
-        is_worse = is_answered_earlier & is_wrong & ~last_model_is_wrong
-        is_better = is_answered_earlier & ~is_wrong & last_model_is_wrong
+        is_last_model_wrong = is_model_wrong[:, last_model]
+        is_worse = is_answered_earlier & is_answer_wrong & ~is_last_model_wrong
+        is_better = is_answered_earlier & ~is_answer_wrong & is_last_model_wrong
         stages = Stages(
-            self._build_stage_counts(thresholds, answering_model, n_wrong_by_model.tolist()),
-            has_human_review=self.has_people,
+            build_stage_counts(
+                thresholds,
+                answering_model,
+                n_wrong_by_model=n_wrong_by_model.tolist(),
+                has_human_review=self.has_human_review,
+            ),
+            has_human_review=self.has_human_review,
             n_worse=int(is_worse.sum()),
             n_better=int(is_better.sum()),
             n_pilot_rows=n_pilot,
             n_labels=len(tested_rows),
         )
-        n_correct = stages.n_answered - int(is_wrong.sum())
-        rule = promise.cascade_rules[0]
-        return self._build_certificate(promise, rule, thresholds, stages, n_correct)
-
-    def _build_stage_counts(
-        self, thresholds: Float, answering_model: Codes, n_wrong_by_model: list[int] | None
-    ) -> tuple[StageCount, ...]:
-        """Count the rows and errors of each model that answers."""
-        stage_thresholds = thresholds.tolist()
-        if not self.has_people:
-            # The last model answers every row that reaches it.
-            stage_thresholds.append(math.inf)
-        n_rows_by_model = np.bincount(answering_model, minlength=self.n_models + 1)
-        stages = []
-        for stage, name in enumerate(_name_stages(len(stage_thresholds))):
-            n_wrong = None
-            if n_wrong_by_model is not None:
-                n_wrong = n_wrong_by_model[stage]
-            n_rows = int(n_rows_by_model[stage])
-            stages.append(StageCount(name, "score", stage_thresholds[stage], n_rows, n_wrong))
-        return tuple(stages)
-
-    def _build_certificate(
-        self,
-        promise: MaxLoss | MinAccuracy,
-        rule: str,
-        thresholds: Float,
-        stages: Stages,
-        n_correct: int,
-    ) -> Certificate:
-        """Build a certificate from the counts of the stages.
-
-        Parameters
-        ----------
-        promise : MaxLoss or MinAccuracy
-            Certified promise.
-        rule : str
-            Name of the rule.
-        thresholds : array of shape (m,)
-            Certified thresholds.
-        stages : Stages
-            Counts of the tested rows.
-        n_correct : int
-            Number of correct answers. 0 if it was not observed.
-
-        Returns
-        -------
-        Certificate
-        """
-        outcome = ThresholdOutcome(
-            n_rows=stages.n_labels,
-            n_correct=n_correct,
-            n_accepted=stages.n_answered,
-            n_correct_accepted=n_correct,
-            highest_accepted=None,
-            lowest_rejected=None,
+        return build_staged_certificate(
+            promise,
+            rule_name=promise.cascade_rules[0],
+            first_threshold=thresholds[0].item(),
+            stages=stages,
+            n_correct=stages.n_answered - int(is_answer_wrong.sum()),
+            random_state=self.random_state,
         )
-        quantity, target = promise.limits[0]
-        certificate = build_certificate(
-            quantity, target, promise.delta, rule, thresholds[0].item(), outcome
-        )
-        certificate = replace(certificate, stages=stages)
-        return add_circumstances(certificate, Circumstances(random_state=self.random_state))
 
 
 def _compute_pilot_size(n_rows: int) -> int:
@@ -467,29 +476,16 @@ def _compute_pilot_size(n_rows: int) -> int:
     return max(_MIN_PILOT_ROWS, math.ceil(_PILOT_SHARE * n_rows))
 
 
-def _passes_accuracy_test(n_wrong: int, n_answered: int, beta: float, level: float) -> bool:
-    """Check whether the answers of a cascade certify an accuracy of at least beta."""
-    if n_answered == 0:
-        return False
-    return bool(bounds.binomial_p_value(n_wrong, n_answered, 1.0 - beta) <= level)
-
-
-def _name_stages(n_stages: int) -> list[str]:
-    """Return the names of the stages: small, middle (numbered if several), large."""
-    if n_stages == 3:
-        return ["small", "middle", "large"]
-    middle_names = [f"middle {number}" for number in range(1, n_stages - 1)]
-    return ["small", *middle_names, "large"][:n_stages]
-
-
 def _make_loss_error(
-    promise: MaxLoss, limit: BadAnswerLimit, n_tested: int
+    promise: MaxLoss, limit: BadAnswerLimit, *, n_tested: int
 ) -> InfeasibleTargetError:
-    """Make the error for too few tested rows: the rows needed without any disagreement."""
-    rows_needed = math.ceil(math.log(limit.delta) / math.log1p(-limit.epsilon))
+    """Make the error for too few tested rows, with the number of rows that would suffice."""
+    max_bad_share = limit.max_bad_share
+    # No bad answer in n rows has the p-value (1 - max_bad_share) ** n.
+    rows_needed = math.ceil(math.log(limit.significance_level) / math.log1p(-max_bad_share))
     message = (
-        f"max loss {limit.epsilon:g} cannot be certified: {n_tested:,} labelled rows are tested,"
+        f"max loss {max_bad_share:g} cannot be certified: {n_tested:,} labelled rows are tested,"
         f" and with no disagreement at all it takes {rows_needed:,} {promise.confidence_phrase}; allow more,"
         " or label more rows."
     )
-    return InfeasibleTargetError(message, target=limit.epsilon, rows_needed=rows_needed)
+    return InfeasibleTargetError(message, target=max_bad_share, rows_needed=rows_needed)

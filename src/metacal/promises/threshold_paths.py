@@ -21,14 +21,14 @@ from metacal.formulas import Codes, Flags, Float
 from metacal.kernels.grid import RELATIVE
 from metacal.promises.risk_estimates import (
     compute_expected_p_value,
-    estimate_risk,
-    fit_risk_curve,
+    estimate_error_probabilities,
+    fit_error_probabilities,
 )
 
 # Number of points of the common-rank path.
 _N_COMMON_RANKS = 100
 # Prices of a bad answer in calls of the last model, from high (strict) to low (lax).
-_PRICES = np.logspace(5, -2, 150)
+_PRICES_IN_LAST_MODEL_CALLS = np.logspace(5, -2, 150)
 # Number of sweeps of coordinate descent over the thresholds, for each price.
 _N_SWEEPS = 3
 
@@ -42,7 +42,7 @@ def find_answering_model(uncertainty: Float, thresholds: Float) -> Codes:
 
 @dataclass(frozen=True, eq=False)
 class PilotScores:
-    """Pilot rows of a cascade, which lay out the paths.
+    """Pilot rows of a cascade, from which the paths of thresholds are built.
 
     Attributes
     ----------
@@ -74,17 +74,18 @@ class PilotScores:
     def build_common_rank_path(self) -> list[Float]:
         """Build the path on which every model accepts the same share of its scores."""
         all_scores = np.vstack([self.uncertainty, self.unlabelled_uncertainty])
-        shares = np.arange(1, _N_COMMON_RANKS + 1) / _N_COMMON_RANKS
-        return _place_between_scores(np.quantile(all_scores, shares, axis=0, method="lower"))
+        accepted_shares = np.arange(1, _N_COMMON_RANKS + 1) / _N_COMMON_RANKS
+        thresholds = np.quantile(all_scores, accepted_shares, axis=0, method="lower")
+        return _snap_distinct_thresholds(thresholds)
 
-    def build_price_path(self, allowed_bad_share: float, *, joint: bool) -> list[Float]:
+    def build_price_path(self, uncharged_bad_share: float, *, uses_joint_risk: bool) -> list[Float]:
         """Build the path of thresholds that cost least at each price of a bad answer.
 
         Parameters
         ----------
-        allowed_bad_share : float
-            Share of bad answers that is free of charge.
-        joint : bool
+        uncharged_bad_share : float
+            Share of bad answers that is free of charge. It is subtracted from the risk of an answer.
+        uses_joint_risk : bool
             Whether the risk of an answer is estimated from the scores of all models asked so far,
             instead of the score of the answering model.
 
@@ -92,68 +93,82 @@ class PilotScores:
         -------
         list of array of shape (m,)
         """
-        if joint:
-            thresholds = self._price_thresholds_from_all_scores(allowed_bad_share)
+        if uses_joint_risk:
+            thresholds = self._optimize_by_coordinate_descent(uncharged_bad_share)
         else:
-            thresholds = self._price_thresholds_from_own_score(allowed_bad_share)
+            thresholds = self._optimize_by_dynamic_programming(uncharged_bad_share)
         # A lower price must not make a threshold stricter.
-        return _place_between_scores(np.maximum.accumulate(thresholds, axis=0))
+        return _snap_distinct_thresholds(np.maximum.accumulate(thresholds, axis=0))
 
-    def _price_thresholds_from_own_score(self, allowed_bad_share: float) -> Float:
-        """Compute thresholds by dynamic programming from the last model back to the first."""
+    def _optimize_by_dynamic_programming(self, uncharged_bad_share: float) -> Float:
+        """Compute the thresholds for each price from the last model back to the first.
+
+        A model's risk is estimated from its own score, as if every row reached the model.
+        """
         row_orders = []
-        risk_curves = []
+        charged_risks = []
         for model in range(self.n_models):
             scores = self.uncertainty[:, model]
             row_orders.append(np.argsort(scores, kind="stable"))
-            is_good = ~self.is_bad[:, model]
-            risk_curves.append(fit_risk_curve(scores, is_good) - allowed_bad_share)
+            bad_probability = fit_error_probabilities(scores, correct=~self.is_bad[:, model])
+            charged_risks.append(bad_probability - uncharged_bad_share)
         last_model_risk = float(self.is_bad[:, -1].mean())
 
-        thresholds = np.full((len(_PRICES), self.n_models), -math.inf)
-        for price_index, price in enumerate(_PRICES * self.costs[-1]):
-            expected_later_cost = price * last_model_risk
+        prices = _PRICES_IN_LAST_MODEL_CALLS * self.costs[-1]
+        thresholds = np.full((len(prices), self.n_models), -math.inf)
+        for price_index, price_of_bad_answer in enumerate(prices):
+            mean_later_cost = price_of_bad_answer * last_model_risk
             for model in reversed(range(self.n_models)):
                 row_order = row_orders[model]
-                cost_of_going_on = self.costs[model + 1] + expected_later_cost
-                cost_of_answering = price * risk_curves[model]
-                n_answered = _count_leading_true(cost_of_answering[row_order] <= cost_of_going_on)
-                if n_answered:
-                    last_answered = row_order[n_answered - 1]
-                    thresholds[price_index, model] = self.uncertainty[last_answered, model]
-                expected_later_cost = float(np.minimum(cost_of_answering, cost_of_going_on).mean())
+                cost_of_passing_on = self.costs[model + 1] + mean_later_cost
+                cost_of_answering = price_of_bad_answer * charged_risks[model]
+                is_worth_answering = cost_of_answering[row_order] <= cost_of_passing_on
+                n_answered = _count_leading_true(is_worth_answering)
+                if n_answered > 0:
+                    last_answered_row = row_order[n_answered - 1]
+                    thresholds[price_index, model] = self.uncertainty[last_answered_row, model]
+                mean_later_cost = float(np.minimum(cost_of_answering, cost_of_passing_on).mean())
         return thresholds
 
-    def _price_thresholds_from_all_scores(self, allowed_bad_share: float) -> Float:
-        """Compute thresholds by coordinate descent over the rows that reach each model."""
-        n_models = self.n_models
-        models = range(n_models)
+    def _optimize_by_coordinate_descent(self, uncharged_bad_share: float) -> Float:
+        """Compute the thresholds for each price by improving one model at a time.
+
+        A model's risk is estimated from all scores up to its own, for the rows that reach it.
+        """
+        models = range(self.n_models)
         row_orders = np.argsort(self.uncertainty, axis=0, kind="stable")
         ranks = np.argsort(row_orders, axis=0, kind="stable")
-        risks = [
-            fit_risk_curve(self.uncertainty[:, : model + 1], ~self.is_bad[:, model])
-            - allowed_bad_share
-            for model in models
-        ]
-        risks.append(self.is_bad[:, n_models].astype(np.float64))
+        charged_risks = []
+        for model in models:
+            scores_so_far = self.uncertainty[:, : model + 1]
+            bad_probability = fit_error_probabilities(scores_so_far, correct=~self.is_bad[:, model])
+            charged_risks.append(bad_probability - uncharged_bad_share)
+        charged_risks.append(self.is_bad[:, -1].astype(np.float64))
 
+        prices = _PRICES_IN_LAST_MODEL_CALLS * self.costs[-1]
+        thresholds = np.full((len(prices), self.n_models), -math.inf)
         # The accepted counts of one price are the initial values for the next price.
-        n_accepted = np.zeros(n_models, dtype=np.intp)
-        thresholds = np.full((len(_PRICES), n_models), -math.inf)
-        for price_index, price in enumerate(_PRICES * self.costs[-1]):
-            total_costs = self.costs.cumsum() + price * np.stack(risks, axis=1)
+        n_accepted = np.zeros(self.n_models, dtype=np.intp)
+        for price_index, price_of_bad_answer in enumerate(prices):
+            cost_if_answered_by = self.costs.cumsum() + price_of_bad_answer * np.stack(
+                charged_risks, axis=1
+            )
             for _ in range(_N_SWEEPS):
                 for model in reversed(models):
-                    n_accepted[model] = _find_best_accepted_count(
-                        model, n_accepted, ranks, row_orders[:, model], total_costs
+                    n_accepted[model] = _find_cheapest_accepted_count(
+                        model,
+                        current_n_accepted=n_accepted,
+                        ranks=ranks,
+                        row_order=row_orders[:, model],
+                        cost_if_answered_by=cost_if_answered_by,
                     )
             last_accepted_rows = row_orders[n_accepted - 1, models]
             last_accepted_scores = self.uncertainty[last_accepted_rows, models]
             thresholds[price_index] = np.where(n_accepted > 0, last_accepted_scores, -math.inf)
         return thresholds
 
-    def find_surest_point(
-        self, path: list[Float], beta: float, n_tested: int, has_people: bool
+    def find_point_with_smallest_expected_p_value(
+        self, path: list[Float], *, min_accuracy: float, n_tested: int, has_human_review: bool
     ) -> int:
         """Return the index of the path point with the smallest expected p-value.
 
@@ -161,11 +176,11 @@ class PilotScores:
         ----------
         path : list of array of shape (m,)
             Threshold vectors.
-        beta : float
+        min_accuracy : float
             Accuracy to test.
         n_tested : int
             Number of rows that will be tested.
-        has_people : bool
+        has_human_review : bool
             Whether people answer the rows that no model accepts. Such rows are not counted.
 
         Returns
@@ -173,24 +188,28 @@ class PilotScores:
         int
         """
         tested_per_pilot_row = (n_tested + self.n_rows) / self.n_rows - 1.0
-        row_index = np.arange(self.n_rows)
-        error_risks = self.is_bad.astype(np.float64)
+        error_probabilities = self.is_bad.astype(np.float64)
         for model in range(self.n_models):
-            error_risks[:, model] = estimate_risk(
-                self.uncertainty[:, model], ~self.is_bad[:, model]
+            error_probabilities[:, model] = estimate_error_probabilities(
+                self.uncertainty[:, model], correct=~self.is_bad[:, model]
             )
 
-        answered_counts = []
-        error_counts = []
+        expected_n_answered = []
+        expected_n_errors = []
+        pilot_rows = np.arange(self.n_rows)
         for thresholds in path:
             answering_model = find_answering_model(self.uncertainty, thresholds)
-            n_answered = self.n_rows
-            if has_people:
-                n_answered = int(np.count_nonzero(answering_model < self.n_models))
-            answered_counts.append(tested_per_pilot_row * n_answered)
-            n_errors = error_risks[row_index, answering_model].sum()
-            error_counts.append(tested_per_pilot_row * n_errors)
-        p_values = compute_expected_p_value(np.array(answered_counts), np.array(error_counts), beta)
+            n_pilot_answered = self.n_rows
+            if has_human_review:
+                n_pilot_answered = int(np.count_nonzero(answering_model < self.n_models))
+            n_pilot_errors = error_probabilities[pilot_rows, answering_model].sum()
+            expected_n_answered.append(tested_per_pilot_row * n_pilot_answered)
+            expected_n_errors.append(tested_per_pilot_row * n_pilot_errors)
+        p_values = compute_expected_p_value(
+            n_answered=np.array(expected_n_answered),
+            n_errors=np.array(expected_n_errors),
+            min_accuracy=min_accuracy,
+        )
         return int(np.argmin(p_values))
 
 
@@ -201,22 +220,27 @@ def _count_leading_true(flags: Flags) -> int:
     return int(np.argmin(flags))
 
 
-def _find_best_accepted_count(
-    model: int, n_accepted: Codes, ranks: Codes, row_order: Codes, total_costs: Float
+def _find_cheapest_accepted_count(
+    model: int,
+    *,
+    current_n_accepted: Codes,
+    ranks: Codes,
+    row_order: Codes,
+    cost_if_answered_by: Float,
 ) -> int:
-    """Find how many rows a model should accept, with the thresholds of the others fixed.
+    """Find how many rows a model should accept while the other thresholds stay fixed.
 
     Parameters
     ----------
     model : int
         Index of the model.
-    n_accepted : array of int of shape (m,)
+    current_n_accepted : array of int of shape (m,)
         Number of lowest scores that each model accepts now.
     ranks : array of int of shape (n_rows, m)
         Rank of each row among the scores of each model.
     row_order : array of int of shape (n_rows,)
         Rows in increasing order of the model's score.
-    total_costs : array of shape (n_rows, m + 1)
+    cost_if_answered_by : array of shape (n_rows, m + 1)
         Cost of each row if a given model answers it, with the price of a bad answer.
 
     Returns
@@ -225,17 +249,17 @@ def _find_best_accepted_count(
     """
     n_rows = len(ranks)
     last_model_accepts = np.ones(n_rows, dtype=bool)
-    is_accepted = np.column_stack([ranks < n_accepted, last_model_accepts])
-    next_model = model + 1 + is_accepted[:, model + 1 :].argmax(axis=1)
-    cost_of_going_on = total_costs[np.arange(n_rows), next_model]
-    saving = cost_of_going_on - total_costs[:, model]
+    is_accepted = np.column_stack([ranks < current_n_accepted, last_model_accepts])
+    next_accepting_model = model + 1 + is_accepted[:, model + 1 :].argmax(axis=1)
+    cost_of_passing_on = cost_if_answered_by[np.arange(n_rows), next_accepting_model]
+    saving = cost_of_passing_on - cost_if_answered_by[:, model]
     is_answered_earlier = is_accepted[:, :model].any(axis=1)
-    saving_by_score = np.where(is_answered_earlier, 0.0, saving)[row_order]
-    total_savings = np.concatenate(([0.0], saving_by_score.cumsum()))
-    return int(np.argmax(total_savings))
+    saving = np.where(is_answered_earlier, 0.0, saving)
+    saving_of_first_n = np.concatenate(([0.0], saving[row_order].cumsum()))
+    return int(np.argmax(saving_of_first_n))
 
 
-def _place_between_scores(path: Float) -> list[Float]:
+def _snap_distinct_thresholds(path: Float) -> list[Float]:
     """Remove repeated points, and move each threshold between two representable scores."""
-    settle_thresholds = np.vectorize(RELATIVE.snap_to_midpoint, otypes=[np.float64])
-    return list(settle_thresholds(np.unique(path, axis=0)))
+    snap_each_to_midpoint = np.vectorize(RELATIVE.snap_to_midpoint, otypes=[np.float64])
+    return list(snap_each_to_midpoint(np.unique(path, axis=0)))

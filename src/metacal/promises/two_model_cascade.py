@@ -105,7 +105,7 @@ class TwoModelEvidence(Evidence):
             first_counts = count_outcomes(tested, first_sequence.candidates[0])
             level = first_sequence.delta_fraction * (promise.delta or 0.0)
             raise test.make_infeasible_error(
-                first_counts, len(tested), level, has_people=self.plan.has_people
+                first_counts, len(tested), level, has_human_review=self.plan.has_human_review
             )
         rows_needing_labels = test.find_rows_needing_labels(tested, result.highest_threshold)
         return self._build_certificate(
@@ -161,7 +161,7 @@ class TwoModelEvidence(Evidence):
         )
         stages = Stages(
             (small_stage, large_stage),
-            has_human_review=self.plan.has_people,
+            has_human_review=self.plan.has_human_review,
             n_worse=counts.n_worse,
             n_better=counts.n_better,
             n_pilot_rows=len(self.rows) - len(tested),
@@ -182,7 +182,7 @@ class TwoModelEvidence(Evidence):
             quantity,
             target,
             promise.delta,
-            rule_with_people if self.plan.has_people else rule_without_people,
+            rule_with_people if self.plan.has_human_review else rule_without_people,
             candidate.small_threshold,
             outcome,
             (labels_ran_out(),) if ran_out_of_labels else (),
