@@ -26,7 +26,7 @@ from benchmarks.experiments.pool import in_order
 from metacal.certification.plans import RankPlan
 from metacal.certification.ranking import Ranking
 from metacal.certification.rules.fixed_sequence import FixedSequenceRule, count_certified_rows
-from metacal.certification.test_sequences import choose_usual_starts, plan_segments
+from metacal.certification.test_sequences import choose_usual_starts, plan_rank_ranges
 from metacal.rows import Rows
 from metacal.scores import score_rows
 from metacal.statistics import bounds
@@ -44,10 +44,12 @@ def former_prefix(ranking: Ranking, beta: float, delta: float) -> int:
     if n < 30 * least:
         return _walk(ranking, max(least, min(2 * least, n // 2), n // 3), beta, delta)
     first = bounds.error_free_rows_needed(beta, delta / 80)
-    grid = [ranking.block_of_rank(rank) for rank in np.round(np.geomspace(first, n, 8)).astype(int)]
+    grid = [
+        ranking.find_tie_block(rank) for rank in np.round(np.geomspace(first, n, 8)).astype(int)
+    ]
     passing = [i for i in grid if _passes(ranking, i, beta, delta / 80)]
     start = (
-        ranking.block_end_ranks[max(passing)]
+        ranking.tie_block_end_ranks[max(passing)]
         if passing
         else 2 * bounds.error_free_rows_needed(beta, 0.9 * delta)
     )
@@ -57,24 +59,28 @@ def former_prefix(ranking: Ranking, beta: float, delta: float) -> int:
 def _passes(ranking: Ranking, index: int, beta: float, level: float) -> bool:
     return bool(
         bounds.binomial_p_value(
-            ranking.cumulative_errors[index], ranking.block_end_ranks[index], 1.0 - beta
+            ranking.cumulative_errors[index], ranking.tie_block_end_ranks[index], 1.0 - beta
         )
         <= level
     )
 
 
 def _walk(ranking: Ranking, rank: int, beta: float, level: float) -> int:
-    start = ranking.block_of_rank(rank)
-    if start >= len(ranking.block_end_ranks) or not _passes(ranking, start, beta, level):
+    start = ranking.find_tie_block(rank)
+    if start >= len(ranking.tie_block_end_ranks) or not _passes(ranking, start, beta, level):
         return 0
     at = np.flatnonzero(np.diff(ranking.cumulative_errors[start:]) > 0) + start + 1
     failed = (
         bounds.binomial_p_value(
-            ranking.cumulative_errors[at], ranking.block_end_ranks[at], 1.0 - beta
+            ranking.cumulative_errors[at], ranking.tie_block_end_ranks[at], 1.0 - beta
         )
         > level
     )
-    return int(ranking.block_end_ranks[at[failed.argmax()] - 1]) if failed.any() else ranking.n_rows
+    return (
+        int(ranking.tie_block_end_ranks[at[failed.argmax()] - 1])
+        if failed.any()
+        else ranking.n_rows
+    )
 
 
 RULES = {"former": former_prefix, "present": count_certified_rows}
@@ -94,8 +100,10 @@ def measure(scores: np.ndarray, correct: np.ndarray, draws: int) -> list[dict[st
     promises.
     """
     whole = Ranking.from_scores(scores, correct)
-    accuracy = 1.0 - whole.cumulative_errors / whole.block_end_ranks
-    oracle = {beta: int(whole.block_end_ranks[accuracy >= beta].max(initial=0)) for beta in BETAS}
+    accuracy = 1.0 - whole.cumulative_errors / whole.tie_block_end_ranks
+    oracle = {
+        beta: int(whole.tie_block_end_ranks[accuracy >= beta].max(initial=0)) for beta in BETAS
+    }
     asked = [beta for beta in BETAS if 0 < oracle[beta] < whole.n_rows]
     records = []
     for n in SIZES:
@@ -110,14 +118,14 @@ def measure(scores: np.ndarray, correct: np.ndarray, draws: int) -> list[dict[st
                     if accepted:
                         last = (
                             np.searchsorted(
-                                whole.block_scores,
-                                ranking.threshold_accepting(accepted),
+                                whole.tie_block_scores,
+                                ranking.largest_threshold_accepting(accepted),
                                 side="right",
                             )
                             - 1
                         )
                         found[b, r, i] = (
-                            min(1.0, whole.block_end_ranks[last] / oracle[beta]),
+                            min(1.0, whole.tie_block_end_ranks[last] / oracle[beta]),
                             accuracy[last] < beta,
                         )
         records += [
@@ -140,10 +148,10 @@ def one_or_three_starts(path: Path, draws: int) -> list[dict[str, float | str]]:
     """
     scores, correct = columns(path)
     whole, records = Ranking.from_scores(scores, correct), []
-    accuracy = 1.0 - whole.cumulative_errors / whole.block_end_ranks
+    accuracy = 1.0 - whole.cumulative_errors / whole.tie_block_end_ranks
     for n, beta in ((n, beta) for n in (150, *SIZES) for beta in BETAS if n * (1.0 - beta) < 19.99):
         oracle, errors = (
-            int(whole.block_end_ranks[accuracy >= beta].max(initial=0)),
+            int(whole.tie_block_end_ranks[accuracy >= beta].max(initial=0)),
             n * (1.0 - beta),
         )
         if not 0 < oracle < whole.n_rows:
@@ -163,16 +171,18 @@ def one_or_three_starts(path: Path, draws: int) -> list[dict[str, float | str]]:
             rows = rng.integers(0, whole.n_rows, n)
             ranking = Ranking.from_scores(scores[rows], correct[rows])
             for j, starts in enumerate((None, three)):
-                plan = RankPlan(beta, segments=plan_segments(n, beta, DELTA, starts))
+                plan = RankPlan(beta, rank_ranges=plan_rank_ranges(n, beta, DELTA, starts))
                 trace = FixedSequenceRule().certify(ranking, plan, DELTA).trace
                 if trace is not None and (accepted := trace.best_rank):
                     last = (
                         np.searchsorted(
-                            whole.block_scores, ranking.threshold_accepting(accepted), side="right"
+                            whole.tie_block_scores,
+                            ranking.largest_threshold_accepting(accepted),
+                            side="right",
                         )
                         - 1
                     )
-                    found[i, j] = min(1.0, whole.block_end_ranks[last] / oracle)
+                    found[i, j] = min(1.0, whole.tie_block_end_ranks[last] / oracle)
         one, three_starts = found.mean(axis=0).round(4).tolist()
         records.append({"set": path.stem, "n": n, "beta": beta, "one": one, "three": three_starts})
     return records

@@ -23,7 +23,7 @@ import metacal as mc
 from benchmarks.experiments.pool import in_order
 from metacal.certification.losses import ROUNDED
 from metacal.certification.rules.loss_bets import LossRanking
-from metacal.certification.test_sequences import plan_segments
+from metacal.certification.test_sequences import plan_rank_ranges
 from metacal.promises.bad_answer_limit import BadAnswerLimit
 from metacal.promises.staged_cascade import CascadeScores
 
@@ -161,7 +161,7 @@ def losses_draw(number: int, seed: int) -> dict[str, float]:
     for name, column, rule in (("bets", loss, None), ("rounding", rounded, ROUNDED)):
         ranked = LossRanking.from_scores(doubt, column, seed)
         rank = promise._certified_rows(ranked, LIMIT, rule)
-        end = min(ranked.blocks.threshold_accepting(rank), 1.0) if rank else 0.0
+        end = min(ranked.ranking.largest_threshold_accepting(rank), 1.0) if rank else 0.0
         end = np.floor(10.0 * end + 1e-9) / 10.0 if marks else end
         found[name] = float(total[round(end * len(grid))] > LIMIT * end + 1e-9)
     return found
@@ -177,7 +177,7 @@ def losses_size() -> float:
     from scipy.stats import binom
 
     alive, at, passed = np.ones(1), 0, 0.0
-    for part in plan_segments(N_LOSSES, 1.0 - LIMIT, DELTA):
+    for part in plan_rank_ranges(N_LOSSES, 1.0 - LIMIT, DELTA):
         step = binom.pmf(np.arange(part.start_rank - at + 1), part.start_rank - at, LIMIT)
         alive, at = np.convolve(alive, step), part.start_rank
         passes = (

@@ -33,7 +33,7 @@ from scipy.special import bdtr, bdtrc
 
 from metacal.certificates.certificate import Certificate
 from metacal.certification import passes as counting
-from metacal.certification.test_sequences import plan_segments
+from metacal.certification.test_sequences import plan_rank_ranges
 from metacal.promises import MaxMiscoverage, MinAccuracy
 
 #: Rows of a block, and rows that are made at once, which stay in a core's cache.
@@ -75,7 +75,7 @@ def by_walking(n: int, beta: float, delta: float) -> int:
     `metacal` but its plan.
     """
     best, level = 0, 0.0
-    plan = plan_segments(n, beta, delta)
+    plan = plan_rank_ranges(n, beta, delta)
     for part in plan:
         level += float(part.delta_fraction)
         failed = _first_failure(n, 1.0 - beta, level * delta, part)

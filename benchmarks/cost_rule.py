@@ -33,7 +33,7 @@ from metacal.certification.rules.loss_bets import (
     count_certified_loss_rows,
     plan_loss_ranks,
 )
-from metacal.certification.test_sequences import plan_segments
+from metacal.certification.test_sequences import plan_rank_ranges
 from metacal.promises import Sample
 from metacal.rows import Rows
 from metacal.scores import score_rows
@@ -87,7 +87,7 @@ def early_rungs(n: int, limit: float) -> list[tuple[Fraction, list[int]]]:
     step = max(1, n // 200)
     return [
         (part.delta_fraction, list(range(part.start_rank, part.stop_rank, step)))
-        for part in plan_segments(n, 1.0 - limit, DELTA)
+        for part in plan_rank_ranges(n, 1.0 - limit, DELTA)
     ]
 
 
@@ -101,13 +101,13 @@ def bentkus_rank(ranked: LossRanking, limit: float, steps: list[tuple[Fraction, 
 RULES: dict[str, Callable[[LossRanking, float], int]] = {
     "betting": lambda ranked, limit: count_certified_loss_rows(ranked, limit, DELTA),
     "Hoeffding-Bentkus": lambda ranked, limit: bentkus_rank(
-        ranked, limit, plan_loss_ranks(ranked.blocks.n_rows, limit, DELTA)
+        ranked, limit, plan_loss_ranks(ranked.ranking.n_rows, limit, DELTA)
     ),
     "Hoeffding-Bentkus, early": lambda ranked, limit: bentkus_rank(
-        ranked, limit, early_rungs(ranked.blocks.n_rows, limit)
+        ranked, limit, early_rungs(ranked.ranking.n_rows, limit)
     ),
     "every cost a whole one": lambda ranked, limit: count_certified_rows(
-        ranked.blocks, 1.0 - limit, DELTA
+        ranked.ranking, 1.0 - limit, DELTA
     ),
 }
 
@@ -140,7 +140,9 @@ def measure_limits(path: Path, draws: int) -> list[dict[str, object]]:
                     ranked = LossRanking.from_scores(scores[rows], costs[rows], i)
                     for j, rule in enumerate(RULES.values()):
                         rank = rule(ranked, limit)
-                        threshold = ranked.blocks.threshold_accepting(rank) if rank else -math.inf
+                        threshold = (
+                            ranked.ranking.largest_threshold_accepting(rank) if rank else -math.inf
+                        )
                         accepted = int(np.searchsorted(scores, threshold, side="right"))
                         broken = accepted > 0 and means[accepted - 1] > limit
                         found[j, i] = min(1.0, accepted / oracle), broken

@@ -25,7 +25,7 @@ from benchmarks.experiments.pool import in_order
 from metacal.certificates.certificate import accepts
 from metacal.certification.plans import RankPlan
 from metacal.certification.rules.fixed_sequence import FixedSequenceRule
-from metacal.certification.test_sequences import plan_segments
+from metacal.certification.test_sequences import plan_rank_ranges
 from metacal.gate.thresholds import get_certified_thresholds
 from metacal.promises import Sample
 from metacal.rows import Rows
@@ -45,7 +45,8 @@ def best_starts(sample: Sample, beta: float, scores: np.ndarray, top: np.ndarray
         ranking, own = sample.rows.take(sample.part == k).ranking, scores[top == k]
         for s, start in enumerate(STARTS):
             plan = RankPlan(
-                beta, segments=plan_segments(ranking.n_rows, beta, DELTA, ((start, Fraction(1)),))
+                beta,
+                rank_ranges=plan_rank_ranges(ranking.n_rows, beta, DELTA, ((start, Fraction(1)),)),
             )
             threshold = FixedSequenceRule().certify(ranking, plan, DELTA).threshold
             found[k, s] = 0.0 if threshold is None else accepts(own, threshold).sum()

@@ -41,7 +41,7 @@ from benchmarks.score_populations import (
 from metacal.statistics.accepted_counts import candidate_thresholds
 from metacal.statistics.bands import largest_supporting_threshold
 from metacal.statistics.levels import local_level, order_statistic_quantiles
-from metacal.statistics.selective_accuracy import selective_accuracy_bound
+from metacal.statistics.selective_accuracy import bound_selective_accuracy
 
 HERE = Path(__file__).resolve().parent
 DELTA = 0.1
@@ -147,7 +147,7 @@ def _exceeds(n_hits: np.ndarray, n_misses: np.ndarray, truth: Floats, n_rows: in
     # mistakes.
     is_doubtful = (n_hits > truth * n_accepted) & (log_ratio >= -0.7 * np.log(DELTA))
     doubtful = np.flatnonzero(is_doubtful)
-    bound = selective_accuracy_bound(n_hits[doubtful], n_misses[doubtful], n_rows, DELTA)
+    bound = bound_selective_accuracy(n_hits[doubtful], n_misses[doubtful], n_rows, DELTA)
     return bool((bound > truth[doubtful] + 1e-12).any())
 
 

@@ -81,8 +81,8 @@ def after_looking(draws: int) -> dict[str, float]:
         ranking = Ranking.from_scores(scores[rows], correct[rows])
         shows = dict(
             zip(
-                ranking.block_end_ranks.tolist(),
-                (ranking.cumulative_errors <= 0.03 * ranking.block_end_ranks).tolist(),
+                ranking.tie_block_end_ranks.tolist(),
+                (ranking.cumulative_errors <= 0.03 * ranking.tie_block_end_ranks).tolist(),
             )
         )
         tried = [
@@ -95,7 +95,7 @@ def after_looking(draws: int) -> dict[str, float]:
         )
         for i, accepted in enumerate(chosen):
             accept = (
-                accepts(scores, ranking.threshold_accepting(accepted))
+                accepts(scores, ranking.largest_threshold_accepting(accepted))
                 if accepted
                 else np.zeros(len(scores), bool)
             )

@@ -43,7 +43,12 @@ def certified(
     ranking = Ranking.from_scores(scores, correct)
     rank = find_last_passed_rank(ranking, beta, delta)
     return (
-        (ranking.count_accepted_at(rank), ranking.threshold_at_rank(rank)) if rank else (0, -np.inf)
+        (
+            ranking.count_accepted_if_rank_passed(rank),
+            ranking.largest_threshold_if_rank_passed(rank),
+        )
+        if rank
+        else (0, -np.inf)
     )
 
 
@@ -52,8 +57,8 @@ def promising(scores: np.ndarray, correct: np.ndarray, beta: float) -> tuple[int
     on the way.
     """
     ranking = Ranking.from_scores(scores, correct)
-    good = ranking.block_end_ranks[
-        ranking.cumulative_errors <= (1.0 - beta) * ranking.block_end_ranks + 1e-9
+    good = ranking.tie_block_end_ranks[
+        ranking.cumulative_errors <= (1.0 - beta) * ranking.tie_block_end_ranks + 1e-9
     ]
     return int(good.max(initial=0)), -int(ranking.cumulative_errors.sum())
 

@@ -63,7 +63,7 @@ from metacal.certification.plans import RankPlan
 from metacal.certification.ranking import Ranking
 from metacal.certification.rows import CalibrationRows
 from metacal.certification.rules.fixed_sequence import FixedSequenceRule, find_last_passed_rank
-from metacal.certification.test_sequences import choose_first_value, plan_segments
+from metacal.certification.test_sequences import choose_first_tested_score, plan_rank_ranges
 
 RESULT = Path(__file__).resolve().parent / "results" / "ties.json"
 ASKED = ((300, 0.95), (1000, 0.95), (1000, 0.97), (5000, 0.97))
@@ -107,7 +107,7 @@ class Draw(NamedTuple):
 
 
 def _threshold(ranking: Ranking, rank: int) -> float:
-    return ranking.threshold_at_rank(rank) if rank else -np.inf
+    return ranking.largest_threshold_if_rank_passed(rank) if rank else -np.inf
 
 
 def _with_pilot(rows: CalibrationRows, beta: float, delta: float) -> float:
@@ -117,7 +117,7 @@ def _with_pilot(rows: CalibrationRows, beta: float, delta: float) -> float:
 
 def _from_value(ranking: Ranking, start: float, beta: float, delta: float) -> float:
     """The threshold of tests at the values from a start on."""
-    plan = RankPlan(beta, first_score_value=start)
+    plan = RankPlan(beta, first_tested_score=start)
     threshold = FixedSequenceRule().certify(ranking, plan, delta).threshold
     return -np.inf if threshold is None else threshold
 
@@ -145,7 +145,7 @@ def other_rows(draw: Draw, beta: float, delta: float) -> float:
 def skip(draw: Draw, beta: float, delta: float) -> float:
     """A start that the rows choose themselves."""
     ranking = Ranking.from_scores(draw.score, draw.right)
-    start = choose_first_value(np.sort(draw.score), len(draw.score), beta, delta)
+    start = choose_first_tested_score(np.sort(draw.score), len(draw.score), beta, delta)
     return _from_value(ranking, start, beta, delta)
 
 
@@ -166,13 +166,15 @@ def a_list(draw: Draw, beta: float, delta: float) -> float:
     ranking, level, best = Ranking.from_scores(draw.score, draw.right), 0.0, -np.inf
     for value in marks.tolist():
         at, level = (
-            int(np.searchsorted(ranking.block_scores, value, side="right")) - 1,
+            int(np.searchsorted(ranking.tie_block_scores, value, side="right")) - 1,
             level + delta / len(marks),
         )
         if (
             at < 0
             or bdtr(
-                float(ranking.cumulative_errors[at]), int(ranking.block_end_ranks[at]), 1.0 - beta
+                float(ranking.cumulative_errors[at]),
+                int(ranking.tie_block_end_ranks[at]),
+                1.0 - beta,
             )
             > level
         ):
@@ -244,12 +246,12 @@ def never_tested(draw: Draw, beta: float, delta: float) -> float:
     failed = bdtr(errors[first - 1 :].astype(float), ranks, 1.0 - beta) > delta
     last = int(ranks[failed.argmax()]) - 1 if failed.any() else len(draw.score)
     ranking = Ranking.from_scores(draw.score, draw.right)
-    ends = ranking.block_end_ranks[ranking.block_end_ranks <= last]
+    ends = ranking.tie_block_end_ranks[ranking.tie_block_end_ranks <= last]
     return _threshold(ranking, int(ends[-1]) if last >= first and len(ends) else 0)
 
 
 def _first_rank(n: int, beta: float, delta: float) -> int:
-    plan = plan_segments(n, beta, delta)
+    plan = plan_rank_ranges(n, beta, delta)
     return plan[0].start_rank if plan else n + 1
 
 

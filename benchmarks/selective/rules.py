@@ -50,7 +50,7 @@ class Sample:
 
     def threshold(self, accepted: int) -> float | None:
         """What accepts the first `accepted` rows and no more."""
-        return self.ranking.threshold_accepting(accepted) if accepted else None
+        return self.ranking.largest_threshold_accepting(accepted) if accepted else None
 
 
 Choose = Callable[[Sample, float, float], float | None]
@@ -74,7 +74,7 @@ class Rule:
 def certified(sample: Sample, beta: float, delta: float) -> float | None:
     """Ours: `metacal.MinAccuracy`."""
     rank = find_last_passed_rank(sample.ranking, beta, delta)
-    return sample.ranking.threshold_at_rank(rank) if rank else None
+    return sample.ranking.largest_threshold_if_rank_passed(rank) if rank else None
 
 
 def sgr(sample: Sample, beta: float, delta: float) -> float | None:
@@ -89,9 +89,9 @@ def sgr(sample: Sample, beta: float, delta: float) -> float | None:
     low, high, best = 1, ranking.n_rows, 0
     for _ in range(steps):
         middle = (low + high + 1) // 2
-        index = ranking.block_of_rank(middle)
+        index = ranking.find_tie_block(middle)
         if _p_values(ranking, np.array([index]), beta)[0] <= delta / steps:
-            best, low = max(best, int(ranking.block_end_ranks[index])), middle
+            best, low = max(best, int(ranking.tie_block_end_ranks[index])), middle
         else:
             high = middle
     return sample.threshold(best)
@@ -105,7 +105,7 @@ def quantile_sequence(sample: Sample, beta: float, delta: float) -> float | None
     does.
     """
     at = _percentiles(sample.ranking)
-    at = at[sample.ranking.block_end_ranks[at] >= bounds.error_free_rows_needed(beta, delta)]
+    at = at[sample.ranking.tie_block_end_ranks[at] >= bounds.error_free_rows_needed(beta, delta)]
     return _sequence(sample, at, beta, delta)
 
 
@@ -132,9 +132,9 @@ def plug_in(sample: Sample, beta: float, delta: float) -> float | None:
     """
     ranking = sample.ranking
     good = np.flatnonzero(
-        ranking.cumulative_errors <= (1.0 - beta) * ranking.block_end_ranks + 1e-9
+        ranking.cumulative_errors <= (1.0 - beta) * ranking.tie_block_end_ranks + 1e-9
     )
-    return sample.threshold(int(ranking.block_end_ranks[good[-1]]) if len(good) else 0)
+    return sample.threshold(int(ranking.tie_block_end_ranks[good[-1]]) if len(good) else 0)
 
 
 def papers_rule(sample: Sample, beta: float, delta: float) -> float | None:
@@ -193,7 +193,7 @@ def parse_rules(text: str) -> list[str]:
 def _p_values(ranking: Ranking, at: NDArray[np.intp], beta: float) -> NDArray[np.float64]:
     return np.asarray(
         bounds.binomial_p_value(
-            ranking.cumulative_errors[at], ranking.block_end_ranks[at], 1.0 - beta
+            ranking.cumulative_errors[at], ranking.tie_block_end_ranks[at], 1.0 - beta
         )
     )
 
@@ -201,19 +201,19 @@ def _p_values(ranking: Ranking, at: NDArray[np.intp], beta: float) -> NDArray[np
 def _percentiles(ranking: Ranking) -> NDArray[np.intp]:
     """Where the ranks n/100, 2n/100, … n end a block of ties."""
     ranks = np.ceil(ranking.n_rows * np.arange(1, GRID + 1) / GRID).astype(np.intp)
-    return np.searchsorted(ranking.block_end_ranks, ranks)
+    return np.searchsorted(ranking.tie_block_end_ranks, ranks)
 
 
 def _sequence(sample: Sample, at: NDArray[np.intp], beta: float, delta: float) -> float | None:
     passes = _p_values(sample.ranking, at, beta) <= delta
     last = int(np.argmin(np.append(passes, False))) - 1
-    return sample.threshold(int(sample.ranking.block_end_ranks[at[last]]) if last >= 0 else 0)
+    return sample.threshold(int(sample.ranking.tie_block_end_ranks[at[last]]) if last >= 0 else 0)
 
 
 def _bonferroni(sample: Sample, at: NDArray[np.intp], beta: float, delta: float) -> float | None:
     passes = np.flatnonzero(_p_values(sample.ranking, at, beta) <= delta / len(at))
     return sample.threshold(
-        int(sample.ranking.block_end_ranks[at[passes[-1]]]) if len(passes) else 0
+        int(sample.ranking.tie_block_end_ranks[at[passes[-1]]]) if len(passes) else 0
     )
 
 
@@ -225,9 +225,9 @@ def _even_grid(sample: Sample) -> NDArray[np.float64]:
 def _even_p_values(sample: Sample, beta: float) -> NDArray[np.float64]:
     """Of the rows at or below each threshold of the grid; 1 where there are none."""
     ranking = sample.ranking
-    blocks = np.searchsorted(ranking.block_scores, _even_grid(sample), side="right")
+    blocks = np.searchsorted(ranking.tie_block_scores, _even_grid(sample), side="right")
     rows, errors = (
-        np.append(0, ranking.block_end_ranks)[blocks],
+        np.append(0, ranking.tie_block_end_ranks)[blocks],
         np.append(0, ranking.cumulative_errors)[blocks],
     )
     tested = np.asarray(bounds.binomial_p_value(errors, np.maximum(rows, 1), 1.0 - beta))

@@ -38,7 +38,7 @@ def parts(n: int) -> dict[str, Callable[[], Any]]:
     accuracy, miscoverage = MinAccuracy(0.8), MaxMiscoverage(0.05)
 
     def tests() -> Any:
-        sequence.plan_segments.cache_clear()
+        sequence.plan_rank_ranges.cache_clear()
         return count_certified_rows(ranking, accuracy.beta, 0.1)
 
     return {

@@ -15,7 +15,7 @@ import metacal as mc
 from metacal.certification.ranking import Ranking
 from metacal.certification.rules.expected_prefix import count_expected_prefix
 from metacal.certification.rules.fixed_sequence import count_certified_rows, find_last_passed_rank
-from metacal.certification.test_sequences import plan_segments
+from metacal.certification.test_sequences import plan_rank_ranges
 from metacal.statistics import bounds
 
 DELTA = 0.1
@@ -35,7 +35,9 @@ def broken(draw, true_accuracy, betas, draws):
         ranking = Ranking.from_scores(*draw())
         for i, beta in enumerate(betas):
             rank = find_last_passed_rank(ranking, beta, DELTA)
-            count[i] += rank > 0 and true_accuracy(ranking.threshold_at_rank(rank)) < beta
+            count[i] += (
+                rank > 0 and true_accuracy(ranking.largest_threshold_if_rank_passed(rank)) < beta
+            )
     return count / draws
 
 
@@ -90,7 +92,7 @@ def bad_at_the_starts(n, beta):
     """Just below beta where each walk begins and well above it between: what a rule that skips
     ranks would miss.
     """
-    starts = [part.start_rank / n for part in plan_segments(n, beta, DELTA)]
+    starts = [part.start_rank / n for part in plan_rank_ranges(n, beta, DELTA)]
     q, knots, rates = 1.0 - beta, [], []
     for at, following in zip(starts, [*starts[1:], 1.0]):
         middle = (at + min(following, 1.3 * at)) / 2
@@ -171,18 +173,22 @@ def former_prefix(ranking, beta, delta):
     """The rule of former versions for many rows: the largest of eight starts that passes at
     delta/80, then a walk.
     """
-    starts = [ranking.block_of_rank(rank) for rank in former_starts(ranking.n_rows, beta, delta)]
+    starts = [ranking.find_tie_block(rank) for rank in former_starts(ranking.n_rows, beta, delta)]
     passing = [i for i in starts if passes(ranking, i, beta, delta / 80)]
     start = (
         max(passing)
         if passing
-        else ranking.block_of_rank(2 * bounds.error_free_rows_needed(beta, 0.9 * delta))
+        else ranking.find_tie_block(2 * bounds.error_free_rows_needed(beta, 0.9 * delta))
     )
     if not passes(ranking, start, beta, 0.9 * delta):
         return 0
     at = np.flatnonzero(np.diff(ranking.cumulative_errors[start:]) > 0) + start + 1
     failed = ~passes(ranking, at, beta, 0.9 * delta)
-    return int(ranking.block_end_ranks[at[failed.argmax()] - 1]) if failed.any() else ranking.n_rows
+    return (
+        int(ranking.tie_block_end_ranks[at[failed.argmax()] - 1])
+        if failed.any()
+        else ranking.n_rows
+    )
 
 
 def former_starts(n, beta, delta):
@@ -192,7 +198,7 @@ def former_starts(n, beta, delta):
 def passes(ranking, index, beta, level):
     return (
         bounds.binomial_p_value(
-            ranking.cumulative_errors[index], ranking.block_end_ranks[index], 1.0 - beta
+            ranking.cumulative_errors[index], ranking.tie_block_end_ranks[index], 1.0 - beta
         )
         <= level
     )
@@ -231,7 +237,7 @@ def test_what_broke_the_former_rule_does_not_break_this_one():
             accepted = rule(ranking, beta, DELTA)
             count[i] += (
                 accepted > 0
-                and population.accuracy(ranking.threshold_accepting(accepted)) < beta - 1e-9
+                and population.accuracy(ranking.largest_threshold_accepting(accepted)) < beta - 1e-9
             )
     former, present = count / draws
     assert former > limit(draws), former
@@ -259,7 +265,7 @@ def mean_error(draw, true_accuracy, beta, draws):
     for i in range(draws):
         ranking = Ranking.from_scores(*draw())
         if accepted := count_expected_prefix(ranking, beta):
-            found[i] = 1.0 - true_accuracy(ranking.threshold_accepting(accepted))
+            found[i] = 1.0 - true_accuracy(ranking.largest_threshold_accepting(accepted))
     return found.mean(), found.std() / np.sqrt(draws)
 
 

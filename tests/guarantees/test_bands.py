@@ -31,7 +31,7 @@ from metacal.statistics.bands import (
 )
 from metacal.statistics.distribution_band import DistributionBand
 from metacal.statistics.levels import local_level, order_statistic_quantiles
-from metacal.statistics.selective_accuracy import selective_accuracy_bound
+from metacal.statistics.selective_accuracy import bound_selective_accuracy
 
 DRAWS = 250
 DELTA = 0.1
@@ -103,7 +103,7 @@ def test_each_band_alone_stays_and_is_not_idle(embedded_set):
 
 
 class BoundTable:
-    """`selective_accuracy_bound` for every pair of counts of n rows, so that many draws take no
+    """`bound_selective_accuracy` for every pair of counts of n rows, so that many draws take no
     time.
     """
 
@@ -111,7 +111,7 @@ class BoundTable:
         n_accepted, n_incorrect = np.tril_indices(n_rows + 1)
         n_correct = n_accepted - n_incorrect
         self.lower = np.zeros((n_rows + 1, n_rows + 1))
-        self.lower[n_accepted, n_incorrect] = selective_accuracy_bound(
+        self.lower[n_accepted, n_incorrect] = bound_selective_accuracy(
             n_correct, n_incorrect, n_rows, delta
         )
         self.upper = np.ones((n_rows + 1, n_rows + 1))
@@ -163,7 +163,7 @@ def test_a_band_of_few_draws_keeps_its_level(n):
         below = np.nextafter(
             band.sorted_draws, 0.0
         )  # the truth at s is s itself: worst at a draw and just before the next
-        low, high = band.lower(band.sorted_draws, 0.05), band.upper(below, 0.05)
+        low, high = band.lower_bound(band.sorted_draws, 0.05), band.upper_bound(below, 0.05)
         left += bool(np.any(band.sorted_draws < low) or np.any(below > high))
     assert left / 2000 <= limit(0.1, 2000)
 

@@ -133,7 +133,9 @@ def test_costs_are_kept_on_real_logits(real_set, n, kind):
     for seed in range(draws):
         ranked = truth.ranked(rng.integers(0, len(truth.scores), n), seed)
         rank = count_certified_loss_rows(ranked, at_most / truth.largest, DELTA)
-        broken += rank > 0 and truth.cost(ranked.blocks.threshold_accepting(rank)) > at_most
+        broken += (
+            rank > 0 and truth.cost(ranked.ranking.largest_threshold_accepting(rank)) > at_most
+        )
     assert broken / draws <= limit(draws)
 
 
@@ -226,7 +228,9 @@ def test_costs_are_kept_on_populations_built_against_them(build, sizes, n):
     for seed in range(draws):
         ranked = LossRanking.from_scores(*population.draw(rng, n), seed)
         rank = count_certified_loss_rows(ranked, at_most, DELTA)
-        broken += rank > 0 and population.mean(ranked.blocks.threshold_accepting(rank)) > at_most
+        broken += (
+            rank > 0 and population.mean(ranked.ranking.largest_threshold_accepting(rank)) > at_most
+        )
     assert broken / draws <= limit(draws)
 
 
@@ -245,7 +249,9 @@ def test_costs_are_kept_where_scores_are_a_few_mass_points(mass, n):
         ranked = LossRanking.from_scores(points.astype(float), spread(rng, density[points]), seed)
         rank = count_certified_loss_rows(ranked, at_most, DELTA)
         if rank:
-            last = int(min(np.floor(ranked.blocks.threshold_accepting(rank)), len(mass) - 1))
+            last = int(
+                min(np.floor(ranked.ranking.largest_threshold_accepting(rank)), len(mass) - 1)
+            )
             broken += means[last] > at_most
     assert broken / draws <= limit(draws)
 

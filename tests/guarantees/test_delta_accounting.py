@@ -185,8 +185,8 @@ def test_two_promises_at_once_have_half_of_delta_each():
 def test_the_miscoverage_of_two_promises_is_tested_at_half_of_delta():
     """Right rows, then wrong ones, then right rows that are lost: how many may be lost."""
     n, alpha = 400, 0.05
-    lost = n - bounds.miscoverage_rank(n, alpha, DELTA / 2)
-    assert n - bounds.miscoverage_rank(n, alpha, DELTA) > lost
+    lost = n - bounds.smallest_rank_keeping_miscoverage(n, alpha, DELTA / 2)
+    assert n - bounds.smallest_rank_keeping_miscoverage(n, alpha, DELTA) > lost
     promise = mc.Both(alpha=alpha, beta=0.9, delta=DELTA)
     for n_lost, certified in ((lost, True), (lost + 1, False)):
         correct = np.repeat([True, False, True], [n - n_lost, 200, n_lost])

@@ -11,7 +11,7 @@ from metacal.certification.pilot import PilotPolicy, choose_pilot_rows_of_pool
 from metacal.certification.plans import PilotRows
 from metacal.certification.ranking import Ranking
 from metacal.certification.rules.fixed_sequence import find_last_passed_rank
-from metacal.certification.test_sequences import choose_first_value
+from metacal.certification.test_sequences import choose_first_tested_score
 from metacal.errors import InfeasibleTargetError
 from metacal.promises import Sample
 
@@ -45,7 +45,7 @@ def test_the_promise_is_kept_whatever_ties(name, delta):
         ranking, pilot = ranking_of(mass, error, 1000, rng, 32)
         passed = find_last_passed_rank(ranking, 0.9, delta, pilot)
         if passed:
-            last = int(ranking.block_scores[ranking.block_of_rank(passed)])
+            last = int(ranking.tie_block_scores[ranking.find_tie_block(passed)])
             broken += accuracy[last] < 0.9 - 1e-12
     assert broken <= draws * delta + 3 * np.sqrt(draws * delta * (1 - delta))
 
@@ -57,7 +57,7 @@ def test_five_marks_are_certified():
     for _ in range(60):
         ranking, pilot = ranking_of(mass, error, 4930, rng, 70)
         accepted.append(
-            ranking.count_accepted_at(passed) / 4930
+            ranking.count_accepted_if_rank_passed(passed) / 4930
             if (passed := find_last_passed_rank(ranking, 0.97, 0.1, pilot))
             else 0.0
         )
@@ -86,8 +86,8 @@ def test_pilot_rows_are_of_each_group_and_ties_decide():
 
 
 def test_a_start_is_where_the_first_test_of_ranks_would_be():
-    assert choose_first_value(np.arange(100.0), 1000, 0.95, 0.1) == 23.0
-    assert choose_first_value(np.zeros(1), 5, 0.95, 0.1) == 0.0
+    assert choose_first_tested_score(np.arange(100.0), 1000, 0.95, 0.1) == 23.0
+    assert choose_first_tested_score(np.zeros(1), 5, 0.95, 0.1) == 0.0
     nothing = Ranking.from_scores(np.ones(50), np.ones(50, dtype=bool))
     assert (
         find_last_passed_rank(nothing, 0.9, 0.1, PilotRows(np.zeros(3), tests_score_values=True))

@@ -154,13 +154,13 @@ def test_one_sort_of_numbers_ranks_as_finding_the_order_does(rows):
     ranking = Ranking.from_scores(scores, correct)
     order = np.argsort(scores, kind="stable")
     last = np.append(scores[order][1:] != scores[order][:-1], True)
-    assert np.array_equal(ranking.block_end_ranks, np.flatnonzero(last) + 1)
-    assert np.array_equal(ranking.block_scores, scores[order][last])
+    assert np.array_equal(ranking.tie_block_end_ranks, np.flatnonzero(last) + 1)
+    assert np.array_equal(ranking.tie_block_scores, scores[order][last])
     assert np.array_equal(ranking.cumulative_errors, np.cumsum(~correct[order])[last])
     odd = Ranking.from_scores(
         np.nextafter(scores, np.inf), correct
     )  # no grid points: the last bit is not free
-    assert np.array_equal(odd.block_end_ranks, ranking.block_end_ranks)
+    assert np.array_equal(odd.tie_block_end_ranks, ranking.tie_block_end_ranks)
     assert np.array_equal(odd.cumulative_errors, ranking.cumulative_errors)
 
 

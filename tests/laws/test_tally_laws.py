@@ -170,7 +170,7 @@ def test_an_open_segment_leaves_both_levels_open(monkeypatch):
     scores, correct = rng.random(5000), rng.random(5000) < 0.957
     same_answer(mc.MinAccuracy(0.95), scores, correct, 8)
     starts = [start for start, _ in shares]
-    assert len(sequence.plan_segments(5000, 0.95, 0.1)) == 3
+    assert len(sequence.plan_rank_ranges(5000, 0.95, 0.1)) == 3
     assert len(starts) > len(set(starts))
 
 

@@ -31,7 +31,7 @@ from metacal.statistics.levels import EXITS_PER_LEVEL, LEVELS, local_level
 def test_one_draw_is_the_binomial_bound():
     assert local_level(1, 0.1) == pytest.approx(0.1, rel=1e-9)
     assert exit_probability(1, 0.1) == pytest.approx(0.1)
-    assert DistributionBand.from_draws([3.0]).lower(np.array([3.0]), 0.1)[0] == pytest.approx(
+    assert DistributionBand.from_draws([3.0]).lower_bound(np.array([3.0]), 0.1)[0] == pytest.approx(
         0.1, rel=1e-9
     )
 

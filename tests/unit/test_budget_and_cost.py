@@ -191,7 +191,7 @@ def test_the_walk_is_as_its_definition_says(data):
             )
         assert (
             count_certified_loss_rows(ranked, promise.procedure().relative_limit, 0.1)
-            == ranked.count_accepted_at(best, promise.procedure().relative_limit)
+            == ranked.count_accepted_if_rank_passed(best, promise.procedure().relative_limit)
             > 0
         )
 
@@ -284,8 +284,8 @@ def test_the_cheapest_candidate_is_chosen_and_bounded(data):
     assert certificate.target >= answers * certificate.coverage + (1 - certificate.coverage)
     # The coverage has the other 0.2 of delta, one half for each end of its band.
     band = DistributionBand(np.arange(float(n)))
-    fewest = band.lower(np.array([certificate.n_accepted - 1.0]), 0.2 * 0.1 / 2)[0]
-    most = band.upper(np.array([certificate.n_accepted - 1.0]), 0.2 * 0.1 / 2)[0]
+    fewest = band.lower_bound(np.array([certificate.n_accepted - 1.0]), 0.2 * 0.1 / 2)[0]
+    most = band.upper_bound(np.array([certificate.n_accepted - 1.0]), 0.2 * 0.1 / 2)[0]
     coverage_bound = fewest if answers < 1 else most
     assert math.isclose(certificate.target, 1 + coverage_bound * (answers - 1))
 

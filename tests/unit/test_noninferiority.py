@@ -9,7 +9,7 @@ from scipy.special import gammaln, xlogy
 from metacal.statistics.noninferiority import (
     _p_value,
     certifies_noninferiority,
-    noninferiority_p_value,
+    p_value_of_noninferiority,
 )
 
 CASES = [(40, 0.1, 0.1), (60, 0.05, 0.1), (30, 0.3, 0.2)]
@@ -56,7 +56,7 @@ def test_the_size_is_at_most_the_level_and_not_far_below(n, margin, level):
 @pytest.mark.parametrize(("n", "margin", "level"), [(25, 0.1, 0.1), (30, 0.3, 0.2)])
 def test_the_opposite_hypothesis_has_a_test_of_its_own(n, margin, level):
     rejects = table(
-        n, lambda a, b: noninferiority_p_value(a, b, n, margin, gamma=level / 20) <= level
+        n, lambda a, b: p_value_of_noninferiority(a, b, n, margin, gamma=level / 20) <= level
     )
     sizes = [
         (law(n, q + margin, q) * rejects).sum() for q in np.linspace(0.0, (1.0 - margin) / 2, 80)
@@ -82,7 +82,7 @@ def test_without_differences_it_is_the_test_of_no_event():
 
 def test_no_evidence_is_a_p_value_of_one():
     assert worse_p_value(10, 0, 1000, 0.01, 0.005) == 1.0
-    assert noninferiority_p_value(10, 0, 1000, 0.01, 0.005) == 1.0
+    assert p_value_of_noninferiority(10, 0, 1000, 0.01, 0.005) == 1.0
 
 
 @pytest.mark.parametrize("counts", [(12, 10), (5, 3), (60, 55), (0, 0), (14, 10)])

@@ -13,7 +13,7 @@ from metacal.statistics.selective_accuracy import (
     COVERAGE_SHARE,
     MAX_S_FACTOR,
     MIN_S_FACTOR,
-    selective_accuracy_bound,
+    bound_selective_accuracy,
     supports_accuracy,
 )
 
@@ -53,7 +53,7 @@ def mixture_by_quadrature(rate, n_correct, n_incorrect, n_rows, delta):
 )
 @pytest.mark.parametrize("delta", [0.2, 0.1, 0.0125])
 def test_the_mixture_reaches_its_limit_at_the_bound(n_correct, n_incorrect, delta):
-    bound = selective_accuracy_bound(np.array([n_correct]), np.array([n_incorrect]), 300, delta)[0]
+    bound = bound_selective_accuracy(np.array([n_correct]), np.array([n_incorrect]), 300, delta)[0]
     value = mixture_by_quadrature(1 - bound, n_correct, n_incorrect, 300, delta)
     assert value * (1 - COVERAGE_SHARE) * delta == pytest.approx(1.0, rel=1e-6)
 
@@ -62,7 +62,7 @@ def test_no_coverage_between_the_two_ends_has_a_smaller_mixture():
     """Step 6: the mixture has no inner minimum in the coverage."""
     correct, incorrect = counts((100, 3), (40, 0), (600, 150), (15, 1))
     mixture = selective_accuracy._Mixture.of_counts(correct, incorrect, 1000, 0.1)
-    rate = 1.0 - selective_accuracy_bound(correct, incorrect, 1000, 0.1)
+    rate = 1.0 - bound_selective_accuracy(correct, incorrect, 1000, 0.1)
     smallest = mixture.smallest_log_excess(rate)
     for weight in np.linspace(0.0, 1.0, 21):
         inner = (1 - weight) * mixture.log_coverage[0] + weight * mixture.log_coverage[1]
@@ -101,10 +101,10 @@ def test_the_supermartingale_has_mean_one():
 def test_more_nodes_do_not_change_the_bound(n_rows, delta, monkeypatch):
     accepted = np.unique(np.geomspace(1, n_rows, 20).astype(int))
     incorrect = accepted // 9
-    bound = selective_accuracy_bound(accepted - incorrect, incorrect, n_rows, delta)
+    bound = bound_selective_accuracy(accepted - incorrect, incorrect, n_rows, delta)
     nodes_and_weights = selective_accuracy._gauss_legendre(300)
     monkeypatch.setattr(selective_accuracy, "_gauss_legendre", lambda n_nodes: nodes_and_weights)
-    exact = selective_accuracy_bound(accepted - incorrect, incorrect, n_rows, delta)
+    exact = bound_selective_accuracy(accepted - incorrect, incorrect, n_rows, delta)
     assert bound == pytest.approx(exact, abs=1e-8)
 
 
@@ -112,7 +112,7 @@ def test_more_nodes_do_not_change_the_bound(n_rows, delta, monkeypatch):
 def test_the_bound_lies_between_zero_and_clopper_and_pearson(n_rows):
     accepted, incorrect = np.tril_indices(n_rows + 1)
     correct = accepted - incorrect
-    bound = selective_accuracy_bound(correct, incorrect, n_rows, 0.1)
+    bound = bound_selective_accuracy(correct, incorrect, n_rows, 0.1)
     pointwise = np.where(correct > 0, betaincinv(np.maximum(correct, 1), incorrect + 1, 0.1), 0.0)
     assert (bound >= 0.0).all()
     assert (bound <= pointwise).all()
@@ -123,14 +123,14 @@ def test_another_correct_row_never_lowers_the_bound():
     """`candidate_thresholds` leaves out thresholds that a further correct row improves."""
     for n_rows, n_incorrect in [(20, 0), (50, 3), (300, 0), (300, 40), (2000, 7)]:
         correct = np.arange(1, n_rows - n_incorrect + 1)
-        bound = selective_accuracy_bound(correct, np.full(len(correct), n_incorrect), n_rows, 0.1)
+        bound = bound_selective_accuracy(correct, np.full(len(correct), n_incorrect), n_rows, 0.1)
         assert (np.diff(bound) >= -1e-11).all()
 
 
 def test_a_smaller_delta_lowers_the_bound():
     correct, incorrect = counts((900, 30), (100, 0), (50, 20))
     bounds = [
-        selective_accuracy_bound(correct, incorrect, 1000, delta)
+        bound_selective_accuracy(correct, incorrect, 1000, delta)
         for delta in (0.3, 0.1, 0.01, 1e-4)
     ]
     assert (np.diff(bounds, axis=0) < 0.0).all()
@@ -139,7 +139,7 @@ def test_a_smaller_delta_lowers_the_bound():
 def test_an_accuracy_is_supported_up_to_the_bound():
     accepted, incorrect = np.tril_indices(81)
     correct = accepted - incorrect
-    bound = selective_accuracy_bound(correct, incorrect, 80, 0.1)
+    bound = bound_selective_accuracy(correct, incorrect, 80, 0.1)
     for accuracy in (0.3, 0.8, 0.9, float(bound.max())):
         supported = supports_accuracy(correct, incorrect, 80, accuracy, 0.1)
         assert (supported == (bound >= accuracy)).all()
@@ -147,6 +147,6 @@ def test_an_accuracy_is_supported_up_to_the_bound():
 
 def test_chunks_do_not_change_the_bound(monkeypatch):
     accepted = np.arange(1, 201)
-    whole = selective_accuracy_bound(accepted, accepted // 10, 300, 0.1)
+    whole = bound_selective_accuracy(accepted, accepted // 10, 300, 0.1)
     monkeypatch.setattr(selective_accuracy, "_CHUNK_SIZE", 7)
-    assert np.array_equal(selective_accuracy_bound(accepted, accepted // 10, 300, 0.1), whole)
+    assert np.array_equal(bound_selective_accuracy(accepted, accepted // 10, 300, 0.1), whole)

@@ -430,11 +430,11 @@ def check_error_count(n_errors: int, n_rows: int) -> list[Note]:
 def check_ties(ranking: Ranking, origin: Tied = "logits") -> list[Note]:
     """Check for many rows that share their score with at least two other rows."""
     n_rows = ranking.n_rows
-    n_repeats = n_rows - len(ranking.block_end_ranks)
+    n_repeats = n_rows - len(ranking.tie_block_end_ranks)
     # A block of c > 2 rows has c - 1 >= 2c / 3 repeats, so 1.5 times the repeats bounds the ties.
     if 1.5 * n_repeats <= _MAX_TIED_SHARE * n_rows:
         return []
-    block_sizes = np.diff(ranking.block_end_ranks, prepend=0)
+    block_sizes = np.diff(ranking.tie_block_end_ranks, prepend=0)
     # Pairs are not counted, because among millions of rows some share a score by coincidence.
     n_tied = int(block_sizes[block_sizes > 2].sum())
     if n_tied <= _MAX_TIED_SHARE * n_rows:

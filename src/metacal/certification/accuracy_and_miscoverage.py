@@ -14,7 +14,7 @@ from metacal.certificates.rule_texts import RISING, SAME_SOURCE, register_rule
 from metacal.certification.one_threshold import OneThresholdProcedure
 from metacal.certification.pilot import PilotPolicy
 from metacal.certification.rows import CalibrationRows
-from metacal.certification.rules.accuracy_shortfall import find_largest_certified
+from metacal.certification.rules.accuracy_shortfall import find_highest_certified_step
 from metacal.certification.rules.expected_prefix import ExpectedPrefixRule
 from metacal.certification.rules.fixed_sequence import FixedSequenceRule
 from metacal.certification.rules.order_statistics import RejectionRateRule
@@ -105,7 +105,9 @@ class AccuracyAndMiscoverage:
         threshold = self.accuracy_procedure.certify_all(rows, half_delta).threshold
         n_correct_accepted = int((rows.is_correct & (rows.scores <= threshold)).sum())
         n_correct = int(rows.is_correct.sum())
-        n_correct_required = bounds.miscoverage_rank(n_correct, self.alpha, half_delta)
+        n_correct_required = bounds.smallest_rank_keeping_miscoverage(
+            n_correct, self.alpha, half_delta
+        )
         if n_correct_accepted < n_correct_required and threshold < math.inf:
             raise self._build_infeasible_error(rows, n_correct_accepted, delta)
         certificate = build_certificate_for_threshold(
@@ -131,7 +133,7 @@ class AccuracyAndMiscoverage:
         n_correct = int(rows.is_correct.sum())
         smallest_alpha = _find_smallest_alpha(n_correct, n_correct_accepted, half_delta)
         n_rows_to_accept = self._count_rows_to_accept(rows, delta)
-        best_step = find_largest_certified(
+        best_step = find_highest_certified_step(
             0,
             math.ceil(1e4 * self.beta),
             lambda beta: self._count_accepted(rows, beta, delta) >= n_rows_to_accept,
@@ -157,7 +159,9 @@ class AccuracyAndMiscoverage:
     def _count_rows_to_accept(self, rows: CalibrationRows, delta: float | None) -> int:
         """Count the rows that must be accepted to keep the miscoverage."""
         correct_scores = np.sort(rows.scores[rows.is_correct])
-        rank = bounds.miscoverage_rank(len(correct_scores), self.alpha, _halve_delta(delta))
+        rank = bounds.smallest_rank_keeping_miscoverage(
+            len(correct_scores), self.alpha, _halve_delta(delta)
+        )
         threshold = math.inf
         if rank <= len(correct_scores):
             threshold = correct_scores[rank - 1]
@@ -179,6 +183,9 @@ def _find_smallest_alpha(n_correct: int, n_correct_accepted: int, delta: float |
     if delta is not None:
         exact_alpha = bounds.miscoverage_quantile(n_correct, n_correct_accepted, 1.0 - delta)
     alpha = ceil_to_4_decimals(exact_alpha)
-    while alpha < 1.0 and bounds.miscoverage_rank(n_correct, alpha, delta) > n_correct_accepted:
+    while (
+        alpha < 1.0
+        and bounds.smallest_rank_keeping_miscoverage(n_correct, alpha, delta) > n_correct_accepted
+    ):
         alpha = round(alpha + 1e-4, 4)
     return alpha

@@ -158,8 +158,8 @@ def assess_progress(promise: CertifiablePromise, labels: PartialLabels) -> Label
     reachable_result = procedure.find_threshold(ranking, promise.delta, pilot=labels.pilot)
     n_relevant = 0
     if reachable_result.threshold is not None and reachable_result.trace is not None:
-        last_block = ranking.block_of_rank(reachable_result.trace.best_rank)
-        n_relevant = int(ranking.block_end_ranks[last_block])
+        last_block = ranking.find_tie_block(reachable_result.trace.best_rank)
+        n_relevant = int(ranking.tie_block_end_ranks[last_block])
     return LabellingProgress(
         threshold=_settle_threshold(current_result),
         reachable_threshold=_settle_threshold(reachable_result),
@@ -304,7 +304,7 @@ def _build_infeasible_error(
         return result.threshold is not None
 
     worst_case = labels.worst_case
-    shortfall = procedure.rule.shortfall(worst_case, procedure.limit, delta, certifies)
+    shortfall = procedure.rule.find_shortfall(worst_case, procedure.limit, delta, certifies)
     if labels.is_complete:
         return build_infeasible_accuracy_error(
             procedure.target,

@@ -20,7 +20,7 @@ from metacal.certification.rules.rule import REJECT_ALL_ROWS
 from metacal.certification.scopes import EachSubgroup
 from metacal.certification.statements import format_promise_mismatch
 from metacal.certification.two_sides import TwoClassProcedure
-from metacal.statistics.bounds import ROUNDING_SLACK
+from metacal.statistics.bounds import ONE_PLUS_ROUNDING_ERROR
 
 
 def find_contradiction(promise: CertifiablePromise, certificate: Certificate) -> str | None:
@@ -109,7 +109,7 @@ def _find_contradiction_in_subgroups(
     highest_level = _compute_highest_possible_level(scope, all_subgroups, promise.delta)
     for subgroup_certificates in all_subgroups.families:
         level = _get_significance_level(subgroup_certificates)
-        if level is not None and not 0.0 < level <= ROUNDING_SLACK * highest_level:
+        if level is not None and not 0.0 < level <= ONE_PLUS_ROUNDING_ERROR * highest_level:
             return f"a {scope.by} was tested at more than its share of delta {promise.delta:g}"
     return None
 

@@ -101,7 +101,7 @@ class CheapestThreshold:
         )
 
         # Each candidate accepts the rows strictly below the next score.
-        block_ends = ranking.blocks.block_end_ranks
+        block_ends = ranking.ranking.tie_block_end_ranks
         candidate_ranks = choose_candidate_ranks(n_rows)
         n_accepted_blocks = np.searchsorted(block_ends, candidate_ranks, side="right")
         n_accepted = np.append(0, block_ends)[n_accepted_blocks]
@@ -128,7 +128,7 @@ class CheapestThreshold:
         threshold = REJECT_ALL_ROWS
         notes: tuple[Note, ...] = (review_is_cheapest(review=self.review_cost),)
         if n_accepted > 0:
-            threshold = ranking.blocks.threshold_accepting(n_accepted)
+            threshold = ranking.ranking.largest_threshold_accepting(n_accepted)
             notes = ()
         accepted_cost = self._bound_accepted_cost(ranking, n_accepted, delta)
         bound = self._bound_cost(len(rows), n_accepted, accepted_cost, delta)
@@ -143,7 +143,7 @@ class CheapestThreshold:
 
     def _bound_accepted_cost(self, ranking: LossRanking, n_accepted: int, delta: float) -> float:
         """Bound the mean cost of the accepted rows, for all candidates at once."""
-        n_rows = ranking.blocks.n_rows
+        n_rows = ranking.ranking.n_rows
         if self.costs.is_uniform:
             n_errors = int((ranking.losses[:n_accepted] > 0.0).sum())
             return self._bound_cost_of_errors(n_errors, n_accepted, n_rows, delta)
@@ -181,9 +181,9 @@ class CheapestThreshold:
         threshold = np.array([n_accepted - 1.0])
         band_level = _COVERAGE_DELTA_FRACTION * delta / 2
         if accepted_cost < self.review_cost:
-            coverage = band.lower(threshold, band_level)
+            coverage = band.lower_bound(threshold, band_level)
         else:
-            coverage = band.upper(threshold, band_level)
+            coverage = band.upper_bound(threshold, band_level)
         return float(self.review_cost + coverage[0] * (accepted_cost - self.review_cost))
 
     def find_contradiction(
@@ -198,7 +198,7 @@ class CheapestThreshold:
         if mean_cost is None:
             return "a promise about costs needs a mean cost"
         if not self.costs.is_uniform:
-            if bound * bounds.ROUNDING_SLACK >= mean_cost:
+            if bound * bounds.ONE_PLUS_ROUNDING_ERROR >= mean_cost:
                 return None
             return _describe_unsupported_bound(bound, mean_cost)
 

@@ -46,7 +46,7 @@ def build_class_certificate(
     ranking = Ranking.from_scores(
         decision_columns.uncertainty[is_predicted], decision_columns.correct[is_predicted]
     )
-    threshold = RELATIVE.snap_to_midpoint(ranking.threshold_accepting_at_most(n_accepted))
+    threshold = RELATIVE.snap_to_midpoint(ranking.largest_threshold_accepting_at_most(n_accepted))
     outcome = ranking.summarize_threshold(threshold)
     return SubgroupCertificate(names, threshold=threshold, **outcome._asdict())
 

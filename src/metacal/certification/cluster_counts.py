@@ -83,12 +83,16 @@ class ClusterCounts:
         def rules_out_lower(limit: float) -> bool:
             values = self.to_unit_interval(limit)
             stakes = betting.compute_stakes(values, level, limit)
-            return betting.log_capital_above(values, limit, stakes) >= required_log_capital
+            return (
+                betting.max_log_capital_betting_above(values, limit, stakes) >= required_log_capital
+            )
 
         def rules_out_higher(limit: float) -> bool:
             values = self.to_unit_interval(limit)
             stakes = betting.compute_stakes(values, level, limit)
-            return betting.log_capital_below(values, limit, stakes) >= required_log_capital
+            return (
+                betting.max_log_capital_betting_below(values, limit, stakes) >= required_log_capital
+            )
 
         lower, _ = betting.bisect_boundary(lambda limit: not rules_out_lower(limit))
         _, upper = betting.bisect_boundary(rules_out_higher)

@@ -79,7 +79,7 @@ from metacal.certification.rules.rule import (
     ThresholdResult,
 )
 from metacal.statistics import betting
-from metacal.statistics.bounds import ROUNDING_SLACK
+from metacal.statistics.bounds import ONE_PLUS_ROUNDING_ERROR
 
 # Name of the rule in certificates and files.
 WHOLE_CLUSTERS = register_rule(
@@ -311,7 +311,7 @@ class ClusterBettingRule:
         n_violations = self.count_violations(counts)
 
         # The versions of SciPy that wrote and read the file may round differently.
-        if not count_means and n_violations > ROUNDING_SLACK * limit * n_reference_rows:
+        if not count_means and n_violations > ONE_PLUS_ROUNDING_ERROR * limit * n_reference_rows:
             return False
 
         # A stake is less than 1 / (1 - limit) and log(1 + x) <= x, which bounds the log capital.
@@ -319,7 +319,7 @@ class ClusterBettingRule:
         max_reference_rows_per_cluster = 1 if count_means else max_cluster_size
         max_log_capital = limit / (1.0 - limit) * n_reference_rows / max_reference_rows_per_cluster
         required_log_capital = -math.log(significance_level)
-        return ROUNDING_SLACK * max_log_capital >= required_log_capital
+        return ONE_PLUS_ROUNDING_ERROR * max_log_capital >= required_log_capital
 
     def count_reference_rows(self, counts: Counts) -> int:
         """Return the number of reference rows, the denominator of the limited rate."""

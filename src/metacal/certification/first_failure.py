@@ -18,13 +18,13 @@ import numpy as np
 
 from metacal.certification.rank_tests import find_clear_passes
 from metacal.certification.ranking import ErrorRuns, Ranking
-from metacal.certification.test_sequences import RankSegment
+from metacal.certification.test_sequences import RankRange
 
 # Number of runs of errors that are tested in one vectorised step.
 _CHUNK_SIZE = 4096
 
 # Largest number of blocks for which finer counts are requested at once.
-MAX_REFINED_BLOCKS = 1024
+MAX_REFINED_CELLS = 1024
 
 
 class FirstFailure(NamedTuple):
@@ -40,11 +40,11 @@ class FirstFailure(NamedTuple):
     """
 
     rank: int
-    unordered_blocks: list[int]
+    unordered_cells: list[int]
 
 
 def find_first_failure(
-    ranking: Ranking, segment: RankSegment, significance_level: float
+    ranking: Ranking, segment: RankRange, significance_level: float
 ) -> FirstFailure:
     """Find the first tested rank of a segment that fails.
 
@@ -90,7 +90,7 @@ def find_first_failure(
             else:
                 unordered_blocks.append(unordered_block)
                 failed_rank = run_tester.find_failure_after_block(run, unordered_block)
-            has_enough_blocks = len(unordered_blocks) >= MAX_REFINED_BLOCKS
+            has_enough_blocks = len(unordered_blocks) >= MAX_REFINED_CELLS
             if failed_rank < segment.stop_rank or has_enough_blocks:
                 return FirstFailure(failed_rank, unordered_blocks)
     return FirstFailure(segment.stop_rank, unordered_blocks)
@@ -98,9 +98,9 @@ def find_first_failure(
 
 def _unordered_block_of_run(runs: ErrorRuns, run: int) -> int | None:
     """Return the block with unknown order at the beginning of a run, or None."""
-    if runs.unordered_blocks is None or runs.unordered_blocks[run] < 0:
+    if runs.unordered_cells is None or runs.unordered_cells[run] < 0:
         return None
-    return int(runs.unordered_blocks[run])
+    return int(runs.unordered_cells[run])
 
 
 @dataclass
@@ -125,7 +125,7 @@ class _RunTester:
     """
 
     ranking: Ranking
-    segment: RankSegment
+    segment: RankRange
     significance_level: float
     next_tested_rank: int = 0
 
@@ -160,7 +160,7 @@ class _RunTester:
 
     def find_failure_after_block(self, run: int, block: int) -> int:
         """Find the first tested rank that fails after the first block of a run."""
-        block_end = int(self.ranking.block_end_ranks[block])
+        block_end = int(self.ranking.tie_block_end_ranks[block])
         return self._find_failure_before_errors(block_end, run)
 
     def _find_failure_before_errors(self, first_rank: int, run: int) -> int:

@@ -145,7 +145,7 @@ class MeanLossLimit:
             raise self._build_infeasible_error(tests, delta)
 
         rule_name = tests.exact_rule_name or self.bets_rule_name
-        threshold = tests.ranking.blocks.threshold_accepting(n_accepted)
+        threshold = tests.ranking.ranking.largest_threshold_accepting(n_accepted)
         certificate = build_certificate_for_threshold(
             rows, self.quantity, self.limit, delta, rule_name, threshold
         )
@@ -177,9 +177,9 @@ class MeanLossLimit:
             # E[B | row] = L. The proof for errors needs no more than this.
             is_zero = draws.numbers("rounded losses") >= relative_losses
             rounded_rows = replace(rows, correct=is_zero, precomputed_ranking=None)
-            ranking = replace(ranking, blocks=rounded_rows.ranking)
+            ranking = replace(ranking, ranking=rounded_rows.ranking)
         elif exact_rule_name is not None:
-            ranking = replace(ranking, blocks=rows.ranking)
+            ranking = replace(ranking, ranking=rows.ranking)
         return _LossTests(ranking, exact_rule_name, delta, rows.pilot)
 
     def _choose_exact_rule_name(self, losses: Losses) -> str | None:
@@ -194,7 +194,7 @@ class MeanLossLimit:
         self, tests: _LossTests, delta: float | None
     ) -> InfeasibleTargetError:
         """Build the error for rows that do not support the limit."""
-        blocks = tests.ranking.blocks
+        blocks = tests.ranking.ranking
         if tests.exact_rule_name is None:
             rows_needed = estimate_rows_needed_by_resampling(
                 blocks.n_rows, lambda index: tests.resample(index).certifies(self.relative_limit)
@@ -265,20 +265,20 @@ class MeanLossLimit:
         n_accepted = certificate.n_accepted
         if delta is None:
             summed_loss = mean_loss * n_accepted + self.max_loss
-            return summed_loss <= bounds.ROUNDING_SLACK * self.limit * (n_accepted + 1)
+            return summed_loss <= bounds.ONE_PLUS_ROUNDING_ERROR * self.limit * (n_accepted + 1)
         if certificate.rule == BETTING:
             # The largest gain, if no row had a loss and each bet staked the largest fraction.
             log_gain = math.log1p(_MAX_STAKE * self.relative_limit / (1.0 - self.relative_limit))
-            is_below = mean_loss <= self.limit * bounds.ROUNDING_SLACK
+            is_below = mean_loss <= self.limit * bounds.ONE_PLUS_ROUNDING_ERROR
             return is_below and certificate.n_rows * log_gain >= -math.log(
-                bounds.ROUNDING_SLACK * delta
+                bounds.ONE_PLUS_ROUNDING_ERROR * delta
             )
         n_errors = n_accepted - certificate.n_correct_accepted
         if certificate.rule == ROUNDED:
             # The certificate does not record which losses were rounded up, so none is assumed.
             n_errors = 0
         p_value = bounds.binomial_p_value(n_errors, n_accepted, self.relative_limit)
-        return bool(p_value <= bounds.ROUNDING_SLACK * delta)
+        return bool(p_value <= bounds.ONE_PLUS_ROUNDING_ERROR * delta)
 
 
 @dataclass(frozen=True, eq=False)
@@ -311,7 +311,7 @@ class _LossTests:
             return count_expected_loss_rows(self.ranking, relative_limit)
         if self.exact_rule_name is not None:
             accuracy = 1.0 - relative_limit
-            return count_certified_rows(self.ranking.blocks, accuracy, self.delta, self.pilot)
+            return count_certified_rows(self.ranking.ranking, accuracy, self.delta, self.pilot)
         return count_certified_loss_rows(self.ranking, relative_limit, self.delta, self.pilot)
 
     def certifies(self, relative_limit: float) -> bool:

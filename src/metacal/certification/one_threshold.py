@@ -183,7 +183,7 @@ class OneThresholdProcedure:
             shortfall_level = significance_level
             if shortfall_level is None:
                 shortfall_level = level_if_untested
-            shortfall = self.rule.shortfall(rows.ranking, self.limit, shortfall_level)
+            shortfall = self.rule.find_shortfall(rows.ranking, self.limit, shortfall_level)
 
         threshold = RELATIVE.snap_to_midpoint(threshold)
         outcome = rows.ranking.summarize_threshold(threshold)
@@ -296,7 +296,7 @@ class OneThresholdProcedure:
             result = self.find_threshold(ranking, delta, target=target, pilot=pilot)
             return result.threshold is not None
 
-        shortfall = self.rule.shortfall(ranking, self.limit, delta, certifies)
+        shortfall = self.rule.find_shortfall(ranking, self.limit, delta, certifies)
         return build_infeasible_accuracy_error(
             self.target,
             delta,
@@ -359,6 +359,8 @@ class OneThresholdProcedure:
 
 def _require_known_neighbours(ranking: Ranking, n_accepted: int) -> None:
     """Raise `FinerCountsNeeded` if the threshold is next to a block of mere counts."""
-    first_rejected_block = int(np.searchsorted(ranking.block_end_ranks, n_accepted, side="right"))
+    first_rejected_block = int(
+        np.searchsorted(ranking.tie_block_end_ranks, n_accepted, side="right")
+    )
     last_accepted_block = first_rejected_block - 1
     ranking.require_known_order(last_accepted_block, first_rejected_block)

@@ -125,7 +125,7 @@ class PaperAccuracy:
         if certificate.n_rows > MAX_THRESHOLD_ROWS:
             return _describe_too_many_rows(certificate.n_rows)
         misses_target = (
-            certificate.n_correct * bounds.ROUNDING_SLACK < self.beta * certificate.n_rows
+            certificate.n_correct * bounds.ONE_PLUS_ROUNDING_ERROR < self.beta * certificate.n_rows
         )
         if certificate.accepts_everything and misses_target:
             return "everything is accepted although all rows together miss the target"

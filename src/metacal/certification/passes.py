@@ -98,7 +98,7 @@ class CellTally:
     --------
     >>> scores, correct = np.array([0.5, 0.25, 0.5]), np.array([True, True, False])
     >>> tally = CellTally.from_first_pass(partial(_count_arrays, scores, correct))
-    >>> tally.ranking.block_scores, tally.ranking.block_end_ranks
+    >>> tally.ranking.tie_block_scores, tally.ranking.tie_block_end_ranks
     (array([0.25, 0.5 ]), array([1, 3]))
     >>> tally.ranking.cumulative_errors, tally.ranking.has_unknown_order
     (array([0, 1]), array([False, False]))
@@ -113,18 +113,18 @@ class CellTally:
     @classmethod
     def from_first_pass(cls, count_rows: CountRows, max_cells: int = MAX_CELLS) -> CellTally:
         """Count all rows by the top bits of their scores."""
-        cut = Cut.whole(max_cells)
+        cut = Cut.of_all_keys(max_cells)
         counts = count_rows(cut)
-        if counts.missing:
+        if counts.n_missing_scores:
             raise InputError("certify needs a score for every row; some are NaN.")
-        require_some_correct(counts.right, int(counts.wrong.sum()))
-        first_keys, last_keys = cut.bounds_of(counts.cells)
+        require_some_correct(counts.n_correct, int(counts.n_incorrect.sum()))
+        first_keys, last_keys = cut.get_key_ranges(counts.cells)
         return cls(
             first_keys=first_keys,
             last_keys=last_keys,
-            n_correct=counts.right,
-            n_errors=counts.wrong,
-            n_zero_bits=_count_trailing_zero_bits(counts.bits),
+            n_correct=counts.n_correct,
+            n_errors=counts.n_incorrect,
+            n_zero_bits=_count_trailing_zero_bits(counts.bitwise_or_of_keys),
         )
 
     def refine(
@@ -154,7 +154,7 @@ class CellTally:
         """
         max_divided_cells = max(1, max_cells // _MIN_NEW_CELLS)
         divided_cells = np.unique(np.array(list(cells), dtype=np.int64))[:max_divided_cells]
-        cut = Cut.of(
+        cut = Cut.of_key_ranges(
             self.first_keys[divided_cells],
             self.last_keys[divided_cells],
             self.n_zero_bits,
@@ -162,7 +162,7 @@ class CellTally:
         )
         counts = count_rows(cut)
         n_rows_before = int((self.n_correct + self.n_errors)[divided_cells].sum())
-        n_rows_now = int((counts.right + counts.wrong).sum())
+        n_rows_now = int((counts.n_correct + counts.n_incorrect).sum())
         if n_rows_now != n_rows_before:
             raise InputError(
                 "the rows changed between two passes over them; count rows that stay as they are."
@@ -171,14 +171,14 @@ class CellTally:
         def replace_divided_cells(old_column: Ints, new_column: Ints) -> Ints:
             return np.concatenate((np.delete(old_column, divided_cells), new_column))
 
-        new_first_keys, new_last_keys = cut.bounds_of(counts.cells)
+        new_first_keys, new_last_keys = cut.get_key_ranges(counts.cells)
         first_keys = replace_divided_cells(self.first_keys, new_first_keys)
         order = np.argsort(first_keys)
         return CellTally(
             first_keys=first_keys[order],
             last_keys=replace_divided_cells(self.last_keys, new_last_keys)[order],
-            n_correct=replace_divided_cells(self.n_correct, counts.right)[order],
-            n_errors=replace_divided_cells(self.n_errors, counts.wrong)[order],
+            n_correct=replace_divided_cells(self.n_correct, counts.n_correct)[order],
+            n_errors=replace_divided_cells(self.n_errors, counts.n_incorrect)[order],
             n_zero_bits=self.n_zero_bits,
         )
 
@@ -194,9 +194,9 @@ class CellTally:
         # Unsigned, because the difference of two keys may exceed int64.
         key_ranges = (self.last_keys - lowest_keys).view(np.uint64)
         return Ranking(
-            block_end_ranks=np.cumsum(self.n_correct + self.n_errors),
+            tie_block_end_ranks=np.cumsum(self.n_correct + self.n_errors),
             cumulative_errors=np.cumsum(self.n_errors),
-            block_scores=keys_to_scores(lowest_keys),
+            tie_block_scores=keys_to_scores(lowest_keys),
             has_unknown_order=key_ranges >= np.uint64(1 << self.n_zero_bits),
         )
 
@@ -205,7 +205,9 @@ class CellTally:
         ranking = self.ranking
         if ranking.has_unknown_order is None:
             return []
-        cells = np.unique(np.searchsorted(ranking.block_end_ranks, np.array(ranks, dtype=np.int64)))
+        cells = np.unique(
+            np.searchsorted(ranking.tie_block_end_ranks, np.array(ranks, dtype=np.int64))
+        )
         return [int(cell) for cell in cells if ranking.has_unknown_order[cell]]
 
 

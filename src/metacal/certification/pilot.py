@@ -145,16 +145,16 @@ class PilotPolicy:
         if rows.subgroups is not None or has_graded_losses:
             return ()
         ranking = rows.ranking
-        score_values = ranking.block_scores
+        score_values = ranking.tie_block_scores
         if self.declared_values is not None:
             score_values = np.union1d(self.declared_values, score_values)
         if len(score_values) > _MAX_LISTED_VALUES:
             return ()
 
         # Cumulative counts with a leading 0, for declared values below the lowest score.
-        cumulative_rows = np.append(0, ranking.block_end_ranks)
+        cumulative_rows = np.append(0, ranking.tie_block_end_ranks)
         cumulative_errors = np.append(0, ranking.cumulative_errors)
-        n_values_up_to = np.searchsorted(ranking.block_scores, score_values, side="right")
+        n_values_up_to = np.searchsorted(ranking.tie_block_scores, score_values, side="right")
         n_rows = np.diff(cumulative_rows[n_values_up_to], prepend=0)
         n_errors = np.diff(cumulative_errors[n_values_up_to], prepend=0)
         columns = zip(score_values.tolist(), n_rows.tolist(), n_errors.tolist())

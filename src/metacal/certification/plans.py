@@ -28,11 +28,11 @@ import numpy as np
 
 from metacal.certification.rank_tests import BinomialRankTests
 from metacal.certification.test_sequences import (
-    RankSegment,
+    RankRange,
     SegmentStarts,
-    choose_first_value,
+    choose_first_tested_score,
     choose_usual_starts,
-    plan_segments,
+    plan_rank_ranges,
 )
 from metacal.formulas import Codes, Float
 from metacal.statistics import bounds
@@ -145,9 +145,9 @@ class RankPlan:
     """
 
     limit: float
-    segments: tuple[RankSegment, ...] = ()
-    first_rank: int | None = None
-    first_score_value: float | None = None
+    rank_ranges: tuple[RankRange, ...] = ()
+    first_tested_rank: int | None = None
+    first_tested_score: float | None = None
 
 
 class StartPolicy(Protocol):
@@ -319,19 +319,21 @@ def plan_test_sequence(
     RankPlan
     """
     if pilot is not None and pilot.tests_score_values and len(pilot.scores) > 0:
-        first_value = choose_first_value(
+        first_value = choose_first_tested_score(
             np.sort(pilot.scores),
             n_rows,
             limit,
             significance_level,
             policy.choose_starts_for_score_values(n_rows, limit, significance_level),
         )
-        return RankPlan(limit=limit, first_score_value=first_value)
+        return RankPlan(limit=limit, first_tested_score=first_value)
 
     starts = policy.choose_starts(n_rows, limit, significance_level)
     if policy.tests_every_rank(n_rows, limit):
         n_tolerated_errors, _ = starts[0]
         rank_tests = BinomialRankTests(n_rows, 1.0 - limit, significance_level)
-        return RankPlan(limit=limit, first_rank=rank_tests.first_passing_rank(n_tolerated_errors))
-    segments = plan_segments(n_rows, limit, significance_level, starts)
-    return RankPlan(limit=limit, segments=segments)
+        return RankPlan(
+            limit=limit, first_tested_rank=rank_tests.first_rank_passing_with(n_tolerated_errors)
+        )
+    segments = plan_rank_ranges(n_rows, limit, significance_level, starts)
+    return RankPlan(limit=limit, rank_ranges=segments)

@@ -76,7 +76,7 @@ class BinomialRankTests:
         )
         return n_passing_counts - 1
 
-    def first_passing_rank(self, n_errors: int) -> int:
+    def first_rank_passing_with(self, n_errors: int) -> int:
         """Return the lowest rank that passes with `n_errors` errors.
 
         It is n_rows + 1 if no rank passes.
@@ -100,7 +100,7 @@ class BinomialRankTests:
             n_errors = self.max_passing_errors(rank)
             if n_errors >= 0 and not self._wastes_level(n_errors, rank):
                 return rank
-            rank = self.first_passing_rank(n_errors + 1)
+            rank = self.first_rank_passing_with(n_errors + 1)
         return self.n_rows
 
     def last_tested_rank_below(self, rank: int) -> int:
@@ -113,7 +113,7 @@ class BinomialRankTests:
             if n_errors < 0:
                 return 0
             # The p-value of `n_errors` decreases with the rank, so the tested ranks come first.
-            first_rank = self.first_passing_rank(n_errors)
+            first_rank = self.first_rank_passing_with(n_errors)
             n_tested_ranks = bisect_left(
                 range(first_rank, rank + 1),
                 True,

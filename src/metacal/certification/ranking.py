@@ -167,7 +167,7 @@ class ErrorRuns(NamedTuple):
     n_rows_before: Codes
     n_errors: Codes
     cumulative_errors: Codes
-    unordered_blocks: Codes | None = None
+    unordered_cells: Codes | None = None
 
 
 @dataclass(frozen=True)
@@ -190,9 +190,9 @@ class Ranking:
         were counted in cells have such blocks (`metacal.certification.passes`).
     """
 
-    block_end_ranks: Codes
+    tie_block_end_ranks: Codes
     cumulative_errors: Codes
-    block_scores: Float
+    tie_block_scores: Float
     has_unknown_order: Flags | None = None
 
     @classmethod
@@ -212,15 +212,15 @@ class Ranking:
     @property
     def n_rows(self) -> int:
         """Number of rows."""
-        if len(self.block_end_ranks) == 0:
+        if len(self.tie_block_end_ranks) == 0:
             return 0
-        return int(self.block_end_ranks[-1])
+        return int(self.tie_block_end_ranks[-1])
 
     @cached_property
     def error_runs(self) -> ErrorRuns:
         """Runs of errors, each followed by the correct rows up to the next error."""
         n_block_errors = np.diff(self.cumulative_errors, prepend=0)
-        n_block_rows = np.diff(self.block_end_ranks, prepend=0)
+        n_block_rows = np.diff(self.tie_block_end_ranks, prepend=0)
         blocks_with_errors = np.flatnonzero(n_block_errors)
         has_unknown_order = self.has_unknown_order
         if has_unknown_order is None:
@@ -228,12 +228,12 @@ class Ranking:
         # If every row of a block is an error, the order of its rows makes no difference.
         is_unordered = has_unknown_order & (n_block_errors != n_block_rows)
         unordered_blocks = np.where(is_unordered[blocks_with_errors], blocks_with_errors, -1)
-        block_start_ranks = np.append(0, self.block_end_ranks)
+        block_start_ranks = np.append(0, self.tie_block_end_ranks)
         return ErrorRuns(
             n_rows_before=np.append(0, block_start_ranks[blocks_with_errors]),
             n_errors=np.append(0, n_block_errors[blocks_with_errors]),
             cumulative_errors=np.append(0, self.cumulative_errors[blocks_with_errors]),
-            unordered_blocks=np.append(-1, unordered_blocks),
+            unordered_cells=np.append(-1, unordered_blocks),
         )
 
     def require_known_order(self, *blocks: int) -> None:
@@ -243,17 +243,17 @@ class Ranking:
         """
         if self.has_unknown_order is None:
             return
-        n_blocks = len(self.block_end_ranks)
+        n_blocks = len(self.tie_block_end_ranks)
         if any(self.has_unknown_order[block] for block in blocks if 0 <= block < n_blocks):
-            raise self.finer_counts_error(blocks)
+            raise self.build_finer_counts_error(blocks)
 
-    def finer_counts_error(self, blocks: Iterable[int]) -> FinerCountsNeeded:
+    def build_finer_counts_error(self, blocks: Iterable[int]) -> FinerCountsNeeded:
         """Build the exception that requests finer counts of blocks and their neighbours.
 
         The neighbours are included, because a threshold in a block depends on the next score.
         """
         assert self.has_unknown_order is not None
-        n_blocks = len(self.block_end_ranks)
+        n_blocks = len(self.tie_block_end_ranks)
         nearby_blocks = {
             nearby_block
             for block in blocks
@@ -262,49 +262,53 @@ class Ranking:
         }
         return FinerCountsNeeded(block for block in nearby_blocks if self.has_unknown_order[block])
 
-    def threshold_accepting(self, n_accepted: int) -> float:
+    def largest_threshold_accepting(self, n_accepted: int) -> float:
         """Return the largest threshold that accepts exactly the first `n_accepted` rows.
 
         `n_accepted` is the end of a tie block. The threshold is +inf if all rows are accepted.
         """
         if n_accepted == self.n_rows:
             return math.inf
-        next_block = np.searchsorted(self.block_end_ranks, n_accepted, side="right")
-        return float(np.nextafter(self.block_scores[next_block], -np.inf))
+        next_block = np.searchsorted(self.tie_block_end_ranks, n_accepted, side="right")
+        return float(np.nextafter(self.tie_block_scores[next_block], -np.inf))
 
-    def threshold_accepting_at_most(self, max_accepted: int) -> float:
+    def largest_threshold_accepting_at_most(self, max_accepted: int) -> float:
         """Return the largest threshold that accepts at most `max_accepted` rows.
 
         It is -inf if the first tie block has more rows.
         """
         max_accepted = min(max_accepted, self.n_rows)
-        n_accepted_blocks = int(np.searchsorted(self.block_end_ranks, max_accepted, side="right"))
+        n_accepted_blocks = int(
+            np.searchsorted(self.tie_block_end_ranks, max_accepted, side="right")
+        )
         if n_accepted_blocks == 0:
             return -math.inf
-        return self.threshold_accepting(int(self.block_end_ranks[n_accepted_blocks - 1]))
+        return self.largest_threshold_accepting(
+            int(self.tie_block_end_ranks[n_accepted_blocks - 1])
+        )
 
-    def count_below(self, score: float) -> int:
+    def count_rows_below(self, score: float) -> int:
         """Count the rows whose score is less than the given score."""
-        n_blocks_below = int(np.searchsorted(self.block_scores, score))
+        n_blocks_below = int(np.searchsorted(self.tie_block_scores, score))
         if n_blocks_below == 0:
             return 0
-        return int(self.block_end_ranks[n_blocks_below - 1])
+        return int(self.tie_block_end_ranks[n_blocks_below - 1])
 
     def summarize_threshold(self, threshold: float) -> ThresholdOutcome:
         """Count the accepted and the correct rows at a threshold."""
-        n_accepted_blocks = int(np.searchsorted(self.block_scores, threshold, side="right"))
+        n_accepted_blocks = int(np.searchsorted(self.tie_block_scores, threshold, side="right"))
         n_accepted = 0
         n_accepted_errors = 0
         highest_accepted = None
         if n_accepted_blocks > 0:
             last_accepted_block = n_accepted_blocks - 1
-            n_accepted = int(self.block_end_ranks[last_accepted_block])
+            n_accepted = int(self.tie_block_end_ranks[last_accepted_block])
             n_accepted_errors = int(self.cumulative_errors[last_accepted_block])
-            highest_accepted = float(self.block_scores[last_accepted_block])
+            highest_accepted = float(self.tie_block_scores[last_accepted_block])
 
         lowest_rejected = None
-        if n_accepted_blocks < len(self.block_scores):
-            lowest_rejected = float(self.block_scores[n_accepted_blocks])
+        if n_accepted_blocks < len(self.tie_block_scores):
+            lowest_rejected = float(self.tie_block_scores[n_accepted_blocks])
         return ThresholdOutcome(
             n_rows=self.n_rows,
             n_correct=self.n_rows - int(self.cumulative_errors[-1:].sum()),
@@ -314,7 +318,7 @@ class Ranking:
             lowest_rejected=lowest_rejected,
         )
 
-    def count_accepted_at(self, rank: int) -> int:
+    def count_accepted_if_rank_passed(self, rank: int) -> int:
         """Count the rows that may be accepted if the test at a rank passed.
 
         A tie block is accepted as a whole if all of its errors are among the first `rank` rows, and
@@ -325,15 +329,15 @@ class Ranking:
         --------
         >>> scores = np.array([0.0, 1.0, 1.0, 1.0])
         >>> ranking = Ranking.from_scores(scores, np.array([True, False, True, True]))
-        >>> [ranking.count_accepted_at(rank) for rank in (1, 2, 3, 4)]
+        >>> [ranking.count_accepted_if_rank_passed(rank) for rank in (1, 2, 3, 4)]
         [1, 4, 4, 4]
         """
-        block = self.block_of_rank(rank)
-        block_end = int(self.block_end_ranks[block])
+        block = self.find_tie_block(rank)
+        block_end = int(self.tie_block_end_ranks[block])
         block_start = 0
         n_errors_before_block = 0
         if block > 0:
-            block_start = int(self.block_end_ranks[block - 1])
+            block_start = int(self.tie_block_end_ranks[block - 1])
             n_errors_before_block = int(self.cumulative_errors[block - 1])
         n_block_errors = int(self.cumulative_errors[block]) - n_errors_before_block
         includes_all_errors = rank - block_start >= n_block_errors
@@ -341,19 +345,19 @@ class Ranking:
             return block_end
         return block_start
 
-    def threshold_at_rank(self, rank: int) -> float:
+    def largest_threshold_if_rank_passed(self, rank: int) -> float:
         """Return the largest threshold that may be used if the test at a rank passed."""
-        n_accepted = self.count_accepted_at(rank)
+        n_accepted = self.count_accepted_if_rank_passed(rank)
         if n_accepted <= rank or n_accepted == self.n_rows:
-            return self.threshold_accepting(n_accepted)
-        return float(self.block_scores[self.block_of_rank(rank)])
+            return self.largest_threshold_accepting(n_accepted)
+        return float(self.tie_block_scores[self.find_tie_block(rank)])
 
-    def block_of_rank(self, rank: int) -> int:
+    def find_tie_block(self, rank: int) -> int:
         """Return the index of the tie block that contains a rank.
 
         It is the number of blocks if there are fewer rows.
         """
-        return int(np.searchsorted(self.block_end_ranks, rank))
+        return int(np.searchsorted(self.tie_block_end_ranks, rank))
 
 
 class FinerCountsNeeded(Exception):

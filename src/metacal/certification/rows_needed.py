@@ -304,7 +304,7 @@ def weight_profiles(ranking: Ranking, profiles: ErrorProfiles) -> WeightedProfil
     n_rows = ranking.n_rows
     n_errors_up_to = np.interp(
         PROFILE_SHARES * n_rows,
-        np.append(0, ranking.block_end_ranks),
+        np.append(0, ranking.tie_block_end_ranks),
         np.append(0, ranking.cumulative_errors),
     )
     plausible = slice(None)

@@ -53,7 +53,7 @@ _TUNED_DELTA = 0.1
 
 
 @dataclass(frozen=True)
-class RankSegment:
+class RankRange:
     """Tested ranks from `start_rank` up to, but not including, `stop_rank`.
 
     Attributes
@@ -162,10 +162,10 @@ def _adapt_start_to_delta(
     """
     tuned_tests = BinomialRankTests(n_rows, 1.0 - accuracy, level_fraction * _TUNED_DELTA)
     tests = BinomialRankTests(n_rows, 1.0 - accuracy, level_fraction * delta)
-    tuned_rank = min(n_rows, tuned_tests.first_passing_rank(n_tuned_errors))
+    tuned_rank = min(n_rows, tuned_tests.first_rank_passing_with(n_tuned_errors))
     n_errors = max(0, tests.max_passing_errors(tuned_rank))
-    lower_rank = tests.first_passing_rank(n_errors)
-    higher_rank = tests.first_passing_rank(n_errors + 1)
+    lower_rank = tests.first_rank_passing_with(n_errors)
+    higher_rank = tests.first_rank_passing_with(n_errors + 1)
     # Choose the rank that is closer to the tuned rank on a logarithmic scale.
     if tuned_rank * tuned_rank >= lower_rank * higher_rank:
         return n_errors + 1
@@ -173,9 +173,9 @@ def _adapt_start_to_delta(
 
 
 @lru_cache(maxsize=512)
-def plan_segments(
+def plan_rank_ranges(
     n_rows: int, accuracy: float, delta: float, starts: SegmentStarts | None = None
-) -> tuple[RankSegment, ...]:
+) -> tuple[RankRange, ...]:
     """Plan the segments of ranks at which an accuracy is tested.
 
     Parameters
@@ -199,7 +199,7 @@ def plan_segments(
 
     Examples
     --------
-    >>> for segment in plan_segments(1000, 0.95, 0.1):
+    >>> for segment in plan_rank_ranges(1000, 0.95, 0.1):
     ...     print(segment.start_rank, segment.stop_rank, segment.delta_fraction)
     236 424 19/20
     424 807 3/100
@@ -217,17 +217,17 @@ def plan_segments(
         n_errors = min(n_tolerated_errors, tests.max_passing_errors(n_rows))
         if n_errors < 0:
             continue
-        start_rank = tests.first_passing_rank(n_errors)
+        start_rank = tests.first_rank_passing_with(n_errors)
         is_above_preceding_start = not start_ranks or start_rank > start_ranks[-1]
         if start_rank <= n_rows and is_above_preceding_start:
             rank_tests.append(tests)
             start_ranks.append(start_rank)
             delta_fractions.append(delta_fraction)
     stop_ranks = [*start_ranks[1:], n_rows + 1]
-    return tuple(map(RankSegment, rank_tests, start_ranks, stop_ranks, delta_fractions))
+    return tuple(map(RankRange, rank_tests, start_ranks, stop_ranks, delta_fractions))
 
 
-def choose_first_value(
+def choose_first_tested_score(
     sorted_pilot_scores: Float,
     n_rows: int,
     accuracy: float,
@@ -264,7 +264,7 @@ def choose_first_value(
     Examples
     --------
     >>> import numpy as np
-    >>> choose_first_value(np.repeat([1.0, 2.0, 3.0], [1, 3, 6]), 1000, 0.95, 0.1)
+    >>> choose_first_tested_score(np.repeat([1.0, 2.0, 3.0], [1, 3, 6]), 1000, 0.95, 0.1)
     2.0
     """
     if not starts:
@@ -274,7 +274,7 @@ def choose_first_value(
     n_errors = min(n_tolerated_errors, tests.max_passing_errors(n_rows))
     start_rank = n_rows
     if n_errors >= 0:
-        start_rank = tests.first_passing_rank(n_errors)
+        start_rank = tests.first_rank_passing_with(n_errors)
     n_pilot = len(sorted_pilot_scores)
     pilot_rank = math.ceil(n_pilot * start_rank / max(n_rows, 1))
     pilot_rank = min(n_pilot, max(1, pilot_rank))

@@ -255,7 +255,7 @@ class TwoClassProcedure:
             # Some rows are accepted as both classes, so each class stops at even odds.
             for class_code, class_promise in tested_promises.items():
                 ranking = rankings[class_code]
-                last_rank = ranking.count_below(rows.even_odds_score_for_class(class_code))
+                last_rank = ranking.count_rows_below(rows.even_odds_score_for_class(class_code))
                 results[class_code] = class_promise.certify(
                     ranking, significance_level, pilots[class_code], class_code, last_rank
                 )

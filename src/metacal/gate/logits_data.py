@@ -334,5 +334,5 @@ def _collect_row_notes(table: CertifiedTable, input_suspicion: Suspicion | None)
         is_counted = selected_rows.to_mask(len(scores))
         rows = rows.where(is_counted)
         scores = scores[is_counted]
-    n_distinct_scores = len(ranking.block_end_ranks)
+    n_distinct_scores = len(ranking.tie_block_end_ranks)
     return [*notes, *check_repeated_rows(rows, scores, n_distinct_scores)]

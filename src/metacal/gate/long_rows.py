@@ -83,7 +83,7 @@ class TableCellCounter:
         table = self.rows.table
         if self.rows.is_unvalidated and kernels.can_pass_whole_blocks(compute_columns, table):
             counts = self._count_rows(partial(compute_columns, is_unvalidated=True), cut)
-            if not counts.missing:
+            if not counts.n_missing_scores:
                 self.rows = self.rows.validated(is_validated=True)
                 return counts
         self.rows = self.rows.validated(is_validated=False)
@@ -112,7 +112,7 @@ class TableCellCounter:
         fingerprints: list[Fingerprint] = []
         share_counts = _separate_fingerprints(share_results, fingerprints)
         counts = CellCounts.together(cut, share_counts)
-        if needs_fingerprint and not counts.missing:
+        if needs_fingerprint and not counts.n_missing_scores:
             self.fingerprint = sum(fingerprints[1:], start=fingerprints[0])
         return counts
 
@@ -269,7 +269,7 @@ def check_long_table(
     sample_ranking = Ranking.from_scores(sample_scores, all_correct)
     if input_suspicion is None:
         notes = [*notes, *check_ties(sample_ranking, "sampled logits")]
-    n_distinct_scores = len(sample_ranking.block_end_ranks)
+    n_distinct_scores = len(sample_ranking.tie_block_end_ranks)
     return [*notes, *check_repeated_rows(sample, sample_scores, n_distinct_scores)]
 
 

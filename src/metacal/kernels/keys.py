@@ -170,12 +170,12 @@ class Cut:
     shift: Keys
 
     @classmethod
-    def whole(cls, cells: int = MAX_CELLS) -> Cut:
+    def of_all_keys(cls, cells: int = MAX_CELLS) -> Cut:
         """Return all keys, divided by their top bits.
 
         Examples
         --------
-        >>> cut = Cut.whole(1 << 22)
+        >>> cut = Cut.of_all_keys(1 << 22)
         >>> cut.size, int(cut.shift[0])
         (4194304, 42)
         """
@@ -183,7 +183,7 @@ class Cut:
         return cls(np.array([-_MAX_KEY - 1]), np.array([_MAX_KEY]), np.array([shift]))
 
     @classmethod
-    def of(cls, low: Keys, high: Keys, unit: int, cells: int = MAX_CELLS) -> Cut:
+    def of_key_ranges(cls, low: Keys, high: Keys, unit: int, cells: int = MAX_CELLS) -> Cut:
         """Divide stretches as finely as possible.
 
         Parameters
@@ -234,7 +234,7 @@ class Cut:
         cells_in_stretch = (offsets >> self.shift[stretch].view(np.uint64)).view(np.int64)
         return np.where(is_inside, self.first[stretch] + cells_in_stretch, -1)
 
-    def bounds_of(self, cells: Keys) -> tuple[Keys, Keys]:
+    def get_key_ranges(self, cells: Keys) -> tuple[Keys, Keys]:
         """Return the smallest and the largest key of each cell."""
         stretch = np.searchsorted(self.first, cells, side="right") - 1
         shift = self.shift[stretch]
@@ -262,10 +262,10 @@ class CellCounts(NamedTuple):
     """
 
     cells: Keys
-    wrong: Keys
-    right: Keys
-    bits: int
-    missing: int
+    n_incorrect: Keys
+    n_correct: Keys
+    bitwise_or_of_keys: int
+    n_missing_scores: int
 
     @classmethod
     def together(cls, cut: Cut, parts: Iterable[CellCounts]) -> CellCounts:
@@ -273,11 +273,11 @@ class CellCounts(NamedTuple):
 
         Examples
         --------
-        >>> cut = Cut.whole()
+        >>> cut = Cut.of_all_keys()
         >>> counter = Counter(cut)
         >>> counter.add(np.array([0.5, 0.5]), np.array([True, False]))
         >>> counts = CellCounts.together(cut, [counter.result()] * 2)
-        >>> len(counts.cells), counts.right.tolist(), counts.wrong.tolist()
+        >>> len(counts.cells), counts.n_correct.tolist(), counts.n_incorrect.tolist()
         (1, [2], [2])
         """
         counts = np.zeros((cut.size, 2), dtype=np.int64)
@@ -288,11 +288,11 @@ class CellCounts(NamedTuple):
         for part in parts:
             if len(part.cells):
                 # A cell occurs once in a part, so fancy indexing adds every count.
-                counts[part.cells] += np.column_stack((part.wrong, part.right))
+                counts[part.cells] += np.column_stack((part.n_incorrect, part.n_correct))
                 lowest_cell = min(lowest_cell, int(part.cells[0]))
                 highest_cell = max(highest_cell, int(part.cells[-1]))
-            bits |= part.bits
-            n_missing += part.missing
+            bits |= part.bitwise_or_of_keys
+            n_missing += part.n_missing_scores
         cells, wrong, right = _select_used_cells(counts, lowest_cell, highest_cell)
         return cls(cells, wrong, right, bits, n_missing)
 

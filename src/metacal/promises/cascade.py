@@ -175,7 +175,7 @@ class CascadeLoss:
                 stages.n_better or 0,
                 certificate.n_rows,
                 self.epsilon,
-                bounds.ROUNDING_SLACK * delta,
+                bounds.ONE_PLUS_ROUNDING_ERROR * delta,
                 NUISANCE_LEVEL_FRACTION * delta,
             )
         else:
@@ -206,5 +206,5 @@ class CascadeLoss:
         p_value = limit.compute_p_value(
             n_bad or 0, certificate.n_rows, has_one_threshold=has_one_threshold
         )
-        has_few_bad_answers = p_value <= bounds.ROUNDING_SLACK * test_level
+        has_few_bad_answers = p_value <= bounds.ONE_PLUS_ROUNDING_ERROR * test_level
         return not stages.n_better and has_enough_rows and has_few_bad_answers

@@ -22,7 +22,7 @@ from metacal.statistics import betting, bounds
 from metacal.statistics.noninferiority import (
     NUISANCE_LEVEL_FRACTION,
     difference_interval,
-    noninferiority_p_value,
+    p_value_of_noninferiority,
 )
 
 if TYPE_CHECKING:
@@ -291,7 +291,7 @@ class Measurement:
         max_bad_share = self.max_bad_share
         if self.n_better is not None:
             nuisance_level = NUISANCE_LEVEL_FRACTION * significance_level
-            return noninferiority_p_value(
+            return p_value_of_noninferiority(
                 self.n_bad, self.n_better, self.n_rows, self.target, nuisance_level
             )
         if self.cluster_counts is not None:

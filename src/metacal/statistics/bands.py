@@ -28,7 +28,7 @@ from metacal.statistics.accepted_counts import (
 )
 from metacal.statistics.distribution_band import DistributionBand
 from metacal.statistics.levels import local_level, order_statistic_quantiles
-from metacal.statistics.selective_accuracy import selective_accuracy_bound, supports_accuracy
+from metacal.statistics.selective_accuracy import bound_selective_accuracy, supports_accuracy
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,9 +120,9 @@ def _band_on_share_above(
         estimate = np.full(len(band_thresholds), np.nan)
     return Band(
         threshold=band_thresholds,
-        lower=1.0 - distribution.upper(band_thresholds, lower_delta),
+        lower=1.0 - distribution.upper_bound(band_thresholds, lower_delta),
         estimate=estimate,
-        upper=1.0 - distribution.lower(band_thresholds, upper_delta),
+        upper=1.0 - distribution.lower_bound(band_thresholds, upper_delta),
         delta=delta,
     )
 
@@ -194,10 +194,10 @@ def _band_on_accuracy(
     n_correct, n_incorrect, n_rows = counts
     n_accepted = n_correct + n_incorrect
     estimate = np.where(n_accepted > 0, n_correct / np.maximum(n_accepted, 1), np.nan)
-    error_rate_bound = selective_accuracy_bound(n_incorrect, n_correct, n_rows, upper_delta)
+    error_rate_bound = bound_selective_accuracy(n_incorrect, n_correct, n_rows, upper_delta)
     return Band(
         threshold=thresholds,
-        lower=selective_accuracy_bound(n_correct, n_incorrect, n_rows, lower_delta),
+        lower=bound_selective_accuracy(n_correct, n_incorrect, n_rows, lower_delta),
         estimate=estimate,
         upper=1.0 - error_rate_bound,
         delta=delta,
@@ -233,9 +233,9 @@ def coverage_band(
     band_thresholds = _choose_thresholds(thresholds, distribution.sorted_draws)
     return Band(
         threshold=band_thresholds,
-        lower=distribution.lower(band_thresholds, delta / 2),
+        lower=distribution.lower_bound(band_thresholds, delta / 2),
         estimate=distribution.count_at_most(band_thresholds) / distribution.n_draws,
-        upper=distribution.upper(band_thresholds, delta / 2),
+        upper=distribution.upper_bound(band_thresholds, delta / 2),
         delta=delta,
     )
 
@@ -250,7 +250,7 @@ def certified_miscoverage(
     check_fraction("delta", delta)
     threshold_array = np.asarray(thresholds, dtype=np.float64)
     distribution = DistributionBand.from_draws(check_scores(right_scores))
-    return np.asarray(1.0 - distribution.lower(threshold_array, delta))
+    return np.asarray(1.0 - distribution.lower_bound(threshold_array, delta))
 
 
 def certified_accuracy(
@@ -277,7 +277,7 @@ def certified_accuracy(
     """
     check_fraction("delta", delta)
     n_correct, n_incorrect, n_rows = count_accepted(scores, correct, thresholds)
-    return selective_accuracy_bound(n_correct, n_incorrect, n_rows, delta)
+    return bound_selective_accuracy(n_correct, n_incorrect, n_rows, delta)
 
 
 def largest_supporting_threshold(
@@ -324,7 +324,7 @@ def certified_accuracy_from_counts(
     >>> round(certified_accuracy_from_counts(980, 20, 1000, 0.1), 4)
     0.9662
     """
-    (bound,) = selective_accuracy_bound(
+    (bound,) = bound_selective_accuracy(
         np.array([n_correct]), np.array([n_incorrect]), n_rows, delta
     )
     return float(bound)

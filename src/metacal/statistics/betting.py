@@ -60,7 +60,7 @@ _TINY = 1e-300
 
 
 def compute_stakes(
-    values: Float, level: float, guessed_mean: float, *, rare: bool = False
+    values: Float, significance_level: float, guessed_mean: float, *, losses_are_rare: bool = False
 ) -> Float:
     """Compute the stake λ_t on each value from the values before it.
 
@@ -85,7 +85,7 @@ def compute_stakes(
     >>> compute_stakes(np.array([0.0, 0.0, 1.0, 0.0]), 0.1, 0.2).round(2)
     array([3.79, 3.96, 4.15, 2.77])
     """
-    prior = _RARE_LOSS_PRIOR if rare else _USUAL_PRIOR
+    prior = _RARE_LOSS_PRIOR if losses_are_rare else _USUAL_PRIOR
     guessed_variance = prior.variance_fraction * guessed_mean * (1.0 - guessed_mean)
     n_observed = np.arange(len(values)) + prior.n_pseudo_values
     sum_before = np.cumsum(values) - values
@@ -93,10 +93,10 @@ def compute_stakes(
     squares = (values - mean) ** 2
     squares_before = np.cumsum(squares) - squares
     variance = (squares_before + prior.n_pseudo_values * guessed_variance) / n_observed
-    return np.asarray(np.sqrt(-2.0 * math.log(level) / (len(values) * variance)))
+    return np.asarray(np.sqrt(-2.0 * math.log(significance_level) / (len(values) * variance)))
 
 
-def log_capital_below(values: Float, limit: float, stakes: Float) -> float:
+def max_log_capital_betting_below(values: Float, limit: float, stakes: Float) -> float:
     """Compute the largest log capital of a bettor on "the mean is below `limit`".
 
     The result rises with the limit, because (m - x)·min(λ, .9/(1 - m)) rises with m for every x in
@@ -107,7 +107,7 @@ def log_capital_below(values: Float, limit: float, stakes: Float) -> float:
     return float(log_capital.max(initial=0.0))
 
 
-def log_capital_above(values: Float, limit: float, stakes: Float) -> float:
+def max_log_capital_betting_above(values: Float, limit: float, stakes: Float) -> float:
     """Compute the largest log capital of a bettor on "the mean is above `limit`".
 
     The result falls as the limit rises.
@@ -117,7 +117,9 @@ def log_capital_above(values: Float, limit: float, stakes: Float) -> float:
     return float(log_capital.max(initial=0.0))
 
 
-def certifies_mean_below(values: Float, limit: float, level: float, *, rare: bool = False) -> bool:
+def certifies_mean_below(
+    values: Float, limit: float, significance_level: float, *, losses_are_rare: bool = False
+) -> bool:
     """Test whether the values certify at `level` that their mean is below `limit`.
 
     >>> certifies_mean_below(np.full(200, 0.02), 0.05, 0.1)
@@ -125,12 +127,12 @@ def certifies_mean_below(values: Float, limit: float, level: float, *, rare: boo
     >>> certifies_mean_below(np.full(200, 0.045), 0.05, 0.1)
     False
     """
-    stakes = compute_stakes(values, level, limit, rare=rare)
-    required_log_capital = -math.log(level)
-    return log_capital_below(values, limit, stakes) >= required_log_capital
+    stakes = compute_stakes(values, significance_level, limit, losses_are_rare=losses_are_rare)
+    required_log_capital = -math.log(significance_level)
+    return max_log_capital_betting_below(values, limit, stakes) >= required_log_capital
 
 
-def p_value_of_mean_above(values: Float, limit: float, level: float) -> float:
+def p_value_of_mean_above(values: Float, limit: float, significance_level: float) -> float:
     """Compute the p-value of the hypothesis "the mean is at most `limit`".
 
     The stakes suit a test at `level`. The p-value is 1 if there are no values.
@@ -142,11 +144,11 @@ def p_value_of_mean_above(values: Float, limit: float, level: float) -> float:
     """
     if not len(values):
         return 1.0
-    stakes = compute_stakes(values, level, limit)
-    return math.exp(-log_capital_above(values, limit, stakes))
+    stakes = compute_stakes(values, significance_level, limit)
+    return math.exp(-max_log_capital_betting_above(values, limit, stakes))
 
 
-def mean_upper_bound(values: Float, level: float, guessed_mean: float) -> float:
+def mean_upper_bound(values: Float, significance_level: float, guessed_mean: float) -> float:
     """Compute an upper bound on the mean that holds with probability 1 - level.
 
     The bound is the smallest limit at which the capital of a bettor on "the mean is below the
@@ -155,27 +157,27 @@ def mean_upper_bound(values: Float, level: float, guessed_mean: float) -> float:
     >>> round(mean_upper_bound(np.tile([0.0, 0.0, 0.0, 0.2], 250), 0.05, 0.05), 4)
     0.0569
     """
-    stakes = compute_stakes(values, level, guessed_mean)
-    required_log_capital = -math.log(level)
+    stakes = compute_stakes(values, significance_level, guessed_mean)
+    required_log_capital = -math.log(significance_level)
 
     def is_certified_upper_bound(limit: float) -> bool:
-        return log_capital_below(values, limit, stakes) >= required_log_capital
+        return max_log_capital_betting_below(values, limit, stakes) >= required_log_capital
 
     _, upper_bound = bisect_boundary(is_certified_upper_bound)
     return upper_bound
 
 
-def mean_lower_bound(values: Float, level: float, guessed_mean: float) -> float:
+def mean_lower_bound(values: Float, significance_level: float, guessed_mean: float) -> float:
     """Compute a lower bound on the mean that holds with probability 1 - level.
 
     >>> round(mean_lower_bound(np.tile([0.0, 0.0, 0.0, 0.2], 250), 0.05, 0.05), 4)
     0.0436
     """
-    stakes = compute_stakes(values, level, guessed_mean)
-    required_log_capital = -math.log(level)
+    stakes = compute_stakes(values, significance_level, guessed_mean)
+    required_log_capital = -math.log(significance_level)
 
     def is_possible_mean(limit: float) -> bool:
-        return log_capital_above(values, limit, stakes) < required_log_capital
+        return max_log_capital_betting_above(values, limit, stakes) < required_log_capital
 
     lower_bound, _ = bisect_boundary(is_possible_mean)
     return lower_bound

@@ -27,7 +27,7 @@ from metacal.formulas import Float
 
 #: Factor by which a recomputed tail probability may exceed delta. A certificate read from a file may
 #: have been computed by another version of SciPy, whose tail probabilities are rounded differently.
-ROUNDING_SLACK = 1.0 + 1e-9
+ONE_PLUS_ROUNDING_ERROR = 1.0 + 1e-9
 
 
 def to_exact_fraction(value: float) -> Fraction:
@@ -96,7 +96,7 @@ def expected_miscoverage_rank(n_correct: int, alpha: float) -> int:
     return n_correct + 1 - math.floor((n_correct + 1) * to_exact_fraction(alpha))
 
 
-def miscoverage_rank(n_correct: int, alpha: float, delta: float | None) -> int:
+def smallest_rank_keeping_miscoverage(n_correct: int, alpha: float, delta: float | None) -> int:
     """Return how many of n correct rows a threshold must accept to keep its miscoverage limit.
 
     The limit is certified at confidence level 1 - delta, or holds in expectation if `delta` is
@@ -107,7 +107,9 @@ def miscoverage_rank(n_correct: int, alpha: float, delta: float | None) -> int:
     return certified_miscoverage_rank(n_correct, alpha, delta)
 
 
-def certifies_miscoverage(n_rows: int, n_accepted: int, alpha: float, delta: float | None) -> bool:
+def certifies_violation_rate(
+    n_rows: int, n_accepted: int, alpha: float, delta: float | None
+) -> bool:
     """Check whether the accepted share of some rows certifies a miscoverage of at most alpha.
 
     For n rows, of which k are accepted, the condition is P(Bin(n, 1 - alpha) >= k) <= delta, or
@@ -128,14 +130,14 @@ def certifies_miscoverage(n_rows: int, n_accepted: int, alpha: float, delta: flo
 
     Examples
     --------
-    >>> certifies_miscoverage(1000, 960, 0.05, 0.1), certifies_miscoverage(1000, 959, 0.05, 0.1)
+    >>> certifies_violation_rate(1000, 960, 0.05, 0.1), certifies_violation_rate(1000, 959, 0.05, 0.1)
     (True, False)
     """
     if delta is None:
         return n_accepted >= expected_miscoverage_rank(n_rows, alpha)
     if n_accepted <= 0:
         return False
-    return miscoverage_violation(n_rows, n_accepted, alpha) <= ROUNDING_SLACK * delta
+    return miscoverage_violation(n_rows, n_accepted, alpha) <= ONE_PLUS_ROUNDING_ERROR * delta
 
 
 def certifies_accuracy(n_incorrect: int, n_rows: int, beta: float, delta: float | None) -> bool:
@@ -168,7 +170,7 @@ def certifies_accuracy(n_incorrect: int, n_rows: int, beta: float, delta: float 
     if n_rows <= 0:
         return False
     p_value = binomial_p_value(n_incorrect, n_rows, 1.0 - beta)
-    return bool(p_value <= ROUNDING_SLACK * delta)
+    return bool(p_value <= ONE_PLUS_ROUNDING_ERROR * delta)
 
 
 def format_confidence_suffix(delta: float | None) -> str:

@@ -33,7 +33,7 @@ class DistributionBand:
     --------
     >>> band = DistributionBand.from_draws(np.arange(100.0))
     >>> thresholds = np.array([-1.0, 49.0, 99.0])
-    >>> band.lower(thresholds, 0.05).round(3), band.upper(thresholds, 0.05).round(3)
+    >>> band.lower_bound(thresholds, 0.05).round(3), band.upper_bound(thresholds, 0.05).round(3)
     (array([0. , 0.358, 0.942]), array([0.058, 0.642, 1. ]))
     """
 
@@ -53,7 +53,7 @@ class DistributionBand:
         """Count the draws that are at most each threshold."""
         return np.searchsorted(self.sorted_draws, thresholds, side="right")
 
-    def lower(self, thresholds: Float, delta: float) -> Float:
+    def lower_bound(self, thresholds: Float, delta: float) -> Float:
         """Compute lower bounds on P(X <= s) for all thresholds s at once.
 
         All bounds hold together with probability 1 - delta. If i draws are at most s, then
@@ -61,7 +61,7 @@ class DistributionBand:
         """
         return self._order_statistic_bounds(self.count_at_most(thresholds), delta)
 
-    def upper(self, thresholds: Float, delta: float) -> Float:
+    def upper_bound(self, thresholds: Float, delta: float) -> Float:
         """Compute upper bounds on P(X <= s) for all thresholds s at once.
 
         All bounds hold together with probability 1 - delta, because F(s) <= F(X_(i+1)-) <= U_(i+1).

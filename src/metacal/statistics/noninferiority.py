@@ -5,7 +5,7 @@ other way round. On all other rows both are correct or both are incorrect. The c
 with probabilities p₊ and p₋ for `worse` and `better`, so p₊ - p₋ is the difference of the two error
 rates. `certifies_noninferiority` tests the hypothesis "p₊ - p₋ >= margin". A small p-value shows that
 the first classifier errs at most `margin` more often. If the classifiers differ on no row, the
-p-value is (1 - margin)^n + γ. `noninferiority_p_value` tests the opposite, "p₊ - p₋ <= margin".
+p-value is (1 - margin)^n + γ. `p_value_of_noninferiority` tests the opposite, "p₊ - p₋ <= margin".
 
 **The test.** The statistic is T(a, b) = (a - b - n·margin) / √(n·margin + 2b): the difference minus
 the margin, divided by its standard deviation if p₊ = p₋ + margin and p₋ = b/n. The p-value is the
@@ -69,7 +69,12 @@ _ROUNDING_TOLERANCE = 1e-9
 
 
 def certifies_noninferiority(
-    worse: int, better: int, n: int, margin: float, level: float, gamma: float
+    n_only_first_incorrect: int,
+    n_only_second_incorrect: int,
+    n: int,
+    margin: float,
+    level: float,
+    gamma: float,
 ) -> bool:
     """Test whether the first classifier errs at most `margin` more often than the second.
 
@@ -102,8 +107,8 @@ def certifies_noninferiority(
     False
     """
     p_value = _p_value(
-        int(worse),
-        int(better),
+        int(n_only_first_incorrect),
+        int(n_only_second_incorrect),
         int(n),
         float(margin),
         float(gamma),
@@ -113,7 +118,9 @@ def certifies_noninferiority(
     return p_value <= level
 
 
-def noninferiority_p_value(worse: int, better: int, n: int, margin: float, gamma: float) -> float:
+def p_value_of_noninferiority(
+    n_only_first_incorrect: int, n_only_second_incorrect: int, n: int, margin: float, gamma: float
+) -> float:
     """Compute the p-value of "the first classifier errs at most `margin` more often".
 
     The p-value is the largest P(T >= observed) over q.
@@ -135,15 +142,23 @@ def noninferiority_p_value(worse: int, better: int, n: int, margin: float, gamma
 
     Examples
     --------
-    >>> round(noninferiority_p_value(40, 10, 1000, 0.01, gamma=0.001), 3)
+    >>> round(p_value_of_noninferiority(40, 10, 1000, 0.01, gamma=0.001), 3)
     0.003
     """
     return _p_value(
-        int(worse), int(better), int(n), float(margin), float(gamma), upper=True, level=None
+        int(n_only_first_incorrect),
+        int(n_only_second_incorrect),
+        int(n),
+        float(margin),
+        float(gamma),
+        upper=True,
+        level=None,
     )
 
 
-def difference_interval(worse: int, better: int, n: int, level: float) -> tuple[float, float]:
+def difference_interval(
+    n_only_first_incorrect: int, n_only_second_incorrect: int, n: int, confidence_level: float
+) -> tuple[float, float]:
     """Compute a confidence interval of the difference of two error rates.
 
     The interval contains the margins that none of the two exact tests excludes. Each end has half
@@ -169,7 +184,7 @@ def difference_interval(worse: int, better: int, n: int, level: float) -> tuple[
     >>> [round(end, 3) for end in difference_interval(3, 2, 1000, 0.95)]
     [-0.005, 0.007]
     """
-    one_sided_level = (1.0 - level) / 2.0
+    one_sided_level = (1.0 - confidence_level) / 2.0
     gamma = NUISANCE_LEVEL_FRACTION * one_sided_level
 
     def upper_bound(n_worse: int, n_better: int) -> float:
@@ -180,15 +195,20 @@ def difference_interval(worse: int, better: int, n: int, level: float) -> tuple[
         )
 
     def is_possible_upper_bound(margin: float) -> bool:
-        return noninferiority_p_value(worse, better, n, margin, gamma) > one_sided_level
+        return (
+            p_value_of_noninferiority(
+                n_only_first_incorrect, n_only_second_incorrect, n, margin, gamma
+            )
+            > one_sided_level
+        )
 
     if is_possible_upper_bound(_MIN_LOWER_MARGIN):
         # With the classifiers exchanged, an upper bound is the negative of a lower bound.
-        low = -upper_bound(better, worse)
+        low = -upper_bound(n_only_second_incorrect, n_only_first_incorrect)
     else:
         low = _smallest_margin(is_possible_upper_bound, _MIN_LOWER_MARGIN) - _MARGIN_STEP
-    high = upper_bound(worse, better)
-    estimate = (worse - better) / n
+    high = upper_bound(n_only_first_incorrect, n_only_second_incorrect)
+    estimate = (n_only_first_incorrect - n_only_second_incorrect) / n
     return min(low, estimate), max(high, estimate)
 
 
@@ -223,7 +243,7 @@ def _p_value(
     Parameters
     ----------
     worse, better, n, margin, gamma
-        As in `noninferiority_p_value`.
+        As in `p_value_of_noninferiority`.
     upper : bool
         True for P(T >= observed), False for P(T <= observed).
     level : float or None

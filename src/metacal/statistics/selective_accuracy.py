@@ -9,7 +9,7 @@ and let E(t) and K(t) be the numbers of incorrect and of correct rows that t acc
 rate among accepted rows. It may rise and fall with t in any way, and scores may tie.
 
 Statement. With probability at least 1 - delta, the selective accuracy 1 - R(t) is at least
-`selective_accuracy_bound(K(t), E(t), n, delta)` for every real t at once, including thresholds
+`bound_selective_accuracy(K(t), E(t), n, delta)` for every real t at once, including thresholds
 strictly between two scores of the sample.
 
 Proof.
@@ -44,7 +44,7 @@ Proof.
    two bands of `levels.local_level` give an interval around F(t) for all t at once. With
    probability 1 - d, Z(t) < 1 / d for all t at once. If both hold, the smaller value of Z at the
    two ends of the interval is below 1 / d at the rate R(t). By step 5 it crosses 1 / d once as the
-   rate rises, so R(t) is at most the rate of the crossing, which `selective_accuracy_bound` finds.
+   rate rises, so R(t) is at most the rate of the crossing, which `bound_selective_accuracy` finds.
    QED.
 
 The tempting shortcut that is not valid. Given the (m+1)-th score x of the sample, the errors among
@@ -96,7 +96,7 @@ _ROUNDING = 1e-9
 _MAX_LOG_EXCESS = 1e6
 
 
-def selective_accuracy_bound(
+def bound_selective_accuracy(
     n_correct: Codes, n_incorrect: Codes, n_rows: int, delta: float
 ) -> Float:
     """Compute lower bounds on the selective accuracy, valid at every threshold at once.
@@ -120,7 +120,7 @@ def selective_accuracy_bound(
 
     Examples
     --------
-    >>> selective_accuracy_bound(np.array([0, 500, 980]), np.array([0, 0, 20]), 1000, 0.1).round(4)
+    >>> bound_selective_accuracy(np.array([0, 500, 980]), np.array([0, 0, 20]), 1000, 0.1).round(4)
     array([0.    , 0.9905, 0.9662])
     """
     count_pairs = np.stack([n_correct, n_incorrect]).astype(np.int64)
@@ -141,7 +141,7 @@ def selective_accuracy_bound(
 def supports_accuracy(
     n_correct: Codes, n_incorrect: Codes, n_rows: int, accuracy: float, delta: float
 ) -> Flags:
-    """Check whether `selective_accuracy_bound` is at least `accuracy`, without computing it.
+    """Check whether `bound_selective_accuracy` is at least `accuracy`, without computing it.
 
     Examples
     --------

@@ -18,7 +18,7 @@ from metacal.certification.rank_tests import BinomialRankTests
 from metacal.certification.ranking import FinerCountsNeeded, Ranking
 from metacal.certification.rows_needed import estimate_rows_needed
 from metacal.certification.rules.rule import Certifies, Shortfall
-from metacal.certification.test_sequences import plan_segments
+from metacal.certification.test_sequences import plan_rank_ranges
 from metacal.statistics import bounds
 
 # The search for the best accuracy returns a multiple of 1 / _ACCURACY_SCALE.
@@ -57,7 +57,7 @@ def find_accuracy_shortfall(
     """
     highest_accuracy = bounds.largest_certifiable_accuracy(ranking.n_rows, significance_level)
     highest_step = math.floor(_ACCURACY_SCALE * highest_accuracy)
-    best_step = find_largest_certified(0, highest_step + 1, certifies)
+    best_step = find_highest_certified_step(0, highest_step + 1, certifies)
     best_limit = None
     if best_step > 0:
         best_limit = best_step / _ACCURACY_SCALE
@@ -112,7 +112,7 @@ def plan_starting_tests(
             max_errors = math.floor((1.0 - limit) * (rank + 1)) - 1
             tests.append((rank, max_errors))
         return tests
-    for segment in plan_segments(n_rows, limit, significance_level):
+    for segment in plan_rank_ranges(n_rows, limit, significance_level):
         segment_level = float(segment.delta_fraction) * significance_level
         rank_tests = BinomialRankTests(n_rows, 1.0 - limit, segment_level)
         max_errors = rank_tests.max_passing_errors(segment.start_rank)
@@ -120,7 +120,7 @@ def plan_starting_tests(
     return tests
 
 
-def find_largest_certified(
+def find_highest_certified_step(
     low: int, high: int, certifies: Callable[[float], bool], n_steps_ahead: int = _N_STEPS_AHEAD
 ) -> int:
     """Find the largest certified accuracy by bisection.
@@ -159,7 +159,7 @@ def find_largest_certified(
             requested_cells = request.cells
             for half_low, half_high in ((low, middle), (middle, high)):
                 try:
-                    find_largest_certified(half_low, half_high, certifies, n_steps_ahead - 1)
+                    find_highest_certified_step(half_low, half_high, certifies, n_steps_ahead - 1)
                 except FinerCountsNeeded as later_request:
                     requested_cells.extend(later_request.cells)
             raise FinerCountsNeeded(requested_cells) from None
@@ -217,7 +217,7 @@ def compute_ruled_out_share(ranking: Ranking, accuracy: float, delta: float) -> 
     if ranking.has_unknown_order is not None or ranking.n_rows == 0:
         return None
     n_errors = ranking.cumulative_errors
-    ranks = ranking.block_end_ranks
+    ranks = ranking.tie_block_end_ranks
     test_level = 0.5 * delta
     # P(Bin(m, q) >= e) is the incomplete beta function I_q(e, m - e + 1) for e > 0.
     upper_tails = betainc(np.maximum(n_errors, 1), ranks - n_errors + 1.0, 1.0 - accuracy)

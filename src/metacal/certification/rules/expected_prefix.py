@@ -43,7 +43,7 @@ import numpy as np
 from metacal.certificates.counts import Counts
 from metacal.certificates.quantity import Quantity
 from metacal.certificates.rule_texts import RISING, SAME_SOURCE, register_rule
-from metacal.certification.first_failure import MAX_REFINED_BLOCKS
+from metacal.certification.first_failure import MAX_REFINED_CELLS
 from metacal.certification.plans import PilotRows, RankPlan
 from metacal.certification.rank_tests import passes_in_expectation
 from metacal.certification.ranking import Ranking
@@ -109,10 +109,10 @@ class ExpectedPrefixRule:
         if n_accepted == 0:
             return NOTHING_CERTIFIED
         return ThresholdResult(
-            n_accepted=n_accepted, threshold=ranking.threshold_at_rank(n_accepted)
+            n_accepted=n_accepted, threshold=ranking.largest_threshold_if_rank_passed(n_accepted)
         )
 
-    def shortfall(
+    def find_shortfall(
         self,
         ranking: Ranking,
         limit: float,
@@ -176,7 +176,7 @@ def count_expected_prefix(ranking: Ranking, accuracy: float) -> int:
     96
     """
     block_passes = passes_in_expectation(
-        ranking.cumulative_errors, ranking.block_end_ranks, accuracy
+        ranking.cumulative_errors, ranking.tie_block_end_ranks, accuracy
     )
     passing_blocks = np.flatnonzero(block_passes)
     best_block = -1
@@ -185,7 +185,7 @@ def count_expected_prefix(ranking: Ranking, accuracy: float) -> int:
     _require_no_prefix_inside_cells(ranking, accuracy, first_block=best_block + 1)
     if best_block < 0:
         return 0
-    return int(ranking.block_end_ranks[best_block])
+    return int(ranking.tie_block_end_ranks[best_block])
 
 
 def _require_no_prefix_inside_cells(ranking: Ranking, accuracy: float, first_block: int) -> None:
@@ -198,10 +198,12 @@ def _require_no_prefix_inside_cells(ranking: Ranking, accuracy: float, first_blo
     # The best prefix inside a cell contains all of its correct rows and none of its errors.
     block_errors = np.diff(ranking.cumulative_errors, prepend=0)
     could_pass = passes_in_expectation(
-        ranking.cumulative_errors - block_errors, ranking.block_end_ranks - block_errors, accuracy
+        ranking.cumulative_errors - block_errors,
+        ranking.tie_block_end_ranks - block_errors,
+        accuracy,
     )
     is_undecided = could_pass & ranking.has_unknown_order
     is_undecided[:first_block] = False
     undecided_blocks = np.flatnonzero(is_undecided)
     if len(undecided_blocks) > 0:
-        raise ranking.finer_counts_error(undecided_blocks[-MAX_REFINED_BLOCKS:].tolist())
+        raise ranking.build_finer_counts_error(undecided_blocks[-MAX_REFINED_CELLS:].tolist())

@@ -102,7 +102,7 @@ from metacal.certification.rules.rule import (
     ThresholdResult,
     total_count,
 )
-from metacal.certification.test_sequences import RankSegment
+from metacal.certification.test_sequences import RankRange
 from metacal.formulas import Float
 from metacal.statistics import bounds
 
@@ -187,33 +187,33 @@ class FixedSequenceRule:
             `threshold` is None if no rank passed.
         """
         assert significance_level is not None
-        if plan.first_score_value is not None:
+        if plan.first_tested_score is not None:
             trace, every_test_passed = _test_values(
-                ranking, plan.first_score_value, plan.limit, significance_level, last_rank
+                ranking, plan.first_tested_score, plan.limit, significance_level, last_rank
             )
-        elif plan.first_rank is not None:
+        elif plan.first_tested_rank is not None:
             trace = _test_every_rank(
-                ranking, plan.first_rank, plan.limit, significance_level, last_rank
+                ranking, plan.first_tested_rank, plan.limit, significance_level, last_rank
             )
             every_test_passed = False
         else:
             trace, every_test_passed = _test_segments(
-                ranking, plan.segments, significance_level, last_rank
+                ranking, plan.rank_ranges, significance_level, last_rank
             )
 
         n_accepted = 0
         if trace.best_rank > 0:
-            n_accepted = ranking.count_accepted_at(trace.best_rank)
+            n_accepted = ranking.count_accepted_if_rank_passed(trace.best_rank)
         if n_accepted == 0:
             return replace(NOTHING_CERTIFIED, every_test_passed=every_test_passed, trace=trace)
         return ThresholdResult(
             n_accepted=n_accepted,
-            threshold=ranking.threshold_at_rank(trace.best_rank),
+            threshold=ranking.largest_threshold_if_rank_passed(trace.best_rank),
             every_test_passed=every_test_passed,
             trace=trace,
         )
 
-    def shortfall(
+    def find_shortfall(
         self,
         ranking: Ranking,
         limit: float,
@@ -322,7 +322,7 @@ def find_last_passed_rank(
 
 def _test_segments(
     ranking: Ranking,
-    segments: tuple[RankSegment, ...],
+    segments: tuple[RankRange, ...],
     significance_level: float,
     last_rank: int | None,
 ) -> tuple[SequenceTrace, bool]:
@@ -352,7 +352,7 @@ def _test_segments(
             segment_level = float(delta_fraction) * significance_level
             first_failure = find_first_failure(ranking, segment, segment_level)
             failed_rank = first_failure.rank
-            unordered_blocks.update(first_failure.unordered_blocks)
+            unordered_blocks.update(first_failure.unordered_cells)
             if last_rank is not None and failed_rank > last_rank:
                 failed_rank = last_rank + 1
                 every_test_passed = False
@@ -363,7 +363,7 @@ def _test_segments(
                 next_possible_fractions.add(Fraction(0))
             else:
                 next_possible_fractions.add(delta_fraction)
-                if first_failure.unordered_blocks:
+                if first_failure.unordered_cells:
                     next_possible_fractions.add(Fraction(0))
             passed_rank = segment.rank_tests.last_tested_rank_below(failed_rank)
             if passed_rank >= segment.start_rank:
@@ -371,9 +371,9 @@ def _test_segments(
         possible_fractions = next_possible_fractions
 
     if unordered_blocks:
-        raise ranking.finer_counts_error(unordered_blocks)
+        raise ranking.build_finer_counts_error(unordered_blocks)
     if 0 < best_rank < ranking.n_rows:
-        ranking.require_known_order(ranking.block_of_rank(best_rank))
+        ranking.require_known_order(ranking.find_tie_block(best_rank))
     return _trace_sequence(ranking, segments, best_rank, failures), every_test_passed
 
 
@@ -387,7 +387,7 @@ class _Failure:
 
 def _trace_sequence(
     ranking: Ranking,
-    segments: tuple[RankSegment, ...],
+    segments: tuple[RankRange, ...],
     best_rank: int,
     failures: list[_Failure],
 ) -> SequenceTrace:
@@ -408,7 +408,7 @@ def _trace_sequence(
     n_tolerated_errors = max(rank_tests.max_passing_errors(first_failure.rank), 0)
     error_ranks = ranking.error_runs.n_rows_before[1:] + 1
     deciding_rank = max(best_rank, int(error_ranks[n_tolerated_errors]))
-    stopping_rank = int(ranking.block_end_ranks[ranking.block_of_rank(deciding_rank)])
+    stopping_rank = int(ranking.tie_block_end_ranks[ranking.find_tie_block(deciding_rank)])
     return SequenceTrace(best_rank, stopping_rank, n_failures)
 
 
@@ -423,16 +423,16 @@ def _test_values(
 
     A value that no row has stands for the next lower value that some row has.
     """
-    first_block = int(np.searchsorted(ranking.block_scores, first_value, side="right")) - 1
+    first_block = int(np.searchsorted(ranking.tie_block_scores, first_value, side="right")) - 1
     if first_block < 0:
         stopping_rank = _find_next_block_end(ranking, rank=0)
         return SequenceTrace(best_rank=0, stopping_rank=stopping_rank), False
 
-    n_blocks = len(ranking.block_end_ranks)
+    n_blocks = len(ranking.tie_block_end_ranks)
     end_block = n_blocks
     if last_rank is not None:
-        end_block = int(np.searchsorted(ranking.block_end_ranks, last_rank, side="right"))
-    ranks = ranking.block_end_ranks[first_block:end_block]
+        end_block = int(np.searchsorted(ranking.tie_block_end_ranks, last_rank, side="right"))
+    ranks = ranking.tie_block_end_ranks[first_block:end_block]
     n_errors = ranking.cumulative_errors[first_block:end_block]
 
     # Only tests that are not settled by a simple bound need a p-value.
@@ -470,8 +470,8 @@ def _test_every_rank(
 
 def _find_next_block_end(ranking: Ranking, rank: int) -> int:
     """Return the last rank of the tie block that follows a rank."""
-    next_block = int(np.searchsorted(ranking.block_end_ranks, rank, side="right"))
-    return total_count(ranking.block_end_ranks[: next_block + 1])
+    next_block = int(np.searchsorted(ranking.tie_block_end_ranks, rank, side="right"))
+    return total_count(ranking.tie_block_end_ranks[: next_block + 1])
 
 
 def _count_passed(p_values: Float, significance_level: float) -> int:

@@ -41,8 +41,8 @@ import numpy as np
 from metacal.certification.plans import PilotRows
 from metacal.certification.ranking import Ranking
 from metacal.certification.test_sequences import (
-    choose_first_value,
-    plan_segments,
+    choose_first_tested_score,
+    plan_rank_ranges,
     run_fallback_tests,
 )
 from metacal.formulas import Codes, Float
@@ -64,7 +64,7 @@ class LossRanking:
 
     Attributes
     ----------
-    blocks : Ranking
+    ranking : Ranking
         Ends of the blocks of equal scores. A row with any loss counts as an error.
 
     losses : array of float of shape (n_rows,)
@@ -74,7 +74,7 @@ class LossRanking:
         Position in the ranking of each row, in the random order of the bets.
     """
 
-    blocks: Ranking
+    ranking: Ranking
     losses: Float
     bet_order: Codes
 
@@ -82,7 +82,7 @@ class LossRanking:
     def from_scores(cls, scores: Float, losses: Float, seed: int) -> LossRanking:
         """Sort the rows and draw the order of the bets."""
         return cls(
-            blocks=Ranking.from_scores(scores, losses == 0.0),
+            ranking=Ranking.from_scores(scores, losses == 0.0),
             losses=losses[np.lexsort((-losses, scores))],
             bet_order=generator(seed).permutation(len(scores)),
         )
@@ -96,20 +96,20 @@ class LossRanking:
         losses = self.losses_up_to(rank)
         if losses.mean() > limit:
             return False
-        return betting.certifies_mean_below(losses, limit, significance_level, rare=True)
+        return betting.certifies_mean_below(losses, limit, significance_level, losses_are_rare=True)
 
-    def count_accepted_at(self, rank: int, limit: float) -> int:
+    def count_accepted_if_rank_passed(self, rank: int, limit: float) -> int:
         """Count the rows that may be accepted if a rank passed.
 
         It is the rank itself, or the start or the end of its block of equal scores.
         """
-        block = self.blocks.block_of_rank(rank)
-        block_end = int(self.blocks.block_end_ranks[block])
+        block = self.ranking.find_tie_block(rank)
+        block_end = int(self.ranking.tie_block_end_ranks[block])
         if rank == block_end or self.losses[rank] <= limit:
             return block_end
         if block == 0:
             return 0
-        return int(self.blocks.block_end_ranks[block - 1])
+        return int(self.ranking.tie_block_end_ranks[block - 1])
 
 
 def count_certified_loss_rows(
@@ -145,7 +145,7 @@ def count_certified_loss_rows(
     >>> 1400 < n_accepted < 1560, bool(ranking.losses[:n_accepted].mean() < 0.05)
     (True, True)
     """
-    blocks = ranking.blocks
+    blocks = ranking.ranking
 
     def passes(rank: int, delta_fraction: Fraction) -> bool:
         return ranking.passes(rank, limit, float(delta_fraction) * delta)
@@ -154,11 +154,13 @@ def count_certified_loss_rows(
         best_rank = run_fallback_tests(plan_loss_ranks(blocks.n_rows, limit, delta), passes)
         if best_rank is None:
             return 0
-        return ranking.count_accepted_at(best_rank, limit)
+        return ranking.count_accepted_if_rank_passed(best_rank, limit)
 
-    first_value = choose_first_value(np.sort(pilot.scores), blocks.n_rows, 1.0 - limit, delta)
-    first_block = int(np.searchsorted(blocks.block_scores, first_value, side="right")) - 1
-    tested_ranks = blocks.block_end_ranks[max(0, first_block) :].tolist()
+    first_value = choose_first_tested_score(
+        np.sort(pilot.scores), blocks.n_rows, 1.0 - limit, delta
+    )
+    first_block = int(np.searchsorted(blocks.tie_block_scores, first_value, side="right")) - 1
+    tested_ranks = blocks.tie_block_end_ranks[max(0, first_block) :].tolist()
     best_rank = run_fallback_tests([(Fraction(1), tested_ranks)], passes)
     if best_rank is None:
         return 0
@@ -193,7 +195,7 @@ def plan_loss_ranks(n_rows: int, limit: float, delta: float) -> list[tuple[Fract
     sequences: list[tuple[Fraction, list[int]]] = []
     carried_fraction = Fraction(0)
     step = max(1, n_rows // _N_RANKS)
-    for segment in plan_segments(n_rows, 1.0 - limit, delta):
+    for segment in plan_rank_ranges(n_rows, 1.0 - limit, delta):
         start_rank = segment.start_rank
         is_first_sequence = not sequences
         if is_first_sequence:
@@ -217,7 +219,7 @@ def count_expected_loss_rows(ranking: LossRanking, limit: float) -> int:
     It is the largest m at the end of a block of equal scores for which the sum of the first m losses
     plus 1 is at most limit (m + 1).
     """
-    block_ends = ranking.blocks.block_end_ranks
+    block_ends = ranking.ranking.tie_block_end_ranks
     cumulative_losses = np.cumsum(ranking.losses)[block_ends - 1]
     passing_blocks = np.flatnonzero(cumulative_losses + 1.0 <= limit * (block_ends + 1))
     if len(passing_blocks) == 0:

@@ -129,7 +129,9 @@ class RejectionRateRule:
         """
         cumulative_reference_rows = self._cumulative_reference_rows(ranking)
         n_reference_rows = total_count(cumulative_reference_rows)
-        threshold_rank = bounds.miscoverage_rank(n_reference_rows, plan.limit, significance_level)
+        threshold_rank = bounds.smallest_rank_keeping_miscoverage(
+            n_reference_rows, plan.limit, significance_level
+        )
 
         # The threshold is the score of the reference row with this rank.
         n_blocks = len(cumulative_reference_rows)
@@ -141,11 +143,11 @@ class RejectionRateRule:
 
         ranking.require_known_order(threshold_block, threshold_block + 1)
         return ThresholdResult(
-            n_accepted=int(ranking.block_end_ranks[threshold_block]),
-            threshold=float(ranking.block_scores[threshold_block]),
+            n_accepted=int(ranking.tie_block_end_ranks[threshold_block]),
+            threshold=float(ranking.tie_block_scores[threshold_block]),
         )
 
-    def shortfall(
+    def find_shortfall(
         self,
         ranking: Ranking,
         limit: float,
@@ -211,7 +213,7 @@ class RejectionRateRule:
         else:
             n_reference_rows = counts.n_correct
             n_accepted_reference_rows = counts.n_correct_accepted
-        return bounds.certifies_miscoverage(
+        return bounds.certifies_violation_rate(
             n_reference_rows, n_accepted_reference_rows, limit, significance_level
         )
 
@@ -226,8 +228,8 @@ class RejectionRateRule:
     def _cumulative_reference_rows(self, ranking: Ranking) -> Codes:
         """Count the reference rows up to the end of each tie block."""
         if self.reference_rows == "all":
-            return ranking.block_end_ranks
-        return ranking.block_end_ranks - ranking.cumulative_errors
+            return ranking.tie_block_end_ranks
+        return ranking.tie_block_end_ranks - ranking.cumulative_errors
 
 
 @dataclass(frozen=True)
@@ -316,14 +318,14 @@ class AcceptanceRateRule:
 
         # The whole tie block is rejected, because a threshold cannot separate equal scores.
         first_rejected_block = int(np.searchsorted(cumulative_reference_rows, first_rejected_rank))
-        n_accepted = total_count(ranking.block_end_ranks[:first_rejected_block])
+        n_accepted = total_count(ranking.tie_block_end_ranks[:first_rejected_block])
         if last_rank is not None:
             n_accepted = min(n_accepted, last_rank)
         return ThresholdResult(
-            n_accepted=n_accepted, threshold=ranking.threshold_accepting_at_most(n_accepted)
+            n_accepted=n_accepted, threshold=ranking.largest_threshold_accepting_at_most(n_accepted)
         )
 
-    def shortfall(
+    def find_shortfall(
         self,
         ranking: Ranking,
         limit: float,
@@ -378,7 +380,7 @@ class AcceptanceRateRule:
             return False
         n_incorrect_accepted = counts.n_accepted - counts.n_correct_accepted
         n_incorrect_rejected = n_incorrect - n_incorrect_accepted
-        return bounds.certifies_miscoverage(
+        return bounds.certifies_violation_rate(
             n_incorrect, n_incorrect_rejected, limit, significance_level
         )
 
@@ -393,5 +395,5 @@ class AcceptanceRateRule:
     def _cumulative_reference_rows(self, ranking: Ranking) -> Codes:
         """Count the reference rows up to the end of each tie block."""
         if self.reference_rows == "all":
-            return ranking.block_end_ranks
+            return ranking.tie_block_end_ranks
         return ranking.cumulative_errors

@@ -147,7 +147,7 @@ class ThresholdRule(Protocol):
             within a cell.
         """
 
-    def shortfall(
+    def find_shortfall(
         self,
         ranking: Ranking,
         limit: float,

@@ -165,13 +165,13 @@ def build_profile(
     """
     edge_ranks = np.array(compute_edge_ranks(ranking.n_rows), dtype=np.intp)
     # A block contains all rows with the same score.
-    edge_blocks = np.searchsorted(ranking.block_end_ranks, edge_ranks)
+    edge_blocks = np.searchsorted(ranking.tie_block_end_ranks, edge_ranks)
     by_confidence: tuple[ConfidenceBin, ...] = ()
     if confidence is not None and correct is not None and len(confidence):
         by_confidence = _count_by_confidence(confidence, correct)
     return Profile(
         n_rows=ranking.n_rows,
-        edges=tuple(ranking.block_scores[edge_blocks].tolist()),
+        edges=tuple(ranking.tie_block_scores[edge_blocks].tolist()),
         shares=tuple(_draw_edge_tie_breakers(ranking, edge_ranks, edge_blocks).tolist()),
         by_confidence=by_confidence,
     )
@@ -184,8 +184,8 @@ def _draw_edge_tie_breakers(ranking: Ranking, edge_ranks: Codes, edge_blocks: Co
     tie_breakers = np.empty(len(edge_ranks))
     for block in np.unique(edge_blocks).tolist():
         in_block = np.flatnonzero(edge_blocks == block)
-        n_rows_before = int(ranking.block_end_ranks[block - 1]) if block else 0
-        n_tied_rows = int(ranking.block_end_ranks[block]) - n_rows_before
+        n_rows_before = int(ranking.tie_block_end_ranks[block - 1]) if block else 0
+        n_tied_rows = int(ranking.tie_block_end_ranks[block]) - n_rows_before
         ranks_in_block = edge_ranks[in_block] - n_rows_before
         tie_breakers[in_block] = _draw_order_statistics(random, n_tied_rows, ranks_in_block)
     return tie_breakers
