@@ -600,3 +600,14 @@ def test_fused_kernels_agree_when_interpreted():
     env = {**os.environ, "TRITON_INTERPRET": "1"}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("rejected", ["calibrated", "uniform"])
+def test_decisions_on_a_tensor_have_the_confidence_of_decisions_on_an_array(device, rejected):
+    logits, labels = data(n=1500)
+    gate = mc.MetaCal(mc.MinAccuracy(0.9)).fit(logits, labels).gate_
+    on_host = gate.decide(logits, rejected=rejected)
+    on_device = gate.decide(torch.tensor(logits, device=device), rejected=rejected)
+    assert np.array_equal(on_device.accept, on_host.accept)
+    assert np.allclose(on_device.confidence, on_host.confidence)
+    assert np.allclose(on_device.probabilities.cpu().numpy(), on_host.probabilities)

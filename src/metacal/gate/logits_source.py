@@ -390,7 +390,7 @@ class LogitsSource(BaseSource[Rows]):
         if not options.with_probabilities:
             return self._build_decision(options, scores, predicted_codes, answer_codes)
 
-        confidence = device_kernels.own_entries(probabilities, answer_codes)
+        confidence = device_kernels.take_entries(probabilities, answer_codes)
         decision = self._build_decision(
             options, scores, predicted_codes, answer_codes, probabilities, confidence
         )
