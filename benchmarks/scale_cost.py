@@ -73,7 +73,7 @@ def steps(folder: Path, n: int, k: int, repeats: int) -> dict[str, float]:
     raw, rows = mc.read_predictions(folder / "x.npy", stream=True).table, Rows(table)
     works: dict[str, Callable[[], Any]] = {
         "read .npy": lambda: np.asarray(raw),
-        "score and check": lambda: rows.collect(
+        "score and check": lambda: rows.compute_column(
             partial(ScoreAndCorrectness("entropy"), is_unvalidated=True), labels
         ),
         "a pass of the temperature": lambda: rows.sum(

@@ -90,4 +90,4 @@ def population(found: Found) -> Population:
     """The rows of a file by the entropy of their softmax."""
     logits, labels = read(found)
     rows = Rows(logits)
-    return Population.of(score_rows(rows, "entropy"), rows.collect(predicted) == labels)
+    return Population.of(score_rows(rows, "entropy"), rows.compute_column(predicted) == labels)

@@ -41,7 +41,7 @@ class CountedRows(Rows):
     ) -> NDArray[Any]:
         """Count, then collect."""
         self.passes += not self._only_labels(fn, columns)
-        return super().collect(fn, *columns, there=there)
+        return super().compute_column(fn, *columns, there=there)
 
     def _only_labels(self, fn: Callable[..., NDArray[Any]], columns: tuple[Any, ...]) -> bool:
         """Whether changing every entry but those of the labels leaves the answer as it was."""

@@ -201,10 +201,10 @@ def test_exact_temperature_is_the_fitted_one():
 def test_passes_count_what_reads_the_table():
     table, labels = made(Size("", 300, 5))
     rows = CountedRows(table)
-    rows.collect(lambda block, own: block[np.arange(len(block)), own] > 0, labels)
+    rows.compute_column(lambda block, own: block[np.arange(len(block)), own] > 0, labels)
     assert rows.passes == 0
-    rows.collect(lambda block, own: block.max(axis=1) > own, labels)
-    rows.collect(lambda block: block.max(axis=1))
+    rows.compute_column(lambda block, own: block.max(axis=1) > own, labels)
+    rows.compute_column(lambda block: block.max(axis=1))
     rows.sum(lambda block: block.sum(axis=0))
     assert rows.passes == 3
     assert 1 <= passes_of_temperature_fit(*made(Size("", 9000, 5))) <= 2

@@ -133,7 +133,7 @@ def test_the_same_bits_as_the_array(tmp_path, kind):
     np.testing.assert_array_equal(table[[3999, 0, 17]], TABLE[[3999, 0, 17]])
     np.testing.assert_array_equal(table[::1999], TABLE[::1999])
     np.testing.assert_array_equal(
-        Rows(table).collect(kernels.entropy), Rows(TABLE).collect(kernels.entropy)
+        Rows(table).compute_column(kernels.entropy), Rows(TABLE).compute_column(kernels.entropy)
     )
     again = pickle.loads(pickle.dumps(table))
     np.testing.assert_array_equal(again[5:9], TABLE[5:9])

@@ -130,8 +130,8 @@ def test_block_size_and_threads_leave_every_bit(table, block_rows, threads):
             assert score_rows(other, score).tobytes() == score_rows(plain, score).tobytes()
         keep = np.arange(len(labels)) % 3 > 0
         loss = partial(kernels.tempered_loss, inverse_temperature=0.7)
-        kept = other.where(keep).sum(loss, labels[keep], None)
-        assert kept.tobytes() == plain.where(keep).sum(loss, labels[keep], None).tobytes()
+        kept = other.select(keep).sum(loss, labels[keep], None)
+        assert kept.tobytes() == plain.select(keep).sum(loss, labels[keep], None).tobytes()
         one, many = (
             mc.MetaCal(mc.MaxMiscoverage(0.1)),
             mc.MetaCal(mc.MaxMiscoverage(0.1), n_jobs=threads),

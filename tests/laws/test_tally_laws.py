@@ -51,7 +51,7 @@ def one_pass(blocks, passes, cut):
     passes.append(cut.size)
     order = np.random.default_rng(len(passes)).permutation(len(blocks))
     _count_arrays(*blocks[order[0]], cut)
-    return CellCounts.together(cut, (_count_arrays(*blocks[i], cut) for i in order))
+    return CellCounts.add_up(cut, (_count_arrays(*blocks[i], cut) for i in order))
 
 
 def answer(certify):

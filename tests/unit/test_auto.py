@@ -66,7 +66,7 @@ def test_strengths_along_a_path_are_the_fits_alone(split, names):
         behind = transform_rows(found.first, Rows(logits))
         plain = METHODS[method].fit_function()(behind, labels, None, **MEMBERS[name].options)
         np.testing.assert_allclose(
-            found.then(behind.gathered()[:200]), plain(behind.gathered()[:200]), atol=2e-4
+            found.then(behind.to_array()[:200]), plain(behind.to_array()[:200]), atol=2e-4
         )
 
 

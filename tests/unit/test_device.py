@@ -389,16 +389,16 @@ def test_strips_change_nothing(device, monkeypatch):
     logits, labels = data(3000)
     tensor = torch.tensor(logits, device=device)
     keep = np.random.default_rng(0).random(3000) < 0.6
-    whole = fit_temperature(Rows(tensor).where(keep), labels[keep]).temperature
-    expected = fit_temperature(Rows(logits).where(keep), labels[keep]).temperature
+    whole = fit_temperature(Rows(tensor).select(keep), labels[keep]).temperature
+    expected = fit_temperature(Rows(logits).select(keep), labels[keep]).temperature
     monkeypatch.setattr("metacal.rows.strips.DEVICE_STRIP_ELEMENTS", 30 * 700)
     monkeypatch.setattr("metacal.rows.strips.DEVICE_COPY_ELEMENTS", 30 * 700)
-    assert fit_temperature(Rows(tensor).where(keep), labels[keep]).temperature == pytest.approx(
+    assert fit_temperature(Rows(tensor).select(keep), labels[keep]).temperature == pytest.approx(
         whole, rel=1e-9
     )
     assert whole == pytest.approx(expected, rel=1e-9)
     np.testing.assert_allclose(
-        Rows(tensor).collect(kernels.entropy), definition.entropy(logits), rtol=1e-9
+        Rows(tensor).compute_column(kernels.entropy), definition.entropy(logits), rtol=1e-9
     )
 
 

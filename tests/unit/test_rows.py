@@ -43,19 +43,19 @@ def test_sum_and_collect(n_jobs, keep):
     }[keep]
     with open_executor(n_jobs) as executor:
         rows = Rows(TABLE, executor=executor)
-        rows = rows if keep is None else rows.where(chosen)
+        rows = rows if keep is None else rows.select(chosen)
         assert len(rows) == chosen.sum()
         expected = column_sums(TABLE[chosen], LABELS[chosen])
         np.testing.assert_allclose(rows.sum(column_sums, LABELS[chosen]), expected)
         np.testing.assert_array_equal(
-            rows.collect(lambda block: block.max(axis=1)), TABLE[chosen].max(axis=1)
+            rows.compute_column(lambda block: block.max(axis=1)), TABLE[chosen].max(axis=1)
         )
 
 
 def test_fill():
     out = np.empty_like(TABLE)
     with open_executor(2) as executor:
-        Rows(TABLE, executor=executor).fill(
+        Rows(TABLE, executor=executor).fill_columns(
             lambda block, part: np.multiply(block, 2, out=part), out
         )
     np.testing.assert_array_equal(out, TABLE * 2)
@@ -64,11 +64,15 @@ def test_fill():
 @pytest.mark.parametrize("step", [1, 3, 40])
 def test_every(step):
     sample = Rows(TABLE).every(step)
-    np.testing.assert_array_equal(sample.collect(lambda block: block[:, 0]), TABLE[::step, 0])
+    np.testing.assert_array_equal(
+        sample.compute_column(lambda block: block[:, 0]), TABLE[::step, 0]
+    )
     assert np.shares_memory(sample.table, TABLE)
     keep = np.arange(1003) % 2 == 1
-    sample = Rows(TABLE).where(keep).every(step)
-    np.testing.assert_array_equal(sample.collect(lambda block: block[:, 0]), TABLE[keep][::step, 0])
+    sample = Rows(TABLE).select(keep).every(step)
+    np.testing.assert_array_equal(
+        sample.compute_column(lambda block: block[:, 0]), TABLE[keep][::step, 0]
+    )
 
 
 def test_block_size_is_whole_strips():
@@ -85,8 +89,10 @@ def test_memory_maps_are_read_in_place(tmp_path):
 def test_where_of_where():
     first = np.arange(1003) % 3 > 0
     second = np.arange(first.sum()) % 5 == 2
-    both = Rows(TABLE).where(first).where(second)
-    np.testing.assert_array_equal(both.collect(lambda block: block[:, 1]), TABLE[first][second, 1])
+    both = Rows(TABLE).select(first).select(second)
+    np.testing.assert_array_equal(
+        both.compute_column(lambda block: block[:, 1]), TABLE[first][second, 1]
+    )
 
 
 def test_workers_count():
@@ -129,9 +135,12 @@ def test_a_walk_over_blocks_gives_the_bits_of_a_walk_over_strips(dtype, kept, th
             kernels.free_energy,
             kernels.predicted,
         ):
-            assert rows.collect(score).tobytes() == score(table[chosen]).tobytes()
+            assert rows.compute_column(score).tobytes() == score(table[chosen]).tobytes()
         members = partial(kernels.ensemble_label_probabilities, inverse_temperature=0.7)
-        assert rows.collect(members, labels).tobytes() == members(table[chosen], labels).tobytes()
+        assert (
+            rows.compute_column(members, labels).tobytes()
+            == members(table[chosen], labels).tobytes()
+        )
 
 
 def test_threads_wait_for_the_next_call_and_nobody_shares_them():
@@ -196,7 +205,7 @@ def test_another_process_reads_what_it_samples_and_fills(tmp_path):
         ):
             np.testing.assert_array_equal(rows.every(7).table, chosen[::7])
             out, limits = np.empty_like(chosen), np.arange(len(chosen), dtype=np.float64)
-            rows.fill(double, out, limits)
+            rows.fill_columns(double, out, limits)
             np.testing.assert_array_equal(
                 out, (chosen * np.arange(len(chosen))[:, None]).astype(np.float32)
             )

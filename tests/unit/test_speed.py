@@ -59,18 +59,20 @@ def test_masked_truths_are_found_when_the_loss_says_so(large):
     others[[5, 700]] = False
     with pytest.warns(MetacalWarning, match="2 of 12000 rows"):
         found = fit_temperature(Rows(masked), labels)
-    assert found == fit_temperature(Rows(masked).where(others), labels[others])
+    assert found == fit_temperature(Rows(masked).select(others), labels[others])
 
 
 def test_samples_of_kept_rows_are_those_of_a_copy(large):
     table, labels = large
     keep = np.random.default_rng(0).random(len(table)) < 0.8
     copy = fit_temperature(Rows(table[keep]), labels[keep])
-    assert fit_temperature(Rows(table).where(keep), labels[keep]).temperature == pytest.approx(
+    assert fit_temperature(Rows(table).select(keep), labels[keep]).temperature == pytest.approx(
         copy.temperature, rel=1e-6
     )
-    sample = Rows(table).where(keep).every(7)
-    np.testing.assert_array_equal(sample.collect(lambda block: block[:, 0]), table[keep][::7, 0])
+    sample = Rows(table).select(keep).every(7)
+    np.testing.assert_array_equal(
+        sample.compute_column(lambda block: block[:, 0]), table[keep][::7, 0]
+    )
 
 
 def test_views_of_gathered_rows_are_not_written_over():
@@ -78,9 +80,11 @@ def test_views_of_gathered_rows_are_not_written_over():
     keep = np.ones(len(table), dtype=bool)
     keep[::3] = False
     np.testing.assert_array_equal(
-        Rows(table).where(keep).collect(lambda block: block[:, 1]), table[keep, 1]
+        Rows(table).select(keep).compute_column(lambda block: block[:, 1]), table[keep, 1]
     )
-    np.testing.assert_array_equal(Rows(table).where(keep).collect(lambda block: block), table[keep])
+    np.testing.assert_array_equal(
+        Rows(table).select(keep).compute_column(lambda block: block), table[keep]
+    )
 
 
 # --- the new kernels -----------------------------------------------------------------------------------------------

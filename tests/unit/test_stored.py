@@ -105,9 +105,13 @@ def test_samples_in_memory_or_not(parquet, sample_bytes, monkeypatch):
     for step in (1, 3, 50):
         here, there = (Rows(x).every(step) for x in (table, on_disk))
         assert isinstance(there.table, StoredTable) == (sample_bytes == 0)
-        np.testing.assert_array_equal(here.collect(kernels.entropy), there.collect(kernels.entropy))
-        here, there = (Rows(x).where(labels % 3 > 0).every(step) for x in (table, on_disk))
-        np.testing.assert_array_equal(here.collect(kernels.entropy), there.collect(kernels.entropy))
+        np.testing.assert_array_equal(
+            here.compute_column(kernels.entropy), there.compute_column(kernels.entropy)
+        )
+        here, there = (Rows(x).select(labels % 3 > 0).every(step) for x in (table, on_disk))
+        np.testing.assert_array_equal(
+            here.compute_column(kernels.entropy), there.compute_column(kernels.entropy)
+        )
 
 
 @pytest.mark.slow
@@ -120,13 +124,13 @@ def test_processes_get_descriptions(tmp_path):
     with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
         rows = Rows(on_disk, executor=pool, block_rows=1000)
         np.testing.assert_array_equal(
-            rows.collect(kernels.entropy), Rows(TABLE).collect(kernels.entropy)
+            rows.compute_column(kernels.entropy), Rows(TABLE).compute_column(kernels.entropy)
         )
-        kept = rows.where(LABELS > 5)
-        right = Rows(TABLE).where(LABELS > 5).collect(kernels.predicted)
-        np.testing.assert_array_equal(kept.collect(kernels.predicted), right)
+        kept = rows.select(LABELS > 5)
+        right = Rows(TABLE).select(LABELS > 5).compute_column(kernels.predicted)
+        np.testing.assert_array_equal(kept.compute_column(kernels.predicted), right)
         # What is filled lies here: another process fills room of its own, which comes back.
-        np.testing.assert_array_equal(rows.fill(np.negative, np.zeros_like(TABLE)), -TABLE)
+        np.testing.assert_array_equal(rows.fill_columns(np.negative, np.zeros_like(TABLE)), -TABLE)
 
 
 @pytest.mark.parametrize("kind", ["memory map", "parquet"])
@@ -166,7 +170,7 @@ def test_progress_is_told():
     from metacal.rows import report_progress_to
 
     with report_progress_to(seen.append), open_executor(2) as executor:
-        Rows(TABLE, executor=executor, block_rows=2000).collect(kernels.entropy)
+        Rows(TABLE, executor=executor, block_rows=2000).compute_column(kernels.entropy)
     assert sum(seen) == N
     assert len(seen) > 1
 

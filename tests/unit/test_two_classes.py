@@ -103,7 +103,7 @@ def test_positive_turns_the_score():
     ],
 )
 def test_what_cannot_be_known_is_asked_before_any_training(options, labels, message, monkeypatch):
-    monkeypatch.setattr("metacal.gate.logits_data.find_table_subgroups", None)
+    monkeypatch.setattr("metacal.gate.logits_data.find_subgroups_by_class_or_group", None)
     with pytest.raises(mc.InputError, match=message):
         mc.MetaCal(mc.MinAccuracy(0.9), **options).fit(SCORES, labels)
 

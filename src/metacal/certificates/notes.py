@@ -478,7 +478,7 @@ def check_repeated_rows(
         scores, return_inverse=True, return_counts=True, equal_nan=False
     )
     shares_score = score_counts[score_index] > 1
-    row_hashes = rows.where(shares_score).collect(_hash_rows)
+    row_hashes = rows.select(shares_score).compute_column(_hash_rows)
     n_repeated = len(row_hashes) - len(np.unique(row_hashes))
     if n_repeated <= max_repeated:
         return []

@@ -336,7 +336,7 @@ def _count_all_blocks(
     else:
         arguments = ((block,) for block in blocks)
         block_counts = run_in_order(executor, count_block, arguments, _N_CONCURRENT_BLOCKS)
-    return CellCounts.together(cut, block_counts)
+    return CellCounts.add_up(cut, block_counts)
 
 
 def _count_block(read: ReadBlock, cut: Cut, block: Any) -> CellCounts:

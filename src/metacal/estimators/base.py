@@ -436,7 +436,7 @@ class Calibrator(ClassifierMixin, LogitsEstimator, Generic[M]):
         """Return the most probable class of each row."""
         probabilities = self.predict_proba(X)
         if kernels.on_device(probabilities):
-            codes = Rows(probabilities).collect(kernels.predicted)
+            codes = Rows(probabilities).compute_column(kernels.predicted)
         else:
             codes = validate.on_host(probabilities).argmax(axis=1)
         return np.asarray(self.classes_[codes])

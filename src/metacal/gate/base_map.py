@@ -34,7 +34,7 @@ _MAX_PROFILE_ENTRIES = 1 << 20
 
 
 @dataclass(frozen=True, eq=False)
-class BaseMap:
+class FittedMap:
     """Fitted base map with notes on its quality.
 
     Attributes
@@ -80,7 +80,7 @@ class MapTrainingRows:
 
 
 @dataclass(frozen=True, eq=False)
-class BaseMapFitter:
+class CalibrationMapFitter:
     """Options for fitting the base map of a gate.
 
     Attributes
@@ -107,7 +107,7 @@ class BaseMapFitter:
     weights: Float | None = None
     allow_softmax_fallback: bool = False
 
-    def fit(self, table: CertifiedTable, labels: Codes, promise: Promise) -> BaseMap:
+    def fit(self, table: CertifiedTable, labels: Codes, promise: Promise) -> FittedMap:
         """Fit the base map on the rows that the promise allows.
 
         Parameters
@@ -123,7 +123,7 @@ class BaseMapFitter:
 
         Returns
         -------
-        BaseMap
+        FittedMap
 
         Raises
         ------
@@ -131,7 +131,7 @@ class BaseMapFitter:
             If no row is left to fit on.
         """
         training_rows = self._select_training_rows(table, labels, promise)
-        base_map = BaseMap(self._take_or_fit_map(table, training_rows))
+        base_map = FittedMap(self._take_or_fit_map(table, training_rows))
         predicts_largest_logit = not np.any(table.decision_offset)
         if not predicts_largest_logit:
             return base_map
@@ -142,7 +142,7 @@ class BaseMapFitter:
         if base_map.map.preserves_accuracy or accepting_is_safe:
             return base_map
         note = check_predictions_of_map(table.rows, base_map.map, table.columns.is_accepted)
-        return BaseMap(base_map.map, (*base_map.notes, note))
+        return FittedMap(base_map.map, (*base_map.notes, note))
 
     def _select_training_rows(
         self, table: CertifiedTable, labels: Codes, promise: Promise
@@ -153,7 +153,7 @@ class BaseMapFitter:
         if table.certificate.subgroups is not None:
             # With a threshold per subgroup, -inf and +inf encode which rows are accepted.
             scores = np.where(columns.is_accepted, -np.inf, np.inf)
-        is_available = columns.is_available_for_base
+        is_available = columns.may_train_calibrator
         if not table.rows.on_device:
             is_available = is_available & (labels >= 0)
         is_training_row = promise.select_base_map_rows(
@@ -172,7 +172,7 @@ class BaseMapFitter:
                 is_whole_table=True,
             )
         return MapTrainingRows(
-            rows=table.rows.where(is_training_row),
+            rows=table.rows.select(is_training_row),
             labels=labels[is_training_row],
             weights=None if self.weights is None else self.weights[is_training_row],
             is_accepted=columns.is_accepted[is_training_row],
@@ -192,7 +192,7 @@ class BaseMapFitter:
         """Fit the map on its training rows."""
         return self.fit_map(training_rows.rows, training_rows.labels, training_rows.weights)
 
-    def _compare_with_softmax(self, fitted_map: Map, training_rows: MapTrainingRows) -> BaseMap:
+    def _compare_with_softmax(self, fitted_map: Map, training_rows: MapTrainingRows) -> FittedMap:
         """Check by cross-fitting that the map improves on the softmax for accepted rows.
 
         Return the softmax in place of the map if the map has a larger log loss and
@@ -200,7 +200,7 @@ class BaseMapFitter:
         """
         n_classes = training_rows.rows.n_classes
         if not is_fast_to_refit(fitted_map, n_classes):
-            return BaseMap(fitted_map, (not_compared(),))
+            return FittedMap(fitted_map, (not_compared(),))
         comparison = compare_with_softmax(
             fitted_map,
             self.refit_map,
@@ -211,7 +211,7 @@ class BaseMapFitter:
             class_names=self.class_names,
         )
         if comparison is None:
-            return BaseMap(fitted_map)
+            return FittedMap(fitted_map)
         uses_softmax = self.allow_softmax_fallback and comparison.log_loss.is_worse
         notes: list[Note] = []
         if comparison.is_worse:
@@ -221,7 +221,7 @@ class BaseMapFitter:
             if marginal_failure is not None:
                 notes.append(miscalibrated_by_class(**marginal_failure).issue_warning())
         base_map = make_softmax_map(n_classes) if uses_softmax else fitted_map
-        return BaseMap(base_map, tuple(notes))
+        return FittedMap(base_map, tuple(notes))
 
 
 def build_table_profile(base_map: Map, table: CertifiedTable) -> Profile:
@@ -242,7 +242,7 @@ def build_table_profile(base_map: Map, table: CertifiedTable) -> Profile:
         random_order = generator(0).permutation(len(profile_index))
         profile_index = np.sort(profile_index[random_order[:max_rows]])
     decision_offsets = np.broadcast_to(table.decision_offset, len(rows))[profile_index]
-    confidence = rows.picked(profile_index).collect(
+    confidence = rows.take(profile_index).compute_column(
         partial(_compute_confidence, base_map), decision_offsets
     )
     return build_profile(columns.ranking, confidence, columns.correct[profile_index])

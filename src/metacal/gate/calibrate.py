@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from metacal.certificates.certificate import Certificate
 from metacal.certificates.fingerprint import RowSketch
-from metacal.gate.calibration_data import CalibrationData, FittedBase, ResultT
+from metacal.gate.calibration_data import CalibrationData, FittedSources, ResultT
 from metacal.gate.gate import Gate
 from metacal.gate.stages import Source, Stage
 from metacal.gate.thresholds import SingleThreshold, get_certified_thresholds
@@ -53,7 +53,7 @@ def calibrate(data: CalibrationData[ResultT], promise: Promise) -> Gate:
     rating >= 0.4...
     """
     result = data.certify(promise)
-    base = data.fit_base(result, promise)
+    base = data.fit_sources(result, promise)
     fingerprint = result.get_fingerprint()
     return assemble_gate(
         result.certificate,
@@ -66,7 +66,7 @@ def calibrate(data: CalibrationData[ResultT], promise: Promise) -> Gate:
 
 def assemble_gate(
     certificate: Certificate,
-    base: FittedBase,
+    base: FittedSources,
     promise: Promise,
     *,
     data_hash: str,
@@ -79,7 +79,7 @@ def assemble_gate(
     certificate : Certificate
         Certificate with the thresholds of all stages.
 
-    base : FittedBase
+    base : FittedSources
         Sources of the stages, with their notes and profile.
 
     promise : Promise

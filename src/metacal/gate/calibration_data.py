@@ -1,8 +1,8 @@
 """Steps and values of the pipeline that `metacal.gate.calibrate` runs.
 
 Calibration data of each kind implement two steps. `certify` chooses thresholds that keep a promise,
-and returns a `CertificationResult`. `fit_base` fits what turns scores or logits into probabilities,
-and returns a `FittedBase`.
+and returns a `CertificationResult`. `fit_sources` fits what turns scores or logits into probabilities,
+and returns a `FittedSources`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class CertificationResult(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class FittedBase:
+class FittedSources:
     """Everything that is fitted for a gate besides its thresholds.
 
     Attributes
@@ -75,7 +75,7 @@ class CalibrationData(Protocol[ResultT]):
             If the rows do not support the target of the promise.
         """
 
-    def fit_base(self, result: ResultT, promise: Promise) -> FittedBase:
+    def fit_sources(self, result: ResultT, promise: Promise) -> FittedSources:
         """Fit the maps or curves that turn logits or scores into probabilities.
 
         Raises

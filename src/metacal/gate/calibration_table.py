@@ -89,7 +89,7 @@ class RowColumns:
     correct : array of bool of shape (n_rows,)
         Whether the prediction is correct.
 
-    is_available_for_base : array of bool of shape (n_rows,)
+    may_train_calibrator : array of bool of shape (n_rows,)
         Whether the base map may be fitted on the row.
 
     thresholds : float or array of float of shape (n_rows,)
@@ -101,7 +101,7 @@ class RowColumns:
 
     scores: NDArray[Any]
     correct: Flags
-    is_available_for_base: Flags
+    may_train_calibrator: Flags
     thresholds: float | Float
     ranking: Ranking
 

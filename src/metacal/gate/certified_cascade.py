@@ -22,17 +22,17 @@ class CertifiedCascade:
     first_model_scores : array of float of shape (n_rows,)
         Uncertainty of the first model for each labelled row.
 
-    first_model_flags : array of bool of shape (n_rows,)
+    is_first_model_good : array of bool of shape (n_rows,)
         Whether the first model agrees with the last model, or is correct.
     """
 
     certificate: Certificate
     first_model_scores: Float
-    first_model_flags: Flags
+    is_first_model_good: Flags
 
     def get_fingerprint(self) -> Fingerprint:
         """Compute the fingerprint of the rows from the column of the first model."""
-        return fingerprint_rows(self.first_model_scores, self.first_model_flags)
+        return fingerprint_rows(self.first_model_scores, self.is_first_model_good)
 
 
 def name_stage_scores(certificate: Certificate, score_names: Sequence[str]) -> Certificate:

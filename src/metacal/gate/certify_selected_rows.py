@@ -36,12 +36,12 @@ class SelectedRowsResult:
     certificate : Certificate
         Certificate of the rows that count.
 
-    is_available_for_base : array of bool of shape (n_rows,)
+    may_train_calibrator : array of bool of shape (n_rows,)
         Whether the base map or curve may be fitted on each row.
     """
 
     certificate: Certificate
-    is_available_for_base: Flags
+    may_train_calibrator: Flags
 
 
 def certify_selected_rows(
@@ -114,11 +114,11 @@ def certify_selected_rows(
         certificate = selected_rows.annotate_certificate(certificate)
     return SelectedRowsResult(
         certificate=_name_score(certificate, grid, score_name),
-        is_available_for_base=is_for_base,
+        may_train_calibrator=is_for_base,
     )
 
 
-def get_selected_index(selected_rows: SelectedRows | None) -> slice | Codes:
+def get_index_of_selected_rows(selected_rows: SelectedRows | None) -> slice | Codes:
     """Return the index that selects the rows that count from a column of all rows."""
     if selected_rows is None:
         return slice(None)
@@ -165,7 +165,7 @@ def _name_score(certificate: Certificate, grid: Grid, score_name: str) -> Certif
     )
 
 
-def find_group_subgroups(
+def find_subgroups_by_group(
     promise: Promise, n_rows: int, groups: ArrayLike | None
 ) -> Subgroups | None:
     """Return the group of each row if the promise is about each group, else None.

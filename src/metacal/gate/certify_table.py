@@ -19,7 +19,7 @@ from metacal.gate import long_rows
 from metacal.gate.background_map import BackgroundMap
 from metacal.gate.calibration_table import CalibrationTable, CertifiedTable
 from metacal.gate.certify_selected_rows import (
-    find_group_subgroups,
+    find_subgroups_by_group,
 )
 from metacal.gate.table_certifiers import (
     CountedScoreCertifier,
@@ -134,7 +134,7 @@ def _get_merit(certificate: Certificate) -> tuple[float, int]:
     return negative_cost, certificate.n_accepted
 
 
-def find_table_subgroups(
+def find_subgroups_by_class_or_group(
     promise: Promise, rows: Rows, class_names: NDArray[Any], groups: ArrayLike | None
 ) -> Subgroups | None:
     """Return the subgroup of each row if a promise is about each class or group, else None.
@@ -159,5 +159,5 @@ def find_table_subgroups(
     """
     is_per_class = promise.scope is not None and promise.scope.by == "class"
     if is_per_class and groups is None:
-        return Subgroups(rows.collect(kernels.predicted), tuple(class_names.tolist()))
-    return find_group_subgroups(promise, len(rows), groups)
+        return Subgroups(rows.compute_column(kernels.predicted), tuple(class_names.tolist()))
+    return find_subgroups_by_group(promise, len(rows), groups)

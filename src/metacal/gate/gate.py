@@ -34,7 +34,7 @@ from metacal.gate.thresholds import (
     SubgroupThresholds,
     Thresholds,
     check_groups,
-    encode_groups_for_thresholds,
+    encode_groups_if_needed,
     get_certified_thresholds,
 )
 from metacal.gate.verbs import GateMethods
@@ -118,7 +118,7 @@ class Gate(GateMethods):
         ----------
         source : LogitsSource or ScoreSource
             Source of the stage.
-        policy : float, SingleThreshold or SubgroupThresholds, default=inf
+        thresholds : float, SingleThreshold or SubgroupThresholds, default=inf
             Thresholds of the stage. The default accepts every row that has a score.
         *further_fields, **named_fields
             Fields of the gate after `stages`, in order or by name.
@@ -144,8 +144,6 @@ class Gate(GateMethods):
         if self.certificate is None:
             return f"<code>{escape(repr(self))}</code>"
         return self.certificate._repr_html_()
-
-    # Properties of the gate
 
     @property
     def is_cascade(self) -> bool:
@@ -319,7 +317,7 @@ class Gate(GateMethods):
 
         Rows of groups without a threshold have the code -1 and are always rejected.
         """
-        return encode_groups_for_thresholds(self.thresholds, groups, n_rows)
+        return encode_groups_if_needed(self.thresholds, groups, n_rows)
 
     def get_row_subgroups(self, predicted_codes: Codes, groups: Any = None) -> NDArray[Any] | None:
         """Return the predicted class or the group of each row, if each has its own promise.
@@ -496,4 +494,6 @@ class Gate(GateMethods):
         group_columns = () if group_codes is None else (group_codes,)
         write_block = partial(source.write_block, self.thresholds)
         buffer = get_probability_buffer(logits, out)
-        return rows.fill(write_block, buffer, *group_columns, whole=source.whole_blocks)
+        return rows.fill_columns(
+            write_block, buffer, *group_columns, takes_whole_blocks=source.whole_blocks
+        )

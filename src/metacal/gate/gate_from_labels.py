@@ -8,7 +8,7 @@ from metacal.certificates.notes import Note, not_calibrated
 from metacal.errors import InputError
 from metacal.formulas import Codes
 from metacal.gate.calibrate import assemble_gate
-from metacal.gate.calibration_data import FittedBase
+from metacal.gate.calibration_data import FittedSources
 from metacal.gate.gate import Gate
 from metacal.gate.logits_source import LogitsSource, Recipe
 from metacal.gate.score_source import ScoreSource, check_score_gate_options
@@ -42,7 +42,7 @@ def build_gate_from_labels(certifier: Certifier) -> Gate:
     profile = build_profile(pool.rank_without_labels())
     if pool.predictions is None:
         score_source = _fit_score_source(certifier).with_certificate(certificate)
-        base = FittedBase(sources=(score_source,), profile=profile)
+        base = FittedSources(sources=(score_source,), profile=profile)
     else:
         base_map, notes = _fit_temperature(pool.predictions, certifier.answers.true_codes)
         logits_source = LogitsSource(
@@ -53,7 +53,7 @@ def build_gate_from_labels(certifier: Certifier) -> Gate:
             recipe=Recipe(METHODS["temperature"].public_name),
             classes_given=certifier.classes is not None,
         )
-        base = FittedBase(
+        base = FittedSources(
             sources=(logits_source,),
             notes=notes,
             profile=profile,
@@ -95,7 +95,7 @@ def _fit_temperature(
     are_all_correct = (known_codes == predictions.predicted_codes[has_true_class]).all()
     if len(known_codes) < _MIN_LABELS_FOR_TEMPERATURE or are_all_correct:
         return TemperatureMap(1.0), (not_calibrated(),)
-    return fit_temperature(predictions.rows.where(has_true_class), known_codes), ()
+    return fit_temperature(predictions.rows.select(has_true_class), known_codes), ()
 
 
 def check_promise_for_labelling(promise: Any, higher_is: Any, may_extend: bool) -> None:

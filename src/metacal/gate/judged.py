@@ -279,8 +279,8 @@ def _judge_cascade_rows(
     decision = gate.decide(*tables, probabilities=probabilities)
     codes = encode_known_labels(truth, len(decision), gate.classes)
     has_label = codes >= 0
-    first_predictions = tables[0].collect(kernels.predicted)
-    last_predictions = tables[-1].collect(kernels.predicted)
+    first_predictions = tables[0].compute_column(kernels.predicted)
+    last_predictions = tables[-1].compute_column(kernels.predicted)
     _check_needed_labels(gate, has_label, decision.predicted_codes != last_predictions)
     is_correct = decision.predicted_codes == codes
     is_last_correct = last_predictions == codes
@@ -408,7 +408,7 @@ def split_model_outputs(gate: Gate, rows: NDArray[Any]) -> Any:
     return rows
 
 
-def select_labels_of_given_answers(gate: Gate, X: NDArray[Any], y: Any) -> Any:
+def select_label_of_answering_model(gate: Gate, X: NDArray[Any], y: Any) -> Any:
     """Return the label of the given answer, if `y` has a label for each model of a cascade.
 
     Parameters

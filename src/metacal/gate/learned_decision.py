@@ -83,7 +83,7 @@ def learn_decision(rows: Rows, labels: Codes, selection: RowSelection | None) ->
     """
     check_two_classes(rows.n_classes, "decision='calibrated'")
     host_labels = np.asarray(on_host(labels, "labels"))
-    row_log_odds = rows.on_host().collect(log_odds)
+    row_log_odds = rows.on_host().compute_column(log_odds)
     counted_index = np.arange(len(rows))
     circumstances = Circumstances()
     notes: tuple[Note, ...] = ()
@@ -169,10 +169,10 @@ def check_predictions_of_map(rows: Rows, base_map: Map, is_accepted: Flags) -> N
         a note that the promise is about the largest logit.
     """
     if rows.n_classes == 2 and not rows.on_device and is_accepted.any():
-        accepted_rows = rows.where(is_accepted)
-        predicted = accepted_rows.collect(kernels.predicted)
-        calibrated_rows = Rows(base_map(accepted_rows.gathered()))
-        calibrated_predicted = calibrated_rows.collect(kernels.predicted)
+        accepted_rows = rows.select(is_accepted)
+        predicted = accepted_rows.compute_column(kernels.predicted)
+        calibrated_rows = Rows(base_map(accepted_rows.to_array()))
+        calibrated_predicted = calibrated_rows.compute_column(kernels.predicted)
         n_different = int((predicted != calibrated_predicted).sum())
         if n_different:
             return decision_disagrees(rows=len(predicted), differ=n_different).issue_warning()

@@ -17,7 +17,7 @@ from metacal import kernels
 from metacal.certificates.notes import Note, cascade_not_calibrated
 from metacal.errors import InputError
 from metacal.formulas import Codes, Flags
-from metacal.gate.calibration_data import FittedBase
+from metacal.gate.calibration_data import FittedSources
 from metacal.gate.certified_cascade import CertifiedCascade, name_stage_scores
 from metacal.gate.logits_source import LogitsSource
 from metacal.maps.map import FitMap, Map
@@ -139,12 +139,12 @@ class LogitsCascadeData:
                 certificate, [get_score_name(small_score), get_score_name(large_score)]
             ),
             first_model_scores=paired_rows.small_score,
-            first_model_flags=paired_rows.models_agree,
+            is_first_model_good=paired_rows.models_agree,
             classes=classes,
             label_codes=label_codes,
         )
 
-    def fit_base(self, result: CertifiedLogitsCascade, promise: Promise) -> FittedBase:
+    def fit_sources(self, result: CertifiedLogitsCascade, promise: Promise) -> FittedSources:
         """Fit the calibration map of each model if the label of every row is known.
 
         If labels are known only where the models disagree, maps that are fitted on them would be
@@ -159,7 +159,7 @@ class LogitsCascadeData:
             small_map = TemperatureMap(1.0)
             large_map = TemperatureMap(1.0)
         small_score, large_score = self._scores
-        return FittedBase(
+        return FittedSources(
             sources=(
                 self._build_source(small_map, result.classes, small_score),
                 self._build_source(large_map, result.classes, large_score),
@@ -185,8 +185,8 @@ class LogitsCascadeData:
                 f" {len(small_rows):,} x {small_rows.n_classes} and {len(large_rows):,} x"
                 f" {large_rows.n_classes}."
             )
-        small_predicted = small_rows.collect(kernels.predicted)
-        large_predicted = large_rows.collect(kernels.predicted)
+        small_predicted = small_rows.compute_column(kernels.predicted)
+        large_predicted = large_rows.compute_column(kernels.predicted)
         has_label = np.asarray(label_codes >= 0)
         small_score, large_score = self._scores
         return PairedPredictions(
@@ -251,8 +251,8 @@ def find_rows_to_label(
     >>> find_rows_to_label(Rows(small_logits), Rows(large_logits), "entropy").tolist()
     [0, 1, 2, 3, 4, 5, 7, 8, 9]
     """
-    small_predicted = small_rows.collect(kernels.predicted)
-    large_predicted = large_rows.collect(kernels.predicted)
+    small_predicted = small_rows.compute_column(kernels.predicted)
+    large_predicted = large_rows.compute_column(kernels.predicted)
     models_agree: Flags = np.asarray(small_predicted == large_predicted)
     small_scores = score_rows(small_rows, score)
     large_scores = score_rows(large_rows, score if large_score is None else large_score)

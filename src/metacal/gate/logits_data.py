@@ -26,10 +26,10 @@ from metacal.certification.row_selection import RowSelection
 from metacal.errors import InputError
 from metacal.formulas import Codes, Float
 from metacal.gate.background_map import MIN_ROWS_FOR_THREAD, plan_background_map
-from metacal.gate.base_map import BaseMapFitter, build_table_profile
-from metacal.gate.calibration_data import FittedBase
+from metacal.gate.base_map import CalibrationMapFitter, build_table_profile
+from metacal.gate.calibration_data import FittedSources
 from metacal.gate.calibration_table import CalibrationTable, CertifiedTable
-from metacal.gate.certify_table import certify_table, find_table_subgroups
+from metacal.gate.certify_table import certify_table, find_subgroups_by_class_or_group
 from metacal.gate.learned_decision import learn_decision
 from metacal.gate.logits_source import LogitsSource, Recipe, check_score
 from metacal.gate.long_rows import check_long_table, expects_repeated_rows
@@ -40,7 +40,7 @@ from metacal.promises.promise import Promise
 from metacal.promises.sequential.profile import build_profile
 from metacal.rows import Rows
 from metacal.rows.arrays import check_choice
-from metacal.rows.executors import start_task
+from metacal.rows.executors import start_in_thread
 from metacal.rows.labels import check_reject_label
 from metacal.rows.plausibility import Suspicion, warn_of_suspicion
 from metacal.scores import Score
@@ -152,7 +152,7 @@ class LogitsData:
         certificate = table.certificate.with_notes(*self.notes, *data_notes)
         return replace(table, certificate=certificate)
 
-    def fit_base(self, result: CertifiedTable, promise: Promise) -> FittedBase:
+    def fit_sources(self, result: CertifiedTable, promise: Promise) -> FittedSources:
         """Fit the base map on the rows that the promise allows.
 
         Without labels, the map is the softmax.
@@ -160,13 +160,13 @@ class LogitsData:
         reject_label = check_reject_label(self.reject_label, self._classes)
         if self.labels is None:
             softmax_recipe = Recipe(METHODS["temperature"].public_name)
-            return FittedBase(
+            return FittedSources(
                 sources=(self._build_source(TemperatureMap(1.0), result, softmax_recipe),),
                 notes=(not_calibrated(),),
                 profile=build_profile(result.columns.ranking),
                 reject_label=reject_label,
             )
-        fitter = BaseMapFitter(
+        fitter = CalibrationMapFitter(
             fit_map=self.fit_map,
             refit_map=self.refit_map or self.fit_map,
             class_names=self._classes,
@@ -174,7 +174,7 @@ class LogitsData:
             allow_softmax_fallback=self.allow_softmax_fallback,
         )
         base_map = fitter.fit(result, self.labels, promise)
-        return FittedBase(
+        return FittedSources(
             sources=(self._build_source(base_map.map, result),),
             notes=base_map.notes,
             profile=build_table_profile(base_map.map, result),
@@ -199,7 +199,9 @@ class LogitsData:
             rows=self.rows,
             labels=self.labels,
             class_names=self._classes,
-            subgroups=find_table_subgroups(promise, self.rows, self._classes, self.groups),
+            subgroups=find_subgroups_by_class_or_group(
+                promise, self.rows, self._classes, self.groups
+            ),
             selection=self.selection,
         )
         return certify_table(table, promise, self.score, background_map)
@@ -213,7 +215,9 @@ class LogitsData:
             rows=shifted_rows,
             labels=labels,
             class_names=self._classes,
-            subgroups=find_table_subgroups(promise, shifted_rows, self._classes, self.groups),
+            subgroups=find_subgroups_by_class_or_group(
+                promise, shifted_rows, self._classes, self.groups
+            ),
             selection=learned_decision.certifying_rows,
         )
         certified_table = certify_table(shifted_table, promise, self.score)
@@ -297,12 +301,12 @@ def _start_fingerprint(table: CertifiedTable) -> Callable[[], Fingerprint]:
         return table.wait_for_fingerprint
     rows = table.rows
     uses_thread = len(rows) >= MIN_ROWS_FOR_THREAD
-    return start_task(
+    return start_in_thread(
         rows.executor if uses_thread else None,
         fingerprint_rows,
         table.columns.scores,
         table.columns.correct,
-        aside=uses_thread and rows.on_device,
+        creates_thread=uses_thread and rows.on_device,
     )
 
 
@@ -332,7 +336,7 @@ def _collect_row_notes(table: CertifiedTable, input_suspicion: Suspicion | None)
     scores = table.columns.scores
     if selected_rows is not None:
         is_counted = selected_rows.to_mask(len(scores))
-        rows = rows.where(is_counted)
+        rows = rows.select(is_counted)
         scores = scores[is_counted]
     n_distinct_scores = len(ranking.tie_block_end_ranks)
     return [*notes, *check_repeated_rows(rows, scores, n_distinct_scores)]

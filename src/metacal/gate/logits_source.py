@@ -193,7 +193,7 @@ class LogitsSource(BaseSource[Rows]):
             return Rows(rows.table[row_indices])
         is_selected = np.zeros(len(rows), dtype=bool)
         is_selected[row_indices] = True
-        return rows.where(is_selected)
+        return rows.select(is_selected)
 
     def encode_one_truth(self, label: Any) -> int | None:
         """Return the column of a label, or None if it is not one of the classes."""
@@ -237,7 +237,7 @@ class LogitsSource(BaseSource[Rows]):
         decision_rows = shift_rows(rows, self._decision_offset(thresholds, group_codes))
         predicted_codes = None
         if thresholds.subgroup_kind == "class" or thresholds.decision_offsets:
-            predicted_codes = decision_rows.collect(kernels.predicted)
+            predicted_codes = decision_rows.compute_column(kernels.predicted)
         scores = score_rows(decision_rows, self.score)
         return accepts(scores, _row_thresholds(thresholds, group_codes, predicted_codes))
 
@@ -260,7 +260,7 @@ class LogitsSource(BaseSource[Rows]):
         if options.group_codes is not None:
             columns.append(options.group_codes)
         decide_block = partial(self._decide_block, options, dtype)
-        rows.fill(decide_block, *columns, whole=self.whole_blocks)
+        rows.fill_columns(decide_block, *columns, takes_whole_blocks=self.whole_blocks)
         return self._build_decision(
             options, scores, predicted_codes, answer_codes, probabilities, confidence
         )
@@ -374,7 +374,7 @@ class LogitsSource(BaseSource[Rows]):
         decision_offset = self._decision_offset(options.thresholds, options.group_codes)
         decision_rows = shift_rows(rows, decision_offset)
         scores = score_rows(decision_rows, self.score)
-        predicted_codes = decision_rows.collect(kernels.predicted)
+        predicted_codes = decision_rows.compute_column(kernels.predicted)
         if not options.with_probabilities and not options.is_calibrator:
             return self._build_decision(options, scores, predicted_codes, predicted_codes)
 
@@ -386,7 +386,7 @@ class LogitsSource(BaseSource[Rows]):
             device_kernels.fill_rows(probabilities, has_no_score, uniform_share)
         answer_codes = predicted_codes
         if options.is_calibrator:
-            answer_codes = Rows(probabilities).collect(kernels.predicted)
+            answer_codes = Rows(probabilities).compute_column(kernels.predicted)
         if not options.with_probabilities:
             return self._build_decision(options, scores, predicted_codes, answer_codes)
 
@@ -474,10 +474,10 @@ def shift_rows(rows: Rows, decision_offset: float | Float) -> Rows:
         return rows
     host_rows = rows.on_host()
     if isinstance(decision_offset, np.ndarray):
-        shifted_table = shift_second_class(host_rows.gathered(), decision_offset)
+        shifted_table = shift_second_class(host_rows.to_array(), decision_offset)
         return Rows(shifted_table, executor=host_rows.executor)
     shift_block = partial(shift_second_class, decision_offset=decision_offset)
-    return host_rows.replaced(table=ConvertedTable(host_rows.table, shift_block, np.float64))
+    return host_rows.copy_with(table=ConvertedTable(host_rows.table, shift_block, np.float64))
 
 
 def check_score(score: str | Score, input: str) -> None:

@@ -43,7 +43,7 @@ _ACCEPTED_BIT = 1
 _CORRECT_BIT = 2
 
 
-class TableCellCounter:
+class CountTableRows:
     """Function that counts the rows of a table in the cells of a cut.
 
     Parameters
@@ -108,10 +108,10 @@ class TableCellCounter:
         make_accumulator = partial(
             _BlockAccumulator, cut, get_rounding_grid(self.score), needs_fingerprint
         )
-        share_results = self.rows.fold(compute_columns, make_accumulator, self.labels)
+        share_results = self.rows.accumulate_blocks(compute_columns, make_accumulator, self.labels)
         fingerprints: list[Fingerprint] = []
         share_counts = _separate_fingerprints(share_results, fingerprints)
-        counts = CellCounts.together(cut, share_counts)
+        counts = CellCounts.add_up(cut, share_counts)
         if needs_fingerprint and not counts.n_missing_scores:
             self.fingerprint = sum(fingerprints[1:], start=fingerprints[0])
         return counts
@@ -197,7 +197,7 @@ def decide_counted_rows(
     correct : array of bool of shape (n_rows,)
         Whether each prediction is correct.
     """
-    row_bits = rows.collect(_BlockDecider(score, threshold), labels)
+    row_bits = rows.compute_column(_BlockDecider(score, threshold), labels)
     # The masked and the shifted bytes are 0 or 1, so that they can be viewed as booleans.
     is_accepted = (row_bits & _ACCEPTED_BIT).view(bool)
     correct = (row_bits >> 1).view(bool)

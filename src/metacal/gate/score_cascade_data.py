@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from metacal.errors import InputError
 from metacal.formulas import Flags, Float
-from metacal.gate.calibration_data import FittedBase
+from metacal.gate.calibration_data import FittedSources
 from metacal.gate.certified_cascade import CertifiedCascade, name_stage_scores
 from metacal.gate.score_source import (
     HigherIs,
@@ -148,13 +148,13 @@ class ScoreCascadeData:
         return CertifiedScoreCascade(
             certificate=name_stage_scores(certificate, [source.score_name for source in sources]),
             first_model_scores=uncertainties[has_flags, 0],
-            first_model_flags=flags[has_flags, 0],
+            is_first_model_good=flags[has_flags, 0],
             sources=sources,
         )
 
-    def fit_base(self, result: CertifiedScoreCascade, promise: Promise) -> FittedBase:
+    def fit_sources(self, result: CertifiedScoreCascade, promise: Promise) -> FittedSources:
         """Return the sources without confidence curves, which a cascade of scores does not have."""
-        return FittedBase(sources=result.sources)
+        return FittedSources(sources=result.sources)
 
     def _read_score_columns(self) -> list[NDArray[np.floating[Any]]]:
         """Validate the score of each model. Raise InputError if their lengths differ."""

@@ -36,8 +36,8 @@ from metacal.certification.row_selection import RowSelection, SelectedRows, buil
 from metacal.certification.units import Units
 from metacal.errors import InputError
 from metacal.formulas import Flags, Float
-from metacal.gate.calibration_data import FittedBase
-from metacal.gate.certify_selected_rows import certify_selected_rows, get_selected_index
+from metacal.gate.calibration_data import FittedSources
+from metacal.gate.certify_selected_rows import certify_selected_rows, get_index_of_selected_rows
 from metacal.gate.score_source import (
     HigherIs,
     ScoreSource,
@@ -83,7 +83,7 @@ class CertifiedScores:
     ranking : Ranking
         Ranking of the rows that count.
 
-    is_available_for_base : array of bool of shape (n_scored,)
+    may_train_calibrator : array of bool of shape (n_scored,)
         Whether the confidence curve may be fitted on each row.
     """
 
@@ -92,7 +92,7 @@ class CertifiedScores:
     rows: ScoredRows
     selected_rows: SelectedRows | None
     ranking: Ranking
-    is_available_for_base: Flags
+    may_train_calibrator: Flags
 
     def get_fingerprint(self) -> Fingerprint:
         """Compute the fingerprint of the rows that have a score."""
@@ -213,17 +213,17 @@ class ScoreData:
             rows=rows,
             selected_rows=selected_rows,
             ranking=ranking,
-            is_available_for_base=certified.is_available_for_base,
+            may_train_calibrator=certified.may_train_calibrator,
         )
 
-    def fit_base(self, result: CertifiedScores, promise: Promise) -> FittedBase:
+    def fit_sources(self, result: CertifiedScores, promise: Promise) -> FittedSources:
         """Fit the curve from score to confidence."""
-        is_curve_row = result.is_available_for_base
+        is_curve_row = result.may_train_calibrator
         curve = fit_confidence(
             result.rows.uncertainties[is_curve_row], result.rows.correct[is_curve_row]
         )
         source = replace(result.source, curve=curve).with_certificate(result.certificate)
-        return FittedBase(sources=(source,), profile=_build_score_profile(result, curve))
+        return FittedSources(sources=(source,), profile=_build_score_profile(result, curve))
 
     def _build_selection(self, has_score: Flags) -> RowSelection | None:
         """Build the selection of the rows that count, or return None if all rows count."""
@@ -260,7 +260,7 @@ def _rank_selected_rows(rows: ScoredRows, selected_rows: SelectedRows | None) ->
 
     Without losses, raise InputError if none of these rows is correct.
     """
-    selected_index = get_selected_index(selected_rows)
+    selected_index = get_index_of_selected_rows(selected_rows)
     is_correct = rows.correct[selected_index]
     if rows.graded_losses is None:
         require_some_correct(is_correct)
@@ -303,7 +303,7 @@ def _warn_about_scores(
     list of Note
         Notes for the certificate, one for each warning.
     """
-    selected_index = get_selected_index(selected_rows)
+    selected_index = get_index_of_selected_rows(selected_rows)
     notes = check_errors_and_ties(ranking, "given scores", with_ties=checks_ties)
     if not has_score.all():
         n_missing = int((~has_score).sum())
@@ -346,7 +346,7 @@ def _count_standard_errors_below_chance(uncertainties: Float, is_correct: Flags)
 def _build_score_profile(result: CertifiedScores, curve: ConfidenceCurve | None) -> Profile:
     """Build the profile of the rows that count, which monitors compare new rows with."""
     rows = result.rows
-    selected_index = get_selected_index(result.selected_rows)
+    selected_index = get_index_of_selected_rows(result.selected_rows)
     uncertainties = rows.uncertainties[selected_index]
     subgroup_codes = rows.subgroup_codes
     if subgroup_codes is not None:

@@ -17,7 +17,7 @@ from metacal.certification.row_selection import RowSelection, SelectedRows
 from metacal.certification.rows import CalibrationRows, Subgroups
 from metacal.errors import InputError
 from metacal.formulas import Codes, Flags, Float
-from metacal.gate.certify_selected_rows import find_group_subgroups
+from metacal.gate.certify_selected_rows import find_subgroups_by_group
 from metacal.gate.score_source import ScoreSource, clean_score_name
 from metacal.promises.max_risk import CostPromise
 from metacal.promises.promise import Promise
@@ -291,7 +291,7 @@ def _find_subgroups(
             f"{type(promise).__name__} has a threshold for each predicted class, and given scores"
             " have no classes; give the promise itself, or PerGroup with groups=..."
         )
-    subgroups = find_group_subgroups(promise, len(has_score), groups)
+    subgroups = find_subgroups_by_group(promise, len(has_score), groups)
     if subgroups is None:
         return None
     return subgroups.take(has_score)

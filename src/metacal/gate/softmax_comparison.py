@@ -186,7 +186,7 @@ def compare_with_softmax(
     has_class_parameters = fitted_map.n_classes is not None
     if has_class_parameters:
         return comparison
-    predicted = rows.picked(quality.positions).collect(kernels.predicted)
+    predicted = rows.take(quality.positions).compute_column(kernels.predicted)
     marginal = check_predicted_classes(
         quality.confidence,
         quality.correct,

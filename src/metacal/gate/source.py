@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 from metacal.errors import InputError
 from metacal.formulas import Codes, Flags, Float
 from metacal.gate.decision import Decision, DecisionOptions
-from metacal.gate.thresholds import Thresholds, encode_groups_for_thresholds
+from metacal.gate.thresholds import Thresholds, encode_groups_if_needed
 
 CheckedRows = TypeVar("CheckedRows", bound=Sized)
 
@@ -53,7 +53,7 @@ class BaseSource(ABC, Generic[CheckedRows]):
         The `groups` are None, or the group of each row if each group has its own threshold.
         """
         rows = self.to_rows(table)
-        group_codes = encode_groups_for_thresholds(thresholds, groups, len(rows))
+        group_codes = encode_groups_if_needed(thresholds, groups, len(rows))
         return self.accepts(rows, thresholds, group_codes)
 
     def decide_table(self, table: Any, options: DecisionOptions, groups: Any) -> Decision:
@@ -62,7 +62,7 @@ class BaseSource(ABC, Generic[CheckedRows]):
         The `groups` are None, or the group of each row if each group has its own threshold.
         """
         rows = self.to_rows(table)
-        group_codes = encode_groups_for_thresholds(options.thresholds, groups, len(rows))
+        group_codes = encode_groups_if_needed(options.thresholds, groups, len(rows))
         return self.decide(rows, options._replace(group_codes=group_codes))
 
     def decide_open_rows(

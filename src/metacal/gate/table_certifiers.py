@@ -32,10 +32,10 @@ from metacal.gate.calibration_table import (
 )
 from metacal.gate.certify_selected_rows import (
     certify_selected_rows,
-    get_selected_index,
+    get_index_of_selected_rows,
 )
 from metacal.gate.logits_source import shift_rows
-from metacal.gate.long_rows import TableCellCounter, decide_counted_rows
+from metacal.gate.long_rows import CountTableRows, decide_counted_rows
 from metacal.gate.thresholds import get_certified_thresholds, get_decision_offsets
 from metacal.kernels.grid import RELATIVE
 from metacal.kernels.keys import MAX_CELLS
@@ -45,7 +45,7 @@ from metacal.promises.promise import Promise
 from metacal.promises.sequential.profile import compute_edge_ranks
 from metacal.rows import Rows
 from metacal.rows.arrays import on_host
-from metacal.rows.executors import start_task
+from metacal.rows.executors import start_in_thread
 from metacal.scores import (
     Score,
     compute_score_and_correctness,
@@ -124,7 +124,7 @@ class SortedScoreCertifier:
         losses = _compute_losses(promise, scored_table.rows, table.labels)
         if table.labels is not None:
             require_some_correct(correct)
-            require_some_correct(correct[get_selected_index(selected_rows)])
+            require_some_correct(correct[get_index_of_selected_rows(selected_rows)])
         ranking = self._rank_selected_rows(scored_table, selected_rows)
         result = certify_selected_rows(
             promise,
@@ -147,7 +147,7 @@ class SortedScoreCertifier:
             columns=RowColumns(
                 scores=scores,
                 correct=correct,
-                is_available_for_base=result.is_available_for_base,
+                may_train_calibrator=result.may_train_calibrator,
                 thresholds=thresholds.get_row_thresholds(table.subgroup_codes),
                 ranking=ranking,
             ),
@@ -164,8 +164,8 @@ class SortedScoreCertifier:
         executor = None
         if self.background_map is not None:
             executor = scored_table.rows.executor
-        selected_index = get_selected_index(selected_rows)
-        wait_for_ranking = start_task(
+        selected_index = get_index_of_selected_rows(selected_rows)
+        wait_for_ranking = start_in_thread(
             executor,
             _rank_rows,
             scored_table.scores[selected_index],
@@ -202,7 +202,7 @@ class SortedLogOddsCertifier:
         validated_rows = table.rows.validated()
         labels = table.host_labels
         assert labels is not None
-        row_log_odds = validated_rows.on_host().collect(log_odds)
+        row_log_odds = validated_rows.on_host().compute_column(log_odds)
         selected_rows = table.draw_selected_rows(row_log_odds, labels, table.subgroup_codes)
         tested_rows = CalibrationRows(
             scores=row_log_odds,
@@ -223,7 +223,7 @@ class SortedLogOddsCertifier:
         certified_table = self._decide_rows(certificate, validated_rows, labels, selected_rows)
         if pilot_policy is not None and tested_rows.pilot is not None:
             columns = certified_table.columns
-            selected_index = get_selected_index(selected_rows)
+            selected_index = get_index_of_selected_rows(selected_rows)
             certificate = certificate.with_traffic(
                 columns.is_accepted[selected_index], columns.correct[selected_index]
             )
@@ -270,11 +270,11 @@ class SortedLogOddsCertifier:
         _, scores, correct = compute_score_and_correctness(shifted_rows, self.score, labels)
         scores = np.asarray(on_host(scores))
         correct = np.asarray(on_host(correct))
-        predicted = shifted_rows.collect(kernels.predicted)
+        predicted = shifted_rows.compute_column(kernels.predicted)
         row_thresholds = thresholds.get_row_thresholds(predicted)
         if subgroup_codes is not None:
             row_thresholds = thresholds.get_row_thresholds(subgroup_codes, predicted)
-        selected_index = get_selected_index(selected_rows)
+        selected_index = get_index_of_selected_rows(selected_rows)
         return CertifiedTable(
             certificate=certificate,
             score=self.score,
@@ -282,7 +282,7 @@ class SortedLogOddsCertifier:
             columns=RowColumns(
                 scores=scores,
                 correct=correct,
-                is_available_for_base=np.ones(len(scores), dtype=bool),
+                may_train_calibrator=np.ones(len(scores), dtype=bool),
                 thresholds=row_thresholds,
                 ranking=Ranking.from_scores(
                     RELATIVE.rounded(scores[selected_index]), correct[selected_index]
@@ -313,7 +313,7 @@ class CountedScoreCertifier:
         """Count the rows until the certificate is determined, then decide all rows."""
         labels = self.table.labels
         assert labels is not None
-        cell_counter = TableCellCounter(self.table.rows, labels, self.score)
+        cell_counter = CountTableRows(self.table.rows, labels, self.score)
         profile_ranks = compute_edge_ranks(len(self.table.rows))
         passes = Passes(cell_counter, MAX_CELLS, profile_ranks)
         certificate = promise.certify(passes)
@@ -332,7 +332,7 @@ class CountedScoreCertifier:
                 # Two-byte scores save memory: -inf is always accepted, and +inf always rejected.
                 scores=np.where(is_accepted, np.float16(-np.inf), np.float16(np.inf)),
                 correct=correct,
-                is_available_for_base=np.ones(len(correct), dtype=bool),
+                may_train_calibrator=np.ones(len(correct), dtype=bool),
                 thresholds=threshold,
                 ranking=passes.ranking,
             ),
@@ -390,5 +390,5 @@ def _compute_losses(promise: Promise, rows: Rows, labels: Codes | None) -> Losse
     if not isinstance(promise, CostPromise):
         return None
     promise.check_cost_table_size(rows.n_classes)
-    predicted = rows.collect(kernels.predicted)
+    predicted = rows.compute_column(kernels.predicted)
     return promise.losses(np.asarray(on_host(labels, "labels")), predicted)

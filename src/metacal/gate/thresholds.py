@@ -237,7 +237,7 @@ def encode_groups(groups: Any, names: tuple[Name, ...]) -> Codes:
     return np.where(is_known, nearest_codes, _UNKNOWN_GROUP)
 
 
-def encode_groups_for_thresholds(thresholds: Thresholds, groups: Any, n_rows: int) -> Codes | None:
+def encode_groups_if_needed(thresholds: Thresholds, groups: Any, n_rows: int) -> Codes | None:
     """Return the code of each row's group, or None if the thresholds have no groups.
 
     A warning names a group without a threshold, if there is one.

@@ -102,7 +102,7 @@ class UnlabelledPool:
         predictions = PoolPredictions(
             rows=rows,
             classes=validate.check_classes(classes, rows.n_classes),
-            predicted_codes=rows.collect(kernels.predicted),
+            predicted_codes=rows.compute_column(kernels.predicted),
         )
         return cls(score_rows(rows, score), predictions)
 

@@ -26,7 +26,7 @@ from metacal.gate.find_gate import find_gate
 from metacal.gate.gate import Gate
 from metacal.gate.judged import (
     check_watchable,
-    select_labels_of_given_answers,
+    select_label_of_answering_model,
     stack_model_outputs,
 )
 from metacal.gate.thresholds import check_groups
@@ -184,7 +184,7 @@ class Watch:
         return self.alarms.raised
 
     @property
-    def by_unit(self) -> bool:
+    def watches_clusters(self) -> bool:
         """Whether the gate was certified by clusters and is therefore watched by clusters."""
         return self._circumstances.cluster_counting is not None
 
@@ -215,7 +215,7 @@ class Watch:
         certificate = self.gate.certificate
         if certificate is None or not certificate.has_labels:
             return None
-        if not self.alarms.calibration or self.by_unit:
+        if not self.alarms.calibration or self.watches_clusters:
             return None
         sums = AcceptedSums(
             n_rows=self.counts.rows,
@@ -286,7 +286,7 @@ class Watch:
         """
         X = self.read_rows(X)
         n_rows = len(X)
-        codes = encode_labels(self.gate, select_labels_of_given_answers(self.gate, X, y), n_rows)
+        codes = encode_labels(self.gate, select_label_of_answering_model(self.gate, X, y), n_rows)
         unit_ids = read_unit_ids(self.gate.certificate, units, n_rows)
         late_labels = deque(encode_late_labels(self.gate, late))
         probabilities = None if probability is None else np.asarray(probability, dtype=np.float64)
@@ -394,7 +394,7 @@ class Watch:
         ]
         decision = self.gate.decide(*stage_rows, groups=groups)
         # Decisions on clusters reach the alarms later, when the clusters are complete.
-        if not self.by_unit:
+        if not self.watches_clusters:
             subgroups = self.gate.get_row_subgroups(decision.predicted_codes, groups)
             accepted_by_first_stage = decision.accept if decision.by is None else decision.by == 0
             self.alarms.add_decisions(accepted_by_first_stage, decision.uncertainty, subgroups)
@@ -411,7 +411,7 @@ class Watch:
             confidences=self._add_confidences(decision),
             groups=check_groups(groups) if self.gate.has_group_thresholds else None,
             probabilities=probabilities,
-            has_clusters=self.by_unit,
+            has_clusters=self.watches_clusters,
         )
 
     def _add_confidences(self, decision: Decision) -> Float | None:
@@ -431,7 +431,7 @@ class Watch:
         """
         if not rows:
             return
-        if self.by_unit:
+        if self.watches_clusters:
             self._evaluate_clusters(rows)
         else:
             self._evaluate_labelled_rows(rows, units=None)

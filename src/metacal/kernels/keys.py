@@ -6,7 +6,7 @@ end of every score are 0 at the end of every key: on the grid (`kernels.grid`) t
 
 A `Cut` selects stretches of keys and divides each into *cells* of 2^shift keys. A `Counter` goes
 through rows once and counts the correct and incorrect rows of each cell. Counts of different rows
-can be added in any order (`CellCounts.together`), because integers are not rounded. Blocks may
+can be added in any order (`CellCounts.add_up`), because integers are not rounded. Blocks may
 therefore be counted anywhere, and again if a result was lost.
 """
 
@@ -268,7 +268,7 @@ class CellCounts(NamedTuple):
     n_missing_scores: int
 
     @classmethod
-    def together(cls, cut: Cut, parts: Iterable[CellCounts]) -> CellCounts:
+    def add_up(cls, cut: Cut, parts: Iterable[CellCounts]) -> CellCounts:
         """Add the counts of disjoint sets of rows.
 
         Examples
@@ -276,7 +276,7 @@ class CellCounts(NamedTuple):
         >>> cut = Cut.of_all_keys()
         >>> counter = Counter(cut)
         >>> counter.add(np.array([0.5, 0.5]), np.array([True, False]))
-        >>> counts = CellCounts.together(cut, [counter.result()] * 2)
+        >>> counts = CellCounts.add_up(cut, [counter.result()] * 2)
         >>> len(counts.cells), counts.n_correct.tolist(), counts.n_incorrect.tolist()
         (1, [2], [2])
         """

@@ -249,9 +249,9 @@ def transform_rows(first_map: Map, rows: Rows) -> Rows:
     max_entries = _MAX_HELD_STORED_ENTRIES if is_stored else _MAX_HELD_ENTRIES
     if len(rows) * rows.n_classes > max_entries:
         convert = partial(compute_log_probabilities, first_map)
-        return rows.replaced(table=ConvertedTable(rows.table, convert, np.float64))
+        return rows.copy_with(table=ConvertedTable(rows.table, convert, np.float64))
     table = np.empty((len(rows), rows.n_classes))
-    rows.fill(partial(_write_log_probabilities, first_map), table)
+    rows.fill_columns(partial(_write_log_probabilities, first_map), table)
     return Rows(table, executor=rows.executor)
 
 

@@ -245,7 +245,7 @@ def cross_fit_map(
     -------
     QualityComparison
     """
-    table = rows.gathered()
+    table = rows.to_array()
     softmax_p = np.empty(table.shape, dtype=np.float64)
     kernels.softmax(table, 1.0, softmax_p)
     calibrated_p = np.empty(table.shape, dtype=np.float64)

@@ -167,7 +167,7 @@ def fit_top_label(
         inverse_temperature = fit_temperature(rows, labels, weights).inverse_temperature
     sample = LabelledRows(rows, labels, weights).drop_zero_weight_rows()
     column = BinaryColumn(
-        probability=sample.rows.collect(partial(_compute_confidences, inverse_temperature)),
+        probability=sample.rows.compute_column(partial(_compute_confidences, inverse_temperature)),
         outcome=sample.compute_correctness(),
         weight=sample.weights_or_ones,
     )
@@ -210,7 +210,7 @@ def iterate_class_columns(
     for first_position in range(0, len(classes), group_size):
         class_group = classes[first_position : first_position + group_size]
         class_range = slice(class_group[0], class_group[-1] + 1)
-        table = rows.collect(
+        table = rows.compute_column(
             partial(
                 compute_unmasked_probabilities,
                 inverse_temperature=inverse_temperature,

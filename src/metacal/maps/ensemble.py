@@ -135,7 +135,7 @@ def fit_ensemble_temperature(
         compute_label_probabilities = partial(
             kernels.ensemble_label_probabilities, inverse_temperature=inverse_temperature
         )
-        label_probabilities = sample.rows.collect(compute_label_probabilities, sample.labels)
+        label_probabilities = sample.rows.compute_column(compute_label_probabilities, sample.labels)
         member_weights = fit_mixture_weights(label_probabilities, sample.weights)
     return EnsembleTemperatureMap(inverse_temperature, _limit_uniform_weight(member_weights))
 

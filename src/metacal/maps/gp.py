@@ -214,7 +214,9 @@ def fit_gaussian_process(
     compute_masses = partial(
         kernels.probability_mass, centre=centre, inverse_temperature=inverse_temperature
     )
-    logits_and_masses = subsample.rows.collect(compute_masses, subsample.labels, subsample.weights)
+    logits_and_masses = subsample.rows.compute_column(
+        compute_masses, subsample.labels, subsample.weights
+    )
     low, high = _find_mass_range(logits_and_masses)
     has_one_logit = not high - low > 1e-6 * max(1.0, abs(low), abs(high))
     if has_one_logit:

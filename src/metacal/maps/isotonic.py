@@ -179,7 +179,7 @@ def fit_irm(
     sample = LabelledRows(rows, labels, weights).drop_zero_weight_rows()
     rows = sample.rows
     row_weights = sample.weights_or_ones
-    true_probability = rows.collect(
+    true_probability = rows.compute_column(
         partial(_compute_true_class_probability, inverse_temperature=inverse_temperature),
         sample.labels,
     )
@@ -201,7 +201,7 @@ def fit_irm(
     end_kernel = partial(
         _find_largest_between_cuts, cuts=piece_starts[1:], inverse_temperature=inverse_temperature
     )
-    block_ends = rows.collect(end_kernel).reshape(-1, len(piece_starts))
+    block_ends = rows.compute_column(end_kernel).reshape(-1, len(piece_starts))
     piece_ends = np.maximum(block_ends.max(axis=0), piece_starts)
     knots = np.stack([piece_starts, piece_ends], axis=1).ravel()
     is_distinct = np.append(True, np.diff(knots) > 0.0)

@@ -62,7 +62,7 @@ class LabelledRows:
 
     def compute_correctness(self) -> Float:
         """Return 1.0 for each row whose largest logit is the true class, else 0.0."""
-        predictions = self.rows.collect(kernels.predicted)
+        predictions = self.rows.compute_column(kernels.predicted)
         return np.asarray(predictions == self.labels, dtype=np.float64)
 
     def every_nth_row(self, n: int) -> LabelledRows:
@@ -77,12 +77,12 @@ class LabelledRows:
         if len(positions) == len(self.rows):
             return self
         weights = None if self.weights is None else self.weights[positions]
-        return LabelledRows(self.rows.picked(positions), self.labels[positions], weights)
+        return LabelledRows(self.rows.take(positions), self.labels[positions], weights)
 
     def select(self, mask: Flags) -> LabelledRows:
         """Return the rows for which the mask is true, without copying the table."""
         weights = None if self.weights is None else self.weights[mask]
-        return LabelledRows(self.rows.where(mask), self.labels[mask], weights)
+        return LabelledRows(self.rows.select(mask), self.labels[mask], weights)
 
     def drop_zero_weight_rows(self) -> LabelledRows:
         """Return the rows with positive weight."""
@@ -103,7 +103,7 @@ class LabelledRows:
         MetacalWarning
             If the true class of some rows is masked.
         """
-        is_usable = self.rows.collect(kernels.label_is_possible, self.labels)
+        is_usable = self.rows.compute_column(kernels.label_is_possible, self.labels)
         if not is_usable.all():
             if not is_usable.any():
                 raise build_all_labels_masked_error()
@@ -127,7 +127,7 @@ class LabelledRows:
         table = self.rows.table
         if not isinstance(table, StoredTable) or not table.may_hold(len(self.labels)):
             return self
-        return replace(self, rows=Rows(self.rows.gathered()))
+        return replace(self, rows=Rows(self.rows.to_array()))
 
 
 def build_all_labels_masked_error() -> InputError:

@@ -97,7 +97,7 @@ class LocalTemperatureMap(Map):
 
     def temperatures(self, rows: Rows) -> Float:
         """Compute the temperature T(x) = 1 / b(x) of every row."""
-        return 1.0 / rows.collect(self._inverse_temperatures)
+        return 1.0 / rows.compute_column(self._inverse_temperatures)
 
     def _inverse_temperatures(self, block: NDArray[Any]) -> Float:
         """Compute b(x) of each row of a block."""
@@ -137,7 +137,7 @@ def fit_local_temperature(
     check_positive("penalty", penalty)
     sample = LabelledRows(rows, labels, weights).drop_unusable_rows()
     b = fit_temperature(sample.rows, sample.labels, sample.weights).inverse_temperature
-    features = sample.rows.collect(partial(row_features, inverse_temperature=b))
+    features = sample.rows.compute_column(partial(row_features, inverse_temperature=b))
     means = np.average(features, axis=0, weights=sample.weights)
     variances = np.average((features - means) ** 2, axis=0, weights=sample.weights)
     deviations = np.sqrt(variances)

@@ -150,7 +150,7 @@ class Map(ABC):
             rows = Rows(logits)
         probabilities = get_probability_buffer(logits, out)
         if not rows.on_device or self.on_device:
-            return rows.fill(self.fill, probabilities, whole=self.whole_blocks)
+            return rows.fill_columns(self.fill, probabilities, takes_whole_blocks=self.whole_blocks)
         host_probabilities = self(on_host(logits))
         probabilities[...] = kernels.device_kernels().move_to_device_of(host_probabilities, logits)
         return probabilities

@@ -294,7 +294,7 @@ def log_odds(block: NDArray[Any]) -> Float:
 def _build_two_class_sample(labelled_rows: LabelledRows) -> _BinarySample:
     """Build the sample of two classes, with the second class as the positive one."""
     return _BinarySample(
-        log_odds=labelled_rows.rows.collect(log_odds),
+        log_odds=labelled_rows.rows.compute_column(log_odds),
         is_positive=np.asarray(on_host(labelled_rows.labels)) == 1,
         weights=np.asarray(on_host(labelled_rows.weights_or_ones), dtype=np.float64),
     )
@@ -306,7 +306,7 @@ def _build_confidence_sample(
     """Build the sample of confidences, with the correct predictions as positive rows."""
     compute_log_odds = partial(tempered_log_odds, inverse_temperature)
     return _BinarySample(
-        log_odds=labelled_rows.rows.collect(compute_log_odds),
+        log_odds=labelled_rows.rows.compute_column(compute_log_odds),
         is_positive=labelled_rows.compute_correctness() > 0.0,
         weights=np.asarray(on_host(labelled_rows.weights_or_ones), dtype=np.float64),
     )

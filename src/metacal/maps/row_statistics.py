@@ -158,7 +158,7 @@ def collect_statistics_on_host(
     RowStatistics
     """
     kernel = partial(kernels.temperature_statistics, inverse_temperature=inverse_temperature)
-    table = rows.collect(kernel, labels)
+    table = rows.compute_column(kernel, labels)
     return RowStatistics(
         columns=np.ascontiguousarray(table.T),
         weights=weights,
@@ -191,12 +191,12 @@ def make_statistics_pass(sample: LabelledRows) -> StatisticsPass:
             # Each thread writes its rows directly into the shared columns.
             columns: Any = np.empty((_N_COLUMNS, len(rows)))
             write_block = partial(_write_columns, inverse_temperature)
-            rows.fill(write_block, columns.T, labels, whole=True)
+            rows.fill_columns(write_block, columns.T, labels, takes_whole_blocks=True)
         else:
             kernel = partial(
                 kernels.temperature_statistics, inverse_temperature=inverse_temperature
             )
-            table = rows.collect(kernel, labels, there=is_large)
+            table = rows.compute_column(kernel, labels, there=is_large)
             columns = _transpose_contiguously(table)
         return RowStatistics(
             columns=columns,

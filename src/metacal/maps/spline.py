@@ -133,7 +133,7 @@ def fit_spline(
     if tempered:
         inverse_temperature = fit_temperature(rows, labels, weights).inverse_temperature
     sample = LabelledRows(rows, labels, weights).drop_zero_weight_rows()
-    z = sample.rows.collect(partial(tempered_log_odds, inverse_temperature))
+    z = sample.rows.compute_column(partial(tempered_log_odds, inverse_temperature))
     row_weights = sample.weights_or_ones
     knots = compute_weighted_quantiles(z, row_weights, n_knots)
     identity = np.append(np.ones(len(knots)), knots[0])

@@ -396,7 +396,7 @@ def _compute_out_of_fold_probabilities(
             warnings.simplefilter("ignore", MetacalWarning)
             maps = fit(training.rows, training.labels, training.weights)
         columns = [
-            test.rows.collect(partial(_compute_true_class_probability, fitted), test.labels)
+            test.rows.compute_column(partial(_compute_true_class_probability, fitted), test.labels)
             for fitted in maps.values()
         ]
         fold_tables.append(np.stack(columns, axis=1))
@@ -427,7 +427,7 @@ def _copy_if_small(sample: LabelledRows) -> LabelledRows:
     rows = sample.rows
     if len(rows) * rows.n_classes > _MAX_COPIED_ENTRIES:
         return sample
-    return replace(sample, rows=Rows(rows.gathered(), executor=rows.executor))
+    return replace(sample, rows=Rows(rows.to_array(), executor=rows.executor))
 
 
 def weight_candidates(

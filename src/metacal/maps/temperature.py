@@ -272,12 +272,12 @@ def compute_typical_margin(rows: Rows) -> float:
     If more than half of the rows tie, the result is the mean difference, and if that is zero
     the mean range of the logits. It is 0 if all logits of every row are equal.
     """
-    margins = -rows.collect(kernels.negative_margin)
+    margins = -rows.compute_column(kernels.negative_margin)
     margins = margins[margins < np.finfo(np.float64).max]
     if not len(margins):
         return 0.0
     median = float(np.median(margins))
-    return median or float(margins.mean()) or float(rows.collect(kernels.spread).mean())
+    return median or float(margins.mean()) or float(rows.compute_column(kernels.spread).mean())
 
 
 def _find_minimum(

@@ -75,7 +75,7 @@ def sides_of(
         thresholds, or next to the decision threshold.
     """
     is_positive = codes == _POSITIVE
-    row_log_odds = rows.collect(log_odds)
+    row_log_odds = rows.compute_column(log_odds)
     n_rows = len(row_log_odds)
     sorted_log_odds = np.sort(row_log_odds)
     gate_thresholds = _gate_thresholds(gate)
@@ -101,7 +101,7 @@ def sides_of(
         side: int(np.searchsorted(n_below, count)) for side, count in n_below_gate.items() if count
     }
     near_thresholds = gate_thresholds or {_POSITIVE: gate.logits_source.decision_at}
-    probability = rows.collect(partial(_positive_probability, gate))
+    probability = rows.compute_column(partial(_positive_probability, gate))
     return {
         "names": [str(name) for name in names],
         "n_rows": n_rows,

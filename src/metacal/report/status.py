@@ -113,7 +113,7 @@ def status(
 
 def _cluster_counts(watch: Watch) -> dict[str, int] | None:
     """Return the numbers of complete clusters and stray rows, None if there are no clusters."""
-    if not watch.by_unit:
+    if not watch.watches_clusters:
         return None
     clusters = watch.waiting.clusters
     return {"complete": clusters.n_complete, "strays": clusters.n_stray_rows}

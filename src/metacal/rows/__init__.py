@@ -54,7 +54,7 @@ _REMOTE_BLOCKS = 256
 _MAX_REMOTE_FACTOR = 64
 #: Largest size in bytes of a sample that is fetched from other machines.
 _SAMPLE_BYTES = 1 << 28
-#: Elements of the rows of one accumulator of `fold`, and the number of accumulators at a time.
+#: Elements of the rows of one accumulator of `accumulate_blocks`, and the number of accumulators at a time.
 _SHARE_ELEMENTS = 1 << 26
 _SHARE_WINDOW = 32
 
@@ -89,7 +89,7 @@ class Rows(Strips):
     >>> rows = Rows(np.arange(6.0).reshape(3, 2))
     >>> rows.sum(lambda block: block.sum(axis=0))
     array([6., 9.])
-    >>> rows.collect(lambda block: block.max(axis=1))
+    >>> rows.compute_column(lambda block: block.max(axis=1))
     array([1., 3., 5.])
     """
 
@@ -111,7 +111,7 @@ class Rows(Strips):
         block_strips = max(1, -(-block_rows // self._strip_rows))
         self.block_rows = self._strip_rows * block_strips
 
-    def replaced(self, **changes: Any) -> Rows:
+    def copy_with(self, **changes: Any) -> Rows:
         """Return a copy with some of the arguments of the constructor replaced."""
         arguments = {
             "table": self.table,
@@ -141,24 +141,24 @@ class Rows(Strips):
         if not self.is_unvalidated:
             return self
         if is_validated:
-            return self.replaced()
-        return self.replaced(table=check_logits(self.table, executor=self.executor))
+            return self.copy_with()
+        return self.copy_with(table=check_logits(self.table, executor=self.executor))
 
-    def where(self, keep: Flags) -> Rows:
+    def select(self, keep: Flags) -> Rows:
         """Select rows by a mask with one entry per kept row, without a copy."""
         if self.keep is not None:
             table_mask = self.keep.copy()
             table_mask[self.keep] = keep
             keep = table_mask
-        return self.replaced(keep=keep)
+        return self.copy_with(keep=keep)
 
     def every(self, step: int) -> Rows:
         """Select every `step`-th of the kept rows, without a copy."""
         if self.keep is None and not isinstance(self.table, StoredTable):
             return Rows(self.table[::step], executor=self.executor)
-        return self.picked(np.arange(0, len(self), step))
+        return self.take(np.arange(0, len(self), step))
 
-    def picked(self, positions: Codes) -> Rows:
+    def take(self, positions: Codes) -> Rows:
         """Select a few of the kept rows by their indices; they are collected in full strips."""
         is_stored = isinstance(self.table, StoredTable)
         if is_stored and is_remote(self.executor):
@@ -167,7 +167,7 @@ class Rows(Strips):
                 # The workers read the rows, and a small sample of them is processed here.
                 mask = np.zeros(len(self), dtype=bool)
                 mask[positions] = True
-                return Rows(self.where(mask).gathered())
+                return Rows(self.select(mask).to_array())
         indices = positions if self.keep is None else np.flatnonzero(self.keep)[positions]
         if self.on_device:
             return Rows(kernels.device_kernels().copy_rows(self.table, indices))
@@ -207,7 +207,7 @@ class Rows(Strips):
                 total = strip_sum.copy() if total is None else total + strip_sum
         return np.asarray(total)
 
-    def collect(
+    def compute_column(
         self, fn: BlockFunction, *columns: NDArray[Any] | None, there: bool = False
     ) -> NDArray[Any]:
         """Return the column of fn(strip, *columns) over all kept rows, in row order.
@@ -228,7 +228,7 @@ class Rows(Strips):
         array of shape (n_kept_rows,)
         """
         if self.on_device and not kernels.reads_tensors(fn):
-            return self._in_arrays().collect(fn, *map(on_host, columns))
+            return self._in_arrays().compute_column(fn, *map(on_host, columns))
         if self.on_device:
             column = kernels.device_kernels().concatenate(self._device_results(fn, columns))
             return column if there else on_host(column)
@@ -237,7 +237,7 @@ class Rows(Strips):
             pieces.extend(block_pieces)
         return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 
-    def fold(
+    def accumulate_blocks(
         self, fn: BlockFunction, make: Callable[[], Any], *columns: NDArray[Any] | None
     ) -> Iterator[Any]:
         """Yield the results of accumulators of fn(block, *columns), one per share of the rows.
@@ -293,7 +293,7 @@ class Rows(Strips):
         Parameters
         ----------
         fn, make, *columns
-            As in `fold`.
+            As in `accumulate_blocks`.
 
         Yields
         ------
@@ -303,8 +303,12 @@ class Rows(Strips):
         gets_blocks = not host_rows._copies_rows
         return host_rows._map("_accumulate_blocks", (fn, make, gets_blocks), columns)
 
-    def fill(
-        self, fn: Callable[..., None], out: NDArray[Any], *more: NDArray[Any], whole: bool = False
+    def fill_columns(
+        self,
+        fn: Callable[..., None],
+        out: NDArray[Any],
+        *more: NDArray[Any],
+        takes_whole_blocks: bool = False,
     ) -> NDArray[Any]:
         """Let fn(strip, out strip, ...) write `out` and other columns; return `out`.
 
@@ -319,7 +323,7 @@ class Rows(Strips):
         *more : array of shape (n_kept_rows, ...)
             Other columns to write.
 
-        whole : bool, default=False
+        takes_whole_blocks : bool, default=False
             Whether the bits that fn writes do not depend on the block. It then gets whole blocks
             unless rows have to be copied.
 
@@ -328,14 +332,14 @@ class Rows(Strips):
         array
         """
         columns = (out, *more)
-        gets_blocks = whole and not self._copies_rows and kernels.takes_whole_blocks
+        gets_blocks = takes_whole_blocks and not self._copies_rows and kernels.takes_whole_blocks
         if is_remote(self.executor) and isinstance(self.table, StoredTable):
             self._fill_remotely(fn, gets_blocks, columns)
             return out
         local_rows = self
         if not isinstance(self.executor, ThreadPoolExecutor):
             # Another process would write into a copy.
-            local_rows = self.replaced(executor=None)
+            local_rows = self.copy_with(executor=None)
         for _ in local_rows._map("_fill_columns", (fn, gets_blocks), columns):
             pass
         return out
@@ -357,10 +361,10 @@ class Rows(Strips):
                 column[start:stop] = block
             start = stop
 
-    def gathered(self) -> NDArray[Any]:
+    def to_array(self) -> NDArray[Any]:
         """Return a copy of the kept rows as one array, for repeated passes over a few rows."""
         table: NDArray[Any] = np.empty((len(self), self.n_classes), dtype=self.table.dtype)
-        return self.fill(_copy, table)
+        return self.fill_columns(_copy, table)
 
     def column(self, values: Any) -> Any:
         """Move a column to the device of the table, so that it is copied once and not per pass."""

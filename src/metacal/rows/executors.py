@@ -129,8 +129,11 @@ def is_remote(executor: ExecutorLike | None) -> bool:
     return executor is not None and not isinstance(resolve_executor(executor), ThreadPoolExecutor)
 
 
-def start_task(
-    executor: Executor | None, task: Callable[..., Any], *arguments: Any, aside: bool = False
+def start_in_thread(
+    executor: Executor | None,
+    task: Callable[..., Any],
+    *arguments: Any,
+    creates_thread: bool = False,
 ) -> Callable[[], Any]:
     """Start a task in a thread and return a function that waits for its result.
 
@@ -148,7 +151,7 @@ def start_task(
     *arguments
         Arguments of the task.
 
-    aside : bool, default=False
+    creates_thread : bool, default=False
         Whether to create a thread if there is no pool, for example while a device computes.
 
     Returns
@@ -158,15 +161,15 @@ def start_task(
     Examples
     --------
     >>> with open_executor(2) as pool:
-    ...     wait_for_result = start_task(pool, pow, 2, 10)
+    ...     wait_for_result = start_in_thread(pool, pow, 2, 10)
     ...     wait_for_result()
     1024
-    >>> start_task(None, pow, 2, 10, aside=True)()
+    >>> start_in_thread(None, pow, 2, 10, creates_thread=True)()
     1024
     """
     if isinstance(executor, ThreadPoolExecutor):
         return executor.submit(task, *arguments).result
-    if not aside:
+    if not creates_thread:
         return partial(task, *arguments)
     thread = ThreadPoolExecutor(1, "metacal")
     future = thread.submit(task, *arguments)

@@ -205,7 +205,7 @@ class Ranker(ABC):
                 f" {int(is_incorrect.sum())} of {len(is_incorrect)} are wrong. Bring more rows, or use"
                 " score='entropy', which needs no training."
             )
-        features = Rows(table).collect(partial(compute_row_features, n_top=self.n_top))
+        features = Rows(table).compute_column(partial(compute_row_features, n_top=self.n_top))
         self.means_ = features.mean(axis=0)
         standard_deviations = features.std(axis=0)
         is_varying = standard_deviations > _MIN_DEVIATION

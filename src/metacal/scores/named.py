@@ -240,7 +240,7 @@ def _score_on_device(
     device_kernel = partial(device_kernels.score_and_correctness, score=kernel)
 
     def run_pass(pass_rows: Rows, kernel_options: dict[str, bool]) -> Any:
-        return pass_rows.collect(partial(device_kernel, **kernel_options), codes, there=True)
+        return pass_rows.compute_column(partial(device_kernel, **kernel_options), codes, there=True)
 
     rows, columns = _score_and_validate(rows, run_pass)
     scores = device_kernels.rounded(columns[:, 0].contiguous(), grid)
@@ -277,7 +277,9 @@ def _score_with_c_kernel(
 
     def run_pass(pass_rows: Rows, kernel_options: dict[str, bool]) -> Any:
         write = partial(c_kernel, **kernel_options)
-        return pass_rows.fill(write, score_column, is_correct, codes, whole=True)
+        return pass_rows.fill_columns(
+            write, score_column, is_correct, codes, takes_whole_blocks=True
+        )
 
     rows, scores = _score_and_validate(rows, run_pass)
     return rows, scores, is_correct
@@ -387,7 +389,7 @@ def collect_and_validate(
 
     def run_pass(pass_rows: Rows, kernel_options: dict[str, bool]) -> Any:
         if not kernel_options:
-            return pass_rows.collect(score_block, *columns)
-        return pass_rows.collect(partial(score_block, **kernel_options), *columns)
+            return pass_rows.compute_column(score_block, *columns)
+        return pass_rows.compute_column(partial(score_block, **kernel_options), *columns)
 
     return _score_and_validate(rows, run_pass)

@@ -397,7 +397,7 @@ def _check_clusters(watch: Watch) -> None:
     open_ids = {row.unit for row in watch.waiting.rows_by_id.values()} - {None}
     clusters = watch.waiting.clusters
     has_clusters = bool(open_ids or clusters.recent_ids)
-    if (has_clusters and not watch.by_unit) or open_ids & clusters.recent_ids.keys():
+    if (has_clusters and not watch.watches_clusters) or open_ids & clusters.recent_ids.keys():
         raise ArtifactError("what is known of units contradicts itself or the gate.")
     has_negative_count = min(clusters.n_complete, clusters.n_stray_rows) < 0
     if has_negative_count or len(clusters.recent_ids) > MAX_WAITING_ROWS:

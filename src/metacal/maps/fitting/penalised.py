@@ -242,7 +242,7 @@ class SoftmaxRegression:
             check_strength("intercept_regularisation", self.intercept_regularisation)
         if self.has_full_matrix:
             # Small blocks keep the number of K × K tables of sums in memory small.
-            sample = replace(sample, rows=sample.rows.replaced(block_rows=1))
+            sample = replace(sample, rows=sample.rows.copy_with(block_rows=1))
         sample = sample.drop_unusable_rows()
         n_classes = sample.rows.n_classes
         regression = self
@@ -267,7 +267,7 @@ class SoftmaxRegression:
     def _precompute_features(self, sample: LabelledRows) -> LabelledRows:
         """Replace the logits of a sample by their features."""
         table = np.empty((len(sample.labels), sample.rows.n_classes))
-        sample.rows.fill(partial(kernels.write_features, features=self.features), table)
+        sample.rows.fill_columns(partial(kernels.write_features, features=self.features), table)
         rows = Rows(table, block_rows=1, executor=sample.rows.executor)
         return replace(sample, rows=rows)
 
@@ -412,7 +412,7 @@ class SoftmaxRegression:
         n_hessian_rows = max(_MIN_HESSIAN_ROWS, 2 * theta.shape[1])
         subsample = sample.every_nth_row(max(1, len(sample.labels) // n_hessian_rows))
         # The rows form one block, because each block would need a Hessian of its own.
-        block = subsample.rows.gathered()
+        block = subsample.rows.to_array()
         hessian = kernels.full_hessian(
             block, subsample.weights, self.features, self.feature_scale or 1.0, theta
         )
