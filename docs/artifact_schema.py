@@ -19,14 +19,14 @@ import numpy as np
 from metacal.certificates.certificate import Certificate
 from metacal.certificates.notes import NOTE_TEXTS, Note
 from metacal.io.artifact.arrays import DTYPES
-from metacal.io.artifact.audit import MOST_NOTES, note_fact_types
+from metacal.io.artifact.audit import MAX_NOTES, note_fact_types
 from metacal.io.artifact.document import SavedGate
 from metacal.io.artifact.registry import (
-    CHOICES,
-    FAMILIES,
+    ALLOWED_NAMES,
     STORED_FORMS,
+    SUBCLASSES,
     Unsigned,
-    family_of,
+    allowed_subclasses,
     field_types,
     omitted_defaults,
     resolve_alias,
@@ -34,7 +34,7 @@ from metacal.io.artifact.registry import (
 )
 from metacal.io.artifact.signature import DIGITS
 from metacal.io.artifact.sources import MOST_JOBS
-from metacal.io.artifact.stages import MOST_STAGES
+from metacal.io.artifact.stages import MAX_STAGES
 from metacal.io.artifact.wrapping import FORMAT, VERSION
 
 Schema = dict[str, Any]
@@ -51,8 +51,8 @@ _BOUNDS: dict[str, Schema] = {
     "labelled": {"const": False},
     "fallback": {"const": "pooled"},
     "n_jobs": {"type": "integer", "minimum": -MOST_JOBS, "maximum": MOST_JOBS, "not": {"const": 0}},
-    "stages": {"minItems": 1, "maxItems": MOST_STAGES},
-    "notes": {"maxItems": MOST_NOTES},
+    "stages": {"minItems": 1, "maxItems": MAX_STAGES},
+    "notes": {"maxItems": MAX_NOTES},
     "items": {"minItems": 1},
     "values": {"minItems": 1},
     "data_hash": _HASH,
@@ -88,7 +88,7 @@ def schema() -> Schema:
         "metacal_version": {"type": "string"},
     }
     sealed = {"checksum": _HASH, "signature": {"oneOf": signatures}}
-    families = [cls for base in FAMILIES for cls in (family_of(base) or {}).items()]
+    families = [cls for base in SUBCLASSES for cls in (allowed_subclasses(base) or {}).items()]
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": f"urn:metacal:artifact:{VERSION}",
@@ -107,7 +107,11 @@ def schema() -> Schema:
 def of(annotation: Any) -> Schema:
     """What `encoding.decode` takes for this annotation."""
     annotation = resolve_alias(annotation)
-    origin, arguments, family = get_origin(annotation), get_args(annotation), family_of(annotation)
+    origin, arguments, family = (
+        get_origin(annotation),
+        get_args(annotation),
+        allowed_subclasses(annotation),
+    )
     if annotation in _REFERRED:
         return {"$ref": f"#/$defs/{_REFERRED[annotation]}"}
     if annotation in STORED_FORMS:
@@ -116,8 +120,10 @@ def of(annotation: Any) -> Schema:
         return {"anyOf": [{"$ref": f"#/$defs/{name}"} for name in family]}
     if len(union_members(annotation)) > 1:
         return {"anyOf": [of(option) for option in union_members(annotation)]}
-    if origin is Literal or annotation in CHOICES:
-        return {"enum": list(CHOICES[annotation]() if annotation in CHOICES else arguments)}
+    if origin is Literal or annotation in ALLOWED_NAMES:
+        return {
+            "enum": list(ALLOWED_NAMES[annotation]() if annotation in ALLOWED_NAMES else arguments)
+        }
     if origin is tuple and arguments[-1] is Ellipsis:
         return {"type": "array", "items": of(arguments[0])}
     if origin is tuple:

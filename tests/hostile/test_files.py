@@ -185,7 +185,7 @@ def test_columns_that_are_not_asked_for_are_not_decoded(tmp_path):
     table = pa.table({"logits": batch.column(0), "note": pa.array(["a"] * N)})
     path = tmp_path / "x.arrow"
     path.write_bytes(mutate.arrow(table))
-    assert read_predictions(path).unused == ("note",)
+    assert read_predictions(path).unused_names == ("note",)
 
 
 # ── claims and bombs ──────────────────────────────────────────────────────────────────────────────
@@ -237,7 +237,7 @@ def test_a_small_file_that_unpacks_to_much(tmp_path, kind, monkeypatch):
     path = tmp_path / f"x.{kind}"
     _bomb(path, kind, 64_000_000)
     assert path.stat().st_size < 1_000_000
-    monkeypatch.setattr(limits, "UNPACKED_BYTES", 50_000_000)
+    monkeypatch.setattr(limits, "MIN_UNPACK_LIMIT", 50_000_000)
     options = {"stream": False} if kind == "parquet" else {}
     said = refuse("it unpacks to 6[0-9]\\.[0-9] MB but the limit is 50.0 MB", path, **options)
     assert f"{limits.UNPACK_LIMIT_VARIABLE}=" in said
@@ -267,7 +267,7 @@ def test_gigabytes_are_refused_before_memory_is_taken(tmp_path):
 
 
 def test_a_long_text_among_many(tmp_path, monkeypatch):
-    monkeypatch.setattr(limits, "UNPACKED_BYTES", 1_000_000)
+    monkeypatch.setattr(limits, "MIN_UNPACK_LIMIT", 1_000_000)
     labels = ["x" * 20_000] + ["a"] * 999
     (tmp_path / "x.csv").write_text("a,b,label\n" + "".join(f"1,2,{label}\n" for label in labels))
     refuse(
@@ -388,7 +388,7 @@ def test_names_of_records_beyond_latin(tmp_path):
     table = np.zeros(3, dtype=[("logits", "<f4", (2,)), ("přílohy", "i1")])
     with pytest.warns(UserWarning, match="3.0"):
         np.save(tmp_path / "x.npy", table)
-    assert read_predictions(tmp_path / "x.npy").unused == ("přílohy",)
+    assert read_predictions(tmp_path / "x.npy").unused_names == ("přílohy",)
 
 
 # ── many columns ──────────────────────────────────────────────────────────────────────────────────
@@ -418,7 +418,7 @@ def test_csv_with_columns_in_any_order(tmp_path):
     (tmp_path / "x.csv").write_text("note,b,label,a,id,c\nx,2,a,1,7,3\ny,5,b,4,8,6\n")
     found = read_predictions(tmp_path / "x.csv", classes=["a", "b", "c"])
     assert found.table.tolist() == [[1, 2, 3], [4, 5, 6]]
-    assert (found.labels.tolist(), found.ids.tolist(), found.unused) == (
+    assert (found.labels.tolist(), found.ids.tolist(), found.unused_names) == (
         ["a", "b"],
         [7, 8],
         ("note",),

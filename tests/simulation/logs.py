@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from metacal.io.lines import Logs
+from metacal.io.lines import LogFileSystem
 from simulation.world import World
 
 #: The log, and the longest line that its reader takes.
@@ -47,7 +47,7 @@ class Opened:
         pass
 
 
-class Folder(Logs):
+class Folder(LogFileSystem):
     """Names and inodes, and a writer that holds its file open as real ones do.
 
     Every line has a name of its own; those that cannot be read are called bad. `destroyed` are

@@ -80,7 +80,7 @@ class History:
                 self.must_tell |= self.folder.cut_off(copied=False) and read
 
     def source(self, kept: MonitorState) -> LineSource:
-        state = kept.sources.get(LOG) or None
+        state = kept.source_positions.get(LOG) or None
         request = Request(LOG, classes=tuple(gate().classes.tolist()))
         names = (None, []) if state is None else (state["header"], state["lists"])
         reader = StreamReader(request, self.folder.kind, None, *names)

@@ -131,7 +131,7 @@ class World(Disk):
     def pause(self, seconds: float) -> None:
         self._fate()
 
-    def names(self, folder: str) -> list[str]:
+    def list_names(self, folder: str) -> list[str]:
         self._fate()
         if folder == ".":
             return sorted(path for path in self.files if "/" not in path)
@@ -171,7 +171,7 @@ class World(Disk):
             raise OSError(errno.EIO, os.strerror(errno.EIO), target)
         self._fate()
 
-    def rename_new(self, source: str, target: str) -> None:
+    def rename_without_replacing(self, source: str, target: str) -> None:
         self._fate()
         self._check_is_there(source)
         if target in self.files:

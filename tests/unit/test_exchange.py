@@ -27,10 +27,10 @@ class Interrupted(Disk):
         self._act()
         super().swap(temporary_path, target)
 
-    def rename_new(self, source, target):
+    def rename_without_replacing(self, source, target):
         if not self.swaps:
             self._act()
-        super().rename_new(source, target)
+        super().rename_without_replacing(source, target)
 
     def _act(self):
         if self.acts:
@@ -51,7 +51,7 @@ def contents(folder):
 @pytest.mark.parametrize("swaps", [True, False])
 def test_a_file_that_nobody_touches_is_replaced(sheet, swaps):
     sheet.chmod(0o640)
-    assert replace_if_unchanged(Interrupted(swaps=swaps), str(sheet), NEW, READ).done
+    assert replace_if_unchanged(Interrupted(swaps=swaps), str(sheet), NEW, READ).is_done
     assert contents(sheet.parent) == {"labels.csv": NEW}
     if swaps:
         assert stat.S_IMODE(sheet.stat().st_mode) == 0o640
@@ -61,7 +61,7 @@ def test_a_file_that_nobody_touches_is_replaced(sheet, swaps):
 def test_a_file_saved_in_between_stays(sheet, swaps):
     disk = Interrupted(lambda: sheet.write_bytes(SAVED), swaps=swaps)
     replacement = replace_if_unchanged(disk, str(sheet), NEW, READ)
-    assert (replacement.done, replacement.backup) == (False, None)
+    assert (replacement.is_done, replacement.backup_path) == (False, None)
     assert contents(sheet.parent) == {"labels.csv": SAVED}
 
 
@@ -70,7 +70,7 @@ def test_whoever_is_writing_into_the_file_goes_on_in_the_same_file(sheet, swaps)
     """A program that saves in place empties the file first, and writes some time later."""
     opened = []
     disk = Interrupted(lambda: opened.append(os.open(sheet, os.O_WRONLY | os.O_TRUNC)), swaps=swaps)
-    assert not replace_if_unchanged(disk, str(sheet), NEW, READ).done
+    assert not replace_if_unchanged(disk, str(sheet), NEW, READ).is_done
     os.write(opened[0], SAVED)
     os.close(opened[0])
     assert contents(sheet.parent) == {"labels.csv": SAVED}
@@ -85,8 +85,8 @@ def test_a_file_saved_twice_in_between_is_kept_twice(sheet, tmp_path, swaps):
 
     acts = [lambda: save_anew(SAVED), lambda: save_anew(SAVED_AGAIN)]
     replacement = replace_if_unchanged(Interrupted(*acts, swaps=swaps), str(sheet), NEW, READ)
-    assert not replacement.done
-    assert replacement.backup == str(sheet.parent / "labels.saved-1.csv")
+    assert not replacement.is_done
+    assert replacement.backup_path == str(sheet.parent / "labels.saved-1.csv")
     found = contents(sheet.parent)
     assert set(found) == {"labels.csv", "labels.saved-1.csv"}
     assert set(found.values()) == {SAVED, SAVED_AGAIN}
@@ -96,21 +96,21 @@ def test_a_file_saved_twice_in_between_is_kept_twice(sheet, tmp_path, swaps):
 def test_a_file_removed_in_between_is_not_written(sheet, swaps):
     assert not replace_if_unchanged(
         Interrupted(sheet.unlink, swaps=swaps), str(sheet), NEW, READ
-    ).done
+    ).is_done
     assert contents(sheet.parent) == {}
 
 
 def test_a_new_file_does_not_replace_one_that_appears(tmp_path):
     path = tmp_path / "labels.csv"
     disk = Interrupted(lambda: path.write_bytes(SAVED), swaps=False)
-    assert not replace_if_unchanged(disk, str(path), NEW, None).done
+    assert not replace_if_unchanged(disk, str(path), NEW, None).is_done
     assert contents(tmp_path) == {"labels.csv": SAVED}
 
 
 def test_a_link_stays_a_link(sheet, tmp_path):
     link = tmp_path / "link.csv"
     link.symlink_to(sheet)
-    assert replace_if_unchanged(Disk(), str(link), NEW, READ).done
+    assert replace_if_unchanged(Disk(), str(link), NEW, READ).is_done
     assert link.is_symlink()
     assert sheet.read_bytes() == NEW
 
@@ -138,6 +138,6 @@ def test_without_flags_of_rename_a_file_is_not_replaced_either(sheet, tmp_path, 
     other = tmp_path / "other.csv"
     other.write_bytes(NEW)
     with pytest.raises(FileExistsError):
-        Disk().rename_new(str(other), str(sheet))
-    assert replace_if_unchanged(Disk(), str(sheet), NEW, READ).done
+        Disk().rename_without_replacing(str(other), str(sheet))
+    assert replace_if_unchanged(Disk(), str(sheet), NEW, READ).is_done
     assert contents(tmp_path) == {"labels.csv": NEW, "other.csv": NEW}

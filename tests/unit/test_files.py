@@ -84,7 +84,7 @@ def test_every_layout_in_every_precision(tmp_path, name, kind, dtype):
         np.testing.assert_array_equal(found.labels, CODES)
         np.testing.assert_array_equal(found.ids, np.arange(N))
         assert found.class_names == (tuple(range(K)) if kind == "wide" else None)
-        assert found.unused == ()
+        assert found.unused_names == ()
 
 
 def test_slices_of_arrow_arrays_are_read_from_where_they_begin(tmp_path):
@@ -100,7 +100,7 @@ def test_strings_and_dictionaries(tmp_path, name):
     found = read_predictions(path, classes=list(NAMES))
     assert found.labels.tolist() == NAMES[CODES].tolist() == found.ids.tolist()
     assert found.class_names == tuple(NAMES)
-    assert found.unused == ("note",)
+    assert found.unused_names == ("note",)
 
 
 def test_integers_and_booleans_are_numbers(tmp_path):
@@ -136,7 +136,7 @@ def test_prefixed_columns_leave_the_others_aside(tmp_path):
     path = save(arrow_table(kind="wide", fold=CODES, label=CODES), tmp_path / "a.parquet")
     found = read_predictions(path)
     assert found.table.shape == (N, K)
-    assert found.unused == ("fold",)
+    assert found.unused_names == ("fold",)
 
 
 def test_a_column_that_is_no_number(tmp_path):
@@ -158,7 +158,7 @@ def test_what_pandas_writes(tmp_path):
             found.table, TABLE[CODES > 1], rtol=1e-5
         )  # NumPy prints eight digits
         np.testing.assert_array_equal(found.labels, CODES[CODES > 1])
-    assert read_predictions(tmp_path / "a.parquet").unused == ()
+    assert read_predictions(tmp_path / "a.parquet").unused_names == ()
     frame.to_csv(tmp_path / "b.csv")
     np.testing.assert_array_equal(read_predictions(tmp_path / "b.csv").labels, CODES[CODES > 1])
 

@@ -51,7 +51,7 @@ def test_a_list_or_an_entry_per_class(file):
     lines(file, {"z_cat": 1.5, "note": "hello", "z_dog": 2, "truth": "dog"})
     found = read_predictions(file, logits_key="z", label_key="truth")
     assert found.class_names == ("cat", "dog")
-    assert found.unused == ("note",)
+    assert found.unused_names == ("note",)
 
 
 def test_bom_crlf_blank_lines_and_a_missing_last_line_end(file):

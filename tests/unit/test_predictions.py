@@ -72,7 +72,7 @@ def test_npz_probabilities_by_input(npz, key):
     found = read_predictions(npz(logits=TABLE, **{key: TABLE + 9}), input="probabilities")
     assert np.array_equal(found.table, TABLE + 9)
     assert found.labels is None
-    assert found.unused == ("logits",)
+    assert found.unused_names == ("logits",)
 
 
 def test_npz_holding_probabilities_is_not_read_as_logits(npz):
@@ -301,7 +301,7 @@ def test_csv_classes_choose_and_order_columns(text):
     assert found.table.tolist() == [[3, 1, 2]]
     assert found.class_names == ("cat", "dog", "id")
     assert found.ids is None
-    assert found.unused == ("when",)
+    assert found.unused_names == ("when",)
     refuse("no column for 'cow'", path, classes=["cat", "cow"])
 
 
@@ -326,7 +326,7 @@ def test_csv_logits_key_is_a_prefix(text):
     found = read_predictions(path, logits_key="z")
     assert found.table.tolist() == [[1, 2]]
     assert found.class_names == ("a", "b")
-    assert found.unused == ("p_a", "p_b")
+    assert found.unused_names == ("p_a", "p_b")
     assert read_predictions(path, logits_key="p", classes=["b", "a"]).table.tolist() == [[4, 3]]
     refuse("no column 'q' with lists, nor one that begins with 'q_'", path, logits_key="q")
 
@@ -465,7 +465,7 @@ def test_nothing_is_ever_unpickled(tmp_path, npz, monkeypatch):
     objects = np.array([object()], dtype=object)
     refuse("Python objects", npz(logits=TABLE, labels=objects))
     # Objects in an array that nobody asked for are left alone.
-    assert read_predictions(npz(logits=TABLE, notes=objects)).unused == ("notes",)
+    assert read_predictions(npz(logits=TABLE, notes=objects)).unused_names == ("notes",)
 
 
 def test_unknown_input(npz):
@@ -655,7 +655,7 @@ def test_groups_come_with_the_one_reading(tmp_path, monkeypatch, suffix):
         [0, 1, 2],
     )
     assert read.table.shape == (3, 3)
-    assert read.unused == ()
+    assert read.unused_names == ()
     assert read_predictions(path, group_key="id").groups.tolist() == [0, 1, 2]
     with pytest.raises(InputError, match=r"there is no 'plant', which group_key asks for"):
         read_predictions(path, group_key="plant")

@@ -31,7 +31,7 @@ def test_every_kind_of_file_gives_the_same_columns(tmp_path, suffix):
     np.testing.assert_array_equal(found.correct, RIGHT)
     assert found.ids.tolist() == IDS.tolist()
     assert (found.name, found.path, len(found)) == ("mark", str(path), 4)
-    assert found.unused == ("other",)
+    assert found.unused_names == ("other",)
     with pytest.raises(
         InputError, match=r"there is no 'score', which score_key asks for; it has .*'mark'"
     ):

@@ -88,8 +88,8 @@ def read_inputs(path: str) -> dict[str, Any]:
     import numpy as np
 
     from metacal.io.formats import FORMATS
-    from metacal.io.opening import check_first_bytes, plain_decoding_errors
+    from metacal.io.opening import check_first_bytes, input_error_if_decoding_fails
 
     check_first_bytes(path, FORMATS[".npz"].magic)
-    with plain_decoding_errors(path), np.load(path, allow_pickle=False) as archive:
+    with input_error_if_decoding_fails(path), np.load(path, allow_pickle=False) as archive:
         return dict(archive)

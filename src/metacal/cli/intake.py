@@ -22,9 +22,9 @@ from metacal.cli.line_source import LineSource
 from metacal.cli.sources import TableSource
 from metacal.errors import InputError
 from metacal.io.artifact.watch_journal import MonitorState, ReceivedBatch, state_record
-from metacal.io.disk import DISK, Disk, is_disk_full, plain_write_errors
+from metacal.io.disk import DISK, Disk, input_error_if_write_fails, is_disk_full
 from metacal.io.journal import Journal
-from metacal.io.opening import plain_read_errors
+from metacal.io.opening import input_error_if_read_fails
 
 #: Minimal size in bytes at which a journal is compacted: one state replaces all records.
 _MIN_COMPACTION_BYTES = 1 << 24
@@ -56,7 +56,7 @@ class Quarantine:
     def __init__(self, path: str, disk: Disk = DISK) -> None:
         self.path = path
         self._disk = disk
-        with plain_read_errors(path):
+        with input_error_if_read_fails(path):
             self.offset = len(disk.read(path) or b"")
 
     def add_lines(
@@ -99,9 +99,9 @@ class Quarantine:
 def _encode_unreadable_lines(received_batch: ReceivedBatch, place: str) -> bytes:
     """Return the unreadable lines of a step as JSON lines."""
     json_lines = []
-    for unreadable_line in received_batch.unreadable:
+    for unreadable_line in received_batch.unreadable_lines:
         entry = {
-            "place": f"{place}:{unreadable_line.line}",
+            "place": f"{place}:{unreadable_line.line_number}",
             "reason": unreadable_line.reason,
             "line": unreadable_line.text,
         }
@@ -225,10 +225,10 @@ class Intake:
         received_batch = self.source.take()
         if received_batch is None:
             return False
-        if received_batch.lines or len(received_batch.rows):
+        if received_batch.n_lines or len(received_batch.rows):
             self._last_input_time = time.monotonic()
             self._was_silent = False
-        record = self.monitor_state.add(received_batch, self.source.name, self.source.state)
+        record = self.monitor_state.add_batch(received_batch, self.source.name, self.source.state)
         if self.quarantine is not None:
             record["quarantine"] = [
                 self.quarantine.path,
@@ -241,7 +241,7 @@ class Intake:
 
     def _append_record(self, journal: Journal, record: dict[str, Any]) -> None:
         """Append a record. If an earlier failure damaged the journal, rewrite all of it."""
-        if journal.broken:
+        if journal.has_failed:
             journal.rewrite([*journal.records, record])
         else:
             journal.append(record)
@@ -254,7 +254,7 @@ class Intake:
             self._is_journalled = True
         if self.quarantine is not None:
             assert self.monitor_state.last_batch is not None
-            with plain_write_errors(self.quarantine.path):
+            with input_error_if_write_fails(self.quarantine.path):
                 self.quarantine.add_lines(
                     self.monitor_state.last_batch, self.source.place, may_be_stored=self._has_failed
                 )
@@ -270,5 +270,5 @@ class Intake:
         path, offset, place = self.journal.records[-1].get("quarantine") or ("", 0, "")
         if path == self.quarantine.path and offset <= self.quarantine.offset:
             self.quarantine.offset = offset
-            with plain_write_errors(path):
+            with input_error_if_write_fails(path):
                 self.quarantine.add_lines(self.monitor_state.last_batch, place, may_be_stored=True)

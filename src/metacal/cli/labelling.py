@@ -381,13 +381,13 @@ def _write_sheet(disk: Disk, path: str, content: bytes, expected: bytes | None) 
             f"cannot write {path}: {error.strerror or error}. Every answer so far is in the"
             " journal; call again."
         ) from error
-    if replacement.backup is not None:
+    if replacement.backup_path is not None:
         warn_caller(
             f"{path} was saved twice while the next rows were being written. The later version is"
-            f" {replacement.backup}, and its answers were not read. To use them, copy it over"
+            f" {replacement.backup_path}, and its answers were not read. To use them, copy it over"
             f" {path} and call again."
         )
-    return replacement.done
+    return replacement.is_done
 
 
 def _record_answers(certifier: Certifier, pool: Pool, path: str, content: bytes) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -122,7 +122,7 @@ class LineSource:
         if position is None:
             return {}
         return {
-            "position": asdict(position),
+            "position": position.to_dict(),
             "header": self.reader.header,
             "lists": self.reader.lists,
         }
@@ -137,7 +137,7 @@ class LineSource:
         self.n_readable += len(batch.records)
         if unreadable_lines:
             first_unreadable = unreadable_lines[0]
-            fault = f"{self.place}:{first_unreadable.line}: {first_unreadable.reason}."
+            fault = f"{self.place}:{first_unreadable.line_number}: {first_unreadable.reason}."
             if self.strict:
                 raise InputError(fault)
             self.first_fault = self.first_fault or fault
@@ -212,7 +212,7 @@ class LineSource:
         if not isinstance(record.label, tuple):
             return self._convert_label(record.label)
         if record.row is None:
-            label_keys = " or ".join(map(repr, self.reader.request.label_keys))
+            label_keys = " or ".join(map(repr, self.reader.request.default_label_names))
             raise invalid_line_error(
                 f"a label that comes later is about the answer that was given: call it {label_keys}"
             )
@@ -227,7 +227,7 @@ class LineSource:
         text = str(label)
         if isinstance(label, float) and label.is_integer():
             text = str(int(label))
-        is_correctness = self.reader.request.scores
+        is_correctness = self.reader.request.reads_scores
         gate_label = self.labels.get(text)
         if gate_label is None and is_correctness:
             gate_label = self.labels.get(text.strip().lower())
@@ -368,14 +368,14 @@ def _build_received_batch(
         rows=_as_table(watch, [record.row for record in row_records]),
         labels=[record.label for record in row_records],
         ids=[record.id for record in row_records],
-        probability=probabilities if has_probabilities else None,
+        sampling_probabilities=probabilities if has_probabilities else None,
         groups=[str(record.group) for record in row_records]
         if watch.gate.has_group_thresholds
         else None,
         units=[str(record.unit) for record in row_records] if has_units else None,
-        late=late_labels,
-        rows_on=row_indices,
-        lines=len(batch.lines),
-        unreadable=unreadable_lines,
-        gaps=n_gaps,
+        late_labels=late_labels,
+        line_indices=row_indices,
+        n_lines=len(batch.lines),
+        unreadable_lines=unreadable_lines,
+        n_gaps=n_gaps,
     )

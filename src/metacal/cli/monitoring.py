@@ -121,10 +121,10 @@ class StatusDisplay:
         received_batch = self.intake.monitor_state.last_batch
         if received_batch is None:
             return
-        for unreadable_line in received_batch.unreadable:
+        for unreadable_line in received_batch.unreadable_lines:
             self._n_unreadable += 1
             if self._n_unreadable <= _MAX_PRINTED_LINES:
-                place = f"{self.intake.source.place}:{unreadable_line.line}"
+                place = f"{self.intake.source.place}:{unreadable_line.line_number}"
                 print_note(f"Put aside: {place}: {unreadable_line.reason}.")
             elif self._n_unreadable == _MAX_PRINTED_LINES + 1:
                 path = self.options.quarantine_path

@@ -103,10 +103,10 @@ def parse_class_names(text: str | None) -> tuple[str | int, ...] | None:
 
 def read_lines(path: str, advice: str) -> list[str]:
     """Read lines of UTF-8 text. Raise InputError with `advice` if it is not."""
-    from metacal.io.opening import plain_read_errors
+    from metacal.io.opening import input_error_if_read_fails
 
     try:
-        with plain_read_errors(path):
+        with input_error_if_read_fails(path):
             return Path(path).read_text(encoding="utf-8-sig").splitlines()
     except UnicodeDecodeError:
         raise InputError(f"{path}: this is not UTF-8 text; {advice}.") from None

@@ -29,7 +29,7 @@ from metacal.cli.printing import flag_is_set
 from metacal.cli.reading import cascade_column_names, check_read_options
 from metacal.errors import InputError
 from metacal.io.artifact.watch_journal import MonitorState, ReceivedBatch
-from metacal.io.lines import Logs, Pipe, Position
+from metacal.io.lines import LogFileSystem, Pipe, Position
 from metacal.io.opening import check_first_bytes
 from metacal.io.request import Request
 from metacal.io.stream import STREAM_FORMATS, StreamReader
@@ -194,14 +194,14 @@ def _find_state(
         If the file continues no source of the state, and `append` is False.
     """
     continued_states = _states_continued_by(monitor_state, path)
-    state = monitor_state.sources.get(name)
+    state = monitor_state.source_positions.get(name)
     is_known_log = bool(state) and "position" in (state or {})
     if name in continued_states or (is_known_log and not append):
         return state
     if continued_states:
         # The file was renamed, by log rotation for example.
         return next(iter(continued_states.values()))
-    has_other_files = bool(set(monitor_state.sources) - {STANDARD_INPUT})
+    has_other_files = bool(set(monitor_state.source_positions) - {STANDARD_INPUT})
     if append or state == {} or not has_other_files:
         return None
     raise InputError(_UNKNOWN_SOURCE.format(path))
@@ -211,9 +211,9 @@ def _states_continued_by(monitor_state: MonitorState, path: str) -> dict[str, di
     """Return the states whose content is the beginning of this file, by name."""
     if not os.path.isfile(path):
         return {}
-    file = Logs().open(path)
+    file = LogFileSystem().open(path)
     continued_states = {}
-    for name, state in monitor_state.sources.items():
+    for name, state in monitor_state.source_positions.items():
         # The state of a table has no position in a log.
         with suppress(ValueError):
             position = Position.from_dict(state.get("position"))
@@ -254,9 +254,9 @@ def _open_table(
         name,
         columns.units,
     )
-    states = list(monitor_state.sources.values())
-    if name in monitor_state.sources:
-        states.insert(0, monitor_state.sources[name])
+    states = list(monitor_state.source_positions.values())
+    if name in monitor_state.source_positions:
+        states.insert(0, monitor_state.source_positions[name])
     has_skipped = any(table_source.skip(state) for state in states)
     if states and not has_skipped and not options.append:
         raise InputError(_UNKNOWN_SOURCE.format(path))
@@ -302,18 +302,18 @@ def _build_request(gate: Gate, path: str, reading: ReadOptions) -> Request:
             request,
             logits_key=reading.score_key or gate.score_source.score,
             label_key=reading.loss_key or reading.correct_key,
-            scores=True,
-            losses=gate.reads_losses,
+            reads_scores=True,
+            labels_are_losses=gate.reads_losses,
         )
     if gate.is_cascade:
         score_names, flag_names = cascade_column_names(gate, reading)
         return replace(
             request,
             logits_key=score_names[0],
-            later_scores=tuple(score_names[1:]),
-            flags=tuple(flag_names),
-            scores=True,
-            agreement=gate.reads_agreement,
+            later_score_columns=tuple(score_names[1:]),
+            correctness_columns=tuple(flag_names),
+            reads_scores=True,
+            labels_are_agreement=gate.reads_agreement,
         )
     return replace(
         request,

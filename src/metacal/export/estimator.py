@@ -15,7 +15,7 @@ from metacal.estimators.metacal import MetaCal
 from metacal.estimators.scored import ScoreGate
 from metacal.gate import Gate
 from metacal.io.artifact.document import Content, document_kind
-from metacal.io.artifact.encoding import construct
+from metacal.io.artifact.encoding import call_constructor
 from metacal.io.artifact.messages import with_article
 from metacal.io.artifact.sources import calibrator_kinds, find_source_method, unsupported_calibrator
 from metacal.maps.methods import CHOOSERS, find_method_by_public_name
@@ -282,4 +282,4 @@ def _unfitted_calibrator(gate: Gate, **parameters: Any) -> Any:
     recipe = gate.logits_source.recipe
     recipe_parameters = {} if recipe is None else recipe.parameters
     calibrator_class = find_source_method(gate.logits_source).estimator_class()
-    return construct(calibrator_class, {**recipe_parameters, **parameters}, "parameters")
+    return call_constructor(calibrator_class, {**recipe_parameters, **parameters}, "parameters")

@@ -149,8 +149,8 @@ def apply(
     if not isinstance(gate, BatchGate):
         batch_gate = BatchGate(gate, group_key=reading.get("group_key"))
     applier = FileApplier(
-        gate=batch_gate,
-        reading=reading,
+        batch_gate=batch_gate,
+        read_options=reading,
         rejected=rejected,
         output_format=output_format,
         n_jobs=n_jobs,
@@ -176,10 +176,10 @@ class FileApplier:
 
     Attributes
     ----------
-    gate : BatchGate
+    batch_gate : BatchGate
         Gate to apply.
 
-    reading : mapping
+    read_options : mapping
         Parameters of `read_predictions`.
 
     rejected : {"calibrated", "uniform"}
@@ -192,8 +192,8 @@ class FileApplier:
         Number of threads.
     """
 
-    gate: BatchGate
-    reading: Mapping[str, Any]
+    batch_gate: BatchGate
+    read_options: Mapping[str, Any]
     rejected: Rejected = "calibrated"
     output_format: str | None = None
     n_jobs: int | None = None
@@ -219,9 +219,9 @@ class FileApplier:
 
     def write(self, source: Any, target: str, temporary_path: str | None = None) -> Applied:
         """Write the result of a source to `target`, or to a temporary file."""
-        gate = self.gate.gate
+        gate = self.batch_gate.gate
         with deleting_downloads():
-            predictions = read_for_gate(gate, self.gate.name, source, **self.reading)
+            predictions = read_for_gate(gate, self.batch_gate.name, source, **self.read_options)
             return write_decisions(
                 gate,
                 predictions,
@@ -233,17 +233,17 @@ class FileApplier:
                 temporary_path=temporary_path,
             )
 
-    def describe(self) -> dict[str, Any]:
+    def describe_settings(self) -> dict[str, Any]:
         """Return everything that the results depend on besides their sources."""
         reading_options = {}
-        for name, value in sorted(self.reading.items()):
+        for name, value in sorted(self.read_options.items()):
             value_text = repr(value)
             if value_text not in ("None", "()"):
                 reading_options[name] = value_text
         return {
             "rejected": self.rejected,
             "reading": reading_options,
-            "artifact": f"sha256:{self.gate.fingerprint}",
+            "artifact": f"sha256:{self.batch_gate.fingerprint}",
         }
 
 
@@ -286,7 +286,7 @@ def _apply_to_folder(
     suffix = _choose_suffix(applier.output_format, sources[0])
     _check_results_are_not_read(source, sources, folder, suffix)
     make_folder(folder)
-    with ResultFolder(folder, {**applier.describe(), "format": suffix}) as results:
+    with ResultFolder(folder, {**applier.describe_settings(), "format": suffix}) as results:
         names = results.choose_names(sources, suffix)
         source_of_result = dict(zip(names, sources, strict=True))
 

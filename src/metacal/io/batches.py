@@ -261,7 +261,7 @@ class BatchGate:
             classes=gate_classes if isinstance(gate_classes[0], str) else None,
             id_key=self.id_key,
             group_key=self.group_key,
-            keep=self.keep,
+            kept_names=self.keep,
         )
         selection = pick_arrow_columns(request, batch.schema)
         layout = table_layout(selection, InMemoryBatches(batch), _BATCH_NAME)

@@ -147,7 +147,7 @@ def find_class_columns(
     InputError
         If the requested columns are missing, or if the remaining columns may not all be classes.
     """
-    excluded_names = {"", *role_names, *request.excluded_columns, *request.keep}
+    excluded_names = {"", *role_names, *request.excluded_columns, *request.kept_names}
     if request.id_key is not None:
         excluded_names.update(ID_KEYS)
     candidates = [name for name in header if name not in excluded_names]

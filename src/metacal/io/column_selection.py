@@ -131,11 +131,11 @@ class ColumnSelection:
             table,
             **role_columns,
             class_names=class_names,
-            unused=self.unused_names,
-            places=self.class_positions,
-            names=self.role_names,
+            unused_names=self.unused_names,
+            class_positions=self.class_positions,
+            role_names=self.role_names,
             kept=kept_columns,
-            lines=lines,
+            line_numbers=lines,
         )
 
 
@@ -171,7 +171,7 @@ def select_arrays(request: Request, arrays: Mapping[str, str]) -> ColumnSelectio
         raise _missing_array_error(request, arrays)
 
     classes_name = None
-    if not request.scores:
+    if not request.reads_scores:
         classes_name = next((key for key in CLASS_KEYS if key in arrays), None)
     role_names = find_role_columns(request, arrays, (table_name,))
     used_names = {table_name, classes_name, *role_names.values()}
@@ -180,7 +180,7 @@ def select_arrays(request: Request, arrays: Mapping[str, str]) -> ColumnSelectio
         role_names=role_names,
         unused_names=_unused_names(request, arrays, used_names),
         class_list_name=classes_name,
-        kept_names=tuple(dict.fromkeys(request.keep)),
+        kept_names=tuple(dict.fromkeys(request.kept_names)),
         path=request.path,
     )
 
@@ -243,13 +243,13 @@ def select_columns(
     (('logits_cat', 'logits_dog'), {'labels': 'label', 'ids': 'id'}, ('cat', 'dog'))
     >>> select_columns(Request("a.csv"), ["logits", "label"], list_names={"logits"}).table_names
     ('logits',)
-    >>> request = Request("judge.csv", logits_key="mark", scores=True)
+    >>> request = Request("judge.csv", logits_key="mark", reads_scores=True)
     >>> selection = select_columns(request, ["id", "mark", "ok"])
     >>> selection.table_names, selection.role_names
     (('mark',), {'labels': 'ok', 'ids': 'id'})
     """
     _check_unique_names(request, header)
-    if request.scores:
+    if request.reads_scores:
         table_name = find_named_column(request, header, "logits_key", ())
     else:
         table_name = find_list_column(request, header, list_names)
@@ -261,7 +261,7 @@ def select_columns(
         table_names=(table_name,),
         role_names=role_names,
         unused_names=_unused_names(request, header, {table_name, *role_names.values()}),
-        kept_names=tuple(dict.fromkeys(request.keep)),
+        kept_names=tuple(dict.fromkeys(request.kept_names)),
         path=request.path,
     )
 
@@ -285,7 +285,7 @@ def _select_class_columns(
         unused_names=_unused_names(request, header, {*table_names, *role_names.values()}),
         class_names=class_names_of_columns(table_names, prefixes),
         class_positions=tuple(position_of_name[name] for name in table_names),
-        kept_names=tuple(dict.fromkeys(request.keep)),
+        kept_names=tuple(dict.fromkeys(request.kept_names)),
         path=request.path,
     )
 
@@ -324,9 +324,11 @@ def _unused_names(
     request: Request, names: Collection[str], used_names: Collection[str | None]
 ) -> tuple[str, ...]:
     """Return the names that are neither used nor kept. Check that the kept ones exist."""
-    for name in request.keep:
+    for name in request.kept_names:
         if name not in names:
             raise InputError(
                 f"{request.path}: there is no column {name!r} to keep; it has {format_names(names)}."
             )
-    return tuple(name for name in names if name not in used_names and name not in request.keep)
+    return tuple(
+        name for name in names if name not in used_names and name not in request.kept_names
+    )

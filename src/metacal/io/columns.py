@@ -40,19 +40,19 @@ class Columns:
         Class names in column order. They are integers if all of them are whole numbers. Labels are
         either class names or column numbers from 0.
 
-    unused : tuple of str
+    unused_names : tuple of str
         Arrays or columns of the file that were not used.
 
-    places : tuple of int or None
+    class_positions : tuple of int or None
         If the file has one column per class, the position of each class column in the file.
 
-    names : mapping of str to str
+    role_names : mapping of str to str
         Column name of each role, as the file has it.
 
     kept : mapping of str to array of shape (n_rows,)
         Columns to copy to the results.
 
-    lines : sequence of int or None
+    line_numbers : sequence of int or None
         For text files of scores, the line number of each row.
 
     remarks : tuple of str
@@ -69,11 +69,11 @@ class Columns:
     groups: NDArray[Any] | None = None
     units: NDArray[Any] | None = None
     class_names: ClassNames | None = None
-    unused: tuple[str, ...] = ()
-    places: tuple[int, ...] | None = None
-    names: Mapping[str, str] = field(default_factory=dict)
+    unused_names: tuple[str, ...] = ()
+    class_positions: tuple[int, ...] | None = None
+    role_names: Mapping[str, str] = field(default_factory=dict)
     kept: Mapping[str, NDArray[Any]] = field(default_factory=dict)
-    lines: Sequence[int] | None = None
+    line_numbers: Sequence[int] | None = None
     remarks: tuple[str, ...] = ()
     score_column: str | None = None
 
@@ -81,7 +81,7 @@ class Columns:
         return len(self.table)
 
     @property
-    def beside(self) -> dict[str, NDArray[Any]]:
+    def role_columns(self) -> dict[str, NDArray[Any]]:
         """Columns that have a role and are present, keyed by role."""
         columns: dict[str, NDArray[Any]] = {}
         for role in ROLE_PARAMETERS:
@@ -90,24 +90,24 @@ class Columns:
                 columns[role] = column
         return columns
 
-    def place(self, row: int) -> str:
-        """Return the name of a row in messages: its file, and its line or row number."""
-        if self.lines is None:
+    def describe_row_position(self, row: int) -> str:
+        """Return the file and the line or row number of a row, for error messages."""
+        if self.line_numbers is None:
             return f"{self.path}: row {row}"
-        return f"{self.path}:{self.lines[row]}"
+        return f"{self.path}:{self.line_numbers[row]}"
 
-    def in_order(self, order: Sequence[int]) -> Self:
-        """Return a copy with the given columns of the table, in the given order."""
+    def select_table_columns(self, column_indices: Sequence[int]) -> Self:
+        """Return a copy whose table has only the given columns, in the given order."""
         if isinstance(self.table, StoredTable):
-            table: Any = self.table.in_order(order)
+            table: Any = self.table.in_order(column_indices)
         else:
-            table = np.ascontiguousarray(self.table[:, order])
+            table = np.ascontiguousarray(self.table[:, column_indices])
 
         class_names = self.class_names
         if class_names is not None:
-            class_names = tuple(class_names[index] for index in order)
+            class_names = tuple(class_names[index] for index in column_indices)
 
-        places = self.places
-        if places is not None:
-            places = tuple(places[index] for index in order)
-        return replace(self, table=table, class_names=class_names, places=places)
+        class_positions = self.class_positions
+        if class_positions is not None:
+            class_positions = tuple(class_positions[index] for index in column_indices)
+        return replace(self, table=table, class_names=class_names, class_positions=class_positions)

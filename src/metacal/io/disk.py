@@ -105,7 +105,7 @@ class Disk:
         with open(path, "rb") as file:
             return hashlib.file_digest(file, hashlib.sha256).hexdigest()
 
-    def names(self, folder: str) -> list[str]:
+    def list_names(self, folder: str) -> list[str]:
         """Return the sorted names in a directory."""
         return sorted(os.listdir(folder))
 
@@ -180,7 +180,7 @@ class Disk:
         rename_with_flag(temporary_path, target, exchange=True)
         sync_folder(target)
 
-    def rename_new(self, source: str, target: str) -> None:
+    def rename_without_replacing(self, source: str, target: str) -> None:
         """Rename a file within a directory. Raise FileExistsError if `target` exists."""
         if os.name == "nt":
             # On Windows, os.rename never replaces an existing file.
@@ -253,7 +253,7 @@ def temporary_path_for(target: str | os.PathLike[str]) -> str:
 
 
 @contextlib.contextmanager
-def plain_write_errors(path: str | os.PathLike[str]) -> Iterator[None]:
+def input_error_if_write_fails(path: str | os.PathLike[str]) -> Iterator[None]:
     """Turn an operating system error about writing into an InputError of one line."""
     path_text = os.fspath(path)
     directory = os.path.dirname(path_text) or "."

@@ -26,19 +26,19 @@ class Replacement:
 
     Attributes
     ----------
-    done : bool
+    is_done : bool
         Whether the new content is in place. If not, the file is not the one that was read.
 
-    backup : str or None
+    backup_path : str or None
         A file that had to be renamed, and that was not read by anyone.
     """
 
-    done: bool
-    backup: str | None = None
+    is_done: bool
+    backup_path: str | None = None
 
 
 def replace_if_unchanged(
-    disk: Disk, path: str, content: bytes, expected: bytes | None
+    disk: Disk, path: str, content: bytes, expected_content: bytes | None
 ) -> Replacement:
     """Replace the content of a file unless the file has changed since it was read.
 
@@ -53,7 +53,7 @@ def replace_if_unchanged(
     content : bytes
         New content. It is written to a temporary file before anything is compared.
 
-    expected : bytes or None
+    expected_content : bytes or None
         Content that was read last. None if the file did not exist.
 
     Returns
@@ -73,17 +73,17 @@ def replace_if_unchanged(
         disk.remove(temporary_path)
         raise
     try:
-        if disk.read(target) != expected:
-            return Replacement(done=False)
-        if expected is None:
+        if disk.read(target) != expected_content:
+            return Replacement(is_done=False)
+        if expected_content is None:
             return _rename_to_new(disk, temporary_path, target)
         try:
-            return _exchange(disk, temporary_path, target, content, expected)
+            return _exchange(disk, temporary_path, target, content, expected_content)
         except UnsupportedError:
-            return _replace_in_steps(disk, temporary_path, target, expected)
+            return _replace_in_steps(disk, temporary_path, target, expected_content)
     except FileNotFoundError:
         # Another process removed the file in the meantime.
-        return Replacement(done=False)
+        return Replacement(is_done=False)
     finally:
         if disk.read(temporary_path) == content:
             disk.remove(temporary_path)
@@ -92,14 +92,14 @@ def replace_if_unchanged(
 def _rename_to_new(disk: Disk, temporary_path: str, target: str) -> Replacement:
     """Rename a temporary file to `target` if there is no such file."""
     try:
-        disk.rename_new(temporary_path, target)
+        disk.rename_without_replacing(temporary_path, target)
     except FileExistsError:
-        return Replacement(done=False)
-    return Replacement(done=True)
+        return Replacement(is_done=False)
+    return Replacement(is_done=True)
 
 
 def _exchange(
-    disk: Disk, temporary_path: str, target: str, content: bytes, expected: bytes
+    disk: Disk, temporary_path: str, target: str, content: bytes, expected_content: bytes
 ) -> Replacement:
     """Exchange two files, and undo that if the old file is not the expected one.
 
@@ -117,7 +117,7 @@ def _exchange(
     content : bytes
         New content.
 
-    expected : bytes
+    expected_content : bytes
         Content that was read last.
 
     Returns
@@ -125,21 +125,23 @@ def _exchange(
     Replacement
     """
     disk.swap(temporary_path, target)
-    if disk.read(temporary_path) == expected:
+    if disk.read(temporary_path) == expected_content:
         disk.remove(temporary_path)
-        return Replacement(done=True)
+        return Replacement(is_done=True)
     try:
         disk.swap(temporary_path, target)
     except FileNotFoundError:
         # Another process removed the new file, so the old one gets its name back.
-        return Replacement(done=False, backup=_restore(disk, temporary_path, target))
+        return Replacement(is_done=False, backup_path=_rename_back(disk, temporary_path, target))
     if disk.read(temporary_path) == content:
-        return Replacement(done=False)
+        return Replacement(is_done=False)
     # Somebody saved once more, and replaced the new file.
-    return Replacement(done=False, backup=rename_to_backup(disk, temporary_path, target))
+    return Replacement(is_done=False, backup_path=rename_to_backup(disk, temporary_path, target))
 
 
-def _replace_in_steps(disk: Disk, temporary_path: str, target: str, expected: bytes) -> Replacement:
+def _replace_in_steps(
+    disk: Disk, temporary_path: str, target: str, expected_content: bytes
+) -> Replacement:
     """Replace a file by two renames, if an atomic exchange is not supported.
 
     Parameters
@@ -153,7 +155,7 @@ def _replace_in_steps(disk: Disk, temporary_path: str, target: str, expected: by
     target : str
         File to replace.
 
-    expected : bytes
+    expected_content : bytes
         Content that was read last.
 
     Returns
@@ -161,15 +163,15 @@ def _replace_in_steps(disk: Disk, temporary_path: str, target: str, expected: by
     Replacement
     """
     old_file = temporary_path_for(target)
-    disk.rename_new(target, old_file)
-    if disk.read(old_file) != expected:
-        return Replacement(done=False, backup=_restore(disk, old_file, target))
+    disk.rename_without_replacing(target, old_file)
+    if disk.read(old_file) != expected_content:
+        return Replacement(is_done=False, backup_path=_rename_back(disk, old_file, target))
     replacement = _rename_to_new(disk, temporary_path, target)
     disk.remove(old_file)
     return replacement
 
 
-def _restore(disk: Disk, old_file: str, target: str) -> str | None:
+def _rename_back(disk: Disk, old_file: str, target: str) -> str | None:
     """Rename a file back to `target`.
 
     Returns
@@ -178,7 +180,7 @@ def _restore(disk: Disk, old_file: str, target: str) -> str | None:
         Name of the backup if a new file exists at `target`, None otherwise.
     """
     try:
-        disk.rename_new(old_file, target)
+        disk.rename_without_replacing(old_file, target)
     except FileExistsError:
         return rename_to_backup(disk, old_file, target)
     return None
@@ -197,7 +199,7 @@ def rename_to_backup(disk: Disk, temporary_path: str, target: str) -> str:
     while True:
         backup = f"{stem}.saved-{number}{suffix}"
         try:
-            disk.rename_new(temporary_path, backup)
+            disk.rename_without_replacing(temporary_path, backup)
         except FileExistsError:
             number += 1
         else:
@@ -210,7 +212,7 @@ def find_leftovers(disk: Disk, path: str) -> list[str]:
     suffix = re.escape(os.path.splitext(name)[1])
     temporary_name_pattern = re.compile(rf"\.{re.escape(name)}\.[0-9a-f]{{12}}\.part{suffix}")
     try:
-        names_in_folder = disk.names(folder or ".")
+        names_in_folder = disk.list_names(folder or ".")
     except PermissionError:
         # The user may write to the directory but not list it.
         return []

@@ -68,7 +68,7 @@ def _read_delimited(source_file: SourceFile) -> FirstRows:
     delimiter = ","
     if source_file.suffix == ".tsv":
         delimiter = "\t"
-    with open_text(request.path, request.source) as file:
+    with open_text(request.path, request.path_to_open) as file:
         header, _, delimiter = read_header(request.path, file, delimiter)
         nonempty_rows = (row for row in csv.reader(file, delimiter=delimiter) if row)
         rows = list(islice(nonempty_rows, _N_ROWS))
@@ -87,7 +87,7 @@ def _read_json_lines(source_file: SourceFile) -> FirstRows:
     Entries of nested objects become columns.
     """
     request = source_file.request
-    with open(request.source, "rb") as file:
+    with open(request.path_to_open, "rb") as file:
         numbered_objects = islice(iterate_objects(request.path, file), _N_ROWS)
         rows = [dict(_flatten(item)) for _, item in numbered_objects]
 
@@ -100,7 +100,7 @@ def _read_json_lines(source_file: SourceFile) -> FirstRows:
 def _read_npz(source_file: SourceFile) -> FirstRows:
     """Read the first rows of the arrays in an .npz file, leaving out scalars."""
     columns = {}
-    with np.load(source_file.request.source, allow_pickle=False) as archive:
+    with np.load(source_file.request.path_to_open, allow_pickle=False) as archive:
         for name in archive.files:
             array = archive[name]
             if array.ndim:
@@ -110,7 +110,7 @@ def _read_npz(source_file: SourceFile) -> FirstRows:
 
 def _read_npy(source_file: SourceFile) -> FirstRows:
     """Read the first rows of an .npy file: a table, or records with named fields."""
-    array = np.load(source_file.request.source, mmap_mode="r", allow_pickle=False)[:_N_ROWS]
+    array = np.load(source_file.request.path_to_open, mmap_mode="r", allow_pickle=False)[:_N_ROWS]
     field_names = array.dtype.names
     columns = {"logits": array}
     if field_names is not None:
@@ -120,7 +120,7 @@ def _read_npy(source_file: SourceFile) -> FirstRows:
 
 def _read_tensors(source_file: SourceFile) -> FirstRows:
     """Read the first rows of a safetensors or torch file with the default names."""
-    predictions = read_predictions(source_file.request.source)
+    predictions = read_predictions(source_file.request.path_to_open)
     columns = {"logits": np.asarray(predictions.table)[:_N_ROWS]}
     if predictions.labels is not None:
         columns["labels"] = predictions.labels[:_N_ROWS]
@@ -140,7 +140,7 @@ def _read_arrow(source_file: SourceFile) -> FirstRows:
 def _read_record_batches(file: ParquetFile | ArrowFile) -> FirstRows:
     """Read the first record batch of a file."""
     columns = {}
-    first_batch = next(iter(file.batches(file.schema.names, _N_ROWS)), None)
+    first_batch = next(iter(file.iterate_batches(file.schema.names, _N_ROWS)), None)
     if first_batch is not None:
         for name, values in first_batch.slice(0, _N_ROWS).to_pydict().items():
             columns[name] = _to_array(values)

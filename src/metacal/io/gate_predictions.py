@@ -94,7 +94,9 @@ def read_for_gate(
     order = order_of_classes(predictions.class_names, gate_classes, path_text, gate_name)
     if order is None:
         return predictions
-    return replace(predictions.in_order(order), labels=_renumber_labels(predictions, order))
+    return replace(
+        predictions.select_table_columns(order), labels=_renumber_labels(predictions, order)
+    )
 
 
 def _with_labels_of_selected_columns(predictions: Predictions) -> Predictions:
@@ -103,9 +105,9 @@ def _with_labels_of_selected_columns(predictions: Predictions) -> Predictions:
     The columns were selected in the order of the gate, but such labels count them in the order of
     the file.
     """
-    if predictions.places is None:
+    if predictions.class_positions is None:
         return predictions
-    rank_in_file = np.argsort(np.argsort(predictions.places)).tolist()
+    rank_in_file = np.argsort(np.argsort(predictions.class_positions)).tolist()
     return replace(predictions, labels=_renumber_labels(predictions, rank_in_file))
 
 

@@ -166,5 +166,5 @@ def requests_for_files(request: Request, paths: Sequence[str]) -> list[Request]:
         local_copy = None
         if is_url(path):
             local_copy = download(path)
-        requests.append(replace(request, path=path, file=local_copy, copy_is_permanent=True))
+        requests.append(replace(request, path=path, copy_path=local_copy, copy_is_permanent=True))
     return requests

@@ -49,8 +49,8 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from metacal.errors import ArtifactError, InputError, format_option, warn_caller
-from metacal.io.disk import DISK, Disk, plain_write_errors
-from metacal.io.opening import plain_read_errors
+from metacal.io.disk import DISK, Disk, input_error_if_write_fails
+from metacal.io.opening import input_error_if_read_fails
 
 #: Version of the line format. Other versions are rejected.
 VERSION = 1
@@ -139,13 +139,13 @@ class Journal:
     records : list of dict
         All records, in order.
 
-    file : str
+    real_path : str
         Path with symbolic links resolved. `path` is used only in messages.
 
     size : int
         Size of the valid content in bytes.
 
-    broken : bool
+    has_failed : bool
         Whether the disk has failed, so that nothing can be appended before a `rewrite`.
     """
 
@@ -153,24 +153,24 @@ class Journal:
         self, path: str, kind: str, *, seal: Seal | None = None, disk: Disk = DISK
     ) -> None:
         self.path = path
-        self.file = path
+        self.real_path = path
         self.kind = kind
         self.disk = disk
         self.seal = seal or Seal()
         self.records: list[Record] = []
         self.size = 0
-        self.broken = False
+        self.has_failed = False
         self._header = {"journal": kind, "version": VERSION}
         self._last_seal = ""
         self._locks = ExitStack()
 
     def __enter__(self) -> Self:
-        self.file = self.disk.real_path(self.path)
-        lock_path = f"{self.file}.lock"
+        self.real_path = self.disk.real_path(self.path)
+        lock_path = f"{self.real_path}.lock"
         with ExitStack() as stack:
-            with plain_write_errors(lock_path):
+            with input_error_if_write_fails(lock_path):
                 stack.enter_context(self.disk.lock(lock_path))
-            stack.enter_context(self.disk.lock_content(self.file))
+            stack.enter_context(self.disk.lock_content(self.real_path))
             self._repair(self._read())
             self._locks = stack.pop_all()
         return self
@@ -180,7 +180,7 @@ class Journal:
 
     def append(self, record: Record) -> None:
         """Append a record durably. Raise InputError, and append nothing, if that fails."""
-        if self.broken:
+        if self.has_failed:
             raise InputError(
                 f"cannot write {self.path}: the disk has failed before; call again once it is"
                 " mended."
@@ -188,13 +188,13 @@ class Journal:
         seal_before = ""
         lines = []
         if self.size == 0:
-            lines.append(self._next_line(self._header))
+            lines.append(self._seal_next_record(self._header))
         else:
             seal_before = self._last_seal
-        lines.append(self._next_line(record))
+        lines.append(self._seal_next_record(record))
         content = b"".join(lines)
         try:
-            self.disk.append(self.file, content)
+            self.disk.append(self.real_path, content)
         except OSError as error:
             self._last_seal = seal_before
             self._undo_append()
@@ -211,16 +211,16 @@ class Journal:
         This also repairs a journal to which nothing can be appended after a failure of the disk.
         """
         self._last_seal = ""
-        lines = [self._next_line(self._header)]
+        lines = [self._seal_next_record(self._header)]
         for record in records:
-            lines.append(self._next_line(record))
+            lines.append(self._seal_next_record(record))
         content = b"".join(lines)
         # If writing fails, the file may have the old or the new content.
-        self.broken = True
-        with plain_write_errors(self.path):
-            self.disk.write(self.file, content)
+        self.has_failed = True
+        with input_error_if_write_fails(self.path):
+            self.disk.write(self.real_path, content)
         self.size = len(content)
-        self.broken = False
+        self.has_failed = False
         self.records = [_record_of_line(line) for line in lines[1:]]
 
     def _undo_append(self) -> None:
@@ -229,12 +229,12 @@ class Journal:
         If that fails too, the journal is marked as broken and accepts no more records.
         """
         try:
-            if self.disk.read(self.file) is not None:
-                self.disk.truncate(self.file, self.size)
+            if self.disk.read(self.real_path) is not None:
+                self.disk.truncate(self.real_path, self.size)
         except OSError:
-            self.broken = True
+            self.has_failed = True
 
-    def _next_line(self, record: Record) -> bytes:
+    def _seal_next_record(self, record: Record) -> bytes:
         """Return the line of the next record, and remember its seal."""
         line = self._sealed_line(self._last_seal, record)
         self._last_seal = line.partition(b" ")[0].decode("ascii")
@@ -256,12 +256,12 @@ class Journal:
             If the file is not a journal of this tool, or if it is damaged in a way that a crash
             cannot explain.
         """
-        with plain_read_errors(self.path):
-            if os.path.isfile(self.file) and os.path.getsize(self.file) > MAX_BYTES:
+        with input_error_if_read_fails(self.path):
+            if os.path.isfile(self.real_path) and os.path.getsize(self.real_path) > MAX_BYTES:
                 raise ArtifactError(
                     f"{self.path}: it has more than {MAX_BYTES >> 20:,} MB, which no journal has."
                 )
-            file_bytes = self.disk.read(self.file) or b""
+            file_bytes = self.disk.read(self.real_path) or b""
         self._last_seal = ""
         records, valid_size = self._parse_lines(file_bytes)
         tail = file_bytes[valid_size:]
@@ -269,7 +269,7 @@ class Journal:
         if repaired_line is not None:
             records.append(repaired_line.record)
         elif tail:
-            self._check_is_torn(tail, line_number=len(records) + 1)
+            self._check_tail_is_torn_append(tail, line_number=len(records) + 1)
         if records and records[0] != self._header:
             raise ArtifactError(
                 f"{self.path}: this is no journal of metacal {self.kind}, or of another version of"
@@ -333,7 +333,7 @@ class Journal:
                 return _RepairedLine(record=record, line=seal + b" " + text + b"\n")
         return None
 
-    def _check_is_torn(self, tail: bytes, line_number: int) -> None:
+    def _check_tail_is_torn_append(self, tail: bytes, line_number: int) -> None:
         """Raise ArtifactError unless a crash during `append` can have left the tail.
 
         Parameters
@@ -346,7 +346,7 @@ class Journal:
         """
         first_line = tail.partition(b"\n")[0]
         if line_number == 1:
-            self._check_is_torn_header(tail, first_line)
+            self._check_tail_is_torn_header(tail, first_line)
             return
         is_last_line = len(first_line) + 1 >= len(tail)
         is_complete = tail.endswith(b"\n") and tail.count(b"\0") < _MIN_TORN_ZEROS
@@ -357,7 +357,7 @@ class Journal:
                 " before it are whole."
             )
 
-    def _check_is_torn_header(self, tail: bytes, first_line: bytes) -> None:
+    def _check_tail_is_torn_header(self, tail: bytes, first_line: bytes) -> None:
         """Raise ArtifactError unless the file is the beginning of a header.
 
         Zeros may follow it.
@@ -381,11 +381,11 @@ class Journal:
     def _write_repaired_line(self, content: _Content, line: bytes) -> None:
         """Complete the last line, or replace it if a byte of it is damaged."""
         only_lacks_end = line.startswith(content.tail)
-        with plain_write_errors(self.path):
+        with input_error_if_write_fails(self.path):
             if only_lacks_end:
-                self.disk.append(self.file, line[len(content.tail) :])
+                self.disk.append(self.real_path, line[len(content.tail) :])
             else:
-                self.disk.write(self.file, content.valid_lines + line)
+                self.disk.write(self.real_path, content.valid_lines + line)
         self.size += len(line)
         if not only_lacks_end:
             warn_caller(
@@ -395,9 +395,9 @@ class Journal:
 
     def _remove_tail(self, tail: bytes) -> None:
         """Save an incomplete last line beside the journal, remove it, and report it."""
-        with plain_write_errors(self.path):
+        with input_error_if_write_fails(self.path):
             saved_path = self._save_tail(tail)
-            self.disk.truncate(self.file, self.size)
+            self.disk.truncate(self.real_path, self.size)
         warn_caller(
             f"{self.path}: the last record is incomplete, most likely because a call was cut off"
             f" while it wrote it. It does not count; its {len(tail):,} bytes are now in"
@@ -409,7 +409,7 @@ class Journal:
         """Save an incomplete line under a new name beside the journal. Return the name."""
         number = 1
         while True:
-            saved_path = f"{self.file}.tail-{number}"
+            saved_path = f"{self.real_path}.tail-{number}"
             existing_content = self.disk.read(saved_path)
             if existing_content is None:
                 self.disk.write(saved_path, tail)
@@ -464,7 +464,7 @@ def read_journal(path: str, kind: str, *, disk: Disk = DISK) -> list[Record]:
         Empty if there is no journal.
     """
     journal = Journal(path, kind, disk=disk)
-    journal.file = journal.disk.real_path(path)
+    journal.real_path = journal.disk.real_path(path)
     content = journal._read()
     # A line without an end may be one that is being written.
     if content.repaired_line is None and content.tail.endswith(b"\n"):

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Self
 
 from metacal.errors import InputError
 from metacal.io.formats.jsonl import MAX_LINE_BYTES
-from metacal.io.opening import plain_read_errors
+from metacal.io.opening import input_error_if_read_fails
 
 #: Number of bytes to read at a time.
 READ_BYTES = 1 << 20
@@ -26,7 +26,7 @@ PAUSE_SECONDS = 0.2
 #: Number of bytes to keep of a line that is too long.
 MAX_KEPT_BYTES = 2000
 #: Largest number of bytes before a position that identify it.
-MAX_MARK_BYTES = 1 << 12
+MAX_DIGEST_BYTES = 1 << 12
 
 
 class Line(NamedTuple):
@@ -55,21 +55,21 @@ class LineSplitter:
 
     Attributes
     ----------
-    number : int
+    last_line_number : int
         Number of the last line.
 
-    skipping : bool
+    is_skipping : bool
         Whether the rest of a line that is too long is being skipped.
 
-    max_length : int
-        Largest length of a line. The buffer is not much larger.
+    max_line_bytes : int
+        Largest length of a line in bytes. The buffer is not much larger.
 
     n_buffered_bytes : int
         Number of bytes of the incomplete line in the buffer.
 
     Examples
     --------
-    >>> splitter = LineSplitter(max_length=5)
+    >>> splitter = LineSplitter(max_line_bytes=5)
     >>> [line.content for line in splitter.feed(b"ab\nc")], splitter.n_buffered_bytes
     ([b'ab'], 1)
     >>> [line.content for line in splitter.feed(b"d\r\n")]
@@ -80,19 +80,19 @@ class LineSplitter:
     [Line(number=4, content=b'ef', fault='')]
     """
 
-    number: int = 0
-    skipping: bool = False
-    max_length: int = MAX_LINE_BYTES
+    last_line_number: int = 0
+    is_skipping: bool = False
+    max_line_bytes: int = MAX_LINE_BYTES
     n_buffered_bytes: int = 0
     _pieces: list[bytes] = field(default_factory=list)
 
     def feed(self, new_bytes: bytes) -> list[Line]:
         """Add bytes, and return the lines that end in them or have become too long."""
-        if self.skipping:
+        if self.is_skipping:
             line_end = new_bytes.find(b"\n")
             if line_end < 0:
                 return []
-            self.skipping = False
+            self.is_skipping = False
             new_bytes = new_bytes[line_end + 1 :]
 
         *complete_lines, incomplete_line = new_bytes.split(b"\n")
@@ -103,12 +103,12 @@ class LineSplitter:
         if incomplete_line:
             self._pieces.append(incomplete_line)
             self.n_buffered_bytes += len(incomplete_line)
-        if self.n_buffered_bytes > self.max_length:
+        if self.n_buffered_bytes > self.max_line_bytes:
             lines.append(self._build_line(self._take_pieces()))
-            self.skipping = True
+            self.is_skipping = True
         return lines
 
-    def finish(self, fault: str = "") -> list[Line]:
+    def flush(self, fault: str = "") -> list[Line]:
         """Return the incomplete line, if there is one. No more of it will arrive."""
         if self.n_buffered_bytes == 0:
             return []
@@ -123,13 +123,15 @@ class LineSplitter:
 
     def _build_line(self, content: bytes, fault: str = "") -> Line:
         """Number a line, and truncate it if it is too long."""
-        self.number += 1
-        if len(content) <= self.max_length:
-            return Line(self.number, content.rstrip(b"\r"), fault)
-        limit = f"{self.max_length} bytes"
-        if self.max_length >> 20:
-            limit = f"{self.max_length >> 20} MB"
-        return Line(self.number, content[:MAX_KEPT_BYTES], f"the line has more than {limit}")
+        self.last_line_number += 1
+        if len(content) <= self.max_line_bytes:
+            return Line(self.last_line_number, content.rstrip(b"\r"), fault)
+        limit = f"{self.max_line_bytes} bytes"
+        if self.max_line_bytes >> 20:
+            limit = f"{self.max_line_bytes >> 20} MB"
+        return Line(
+            self.last_line_number, content[:MAX_KEPT_BYTES], f"the line has more than {limit}"
+        )
 
 
 class Pipe:
@@ -168,7 +170,7 @@ class Pipe:
         if new_bytes:
             return self._splitter.feed(new_bytes)
         self.ended = True
-        return self._splitter.finish()
+        return self._splitter.flush()
 
     def wait(self) -> None:
         """Wait for a moment, or until data arrive."""
@@ -183,7 +185,7 @@ class Pipe:
         return bool(readable)
 
 
-class Log:
+class LogFile:
     """Open log file. It is closed when the object is deleted.
 
     Attributes
@@ -217,19 +219,34 @@ class Log:
         return os.read(self._descriptor, n_bytes)
 
 
-class Logs:
+class LogFileSystem:
     """Access to the log files of the file system, which tests can replace."""
 
-    def open(self, path: str) -> Log | None:
+    def open(self, path: str) -> LogFile | None:
         """Open a file, or return None if it does not exist."""
-        with plain_read_errors(path), suppress(FileNotFoundError):
-            return Log(path)
+        with input_error_if_read_fails(path), suppress(FileNotFoundError):
+            return LogFile(path)
         return None
 
     def list_directory_of(self, path: str) -> Iterator[str]:
         """Yield the names of the regular files in the directory of a file."""
         with suppress(OSError), os.scandir(os.path.dirname(path) or ".") as entries:
             yield from sorted(entry.name for entry in entries if entry.is_file())
+
+
+#: Field of a `Position` that is stored under each key of its JSON object.
+_POSITION_FIELDS = {
+    "device": "device",
+    "inode": "inode",
+    "offset": "offset",
+    "line": "line_number",
+    "mark": "digest",
+    "before": "n_digest_bytes",
+    "modified": "modification_time_ns",
+    "skipping": "is_skipping",
+}
+#: Types of the entries of a stored position that are not integers.
+_POSITION_TYPES = {"mark": str, "skipping": bool}
 
 
 @dataclass(frozen=True)
@@ -244,35 +261,35 @@ class Position:
     offset : int
         Offset of the first byte that was not read.
 
-    line : int
+    line_number : int
         Number of the last line.
 
-    mark : str
-        Digest of the bytes before the offset.
+    digest : str
+        Digest of the bytes just before the offset.
 
-    before : int
-        Number of these bytes.
+    n_digest_bytes : int
+        Number of bytes that the digest covers.
 
-    modified : int
-        Modification time of the file when it was read.
+    modification_time_ns : int
+        Modification time of the file when it was read, in nanoseconds.
 
-    skipping : bool
+    is_skipping : bool
         Whether the offset lies within a line that is too long.
     """
 
     device: int
     inode: int
     offset: int
-    line: int
-    mark: str
-    before: int
-    modified: int
-    skipping: bool = False
+    line_number: int
+    digest: str
+    n_digest_bytes: int
+    modification_time_ns: int
+    is_skipping: bool = False
 
-    def matches(self, file: Log) -> bool:
+    def matches(self, file: LogFile) -> bool:
         """Check whether a file has the bytes that were read before the offset."""
-        content = file.read(self.offset - self.before, self.before)
-        return len(content) == self.before and _digest(content) == self.mark
+        content = file.read(self.offset - self.n_digest_bytes, self.n_digest_bytes)
+        return len(content) == self.n_digest_bytes and _digest(content) == self.digest
 
     @property
     def identity(self) -> tuple[int, int]:
@@ -280,37 +297,37 @@ class Position:
         return self.device, self.inode
 
     @classmethod
-    def after(
+    def in_file(
         cls,
-        bytes_before: bytes,
-        file: Log,
+        file: LogFile,
         *,
         offset: int,
-        modified: int,
-        line: int = 0,
-        skipping: bool = False,
+        bytes_before_offset: bytes,
+        modification_time_ns: int,
+        line_number: int = 0,
+        is_skipping: bool = False,
     ) -> Self:
-        """Build the position after some bytes of a file.
+        """Build the position at an offset of a file.
 
         Parameters
         ----------
-        bytes_before : bytes
-            Bytes just before the position.
-
-        file : Log
+        file : LogFile
             The file.
 
         offset : int
-            Offset of the position.
+            Offset of the first byte that was not read.
 
-        modified : int
-            Modification time of the file when it was read.
+        bytes_before_offset : bytes
+            Bytes just before the offset.
 
-        line : int, default=0
+        modification_time_ns : int
+            Modification time of the file when it was read, in nanoseconds.
+
+        line_number : int, default=0
             Number of the last line.
 
-        skipping : bool, default=False
-            Whether the position lies within a line that is too long.
+        is_skipping : bool, default=False
+            Whether the offset lies within a line that is too long.
 
         Returns
         -------
@@ -321,27 +338,29 @@ class Position:
             device=device,
             inode=inode,
             offset=offset,
-            line=line,
-            mark=_digest(bytes_before),
-            before=len(bytes_before),
-            modified=modified,
-            skipping=skipping,
+            line_number=line_number,
+            digest=_digest(bytes_before_offset),
+            n_digest_bytes=len(bytes_before_offset),
+            modification_time_ns=modification_time_ns,
+            is_skipping=is_skipping,
         )
+
+    def to_dict(self) -> dict[str, int | str | bool]:
+        """Convert the position to a JSON object."""
+        return {key: getattr(self, name) for key, name in _POSITION_FIELDS.items()}
 
     @classmethod
     def from_dict(cls, data: Any) -> Self:
-        """Build a position from the result of `asdict`.
-
-        Raise ValueError if that is invalid.
-        """
-        if not isinstance(data, dict):
+        """Build a position from a JSON object. Raise ValueError if it is not valid."""
+        if not isinstance(data, dict) or list(data) != list(_POSITION_FIELDS):
             raise ValueError("this is no place in a file")
-        field_types = dict.fromkeys(cls.__annotations__, int) | {"mark": str, "skipping": bool}
-        value_types = [(name, type(value)) for name, value in data.items()]
-        if value_types != list(field_types.items()):
-            raise ValueError("this is no place in a file")
-        position = cls(**data)
-        if not 0 <= position.before <= min(MAX_MARK_BYTES, position.offset) or position.line < 0:
+        for key, value in data.items():
+            required_type = _POSITION_TYPES.get(key, int)
+            if type(value) is not required_type:
+                raise ValueError("this is no place in a file")
+        position = cls(**{name: data[key] for key, name in _POSITION_FIELDS.items()})
+        max_digest_bytes = min(MAX_DIGEST_BYTES, position.offset)
+        if not 0 <= position.n_digest_bytes <= max_digest_bytes or position.line_number < 0:
             raise ValueError("this is no place in a file")
         return position
 

@@ -39,7 +39,7 @@ def find_role_columns(
         Column name of each role that was found. The column with the role "labels" has no other
         role.
     """
-    default_names = {"labels": request.label_keys, "ids": ID_KEYS}
+    default_names = {"labels": request.default_label_names, "ids": ID_KEYS}
     excluded_names = set(table)
     role_names: dict[str, str] = {}
     for role, parameter in ROLE_PARAMETERS.items():
@@ -105,7 +105,7 @@ def find_named_column(
     if len(candidates) > 1:
         raise InputError(
             f"{request.path}: it has both {candidates[0]!r} and {candidates[1]!r}; choose one with"
-            f" {format_option(request.user_parameter(key))}."
+            f" {format_option(request.user_parameter_name(key))}."
         )
     if not candidates:
         return None
@@ -132,14 +132,14 @@ def _check_named_column(
         Columns that are already in use.
     """
     given_name = getattr(request, key)
-    parameter = request.user_parameter(key)
+    parameter = request.user_parameter_name(key)
     parameter_text = choose_spelling(parameter, "--" + parameter.replace("_", "-"))
     if given_name not in names:
         message = (
             f"{request.path}: there is no {given_name!r}, which {parameter_text} asks for; it has"
             f" {format_names(names)}."
         )
-        if request.scores and key == "logits_key":
+        if request.reads_scores and key == "logits_key":
             raise NoScoreError(message)
         raise InputError(message)
     if given_name in used_names:

@@ -5,7 +5,7 @@ code.
 
 A few kilobytes of zip, zstd or repeated dictionary entries can decompress to gigabytes. The
 decompressed size is therefore checked before memory is allocated. Real logits compress by a factor
-of two or three, so a file may decompress to `UNPACKED_BYTES`, or to `UNPACKED_TIMES` its own size
+of two or three, so a file may decompress to `MIN_UNPACK_LIMIT`, or to `MAX_UNPACK_RATIO` its own size
 if that is more. The user can raise the limit.
 """
 
@@ -49,9 +49,9 @@ _MAGIC_BYTES: dict[str, bytes | tuple[bytes, ...]] = {
 #: Number of bytes that is enough to recognise every kind of file.
 _N_MAGIC_BYTES = 8
 #: Number of bytes to which every file may decompress.
-UNPACKED_BYTES = 1 << 31
+MIN_UNPACK_LIMIT = 1 << 31
 #: Multiple of its own size to which a larger file may decompress.
-UNPACKED_TIMES = 20
+MAX_UNPACK_RATIO = 20
 #: Environment variable that sets the limit in bytes.
 UNPACK_LIMIT_VARIABLE = "METACAL_UNPACK_LIMIT"
 #: Bytes per character of a NumPy string array.
@@ -69,12 +69,12 @@ class NoScoreError(InputError):
 
 
 @contextlib.contextmanager
-def plain_read_errors(path: str) -> Iterator[None]:
+def input_error_if_read_fails(path: str) -> Iterator[None]:
     """Turn an operating system error about a file into an InputError of one line.
 
     Examples
     --------
-    >>> with plain_read_errors("val.npz"):
+    >>> with input_error_if_read_fails("val.npz"):
     ...     raise FileNotFoundError
     Traceback (most recent call last):
     metacal.errors.InputError: val.npz: there is no such file; check the name and the folder.
@@ -129,7 +129,7 @@ def check_first_bytes(
         file_name = name_in_messages
     if os.path.isdir(path):
         raise InputError(f"{file_name}: this is a folder; give a file in it.")
-    with plain_read_errors(file_name), open(path, "rb") as file:
+    with input_error_if_read_fails(file_name), open(path, "rb") as file:
         first_bytes = file.read(_N_MAGIC_BYTES)
 
     is_text_format = magic_bytes == ()
@@ -164,7 +164,7 @@ def check_first_bytes(
 
 
 @contextlib.contextmanager
-def plain_decoding_errors(path: str) -> Iterator[None]:
+def input_error_if_decoding_fails(path: str) -> Iterator[None]:
     """Turn any exception of a decoder into an InputError of one line.
 
     A decoder can fail in any way on bytes that it does not expect. Use this context only around
@@ -173,7 +173,7 @@ def plain_decoding_errors(path: str) -> Iterator[None]:
     Examples
     --------
     >>> import struct
-    >>> with plain_decoding_errors("val.npz"):
+    >>> with input_error_if_decoding_fails("val.npz"):
     ...     raise struct.error("unpack requires a buffer of 4 bytes")
     Traceback (most recent call last):
     metacal.errors.InputError: val.npz: the file is damaged or cut short (unpack requires ...
@@ -224,7 +224,7 @@ def unpack_limit(file_size: int) -> int:
         return requested_limit
     variable_text = os.environ.get(UNPACK_LIMIT_VARIABLE)
     if not variable_text:
-        return max(UNPACKED_BYTES, UNPACKED_TIMES * file_size)
+        return max(MIN_UNPACK_LIMIT, MAX_UNPACK_RATIO * file_size)
     is_number = variable_text.isascii() and variable_text.isdigit() and len(variable_text) < 20
     if not is_number or int(variable_text) == 0:
         raise InputError(

@@ -50,10 +50,10 @@ class Predictions(Columns):
         if self.labels is not None:
             return self.labels
         other_columns = ""
-        if self.unused:
-            other_columns = f"; it also holds {format_names(self.unused)}"
+        if self.unused_names:
+            other_columns = f"; it also holds {format_names(self.unused_names)}"
         suggested_name = None
-        for name in (*self.unused, *(self.class_names or ())):
+        for name in (*self.unused_names, *(self.class_names or ())):
             if LABEL_NAME_PATTERN.fullmatch(str(name)):
                 suggested_name = str(name)
                 break
@@ -184,7 +184,7 @@ def read_predictions(
         format=format,
         stream=stream,
         excluded_columns=tuple(drop),
-        keep=tuple(keep),
+        kept_names=tuple(keep),
         gate_classes=of_gate,
     )
     columns = read_columns(
@@ -198,7 +198,7 @@ def _check_and_convert(request: Request, columns: Columns) -> Columns:
     columns = _expand_single_score(request, columns)
     _check_shapes(request, columns)
     flat_columns: dict[str, Any] = {}
-    for role, column in columns.beside.items():
+    for role, column in columns.role_columns.items():
         flat_columns[role] = column.ravel()
     columns = replace(columns, **flat_columns)
     if request.classes is not None:
@@ -209,17 +209,19 @@ def _check_and_convert(request: Request, columns: Columns) -> Columns:
 def _without_stray_columns(columns: Columns) -> Columns:
     """Leave out columns that do not look like classes, with a warning."""
     class_names = columns.class_names
-    if class_names is None or columns.places is None or columns.labels is None:
+    if class_names is None or columns.class_positions is None or columns.labels is None:
         return columns
     strays = find_stray_columns(class_names, columns.labels, columns.table)
     for warning in strays.warnings:
         warn_caller(warning)
     if strays.excluded:
         class_indices = [k for k in range(len(class_names)) if k not in strays.excluded]
-        columns = columns.in_order(class_indices)
+        columns = columns.select_table_columns(class_indices)
     excluded_names = [str(class_names[index]) for index in strays.excluded]
     return replace(
-        columns, unused=(*columns.unused, *excluded_names), remarks=tuple(strays.warnings)
+        columns,
+        unused_names=(*columns.unused_names, *excluded_names),
+        remarks=tuple(strays.warnings),
     )
 
 
@@ -251,7 +253,7 @@ def _check_shapes(request: Request, columns: Columns) -> None:
             f" and one column per class; got shape {table.shape} of type {table.dtype}. Reshape or"
             f" convert it and save it again.{hint}"
         )
-    for role, column in columns.beside.items():
+    for role, column in columns.role_columns.items():
         _check_role_column(request, role, column, n_rows=len(table))
     _check_class_names(request, columns)
 
@@ -288,7 +290,7 @@ def _check_role_column(request: Request, role: str, column: NDArray[Any], n_rows
 
 def _check_class_names(request: Request, columns: Columns) -> None:
     """Raise InputError if the requested classes do not fit the table."""
-    names_are_stored = columns.class_names is not None and columns.places is None
+    names_are_stored = columns.class_names is not None and columns.class_positions is None
     if names_are_stored and request.classes is not None:
         assert columns.class_names is not None
         if as_class_names(request.classes) != columns.class_names:

@@ -109,7 +109,7 @@ def read_columns(
 
 def _total_size(requests: Sequence[Request]) -> int:
     """Return the total size in bytes of the files that exist."""
-    paths = [request.source for request in requests]
+    paths = [request.path_to_open for request in requests]
     return sum(os.path.getsize(path) for path in paths if os.path.exists(path))
 
 
@@ -150,7 +150,7 @@ def _check_requested_columns(request: Request, columns: Columns) -> None:
     A file with a single array has no named columns.
     """
     named_columns = [(request.group_key, columns.groups), (request.unit_key, columns.units)]
-    for kept_name in request.keep:
+    for kept_name in request.kept_names:
         named_columns.append((kept_name, columns.kept.get(kept_name)))
     for name, column in named_columns:
         if name is not None and column is None:
@@ -184,7 +184,7 @@ def _read_label_file(request: Request) -> NDArray[Any]:
                 return read_labels(source_file.request, name_suffix)
             if source_file.suffix != ".npy":
                 raise format_error
-            array_request = Request(path, file=source_file.request.source, stream=False)
+            array_request = Request(path, copy_path=source_file.request.path_to_open, stream=False)
             return np.asarray(FORMATS[".npy"].read(array_request).table)
     except NoRowsError as error:
         # The table has rows, so an empty file of labels must not be skipped.
@@ -203,9 +203,9 @@ def _concatenate(path: str, columns_of_files: Sequence[Columns]) -> Columns:
         return first_columns
 
     role_columns: dict[str, Any] = {}
-    for role in first_columns.beside:
+    for role in first_columns.role_columns:
         role_columns[role] = np.concatenate(
-            [file_columns.beside[role] for file_columns in columns_of_files]
+            [file_columns.role_columns[role] for file_columns in columns_of_files]
         )
     kept_columns = {}
     for name in first_columns.kept:
@@ -217,7 +217,7 @@ def _concatenate(path: str, columns_of_files: Sequence[Columns]) -> Columns:
         first_columns,
         path=path,
         table=_concatenate_tables(columns_of_files),
-        lines=None,
+        line_numbers=None,
         remarks=tuple(dict.fromkeys(remarks)),
         kept=kept_columns,
         **role_columns,
@@ -254,8 +254,8 @@ def _check_same_columns(first_columns: Columns, other_columns: Columns) -> None:
             f" order; name them with {format_option('classes')}, which chooses and orders the columns."
         )
     for role in ROLE_PARAMETERS:
-        first_has_role = role in first_columns.beside
-        other_has_role = role in other_columns.beside
+        first_has_role = role in first_columns.role_columns
+        other_has_role = role in other_columns.role_columns
         if first_has_role == other_has_role:
             continue
         complete_path, incomplete_path = first_columns.path, other_columns.path

@@ -128,7 +128,7 @@ def list_remote_files(url: str, suffixes: tuple[str, ...]) -> list[str]:
     InputError
         If there is no such file, or if the file system cannot be reached.
     """
-    with _plain_remote_errors(url):
+    with _input_error_if_request_fails(url):
         file_system, path = _open_file_system(url)
         # In a web address a question mark is not a pattern, and a page is not a directory.
         is_single_page = _is_web_address(url) and "*" not in path and not path.endswith("/")
@@ -166,7 +166,7 @@ def download(url: str) -> str:
     directory = tempfile.mkdtemp(prefix="metacal-", dir=parent_directory)
     if parent_directory is None:
         atexit.register(shutil.rmtree, directory, ignore_errors=True)
-    with _plain_remote_errors(url):
+    with _input_error_if_request_fails(url):
         file_system, path = _open_file_system(url)
         copy_path = os.path.join(directory, Path(url_path(path)).name)
         file_system.get_file(path, copy_path)
@@ -256,7 +256,7 @@ def _is_web_address(name: str) -> bool:
 
 
 @contextlib.contextmanager
-def _plain_remote_errors(url: str) -> Iterator[None]:
+def _input_error_if_request_fails(url: str) -> Iterator[None]:
     """Turn any exception of a remote file system into an InputError of one line."""
     try:
         yield

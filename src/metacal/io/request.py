@@ -79,20 +79,20 @@ class Request:
         Content of the table.
 
     logits_key : str or None
-        Name of the table, or prefix of its columns. If `scores` is true, name of the score column.
+        Name of the table, or prefix of its columns. If `reads_scores` is true, name of the score column.
 
     label_key, id_key, group_key, unit_key : str or None
-        Names of the columns with a role. If `scores` is true, `label_key` names the column that
+        Names of the columns with a role. If `reads_scores` is true, `label_key` names the column that
         marks a row as correct or incorrect.
 
     classes : tuple or None
         Class names, in the order in which the table must have them.
 
-    file : str or None
-        File to open if it is not `path`: a copy of standard input or of a remote file.
+    copy_path : str or None
+        Copy of standard input or of a remote file, which is opened instead of `path`.
 
     copy_is_permanent : bool
-        Whether the copy in `file` exists for as long as the table is used.
+        Whether the copy exists for as long as the table is used.
 
     format : str or None
         File format, for example "csv". None if the file determines it.
@@ -103,25 +103,25 @@ class Request:
     excluded_columns : tuple of str
         Columns that are not classes.
 
-    keep : tuple of str
+    kept_names : tuple of str
         Columns to copy to the results. They are not classes either.
 
     gate_classes : tuple or None
         Classes of the gate that is applied. They select and order columns of the same names.
 
-    scores : bool
+    reads_scores : bool
         Whether the table is one column of scores.
 
-    losses : bool
+    labels_are_losses : bool
         Whether the labels of scored rows are losses from 0 to 1.
 
-    agreement : bool
+    labels_are_agreement : bool
         Whether the labels of scored rows mark agreement with the last model of a cascade.
 
-    later_scores : tuple of str
+    later_score_columns : tuple of str
         For a cascade, score columns of the models after the first.
 
-    flags : tuple of str
+    correctness_columns : tuple of str
         For a cascade, the columns that mark whether each model is correct.
     """
 
@@ -133,25 +133,25 @@ class Request:
     id_key: str | None = None
     group_key: str | None = None
     unit_key: str | None = None
-    file: str | None = None
+    copy_path: str | None = None
     copy_is_permanent: bool = False
     format: str | None = None
     stream: bool | None = None
     excluded_columns: tuple[str, ...] = ()
-    keep: tuple[str, ...] = ()
+    kept_names: tuple[str, ...] = ()
     gate_classes: ClassNames | None = None
-    scores: bool = False
-    losses: bool = False
-    agreement: bool = False
-    later_scores: tuple[str, ...] = ()
-    flags: tuple[str, ...] = ()
+    reads_scores: bool = False
+    labels_are_losses: bool = False
+    labels_are_agreement: bool = False
+    later_score_columns: tuple[str, ...] = ()
+    correctness_columns: tuple[str, ...] = ()
 
     @property
-    def source(self) -> str:
-        """File to open."""
-        if self.file is None:
+    def path_to_open(self) -> str:
+        """Path of the file to open: the copy if there is one, otherwise `path`."""
+        if self.copy_path is None:
             return self.path
-        return self.file
+        return self.copy_path
 
     @property
     def allows_single_score(self) -> bool:
@@ -165,27 +165,27 @@ class Request:
         return self.allows_single_score or column_names[0] in SINGLE_SCORE_NAMES[self.input]
 
     @property
-    def label_keys(self) -> tuple[str, ...]:
+    def default_label_names(self) -> tuple[str, ...]:
         """Default names of the column with the role "labels"."""
-        if self.losses:
+        if self.labels_are_losses:
             return LOSS_KEYS
-        if self.agreement:
+        if self.labels_are_agreement:
             return AGREE_KEYS
-        if self.scores:
+        if self.reads_scores:
             return CORRECT_KEYS
         return LABEL_KEYS
 
-    def user_parameter(self, field_name: str) -> str:
+    def user_parameter_name(self, field_name: str) -> str:
         """Return the parameter with which the user sets a field of this request."""
-        if not self.scores:
+        if not self.reads_scores:
             return field_name
         if field_name == "logits_key":
             return "score_key"
         if field_name != "label_key":
             return field_name
-        if self.losses:
+        if self.labels_are_losses:
             return "loss_key"
-        if self.agreement:
+        if self.labels_are_agreement:
             return "agree_key"
         return "correct_key"
 
@@ -208,7 +208,7 @@ class Request:
         bool
         """
         survives_deletion = is_held_open and os.name != "nt"
-        can_stay = self.file is None or self.copy_is_permanent or survives_deletion
+        can_stay = self.copy_path is None or self.copy_is_permanent or survives_deletion
         if not can_stay:
             return False
         if self.stream is None:

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from metacal.errors import ArtifactError, InputError
-from metacal.io.disk import DISK, Disk, plain_write_errors
+from metacal.io.disk import DISK, Disk, input_error_if_write_fails
 from metacal.io.journal import Journal, Record
 from metacal.io.remote import is_remote_file_gone, is_url
 from metacal.io.result_names import (
@@ -200,7 +200,7 @@ class ResultFolder:
             self._append_record({"made_with": self.made_with})
         self._append_record(record)
         if temporary_path is not None:
-            with plain_write_errors(target):
+            with input_error_if_write_fails(target):
                 self.disk.replace(temporary_path, target)
         return record
 
@@ -310,7 +310,7 @@ class ResultFolder:
         They belong to the given results or to recorded ones.
         """
         known_names = {*names, *self.records, JOURNAL}
-        for name in self.disk.names(self.folder):
+        for name in self.disk.list_names(self.folder):
             match = _TEMPORARY_NAME_PATTERN.fullmatch(name)
             if match is not None and match["name"] in known_names:
                 self.disk.remove(self._path(name))

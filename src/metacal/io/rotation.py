@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from metacal.errors import InputError
-from metacal.io.lines import Log, Logs
+from metacal.io.lines import LogFile, LogFileSystem
 
 #: Number or date that a rotation adds to a name.
 _ROTATION_PATTERN = re.compile(r"[.-](\d[\d_T-]*)")
@@ -37,7 +37,7 @@ class Neighbour:
         Rank among the rotated files. None if the name is not that of a rotated file.
     """
 
-    log: Log
+    log: LogFile
     rank: Rank | None
 
 
@@ -55,11 +55,13 @@ class NextRotated:
         or younger are. Files after it may have been removed too.
     """
 
-    log: Log | None
+    log: LogFile | None
     file_was_removed: bool
 
 
-def iterate_neighbours(logs: Logs, path: str, *, only_rotated: bool) -> Iterator[Neighbour]:
+def iterate_neighbours(
+    logs: LogFileSystem, path: str, *, only_rotated: bool
+) -> Iterator[Neighbour]:
     """Yield the other files in the directory of a log that can be opened.
 
     Parameters
@@ -79,7 +81,7 @@ def iterate_neighbours(logs: Logs, path: str, *, only_rotated: bool) -> Iterator
     """
     directory, base_name = os.path.split(path)
     for name in logs.list_directory_of(path):
-        rank = rank_of(name, base_name)
+        rank = rotation_rank(name, base_name)
         if name == base_name or (rank is None and only_rotated):
             continue
         # Files of other users may not be readable.
@@ -89,7 +91,7 @@ def iterate_neighbours(logs: Logs, path: str, *, only_rotated: bool) -> Iterator
                 yield Neighbour(log=log, rank=rank)
 
 
-def find_next_rotated(logs: Logs, path: str, file: Log) -> NextRotated:
+def find_next_rotated(logs: LogFileSystem, path: str, file: LogFile) -> NextRotated:
     """Find the file that was rotated just after the given one.
 
     Files are ordered by modification time, because some systems number them from the oldest and
@@ -110,7 +112,7 @@ def find_next_rotated(logs: Logs, path: str, file: Log) -> NextRotated:
     -------
     NextRotated
     """
-    rotated_logs: dict[tuple[int, Any], Log] = {}
+    rotated_logs: dict[tuple[int, Any], LogFile] = {}
     for neighbour in iterate_neighbours(logs, path, only_rotated=True):
         rotated_logs[neighbour.log.modification_time_ns(), neighbour.rank] = neighbour.log
 
@@ -135,14 +137,16 @@ def _is_same_scheme(key: tuple[int, Any], other_key: tuple[int, Any]) -> bool:
     return bool(key[1][:2] == other_key[1][:2])
 
 
-def _first_log(rotated_logs: dict[tuple[int, Any], Log], keys: list[tuple[int, Any]]) -> Log | None:
+def _first_log(
+    rotated_logs: dict[tuple[int, Any], LogFile], keys: list[tuple[int, Any]]
+) -> LogFile | None:
     """Return the log with the smallest key, or None if there are no keys."""
     if not keys:
         return None
     return rotated_logs[min(keys)]
 
 
-def rank_of(name: str, base_name: str) -> Rank | None:
+def rotation_rank(name: str, base_name: str) -> Rank | None:
     """Return the rank of a rotated file, the oldest first.
 
     Return None for any other name.
@@ -161,11 +165,11 @@ def rank_of(name: str, base_name: str) -> Rank | None:
 
     Examples
     --------
-    >>> sorted(["a.log.1", "a.log.3", "a.log.2"], key=lambda name: rank_of(name, "a.log"))
+    >>> sorted(["a.log.1", "a.log.3", "a.log.2"], key=lambda name: rotation_rank(name, "a.log"))
     ['a.log.3', 'a.log.2', 'a.log.1']
-    >>> rank_of("a-20260101.log", "a.log") < rank_of("a-20260102.log", "a.log")
+    >>> rotation_rank("a-20260101.log", "a.log") < rotation_rank("a-20260102.log", "a.log")
     True
-    >>> rank_of("a.log.gz", "a.log") is None
+    >>> rotation_rank("a.log.gz", "a.log") is None
     True
     """
     stem, suffix = os.path.splitext(base_name)

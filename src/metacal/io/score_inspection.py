@@ -18,7 +18,7 @@ from metacal.display import format_names
 from metacal.formulas import Float
 from metacal.io.inspection import CORRECTNESS_NAME_PATTERN, AmbiguousFileError, Inspection, is_text
 from metacal.io.request import CORRECT_KEYS, LABEL_KEYS
-from metacal.rows.score_columns import VERDICTS, parse_mark
+from metacal.rows.score_columns import VERDICTS, parse_score_text
 
 #: Names of scores.
 SCORE_NAME_PATTERN = re.compile(
@@ -47,7 +47,7 @@ def parse_text_scores(columns: Mapping[str, NDArray[Any]]) -> dict[str, Float]:
     for name, column in columns.items():
         if not is_text(column) or not SCORE_NAME_PATTERN.fullmatch(name):
             continue
-        scores = [parse_mark(str(value)) for value in column.tolist()]
+        scores = [parse_score_text(str(value)) for value in column.tolist()]
         if all(score is not None for score in scores):
             score_columns[name] = np.array(scores, dtype=np.float64)
     return score_columns

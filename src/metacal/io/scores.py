@@ -62,8 +62,8 @@ class Scores(Columns):
             parameter = "agree_key"
             default_names = AGREE_KEYS
         other_columns = ""
-        if self.unused:
-            other_columns = f"; it also holds {format_names(self.unused)}"
+        if self.unused_names:
+            other_columns = f"; it also holds {format_names(self.unused_names)}"
         raise InputError(
             f"{self.path}: it does not say {meaning}{other_columns}. Name the column that does with"
             f" {format_option(parameter)}, or call it {' or '.join(map(repr, default_names))}."
@@ -152,10 +152,10 @@ def read_scores(
         group_key=group_key,
         unit_key=unit_key,
         format=format,
-        keep=tuple(keep),
-        scores=True,
-        losses=losses or loss_key is not None,
-        agreement=agreement,
+        kept_names=tuple(keep),
+        reads_scores=True,
+        labels_are_losses=losses or loss_key is not None,
+        labels_are_agreement=agreement,
     )
     columns = read_columns(path, request, _convert_score_columns, unpack_limit=unpack_limit)
     return Scores(**vars(columns), name=score_key, agreement=agreement)
@@ -166,12 +166,16 @@ def _convert_score_columns(request: Request, columns: Columns) -> Columns:
 
     Raise InputError if the columns differ in length.
     """
-    scores = check_scores(columns.table, name=str(request.logits_key), place=columns.place)
-    role_columns: dict[str, Any] = columns.beside
+    scores = check_scores(
+        columns.table, name=str(request.logits_key), place=columns.describe_row_position
+    )
+    role_columns: dict[str, Any] = columns.role_columns
     if "labels" in role_columns:
-        convert_labels = check_losses if request.losses else check_correctness
+        convert_labels = check_losses if request.labels_are_losses else check_correctness
         role_columns["labels"] = convert_labels(
-            role_columns["labels"], name=columns.names["labels"], place=columns.place
+            role_columns["labels"],
+            name=columns.role_names["labels"],
+            place=columns.describe_row_position,
         )
     for role, column in role_columns.items():
         flat_column = np.asarray(column).ravel()

@@ -25,8 +25,8 @@ from metacal.io.opening import (
     SAVE_AS_NPZ,
     check_first_bytes,
     check_unpacked_size,
-    plain_decoding_errors,
-    plain_read_errors,
+    input_error_if_decoding_fails,
+    input_error_if_read_fails,
 )
 from metacal.io.remote import suffix_of
 from metacal.io.request import Request
@@ -100,16 +100,16 @@ def open_source(request: Request) -> Iterator[SourceFile]:
         if _can_be_read_only_once(request):
             request = _with_copy(request, stack, _copy_stream, suffix or ".csv")
         if suffix == ".gz":
-            check_first_bytes(request.source, None, name_in_messages=path)
+            check_first_bytes(request.path_to_open, None, name_in_messages=path)
 
-        first_bytes = _read_first_bytes(request.source)
+        first_bytes = _read_first_bytes(request.path_to_open)
         is_text_or_gzip = suffix == ".gz" or suffix in _TEXT_SUFFIXES
         is_compressed = first_bytes.startswith(_GZIP_MAGIC) and is_text_or_gzip
         if is_compressed:
             if suffix == ".gz":
                 suffix = suffix_of(path.removesuffix(".gz"))
             request = _with_copy(request, stack, _copy_decompressed)
-            first_bytes = _read_first_bytes(request.source)
+            first_bytes = _read_first_bytes(request.path_to_open)
 
         format_suffix = suffix
         if request.format is None:
@@ -122,12 +122,12 @@ def open_source(request: Request) -> Iterator[SourceFile]:
             )
 
         magic_bytes = FORMATS[format_suffix].magic
-        check_first_bytes(request.source, magic_bytes, name_in_messages=path)
+        check_first_bytes(request.path_to_open, magic_bytes, name_in_messages=path)
         if format_suffix == ".jsonl" and _is_json_array_of_objects(first_bytes):
             request = _with_copy(request, stack, _copy_as_json_lines)
         is_binary = magic_bytes != ()
         if is_binary:
-            stack.enter_context(plain_decoding_errors(path))
+            stack.enter_context(input_error_if_decoding_fails(path))
         yield SourceFile(request=request, suffix=format_suffix, is_compressed=is_compressed)
 
 
@@ -190,7 +190,7 @@ def _suffix_of_name(request: Request) -> str:
 
 def _can_be_read_only_once(request: Request) -> bool:
     """Check whether a source is standard input, a named pipe or another stream."""
-    if request.file is not None:
+    if request.copy_path is not None:
         return False
     if request.path == "-":
         return True
@@ -246,18 +246,18 @@ def _with_copy(
     directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="metacal-"))
     copy_path = os.path.join(directory, f"copy{copy_suffix}")
     copy_function(request, copy_path)
-    return replace(request, file=copy_path, copy_is_permanent=False)
+    return replace(request, copy_path=copy_path, copy_is_permanent=False)
 
 
 def _copy_decompressed(request: Request, copy_path: str) -> None:
     """Decompress gzip text to `copy_path`, up to the limit of the decompressed size."""
-    file_size = os.path.getsize(request.source)
+    file_size = os.path.getsize(request.path_to_open)
     unpacked_size = 0
     with (
         open(copy_path, "wb") as copy_file,
-        plain_read_errors(request.path),
-        plain_decoding_errors(request.path),
-        gzip.open(request.source) as compressed_file,
+        input_error_if_read_fails(request.path),
+        input_error_if_decoding_fails(request.path),
+        gzip.open(request.path_to_open) as compressed_file,
     ):
         while block := compressed_file.read(_COPY_BLOCK_BYTES):
             unpacked_size += len(block)
@@ -267,7 +267,10 @@ def _copy_decompressed(request: Request, copy_path: str) -> None:
 
 def _copy_as_json_lines(request: Request, copy_path: str) -> None:
     """Write each element of a JSON array to `copy_path`, one per line."""
-    with plain_decoding_errors(request.path), open(request.source, encoding="utf-8-sig") as file:
+    with (
+        input_error_if_decoding_fails(request.path),
+        open(request.path_to_open, encoding="utf-8-sig") as file,
+    ):
         objects = json.load(file)
     with open(copy_path, "w", encoding="utf-8") as copy_file:
         copy_file.writelines(json.dumps(item) + "\n" for item in objects)

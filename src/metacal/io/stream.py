@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from metacal.display import format_names
 from metacal.errors import InputError, format_option
 from metacal.io.column_selection import ColumnSelection, select_columns
-from metacal.io.formats.jsonl import add_requested_entries, parse_object
+from metacal.io.formats.jsonl import add_requested_entries, parse_json_line
 from metacal.io.formats.text_cells import split_line
 from metacal.io.named_columns import find_role_columns
 from metacal.io.request import ID_KEYS, ROLE_PARAMETERS, TABLE_KEYS, Request
@@ -81,7 +81,7 @@ class _Layout:
 
     Attributes
     ----------
-    table : tuple of str
+    table_names : tuple of str
         Columns with the numbers of a row. Empty if there are only late labels.
 
     holds_lists : bool
@@ -91,7 +91,7 @@ class _Layout:
         Column name of each role.
     """
 
-    table: tuple[str, ...] = ()
+    table_names: tuple[str, ...] = ()
     holds_lists: bool = False
     role_names: Mapping[str, str] = field(default_factory=dict)
 
@@ -174,7 +174,7 @@ class StreamReader:
         if not content.strip():
             return None
         if self._delimiter is None:
-            json_object = parse_object(self.request.path, line, content)
+            json_object = parse_json_line(self.request.path, line, content)
             return self._read_object(
                 add_requested_entries(self.request, line, json_object, self.probability_key)
             )
@@ -220,10 +220,10 @@ class StreamReader:
 
         A header without a table belongs to a file of late labels and is accepted.
         """
-        table = self._layout.table
-        if not table or not previous_layout.table:
+        table = self._layout.table_names
+        if not table or not previous_layout.table_names:
             return True
-        if set(table) == set(previous_layout.table):
+        if set(table) == set(previous_layout.table_names):
             return True
         class_names = self.request.classes or ()
         if len(class_names) != len(table):
@@ -259,7 +259,7 @@ class StreamReader:
             except InputError:
                 if list_names or self.request.logits_key in cells:
                     raise
-            if self._layout.table:
+            if self._layout.table_names:
                 self.header = list(cells)
                 self.lists = list_names
             else:
@@ -275,8 +275,8 @@ class StreamReader:
     def _build_record(self, cells: dict[str, Any]) -> StreamRecord:
         """Convert the cells of a line to a record."""
         request = self.request
-        label = self._find_value(cells, "labels", request.label_keys)
-        model_flags = tuple(cells.get(name) for name in request.flags)
+        label = self._find_value(cells, "labels", request.default_label_names)
+        model_flags = tuple(cells.get(name) for name in request.correctness_columns)
         if any(flag is not None for flag in model_flags):
             label = model_flags
         return StreamRecord(
@@ -306,7 +306,7 @@ class StreamReader:
         name = self._layout.role_names.get(role, getattr(self.request, ROLE_PARAMETERS[role]))
         if name is None and self._delimiter is None:
             for default_name in default_names:
-                if default_name in cells and default_name not in self._layout.table:
+                if default_name in cells and default_name not in self._layout.table_names:
                     return cells[default_name]
         return _optional_cell(cells, name)
 
@@ -337,7 +337,7 @@ class StreamReader:
 
         role_names = find_role_columns(request, column_names)
         has_late_labels = "labels" in role_names and "ids" in role_names
-        if request.scores and has_late_labels and request.logits_key not in column_names:
+        if request.reads_scores and has_late_labels and request.logits_key not in column_names:
             return _Layout(role_names=role_names)
         selection = select_columns(request, column_names, list_names, min_classes=0)
         n_required = _n_required_columns(request, selection)
@@ -349,15 +349,17 @@ class StreamReader:
                 f" ({format_names(selection.table_names)}), and the gate was fitted on {n_required}; give"
                 " predictions of the same classifier."
             )
-        missing_names = {*request.later_scores, *request.flags} - set(column_names)
+        missing_names = {*request.later_score_columns, *request.correctness_columns} - set(
+            column_names
+        )
         if has_header_line and missing_names:
             raise InputError(
                 f"{request.path}: there is no column {min(missing_names)!r}; it has"
                 f" {format_names(column_names)}."
             )
         return _Layout(
-            table=selection.table_names + request.later_scores,
-            holds_lists=selection.class_positions is None and not request.scores,
+            table_names=selection.table_names + request.later_score_columns,
+            holds_lists=selection.class_positions is None and not request.reads_scores,
             role_names=dict(selection.role_names),
         )
 
@@ -367,15 +369,15 @@ class StreamReader:
         A row of scores may lack its score, and is then rejected. It is NaN here.
         """
         request = self.request
-        table = self._layout.table
+        table = self._layout.table_names
         values = [cells.get(name) for name in table]
         if all(value is None for value in values):
-            lacks_score = request.scores and len(table) > 0 and label is None
+            lacks_score = request.reads_scores and len(table) > 0 and label is None
             return (math.nan,) * len(table) if lacks_score else None
 
         if self._layout.holds_lists:
             values = parse_list(request.path, table[0], values[0])
-        if request.scores:
+        if request.reads_scores:
             values = [parse_score_value(value) for value in values]
         numbers = self._expand_single_score(parse_numbers(table, values))
         n_classes = len(request.classes or ())
@@ -390,7 +392,7 @@ class StreamReader:
         """Add the number of the first class if the row has a score for the second of two."""
         request = self.request
         has_two_classes = len(request.classes or ()) == 2
-        is_single_score = len(numbers) == 1 and request.is_single_score(self._layout.table)
+        is_single_score = len(numbers) == 1 and request.is_single_score(self._layout.table_names)
         if not has_two_classes or not is_single_score:
             return numbers
         if request.input == "probabilities":

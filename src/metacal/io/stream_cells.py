@@ -12,7 +12,7 @@ from typing import Any
 from metacal.errors import InputError
 from metacal.io.formats.jsonl import LineError
 from metacal.io.formats.text_cells import parse_number_lists
-from metacal.rows.score_columns import parse_mark
+from metacal.rows.score_columns import parse_score_text
 
 #: Largest number of characters of a group. Groups are stored until their labels arrive.
 MAX_GROUP_LENGTH = 1000
@@ -76,7 +76,7 @@ def parse_score_value(value: Any) -> Any:
         return math.nan
     if not isinstance(value, str | bool):
         return value
-    score = parse_mark(str(value))
+    score = parse_score_text(str(value))
     if score is None:
         return value
     return score

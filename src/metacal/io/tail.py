@@ -23,13 +23,13 @@ from dataclasses import dataclass
 from metacal.errors import InputError
 from metacal.io.formats.jsonl import MAX_LINE_BYTES
 from metacal.io.lines import (
-    MAX_MARK_BYTES,
+    MAX_DIGEST_BYTES,
     PAUSE_SECONDS,
     READ_BYTES,
     Line,
     LineSplitter,
-    Log,
-    Logs,
+    LogFile,
+    LogFileSystem,
     Position,
 )
 from metacal.io.rotation import find_next_rotated, iterate_neighbours
@@ -44,12 +44,12 @@ class _ReadResult:
     lines : list of Line
         Lines to return.
 
-    can_read_more : bool
+    should_read_again : bool
         Whether to read again at once if there are no lines.
     """
 
     lines: list[Line]
-    can_read_more: bool
+    should_read_again: bool
 
 
 class Tail:
@@ -94,7 +94,7 @@ class Tail:
         follow: bool = False,
         resume_from: Position | None = None,
         return_incomplete_line: bool = False,
-        logs: Logs | None = None,
+        logs: LogFileSystem | None = None,
         max_line_length: int = MAX_LINE_BYTES,
     ) -> None:
         self.path = path
@@ -103,18 +103,18 @@ class Tail:
         self.n_gaps = 0
         self.ended = False
         self.notes: list[str] = []
-        self._logs = logs or Logs()
+        self._logs = logs or LogFileSystem()
         self._max_line_length = max_line_length
         #: Position to resume from when a file is opened.
         self._resume_position = resume_from
-        self._file: Log | None = None
+        self._file: LogFile | None = None
         self._modification_time_ns = 0
         self._last_note = ""
         #: Whether the file was found to be rotated when its end was last reached.
-        self._was_rotated = False
+        self._was_rotated_at_last_end = False
         #: Whether the file was removed from the directory together with later ones.
-        self._was_removed = False
-        self._restart()
+        self._was_removed_with_later_files = False
+        self._go_to_offset(0)
 
     def read(self) -> list[Line]:
         """Return the lines that have arrived, all from one file, without waiting."""
@@ -131,15 +131,15 @@ class Tail:
                 return self._handle_read_error(error)
 
             if not content.startswith(self._last_bytes):
-                result = _ReadResult(self._handle_truncation(file), can_read_more=True)
+                result = _ReadResult(self._handle_truncation(file), should_read_again=True)
             else:
                 self._modification_time_ns = modification_time_ns
                 new_bytes = content[n_known_bytes:]
                 if new_bytes:
-                    result = _ReadResult(self._split_lines(new_bytes), can_read_more=True)
+                    result = _ReadResult(self._split_lines(new_bytes), should_read_again=True)
                 else:
                     result = self._handle_end_of_file(file)
-            if result.lines or not result.can_read_more:
+            if result.lines or not result.should_read_again:
                 return result.lines
 
     def wait(self) -> None:
@@ -151,13 +151,13 @@ class Tail:
         """Position after the last line that was returned. None before a file is open."""
         if self._file is None:
             return self._resume_position
-        return Position.after(
-            self._bytes_before_position,
+        return Position.in_file(
             self._file,
             offset=self._offset - self._splitter.n_buffered_bytes,
-            line=self._splitter.number,
-            skipping=self._splitter.skipping,
-            modified=self._modification_time_ns,
+            bytes_before_offset=self._bytes_before_position,
+            modification_time_ns=self._modification_time_ns,
+            line_number=self._splitter.last_line_number,
+            is_skipping=self._splitter.is_skipping,
         )
 
     @property
@@ -165,19 +165,19 @@ class Tail:
         """Whether the end of a line has not arrived."""
         return self._splitter.n_buffered_bytes > 0
 
-    def _restart(
+    def _go_to_offset(
         self,
-        offset: int = 0,
+        offset: int,
+        *,
         line_number: int = 0,
         bytes_before: bytes = b"",
-        *,
         is_skipping: bool = False,
     ) -> None:
-        """Set the position within the file.
+        """Continue reading at an offset of the file.
 
         Parameters
         ----------
-        offset : int, default=0
+        offset : int
             Offset of the next byte to read.
 
         line_number : int, default=0
@@ -189,10 +189,15 @@ class Tail:
         is_skipping : bool, default=False
             Whether the offset lies within a line that is too long.
         """
-        self._splitter = LineSplitter(line_number, is_skipping, self._max_line_length)
+        self._splitter = LineSplitter(
+            last_line_number=line_number,
+            is_skipping=is_skipping,
+            max_line_bytes=self._max_line_length,
+        )
         self._offset = offset
-        #: Bytes just before the offset, and just before the end of the last returned line.
+        #: Last bytes that were read from the file.
         self._last_bytes = bytes_before
+        #: Last bytes of the lines that were returned.
         self._bytes_before_position = bytes_before
 
     def _split_lines(self, new_bytes: bytes) -> list[Line]:
@@ -201,14 +206,14 @@ class Tail:
         n_returned_bytes = len(new_bytes) - self._splitter.n_buffered_bytes
         if n_returned_bytes > 0 or lines:
             returned_bytes = new_bytes[: max(n_returned_bytes, 0)]
-            self._bytes_before_position = (self._last_bytes + returned_bytes)[-MAX_MARK_BYTES:]
+            self._bytes_before_position = (self._last_bytes + returned_bytes)[-MAX_DIGEST_BYTES:]
         self._offset += len(new_bytes)
-        self._last_bytes = (self._last_bytes + new_bytes)[-MAX_MARK_BYTES:]
+        self._last_bytes = (self._last_bytes + new_bytes)[-MAX_DIGEST_BYTES:]
         return lines
 
     def _finish_line(self, fault: str) -> list[Line]:
         """Return an incomplete line whose end will never arrive, if there is one."""
-        lines = self._splitter.finish(fault)
+        lines = self._splitter.flush(fault)
         if lines:
             self._bytes_before_position = self._last_bytes
         return lines
@@ -236,7 +241,7 @@ class Tail:
             f"{self.path}: {reason}; what had been written to it since cannot be seen."
         )
 
-    def _open(self) -> Log | None:
+    def _open(self) -> LogFile | None:
         """Open the file, or the file of an earlier position. Return None if it is missing."""
         current_file = self._open_current_file()
         if self._resume_position is not None:
@@ -250,7 +255,7 @@ class Tail:
         self._file = current_file
         return current_file
 
-    def _open_current_file(self) -> Log | None:
+    def _open_current_file(self) -> LogFile | None:
         """Open the file that has the name of the log now. Return None if it is missing."""
         try:
             return self._logs.open(self.path)
@@ -260,7 +265,7 @@ class Tail:
             self._add_note(f"{error} Waiting.")
             return None
 
-    def _resume(self, current_file: Log | None, position: Position) -> Log | None:
+    def _resume(self, current_file: LogFile | None, position: Position) -> LogFile | None:
         """Open the file that an earlier position refers to, and go to that position."""
         file = self._find_file_of_position(current_file, position)
         self._resume_position = None
@@ -270,12 +275,19 @@ class Tail:
             self._file = self._find_neighbour(lambda log: log.identity == position.identity)
             return self._file or self._open()
         self._file = file
-        self._modification_time_ns = position.modified
-        bytes_before = file.read(position.offset - position.before, position.before)
-        self._restart(position.offset, position.line, bytes_before, is_skipping=position.skipping)
+        self._modification_time_ns = position.modification_time_ns
+        n_digest_bytes = position.n_digest_bytes
+        self._go_to_offset(
+            position.offset,
+            line_number=position.line_number,
+            bytes_before=file.read(position.offset - n_digest_bytes, n_digest_bytes),
+            is_skipping=position.is_skipping,
+        )
         return file
 
-    def _find_file_of_position(self, current_file: Log | None, position: Position) -> Log | None:
+    def _find_file_of_position(
+        self, current_file: LogFile | None, position: Position
+    ) -> LogFile | None:
         """Return the file that was read up to a position, or one that begins alike."""
         rewritten_file = None
         if current_file is not None and position.matches(current_file):
@@ -291,14 +303,14 @@ class Tail:
         return renamed_file or self._find_copy(position, current_file) or rewritten_file
 
     def _find_neighbour(
-        self, matches: Callable[[Log], bool], *, only_rotated: bool = False
-    ) -> Log | None:
+        self, matches: Callable[[LogFile], bool], *, only_rotated: bool = False
+    ) -> LogFile | None:
         """Return the matching file of the directory with the oldest modification time."""
         neighbours = iterate_neighbours(self._logs, self.path, only_rotated=only_rotated)
         matching_logs = [neighbour.log for neighbour in neighbours if matches(neighbour.log)]
         return min(matching_logs, key=lambda log: log.modification_time_ns(), default=None)
 
-    def _find_copy(self, position: Position, current_file: Log | None) -> Log | None:
+    def _find_copy(self, position: Position, current_file: LogFile | None) -> LogFile | None:
         """Return the copy that was made before the file was truncated.
 
         It is named like a rotated log and is younger than the position. An earlier log, which may
@@ -310,18 +322,21 @@ class Tail:
         if current_file is not None:
             current_identity = current_file.identity
 
-        def is_copy(log: Log) -> bool:
-            is_later = (
-                log.identity != current_identity and log.modification_time_ns() > position.modified
-            )
+        def is_copy(log: LogFile) -> bool:
+            if log.identity == current_identity:
+                return False
+            is_later = log.modification_time_ns() > position.modification_time_ns
             return is_later and position.matches(log)
 
         return self._find_neighbour(is_copy, only_rotated=True)
 
-    def _handle_truncation(self, file: Log) -> list[Line]:
+    def _handle_truncation(self, file: LogFile) -> list[Line]:
         """Continue in the copy of a truncated file, or else at the beginning of the file."""
-        position = Position.after(
-            self._last_bytes, file, offset=self._offset, modified=self._modification_time_ns
+        position = Position.in_file(
+            file,
+            offset=self._offset,
+            bytes_before_offset=self._last_bytes,
+            modification_time_ns=self._modification_time_ns,
         )
         copy = self._find_copy(position, file)
         if copy is not None:
@@ -331,41 +346,41 @@ class Tail:
         if lines:
             return lines
         self._add_gap("it was cut off")
-        self._restart()
+        self._go_to_offset(0)
         return []
 
-    def _handle_end_of_file(self, file: Log) -> _ReadResult:
+    def _handle_end_of_file(self, file: LogFile) -> _ReadResult:
         """Wait or end at the end of a file, or go on to the next file after a rotation."""
         next_file = self._find_next_file(file)
         if next_file is None:
-            self._was_rotated = False
-            return _ReadResult(self._end_unless_followed(), can_read_more=False)
+            self._was_rotated_at_last_end = False
+            return _ReadResult(self._end_if_not_following(), should_read_again=False)
 
-        if not self._was_rotated:
+        if not self._was_rotated_at_last_end:
             # The writer may have added lines between the last read and the rotation, so the
             # rotated file is read once more.
-            self._was_rotated = True
-            return _ReadResult(lines=[], can_read_more=True)
+            self._was_rotated_at_last_end = True
+            return _ReadResult(lines=[], should_read_again=True)
         unfinished_lines = self._finish_line(
             "the file was moved away before the end of this line had come"
         )
         if unfinished_lines:
-            return _ReadResult(unfinished_lines, can_read_more=True)
-        if self._was_removed:
+            return _ReadResult(unfinished_lines, should_read_again=True)
+        if self._was_removed_with_later_files:
             self._add_gap("it was removed from the folder while it was read")
         self._go_to_next_file(next_file)
-        return _ReadResult(lines=[], can_read_more=True)
+        return _ReadResult(lines=[], should_read_again=True)
 
-    def _end_unless_followed(self) -> list[Line]:
+    def _end_if_not_following(self) -> list[Line]:
         """Set `ended` if the file is not followed, and return its incomplete last line."""
         if self.follow:
             return []
         self.ended = True
         if self.return_incomplete_line:
-            return self._splitter.finish()
+            return self._splitter.flush()
         return []
 
-    def _find_next_file(self, file: Log) -> Log | None:
+    def _find_next_file(self, file: LogFile) -> LogFile | None:
         """Return the file that follows a rotated file.
 
         Return None if the file may still grow.
@@ -374,22 +389,22 @@ class Tail:
         if current_file is not None and current_file.identity == file.identity:
             return None
         next_rotated = find_next_rotated(self._logs, self.path, file)
-        self._was_removed = next_rotated.file_was_removed
+        self._was_removed_with_later_files = next_rotated.file_was_removed
         if next_rotated.log is not None:
             return next_rotated.log
         if current_file is not None and current_file.size():
             return current_file
         return None
 
-    def _go_to_next_file(self, next_file: Log) -> None:
+    def _go_to_next_file(self, next_file: LogFile) -> None:
         """Continue with another file, at its beginning unless it repeats what was read."""
         self._file = next_file
-        self._was_rotated = False
-        self._was_removed = False
+        self._was_rotated_at_last_end = False
+        self._was_removed_with_later_files = False
         n_known_bytes = len(self._last_bytes)
         repeats_old_file = (
             self._offset > 0
             and next_file.read(self._offset - n_known_bytes, n_known_bytes) == self._last_bytes
         )
         if not repeats_old_file:
-            self._restart()
+            self._go_to_offset(0)

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from metacal.display import EscapingStream, is_terminal
 from metacal.errors import InputError
-from metacal.io.disk import DISK, plain_write_errors, temporary_path_for
+from metacal.io.disk import DISK, input_error_if_write_fails, temporary_path_for
 from metacal.io.formats import FORMATS, extensions
 
 #: Access mode of new files, before the umask.
@@ -50,11 +50,11 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
         return
     temporary_path = Path(temporary_path_for(target))
     try:
-        with plain_write_errors(path):
+        with input_error_if_write_fails(path):
             # os.open respects the umask, tempfile does not.
             os.close(os.open(temporary_path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, _NEW_FILE_MODE))
         yield temporary_path
-        with plain_write_errors(path):
+        with input_error_if_write_fails(path):
             DISK.replace(str(temporary_path), str(target))
     finally:
         with contextlib.suppress(NotADirectoryError):
@@ -111,7 +111,7 @@ def open_table(
 
         def plain_errors() -> contextlib.AbstractContextManager[None]:
             if isinstance(target, Path):
-                return plain_write_errors(path)
+                return input_error_if_write_fails(path)
             return contextlib.nullcontext()
 
         create_writer: Any = FORMATS[suffix].write
@@ -318,5 +318,5 @@ def check_output_directory(path: str | os.PathLike[str]) -> None:
 
     Call this before a long computation whose result is written to `path`.
     """
-    with plain_write_errors(path):
+    with input_error_if_write_fails(path):
         os.stat(os.path.join(os.path.dirname(os.path.realpath(path)), "."))

@@ -24,7 +24,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from metacal import __version__
-from metacal.io.disk import plain_write_errors
+from metacal.io.disk import input_error_if_write_fails
 from metacal.io.writing import atomic_path
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def write_report(
 ) -> int:
     """Write the page atomically and return its size in bytes."""
     content = render(summary, title=title).encode("utf-8")
-    with atomic_path(path) as temporary_path, plain_write_errors(path):
+    with atomic_path(path) as temporary_path, input_error_if_write_fails(path):
         temporary_path.write_bytes(content)
     return len(content)
 

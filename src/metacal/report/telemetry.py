@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from metacal.errors import InputError, needs_extra
 from metacal.gate.watch import Watch
-from metacal.io.disk import plain_write_errors
+from metacal.io.disk import input_error_if_write_fails
 from metacal.io.writing import atomic_path
 from metacal.report.status import status
 
@@ -155,7 +155,7 @@ def _format_labels(labels: dict[str, str]) -> str:
 
 def write_exposition(state: dict[str, Any], path: str | os.PathLike[str]) -> None:
     """Write the metrics atomically to a file for Prometheus' node exporter."""
-    with atomic_path(path) as temporary_path, plain_write_errors(path):
+    with atomic_path(path) as temporary_path, input_error_if_write_fails(path):
         temporary_path.write_text(exposition(state), encoding="utf-8")
 
 

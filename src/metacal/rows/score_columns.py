@@ -297,7 +297,7 @@ def _parse_number(value: Any, name: str, row_name: str) -> float:
         except OverflowError:
             return np.inf
     if isinstance(value, str):
-        mark = parse_mark(value)
+        mark = parse_score_text(value)
         if mark is not None:
             return mark
     elif is_missing(value):
@@ -305,7 +305,7 @@ def _parse_number(value: Any, name: str, row_name: str) -> float:
     raise _not_a_number_error(value, name, row_name)
 
 
-def parse_mark(text: str) -> float | None:
+def parse_score_text(text: str) -> float | None:
     """Parse a mark: a number, a fraction ("8/10"), a percentage or a verdict; None if invalid."""
     text = text.strip().lower()
     if text in VERDICTS:

@@ -204,7 +204,7 @@ def _source_names(table: Any) -> Iterator[str]:
     if hasattr(table, "names") and hasattr(table, "tables"):
         yield from table.names
         return
-    for attribute in ("shown", "path", "name"):
+    for attribute in ("display_path", "path", "name"):
         name = getattr(table, attribute, None)
         if isinstance(name, str):
             yield name

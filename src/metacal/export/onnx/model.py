@@ -27,7 +27,7 @@ from metacal.export.onnx.logits import Logits, check_not_probabilities, find_log
 from metacal.export.onnx.metadata import PREFIX, gate_metadata, write_metadata
 from metacal.export.onnx.reading import check_opset, model_opset, read_model
 from metacal.gate import Gate
-from metacal.io.disk import plain_write_errors
+from metacal.io.disk import input_error_if_write_fails
 from metacal.io.writing import atomic_path
 from metacal.rows.arrays import check_choice
 
@@ -369,7 +369,7 @@ def _write_model(model: Any, temporary_path: Path, path: str | os.PathLike[str])
         raise ArtifactError(
             f"the model cannot be written as one file ({' '.join(str(error).split())})."
         ) from None
-    with plain_write_errors(path):
+    with input_error_if_write_fails(path):
         return temporary_path.write_bytes(raw)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from metacal.errors import ArtifactError, InputError
 from metacal.export.onnx.graph import OLDEST_OPSET, messages, messages_of, onnx_library
-from metacal.io.opening import detect_file_kind, plain_read_errors
+from metacal.io.opening import detect_file_kind, input_error_if_read_fails
 
 # Largest size of a protocol buffer.
 _MAX_BYTES = 2**31 - 1
@@ -91,7 +91,7 @@ def read_model(model: Any) -> ParsedModel:
     path = os.fspath(model)
     if os.path.isdir(path):
         raise InputError(f"{path}: this is a folder; give the .onnx file in it.")
-    with plain_read_errors(path), open(path, "rb") as file:
+    with input_error_if_read_fails(path), open(path, "rb") as file:
         raw = file.read(_MAX_BYTES + 1)
     try:
         parsed_model = _parse_model(raw, onnx)

@@ -20,10 +20,10 @@ from metacal.certificates.quantity import QUANTITIES
 from metacal.certificates.subgroups import Name, Status, SubgroupCertificate, SubgroupCertificates
 from metacal.errors import ArtifactError, InputError
 from metacal.io.artifact.certificate_checks import MAX_ROWS, check_numbers, require
-from metacal.io.artifact.encoding import construct, decode, decode_entries, encode
+from metacal.io.artifact.encoding import call_constructor, decode, decode_entries, encode
 from metacal.io.artifact.messages import check_keys, describe_json, error_summary
 from metacal.io.artifact.registry import (
-    CHOICES,
+    ALLOWED_NAMES,
     FIELD_TYPES,
     STORED_FORMS,
     StoredForm,
@@ -37,7 +37,7 @@ from metacal.promises.promise import Promise, SubgroupPromise
 _MIN_DELTA = 1e-200
 
 #: Largest number of notes of a certificate.
-MOST_NOTES = 50
+MAX_NOTES = 50
 
 # Largest number of characters of a note.
 _MAX_NOTE_LENGTH = 2000
@@ -51,7 +51,7 @@ _NUMBER_TOLERANCE = 1e-12
 
 #: Name of a quantity that a promise limits.
 QuantityName = NewType("QuantityName", str)
-CHOICES[QuantityName] = lambda: QUANTITIES
+ALLOWED_NAMES[QuantityName] = lambda: QUANTITIES
 
 # Some entries follow from others. They are written for human readers, and compared when a file is
 # read.
@@ -122,7 +122,7 @@ def read_certificate(data: Any, location: str = "certificate") -> Certificate:
     certificate = decode_certificate(data, location)
     check_numbers(certificate)
     n_notes = len(certificate.notes)
-    require(n_notes <= MOST_NOTES, f"{n_notes:,} notes are too many")
+    require(n_notes <= MAX_NOTES, f"{n_notes:,} notes are too many")
     for note in certificate.notes:
         if note.kind == "cross_fitted":
             n_folds = dict(note.facts)["folds"]
@@ -168,7 +168,7 @@ def decode_certificate(data: Any, location: str = "certificate") -> Certificate:
     if (traffic.n_rows, traffic.n_accepted) != (entries["n_rows"], entries["n_accepted"]):
         counts = {field.name: getattr(traffic, field.name) for field in fields(Counts)}
         values["all_rows_traffic"] = Traffic(**counts)
-    certificate: Certificate = construct(Certificate, values, location)
+    certificate: Certificate = call_constructor(Certificate, values, location)
     return certificate
 
 

@@ -17,7 +17,7 @@ from metacal.errors import ArtifactError
 
 #: Largest relative rounding error of a score. A threshold may differ by this much from the score
 #: that it was computed from.
-SLACK = 2.0**-29
+SCORE_TOLERANCE = 2.0**-29
 
 #: Largest number of rows. Every count up to this number is exact in a float.
 MAX_ROWS = 2**53
@@ -58,7 +58,7 @@ def check_numbers(certificate: Certificate) -> None:
     _check_counts(traffic, "traffic")
 
     if certificate.stages is None and certificate.subgroups is None:
-        _check_threshold(certificate, SLACK, "certificate")
+        _check_threshold(certificate, SCORE_TOLERANCE, "certificate")
         return
     has_no_scores = certificate.highest_accepted is None and certificate.lowest_rejected is None
     require(has_no_scores, "scores beside the threshold belong to its parts or stages")
@@ -123,7 +123,7 @@ def _check_counts(counted: Certificate | SubgroupCertificate | Counts, location:
 
 
 def _check_threshold(
-    counted: Certificate | SubgroupCertificate, slack: float, location: str
+    counted: Certificate | SubgroupCertificate, relative_tolerance: float, location: str
 ) -> None:
     """Raise ArtifactError unless the threshold separates accepted from rejected scores.
 
@@ -132,7 +132,7 @@ def _check_threshold(
     counted : Certificate or SubgroupCertificate
         Threshold with the neighbouring scores.
 
-    slack : float
+    relative_tolerance : float
         Allowed rounding error, relative to the score. It is relative because the entropy of a
         confident row can be as small as 1e-12.
 
@@ -153,10 +153,10 @@ def _check_threshold(
         location,
     )
     accepts_highest = highest_accepted is None or (
-        highest_accepted <= threshold + rounding_error(threshold, slack)
+        highest_accepted <= threshold + max_rounding_error(threshold, relative_tolerance)
     )
     rejects_lowest = lowest_rejected is None or (
-        threshold < lowest_rejected + rounding_error(lowest_rejected, slack)
+        threshold < lowest_rejected + max_rounding_error(lowest_rejected, relative_tolerance)
     )
     require(
         accepts_highest and rejects_lowest,
@@ -165,7 +165,9 @@ def _check_threshold(
     )
 
 
-def rounding_error(score: float, slack: float, min_magnitude: float = 0.0) -> float:
+def max_rounding_error(
+    score: float, relative_tolerance: float, min_magnitude: float = 0.0
+) -> float:
     """Return the largest rounding error of a score.
 
     Parameters
@@ -173,7 +175,7 @@ def rounding_error(score: float, slack: float, min_magnitude: float = 0.0) -> fl
     score : float
         Score or threshold.
 
-    slack : float
+    relative_tolerance : float
         Largest relative rounding error.
 
     min_magnitude : float, default=0.0
@@ -186,7 +188,7 @@ def rounding_error(score: float, slack: float, min_magnitude: float = 0.0) -> fl
     """
     if not math.isfinite(score):
         return 0.0
-    return slack * max(min_magnitude, abs(score))
+    return relative_tolerance * max(min_magnitude, abs(score))
 
 
 def _check_stages(certificate: Certificate) -> None:

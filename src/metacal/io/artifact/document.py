@@ -22,10 +22,10 @@ from metacal.certificates.fingerprint import RowSketch
 from metacal.errors import ArtifactError
 from metacal.gate import Gate, LogitsSource
 from metacal.io.artifact.audit import check_promise
-from metacal.io.artifact.encoding import construct, decode, encode
+from metacal.io.artifact.encoding import call_constructor, decode, encode
 from metacal.io.artifact.messages import check_keys, describe_json, prefix_errors_with, with_article
 from metacal.io.artifact.probe import check_map
-from metacal.io.artifact.registry import CHOICES, field_types
+from metacal.io.artifact.registry import ALLOWED_NAMES, field_types
 from metacal.io.artifact.signature import Key, KeySource, read_key
 from metacal.io.artifact.sources import calibrator_kinds, check_jobs, find_source_method
 from metacal.io.artifact.stages import SavedStage, build_stages, saved_stages
@@ -41,7 +41,7 @@ KINDS = {"logits": "MetaCal", "scores": "ScoreGate", "cascade": "Cascade"}
 
 #: Kind of a document: one of `KINDS`, or the public name of a calibrator.
 Kind = NewType("Kind", str)
-CHOICES[Kind] = lambda: [*KINDS.values(), *calibrator_kinds()]
+ALLOWED_NAMES[Kind] = lambda: [*KINDS.values(), *calibrator_kinds()]
 
 _DATA_HASH_PATTERN = "sha256:[0-9a-f]{64}"
 
@@ -218,7 +218,7 @@ def _decode_document(document: Document) -> SavedGate:
     )
     if not is_known:
         raise ArtifactError(
-            f"unknown kind {describe_json(kind)}; this metacal knows {', '.join(CHOICES[Kind]())}."
+            f"unknown kind {describe_json(kind)}; this metacal knows {', '.join(ALLOWED_NAMES[Kind]())}."
         )
     entry_types = field_types(SavedGate)
     check_keys(document, list(entry_types), "the file")
@@ -271,7 +271,7 @@ def _build_gate(saved: SavedGate) -> Gate:
         "data_hash": saved.data_hash,
         "sketch": saved.sketch,
     }
-    gate: Gate = construct(Gate, arguments, "stages")
+    gate: Gate = call_constructor(Gate, arguments, "stages")
     return replace(gate, reject_label=_check_reject_label(saved.reject_label, gate))
 
 

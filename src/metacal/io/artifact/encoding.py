@@ -20,15 +20,15 @@ from metacal.errors import ArtifactError
 from metacal.io.artifact.arrays import decode_array, encode_array
 from metacal.io.artifact.messages import check_keys, describe_json, error_summary, with_article
 from metacal.io.artifact.registry import (
-    BUILDERS,
-    CHOICES,
-    FAMILIES,
+    ALLOWED_NAMES,
+    CONSTRUCTORS,
     STORED_FORMS,
+    SUBCLASSES,
     StoredForm,
     Unsigned,
+    allowed_subclasses,
     class_layout,
-    family_base,
-    family_of,
+    find_registered_base,
     resolve_alias,
     union_members,
 )
@@ -139,7 +139,7 @@ def _encode_dataclass(value: Any, location: str) -> dict[str, Any]:
             " value or one of metacal's own."
         )
     json_object: dict[str, Any] = {}
-    if family_base(cls) is not None:
+    if find_registered_base(cls) is not None:
         json_object["type"] = _name_in_family(cls, location)
 
     layout = class_layout(cls)
@@ -158,7 +158,7 @@ def _encode_dataclass(value: Any, location: str) -> dict[str, Any]:
 
 def _name_in_family(cls: type, location: str) -> str:
     """Return the name of a class in a file. Raise ArtifactError if it is not registered."""
-    members = FAMILIES[family_base(cls)]()
+    members = SUBCLASSES[find_registered_base(cls)]()
     # Looking up the usual name avoids importing all members of the family.
     if members.get(cls.__name__) is cls:
         return cls.__name__
@@ -222,7 +222,7 @@ def decode(annotation: Any, data: Any, location: str, depth: int = 0) -> Any:
     if form is not None:
         stored_value = decode(form.stored_type, data, location, depth)
         return form.from_stored(stored_value, location)
-    members = family_of(annotation)
+    members = allowed_subclasses(annotation)
     if members is not None:
         return _decode_family_member(members, data, location, depth)
 
@@ -333,13 +333,13 @@ def _construct_object(cls: Any, values: dict[str, Any], location: str) -> Any:
     Entries that are not fields of the class are derived values. Raise ArtifactError if they
     differ from those of the constructed object.
     """
-    if cls in BUILDERS:
-        return construct(BUILDERS[cls], values, location)
+    if cls in CONSTRUCTORS:
+        return call_constructor(CONSTRUCTORS[cls], values, location)
     attribute_names = class_layout(cls).attribute_names
     field_values = {
         attribute_names[key]: value for key, value in values.items() if key in attribute_names
     }
-    constructed = construct(cls, field_values, location)
+    constructed = call_constructor(cls, field_values, location)
     for name in values.keys() - attribute_names.keys():
         if getattr(constructed, name) != values[name]:
             raise ArtifactError(
@@ -348,7 +348,9 @@ def _construct_object(cls: Any, values: dict[str, Any], location: str) -> Any:
     return constructed
 
 
-def construct(constructor: Callable[..., Any], values: Mapping[str, Any], location: str) -> Any:
+def call_constructor(
+    constructor: Callable[..., Any], values: Mapping[str, Any], location: str
+) -> Any:
     """Call a constructor with keyword arguments, and convert its errors to ArtifactError."""
     try:
         return constructor(**values)
@@ -360,8 +362,8 @@ def _has_json_type(annotation: Any, data: Any) -> bool:
     """Check whether a JSON value has the JSON type that represents an annotation."""
     if annotation in _PLAIN_TYPES:
         return _PLAIN_TYPES[annotation].accepts(data)
-    if annotation in CHOICES:
-        return type(data) is str and data in CHOICES[annotation]()
+    if annotation in ALLOWED_NAMES:
+        return type(data) is str and data in ALLOWED_NAMES[annotation]()
     origin = get_origin(annotation)
     if origin is Literal:
         return any(type(data) is type(choice) and data == choice for choice in get_args(annotation))
@@ -378,8 +380,8 @@ def _describe_type(annotation: Any) -> str:
     arguments = get_args(annotation)
     if origin in (Union, types.UnionType):
         return " or ".join(_describe_type(resolve_alias(member)) for member in arguments)
-    if annotation in CHOICES:
-        return f"one of {', '.join(CHOICES[annotation]())}"
+    if annotation in ALLOWED_NAMES:
+        return f"one of {', '.join(ALLOWED_NAMES[annotation]())}"
     if origin is Literal and len(arguments) > _MAX_QUOTED_CHOICES:
         return f"one of {', '.join(arguments)}"
     if origin is Literal:

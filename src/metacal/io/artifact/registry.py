@@ -54,19 +54,19 @@ class StoredForm:
 
 
 #: Families by base class: a function that returns the subclasses by their name in a file.
-FAMILIES: dict[Any, Callable[[], Mapping[str, type]]] = {
+SUBCLASSES: dict[Any, Callable[[], Mapping[str, type]]] = {
     Map: get_map_classes,
     Promise: load_promise_classes,
 }
 
 #: Choices by type: a function that returns the allowed names. Names can be added at run time.
-CHOICES: dict[Any, Callable[[], Iterable[str]]] = {}
+ALLOWED_NAMES: dict[Any, Callable[[], Iterable[str]]] = {}
 
 #: Field types of the classes that are not stored field by field.
 FIELD_TYPES: dict[type, dict[str, Any]] = {}
 
 #: Functions that construct an object from its entries, for classes whose constructor does not.
-BUILDERS: dict[type, Callable[..., Any]] = {}
+CONSTRUCTORS: dict[type, Callable[..., Any]] = {}
 
 #: Stored forms by type.
 STORED_FORMS: dict[Any, StoredForm] = {}
@@ -75,7 +75,7 @@ STORED_FORMS: dict[Any, StoredForm] = {}
 PLAIN_TYPES: tuple[Any, ...] = (float, int, Unsigned, bool, str, type(None), Any)
 
 
-def list_form(cls: Any) -> StoredForm:
+def list_stored_form(cls: Any) -> StoredForm:
     """Return the stored form of a dataclass as the list of its field values.
 
     It is shorter than an object with keys, for classes with many instances in a file.
@@ -148,7 +148,7 @@ def class_layout(cls: type) -> ClassLayout:
     )
 
 
-def family_of(annotation: Any) -> Mapping[str, type] | None:
+def allowed_subclasses(annotation: Any) -> Mapping[str, type] | None:
     """Return the members of a family that an annotation allows, by their name in a file.
 
     Parameters
@@ -164,7 +164,7 @@ def family_of(annotation: Any) -> Mapping[str, type] | None:
     Examples
     --------
     >>> from metacal.promises.promise import SubgroupPromise
-    >>> for name in sorted(family_of(SubgroupPromise)):
+    >>> for name in sorted(allowed_subclasses(SubgroupPromise)):
     ...     print(name)
     MaxFalsePositiveRate
     MaxMiscoverage
@@ -172,26 +172,26 @@ def family_of(annotation: Any) -> Mapping[str, type] | None:
     MinPrecision
     MinRecall
     TwoSided
-    >>> family_of(float) is None
+    >>> allowed_subclasses(float) is None
     True
     """
-    base = family_base(annotation)
+    base = find_registered_base(annotation)
     if base is None:
         return None
-    members = FAMILIES[base]()
+    members = SUBCLASSES[base]()
     if base == annotation:
         return members
     return {name: cls for name, cls in members.items() if issubclass(cls, annotation)}
 
 
 @cache
-def family_base(annotation: Any) -> Any:
+def find_registered_base(annotation: Any) -> Any:
     """Return the base class of the family of an annotation, or None if it has no family."""
-    if annotation in FAMILIES:
+    if annotation in SUBCLASSES:
         return annotation
     if not isinstance(annotation, type):
         return None
-    return next((base for base in FAMILIES if issubclass(annotation, base)), None)
+    return next((base for base in SUBCLASSES if issubclass(annotation, base)), None)
 
 
 @cache
@@ -227,7 +227,7 @@ def union_members(annotation: Any) -> tuple[Any, ...]:
     a union, return the annotation itself.
     """
     is_union = get_origin(annotation) in (Union, types.UnionType)
-    if not is_union or annotation in FAMILIES:
+    if not is_union or annotation in SUBCLASSES:
         return (annotation,)
     members = map(resolve_alias, get_args(annotation))
     return tuple(member for member in members if _is_storable(member))
@@ -237,6 +237,6 @@ def _is_storable(annotation: Any) -> bool:
     """Check whether a file can contain values of a type that is not a union."""
     if get_origin(annotation) or is_dataclass(annotation):
         return True
-    if annotation in (*PLAIN_TYPES, *CHOICES, *STORED_FORMS, np.ndarray):
+    if annotation in (*PLAIN_TYPES, *ALLOWED_NAMES, *STORED_FORMS, np.ndarray):
         return True
-    return family_of(annotation) is not None
+    return allowed_subclasses(annotation) is not None

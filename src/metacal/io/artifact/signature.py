@@ -21,7 +21,7 @@ from typing import Any, Literal, cast
 from metacal.errors import ArtifactError, InputError, MetacalWarning, needs_extra
 from metacal.io.artifact.messages import check_keys, describe_json
 from metacal.io.journal import Seal
-from metacal.io.opening import plain_read_errors
+from metacal.io.opening import input_error_if_read_fails
 
 #: Path of a key file, or the content of a key.
 KeySource = str | os.PathLike[str] | bytes
@@ -148,7 +148,7 @@ def read_key(source: KeySource) -> Key:
     if isinstance(source, bytes):
         return _parse_key(source, "the key")
     path = os.fspath(source)
-    with plain_read_errors(path), open(path, "rb") as file:
+    with input_error_if_read_fails(path), open(path, "rb") as file:
         content = file.read(_MAX_KEY_BYTES + 1)
         file_mode = os.fstat(file.fileno()).st_mode
     key = _parse_key(content, path)

@@ -19,11 +19,11 @@ from metacal.gate.stages import Source
 from metacal.io.artifact.labels import Labels
 from metacal.io.artifact.messages import with_article
 from metacal.io.artifact.registry import (
-    BUILDERS,
-    CHOICES,
-    FAMILIES,
+    ALLOWED_NAMES,
+    CONSTRUCTORS,
     FIELD_TYPES,
     STORED_FORMS,
+    SUBCLASSES,
     StoredForm,
     field_types,
 )
@@ -44,7 +44,7 @@ Input = Literal["logits", "probabilities"]
 
 #: Name of a ranking score.
 ScoreName = NewType("ScoreName", str)
-CHOICES[ScoreName] = lambda: NAMED
+ALLOWED_NAMES[ScoreName] = lambda: NAMED
 
 #: Largest number of threads that a file may request.
 MOST_JOBS = 1024
@@ -74,10 +74,10 @@ def _build_ranker(cls: type[Ranker], **values: Any) -> Ranker:
     return cls(**values).restore(*fitted_values)
 
 
-FAMILIES[Ranker] = lambda: RANKERS
+SUBCLASSES[Ranker] = lambda: RANKERS
 for _ranker in RANKERS.values():
     FIELD_TYPES[_ranker] = {**field_types(_ranker), "classes": Labels | None, **_FITTED_TYPES}
-    BUILDERS[_ranker] = partial(_build_ranker, _ranker)
+    CONSTRUCTORS[_ranker] = partial(_build_ranker, _ranker)
 
 # ── recipes ───────────────────────────────────────────────────────────────────────────────────────
 
@@ -183,14 +183,14 @@ def _recipe_from_stored(stored_recipe: Any, location: str) -> Recipe:
     return Recipe(type(stored_recipe).__name__, parameters)
 
 
-FAMILIES[StoredRecipe] = _stored_recipe_classes
+SUBCLASSES[StoredRecipe] = _stored_recipe_classes
 STORED_FORMS[Recipe] = StoredForm(
     stored_type=StoredRecipe, to_stored=_recipe_to_stored, from_stored=_recipe_from_stored
 )
 
 # ── sources ───────────────────────────────────────────────────────────────────────────────────────
 
-FAMILIES[Source] = lambda: {"Table": LogitsSource, "Marks": ScoreSource}
+SUBCLASSES[Source] = lambda: {"Table": LogitsSource, "Marks": ScoreSource}
 FIELD_TYPES[LogitsSource] = {
     "classes": Labels,
     "classes_given": bool,

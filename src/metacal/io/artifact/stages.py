@@ -30,7 +30,7 @@ from metacal.kernels.grid import RELATIVE
 from metacal.scores import NAMED, get_rounding_grid, get_score_name, needs_logits
 
 #: Largest number of stages of a cascade.
-MOST_STAGES = 16
+MAX_STAGES = 16
 
 # Largest number of knots of a confidence curve. A fit produces at most 129.
 _MAX_CURVE_KNOTS = 1000
@@ -124,7 +124,7 @@ def build_stages(
     if certificate is not None and certificate.stages is not None:
         certified_stages = certificate.stages.items
     n_stages = len(certified_stages)
-    if len(saved) != n_stages or len(saved) > MOST_STAGES:
+    if len(saved) != n_stages or len(saved) > MAX_STAGES:
         raise ArtifactError(f"stages must be a list of {n_stages}, as the certificate says.")
     stages = []
     for index, (saved_stage, certified_stage) in enumerate(zip(saved, certified_stages)):

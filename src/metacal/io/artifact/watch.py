@@ -21,7 +21,7 @@ from metacal.io.artifact.encoding import decode_entries, encode
 from metacal.io.artifact.registry import (
     STORED_FORMS,
     StoredForm,
-    list_form,
+    list_stored_form,
 )
 from metacal.io.artifact.wrapping import checksum
 from metacal.promises.sequential.alarms import ALARM_NAMES, Alarms
@@ -83,7 +83,7 @@ def _pairs_form(stored_type: Any) -> StoredForm:
 
 # There are many of these objects, so they are stored as lists.
 for _record_class in (Counts, PendingRow, Point):
-    STORED_FORMS[_record_class] = list_form(_record_class)
+    STORED_FORMS[_record_class] = list_stored_form(_record_class)
 STORED_FORMS[dict[Id, PendingRow]] = _pairs_form(tuple[tuple[Id, PendingRow], ...])
 STORED_FORMS[dict[str, int]] = _pairs_form(
     tuple[tuple[Literal[ALARM_NAMES], int], ...]  # type: ignore[valid-type]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import os
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass, field, fields
+from dataclasses import astuple, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -25,13 +25,13 @@ from metacal.io.artifact.messages import check_keys, prefix_errors_with
 from metacal.io.artifact.watch import MONITOR, decode_watch, encode_watch
 from metacal.io.journal import Journal, read_journal
 
-#: Position up to which a source was read, as a JSON object.
-Source = dict[str, Any]
+#: JSON object that describes how far a source was read.
+SourcePosition = dict[str, Any]
 
-#: Largest number of sources whose position is stored.
-MOST_SOURCES = 100
+#: Maximum number of sources whose position is stored.
+MAX_SOURCES = 100
 
-# Supported dtypes of rows.
+# Supported dtypes of stored rows.
 _ROW_DTYPES = ("<f4", "<f8")
 
 
@@ -41,10 +41,10 @@ class UnreadableLine:
 
     Attributes
     ----------
-    nth : int
+    index_in_batch : int
         Index of the line in its batch.
 
-    line : int
+    line_number : int
         Line number in its source.
 
     reason : str
@@ -54,8 +54,8 @@ class UnreadableLine:
         Beginning of the line.
     """
 
-    nth: int
-    line: int
+    index_in_batch: int
+    line_number: int
     reason: str
     text: str
 
@@ -75,90 +75,102 @@ class ReceivedBatch:
     ids : list of str or None
         Id of each row.
 
-    probability : list of float or None, default=None
+    sampling_probabilities : list of float or None, default=None
         Probability with which each row was selected for labelling.
 
     groups, units : list of str, default=None
         Group and cluster of each row.
 
-    late : list of LateLabel
+    late_labels : list of LateLabel
         Labels of earlier rows.
 
-    rows_on : list of int
-        Index of the line of each row.
+    line_indices : list of int
+        Index of the line of each row in the batch.
 
-    lines : int
+    n_lines : int
         Number of lines. A line contains a row or a late label, or is unreadable.
 
-    unreadable : list of Unreadable
+    unreadable_lines : list of UnreadableLine
         Lines that could not be read.
 
-    gaps : int
+    n_gaps : int
         Number of gaps in the source, where lines were lost.
 
     Examples
     --------
     >>> late_labels = [LateLabel(1, "b", "dog")]
     >>> rows = np.array([[2.5, -1.0]])
-    >>> taken = ReceivedBatch(rows, ["cat"], ["a"], late=late_labels, rows_on=[0], lines=2)
-    >>> ReceivedBatch.from_json(taken.to_json()).to_json() == taken.to_json()
+    >>> batch = ReceivedBatch(
+    ...     rows, ["cat"], ["a"], late_labels=late_labels, line_indices=[0], n_lines=2
+    ... )
+    >>> ReceivedBatch.from_json(batch.to_json()).to_json() == batch.to_json()
     True
     """
 
     rows: NDArray[np.floating[Any]]
     labels: list[Any]
     ids: list[str | None]
-    probability: list[float | None] | None = None
+    sampling_probabilities: list[float | None] | None = None
     groups: list[str] | None = None
     units: list[str] | None = None
-    late: list[LateLabel] = field(default_factory=list)
-    rows_on: list[int] = field(default_factory=list)
-    lines: int = 0
-    unreadable: list[UnreadableLine] = field(default_factory=list)
-    gaps: int = 0
+    late_labels: list[LateLabel] = field(default_factory=list)
+    line_indices: list[int] = field(default_factory=list)
+    n_lines: int = 0
+    unreadable_lines: list[UnreadableLine] = field(default_factory=list)
+    n_gaps: int = 0
 
-    def apply_to(self, watch: Watch) -> None:
-        """Update a watch with the batch."""
-        probability = None
-        if self.probability is not None:
-            probability = np.array(self.probability, dtype=np.float64)
+    def update_watch(self, watch: Watch) -> None:
+        """Update a watch with the rows and late labels of the batch."""
+        sampling_probabilities = None
+        if self.sampling_probabilities is not None:
+            sampling_probabilities = np.array(self.sampling_probabilities, dtype=np.float64)
         groups = None
         if self.groups is not None:
             groups = np.array(self.groups, dtype=np.str_)
-        is_unreadable = np.zeros(self.lines, dtype=bool)
-        is_unreadable[[line.nth for line in self.unreadable]] = True
+        unreadable_indices = [line.index_in_batch for line in self.unreadable_lines]
+        is_unreadable = np.zeros(self.n_lines, dtype=bool)
+        is_unreadable[unreadable_indices] = True
         lines = None
-        if self.lines:
-            if len(self.rows_on) != len(self.rows):
+        if self.n_lines:
+            if len(self.line_indices) != len(self.rows):
                 raise ArtifactError("a record holds other rows than lines.")
-            lines = BatchLines(is_unreadable, self.rows_on)
+            lines = BatchLines(is_unreadable, self.line_indices)
         watch.update(
             split_model_outputs(watch.gate, self.rows),
             self.labels,
             ids=self.ids,
-            probability=probability,
+            probability=sampling_probabilities,
             groups=groups,
             units=self.units,
-            late=self.late,
+            late=self.late_labels,
             lines=lines,
         )
-        watch.gaps += self.gaps
+        watch.gaps += self.n_gaps
 
     def to_json(self) -> dict[str, Any]:
         """Convert the batch to a JSON object."""
         dtype_name = "<f4" if self.rows.dtype == np.float32 else "<f8"
         row_bytes = np.ascontiguousarray(self.rows, dtype=dtype_name).tobytes()
-        late_labels = []
-        for late in self.late:
-            late_labels.append([late.after, make_stored_id(late.id), late.label, late.probability])
+        stored_ids = [None if row_id is None else make_stored_id(row_id) for row_id in self.ids]
+        stored_late_labels = []
+        for late in self.late_labels:
+            stored_late_labels.append(
+                [late.after, make_stored_id(late.id), late.label, late.probability]
+            )
         return {
             "dtype": dtype_name,
             "shape": list(self.rows.shape),
-            **vars(self),
             "rows": base64.b64encode(row_bytes).decode("ascii"),
-            "ids": [None if row_id is None else make_stored_id(row_id) for row_id in self.ids],
-            "late": late_labels,
-            "unreadable": [list(astuple(line)) for line in self.unreadable],
+            "labels": self.labels,
+            "ids": stored_ids,
+            "probability": self.sampling_probabilities,
+            "groups": self.groups,
+            "units": self.units,
+            "late": stored_late_labels,
+            "rows_on": self.line_indices,
+            "lines": self.n_lines,
+            "unreadable": [list(astuple(line)) for line in self.unreadable_lines],
+            "gaps": self.n_gaps,
         }
 
     @classmethod
@@ -170,11 +182,20 @@ class ReceivedBatch:
                 raise ValueError(f"unsupported dtype {dtype_name!r}")
             row_bytes = base64.b64decode(data["rows"], validate=True)
             stored_rows = np.frombuffer(row_bytes, dtype=dtype_name).reshape(data["shape"])
-            values = {each_field.name: data[each_field.name] for each_field in fields(cls)}
-            values["rows"] = stored_rows.astype(np.dtype(dtype_name).newbyteorder("="))
-            values["late"] = [LateLabel(*entries) for entries in data["late"]]
-            values["unreadable"] = [UnreadableLine(*entries) for entries in data["unreadable"]]
-            return cls(**values)
+            native_dtype = np.dtype(dtype_name).newbyteorder("=")
+            return cls(
+                rows=stored_rows.astype(native_dtype),
+                labels=data["labels"],
+                ids=data["ids"],
+                sampling_probabilities=data["probability"],
+                groups=data["groups"],
+                units=data["units"],
+                late_labels=[LateLabel(*entries) for entries in data["late"]],
+                line_indices=data["rows_on"],
+                n_lines=data["lines"],
+                unreadable_lines=[UnreadableLine(*entries) for entries in data["unreadable"]],
+                n_gaps=data["gaps"],
+            )
         except (KeyError, TypeError, ValueError) as error:
             raise ArtifactError("a record is none of what a monitor takes in.") from error
 
@@ -188,10 +209,11 @@ class MonitorState:
     watch : Watch
         Watch with its alarms.
 
-    sources : dict of str to dict
-        Position up to which each source was read, by its name. The last one was read last.
+    source_positions : dict of str to dict
+        Position up to which each source was read, keyed by the name of the source. The source
+        that was read last comes last.
 
-    serial : int
+    n_batches : int
         Number of batches received.
 
     last_batch : ReceivedBatch or None
@@ -199,22 +221,24 @@ class MonitorState:
     """
 
     watch: Watch
-    sources: dict[str, Source] = field(default_factory=dict)
-    serial: int = 0
+    source_positions: dict[str, SourcePosition] = field(default_factory=dict)
+    n_batches: int = 0
     last_batch: ReceivedBatch | None = None
 
-    def add(self, batch: ReceivedBatch, name: str, source: Source) -> dict[str, Any]:
-        """Update the state with a batch.
+    def add_batch(
+        self, batch: ReceivedBatch, source_name: str, source_position: SourcePosition
+    ) -> dict[str, Any]:
+        """Update the state with a batch, and return the record for the journal.
 
         Parameters
         ----------
         batch : ReceivedBatch
             Batch of rows and labels.
 
-        name : str
+        source_name : str
             Name of the source of the batch.
 
-        source : dict
+        source_position : dict
             Position up to which the source was read.
 
         Returns
@@ -222,15 +246,20 @@ class MonitorState:
         dict
             Record for the journal.
         """
-        batch.apply_to(self.watch)
-        self.sources.pop(name, None)
-        self.sources[name] = source
-        if len(self.sources) > MOST_SOURCES:
-            oldest_name = next(iter(self.sources))
-            del self.sources[oldest_name]
-        self.serial += 1
+        batch.update_watch(self.watch)
+        self.source_positions.pop(source_name, None)
+        self.source_positions[source_name] = source_position
+        if len(self.source_positions) > MAX_SOURCES:
+            oldest_name = next(iter(self.source_positions))
+            del self.source_positions[oldest_name]
+        self.n_batches += 1
         self.last_batch = batch
-        return {"n": self.serial, "taken": batch.to_json(), "name": name, "source": source}
+        return {
+            "n": self.n_batches,
+            "taken": batch.to_json(),
+            "name": source_name,
+            "source": source_position,
+        }
 
     def replay(self, records: Sequence[dict[str, Any]]) -> None:
         """Update the state with the batches of journal records."""
@@ -245,13 +274,13 @@ class MonitorState:
     def _replay_record(self, record: dict[str, Any]) -> None:
         """Update the state with the batch of one record."""
         batch = ReceivedBatch.from_json(record["taken"])
-        name = record["name"]
-        source = record["source"]
-        if record["n"] != self.serial + 1:
+        source_name = record["name"]
+        source_position = record["source"]
+        if record["n"] != self.n_batches + 1:
             raise ValueError("the record has another serial number")
-        if not isinstance(name, str) or not isinstance(source, dict):
+        if not isinstance(source_name, str) or not isinstance(source_position, dict):
             raise ValueError("the record has no source")
-        self.add(batch, name, source)
+        self.add_batch(batch, source_name, source_position)
 
 
 def save_watch(watch: Watch, path: str | os.PathLike[str]) -> None:
@@ -310,7 +339,11 @@ def load_watch(path: str | os.PathLike[str], gate: Any) -> Watch:
 
 def state_record(state: MonitorState) -> dict[str, Any]:
     """Return the journal record of the whole state of a monitor."""
-    return {"watch": encode_watch(state.watch), "sources": dict(state.sources), "n": state.serial}
+    return {
+        "watch": encode_watch(state.watch),
+        "sources": dict(state.source_positions),
+        "n": state.n_batches,
+    }
 
 
 def restore_state(records: Sequence[dict[str, Any]], gate: Any, path: str) -> MonitorState:
@@ -329,7 +362,7 @@ def restore_state(records: Sequence[dict[str, Any]], gate: Any, path: str) -> Mo
 
     Returns
     -------
-    Kept
+    MonitorState
 
     Raises
     ------
@@ -339,14 +372,14 @@ def restore_state(records: Sequence[dict[str, Any]], gate: Any, path: str) -> Mo
     with prefix_errors_with(path):
         first_record = records[0]
         check_keys(first_record, ["watch", "sources", "n"], "the first record")
-        serial = decode(int, first_record["n"], "n")
-        sources = first_record["sources"]
-        has_positions = isinstance(sources, dict) and all(
-            isinstance(source, dict) for source in sources.values()
+        n_batches = decode(int, first_record["n"], "n")
+        source_positions = first_record["sources"]
+        are_positions_valid = isinstance(source_positions, dict) and all(
+            isinstance(position, dict) for position in source_positions.values()
         )
-        if not has_positions:
+        if not are_positions_valid:
             raise ArtifactError("sources must say how far each was read.")
         watch = decode_watch(first_record["watch"], gate)
-        state = MonitorState(watch=watch, sources=sources, serial=serial)
+        state = MonitorState(watch=watch, source_positions=source_positions, n_batches=n_batches)
         state.replay(records[1:])
     return state

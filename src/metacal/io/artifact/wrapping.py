@@ -19,8 +19,8 @@ from metacal import __version__
 from metacal.errors import ArtifactError, InputError
 from metacal.io.artifact.messages import describe_json, error_summary, object_without_duplicates
 from metacal.io.artifact.signature import Key, checked_signature, verify
-from metacal.io.disk import plain_write_errors
-from metacal.io.opening import detect_file_kind, plain_read_errors
+from metacal.io.disk import input_error_if_write_fails
+from metacal.io.opening import detect_file_kind, input_error_if_read_fails
 from metacal.io.writing import atomic_path
 
 #: Value of the entry "format".
@@ -214,7 +214,7 @@ def read_file(path: str | os.PathLike[str], max_bytes: int | None = None) -> byt
     """
     file_name = os.fspath(path)
     n_blocks = (max_bytes or MAX_BYTES) // _MEGABYTE + 2
-    with plain_read_errors(file_name), open(file_name, "rb") as file:
+    with input_error_if_read_fails(file_name), open(file_name, "rb") as file:
         # A single file.read(n) would allocate n bytes, however short the file is.
         blocks = iter(lambda: file.read(_MEGABYTE), b"")
         return b"".join(itertools.islice(blocks, n_blocks))
@@ -237,7 +237,7 @@ def write_text(text: str, path: str | os.PathLike[str]) -> None:
         If the file cannot be written, or does not read back.
     """
     content = text.encode("utf-8")
-    with atomic_path(path) as temporary_path, plain_write_errors(path):
+    with atomic_path(path) as temporary_path, input_error_if_write_fails(path):
         temporary_path.write_bytes(content)
         if temporary_path.is_file() and temporary_path.read_bytes() != content:
             raise InputError(
@@ -268,7 +268,7 @@ def _sha256(content: bytes) -> str:
     return "sha256:" + hashlib.sha256(content).hexdigest()
 
 
-def parse_bytes(raw: bytes, max_bytes: int) -> Any:
+def parse_bytes(content: bytes, max_bytes: int) -> Any:
     """Parse the JSON of a file with bounded memory.
 
     Parameters
@@ -288,10 +288,10 @@ def parse_bytes(raw: bytes, max_bytes: int) -> Any:
     ArtifactError
         If the file is too large or is not valid JSON. No other exception is raised.
     """
-    _check_size(raw, max_bytes)
-    if not raw.strip():
+    _check_size(content, max_bytes)
+    if not content.strip():
         raise ArtifactError("the file is empty; save it again.")
-    kind = detect_file_kind(raw[:8])
+    kind = detect_file_kind(content[:8])
     if kind is not None:
         reason = ""
         if kind == "a pickle":
@@ -299,10 +299,10 @@ def parse_bytes(raw: bytes, max_bytes: int) -> Any:
         raise ArtifactError(
             f"this is {kind}, not a metacal file{reason}; metacal.save writes JSON."
         )
-    n_values = raw.count(b",") + raw.count(b"[") + raw.count(b"{")
+    n_values = content.count(b",") + content.count(b"[") + content.count(b"{")
     if n_values > _MAX_VALUES:
         raise ArtifactError("it holds too many values; no metacal file does.")
-    return _parse_json(raw)
+    return _parse_json(content)
 
 
 def _check_size(raw: bytes, max_bytes: int) -> None:

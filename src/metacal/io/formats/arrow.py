@@ -77,7 +77,7 @@ class BatchSource:
         self.n_rows = n_rows
         self.stored_size = stored_size
 
-    def batches(self, names: Sequence[str], rows: int) -> Iterable[Any]:
+    def iterate_batches(self, names: Sequence[str], rows: int) -> Iterable[Any]:
         """Iterate over validated record batches of the named columns.
 
         Parameters
@@ -94,7 +94,7 @@ class BatchSource:
         """
         raise NotImplementedError
 
-    def stored(self, layout: TableLayout) -> StoredTable | None:
+    def open_stored_table(self, layout: TableLayout) -> StoredTable | None:
         """Return a table that reads its rows on demand, or None if that is not supported."""
         return None
 
@@ -119,7 +119,7 @@ class InMemoryBatches(BatchSource):
         n_bytes = max(self.table.nbytes, _MIN_IN_MEMORY_BYTES)
         super().__init__(self.table.schema, self.table.num_rows, n_bytes)
 
-    def batches(self, names: Sequence[str], rows: int) -> Iterable[Any]:
+    def iterate_batches(self, names: Sequence[str], rows: int) -> Iterable[Any]:
         """Split the named columns into record batches of at most `rows` rows."""
         return self.table.select(names).to_batches(max_chunksize=rows)
 
@@ -169,13 +169,13 @@ def read_batches(request: Request, source: BatchSource) -> Columns:
     if source.n_rows == 0:
         raise NoRowsError(f"{path}: it holds no rows; give at least one.")
     selection = pick_arrow_columns(request, source.schema)
-    if request.scores:
+    if request.reads_scores:
         return _read_score_columns(source, selection, path)
 
     layout = table_layout(selection, source, path)
     table: Any = None
     if request.keeps_table_in_file(source.n_rows * layout.row_bytes):
-        table = source.stored(layout)
+        table = source.open_stored_table(layout)
     if table is None:
         table, side_columns = _read_table(source, selection, layout, path)
     else:
@@ -295,7 +295,7 @@ def _iterate_batches(
         return
     batch_rows = max(1, min(_BATCH_ROWS, _BATCH_BYTES // max(1, row_bytes)))
     start = 0
-    for record_batch in source.batches(names, batch_rows):
+    for record_batch in source.iterate_batches(names, batch_rows):
         if start + record_batch.num_rows > source.n_rows:
             raise ValueError("it holds more rows than it says")
         yield start, record_batch
@@ -408,7 +408,7 @@ def table_layout(selection: ColumnSelection, source: BatchSource, path: str) -> 
 
 def _first_list_size(source: BatchSource, name: str, path: str) -> int:
     """Return the length of the first list in a column, or 0 if there are no rows."""
-    for record_batch in source.batches([name], 1):
+    for record_batch in source.iterate_batches([name], 1):
         if record_batch.num_rows:
             list_column = record_batch.column(name)
             check_no_nulls(list_column.slice(0, 1), name, path, 0)

@@ -61,12 +61,12 @@ def read(request: Request, delimiter: str = ",") -> Columns:
     """
     path = request.path
     line_numbers = None
-    with open_text(path, request.source) as file:
+    with open_text(path, request.path_to_open) as file:
         header, list_columns, delimiter = read_header(path, file, delimiter)
         selection = select_columns(request, header, list_columns)
         cells = _parse_cells(request, selection, file, header, delimiter)
         first_cells = cells.column(selection.table_names[0])
-        if request.scores:
+        if request.reads_scores:
             table: Any = np.fromiter(
                 map(number_or_text, first_cells), dtype=object, count=len(first_cells)
             )
@@ -115,7 +115,9 @@ def open_text(path: str, source: str) -> Iterator[IO[str]]:
         raise InputError(f"{path}: this is not text in columns ({error}).") from None
 
 
-def read_header(path: str, file: IO[str], usual: str) -> tuple[list[str], list[str], str]:
+def read_header(
+    path: str, file: IO[str], default_delimiter: str
+) -> tuple[list[str], list[str], str]:
     """Read the header of a file and detect its delimiter and list columns.
 
     Parameters
@@ -126,7 +128,7 @@ def read_header(path: str, file: IO[str], usual: str) -> tuple[list[str], list[s
     file : text stream
         File to read. Afterwards its position is behind the header.
 
-    usual : str
+    default_delimiter : str
         Usual delimiter of the format.
 
     Returns
@@ -146,7 +148,7 @@ def read_header(path: str, file: IO[str], usual: str) -> tuple[list[str], list[s
     NoRowsError
         If there are no rows below the header.
     """
-    delimiter = _detect_delimiter(file, usual)
+    delimiter = _detect_delimiter(file, default_delimiter)
     reader = csv.reader(file, delimiter=delimiter)
     column_names = [unescape_formula(name.strip()) for name in next(reader, [])]
     if not column_names:
@@ -217,7 +219,7 @@ def _parse_cells(
     _Cells
     """
     label_column = None
-    if not request.scores:
+    if not request.reads_scores:
         label_column = selection.role_names.get("labels")
     return _Cells(
         path=request.path,
@@ -357,7 +359,7 @@ class _Cells:
             )
 
 
-def read_labels(request: Request, ending: str) -> NDArray[Any]:
+def read_labels(request: Request, name_suffix: str) -> NDArray[Any]:
     """Read one label per line, or the label column of a table with a header.
 
     Parameters
@@ -365,7 +367,7 @@ def read_labels(request: Request, ending: str) -> NDArray[Any]:
     request : Request
         File to read and, optionally, the name of the label column.
 
-    ending : {".txt", ".csv", ".tsv"}
+    name_suffix : {".txt", ".csv", ".tsv"}
         File name extension. A .txt file has one label per line.
 
     Returns
@@ -378,7 +380,7 @@ def read_labels(request: Request, ending: str) -> NDArray[Any]:
         If a label is missing, or the label column is ambiguous.
     """
     path = request.path
-    rows = _read_label_rows(request, ending)
+    rows = _read_label_rows(request, name_suffix)
     first_row = [cell.strip() for cell in rows[0]] if rows else []
     label_column = find_named_column(request, first_row, "label_key", LABEL_KEYS)
     if label_column is None and len(first_row) > 1:
@@ -404,13 +406,13 @@ def read_labels(request: Request, ending: str) -> NDArray[Any]:
     return labels_from_cells(path, label_column or "label", labels)
 
 
-def _read_label_rows(request: Request, ending: str) -> list[list[str]]:
+def _read_label_rows(request: Request, name_suffix: str) -> list[list[str]]:
     """Read the rows of a label file without the empty rows at its end."""
-    with open_text(request.path, request.source) as file:
-        if ending == ".txt":
+    with open_text(request.path, request.path_to_open) as file:
+        if name_suffix == ".txt":
             rows = [[line.strip()] for line in file]
         else:
-            delimiter = "\t" if ending == ".tsv" else ","
+            delimiter = "\t" if name_suffix == ".tsv" else ","
             rows = list(csv.reader(file, delimiter=delimiter))
     while rows and not any(rows[-1]):
         rows.pop()

@@ -92,7 +92,7 @@ class ArrowFile(BatchSource):
 
     def __init__(self, request: Request) -> None:
         self.pa = import_pyarrow(request.path)
-        self.file = RawFile(request.source, request.path)
+        self.file = RawFile(request.path_to_open, request.path)
         is_file_format = self.file.read_bytes(0, len(_FILE_MAGIC)) == _FILE_MAGIC
         self.first_message_offset = _FIRST_MESSAGE_OFFSET if is_file_format else 0
         totals = _scan_messages(self.file, self.first_message_offset)
@@ -101,7 +101,7 @@ class ArrowFile(BatchSource):
         check_unpacked_size(request.path, totals.unpacked_bytes, self.file.size)
         super().__init__(self._open_stream().schema, totals.n_rows, self.file.size)
 
-    def batches(self, names: Sequence[str], rows: int) -> Iterator[Any]:
+    def iterate_batches(self, names: Sequence[str], rows: int) -> Iterator[Any]:
         """Iterate over the batches of the file; `rows` is ignored."""
         field_numbers = {name: number for number, name in enumerate(self.schema.names)}
         included_fields = sorted({field_numbers[name] for name in names})
@@ -218,13 +218,13 @@ def _scan_messages(file: RawFile, offset: int) -> _StreamTotals:
     n_batches = 0
     unpacked_bytes = 0
     for message in _iterate_messages(file, offset):
-        message_type = message.header.integer(_MESSAGE_TYPE_FIELD, "B")
-        batch = message.header.table(_MESSAGE_HEADER_FIELD)
+        message_type = message.header.read_integer(_MESSAGE_TYPE_FIELD, "B")
+        batch = message.header.read_table(_MESSAGE_HEADER_FIELD)
         if message_type == _DICTIONARY_BATCH and batch is not None:
-            batch = batch.table(_DICTIONARY_DATA_FIELD)
+            batch = batch.read_table(_DICTIONARY_DATA_FIELD)
         if message_type not in (_DICTIONARY_BATCH, _RECORD_BATCH) or batch is None:
             continue
-        batch_length = batch.integer(_BATCH_LENGTH_FIELD, "q")
+        batch_length = batch.read_integer(_BATCH_LENGTH_FIELD, "q")
         if batch_length < 0:
             raise ValueError(f"a batch of {batch_length} rows")
         unpacked_bytes += _unpacked_batch_bytes(file, batch, message)
@@ -255,7 +255,7 @@ def _iterate_messages(file: RawFile, offset: int) -> Iterator[_Message]:
         header = _FlatbuffersTable(header_bytes, root_offset)
         offset += header_length
 
-        body_length = header.integer(_MESSAGE_BODY_LENGTH_FIELD, "q")
+        body_length = header.read_integer(_MESSAGE_BODY_LENGTH_FIELD, "q")
         remaining_bytes = file.size - offset
         if not 0 <= body_length <= remaining_bytes:
             raise ValueError(f"a body of {body_length:,} bytes where {remaining_bytes:,} are left")
@@ -292,9 +292,9 @@ def _unpacked_batch_bytes(file: RawFile, batch: _FlatbuffersTable, message: _Mes
     ValueError
         If a buffer lies outside the body of the message.
     """
-    is_compressed = batch.table(_BATCH_COMPRESSION_FIELD) is not None
+    is_compressed = batch.read_table(_BATCH_COMPRESSION_FIELD) is not None
     total_bytes = 0
-    for offset, length in batch.int64_pairs(_BATCH_BUFFERS_FIELD):
+    for offset, length in batch.read_int64_pairs(_BATCH_BUFFERS_FIELD):
         is_inside_body = offset >= 0 and length >= 0 and offset + length <= message.body_length
         if not is_inside_body:
             raise ValueError(
@@ -336,7 +336,7 @@ class _FlatbuffersTable:
             raise ValueError("a header that points outside")
         (self.vtable_size,) = struct.unpack_from("<H", data, self.vtable_offset)
 
-    def integer(self, field_number: int, struct_format: str) -> int:
+    def read_integer(self, field_number: int, struct_format: str) -> int:
         """Return an integer field, or its default value 0 if the field is absent."""
         field_offset = self._field_offset(field_number)
         if field_offset is None:
@@ -344,14 +344,14 @@ class _FlatbuffersTable:
         (value,) = struct.unpack_from(f"<{struct_format}", self.data, field_offset)
         return int(value)
 
-    def table(self, field_number: int) -> _FlatbuffersTable | None:
+    def read_table(self, field_number: int) -> _FlatbuffersTable | None:
         """Return a nested table, or None if the field is absent."""
         field_offset = self._field_offset(field_number)
         if field_offset is None:
             return None
         return _FlatbuffersTable(self.data, self._follow_reference(field_offset))
 
-    def int64_pairs(self, field_number: int) -> Iterator[Sequence[int]]:
+    def read_int64_pairs(self, field_number: int) -> Iterator[Sequence[int]]:
         """Iterate over a vector of structs of two signed 64-bit integers."""
         field_offset = self._field_offset(field_number)
         if field_offset is None:

@@ -68,14 +68,14 @@ def read(request: Request) -> Columns:
     entries = _read_entries(request)
     selection = entries.selection
     first_name = selection.table_names[0]
-    if request.scores:
+    if request.reads_scores:
         table: Any = _object_array(entries.values[first_name])
     elif selection.class_positions is None:
         table = entries.list_table(first_name)
     else:
         table = np.column_stack([entries.number_column(name) for name in selection.table_names])
 
-    if not request.scores:
+    if not request.reads_scores:
         return selection.build_columns(table, entries.label_column, entries.values.__getitem__)
 
     correctness_name = selection.role_names.get("labels")
@@ -95,7 +95,7 @@ def _read_entries(request: Request) -> _Entries:
     selection: ColumnSelection | None = None
     values: dict[str, list[Any]] = {}
     line_numbers = []
-    with open(request.source, "rb") as file:
+    with open(request.path_to_open, "rb") as file:
         for line_number, json_object in iterate_objects(request.path, file):
             row = add_requested_entries(request, line_number, json_object)
             if selection is None:
@@ -153,11 +153,11 @@ def iterate_objects(path: str, file: IO[bytes]) -> Iterator[tuple[int, dict[str,
         if line_number == 1:
             line = line.removeprefix(_UTF8_BYTE_ORDER_MARK)
         if line.strip():
-            yield line_number, parse_object(path, line_number, line)
+            yield line_number, parse_json_line(path, line_number, line)
 
 
 def add_requested_entries(
-    request: Request, number: int, row: dict[str, Any], *more: str | None
+    request: Request, line_number: int, row: dict[str, Any], *extra_keys: str | None
 ) -> dict[str, Any]:
     """Add the nested entries that dotted keys refer to, see `metacal.io.nested`.
 
@@ -166,13 +166,13 @@ def add_requested_entries(
     request : Request
         Requested keys.
 
-    number : int
+    line_number : int
         Line number used in the error message.
 
     row : dict
         JSON object of the line.
 
-    *more : str or None
+    *extra_keys : str or None
         Further keys.
 
     Returns
@@ -189,15 +189,15 @@ def add_requested_entries(
     keys = (
         request.logits_key,
         *side_keys,
-        *request.keep,
-        *more,
-        *request.later_scores,
-        *request.flags,
+        *request.kept_names,
+        *extra_keys,
+        *request.later_score_columns,
+        *request.correctness_columns,
     )
     try:
         return add_nested_entries(row, keys)
     except InputError as error:
-        raise LineError(request.path, number, str(error).removesuffix(".")) from None
+        raise LineError(request.path, line_number, str(error).removesuffix(".")) from None
 
 
 class LineError(InputError):
@@ -208,7 +208,7 @@ class LineError(InputError):
     path : str
         File name.
 
-    number : int
+    line_number : int
         Line number.
 
     reason : str
@@ -220,7 +220,7 @@ class LineError(InputError):
         self.reason = reason
 
 
-def parse_object(path: str, number: int, line: bytes) -> dict[str, Any]:
+def parse_json_line(path: str, line_number: int, line: bytes) -> dict[str, Any]:
     """Parse a line that contains one JSON object.
 
     Parameters
@@ -228,7 +228,7 @@ def parse_object(path: str, number: int, line: bytes) -> dict[str, Any]:
     path : str
         File name used in the error message.
 
-    number : int
+    line_number : int
         Line number used in the error message.
 
     line : bytes
@@ -264,7 +264,7 @@ def parse_object(path: str, number: int, line: bytes) -> dict[str, Any]:
             f"this line is not a JSON object of its own ({parser_message}); write one object per"
             " line (jq -c '.' FILE does)"
         )
-    raise LineError(path, number, reason)
+    raise LineError(path, line_number, reason)
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,7 @@ def read_npz(request: Request) -> Columns:
         objects, or the arrays exceed the unpacking limit.
     """
     path = request.path
-    with zipfile.ZipFile(request.source) as archive:
+    with zipfile.ZipFile(request.path_to_open) as archive:
         members = _array_members(archive, path)
         locations = {}
         for name, member in members.items():
@@ -81,7 +81,7 @@ def read_npz(request: Request) -> Columns:
         for name in array_names:
             _check_header(path, f"array {name!r}", locations[name], members[name].file_size)
         total_bytes = sum(locations[name].n_bytes for name in array_names)
-        check_unpacked_size(path, total_bytes, os.path.getsize(request.source))
+        check_unpacked_size(path, total_bytes, os.path.getsize(request.path_to_open))
         arrays = {
             name: _read_member(archive, members[name], locations[name]) for name in array_names
         }
@@ -230,18 +230,18 @@ def read_npy(request: Request) -> Columns:
         If the file contains Python objects, has no score column although scores are requested,
         or contains a structured array that is not one-dimensional.
     """
-    file = RawFile(request.source, request.path)
+    file = RawFile(request.path_to_open, request.path)
     location = read_npy_header(io.BytesIO(file.read_bytes(0, _HEADER_BYTES)))
     _check_header(request.path, "it", location, file.size)
     is_structured = location.dtype.fields is not None
     if is_structured:
         return _read_structured(request, file, location)
-    if request.scores:
+    if request.reads_scores:
         raise InputError(
             f"{request.path}: a single array has no names; save np.savez('scores.npz', score=score,"
             " correct=correct)."
         )
-    return Columns(request.path, load_array(request, file, location, may_stay=True))
+    return Columns(request.path, load_array(request, file, location, may_stay_in_file=True))
 
 
 def _read_structured(request: Request, file: RawFile, location: ArrayLocation) -> Columns:

@@ -23,7 +23,7 @@ from metacal.io.columns import Columns
 from metacal.io.formats.arrow import BatchSource, read_batches
 from metacal.io.formats.arrow_columns import TableLayout, import_pyarrow, table_to_array
 from metacal.io.formats.arrow_writer import ArrowColumnsWriter
-from metacal.io.opening import damaged_file_message, plain_decoding_errors
+from metacal.io.opening import damaged_file_message, input_error_if_decoding_fails
 from metacal.io.request import Request
 from metacal.rows.stored import StoredTable
 
@@ -57,14 +57,14 @@ class ParquetTable(StoredTable):
     n_rows : int
         Number of rows.
 
-    shown : str
+    display_path : str
         File name used in error messages.
     """
 
-    def __init__(self, path: str, layout: TableLayout, n_rows: int, shown: str) -> None:
+    def __init__(self, path: str, layout: TableLayout, n_rows: int, display_path: str) -> None:
         super().__init__((n_rows, layout.n_classes), layout.dtype)
         self.path = path
-        self.shown = shown
+        self.display_path = display_path
         self.layout = layout
         self.file_status = _file_status(path)
 
@@ -78,7 +78,7 @@ class ParquetTable(StoredTable):
 
         Reading is fast if the rows follow those that the same thread read last.
         """
-        with plain_decoding_errors(self.shown):
+        with input_error_if_decoding_fails(self.display_path):
             self.check_unchanged()
             try:
                 return _thread_cursor(self).read(start, stop)
@@ -91,7 +91,7 @@ class ParquetTable(StoredTable):
         """Raise InputError if the file was modified or replaced since it was opened."""
         if _file_status(self.path) != self.file_status:
             raise InputError(
-                f"{self.shown}: the file has changed since it was opened; read it again."
+                f"{self.display_path}: the file has changed since it was opened; read it again."
             )
 
 
@@ -153,7 +153,9 @@ class _Cursor:
         batch = next(self.batches, None)
         if batch is None:
             raise EOFError(f"it ends at row {self.block_start}")
-        self.block = table_to_array(batch, self.table.layout, self.table.shown, self.block_start)
+        self.block = table_to_array(
+            batch, self.table.layout, self.table.display_path, self.block_start
+        )
 
     def _group_of(self, row: int) -> int:
         """Return the number of the row group that contains a row."""
@@ -168,7 +170,7 @@ class _Cursor:
         self.batches = _iterate_batches(
             self.file,
             self.table.layout.columns,
-            path=self.table.shown,
+            path=self.table.display_path,
             batch_rows=self.batch_rows,
             first_group=group,
         )
@@ -211,16 +213,16 @@ class ParquetFile(BatchSource):
     def __init__(self, request: Request) -> None:
         import_pyarrow(request.path)
         self.path = request.path
-        self.source = request.source
-        self.file = _open_parquet(request.source)
+        self.source = request.path_to_open
+        self.file = _open_parquet(request.path_to_open)
         n_rows = int(self.file.metadata.num_rows)
         super().__init__(self.file.schema_arrow, n_rows, os.path.getsize(self.source))
 
-    def batches(self, names: Sequence[str], rows: int) -> Iterator[Any]:
+    def iterate_batches(self, names: Sequence[str], rows: int) -> Iterator[Any]:
         """Iterate over validated record batches of the named columns."""
         return _iterate_batches(self.file, tuple(names), path=self.path, batch_rows=rows)
 
-    def stored(self, layout: TableLayout) -> ParquetTable:
+    def open_stored_table(self, layout: TableLayout) -> ParquetTable:
         """Return a table that decodes its rows on demand."""
         return ParquetTable(self.source, layout, self.n_rows, self.path)
 

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from metacal.errors import InputError
 from metacal.formulas import Codes
-from metacal.io.opening import plain_read_errors
+from metacal.io.opening import input_error_if_read_fails
 from metacal.io.request import Request
 from metacal.rows.stored import ConvertedTable, StoredTable
 
@@ -66,7 +66,7 @@ class RawFile:
     path : str
         File to open.
 
-    shown : str
+    display_path : str
         File name used in error messages.
 
     Attributes
@@ -78,9 +78,9 @@ class RawFile:
         Modification time in nanoseconds.
     """
 
-    def __init__(self, path: str, shown: str) -> None:
+    def __init__(self, path: str, display_path: str) -> None:
         self.path = path
-        self.shown = shown
+        self.display_path = display_path
         self._descriptor = -1
         self._lock = threading.Lock()
         self.size, self.modified_ns = self._current_status()
@@ -88,7 +88,7 @@ class RawFile:
     def __getstate__(self) -> dict[str, Any]:
         return {
             "path": self.path,
-            "shown": self.shown,
+            "display_path": self.display_path,
             "size": self.size,
             "modified_ns": self.modified_ns,
         }
@@ -106,7 +106,7 @@ class RawFile:
         """Raise InputError if the file was modified since it was opened."""
         if self._current_status() != (self.size, self.modified_ns):
             raise InputError(
-                f"{self.shown}: the file changed while it was read; wait until it is written, and"
+                f"{self.display_path}: the file changed while it was read; wait until it is written, and"
                 " read it again."
             )
 
@@ -114,7 +114,7 @@ class RawFile:
         """Fill a C-ordered array with the bytes that start at `offset`."""
         view = writable_bytes(array)
         n_filled = 0
-        with plain_read_errors(self.shown):
+        with input_error_if_read_fails(self.display_path):
             while n_filled < len(view):
                 n_read = self._read_into(view[n_filled:], offset + n_filled)
                 if n_read == 0:
@@ -123,7 +123,7 @@ class RawFile:
         self.check_unchanged()
         if n_filled < len(view):
             raise InputError(
-                f"{self.shown}: the file is damaged or cut short; copy or write it again."
+                f"{self.display_path}: the file is damaged or cut short; copy or write it again."
             )
 
     def read_bytes(self, offset: int, count: int) -> bytes:
@@ -131,7 +131,7 @@ class RawFile:
         count = max(0, min(count, self.size - offset))
         if hasattr(os, "pread"):
             # os.pread avoids the second copy that `fill` and `tobytes` make.
-            with plain_read_errors(self.shown):
+            with input_error_if_read_fails(self.display_path):
                 content = os.pread(self._open(), count, offset)
             if len(content) == count:
                 self.check_unchanged()
@@ -149,7 +149,7 @@ class RawFile:
         """Open the file unless it is open already, and return its descriptor."""
         if self._descriptor < 0:
             flags = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
-            with self._lock, plain_read_errors(self.shown):
+            with self._lock, input_error_if_read_fails(self.display_path):
                 # Another thread may have opened the file in the meantime.
                 if self._descriptor < 0:
                     self._descriptor = os.open(self.path, flags)
@@ -278,7 +278,7 @@ def load_array(
     file: RawFile,
     location: ArrayLocation,
     *,
-    may_stay: bool = False,
+    may_stay_in_file: bool = False,
     conversion: Conversion | None = None,
 ) -> Any:
     """Read an array from a file, or return a table that reads its rows on demand.
@@ -294,7 +294,7 @@ def load_array(
     location : ArrayLocation
         Position and type of the array.
 
-    may_stay : bool, default=False
+    may_stay_in_file : bool, default=False
         Whether a large table may stay in its file. A table in Fortran order is always read as a
         whole, because its rows are not contiguous.
 
@@ -316,7 +316,7 @@ def load_array(
         zero = np.zeros((), dtype if conversion is None else conversion.dtype)
         return np.broadcast_to(zero, location.shape)
 
-    if may_stay and n_dimensions == 2 and dtype.kind != "U" and not location.is_fortran:
+    if may_stay_in_file and n_dimensions == 2 and dtype.kind != "U" and not location.is_fortran:
         table: StoredTable = RawTable(file, location)
         if conversion is not None:
             table = ConvertedTable(table, conversion.convert, conversion.dtype)

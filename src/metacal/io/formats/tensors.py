@@ -115,7 +115,7 @@ def read_safetensors(request: Request) -> Columns:
     ValueError
         If the header is damaged.
     """
-    file = RawFile(request.source, request.path)
+    file = RawFile(request.path_to_open, request.path)
     header_bytes = int.from_bytes(file.read_bytes(0, _LENGTH_BYTES), "little")
     if not 2 <= header_bytes <= min(_MAX_HEADER_BYTES, file.size - _LENGTH_BYTES):
         raise ValueError(f"its header claims {header_bytes:,} bytes")
@@ -125,7 +125,7 @@ def read_safetensors(request: Request) -> Columns:
     descriptions = {name: f"{entry.shape} {entry.type_name}" for name, entry in entries.items()}
     selection = select_arrays(request, descriptions)
 
-    def read_tensor(name: str, *, may_stay: bool = False) -> Any:
+    def read_tensor(name: str, *, may_stay_in_file: bool = False) -> Any:
         entry = entries[name]
         conversion = None
         if entry.type_name == "BF16":
@@ -135,9 +135,11 @@ def read_safetensors(request: Request) -> Columns:
             dtype=np.dtype(_DTYPES[entry.type_name]),
             offset=data_offset + entry.start,
         )
-        return load_array(request, file, location, may_stay=may_stay, conversion=conversion)
+        return load_array(
+            request, file, location, may_stay_in_file=may_stay_in_file, conversion=conversion
+        )
 
-    table = read_tensor(selection.table_names[0], may_stay=not request.scores)
+    table = read_tensor(selection.table_names[0], may_stay_in_file=not request.reads_scores)
     return selection.build_columns(table, read_tensor)
 
 
@@ -234,12 +236,12 @@ def _load_torch_file(request: Request) -> Any:
             f"{request.path}: torch {torch.__version__} can be made to run code even with"
             " weights_only=True; update it to 2.6 or later, or save the tensors as .safetensors."
         )
-    with zipfile.ZipFile(request.source) as archive:
+    with zipfile.ZipFile(request.path_to_open) as archive:
         unpacked_bytes = sum(record.file_size for record in archive.infolist())
-        check_unpacked_size(request.path, unpacked_bytes, os.path.getsize(request.source))
+        check_unpacked_size(request.path, unpacked_bytes, os.path.getsize(request.path_to_open))
         _check_records(archive)
     try:
-        return torch.load(request.source, map_location="cpu", weights_only=True)
+        return torch.load(request.path_to_open, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError:
         raise InputError(
             f"{request.path}: it holds more than tensors (NumPy arrays, a whole model), which would"
@@ -301,7 +303,7 @@ def _tensor_to_array(request: Request, value_text: str, value: Any) -> NDArray[A
         )
     # A tensor with stride 0 can have any number of elements without taking space in the file.
     n_bytes = value.numel() * value.element_size()
-    check_unpacked_size(request.path, n_bytes, os.path.getsize(request.source))
+    check_unpacked_size(request.path, n_bytes, os.path.getsize(request.path_to_open))
     return np.ascontiguousarray(on_host(value))
 
 
