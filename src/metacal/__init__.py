@@ -1,5 +1,4 @@
-"""Calibrated probabilities and an accept/reject gate with a certificate, for any trained
-classifier.
+"""Calibrated probabilities and certified accept/reject gates for trained classifiers.
 
 >>> import metacal as mc
 >>> cal = mc.MetaCal(mc.MinAccuracy(0.97))
@@ -14,16 +13,16 @@ from metacal.lazy import make_lazy_attributes
 __version__ = "0.2.0rc1"
 
 
-def _registered() -> dict[str, str]:
-    """Calibrators and promises, which stand in their registries."""
+def _list_registered_modules() -> dict[str, str]:
+    """Return the module of each registered calibrator and promise."""
     from metacal.maps import methods
     from metacal.promises import kinds
 
     return {**methods.get_estimator_modules(), **kinds.find_promise_modules()}
 
 
-# The public names, for type checkers and for `make_lazy_attributes`; loaded on first use:
-# `import metacal` pulls in nothing heavy. .ci/typed has mypy look up each name of `dir(metacal)`.
+# `make_lazy_attributes` reads these public names and imports each on first use.
+# The check .ci/typed lets mypy look up every name of `dir(metacal)`.
 if TYPE_CHECKING:
     from metacal import datasets as datasets
     from metacal import estimators as estimators
@@ -79,8 +78,9 @@ if TYPE_CHECKING:
     from metacal.scores import learned as ranking  # noqa: F401
     from metacal.statistics import bands as bands
     from metacal.statistics import bounds as bounds
-else:  # hidden from type checkers, to whom a misspelt name shall be an error
-    __getattr__, _names = make_lazy_attributes(__name__, _registered)
+else:
+    # A type checker that saw this `__getattr__` would accept any misspelt name.
+    __getattr__, _list_names = make_lazy_attributes(__name__, _list_registered_modules)
 
     def __dir__():
-        return [*_names(), "__version__"]
+        return [*_list_names(), "__version__"]

@@ -1,4 +1,4 @@
-"""`python -m metacal` is the `metacal` command."""
+"""Entry point of `python -m metacal`, which runs the `metacal` command."""
 
 from metacal.cli import main
 

@@ -16,13 +16,13 @@ ENVIRONMENT_VARIABLES = (
     "METACAL_TRACEBACK",
     "METACAL_UNPACK_LIMIT",
 )
-#: Extras for developers of metacal.
+#: Extras that only developers of metacal install; `show_config` leaves them out.
 _DEVELOPER_EXTRAS = ("test", "engines", "docs")
 
 
 @dataclass(frozen=True)
 class Config:
-    """Kernel, versions and environment of this installation; prints as a short list.
+    """Kernel, versions and environment of this installation.
 
     Attributes
     ----------
@@ -76,7 +76,7 @@ class Config:
 
 
 def show_config() -> Config:
-    """Return the kernel, versions and environment, for reports of problems.
+    """Return the kernel, versions and environment in use, for bug reports.
 
     Examples
     --------
@@ -107,9 +107,9 @@ def show_config() -> Config:
 
 
 def _installed_extras() -> dict[str, dict[str, str | None]]:
-    """Return the versions of the optional dependencies that the installed package declares.
+    """Return the installed version of every optional dependency, grouped by extra.
 
-    A source tree that is not installed declares none.
+    The dictionary is empty for a source tree that is not installed.
     """
     from importlib.metadata import PackageNotFoundError, requires
 
@@ -129,7 +129,7 @@ def _installed_extras() -> dict[str, dict[str, str | None]]:
 
 
 def _installed_version(distribution: str) -> str | None:
-    """Return the installed version of a distribution without importing it, or None."""
+    """Return the version of a distribution without importing it; None if it is absent."""
     from importlib.metadata import PackageNotFoundError, version
 
     try:

@@ -18,28 +18,31 @@ _TEXT_STYLE = "text-align:left;vertical-align:top"
 _NUMBER_STYLE = "text-align:right;font-variant-numeric:tabular-nums"
 #: Tolerance for decimals that are not exact floats: 1e4 · 0.57 is 5699.999999999999.
 _DECIMAL_TOLERANCE = 1e-6
-#: Largest number of names in a list, and of characters of a value.
+#: Maximal number of names that `format_names` lists.
 _MAX_NAMES = 8
+#: Maximal number of characters of a value in a message.
 _MAX_VALUE_LENGTH = 80
-# Columns of the names and of the texts in the lines of a certificate.
+#: Positions of the name in each line of a printed certificate.
 _NAME_COLUMNS = slice(2, 14)
+#: Positions of the text that follows the name in each line of a printed certificate.
 _TEXT_COLUMNS = slice(15, None)
 
 
 def make_facts_html(statement: str, lines: Iterable[tuple[str, str]]) -> str:
-    """Return HTML with a sentence and a table of (name, text) lines.
+    """Return HTML with a statement and a table of (name, text) pairs.
 
     Examples
     --------
     >>> print(make_facts_html("At most 5%.", [("gate", "accept if entropy <= 0.3")]).count("<tr>"))
     1
     """
-    heading = f"<p><strong>{escape(statement)}</strong></p>"
-    return f"<div>{heading}<table>{_table_body(lines, _TEXT_STYLE)}</table></div>"
+    statement_html = f"<p><strong>{escape(statement)}</strong></p>"
+    body_html = _make_table_body_html(lines, _TEXT_STYLE)
+    return f"<div>{statement_html}<table>{body_html}</table></div>"
 
 
 def split_named_lines(lines: Iterable[str]) -> list[tuple[str, str]]:
-    """Split the lines of a text such as a certificate into (name, text).
+    """Split each line of a printed certificate into its name and its text.
 
     Examples
     --------
@@ -50,7 +53,7 @@ def split_named_lines(lines: Iterable[str]) -> list[tuple[str, str]]:
 
 
 def make_table_html(header: Sequence[str], rows: Iterable[Sequence[str]], caption: str = "") -> str:
-    """Return an HTML table whose first column has names, and whose other columns have numbers.
+    """Return an HTML table with a column of names and columns of numbers.
 
     Examples
     --------
@@ -58,23 +61,24 @@ def make_table_html(header: Sequence[str], rows: Iterable[Sequence[str]], captio
     False
     """
     header_cells = []
-    for index, name in enumerate(header):
-        style = _NUMBER_STYLE if index else _TEXT_STYLE
+    for column, name in enumerate(header):
+        style = _TEXT_STYLE if column == 0 else _NUMBER_STYLE
         header_cells.append(f'<th scope="col" style="{style}">{escape(name)}</th>')
     caption_html = ""
     if caption:
         caption_style = "caption-side:top;text-align:left"
         caption_html = f'<caption style="{caption_style}">{escape(caption)}</caption>'
-    header = f"<thead><tr>{''.join(header_cells)}</tr></thead>"
-    return f"<table>{caption_html}{header}{_table_body(rows, _NUMBER_STYLE)}</table>"
+    header_html = f"<thead><tr>{''.join(header_cells)}</tr></thead>"
+    body_html = _make_table_body_html(rows, _NUMBER_STYLE)
+    return f"<table>{caption_html}{header_html}{body_html}</table>"
 
 
-def _table_body(rows: Iterable[Sequence[str]], style: str) -> str:
-    """Return the body of an HTML table; the first cell of each row is its name."""
+def _make_table_body_html(rows: Iterable[Sequence[str]], value_style: str) -> str:
+    """Return the body of an HTML table whose first column has the names of the rows."""
     html_rows = []
     for name, *values in rows:
         header_cell = f'<th scope="row" style="{_TEXT_STYLE}">{escape(name)}</th>'
-        cells = [f'<td style="{style}">{escape(value)}</td>' for value in values]
+        cells = [f'<td style="{value_style}">{escape(value)}</td>' for value in values]
         html_rows.append(f"<tr>{header_cell}{''.join(cells)}</tr>")
     return f"<tbody>{''.join(html_rows)}</tbody>"
 
@@ -82,7 +86,7 @@ def _table_body(rows: Iterable[Sequence[str]], style: str) -> str:
 def align_columns(
     rows: Sequence[Sequence[str]], width_rows: Sequence[Sequence[str]] | None = None
 ) -> list[str]:
-    """Return lines of text with aligned columns.
+    """Format the rows of a table as lines of text with aligned columns.
 
     Parameters
     ----------
@@ -90,7 +94,7 @@ def align_columns(
         Cells of the table.
 
     width_rows : sequence of sequences of str, default=None
-        Rows that determine the widths of the columns. None stands for all rows.
+        Rows that determine the widths of the columns. The default is all rows.
 
     Returns
     -------
@@ -101,8 +105,9 @@ def align_columns(
     >>> align_columns([("a", "bcd"), ("ef", "g")])
     ['a   bcd', 'ef  g']
     """
-    measured_rows = rows if width_rows is None else width_rows
-    widths = [max(map(len, column)) for column in zip(*measured_rows)]
+    if width_rows is None:
+        width_rows = rows
+    widths = [max(map(len, column)) for column in zip(*width_rows)]
     lines = []
     for row in rows:
         cells = [text.ljust(width) for text, width in zip(row, widths)]
@@ -111,7 +116,7 @@ def align_columns(
 
 
 def make_paragraphs_html(*texts: str) -> str:
-    """Return texts as HTML paragraphs."""
+    """Return an HTML paragraph for each text."""
     return "".join(f"<p>{escape(text)}</p>" for text in texts)
 
 
@@ -125,13 +130,13 @@ def make_frame(
     Parameters
     ----------
     records : sequence of mappings
-        Rows.
+        Values of each row, keyed by column.
 
     index : sequence, default=None
-        Index. Tuples give an index with several levels.
+        Label of each row. Tuples give an index with several levels.
 
     index_names : sequence of str
-        Names of the levels.
+        Name of each level of the index.
 
     Returns
     -------
@@ -151,12 +156,12 @@ def make_frame(
 
 
 def make_column_frame(columns_by_name: Mapping[str, Any]) -> Any:
-    """Return a `pandas.DataFrame` of columns."""
+    """Return a `pandas.DataFrame` with the given columns."""
     return _import_pandas().DataFrame(dict(columns_by_name))
 
 
 def format_interval(low: float, high: float, digits: int = 4) -> str:
-    """Return an interval as text, with ends rounded outwards.
+    """Format an interval, with its ends rounded outwards.
 
     Examples
     --------
@@ -164,32 +169,37 @@ def format_interval(low: float, high: float, digits: int = 4) -> str:
     ('[0.9148, 0.9939]', '[0.5700, 0.5800]', '[0.0000, 0.0000]')
     """
     lower_end = _round_down(low, digits)
-    # Subtracting from 0.0 avoids -0.
+    # Subtracting from 0.0 instead of negating avoids a negative zero.
     upper_end = 0.0 - _round_down(-high, digits)
     return f"[{lower_end:.{digits}f}, {upper_end:.{digits}f}]"
 
 
 def _round_down(value: float, digits: int) -> float:
-    """Round down to decimals, but keep a value that is a decimal apart from float error."""
-    units = value * 10.0**digits
-    is_decimal = abs(units - round(units)) < _DECIMAL_TOLERANCE
-    return (round(units) if is_decimal else floor(units)) / 10.0**digits
+    """Round a value down to a number of decimal digits, up to floating-point error."""
+    scale = 10.0**digits
+    scaled_value = value * scale
+    nearest_integer = round(scaled_value)
+    if abs(scaled_value - nearest_integer) < _DECIMAL_TOLERANCE:
+        return nearest_integer / scale
+    return floor(scaled_value) / scale
 
 
 def _import_pandas() -> Any:
-    """Import pandas; raise an error that names the extra if it is missing."""
+    """Import pandas, or raise MissingExtraError if it is not installed."""
     with needs_extra("to_frame()", "pandas"):
         import pandas
     return pandas
 
 
 def format_names(names: Iterable[object]) -> str:
-    """Return at most eight names as text."""
+    """Format names as a list that shows at most eight of them."""
     all_names = list(names)
-    text = ", ".join(shorten_repr(name) for name in all_names[:_MAX_NAMES]) or "nothing"
-    if len(all_names) > _MAX_NAMES:
-        text += f" and {len(all_names) - _MAX_NAMES} more"
-    return text
+    shown_names = [shorten_repr(name) for name in all_names[:_MAX_NAMES]]
+    names_text = ", ".join(shown_names) or "nothing"
+    n_more_names = len(all_names) - len(shown_names)
+    if n_more_names > 0:
+        names_text += f" and {n_more_names} more"
+    return names_text
 
 
 def shorten_repr(value: object) -> str:
@@ -200,28 +210,26 @@ def shorten_repr(value: object) -> str:
     return text[: _MAX_VALUE_LENGTH - 3] + "..."
 
 
-# ── text from files, made harmless for a terminal ─────────────────────────────────────────────────
-
-# Names and notes come from the author of a file. An escape sequence in them could move the cursor,
-# overwrite earlier output, set the title or simulate input. A right-to-left mark could reverse a
-# line.
-
-#: All characters but printable ASCII, tab and line feed.
+#: Any character except printable ASCII, tab and line feed.
 _UNUSUAL_CHARACTER = re.compile(r"[^\n\t\x20-\x7e]")
-#: Unicode categories that are escaped: controls, format characters (including bidirectional marks),
-#: surrogates, separators of lines and paragraphs, private and unassigned characters.
+#: Unicode categories of characters that can change how a terminal shows other text.
 _ESCAPED_CATEGORIES = frozenset(("Cc", "Cf", "Cs", "Zl", "Zp", "Co", "Cn"))
-#: Format characters that scripts and emoji need.
+#: Zero-width joiner characters, which several scripts and emoji need.
 _JOINERS = "\u200c\u200d"
 
 
 def escape_controls(text: str, *, keep_line_breaks: bool = True) -> str:
-    r"""Escape every character that a terminal could interpret, as Python would.
+    r"""Escape the characters that a terminal could interpret as commands.
+
+    Names and notes come from the author of a file. An escape sequence in them could move the
+    cursor, overwrite earlier output, set the title or simulate input. A right-to-left mark could
+    reverse a line. Escaped are controls, format characters, surrogates, separators of lines and
+    paragraphs, and private and unassigned characters.
 
     Parameters
     ----------
     text : str
-        The text.
+        Text from a file.
 
     keep_line_breaks : bool, default=True
         Whether to keep line feeds and tabs. False for a name, which must not look like a separate
@@ -244,7 +252,7 @@ def escape_controls(text: str, *, keep_line_breaks: bool = True) -> str:
 
 
 def _escape_character(match: re.Match[str]) -> str:
-    """Return the matched character, escaped unless it is printable or a joiner."""
+    """Escape the matched character, unless it is printable or a zero-width joiner."""
     import unicodedata
 
     character = match.group()
@@ -254,7 +262,9 @@ def _escape_character(match: re.Match[str]) -> str:
 
 
 def is_terminal(stream: object) -> bool:
-    """Check whether a stream writes to a terminal; an object without `isatty` does not.
+    """Check whether a stream writes to a terminal.
+
+    An object without a method `isatty` does not.
 
     Examples
     --------
@@ -262,7 +272,10 @@ def is_terminal(stream: object) -> bool:
     >>> is_terminal(io.StringIO())
     False
     """
-    return bool(getattr(stream, "isatty", bool)())
+    isatty = getattr(stream, "isatty", None)
+    if isatty is None:
+        return False
+    return bool(isatty())
 
 
 class EscapingStream:
@@ -278,9 +291,9 @@ class EscapingStream:
         self.stream = stream
 
     def write(self, text: str) -> int:
-        """Write a text, with control characters escaped."""
+        """Write a text with its control characters escaped."""
         return self.stream.write(escape_controls(text))
 
     def flush(self) -> None:
-        """Flush the stream."""
+        """Flush the underlying stream."""
         self.stream.flush()

@@ -26,7 +26,7 @@ class WrongTypeError(InputError, TypeError):
 
 
 class BusyError(InputError):
-    """Error about a file that another process is using; nothing was changed."""
+    """Error about a file that another process is using. The file was not changed."""
 
 
 class InfeasibleTargetError(MetacalError, ValueError):
@@ -64,7 +64,7 @@ class InfeasibleTargetError(MetacalError, ValueError):
         best: float | None = None,
         rows_needed: int | None = None,
     ) -> None:
-        # Pickle restores this argument, and then the attributes.
+        # Pickle calls the class with the arguments of this call, and then sets the attributes.
         super().__init__(message)
         self.target = target
         self.best = best
@@ -72,14 +72,22 @@ class InfeasibleTargetError(MetacalError, ValueError):
 
 
 class ArtifactError(MetacalError, ValueError):
-    """Error about a saved file that is damaged, was modified, or is from a newer metacal."""
+    """Error about a saved file that is damaged, modified, or from a newer metacal."""
 
 
 class MissingExtraError(MetacalError, ImportError):
-    """Error about a missing optional dependency; the message names the extra to install."""
+    """Error about a missing optional dependency.
 
-    def __init__(self, what: str, extra: str) -> None:
-        super().__init__(what, extra)
+    Parameters
+    ----------
+    feature : str
+        Feature that needs the dependency.
+    extra : str
+        Extra of metacal that installs the dependency.
+    """
+
+    def __init__(self, feature: str, extra: str) -> None:
+        super().__init__(feature, extra)
         self.extra = extra
 
     def __str__(self) -> str:
@@ -89,6 +97,13 @@ class MissingExtraError(MetacalError, ImportError):
 @contextmanager
 def needs_extra(feature: str, extra: str) -> Iterator[None]:
     """Turn an ImportError inside the context into a MissingExtraError.
+
+    Parameters
+    ----------
+    feature : str
+        Feature that needs the optional dependency.
+    extra : str
+        Extra of metacal that installs the dependency.
 
     Examples
     --------
@@ -104,40 +119,41 @@ def needs_extra(feature: str, extra: str) -> Iterator[None]:
 
 
 class MetacalWarning(UserWarning):
-    """Warning about something in the data that may be wrong; the result is valid."""
+    """Warning about data that may be wrong, although the result is valid."""
 
 
 class ConvergenceWarning(MetacalWarning):
     """Warning about an optimisation that stopped before it reached its tolerance."""
 
 
-#: Whether messages spell options as the command line does, instead of as Python does.
+#: Whether messages show options as command-line flags instead of Python parameters.
 _uses_command_line_spelling = False
 
 
 @contextmanager
 def use_command_line_spelling() -> Iterator[None]:
-    """Let messages spell options as the command line does inside the context."""
+    """Show options as command-line flags in messages inside the context."""
     global _uses_command_line_spelling
-    previous = _uses_command_line_spelling
+    previous_setting = _uses_command_line_spelling
     _uses_command_line_spelling = True
     try:
         yield
     finally:
-        _uses_command_line_spelling = previous
+        _uses_command_line_spelling = previous_setting
 
 
-def choose_spelling(python: str, command: str) -> str:
-    """Return the spelling of an option for the user of Python or of the command line."""
-    return command if _uses_command_line_spelling else python
+def choose_spelling(python_spelling: str, command_spelling: str) -> str:
+    """Return the spelling of an option for a user of Python or of the command line."""
+    return command_spelling if _uses_command_line_spelling else python_spelling
 
 
-#: Placeholders of values on the command line, by parameter.
+#: Placeholder for the value of an option on the command line, keyed by parameter.
 _PLACEHOLDERS = {"classes": "A,B,C", "labels": "FILE"}
+_DEFAULT_PLACEHOLDER = "NAME"
 
 
 def format_option(name: str, value: str | None = None, metavar: str | None = None) -> str:
-    """Return a parameter as the user writes it, in Python or on the command line.
+    """Format a parameter as the user writes it, in Python or on the command line.
 
     Parameters
     ----------
@@ -148,7 +164,8 @@ def format_option(name: str, value: str | None = None, metavar: str | None = Non
         Value of the parameter.
 
     metavar : str, default=None
-        Placeholder for the value on the command line.
+        Placeholder for the value on the command line. For `classes` it is a list of example
+        classes, separated by commas.
 
     Returns
     -------
@@ -165,20 +182,23 @@ def format_option(name: str, value: str | None = None, metavar: str | None = Non
     flag = f"--{name.replace('_', '-')}"
     if value is not None:
         return choose_spelling(f"{name}={value!r}", f"{flag} {shlex.quote(value)}")
-    python = name
+    python_spelling = name
     if name == "classes":
-        example = metavar.split(",") if metavar else "[...]"
-        python = f"classes={example}"
-    placeholder = metavar or _PLACEHOLDERS.get(name, "NAME")
-    return choose_spelling(python, f"{flag} {placeholder}")
+        example_classes = metavar.split(",") if metavar else "[...]"
+        python_spelling = f"classes={example_classes}"
+    placeholder = metavar or _PLACEHOLDERS.get(name, _DEFAULT_PLACEHOLDER)
+    return choose_spelling(python_spelling, f"{flag} {placeholder}")
 
 
-#: Packages whose frames are skipped to find the line of the caller.
+#: Packages whose stack frames `warn_caller` skips to find the line of the user's code.
 _SKIPPED_PACKAGES = ("metacal", "contextlib")
 
 
 def warn_caller(message: str, category: type[MetacalWarning] = MetacalWarning) -> None:
-    """Warn at the line that called metacal; Python shows the warning once for each such line."""
+    """Issue a warning at the line of user code that called metacal.
+
+    Python shows such a warning once for each of these lines.
+    """
     frame = sys._getframe(1)
     stack_level = 2
     while frame.f_back is not None:

@@ -1,4 +1,7 @@
-"""What is imported when it is first asked for: by its place, or by its name in a package."""
+"""Lazy imports: objects that are imported by their path when they are first used.
+
+An *import path* is written "module:name". The name is an attribute or a submodule of the module.
+"""
 
 from __future__ import annotations
 
@@ -10,59 +13,108 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
+#: Line of an import for type checkers, which is indented below `if TYPE_CHECKING:`.
+_TYPED_IMPORT = re.compile(r"^    from (\S+) import (\w+) as (\w+)", re.MULTILINE)
+
 
 def import_object(path: str) -> Any:
-    """What stands at "module:name": a module of that package, or what the module has under the
-    name.
+    """Import the object with the path "module:name".
+
+    Parameters
+    ----------
+    path : str
+        Module and name, separated by a colon. If the module is a package, the name may be that of
+        a submodule.
+
+    Returns
+    -------
+    object
+
+    Examples
+    --------
+    >>> import_object("metacal.errors:InputError").__name__
+    'InputError'
     """
-    module, _, name = path.partition(":")
-    home = import_module(module)
-    if (
-        name not in vars(home)
-        and hasattr(home, "__path__")
-        and find_spec(f"{module}.{name}") is not None
-    ):
-        return import_module(f"{module}.{name}")
-    return getattr(home, name)
+    module_name, _, name = path.partition(":")
+    module = import_module(module_name)
+    is_package = hasattr(module, "__path__")
+    submodule_name = f"{module_name}.{name}"
+    if name not in vars(module) and is_package and find_spec(submodule_name) is not None:
+        return import_module(submodule_name)
+    return getattr(module, name)
 
 
-def read_typed_imports(package: str) -> dict[str, str]:
-    """What a module imports for type checkers, below `if TYPE_CHECKING:`: name -> "module:name"."""
-    spec: Any = sys.modules[package].__spec__
+def read_typed_imports(module_name: str) -> dict[str, str]:
+    """Return the import paths of the names that a module imports for type checkers.
+
+    These are the names below `if TYPE_CHECKING:` in the source of the module.
+
+    Parameters
+    ----------
+    module_name : str
+        Name of a module that has been imported.
+
+    Returns
+    -------
+    dict of str to str
+        Import path of each name.
+
+    Raises
+    ------
+    ImportError
+        If the source file of the module is missing.
+    """
+    spec: Any = sys.modules[module_name].__spec__
     try:
         source = spec.loader.get_data(spec.origin).decode()
     except (OSError, UnicodeDecodeError) as error:
-        do = "bundle it with its .py files (PyInstaller: module_collection_mode={'metacal': 'py'})"
         raise ImportError(
-            f"{package} looks its names up in its own source file, which is not here; {do}"
+            f"{module_name} looks its names up in its own source file, which is not here; bundle it"
+            " with its .py files (PyInstaller: module_collection_mode={'metacal': 'py'})"
         ) from error
-    lines = re.findall(r"^    from (\S+) import (\w+) as (\w+)", source, re.MULTILINE)
-    return {name: f"{module}:{inner}" for module, inner, name in lines}
+    typed_imports = _TYPED_IMPORT.findall(source)
+    return {alias: f"{origin}:{name}" for origin, name, alias in typed_imports}
 
 
 def make_lazy_attributes(
-    package: str, registered: Callable[[], Mapping[str, str]] = dict
+    package_name: str, list_registered_modules: Callable[[], Mapping[str, str]] = dict
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """The `__getattr__` and the `__dir__` of a package whose names live in other modules; `__all__`
-    is all of them.
+    """Return a `__getattr__` and a `__dir__` that import the names of a package lazily.
 
-    The names are those that its file imports for type checkers, below `if TYPE_CHECKING:`, and so
-    are written once; `registered` brings those of a registry, name -> module, asked anew each time.
+    The names are those that the package imports for type checkers, so that each is written once,
+    and those of a registry. `__all__` lists all of them.
+
+    Parameters
+    ----------
+    package_name : str
+        Name of the package.
+    list_registered_modules : callable, default=dict
+        Function that returns the module of each name in a registry. It is called for each access,
+        because a registry may grow.
+
+    Returns
+    -------
+    get_attribute : callable
+        Function for the `__getattr__` of the package.
+    list_names : callable
+        Function for the `__dir__` of the package.
     """
-    written = cache(partial(read_typed_imports, package))
+    get_typed_imports = cache(partial(read_typed_imports, package_name))
 
-    def get(name: str) -> Any:
+    def get_attribute(name: str) -> Any:
         if name == "__all__":
-            return names()
-        if name in written():
-            value = import_object(written()[name])
-            setattr(sys.modules[package], name, value)
+            return list_names()
+        typed_imports = get_typed_imports()
+        if name in typed_imports:
+            value = import_object(typed_imports[name])
+            setattr(sys.modules[package_name], name, value)
             return value
-        if name in (homes := registered()):
-            return getattr(import_module(homes[name]), name)
-        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        registered_modules = list_registered_modules()
+        if name in registered_modules:
+            return getattr(import_module(registered_modules[name]), name)
+        raise AttributeError(f"module {package_name!r} has no attribute {name!r}")
 
-    def names() -> list[str]:
-        return sorted({*written(), *registered()})
+    def list_names() -> list[str]:
+        return sorted({*get_typed_imports(), *list_registered_modules()})
 
-    return get, names
+    return get_attribute, list_names

@@ -1,4 +1,4 @@
-"""Logits of two networks trained on CIFAR, which ship with the package.
+"""Logits of two networks trained on CIFAR, shipped with the package.
 
 Each set has the logits of 15,000 images that the network was not trained on. See
 `docs/data-card.md`.

@@ -1,4 +1,4 @@
-"""Sets of logits, loaded by name."""
+"""Data sets of logits and labels, loaded by name."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from metacal.datasets.packing import read_packed
 from metacal.errors import InputError
 from metacal.formulas import Flags
 
+#: Table of logits and the true class of each row.
 LogitsAndLabels = tuple[NDArray[np.float32], NDArray[np.int64]]
 
 
@@ -61,7 +62,7 @@ class LogitsSet:
     def split(
         self, n_fit: int = 5000, random_state: int | np.random.Generator = 0
     ) -> tuple[LogitsAndLabels, LogitsAndLabels]:
-        """Split the rows at random into rows to fit on and rows to test on.
+        """Split the rows at random into a fitting set and a test set.
 
         The held-out and the test images are merged first, as in the paper.
 
@@ -109,7 +110,7 @@ class LogitsSet:
 
 
 def load(name: str, *, folder: str | os.PathLike[str] | None = None) -> LogitsSet:
-    """Load a set of logits into new arrays.
+    """Load a data set of logits and labels by name.
 
     Parameters
     ----------
@@ -138,21 +139,29 @@ def load(name: str, *, folder: str | os.PathLike[str] | None = None) -> LogitsSe
     Traceback (most recent call last):
     metacal.errors.InputError: there is no data set 'cifar10-resnet101'; did you mean ...
     """
-    known_names = names(folder=folder)
-    if name not in known_names:
+    available_names = names(folder=folder)
+    if name not in available_names:
         canonical_name = str(name).lower().replace("_", "-")
-        close_names = difflib.get_close_matches(canonical_name, known_names, n=1)
-        hint = f"; did you mean {close_names[0]!r}?" if close_names else "."
-        raise InputError(
-            f"there is no data set {name!r}{hint} There are: {', '.join(known_names) or 'none'}."
-        )
+        similar_names = difflib.get_close_matches(canonical_name, available_names, n=1)
+        hint = f"; did you mean {similar_names[0]!r}?" if similar_names else "."
+        names_text = ", ".join(available_names) or "none"
+        raise InputError(f"there is no data set {name!r}{hint} There are: {names_text}.")
     with (_find_folder(folder) / f"{name}.npz").open("rb") as file:
         logits, labels, is_test, source = read_packed(file)
     return LogitsSet(name, logits, labels, is_test, source)
 
 
 def names(*, folder: str | os.PathLike[str] | None = None) -> tuple[str, ...]:
-    """Return the names of the available sets, sorted.
+    """Return the sorted names of the available data sets.
+
+    Parameters
+    ----------
+    folder : path-like, default=None
+        Folder of the sets. If None, the sets of the package are listed.
+
+    Returns
+    -------
+    tuple of str
 
     Examples
     --------
@@ -165,10 +174,12 @@ def names(*, folder: str | os.PathLike[str] | None = None) -> tuple[str, ...]:
             f"there is no folder {os.fspath(folder or directory.name)!r}; give one that holds"
             " packed .npz sets."
         )
-    file_names = [item.name for item in directory.iterdir()]
-    return tuple(sorted(name.removesuffix(".npz") for name in file_names if name.endswith(".npz")))
+    file_names = [file.name for file in directory.iterdir() if file.name.endswith(".npz")]
+    return tuple(sorted(file_name.removesuffix(".npz") for file_name in file_names))
 
 
 def _find_folder(folder: str | os.PathLike[str] | None) -> Traversable:
-    """Return the folder of the sets, that of the package if `folder` is None."""
-    return resources.files("metacal.datasets") if folder is None else Path(folder)
+    """Return a folder as a path. None stands for the folder of the package."""
+    if folder is None:
+        return resources.files("metacal.datasets")
+    return Path(folder)

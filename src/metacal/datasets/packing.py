@@ -1,6 +1,6 @@
-"""Compact storage of logits: half the bits, and metrics that agree to four digits.
+"""Compact storage of logits in half the bits of float32.
 
-Rounding logits to float16 would sometimes make the two largest logits of a row equal, which changes
+Metrics of the stored logits agree with those of the original ones to four digits. Rounding logits to float16 would sometimes make the two largest logits of a row equal, which changes
 the prediction. Each row therefore stores its largest logit in float32, and the distances of the
 other logits from it in float16. Small distances are the most precise, and the largest logit stays
 the largest (down to distances of 6e-8, half the spacing of float32 at logits of 1). The second
@@ -18,47 +18,68 @@ from numpy.typing import NDArray
 from metacal.errors import InputError
 from metacal.formulas import Flags
 
-#: Largest size in bytes of an unpacked set. The largest one in the package has 5 MB.
+#: Maximal size of an unpacked set in bytes, about 800 times that of the largest set shipped.
 _MAX_BYTES = 1 << 32
-#: Largest number of characters of another error in a message.
+#: Maximal number of characters that a message quotes from the error of another library.
 _MAX_REASON_LENGTH = 200
 
 
-#: Names of the arrays of a packed table: largest logit, second largest logit and its class, and
-#: distances of all logits from the largest.
+#: Names of the arrays in a packed file, in the order of the parameters of `unpack`.
 PACKED_ARRAY_NAMES = ("top", "second", "second_class", "below")
 
 
 def unpack(
-    top: NDArray[Any], second: NDArray[Any], second_class: NDArray[Any], below: NDArray[Any]
-) -> NDArray[Any]:
-    """Return the float32 logits of a table packed by `benchmarks/packing.py`.
+    largest_logit: NDArray[np.float32],
+    second_logit: NDArray[np.float32],
+    second_class: NDArray[np.integer[Any]],
+    offsets_from_largest: NDArray[np.float16],
+) -> NDArray[np.float32]:
+    """Unpack a table of logits that `benchmarks/packing.py` has packed.
 
     The logits below the second largest are rounded.
 
     Parameters
     ----------
-    top, second : array of float32 of shape (n,)
-        Largest and second largest logit.
+    largest_logit, second_logit : array of float32 of shape (n,)
+        Largest and second largest logit of each row.
 
     second_class : array of int of shape (n,)
         Class of the second largest logit.
 
-    below : array of float16 of shape (n, K)
-        Logits minus the largest one.
+    offsets_from_largest : array of float16 of shape (n, K)
+        Logits minus the largest one of the row.
 
     Returns
     -------
     array of float32 of shape (n, K)
     """
-    logits = below.astype(np.float32)
-    logits += top[:, np.newaxis]
-    logits[np.arange(len(logits)), second_class] = second
+    logits = offsets_from_largest.astype(np.float32)
+    logits += largest_logit[:, np.newaxis]
+    logits[np.arange(len(logits)), second_class] = second_logit
     return logits
 
 
 def read_packed(file: IO[bytes]) -> tuple[NDArray[np.float32], NDArray[np.int64], Flags, str]:
-    """Return (logits, labels, is_test, source) of a packed file.
+    """Read a packed file of logits and labels.
+
+    Parameters
+    ----------
+    file : binary file
+        Open file, which must be seekable.
+
+    Returns
+    -------
+    logits : array of float32 of shape (n, K)
+        One row per image and one column per class.
+
+    labels : array of int64 of shape (n,)
+        True class of each image.
+
+    is_test : array of bool of shape (n,)
+        Whether each image belongs to the official test set.
+
+    source : str
+        Origin of the logits.
 
     Raises
     ------
@@ -82,12 +103,14 @@ def read_packed(file: IO[bytes]) -> tuple[NDArray[np.float32], NDArray[np.int64]
     except InputError:
         raise
     except Exception as error:
-        # NumPy raises errors of many types for damaged files.
-        reason = " ".join(str(error).split())[:_MAX_REASON_LENGTH].rstrip(" .")
+        # For a damaged file, NumPy raises errors of many types.
+        error_text = " ".join(str(error).split())
+        reason = error_text[:_MAX_REASON_LENGTH].rstrip(" .")
         raise InputError(
             f"this is no packed set, or a damaged one ({reason}); write it again."
         ) from error
-    if logits.ndim != 2 or labels.shape != (len(logits),) or is_test.shape != (len(logits),):
+    column_shape = (len(logits),)
+    if logits.ndim != 2 or labels.shape != column_shape or is_test.shape != column_shape:
         raise InputError(
             "this is no packed set: its logits, labels and flags are not one per row; write it"
             " again."
