@@ -2,49 +2,44 @@
 
 from __future__ import annotations
 
-import pickle
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.base import BaseEstimator, clone
+from sklearn.base import BaseEstimator
 
 from metacal.errors import InputError
 from metacal.estimators.comparison import Comparison, ComparisonEntry, Estimate
 from metacal.estimators.cost import count_affordable_folds
-from metacal.formulas import Array, Codes, Flags, Float
-from metacal.maps.fitting.crossvalidation import deduplicate_warnings, random_folds
+from metacal.estimators.fold_fits import FoldResult, draw_held_out_mask, fit_and_evaluate
+from metacal.formulas import Array, Codes
+from metacal.maps.fitting.crossvalidation import deduplicate_warnings
 from metacal.maps.methods import METHODS, get_calibrator_class
 from metacal.maps.temperature import TemperatureMap
 from metacal.metrics import registry
-from metacal.metrics.binning import evaluate_on_sample
 from metacal.metrics.paired import (
     PairedEstimates,
     compare_by_folds,
     compare_by_resamples,
     compare_by_rows,
 )
-from metacal.metrics.toplabel import TopLabel, checked_table
+from metacal.metrics.toplabel import TopLabel
 from metacal.rows import open_executor, validate
-from metacal.rows.draws import generator
 from metacal.rows.executors import ExecutorLike, is_remote
-from metacal.rows.plausibility import skip_plausibility_checks, warn_of_suspicion
+from metacal.rows.plausibility import warn_of_suspicion
 from metacal.rows.stored import StoredTable
 from metacal.rows.tasks import describe_sources, run_in_order
 
+#: Name of the softmax of the logits in a comparison.
 UNCALIBRATED = "uncalibrated"
-#: Default budget of a comparison, in CPU seconds.
+#: CPU seconds that a comparison may take by default.
 DEFAULT_BUDGET = 600.0
-#: Maximal number of fits that are in progress on a cluster at a time.
-_MAX_FITS_IN_PROGRESS = 256
-
-
-#: Wraps an iterator that yields `total` results, to show the progress.
+#: Maximal number of fits that run on a cluster at the same time.
+_MAX_CONCURRENT_FITS = 256
+#: Function of an iterator over results and their number, which shows the progress.
 Progress = Callable[[Iterator[Any], int], Iterable[Any]]
 
 
@@ -118,22 +113,23 @@ def compare(
     n_rows, n_classes = table.shape
     codes = validate.encode_labels(labels, n_rows, validate.check_classes(classes, n_classes))
     warn_of_suspicion(table, input)
-    estimators = _estimators_by_name(calibrators)
+    estimators = _make_estimators(calibrators)
     if not 2 <= n_splits <= n_rows:
         raise InputError(
             f"n_splits must be between 2 and the number of rows, {n_rows}; got {n_splits}."
         )
-    held_out_mask = partial(_held_out_mask, n_rows, n_splits, random_state)
+    draw_fold_mask = partial(draw_held_out_mask, n_rows, n_splits, random_state)
     n_folds = count_affordable_folds(estimators, n_rows, n_classes, n_splits * n_repeats, budget)
     jobs = [(estimator, fold) for estimator in estimators.values() for fold in range(n_folds)]
+    fit_fold = partial(fit_and_evaluate, codes, draw_fold_mask)
     with open_executor(n_jobs, executor) as pool, deduplicate_warnings():
-        fold_results = _run_jobs(pool, table, partial(_fit_and_measure, codes, held_out_mask), jobs)
+        result_iterator = _run_jobs(pool, table, fit_fold, jobs)
         if progress is not None:
-            fold_results = iter(progress(fold_results, len(jobs)))
-        results = list(fold_results)
-    held_out_rows = [np.flatnonzero(held_out_mask(fold)) for fold in range(n_folds)]
-    results_by_name = _group_results(estimators, results, n_folds)
-    entries, near_best_names = _summarise(results_by_name, held_out_rows, n_splits)
+            result_iterator = iter(progress(result_iterator, len(jobs)))
+        fold_results = list(result_iterator)
+    held_out_rows = [np.flatnonzero(draw_fold_mask(fold)) for fold in range(n_folds)]
+    results_by_name = _group_results(estimators, fold_results, n_folds)
+    entries, near_best_names = _summarise_results(results_by_name, held_out_rows, n_splits)
     return Comparison(
         entries=entries,
         n_rows=n_rows,
@@ -146,9 +142,12 @@ def compare(
 
 
 def _run_jobs(
-    pool: Executor | None, table: Any, task: Callable[..., Any], jobs: list[tuple[Any, int]]
-) -> Iterator[Any]:
-    """Run all jobs, and yield their results in order.
+    pool: Executor | None,
+    table: Any,
+    fit_fold: Callable[[Any, Any, int], FoldResult | str],
+    jobs: list[tuple[Any, int]],
+) -> Iterator[FoldResult | str]:
+    """Fit every estimator without each of its folds, and yield the results in order.
 
     Parameters
     ----------
@@ -156,80 +155,54 @@ def _run_jobs(
         Executor. None runs the jobs one after the other.
     table : array or stored table
         Logits.
-    task : callable
+    fit_fold : callable
         Called with the table, an estimator and the number of a fold.
     jobs : list of tuples
         Estimator and number of the fold of each job.
 
     Returns
     -------
-    iterator
+    iterator of FoldResult or str
     """
     if pool is not None and is_remote(pool):
-        source = table if isinstance(table, StoredTable) else np.asarray(table)
-        file_names = describe_sources(table)
-        place = (lambda piece: file_names) if file_names else None
-        remote_task = partial(task, source)
-        return run_in_order(
-            pool,
-            remote_task,
-            jobs,
-            _MAX_FITS_IN_PROGRESS,
-            max_pending=len(jobs),
-            describe_piece=place,
-        )
-    whole_table = np.asarray(table)
+        return _run_remote_jobs(pool, table, fit_fold, jobs)
+    logits = np.asarray(table)
 
-    def run_job(job: tuple[Any, int]) -> Any:
-        return task(whole_table, *job)
+    def run_job(job: tuple[Any, int]) -> FoldResult | str:
+        estimator, fold = job
+        return fit_fold(logits, estimator, fold)
 
     if pool is None:
         return map(run_job, jobs)
     return pool.map(run_job, jobs)
 
 
-def _held_out_mask(n_rows: int, n_splits: int, random_state: int, fold: int) -> Flags:
-    """Return the mask of the held-out rows of a fold, drawn again from the seed.
+def _run_remote_jobs(
+    pool: Executor,
+    table: Any,
+    fit_fold: Callable[[Any, Any, int], FoldResult | str],
+    jobs: list[tuple[Any, int]],
+) -> Iterator[FoldResult | str]:
+    """Run the jobs in other processes; see `_run_jobs` for the parameters."""
+    # The workers read a stored table themselves, and get any other table as an array.
+    sent_table = table if isinstance(table, StoredTable) else np.asarray(table)
+    file_names = describe_sources(table)
 
-    Parameters
-    ----------
-    n_rows : int
-        Number of rows.
-    n_splits : int
-        Number of folds of a repetition.
-    random_state : int
-        Seed of the folds.
-    fold : int
-        Number of the fold, counted over all repetitions.
+    def name_files(_job: tuple[Any, ...]) -> str:
+        return file_names
 
-    Returns
-    -------
-    array of bool of shape (n_rows,)
-    """
-    rng = generator(random_state)
-    repetition, fold_in_repetition = divmod(fold, n_splits)
-    for _ in range(repetition):
-        random_folds(n_rows, n_splits, rng)
-    return np.asarray(random_folds(n_rows, n_splits, rng) == fold_in_repetition)
-
-
-#: The table that a worker process has read, keyed by its description. It holds at most one table.
-_table_cache: dict[bytes, Array] = {}
-
-
-def _read_whole_table(table: Any) -> Array:
-    """Return a table as an array; a stored table is read once per worker process."""
-    if not isinstance(table, StoredTable):
-        return np.asarray(table)
-    key = pickle.dumps(table)
-    if key not in _table_cache:
-        _table_cache.clear()
-        _table_cache[key] = np.asarray(table)
-    return _table_cache[key]
+    return run_in_order(
+        pool,
+        partial(fit_fold, sent_table),
+        jobs,
+        _MAX_CONCURRENT_FITS,
+        max_pending=len(jobs),
+        describe_piece=name_files if file_names else None,
+    )
 
 
 class _Uncalibrated(BaseEstimator):
-    """Softmax of the logits, as a calibrator that learns nothing."""
+    """Calibrator that learns nothing and returns the softmax of the logits."""
 
     def fit(self, logits: Array, codes: Codes) -> _Uncalibrated:
         return self
@@ -238,114 +211,34 @@ class _Uncalibrated(BaseEstimator):
         return TemperatureMap(1.0)(logits)
 
 
-def _estimators_by_name(
+def _make_estimators(
     calibrators: Mapping[str, Any] | Sequence[str] | None,
 ) -> dict[str, Any]:
-    """Return the estimators to compare, keyed by name."""
+    """Create the estimators to compare, keyed by name."""
     if isinstance(calibrators, Mapping):
         return dict(calibrators)
-    names = METHODS if calibrators is None else calibrators
+    names: Iterable[str] = METHODS if calibrators is None else calibrators
     estimators: dict[str, Any] = {UNCALIBRATED: _Uncalibrated()}
     for name in names:
         estimators[name] = get_calibrator_class(name)()
     return estimators
 
 
-@dataclass(frozen=True, eq=False)
-class _FoldResult:
-    """Measurements of one fit on its held-out rows.
-
-    Attributes
-    ----------
-    losses : dict of str to array
-        Losses of each row, keyed by metric.
-    top : TopLabel
-        Confidence and correctness of each row.
-    other_metrics : dict of str to float
-        Metrics that are neither a mean of losses nor a function of the top label.
-    seconds : float
-        CPU seconds of the fit.
-    n_impossible : int
-        Number of rows whose true class got probability 0.
-    """
-
-    losses: dict[str, Float]
-    top: TopLabel
-    other_metrics: dict[str, float]
-    seconds: float
-    n_impossible: int
-
-
-def _fit_and_measure(
-    codes: Codes,
-    held_out_mask: Callable[[int], Flags],
-    table: Any,
-    estimator: Any,
-    fold: int,
-) -> _FoldResult | str:
-    """Fit an estimator without one fold, and measure it on that fold.
-
-    Parameters
-    ----------
-    codes : array of int of shape (n_rows,)
-        Column of each label.
-    held_out_mask : callable
-        Returns the mask of the held-out rows of a fold.
-    table : array or stored table
-        Logits.
-    estimator : estimator
-        Unfitted estimator.
-    fold : int
-        Number of the fold.
-
-    Returns
-    -------
-    _FoldResult or str
-        Error message if the estimator cannot be fitted.
-    """
-    logits = _read_whole_table(table)
-    is_held_out = held_out_mask(fold)
-    fold_estimator = clone(estimator)
-    start_time = time.thread_time()
-    try:
-        with skip_plausibility_checks():
-            fold_estimator.fit(logits[~is_held_out], codes[~is_held_out])
-    except ValueError as error:
-        return str(error)
-    seconds = time.thread_time() - start_time
-    probabilities = fold_estimator.predict_proba(logits[is_held_out])
-    checked = checked_table(probabilities, codes[is_held_out])
-    losses = {}
-    other_metrics = {}
-    for metric in registry.list_compared_metrics():
-        if metric.losses is not None:
-            losses[metric.name] = metric.losses(checked)
-        elif metric.input is not registry.TOP_LABEL:
-            other_metrics[metric.name] = evaluate_on_sample(
-                metric.prepare_statistic(checked), len(checked)
-            )
-    return _FoldResult(
-        losses=losses,
-        top=checked.top_label(),
-        other_metrics=other_metrics,
-        seconds=seconds,
-        n_impossible=int((checked.true_probability <= 0.0).sum()),
-    )
-
-
-def _group_results(names: Iterable[str], results: list[Any], n_folds: int) -> dict[str, list[Any]]:
-    """Group the results of all jobs by calibrator."""
+def _group_results(
+    names: Iterable[str], fold_results: list[FoldResult | str], n_folds: int
+) -> dict[str, list[FoldResult | str]]:
+    """Group the results of all folds by the name of the calibrator."""
     results_by_name = {}
     for index, name in enumerate(names):
-        first = index * n_folds
-        results_by_name[name] = results[first : first + n_folds]
+        start = index * n_folds
+        results_by_name[name] = fold_results[start : start + n_folds]
     return results_by_name
 
 
-def _summarise(
-    results_by_name: dict[str, list[Any]], held_out_rows: list[Codes], n_splits: int
+def _summarise_results(
+    results_by_name: dict[str, list[FoldResult | str]], held_out_rows: list[Codes], n_splits: int
 ) -> tuple[tuple[ComparisonEntry, ...], dict[str, tuple[str, ...]]]:
-    """Combine the results of all folds.
+    """Combine the results of all folds into one entry per calibrator.
 
     Parameters
     ----------
@@ -363,31 +256,33 @@ def _summarise(
     near_best_names : dict of str to tuple of str
         For each metric, the best calibrator and those that are hardly worse.
     """
-    error_by_name = {}
-    for name, results in results_by_name.items():
-        errors = [result for result in results if isinstance(result, str)]
+    fitted_results: dict[str, list[FoldResult]] = {}
+    error_by_name: dict[str, str] = {}
+    for name, fold_results in results_by_name.items():
+        errors = [result for result in fold_results if isinstance(result, str)]
         if errors:
             error_by_name[name] = errors[0]
-    fitted_names = [name for name in results_by_name if name not in error_by_name]
-    fitted_results = [results_by_name[name] for name in fitted_names]
+        else:
+            fitted_results[name] = cast(list[FoldResult], fold_results)
     paired_metrics: dict[str, PairedEstimates] = {}
-    if fitted_names:
+    if fitted_results:
         for metric in registry.list_compared_metrics():
             paired_metrics[metric.name] = _compare_metric(
-                metric, fitted_results, held_out_rows, n_splits
+                metric, list(fitted_results.values()), held_out_rows, n_splits
             )
 
+    fitted_names = list(fitted_results)
     entries = []
-    for name, results in results_by_name.items():
+    for name in results_by_name:
         if name in error_by_name:
-            entries.append(
-                ComparisonEntry(name, {}, float("nan"), error_message=error_by_name[name])
+            entry = ComparisonEntry(
+                name, metrics={}, fit_seconds=float("nan"), error_message=error_by_name[name]
             )
         else:
-            entries.append(_build_entry(name, results, fitted_names.index(name), paired_metrics))
-    entries.sort(
-        key=lambda entry: entry.metrics["nll"].mean if entry.error_message is None else np.inf
-    )
+            index = fitted_names.index(name)
+            entry = _build_entry(name, fitted_results[name], index, paired_metrics)
+        entries.append(entry)
+    entries.sort(key=_get_log_loss)
     near_best_names = {
         metric: tuple(np.array(fitted_names)[paired.near_best].tolist())
         for metric, paired in paired_metrics.items()
@@ -395,19 +290,26 @@ def _summarise(
     return tuple(entries), near_best_names
 
 
+def _get_log_loss(entry: ComparisonEntry) -> float:
+    """Return the mean log loss of a calibrator; infinity if it could not be fitted."""
+    if entry.error_message is not None:
+        return np.inf
+    return entry.metrics["nll"].mean
+
+
 def _compare_metric(
     metric: registry.Metric,
-    results: list[list[_FoldResult]],
+    fold_results: list[list[FoldResult]],
     held_out_rows: list[Codes],
     n_splits: int,
 ) -> PairedEstimates:
-    """Compute a metric of every calibrator, with paired differences.
+    """Compute one metric of every calibrator, with replicates for paired differences.
 
     Parameters
     ----------
     metric : Metric
         The metric.
-    results : list of lists of _FoldResult
+    fold_results : list of lists of FoldResult
         Results of the folds of each calibrator.
     held_out_rows : list of arrays of int
         Held-out rows of each fold.
@@ -419,34 +321,49 @@ def _compare_metric(
     -------
     PairedEstimates
     """
-    smaller_is_better = metric.smaller_is_better
     if metric.losses is not None:
-        losses = [
-            np.concatenate([result.losses[metric.name] for result in folds]) for folds in results
+        row_losses = [
+            np.concatenate([result.losses[metric.name] for result in calibrator_results])
+            for calibrator_results in fold_results
         ]
-        return compare_by_rows(losses, np.concatenate(held_out_rows), smaller_is_better)
+        return compare_by_rows(row_losses, np.concatenate(held_out_rows), metric.smaller_is_better)
     if metric.input is not registry.TOP_LABEL:
-        values = [[result.other_metrics[metric.name] for result in folds] for folds in results]
-        return compare_by_folds(values, smaller_is_better)
-    compute_statistic = metric.debiased or metric.prepare_statistic
+        fold_values = [
+            [result.other_metrics[metric.name] for result in calibrator_results]
+            for calibrator_results in fold_results
+        ]
+        return compare_by_folds(fold_values, metric.smaller_is_better)
+    prepare_statistic = metric.debiased or metric.prepare_statistic
     statistics = []
-    for folds in results:
-        top_columns = zip(*(result.top for result in folds[:n_splits]), strict=True)
-        statistics.append(compute_statistic(TopLabel(*map(np.concatenate, top_columns))))
+    for calibrator_results in fold_results:
+        first_repetition = calibrator_results[:n_splits]
+        top_label = _concatenate_top_labels([result.top_label for result in first_repetition])
+        statistics.append(prepare_statistic(top_label))
     n_rows = sum(map(len, held_out_rows[:n_splits]))
-    return compare_by_resamples(statistics, n_rows, smaller_is_better)
+    return compare_by_resamples(statistics, n_rows, metric.smaller_is_better)
+
+
+def _concatenate_top_labels(top_labels: list[TopLabel]) -> TopLabel:
+    """Concatenate the confidence and the correctness of the rows of several folds."""
+    return TopLabel(
+        confidence=np.concatenate([top_label.confidence for top_label in top_labels]),
+        correct=np.concatenate([top_label.correct for top_label in top_labels]),
+    )
 
 
 def _build_entry(
-    name: str, results: list[_FoldResult], index: int, paired_metrics: dict[str, PairedEstimates]
+    name: str,
+    fold_results: list[FoldResult],
+    index: int,
+    paired_metrics: dict[str, PairedEstimates],
 ) -> ComparisonEntry:
-    """Build the result of one calibrator.
+    """Build the entry of one calibrator from its results on all folds.
 
     Parameters
     ----------
     name : str
         Name of the calibrator.
-    results : list of _FoldResult
+    fold_results : list of FoldResult
         Results of its folds.
     index : int
         Its index among the calibrators of `paired_metrics`.
@@ -461,9 +378,10 @@ def _build_entry(
         metric: Estimate(float(paired.estimates[index]), paired.standard_error(index))
         for metric, paired in paired_metrics.items()
     }
+    fit_seconds = [result.fit_seconds for result in fold_results]
     return ComparisonEntry(
         name,
         metrics,
-        fit_seconds=float(np.median([result.seconds for result in results])),
-        n_zero_probability_rows=sum(result.n_impossible for result in results),
+        fit_seconds=float(np.median(fit_seconds)),
+        n_zero_probability_rows=sum(result.n_zero_probability_rows for result in fold_results),
     )

@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
-from sklearn.pipeline import make_pipeline
+from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from metacal import display
 from metacal.errors import InfeasibleTargetError, InputError, MetacalWarning
+from metacal.formulas import Flags, Float
 from metacal.gate import ScoreData
 from metacal.gate.calibrate import calibrate
 from metacal.promises.accuracy import MinAccuracy
@@ -27,13 +28,13 @@ from metacal.rows.score_columns import check_correctness, check_scores
 FUSED_SCORE_NAME = "fused"
 #: Fraction of the rows on which the fused score is fitted.
 _FUSION_FRACTION = 1 / 3
-#: Scores of which a higher value is doubtful, by default.
+#: Names of scores whose higher values mean less confidence.
 DOUBTFUL_SCORE_NAMES = ("perplexity", "loss", "entropy")
 
 
 @dataclass(frozen=True)
 class ScoreRow:
-    """Result of one score.
+    """AUROC and certifiable coverage of one score.
 
     Attributes
     ----------
@@ -55,7 +56,7 @@ class ScoreRow:
 
 @dataclass(frozen=True)
 class ScoreComparison:
-    """Scores compared on the same rows, largest coverage first.
+    """Comparison of scores on the same rows, largest coverage first.
 
     Attributes
     ----------
@@ -63,20 +64,20 @@ class ScoreComparison:
         Result of each score.
     promise : Promise
         Promise under which the coverage was computed.
-    stack : estimator
-        Logistic regression on all scores.
+    fusion_model : estimator
+        Logistic regression on all scores, which predicts the fused score.
     """
 
     rows: tuple[ScoreRow, ...]
     promise: Promise
-    fusion_model: Any
+    fusion_model: Pipeline
 
-    def fused(self, columns: Mapping[str, Any]) -> Any:
-        """Return the fused score of new rows: the probability of being correct.
+    def fused(self, columns: Mapping[str, Any]) -> Float:
+        """Return the fused score of new rows, an estimated probability of being correct.
 
         A row in which any score is missing gets NaN.
         """
-        return _fused_score(self.fusion_model, columns)
+        return _compute_fused_score(self.fusion_model, columns)
 
     def __str__(self) -> str:
         lines = [f"{'score':<24} AUROC  would accept"]
@@ -116,7 +117,7 @@ def compare_scores(
     promise : Promise or None, default=None
         Promise of the gate. The default is MinAccuracy(0.9).
     doubtful : tuple of str, default=("perplexity", "loss", "entropy")
-        Names of scores of which a higher value is doubtful.
+        Names of scores whose higher values mean less confidence.
     random_state : int, default=0
         Seed of the draw of the rows for the fused score.
 
@@ -148,49 +149,56 @@ def compare_scores(
     order = generator(random_state).permutation(n_rows)
     is_fusion_row = np.zeros(n_rows, dtype=bool)
     is_fusion_row[order[:n_fusion_rows]] = True
-    stack = _fit_stack(scores, is_correct, is_fusion_row)
+    fusion_model = _fit_fusion_model(scores, is_correct, is_fusion_row)
 
-    confidences = {name: -score if name in doubtful else score for name, score in scores.items()}
-    confidences[FUSED_SCORE_NAME] = _fused_score(stack, scores)
-    rows = []
+    confidences = {}
+    for name, score in scores.items():
+        confidences[name] = -score if name in doubtful else score
+    confidences[FUSED_SCORE_NAME] = _compute_fused_score(fusion_model, scores)
+    is_test_row = ~is_fusion_row
+    score_rows = []
     for name, confidence in confidences.items():
-        rows.append(
-            _measure_score(name, confidence[~is_fusion_row], is_correct[~is_fusion_row], promise)
+        score_rows.append(
+            _evaluate_score(name, confidence[is_test_row], is_correct[is_test_row], promise)
         )
-    rows.sort(key=lambda row: (-row.coverage, -row.auroc))
-    return ScoreComparison(tuple(rows), promise, stack)
+    score_rows.sort(key=lambda row: (-row.coverage, -row.auroc))
+    return ScoreComparison(tuple(score_rows), promise, fusion_model)
 
 
-def _fit_stack(scores: Mapping[str, Any], is_correct: Any, is_fusion_row: Any) -> Any:
-    """Fit a logistic regression on all scores of the fusion rows."""
-    table = np.stack(list(scores.values()), axis=1)
-    is_complete = ~np.isnan(table).any(axis=1)
-    fit_rows = is_fusion_row & is_complete
-    stack = make_pipeline(StandardScaler(), LogisticRegression())
-    stack.fit(table[fit_rows], is_correct[fit_rows])
-    stack.feature_names = tuple(scores)
-    return stack
+def _fit_fusion_model(
+    scores: Mapping[str, Float], is_correct: Flags, is_fusion_row: Flags
+) -> Pipeline:
+    """Fit a logistic regression of correctness on all scores of the fusion rows."""
+    features = np.stack(list(scores.values()), axis=1)
+    has_all_scores = ~np.isnan(features).any(axis=1)
+    is_fit_row = is_fusion_row & has_all_scores
+    fusion_model = make_pipeline(StandardScaler(), LogisticRegression())
+    fusion_model.fit(features[is_fit_row], is_correct[is_fit_row])
+    fusion_model.feature_names = tuple(scores)
+    return fusion_model
 
 
-def _fused_score(stack: Any, columns: Mapping[str, Any]) -> Any:
-    """Return the predicted probability of being correct; NaN if a score is missing."""
-    table = np.stack([check_scores(columns[name]) for name in stack.feature_names], axis=1)
-    is_complete = ~np.isnan(table).any(axis=1)
-    fused = np.full(len(table), np.nan)
-    if is_complete.any():
-        fused[is_complete] = stack.predict_proba(table[is_complete])[:, 1]
-    return fused
+def _compute_fused_score(fusion_model: Pipeline, columns: Mapping[str, Any]) -> Float:
+    """Predict the probability of being correct; NaN for a row without all scores."""
+    score_columns = [check_scores(columns[name]) for name in fusion_model.feature_names]
+    features = np.stack(score_columns, axis=1)
+    has_all_scores = ~np.isnan(features).any(axis=1)
+    fused_score = np.full(len(features), np.nan)
+    if has_all_scores.any():
+        probabilities = fusion_model.predict_proba(features[has_all_scores])
+        fused_score[has_all_scores] = probabilities[:, 1]
+    return fused_score
 
 
-def _measure_score(name: str, confidence: Any, is_correct: Any, promise: Promise) -> ScoreRow:
-    """Measure AUROC and certifiable coverage of one score.
+def _evaluate_score(name: str, confidence: Float, is_correct: Flags, promise: Promise) -> ScoreRow:
+    """Compute the AUROC and the certifiable coverage of one score.
 
     Parameters
     ----------
     name : str
         Name of the score.
     confidence : array of shape (n_rows,)
-        The score, or its negative if a higher value is doubtful. NaN if missing.
+        The score, or its negative if higher values mean less confidence. NaN if missing.
     is_correct : array of bool of shape (n_rows,)
         Whether each row is correct.
     promise : Promise

@@ -1,4 +1,4 @@
-"""Result of a comparison of calibrators, as text, HTML, JSON and data frame."""
+"""Result of a comparison of calibrators, which prints as a table."""
 
 from __future__ import annotations
 
@@ -16,10 +16,8 @@ _LEGEND = (
     f"* the best   · at most {STANDARD_ERRORS:g} standard errors of the paired difference worse "
     "(a rule of thumb, no confidence level)"
 )
-
-
-#: Name of the index of the frame.
-_INDEX_NAMES = ("calibrator",)
+#: Start of the cell that shows why a calibrator could not be fitted.
+_ERROR_PREFIX = "failed: "
 
 
 class Estimate(NamedTuple):
@@ -33,10 +31,16 @@ class Estimate(NamedTuple):
             return f"{self.mean:.4f}"
         return f"{self.mean:.4f} ± {self.standard_error:.4f}"
 
+    def to_dict(self) -> dict[str, float | None]:
+        """Return mean and standard error, with None for infinite or missing values."""
+        return {
+            name: value if np.isfinite(value) else None for name, value in self._asdict().items()
+        }
+
 
 @dataclass(frozen=True)
 class ComparisonEntry:
-    """Result of one calibrator.
+    """Cross-validated metrics of one calibrator.
 
     Attributes
     ----------
@@ -46,9 +50,9 @@ class ComparisonEntry:
         Metrics on held-out rows.
     fit_seconds : float
         Median CPU seconds of a fit.
-    failed : str or None
+    error_message : str or None
         Error message, if the calibrator could not be fitted.
-    impossible : int
+    n_zero_probability_rows : int
         Number of held-out rows whose true class got probability 0, so that their log loss is
         infinite.
     """
@@ -68,30 +72,24 @@ class ComparisonEntry:
         return -mean
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the result as JSON types, with None for infinite values."""
+        """Return the metrics as JSON types, with None for infinite values."""
         if self.error_message is not None:
             return {"name": self.name, "failed": self.error_message}
-        metrics: dict[str, dict[str, float | None]] = {}
-        for name, metric_estimate in self.metrics.items():
-            metrics[name] = {
-                part: value if np.isfinite(value) else None
-                for part, value in metric_estimate._asdict().items()
-            }
-        answer: dict[str, Any] = {
+        document: dict[str, Any] = {
             "name": self.name,
-            "metrics": metrics,
+            "metrics": {name: estimate.to_dict() for name, estimate in self.metrics.items()},
             "fit_seconds": self.fit_seconds,
         }
         if self.n_zero_probability_rows:
-            answer["impossible_rows"] = self.n_zero_probability_rows
-        return answer
+            document["impossible_rows"] = self.n_zero_probability_rows
+        return document
 
     def to_record(self) -> dict[str, Any]:
-        """Return the row of the frame."""
+        """Return the row of this calibrator in a data frame, keyed by column."""
         record: dict[str, Any] = {}
-        for name, metric_estimate in self.metrics.items():
-            record[name] = metric_estimate.mean
-            record[f"{name}_standard_error"] = metric_estimate.standard_error
+        for name, estimate in self.metrics.items():
+            record[name] = estimate.mean
+            record[f"{name}_standard_error"] = estimate.standard_error
         record["fit_seconds"] = self.fit_seconds
         record["impossible_rows"] = self.n_zero_probability_rows
         record["failed"] = self.error_message
@@ -100,9 +98,9 @@ class ComparisonEntry:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Calibrators compared on the same rows, lowest log loss first.
+    """Comparison of calibrators on the same rows, lowest log loss first.
 
-    It prints as a table, also in a notebook. `to_frame` returns a pandas frame.
+    It prints as a table, also in a notebook. `to_frame` returns a pandas data frame.
 
     Attributes
     ----------
@@ -113,7 +111,7 @@ class Comparison:
     n_splits, n_repeats : int
         Number of folds of a repetition, and number of repetitions.
     n_folds : int
-        Number of folds that were measured.
+        Number of folds that were used.
     near_best_names : mapping of metric to names
         Calibrators that `near_best` returns.
     """
@@ -127,12 +125,12 @@ class Comparison:
     near_best_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def best(self, metric: str = "nll") -> str:
-        """Return the calibrator with the best mean of a metric."""
+        """Return the name of the calibrator with the best mean of a metric."""
         best_entry = min(self._fitted_entries(), key=lambda entry: entry.loss(metric))
         return best_entry.name
 
     def near_best(self, metric: str = "nll") -> tuple[str, ...]:
-        """Return the best calibrator and those that are hardly worse.
+        """Return the names of the best calibrator and of those that are hardly worse.
 
         A calibrator is hardly worse if its mean is at most three standard errors of the paired
         difference worse. This is a rule of thumb for a shortlist, not a confidence statement. If a
@@ -164,53 +162,53 @@ class Comparison:
         return display.make_frame(
             [entry.to_record() for entry in self.entries],
             [entry.name for entry in self.entries],
-            _INDEX_NAMES,
+            index_names=["calibrator"],
         )
 
     def __str__(self) -> str:
-        heading, *rows = self._table()
+        header, *rows = self._table_rows()
         # A long error message must not widen its column.
-        aligned_rows = [heading, *(row for row in rows if not row[1].startswith("failed:"))]
-        lines = display.align_columns([heading, *rows], aligned_rows)
+        rows_without_errors = [row for row in rows if not row[1].startswith(_ERROR_PREFIX)]
+        lines = display.align_columns([header, *rows], width_rows=[header, *rows_without_errors])
         return "\n".join([self._caption(), "", *lines, "", _LEGEND, *self._infinite_loss_notes()])
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        heading, *rows = self._table()
-        table = display.make_table_html(heading, rows, caption=self._caption())
-        notes = display.make_paragraphs_html(_LEGEND, *self._infinite_loss_notes())
-        return f"<div>{table}{notes}</div>"
+        header, *rows = self._table_rows()
+        table_html = display.make_table_html(header, rows, caption=self._caption())
+        notes_html = display.make_paragraphs_html(_LEGEND, *self._infinite_loss_notes())
+        return f"<div>{table_html}{notes_html}</div>"
 
     def _caption(self) -> str:
-        """Return the caption of the table: number of rows, classes and folds."""
-        folds = f"{self.n_repeats} x {self.n_splits} folds"
+        """Return the caption of the table, with the numbers of rows, classes and folds."""
+        folds_text = f"{self.n_repeats} x {self.n_splits} folds"
         if self.n_folds != self.n_repeats * self.n_splits:
-            folds = f"{self.n_folds} of {folds}"
+            folds_text = f"{self.n_folds} of {folds_text}"
         return (
             f"{self.n_rows:,} rows, {self.n_classes} classes; estimate ± standard error from rows"
-            f" not used in the fit, {folds}"
+            f" not used in the fit, {folds_text}"
         )
 
-    def _table(self) -> list[tuple[str, ...]]:
-        """Return the heading, and a row of cells for each calibrator."""
+    def _table_rows(self) -> list[tuple[str, ...]]:
+        """Return the cells of the header and of the row of each calibrator."""
         metric_names = self._metric_names()
         headings = [_metric_heading(metric) for metric in metric_names]
-        lines: list[tuple[str, ...]] = [("calibrator", *headings, "fit, s")]
+        rows: list[tuple[str, ...]] = [("calibrator", *headings, "fit, s")]
         for entry in self.entries:
             if entry.error_message is not None:
                 empty_cells = [""] * len(metric_names)
-                lines.append((entry.name, f"failed: {entry.error_message}", *empty_cells))
+                rows.append((entry.name, f"{_ERROR_PREFIX}{entry.error_message}", *empty_cells))
                 continue
-            cells = [
-                f"{entry.metrics[metric]} {self._mark(entry.name, metric)}"
+            metric_cells = [
+                f"{entry.metrics[metric]} {self._rank_symbol(entry.name, metric)}"
                 for metric in metric_names
             ]
-            lines.append((entry.name, *cells, f"{entry.fit_seconds:.3f}"))
-        return lines
+            rows.append((entry.name, *metric_cells, f"{entry.fit_seconds:.3f}"))
+        return rows
 
-    def _mark(self, name: str, metric: str) -> str:
-        """Return the mark of a calibrator: best, near the best, or neither."""
+    def _rank_symbol(self, name: str, metric: str) -> str:
+        """Return the symbol that marks the best and the nearly best calibrators."""
         if name == self.best(metric):
             return "*"
         if name in self.near_best(metric):
@@ -222,15 +220,15 @@ class Comparison:
         notes = []
         for entry in self.entries:
             if entry.n_zero_probability_rows:
-                plural = "s" if entry.n_zero_probability_rows > 1 else ""
+                plural_suffix = "s" if entry.n_zero_probability_rows > 1 else ""
                 notes.append(
                     f"{entry.name}: infinite, since the true class of {entry.n_zero_probability_rows:,} held-out"
-                    f" row{plural} got probability 0"
+                    f" row{plural_suffix} got probability 0"
                 )
         return notes
 
     def _fitted_entries(self) -> list[ComparisonEntry]:
-        """Return the calibrators that could be fitted."""
+        """Return the entries of the calibrators that could be fitted."""
         return [entry for entry in self.entries if entry.error_message is None]
 
     def _metric_names(self) -> list[str]:
@@ -239,7 +237,7 @@ class Comparison:
 
 
 def _metric_heading(metric: str) -> str:
-    """Return the heading of a metric in the table."""
+    """Return the column heading of a metric."""
     registered_metric = registry.METRICS.get(metric)
     if registered_metric is None:
         return metric

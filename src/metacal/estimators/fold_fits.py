@@ -1,0 +1,148 @@
+"""Fits of a comparison: one estimator, fitted without a fold and evaluated on it.
+
+The fits may run in worker processes, so they draw the folds from the seed themselves, and read a
+table that stays in its files only once per process.
+"""
+
+from __future__ import annotations
+
+import pickle
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from sklearn.base import clone
+
+from metacal.formulas import Array, Codes, Flags, Float
+from metacal.maps.fitting.crossvalidation import random_folds
+from metacal.metrics import registry
+from metacal.metrics.binning import evaluate_on_sample
+from metacal.metrics.toplabel import TopLabel, checked_table
+from metacal.rows.draws import generator
+from metacal.rows.plausibility import skip_plausibility_checks
+from metacal.rows.stored import StoredTable
+
+#: Logits that this worker process has read from files, at most one table, keyed by its pickle.
+_table_cache: dict[bytes, Array] = {}
+
+
+@dataclass(frozen=True, eq=False)
+class FoldResult:
+    """Metrics of one fitted estimator on the held-out rows of a fold.
+
+    Attributes
+    ----------
+    losses : dict of str to array
+        Losses of each row, keyed by metric.
+    top_label : TopLabel
+        Confidence and correctness of each row.
+    other_metrics : dict of str to float
+        Metrics that are neither a mean of losses nor a function of the top label.
+    fit_seconds : float
+        CPU seconds of the fit.
+    n_zero_probability_rows : int
+        Number of rows whose true class got probability 0.
+    """
+
+    losses: dict[str, Float]
+    top_label: TopLabel
+    other_metrics: dict[str, float]
+    fit_seconds: float
+    n_zero_probability_rows: int
+
+
+def fit_and_evaluate(
+    codes: Codes,
+    draw_fold_mask: Callable[[int], Flags],
+    table: Any,
+    estimator: Any,
+    fold: int,
+) -> FoldResult | str:
+    """Fit an estimator without the rows of one fold, and compute its metrics on them.
+
+    Parameters
+    ----------
+    codes : array of int of shape (n_rows,)
+        Column of each label.
+    draw_fold_mask : callable
+        Returns the mask of the held-out rows of a fold.
+    table : array or stored table
+        Logits.
+    estimator : estimator
+        Unfitted estimator.
+    fold : int
+        Number of the fold.
+
+    Returns
+    -------
+    FoldResult or str
+        Error message if the estimator cannot be fitted.
+    """
+    logits = _load_logits(table)
+    is_held_out = draw_fold_mask(fold)
+    fold_estimator = clone(estimator)
+    start_time = time.thread_time()
+    try:
+        with skip_plausibility_checks():
+            fold_estimator.fit(logits[~is_held_out], codes[~is_held_out])
+    except ValueError as error:
+        return str(error)
+    fit_seconds = time.thread_time() - start_time
+    probabilities = fold_estimator.predict_proba(logits[is_held_out])
+    probability_table = checked_table(probabilities, codes[is_held_out])
+    losses = {}
+    other_metrics = {}
+    for metric in registry.list_compared_metrics():
+        if metric.losses is not None:
+            losses[metric.name] = metric.losses(probability_table)
+        elif metric.input is not registry.TOP_LABEL:
+            statistic = metric.prepare_statistic(probability_table)
+            other_metrics[metric.name] = evaluate_on_sample(statistic, len(probability_table))
+    has_zero_probability = probability_table.true_probability <= 0.0
+    return FoldResult(
+        losses=losses,
+        top_label=probability_table.top_label(),
+        other_metrics=other_metrics,
+        fit_seconds=fit_seconds,
+        n_zero_probability_rows=int(has_zero_probability.sum()),
+    )
+
+
+def draw_held_out_mask(n_rows: int, n_splits: int, random_state: int, fold: int) -> Flags:
+    """Draw the folds from the seed, and return the mask of the held-out rows of one.
+
+    Parameters
+    ----------
+    n_rows : int
+        Number of rows.
+    n_splits : int
+        Number of folds of a repetition.
+    random_state : int
+        Seed of the folds.
+    fold : int
+        Number of the fold, counted over all repetitions.
+
+    Returns
+    -------
+    array of bool of shape (n_rows,)
+    """
+    rng = generator(random_state)
+    repetition, fold_in_repetition = divmod(fold, n_splits)
+    for _ in range(repetition):
+        # Each draw advances the generator to the folds of the next repetition.
+        random_folds(n_rows, n_splits, rng)
+    fold_of_row = random_folds(n_rows, n_splits, rng)
+    return np.asarray(fold_of_row == fold_in_repetition)
+
+
+def _load_logits(table: Any) -> Array:
+    """Return a table as an array, and read a stored table once per worker process."""
+    if not isinstance(table, StoredTable):
+        return np.asarray(table)
+    key = pickle.dumps(table)
+    if key not in _table_cache:
+        _table_cache.clear()
+        _table_cache[key] = np.asarray(table)
+    return _table_cache[key]
