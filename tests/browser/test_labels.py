@@ -168,7 +168,7 @@ def test_each_promise_is_named_beside_its_chart(see, tmp_path):
 def test_no_name_of_the_scripts_hides_one_of_the_browser(chromium):
     """In one scope a module's own name would take the browser's away from all the others."""
     chromium.get("about:blank")  # elsewhere each id is a name, too
-    names = [name for module in modules.ordered(html.scripts()) for name in module.declares]
+    names = [name for module in modules.ordered(html.read_scripts()) for name in module.declares]
     assert chromium.execute_script(
         "return arguments[0].filter((name) => name in window)", [*names, "find"]
     ) == ["find"]

@@ -280,7 +280,7 @@ def test_numbers_are_printed_as_python_prints_them(gated, see):
         0.0,
         1.0,
     ]
-    functions = modules.parse("format.js", html.scripts()["format.js"]).body
+    functions = modules.parse("format.js", html.read_scripts()["format.js"]).body
     script = (
         "return arguments[0].map((x) => [0, 1, 2, 4].map((n) => fixed(x, n)).concat(percent(x),"
         " general(x)))"

@@ -29,7 +29,7 @@ FOLDER = Path(html.__file__).with_name("page")
 LIVE = FOLDER.with_name("live")
 CSS = (FOLDER / "page.css").read_text(encoding="utf-8")
 TEMPLATE = (FOLDER / "page.html").read_text(encoding="utf-8")
-JOINED = modules.ordered(html.scripts())
+JOINED = modules.ordered(html.read_scripts())
 
 
 # ── the scripts ───────────────────────────────────────────────────────────────────────────────────
@@ -90,7 +90,7 @@ def test_everything_exported_is_imported():
 
 
 def test_no_script_knows_what_a_quantity_means():
-    for name, text in html.scripts().items():
+    for name, text in html.read_scripts().items():
         assert not re.search(r"\.quantity\s*[!=]==?", text), name
 
 
@@ -100,14 +100,14 @@ def test_no_script_knows_what_a_quantity_means():
 def classes_used():
     """Every word that the template or a script gives as a class."""
     words = {word for found in re.findall(r'class="([^"]*)"', TEMPLATE) for word in found.split()}
-    for text in html.scripts().values():
+    for text in html.read_scripts().values():
         for line in text.splitlines():
             if "class" in line:
                 for found in re.findall(r'"([^"]*)"|`([^`]*)`', line):
                     words |= set("".join(found).replace("${", " ${").split())
     # Two names are put together while the page runs: the stage of a diagram, and the verdict.
     assert {"${stage}", "${verdict}"} <= words
-    verdicts = re.findall(r"^  (\w+): \"M", html.scripts()["badge.js"], re.MULTILINE)
+    verdicts = re.findall(r"^  (\w+): \"M", html.read_scripts()["badge.js"], re.MULTILINE)
     return words | {"before", "after", *verdicts}
 
 
@@ -200,15 +200,15 @@ def test_the_page_is_told_the_direction_of_each_quantity(data):
 
 
 def test_every_file_of_the_live_page_is_used():
-    joined = modules.ordered(html.scripts("live"), "live.js")
+    joined = modules.ordered(html.read_scripts("live"), "live.js")
     own = {path.name for path in LIVE.iterdir()} - {
         "state.d.ts",
         "tsconfig.json",
         "live.html",
         "live.css",
     }
-    assert own == {module.name for module in joined} - set(html.scripts())
-    words = " ".join(text for name, text in html.scripts("live").items() if name in own)
+    assert own == {module.name for module in joined} - set(html.read_scripts())
+    words = " ".join(text for name, text in html.read_scripts("live").items() if name in own)
     styled = re.findall(r"\.([a-z][\w-]*)", (LIVE / "live.css").read_text(encoding="utf-8"))
     assert {name for name in styled if name not in words} == set()
 

@@ -125,8 +125,8 @@ def test_text_that_looks_like_a_comment_stays():
 
 @pytest.mark.parametrize("page", ["page", "live"])
 def test_the_pages_are_of_this_form_and_are_joined_as_here(page):
-    sources = html.scripts(page)
+    sources = html.read_scripts(page)
     lines = [line.strip() for line in join(sources, f"{page}.js").splitlines()]
-    assert html.join(sources, f"{page}.js").splitlines() == [
+    assert html.join_modules(sources, f"{page}.js").splitlines() == [
         line for line in lines if line
     ]  # without indents

@@ -17,8 +17,8 @@ from metacal.cli import main
 from metacal.errors import InputError
 from metacal.report.operating import (
     choose_accepted_counts,
-    choose_thresholds_between,
-    operating_curves,
+    choose_short_thresholds,
+    compute_operating_curves,
 )
 from metacal.report.summary import summarise
 
@@ -343,15 +343,15 @@ def test_grid_and_thresholds_with_ties_and_odd_scores():
     ordered = np.sort(np.round(np.random.default_rng(0).normal(size=1000), 2))
     accepted = choose_accepted_counts(ordered, 400, n_gate_accepted=500)
     assert accepted[-1] == 1000
-    at = choose_thresholds_between(ordered, accepted)
+    at = choose_short_thresholds(ordered, accepted)
     assert np.array_equal(np.searchsorted(ordered, at, side="right"), accepted)
     close = np.array([1.0, np.nextafter(1.0, 2.0), -5.0, 0.0, 1e-300, 1e300])
     close.sort()
     counts = np.arange(1, 7)
     assert np.array_equal(
-        np.searchsorted(close, choose_thresholds_between(close, counts), side="right"), counts
+        np.searchsorted(close, choose_short_thresholds(close, counts), side="right"), counts
     )
-    curves = operating_curves(np.zeros(50), np.ones(50, dtype=bool), delta=0.1)
+    curves = compute_operating_curves(np.zeros(50), np.ones(50, dtype=bool), delta=0.1)
     assert curves.accepted.tolist() == [50]
 
 

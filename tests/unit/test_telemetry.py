@@ -15,7 +15,7 @@ from click.testing import CliRunner
 import metacal as mc
 from metacal.cli import main
 from metacal.report.status import status
-from metacal.report.telemetry import exposition
+from metacal.report.telemetry import format_exposition
 
 RNG = np.random.default_rng(3)
 LOGITS = RNG.normal(size=(900, 3)) * 2.0
@@ -51,7 +51,7 @@ def test_a_scrape_says_what_the_text_says(gate):
             for one in family.samples
         }
 
-    assert samples(scraped) == samples(exposition(status(watch)))
+    assert samples(scraped) == samples(format_exposition(status(watch)))
     assert (
         samples(scraped)["metacal_decisions_total", ("decision", "accepted")]
         == gate.accepts(LOGITS[600:]).sum()

@@ -20,7 +20,7 @@ from metacal.promises.sequential.alarms import Alarms
 from metacal.promises.sequential.calibration_monitor import CalibrationMonitor
 from metacal.promises.sequential.drift import AbstentionMonitor, ScoreMonitor, UnreadableMonitor
 from metacal.promises.sequential.profile import build_profile, compute_edge_ranks
-from metacal.report.status import lines, status
+from metacal.report.status import format_status_lines, status
 
 
 def ranked(scores):
@@ -593,7 +593,7 @@ def test_rows_that_come_after_their_unit_do_not_count_and_are_said(of_units):
     assert found["units"] == {"complete": 60, "strays": 20}
     assert any(
         "60 are complete; one counts once another begins; 20 rows came later" in one
-        for one in lines(found)
+        for one in format_status_lines(found)
     )
 
 

@@ -154,12 +154,12 @@ def command(artifact: str, file: str, options: Options) -> None:
       metacal monitor cascade.json answers.jsonl --state watch.journal
     """  # noqa: D301
     _check_options(artifact, file, options)
-    from metacal.report.status import lines
+    from metacal.report.status import format_status_lines
 
     new_watch = _new_watch(artifact, file, options)
     options = replace(options, reading=replace(options.reading, unit_key=options.unit_key))
     final_status, n_silences = _run(new_watch, artifact, file, options)
-    print_result(final_status, wrap_lines("\n".join(lines(final_status))))
+    print_result(final_status, wrap_lines("\n".join(format_status_lines(final_status))))
     if final_status["alarm"] or n_silences:
         click.get_current_context().exit(EXIT_REFUTED)
 

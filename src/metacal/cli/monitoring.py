@@ -159,7 +159,7 @@ def run_monitor(intake: Intake, source: LineSource | TableSource, display: Statu
         _read_until_end(intake, source, display)
         if display.page is not None:
             display.publish(ended=True)
-            display.page.wait()
+            display.page.wait_for_signal()
     except (KeyboardInterrupt, StopRequested) as error:
         stop_signal = error
     try:

@@ -239,11 +239,11 @@ def fit_command(file: str, reading: ReadOptions) -> str:
 
 def _write_page(summary: Summary, output: str, title: str | None) -> int:
     """Write the page to a file or to stdout, and return its size in bytes."""
-    from metacal.report.html import render, write_report
+    from metacal.report.html import render_report, write_report
 
     if output != "-":
         return write_report(summary, output, title=title)
-    content = render(summary, title=title)
+    content = render_report(summary, title=title)
     echo_data(content)
     return len(content.encode("utf-8"))
 

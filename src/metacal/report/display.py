@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from metacal.errors import InputError, needs_extra
-from metacal.report.reliability import Diagram
+from metacal.report.reliability import ReliabilityDiagram
 from metacal.report.summary import Summary, summarise
 
 # Colours that are distinguishable with any colour vision (Okabe & Ito 2008).
@@ -245,7 +245,7 @@ class Display:
         """Draw the curves; implemented by subclasses."""
         raise NotImplementedError
 
-    def _line_style(
+    def _make_line_style(
         self, ax: Any, name: str | None, line_kw: Mapping[str, Any], **defaults: Any
     ) -> dict[str, Any]:
         """Return the keyword arguments of a curve.
@@ -272,7 +272,7 @@ class Display:
 
         style = dict(defaults)
         if name is not None:
-            color, marker = _NAMED_STYLES[n_named(ax) % len(_NAMED_STYLES)]
+            color, marker = _NAMED_STYLES[count_named_displays(ax) % len(_NAMED_STYLES)]
             style["color"] = color
             style["gid"] = _NAMED_GID
             if "marker" in style:
@@ -280,7 +280,7 @@ class Display:
         style.update(cbook.normalize_kwargs(dict(line_kw), lines.Line2D))
         return style
 
-    def _shown_diagrams(self, name: str | None) -> list[Diagram]:
+    def _select_diagrams(self, name: str | None) -> list[ReliabilityDiagram]:
         """Return the diagrams before and after calibration, on the same rows.
 
         A named display shows only the last of them.
@@ -291,13 +291,13 @@ class Display:
         return [diagram for diagram in self.summary.diagrams if diagram.rows == last_diagram.rows]
 
 
-def n_named(ax: Any) -> int:
+def count_named_displays(ax: Any) -> int:
     """Count the named displays on the axes."""
     artists = [*ax.lines, *ax.patches]
     return sum(artist.get_gid() == _NAMED_GID for artist in artists)
 
 
-def is_new_label(ax: Any, label: str) -> bool:
+def is_label_unused(ax: Any, label: str) -> bool:
     """Check whether no artist on the axes has this label."""
     _, labels = ax.get_legend_handles_labels()
     return label not in labels

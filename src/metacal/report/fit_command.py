@@ -68,7 +68,7 @@ def build_fit_command(
     else:
         options = {
             "--input": gate.logits_source.input.removeprefix("logits"),
-            "--calibrator": _calibrator_option(gate),
+            "--calibrator": _get_calibrator_option(gate),
         }
         score_name = gate.logits_source.registered_score
         if score_name != "entropy":
@@ -80,7 +80,7 @@ def build_fit_command(
     return FitCommand(start=start, end=end)
 
 
-def _calibrator_option(gate: Gate) -> str:
+def _get_calibrator_option(gate: Gate) -> str:
     """Return the name of the calibrator, or "" if it is the default or was not fitted to labels."""
     certificate = gate.certificate
     is_fitted_to_labels = certificate is None or certificate.has_labels

@@ -35,7 +35,7 @@ _IMPORT = re.compile(r'^import \{[^}]*\} from "\./([\w-]+\.js)";\n', re.MULTILIN
 _PLACEHOLDER = re.compile(r"\{\{(\w+)\}\}")
 
 
-def render(summary: Summary, *, title: str | None = None) -> str:
+def render_report(summary: Summary, *, title: str | None = None) -> str:
     """Return the page as HTML.
 
     Parameters
@@ -53,20 +53,20 @@ def render(summary: Summary, *, title: str | None = None) -> str:
     file = summary.source.file
     if not title:
         title = "Report" if file in (None, "-") else f"Report on {PurePath(file).name}"
-    return page({"title": title, **summary.to_dict()})
+    return render_page({"title": title, **summary.to_dict()})
 
 
 def write_report(
     summary: Summary, path: str | os.PathLike[str], *, title: str | None = None
 ) -> int:
     """Write the page atomically and return its size in bytes."""
-    content = render(summary, title=title).encode("utf-8")
+    content = render_report(summary, title=title).encode("utf-8")
     with atomic_path(path) as temporary_path, input_error_if_write_fails(path):
         temporary_path.write_bytes(content)
     return len(content)
 
 
-def page(data: dict[str, Any]) -> str:
+def render_page(data: dict[str, Any]) -> str:
     """Return the page of a report as HTML.
 
     Parameters
@@ -80,19 +80,19 @@ def page(data: dict[str, Any]) -> str:
 
     Examples
     --------
-    >>> text = page({"title": "a < b"})
+    >>> text = render_page({"title": "a < b"})
     >>> "<title>a &lt; b</title>" in text, "default-src 'none'" in text
     (True, True)
     """
-    return _fill_template("page", str(data["title"]), embedded_json(data))
+    return _fill_template("page", str(data["title"]), dump_embeddable_json(data))
 
 
-def live_page(title: str) -> str:
+def render_live_page(title: str) -> str:
     """Return the page of a monitor, which requests `state.json` from its own address.
 
     Examples
     --------
-    >>> "<title>Monitor of a &lt; b</title>" in live_page("Monitor of a < b")
+    >>> "<title>Monitor of a &lt; b</title>" in render_live_page("Monitor of a < b")
     True
     """
     return _fill_template("live", title)
@@ -116,12 +116,12 @@ def _fill_template(name: str, title: str, data: str = "") -> str:
     -------
     str
     """
-    style = _read("page", "page.css")
+    style = _read_package_file("page", "page.css")
     live_policy = ""
     if name != "page":
-        style += _read(name, f"{name}.css")
+        style += _read_package_file(name, f"{name}.css")
         live_policy = "; connect-src 'self'"
-    script = join(scripts(name), f"{name}.js")
+    script = join_modules(read_scripts(name), f"{name}.js")
     # The page may load nothing, and run only this style sheet and this script. No text may be
     # parsed as markup.
     policy = (
@@ -140,15 +140,17 @@ def _fill_template(name: str, title: str, data: str = "") -> str:
         "data": data,
     }
     # One pass, so that double braces in the user's text are not replaced.
-    return _PLACEHOLDER.sub(lambda match: values[match[1]], _read(name, f"{name}.html"))
+    return _PLACEHOLDER.sub(
+        lambda match: values[match[1]], _read_package_file(name, f"{name}.html")
+    )
 
 
-def embedded_json(data: Any) -> str:
+def dump_embeddable_json(data: Any) -> str:
     r"""Return JSON without "<", ">" and "&", which cannot end a script element.
 
     Examples
     --------
-    >>> print(embedded_json({"name": "</script>&"}))
+    >>> print(dump_embeddable_json({"name": "</script>&"}))
     {"name":"\u003c/script\u003e\u0026"}
     """
     text = json.dumps(data, separators=(",", ":"), allow_nan=False)
@@ -163,21 +165,21 @@ def _csp_hash(text: str) -> str:
     return f"'sha256-{base64.b64encode(digest).decode()}'"
 
 
-def scripts(name: str = "page") -> dict[str, str]:
+def read_scripts(name: str = "page") -> dict[str, str]:
     """Return the JavaScript modules of a page, keyed by file name.
 
     The live page has the modules of the report and its own.
     """
     folder = resources.files("metacal.report").joinpath(name)
     file_names = sorted(file.name for file in folder.iterdir())
-    modules = {} if name == "page" else scripts()
+    modules = {} if name == "page" else read_scripts()
     for file_name in file_names:
         if file_name.endswith(".js"):
-            modules[file_name] = _read(name, file_name)
+            modules[file_name] = _read_package_file(name, file_name)
     return modules
 
 
-def join(sources: Mapping[str, str], entry: str) -> str:
+def join_modules(sources: Mapping[str, str], entry: str) -> str:
     r"""Join a JavaScript module and its imports into one script in strict mode.
 
     Each module comes after the modules that it imports. The `import` lines, the keyword `export`,
@@ -197,7 +199,7 @@ def join(sources: Mapping[str, str], entry: str) -> str:
 
     Examples
     --------
-    >>> print(join({
+    >>> print(join_modules({
     ...     "page.js": 'import { add } from "./sum.js";\n\nadd(1, 2);\n',
     ...     "sum.js": "/** The sum. */\nexport const add = (a, b) => a + b;\n",
     ... }, "page.js"))
@@ -226,7 +228,7 @@ def join(sources: Mapping[str, str], entry: str) -> str:
     return '"use strict";\n(() => {\n' + "\n".join(joined_modules.values()) + "\n})();\n"
 
 
-def _read(folder: str, file_name: str) -> str:
+def _read_package_file(folder: str, file_name: str) -> str:
     """Return the text of a file of this package."""
     path = resources.files("metacal.report").joinpath(folder, file_name)
     return path.read_text(encoding="utf-8")

@@ -17,13 +17,13 @@ from metacal import __version__
 from metacal.certificates.number_format import format_percent, format_percent_floor
 
 if TYPE_CHECKING:
-    from metacal.report.measured import Settings
+    from metacal.report.report_rows import Settings
 
 #: Elements of a block that is hashed at once.
 _BLOCK_ELEMENTS = 1 << 20
 
 
-def methods(settings: Settings, score: str, kind: str) -> dict[str, Any]:
+def describe_methods(settings: Settings, score: str, kind: str) -> dict[str, Any]:
     """Return the definitions of the numbers of a report, and the software versions.
 
     Parameters
@@ -69,14 +69,14 @@ def methods(settings: Settings, score: str, kind: str) -> dict[str, Any]:
     return {"definitions": definitions, "versions": versions}
 
 
-def arrays_sha256(tables: Sequence[Any], labels: Any) -> str:
+def hash_arrays(tables: Sequence[Any], labels: Any) -> str:
     """Compute the SHA-256 of tables or columns and of the labels of their rows.
 
     Shape, type and bytes are hashed, in blocks of rows.
 
     Examples
     --------
-    >>> arrays_sha256([np.zeros((2, 3))], np.array([0, 1]))[:16]
+    >>> hash_arrays([np.zeros((2, 3))], np.array([0, 1]))[:16]
     'ce253c0b0af57f08'
     """
     digest = hashlib.sha256()

@@ -1,7 +1,8 @@
 """Operating points of a report: a grid of thresholds with simultaneous confidence bands.
 
-A row is *accepted* at a threshold if its score is at most the threshold. Scores are higher for less
-confident rows.
+A row is *accepted* at a threshold if its score is at most the threshold. Less confident rows have
+higher scores. The *frontier* is the set of pairs of accuracy and miscoverage that can be certified
+together.
 """
 
 from __future__ import annotations
@@ -17,21 +18,21 @@ from metacal.kernels.grid import RELATIVE
 from metacal.statistics.accepted_counts import candidate_thresholds
 from metacal.statistics.bands import Band, certified_frontier, operating_bands
 
-#: Limits of promises are rounded to this many decimals, to the safe side.
+#: Promised limits are rounded to this many decimals, in the direction that is easier to keep.
 _LIMIT_DECIMALS = 4
-#: Number of operating points, approximately.
+#: Approximate number of operating points.
 _N_OPERATING_POINTS = 400
-#: Number of thresholds tested for the frontier, and of the points that the page shows. Every point
-#: is valid by itself.
+#: Approximate number of thresholds that are tested for the frontier.
 _N_FRONTIER_THRESHOLDS = 2000
+#: Largest number of frontier points on the page.
 _N_FRONTIER_POINTS = 200
 #: Largest number of significant digits of a threshold.
 _MAX_DIGITS = 16
 
 
 @dataclass(frozen=True, eq=False)
-class Series:
-    """Curve with a simultaneous band: low <= truth <= high at all points at once."""
+class CurveWithBand:
+    """Estimated curve with a simultaneous confidence band from `low` to `high`."""
 
     estimate: Float
     low: Float
@@ -39,11 +40,11 @@ class Series:
 
 
 @dataclass(frozen=True, eq=False)
-class Curves:
-    """About 400 operating points, in increasing order of the threshold.
+class OperatingCurves:
+    """Curves of a gate at about 400 operating points, by increasing threshold.
 
-    All bands hold at all thresholds at once with probability 1 - delta, so a point may be chosen
-    after looking at the curves.
+    All bands hold at all thresholds at once with probability 1 - delta, so you may choose a point
+    after you have seen the curves.
 
     Attributes
     ----------
@@ -53,8 +54,9 @@ class Curves:
     accepted : array of shape (n_points,)
         Number of accepted rows.
 
-    coverage, accuracy, miscoverage, review : Series
-        P(accept), P(correct | accept), P(reject | correct), and the rows for review per 1,000.
+    coverage, accuracy, miscoverage, review : CurveWithBand
+        P(accept), P(correct | accept), P(reject | correct), and the number of rows for review per
+        1,000 rows.
 
     min_accuracy, max_miscoverage : array of shape (n_points,)
         Promises that the data support at this point: `accuracy.low` rounded down and
@@ -78,10 +80,10 @@ class Curves:
 
     threshold: Float
     accepted: Float
-    coverage: Series
-    accuracy: Series
-    miscoverage: Series
-    review: Series
+    coverage: CurveWithBand
+    accuracy: CurveWithBand
+    miscoverage: CurveWithBand
+    review: CurveWithBand
     min_accuracy: Float
     max_miscoverage: Float
     command: str | None
@@ -94,27 +96,27 @@ class Curves:
         """Return the `metacal fit` command that certifies a point, or None if there is none."""
         min_accuracy = self.min_accuracy[point]
         max_miscoverage = self.max_miscoverage[point]
-        promises = ""
+        promise_options = ""
         if not math.isnan(min_accuracy):
-            promises += f" --min-accuracy {min_accuracy:g}"
+            promise_options += f" --min-accuracy {min_accuracy:g}"
         if not math.isnan(max_miscoverage):
-            promises += f" --max-miscoverage {max_miscoverage:g}"
-        if self.command is None or not promises:
+            promise_options += f" --max-miscoverage {max_miscoverage:g}"
+        if self.command is None or not promise_options:
             return None
-        threshold = f" --at-threshold={self.threshold_text[point]}"
-        return f"{self.command}{promises}{threshold}{self.command_end}"
+        threshold_option = f" --at-threshold={self.threshold_text[point]}"
+        return f"{self.command}{promise_options}{threshold_option}{self.command_end}"
 
 
-def operating_curves(
+def compute_operating_curves(
     scores: Float,
     correct: Flags,
     *,
     delta: float,
-    threshold: float | None = None,
-    higher_is_surer: bool = False,
-    command: str | None = None,
+    gate_threshold: float | None = None,
+    scores_are_negated: bool = False,
+    command_start: str | None = None,
     command_end: str = "",
-) -> Curves:
+) -> OperatingCurves:
     """Compute coverage, accuracy and miscoverage at about 400 thresholds.
 
     Parameters
@@ -128,63 +130,71 @@ def operating_curves(
     delta : float
         Error probability of the bands.
 
-    threshold : float, default=None
-        Threshold of the gate, which is one of the operating points.
+    gate_threshold : float, default=None
+        Threshold of the gate, which becomes one of the operating points.
 
-    higher_is_surer : bool, default=False
-        Whether `scores` are negated scores of the user. The command then has the user's threshold.
+    scores_are_negated : bool, default=False
+        Whether `scores` are the user's scores with the opposite sign. The command has the threshold
+        of the user's scores.
 
-    command, command_end : str
+    command_start, command_end : str
         Start and end of the command that certifies a point.
 
     Returns
     -------
-    Curves
+    OperatingCurves
 
     Examples
     --------
     >>> rng = np.random.default_rng(0)
     >>> scores = rng.random(2000)
     >>> correct = rng.random(2000) > scores**3 / 2
-    >>> curves = operating_curves(scores, correct, delta=0.1, command="metacal fit val.npz")
+    >>> curves = compute_operating_curves(
+    ...     scores, correct, delta=0.1, command_start="metacal fit val.npz"
+    ... )
     >>> point = int(np.searchsorted(curves.coverage.estimate, 0.5))
     >>> curves.command_at(point)
     'metacal fit val.npz --min-accuracy 0.9638 --max-miscoverage 0.4754 --at-threshold=0.499'
     """
     sorted_scores = np.sort(scores)
     n_gate_accepted = 0
-    if threshold is not None:
-        n_gate_accepted = int(np.searchsorted(sorted_scores, threshold, side="right"))
+    if gate_threshold is not None:
+        n_gate_accepted = int(np.searchsorted(sorted_scores, gate_threshold, side="right"))
     n_accepted = choose_accepted_counts(sorted_scores, _N_OPERATING_POINTS, n_gate_accepted)
-    thresholds = choose_thresholds_between(sorted_scores, n_accepted)
+    thresholds = choose_short_thresholds(sorted_scores, n_accepted)
     bands = operating_bands(scores, correct, delta, thresholds)
-    coverage = series_of(bands.coverage)
-    user_thresholds = -thresholds if higher_is_surer else thresholds
-    unit = 10**_LIMIT_DECIMALS
-    return Curves(
+    coverage = convert_band(bands.coverage)
+    user_thresholds = -thresholds if scores_are_negated else thresholds
+    decimal_scale = 10**_LIMIT_DECIMALS
+    min_accuracy = np.floor(bands.accuracy.lower * decimal_scale) / decimal_scale
+    max_miscoverage = np.ceil(bands.miscoverage.upper * decimal_scale) / decimal_scale
+    gate_point = None
+    if n_gate_accepted:
+        gate_point = int(np.searchsorted(n_accepted, n_gate_accepted))
+    return OperatingCurves(
         threshold=thresholds,
         accepted=n_accepted.astype(np.float64),
         coverage=coverage,
-        accuracy=series_of(bands.accuracy),
-        miscoverage=series_of(bands.miscoverage),
-        review=Series(
+        accuracy=convert_band(bands.accuracy),
+        miscoverage=convert_band(bands.miscoverage),
+        review=CurveWithBand(
             estimate=1000.0 * (1.0 - coverage.estimate),
             low=1000.0 * (1.0 - coverage.high),
             high=1000.0 * (1.0 - coverage.low),
         ),
-        min_accuracy=_nan_unless_fraction(np.floor(bands.accuracy.lower * unit) / unit),
-        max_miscoverage=_nan_unless_fraction(np.ceil(bands.miscoverage.upper * unit) / unit),
-        command=command,
+        min_accuracy=_replace_outside_unit_interval(min_accuracy),
+        max_miscoverage=_replace_outside_unit_interval(max_miscoverage),
+        command=command_start,
         command_end=command_end,
-        current=int(np.searchsorted(n_accepted, n_gate_accepted)) if n_gate_accepted else None,
+        current=gate_point,
         delta=delta,
         # Adding 0.0 turns -0.0 into 0.0.
-        threshold_text=tuple(repr(float(value) + 0.0) for value in user_thresholds),
+        threshold_text=tuple(repr(float(threshold) + 0.0) for threshold in user_thresholds),
     )
 
 
-def frontier_points(scores: Float, correct: Flags, *, delta: float) -> dict[str, Any]:
-    """Compute the pairs of accuracy and miscoverage that can be certified together.
+def compute_frontier_points(scores: Float, correct: Flags, *, delta: float) -> dict[str, Any]:
+    """Compute pairs of accuracy and miscoverage that can be certified together.
 
     Parameters
     ----------
@@ -200,24 +210,25 @@ def frontier_points(scores: Float, correct: Flags, *, delta: float) -> dict[str,
     Returns
     -------
     dict
-        For each accuracy "beta" the smallest miscoverage "alpha" certified with it, the "threshold",
-        and the "coverage" of these rows, for about 200 pairs at even steps of miscoverage. "delta"
-        is that of the arguments.
+        Columns of about 200 pairs at even steps of miscoverage: accuracy "beta", smallest
+        miscoverage "alpha" that is certified with it, "threshold", and "coverage" of these rows.
+        "delta" is the argument.
     """
     block_ends = candidate_thresholds(scores, correct)
     step = max(1, len(block_ends) // _N_FRONTIER_THRESHOLDS)
     frontier = certified_frontier(scores, correct, delta, block_ends[::step])
-    points = np.flatnonzero((frontier.beta > 0.0) & (frontier.alpha < 1.0))
-    if len(points) > _N_FRONTIER_POINTS:
-        alpha = frontier.alpha[points]
-        even_steps = np.linspace(alpha[0], alpha[-1], _N_FRONTIER_POINTS)
-        # The last pair at or below each step, so that every point is certified, not interpolated.
-        points = points[np.unique(np.searchsorted(alpha, even_steps, side="right") - 1)]
-    thresholds = frontier.threshold[points]
+    pair_indices = np.flatnonzero((frontier.beta > 0.0) & (frontier.alpha < 1.0))
+    if len(pair_indices) > _N_FRONTIER_POINTS:
+        alpha = frontier.alpha[pair_indices]
+        even_alphas = np.linspace(alpha[0], alpha[-1], _N_FRONTIER_POINTS)
+        # Choosing the last pair at or below each step, without interpolation, keeps it certified.
+        chosen = np.unique(np.searchsorted(alpha, even_alphas, side="right") - 1)
+        pair_indices = pair_indices[chosen]
+    thresholds = frontier.threshold[pair_indices]
     n_accepted = np.searchsorted(np.sort(scores), thresholds, side="right")
     return {
-        "beta": frontier.beta[points],
-        "alpha": frontier.alpha[points],
+        "beta": frontier.beta[pair_indices],
+        "alpha": frontier.alpha[pair_indices],
         "threshold": thresholds,
         "coverage": n_accepted / max(len(scores), 1),
         "delta": delta,
@@ -225,7 +236,7 @@ def frontier_points(scores: Float, correct: Flags, *, delta: float) -> dict[str,
 
 
 def choose_accepted_counts(sorted_scores: Float, n_points: int, n_gate_accepted: int = 0) -> Codes:
-    """Choose the numbers of accepted rows of the operating points.
+    """Choose how many rows each operating point accepts.
 
     Parameters
     ----------
@@ -241,8 +252,8 @@ def choose_accepted_counts(sorted_scores: Float, n_points: int, n_gate_accepted:
     Returns
     -------
     array of int
-        Increasing numbers, at even steps that are finer at both ends. Tied rows are accepted
-        together.
+        Increasing numbers of accepted rows, at even steps and finer steps at both ends. Tied rows
+        are accepted together.
 
     Examples
     --------
@@ -251,56 +262,57 @@ def choose_accepted_counts(sorted_scores: Float, n_points: int, n_gate_accepted:
     """
     n_rows = len(sorted_scores)
     even_ranks = np.linspace(1, n_rows, 3 * n_points // 4)
-    fine_ranks = np.geomspace(1, n_rows, max(2, n_points // 8))
-    ranks = np.concatenate(
-        [even_ranks, fine_ranks, n_rows + 1 - fine_ranks, [max(n_gate_accepted, 1)]]
-    )
-    whole_ranks = np.clip(np.round(ranks).astype(np.intp), 1, n_rows)
-    tie_ends = np.searchsorted(sorted_scores, sorted_scores[whole_ranks - 1], side="right")
-    return np.unique(tie_ends)
+    ranks_dense_at_start = np.geomspace(1, n_rows, max(2, n_points // 8))
+    ranks_dense_at_end = n_rows + 1 - ranks_dense_at_start
+    gate_rank = max(n_gate_accepted, 1)
+    all_ranks = np.concatenate([even_ranks, ranks_dense_at_start, ranks_dense_at_end, [gate_rank]])
+    integer_ranks = np.clip(np.round(all_ranks).astype(np.intp), 1, n_rows)
+    scores_at_ranks = sorted_scores[integer_ranks - 1]
+    n_accepted_with_ties = np.searchsorted(sorted_scores, scores_at_ranks, side="right")
+    return np.unique(n_accepted_with_ties)
 
 
-def choose_thresholds_between(sorted_scores: Float, n_accepted: Codes) -> Float:
-    """Return the shortest decimal thresholds that accept the given numbers of rows.
+def choose_short_thresholds(sorted_scores: Float, n_accepted: Codes) -> Float:
+    """Choose the thresholds with the fewest digits that accept these numbers of rows.
 
     Examples
     --------
-    >>> choose_thresholds_between(np.array([0.12345, 0.2, 0.31]), np.array([1, 3]))
+    >>> choose_short_thresholds(np.array([0.12345, 0.2, 0.31]), np.array([1, 3]))
     array([0.13, 0.4 ])
     """
-    next_scores = np.append(sorted_scores, np.inf)
+    scores_and_infinity = np.append(sorted_scores, np.inf)
     thresholds = []
-    for n_rows in n_accepted:
-        last_accepted_score = float(sorted_scores[n_rows - 1])
-        thresholds.append(_shortest_decimal(last_accepted_score, float(next_scores[n_rows])))
+    for count in n_accepted:
+        last_accepted_score = float(sorted_scores[count - 1])
+        first_rejected_score = float(scores_and_infinity[count])
+        thresholds.append(_find_shortest_decimal(last_accepted_score, first_rejected_score))
     return np.array(thresholds)
 
 
-def _shortest_decimal(low: float, high: float) -> float:
-    """Return the decimal with the fewest digits in [low, high)."""
+def _find_shortest_decimal(low: float, high: float) -> float:
+    """Find the decimal number with the fewest digits in the interval [low, high)."""
     if not math.isfinite(low) or low == 0.0:
         return low
     magnitude = math.floor(math.log10(abs(low)))
     for n_digits in range(1, _MAX_DIGITS + 1):
         exponent = magnitude - n_digits + 1
         if exponent >= 0:
-            n_steps = math.ceil(low / 10.0**exponent)
+            smallest_mantissa = math.ceil(low / 10.0**exponent)
         else:
-            n_steps = math.ceil(low * 10.0**-exponent)
-        for candidate in (n_steps, n_steps + 1):
-            value = float(f"{candidate}e{exponent}")
-            # Scores are compared after rounding, so that 0.8999… counts as 0.9. The threshold must
-            # stay below the next score after rounding, too.
-            if low <= value < high and RELATIVE.rounded([value])[0] != high:
-                return value
+            smallest_mantissa = math.ceil(low * 10.0**-exponent)
+        for mantissa in (smallest_mantissa, smallest_mantissa + 1):
+            candidate = float(f"{mantissa}e{exponent}")
+            # A gate compares rounded scores, so the rounded candidate must not be equal to `high`.
+            if low <= candidate < high and RELATIVE.rounded([candidate])[0] != high:
+                return candidate
     return low
 
 
-def series_of(band: Band) -> Series:
-    """Convert a `Band` to a `Series`."""
-    return Series(estimate=band.estimate, low=band.lower, high=band.upper)
+def convert_band(band: Band) -> CurveWithBand:
+    """Convert a confidence band of `metacal.statistics` to a curve of the report."""
+    return CurveWithBand(estimate=band.estimate, low=band.lower, high=band.upper)
 
 
-def _nan_unless_fraction(values: Float) -> Float:
-    """Replace values outside of (0, 1) by NaN."""
+def _replace_outside_unit_interval(values: Float) -> Float:
+    """Replace values outside of the open interval (0, 1) by NaN."""
     return np.where((values > 0.0) & (values < 1.0), values, np.nan)

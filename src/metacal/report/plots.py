@@ -26,11 +26,11 @@ from metacal.report.display import (
     GREY,
     ORANGE,
     Display,
-    is_new_label,
-    n_named,
+    count_named_displays,
+    is_label_unused,
 )
-from metacal.report.operating import Series
-from metacal.report.reliability import Bins, Diagram
+from metacal.report.operating import CurveWithBand
+from metacal.report.reliability import ReliabilityBins, ReliabilityDiagram
 from metacal.rows.arrays import check_choice
 
 _DIAGONAL_LABEL = "perfectly calibrated"
@@ -88,7 +88,7 @@ class ReliabilityDisplay(Display):
         self, ax: Any, name: str | None, line_kw: Mapping[str, Any], binning: str = "equal_width"
     ) -> None:
         """Draw the diagonal and a curve for each diagram."""
-        if is_new_label(ax, _DIAGONAL_LABEL):
+        if is_label_unused(ax, _DIAGONAL_LABEL):
             ax.plot(
                 [0, 1],
                 [0, 1],
@@ -97,13 +97,13 @@ class ReliabilityDisplay(Display):
                 linewidth=1,
                 label=_DIAGONAL_LABEL,
             )
-        shown_diagrams = self._shown_diagrams(name)
+        shown_diagrams = self._select_diagrams(name)
         styles = ((ORANGE, "o"), (BLUE, "s"))
         for diagram, (color, marker) in zip(shown_diagrams, styles, strict=False):
-            bins: Bins = getattr(diagram, binning)
+            bins: ReliabilityBins = getattr(diagram, binning)
             ece = diagram.ece if binning == "equal_width" else diagram.ece_equal_mass
             prefix = self._label_prefix(diagram, name, is_only_one=len(shown_diagrams) == 1)
-            style = self._line_style(
+            style = self._make_line_style(
                 ax,
                 name,
                 line_kw if diagram is shown_diagrams[-1] else {},
@@ -127,7 +127,7 @@ class ReliabilityDisplay(Display):
         ax.set_title(f"Reliability; bands: all bins at once, {level}", fontsize=10)
 
     @staticmethod
-    def _label_prefix(diagram: Diagram, name: str | None, *, is_only_one: bool) -> str:
+    def _label_prefix(diagram: ReliabilityDiagram, name: str | None, *, is_only_one: bool) -> str:
         """Return the start of the label of a curve: its name, or its stage if there are two."""
         if name is not None:
             rows = ", accepted rows" if diagram.rows == "accepted" else ""
@@ -135,7 +135,7 @@ class ReliabilityDisplay(Display):
         return "" if is_only_one else f"{diagram.stage}, "
 
 
-def _draw_bins(ax: Any, bins: Bins, style: dict[str, Any]) -> None:
+def _draw_bins(ax: Any, bins: ReliabilityBins, style: dict[str, Any]) -> None:
     """Draw the accuracy of the bins with a row, and its limits."""
     has_rows = bins.count > 0
     confidence = bins.confidence[has_rows]
@@ -189,14 +189,14 @@ class ConfidenceHistogramDisplay(Display):
         self, ax: Any, name: str | None, line_kw: Mapping[str, Any], log: bool = False
     ) -> None:
         """Draw a histogram for each diagram, and the accuracy."""
-        shown_diagrams = self._shown_diagrams(name)
+        shown_diagrams = self._select_diagrams(name)
         for diagram, color in zip(shown_diagrams, (ORANGE, BLUE), strict=False):
             prefix = ""
             if name is not None:
                 prefix = f"{name}: "
             elif len(shown_diagrams) > 1:
                 prefix = f"{diagram.stage}: "
-            style = self._line_style(
+            style = self._make_line_style(
                 ax,
                 name,
                 line_kw if diagram is shown_diagrams[-1] else {},
@@ -217,7 +217,7 @@ class ConfidenceHistogramDisplay(Display):
             )
         accuracy = shown_diagrams[-1].accuracy
         accuracy_label = f"accuracy {accuracy:.4f}"
-        if is_new_label(ax, accuracy_label):
+        if is_label_unused(ax, accuracy_label):
             ax.axvline(accuracy, color="black", linewidth=1.2, label=accuracy_label)
         confidence_label = _confidence_label(shown_diagrams[0].rows, name)
         ax.set(xlabel=confidence_label, ylabel="share of rows", xlim=(0, 1))
@@ -245,15 +245,17 @@ class RiskCoverageDisplay(Display):
     def _draw(self, ax: Any, name: str | None, line_kw: Mapping[str, Any]) -> None:
         """Draw the curve, its band, the promised limit and the operating point."""
         curves = self.summary.curves
-        has_other_displays = n_named(ax) > 0
+        has_other_displays = count_named_displays(ax) > 0
         coverage = curves.coverage.estimate
         accuracy = curves.accuracy
-        risk = Series(
+        risk = CurveWithBand(
             estimate=1.0 - accuracy.estimate, low=1.0 - accuracy.high, high=1.0 - accuracy.low
         )
         confidence_text = f"all points at once, {format_percent_floor(1.0 - curves.delta)}"
         curve_label = "error rate of accepted rows" if name is None else name
-        style = self._line_style(ax, name, line_kw, color=BLUE, linewidth=1.8, label=curve_label)
+        style = self._make_line_style(
+            ax, name, line_kw, color=BLUE, linewidth=1.8, label=curve_label
+        )
         ax.fill_between(
             coverage,
             risk.low,
@@ -306,7 +308,7 @@ class RiskCoverageDisplay(Display):
             return
         max_risk = 1.0 - targets[0]
         label = f"promised: at most {format_percent_ceil(max_risk)} wrong"
-        if is_new_label(ax, label):
+        if is_label_unused(ax, label):
             color = ORANGE if name is None else GREY
             ax.axhline(max_risk, color=color, linestyle=(0, (5, 3)), linewidth=1.4, label=label)
 
@@ -331,7 +333,7 @@ class ThresholdDisplay(Display):
     def _draw(self, ax: Any, name: str | None, line_kw: Mapping[str, Any]) -> None:
         """Draw the three curves with their bands, and the threshold of the gate."""
         curves = self.summary.curves
-        has_other_displays = n_named(ax) > 0
+        has_other_displays = count_named_displays(ax) > 0
         prefix = "" if name is None else f"{name}: "
         drawn_series = [
             (curves.accuracy, BLUE, "-", "accuracy of accepted"),
@@ -341,7 +343,7 @@ class ThresholdDisplay(Display):
         # All styles are computed first: drawing the first curve would change the next colour.
         styles = []
         for _, color, dashes, title in drawn_series:
-            style = self._line_style(
+            style = self._make_line_style(
                 ax,
                 name,
                 line_kw,

@@ -1,4 +1,4 @@
-"""Reliability diagrams of a report, with exact limits of the accuracy in each bin."""
+"""Reliability diagrams of a report, with exact confidence limits of the accuracy in each bin."""
 
 from __future__ import annotations
 
@@ -20,21 +20,22 @@ from metacal.metrics.intervals import Interval, clopper_pearson_limits
 from metacal.metrics.toplabel import TopLabel
 
 if TYPE_CHECKING:
-    from metacal.report.measured import Measured, Settings
+    from metacal.report.report_rows import ReportRows, Settings
 
 #: Number of bins of the confidence histogram.
-HISTOGRAM_BINS = 40
-#: Tolerance for counts that are whole numbers apart from rounding.
+N_HISTOGRAM_BINS = 40
+#: Counts that differ from a whole number by less than this are taken as that number.
 _COUNT_TOLERANCE = 1e-9
 
 
 @dataclass(frozen=True, eq=False)
-class Bins:
-    """Reliability table: bin b is (edges[b], edges[b+1]], and empty bins have NaN.
+class ReliabilityBins:
+    """Accuracy and mean confidence in bins of the confidence, with simultaneous limits.
 
-    `low` and `high` are exact (Clopper-Pearson) limits of the accuracy of each bin. They hold
-    together at the level of the summary, by Bonferroni's correction over the bins with a row: a
-    calibrated table leaves the band anywhere with probability at most 1 - level.
+    Bin b is the interval (edges[b], edges[b+1]]. Values of empty bins are NaN. `low` and `high` are
+    exact (Clopper-Pearson) limits of the accuracy, with Bonferroni's correction over the bins with
+    a row. If the probabilities are calibrated, the accuracy leaves the limits in any bin with
+    probability at most 1 - level.
     """
 
     edges: Float
@@ -46,8 +47,8 @@ class Bins:
 
 
 @dataclass(frozen=True, eq=False)
-class Diagram:
-    """Reliability diagram of one table of probabilities.
+class ReliabilityDiagram:
+    """Reliability diagram of one set of rows, before or after calibration.
 
     Attributes
     ----------
@@ -64,13 +65,13 @@ class Diagram:
         Number of rows.
 
     accuracy, confidence : float
-        Means over these rows.
+        Accuracy and mean confidence of these rows.
 
     ece, ece_equal_mass : dict
         estimate, low, high, level and method, as in `metacal.metrics.evaluate`.
 
-    equal_width, equal_mass : Bins
-        Reliability tables.
+    equal_width, equal_mass : ReliabilityBins
+        Bins of equal width, and bins with equal numbers of rows.
 
     histogram_edges, histogram : array
         Number of rows per bin of the confidence. These bins have equal width and are finer than
@@ -85,37 +86,40 @@ class Diagram:
     confidence: float
     ece: dict[str, Any]
     ece_equal_mass: dict[str, Any]
-    equal_width: Bins
-    equal_mass: Bins
+    equal_width: ReliabilityBins
+    equal_mass: ReliabilityBins
     histogram_edges: Float
     histogram: Float
 
 
-def diagrams(measured: Measured, settings: Settings) -> tuple[Diagram, ...]:
-    """Build the reliability diagrams of a report.
+def build_diagrams(report_rows: ReportRows, settings: Settings) -> tuple[ReliabilityDiagram, ...]:
+    """Build the reliability diagrams of a report, before and after calibration.
 
     The first diagram shows the softmax on all rows. With a gate, two diagrams follow that show the
     accepted rows before and after calibration. With a calibrator, one diagram follows that shows all
     rows after calibration. If there is no softmax, the only diagram shows the confidence of the gate
     on all rows.
     """
-    evaluation = measured.evaluation
-    softmax_evaluation = evaluation.after if evaluation.before is None else evaluation.before
-    after_title = "Calibrated confidence" if measured.before is None else "After: calibrated"
+    evaluation = report_rows.evaluation
+    softmax_metrics = evaluation.after if evaluation.before is None else evaluation.before
+    calibrated_metrics = evaluation.after
+    softmax = report_rows.softmax_top_label
+    calibrated = report_rows.calibrated_top_label
+    accept = report_rows.accept
+
+    after_title = "Calibrated confidence" if softmax is None else "After: calibrated"
     builder = _DiagramBuilder(settings, after_title=after_title)
-    builder.add("before", measured.before, softmax_evaluation.all_rows)
-    if measured.accept is None or measured.before is None:
-        builder.add("after", measured.after, evaluation.after.all_rows)
-    elif measured.accept.any():
-        builder.add(
-            "before", measured.before, softmax_evaluation.accepted_rows, accept=measured.accept
-        )
-        builder.add("after", measured.after, evaluation.after.accepted_rows, accept=measured.accept)
+    builder.add_diagram("before", softmax, softmax_metrics.all_rows)
+    if accept is None or softmax is None:
+        builder.add_diagram("after", calibrated, calibrated_metrics.all_rows)
+    elif accept.any():
+        builder.add_diagram("before", softmax, softmax_metrics.accepted_rows, accept=accept)
+        builder.add_diagram("after", calibrated, calibrated_metrics.accepted_rows, accept=accept)
     return tuple(builder.diagrams)
 
 
 class _DiagramBuilder:
-    """List of diagrams that share their settings and titles.
+    """Builder of reliability diagrams that share settings and titles.
 
     Parameters
     ----------
@@ -123,110 +127,114 @@ class _DiagramBuilder:
         Settings of the report.
 
     after_title : str
-        Title of diagrams after calibration.
+        Title of the diagrams after calibration.
     """
 
     def __init__(self, settings: Settings, *, after_title: str) -> None:
-        self.diagrams: list[Diagram] = []
+        self.diagrams: list[ReliabilityDiagram] = []
         self._settings = settings
         self._titles = {"before": "Before: softmax of the logits", "after": after_title}
 
-    def add(
+    def add_diagram(
         self,
         stage: str,
-        top: TopLabel | None,
+        top_label: TopLabel | None,
         metrics: Mapping[str, Interval] | None,
         *,
         accept: Flags | None = None,
     ) -> None:
-        """Add a diagram unless its data are missing.
+        """Append a reliability diagram, unless its confidence or its metrics are missing.
 
         Parameters
         ----------
         stage : {"before", "after"}
             Stage of the diagram.
 
-        top : TopLabel or None
-            Confidence and correctness of all rows.
+        top_label : TopLabel or None
+            Confidence of all predictions, and whether each is correct.
 
         metrics : mapping of str to Interval, or None
             Metrics of the rows of the diagram.
 
         accept : array of bool of shape (n_rows,), default=None
-            Rows of the diagram. None stands for all rows.
+            Mask of the rows to show. None stands for all rows.
         """
-        if top is None or metrics is None:
+        if top_label is None or metrics is None:
             return
         rows_name = "all"
         if accept is not None:
             rows_name = "accepted"
-            top = TopLabel(top.confidence[accept], top.correct[accept])
+            top_label = TopLabel(top_label.confidence[accept], top_label.correct[accept])
         title = f"{self._titles[stage]}, {rows_name} rows"
-        self.diagrams.append(diagram(top, stage, rows_name, title, metrics, self._settings))
+        diagram = build_diagram(top_label, stage, rows_name, title, metrics, self._settings)
+        self.diagrams.append(diagram)
 
 
-def diagram(
-    top: TopLabel,
+def build_diagram(
+    top_label: TopLabel,
     stage: str,
     rows: str,
     title: str,
     metrics: Mapping[str, Interval],
     settings: Settings,
-) -> Diagram:
-    """Build a reliability diagram.
+) -> ReliabilityDiagram:
+    """Build a reliability diagram with bins of equal width and of equal mass.
 
     Parameters
     ----------
-    top : TopLabel
-        Confidence and correctness.
+    top_label : TopLabel
+        Confidence of the predictions, and whether each is correct.
 
     stage, rows, title : str
         Attributes of the diagram.
 
     metrics : mapping of str to Interval
-        Metrics of the same rows.
+        Metrics of the same rows, with "ece" and "ece_equal_mass".
 
     settings : Settings
         Settings of the report.
 
     Returns
     -------
-    Diagram
+    ReliabilityDiagram
     """
-    confidence = top.confidence
-    wide_bins = compute_reliability_curve(top, equal_width(confidence, settings.n_bins))
-    equal_bins = compute_reliability_curve(top, equal_mass(confidence, settings.n_bins))
-    histogram_edges = equal_width(confidence, HISTOGRAM_BINS)
-    histogram_codes = assign_bins(confidence, histogram_edges)
-    histogram = np.bincount(histogram_codes, minlength=HISTOGRAM_BINS)
-    return Diagram(
+    confidence = top_label.confidence
+    equal_width_edges = equal_width(confidence, settings.n_bins)
+    equal_mass_edges = equal_mass(confidence, settings.n_bins)
+    equal_width_curve = compute_reliability_curve(top_label, equal_width_edges)
+    equal_mass_curve = compute_reliability_curve(top_label, equal_mass_edges)
+    histogram_edges = equal_width(confidence, N_HISTOGRAM_BINS)
+    bin_indices = assign_bins(confidence, histogram_edges)
+    histogram = np.bincount(bin_indices, minlength=N_HISTOGRAM_BINS)
+    return ReliabilityDiagram(
         stage=stage,
         rows=rows,
         title=title,
-        n_rows=len(top),
-        accuracy=float(top.correct.mean()),
+        n_rows=len(top_label),
+        accuracy=float(top_label.correct.mean()),
         confidence=float(confidence.mean()),
         ece=metrics["ece"].to_dict(),
         ece_equal_mass=metrics["ece_equal_mass"].to_dict(),
-        equal_width=with_limits(wide_bins, settings.level),
-        equal_mass=with_limits(equal_bins, settings.level),
+        equal_width=add_accuracy_limits(equal_width_curve, settings.level),
+        equal_mass=add_accuracy_limits(equal_mass_curve, settings.level),
         histogram_edges=histogram_edges,
         histogram=histogram.astype(np.float64),
     )
 
 
-def with_limits(curve: ReliabilityCurve, level: float) -> Bins:
-    """Add limits of the accuracy that hold for all bins at once with probability `level`.
+def add_accuracy_limits(curve: ReliabilityCurve, level: float) -> ReliabilityBins:
+    """Add accuracy limits that hold in all bins at once with probability `level`.
 
     Given the number of rows in a bin, the number of correct rows is binomial. The Clopper-Pearson
     limits are corrected by Bonferroni over the bins with a row. Counts that are not whole numbers,
-    because of ties, are rounded outwards.
+    because top classes are tied, are rounded outwards.
 
     Examples
     --------
     >>> from metacal import metrics
     >>> confidence, correct = [0.9] * 50 + [0.4] * 50, [1] * 45 + [0] * 55
-    >>> bins = with_limits(metrics.reliability_curve(confidence, correct, n_bins=2), 0.95)
+    >>> curve = metrics.reliability_curve(confidence, correct, n_bins=2)
+    >>> bins = add_accuracy_limits(curve, 0.95)
     >>> bins.accuracy, bins.low.round(3), bins.high.round(3)
     (array([0. , 0.9]), array([0. , 0.764]), array([0.084, 0.972]))
     """
@@ -234,10 +242,13 @@ def with_limits(curve: ReliabilityCurve, level: float) -> Bins:
     n_correct = np.nan_to_num(curve.accuracy * counts)
     has_rows = counts > 0
     n_used_bins = max(int(has_rows.sum()), 1)
-    tail = (1.0 - level) / (2.0 * n_used_bins)
-    lower_limits, _ = clopper_pearson_limits(np.floor(n_correct + _COUNT_TOLERANCE), counts, tail)
-    _, upper_limits = clopper_pearson_limits(np.ceil(n_correct - _COUNT_TOLERANCE), counts, tail)
-    return Bins(
+    tail_probability = (1.0 - level) / (2.0 * n_used_bins)
+    # A prediction with tied top classes is partly correct, so counts can be fractional.
+    n_correct_floor = np.floor(n_correct + _COUNT_TOLERANCE)
+    n_correct_ceil = np.ceil(n_correct - _COUNT_TOLERANCE)
+    lower_limits, _ = clopper_pearson_limits(n_correct_floor, counts, tail_probability)
+    _, upper_limits = clopper_pearson_limits(n_correct_ceil, counts, tail_probability)
+    return ReliabilityBins(
         edges=curve.edges,
         count=counts,
         confidence=curve.mean_confidence,

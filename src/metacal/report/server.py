@@ -18,15 +18,15 @@ from typing import Any
 
 from metacal import __version__
 from metacal.errors import InputError
-from metacal.report.html import live_page
-from metacal.report.telemetry import CONTENT_TYPE, exposition
+from metacal.report.html import render_live_page
+from metacal.report.telemetry import CONTENT_TYPE, format_exposition
 
 _LOCAL_ADDRESS = "127.0.0.1"
 #: Host names by which a browser on this machine requests the page.
 _LOCAL_HOSTS = (_LOCAL_ADDRESS, "localhost")
 
 #: Content type and content of each path.
-Content = dict[str, tuple[str, bytes]]
+ContentByPath = dict[str, tuple[str, bytes]]
 
 
 class Server:
@@ -59,11 +59,11 @@ class Server:
     """
 
     def __init__(self, state: dict[str, Any], port: int) -> None:
-        page = live_page(f"Monitor of {state['artifact'] or 'a gate'}")
-        self._content: Content = {"/": ("text/html; charset=utf-8", page.encode())}
+        page = render_live_page(f"Monitor of {state['artifact'] or 'a gate'}")
+        self._content_by_path: ContentByPath = {"/": ("text/html; charset=utf-8", page.encode())}
         self.publish(state)
-        self._content["/healthz"] = ("application/json", b'{"status": "ok"}')
-        handler = partial(_Handler, self._content)
+        self._content_by_path["/healthz"] = ("application/json", b'{"status": "ok"}')
+        handler = partial(_RequestHandler, self._content_by_path)
         try:
             self._server = ThreadingHTTPServer((_LOCAL_ADDRESS, port), handler)
         except OSError as error:
@@ -84,10 +84,10 @@ class Server:
     def publish(self, state: dict[str, Any]) -> None:
         """Replace the state that the page shows."""
         state_json = json.dumps(state, allow_nan=False).encode()
-        self._content["/state.json"] = ("application/json", state_json)
-        self._content["/metrics"] = (CONTENT_TYPE, exposition(state).encode())
+        self._content_by_path["/state.json"] = ("application/json", state_json)
+        self._content_by_path["/metrics"] = (CONTENT_TYPE, format_exposition(state).encode())
 
-    def wait(self) -> None:
+    def wait_for_signal(self) -> None:
         """Sleep until a signal interrupts the process."""
         while True:
             time.sleep(3600.0)
@@ -102,14 +102,14 @@ class Server:
         self._thread.join()
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _RequestHandler(BaseHTTPRequestHandler):
     """Handler of one connection."""
 
     server_version = f"metacal/{__version__}"
     sys_version = ""
     timeout = 10
 
-    def __init__(self, content_by_path: Content, *connection: Any) -> None:
+    def __init__(self, content_by_path: ContentByPath, *connection: Any) -> None:
         self.content_by_path = content_by_path
         # The base class handles the request in its constructor.
         super().__init__(*connection)

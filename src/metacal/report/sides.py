@@ -1,7 +1,7 @@
-"""Curves of two classes: calls by either class at every threshold of the log-odds.
+"""Precision, recall and related curves of two classes, at thresholds of the log-odds.
 
-Rows with log-odds above a threshold are *called* positive, the others negative. The log-odds are
-those of the positive class, which is the second class. A gate with two sides has a lower threshold,
+The log-odds are those of the positive class, which is the second class. Rows with log-odds above a
+threshold are *called* positive, the others negative. A gate with two *sides* has a lower threshold,
 up to which it calls rows negative, and an upper threshold, above which it calls rows positive.
 """
 
@@ -17,10 +17,10 @@ from metacal.maps.monotone import log_odds
 from metacal.metrics.intervals import clopper_pearson
 from metacal.metrics.ranking import auroc
 from metacal.report.operating import (
-    Series,
+    CurveWithBand,
     choose_accepted_counts,
-    choose_thresholds_between,
-    series_of,
+    choose_short_thresholds,
+    convert_band,
 )
 from metacal.statistics.bands import operating_bands
 
@@ -29,21 +29,22 @@ if TYPE_CHECKING:
     from metacal.gate import Gate
     from metacal.rows import Rows
 
-#: Number of thresholds, approximately.
+#: Approximate number of thresholds.
 _N_THRESHOLDS = 200
-#: Calibration near a threshold is measured on one row in 20 on each side, and on 50 rows at least.
+#: The rows near a threshold are one twentieth of all rows on each side of it.
 _NEAR_ROWS_DIVISOR = 20
+#: Smallest number of rows near a threshold, on each side of it.
 _MIN_NEAR_ROWS = 50
 
-#: Codes of the two sides of a gate.
+#: Codes of the negative and the positive side of a gate.
 _NEGATIVE = 0
 _POSITIVE = 1
 
 
-def sides_of(
+def compute_side_curves(
     gate: Gate, rows: Rows, codes: Codes, names: Array, delta: float, level: float
 ) -> dict[str, Any]:
-    """Compute precision, recall and related curves at about 200 thresholds of the log-odds.
+    """Compute precision, recall and related curves at about 200 log-odds thresholds.
 
     Parameters
     ----------
@@ -78,58 +79,59 @@ def sides_of(
     row_log_odds = rows.compute_column(log_odds)
     n_rows = len(row_log_odds)
     sorted_log_odds = np.sort(row_log_odds)
-    gate_thresholds = _gate_thresholds(gate)
-    n_below_gate = {
+    gate_thresholds = _get_gate_thresholds(gate)
+    n_below_gate_threshold = {
         side: int(np.searchsorted(sorted_log_odds, threshold, side="right"))
         for side, threshold in gate_thresholds.items()
     }
     counts_by_side = [
-        choose_accepted_counts(sorted_log_odds, _N_THRESHOLDS, n_below_gate.get(side, 0))
+        choose_accepted_counts(sorted_log_odds, _N_THRESHOLDS, n_below_gate_threshold.get(side, 0))
         for side in (_NEGATIVE, _POSITIVE)
     ]
     n_below = np.unique(np.concatenate(counts_by_side))
-    thresholds = choose_thresholds_between(sorted_log_odds, n_below)
+    thresholds = choose_short_thresholds(sorted_log_odds, n_below)
 
     negative_bands = operating_bands(row_log_odds, ~is_positive, delta / 2.0, thresholds)
-    # A row above the threshold has a score -s below -t. `operating_bands` accepts scores up to the
-    # threshold, so -t itself must be excluded.
+    # Rows equal to a threshold are called negative, so the negated thresholds must exclude them.
     negated_thresholds = np.nextafter(-thresholds, -np.inf)
     positive_bands = operating_bands(-row_log_odds, is_positive, delta / 2.0, negated_thresholds)
-    false_negative_rate = series_of(positive_bands.miscoverage)
+    false_negative_rate = convert_band(positive_bands.miscoverage)
 
-    gate_points = {
-        side: int(np.searchsorted(n_below, count)) for side, count in n_below_gate.items() if count
+    gate_threshold_indices = {
+        side: int(np.searchsorted(n_below, count))
+        for side, count in n_below_gate_threshold.items()
+        if count
     }
-    near_thresholds = gate_thresholds or {_POSITIVE: gate.logits_source.decision_at}
-    probability = rows.compute_column(partial(_positive_probability, gate))
+    examined_thresholds = gate_thresholds or {_POSITIVE: gate.logits_source.decision_at}
+    positive_probability = rows.compute_column(partial(_compute_positive_probability, gate))
     return {
         "names": [str(name) for name in names],
         "n_rows": n_rows,
         "n_positive": int(is_positive.sum()),
         "threshold": thresholds,
         "called": 1.0 - n_below / n_rows,
-        "recall": Series(
+        "recall": CurveWithBand(
             estimate=1.0 - false_negative_rate.estimate,
             low=1.0 - false_negative_rate.high,
             high=1.0 - false_negative_rate.low,
         ),
-        "false_positive_rate": series_of(negative_bands.miscoverage),
-        "precision": series_of(positive_bands.accuracy),
-        "npv": series_of(negative_bands.accuracy),
+        "false_positive_rate": convert_band(negative_bands.miscoverage),
+        "precision": convert_band(positive_bands.accuracy),
+        "npv": convert_band(negative_bands.accuracy),
         "auroc": auroc(-row_log_odds, is_positive),
-        "lower": gate_points.get(_NEGATIVE),
-        "upper": gate_points.get(_POSITIVE),
-        "near": _measure_near_thresholds(
-            probability, row_log_odds, is_positive, near_thresholds, level
+        "lower": gate_threshold_indices.get(_NEGATIVE),
+        "upper": gate_threshold_indices.get(_POSITIVE),
+        "near": _compare_near_thresholds(
+            positive_probability, row_log_odds, is_positive, examined_thresholds, level
         ),
         "delta": delta,
     }
 
 
-def _gate_thresholds(gate: Gate) -> dict[int, float]:
-    """Return the thresholds of the log-odds of a gate with two sides, keyed by side.
+def _get_gate_thresholds(gate: Gate) -> dict[int, float]:
+    """Return the log-odds thresholds of a two-sided gate, keyed by side.
 
-    Return nothing if the gate has no sides, or if each group has its own thresholds.
+    The result is empty if the gate is not two-sided, or if each group has its own thresholds.
     """
     certificate = gate.certificate
     if (
@@ -139,31 +141,33 @@ def _gate_thresholds(gate: Gate) -> dict[int, float]:
     ):
         return {}
     thresholds = {}
-    for side, part in enumerate(certificate.subgroups.items):
-        margin = 0.0 if part.accepts_everything else -part.threshold
+    for side, side_certificate in enumerate(certificate.subgroups.items):
+        # The threshold of a side is its smallest distance from the decision, with a minus sign.
+        margin = 0.0 if side_certificate.accepts_everything else -side_certificate.threshold
         if np.isfinite(margin):
             signed_margin = margin if side == _POSITIVE else -margin
             thresholds[side] = certificate.decision_at + signed_margin
     return thresholds
 
 
-def _positive_probability(gate: Gate, block: Array) -> Float:
-    """Return the calibrated probability of the positive class of each row of logits."""
-    return np.asarray(gate.logits_source.map(block)[:, _POSITIVE], dtype=np.float64)
+def _compute_positive_probability(gate: Gate, logits: Array) -> Float:
+    """Compute the calibrated probability of the positive class for rows of logits."""
+    probabilities = gate.logits_source.map(logits)
+    return np.asarray(probabilities[:, _POSITIVE], dtype=np.float64)
 
 
-def _measure_near_thresholds(
-    probability: Float,
+def _compare_near_thresholds(
+    positive_probability: Float,
     row_log_odds: Float,
     is_positive: Flags,
     thresholds: dict[int, float],
     level: float,
 ) -> list[dict[str, float]]:
-    """Compare probability and frequency of the positive class next to each threshold.
+    """Compare probability and frequency of the positive class near each threshold.
 
     Parameters
     ----------
-    probability : array of shape (n_rows,)
+    positive_probability : array of shape (n_rows,)
         Calibrated probability of the positive class.
 
     row_log_odds : array of shape (n_rows,)
@@ -187,9 +191,9 @@ def _measure_near_thresholds(
     order = np.argsort(row_log_odds, kind="stable")
     entries = []
     for threshold in sorted(set(thresholds.values())):
-        rank = int(np.searchsorted(row_log_odds[order], threshold, side="right"))
-        rows_below = order[max(0, rank - n_near) : rank]
-        rows_above = order[rank : rank + n_near]
+        n_below = int(np.searchsorted(row_log_odds[order], threshold, side="right"))
+        rows_below = order[max(0, n_below - n_near) : n_below]
+        rows_above = order[n_below : n_below + n_near]
         for side, near_rows in ((_NEGATIVE, rows_below), (_POSITIVE, rows_above)):
             if not len(near_rows):
                 continue
@@ -200,7 +204,7 @@ def _measure_near_thresholds(
                     "at": threshold,
                     "side": side,
                     "n_rows": len(near_rows),
-                    "stated": float(probability[near_rows].mean()),
+                    "stated": float(positive_probability[near_rows].mean()),
                     "share": frequency.estimate,
                     "low": frequency.low,
                     "high": frequency.high,

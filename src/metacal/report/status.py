@@ -82,7 +82,7 @@ def status(
         "file": file,
         "ended": ended,
         "promise": promise,
-        "headline": _headline(promise, raised_alarms),
+        "headline": _make_headline(promise, raised_alarms),
         "levels": describe_delta_shares(watch.alarms),
         "alarm": bool(raised_alarms),
         "raised": raised_alarms,
@@ -96,22 +96,22 @@ def status(
         "horizon": watch.waiting.horizon,
         "unlabelled": watch.waiting.n_unlabelled,
         "gaps": watch.gaps,
-        "units": _cluster_counts(watch),
+        "units": _count_clusters(watch),
         "lines": sum(source.lines for source in watch.alarms.unreadable),
         "unreadable": sum(source.unreadable for source in watch.alarms.unreadable),
         "quarantine": quarantine,
         "silence": silence,
         "estimate": estimate_state,
         "alarms": [
-            _alarm_state(alarm, watch.first_raised.get(alarm.name)) for alarm in watch.alarms
+            _describe_alarm(alarm, watch.first_raised.get(alarm.name)) for alarm in watch.alarms
         ],
-        "missing": _missing_alarms(watch),
-        "history": _history(watch),
-        "classes": _class_counts(watch),
+        "missing": _explain_missing_alarms(watch),
+        "history": _make_history_columns(watch),
+        "classes": _list_class_counts(watch),
     }
 
 
-def _cluster_counts(watch: Watch) -> dict[str, int] | None:
+def _count_clusters(watch: Watch) -> dict[str, int] | None:
     """Return the numbers of complete clusters and stray rows, None if there are no clusters."""
     if not watch.watches_clusters:
         return None
@@ -119,7 +119,7 @@ def _cluster_counts(watch: Watch) -> dict[str, int] | None:
     return {"complete": clusters.n_complete, "strays": clusters.n_stray_rows}
 
 
-def _headline(promise: str | None, raised_alarms: list[str]) -> str:
+def _make_headline(promise: str | None, raised_alarms: list[str]) -> str:
     """Return the promise, qualified if an alarm is raised."""
     if promise is None:
         return "Nothing is promised; the confidence is watched."
@@ -130,7 +130,7 @@ def _headline(promise: str | None, raised_alarms: list[str]) -> str:
     return promise
 
 
-def _alarm_state(alarm: Any, first_row: int | None) -> dict[str, Any]:
+def _describe_alarm(alarm: Any, first_row: int | None) -> dict[str, Any]:
     """Return the state of one alarm; `first_row` is the row at which it was raised."""
     return {
         "name": alarm.name,
@@ -145,7 +145,7 @@ def _alarm_state(alarm: Any, first_row: int | None) -> dict[str, Any]:
     }
 
 
-def _missing_alarms(watch: Watch) -> list[dict[str, str]]:
+def _explain_missing_alarms(watch: Watch) -> list[dict[str, str]]:
     """Return the alarms that this gate cannot have, each with the reason."""
     gate = watch.gate
     score_reason = (
@@ -171,7 +171,7 @@ def _missing_alarms(watch: Watch) -> list[dict[str, str]]:
     ]
 
 
-def _history(watch: Watch) -> dict[str, Any]:
+def _make_history_columns(watch: Watch) -> dict[str, Any]:
     """Return the columns of the history of a watch, including its present state."""
     points = list(watch.history.points)
     if not points or points[-1].rows != watch.counts.rows:
@@ -186,7 +186,7 @@ def _history(watch: Watch) -> dict[str, Any]:
     return history
 
 
-def _class_counts(watch: Watch) -> list[dict[str, Any]]:
+def _list_class_counts(watch: Watch) -> list[dict[str, Any]]:
     """Return the counts of the classes with the most rows."""
     if not watch.classes:
         return []
@@ -198,7 +198,7 @@ def _class_counts(watch: Watch) -> list[dict[str, Any]]:
     return [{"name": name, **vars(counts)} for name, counts in used_classes[:_MAX_CLASSES]]
 
 
-def lines(state: dict[str, Any]) -> list[str]:
+def format_status_lines(state: dict[str, Any]) -> list[str]:
     """Return the output of `status` as lines of text."""
     text = [state["headline"], ""]
     text += _row_lines(state)
@@ -209,11 +209,11 @@ def lines(state: dict[str, Any]) -> list[str]:
     for alarm in state["alarms"]:
         text += _alarm_lines(alarm)
     for missing in state["missing"]:
-        text.append(_line(missing["name"], f"cannot be watched: {missing['why']}"))
-    return [*text, "", _line("levels", state["levels"])]
+        text.append(_format_line(missing["name"], f"cannot be watched: {missing['why']}"))
+    return [*text, "", _format_line("levels", state["levels"])]
 
 
-def _line(name: str, text: str) -> str:
+def _format_line(name: str, text: str) -> str:
     """Format one line with its name in a column of 12 characters."""
     return f"  {name:<12} {text}"
 
@@ -232,12 +232,12 @@ def _row_lines(state: dict[str, Any]) -> list[str]:
         awaited = "a label" if state["units"] is None else "the rest of their unit"
         label_text += f", {state['waiting']:,} wait for {awaited}"
 
-    text = [_line("rows", row_text), _line("labelled", label_text)]
+    text = [_format_line("rows", row_text), _format_line("labelled", label_text)]
     if state["unknown"]:
         unknown_text = f"{state['unknown']:,} labels match no row that waits for one"
         if state["horizon"]:
             unknown_text += ", or came after the horizon and were not counted"
-        text.append(_line("unknown", unknown_text))
+        text.append(_format_line("unknown", unknown_text))
     return text
 
 
@@ -252,7 +252,7 @@ def _horizon_lines(state: dict[str, Any]) -> list[str]:
         if not horizon:
             return []
         row_text = f"a row counts once {horizon:,} rows have come after it{without_label}"
-        return [_line("horizon", row_text)]
+        return [_format_line("horizon", row_text)]
 
     end_of_cluster = "another begins"
     if horizon:
@@ -261,7 +261,7 @@ def _horizon_lines(state: dict[str, Any]) -> list[str]:
     cluster_text += without_label
     if clusters["strays"]:
         cluster_text += f"; {clusters['strays']:,} rows came later or are of far too large a unit"
-    return [_line("units", cluster_text)]
+    return [_format_line("units", cluster_text)]
 
 
 def _input_lines(state: dict[str, Any]) -> list[str]:
@@ -269,7 +269,7 @@ def _input_lines(state: dict[str, Any]) -> list[str]:
     text = []
     if state["gaps"]:
         text.append(
-            _line(
+            _format_line(
                 "gaps",
                 f"{state['gaps']:,} times a file was gone or cut off before it was read to its end",
             )
@@ -280,12 +280,12 @@ def _input_lines(state: dict[str, Any]) -> list[str]:
         )
         if state["quarantine"]:
             unreadable_text += f", in {state['quarantine']}"
-        text.append(_line("put aside", unreadable_text))
+        text.append(_format_line("put aside", unreadable_text))
     silence = state["silence"]
     if silence is not None and (silence["times"] or silence["raised"]):
         times = "once" if silence["times"] == 1 else f"{silence['times']:,} times"
         silence_text = f"ALARM: nothing came in for {silence['after']:g} seconds, {times}"
-        text.append(_line("silence", silence_text))
+        text.append(_format_line("silence", silence_text))
     return text
 
 
@@ -299,7 +299,7 @@ def _estimate_lines(state: dict[str, Any]) -> list[str]:
         f" confidence alone, {100 * estimate['low']:.2f}% to {100 * estimate['high']:.2f}%: an"
         " estimate, wrong if the rows have changed"
     )
-    return [_line("estimate", estimate_text)]
+    return [_format_line("estimate", estimate_text)]
 
 
 def _alarm_lines(alarm: dict[str, Any]) -> list[str]:
@@ -310,7 +310,7 @@ def _alarm_lines(alarm: dict[str, Any]) -> list[str]:
     evidence_ratio = math.exp(min(alarm["log_evidence"] - alarm["log_needed"], _MAX_LOG))
     first_fact, *other_facts = alarm["seen"]
     verdict_text = f"{verdict}; {first_fact}; {evidence_ratio:.3g} times the evidence needed"
-    text = [_line(alarm["name"], verdict_text)]
+    text = [_format_line(alarm["name"], verdict_text)]
     for fact in other_facts[:_MAX_ALARM_LINES]:
-        text.append(_line("", fact))
+        text.append(_format_line("", fact))
     return text

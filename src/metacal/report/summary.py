@@ -1,8 +1,8 @@
 """Numbers of a report, as one frozen value that converts to JSON.
 
-`summarise` computes a `Summary` from rows, their labels and a gate. The page and the plots draw from
-it. Columns are NumPy arrays in a `Summary` and lists in `Summary.to_dict`. Undefined numbers are NaN
-in a `Summary` and None in JSON. Only `to_dict` rounds numbers.
+`summarise` computes a `Summary` from rows, their labels and a gate. The HTML page and the plots show
+its numbers. Columns are NumPy arrays in a `Summary` and lists in `Summary.to_dict`. Undefined numbers
+are NaN in a `Summary` and None in JSON. Only `to_dict` rounds numbers.
 """
 
 from __future__ import annotations
@@ -22,20 +22,24 @@ from metacal.gate.thresholds import check_groups
 from metacal.metrics.registry import describe_calibration_metrics
 from metacal.report.fit_command import build_fit_command
 from metacal.report.json_types import to_json_types
-from metacal.report.measured import (
-    Measured,
+from metacal.report.methods import describe_methods, hash_arrays
+from metacal.report.operating import (
+    OperatingCurves,
+    compute_frontier_points,
+    compute_operating_curves,
+)
+from metacal.report.reliability import ReliabilityDiagram, build_diagrams
+from metacal.report.report_rows import (
     Promise,
+    ReportRows,
     Settings,
     describe_promise,
-    measure_decisions,
-    measure_logits,
+    make_report_rows_from_decisions,
+    make_report_rows_from_logits,
     read_tables,
 )
-from metacal.report.methods import arrays_sha256, methods
-from metacal.report.operating import Curves, frontier_points, operating_curves
-from metacal.report.reliability import Diagram, diagrams
-from metacal.report.sides import sides_of
-from metacal.report.tables import class_table, make_subgroup_table, select_striking_rows
+from metacal.report.sides import compute_side_curves
+from metacal.report.tables import make_class_table, make_subgroup_table, select_striking_rows
 from metacal.rows import Rows, open_executor, validate
 from metacal.rows.arrays import check_fraction
 from metacal.rows.plausibility import skip_plausibility_checks
@@ -45,19 +49,23 @@ if TYPE_CHECKING:
 
 #: Version of the JSON format. It changes when an entry changes its meaning.
 FORMAT = 1
-#: Significant digits of numbers in JSON that are only drawn, and of those that are printed.
+#: Significant digits of numbers in JSON that the page draws but does not print.
 _DRAWN_DIGITS = 7
+#: Significant digits with which a float is restored exactly.
 _ALL_DIGITS = 17
 #: Significant digits of the table of subgroups.
 _TABLE_DIGITS = 5
-#: Largest number of table elements, and of rows times resamples, for bootstrap intervals.
+#: Larger tables of logits have no bootstrap intervals.
 _MAX_BOOTSTRAP_ELEMENTS = 20_000_000
+#: Largest number of rows times resamples, unless the user chooses the number of resamples.
 _MAX_RESAMPLED_ROWS = 20_000_000
+#: Numbers of resamples to choose from, largest first.
+_RESAMPLE_CHOICES = (1000, 200)
 
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """Origin of the numbers of a report.
+    """Rows and gate that a report is about.
 
     Attributes
     ----------
@@ -65,10 +73,10 @@ class Source:
         File of labelled rows and file of the gate or calibrator, as the user named them.
 
     sha256 : str
-        Hash of the data.
+        SHA-256 of the labelled rows.
 
     hashed : {"file", "arrays"}
-        What was hashed: the bytes of the file, or table and labels.
+        Whether the bytes of the file or the arrays of rows and labels were hashed.
 
     n_rows, n_classes, n_correct : int
         Numbers of rows, classes and correct predictions. There are 0 classes for a gate on scores.
@@ -97,12 +105,12 @@ class Source:
 
 @dataclass(frozen=True, eq=False)
 class Summary:
-    """Numbers of a report.
+    """All numbers of a report.
 
     Attributes
     ----------
     source : Source
-        Origin of the numbers.
+        Rows and gate of the report.
 
     settings : Settings
         Settings of the report.
@@ -117,21 +125,21 @@ class Summary:
     calibration_metrics : list of dict
         Output of `describe_calibration_metrics` for the metrics of all rows.
 
-    diagrams : tuple of Diagram
+    diagrams : tuple of ReliabilityDiagram
         Reliability diagrams: before calibration on all rows; with a calibrator, after calibration on
         all rows; with a gate, before and after calibration on the accepted rows.
 
-    curves : Curves
+    curves : OperatingCurves
         Operating points.
 
     frontier : dict
-        Output of `frontier_points`.
+        Output of `compute_frontier_points`.
 
     sides : dict or None
-        Output of `sides_of` for two classes.
+        Output of `compute_side_curves` for two classes.
 
     classes : dict
-        Output of `class_table`.
+        Output of `make_class_table`.
 
     parts : list of dict
         Output of `make_subgroup_table` for predicted classes and, if the rows have groups, for groups.
@@ -151,8 +159,8 @@ class Summary:
     promise: Promise | None
     evaluation: dict[str, Any]
     calibration_metrics: list[dict[str, Any]]
-    diagrams: tuple[Diagram, ...]
-    curves: Curves
+    diagrams: tuple[ReliabilityDiagram, ...]
+    curves: OperatingCurves
     frontier: dict[str, Any]
     sides: dict[str, Any] | None
     classes: dict[str, Any]
@@ -163,13 +171,13 @@ class Summary:
     methods: dict[str, Any]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the summary as JSON types, with None for undefined and "inf" for infinite numbers.
+        """Convert the summary to JSON types, rounding numbers that are only drawn.
 
-        Evaluation, promise and curves keep all digits, because the page prints them. Rounding twice
-        could show another last digit than `metacal evaluate` does. Other numbers keep seven
-        significant digits.
+        Undefined numbers become None, and infinite numbers become "inf". Evaluation, promise and
+        curves keep all digits because the page rounds and prints them. Rounding twice could change
+        the last digit that `metacal evaluate` prints. Other numbers keep seven significant digits.
         """
-        digits = {
+        digits_by_field = {
             "evaluation": _ALL_DIGITS,
             "promise": _ALL_DIGITS,
             "curves": _ALL_DIGITS,
@@ -177,8 +185,8 @@ class Summary:
         }
         data: dict[str, Any] = {"format": FORMAT}
         for name, value in vars(self).items():
-            data[name] = to_json_types(value, digits.get(name, _DRAWN_DIGITS))
-        # A rounded threshold would not accept the same rows.
+            data[name] = to_json_types(value, digits_by_field.get(name, _DRAWN_DIGITS))
+        # Thresholds keep all digits because a rounded threshold could accept other rows.
         data["frontier"]["threshold"] = to_json_types(self.frontier["threshold"], _ALL_DIGITS)
         return data
 
@@ -277,85 +285,96 @@ def summarise(
     """
     check_fraction("level", level)
     check_fraction("delta", delta)
-    given_gate, inputs = find_gate_and_inputs(gate, X, large)
-    reading_gate, tables = read_tables(given_gate, inputs, classes, input)
-    n_classes = reading_gate.n_classes
-    n_resamples = _choose_n_resamples(n_resamples, len(tables[0]), n_classes)
+    user_gate, inputs = find_gate_and_inputs(gate, X, large)
+    effective_gate, tables = read_tables(user_gate, inputs, classes, input)
+    n_input_rows = len(tables[0])
+    n_classes = effective_gate.n_classes
+    n_resamples = _choose_n_resamples(n_resamples, n_input_rows, n_classes)
     settings = Settings(level, delta, n_bins, n_resamples, seed)
     if classes is None and n_classes:
-        classes = reading_gate.classes
+        classes = effective_gate.classes
     column_classes = validate.check_classes(classes, n_classes)
-    names = _read_class_names(class_names, column_classes)
+    names = _check_class_names(class_names, column_classes)
 
     with open_executor(n_jobs) as executor:
-        if reading_gate.is_logits_gate:
-            codes = validate.encode_labels(y, len(tables[0]), column_classes)
+        if effective_gate.is_logits_gate:
+            codes = validate.encode_labels(y, n_input_rows, column_classes)
             rows = Rows(tables[0], executor=executor)
-            measured = measure_logits(given_gate, reading_gate, rows, codes, groups, settings)
+            report_rows = make_report_rows_from_logits(
+                user_gate, effective_gate, rows, codes, groups, settings
+            )
         else:
-            measured = measure_decisions(reading_gate, tables, y, groups, settings)
+            report_rows = make_report_rows_from_decisions(
+                effective_gate, tables, y, groups, settings
+            )
 
-    evaluation = measured.evaluation.to_dict()
+    true_codes = report_rows.true_codes
+    correct = report_rows.correct
+    uncertainty = report_rows.uncertainty
+    evaluation = report_rows.evaluation.to_dict()
+    # The page has its own sections for the promise and for the models of a cascade.
     evaluation.pop("promise", None)
     evaluation.pop("answered_by", None)
-    sides = None
-    if reading_gate.is_logits_gate and _has_both_of_two_classes(measured.codes, names):
-        sides = sides_of(reading_gate, Rows(tables[0]), measured.codes, names, delta, level)
-    fit_command = build_fit_command(reading_gate, command, file, delta)
+    side_curves = None
+    if effective_gate.is_logits_gate and _has_rows_of_two_classes(true_codes, names):
+        side_curves = compute_side_curves(
+            effective_gate, Rows(tables[0]), true_codes, names, delta, level
+        )
+    fit_command = build_fit_command(effective_gate, command, file, delta)
     return Summary(
         source=Source(
             file=file,
             artifact=artifact,
-            sha256=arrays_sha256(tables, y) if sha256 is None else sha256,
+            sha256=hash_arrays(tables, y) if sha256 is None else sha256,
             hashed="arrays" if sha256 is None else "file",
-            n_rows=len(measured.codes),
-            n_without_score=len(tables[0]) - len(measured.codes),
+            n_rows=len(true_codes),
+            n_without_score=n_input_rows - len(true_codes),
             n_classes=len(names),
-            n_correct=int(measured.correct.sum()),
-            score=measured.score_name,
-            calibrator=_calibrator_name(given_gate),
+            n_correct=int(correct.sum()),
+            score=report_rows.score_name,
+            calibrator=_join_calibrator_names(user_gate),
         ),
         settings=settings,
-        promise=describe_promise(reading_gate, measured),
+        promise=describe_promise(effective_gate, report_rows),
         evaluation=evaluation,
         calibration_metrics=describe_calibration_metrics(evaluation["all_rows"]),
-        diagrams=diagrams(measured, settings),
-        curves=operating_curves(
-            measured.doubt,
-            measured.correct,
+        diagrams=build_diagrams(report_rows, settings),
+        curves=compute_operating_curves(
+            uncertainty,
+            correct,
             delta=delta,
-            threshold=measured.threshold,
-            higher_is_surer=measured.score_name.startswith("-"),
-            command=fit_command.start,
+            gate_threshold=report_rows.threshold,
+            scores_are_negated=report_rows.score_name.startswith("-"),
+            command_start=fit_command.start,
             command_end=fit_command.end,
         ),
-        frontier=frontier_points(measured.doubt, measured.correct, delta=delta),
-        sides=sides,
-        classes=class_table(names, measured),
-        parts=_subgroup_tables(reading_gate, measured, names, groups, level),
-        mistakes=select_striking_rows(measured, ~measured.correct, measured.doubt, names, ids),
-        hits=select_striking_rows(measured, measured.correct, -measured.doubt, names, ids),
+        frontier=compute_frontier_points(uncertainty, correct, delta=delta),
+        sides=side_curves,
+        classes=make_class_table(names, report_rows),
+        parts=_make_subgroup_tables(effective_gate, report_rows, names, groups, level),
+        mistakes=select_striking_rows(report_rows, ~correct, uncertainty, names, ids),
+        hits=select_striking_rows(report_rows, correct, -uncertainty, names, ids),
         comparison=_compare_calibrators(
-            compare, tables, measured.codes, random_state=seed, n_jobs=n_jobs, progress=progress
+            compare, tables, true_codes, random_state=seed, n_jobs=n_jobs, progress=progress
         ),
-        methods=methods(settings, measured.score_name, reading_gate.kind),
+        methods=describe_methods(settings, report_rows.score_name, effective_gate.kind),
     )
 
 
 def _choose_n_resamples(n_resamples: int | None, n_rows: int, n_classes: int) -> int:
-    """Return the number of resamples; if it is None, choose it by the size of the table."""
+    """Return `n_resamples`, or a number that suits the size of the table if it is None."""
     if n_resamples is not None:
         return n_resamples
     if n_rows * max(1, n_classes) > _MAX_BOOTSTRAP_ELEMENTS:
         return 0
-    for candidate in (1000, 200):
-        if n_rows * candidate <= _MAX_RESAMPLED_ROWS:
-            return candidate
+    for choice in _RESAMPLE_CHOICES:
+        if n_rows * choice <= _MAX_RESAMPLED_ROWS:
+            return choice
     return 0
 
 
-def _read_class_names(class_names: Sequence[str] | None, classes: Array) -> Array:
-    """Return the names of the classes for the page; raise InputError if their number differs."""
+def _check_class_names(class_names: Sequence[str] | None, classes: Array) -> Array:
+    """Return the class names of the page. Raise InputError if their number is wrong."""
     if class_names is None:
         return np.asarray(classes, dtype=object)
     if len(class_names) != len(classes):
@@ -366,16 +385,16 @@ def _read_class_names(class_names: Sequence[str] | None, classes: Array) -> Arra
     return np.asarray(class_names, dtype=object)
 
 
-def _has_both_of_two_classes(codes: Codes, names: Array) -> bool:
-    """Check whether there are two classes and each of them has a row."""
+def _has_rows_of_two_classes(codes: Codes, names: Array) -> bool:
+    """Check whether there are exactly two classes and each has at least one row."""
     if len(names) != 2:
         return False
     n_positive = int(codes.sum())
     return 0 < n_positive < len(codes)
 
 
-def _calibrator_name(gate: Gate | None) -> str | None:
-    """Return the name of the calibrator; for a cascade, the distinct names of its calibrators."""
+def _join_calibrator_names(gate: Gate | None) -> str | None:
+    """Join the distinct names of the calibrators of all stages, or return None."""
     if gate is None or not gate.has_classes:
         return None
     stages = [gate.stage(index) for index in range(gate.n_stages)]
@@ -383,18 +402,18 @@ def _calibrator_name(gate: Gate | None) -> str | None:
     return ", ".join(distinct_names)
 
 
-def _subgroup_tables(
-    gate: Gate, measured: Measured, names: Array, groups: Any, level: float
+def _make_subgroup_tables(
+    gate: Gate, report_rows: ReportRows, names: Array, groups: Any, level: float
 ) -> list[dict[str, Any]]:
     """Build the tables of predicted classes and of groups.
 
     Parameters
     ----------
     gate : Gate
-        Gate that decided the rows.
+        Gate that accepts or rejects the rows.
 
-    measured : Measured
-        Columns of the rows.
+    report_rows : ReportRows
+        Labelled rows of the report.
 
     names : array of shape (n_classes,)
         Names of the classes.
@@ -414,30 +433,28 @@ def _subgroup_tables(
         class_table = make_subgroup_table(
             "class",
             names,
-            measured.predicted,
-            measured.correct,
-            measured.accept,
+            report_rows.predicted_codes,
+            report_rows.correct,
+            report_rows.accept,
             level=level,
             certificate=gate.certificate,
         )
         tables.append(class_table)
     if groups is not None:
-        row_groups = check_groups(groups)[measured.numbers]
-        # A gate with two sides has a subgroup for each group and predicted class.
-        row_names: Any = (
-            gate.get_row_subgroups(measured.predicted, row_groups)
-            if gate.thresholds.decision_offsets
-            else None
-        )
-        if row_names is None:
-            row_names = row_groups
-        group_names, group_codes = np.unique(row_names, axis=0, return_inverse=True)
+        row_groups = check_groups(groups)[report_rows.row_indices]
+        row_subgroups: Any = None
+        if gate.thresholds.decision_offsets:
+            # A two-sided gate has a subgroup for each group and predicted class.
+            row_subgroups = gate.get_row_subgroups(report_rows.predicted_codes, row_groups)
+        if row_subgroups is None:
+            row_subgroups = row_groups
+        group_names, group_codes = np.unique(row_subgroups, axis=0, return_inverse=True)
         group_table = make_subgroup_table(
             "group",
             group_names,
             group_codes.ravel(),
-            measured.correct,
-            measured.accept,
+            report_rows.correct,
+            report_rows.accept,
             level=level,
             certificate=gate.certificate,
         )
@@ -448,7 +465,7 @@ def _subgroup_tables(
 def _compare_calibrators(
     requested: Any, tables: Sequence[Any], codes: Codes, **options: Any
 ) -> dict[str, Any] | None:
-    """Compare calibrators by cross-validation.
+    """Compare calibrators by cross-validation, if the user requested it.
 
     Parameters
     ----------
@@ -476,7 +493,7 @@ def _compare_calibrators(
     """
     if requested is None or requested is False:
         return None
-    # Importing scikit-learn takes as long as the rest of a report.
+    # These modules import scikit-learn, which takes as long as the rest of a report.
     from metacal.estimators.compare import compare
     from metacal.estimators.comparison import Comparison
 
@@ -486,8 +503,8 @@ def _compare_calibrators(
         option = choose_spelling("compare", "--compare")
         raise InputError(f"calibrators are compared on one table of logits; leave out {option}.")
     calibrator_names = None if requested is True else list(requested)
-    # The folds are drawn from the rows, which must be in memory.
+    # The rows must be in memory because the folds are drawn from them.
     logits = np.asarray(tables[0])
-    # The logits may be logarithms of probabilities.
+    # Logarithms of probabilities would cause a warning that the table does not look like logits.
     with skip_plausibility_checks():
         return compare(logits, codes, calibrator_names, **options).to_dict()

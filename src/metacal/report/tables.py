@@ -1,7 +1,7 @@
-"""Tables of a report: classes, subgroups, and single rows worth a look.
+"""Tables of a report: classes, subgroups, and the most striking single rows.
 
-Only the page reads these tables. They are mappings in the shape that `page/types.d.ts` describes. A
-*subgroup* is a predicted class or a group of rows.
+The tables are dicts of columns for the HTML page, as `page/types.d.ts` describes them. A *subgroup*
+is a predicted class or a group of rows. A *code* is the index of a class or of a subgroup.
 """
 
 from __future__ import annotations
@@ -18,25 +18,27 @@ from metacal.certificates.quantity import COVERAGE_ACCURACY, Quantity
 from metacal.certificates.subgroup_words import format_subgroup_name
 from metacal.formulas import Array, Codes, Flags, Float
 from metacal.metrics.intervals import clopper_pearson_limits
-from metacal.report.operating import Series
+from metacal.report.operating import CurveWithBand
 
 if TYPE_CHECKING:
-    from metacal.report.measured import Measured
+    from metacal.report.report_rows import ReportRows
 
-# Largest numbers of classes, subgroups and rows in a table.
+#: Largest number of classes in the table of classes.
 MAX_CLASSES = 1000
+#: Largest number of subgroups in the table of subgroups.
 MAX_SUBGROUPS = 500
+#: Largest number of rows in the lists of single rows.
 MAX_ROWS = 20
 
-#: One-sided error probability of the limit by which classes are ordered.
-_ORDER_TAIL = 0.025
-#: Smallest and largest limit if nothing is promised.
+#: One-sided error probability of the lower limit by which classes are ordered.
+_ORDER_TAIL_PROBABILITY = 0.025
+#: Smallest distance of a reference limit from 0 and 1, if nothing is promised.
 _LIMIT_MARGIN = 1e-9
-#: Quantities that can be counted in each subgroup.
+#: Short names of the quantities that can be counted in each subgroup.
 _COUNTED_QUANTITIES = ("coverage", "accuracy", "miscoverage")
 
 
-def class_table(names: Array, measured: Measured) -> dict[str, Any]:
+def make_class_table(names: Array, report_rows: ReportRows) -> dict[str, Any]:
     """Build the table of true classes, worst first.
 
     Classes are ordered by the lower end of the exact 95% interval of their miscoverage, or of their
@@ -47,13 +49,13 @@ def class_table(names: Array, measured: Measured) -> dict[str, Any]:
     names : array of shape (n_classes,)
         Names of the classes.
 
-    measured : Measured
-        Columns of the rows.
+    report_rows : ReportRows
+        Labelled rows of the report.
 
     Returns
     -------
     dict
-        One entry per class of
+        Columns with one entry per class:
 
         - column, name : column in the table and name of the class
         - n : number of rows of this true class
@@ -66,44 +68,44 @@ def class_table(names: Array, measured: Measured) -> dict[str, Any]:
         and n_classes, the number of all classes (the table has at most 1,000), and order, the
         meaning of "worst".
     """
-    codes = measured.codes
-    correct = measured.correct
-    accept = measured.accept
-    n_rows = _count_codes(codes, names)
-    n_correct = _count_codes(codes[correct], names)
-    accuracy = _ratios(n_correct, n_rows)
+    true_codes = report_rows.true_codes
+    correct = report_rows.correct
+    accept = report_rows.accept
+    n_rows = _count_codes(true_codes, names)
+    n_correct = _count_codes(true_codes[correct], names)
+    accuracy = _divide_counts(n_correct, n_rows)
     if accept is None:
         coverage = miscoverage = accepted_accuracy = np.full(len(names), np.nan)
-        n_bad = n_rows - n_correct
-        n_judged = n_rows
+        n_violations = n_rows - n_correct
+        n_trials = n_rows
     else:
-        n_accepted = _count_codes(codes[accept], names)
-        n_accepted_correct = _count_codes(codes[accept & correct], names)
-        coverage = _ratios(n_accepted, n_rows)
-        accepted_accuracy = _ratios(n_accepted_correct, n_accepted)
-        miscoverage = 1.0 - _ratios(n_accepted_correct, n_correct)
-        n_bad = n_correct - n_accepted_correct
-        n_judged = n_correct
-    lower_limits, _ = clopper_pearson_limits(n_bad, n_judged, _ORDER_TAIL)
-    lower_limits = np.where(n_judged > 0, lower_limits, np.nan)
+        n_accepted = _count_codes(true_codes[accept], names)
+        n_accepted_correct = _count_codes(true_codes[accept & correct], names)
+        coverage = _divide_counts(n_accepted, n_rows)
+        accepted_accuracy = _divide_counts(n_accepted_correct, n_accepted)
+        miscoverage = 1.0 - _divide_counts(n_accepted_correct, n_correct)
+        n_violations = n_correct - n_accepted_correct
+        n_trials = n_correct
+    lower_limits, _ = clopper_pearson_limits(n_violations, n_trials, _ORDER_TAIL_PROBABILITY)
+    lower_limits = np.where(n_trials > 0, lower_limits, np.nan)
 
     # Classes without a row come last. Ties are ordered by error rate, then by column.
-    badness = np.nan_to_num(lower_limits, nan=-1.0)
+    sortable_limits = np.nan_to_num(lower_limits, nan=-1.0)
     error_rate = np.nan_to_num(1.0 - accuracy)
-    order = np.lexsort((-error_rate, -badness))[:MAX_CLASSES]
-    worst = "low accuracy" if accept is None else "high miscoverage"
+    order = np.lexsort((-error_rate, -sortable_limits))[:MAX_CLASSES]
+    worst_meaning = "low accuracy" if accept is None else "high miscoverage"
     return {
         "column": order,
         "name": tuple(str(names[column]) for column in order),
         "n": n_rows[order],
         "accuracy": accuracy[order],
-        "ece": measured.errors[order],
+        "ece": report_rows.class_calibration_errors[order],
         "coverage": coverage[order],
         "miscoverage": miscoverage[order],
         "accuracy_accepted": accepted_accuracy[order],
         "surely": lower_limits[order],
         "n_classes": len(names),
-        "order": f"surest of a {worst} first",
+        "order": f"surest of a {worst_meaning} first",
     }
 
 
@@ -117,7 +119,7 @@ def make_subgroup_table(
     level: float,
     certificate: Certificate | None = None,
 ) -> dict[str, Any]:
-    """Build the table of subgroups, those with the most evidence against the limit first.
+    """Build the table of subgroups, strongest evidence of a violated limit first.
 
     Parameters
     ----------
@@ -145,14 +147,13 @@ def make_subgroup_table(
     Returns
     -------
     dict
-        One entry per subgroup with rows of
+        Columns with one entry per subgroup that has rows:
 
         - name : name of the subgroup
         - n, accepted, right : numbers of rows, accepted rows, and correct rows among these
-        - coverage, accuracy, miscoverage : Series of proportions with exact intervals
-        - evidence : probability of at least as many bad rows if the limit is just met. Small values
-          are evidence that it is not met. The table is ordered by it, so that a subgroup with a
-          single row is not at the top
+        - coverage, accuracy, miscoverage : CurveWithBand of proportions with exact intervals
+        - evidence : p-value of the test that the limit is met. Small values are evidence that it is
+          not met. The table is ordered by it, so that a subgroup with a single row is not at the top
         - threshold : threshold of the subgroup, NaN if it has none of its own
 
         and by; judged, the quantity that the evidence is about; at_most, whether small values of it
@@ -170,40 +171,43 @@ def make_subgroup_table(
     (('bad', 'one row', 'good'), [0.8, 0.0, 0.967])
     """
     is_accepted = np.ones(len(codes), dtype=bool) if accept is None else accept
-    judgement = _choose_judgement(certificate, by, is_accepted, correct)
-    counts = _SubgroupCounts.from_rows(names, codes, correct, is_accepted, judgement.quantity)
-    present = np.flatnonzero(counts.rows)
-    counts = counts.select(present)
-    max_violation_rate = judgement.quantity.max_violation_rate(judgement.limit)
-    evidence = _binomial_tail(counts.violations, counts.counted_rows, max_violation_rate)
-    order = np.lexsort((-counts.rows, evidence))[:MAX_SUBGROUPS]
+    reference = _choose_reference_limit(certificate, by, is_accepted, correct)
+    all_counts = _SubgroupCounts.from_rows(names, codes, correct, is_accepted, reference.quantity)
+    nonempty_codes = np.flatnonzero(all_counts.rows)
+    counts = all_counts.select(nonempty_codes)
+    max_violation_rate = reference.quantity.max_violation_rate(reference.limit)
+    p_values = _compute_binomial_tail(counts.violations, counts.counted_rows, max_violation_rate)
+    order = np.lexsort((-counts.rows, p_values))[:MAX_SUBGROUPS]
     shown = counts.select(order)
-    alpha = (1.0 - level) / max(1, len(present))
-    cells = [(name, None) if np.ndim(name) == 0 else name for name in names[present[order]]]
+    # Bonferroni's correction makes the intervals of all subgroups hold at once.
+    alpha = (1.0 - level) / max(1, len(nonempty_codes))
+    names_and_sides = [
+        (name, None) if np.ndim(name) == 0 else name for name in names[nonempty_codes[order]]
+    ]
     return {
         "by": by,
-        "name": tuple(format_subgroup_name(*cell) for cell in cells),
+        "name": tuple(format_subgroup_name(name, side) for name, side in names_and_sides),
         "n": shown.rows,
         "accepted": shown.accepted,
         "right": shown.accepted_correct,
-        "coverage": _proportions(shown.accepted, shown.rows, alpha),
-        "accuracy": _proportions(shown.accepted_correct, shown.accepted, alpha),
-        "miscoverage": _proportions(
+        "coverage": _compute_proportions(shown.accepted, shown.rows, alpha),
+        "accuracy": _compute_proportions(shown.accepted_correct, shown.accepted, alpha),
+        "miscoverage": _compute_proportions(
             shown.all_correct - shown.accepted_correct, shown.all_correct, alpha
         ),
-        "evidence": evidence[order],
-        "judged": judgement.quantity.short_name,
-        "at_most": judgement.quantity.has_upper_limit,
-        "limit": judgement.limit,
-        "promised": judgement.promised,
-        "threshold": _subgroup_thresholds(certificate, by, cells),
-        "n_parts": len(present),
+        "evidence": p_values[order],
+        "judged": reference.quantity.short_name,
+        "at_most": reference.quantity.has_upper_limit,
+        "limit": reference.limit,
+        "promised": reference.promised_of,
+        "threshold": _list_subgroup_thresholds(certificate, by, names_and_sides),
+        "n_parts": len(nonempty_codes),
     }
 
 
 @dataclass(frozen=True)
-class _Judgement:
-    """Limit against which subgroups are judged.
+class _ReferenceLimit:
+    """Limit with which the value of each subgroup is compared.
 
     Attributes
     ----------
@@ -211,21 +215,21 @@ class _Judgement:
         Quantity that is limited.
 
     limit : float
-        Its limit.
+        Limit of the quantity.
 
-    promised : {"each", "all", "none"}
-        Rows of which the limit is promised.
+    promised_of : {"each", "all", "none"}
+        Whether the limit is promised of each subgroup, of all rows together, or not at all.
     """
 
     quantity: Quantity
     limit: float
-    promised: str
+    promised_of: str
 
 
-def _choose_judgement(
+def _choose_reference_limit(
     certificate: Certificate | None, by: str, is_accepted: Flags, correct: Flags
-) -> _Judgement:
-    """Return the promised limit, or the selective accuracy of all rows if none applies.
+) -> _ReferenceLimit:
+    """Choose the promised limit, or the selective accuracy of all rows if none applies.
 
     Parameters
     ----------
@@ -240,26 +244,32 @@ def _choose_judgement(
 
     Returns
     -------
-    _Judgement
+    _ReferenceLimit
     """
     if certificate is not None:
-        quantity, limit = certificate.limits[0]
-        # The precision of a gate with two sides cannot be counted in each subgroup.
-        is_counted = quantity.needs_labels and quantity.short_name in _COUNTED_QUANTITIES
-        if is_counted and not quantity.is_mean_cost and not quantity.is_paired_difference:
-            is_promised_of_each = (
-                certificate.subgroups is not None and certificate.subgroups.by == by
-            )
-            return _Judgement(quantity, limit, "each" if is_promised_of_each else "all")
+        quantity, promised_limit = certificate.limits[0]
+        if _can_be_counted(quantity):
+            subgroups = certificate.subgroups
+            is_promised_of_each = subgroups is not None and subgroups.by == by
+            promised_of = "each" if is_promised_of_each else "all"
+            return _ReferenceLimit(quantity, promised_limit, promised_of)
     n_correct, n_accepted = COVERAGE_ACCURACY.count_events(is_accepted, correct)
-    accuracy = n_correct / n_accepted if n_accepted else 0.5
-    limit = min(max(accuracy, _LIMIT_MARGIN), 1.0 - _LIMIT_MARGIN)
-    return _Judgement(COVERAGE_ACCURACY, limit, "none")
+    selective_accuracy = n_correct / n_accepted if n_accepted else 0.5
+    limit = min(max(selective_accuracy, _LIMIT_MARGIN), 1.0 - _LIMIT_MARGIN)
+    return _ReferenceLimit(COVERAGE_ACCURACY, limit, "none")
+
+
+def _can_be_counted(quantity: Quantity) -> bool:
+    """Check whether a quantity is a proportion of the rows of a subgroup."""
+    # The precision of a two-sided gate, for example, cannot be counted in each subgroup.
+    is_rate_of_rows = quantity.short_name in _COUNTED_QUANTITIES
+    is_cost_or_difference = quantity.is_mean_cost or quantity.is_paired_difference
+    return quantity.needs_labels and is_rate_of_rows and not is_cost_or_difference
 
 
 @dataclass(frozen=True, eq=False)
 class _SubgroupCounts:
-    """Numbers of rows of each subgroup, arrays of shape (n_subgroups,).
+    """Row counts of the subgroups, as arrays of shape (n_subgroups,).
 
     Attributes
     ----------
@@ -281,7 +291,7 @@ class _SubgroupCounts:
     def from_rows(
         cls, names: Array, codes: Codes, correct: Flags, is_accepted: Flags, quantity: Quantity
     ) -> _SubgroupCounts:
-        """Count the rows of each subgroup.
+        """Count accepted, correct and violating rows of each subgroup.
 
         Parameters
         ----------
@@ -295,7 +305,7 @@ class _SubgroupCounts:
             Whether each prediction is correct, and whether it is accepted.
 
         quantity : Quantity
-            Quantity that is judged.
+            Limited quantity, which defines the violating rows.
 
         Returns
         -------
@@ -313,53 +323,54 @@ class _SubgroupCounts:
         )
 
     def select(self, indices: Codes) -> _SubgroupCounts:
-        """Return the counts of some subgroups."""
+        """Return the counts of the subgroups with these indices."""
         return _SubgroupCounts(**{name: counts[indices] for name, counts in vars(self).items()})
 
 
-def _binomial_tail(n_bad: Float, n_judged: Float, limit: float) -> Float:
-    """Compute P(Bin(n_judged, limit) >= n_bad) = I_limit(n_bad, n_judged - n_bad + 1)."""
-    tail = betainc(np.maximum(n_bad, 1.0), n_judged - n_bad + 1.0, limit)
-    return np.where(n_bad > 0, tail, 1.0)
+def _compute_binomial_tail(n_successes: Float, n_trials: Float, probability: float) -> Float:
+    """Compute P(Bin(n, p) >= k) for k successes in n trials, as I_p(k, n - k + 1)."""
+    tail = betainc(np.maximum(n_successes, 1.0), n_trials - n_successes + 1.0, probability)
+    return np.where(n_successes > 0, tail, 1.0)
 
 
-def _subgroup_thresholds(
-    certificate: Certificate | None, by: str, cells: Sequence[Sequence[Any]]
+def _list_subgroup_thresholds(
+    certificate: Certificate | None, by: str, names_and_sides: Sequence[Sequence[Any]]
 ) -> Float:
-    """Return the threshold of each subgroup, NaN if subgroups have no thresholds of their own."""
+    """List the thresholds of subgroups, or NaN if all rows share a threshold."""
     if certificate is None or certificate.subgroups is None or certificate.subgroups.by != by:
-        return np.full(len(cells), np.nan)
-    threshold_of_cell = {}
-    for part in certificate.subgroups.items:
-        for cell in part.names_and_sides:
-            threshold_of_cell[tuple(map(str, cell))] = part.threshold
-    # A subgroup without a threshold accepts nothing.
-    return np.array([threshold_of_cell.get(tuple(map(str, cell)), -np.inf) for cell in cells])
+        return np.full(len(names_and_sides), np.nan)
+    threshold_by_key = {}
+    for subgroup in certificate.subgroups.items:
+        for name_and_side in subgroup.names_and_sides:
+            threshold_by_key[tuple(map(str, name_and_side))] = subgroup.threshold
+    subgroup_keys = [tuple(map(str, name_and_side)) for name_and_side in names_and_sides]
+    # A subgroup that the certificate does not list accepts nothing, which is a threshold of -inf.
+    return np.array([threshold_by_key.get(key, -np.inf) for key in subgroup_keys])
 
 
-def _proportions(numerators: Float, denominators: Float, alpha: float) -> Series:
-    """Compute proportions with Clopper-Pearson intervals of level 1 - alpha, NaN if empty."""
+def _compute_proportions(numerators: Float, denominators: Float, alpha: float) -> CurveWithBand:
+    """Compute proportions with Clopper-Pearson intervals of level 1 - alpha each."""
     lower_limits, upper_limits = clopper_pearson_limits(numerators, denominators, alpha / 2)
     is_defined = denominators > 0
-    return Series(
-        estimate=_ratios(numerators, denominators),
+    return CurveWithBand(
+        estimate=_divide_counts(numerators, denominators),
         low=np.where(is_defined, lower_limits, np.nan),
         high=np.where(is_defined, upper_limits, np.nan),
     )
 
 
 def select_striking_rows(
-    measured: Measured, is_candidate: Flags, order_by: Float, names: Array, ids: Any = None
+    report_rows: ReportRows, is_candidate: Flags, order_by: Float, names: Array, ids: Any = None
 ) -> list[dict[str, Any]]:
-    """List the candidate rows with the lowest values of a column.
+    """Describe the candidate rows with the lowest values of a column.
 
     Parameters
     ----------
-    measured : Measured
-        Columns of the rows.
+    report_rows : ReportRows
+        Labelled rows of the report.
 
     is_candidate : array of bool of shape (n_rows,)
-        Candidate rows.
+        Mask of the candidate rows.
 
     order_by : array of shape (n_rows,)
         Column to order by. Ties are ordered by row number.
@@ -378,36 +389,36 @@ def select_striking_rows(
     """
     candidates = np.flatnonzero(is_candidate)
     if len(candidates) > MAX_ROWS:
-        # Only the rows up to the 20th value need to be sorted.
-        largest_shown = np.partition(order_by[candidates], MAX_ROWS - 1)[MAX_ROWS - 1]
-        candidates = candidates[order_by[candidates] <= largest_shown]
+        # A partition is faster than a sort, and leaves only a few rows to be sorted.
+        largest_listed = np.partition(order_by[candidates], MAX_ROWS - 1)[MAX_ROWS - 1]
+        candidates = candidates[order_by[candidates] <= largest_listed]
     sorted_candidates = candidates[np.argsort(order_by[candidates], kind="stable")]
     entries = []
     for index in sorted_candidates[:MAX_ROWS]:
-        row_number = measured.numbers[index]
-        label = predicted = ""
+        input_index = report_rows.row_indices[index]
+        true_class = predicted_class = ""
         if len(names):
-            label = str(names[measured.codes[index]])
-            predicted = str(names[measured.predicted[index]])
+            true_class = str(names[report_rows.true_codes[index]])
+            predicted_class = str(names[report_rows.predicted_codes[index]])
         entries.append(
             {
-                "row": int(row_number),
-                "id": None if ids is None else str(ids[row_number]),
-                "label": label,
-                "predicted": predicted,
-                "score": float(measured.doubt[index]),
-                "confidence": float(measured.confidence[index]),
-                "accepted": None if measured.accept is None else bool(measured.accept[index]),
+                "row": int(input_index),
+                "id": None if ids is None else str(ids[input_index]),
+                "label": true_class,
+                "predicted": predicted_class,
+                "score": float(report_rows.uncertainty[index]),
+                "confidence": float(report_rows.confidence[index]),
+                "accepted": None if report_rows.accept is None else bool(report_rows.accept[index]),
             }
         )
     return entries
 
 
 def _count_codes(codes: Codes, names: Array) -> Float:
-    """Count the occurrences of each code, one per name."""
+    """Count the rows with each code from 0 to len(names) - 1."""
     return np.bincount(codes, minlength=len(names))[: len(names)].astype(np.float64)
 
 
-def _ratios(numerators: Float, denominators: Float) -> Float:
-    """Divide counts; NaN if the denominator is 0."""
+def _divide_counts(numerators: Float, denominators: Float) -> Float:
+    """Divide arrays of counts, with NaN for denominators of 0."""
     return np.where(denominators > 0, numerators / np.maximum(denominators, 1.0), np.nan)

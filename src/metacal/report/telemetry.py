@@ -48,7 +48,7 @@ class MetricFamily:
     samples: list[tuple[dict[str, str], Any]]
 
 
-def families(state: dict[str, Any]) -> list[MetricFamily]:
+def list_metric_families(state: dict[str, Any]) -> list[MetricFamily]:
     """Return the metrics of a state from `metacal.report.status.status`."""
     alarms = state["alarms"]
     alarms_with_silence = list(alarms)
@@ -124,7 +124,7 @@ def families(state: dict[str, Any]) -> list[MetricFamily]:
     return metric_families
 
 
-def exposition(state: dict[str, Any]) -> str:
+def format_exposition(state: dict[str, Any]) -> str:
     """Return the metrics in Prometheus' text exposition format 0.0.4.
 
     Examples
@@ -132,12 +132,12 @@ def exposition(state: dict[str, Any]) -> str:
     >>> import metacal as mc
     >>> data = mc.datasets.load("cifar10-resnet110")
     >>> cal = mc.MetaCal(mc.MinAccuracy(0.97)).fit(data.logits[:5000], data.labels[:5000])
-    >>> text = exposition(status(mc.Watch.of(cal).update(data.logits[5000:6000])))
+    >>> text = format_exposition(status(mc.Watch.of(cal).update(data.logits[5000:6000])))
     >>> print(text.splitlines()[2])
     metacal_decisions_total{decision="accepted"} 8...
     """
     lines = []
-    for family in families(state):
+    for family in list_metric_families(state):
         lines.append(f"# HELP {family.name} {family.description}")
         lines.append(f"# TYPE {family.name} {family.kind}")
         for labels, value in family.samples:
@@ -156,7 +156,7 @@ def _format_labels(labels: dict[str, str]) -> str:
 def write_exposition(state: dict[str, Any], path: str | os.PathLike[str]) -> None:
     """Write the metrics atomically to a file for Prometheus' node exporter."""
     with atomic_path(path) as temporary_path, input_error_if_write_fails(path):
-        temporary_path.write_text(exposition(state), encoding="utf-8")
+        temporary_path.write_text(format_exposition(state), encoding="utf-8")
 
 
 class WatchMetrics:
@@ -191,7 +191,7 @@ class WatchMetrics:
         """Yield the metric families, as a registry of `prometheus_client` requires."""
         with needs_extra("a collector for Prometheus", "monitor"):
             from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-        for family in families(self._get_state()):
+        for family in list_metric_families(self._get_state()):
             label_names: list[str] = []
             if family.samples:
                 first_labels, _ = family.samples[0]
@@ -207,12 +207,12 @@ class WatchMetrics:
         observation_class: Any = import_module("opentelemetry.metrics").Observation
 
         def observe(name: str, options: Any) -> list[Any]:
-            for family in families(self._get_state()):
+            for family in list_metric_families(self._get_state()):
                 if family.name == name:
                     return [observation_class(value, labels) for labels, value in family.samples]
             return []
 
-        for family in families(self._get_state()):
+        for family in list_metric_families(self._get_state()):
             create_instrument = getattr(meter, f"create_observable_{family.kind}")
             create_instrument(
                 family.name.removesuffix("_total").replace("_", ".", 1),
@@ -222,7 +222,7 @@ class WatchMetrics:
 
 
 def start_pushing(
-    metrics: WatchMetrics, endpoint: str, every: float = 15.0
+    metrics: WatchMetrics, endpoint: str, interval_seconds: float = 15.0
 ) -> Callable[[], object]:
     """Push metrics periodically to an OpenTelemetry collector by OTLP over HTTP.
 
@@ -258,7 +258,7 @@ def start_pushing(
             " http://127.0.0.1:4318/v1/metrics."
         )
     metric_exporter = exporter.OTLPMetricExporter(endpoint=endpoint)
-    reader = export.PeriodicExportingMetricReader(metric_exporter, 1000.0 * every)
+    reader = export.PeriodicExportingMetricReader(metric_exporter, 1000.0 * interval_seconds)
     resource = resources.Resource.create({"service.name": "metacal"})
     provider = sdk.MeterProvider([reader], resource=resource)
     metrics.instrument(provider.get_meter("metacal"))

@@ -1,6 +1,7 @@
-"""Columns of the rows of a report, and the verdict on the promise.
+"""Rows of a report as columns, and the verdict on the promise of the gate.
 
-The columns have one entry per row: true class, prediction, decision, score and confidence.
+Each column has one entry per row: true class, predicted class, decision, uncertainty or confidence.
+A *code* is the column index of a class.
 """
 
 from __future__ import annotations
@@ -34,10 +35,10 @@ class Settings:
         Confidence level of the intervals.
 
     delta : float
-        The bands hold with probability 1 - delta.
+        Error probability of the simultaneous confidence bands.
 
     n_bins : int
-        Number of bins of binned metrics.
+        Number of confidence bins, for example of the ECE.
 
     n_resamples : int
         Number of bootstrap resamples.
@@ -53,31 +54,31 @@ class Settings:
     seed: int
 
     @property
-    def intervals(self) -> Resampling:
-        """Settings of the intervals; proportions have an exact interval without resamples, too."""
+    def resampling(self) -> Resampling:
+        """Settings of the confidence intervals, which are exact for proportions."""
         return Resampling(self.level, self.n_resamples, self.seed, exact_proportions=True)
 
 
 @dataclass(frozen=True, eq=False)
-class Measured:
-    """Columns of the rows of a report, and their evaluation.
+class ReportRows:
+    """Labelled rows of a report as columns, with their evaluation.
 
     Attributes
     ----------
     evaluation : GateEvaluation
         Metrics of the rows.
 
-    codes, predicted : array of int of shape (n_rows,)
-        True and predicted class.
+    true_codes, predicted_codes : array of int of shape (n_rows,)
+        Codes of the true and of the predicted class.
 
     accept : array of bool of shape (n_rows,) or None
         Decisions of the gate. None without a gate.
 
     score_name : str
-        Name of the ranking score. It starts with "-" if higher values are more confident.
+        Name of the ranking score. It starts with "-" if higher scores are more confident.
 
-    doubt : array of shape (n_rows,)
-        Ranking score, of which higher values are less confident.
+    uncertainty : array of shape (n_rows,)
+        Ranking score, negated if necessary so that higher values are less confident.
 
     threshold : float or None
         Threshold of the gate.
@@ -85,47 +86,47 @@ class Measured:
     confidence : array of shape (n_rows,)
         Confidence of the prediction, calibrated for accepted rows.
 
-    after : TopLabel or None
-        Calibrated confidence and correctness.
+    calibrated_top_label : TopLabel or None
+        Calibrated confidence of the prediction, and whether the prediction is correct.
 
-    errors : array of shape (n_classes,)
+    class_calibration_errors : array of shape (n_classes,)
         Calibration error of each class, on the accepted rows if there is a gate.
 
-    numbers : array of int of shape (n_rows,)
+    row_indices : array of int of shape (n_rows,)
         Index of each row in the input.
 
-    before : TopLabel or None
-        Confidence of the softmax, and correctness.
+    softmax_top_label : TopLabel or None
+        Softmax confidence of the prediction, and whether the prediction is correct.
     """
 
     evaluation: GateEvaluation
-    codes: Codes
-    predicted: Codes
+    true_codes: Codes
+    predicted_codes: Codes
     accept: Flags | None
     score_name: str
-    doubt: Float
+    uncertainty: Float
     threshold: float | None
     confidence: Float
-    after: TopLabel | None
-    errors: Float
-    numbers: Codes
-    before: TopLabel | None = None
+    calibrated_top_label: TopLabel | None
+    class_calibration_errors: Float
+    row_indices: Codes
+    softmax_top_label: TopLabel | None = None
 
     @property
     def correct(self) -> Flags:
         """Whether each prediction is correct."""
-        return np.asarray(self.predicted == self.codes)
+        return np.asarray(self.predicted_codes == self.true_codes)
 
 
 def read_tables(
     gate: Gate | None, inputs: Sequence[Any], classes: Any, input: str | None
 ) -> tuple[Gate, Sequence[Any]]:
-    """Validate the input of a report.
+    """Validate the tables of a report, and return them with the gate to apply.
 
     Parameters
     ----------
     gate : Gate or None
-        Gate or calibrator to report on. If None, the softmax of the logits is used.
+        Gate or calibrator to report on. None stands for the softmax of the logits.
 
     inputs : sequence
         One table or column of scores for each stage of the gate.
@@ -138,49 +139,52 @@ def read_tables(
 
     Returns
     -------
-    gate : Gate
-        Gate that reads the tables.
+    effective_gate : Gate
+        `gate` with the content of the tables set to `input`, or the softmax if `gate` is None.
 
     tables : sequence
         Validated input of each stage.
     """
     if gate is None:
-        table = validate.read_logits(validate.on_host(inputs[0]), input or "logits")
-        class_names = validate.check_classes(classes, table.shape[1])
-        return Gate.from_source(LogitsSource(TemperatureMap(1.0), class_names)), (table,)
-    reading_gate = gate if input is None else gate.with_source(input=input)
+        logits = validate.read_logits(validate.on_host(inputs[0]), input or "logits")
+        class_names = validate.check_classes(classes, logits.shape[1])
+        softmax_map = TemperatureMap(1.0)
+        softmax_gate = Gate.from_source(LogitsSource(softmax_map, class_names))
+        return softmax_gate, (logits,)
+    effective_gate = gate if input is None else gate.with_source(input=input)
     tables = []
-    for stage, stage_input in zip(reading_gate.stages, inputs, strict=True):
+    for stage, stage_input in zip(effective_gate.stages, inputs, strict=True):
         if isinstance(stage_input, Rows):
+            # A `Rows` object holds a table that is validated already.
             tables.append(stage_input.table)
         else:
             tables.append(stage.source.read(validate.on_host(stage_input)))
-    return reading_gate, tables
+    return effective_gate, tables
 
 
-def measure_logits(
+def make_report_rows_from_logits(
     gate: Gate | None,
-    reading_gate: Gate,
+    effective_gate: Gate,
     rows: Rows,
-    codes: Codes,
+    true_codes: Codes,
     groups: Any,
     settings: Settings,
-) -> Measured:
-    """Measure a table of logits in one pass over its rows.
+) -> ReportRows:
+    """Evaluate a table of logits in one pass, and return its rows as columns.
 
     Parameters
     ----------
     gate : Gate or None
-        Gate or calibrator to report on.
+        Gate or calibrator to report on. None stands for the softmax of the logits.
 
-    reading_gate : Gate
-        Gate that reads the table, as returned by `read_tables`.
+    effective_gate : Gate
+        Gate to apply, as returned by `read_tables`.
 
     rows : Rows
-        The table.
+        Table of logits.
 
-    codes : array of int of shape (n_rows,)
-        True classes.
+    true_codes : array of int of shape (n_rows,)
+        Codes of the true classes.
 
     groups : sequence or None
         Group of each row.
@@ -190,49 +194,53 @@ def measure_logits(
 
     Returns
     -------
-    Measured
+    ReportRows
     """
-    decision_groups = groups if reading_gate.has_group_thresholds else None
+    decision_groups = groups if effective_gate.has_group_thresholds else None
     columns, evaluation = evaluate_table(
-        gate, rows, codes, settings.intervals, settings.n_bins, decision_groups
+        gate, rows, true_codes, settings.resampling, settings.n_bins, decision_groups
     )
     accept = columns.accept
-    calibrated = columns.gate_metrics.top
-    confidence = calibrated.confidence
+    confidence = columns.gate_metrics.top.confidence
+    calibrated_top_label: TopLabel | None
     if columns.softmax_metrics is None:
-        before, after = calibrated, None
+        # Without a calibrator, the only confidence is that of the softmax.
+        softmax_top_label = columns.gate_metrics.top
+        calibrated_top_label = None
     else:
-        before, after = columns.softmax_metrics.top, calibrated
+        softmax_top_label = columns.softmax_metrics.top
+        calibrated_top_label = columns.gate_metrics.top
         if accept is not None:
-            confidence = np.where(accept, confidence, before.confidence)
+            # A gate calibrates the confidence of accepted rows only.
+            confidence = np.where(accept, confidence, softmax_top_label.confidence)
     class_gaps = columns.gate_metrics.sums["classwise_ece"]
-    return Measured(
+    return ReportRows(
         evaluation=evaluation,
-        codes=codes,
-        predicted=columns.predicted_codes,
+        true_codes=true_codes,
+        predicted_codes=columns.predicted_codes,
         accept=accept,
-        score_name=reading_gate.source.score_name,
-        doubt=columns.scores,
-        threshold=None if accept is None else reading_gate.threshold,
+        score_name=effective_gate.source.score_name,
+        uncertainty=columns.scores,
+        threshold=None if accept is None else effective_gate.threshold,
         confidence=confidence,
-        before=before,
-        after=after,
-        errors=class_gaps.compute_class_errors(accepted=accept is not None),
-        numbers=np.arange(len(codes)),
+        softmax_top_label=softmax_top_label,
+        calibrated_top_label=calibrated_top_label,
+        class_calibration_errors=class_gaps.compute_class_errors(accepted=accept is not None),
+        row_indices=np.arange(len(true_codes)),
     )
 
 
-def measure_decisions(
+def make_report_rows_from_decisions(
     gate: Gate, tables: Sequence[Any], y: Any, groups: Any, settings: Settings
-) -> Measured:
-    """Measure rows of scores, or of the models of a cascade.
+) -> ReportRows:
+    """Evaluate a gate on scores or a cascade, and return the rows as columns.
 
     The rows of a cascade are ranked by their confidence, which is comparable between its models.
 
     Parameters
     ----------
     gate : Gate
-        The gate.
+        Gate on scores, or cascade.
 
     tables : sequence
         Validated input of each stage.
@@ -248,49 +256,49 @@ def measure_decisions(
 
     Returns
     -------
-    Measured
+    ReportRows
     """
     check_measurable(gate)
     stage_inputs = [
         stage.source.wrap_checked(table) for stage, table in zip(gate.stages, tables, strict=True)
     ]
     judged_rows = judge_rows(gate, stage_inputs, y, groups, probabilities=True)
-    # Evaluation comes first, because its errors about missing labels are more specific.
-    evaluation = evaluate_decisions(gate, judged_rows, settings.intervals, settings.n_bins)
+    # The evaluation runs first because its errors about missing labels are more specific.
+    evaluation = evaluate_decisions(gate, judged_rows, settings.resampling, settings.n_bins)
     assert judged_rows.correct is not None
     decision = judged_rows.decision
     correct = judged_rows.correct
     is_score_gate = gate.is_score_gate
 
     if gate.has_classes:
-        codes = gate.source.encode_truth(y, len(tables[0]))[judged_rows.row_indices]
+        true_codes = gate.source.encode_truth(y, len(tables[0]))[judged_rows.row_indices]
     else:
-        codes = correct.astype(np.intp)
+        true_codes = correct.astype(np.intp)
 
     score_name = gate.source.score_name
-    doubt = decision.uncertainty
+    uncertainty = decision.uncertainty
     confidence = np.full(len(judged_rows), np.nan)
-    after = None
+    calibrated_top_label = None
     if decision.confidence is not None:
         confidence = decision.confidence
-        after = TopLabel(confidence, correct.astype(np.float64))
+        calibrated_top_label = TopLabel(confidence, correct.astype(np.float64))
         if not is_score_gate:
             score_name = "-confidence"
-            doubt = -confidence.astype(np.float64)
+            uncertainty = -confidence.astype(np.float64)
 
     has_threshold = is_score_gate and not gate.is_calibrator
-    return Measured(
+    return ReportRows(
         evaluation=evaluation,
-        codes=codes,
-        predicted=decision.predicted_codes,
+        true_codes=true_codes,
+        predicted_codes=decision.predicted_codes,
         accept=None if gate.is_calibrator else decision.accept,
         score_name=score_name,
-        doubt=doubt,
+        uncertainty=uncertainty,
         threshold=gate.threshold if has_threshold else None,
         confidence=confidence,
-        after=after,
-        errors=np.full(gate.n_classes, np.nan),
-        numbers=judged_rows.row_indices,
+        calibrated_top_label=calibrated_top_label,
+        class_calibration_errors=np.full(gate.n_classes, np.nan),
+        row_indices=judged_rows.row_indices,
     )
 
 
@@ -299,7 +307,7 @@ def measure_decisions(
 
 @dataclass(frozen=True, eq=False)
 class Promise:
-    """Promise of the gate, and whether it is kept on the rows of the report.
+    """Promise of a gate, and the verdict on it from the rows of a report.
 
     Attributes
     ----------
@@ -319,7 +327,7 @@ class Promise:
         One entry per promised quantity, with the keys quantity, class (for two classes), direction
         ("at most" or "at least"), target, value, low, high, level, verdict (kept, undecided or
         refuted), counted (the denominator of the value), limit (the target as text), mean (whether
-        it is a mean cost), curve (name of its curve in `Curves`) and text (the verdict as text).
+        it is a mean cost), curve (name of its curve in `OperatingCurves`) and text (the verdict as text).
         value, low and high are None if no row is relevant, or if the promise is not judged.
 
     verdict : str
@@ -349,12 +357,12 @@ class Promise:
     answered_by: tuple[Answerer, ...] = ()
 
 
-def describe_promise(gate: Gate, measured: Measured) -> Promise | None:
+def describe_promise(gate: Gate, report_rows: ReportRows) -> Promise | None:
     """Build the `Promise` of a report, or None if nothing is promised."""
-    evaluation = measured.evaluation
+    evaluation = report_rows.evaluation
     certificate = evaluation.certificate
     verdict = evaluation.verdict
-    if certificate is None or verdict is None or measured.accept is None:
+    if certificate is None or verdict is None or report_rows.accept is None:
         return None
     subgroup_kind = "" if certificate.subgroups is None else certificate.subgroups.by
     return Promise(
@@ -363,7 +371,10 @@ def describe_promise(gate: Gate, measured: Measured) -> Promise | None:
         threshold=gate.threshold,
         assumptions=certificate.assumptions,
         notes=tuple(str(note) for note in certificate.notes),
-        verdicts=tuple(describe_verdict(head, subgroup_kind) for head in verdict.headline_verdicts),
+        verdicts=tuple(
+            describe_verdict(quantity_verdict, subgroup_kind)
+            for quantity_verdict in verdict.headline_verdicts
+        ),
         verdict=verdict.word,
         advice=verdict.advice,
         fit_rows=evaluation.fit_rows,
@@ -372,7 +383,7 @@ def describe_promise(gate: Gate, measured: Measured) -> Promise | None:
 
 
 def describe_verdict(verdict: Verdict, subgroup_kind: str = "") -> dict[str, Any]:
-    """Return the verdict on one quantity as data for the page.
+    """Convert the verdict on one quantity to a dict for the HTML page.
 
     Parameters
     ----------
@@ -390,20 +401,21 @@ def describe_verdict(verdict: Verdict, subgroup_kind: str = "") -> dict[str, Any
     --------
     >>> from metacal.certificates.quantity import MISCOVERAGE
     >>> from metacal.promises.measurement import Measurement
-    >>> data = describe_verdict(Verdict.from_measurement(Measurement(MISCOVERAGE, 0.1, 0.08, 8, 100), 0.95))
+    >>> measurement = Measurement(MISCOVERAGE, 0.1, 0.08, 8, 100)
+    >>> data = describe_verdict(Verdict.from_measurement(measurement, 0.95))
     >>> data["direction"], data["limit"], data["counted"], data["curve"]
     ('at most', '10%', 'of the right answers were rejected', 'miscoverage')
     """
     quantity = verdict.quantity
-    counted = quantity.measured_template.format(
+    denominator_text = quantity.measured_template.format(
         n=verdict.measurement.n_rows, name=verdict.class_name
     )
     if verdict.subgroup is not None:
-        counted += f" in {subgroup_kind} {verdict.subgroup}, where the evidence is worst"
+        denominator_text += f" in {subgroup_kind} {verdict.subgroup}, where the evidence is worst"
     return {
         **verdict.to_dict(),
         "direction": quantity.direction,
-        "counted": counted,
+        "counted": denominator_text,
         "curve": quantity.short_name,
         "limit": quantity.format_limit(verdict.target, format_percent_floor, format_percent_ceil),
         "mean": quantity.is_mean_cost,
