@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from metacal.errors import InputError, choose_spelling
+from metacal.errors import InputError
 from metacal.formulas import Array, Codes
 from metacal.gate import Gate
 from metacal.gate.judged import find_gate_and_inputs
 from metacal.gate.thresholds import check_groups
 from metacal.metrics.registry import describe_calibration_metrics
+from metacal.report.calibrator_comparison import compare_calibrators
 from metacal.report.fit_command import build_fit_command
 from metacal.report.json_types import to_json_types
 from metacal.report.methods import describe_methods, hash_arrays
@@ -42,7 +43,6 @@ from metacal.report.sides import compute_side_curves
 from metacal.report.tables import make_class_table, make_subgroup_table, select_striking_rows
 from metacal.rows import Rows, open_executor, validate
 from metacal.rows.arrays import check_fraction
-from metacal.rows.plausibility import skip_plausibility_checks
 
 if TYPE_CHECKING:
     from metacal.estimators.comparison import Comparison
@@ -354,7 +354,7 @@ def summarise(
         parts=_make_subgroup_tables(effective_gate, report_rows, names, groups, level),
         mistakes=select_striking_rows(report_rows, ~correct, uncertainty, names, ids),
         hits=select_striking_rows(report_rows, correct, -uncertainty, names, ids),
-        comparison=_compare_calibrators(
+        comparison=compare_calibrators(
             compare, tables, true_codes, random_state=seed, n_jobs=n_jobs, progress=progress
         ),
         methods=describe_methods(settings, report_rows.score_name, effective_gate.kind),
@@ -460,51 +460,3 @@ def _make_subgroup_tables(
         )
         tables.append(group_table)
     return tables
-
-
-def _compare_calibrators(
-    requested: Any, tables: Sequence[Any], codes: Codes, **options: Any
-) -> dict[str, Any] | None:
-    """Compare calibrators by cross-validation, if the user requested it.
-
-    Parameters
-    ----------
-    requested : bool, sequence of str, Comparison or None
-        True for all calibrators, the names of some of them, or a finished comparison.
-
-    tables : sequence of arrays
-        Validated input of each stage of the gate.
-
-    codes : array of int of shape (n_rows,)
-        True classes.
-
-    **options
-        Keyword arguments of `metacal.compare`.
-
-    Returns
-    -------
-    dict or None
-        None if no comparison was requested.
-
-    Raises
-    ------
-    InputError
-        If the input is not one table of logits.
-    """
-    if requested is None or requested is False:
-        return None
-    # These modules import scikit-learn, which takes as long as the rest of a report.
-    from metacal.estimators.compare import compare
-    from metacal.estimators.comparison import Comparison
-
-    if isinstance(requested, Comparison):
-        return requested.to_dict()
-    if len(tables) > 1 or tables[0].ndim < 2:
-        option = choose_spelling("compare", "--compare")
-        raise InputError(f"calibrators are compared on one table of logits; leave out {option}.")
-    calibrator_names = None if requested is True else list(requested)
-    # The rows must be in memory because the folds are drawn from them.
-    logits = np.asarray(tables[0])
-    # Logarithms of probabilities would cause a warning that the table does not look like logits.
-    with skip_plausibility_checks():
-        return compare(logits, codes, calibrator_names, **options).to_dict()
