@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from benchmarks.experiments.pool import in_order
 from metacal import datasets
 from metacal.errors import InfeasibleTargetError
-from metacal.kernels.grid import RELATIVE
+from metacal.kernels.grid import RELATIVE_GRID
 from metacal.promises.accuracy import MinAccuracy
 from metacal.promises.cascade import MaxLoss
 from metacal.promises.cascade_candidates import (
@@ -91,7 +91,7 @@ def by_betting(rows: PairedPredictions, plan: CascadePlan) -> Candidate | None:
     aside, tested = split_pilot_rows(rows, plan)
     difference = tested.large_correct.astype(int) - tested.small_correct.astype(int)
     found = None
-    for candidate in build_loss_sequences(aside, RELATIVE)[0].candidates:
+    for candidate in build_loss_sequences(aside, RELATIVE_GRID)[0].candidates:
         if not betting_passes(
             np.where(tested.small_score <= candidate.small_threshold, difference, 0), EPSILON, DELTA
         ):

@@ -95,7 +95,11 @@ def kernel_names() -> list[str]:
     NumPy.
     """
     return [
-        *(kernels.active.instruction_sets() if kernels.active is not definition else ()),
+        *(
+            kernels.host_kernels.instruction_sets()
+            if kernels.host_kernels is not definition
+            else ()
+        ),
         "numpy",
     ]
 
@@ -103,7 +107,7 @@ def kernel_names() -> list[str]:
 @contextmanager
 def using(kernel: str) -> Iterator[None]:
     """Run the scores of this kernel."""
-    if kernels.active is definition:
+    if kernels.host_kernels is definition:
         yield
         return
     from metacal.kernels import _fused, fused
@@ -130,7 +134,7 @@ def _by_definition(
     """
     block = block if rows is None else block[rows]
     if top is not None:
-        top[...] = definition.predicted(block)
+        top[...] = definition.predict_classes(block)
     score = (
         definition.entropy,
         definition.one_minus_max_probability,
@@ -141,7 +145,7 @@ def _by_definition(
 
 
 def _predicted(block: NDArray[Any], rows: Any, out: NDArray[Any]) -> None:
-    out[...] = definition.predicted(block if rows is None else block[rows])
+    out[...] = definition.predict_classes(block if rows is None else block[rows])
 
 
 # ── the rows ──────────────────────────────────────────────────────────────────────────────────────

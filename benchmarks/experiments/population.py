@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.experiments.logits_files import Found, read
-from metacal.kernels import predicted
+from metacal.kernels import predict_classes
 from metacal.rows import Rows
 from metacal.scores import score_rows
 
@@ -90,4 +90,6 @@ def population(found: Found) -> Population:
     """The rows of a file by the entropy of their softmax."""
     logits, labels = read(found)
     rows = Rows(logits)
-    return Population.of(score_rows(rows, "entropy"), rows.compute_column(predicted) == labels)
+    return Population.of(
+        score_rows(rows, "entropy"), rows.compute_column(predict_classes) == labels
+    )

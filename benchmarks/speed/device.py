@@ -148,7 +148,7 @@ def calls(table: torch.Tensor, labels: torch.Tensor, b: float) -> dict[str, Call
         "max_probability pass": partial(kernels.one_minus_max_probability, table),
         "margin pass": partial(kernels.negative_margin, table),
         "energy pass": partial(kernels.free_energy, table),
-        "prediction pass": partial(kernels.predicted, table),
+        "prediction pass": partial(kernels.predict_classes, table),
         "loss pass": partial(kernels.tempered_loss, table, labels, None, b),
         "probabilities pass": partial(TemperatureMap(b), table),
         "check of the table": partial(check_logits, table),
@@ -168,7 +168,7 @@ def measure(name: str, repeats: int) -> dict[str, Any]:
     """Everything about one size."""
     n, n_classes, dtype = SIZES[name]
     table, labels = realistic(n, n_classes, dtype)
-    accuracy = float((device_kernels.predicted(table) == labels).double().mean())
+    accuracy = float((device_kernels.predict_classes(table) == labels).double().mean())
     copies = timed(table.clone, max(repeats, 9))
     copy = statistics.median(copies)
     temperature = mc.TemperatureScaling().fit(table, labels).temperature_

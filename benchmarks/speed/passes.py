@@ -14,7 +14,7 @@ _BLOCK_ELEMENTS = 1 << 18
 
 
 class CountedRows(Rows):
-    """Rows that count how often all of them are read; what reads a part (`every`, `where`) is not
+    """Rows that count how often all of them are read; what reads a part (`take_every`, `select`) is not
     counted.
 
     A function that looks only at the entries of its labels (is the true class masked?) does not
@@ -36,12 +36,15 @@ class CountedRows(Rows):
         self.passes += 1
         return super().sum(fn, *columns)
 
-    def collect(
-        self, fn: Callable[..., NDArray[Any]], *columns: NDArray[Any] | None, there: bool = False
+    def compute_column(
+        self,
+        fn: Callable[..., NDArray[Any]],
+        *columns: NDArray[Any] | None,
+        keep_on_device: bool = False,
     ) -> NDArray[Any]:
-        """Count, then collect."""
+        """Count, then compute the column."""
         self.passes += not self._only_labels(fn, columns)
-        return super().compute_column(fn, *columns, there=there)
+        return super().compute_column(fn, *columns, keep_on_device=keep_on_device)
 
     def _only_labels(self, fn: Callable[..., NDArray[Any]], columns: tuple[Any, ...]) -> bool:
         """Whether changing every entry but those of the labels leaves the answer as it was."""

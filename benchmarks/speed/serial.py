@@ -24,7 +24,7 @@ from metacal.certificates.notes import check_errors_and_ties
 from metacal.certification import test_sequences as sequence
 from metacal.certification.ranking import Ranking
 from metacal.certification.rules.fixed_sequence import count_certified_rows
-from metacal.kernels.grid import RELATIVE
+from metacal.kernels.grid import RELATIVE_GRID
 from metacal.promises import MaxMiscoverage, MinAccuracy
 from metacal.promises.sequential.profile import build_profile
 
@@ -32,7 +32,7 @@ from metacal.promises.sequential.profile import build_profile
 def parts(n: int) -> dict[str, Callable[[], Any]]:
     """The parts, as functions without arguments."""
     rng = np.random.default_rng(0)
-    scores = RELATIVE.rounded(rng.exponential(size=n))
+    scores = RELATIVE_GRID.round(rng.exponential(size=n))
     correct = rng.random(n) < np.exp(-0.5 * scores)
     ranking = Ranking.from_scores(scores, correct)
     accuracy, miscoverage = MinAccuracy(0.8), MaxMiscoverage(0.05)

@@ -95,7 +95,7 @@ def show_config() -> Config:
         python=platform.python_version(),
         numpy=numpy.__version__,
         scipy=scipy.__version__,
-        kernel=kernels.active.__name__.rsplit(".", 1)[-1],
+        kernel=kernels.host_kernels.__name__.rsplit(".", 1)[-1],
         reason=kernels.reason,
         scikit_learn=_installed_version("scikit-learn"),
         platform=f"{platform.system()} {platform.release()}, {platform.machine()}",

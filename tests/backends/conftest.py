@@ -46,7 +46,7 @@ class Host:
         return out
 
     def predicted(self, table):
-        return self.kernel.predicted(table)
+        return self.kernel.predict_classes(table)
 
 
 class Tensors(Host):

@@ -121,7 +121,7 @@ def test_one_file_or_many_give_the_same_bits(logs, n_jobs):
 
 def test_part_of_a_joined_table_carries_only_what_it_needs(logs):
     table = read_predictions(logs, stream=True).table
-    part = table.part(1, 1001)
+    part = table.lazy_slice(1, 1001)
     assert part.names == tuple(str(logs / f"part-{i}.parquet") for i in (1, 2))
     assert np.array_equal(np.asarray(part), LOGITS[1:1001])
     assert np.array_equal(table[np.array([0, 2999, 1, 1000])], LOGITS[[0, 2999, 1, 1000]])

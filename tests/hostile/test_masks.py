@@ -207,7 +207,9 @@ def test_a_tensor_on_a_device_is_fitted_and_predicted_alike(monkeypatch):
     torch = pytest.importorskip("torch")
     where = "cuda" if torch.cuda.is_available() else "cpu"
     if where == "cpu":  # send CPU tensors down the device's path
-        monkeypatch.setattr(kernels, "on_device", lambda table: isinstance(table, torch.Tensor))
+        monkeypatch.setattr(
+            kernels, "is_device_tensor", lambda table: isinstance(table, torch.Tensor)
+        )
     finite, infinite = written(np.float32, np.finfo(np.float32).min)
     finite[3, LABELS[3]], infinite[3, LABELS[3]] = np.finfo(np.float32).min, -np.inf
     for calibrator in (mc.TemperatureScaling(), mc.VectorScaling(regularisation=1.0)):
@@ -225,7 +227,9 @@ def test_out_on_a_device_must_not_overlap(monkeypatch):
     torch = pytest.importorskip("torch")
     where = "cuda" if torch.cuda.is_available() else "cpu"
     if where == "cpu":
-        monkeypatch.setattr(kernels, "on_device", lambda table: isinstance(table, torch.Tensor))
+        monkeypatch.setattr(
+            kernels, "is_device_tensor", lambda table: isinstance(table, torch.Tensor)
+        )
     cal = mc.TemperatureScaling().fit(LOGITS, LABELS)
     room = torch.zeros(N + 1, K, dtype=torch.float64, device=where)
     with pytest.raises(mc.InputError, match="out overlaps"):

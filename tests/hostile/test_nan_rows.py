@@ -53,8 +53,8 @@ def good_rows(width, dtype):
 def c_kernels():
     """(name, module) of every kernel here; selecting an instruction set is part of running it."""
     found = [("numpy", definition)]
-    if kernels.active is not definition:
-        found += [(name, kernels.active) for name in kernels.active.instruction_sets()]
+    if kernels.host_kernels is not definition:
+        found += [(name, kernels.host_kernels) for name in kernels.host_kernels.instruction_sets()]
     return found
 
 
@@ -84,7 +84,7 @@ def test_every_kernel_gives_nan_and_some_column(kernel, width, dtype):
             values[:3], getattr(kernel, name)(good)
         )  # neighbours do not suffer
         assert np.isfinite(values[:3]).all()
-    columns = kernel.predicted(table)
+    columns = kernel.predict_classes(table)
     assert ((columns >= 0) & (columns < width)).all()
 
 
@@ -162,7 +162,7 @@ def test_the_plain_kernels_on_tensors():
                 values = on_tensors.score_by_formula(table, getattr(rowwise, name)).numpy()
                 assert np.isnan(values[3:]).all()
                 assert np.isfinite(values[:3]).all()
-            columns = on_tensors.predicted(table).numpy()
+            columns = on_tensors.predict_classes(table).numpy()
             assert ((columns >= 0) & (columns < width)).all()
 
 

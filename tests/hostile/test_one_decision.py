@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 import metacal as mc
 from metacal.certificates.fingerprint import fingerprint_rows
 from metacal.export import saved as artifact
-from metacal.kernels.grid import ABSOLUTE, RELATIVE, Grid
+from metacal.kernels.grid import ABSOLUTE_GRID, RELATIVE_GRID, Grid
 from metacal.rows import Rows, validate
 from metacal.scores import named as scores
 from metacal.scores.learned import LogisticRanker
@@ -38,7 +38,7 @@ GATES = [
     if json.loads(path.read_bytes()).get("kind") == "MetaCal"
     and "parts" not in json.loads(path.read_bytes())["certificate"]  # these have several
 ]
-GRIDS = (RELATIVE, ABSOLUTE, Grid(floor=1.0, bits=3), Grid(floor=2.0**-960, bits=12))
+GRIDS = (RELATIVE_GRID, ABSOLUTE_GRID, Grid(floor=1.0, bits=3), Grid(floor=2.0**-960, bits=12))
 
 
 @pytest.fixture(scope="module")
@@ -107,9 +107,9 @@ def test_rounding_is_to_the_nearest_grid_point_and_the_lower_of_two(value, grid)
     expected = min(
         max(nearest(grid, value), -Fraction(np.finfo(float).max)), Fraction(np.finfo(float).max)
     )
-    found = grid.rounded([value])[0]
+    found = grid.round([value])[0]
     assert Fraction(float(found)) == expected
-    assert grid.rounded([found])[0] == found
+    assert grid.round([found])[0] == found
 
 
 @given(
@@ -126,8 +126,8 @@ def test_comparing_the_raw_score_with_a_settled_threshold_is_comparing_the_round
     for _ in range(abs(ulps)):
         near = math.nextafter(near, math.copysign(math.inf, ulps))
     for score in (value, near):
-        assert (grid.rounded([score])[0] <= level) == (score <= level)
-    assert (grid.rounded([value])[0] <= level) == (grid.rounded([value])[0] <= other)
+        assert (grid.round([score])[0] <= level) == (score <= level)
+    assert (grid.round([value])[0] <= level) == (grid.round([value])[0] <= other)
 
 
 def test_what_is_no_number_to_round_stays():
@@ -135,28 +135,28 @@ def test_what_is_no_number_to_round_stays():
     odd[:1].view(np.uint64)[:] = (
         0x7FF0000000000001  # a NaN that rounding by bits would make infinite
     )
-    for grid in (RELATIVE, ABSOLUTE):
-        np.testing.assert_array_equal(grid.rounded(odd), odd)
+    for grid in (RELATIVE_GRID, ABSOLUTE_GRID):
+        np.testing.assert_array_equal(grid.round(odd), odd)
         assert grid.snap_to_midpoint(math.inf) == math.inf
         assert grid.snap_to_midpoint(-math.inf) == -math.inf
         assert -np.finfo(float).max < grid.snap_to_midpoint(-np.finfo(float).max) < 0
 
 
 def test_the_same_rounding_where_the_column_is_a_tensor():
-    from metacal.kernels.torch import rounded
+    from metacal.kernels.torch import round_to_grid
 
     rng = np.random.default_rng(0)
     values = rng.normal(size=4000) * 10.0 ** rng.integers(-310, 300, size=4000)
     values = np.concatenate(
         [values, rng.normal(size=4000), [0.0, np.nan, np.inf, -np.inf, np.finfo(float).max]]
     )
-    for grid in (RELATIVE, ABSOLUTE):
-        middles = np.array([grid.snap_to_midpoint(value) for value in grid.rounded(values[:-5])])
+    for grid in (RELATIVE_GRID, ABSOLUTE_GRID):
+        middles = np.array([grid.snap_to_midpoint(value) for value in grid.round(values[:-5])])
         every = np.concatenate(
             [values, middles, np.nextafter(middles, 1), np.nextafter(middles, -1)]
         )
         np.testing.assert_array_equal(
-            rounded(torch.from_numpy(every), grid).numpy(), grid.rounded(every)
+            round_to_grid(torch.from_numpy(every), grid).numpy(), grid.round(every)
         )
 
 
@@ -184,14 +184,14 @@ def test_a_constraint_certifies_the_rounded_scores_and_settles_its_threshold(pro
     correct = rng.random(3000) < 1.0 - 0.4 * values**2
     found, again = (
         promise.certify(values, correct),
-        promise.certify(RELATIVE.rounded(values), correct),
+        promise.certify(RELATIVE_GRID.round(values), correct),
     )
     assert found == again
     assert 0 < found.n_accepted < 3000
-    assert found.threshold == RELATIVE.snap_to_midpoint(found.threshold)
+    assert found.threshold == RELATIVE_GRID.snap_to_midpoint(found.threshold)
     assert found.highest_accepted < found.threshold < found.lowest_rejected
     assert found.n_accepted == (values <= found.threshold).sum()
-    assert len(np.unique(RELATIVE.rounded(values))) <= 101
+    assert len(np.unique(RELATIVE_GRID.round(values))) <= 101
 
 
 def test_the_energy_of_log_probabilities_is_zero_on_every_row():
@@ -234,8 +234,8 @@ def test_a_saved_file_keeps_its_decisions(path):
     assert far.sum() > 3900
     np.testing.assert_array_equal(gate.accepts(table)[far], (raw <= stored)[far])
     high, low = gate.certificate_.highest_accepted, gate.certificate_.lowest_rejected
-    assert high is None or grid.rounded([high])[0] <= gate.threshold_
-    assert low is None or grid.rounded([low])[0] > gate.threshold_
+    assert high is None or grid.round([high])[0] <= gate.threshold_
+    assert low is None or grid.round([low])[0] > gate.threshold_
 
 
 def test_rows_are_recognised_by_their_fingerprint(decisions):

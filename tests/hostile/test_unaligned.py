@@ -71,7 +71,7 @@ def test_every_kernel_reads_it(layout, dtype):
         "one_minus_max_probability",
         "negative_margin",
         "free_energy",
-        "predicted",
+        "predict_classes",
         "spread",
     ):
         np.testing.assert_array_equal(getattr(kernels, name)(odd), getattr(kernels, name)(plain))

@@ -15,7 +15,7 @@ from metacal import rows as rows_module
 from metacal.certification.ranking import Ranking
 from metacal.certification.rules.expected_prefix import count_expected_prefix
 from metacal.kernels import numpy as kernels
-from metacal.kernels.grid import RELATIVE
+from metacal.kernels.grid import RELATIVE_GRID
 from metacal.maps.temperature import fit_temperature
 from metacal.rows import Rows
 from metacal.scores import NAMED, score_rows
@@ -150,7 +150,7 @@ def test_block_size_and_threads_leave_every_bit(table, block_rows, threads):
 )
 def test_one_sort_of_numbers_ranks_as_finding_the_order_does(rows):
     raw, correct = (np.array(column) for column in zip(*rows))
-    scores = RELATIVE.rounded(raw)
+    scores = RELATIVE_GRID.round(raw)
     ranking = Ranking.from_scores(scores, correct)
     order = np.argsort(scores, kind="stable")
     last = np.append(scores[order][1:] != scores[order][:-1], True)

@@ -128,7 +128,7 @@ def test_counting_is_sorting(promise, rows, cells, n_blocks):
 
 @pytest.mark.parametrize("promise", PROMISES, ids=repr)
 def test_without_the_kernel_in_c_too(promise, monkeypatch):
-    monkeypatch.setattr(kernels, "active", definition)
+    monkeypatch.setattr(kernels, "host_kernels", definition)
     rng = np.random.default_rng(1)
     scores = np.append(rng.normal(size=2000), SPECIAL * 3)
     same_answer(promise, scores, rng.random(len(scores)) < 0.95 - 0.05 * (scores > 0.5), 1 << 10)

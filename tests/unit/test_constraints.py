@@ -22,7 +22,7 @@ from metacal.certification.ranking import Ranking
 from metacal.certification.rules.expected_prefix import count_expected_prefix
 from metacal.certification.rules.fixed_sequence import count_certified_rows, find_last_passed_rank
 from metacal.io.artifact.audit import read_certificate
-from metacal.kernels.grid import RELATIVE
+from metacal.kernels.grid import RELATIVE_GRID
 from metacal.statistics import bounds
 
 RNG = np.random.default_rng(0)
@@ -37,8 +37,8 @@ def test_miscoverage_threshold_is_an_order_statistic_of_the_correct_scores():
         (mc.MaxMiscoverage(0.05, delta=None), bounds.expected_miscoverage_rank(len(right), 0.05)),
     ):
         certificate = promise.certify(SCORES, CORRECT)
-        assert certificate.highest_accepted == RELATIVE.rounded(right)[rank - 1]
-        assert certificate.threshold == RELATIVE.snap_to_midpoint(certificate.highest_accepted)
+        assert certificate.highest_accepted == RELATIVE_GRID.round(right)[rank - 1]
+        assert certificate.threshold == RELATIVE_GRID.snap_to_midpoint(certificate.highest_accepted)
         assert certificate.n_correct_accepted == rank
         assert certificate.miscoverage == pytest.approx(1 - rank / len(right))
 
@@ -161,7 +161,7 @@ def test_ties_are_accepted_or_rejected_together():
 
 def test_threshold_lies_just_below_the_first_score_not_covered():
     certificate = mc.MinAccuracy(0.9).certify(SCORES, CORRECT)
-    assert certificate.threshold == RELATIVE.just_below(certificate.lowest_rejected)
+    assert certificate.threshold == RELATIVE_GRID.get_midpoint_below(certificate.lowest_rejected)
     assert certificate.highest_accepted <= certificate.threshold < certificate.lowest_rejected
 
 

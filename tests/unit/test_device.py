@@ -22,7 +22,7 @@ from metacal.gate import Gate, LogitsSource
 from metacal.kernels import keys
 from metacal.kernels import numpy as definition
 from metacal.kernels.columns import N_POSSIBLE, Curve, mixture_loss_sums
-from metacal.kernels.grid import RELATIVE
+from metacal.kernels.grid import RELATIVE_GRID
 from metacal.maps.temperature import TemperatureMap, fit_temperature
 from metacal.rows import Rows
 
@@ -46,7 +46,9 @@ KERNELS = {
 @pytest.fixture(params=DEVICES)
 def device(request, monkeypatch):
     if request.param == "cpu":
-        monkeypatch.setattr(kernels, "on_device", lambda table: isinstance(table, torch.Tensor))
+        monkeypatch.setattr(
+            kernels, "is_device_tensor", lambda table: isinstance(table, torch.Tensor)
+        )
         monkeypatch.setattr(
             device_kernels, "CHUNK_ELEMENTS", 1 << 14
         )  # several chunks even of a small table
@@ -107,7 +109,7 @@ def one_walk_for_all(tensor, array):
         np.testing.assert_array_equal(
             scored(tensor, predictions_out=top, is_unvalidated=True).cpu(), plain, err_msg=name
         )
-        np.testing.assert_array_equal(top.cpu(), definition.predicted(array))
+        np.testing.assert_array_equal(top.cpu(), definition.predict_classes(array))
         careful = scored(low, is_unvalidated=True).cpu().numpy()
         assert np.isnan(careful[1])
         np.testing.assert_array_equal(np.delete(careful, 1), np.delete(plain, 1), err_msg=name)
@@ -127,7 +129,7 @@ def test_kernels_agree(device, dtype, with_mask, n_classes):
             found.cpu(), getattr(definition, name)(array), rtol=1e-12, atol=1e-300, err_msg=name
         )
     np.testing.assert_array_equal(
-        device_kernels.predicted(tensor).cpu(), definition.predicted(array)
+        device_kernels.predict_classes(tensor).cpu(), definition.predict_classes(array)
     )
     one_walk_for_all(tensor, array)
     codes, weights = torch.tensor(labels).to(device), np.linspace(0.5, 2.0, len(labels))
@@ -183,14 +185,14 @@ def test_a_uniform_part_agrees(device, dtype, with_mask, n_classes):
     kernels.mixture_softmax(array, 0.7, 0.05, host)
     np.testing.assert_allclose(out.cpu(), host, atol=1e-14 if dtype == torch.float64 else 1e-6)
     np.testing.assert_array_equal(
-        definition.predicted(out.cpu().numpy()), definition.predicted(array)
+        definition.predict_classes(out.cpu().numpy()), definition.predict_classes(array)
     )
     curve = Curve(np.array([-1.0, 0.5, 3.0]), np.array([0.5, 1.3, 0.0]), -0.4)
     kernels.softmax_with_curve(tensor, 0.7, 0.05, curve, out)
     kernels.softmax_with_curve(array, 0.7, 0.05, curve, host)
     np.testing.assert_allclose(out.cpu(), host, atol=1e-6)
     np.testing.assert_array_equal(
-        definition.predicted(out.cpu().numpy()), definition.predicted(array)
+        definition.predict_classes(out.cpu().numpy()), definition.predict_classes(array)
     )
 
 
@@ -212,11 +214,13 @@ def test_temperature_with_a_uniform_part_stays_there(device, dtype, crossings):
 
 def test_scores_are_ranked_there(device, monkeypatch):
     random = np.random.default_rng(0)
-    values = RELATIVE.rounded(np.append(random.normal(size=4_000).round(2), [-0.0, 0.0, -np.inf]))
+    values = RELATIVE_GRID.round(
+        np.append(random.normal(size=4_000).round(2), [-0.0, 0.0, -np.inf])
+    )
     flags = random.random(len(values)) < 0.7
     there = [torch.tensor(column).to(device) for column in (values, flags)]
-    for kernel in (kernels.active, definition):  # with the C kernel and without
-        monkeypatch.setattr(kernels, "active", kernel)
+    for kernel in (kernels.host_kernels, definition):  # with the C kernel and without
+        monkeypatch.setattr(kernels, "host_kernels", kernel)
         for found, expected in zip(
             keys.rank_scores(*there), keys.rank_scores(values, flags), strict=True
         ):
@@ -243,7 +247,7 @@ def test_extreme_rows(device):
             expected = getattr(definition, name)(array)
             np.testing.assert_allclose(found, expected, rtol=1e-12, err_msg=name)
     np.testing.assert_array_equal(
-        device_kernels.predicted(tensor).cpu(), definition.predicted(array)
+        device_kernels.predict_classes(tensor).cpu(), definition.predict_classes(array)
     )
 
 
@@ -404,7 +408,7 @@ def test_strips_change_nothing(device, monkeypatch):
 
 def test_the_warm_start_reads_a_view(device):
     tensor = torch.zeros((100, 3), device=device)
-    sample = Rows(tensor).every(7)
+    sample = Rows(tensor).take_every(7)
     assert sample.table.data_ptr() == tensor.data_ptr()
 
 

@@ -79,7 +79,7 @@ def test_interpolated_bound_is_the_bound():
             curve=variational.tabulate_latent(basis, mean, covariance),
             centre="mean",
             inverse_temperature=1.0,
-            which=("evidence",),
+            requested_sums=("evidence",),
         ),
         labels,
         None,

@@ -17,7 +17,7 @@ import metacal as mc
 from metacal import kernels
 from metacal.kernels import exact
 from metacal.kernels import numpy as definition
-from metacal.kernels.columns import Curve, mixture_log_odds, mixture_loss_sums
+from metacal.kernels.columns import Curve, confidence_log_odds, mixture_loss_sums
 from metacal.kernels.grid import Grid
 from metacal.rows import Rows
 from metacal.scores import (
@@ -76,8 +76,8 @@ def check(table):
         expected = getattr(definition, name)(table)
         found = getattr(fused, name)(table)
         np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-300, err_msg=name)
-    np.testing.assert_array_equal(fused.predicted(table), definition.predicted(table))
-    labels = definition.predicted(table)[::-1] % table.shape[1]
+    np.testing.assert_array_equal(fused.predict_classes(table), definition.predict_classes(table))
+    labels = definition.predict_classes(table)[::-1] % table.shape[1]
     possible = table[np.arange(len(table)), labels] > -np.inf
     for b in (0.03, 1.0, 7.0):
         wide = table.dtype == np.float64
@@ -129,7 +129,7 @@ def test_short_rows_are_what_long_ones_are(instruction_set, dtype):
             np.testing.assert_allclose(found, expected, rtol=1e-13)
             np.testing.assert_array_equal(np.isnan(found[~fine]), True)
             np.testing.assert_array_equal(tops[0][fine], tops[1][fine])
-    np.testing.assert_array_equal(fused.predicted(short)[fine], tops[1][fine])
+    np.testing.assert_array_equal(fused.predict_classes(short)[fine], tops[1][fine])
     room = np.float64 if dtype == np.float64 else np.float32
     curve = Curve(np.linspace(-2.0, 6.0, 7), np.linspace(0.8, 1.2, 7), -1.8)
     for write in (partial(fused.softmax, inverse_temperature=0.7), partial(lifted, curve=curve)):
@@ -176,7 +176,7 @@ def test_one_walk_writes_rounded_scores_and_which_rows_are_right(instruction_set
     rows, scores, right = compute_score_and_correctness(
         Rows(logits, is_unvalidated=True), name, labels
     )
-    expected = get_rounding_grid(name).rounded(
+    expected = get_rounding_grid(name).round(
         collect_and_validate(Rows(logits), resolve(name).compute_unrounded)[1]
     )
     np.testing.assert_array_equal(scores, expected)
@@ -184,7 +184,7 @@ def test_one_walk_writes_rounded_scores_and_which_rows_are_right(instruction_set
     np.testing.assert_array_equal(right, logits.argmax(axis=1) == labels)
     assert not rows.is_unvalidated
     kept = compute_score_and_correctness(
-        Rows(logits, keep=right), name, labels[right]
+        Rows(logits, row_mask=right), name, labels[right]
     )  # not written in place
     np.testing.assert_array_equal(kept[1], expected[right])
     assert kept[2].all()
@@ -213,7 +213,7 @@ def test_rounding_is_that_of_the_grid_to_the_last_bit(floor, bits):
         ]
     )
     grid = Grid(floor=floor, bits=bits)
-    np.testing.assert_array_equal(kernels.rounded(values, grid), grid.rounded(values))
+    np.testing.assert_array_equal(kernels.round_to_grid(values, grid), grid.round(values))
 
 
 def test_grid_points_and_log_odds_are_those_of_their_definition(instruction_set):
@@ -221,10 +221,10 @@ def test_grid_points_and_log_odds_are_those_of_their_definition(instruction_set)
     z = np.append(odd, np.random.default_rng(0).normal(0.0, 30.0, 1000))
     right, weights = (z > 1.0).astype(float), np.linspace(0.0, 2.0, len(z))
     for own in (None, weights):
-        found = fused.on_grid(z, right, own, 1 / 32, 50.0, -1600, 3202)
+        found = fused.bin_linearly(z, right, own, 1 / 32, 50.0, -1600, 3202)
         np.testing.assert_allclose(
             found,
-            definition.on_grid(z, right, own, 1 / 32, 50.0, -1600, 3202),
+            definition.bin_linearly(z, right, own, 1 / 32, 50.0, -1600, 3202),
             rtol=1e-12,
             atol=1e-12,
         )
@@ -237,9 +237,9 @@ def test_grid_points_and_log_odds_are_those_of_their_definition(instruction_set)
     )
     for b, uniform in ((0.55, 1e-3), (0.6, 1e-9), (0.5, 0.3)):
         with np.errstate(divide="ignore"):
-            expected = mixture_log_odds(np, columns, 0.55, b, uniform)
+            expected = confidence_log_odds(np, columns, 0.55, b, uniform)
         np.testing.assert_allclose(
-            kernels.mixture_log_odds(columns, 0.55, b, uniform), expected, rtol=1e-9, atol=1e-12
+            kernels.confidence_log_odds(columns, 0.55, b, uniform), expected, rtol=1e-9, atol=1e-12
         )
 
 
@@ -283,7 +283,7 @@ def test_real_logits_give_the_same_temperature_and_certificate():
         "    c = mc.MetaCal(mc.MaxMiscoverage(0.05)).fit(d.logits[:5000], d.labels[:5000])\n"
         "    lines.append([c.threshold_, c.calibrator_.temperature_, c.certificate_.n_accepted])\n"
     )
-    assert kernels.active is not definition
+    assert kernels.host_kernels is not definition
     exec(code, names := {})
     env = {**os.environ, "METACAL_KERNEL": "numpy"}
     done = subprocess.run(
@@ -434,7 +434,7 @@ def test_wrong_buffers_are_refused(call):
 
 def test_show_config_names_the_kernel():
     config = mc.show_config()
-    assert config.kernel == kernels.active.__name__.rsplit(".", 1)[-1]
+    assert config.kernel == kernels.host_kernels.__name__.rsplit(".", 1)[-1]
     assert kernels.reason in str(config)
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from metacal import kernels
 from metacal.kernels import numpy as definition
-from metacal.kernels.grid import RELATIVE
+from metacal.kernels.grid import RELATIVE_GRID
 from metacal.kernels.keys import keys_to_scores, rank_scores, scores_to_keys
 
 SPECIAL = [
@@ -31,7 +31,7 @@ SPECIAL = [
 def kernel(request, monkeypatch):
     """What is there, and NumPy alone."""
     if request.param == "numpy":
-        monkeypatch.setattr(kernels, "active", definition)
+        monkeypatch.setattr(kernels, "host_kernels", definition)
 
 
 @given(st.lists(st.floats(allow_nan=False) | st.sampled_from(SPECIAL), min_size=2, max_size=30))
@@ -41,7 +41,7 @@ def test_keys_keep_order_and_lead_back(values):
     assert np.array_equal(scores[:, None] < scores, keys[:, None] < keys)
     assert np.array_equal(keys_to_scores(keys), scores)
     assert np.array_equal(scores_to_keys(-scores), -keys)
-    grid = scores_to_keys(RELATIVE.rounded(scores))
+    grid = scores_to_keys(RELATIVE_GRID.round(scores))
     assert (grid[np.abs(grid) < scores_to_keys([np.finfo(float).max])] % 2**22 == 0).all()
 
 
@@ -69,7 +69,7 @@ def scores_of_a_kind(kind, rng, n):
 @pytest.mark.parametrize("n", [1, 2, 25, 20_000])
 def test_one_sort_orders_scores_and_their_flags(kernel, kind, n):
     rng = np.random.default_rng(n)
-    scores = RELATIVE.rounded(scores_of_a_kind(kind, rng, n))
+    scores = RELATIVE_GRID.round(scores_of_a_kind(kind, rng, n))
     flags = rng.random(n) < 0.7
     ordered, ranks, errors, wrong_first = rank_scores(scores, flags)
     order = np.lexsort((flags, scores))

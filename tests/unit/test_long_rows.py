@@ -93,7 +93,7 @@ def test_processes_send_counts(counting):
         found = PROMISES[1].certify(Passes(passes))
         assert found.threshold == expected.threshold_
         counted = [counts for counts, _ in sent.answers]
-        assert len(counted) == 2 * -(-N // rows_module.get_run_length(K))  # two passes
+        assert len(counted) == 2 * -(-N // rows_module.get_rows_per_run(K))  # two passes
         assert (
             sum(int(part.right.sum() + part.wrong.sum()) for part in counted[: len(counted) // 2])
             == N

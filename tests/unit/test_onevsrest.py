@@ -135,7 +135,7 @@ def test_rows_of_weight_zero_change_nothing_at_all(name):
 def test_the_rows_kept_out_of_a_table_change_nothing(name):
     logits, labels = drawn(400, 3, seed=7)
     keep = np.arange(400) % 3 > 0
-    kept = FITS[name](Rows(logits, keep=keep), labels[keep])(logits)
+    kept = FITS[name](Rows(logits, row_mask=keep), labels[keep])(logits)
     alone = FITS[name](Rows(logits[keep]), labels[keep])(logits)
     np.testing.assert_allclose(kept, alone, rtol=0, atol=1e-9)
 

@@ -125,7 +125,7 @@ def test_a_walk_over_blocks_gives_the_bits_of_a_walk_over_strips(dtype, kept, th
         if here.any():
             total += kernels.tempered_loss(table[chosen[here]], labels[here], weights[here], 0.7)
     with open_executor(threads) as pool:
-        rows = Rows(table, keep=keep, executor=pool)
+        rows = Rows(table, row_mask=keep, executor=pool)
         loss = partial(kernels.tempered_loss, inverse_temperature=0.7)
         assert rows.sum(loss, labels, weights).tobytes() == total.tobytes()
         for score in (
@@ -133,7 +133,7 @@ def test_a_walk_over_blocks_gives_the_bits_of_a_walk_over_strips(dtype, kept, th
             kernels.one_minus_max_probability,
             kernels.negative_margin,
             kernels.free_energy,
-            kernels.predicted,
+            kernels.predict_classes,
         ):
             assert rows.compute_column(score).tobytes() == score(table[chosen]).tobytes()
         members = partial(kernels.ensemble_label_probabilities, inverse_temperature=0.7)
@@ -201,9 +201,9 @@ def test_another_process_reads_what_it_samples_and_fills(tmp_path):
     with ProcessPoolExecutor(1) as pool:
         for rows, chosen in (
             (Rows(Stored(tmp_path / "x.npy"), executor=pool), TABLE),
-            (Rows(Stored(tmp_path / "x.npy"), executor=pool, keep=keep), TABLE[keep]),
+            (Rows(Stored(tmp_path / "x.npy"), executor=pool, row_mask=keep), TABLE[keep]),
         ):
-            np.testing.assert_array_equal(rows.every(7).table, chosen[::7])
+            np.testing.assert_array_equal(rows.take_every(7).table, chosen[::7])
             out, limits = np.empty_like(chosen), np.arange(len(chosen), dtype=np.float64)
             rows.fill_columns(double, out, limits)
             np.testing.assert_array_equal(

@@ -11,7 +11,7 @@ from scipy.special import entr, logsumexp, softmax
 import metacal as mc
 from metacal import kernels
 from metacal.errors import InputError, MetacalWarning
-from metacal.kernels.grid import ABSOLUTE, RELATIVE
+from metacal.kernels.grid import ABSOLUTE_GRID, RELATIVE_GRID
 from metacal.rows import Rows
 from metacal.scores import NAMED, collect_and_validate, get_score_name, resolve, score_rows
 
@@ -32,10 +32,10 @@ def test_kernels_against_scipy():
 def test_a_score_is_what_the_kernel_computes_on_the_grid():
     for name, score in NAMED.items():
         raw, value = score.compute_unrounded(LOGITS), score(LOGITS)
-        grid = ABSOLUTE if name == "energy" else RELATIVE
-        np.testing.assert_array_equal(value, grid.rounded(raw))
+        grid = ABSOLUTE_GRID if name == "energy" else RELATIVE_GRID
+        np.testing.assert_array_equal(value, grid.round(raw))
         assert (np.abs(value - raw) <= 2.0**-31 * np.maximum(np.abs(raw), grid.floor)).all()
-        np.testing.assert_array_equal(grid.rounded(value), value)
+        np.testing.assert_array_equal(grid.round(value), value)
 
 
 def test_confident_rows_do_not_tie():
@@ -66,7 +66,7 @@ def test_any_callable_ranks():
     by_norm = mc.MetaCal(mc.MaxMiscoverage(0.2), score=lambda block: -np.linalg.norm(block, axis=1))
     by_norm.fit(LOGITS, LOGITS.argmax(axis=1) * (np.arange(200) % 9 > 0))
     np.testing.assert_array_equal(
-        by_norm.ranking_scores(LOGITS), RELATIVE.rounded(-np.linalg.norm(LOGITS, axis=1))
+        by_norm.ranking_scores(LOGITS), RELATIVE_GRID.round(-np.linalg.norm(LOGITS, axis=1))
     )
     assert get_score_name(by_norm.score) == "<lambda>"
 

@@ -106,7 +106,7 @@ def test_members_are_the_true_class_under_each_member(dtype, n_classes):
         return (e / e.sum(axis=1, keepdims=True))[np.arange(50), labels]
 
     expected = np.stack([softmax(0.4 * wide), softmax(wide), 1.0 / (~holes).sum(axis=1)], axis=1)
-    for module in (definition, kernels.active):
+    for module in (definition, kernels.host_kernels):
         found = module.ensemble_label_probabilities(logits, labels, 0.4)
         np.testing.assert_allclose(found, expected, rtol=1e-12 if dtype == np.float64 else 2e-6)
 
@@ -117,7 +117,7 @@ def test_members_are_the_true_class_under_each_member(dtype, n_classes):
 def test_the_first_bad_row_is_found(dtype, n_classes, bad):
     table = np.random.default_rng(0).normal(size=(20, n_classes)).astype(dtype)
     table[:, 0] = -np.inf
-    for module in (definition, kernels.active):
+    for module in (definition, kernels.host_kernels):
         assert module.inspect_logits(table)[0] is None
         for column in (0, n_classes - 1):
             spoilt = table.copy()

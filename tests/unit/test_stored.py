@@ -89,12 +89,12 @@ def test_masks_copies_and_orders(parquet):
     on_disk, table, labels = parquet
     np.testing.assert_array_equal(on_disk[labels == 3], table[labels == 3])
     np.testing.assert_array_equal(np.asarray(on_disk, dtype=np.float64), table.astype(np.float64))
-    np.testing.assert_array_equal(on_disk.in_order([2, 0])[5:50], table[5:50, [2, 0]])
+    np.testing.assert_array_equal(on_disk.select_columns([2, 0])[5:50], table[5:50, [2, 0]])
     with pytest.raises(IndexError):
         on_disk[[len(table)]]
     again = pickle.loads(pickle.dumps(on_disk))
     np.testing.assert_array_equal(again[50:150], table[50:150])
-    assert len(pickle.dumps(on_disk.part(10, 150))) < 1500
+    assert len(pickle.dumps(on_disk.lazy_slice(10, 150))) < 1500
 
 
 @pytest.mark.parametrize("sample_bytes", [0, 1 << 30])
@@ -103,7 +103,7 @@ def test_samples_in_memory_or_not(parquet, sample_bytes, monkeypatch):
     monkeypatch.setattr(stored, "SAMPLE_BYTES", sample_bytes)
     monkeypatch.setattr(stored, "SAMPLE_SHARE", 0.0)
     for step in (1, 3, 50):
-        here, there = (Rows(x).every(step) for x in (table, on_disk))
+        here, there = (Rows(x).take_every(step) for x in (table, on_disk))
         assert isinstance(there.table, StoredTable) == (sample_bytes == 0)
         np.testing.assert_array_equal(
             here.compute_column(kernels.entropy), there.compute_column(kernels.entropy)
@@ -127,8 +127,8 @@ def test_processes_get_descriptions(tmp_path):
             rows.compute_column(kernels.entropy), Rows(TABLE).compute_column(kernels.entropy)
         )
         kept = rows.select(LABELS > 5)
-        right = Rows(TABLE).select(LABELS > 5).compute_column(kernels.predicted)
-        np.testing.assert_array_equal(kept.compute_column(kernels.predicted), right)
+        right = Rows(TABLE).select(LABELS > 5).compute_column(kernels.predict_classes)
+        np.testing.assert_array_equal(kept.compute_column(kernels.predict_classes), right)
         # What is filled lies here: another process fills room of its own, which comes back.
         np.testing.assert_array_equal(rows.fill_columns(np.negative, np.zeros_like(TABLE)), -TABLE)
 
@@ -160,7 +160,7 @@ def test_checks_name_the_row_of_the_file():
     with pytest.raises(mc.InputError, match="row 4321, column 7 is infinity"):
         mc.TemperatureScaling().fit(lazy, LABELS)
     with pytest.raises(mc.InputError, match="at least 2 columns"):
-        validate.check_logits(lazy.in_order([0]))
+        validate.check_logits(lazy.select_columns([0]))
     whole = ConvertedTable(np.arange(20).reshape(10, 2), np.ascontiguousarray, np.int64)
     assert validate.check_logits(whole)[3:4].tolist() == [[6.0, 7.0]]
 

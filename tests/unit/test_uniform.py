@@ -21,7 +21,7 @@ from metacal.kernels.columns import (
     TAIL,
     THIRD,
     VARIANCE,
-    mixture_log_odds,
+    confidence_log_odds,
     mixture_loss_sums,
 )
 from metacal.maps.composed import ComposedMap, fit_composed, transform_rows
@@ -161,7 +161,7 @@ def test_what_a_walk_sees_holds_at_temperatures_nearby():
         near, mixture_loss_sums(np, there, None, 0.71, 0.71, 0.05), rtol=1e-4
     )
     odds = [
-        mixture_log_odds(np, seen, walked, 0.71, 0.05)
+        confidence_log_odds(np, seen, walked, 0.71, 0.05)
         for seen, walked in ((columns, 0.7), (there, 0.71))
     ]
     np.testing.assert_allclose(*odds, rtol=1e-6, atol=1e-6)

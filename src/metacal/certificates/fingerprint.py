@@ -42,7 +42,7 @@ from scipy.special import bdtrc, gammaln
 from metacal import kernels
 from metacal.errors import InputError
 from metacal.formulas import Flags, Float
-from metacal.kernels.grid import RELATIVE, Grid
+from metacal.kernels.grid import RELATIVE_GRID, Grid
 from metacal.rows.row_hashes import RowsDigest, digest_rows, hash_rows
 
 #: Largest probability that rows independent of the fit are mistaken for calibration rows.
@@ -50,7 +50,7 @@ COINCIDENCE = 1e-5
 #: Number of distinct row hashes in a sketch. An overlap of about 17 of them is detected.
 SKETCH_SIZE = 256
 #: Grid of scores in `data_hash`. With 12 bits, kernels disagree on a row with probability 2^-32.
-_COARSE_GRID = Grid(RELATIVE.floor, bits=12)
+_COARSE_GRID = Grid(RELATIVE_GRID.floor, bits=12)
 #: Number of rows hashed at a time, so that a block fits into the cache of a core.
 _BLOCK_SIZE = 1 << 16
 _LARGEST_HASH = 2**64 - 1
@@ -276,7 +276,7 @@ def hash_in_order(scores: Any) -> str:
     >>> hash_in_order(np.array([0.1, 0.2])) == hash_in_order(np.array([0.2, 0.1]))
     False
     """
-    rounded = np.asarray(kernels.rounded(scores, _COARSE_GRID)).astype("<f8", copy=False)
+    rounded = np.asarray(kernels.round_to_grid(scores, _COARSE_GRID)).astype("<f8", copy=False)
     return f"sha256:{hashlib.sha256(np.ascontiguousarray(rounded).data).hexdigest()}"
 
 
@@ -361,12 +361,12 @@ def _hash_in_blocks(
 
 def _hash_coarse_scores(scores: Any, correct: Flags) -> NDArray[np.uint64]:
     """Hash each row by its score, rounded to 12 bits, and its correctness."""
-    return hash_rows(np.asarray(kernels.rounded(scores, _COARSE_GRID)), correct)
+    return hash_rows(np.asarray(kernels.round_to_grid(scores, _COARSE_GRID)), correct)
 
 
 def _hash_fine_scores(scores: Any) -> NDArray[np.uint64]:
     """Hash each row by its finely rounded score."""
-    return hash_rows(np.asarray(kernels.rounded(scores, RELATIVE)))
+    return hash_rows(np.asarray(kernels.round_to_grid(scores, RELATIVE_GRID)))
 
 
 def _merge_smallest_hashes(

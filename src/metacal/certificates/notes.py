@@ -471,7 +471,7 @@ def check_repeated_rows(
     if n_distinct_scores is None:
         n_distinct_scores = len(np.unique(scores))
     max_repeated = _MAX_REPEATED_SHARE * n_rows
-    if rows.on_device or n_rows - n_distinct_scores <= max_repeated:
+    if rows.is_on_device or n_rows - n_distinct_scores <= max_repeated:
         return []
     # Identical rows have identical scores, so only rows that share their score are read again.
     _, score_index, score_counts = np.unique(

@@ -28,7 +28,7 @@ from metacal.certificates.subgroup_words import (
     state_subgroup_claim,
     state_subgroup_confidence,
 )
-from metacal.kernels.grid import RELATIVE
+from metacal.kernels.grid import RELATIVE_GRID
 
 if TYPE_CHECKING:
     from metacal.certificates.cascade_stages import StageCount, Stages
@@ -299,7 +299,7 @@ def describe_condition(certificate: Certificate) -> str:
     lowest_rejected = certificate.lowest_rejected
     if lowest_rejected is None:
         lowest_rejected = math.nan
-    printed_on_grid, rejected_on_grid = RELATIVE.rounded(
+    printed_on_grid, rejected_on_grid = RELATIVE_GRID.round(
         [sign * float(printed_threshold), lowest_rejected]
     )
     if printed_on_grid == rejected_on_grid:

@@ -49,7 +49,7 @@ from metacal.certification.statements import (
 )
 from metacal.errors import InfeasibleTargetError, InputError, choose_spelling
 from metacal.formulas import Float
-from metacal.kernels.grid import RELATIVE
+from metacal.kernels.grid import RELATIVE_GRID
 from metacal.statistics import bounds
 
 # States of a label.
@@ -327,4 +327,4 @@ def _settle_threshold(result: ThresholdResult) -> float | None:
     """Return the threshold in the middle between two points of the grid."""
     if result.threshold is None:
         return None
-    return RELATIVE.snap_to_midpoint(result.threshold)
+    return RELATIVE_GRID.snap_to_midpoint(result.threshold)

@@ -97,7 +97,7 @@ class CheapestThreshold:
             losses = self.costs.losses_from_correctness(rows.is_correct)
         draws = replace(rows, losses=losses).build_row_draws(self.random_state)
         ranking = LossRanking.from_scores(
-            rows.scores, losses.if_accepted / max_cost, draws.seed("order of bets")
+            rows.scores, losses.if_accepted / max_cost, draws.derive_seed("order of bets")
         )
 
         # Each candidate accepts the rows strictly below the next score.

@@ -15,7 +15,7 @@ from metacal.certification.procedures import DecisionColumns
 from metacal.certification.ranking import Ranking
 from metacal.certification.rules.rule import REJECT_ALL_ROWS
 from metacal.certification.sides import ClassPromise
-from metacal.kernels.grid import RELATIVE
+from metacal.kernels.grid import RELATIVE_GRID
 
 
 def build_class_certificate(
@@ -46,7 +46,9 @@ def build_class_certificate(
     ranking = Ranking.from_scores(
         decision_columns.uncertainty[is_predicted], decision_columns.correct[is_predicted]
     )
-    threshold = RELATIVE.snap_to_midpoint(ranking.largest_threshold_accepting_at_most(n_accepted))
+    threshold = RELATIVE_GRID.snap_to_midpoint(
+        ranking.largest_threshold_accepting_at_most(n_accepted)
+    )
     outcome = ranking.summarize_threshold(threshold)
     return SubgroupCertificate(names, threshold=threshold, **outcome._asdict())
 

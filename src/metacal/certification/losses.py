@@ -167,7 +167,9 @@ class MeanLossLimit:
             losses = self.costs.losses_from_correctness(rows.is_correct)
         relative_losses = losses.if_accepted / self.max_loss
         draws = replace(rows, losses=losses).build_row_draws(self.random_state)
-        ranking = LossRanking.from_scores(rows.scores, relative_losses, draws.seed("order of bets"))
+        ranking = LossRanking.from_scores(
+            rows.scores, relative_losses, draws.derive_seed("order of bets")
+        )
 
         exact_rule_name = None
         if delta is not None:
@@ -175,7 +177,7 @@ class MeanLossLimit:
         if exact_rule_name == ROUNDED:
             # A rounded loss has the mean of the loss: B = 1[U < L] with an independent uniform U has
             # E[B | row] = L. The proof for errors needs no more than this.
-            is_zero = draws.numbers("rounded losses") >= relative_losses
+            is_zero = draws.draw_uniform_numbers("rounded losses") >= relative_losses
             rounded_rows = replace(rows, correct=is_zero, precomputed_ranking=None)
             ranking = replace(ranking, ranking=rounded_rows.ranking)
         elif exact_rule_name is not None:

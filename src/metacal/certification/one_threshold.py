@@ -37,7 +37,7 @@ from metacal.certification.statements import (
 )
 from metacal.errors import InfeasibleTargetError
 from metacal.formulas import Float
-from metacal.kernels.grid import RELATIVE
+from metacal.kernels.grid import RELATIVE_GRID
 
 
 @dataclass(frozen=True)
@@ -185,7 +185,7 @@ class OneThresholdProcedure:
                 shortfall_level = level_if_untested
             shortfall = self.rule.find_shortfall(rows.ranking, self.limit, shortfall_level)
 
-        threshold = RELATIVE.snap_to_midpoint(threshold)
+        threshold = RELATIVE_GRID.snap_to_midpoint(threshold)
         outcome = rows.ranking.summarize_threshold(threshold)
         subgroup_certificate = SubgroupCertificate(
             subgroup_names,
@@ -276,7 +276,7 @@ class OneThresholdProcedure:
         -------
         Certificate
         """
-        threshold = RELATIVE.snap_to_midpoint(threshold)
+        threshold = RELATIVE_GRID.snap_to_midpoint(threshold)
         return build_certificate(
             self.quantity,
             self.target,

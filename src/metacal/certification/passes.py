@@ -54,14 +54,14 @@ from metacal.certification.ranking import Evidence, FinerCountsNeeded, Ranking, 
 from metacal.certification.rows import check_scores
 from metacal.certification.statements import build_sorting_required_error
 from metacal.errors import InputError
-from metacal.kernels.keys import MAX_CELLS, CellCounts, Counter, Cut, keys_to_scores
+from metacal.kernels.keys import MAX_CELLS, CellCounter, CellCounts, KeyPartition, keys_to_scores
 from metacal.rows.executors import ExecutorLike, resolve_executor
 from metacal.rows.tasks import run_in_order
 
 Ints = NDArray[np.int64]
 
 # Function that counts all rows in the cells of a cut, in one pass over them.
-CountRows = Callable[[Cut], CellCounts]
+CountRows = Callable[[KeyPartition], CellCounts]
 
 # Function that reads a block and returns its scores and whether each of its rows is correct.
 ReadBlock = Callable[[Any], tuple[Any, Any]]
@@ -113,7 +113,7 @@ class CellTally:
     @classmethod
     def from_first_pass(cls, count_rows: CountRows, max_cells: int = MAX_CELLS) -> CellTally:
         """Count all rows by the top bits of their scores."""
-        cut = Cut.of_all_keys(max_cells)
+        cut = KeyPartition.of_all_keys(max_cells)
         counts = count_rows(cut)
         if counts.n_missing_scores:
             raise InputError("certify needs a score for every row; some are NaN.")
@@ -154,7 +154,7 @@ class CellTally:
         """
         max_divided_cells = max(1, max_cells // _MIN_NEW_CELLS)
         divided_cells = np.unique(np.array(list(cells), dtype=np.int64))[:max_divided_cells]
-        cut = Cut.of_key_ranges(
+        cut = KeyPartition.of_key_ranges(
             self.first_keys[divided_cells],
             self.last_keys[divided_cells],
             self.n_zero_bits,
@@ -307,7 +307,7 @@ class Passes(Evidence):
 
 
 def _count_all_blocks(
-    read: ReadBlock, blocks: list[Any], executor: Executor | None, cut: Cut
+    read: ReadBlock, blocks: list[Any], executor: Executor | None, cut: KeyPartition
 ) -> CellCounts:
     """Count the rows of all blocks in the cells of a cut.
 
@@ -322,7 +322,7 @@ def _count_all_blocks(
     executor : Executor or None
         Workers. Without them, blocks are counted in this thread.
 
-    cut : Cut
+    cut : KeyPartition
         Cells.
 
     Returns
@@ -339,7 +339,7 @@ def _count_all_blocks(
     return CellCounts.add_up(cut, block_counts)
 
 
-def _count_block(read: ReadBlock, cut: Cut, block: Any) -> CellCounts:
+def _count_block(read: ReadBlock, cut: KeyPartition, block: Any) -> CellCounts:
     """Read a block and count its rows in the cells of a cut."""
     scores, correct = map(np.asarray, read(block))
     if scores.shape != correct.shape:
@@ -348,9 +348,9 @@ def _count_block(read: ReadBlock, cut: Cut, block: Any) -> CellCounts:
     return _count_arrays(scores, correct, cut)
 
 
-def _count_arrays(scores: Any, correct: Any, cut: Cut) -> CellCounts:
+def _count_arrays(scores: Any, correct: Any, cut: KeyPartition) -> CellCounts:
     """Count rows in the cells of a cut, chunk by chunk."""
-    counter = Counter(cut)
+    counter = CellCounter(cut)
     # An empty array is checked too, because its first chunk is empty.
     for start in range(0, max(1, len(scores)), _CHUNK_SIZE):
         chunk = slice(start, start + _CHUNK_SIZE)

@@ -178,7 +178,7 @@ class PilotPolicy:
 
     def _shuffle_each_subgroup(self, rows: CalibrationRows) -> list[Codes]:
         """Return the row indices of each subgroup in random order."""
-        shuffled_indices = rows.build_row_draws(self.random_state).order("pilot scores")
+        shuffled_indices = rows.build_row_draws(self.random_state).draw_row_order("pilot scores")
         if rows.subgroups is None:
             return [shuffled_indices]
         shuffled_codes = rows.subgroups.codes[shuffled_indices]

@@ -165,14 +165,16 @@ class RowSelection:
         unweighted_indices = np.arange(self.n_rows)
         if self._draws_one_row_per_cluster:
             assert self.cluster_codes is not None
-            shuffled_indices = row_draws.order("one row of each unit")
+            shuffled_indices = row_draws.draw_row_order("one row of each unit")
             unweighted_indices = _take_first_of_each_cluster(shuffled_indices, self.cluster_codes)
         elif self.units is not None:
-            clusters = self.units.build_clusters(row_draws.unit_numbers("whole units"))
+            clusters = self.units.build_clusters(row_draws.draw_cluster_numbers("whole units"))
 
         indices = unweighted_indices
         if self.keep_probabilities is not None:
-            is_kept = row_draws.numbers("rows kept by weight") < self.keep_probabilities
+            is_kept = (
+                row_draws.draw_uniform_numbers("rows kept by weight") < self.keep_probabilities
+            )
             indices = unweighted_indices[is_kept[unweighted_indices]]
         if len(indices) == 0:
             raise InputError(

@@ -17,7 +17,7 @@ from metacal.certification.plans import PilotRows
 from metacal.certification.ranking import Ranking, find_even_odds_score, require_some_correct
 from metacal.errors import InputError
 from metacal.formulas import Codes, Flags, Float
-from metacal.kernels.grid import RELATIVE
+from metacal.kernels.grid import RELATIVE_GRID
 from metacal.rows.draws import RowDraws
 
 if TYPE_CHECKING:
@@ -188,7 +188,7 @@ class CalibrationRows:
         scores = self.scores
         if class_code == 1:
             scores = -scores
-        return Ranking.from_scores(RELATIVE.rounded(scores), self.true_class_codes == class_code)
+        return Ranking.from_scores(RELATIVE_GRID.round(scores), self.true_class_codes == class_code)
 
     @cached_property
     def even_odds_score(self) -> float:
@@ -264,7 +264,7 @@ def check_scores(scores: Any, correct: Any = None) -> Float:
                 "certify needs a score for every row, and at least one; got shape"
                 f" {score_column.shape}."
             )
-        return RELATIVE.rounded(score_column)
+        return RELATIVE_GRID.round(score_column)
     correct_column = np.asarray(correct)
     has_one_of_each = score_column.ndim == 1 and score_column.shape == correct_column.shape
     if not has_one_of_each or correct_column.dtype != bool:
@@ -274,7 +274,7 @@ def check_scores(scores: Any, correct: Any = None) -> Float:
         )
     if np.isnan(score_column).any():
         raise InputError("certify needs a score for every row; some are NaN.")
-    return RELATIVE.rounded(score_column)
+    return RELATIVE_GRID.round(score_column)
 
 
 @overload

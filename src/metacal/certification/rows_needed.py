@@ -35,7 +35,7 @@ from scipy.special import bdtr, ndtr
 
 from metacal.certification.ranking import Ranking
 from metacal.formulas import Codes, Float
-from metacal.rows.draws import generator
+from metacal.rows.draws import make_generator
 from metacal.statistics import bounds
 
 # Function that returns, for a number of rows, the tested ranks and the errors that each tolerates.
@@ -111,7 +111,7 @@ def estimate_rows_needed_by_resampling(
     int or None
         Number of rows to two digits, or None if even the largest samples rarely certify.
     """
-    random = generator(0)
+    random = make_generator(0)
     for step in range(1, _N_SAMPLE_SIZES + 1):
         sample_size = round(n_rows * 2.0 ** (step / 2))
         n_certified = sum(

@@ -449,7 +449,7 @@ def _count_reference_rows(
 
 def _draw_pooling_pilot_rows(rows: CalibrationRows) -> Flags:
     """Draw the rows that determine which subgroups are pooled."""
-    order = rows.build_row_draws().order("pooled subgroups")
+    order = rows.build_row_draws().draw_row_order("pooled subgroups")
     is_pilot_row = np.zeros(len(rows), dtype=bool)
     is_pilot_row[order[: len(rows) // _ROWS_PER_POOLING_PILOT]] = True
     return is_pilot_row

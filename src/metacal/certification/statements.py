@@ -18,7 +18,7 @@ from metacal.certificates.quantity import Quantity
 from metacal.certificates.subgroups import Name
 from metacal.certification.ranking import ThresholdOutcome
 from metacal.errors import InfeasibleTargetError, InputError
-from metacal.kernels.grid import RELATIVE
+from metacal.kernels.grid import RELATIVE_GRID
 from metacal.statistics import bounds
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def build_certificate_for_threshold(
     notes: tuple[Note, ...] = (),
 ) -> Certificate:
     """Build the certificate of a threshold that applies to all rows."""
-    threshold = RELATIVE.snap_to_midpoint(threshold)
+    threshold = RELATIVE_GRID.snap_to_midpoint(threshold)
     outcome = rows.ranking.summarize_threshold(threshold)
     certificate = build_certificate(quantity, target, delta, rule_name, threshold, outcome, notes)
     return replace(certificate, has_labels=rows.correct is not None)

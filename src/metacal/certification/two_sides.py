@@ -84,7 +84,7 @@ from metacal.certification.statements import (
 )
 from metacal.errors import InfeasibleTargetError
 from metacal.formulas import Float
-from metacal.kernels.grid import RELATIVE
+from metacal.kernels.grid import RELATIVE_GRID
 
 # Name of the rules for both classes in certificates and files.
 TWO_SIDED = register_rule(
@@ -354,7 +354,7 @@ class TwoClassProcedure:
         predicted_codes = (rows.scores > decision_points).astype(np.intp)
         distance = np.abs(rows.scores - decision_points)
         return DecisionColumns(
-            uncertainty=RELATIVE.rounded(-distance),
+            uncertainty=RELATIVE_GRID.round(-distance),
             correct=predicted_codes == rows.true_class_codes,
             threshold_indices=predicted_codes,
         )
@@ -442,7 +442,7 @@ def _orient_pilot_scores(pilot: PilotRows | None, class_code: int) -> PilotRows 
     """Return pilot rows with scores that decrease as a class becomes more likely."""
     if pilot is None:
         return None
-    scores = RELATIVE.rounded(pilot.scores)
+    scores = RELATIVE_GRID.round(pilot.scores)
     if class_code == 1:
         scores = -scores
     return replace(pilot, scores=scores)

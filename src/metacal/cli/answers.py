@@ -47,7 +47,9 @@ def _parse_correctness(line: AnswerLine) -> bool:
     from metacal.rows.score_columns import check_correctness
 
     flags = check_correctness(
-        [strip_zero_decimals(line.answer)], name="the answer", place=lambda _: f"row {line.row}"
+        [strip_zero_decimals(line.answer)],
+        name="the answer",
+        get_row_name=lambda _: f"row {line.row}",
     )
     return bool(flags[0])
 

@@ -361,7 +361,9 @@ def _class_names(predictions: Predictions, positive: str | None) -> Any:
 
     labels = check_labels(predictions.labels).tolist()
     positive_label = _find_label(positive, labels)
-    classes = find_two_classes(predictions.labels, positive_label, one_score=positive is not None)
+    classes = find_two_classes(
+        predictions.labels, positive_label, has_one_score=positive is not None
+    )
     return predictions.class_names if classes is None else classes
 
 

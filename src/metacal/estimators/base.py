@@ -238,7 +238,7 @@ class LogitsEstimator(TransformerMixin, DataclassEstimator):
                 self._check_columns(X, reset=False)
         source = X
         if not self._stays_on_device:
-            source = validate.on_host(X, self.input)
+            source = validate.to_numpy(X, self.input)
         table = validate.read_logits(
             source, self.input, executor=executor, defer_validation=defer_validation
         )
@@ -269,13 +269,13 @@ class LogitsEstimator(TransformerMixin, DataclassEstimator):
             )
         if hasattr(y, "ndim") and y.ndim == 2 and y.shape[1] == 1:
             validate.raise_if_masked(y, "labels")
-            y = column_or_1d(validate.on_host(y, "labels"), warn=True)
+            y = column_or_1d(validate.to_numpy(y, "labels"), warn=True)
         n_columns = table.shape[1]
         classes = self.classes
         has_column_names = classes is None and hasattr(self, "feature_names_in_")
         if has_column_names and check_labels(y).dtype.kind == "U":
             classes = self.feature_names_in_
-        if n_columns == 2 and not kernels.on_device(y):
+        if n_columns == 2 and not kernels.is_device_tensor(y):
             classes = self._order_two_classes(classes, y)
         elif self.positive is not None:
             raise InputError(
@@ -287,7 +287,7 @@ class LogitsEstimator(TransformerMixin, DataclassEstimator):
     def _order_two_classes(self, classes: Any, y: Any) -> Any:
         """Return two classes in column order; for one score the positive one last."""
         if classes is None:
-            return validate.find_two_classes(y, self.positive, one_score=self._has_one_score)
+            return validate.find_two_classes(y, self.positive, has_one_score=self._has_one_score)
         if self.positive is None or len(classes) != 2:
             return classes
         if self.positive not in list(classes):
@@ -418,9 +418,9 @@ class Calibrator(ClassifierMixin, LogitsEstimator, Generic[M]):
         array of shape (n_rows, n_classes)
             It is float32 if X is, and on the device of X.
         """
-        is_device_tensor = kernels.on_device(X)
+        is_device_tensor = kernels.is_device_tensor(X)
         with self._open_rows(X, reset=False) as rows:
-            was_copied_to_host = is_device_tensor and not rows.on_device
+            was_copied_to_host = is_device_tensor and not rows.is_on_device
             host_out = None if was_copied_to_host else out
             probabilities = self.map_(rows.table, rows=rows, out=host_out)
         if was_copied_to_host:
@@ -435,10 +435,10 @@ class Calibrator(ClassifierMixin, LogitsEstimator, Generic[M]):
     def predict(self, X: ArrayLike) -> Array:
         """Return the most probable class of each row."""
         probabilities = self.predict_proba(X)
-        if kernels.on_device(probabilities):
-            codes = Rows(probabilities).compute_column(kernels.predicted)
+        if kernels.is_device_tensor(probabilities):
+            codes = Rows(probabilities).compute_column(kernels.predict_classes)
         else:
-            codes = validate.on_host(probabilities).argmax(axis=1)
+            codes = validate.to_numpy(probabilities).argmax(axis=1)
         return np.asarray(self.classes_[codes])
 
     def _fit_map(self, rows: Rows, codes: Codes, weights: Float | None) -> M:

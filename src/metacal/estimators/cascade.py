@@ -315,7 +315,7 @@ class Cascade(GateEstimator, kw_only=False):
                 "an accuracy needs the label of every row that is tested; MaxLoss needs fewer."
             )
         n_labels = suggest_label_count(self.promise, len(X))
-        order = RowDraws(X, random_state=self.random_state).order("rows to label")
+        order = RowDraws(X, random_state=self.random_state).draw_row_order("rows to label")
         return np.sort(order[:n_labels])
 
     def needs_large(self, X: Any) -> Flags:
@@ -427,7 +427,7 @@ class Cascade(GateEstimator, kw_only=False):
     def _compute_model_logits(self, model: Any, X: Any) -> Array:
         """Return the validated logits of one model; X itself if the model is None."""
         if model is None:
-            return validate.read_logits(validate.on_host(X, self.input), self.input)
+            return validate.read_logits(validate.to_numpy(X, self.input), self.input)
         if any(hasattr(model, name) for name in RESPONSE_METHODS):
             return get_classifier_logits(model, X)
         if callable(model):

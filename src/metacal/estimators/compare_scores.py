@@ -21,7 +21,7 @@ from metacal.gate import ScoreData
 from metacal.gate.calibrate import calibrate
 from metacal.promises.accuracy import MinAccuracy
 from metacal.promises.promise import Promise
-from metacal.rows.draws import generator
+from metacal.rows.draws import make_generator
 from metacal.rows.score_columns import check_correctness, check_scores
 
 #: Name of the fused score.
@@ -146,7 +146,7 @@ def compare_scores(
         raise InputError("all rows are alike right or wrong; a comparison needs some of both.")
 
     n_fusion_rows = math.ceil(_FUSION_FRACTION * n_rows)
-    order = generator(random_state).permutation(n_rows)
+    order = make_generator(random_state).permutation(n_rows)
     is_fusion_row = np.zeros(n_rows, dtype=bool)
     is_fusion_row[order[:n_fusion_rows]] = True
     fusion_model = _fit_fusion_model(scores, is_correct, is_fusion_row)

@@ -302,9 +302,9 @@ def draw_calibration_rows(
     draws = make_row_draws(X, y, random_state, units)
     if units is None:
         is_held_out = np.zeros(n_rows, dtype=bool)
-        is_held_out[draws.order("held-out rows")[:n_held_out]] = True
+        is_held_out[draws.draw_row_order("held-out rows")[:n_held_out]] = True
     else:
-        is_held_out = draws.unit_numbers("held-out units") < n_held_out
+        is_held_out = draws.draw_cluster_numbers("held-out units") < n_held_out
     return np.flatnonzero(~is_held_out), np.flatnonzero(is_held_out)
 
 
@@ -450,8 +450,8 @@ def _draw_folds(n_folds: int, y: Array, units: Codes | None, draws: RowDraws) ->
     list of pairs of arrays of int
         Rows to fit and rows to score, for each fold.
     """
-    order = draws.order("folds")
-    seed = draws.seed("folds") % 2**31
+    order = draws.draw_row_order("folds")
+    seed = draws.derive_seed("folds") % 2**31
     splitter_class = StratifiedKFold if units is None else StratifiedGroupKFold
     splitter = splitter_class(n_folds, shuffle=True, random_state=seed)
     groups = None if units is None else units[order]

@@ -24,7 +24,7 @@ from metacal.metrics.evaluation import ProbabilityColumns, compute_row_losses
 from metacal.metrics.registry import PROBABILITIES
 from metacal.metrics.toplabel import CheckedTable, TopLabel, checked_table
 from metacal.rows import Rows
-from metacal.rows.memory import give_back_freed_memory, keep_freed_memory
+from metacal.rows.memory import keep_freed_memory, release_freed_memory
 from metacal.rows.stored import ConvertedTable
 
 #: For each table of probabilities: the sums of each metric of whole tables, keyed by its name.
@@ -125,7 +125,7 @@ def measure_rows(
     group_column = np.asarray(groups) if gate.has_group_thresholds else None
     total = make_reduction()
     try:
-        for columns, sums in rows.gather(
+        for columns, sums in rows.accumulate_on_host(
             measure_block, make_reduction, codes, group_column, buffer
         ):
             total.join(columns, sums)
@@ -135,7 +135,7 @@ def measure_rows(
             gate.source.read(rows.table)
         raise
     all_columns, sums = total.result()
-    give_back_freed_memory(len(rows) * rows.n_classes)
+    release_freed_memory(len(rows) * rows.n_classes)
     score, top, accept, *metric_columns = (np.ascontiguousarray(column) for column in all_columns.T)
     after, *others = _split_metrics(metric_columns, sums)
     if buffer is not None:

@@ -407,15 +407,15 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
         """Fit `calibrator_`, and return its map."""
         base = make_base_calibrator(self.calibrator, self.promise, rows.n_classes)
         works_on_device = isinstance(base, Calibrator) and base._stays_on_device
-        if rows.on_device and not works_on_device:
-            rows = rows.on_host()
-            codes = validate.on_host(codes)
+        if rows.is_on_device and not works_on_device:
+            rows = rows.to_host()
+            codes = validate.to_numpy(codes)
         if isinstance(base, Calibrator):
             self.calibrator_ = base.fit_rows(rows, codes, weights)
             return base.map_
         fit_params = {} if weights is None else {"sample_weight": weights}
         # Indexing reads a stored table into memory, as an estimator of another package needs it.
-        fit_index = slice(None) if rows.keep is None else rows.keep
+        fit_index = slice(None) if rows.row_mask is None else rows.row_mask
         self.calibrator_ = base.fit(rows.table[fit_index], codes, **fit_params)
         return EstimatorMap(self.calibrator_)
 

@@ -27,7 +27,7 @@ from metacal.maps.map import FitMap, Map
 from metacal.promises.promise import Promise
 from metacal.promises.sequential.profile import Profile, build_profile
 from metacal.rows import Rows
-from metacal.rows.draws import generator
+from metacal.rows.draws import make_generator
 
 # Largest number of table entries from which the confidences of the profile are computed.
 _MAX_PROFILE_ENTRIES = 1 << 20
@@ -154,7 +154,7 @@ class CalibrationMapFitter:
             # With a threshold per subgroup, -inf and +inf encode which rows are accepted.
             scores = np.where(columns.is_accepted, -np.inf, np.inf)
         is_available = columns.may_train_calibrator
-        if not table.rows.on_device:
+        if not table.rows.is_on_device:
             is_available = is_available & (labels >= 0)
         is_training_row = promise.select_base_map_rows(
             is_available, scores, columns.correct, table.certificate
@@ -235,11 +235,11 @@ def build_table_profile(base_map: Map, table: CertifiedTable) -> Profile:
     if table.selected_rows is not None:
         is_accepted = is_accepted & table.selected_rows.to_mask(len(rows))
     profile_index = np.flatnonzero(is_accepted)
-    if rows.on_device or len(profile_index) == 0:
+    if rows.is_on_device or len(profile_index) == 0:
         return build_profile(columns.ranking)
     max_rows = max(1, _MAX_PROFILE_ENTRIES // rows.n_classes)
     if len(profile_index) > max_rows:
-        random_order = generator(0).permutation(len(profile_index))
+        random_order = make_generator(0).permutation(len(profile_index))
         profile_index = np.sort(profile_index[random_order[:max_rows]])
     decision_offsets = np.broadcast_to(table.decision_offset, len(rows))[profile_index]
     confidence = rows.take(profile_index).compute_column(
@@ -262,5 +262,5 @@ def _compute_confidence(
     decided_logits = logits
     if decision_offsets.any():
         decided_logits = shift_second_class(logits, decision_offsets)
-    predicted = kernels.predicted(decided_logits)
+    predicted = kernels.predict_classes(decided_logits)
     return probabilities[np.arange(len(logits)), predicted]

@@ -23,7 +23,7 @@ from metacal.errors import InputError
 from metacal.formulas import Codes, Flags, Float
 from metacal.gate.background_map import BackgroundMap
 from metacal.rows import Rows
-from metacal.rows.arrays import on_host
+from metacal.rows.arrays import to_numpy
 from metacal.scores import Score
 
 
@@ -61,7 +61,7 @@ class CalibrationTable:
         """Labels in main memory."""
         if self.labels is None:
             return None
-        return np.asarray(on_host(self.labels, "labels"))
+        return np.asarray(to_numpy(self.labels, "labels"))
 
     @property
     def subgroup_codes(self) -> Codes | None:

@@ -22,7 +22,7 @@ from metacal.certification.rows import CalibrationRows, Subgroups
 from metacal.errors import InputError
 from metacal.formulas import Codes, Flags, Float
 from metacal.gate.thresholds import factorize_groups, get_certified_thresholds
-from metacal.kernels.grid import RELATIVE, Grid
+from metacal.kernels.grid import RELATIVE_GRID, Grid
 from metacal.promises.per_subgroup import PerGroup
 from metacal.promises.promise import Promise
 
@@ -89,8 +89,8 @@ def certify_selected_rows(
             all_rows.take(selected_rows.indices), clusters=selected_rows.clusters
         )
     counted_scores = counted_rows.scores
-    if grid != RELATIVE:
-        counted_rows = replace(counted_rows, scores=RELATIVE.rounded(counted_scores))
+    if grid != RELATIVE_GRID:
+        counted_rows = replace(counted_rows, scores=RELATIVE_GRID.round(counted_scores))
 
     is_for_threshold, is_for_base = promise.split(counted_rows.is_correct, counted_rows.scores)
     circumstances = Circumstances()

@@ -81,7 +81,7 @@ def _must_count_rows(table: CalibrationTable, promise: Promise) -> bool:
         return False
     if table.labels is None or table.selection is not None or table.subgroups is not None:
         return False
-    if table.rows.keep is not None or table.rows.on_device:
+    if table.rows.row_mask is not None or table.rows.is_on_device:
         return False
     return isinstance(promise.procedure(), OneThresholdProcedure) and promise.scope is None
 
@@ -94,7 +94,7 @@ def _certify_best_score(table: CalibrationTable, promise: Promise) -> CertifiedT
     after they are computed.
     """
     delta_fractions = get_auto_candidates(table.rows.n_classes)
-    validated_table = replace(table, rows=table.rows.validated())
+    validated_table = replace(table, rows=table.rows.as_validated())
     certified_tables: list[CertifiedTable] = []
     errors: list[InfeasibleTargetError] = []
     for score_name, fraction in delta_fractions.items():
@@ -159,5 +159,5 @@ def find_subgroups_by_class_or_group(
     """
     is_per_class = promise.scope is not None and promise.scope.by == "class"
     if is_per_class and groups is None:
-        return Subgroups(rows.compute_column(kernels.predicted), tuple(class_names.tolist()))
+        return Subgroups(rows.compute_column(kernels.predict_classes), tuple(class_names.tolist()))
     return find_subgroups_by_group(promise, len(rows), groups)

@@ -483,7 +483,7 @@ class Gate(GateMethods):
         """
         source = self.logits_source
         rows = rows if rows is not None else Rows(logits)
-        if rows.on_device:
+        if rows.is_on_device:
             is_accepted = self.accepts(rows, groups)
             probabilities = source.map(logits, rows=rows, out=out)
             if not is_accepted.all():

@@ -279,8 +279,8 @@ def _judge_cascade_rows(
     decision = gate.decide(*tables, probabilities=probabilities)
     codes = encode_known_labels(truth, len(decision), gate.classes)
     has_label = codes >= 0
-    first_predictions = tables[0].compute_column(kernels.predicted)
-    last_predictions = tables[-1].compute_column(kernels.predicted)
+    first_predictions = tables[0].compute_column(kernels.predict_classes)
+    last_predictions = tables[-1].compute_column(kernels.predict_classes)
     _check_needed_labels(gate, has_label, decision.predicted_codes != last_predictions)
     is_correct = decision.predicted_codes == codes
     is_last_correct = last_predictions == codes

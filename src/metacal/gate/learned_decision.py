@@ -27,7 +27,7 @@ from metacal.gate.logits_source import shift_rows
 from metacal.maps.map import Map
 from metacal.maps.monotone import log_odds
 from metacal.rows import Rows
-from metacal.rows.arrays import on_host
+from metacal.rows.arrays import to_numpy
 from metacal.rows.draws import RowDraws
 
 # One of this many rows or clusters is used to learn the decision.
@@ -82,8 +82,8 @@ def learn_decision(rows: Rows, labels: Codes, selection: RowSelection | None) ->
     LearnedDecision
     """
     check_two_classes(rows.n_classes, "decision='calibrated'")
-    host_labels = np.asarray(on_host(labels, "labels"))
-    row_log_odds = rows.on_host().compute_column(log_odds)
+    host_labels = np.asarray(to_numpy(labels, "labels"))
+    row_log_odds = rows.to_host().compute_column(log_odds)
     counted_index = np.arange(len(rows))
     circumstances = Circumstances()
     notes: tuple[Note, ...] = ()
@@ -120,7 +120,7 @@ def learn_decision(rows: Rows, labels: Codes, selection: RowSelection | None) ->
 
 def _draw_pilot_rows(row_log_odds: Float, labels: Codes) -> Flags:
     """Return a mask of independent rows that are drawn at random as pilot rows."""
-    random_order = RowDraws(row_log_odds, labels).order("learned decision")
+    random_order = RowDraws(row_log_odds, labels).draw_row_order("learned decision")
     is_pilot = np.zeros(len(labels), dtype=bool)
     is_pilot[random_order[: _choose_n_pilots(len(labels))]] = True
     return is_pilot
@@ -168,11 +168,11 @@ def check_predictions_of_map(rows: Rows, base_map: Map, is_accepted: Flags) -> N
         Number of accepted rows with another prediction, which is also a warning. If none is found,
         a note that the promise is about the largest logit.
     """
-    if rows.n_classes == 2 and not rows.on_device and is_accepted.any():
+    if rows.n_classes == 2 and not rows.is_on_device and is_accepted.any():
         accepted_rows = rows.select(is_accepted)
-        predicted = accepted_rows.compute_column(kernels.predicted)
+        predicted = accepted_rows.compute_column(kernels.predict_classes)
         calibrated_rows = Rows(base_map(accepted_rows.to_array()))
-        calibrated_predicted = calibrated_rows.compute_column(kernels.predicted)
+        calibrated_predicted = calibrated_rows.compute_column(kernels.predict_classes)
         n_different = int((predicted != calibrated_predicted).sum())
         if n_different:
             return decision_disagrees(rows=len(predicted), differ=n_different).issue_warning()

@@ -185,8 +185,8 @@ class LogitsCascadeData:
                 f" {len(small_rows):,} x {small_rows.n_classes} and {len(large_rows):,} x"
                 f" {large_rows.n_classes}."
             )
-        small_predicted = small_rows.compute_column(kernels.predicted)
-        large_predicted = large_rows.compute_column(kernels.predicted)
+        small_predicted = small_rows.compute_column(kernels.predict_classes)
+        large_predicted = large_rows.compute_column(kernels.predict_classes)
         has_label = np.asarray(label_codes >= 0)
         small_score, large_score = self._scores
         return PairedPredictions(
@@ -251,8 +251,8 @@ def find_rows_to_label(
     >>> find_rows_to_label(Rows(small_logits), Rows(large_logits), "entropy").tolist()
     [0, 1, 2, 3, 4, 5, 7, 8, 9]
     """
-    small_predicted = small_rows.compute_column(kernels.predicted)
-    large_predicted = large_rows.compute_column(kernels.predicted)
+    small_predicted = small_rows.compute_column(kernels.predict_classes)
+    large_predicted = large_rows.compute_column(kernels.predict_classes)
     models_agree: Flags = np.asarray(small_predicted == large_predicted)
     small_scores = score_rows(small_rows, score)
     large_scores = score_rows(large_rows, score if large_score is None else large_score)

@@ -208,7 +208,7 @@ class LogitsData:
 
     def _certify_learned_decision(self, labels: Codes, promise: Promise) -> CertifiedTable:
         """Certify rows of two classes that are predicted at log-odds learned from some of them."""
-        validated_rows = self.rows.validated()
+        validated_rows = self.rows.as_validated()
         learned_decision = learn_decision(validated_rows, labels, self.selection)
         shifted_rows = learned_decision.shifted_rows
         shifted_table = CalibrationTable(
@@ -306,7 +306,7 @@ def _start_fingerprint(table: CertifiedTable) -> Callable[[], Fingerprint]:
         fingerprint_rows,
         table.columns.scores,
         table.columns.correct,
-        creates_thread=uses_thread and rows.on_device,
+        creates_thread=uses_thread and rows.is_on_device,
     )
 
 

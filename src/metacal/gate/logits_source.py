@@ -168,7 +168,7 @@ class LogitsSource(BaseSource[Rows]):
         """
         if self.n_classes == 2 and has_one_score_per_row(table):
             table = scores_to_two_columns(table, self.input)
-        logits = read_logits(table, self.input, by_rows=by_rows)
+        logits = read_logits(table, self.input, convert_lazily=by_rows)
         if logits.shape[1] != self.n_classes:
             raise InputError(
                 f"this gate was fitted on {self.n_classes} classes; the table has {logits.shape[1]}"
@@ -188,7 +188,7 @@ class LogitsSource(BaseSource[Rows]):
 
     def select_rows(self, rows: Rows, row_indices: Codes) -> Rows:
         """Return some of the rows, in their order."""
-        if rows.on_device:
+        if rows.is_on_device:
             # Maps on a device write whole tables, so the selected rows become a table.
             return Rows(rows.table[row_indices])
         is_selected = np.zeros(len(rows), dtype=bool)
@@ -237,13 +237,13 @@ class LogitsSource(BaseSource[Rows]):
         decision_rows = shift_rows(rows, self._decision_offset(thresholds, group_codes))
         predicted_codes = None
         if thresholds.subgroup_kind == "class" or thresholds.decision_offsets:
-            predicted_codes = decision_rows.compute_column(kernels.predicted)
+            predicted_codes = decision_rows.compute_column(kernels.predict_classes)
         scores = score_rows(decision_rows, self.score)
         return accepts(scores, _row_thresholds(thresholds, group_codes, predicted_codes))
 
     def decide(self, rows: Rows, options: DecisionOptions) -> Decision:
         """Compute scores, predictions, probabilities and acceptance in one pass over the table."""
-        if rows.on_device:
+        if rows.is_on_device:
             return self._decide_on_device(rows, options)
         n_rows = len(rows)
         dtype = np.float64 if rows.table.dtype == np.float64 else np.float32
@@ -310,7 +310,7 @@ class LogitsSource(BaseSource[Rows]):
             return accepts(unrounded_scores, thresholds.threshold)
         predicted_codes = None
         if group_codes is None or thresholds.decision_offsets:
-            predicted_codes = kernels.predicted(decision_block)
+            predicted_codes = kernels.predict_classes(decision_block)
         row_thresholds = _row_thresholds(thresholds, group_codes, predicted_codes)
         return accepts(unrounded_scores, row_thresholds)
 
@@ -359,7 +359,7 @@ class LogitsSource(BaseSource[Rows]):
         # A row without a score has invalid logits, which cannot be calibrated.
         probabilities[np.isnan(scores)] = uniform_share
         if options.is_calibrator:
-            answer_codes[...] = kernels.predicted(probabilities)
+            answer_codes[...] = kernels.predict_classes(probabilities)
         if not options.with_probabilities:
             return
         confidence[...] = probabilities[np.arange(len(block)), answer_codes]
@@ -374,7 +374,7 @@ class LogitsSource(BaseSource[Rows]):
         decision_offset = self._decision_offset(options.thresholds, options.group_codes)
         decision_rows = shift_rows(rows, decision_offset)
         scores = score_rows(decision_rows, self.score)
-        predicted_codes = decision_rows.compute_column(kernels.predicted)
+        predicted_codes = decision_rows.compute_column(kernels.predict_classes)
         if not options.with_probabilities and not options.is_calibrator:
             return self._build_decision(options, scores, predicted_codes, predicted_codes)
 
@@ -386,7 +386,7 @@ class LogitsSource(BaseSource[Rows]):
             device_kernels.fill_rows(probabilities, has_no_score, uniform_share)
         answer_codes = predicted_codes
         if options.is_calibrator:
-            answer_codes = Rows(probabilities).compute_column(kernels.predicted)
+            answer_codes = Rows(probabilities).compute_column(kernels.predict_classes)
         if not options.with_probabilities:
             return self._build_decision(options, scores, predicted_codes, answer_codes)
 
@@ -422,7 +422,7 @@ class LogitsSource(BaseSource[Rows]):
         probabilities, confidence : array or None
             Calibrated probabilities, and the probability of the answer.
         """
-        scores = kernels.rounded(unrounded_scores, get_rounding_grid(self.score))
+        scores = kernels.round_to_grid(unrounded_scores, get_rounding_grid(self.score))
         row_thresholds = _row_thresholds(options.thresholds, options.group_codes, predicted_codes)
         return Decision(
             accept=accepts(scores, row_thresholds),
@@ -472,7 +472,7 @@ def shift_rows(rows: Rows, decision_offset: float | Float) -> Rows:
     is_zero = isinstance(decision_offset, float) and decision_offset == 0.0
     if is_zero or not np.any(decision_offset):
         return rows
-    host_rows = rows.on_host()
+    host_rows = rows.to_host()
     if isinstance(decision_offset, np.ndarray):
         shifted_table = shift_second_class(host_rows.to_array(), decision_offset)
         return Rows(shifted_table, executor=host_rows.executor)

@@ -23,8 +23,8 @@ from metacal.certificates.fingerprint import Fingerprint, fingerprint_rows
 from metacal.certificates.notes import Note, check_error_count, check_repeated_rows, check_ties
 from metacal.certification.ranking import Ranking
 from metacal.formulas import Codes, Flags, Float
-from metacal.kernels.grid import RELATIVE, Grid
-from metacal.kernels.keys import CellCounts, Counter, Cut
+from metacal.kernels.grid import RELATIVE_GRID, Grid
+from metacal.kernels.keys import CellCounter, CellCounts, KeyPartition
 from metacal.rows import Rows
 from metacal.rows.plausibility import Suspicion
 from metacal.scores import Score, ScoreAndCorrectness, get_rounding_grid, score_rows
@@ -72,7 +72,7 @@ class CountTableRows:
         self.score = score
         self.fingerprint: Fingerprint | None = None
 
-    def __call__(self, cut: Cut) -> CellCounts:
+    def __call__(self, cut: KeyPartition) -> CellCounts:
         """Count all rows in one pass, or in two if the first pass finds rows to validate.
 
         A kernel can count rows that are not validated, but it returns no score for a row that is
@@ -84,12 +84,12 @@ class CountTableRows:
         if self.rows.is_unvalidated and kernels.can_pass_whole_blocks(compute_columns, table):
             counts = self._count_rows(partial(compute_columns, is_unvalidated=True), cut)
             if not counts.n_missing_scores:
-                self.rows = self.rows.validated(is_validated=True)
+                self.rows = self.rows.as_validated(already_validated=True)
                 return counts
-        self.rows = self.rows.validated(is_validated=False)
+        self.rows = self.rows.as_validated(already_validated=False)
         return self._count_rows(compute_columns, cut)
 
-    def _count_rows(self, compute_columns: Callable[..., Float], cut: Cut) -> CellCounts:
+    def _count_rows(self, compute_columns: Callable[..., Float], cut: KeyPartition) -> CellCounts:
         """Count all rows, and compute their fingerprint if it is not known yet.
 
         Parameters
@@ -97,7 +97,7 @@ class CountTableRows:
         compute_columns : callable
             Function that returns the score and the correctness of each row of a block.
 
-        cut : Cut
+        cut : KeyPartition
             Cells.
 
         Returns
@@ -133,7 +133,7 @@ class _BlockAccumulator:
 
     Parameters
     ----------
-    cut : Cut
+    cut : KeyPartition
         Cells.
 
     grid : Grid
@@ -143,19 +143,19 @@ class _BlockAccumulator:
         Whether to compute the fingerprint.
     """
 
-    def __init__(self, cut: Cut, grid: Grid, needs_fingerprint: bool) -> None:
-        self._cell_counter = Counter(cut)
+    def __init__(self, cut: KeyPartition, grid: Grid, needs_fingerprint: bool) -> None:
+        self._cell_counter = CellCounter(cut)
         self._grid = grid
         self._needs_fingerprint = needs_fingerprint
         self._fingerprint: Fingerprint | None = None
 
     def add(self, score_and_correctness: Float) -> None:
         """Add a block of rows, given the unrounded score and the correctness of each row."""
-        scores = self._grid.rounded(score_and_correctness[:, 0])
+        scores = self._grid.round(score_and_correctness[:, 0])
         is_correct = score_and_correctness[:, 1] > 0.0
         ranking_scores = scores
-        if self._grid != RELATIVE:
-            ranking_scores = RELATIVE.rounded(scores)
+        if self._grid != RELATIVE_GRID:
+            ranking_scores = RELATIVE_GRID.round(scores)
         self._cell_counter.add(ranking_scores, is_correct)
         if not self._needs_fingerprint:
             return
@@ -227,7 +227,7 @@ class _BlockDecider:
     ) -> NDArray[np.uint8]:
         """Return one byte per row, with a bit for accepted and a bit for correct."""
         columns = self.compute_columns(logits, labels, **kernel_options)
-        scores = self.grid.rounded(columns[:, 0])
+        scores = self.grid.round(columns[:, 0])
         is_accepted = accepts(scores, self.threshold).view(np.uint8)
         is_correct = (columns[:, 1] > 0.0).view(np.uint8)
         return is_accepted + _CORRECT_BIT * is_correct

@@ -52,7 +52,7 @@ from metacal.gate.scored_rows import (
     read_declared_values,
 )
 from metacal.gate.thresholds import get_certified_thresholds
-from metacal.kernels.grid import RELATIVE
+from metacal.kernels.grid import RELATIVE_GRID
 from metacal.maps.confidence import ConfidenceCurve, fit_confidence
 from metacal.promises.promise import Promise
 from metacal.promises.sequential.profile import Profile, build_profile
@@ -202,7 +202,7 @@ class ScoreData:
             promise,
             rows.to_calibration_rows(),
             ranking,
-            grid=RELATIVE,
+            grid=RELATIVE_GRID,
             score_name=source.score_name,
             selected_rows=selected_rows,
             pilot_policy=procedure.pilot_policy(self.random_state, declared_uncertainties),

@@ -24,7 +24,7 @@ from metacal.formulas import Codes, Flags, Float
 from metacal.gate.decision import Decision, DecisionOptions
 from metacal.gate.source import BaseSource
 from metacal.gate.thresholds import SingleThreshold, Thresholds
-from metacal.kernels.grid import RELATIVE
+from metacal.kernels.grid import RELATIVE_GRID
 from metacal.maps.confidence import ConfidenceCurve
 from metacal.promises.promise import Promise
 from metacal.rows.arrays import check_choice
@@ -165,7 +165,7 @@ class ScoreSource(BaseSource[NDArray[np.floating[Any]]]):
 
     def uncertainty_scores(self, score: NDArray[np.floating[Any]]) -> Float:
         """Convert scores to uncertainty scores, rounded to the grid that thresholds are on."""
-        return RELATIVE.rounded(self._unrounded_uncertainty(score))
+        return RELATIVE_GRID.round(self._unrounded_uncertainty(score))
 
     def _unrounded_uncertainty(self, score: NDArray[np.floating[Any]]) -> Float:
         """Convert scores to uncertainty scores without rounding.
@@ -251,7 +251,7 @@ class ScoreSource(BaseSource[NDArray[np.floating[Any]]]):
         are_equal = accepted == rejected
         if accepted is not None and accepted > threshold:
             if are_equal and not self.accepting_is_safe:
-                return RELATIVE.just_below(accepted)
+                return RELATIVE_GRID.get_midpoint_below(accepted)
             return accepted
         if rejected is not None and rejected <= threshold:
             if are_equal and self.accepting_is_safe:

@@ -20,8 +20,8 @@ from metacal.maps.map import FitMap, Map
 from metacal.metrics.binning import equal_width
 from metacal.metrics.marginal import MarginalCheck, check_predicted_classes
 from metacal.rows import Rows
-from metacal.rows.arrays import on_host
-from metacal.rows.draws import generator
+from metacal.rows.arrays import to_numpy
+from metacal.rows.draws import make_generator
 
 # Smallest number of accepted rows for a comparison.
 _MIN_ACCEPTED_ROWS = 50
@@ -186,11 +186,11 @@ def compare_with_softmax(
     has_class_parameters = fitted_map.n_classes is not None
     if has_class_parameters:
         return comparison
-    predicted = rows.take(quality.positions).compute_column(kernels.predicted)
+    predicted = rows.take(quality.positions).compute_column(kernels.predict_classes)
     marginal = check_predicted_classes(
         quality.confidence,
         quality.correct,
-        np.asarray(on_host(predicted), dtype=np.intp),
+        np.asarray(to_numpy(predicted), dtype=np.intp),
         classes=class_names,
         fitted=True,
     )
@@ -290,7 +290,7 @@ def _bootstrap_ece_difference(
 ) -> float:
     """Estimate the standard error of the difference in ECE from bootstrap samples of the rows."""
     n_rows = len(calibrated_bins.bin_of_row)
-    row_samples = generator(0).integers(n_rows, size=(_N_BOOTSTRAP_SAMPLES, n_rows))
+    row_samples = make_generator(0).integers(n_rows, size=(_N_BOOTSTRAP_SAMPLES, n_rows))
     calibrated_ece = calibrated_bins.compute_resampled_ece(row_samples)
     uncalibrated_ece = uncalibrated_bins.compute_resampled_ece(row_samples)
     return float((calibrated_ece - uncalibrated_ece).std())

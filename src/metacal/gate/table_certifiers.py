@@ -37,14 +37,14 @@ from metacal.gate.certify_selected_rows import (
 from metacal.gate.logits_source import shift_rows
 from metacal.gate.long_rows import CountTableRows, decide_counted_rows
 from metacal.gate.thresholds import get_certified_thresholds, get_decision_offsets
-from metacal.kernels.grid import RELATIVE
+from metacal.kernels.grid import RELATIVE_GRID
 from metacal.kernels.keys import MAX_CELLS
 from metacal.maps.monotone import log_odds
 from metacal.promises.max_risk import CostPromise
 from metacal.promises.promise import Promise
 from metacal.promises.sequential.profile import compute_edge_ranks
 from metacal.rows import Rows
-from metacal.rows.arrays import on_host
+from metacal.rows.arrays import to_numpy
 from metacal.rows.executors import start_in_thread
 from metacal.scores import (
     Score,
@@ -199,10 +199,10 @@ class SortedLogOddsCertifier:
         """Certify the thresholds of both classes, then decide all rows."""
         table = self.table
         check_two_classes(table.rows.n_classes, type(promise).__name__)
-        validated_rows = table.rows.validated()
+        validated_rows = table.rows.as_validated()
         labels = table.host_labels
         assert labels is not None
-        row_log_odds = validated_rows.on_host().compute_column(log_odds)
+        row_log_odds = validated_rows.to_host().compute_column(log_odds)
         selected_rows = table.draw_selected_rows(row_log_odds, labels, table.subgroup_codes)
         tested_rows = CalibrationRows(
             scores=row_log_odds,
@@ -268,9 +268,9 @@ class SortedLogOddsCertifier:
             decision_offset = get_decision_offsets(thresholds, subgroup_codes)
         shifted_rows = shift_rows(rows, decision_offset)
         _, scores, correct = compute_score_and_correctness(shifted_rows, self.score, labels)
-        scores = np.asarray(on_host(scores))
-        correct = np.asarray(on_host(correct))
-        predicted = shifted_rows.compute_column(kernels.predicted)
+        scores = np.asarray(to_numpy(scores))
+        correct = np.asarray(to_numpy(correct))
+        predicted = shifted_rows.compute_column(kernels.predict_classes)
         row_thresholds = thresholds.get_row_thresholds(predicted)
         if subgroup_codes is not None:
             row_thresholds = thresholds.get_row_thresholds(subgroup_codes, predicted)
@@ -285,7 +285,7 @@ class SortedLogOddsCertifier:
                 may_train_calibrator=np.ones(len(scores), dtype=bool),
                 thresholds=row_thresholds,
                 ranking=Ranking.from_scores(
-                    RELATIVE.rounded(scores[selected_index]), correct[selected_index]
+                    RELATIVE_GRID.round(scores[selected_index]), correct[selected_index]
                 ),
             ),
             decision_offset=decision_offset,
@@ -344,7 +344,7 @@ class CountedScoreCertifier:
 def score_table(rows: Rows, score: str | Score, labels: Codes | None) -> ScoredTable:
     """Validate and score the rows, and compare their predictions with the labels, in one pass."""
     if labels is None:
-        validated_rows = rows.validated()
+        validated_rows = rows.as_validated()
         return ScoredTable(
             rows=validated_rows,
             scores=score_rows(validated_rows, score),
@@ -352,12 +352,12 @@ def score_table(rows: Rows, score: str | Score, labels: Codes | None) -> ScoredT
         )
     validated_rows, scores, correct = compute_score_and_correctness(rows, score, labels)
     device_ranking = None
-    if kernels.on_device(scores):
+    if kernels.is_device_tensor(scores):
         device_ranking = _rank_rows(scores, correct, score)
     return ScoredTable(
         rows=validated_rows,
-        scores=on_host(scores),
-        correct=on_host(correct),
+        scores=to_numpy(scores),
+        correct=to_numpy(correct),
         device_ranking=device_ranking,
     )
 
@@ -380,8 +380,8 @@ def _rank_rows(scores: Any, correct: Any, score: str | Score) -> Ranking:
     -------
     Ranking
     """
-    if get_rounding_grid(score) != RELATIVE:
-        scores = kernels.rounded(scores, RELATIVE)
+    if get_rounding_grid(score) != RELATIVE_GRID:
+        scores = kernels.round_to_grid(scores, RELATIVE_GRID)
     return Ranking.from_scores(scores, correct)
 
 
@@ -390,5 +390,5 @@ def _compute_losses(promise: Promise, rows: Rows, labels: Codes | None) -> Losse
     if not isinstance(promise, CostPromise):
         return None
     promise.check_cost_table_size(rows.n_classes)
-    predicted = rows.compute_column(kernels.predicted)
-    return promise.losses(np.asarray(on_host(labels, "labels")), predicted)
+    predicted = rows.compute_column(kernels.predict_classes)
+    return promise.losses(np.asarray(to_numpy(labels, "labels")), predicted)

@@ -98,11 +98,11 @@ class UnlabelledPool:
             Class names in column order. None for the column indices.
         """
         check_score(score, input)
-        rows = Rows(validate.read_logits(table, input)).validated()
+        rows = Rows(validate.read_logits(table, input)).as_validated()
         predictions = PoolPredictions(
             rows=rows,
             classes=validate.check_classes(classes, rows.n_classes),
-            predicted_codes=rows.compute_column(kernels.predicted),
+            predicted_codes=rows.compute_column(kernels.predict_classes),
         )
         return cls(score_rows(rows, score), predictions)
 
@@ -126,7 +126,7 @@ class UnlabelledPool:
         draws = RowDraws(
             self.uncertainty_scores[scored_rows], predicted_codes, random_state=random_state
         )
-        return scored_rows[draws.order("rows to label")]
+        return scored_rows[draws.draw_row_order("rows to label")]
 
     def rank_without_labels(self) -> Ranking:
         """Rank the rows that have a score, all of them counted as incorrect."""

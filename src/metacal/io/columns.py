@@ -99,7 +99,7 @@ class Columns:
     def select_table_columns(self, column_indices: Sequence[int]) -> Self:
         """Return a copy whose table has only the given columns, in the given order."""
         if isinstance(self.table, StoredTable):
-            table: Any = self.table.in_order(column_indices)
+            table: Any = self.table.select_columns(column_indices)
         else:
             table = np.ascontiguousarray(self.table[:, column_indices])
 

@@ -368,5 +368,5 @@ def _offsets_in_later_table(gate: Gate, tables: Sequence[Any]) -> NDArray[np.int
 def _read_rows(table: Any, start: int, stop: int) -> Any:
     """Return some rows of a table. A stored table is read, but not converted yet."""
     if isinstance(table, StoredTable):
-        return table.fetched(start, stop)
+        return table.read_unconverted(start, stop)
     return table[start:stop]

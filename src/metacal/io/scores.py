@@ -167,7 +167,7 @@ def _convert_score_columns(request: Request, columns: Columns) -> Columns:
     Raise InputError if the columns differ in length.
     """
     scores = check_scores(
-        columns.table, name=str(request.logits_key), place=columns.describe_row_position
+        columns.table, name=str(request.logits_key), get_row_name=columns.describe_row_position
     )
     role_columns: dict[str, Any] = columns.role_columns
     if "labels" in role_columns:
@@ -175,7 +175,7 @@ def _convert_score_columns(request: Request, columns: Columns) -> Columns:
         role_columns["labels"] = convert_labels(
             role_columns["labels"],
             name=columns.role_names["labels"],
-            place=columns.describe_row_position,
+            get_row_name=columns.describe_row_position,
         )
     for role, column in role_columns.items():
         flat_column = np.asarray(column).ravel()

@@ -33,7 +33,7 @@ from metacal.formulas import Array, Codes, Flags, Float, rowwise
 from metacal.formulas.operations import NUMPY
 from metacal.formulas.probabilities import probability_limits
 from metacal.kernels import numpy as definition
-from metacal.kernels.columns import mixture_log_odds as _mixed_log_odds
+from metacal.kernels.columns import confidence_log_odds as _mixed_log_odds
 
 KERNEL_VARIABLE = "METACAL_KERNEL"
 #: Number of rows of columns per task. The C kernel takes a quarter of a millisecond, which is worth
@@ -74,13 +74,13 @@ def _choose_kernels(requested: str) -> tuple[ModuleType, str]:
     return fused, f"the C kernel is built; this processor runs {instruction_sets}"
 
 
-active, reason = _choose_kernels(os.environ.get(KERNEL_VARIABLE, "auto"))
+host_kernels, reason = _choose_kernels(os.environ.get(KERNEL_VARIABLE, "auto"))
 #: Whether the kernels take blocks of any size. Those of NumPy need strips, whose intermediate
 #: results fit into the cache.
-takes_whole_blocks = hasattr(active, "is_readable_without_copy")
+takes_whole_blocks = hasattr(host_kernels, "is_readable_without_copy")
 
 
-def on_device(table: Any) -> bool:
+def is_device_tensor(table: Any) -> bool:
     """Check whether an object is a torch tensor on a GPU, without importing torch."""
     if type(table).__module__.partition(".")[0] != "torch":
         return False
@@ -173,22 +173,22 @@ def mixture_loss_sums(
     -------
     array of shape (6,)
     """
-    if on_device(columns):
+    if is_device_tensor(columns):
         device_sums = device_kernels().mixture_loss_sums(columns, weights, expansion_b, b, uniform)
         return device_sums.cpu().numpy()
-    kernels = active if columns.flags.c_contiguous else definition
+    kernels = host_kernels if columns.flags.c_contiguous else definition
     sum_part = partial(kernels.mixture_loss_sums, columns, weights, expansion_b, b, uniform)
     return np.asarray(sum(_run_in_parts(pool, sum_part, columns.shape[1])))
 
 
-def mixture_log_odds(
+def confidence_log_odds(
     columns: Any,
     expansion_b: float,
     b: float,
     uniform: float,
     pool: ThreadPoolExecutor | None = None,
 ) -> Float:
-    """Compute the log-odds of `columns.mixture_log_odds` of each row, on the host.
+    """Compute the log-odds of `columns.confidence_log_odds` of each row, on the host.
 
     Parameters
     ----------
@@ -199,12 +199,14 @@ def mixture_log_odds(
     -------
     array of shape (n_rows,)
     """
-    if on_device(columns):
+    if is_device_tensor(columns):
         torch = device_kernels().torch
         return np.asarray(_mixed_log_odds(torch, columns, expansion_b, b, uniform).cpu())
-    kernels = active if columns.flags.c_contiguous else definition
+    kernels = host_kernels if columns.flags.c_contiguous else definition
     log_odds = np.empty(columns.shape[1])
-    write_part = partial(kernels.mixture_log_odds, columns, expansion_b, b, uniform, out=log_odds)
+    write_part = partial(
+        kernels.confidence_log_odds, columns, expansion_b, b, uniform, out=log_odds
+    )
     _run_in_parts(pool, write_part, len(log_odds))
     return log_odds
 
@@ -230,8 +232,8 @@ def can_pass_whole_blocks(function: Callable[..., Any], table: Any) -> bool:
     if not getattr(function, "takes_whole_blocks", False):
         return False
     if isinstance(table, np.ndarray):
-        return bool(active.is_readable_without_copy(table))
-    return not on_device(table)
+        return bool(host_kernels.is_readable_without_copy(table))
+    return not is_device_tensor(table)
 
 
 def _dispatch_to_device(host_kernel: Callable[..., Any]) -> Any:
@@ -243,7 +245,7 @@ def _dispatch_to_device(host_kernel: Callable[..., Any]) -> Any:
 
     @wraps(host_kernel)
     def kernel(block: Any, *arguments: Any, **keywords: Any) -> Any:
-        if isinstance(block, np.ndarray) or not on_device(block):
+        if isinstance(block, np.ndarray) or not is_device_tensor(block):
             return host_kernel(block, *arguments, **keywords)
         return getattr(device_kernels(), name)(block, *arguments, **keywords)
 
@@ -261,7 +263,9 @@ def label_is_possible(block: Array, labels: Codes) -> Flags:
 
 
 @_dispatch_to_device
-def mixture_softmax(block: Array, inverse_temperature: float, uniform: float, out: Array) -> None:
+def mixture_softmax(
+    block: Array, inverse_temperature: float, uniform_weight: float, out: Array
+) -> None:
     """Write (1 - ε)·softmax(b·x) + ε/K of each row into `out`.
 
     K is the number of possible classes of the row.
@@ -280,16 +284,16 @@ def mixture_softmax(block: Array, inverse_temperature: float, uniform: float, ou
     out : array of shape (n_rows, n_classes)
         Buffer for the result.
     """
-    write_mixture(block, inverse_temperature, 1.0 - uniform, uniform, out)
+    write_mixture(block, inverse_temperature, 1.0 - uniform_weight, uniform_weight, out)
 
 
 def write_mixture(
     block: Array,
     inverse_temperature: float,
-    share: float,
-    uniform: float,
+    softmax_weight: float,
+    uniform_weight: float,
     out: Array,
-    other: Any = None,
+    extra_term: Any = None,
 ) -> None:
     """Write w·softmax(b·x) + ε/K + other of each row into `out`, keeping the prediction.
 
@@ -317,16 +321,16 @@ def write_mixture(
     # fmin ignores NaN.
     if np.fmin.reduce(block, axis=None) == -np.inf:
         is_possible = block > -np.inf
-    predictions = active.predicted(block)
-    active.softmax(block, inverse_temperature, out)
-    out *= out.dtype.type(share)
-    if other is not None:
-        out += other
+    predictions = host_kernels.predict_classes(block)
+    host_kernels.softmax(block, inverse_temperature, out)
+    out *= out.dtype.type(softmax_weight)
+    if extra_term is not None:
+        out += extra_term
     if is_possible is None:
-        out += out.dtype.type(uniform / block.shape[1])
+        out += out.dtype.type(uniform_weight / block.shape[1])
     else:
         n_possible = is_possible.sum(axis=1, keepdims=True)
-        out += is_possible * (uniform / n_possible).astype(out.dtype)
+        out += is_possible * (uniform_weight / n_possible).astype(out.dtype)
     restore_predictions(predictions, out)
 
 
@@ -358,7 +362,7 @@ def clip_probabilities(out: Array, block: Array, possible: Flags | None = None) 
     if (
         possible is None
         and takes_whole_blocks
-        and active.clip_in_place(block, smallest, largest, out)
+        and host_kernels.clip_in_place(block, smallest, largest, out)
     ):
         return
     if not out.size or (out.min() >= smallest and out.max() <= largest):
@@ -390,21 +394,21 @@ class FormulaKernel:
     """
 
     formula: Callable[..., Any]
-    host: Callable[..., Float] | None = None
+    host_kernel: Callable[..., Float] | None = None
 
     reads_tensors = True
 
     @property
     def takes_whole_blocks(self) -> bool:
         """Whether it takes blocks of any size."""
-        return self.host is not None and takes_whole_blocks
+        return self.host_kernel is not None and takes_whole_blocks
 
     def __call__(self, block: Any, **options: Any) -> Any:
         """Return the score of each row, NaN for a row with NaN, +inf, or every class masked."""
-        if not isinstance(block, np.ndarray) and on_device(block):
+        if not isinstance(block, np.ndarray) and is_device_tensor(block):
             return device_kernels().score_by_formula(block, self.formula, **options)
-        if self.host is not None:
-            return self.host(block, **options)
+        if self.host_kernel is not None:
+            return self.host_kernel(block, **options)
         scores = NUMPY.evaluate(self.formula, np.asarray(block, dtype=np.float64))[:, 0]
         is_valid = np.isfinite(block.max(axis=1))
         return scores if is_valid.all() else np.where(is_valid, scores, np.nan)
@@ -416,19 +420,19 @@ def _replace_formula(formula: Callable[..., Any], host: Callable[..., Any]) -> F
     return FormulaKernel(formula, host)
 
 
-entropy = _replace_formula(rowwise.entropy, active.entropy)
+entropy = _replace_formula(rowwise.entropy, host_kernels.entropy)
 one_minus_max_probability = _replace_formula(
-    rowwise.one_minus_max_probability, active.one_minus_max_probability
+    rowwise.one_minus_max_probability, host_kernels.one_minus_max_probability
 )
-negative_margin = _replace_formula(rowwise.negative_margin, active.negative_margin)
-free_energy = _replace_formula(rowwise.free_energy, active.free_energy)
+negative_margin = _replace_formula(rowwise.negative_margin, host_kernels.negative_margin)
+free_energy = _replace_formula(rowwise.free_energy, host_kernels.free_energy)
 spread = FormulaKernel(rowwise.spread)
-rounded = _dispatch_to_device(active.rounded)
-predicted = _dispatch_to_device(active.predicted)
-softmax = _dispatch_to_device(active.softmax)
-softmax_with_curve = _dispatch_to_device(active.softmax_with_curve)
-tempered_loss = _dispatch_to_device(active.tempered_loss)
-temperature_statistics = _dispatch_to_device(active.temperature_statistics)
-ensemble_label_probabilities = active.ensemble_label_probabilities
+round_to_grid = _dispatch_to_device(host_kernels.round_to_grid)
+predict_classes = _dispatch_to_device(host_kernels.predict_classes)
+softmax = _dispatch_to_device(host_kernels.softmax)
+softmax_with_curve = _dispatch_to_device(host_kernels.softmax_with_curve)
+tempered_loss = _dispatch_to_device(host_kernels.tempered_loss)
+temperature_statistics = _dispatch_to_device(host_kernels.temperature_statistics)
+ensemble_label_probabilities = host_kernels.ensemble_label_probabilities
 ensemble_label_probabilities.takes_whole_blocks = takes_whole_blocks
-inspect_logits = _dispatch_to_device(active.inspect_logits)
+inspect_logits = _dispatch_to_device(host_kernels.inspect_logits)

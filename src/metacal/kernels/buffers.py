@@ -39,7 +39,7 @@ class ThreadBuffers(threading.local):
     def __init__(self) -> None:
         self.memory_by_name: dict[str, NDArray[np.uint8]] = {}
 
-    def array(self, name: str, shape: tuple[int, ...], dtype: Any) -> Array:
+    def get_array(self, name: str, shape: tuple[int, ...], dtype: Any) -> Array:
         """Return an uninitialised contiguous array; the same name has the same memory."""
         dtype = np.dtype(dtype)
         n_bytes = prod(shape) * dtype.itemsize
@@ -65,7 +65,7 @@ def as_fast_floats(block: Array) -> Array:
     if block.dtype != np.float16 or not block.size:
         return block
     half_bits = np.ascontiguousarray(block).view(np.int16)
-    single_bits = thread_buffers.array("halves", block.shape, np.int32)
+    single_bits = thread_buffers.get_array("halves", block.shape, np.int32)
     np.copyto(single_bits, half_bits)
     single_bits <<= _HALF_SHIFT
     single_bits &= _HALF_BITS

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 TAIL, MEAN, VARIANCE, THIRD, FOURTH, LABEL_GAP, N_POSSIBLE, IS_CORRECT = range(8)
 #: Smallest ratio of the probability of the predicted class to that of any other class. With a tie
 #: there would be no prediction.
-AHEAD = 1.0 + 1e-6
+MIN_PREDICTION_RATIO = 1.0 + 1e-6
 #: Largest exponent of `exp` that does not overflow.
 _MAX_EXPONENT = 700.0
 
@@ -153,7 +153,7 @@ def mixture_loss_sums(
     return library.stack([(term * weights).sum() for term in terms])
 
 
-def mixture_log_odds(
+def confidence_log_odds(
     library: Any, columns: Any, expansion_b: float, b: float, uniform: float
 ) -> Any:
     """Compute log(max q / (1 - max q)) of each row without cancellation, for ε above 0.
@@ -264,7 +264,7 @@ def curve_adjustment(
     s = curve_value(z)
     # The predicted class must have at least `min_ratio` times the probability of all other classes.
     mixed_second = (1.0 - uniform) * second_largest + uniform * uniform_p
-    min_ratio = AHEAD * mixed_second / mixed_others
+    min_ratio = MIN_PREDICTION_RATIO * mixed_second / mixed_others
     is_only_class = mixed_others == 0.0
     max_others = 1.0 / (1.0 + min_ratio)
     new_others = 1.0 / (1.0 + library.exp(library.clip(s, -_MAX_EXPONENT, _MAX_EXPONENT)))

@@ -37,8 +37,8 @@ def split_into_units(block: Array) -> Iterator[Float]:
     >>> sum(float(part[0]) for part in split_into_units(np.array([0.1])))
     0.1
     """
-    coarse: Float = thread_buffers.array("units", block.shape, np.float64)
-    remainder: Float = thread_buffers.array("rest of units", block.shape, np.float64)
+    coarse: Float = thread_buffers.get_array("units", block.shape, np.float64)
+    remainder: Float = thread_buffers.get_array("rest of units", block.shape, np.float64)
     # Converting once is faster than a sum that converts its operands.
     np.copyto(remainder, block)
     coarse_shift, fine_shift = _ROUNDING_SHIFTS

@@ -30,7 +30,7 @@ _MAY_BE_MASKED = -2
 instruction_sets = _fused.instruction_sets
 
 
-def predicted(block: Array, *, rows: RowIndices = None) -> Codes:
+def predict_classes(block: Array, *, rows: RowIndices = None) -> Codes:
     """Return ŷ = argmax x of each row, the lowest index for ties."""
     predictions = np.empty(_count_rows(block, rows), dtype=np.int64)
     _fused.predicted(_as_readable(block), rows, predictions)
@@ -196,7 +196,7 @@ def write_scores_and_correctness(
         _SCORES.index(score),
         is_unvalidated,
         _as_column(labels, np.int64),
-        grid.dropped,
+        grid.n_dropped_bits,
         grid.floor,
         scores,
         right,
@@ -210,21 +210,21 @@ def add_class_units(block: Array, accept: Flags, edges: Float, totals: Float, ab
     _fused.class_units(_as_readable(block), decisions, edges, flat_totals, above.reshape(-1))
 
 
-def rounded(values: Float, grid: Grid) -> Float:
-    """Return the nearest grid point of each value, as `Grid.rounded` does."""
+def round_to_grid(values: Float, grid: Grid) -> Float:
+    """Return the nearest grid point of each value, as `Grid.round` does."""
     result = np.empty(len(values))
-    _fused.rounded(_as_column(values), grid.dropped, grid.floor, result)
+    _fused.rounded(_as_column(values), grid.n_dropped_bits, grid.floor, result)
     return result
 
 
-def mixture_log_odds(
+def confidence_log_odds(
     columns: Float, expansion_b: float, b: float, uniform: float, first: int, last: int, out: Float
 ) -> None:
-    """Write `kernels.columns.mixture_log_odds` of the rows from `first` up to `last`."""
+    """Write `kernels.columns.confidence_log_odds` of the rows from `first` up to `last`."""
     _fused.log_odds(columns, b - expansion_b, uniform, first, last, out)
 
 
-def on_grid(
+def bin_linearly(
     z: Float, right: Float, weights: Float | None, grid: float, reach: float, low: int, size: int
 ) -> Float:
     """Distribute rows over the points of an even grid, keeping the mean of their values."""
@@ -317,7 +317,7 @@ def summarise_keys(keys: NDArray[np.int64], *, in_order: bool) -> tuple[Float, A
 def count_in_cells(
     scores: Float, flags: Flags, stretches: NDArray[np.int64], counts: Any, seen: Any
 ) -> None:
-    """Add rows to the counts of their cells in place, as `kernels.keys.Counter.add` does."""
+    """Add rows to the counts of their cells in place, as `kernels.keys.CellCounter.add` does."""
     flags = np.ascontiguousarray(flags, dtype=bool)
     _fused.count_in_cells(_as_column(scores), flags, stretches.reshape(-1), counts, seen)
 

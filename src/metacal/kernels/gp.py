@@ -55,7 +55,7 @@ NUMPY.kernels[latent] = write_latent
 
 
 @dataclass(frozen=True, eq=False)
-class Curve:
+class TabulatedProcess:
     """Sparse Gaussian process under q(v) = N(mean, covariance), tabulated on an even grid.
 
     Between grid points the features a(t), and everything that depends on them, are interpolated
@@ -76,15 +76,15 @@ class Curve:
         E f(t) - t + ½ Var f(t).
     """
 
-    low: float
+    first_point: float
     step: float
     features: Float
     mean: Float
-    lifted: Float
+    mean_plus_half_variance: Float
 
-    def place(self, values: Float) -> tuple[Codes, Float]:
+    def locate(self, values: Float) -> tuple[Codes, Float]:
         """Return the grid point below each value, and the fraction of a step above it."""
-        positions = (values.ravel() - self.low) / self.step
+        positions = (values.ravel() - self.first_point) / self.step
         np.clip(positions, 0.0, len(self.features) - _POSITION_MARGIN, out=positions)
         below = positions.astype(np.intp)
         positions -= below
@@ -117,7 +117,9 @@ class _Prediction:
     log_sums: Float
 
 
-def _predict(block: Array, curve: Curve, centre: str, inverse_temperature: float) -> _Prediction:
+def _predict(
+    block: Array, curve: TabulatedProcess, centre: str, inverse_temperature: float
+) -> _Prediction:
     """Compute the probabilities of a block under a Gaussian process.
 
     Parameters
@@ -139,10 +141,10 @@ def _predict(block: Array, curve: Curve, centre: str, inverse_temperature: float
     _Prediction
     """
     values = tempered_logits(block, centre, inverse_temperature)
-    below, fraction = curve.place(values)
-    lifted = np.diff(curve.lifted, append=curve.lifted[-1])[below]
+    below, fraction = curve.locate(values)
+    lifted = np.diff(curve.mean_plus_half_variance, append=curve.mean_plus_half_variance[-1])[below]
     lifted *= fraction
-    lifted += curve.lifted[below]
+    lifted += curve.mean_plus_half_variance[below]
     # The same buffer holds E f + ½ Var f, its exponential and the probabilities.
     probabilities = lifted.reshape(values.shape)
     probabilities += values
@@ -159,10 +161,10 @@ def bound_sums(
     block: Array,
     labels: Codes,
     weights: Float | None,
-    curve: Curve,
+    curve: TabulatedProcess,
     centre: str,
     inverse_temperature: float,
-    which: tuple[str, ...],
+    requested_sums: tuple[str, ...],
 ) -> Float:
     """Compute sums over rows for the bound on the evidence and its derivatives.
 
@@ -208,9 +210,9 @@ def bound_sums(
     if weights is not None:
         weighted_mass = weighted_mass * weights[:, None]
     parts: list[Any] = []
-    if "evidence" in which:
+    if "evidence" in requested_sums:
         parts += _evidence_sums(prediction, labels, weights, weighted_mass, curve)
-    if "covariances" in which:
+    if "covariances" in requested_sums:
         parts += _covariance_sums(prediction, weights, weighted_mass, curve)
     return np.concatenate(parts)
 
@@ -220,7 +222,7 @@ def _evidence_sums(
     labels: Codes,
     weights: Float | None,
     weighted_mass: Float,
-    curve: Curve,
+    curve: TabulatedProcess,
 ) -> list[Any]:
     """Return the bound, the mass of the true classes and the mass of π at each grid point.
 
@@ -261,7 +263,7 @@ def _evidence_sums(
 
 
 def _covariance_sums(
-    prediction: _Prediction, weights: Float | None, weighted_mass: Float, curve: Curve
+    prediction: _Prediction, weights: Float | None, weighted_mass: Float, curve: TabulatedProcess
 ) -> list[Any]:
     """Return the sum of outer products of mean features, and the mass of π at each grid point.
 

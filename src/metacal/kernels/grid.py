@@ -55,7 +55,7 @@ class Grid:
     Examples
     --------
     >>> grid = Grid(floor=1.0, bits=2)
-    >>> grid.rounded(np.array([0.1, 0.2, 1.1, 1.2, -1.125, 40.0, 44.0, np.nan]))
+    >>> grid.round(np.array([0.1, 0.2, 1.1, 1.2, -1.125, 40.0, 44.0, np.nan]))
     array([ 0.  ,  0.25,  1.  ,  1.25, -1.25, 40.  , 40.  ,   nan])
     >>> grid.snap_to_midpoint(1.25), grid.snap_to_midpoint(1.3), grid.snap_to_midpoint(-0.5)
     (1.375, 1.375, -0.375)
@@ -65,7 +65,7 @@ class Grid:
     bits: int = 30
 
     @property
-    def dropped(self) -> int:
+    def n_dropped_bits(self) -> int:
         """Number of bits of the fraction of a float64 that rounding sets to 0."""
         return _FRACTION_BITS - self.bits
 
@@ -74,7 +74,7 @@ class Grid:
         """Distance between grid points below the floor."""
         return self.floor * 2.0**-self.bits
 
-    def rounded(self, values: Any) -> NDArray[np.float64]:
+    def round(self, values: Any) -> NDArray[np.float64]:
         """Return the nearest grid point of each value, the lower one for ties.
 
         NaN and infinities are unchanged. Read as integers, floats of one sign are in order, and the
@@ -85,9 +85,9 @@ class Grid:
         raw = np.asarray(values, dtype=np.float64)
         result = raw.copy(order="C")
         bit_patterns = result.view(np.uint64)
-        almost_half = np.uint64((1 << (self.dropped - 1)) - 1)
+        almost_half = np.uint64((1 << (self.n_dropped_bits - 1)) - 1)
         bit_patterns += (bit_patterns >> _SIGN_SHIFT) + almost_half
-        bit_patterns &= np.uint64(-1 << self.dropped & _ALL_BITS)
+        bit_patterns &= np.uint64(-1 << self.n_dropped_bits & _ALL_BITS)
         size = np.abs(raw)
         if not raw.size or (size.min() >= self.floor and size.max() < _LARGEST_FLOAT / 2):
             return result
@@ -113,12 +113,12 @@ class Grid:
         (bit_pattern,) = struct.unpack("<q", struct.pack("<d", abs(threshold)))
         if threshold < 0:
             bit_pattern -= 1
-        cell_start = bit_pattern >> self.dropped << self.dropped
-        half_cell = 1 << (self.dropped - 1)
+        cell_start = bit_pattern >> self.n_dropped_bits << self.n_dropped_bits
+        half_cell = 1 << (self.n_dropped_bits - 1)
         (midpoint,) = struct.unpack("<d", struct.pack("<q", cell_start + half_cell))
         return math.copysign(midpoint, threshold)
 
-    def just_below(self, point: float) -> float:
+    def get_midpoint_below(self, point: float) -> float:
         """Return the midpoint below a grid point, the largest midpoint that rejects it."""
         return self.snap_to_midpoint(math.nextafter(point, -math.inf))
 
@@ -126,6 +126,6 @@ class Grid:
 #: For scores whose error is relative to their size. Near 1e-308 the exponentials underflow, in each
 #: kernel in another way, and a row may have a million of them. Below 1e-289 the grid is therefore
 #: even, and e^-690 is rounded to 0.
-RELATIVE = Grid(floor=2.0**-960)
+RELATIVE_GRID = Grid(floor=2.0**-960)
 #: For scores that are sums of terms of either sign, the energy and learned scores.
-ABSOLUTE = Grid(floor=1.0)
+ABSOLUTE_GRID = Grid(floor=1.0)

@@ -4,7 +4,7 @@ Read as an integer, a float64 keeps its order among numbers of its sign. The key
 are reversed, so that key(-h) = -key(h), and a zero of either sign has key 0. Bits that are 0 at the
 end of every score are 0 at the end of every key: on the grid (`kernels.grid`) the last 22.
 
-A `Cut` selects stretches of keys and divides each into *cells* of 2^shift keys. A `Counter` goes
+A `KeyPartition` selects stretches of keys and divides each into *cells* of 2^shift keys. A `CellCounter` goes
 through rows once and counts the correct and incorrect rows of each cell. Counts of different rows
 can be added in any order (`CellCounts.add_up`), because integers are not rounded. Blocks may
 therefore be counted anywhere, and again if a result was lost.
@@ -84,18 +84,18 @@ def rank_scores(scores: Any, flags: Any) -> RankedScores:
     """
     # The C kernel counts rows with 32 bits.
     has_fast_kernel = (
-        hasattr(kernels.active, "rank_scores") and len(scores) <= np.iinfo(np.uint32).max
+        hasattr(kernels.host_kernels, "rank_scores") and len(scores) <= np.iinfo(np.uint32).max
     )
-    if kernels.on_device(scores):
+    if kernels.is_device_tensor(scores):
         torch = kernels.device_kernels().torch
         keys = pack_keys(torch, scores, flags).sort().values.cpu().numpy()
         if has_fast_kernel:
-            fast_blocks: RankedScores = kernels.active.summarise_keys(keys, in_order=True)
+            fast_blocks: RankedScores = kernels.host_kernels.summarise_keys(keys, in_order=True)
             return fast_blocks
         return _summarise_ranking(*_unpack(keys))
     if has_fast_kernel:
         # None if a score is not on a grid.
-        fast_result: RankedScores | None = kernels.active.rank_scores(scores, flags)
+        fast_result: RankedScores | None = kernels.host_kernels.rank_scores(scores, flags)
         if fast_result is not None:
             return fast_result
     return _summarise_ranking(*_sort_scores(scores, flags))
@@ -153,7 +153,7 @@ def _unpack(keys: Keys) -> tuple[Float, Flags]:
 
 
 @dataclass(frozen=True)
-class Cut:
+class KeyPartition:
     """Disjoint stretches of keys in increasing order, each divided into cells of 2^shift keys.
 
     Attributes
@@ -165,25 +165,27 @@ class Cut:
         Binary logarithm of the number of keys per cell.
     """
 
-    low: Keys
-    high: Keys
-    shift: Keys
+    first_keys: Keys
+    last_keys: Keys
+    cell_shifts: Keys
 
     @classmethod
-    def of_all_keys(cls, cells: int = MAX_CELLS) -> Cut:
+    def of_all_keys(cls, cells: int = MAX_CELLS) -> KeyPartition:
         """Return all keys, divided by their top bits.
 
         Examples
         --------
-        >>> cut = Cut.of_all_keys(1 << 22)
-        >>> cut.size, int(cut.shift[0])
+        >>> cut = KeyPartition.of_all_keys(1 << 22)
+        >>> cut.n_cells, int(cut.cell_shifts[0])
         (4194304, 42)
         """
         shift = 64 - (cells.bit_length() - 1)
         return cls(np.array([-_MAX_KEY - 1]), np.array([_MAX_KEY]), np.array([shift]))
 
     @classmethod
-    def of_key_ranges(cls, low: Keys, high: Keys, unit: int, cells: int = MAX_CELLS) -> Cut:
+    def of_key_ranges(
+        cls, low: Keys, high: Keys, unit: int, cells: int = MAX_CELLS
+    ) -> KeyPartition:
         """Divide stretches as finely as possible.
 
         Parameters
@@ -199,7 +201,7 @@ class Cut:
 
         Returns
         -------
-        Cut
+        KeyPartition
         """
         cell_bits = (cells // len(low)).bit_length() - 1
         stretch_bits = np.array(
@@ -209,38 +211,38 @@ class Cut:
         return cls(low, high, np.maximum(stretch_bits - cell_bits, smallest_shift))
 
     @property
-    def first(self) -> Keys:
+    def first_cells(self) -> Keys:
         """First cell of each stretch."""
-        return np.concatenate(([0], np.cumsum(self._n_cells)[:-1]))
+        return np.concatenate(([0], np.cumsum(self._n_cells_per_range)[:-1]))
 
     @property
-    def size(self) -> int:
+    def n_cells(self) -> int:
         """Number of cells."""
-        return int(self._n_cells.sum())
+        return int(self._n_cells_per_range.sum())
 
     @property
-    def _n_cells(self) -> Keys:
+    def _n_cells_per_range(self) -> Keys:
         """Number of cells of each stretch."""
         # Unsigned, because the difference of two keys may exceed int64.
-        last_offsets = (self.high - self.low).view(np.uint64)
-        last_cells = last_offsets >> self.shift.view(np.uint64)
+        last_offsets = (self.last_keys - self.first_keys).view(np.uint64)
+        last_cells = last_offsets >> self.cell_shifts.view(np.uint64)
         return (last_cells + np.uint64(1)).astype(np.int64)
 
-    def cells_of(self, keys: Keys) -> Keys:
+    def find_cells(self, keys: Keys) -> Keys:
         """Return the cell of each key, -1 for a key outside of all stretches."""
-        stretch = np.searchsorted(self.low, keys, side="right") - 1
-        is_inside = (stretch >= 0) & (keys <= self.high[stretch])
-        offsets = (keys - self.low[stretch]).view(np.uint64)
-        cells_in_stretch = (offsets >> self.shift[stretch].view(np.uint64)).view(np.int64)
-        return np.where(is_inside, self.first[stretch] + cells_in_stretch, -1)
+        stretch = np.searchsorted(self.first_keys, keys, side="right") - 1
+        is_inside = (stretch >= 0) & (keys <= self.last_keys[stretch])
+        offsets = (keys - self.first_keys[stretch]).view(np.uint64)
+        cells_in_stretch = (offsets >> self.cell_shifts[stretch].view(np.uint64)).view(np.int64)
+        return np.where(is_inside, self.first_cells[stretch] + cells_in_stretch, -1)
 
     def get_key_ranges(self, cells: Keys) -> tuple[Keys, Keys]:
         """Return the smallest and the largest key of each cell."""
-        stretch = np.searchsorted(self.first, cells, side="right") - 1
-        shift = self.shift[stretch]
-        low = self.low[stretch] + ((cells - self.first[stretch]) << shift)
+        stretch = np.searchsorted(self.first_cells, cells, side="right") - 1
+        shift = self.cell_shifts[stretch]
+        low = self.first_keys[stretch] + ((cells - self.first_cells[stretch]) << shift)
         last_offset = (np.int64(1) << shift) - 1
-        return low, np.minimum(low + last_offset, self.high[stretch])
+        return low, np.minimum(low + last_offset, self.last_keys[stretch])
 
 
 class CellCounts(NamedTuple):
@@ -268,20 +270,20 @@ class CellCounts(NamedTuple):
     n_missing_scores: int
 
     @classmethod
-    def add_up(cls, cut: Cut, parts: Iterable[CellCounts]) -> CellCounts:
+    def add_up(cls, cut: KeyPartition, parts: Iterable[CellCounts]) -> CellCounts:
         """Add the counts of disjoint sets of rows.
 
         Examples
         --------
-        >>> cut = Cut.of_all_keys()
-        >>> counter = Counter(cut)
+        >>> cut = KeyPartition.of_all_keys()
+        >>> counter = CellCounter(cut)
         >>> counter.add(np.array([0.5, 0.5]), np.array([True, False]))
         >>> counts = CellCounts.add_up(cut, [counter.result()] * 2)
         >>> len(counts.cells), counts.n_correct.tolist(), counts.n_incorrect.tolist()
         (1, [2], [2])
         """
-        counts = np.zeros((cut.size, 2), dtype=np.int64)
-        lowest_cell = cut.size
+        counts = np.zeros((cut.n_cells, 2), dtype=np.int64)
+        lowest_cell = cut.n_cells
         highest_cell = -1
         bits = 0
         n_missing = 0
@@ -297,31 +299,33 @@ class CellCounts(NamedTuple):
         return cls(cells, wrong, right, bits, n_missing)
 
 
-class Counter:
+class CellCounter:
     """Counter of rows in cells, by the C kernel if it is built.
 
     Parameters
     ----------
-    cut : Cut
+    cut : KeyPartition
         The cells.
     """
 
-    def __init__(self, cut: Cut) -> None:
+    def __init__(self, cut: KeyPartition) -> None:
         self.cut = cut
         # Incorrect and correct rows of each cell in turn.
-        self._counts = np.zeros(2 * cut.size, dtype=np.int64)
+        self._counts = np.zeros(2 * cut.n_cells, dtype=np.int64)
         # Lowest and highest cell with a row, bitwise or of the keys, and number of missing scores.
         self._totals = np.array([_MAX_KEY, -1, 0, 0])
-        self._stretches = np.concatenate([cut.low, cut.high, cut.shift, cut.first])
+        self._stretches = np.concatenate(
+            [cut.first_keys, cut.last_keys, cut.cell_shifts, cut.first_cells]
+        )
 
     def add(self, scores: Float, correct: Flags) -> None:
         """Count a block of rows."""
-        count_in_cells = getattr(kernels.active, "count_in_cells", None)
+        count_in_cells = getattr(kernels.host_kernels, "count_in_cells", None)
         if count_in_cells is not None:
             count_in_cells(scores, correct, self._stretches, self._counts, self._totals)
             return
         keys = scores_to_keys(scores)
-        cells = self.cut.cells_of(keys)
+        cells = self.cut.find_cells(keys)
         is_inside = cells >= 0
         count_indices = 2 * cells[is_inside] + correct[is_inside]
         used_indices, new_counts = np.unique(count_indices, return_counts=True)

@@ -37,7 +37,7 @@ _HALF_LARGEST_MASK, _HALF_MINUS_INFINITY_BITS = np.array(
 ).view(np.uint16)
 _HALF_EXPONENT_BITS = 0x7C00
 
-#: Rows of columns per chunk of `on_grid`.
+#: Rows of columns per chunk of `bin_linearly`.
 _CHUNK_ROWS = 1 << 15
 #: Rows of at most this many classes are transposed.
 _SHORT_ROW = 128
@@ -53,7 +53,7 @@ def _work_type(block: Array) -> np.dtype[Any]:
 def _gaps_and_largest(block: Array, dtype: np.dtype[Any]) -> tuple[Array, Array]:
     """Return the gaps d = x - max x of each row in a buffer, and max x of shape (n_rows, 1)."""
     block = as_fast_floats(block)
-    gaps = thread_buffers.array("gaps", block.shape, dtype)
+    gaps = thread_buffers.get_array("gaps", block.shape, dtype)
     largest = block.max(axis=1, keepdims=True)
     if block.dtype == dtype:
         return np.subtract(block, largest, out=gaps), largest
@@ -84,7 +84,7 @@ def _gaps_by_class_axis(block: Array, labels: Codes) -> tuple[Array, int, Float]
         gaps, largest = _gaps_and_largest(block, dtype)
     else:
         class_axis = 0
-        gaps = thread_buffers.array("gaps", block.shape[::-1], dtype)
+        gaps = thread_buffers.get_array("gaps", block.shape[::-1], dtype)
         np.copyto(gaps, block.T)
         largest = gaps.max(axis=0)
         gaps -= largest
@@ -95,7 +95,7 @@ def _gaps_by_class_axis(block: Array, labels: Codes) -> tuple[Array, int, Float]
 
 def _exp(exponents: Array) -> Array:
     """Compute exp in a second buffer."""
-    exponentials = thread_buffers.array("terms", exponents.shape, exponents.dtype)
+    exponentials = thread_buffers.get_array("terms", exponents.shape, exponents.dtype)
     np.exp(exponents, out=exponentials)
     return exponentials
 
@@ -104,7 +104,7 @@ def _gaps_without_prediction(block: Array) -> tuple[Float, Float, Float]:
     """Return the gaps d, e^d with 0 for the predicted class, and the largest logits, in float64."""
     gaps, largest = _gaps_and_largest(block, np.dtype(np.float64))
     exponentials = _exp(gaps)
-    exponentials[np.arange(len(gaps)), predicted(block)] = 0.0
+    exponentials[np.arange(len(gaps)), predict_classes(block)] = 0.0
     return gaps, exponentials, largest[:, 0].astype(np.float64)
 
 
@@ -114,12 +114,12 @@ def _nan_for_invalid_rows(values: Float, largest: Float) -> Float:
     return values if is_valid.all() else np.where(is_valid, values, np.nan)
 
 
-def rounded(values: Any, grid: Grid) -> Float:
+def round_to_grid(values: Any, grid: Grid) -> Float:
     """Return the nearest grid point of each value."""
-    return grid.rounded(values)
+    return grid.round(values)
 
 
-def predicted(block: Array) -> Codes:
+def predict_classes(block: Array) -> Codes:
     """Return ŷ = argmax x of each row, the lowest index for ties."""
     return np.asarray(as_fast_floats(block).argmax(axis=1))
 
@@ -156,7 +156,7 @@ def negative_margin(block: Array) -> Float:
     It is the most negative float if every other class is masked.
     """
     block = as_fast_floats(block)
-    other_logits = thread_buffers.array("gaps", block.shape, block.dtype)
+    other_logits = thread_buffers.get_array("gaps", block.shape, block.dtype)
     np.copyto(other_logits, block)
     rows = np.arange(len(block))
     predictions = block.argmax(axis=1)
@@ -217,7 +217,7 @@ def softmax_with_curve(
         is_masked = block == -np.inf
         n_possible = block.shape[1] - is_masked.sum(axis=1)
     rows = np.arange(len(block))
-    predictions = predicted(block)
+    predictions = predict_classes(block)
     softmax(block, inverse_temperature, out)
     out[rows, predictions] = 0.0
     rest = out.sum(axis=1, dtype=np.float64)
@@ -326,7 +326,7 @@ def temperature_statistics(block: Array, labels: Codes, inverse_temperature: flo
     for power in (1, 2, 3, 4):
         moment_sum = _multiply_in_place(terms, gaps).sum(axis=class_axis)
         moments.append(moment_sum / ((1.0 + tail) * inverse_temperature**power))
-    is_correct = predicted(block) == labels
+    is_correct = predict_classes(block) == labels
     columns = np.empty((8, len(block)))
     for index, values in enumerate(
         (tail, *cumulants(*moments), label_gaps, n_possible, is_correct)
@@ -418,15 +418,15 @@ def mixture_loss_sums(
     )
 
 
-def mixture_log_odds(
+def confidence_log_odds(
     columns: Float, expansion_b: float, b: float, uniform: float, first: int, last: int, out: Float
 ) -> None:
-    """Write `kernels.columns.mixture_log_odds` of the rows from `first` up to `last`.
+    """Write `kernels.columns.confidence_log_odds` of the rows from `first` up to `last`.
 
     Parameters
     ----------
     columns, expansion_b, b, uniform
-        As in `kernels.columns.mixture_log_odds`.
+        As in `kernels.columns.confidence_log_odds`.
 
     first, last : int
         Rows to compute.
@@ -434,7 +434,7 @@ def mixture_log_odds(
     out : array of shape (n_rows,)
         Buffer of all rows.
     """
-    out[first:last] = definition.mixture_log_odds(
+    out[first:last] = definition.confidence_log_odds(
         np, columns[:, first:last], expansion_b, b, uniform
     )
 
@@ -446,7 +446,7 @@ def _multiply_in_place(terms: Array, factors: Array) -> Array:
     return terms
 
 
-def on_grid(
+def bin_linearly(
     z: Float, right: Float, weights: Float | None, grid: float, reach: float, low: int, size: int
 ) -> Float:
     """Distribute rows over the points of an even grid, keeping the mean of their values.

@@ -75,7 +75,7 @@ def _gaps(block: Tensor, dtype: torch.dtype) -> Tensor:
 # --- implementations of the functions in numpy.py ---------------------------------------------
 
 
-def predicted(block: Tensor) -> Tensor:
+def predict_classes(block: Tensor) -> Tensor:
     """Return ŷ = argmax x of each row, the lowest index for ties."""
     predictions = fused.score(block, "predicted", torch.int64)
     if predictions is not None:
@@ -134,7 +134,7 @@ def score_by_formula(
             is_valid &= ~may_be_mask.any(dim=1)
         scores.append(torch.where(is_valid, chunk_scores, math.nan))
     if predictions_out is not None:
-        predictions_out.copy_(predicted(block))
+        predictions_out.copy_(predict_classes(block))
     return torch.cat(scores)
 
 
@@ -282,12 +282,12 @@ def _fused_softmax_with_curve(
     )
 
 
-def rounded(values: Tensor, grid: Grid) -> Tensor:
-    """Return the nearest grid point of each value, as `Grid.rounded` does."""
-    almost_half = (1 << (grid.dropped - 1)) - 1
+def round_to_grid(values: Tensor, grid: Grid) -> Tensor:
+    """Return the nearest grid point of each value, as `Grid.round` does."""
+    almost_half = (1 << (grid.n_dropped_bits - 1)) - 1
     bit_patterns = values.view(torch.int64)
     shifted_patterns = bit_patterns + almost_half + (bit_patterns < 0)
-    result = (shifted_patterns & (-1 << grid.dropped)).view(torch.float64)
+    result = (shifted_patterns & (-1 << grid.n_dropped_bits)).view(torch.float64)
     result = result.clamp(min=_LOWEST_FLOAT, max=-_LOWEST_FLOAT)
     n_steps = values / grid.step
     nearest = n_steps.round()

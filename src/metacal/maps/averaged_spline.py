@@ -247,7 +247,7 @@ def _group_on_grid(sample: BinaryRows, grid_spacing: float) -> _GroupedRows:
         )
     first_point = math.floor(-_MAX_LOG_ODDS / grid_spacing)
     n_points = math.floor(_MAX_LOG_ODDS / grid_spacing) - first_point + 2
-    point_weight, correct_weight = kernels.active.on_grid(
+    point_weight, correct_weight = kernels.host_kernels.bin_linearly(
         z, sample.correct, weights, grid_spacing, _MAX_LOG_ODDS, first_point, n_points
     )
     is_used = point_weight > 0.0

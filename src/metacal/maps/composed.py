@@ -36,7 +36,7 @@ from metacal.maps.monotone import make_identity_monotone_map
 from metacal.maps.spline import SplineMap
 from metacal.maps.uniform import UniformTemperatureMap, fit_uniform_temperature_with_statistics
 from metacal.rows import Rows
-from metacal.rows.arrays import on_host
+from metacal.rows.arrays import to_numpy
 from metacal.rows.stored import ConvertedTable
 
 _Map = TypeVar("_Map", bound=Map)
@@ -167,7 +167,7 @@ def _fit_default_pair(sample: LabelledRows) -> ComposedMap:
     statistics = uniform_fit.statistics
     weights = statistics.weights
     if weights is not None:
-        weights = np.asarray(on_host(weights))
+        weights = np.asarray(to_numpy(weights))
     first_map = ensure_min_uniform_component(uniform_fit.fitted, statistics, weights)
     spline = fit_averaged_spline(
         statistics.compute_log_odds(first_map), statistics.correct, weights
@@ -244,7 +244,7 @@ def transform_rows(first_map: Map, rows: Rows) -> Rows:
     A small table is computed once and held in memory. A large one is computed again each
     time it is read.
     """
-    rows = rows.on_host()
+    rows = rows.to_host()
     is_stored = not isinstance(rows.table, np.ndarray) or isinstance(rows.table, np.memmap)
     max_entries = _MAX_HELD_STORED_ENTRIES if is_stored else _MAX_HELD_ENTRIES
     if len(rows) * rows.n_classes > max_entries:

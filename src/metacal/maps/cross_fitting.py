@@ -257,7 +257,7 @@ def cross_fit_map(
         calibrated_p[~is_training] = fitted(table[~is_training])
 
     # The prediction is the largest logit, even if a map makes another class more probable.
-    predictions = kernels.predicted(table)
+    predictions = kernels.predict_classes(table)
     return QualityComparison(
         calibrated=_compute_table_quality(calibrated_p, labels, predictions),
         uncalibrated=_compute_table_quality(softmax_p, labels, predictions),

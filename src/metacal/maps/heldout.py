@@ -34,8 +34,8 @@ from metacal.maps.methods import CHOOSERS, find_map_method
 from metacal.maps.row_statistics import RowStatistics, collect_statistics_on_host
 from metacal.maps.uniform import UniformTemperatureMap
 from metacal.rows import Rows
-from metacal.rows.arrays import on_host
-from metacal.rows.draws import generator
+from metacal.rows.arrays import to_numpy
+from metacal.rows.draws import make_generator
 
 #: Largest number of sampled rows. It is halved for maps that are refitted on each fold.
 _MAX_ROWS = 4_000
@@ -187,11 +187,11 @@ def _copy_labels_to_host(device_sample: LabelledRows, positions: Codes) -> _Host
     """Copy labels and weights of sampled rows to the host; the logits stay on their device."""
     host_weights = None
     if device_sample.weights is not None:
-        host_weights = np.asarray(on_host(device_sample.weights))
+        host_weights = np.asarray(to_numpy(device_sample.weights))
     return _HostSample(
         positions=positions,
         rows=device_sample.rows,
-        labels=np.asarray(on_host(device_sample.labels)),
+        labels=np.asarray(to_numpy(device_sample.labels)),
         weights=host_weights,
     )
 
@@ -258,7 +258,7 @@ def _compare_by_statistics(
 
 def _compare_by_refitting(refit: FitMap, sample: _HostSample) -> OutOfFoldQuality | None:
     """Compare a map with the softmax by refitting it; return None if a fit fails."""
-    host_rows = sample.rows.on_host()
+    host_rows = sample.rows.to_host()
     softmax_statistics = collect_statistics_on_host(
         host_rows, sample.labels, sample.weights, inverse_temperature=1.0
     )
@@ -295,7 +295,7 @@ def _draw_row_positions(n_rows: int, max_rows: int) -> Codes:
     if rows_per_draw == 1:
         return np.arange(n_rows)
     n_sampled = math.ceil(n_rows / rows_per_draw)
-    shuffled_positions = generator(0).permutation(n_rows)
+    shuffled_positions = make_generator(0).permutation(n_rows)
     return np.sort(shuffled_positions[:n_sampled])
 
 

@@ -91,7 +91,9 @@ def fit_histogram_binning(
         return fit_piecewise(rows, labels, weights, fit_curve, "step")
     make_empty_counts = partial(BinCounts, rows.n_classes, n_bins)
     total_counts = make_empty_counts()
-    for block_counts in rows.gather(_compute_class_probabilities, make_empty_counts, labels):
+    for block_counts in rows.accumulate_on_host(
+        _compute_class_probabilities, make_empty_counts, labels
+    ):
         total_counts += block_counts
     return join_curves(total_counts.build_curves(prior_rows), "step")
 

@@ -11,7 +11,7 @@ from metacal.errors import InputError, warn_caller
 from metacal.formulas import Codes, Flags
 from metacal.formulas import Float as Float
 from metacal.rows import Rows
-from metacal.rows.arrays import on_host
+from metacal.rows.arrays import to_numpy
 from metacal.rows.stored import StoredTable
 
 #: Weight of each row, or None if every row has weight one.
@@ -62,7 +62,7 @@ class LabelledRows:
 
     def compute_correctness(self) -> Float:
         """Return 1.0 for each row whose largest logit is the true class, else 0.0."""
-        predictions = self.rows.compute_column(kernels.predicted)
+        predictions = self.rows.compute_column(kernels.predict_classes)
         return np.asarray(predictions == self.labels, dtype=np.float64)
 
     def every_nth_row(self, n: int) -> LabelledRows:
@@ -70,7 +70,7 @@ class LabelledRows:
         if n == 1:
             return self
         weights = None if self.weights is None else self.weights[::n]
-        return LabelledRows(self.rows.every(n), self.labels[::n], weights)
+        return LabelledRows(self.rows.take_every(n), self.labels[::n], weights)
 
     def take(self, positions: Codes) -> LabelledRows:
         """Return the rows at the given increasing positions."""
@@ -109,7 +109,7 @@ class LabelledRows:
                 raise build_all_labels_masked_error()
             warn_masked_labels(int((~is_usable).sum()), len(is_usable))
         if self.weights is not None:
-            is_usable = is_usable & (on_host(self.weights) > 0.0)
+            is_usable = is_usable & (to_numpy(self.weights) > 0.0)
         if is_usable.all():
             return self
         return self.select(is_usable)
@@ -118,14 +118,14 @@ class LabelledRows:
         """Copy labels and weights to the device of the table, once for all passes."""
         return LabelledRows(
             rows=self.rows,
-            labels=self.rows.column(self.labels),
-            weights=self.rows.column(self.weights),
+            labels=self.rows.move_column_to_device(self.labels),
+            weights=self.rows.move_column_to_device(self.weights),
         )
 
     def load_into_memory(self) -> LabelledRows:
         """Copy a table on disk into memory if it fits, because fitting reads it often."""
         table = self.rows.table
-        if not isinstance(table, StoredTable) or not table.may_hold(len(self.labels)):
+        if not isinstance(table, StoredTable) or not table.fits_in_memory(len(self.labels)):
             return self
         return replace(self, rows=Rows(self.rows.to_array()))
 

@@ -22,7 +22,7 @@ from metacal.formulas import Codes, Float
 from metacal.formulas.logits import limit_logits
 from metacal.formulas.operations import NUMPY
 from metacal.rows import Rows
-from metacal.rows.validate import get_probability_buffer, on_host
+from metacal.rows.validate import get_probability_buffer, to_numpy
 
 #: Data type of an array field, by its annotation.
 _DTYPES = {"Float": np.float64, "NDArray[np.float64]": np.float64, "NDArray[np.int64]": np.int64}
@@ -79,7 +79,7 @@ class Map(ABC):
         The default evaluates the formula in float64.
         """
         assert self.formula is not None
-        predictions = kernels.predicted(block) if self.preserves_accuracy else None
+        predictions = kernels.predict_classes(block) if self.preserves_accuracy else None
         logits = np.asarray(limit_logits(block), dtype=np.float64)
         probabilities = NUMPY.evaluate(self.formula, self, logits)
         np.copyto(out, probabilities, casting="same_kind")
@@ -149,9 +149,9 @@ class Map(ABC):
         if rows is None:
             rows = Rows(logits)
         probabilities = get_probability_buffer(logits, out)
-        if not rows.on_device or self.on_device:
+        if not rows.is_on_device or self.on_device:
             return rows.fill_columns(self.fill, probabilities, takes_whole_blocks=self.whole_blocks)
-        host_probabilities = self(on_host(logits))
+        host_probabilities = self(to_numpy(logits))
         probabilities[...] = kernels.device_kernels().move_to_device_of(host_probabilities, logits)
         return probabilities
 

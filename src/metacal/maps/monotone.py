@@ -61,7 +61,7 @@ from metacal.maps.map import TemperedMap, check_positive
 from metacal.maps.spline import tempered_log_odds
 from metacal.maps.temperature import fit_temperature
 from metacal.rows import Rows
-from metacal.rows.arrays import on_host
+from metacal.rows.arrays import to_numpy
 
 #: Number of cells into which a larger number of rows is grouped.
 _N_CELLS = 2048
@@ -295,8 +295,8 @@ def _build_two_class_sample(labelled_rows: LabelledRows) -> _BinarySample:
     """Build the sample of two classes, with the second class as the positive one."""
     return _BinarySample(
         log_odds=labelled_rows.rows.compute_column(log_odds),
-        is_positive=np.asarray(on_host(labelled_rows.labels)) == 1,
-        weights=np.asarray(on_host(labelled_rows.weights_or_ones), dtype=np.float64),
+        is_positive=np.asarray(to_numpy(labelled_rows.labels)) == 1,
+        weights=np.asarray(to_numpy(labelled_rows.weights_or_ones), dtype=np.float64),
     )
 
 
@@ -308,7 +308,7 @@ def _build_confidence_sample(
     return _BinarySample(
         log_odds=labelled_rows.rows.compute_column(compute_log_odds),
         is_positive=labelled_rows.compute_correctness() > 0.0,
-        weights=np.asarray(on_host(labelled_rows.weights_or_ones), dtype=np.float64),
+        weights=np.asarray(to_numpy(labelled_rows.weights_or_ones), dtype=np.float64),
     )
 
 

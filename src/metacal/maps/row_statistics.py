@@ -22,7 +22,7 @@ from metacal.kernels.columns import IS_CORRECT, LABEL_GAP, MEAN, N_POSSIBLE, TAI
 from metacal.maps.labelled import LabelledRows
 from metacal.maps.temperature import MIN_ROWS_TO_SAMPLE_TWICE
 from metacal.rows import Rows
-from metacal.rows.arrays import on_host
+from metacal.rows.arrays import to_numpy
 
 if TYPE_CHECKING:
     from metacal.maps.uniform import UniformTemperatureMap
@@ -84,7 +84,7 @@ class RowStatistics:
 
     def compute_log_odds(self, fitted: UniformTemperatureMap) -> Float:
         """Compute the log-odds of the confidence of each row under a map, on the host."""
-        return kernels.mixture_log_odds(
+        return kernels.confidence_log_odds(
             self.columns,
             self.inverse_temperature,
             fitted.inverse_temperature,
@@ -115,7 +115,7 @@ class RowStatistics:
     @property
     def correct(self) -> Float:
         """Indicator, on the host, of rows whose largest logit is the true class."""
-        return np.asarray(on_host(self.columns[IS_CORRECT]))
+        return np.asarray(to_numpy(self.columns[IS_CORRECT]))
 
     def drop_masked_labels(self) -> RowStatistics:
         """Return the statistics of the rows whose true class is not masked."""
@@ -183,11 +183,11 @@ def make_statistics_pass(sample: LabelledRows) -> StatisticsPass:
     pool = rows.executor if isinstance(rows.executor, ThreadPoolExecutor) else None
     # Sums over few rows are faster on the host than on a device.
     is_large = len(rows) >= MIN_ROWS_TO_SAMPLE_TWICE
-    weights = sample.weights if is_large else on_host(sample.weights)
+    weights = sample.weights if is_large else to_numpy(sample.weights)
 
     @lru_cache(maxsize=2 if is_large else 8)
     def run_pass(inverse_temperature: float) -> RowStatistics:
-        if rows.in_place:
+        if rows.gives_kernels_whole_blocks:
             # Each thread writes its rows directly into the shared columns.
             columns: Any = np.empty((_N_COLUMNS, len(rows)))
             write_block = partial(_write_columns, inverse_temperature)
@@ -196,7 +196,7 @@ def make_statistics_pass(sample: LabelledRows) -> StatisticsPass:
             kernel = partial(
                 kernels.temperature_statistics, inverse_temperature=inverse_temperature
             )
-            table = rows.compute_column(kernel, labels, there=is_large)
+            table = rows.compute_column(kernel, labels, keep_on_device=is_large)
             columns = _transpose_contiguously(table)
         return RowStatistics(
             columns=columns,

@@ -102,7 +102,7 @@ class StackMap(CombinedMap):
             mixture += weight * member_p
         np.copyto(out, mixture, casting="same_kind")
         if self.preserves_accuracy:
-            kernels.restore_predictions(kernels.predicted(block), out)
+            kernels.restore_predictions(kernels.predict_classes(block), out)
 
 
 @dataclass(frozen=True)

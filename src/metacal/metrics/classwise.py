@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from metacal.formulas import Codes, Flags, Float
-from metacal.kernels import active, exact
+from metacal.kernels import exact, host_kernels
 from metacal.metrics.binning import (
     GroupSums,
     NearlyNormalStatistic,
@@ -47,7 +47,7 @@ _MAX_EXACT_ROWS = 1 << 21
 #: Number of coarse integer units in the value 1 of a true label.
 _UNITS_OF_ONE = round(1.0 / exact.UNITS[0])
 #: Kernel that adds a block of rows to the sums of each class and cell.
-_add_class_units = getattr(active, "add_class_units", exact.add_class_units)
+_add_class_units = getattr(host_kernels, "add_class_units", exact.add_class_units)
 
 
 @dataclass(frozen=True, eq=False)

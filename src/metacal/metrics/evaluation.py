@@ -39,7 +39,7 @@ from metacal.metrics.toplabel import (
     read_bool_column,
     read_number_column,
 )
-from metacal.rows.memory import give_back_freed_memory
+from metacal.rows.memory import release_freed_memory
 
 #: Metrics to compute, each with the counts, statistic or value from which its interval is computed.
 MetricSources = list[tuple[Metric, IntervalSource]]
@@ -257,7 +257,7 @@ def evaluate_columns(
         accepted_intervals = resampling.compute_intervals(
             accepted_sources, int(is_accepted.sum()), n_errors
         )
-        give_back_freed_memory(len(top) * n_classes)
+        release_freed_memory(len(top) * n_classes)
 
     # The metrics of the gate and of all rows share their resamples, so that they are drawn once.
     gate_sources = _prepare_gate_sources(top, is_accepted, correct, score)

@@ -27,7 +27,7 @@ from numpy.typing import ArrayLike
 from metacal.formulas import Codes, Float
 from metacal.metrics.binning import Statistic, Weights, evaluate_on_sample
 from metacal.metrics.replicates import Target, compute_replicates, draw_batches
-from metacal.rows.draws import generator
+from metacal.rows.draws import make_generator
 
 #: Number of standard errors of the difference by which a method near the best one may be worse.
 STANDARD_ERRORS = 3.0
@@ -163,7 +163,7 @@ def compare_by_resamples(
     statistics: Sequence[Statistic], n_rows: int, smaller_is_better: bool = True
 ) -> PairedEstimates:
     """Compare methods by one statistic per method, on the same resamples of rows."""
-    random = generator(0)
+    random = make_generator(0)
 
     def draw_weights() -> Weights:
         drawn_rows = random.integers(n_rows, size=n_rows)

@@ -55,7 +55,7 @@ from metacal.metrics.replicates import (
     one_blas_thread,
 )
 from metacal.rows.arrays import check_fraction
-from metacal.rows.draws import generator
+from metacal.rows.draws import make_generator
 from metacal.rows.memory import keep_freed_memory
 
 RandomState = int | np.random.Generator | None
@@ -220,7 +220,7 @@ class Resampling:
         """
         if n_rows <= _FEW_ROWS:
             keep_freed_memory()
-        random = generator(self.random_state)
+        random = make_generator(self.random_state)
         sign_random, area_random = random.spawn(2)
 
         areas: dict[str, AreaStatistic] = {}

@@ -208,7 +208,7 @@ def draw_pilot_rows(
         pilot_size = _PILOT_SIZE_FOR_LABELS
     n_pilot = pilot_size.compute(len(models_agree))
     draws = RowDraws(small_score, large_score, models_agree, random_state=plan.random_state)
-    random_order = draws.order("thresholds of a cascade")
+    random_order = draws.draw_row_order("thresholds of a cascade")
     return np.sort(random_order[:n_pilot])
 
 
@@ -344,7 +344,7 @@ def build_review_sequences(
 
     Examples
     --------
-    >>> from metacal.kernels.grid import RELATIVE
+    >>> from metacal.kernels.grid import RELATIVE_GRID
     >>> rng = np.random.default_rng(0)
     >>> small_score, large_score = rng.random((2, 400))
     >>> small_correct = rng.random(400) > small_score / 4
@@ -357,7 +357,7 @@ def build_review_sequences(
     ...     models_agree=small_correct == large_correct,
     ...     has_label=np.ones(400, dtype=bool),
     ... )
-    >>> (sequence,) = build_review_sequences(pilot, 1600, 0.95, 10.0, (RELATIVE, RELATIVE))
+    >>> (sequence,) = build_review_sequences(pilot, 1600, 0.95, 10.0, (RELATIVE_GRID, RELATIVE_GRID))
     >>> sequence.delta_fraction, len(sequence.candidates) > 10
     (1.0, True)
     """

@@ -195,7 +195,7 @@ class Measurement:
                 " losses."
             )
         costs_in_row_order = losses.counted_by(quantity, accept)
-        bet_order = RowDraws(costs_in_row_order).order("order of bets")
+        bet_order = RowDraws(costs_in_row_order).draw_row_order("order of bets")
         costs = costs_in_row_order[bet_order]
         relative_costs = costs / losses.max_loss
         mean_cost = None

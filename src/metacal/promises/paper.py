@@ -28,7 +28,7 @@ from metacal.certification.paper_rules import coverage_accuracy_curve as coverag
 from metacal.errors import InputError
 from metacal.formulas import Codes, Flags, Float
 from metacal.promises.promise import Promise
-from metacal.rows.draws import RowDraws, generator
+from metacal.rows.draws import RowDraws, make_generator
 
 # The threshold uses one of this many rows: "we randomly select 1/10 samples" (Section 5.1).
 _ROWS_PER_THRESHOLD_ROW = 10
@@ -197,10 +197,10 @@ def _draw_threshold_rows(
     if random_state is None:
         candidate_scores = None if score is None else score[candidate_rows]
         draws = RowDraws(correct[candidate_rows], candidate_scores)
-        random_order = draws.order("the paper's split")
+        random_order = draws.draw_row_order("the paper's split")
         drawn_rows = candidate_rows[random_order[:n_drawn]]
     else:
-        rng = generator(random_state)
+        rng = make_generator(random_state)
         drawn_rows = rng.choice(candidate_rows, size=n_drawn, replace=False)
     is_drawn = np.zeros(len(correct), dtype=bool)
     is_drawn[drawn_rows] = True

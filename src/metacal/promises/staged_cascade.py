@@ -71,7 +71,7 @@ from metacal.certificates.quantity import DISAGREEMENT
 from metacal.certification.ranking import Evidence
 from metacal.errors import InfeasibleTargetError, InputError
 from metacal.formulas import Codes, Flags, Float
-from metacal.kernels.grid import RELATIVE
+from metacal.kernels.grid import RELATIVE_GRID
 from metacal.promises.accuracy import MinAccuracy
 from metacal.promises.bad_answer_limit import BadAnswerLimit
 from metacal.promises.cascade import MaxLoss, get_agreement_rule
@@ -270,7 +270,7 @@ class CascadeScores(Evidence):
     def _draw_row_order(self) -> Codes:
         """Draw a random order of the labelled rows."""
         draws = RowDraws(*self.uncertainty.T, *self.is_bad.T, random_state=self.random_state)
-        return draws.order("staged rows")
+        return draws.draw_row_order("staged rows")
 
     def _split_rows(self) -> _RowSplit:
         """Split the labelled rows at random into pilot rows and tested rows."""
@@ -304,7 +304,7 @@ class CascadeScores(Evidence):
             return np.array([math.inf])
         first_excess_score = bad_scores[max_bad_rows]
         just_below = float(np.nextafter(first_excess_score, -np.inf))
-        return np.array([RELATIVE.snap_to_midpoint(just_below)])
+        return np.array([RELATIVE_GRID.snap_to_midpoint(just_below)])
 
     def _find_last_passing_point(
         self, path: list[Float], tested_rows: Codes, *, max_bad_rows: int

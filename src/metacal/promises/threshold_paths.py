@@ -18,7 +18,7 @@ import numpy as np
 
 from metacal.certificates.certificate import accepts
 from metacal.formulas import Codes, Flags, Float
-from metacal.kernels.grid import RELATIVE
+from metacal.kernels.grid import RELATIVE_GRID
 from metacal.promises.risk_estimates import (
     compute_expected_p_value,
     estimate_error_probabilities,
@@ -261,5 +261,5 @@ def _find_cheapest_accepted_count(
 
 def _snap_distinct_thresholds(path: Float) -> list[Float]:
     """Remove repeated points, and move each threshold between two representable scores."""
-    snap_each_to_midpoint = np.vectorize(RELATIVE.snap_to_midpoint, otypes=[np.float64])
+    snap_each_to_midpoint = np.vectorize(RELATIVE_GRID.snap_to_midpoint, otypes=[np.float64])
     return list(snap_each_to_midpoint(np.unique(path, axis=0)))

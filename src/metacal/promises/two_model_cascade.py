@@ -47,7 +47,7 @@ from metacal.certificates.notes import labels_ran_out
 from metacal.certification.ranking import Evidence, ThresholdOutcome
 from metacal.certification.statements import build_certificate
 from metacal.errors import InputError
-from metacal.kernels.grid import RELATIVE, Grid
+from metacal.kernels.grid import RELATIVE_GRID, Grid
 from metacal.promises.cascade_candidates import (
     DEFAULT_PLAN,
     Candidate,
@@ -92,7 +92,7 @@ class TwoModelEvidence(Evidence):
 
     rows: PairedPredictions
     plan: CascadePlan = DEFAULT_PLAN
-    grids: tuple[Grid, Grid] = (RELATIVE, RELATIVE)
+    grids: tuple[Grid, Grid] = (RELATIVE_GRID, RELATIVE_GRID)
 
     def certify(self, promise: Promise) -> Certificate:
         """Certify the last candidate that passes, which answers most rows or costs least."""

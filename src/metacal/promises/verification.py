@@ -451,7 +451,7 @@ def _group_into_clusters(
     """
     cluster_codes = units.encode_names(len(rows.accept))
     draws = RowDraws(*rows.draw_columns, units=cluster_codes)
-    shuffled_codes = draws.unit_numbers("whole units")
+    shuffled_codes = draws.draw_cluster_numbers("whole units")
     largest_size = int(np.bincount(cluster_codes).max())
     clusters = Clusters.from_codes(
         shuffled_codes, max(max_known_size, largest_size), count_means=count_means

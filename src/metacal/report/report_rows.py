@@ -146,7 +146,7 @@ def read_tables(
         Validated input of each stage.
     """
     if gate is None:
-        logits = validate.read_logits(validate.on_host(inputs[0]), input or "logits")
+        logits = validate.read_logits(validate.to_numpy(inputs[0]), input or "logits")
         class_names = validate.check_classes(classes, logits.shape[1])
         softmax_map = TemperatureMap(1.0)
         softmax_gate = Gate.from_source(LogitsSource(softmax_map, class_names))
@@ -158,7 +158,7 @@ def read_tables(
             # A `Rows` object holds a table that is validated already.
             tables.append(stage_input.table)
         else:
-            tables.append(stage.source.read(validate.on_host(stage_input)))
+            tables.append(stage.source.read(validate.to_numpy(stage_input)))
     return effective_gate, tables
 
 

@@ -31,10 +31,10 @@ from metacal.rows.executors import open_executor as open_executor
 from metacal.rows.executors import report_finished_rows as report_finished_rows
 from metacal.rows.executors import report_progress_to as report_progress_to
 from metacal.rows.stored import StoredTable
-from metacal.rows.strips import READ_ELEMENTS, Columns, HostStrips, PickedRows, Strips
-from metacal.rows.strips import get_run_length as get_run_length
+from metacal.rows.strips import READ_ELEMENTS, Columns, HostCopies, RowSubset, Strips
+from metacal.rows.strips import get_rows_per_run as get_rows_per_run
 from metacal.rows.tasks import describe_sources, run_in_order
-from metacal.rows.validate import check_logits, on_host
+from metacal.rows.validate import check_logits, to_numpy
 
 #: Function of the rows of a block, and of the columns of these rows.
 BlockFunction = Callable[..., NDArray[Any]]
@@ -97,14 +97,14 @@ class Rows(Strips):
         self,
         table: NDArray[Any] | StoredTable,
         *,
-        keep: Flags | None = None,
+        row_mask: Flags | None = None,
         block_rows: int | None = None,
         executor: ExecutorLike | None = None,
         is_unvalidated: bool = False,
     ) -> None:
-        super().__init__(table, keep)
+        super().__init__(table, row_mask)
         self.is_unvalidated = is_unvalidated
-        self.executor = None if self.on_device else resolve_executor(executor)
+        self.executor = None if self.is_on_device else resolve_executor(executor)
         self._requested_block_rows = block_rows
         if block_rows is None:
             block_rows = BLOCK_ELEMENTS // self.n_classes
@@ -115,13 +115,13 @@ class Rows(Strips):
         """Return a copy with some of the arguments of the constructor replaced."""
         arguments = {
             "table": self.table,
-            "keep": self.keep,
+            "row_mask": self.row_mask,
             "block_rows": self._requested_block_rows,
             "executor": self.executor,
         }
         return Rows(**{**arguments, **changes})
 
-    def validated(self, *, is_validated: bool = False) -> Rows:
+    def as_validated(self, *, already_validated: bool = False) -> Rows:
         """Return validated rows, with masked classes as -inf.
 
         Parameters
@@ -140,21 +140,21 @@ class Rows(Strips):
         """
         if not self.is_unvalidated:
             return self
-        if is_validated:
+        if already_validated:
             return self.copy_with()
         return self.copy_with(table=check_logits(self.table, executor=self.executor))
 
     def select(self, keep: Flags) -> Rows:
         """Select rows by a mask with one entry per kept row, without a copy."""
-        if self.keep is not None:
-            table_mask = self.keep.copy()
-            table_mask[self.keep] = keep
+        if self.row_mask is not None:
+            table_mask = self.row_mask.copy()
+            table_mask[self.row_mask] = keep
             keep = table_mask
-        return self.copy_with(keep=keep)
+        return self.copy_with(row_mask=keep)
 
-    def every(self, step: int) -> Rows:
+    def take_every(self, step: int) -> Rows:
         """Select every `step`-th of the kept rows, without a copy."""
-        if self.keep is None and not isinstance(self.table, StoredTable):
+        if self.row_mask is None and not isinstance(self.table, StoredTable):
             return Rows(self.table[::step], executor=self.executor)
         return self.take(np.arange(0, len(self), step))
 
@@ -168,11 +168,11 @@ class Rows(Strips):
                 mask = np.zeros(len(self), dtype=bool)
                 mask[positions] = True
                 return Rows(self.select(mask).to_array())
-        indices = positions if self.keep is None else np.flatnonzero(self.keep)[positions]
-        if self.on_device:
+        indices = positions if self.row_mask is None else np.flatnonzero(self.row_mask)[positions]
+        if self.is_on_device:
             return Rows(kernels.device_kernels().copy_rows(self.table, indices))
-        sample: Any = PickedRows(self.table, indices)
-        if is_stored and self.table.may_hold(len(indices)):
+        sample: Any = RowSubset(self.table, indices)
+        if is_stored and self.table.fits_in_memory(len(indices)):
             sample = self.table[indices]
         return Rows(sample, executor=self.executor)
 
@@ -191,10 +191,10 @@ class Rows(Strips):
         -------
         array
         """
-        if self.on_device and not kernels.reads_tensors(fn):
-            return self._in_arrays().sum(fn, *map(on_host, columns))
-        if self.on_device:
-            return on_host(reduce(add, self._device_results(fn, columns)))
+        if self.is_on_device and not kernels.reads_tensors(fn):
+            return self._in_arrays().sum(fn, *map(to_numpy, columns))
+        if self.is_on_device:
+            return to_numpy(reduce(add, self._device_results(fn, columns)))
         total: Any = None
         for strip_sums in self._map("_compute_strip_sums", fn, columns):
             if isinstance(strip_sums, np.ndarray):
@@ -208,7 +208,7 @@ class Rows(Strips):
         return np.asarray(total)
 
     def compute_column(
-        self, fn: BlockFunction, *columns: NDArray[Any] | None, there: bool = False
+        self, fn: BlockFunction, *columns: NDArray[Any] | None, keep_on_device: bool = False
     ) -> NDArray[Any]:
         """Return the column of fn(strip, *columns) over all kept rows, in row order.
 
@@ -220,29 +220,29 @@ class Rows(Strips):
         *columns : array of shape (n_kept_rows, ...) or None
             Columns of the kept rows.
 
-        there : bool, default=False
+        keep_on_device : bool, default=False
             Whether the column of a table on a device stays on the device.
 
         Returns
         -------
         array of shape (n_kept_rows,)
         """
-        if self.on_device and not kernels.reads_tensors(fn):
-            return self._in_arrays().compute_column(fn, *map(on_host, columns))
-        if self.on_device:
+        if self.is_on_device and not kernels.reads_tensors(fn):
+            return self._in_arrays().compute_column(fn, *map(to_numpy, columns))
+        if self.is_on_device:
             column = kernels.device_kernels().concatenate(self._device_results(fn, columns))
-            return column if there else on_host(column)
+            return column if keep_on_device else to_numpy(column)
         pieces: list[NDArray[Any]] = []
         for block_pieces in self._map("_compute_column_pieces", fn, columns):
             pieces.extend(block_pieces)
         return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 
     def accumulate_blocks(
-        self, fn: BlockFunction, make: Callable[[], Any], *columns: NDArray[Any] | None
+        self, fn: BlockFunction, make_accumulator: Callable[[], Any], *columns: NDArray[Any] | None
     ) -> Iterator[Any]:
         """Yield the results of accumulators of fn(block, *columns), one per share of the rows.
 
-        A share has a few million logits or more and starts with a run (`get_run_length`). The accumulator
+        A share has a few million logits or more and starts with a run (`get_rows_per_run`). The accumulator
         works where the rows are, and only its result is sent back.
 
         Parameters
@@ -261,7 +261,7 @@ class Rows(Strips):
         ------
         object
         """
-        rows_per_run = get_run_length(self.n_classes)
+        rows_per_run = get_rows_per_run(self.n_classes)
         share_runs = max(1, _SHARE_ELEMENTS // (rows_per_run * self.n_classes))
         if isinstance(self.executor, ThreadPoolExecutor):
             n_shares = _BLOCKS_A_THREAD * count_threads(self.executor)
@@ -269,24 +269,31 @@ class Rows(Strips):
             share_runs = min(share_runs, max(1, -(-rows_per_share // rows_per_run)))
         share_strips = rows_per_run * share_runs // self._strip_rows
         return self._map(
-            "_accumulate_blocks", (fn, make, False), columns, share_strips, _SHARE_WINDOW
+            "_accumulate_blocks",
+            (fn, make_accumulator, False),
+            columns,
+            share_strips,
+            _SHARE_WINDOW,
         )
 
     @property
-    def in_place(self) -> bool:
+    def gives_kernels_whole_blocks(self) -> bool:
         """Whether kernels get whole blocks of the table in this process, without a copy.
 
         They may then write their results directly to the final place.
         """
         is_local = self.executor is None or isinstance(self.executor, ThreadPoolExecutor)
-        if not is_local or self.keep is not None or not isinstance(self.table, np.ndarray):
+        if not is_local or self.row_mask is not None or not isinstance(self.table, np.ndarray):
             return False
         return kernels.takes_whole_blocks and bool(
-            kernels.active.is_readable_without_copy(self.table)
+            kernels.host_kernels.is_readable_without_copy(self.table)
         )
 
-    def gather(
-        self, fn: Callable[..., Any], make: Callable[[], Any], *columns: NDArray[Any] | None
+    def accumulate_on_host(
+        self,
+        fn: Callable[..., Any],
+        make_accumulator: Callable[[], Any],
+        *columns: NDArray[Any] | None,
     ) -> Iterator[Any]:
         """Yield the results of accumulators, one per block; fn always gets arrays.
 
@@ -301,7 +308,7 @@ class Rows(Strips):
         """
         host_rows = self._in_arrays()
         gets_blocks = not host_rows._copies_rows
-        return host_rows._map("_accumulate_blocks", (fn, make, gets_blocks), columns)
+        return host_rows._map("_accumulate_blocks", (fn, make_accumulator, gets_blocks), columns)
 
     def fill_columns(
         self,
@@ -366,28 +373,28 @@ class Rows(Strips):
         table: NDArray[Any] = np.empty((len(self), self.n_classes), dtype=self.table.dtype)
         return self.fill_columns(_copy, table)
 
-    def column(self, values: Any) -> Any:
+    def move_column_to_device(self, values: Any) -> Any:
         """Move a column to the device of the table, so that it is copied once and not per pass."""
-        if values is None or not self.on_device:
+        if values is None or not self.is_on_device:
             return values
         return kernels.device_kernels().move_to_device_of(values, self.table)
 
-    def on_host(self) -> Rows:
+    def to_host(self) -> Rows:
         """Return rows whose table is an array in memory."""
-        if not self.on_device:
+        if not self.is_on_device:
             return self
-        return Rows(on_host(self.table), keep=self.keep)
+        return Rows(to_numpy(self.table), row_mask=self.row_mask)
 
     def _in_arrays(self) -> Rows:
         """Return rows whose strips are arrays, also if the table is on a device."""
-        if not self.on_device:
+        if not self.is_on_device:
             return self
-        strips: Any = HostStrips(self.table)
-        return Rows(strips, keep=self.keep)
+        strips: Any = HostCopies(self.table)
+        return Rows(strips, row_mask=self.row_mask)
 
     def _device_results(self, fn: Callable[..., Any], columns: Columns) -> list[Any]:
         """Return fn of each strip on the device, as tensors."""
-        device_columns = tuple(self.column(column) for column in columns)
+        device_columns = tuple(self.move_column_to_device(column) for column in columns)
         results: list[Any] = []
         for block_results in self._map("_apply_to_strips", fn, device_columns):
             results.extend(block_results)
@@ -435,7 +442,7 @@ class Rows(Strips):
         else:
             results = run_in_order(
                 self.executor,
-                partial(Strips.run, task=task, work=work),
+                partial(Strips.run_on_all_strips, task=task, work=work),
                 (self._extract_piece(columns, span) for span in spans),
                 window,
                 max_pending=_HELD_WINDOWS * window,
@@ -455,7 +462,7 @@ class Rows(Strips):
         if is_remote(self.executor):
             factor = n_strips // (default_strips * _REMOTE_BLOCKS)
             return default_strips * max(1, min(_MAX_REMOTE_FACTOR, factor))
-        source = self.table.table if isinstance(self.table, PickedRows) else self.table
+        source = self.table.table if isinstance(self.table, RowSubset) else self.table
         if isinstance(source, StoredTable):
             return max(1, READ_ELEMENTS // (self._strip_rows * self.n_classes))
         if self.executor is None or not isinstance(source, np.ndarray):

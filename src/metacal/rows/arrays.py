@@ -70,7 +70,7 @@ def as_plain_array(values: Any, name: str) -> NDArray[Any]:
             f"{name} is a {class_name}, which has no order of rows: pass a list or an array."
         )
     try:
-        return np.asarray(on_host(values, name))
+        return np.asarray(to_numpy(values, name))
     except InputError:
         raise
     except (ValueError, TypeError, OverflowError, RuntimeError) as error:
@@ -108,7 +108,7 @@ def raise_if_masked(values: Any, name: str) -> None:
         raise InputError(f"{name} is a masked array with {entries} under the mask; {advice}.")
 
 
-def on_host(values: Any, name: str = "the tensor") -> Any:
+def to_numpy(values: Any, name: str = "the tensor") -> Any:
     """Convert a torch tensor or another device array to NumPy; return other values unchanged.
 
     bfloat16, which NumPy does not have, becomes float32. Arrays of the array API that NumPy cannot

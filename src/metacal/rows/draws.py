@@ -40,7 +40,7 @@ from metacal.rows.row_hashes import RowsDigest, digest_rows, hash_rows
 _SEED_MARK = 0x6D657461
 
 
-def generator(random_state: Any = 0) -> np.random.Generator:
+def make_generator(random_state: Any = 0) -> np.random.Generator:
     """Return a generator that shares no numbers with `default_rng(random_state)`.
 
     A `Generator` is returned as it is.
@@ -85,18 +85,18 @@ class RowDraws:
         self._hashes = hash_rows(*(column for column in columns if column is not None))
         self._units = units
 
-    def order(self, purpose: str) -> NDArray[np.intp]:
+    def draw_row_order(self, purpose: str) -> NDArray[np.intp]:
         """Return the rows in random order. Draws for different purposes are independent."""
         return self._canonical_rows[_shuffled(self._bits(purpose, len(self._hashes)))]
 
-    def numbers(self, purpose: str) -> NDArray[np.float64]:
+    def draw_uniform_numbers(self, purpose: str) -> NDArray[np.float64]:
         """Return an independent uniform number in [0, 1) for each row."""
         numbers = np.empty(len(self._hashes))
         bits = self._bits(purpose, len(self._hashes))
         numbers[self._canonical_rows] = (bits >> np.uint64(11)) * 2.0**-53
         return numbers
 
-    def unit_numbers(self, purpose: str) -> NDArray[np.intp]:
+    def draw_cluster_numbers(self, purpose: str) -> NDArray[np.intp]:
         """Return for each row the number of its cluster, where the clusters are numbered in random
         order.
         """
@@ -106,7 +106,7 @@ class RowDraws:
         numbers[turns] = np.arange(len(turns))
         return numbers[self._unit_ranks[self._units]]
 
-    def seed(self, purpose: str) -> int:
+    def derive_seed(self, purpose: str) -> int:
         """Return a seed for draws from anything that is in a canonical order already, such as
         ranks.
         """
@@ -143,7 +143,7 @@ class RowDraws:
 
     def _bits(self, purpose: str, size: int) -> NDArray[np.uint64]:
         """Return random 64-bit words. They are the same in every version of NumPy."""
-        entropy = [self._digest.seed(), zlib.crc32(purpose.encode()), _SEED_MARK]
+        entropy = [self._digest.derive_seed(), zlib.crc32(purpose.encode()), _SEED_MARK]
         if self.random_state is not None:
             entropy.append(self.random_state)
         return np.random.PCG64(np.random.SeedSequence(entropy)).random_raw(size)

@@ -215,7 +215,7 @@ def set_context_variable(variable: ContextVar[_Value], value: _Value) -> Iterato
         variable.reset(token)
 
 
-def report_progress_to(tell: Callable[[int], object] | None) -> AbstractContextManager[None]:
+def report_progress_to(callback: Callable[[int], object] | None) -> AbstractContextManager[None]:
     """Call `tell(n)` whenever n more rows are finished inside the context, for a progress bar.
 
     Examples
@@ -224,7 +224,7 @@ def report_progress_to(tell: Callable[[int], object] | None) -> AbstractContextM
     ...     report_finished_rows(3)
     3
     """
-    return set_context_variable(_progress_callback, tell)
+    return set_context_variable(_progress_callback, callback)
 
 
 def report_finished_rows(n: int) -> None:

@@ -108,7 +108,7 @@ def is_integer_text(text: str) -> bool:
 
 
 def find_two_classes(
-    labels: Any, positive: Any = None, *, one_score: bool = False
+    labels: Any, positive: Any = None, *, has_one_score: bool = False
 ) -> NDArray[Any] | None:
     """Return the two distinct labels in column order.
 
@@ -148,15 +148,15 @@ def find_two_classes(
     values = np.unique(array)
     if kind == "b" or (kind == "f" and np.isin(values, (0.0, 1.0)).all()):
         values = np.array([0, 1], dtype=array.dtype)
-    _check_positive_class(values, positive, one_score=one_score)
-    if kind == "U" and not one_score:
+    _check_positive_class(values, positive, one_score=has_one_score)
+    if kind == "U" and not has_one_score:
         return None
     are_binary_integers = kind in "iu" and np.isin(values, (0, 1)).all()
     if are_binary_integers:
         values = np.array([0, 1])
     if len(values) != 2:
         return None
-    if one_score and positive is not None and positive == values[0]:
+    if has_one_score and positive is not None and positive == values[0]:
         return values[::-1]
     return None if are_binary_integers else values
 

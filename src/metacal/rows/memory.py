@@ -29,7 +29,7 @@ def keep_freed_memory() -> None:
     np.empty(_KEPT_BLOCK_BYTES, dtype=np.uint8)
 
 
-def give_back_freed_memory(n_elements: int) -> None:
+def release_freed_memory(n_elements: int) -> None:
     """Return the freed memory of all threads to the system after work on a large table."""
     if n_elements < _LARGE_TABLE_ELEMENTS:
         return

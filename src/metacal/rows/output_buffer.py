@@ -44,7 +44,7 @@ def get_probability_buffer(table: Any, out: Any = None) -> Any:
     shape = tuple(table.shape)
     is_double = str(table.dtype) in ("float64", "torch.float64")
     dtype = "float64" if is_double else "float32"
-    is_on_device = kernels.on_device(table)
+    is_on_device = kernels.is_device_tensor(table)
     if out is None:
         if is_on_device:
             return kernels.device_kernels().empty_probabilities(table)
@@ -69,7 +69,7 @@ def get_probability_buffer(table: Any, out: Any = None) -> Any:
 
 def _is_matching_tensor(out: Any, dtype: str, device: Any) -> bool:
     """Check whether an object is a contiguous tensor of this type on this device."""
-    if not kernels.on_device(out) or out.device != device:
+    if not kernels.is_device_tensor(out) or out.device != device:
         return False
     return bool(out.is_contiguous()) and str(out.dtype) == f"torch.{dtype}"
 
@@ -96,7 +96,7 @@ def _overlaps(table: Any, out: Any) -> bool:
     """Check whether two arrays share memory without being exactly the same memory."""
     while isinstance(table, StoredTable):
         table = getattr(table, "source", None)
-    if kernels.on_device(out):
+    if kernels.is_device_tensor(out):
         return kernels.device_kernels().overlaps_partially(table, out)
     # A broadcast array has the same memory at several indices.
     if any(stride == 0 and size > 1 for stride, size in zip(out.strides, out.shape)):

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from metacal.errors import format_option, warn_caller
 from metacal.formulas import Float
-from metacal.rows.arrays import on_host
+from metacal.rows.arrays import to_numpy
 from metacal.rows.executors import set_context_variable
 
 #: Largest number of rows and elements of a sample.
@@ -177,7 +177,7 @@ def draw_sample(table: Any) -> Float:
 
 def _as_array(rows: Any) -> Float:
     """Convert rows to a float64 array on the host."""
-    return np.asarray(on_host(rows), dtype=np.float64)
+    return np.asarray(to_numpy(rows), dtype=np.float64)
 
 
 def _are_clearly_logits(rows: Float) -> bool:

@@ -78,7 +78,7 @@ def default_reject_label(classes: NDArray[Any]) -> str | int:
 
 
 def replace_rejected_labels(
-    reject_label: Any, accept: Flags, answers: NDArray[Any]
+    reject_label: Any, is_accepted: Flags, predictions: NDArray[Any]
 ) -> NDArray[Any]:
     """Return the predictions, with the reject label for rows that are not accepted.
 
@@ -105,5 +105,5 @@ def replace_rejected_labels(
     >>> replace_rejected_labels(-1, np.array([True, False]), np.array([True, True]))
     array([True, -1], dtype=object)
     """
-    predictions = answers.astype(object) if answers.dtype.kind == "b" else answers
-    return np.where(accept, predictions, np.asarray(reject_label))
+    predictions = predictions.astype(object) if predictions.dtype.kind == "b" else predictions
+    return np.where(is_accepted, predictions, np.asarray(reject_label))

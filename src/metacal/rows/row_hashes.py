@@ -53,7 +53,7 @@ class RowsDigest:
         numbers = np.array([self.n_rows, *self.sums], dtype="<u8")
         return hashlib.sha256(numbers.tobytes()).hexdigest()
 
-    def seed(self) -> int:
+    def derive_seed(self) -> int:
         """Return a 64-bit seed for draws from these rows."""
         return int(self.hexdigest()[:16], 16)
 

@@ -39,7 +39,7 @@ def describe_row(row: int) -> str:
 
 
 def check_scores(
-    values: Any, *, name: str = "score", place: Place = describe_row
+    values: Any, *, name: str = "score", get_row_name: Place = describe_row
 ) -> NDArray[np.floating[Any]]:
     """Validate a column of scores.
 
@@ -80,18 +80,21 @@ def check_scores(
     array = _flatten(values, name)
     if array.dtype.kind in "OU":
         numbers = [
-            _parse_number(value, name, place(row)) for row, value in enumerate(array.tolist())
+            _parse_number(value, name, get_row_name(row))
+            for row, value in enumerate(array.tolist())
         ]
         array = np.array(numbers, dtype=np.float64)
     elif array.dtype.kind not in "biuf":
-        raise _not_a_number_error(array[0] if len(array) else array.dtype, name, place(0))
+        raise _not_a_number_error(array[0] if len(array) else array.dtype, name, get_row_name(0))
     dtype = array.dtype if array.dtype in (np.float32, np.float16) else np.float64
     scores = array.astype(dtype)
     scores[~np.isfinite(scores)] = np.nan
     return scores
 
 
-def check_correctness(values: Any, *, name: str = "correct", place: Place = describe_row) -> Flags:
+def check_correctness(
+    values: Any, *, name: str = "correct", get_row_name: Place = describe_row
+) -> Flags:
     """Validate a column of correctness.
 
     Parameters
@@ -125,11 +128,15 @@ def check_correctness(values: Any, *, name: str = "correct", place: Place = desc
     array = _flatten(values, name)
     if array.dtype.kind in "biuf" and bool(((array == 0) | (array == 1)).all()):
         return np.asarray(array == 1)
-    flags = [_parse_flag(value, name, place(row)) for row, value in enumerate(array.tolist())]
+    flags = [
+        _parse_flag(value, name, get_row_name(row)) for row, value in enumerate(array.tolist())
+    ]
     return np.array(flags, dtype=np.bool_)
 
 
-def check_losses(values: Any, *, name: str = "loss", place: Place = describe_row) -> NDArray[Any]:
+def check_losses(
+    values: Any, *, name: str = "loss", get_row_name: Place = describe_row
+) -> NDArray[Any]:
     """Validate a column of losses from 0 (correct) to 1.
 
     Parameters
@@ -166,15 +173,15 @@ def check_losses(values: Any, *, name: str = "loss", place: Place = describe_row
     metacal.errors.InputError: row 0: the loss is True; give a number, 0 for a right row and 1 for ...
     """
     array = _flatten(values, name)
-    _raise_if_verdict(array, name, place)
-    losses = check_scores(array, name=name, place=place).astype(np.float64)
+    _raise_if_verdict(array, name, get_row_name)
+    losses = check_scores(array, name=name, get_row_name=get_row_name).astype(np.float64)
     invalid_row = find_first_true(~((losses >= 0.0) & (losses <= 1.0)))
     if invalid_row is None:
         are_integers = array.dtype.kind != "f" and all(
             isinstance(value, int) for value in array.tolist()
         )
         return losses.astype(np.intp) if are_integers else losses
-    row_name = place(invalid_row)
+    row_name = get_row_name(invalid_row)
     if np.isnan(losses[invalid_row]):
         raise InputError(
             f"{row_name}: the {name} is missing; nobody knows how bad the row is, so leave it out."
@@ -249,7 +256,7 @@ def read_model_flags(values: Any, n_rows: int, name: str) -> tuple[Flags, Flags]
     flags = np.zeros(table.shape, dtype=bool)
     for model, column in enumerate(table.T):
         flags[known_rows, model] = check_correctness(
-            column[known_rows], name=name, place=known_row_name
+            column[known_rows], name=name, get_row_name=known_row_name
         )
     return flags, is_known
 

@@ -87,7 +87,7 @@ class StoredTable:
         # An array of rows and an array of columns are paired.
         return values[np.arange(len(values)), columns]
 
-    def in_order(self, columns: Sequence[int]) -> StoredTable:
+    def select_columns(self, columns: Sequence[int]) -> StoredTable:
         """Return a table with some of the columns, in the given order."""
         select_columns = partial(np.take, indices=list(columns), axis=1)
         return ConvertedTable(self, select_columns, self.dtype, len(columns))
@@ -113,16 +113,16 @@ class StoredTable:
             values[order[first:last]] = block[sorted_rows[first:last] - read_start]
         return values
 
-    def may_hold(self, n_rows: int) -> bool:
+    def fits_in_memory(self, n_rows: int) -> bool:
         """Check whether this many rows may be held in memory."""
         n_bytes = n_rows * self.shape[1] * self.dtype.itemsize
         return bool(n_bytes <= max(SAMPLE_BYTES, SAMPLE_SHARE * self.nbytes))
 
-    def part(self, start: int, stop: int) -> StoredTable:
+    def lazy_slice(self, start: int, stop: int) -> StoredTable:
         """Return rows `start` to `stop` as a table that pickles as a description, not as values."""
-        return Part(self, start, stop)
+        return LazySlice(self, start, stop)
 
-    def fetched(self, start: int, stop: int) -> NDArray[Any] | StoredTable:
+    def read_unconverted(self, start: int, stop: int) -> NDArray[Any] | StoredTable:
         """Read rows `start` to `stop` from the file; conversions are applied later."""
         return self.read(start, stop)
 
@@ -196,16 +196,16 @@ class ConvertedTable(StoredTable):
         """Return rows `start` to `stop`, converted."""
         return self.convert(np.asarray(self.source[start:stop]))
 
-    def fetched(self, start: int, stop: int) -> StoredTable:
+    def read_unconverted(self, start: int, stop: int) -> StoredTable:
         """Read rows `start` to `stop`; they are converted later."""
         if isinstance(self.source, StoredTable):
-            source_rows: Any = self.source.fetched(start, stop)
+            source_rows: Any = self.source.read_unconverted(start, stop)
         else:
             source_rows = self.source[start:stop]
         return ConvertedTable(source_rows, self.convert, self.dtype, self.shape[1])
 
 
-class Part(StoredTable):
+class LazySlice(StoredTable):
     """Consecutive rows of another table.
 
     Parameters
@@ -249,7 +249,7 @@ class JoinedTable(StoredTable):
     Examples
     --------
     >>> joined = JoinedTable([np.zeros((2, 3)), np.ones((4, 3))], ["a.npy", "b.npy"])
-    >>> joined.shape, joined[1:3, 0].tolist(), joined.place(5)
+    >>> joined.shape, joined[1:3, 0].tolist(), joined.describe_row(5)
     ((6, 3), [0.0, 1.0], 'row 3 of b.npy')
     """
 
@@ -267,20 +267,20 @@ class JoinedTable(StoredTable):
             return np.asarray(pieces[0], dtype=self.dtype)
         return np.concatenate(pieces, dtype=self.dtype)
 
-    def part(self, start: int, stop: int) -> StoredTable:
+    def lazy_slice(self, start: int, stop: int) -> StoredTable:
         """Return rows `start` to `stop` as a table that contains only the tables of these rows."""
         tables = []
         names = []
         for index, first, last in self._spans(start, stop):
             table = self.tables[index]
             if isinstance(table, StoredTable):
-                tables.append(table.part(first, last))
+                tables.append(table.lazy_slice(first, last))
             else:
                 tables.append(table[first:last])
             names.append(self.names[index])
         return JoinedTable(tables, names)
 
-    def place(self, row: int) -> str:
+    def describe_row(self, row: int) -> str:
         """Return the row number within its file, as text."""
         index = bisect_right(self.starts, row) - 1
         return f"row {row - self.starts[index]} of {self.names[index]}"

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from metacal import kernels
 from metacal.formulas import Codes, Flags
 from metacal.kernels.buffers import thread_buffers
-from metacal.rows.arrays import on_host
+from metacal.rows.arrays import to_numpy
 from metacal.rows.stored import StoredTable
 
 #: Elements of a strip. Half a megabyte in float64 fits into the cache of a core.
@@ -45,7 +45,7 @@ Columns = tuple[Any, ...]
 Span = tuple[int, int]
 
 
-def get_run_length(n_classes: int) -> int:
+def get_rows_per_run(n_classes: int) -> int:
     """Return the number of rows in a run of whole strips, about 4,096 or more.
 
     It depends only on the number of classes.
@@ -55,7 +55,7 @@ def get_run_length(n_classes: int) -> int:
     return strip_rows * strips_per_run
 
 
-class PickedRows(StoredTable):
+class RowSubset(StoredTable):
     """Table of selected rows of another table, which are copied one strip at a time.
 
     A few full strips are faster than many strips with one or two rows each.
@@ -77,7 +77,7 @@ class PickedRows(StoredTable):
         self.is_readable_without_copy = (
             kernels.takes_whole_blocks
             and isinstance(table, np.ndarray)
-            and kernels.active.is_readable_without_copy(table)
+            and kernels.host_kernels.is_readable_without_copy(table)
         )
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
@@ -85,7 +85,7 @@ class PickedRows(StoredTable):
         return np.asarray(self.table[self.row_indices[start:stop]])
 
 
-class HostStrips:
+class HostCopies:
     """Table on a device whose slices are arrays on the host, copied when they are read."""
 
     def __init__(self, table: Any) -> None:
@@ -96,7 +96,7 @@ class HostStrips:
         return int(self.shape[0])
 
     def __getitem__(self, rows: slice) -> NDArray[Any]:
-        return np.asarray(on_host(self.table[rows]))
+        return np.asarray(to_numpy(self.table[rows]))
 
 
 def _copy_rows(block: NDArray[Any], indices: Codes) -> NDArray[Any]:
@@ -104,7 +104,7 @@ def _copy_rows(block: NDArray[Any], indices: Codes) -> NDArray[Any]:
 
     Allocating memory for every strip would take longer than the copy.
     """
-    buffer = thread_buffers.array("strip", (len(indices), block.shape[1]), block.dtype)
+    buffer = thread_buffers.get_array("strip", (len(indices), block.shape[1]), block.dtype)
     return np.take(block, indices, axis=0, out=buffer, mode="clip")
 
 
@@ -130,25 +130,25 @@ class Strips:
         Mask of the kept rows. None keeps all rows.
     """
 
-    def __init__(self, table: Any, keep: Flags | None = None) -> None:
-        self.on_device = kernels.on_device(table)
-        self.table: Any = table.detach() if self.on_device else table
-        self.keep = keep
+    def __init__(self, table: Any, row_mask: Flags | None = None) -> None:
+        self.is_on_device = kernels.is_device_tensor(table)
+        self.table: Any = table.detach() if self.is_on_device else table
+        self.row_mask = row_mask
         self.n_classes = int(table.shape[1])
         n_rows = len(table)
         self._strip_rows = max(1, self._strip_elements() // self.n_classes)
         strip_starts = np.arange(0, n_rows, self._strip_rows)
         #: Number of kept rows before each strip. The last entry is the number of all kept rows.
         self._offsets = np.minimum(np.append(strip_starts, n_rows), n_rows)
-        if keep is not None:
-            kept_per_strip = np.add.reduceat(keep.astype(np.intp), strip_starts)
+        if row_mask is not None:
+            kept_per_strip = np.add.reduceat(row_mask.astype(np.intp), strip_starts)
             self._offsets = np.append(0, np.cumsum(kept_per_strip))
 
     def _strip_elements(self) -> int:
         """Return the number of elements of a strip."""
-        if not self.on_device:
+        if not self.is_on_device:
             return STRIP_ELEMENTS
-        if self.keep is None:
+        if self.row_mask is None:
             return DEVICE_STRIP_ELEMENTS
         return DEVICE_COPY_ELEMENTS
 
@@ -160,7 +160,7 @@ class Strips:
         """Number of strips."""
         return len(self._offsets) - 1
 
-    def run(self, columns: Columns, task: str, work: Any) -> Any:
+    def run_on_all_strips(self, columns: Columns, task: str, work: Any) -> Any:
         """Run a task, which is the name of one of the methods below, on all strips."""
         run_task = getattr(self, task)
         all_strips = (0, self._n_strips)
@@ -169,7 +169,7 @@ class Strips:
     @property
     def _copies_rows(self) -> bool:
         """Whether rows are copied before they are passed to a function."""
-        return self.keep is not None or isinstance(self.table, PickedRows)
+        return self.row_mask is not None or isinstance(self.table, RowSubset)
 
     def _find_slices(self, span: Span) -> tuple[slice, slice]:
         """Return the slices of the table and of the kept rows that a span of strips covers."""
@@ -188,10 +188,10 @@ class Strips:
         """
         table_slice, kept_slice = self._find_slices(span)
         if isinstance(self.table, StoredTable):
-            piece_table: Any = self.table.part(table_slice.start, table_slice.stop)
+            piece_table: Any = self.table.lazy_slice(table_slice.start, table_slice.stop)
         else:
             piece_table = self.table[table_slice]
-        piece_keep = None if self.keep is None else self.keep[table_slice]
+        piece_keep = None if self.row_mask is None else self.row_mask[table_slice]
         return Strips(piece_table, piece_keep), _slice_columns(columns, kept_slice)
 
     def _iterate_strips(self, span: Span) -> Iterator[tuple[NDArray[Any], slice]]:
@@ -202,9 +202,9 @@ class Strips:
             if n_kept == 0:
                 continue
             block = self.table[table_slice]
-            if self.keep is not None and n_kept < len(block):
-                indices = np.flatnonzero(self.keep[table_slice])
-                if self.on_device:
+            if self.row_mask is not None and n_kept < len(block):
+                indices = np.flatnonzero(self.row_mask[table_slice])
+                if self.is_on_device:
                     block = kernels.device_kernels().copy_rows(block, indices)
                 else:
                     block = _copy_rows(block, indices)
@@ -291,9 +291,13 @@ class Strips:
         """
         table_slice, kept_slice = self._find_slices(span)
         block_columns = _slice_columns(columns, kept_slice)
-        if self.keep is not None:
-            return self.table[table_slice], np.flatnonzero(self.keep[table_slice]), block_columns
-        if isinstance(self.table, PickedRows) and self.table.is_readable_without_copy:
+        if self.row_mask is not None:
+            return (
+                self.table[table_slice],
+                np.flatnonzero(self.row_mask[table_slice]),
+                block_columns,
+            )
+        if isinstance(self.table, RowSubset) and self.table.is_readable_without_copy:
             return self.table.table, self.table.row_indices[table_slice], block_columns
         return self.table[table_slice], None, block_columns
 
@@ -329,7 +333,7 @@ class Strips:
                 buffers.append(np.empty((len(piece), *entry_shape), dtype=dtype))
             else:
                 buffers.append(np.array(column))
-        piece.run(tuple(buffers), "_fill_columns", (fn, takes_whole_blocks))
+        piece.run_on_all_strips(tuple(buffers), "_fill_columns", (fn, takes_whole_blocks))
         return tuple(buffers)
 
 

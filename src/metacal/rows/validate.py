@@ -26,8 +26,8 @@ from metacal.formulas.logits import (
 from metacal.formulas.operations import NUMPY
 from metacal.rows.arrays import as_plain_array, check_choice, find_first_true
 from metacal.rows.arrays import check_row_weights as check_row_weights
-from metacal.rows.arrays import on_host as on_host
 from metacal.rows.arrays import raise_if_masked as raise_if_masked
+from metacal.rows.arrays import to_numpy as to_numpy
 from metacal.rows.labels import check_classes as check_classes
 from metacal.rows.labels import encode_labels as encode_labels
 from metacal.rows.labels import find_class_columns as find_class_columns
@@ -82,7 +82,7 @@ def check_logits(table: Any, *, executor: Executor | None = None) -> NDArray[Any
     metacal.errors.InputError: logits must be 2-D, one row per item and one column per class; got ...
     """
     array: Any = _read_float_table(table, "logits")
-    is_on_device = kernels.on_device(array)
+    is_on_device = kernels.is_device_tensor(array)
     mask_value: float | None = None
     for rows, (invalid_row, has_low_values) in _inspect_blocks(array, executor):
         if invalid_row is not None:
@@ -120,7 +120,11 @@ def has_one_score_per_row(table: Any) -> bool:
     >>> has_one_score_per_row([0.2, -1.3]), has_one_score_per_row(np.zeros((5, 1))), has_one_score_per_row(np.zeros((5, 2)))
     (True, True, False)
     """
-    if isinstance(table, StoredTable) or hasattr(table, "toarray") or kernels.on_device(table):
+    if (
+        isinstance(table, StoredTable)
+        or hasattr(table, "toarray")
+        or kernels.is_device_tensor(table)
+    ):
         return False
     if isinstance(table, list | tuple):
         return bool(table) and all(isinstance(item, int | float | np.number) for item in table)
@@ -181,7 +185,7 @@ def _inspect_blocks(
     A table on a device is one block.
     """
     n_rows, n_classes = array.shape
-    if kernels.on_device(array):
+    if kernels.is_device_tensor(array):
         rows = slice(0, len(array))
         yield rows, kernels.inspect_logits(array[rows])
         return
@@ -227,10 +231,10 @@ def check_probabilities(table: Any, *, advice: str | None = None) -> NDArray[Any
     array = _read_float_table(table, "probabilities")
     tolerance = _SUM_TOLERANCE[str(array.dtype).removeprefix("torch.")]
     blocks: Iterable[tuple[int, NDArray[Any]]] = iterate_blocks(array, BLOCK_ELEMENTS)
-    if kernels.on_device(array):
+    if kernels.is_device_tensor(array):
         # Only the first invalid row is copied to the host, for the message.
         row = kernels.device_kernels().find_invalid_probability_row(array, tolerance)
-        blocks = [] if row is None else [(row, on_host(array[row : row + 1]))]
+        blocks = [] if row is None else [(row, to_numpy(array[row : row + 1]))]
     for start, block in blocks:
         _check_probability_block(block, start, tolerance, advice)
     return array
@@ -281,7 +285,7 @@ def read_logits(
     table: Any,
     kind: str,
     *,
-    by_rows: bool = False,
+    convert_lazily: bool = False,
     executor: Executor | None = None,
     defer_validation: bool = False,
 ) -> NDArray[Any]:
@@ -326,10 +330,10 @@ def read_logits(
         return check_logits(table, executor=executor)
     check_choice("input", kind, "logits", "probabilities")
     array: Any = check_probabilities(table)
-    if kernels.on_device(array):
+    if kernels.is_device_tensor(array):
         return kernels.device_kernels().log_probabilities(array)
     dtype = np.dtype(np.float64 if array.dtype == np.float64 else np.float32)
-    if by_rows or isinstance(array, StoredTable) or isinstance(table, np.memmap):
+    if convert_lazily or isinstance(array, StoredTable) or isinstance(table, np.memmap):
         converted_table: Any = ConvertedTable(array, partial(_log_probabilities, dtype), dtype)
         return converted_table
     return _log_probabilities(dtype, array)
@@ -343,7 +347,7 @@ def can_defer_validation(table: Any, kind: str) -> bool:
     >>> can_defer_validation(np.zeros((2, 3)), "probabilities")
     False
     """
-    return kind == "logits" and (kernels.takes_whole_blocks or kernels.on_device(table))
+    return kind == "logits" and (kernels.takes_whole_blocks or kernels.is_device_tensor(table))
 
 
 def _log_probabilities(dtype: np.dtype[Any], table: NDArray[Any]) -> NDArray[Any]:
@@ -361,7 +365,7 @@ def _read_float_table(table: Any, name: str) -> NDArray[Any]:
     """Convert a table to floats and check its shape; raise InputError with `name` if invalid."""
     if hasattr(table, "toarray"):
         raise InputError(f"{name} must be dense; got a sparse matrix. Call .toarray() on it.")
-    is_on_device = kernels.on_device(table)
+    is_on_device = kernels.is_device_tensor(table)
     array: Any = table
     if not is_on_device and not isinstance(table, StoredTable):
         array = as_plain_array(table, name)
@@ -433,11 +437,11 @@ def _as_float(array: NDArray[Any], name: str) -> NDArray[Any]:
 
 def _raise_invalid_logit(table: Any, row: int) -> None:
     """Raise InputError about a row with NaN, with +inf, or with every class masked."""
-    values = on_host(table[row : row + 1])[0]
+    values = to_numpy(table[row : row + 1])[0]
     row_text = f"row {row}"
-    # A table of several files has a method `place`.
-    if hasattr(table, "place"):
-        row_text += f" ({table.place(row)})"
+    # A table of several files has a method `describe_row`.
+    if hasattr(table, "describe_row"):
+        row_text += f" ({table.describe_row(row)})"
     for kind, is_invalid in (("NaN", np.isnan(values)), ("infinity", np.isposinf(values))):
         if is_invalid.any():
             raise InputError(
@@ -470,7 +474,7 @@ def encode_labels_on_device(labels: Any, table: Any, classes: NDArray[Any]) -> A
     -------
     array or tensor of int of shape (n,)
     """
-    if not kernels.on_device(table):
+    if not kernels.is_device_tensor(table):
         return encode_labels(labels, len(table), classes)
     raise_if_masked(labels, "labels")
     device_kernels = kernels.device_kernels()

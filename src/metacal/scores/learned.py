@@ -26,10 +26,10 @@ from numpy.typing import ArrayLike, NDArray
 from metacal import kernels
 from metacal.errors import InputError
 from metacal.formulas import Flags, Float
-from metacal.kernels.grid import ABSOLUTE
+from metacal.kernels.grid import ABSOLUTE_GRID
 from metacal.rows import Rows, validate
 from metacal.rows.arrays import check_fraction
-from metacal.rows.draws import generator
+from metacal.rows.draws import make_generator
 
 #: Largest size of the gap to the largest logit. The gap to a masked class has this size.
 MAX_LOGIT_GAP = 100.0
@@ -91,7 +91,7 @@ def split_rows(
         )
     n_train_requested = round(check_fraction("share", share) * n_rows)
     n_train = min(max(1, n_train_requested), n_rows - 1)
-    shuffled_rows = generator(random_state).permutation(n_rows)
+    shuffled_rows = make_generator(random_state).permutation(n_rows)
     train_rows = shuffled_rows[:n_train]
     certify_rows = shuffled_rows[n_train:]
     train_data = (table[train_rows], label_column[train_rows])
@@ -167,7 +167,7 @@ class Ranker(ABC):
 
     n_classes_ = 0
     #: The score is a sum of terms of either sign, so its rounding error is absolute.
-    grid = ABSOLUTE
+    grid = ABSOLUTE_GRID
 
     @property
     def __name__(self) -> str:
@@ -388,7 +388,7 @@ class PairwiseRanker(Ranker):
         if n_incorrect * n_correct <= self.max_pairs:
             differences = incorrect_features[:, None, :] - correct_features[None, :, :]
             return np.asarray(differences.reshape(-1, n_features))
-        rng = generator(self.random_state)
+        rng = make_generator(self.random_state)
         incorrect_rows = rng.integers(n_incorrect, size=self.max_pairs)
         correct_rows = rng.integers(n_correct, size=self.max_pairs)
         return np.asarray(incorrect_features[incorrect_rows] - correct_features[correct_rows])

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from metacal import kernels
 from metacal.errors import InputError
 from metacal.formulas import Codes, Float
-from metacal.kernels.grid import RELATIVE, Grid
+from metacal.kernels.grid import RELATIVE_GRID, Grid
 from metacal.rows import Rows
 from metacal.scores.registry import NAMED as NAMED
 from metacal.scores.registry import NamedScore
@@ -51,7 +51,7 @@ class CheckedScore:
 
     def __call__(self, block: NDArray[Any]) -> Float:
         """Compute the rounded score of each row."""
-        return self.grid.rounded(self.compute_unrounded(block))
+        return self.grid.round(self.compute_unrounded(block))
 
     def compute_unrounded(self, block: NDArray[Any]) -> Float:
         """Compute and check the score of each row.
@@ -118,8 +118,8 @@ def get_rounding_grid(score: str | Score) -> Grid:
     """
     if isinstance(score, str):
         return NAMED[score].grid
-    grid = getattr(score, "grid", RELATIVE)
-    return grid if isinstance(grid, Grid) else RELATIVE
+    grid = getattr(score, "grid", RELATIVE_GRID)
+    return grid if isinstance(grid, Grid) else RELATIVE_GRID
 
 
 class ScoreAndCorrectness:
@@ -205,12 +205,16 @@ def compute_score_and_correctness(
     """
     kernel = resolve(score).compute_unrounded
     grid = get_rounding_grid(score)
-    if rows.on_device and kernels.reads_tensors(kernel):
+    if rows.is_on_device and kernels.reads_tensors(kernel):
         return _score_on_device(rows, kernel, grid, codes)
-    if rows.in_place and isinstance(kernel, kernels.FormulaKernel) and kernel.host is not None:
+    if (
+        rows.gives_kernels_whole_blocks
+        and isinstance(kernel, kernels.FormulaKernel)
+        and kernel.host_kernel is not None
+    ):
         return _score_with_c_kernel(rows, kernel, grid, codes)
     rows, columns = collect_and_validate(rows, ScoreAndCorrectness(score), codes)
-    scores = grid.rounded(columns[:, 0])
+    scores = grid.round(columns[:, 0])
     is_correct = columns[:, 1] > 0.0
     return rows, scores, is_correct
 
@@ -240,10 +244,12 @@ def _score_on_device(
     device_kernel = partial(device_kernels.score_and_correctness, score=kernel)
 
     def run_pass(pass_rows: Rows, kernel_options: dict[str, bool]) -> Any:
-        return pass_rows.compute_column(partial(device_kernel, **kernel_options), codes, there=True)
+        return pass_rows.compute_column(
+            partial(device_kernel, **kernel_options), codes, keep_on_device=True
+        )
 
     rows, columns = _score_and_validate(rows, run_pass)
-    scores = device_kernels.rounded(columns[:, 0].contiguous(), grid)
+    scores = device_kernels.round_to_grid(columns[:, 0].contiguous(), grid)
     is_correct = columns[:, 1] > 0.0
     return rows, scores, is_correct
 
@@ -270,7 +276,7 @@ def _score_with_c_kernel(
         See `compute_score_and_correctness`.
     """
     c_kernel = partial(
-        kernels.active.write_scores_and_correctness, score=kernel.formula.__name__, grid=grid
+        kernels.host_kernels.write_scores_and_correctness, score=kernel.formula.__name__, grid=grid
     )
     score_column = np.empty(len(rows))
     is_correct = np.empty(len(rows), dtype=bool)
@@ -310,8 +316,8 @@ def _score_and_validate(
         scores = run_pass(rows, {"is_unvalidated": True})
         # The minimum is NaN if any score is NaN.
         if not math.isnan(float(scores.min())):
-            return rows.validated(is_validated=True), scores
-        rows = rows.validated()
+            return rows.as_validated(already_validated=True), scores
+        rows = rows.as_validated()
     return rows, run_pass(rows, {})
 
 
@@ -345,7 +351,7 @@ def compute_score_and_predictions(
     )
     if kernel_writes_predictions:
         return compute_unrounded(block, predictions_out=predictions, **kernel_options)
-    predictions[...] = kernels.predicted(block, **kernel_options)
+    predictions[...] = kernels.predict_classes(block, **kernel_options)
     return compute_unrounded(block, **kernel_options)
 
 
@@ -357,7 +363,7 @@ def score_rows(rows: Rows, score: str | Score) -> Float:
     """
     resolved_score = resolve(score)
     _, scores = collect_and_validate(rows, resolved_score.compute_unrounded)
-    return np.asarray(kernels.rounded(scores, resolved_score.grid))
+    return np.asarray(kernels.round_to_grid(scores, resolved_score.grid))
 
 
 def collect_and_validate(
@@ -385,7 +391,7 @@ def collect_and_validate(
         Values of the function.
     """
     if not kernels.can_pass_whole_blocks(score_block, rows.table):
-        rows = rows.validated()
+        rows = rows.as_validated()
 
     def run_pass(pass_rows: Rows, kernel_options: dict[str, bool]) -> Any:
         if not kernel_options:

@@ -111,12 +111,12 @@ class NamedScore:
     @property
     def grid(self) -> Grid:
         """Grid to which the score is rounded."""
-        grid_name = "ABSOLUTE" if self.absolute_error else "RELATIVE"
+        grid_name = "ABSOLUTE_GRID" if self.absolute_error else "RELATIVE_GRID"
         return import_object(f"metacal.kernels.grid:{grid_name}")
 
     def __call__(self, block: NDArray[Any]) -> Float:
         """Compute the rounded score of each row, NaN for an invalid row."""
-        round_to_grid = import_object("metacal.kernels:rounded")
+        round_to_grid = import_object("metacal.kernels:round_to_grid")
         return round_to_grid(self.compute_unrounded(block), self.grid)
 
 

@@ -15,7 +15,7 @@ from metacal.errors import InputError
 from metacal.metrics import classwise_ece, evaluate, interval, nll
 from metacal.metrics.ranking import RANKING
 from metacal.metrics.registry import DECISION, METRICS, PROBABILITIES, TOP_LABEL
-from metacal.rows.draws import generator
+from metacal.rows.draws import make_generator
 
 
 def binomial_tail(successes, n, share):
@@ -137,7 +137,7 @@ def test_seeds_and_generators():
         for seed in (1, 1, 2)
     ]
     assert seeded[0] == seeded[1] != seeded[2]
-    generated = metrics.interval(metrics.ece, *data, random_state=generator(1), n_resamples=51)
+    generated = metrics.interval(metrics.ece, *data, random_state=make_generator(1), n_resamples=51)
     assert generated == seeded[0]
 
 

@@ -46,7 +46,7 @@ from metacal.certification.test_sequences import (
     run_fallback_tests,
 )
 from metacal.formulas import Codes, Float
-from metacal.rows.draws import generator
+from metacal.rows.draws import make_generator
 from metacal.statistics import betting
 
 # Bets need more rows than exact tests, so their first start is larger by this factor.
@@ -84,7 +84,7 @@ class LossRanking:
         return cls(
             ranking=Ranking.from_scores(scores, losses == 0.0),
             losses=losses[np.lexsort((-losses, scores))],
-            bet_order=generator(seed).permutation(len(scores)),
+            bet_order=make_generator(seed).permutation(len(scores)),
         )
 
     def losses_up_to(self, rank: int) -> Float:

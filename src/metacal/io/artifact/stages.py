@@ -26,7 +26,7 @@ from metacal.io.artifact.source_checks import (
     check_thresholds_off_grid,
 )
 from metacal.io.artifact.sources import RANKERS, find_source_method
-from metacal.kernels.grid import RELATIVE
+from metacal.kernels.grid import RELATIVE_GRID
 from metacal.scores import NAMED, get_rounding_grid, get_score_name, needs_logits
 
 #: Largest number of stages of a cascade.
@@ -177,7 +177,7 @@ def _build_stage(saved: SavedStage, certificate: Certificate | None, location: s
         classes = source.classes
     else:
         source = _check_and_complete_source(source, certificate, location)
-        grid = RELATIVE
+        grid = RELATIVE_GRID
         classes = np.empty(0)
 
     policy: Thresholds = SingleThreshold(saved.threshold)

@@ -24,7 +24,7 @@ from metacal.io.columns import Columns
 from metacal.io.formats.raw import ArrayLocation, Conversion, RawFile, load_array
 from metacal.io.opening import check_unpacked_size
 from metacal.io.request import Request
-from metacal.rows.validate import on_host
+from metacal.rows.validate import to_numpy
 
 # NumPy dtypes of the safetensors types. The bits of a bfloat16 are read as an integer.
 _DTYPES = {
@@ -304,7 +304,7 @@ def _tensor_to_array(request: Request, value_text: str, value: Any) -> NDArray[A
     # A tensor with stride 0 can have any number of elements without taking space in the file.
     n_bytes = value.numel() * value.element_size()
     check_unpacked_size(request.path, n_bytes, os.path.getsize(request.path_to_open))
-    return np.ascontiguousarray(on_host(value))
+    return np.ascontiguousarray(to_numpy(value))
 
 
 def _is_tensor(value: Any) -> bool:

@@ -13,7 +13,7 @@ import numpy as np
 from metacal.errors import InputError
 from metacal.formulas import Codes, Float
 from metacal.maps.labelled import LabelledRows
-from metacal.rows.draws import generator
+from metacal.rows.draws import make_generator
 
 #: Penalty strengths to compare, strongest first, while the held-out loss decreases.
 STRENGTHS = (1e3, 1e2, 1e1, 1e0, 1e-1, 1e-2, 1e-3, 1e-4)
@@ -70,7 +70,7 @@ def random_folds(n_rows: int, n_folds: int, random_state: int | np.random.Genera
     array([3, 2, 2])
     """
     fold_of_row = np.empty(n_rows, dtype=np.intp)
-    shuffled_rows = generator(random_state).permutation(n_rows)
+    shuffled_rows = make_generator(random_state).permutation(n_rows)
     fold_of_row[shuffled_rows] = np.arange(n_rows) % n_folds
     return fold_of_row
 

@@ -153,7 +153,7 @@ def fit_class_offsets(sample: LabelledRows) -> ClassOffsets:
     -------
     ClassOffsets
     """
-    centred_logits, masked = kernels.centred_logits(sample.rows.on_host().to_array())
+    centred_logits, masked = kernels.centred_logits(sample.rows.to_host().to_array())
     if masked is not None:
         centred_logits = np.where(masked, 0.0, centred_logits)
     inverse_temperature = fit_temperature(

@@ -156,7 +156,7 @@ class EvidenceData:
         """Total weight of all rows divided by that of the curvature rows."""
         return self.sample.total_weight / self.curvature_sample.total_weight
 
-    def sum_over_rows(self, curve: kernels.Curve, basis: InducingBasis) -> _DataSums:
+    def sum_over_rows(self, curve: kernels.TabulatedProcess, basis: InducingBasis) -> _DataSums:
         """Sum the parts of the bound, in one pass if both samples are the same."""
         if self.curvature_sample is self.sample:
             sums = self._sum_quantities(self.sample, curve, "evidence", "covariances")
@@ -181,7 +181,7 @@ class EvidenceData:
         )
 
     def _sum_quantities(
-        self, sample: LabelledRows, curve: kernels.Curve, *quantities: str
+        self, sample: LabelledRows, curve: kernels.TabulatedProcess, *quantities: str
     ) -> Float:
         """Sum the named quantities ("evidence", "covariances") over the rows of a sample."""
         kernel = partial(
@@ -189,7 +189,7 @@ class EvidenceData:
             curve=curve,
             centre=self.centre,
             inverse_temperature=self.inverse_temperature,
-            which=quantities,
+            requested_sums=quantities,
         )
         return sample.rows.sum(kernel, sample.labels, sample.weights)
 
@@ -214,7 +214,9 @@ def make_prior_posterior(basis: InducingBasis) -> VariationalPosterior:
     return VariationalPosterior(mean=np.zeros(n_features), precision=np.eye(n_features))
 
 
-def tabulate_latent(basis: InducingBasis, mean: Float, covariance: Float) -> kernels.Curve:
+def tabulate_latent(
+    basis: InducingBasis, mean: Float, covariance: Float
+) -> kernels.TabulatedProcess:
     """Tabulate the latent function f under q on the grid of the basis.
 
     The variance of f is s² - a·a + a·covariance·a.
@@ -227,7 +229,7 @@ def tabulate_latent(basis: InducingBasis, mean: Float, covariance: Float) -> ker
     spacing = float(basis.grid[1] - basis.grid[0])
     features = np.ascontiguousarray(basis.features.T)
     log_expectation = mean_function + 0.5 * np.maximum(variance, 0.0)
-    return kernels.Curve(first_point, spacing, features, mean_function, log_expectation)
+    return kernels.TabulatedProcess(first_point, spacing, features, mean_function, log_expectation)
 
 
 def compute_bound(
@@ -274,7 +276,7 @@ def compute_laplace_evidence(data: EvidenceData, basis: InducingBasis, mean: Flo
     """
     n_features = len(mean)
     curve = tabulate_latent(basis, mean, np.zeros((n_features, n_features)))
-    sums = data.sum_over_rows(replace(curve, lifted=curve.mean), basis)
+    sums = data.sum_over_rows(replace(curve, mean_plus_half_variance=curve.mean), basis)
     log_determinant = np.linalg.slogdet(sums.curvature + np.eye(n_features))[1]
     return float(sums.expected_likelihood - 0.5 * mean @ mean - 0.5 * log_determinant)
 

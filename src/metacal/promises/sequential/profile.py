@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from metacal.certification.ranking import Ranking
 from metacal.errors import InputError
 from metacal.formulas import Codes, Flags, Float
-from metacal.rows.draws import generator
+from metacal.rows.draws import make_generator
 
 #: Largest number of bins of the score.
 MAX_SCORE_BINS = 20
@@ -180,7 +180,7 @@ def build_profile(
 def _draw_edge_tie_breakers(ranking: Ranking, edge_ranks: Codes, edge_blocks: Codes) -> Float:
     """Draw the random number of each edge, which orders it among rows with the same score."""
     # The seed is fixed, because the numbers must not depend on the rows.
-    random = generator(0)
+    random = make_generator(0)
     tie_breakers = np.empty(len(edge_ranks))
     for block in np.unique(edge_blocks).tolist():
         in_block = np.flatnonzero(edge_blocks == block)
