@@ -143,7 +143,7 @@ def measured(promise: Any, n: int, jobs: int, seed: int) -> tuple[Certificate, d
     one_pass = counting._count_all_blocks
 
     def noting(*arguments: Any) -> Any:
-        passes.append(arguments[-1].size)
+        passes.append(arguments[-1].n_cells)
         return one_pass(*arguments)
 
     counting._count_all_blocks = noting

@@ -48,7 +48,7 @@ def one_pass(blocks, passes, cut):
     """All blocks counted, in an order of their own each time, and one of them again after its
     answer was lost.
     """
-    passes.append(cut.size)
+    passes.append(cut.n_cells)
     order = np.random.default_rng(len(passes)).permutation(len(blocks))
     _count_arrays(*blocks[order[0]], cut)
     return CellCounts.add_up(cut, (_count_arrays(*blocks[i], cut) for i in order))

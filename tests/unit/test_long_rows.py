@@ -95,7 +95,10 @@ def test_processes_send_counts(counting):
         counted = [counts for counts, _ in sent.answers]
         assert len(counted) == 2 * -(-N // rows_module.get_rows_per_run(K))  # two passes
         assert (
-            sum(int(part.right.sum() + part.wrong.sum()) for part in counted[: len(counted) // 2])
+            sum(
+                int(part.n_correct.sum() + part.n_incorrect.sum())
+                for part in counted[: len(counted) // 2]
+            )
             == N
         )
         there = fitted(stored, PROMISES[1], executor=pool)

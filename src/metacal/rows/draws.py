@@ -19,7 +19,7 @@ another draw: a derived seed prevents an easy search, not a fraud.
 **A seed that the user gives** is mixed with the digest. It is recorded in the certificate, because
 somebody who tried several seeds has used up the confidence that the certificate states.
 
-**Generators.** `generator` separates our random numbers from those that a caller draws from the
+**Generators.** `make_generator` separates our random numbers from those that a caller draws from the
 same seed. Without this the scores that a caller makes with `default_rng(0).random(n)` would decide
 which of their rows are drawn.
 """
@@ -45,9 +45,9 @@ def make_generator(random_state: Any = 0) -> np.random.Generator:
 
     A `Generator` is returned as it is.
 
-    >>> bool(generator(0).random() == np.random.default_rng(0).random())
+    >>> bool(make_generator(0).random() == np.random.default_rng(0).random())
     False
-    >>> bool(generator(0).random() == generator(0).random())
+    >>> bool(make_generator(0).random() == make_generator(0).random())
     True
     """
     whole = isinstance(random_state, int | np.integer)
@@ -69,8 +69,8 @@ class RowDraws:
     Examples
     --------
     >>> score, correct = np.array([0.5, 0.25, 0.75, 0.1]), np.array([True, False, True, True])
-    >>> one = RowDraws(score, correct).order("pilot rows")
-    >>> other = RowDraws(score[::-1], correct[::-1]).order("pilot rows")
+    >>> one = RowDraws(score, correct).draw_row_order("pilot rows")
+    >>> other = RowDraws(score[::-1], correct[::-1]).draw_row_order("pilot rows")
     >>> score[one].tolist() == score[::-1][other].tolist()
     True
     """

@@ -216,7 +216,7 @@ def set_context_variable(variable: ContextVar[_Value], value: _Value) -> Iterato
 
 
 def report_progress_to(callback: Callable[[int], object] | None) -> AbstractContextManager[None]:
-    """Call `tell(n)` whenever n more rows are finished inside the context, for a progress bar.
+    """Call `callback(n)` whenever n more rows are finished inside the context, for a progress bar.
 
     Examples
     --------

@@ -120,7 +120,7 @@ def find_two_classes(
     positive : label, default=None
         Class that a higher score favours.
 
-    one_score : bool, default=False
+    has_one_score : bool, default=False
         Whether there is one score per row. The second class is then `positive`, or the larger of two
         numbers. Two names have no order, so they need `positive`.
 
@@ -140,7 +140,7 @@ def find_two_classes(
     --------
     >>> find_two_classes([True, False]), find_two_classes([-1, 1, 1]), find_two_classes([0, 1])
     (array([False,  True]), array([-1,  1]), None)
-    >>> find_two_classes(["fraud", "fine"], "fraud", one_score=True)
+    >>> find_two_classes(["fraud", "fine"], "fraud", has_one_score=True)
     array(['fine', 'fraud'], dtype='<U5')
     """
     array = check_labels(labels)
@@ -172,7 +172,7 @@ def _check_positive_class(values: NDArray[Any], positive: Any, *, one_score: boo
     positive : label or None
         Class that a higher score favours.
 
-    one_score : bool
+    has_one_score : bool
         Whether there is one score per row.
     """
     if one_score and len(values) > 2:

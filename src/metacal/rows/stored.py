@@ -218,7 +218,7 @@ class LazySlice(StoredTable):
 
     Examples
     --------
-    >>> Part(ConvertedTable(np.eye(5), np.negative, float), 2, 4)[1:].argmin().item()
+    >>> LazySlice(ConvertedTable(np.eye(5), np.negative, float), 2, 4)[1:].argmin().item()
     3
     """
 
