@@ -63,13 +63,13 @@ def test_fill():
 
 @pytest.mark.parametrize("step", [1, 3, 40])
 def test_every(step):
-    sample = Rows(TABLE).every(step)
+    sample = Rows(TABLE).take_every(step)
     np.testing.assert_array_equal(
         sample.compute_column(lambda block: block[:, 0]), TABLE[::step, 0]
     )
     assert np.shares_memory(sample.table, TABLE)
     keep = np.arange(1003) % 2 == 1
-    sample = Rows(TABLE).select(keep).every(step)
+    sample = Rows(TABLE).select(keep).take_every(step)
     np.testing.assert_array_equal(
         sample.compute_column(lambda block: block[:, 0]), TABLE[keep][::step, 0]
     )

@@ -69,7 +69,7 @@ def test_samples_of_kept_rows_are_those_of_a_copy(large):
     assert fit_temperature(Rows(table).select(keep), labels[keep]).temperature == pytest.approx(
         copy.temperature, rel=1e-6
     )
-    sample = Rows(table).select(keep).every(7)
+    sample = Rows(table).select(keep).take_every(7)
     np.testing.assert_array_equal(
         sample.compute_column(lambda block: block[:, 0]), table[keep][::7, 0]
     )

@@ -108,7 +108,7 @@ def test_samples_in_memory_or_not(parquet, sample_bytes, monkeypatch):
         np.testing.assert_array_equal(
             here.compute_column(kernels.entropy), there.compute_column(kernels.entropy)
         )
-        here, there = (Rows(x).select(labels % 3 > 0).every(step) for x in (table, on_disk))
+        here, there = (Rows(x).select(labels % 3 > 0).take_every(step) for x in (table, on_disk))
         np.testing.assert_array_equal(
             here.compute_column(kernels.entropy), there.compute_column(kernels.entropy)
         )
