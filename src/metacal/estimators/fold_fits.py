@@ -20,7 +20,7 @@ from metacal.maps.fitting.crossvalidation import random_folds
 from metacal.metrics import registry
 from metacal.metrics.binning import evaluate_on_sample
 from metacal.metrics.toplabel import TopLabel, checked_table
-from metacal.rows.draws import generator
+from metacal.rows.draws import make_generator
 from metacal.rows.plausibility import skip_plausibility_checks
 from metacal.rows.stored import StoredTable
 
@@ -128,7 +128,7 @@ def draw_held_out_mask(n_rows: int, n_splits: int, random_state: int, fold: int)
     -------
     array of bool of shape (n_rows,)
     """
-    rng = generator(random_state)
+    rng = make_generator(random_state)
     repetition, fold_in_repetition = divmod(fold, n_splits)
     for _ in range(repetition):
         # Each draw advances the generator to the folds of the next repetition.

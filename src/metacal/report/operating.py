@@ -303,7 +303,7 @@ def _find_shortest_decimal(low: float, high: float) -> float:
         for mantissa in (smallest_mantissa, smallest_mantissa + 1):
             candidate = float(f"{mantissa}e{exponent}")
             # A gate compares rounded scores, so the rounded candidate must not be equal to `high`.
-            if low <= candidate < high and RELATIVE_GRID.rounded([candidate])[0] != high:
+            if low <= candidate < high and RELATIVE_GRID.round([candidate])[0] != high:
                 return candidate
     return low
 
