@@ -115,7 +115,7 @@ class Onnx:
         from metacal.export.onnx.graph import ELEMENT_TYPES, Graph
 
         dtype = "float64" if table.dtype == np.float64 else "float32"
-        graph = Graph(17, taken={"logits", "found"})
+        graph = Graph(17, reserved_names={"logits", "found"})
         kind = write(graph, dtype)
         make = helper.make_tensor_value_info
         inputs = [make("logits", ELEMENT_TYPES[dtype], ["batch", "classes"])]
@@ -131,23 +131,27 @@ class Onnx:
     def score(self, name, table):
         from metacal.export.onnx.graph import ELEMENT_TYPES
         from metacal.export.onnx.operations import OnnxOperations
-        from metacal.export.onnx.scores import exact_scores
+        from metacal.export.onnx.scores import append_double_precision_scores
 
         def write(graph, dtype):
             xp = OnnxOperations(graph, dtype, table.shape[1])
-            graph.rename(exact_scores(xp, xp.value("logits"), name).name, "found")
+            graph.rename_value(
+                append_double_precision_scores(xp, xp.graph_value("logits"), name).name, "found"
+            )
             return ELEMENT_TYPES["float64"]
 
         return self.run(table, write)
 
     def softmax(self, table, b):
         from metacal.export.onnx.graph import ELEMENT_TYPES
-        from metacal.export.onnx.maps import probabilities
+        from metacal.export.onnx.maps import append_map
         from metacal.export.onnx.operations import OnnxOperations
 
         def write(graph, dtype):
             xp = OnnxOperations(graph, dtype, table.shape[1])
-            graph.rename(probabilities(xp, TemperatureMap(b), xp.value("logits")).name, "found")
+            graph.rename_value(
+                append_map(xp, TemperatureMap(b), xp.graph_value("logits")).name, "found"
+            )
             return ELEMENT_TYPES[dtype]
 
         return self.run(table, write)
@@ -159,7 +163,7 @@ class Onnx:
 
         def write(graph, dtype):
             xp = OnnxOperations(graph, dtype)
-            graph.rename(xp.argmax(xp.value("logits")).name, "found")
+            graph.rename_value(xp.argmax(xp.graph_value("logits")).name, "found")
             return TensorProto.INT64
 
         return self.run(table, write)[:, 0]

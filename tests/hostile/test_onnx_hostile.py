@@ -260,7 +260,7 @@ def test_mutated_models(gate, tmp_path):
         for path in down:
             counts["alone"] += 1
             with pytest.raises(ERRORS):  # what took the child down
-                checking.run_child(path, None, path.stat().st_size)
+                checking.run_in_child_process(path, None, path.stat().st_size)
         waiting.clear()
         for item in tmp_path.iterdir():
             shutil.rmtree(item) if item.is_dir() else item.unlink()

@@ -26,7 +26,7 @@ onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
 
 from metacal.export.onnx import save, to_onnx  # noqa: E402
-from metacal.export.onnx.probe_rows import probe_batch  # noqa: E402
+from metacal.export.onnx.probe_rows import generate_probe_table  # noqa: E402
 
 DTYPES = ("float32", "float16", "float64")
 OPSETS = range(11, min(26, onnx.defs.onnx_opset_version()) + 1)  # an older onnx knows fewer
@@ -202,7 +202,7 @@ def test_what_python_refuses_is_never_accepted(dtype, score, promise, ten, hundr
         if promise == "everything":
             open_ = replace(gate.certificate_, threshold=math.inf)
             gate.gate_ = Gate.from_source(gate.gate_.source, math.inf, certificate=open_)
-        batch = probe_batch(gate.gate_.source, dtype)[0]
+        batch = generate_probe_table(gate.gate_.source, dtype)[0]
         found, *few = run_each(to_onnx(gate, dtype=dtype), batch, batch[:0], batch[:1])
         assert not found["accept"][-3:].any()
         assert np.isnan(found["score"][-3:]).all()
@@ -215,7 +215,7 @@ def test_what_python_refuses_is_never_accepted(dtype, score, promise, ten, hundr
 @pytest.mark.parametrize("kind", CALIBRATORS)
 def test_a_calibrator_without_a_gate_has_probabilities_only(kind, ten):
     base = CALIBRATORS[kind](**GIVEN.get(kind, {})).fit(ten.logits[:1000], ten.labels[:1000])
-    batch = probe_batch(base.gate_.source, "float32")[0]
+    batch = generate_probe_table(base.gate_.source, "float32")[0]
     found = run(to_onnx(base), batch)
     assert list(found) == ["probs"]
     assert np.abs(found["probs"][:-3] - base.predict_proba(batch[:-3])).max() < 1e-5

@@ -27,7 +27,7 @@ ESTIMATORS: dict[str, Any] = {"MetaCal": MetaCal, "ScoreGate": ScoreGate, "Casca
 
 # Parameters that may be changed after fitting. They do not affect the fitted gate, or can have
 # several equivalent values.
-_UNCHECKED_PARAMETERS = ("score_name", "calibrator", "large_score", "people")
+_PARAMETERS_FREE_TO_CHANGE = ("score_name", "calibrator", "large_score", "people")
 
 
 def file_content(estimator: Any) -> Content:
@@ -137,7 +137,7 @@ def _build_calibrator(gate: Gate) -> Any:
     """Build the fitted calibrator of a gate without a promise."""
     source = gate.logits_source
     # The source determines input and classes, whatever the recipe contains.
-    calibrator = _unfitted_calibrator(gate, input=source.input, classes=_given_classes(gate))
+    calibrator = _unfitted_calibrator(gate, input=source.input, classes=_user_defined_classes(gate))
     calibrator.map_ = source.map
     return calibrator
 
@@ -175,7 +175,7 @@ def _fitted_parameters(gate: Gate) -> dict[str, Any]:
         "score": source.score,
         "reject_label": gate.reject_label,
         "input": source.input,
-        "classes": _given_classes(gate),
+        "classes": _user_defined_classes(gate),
     }
     if gate.is_logits_gate:
         is_two_sided = gate.promise is not None and gate.promise.is_two_sided
@@ -188,7 +188,7 @@ def _fitted_parameters(gate: Gate) -> dict[str, Any]:
     return parameters
 
 
-def _given_classes(gate: Gate) -> list[Any] | None:
+def _user_defined_classes(gate: Gate) -> list[Any] | None:
     """Return the classes of a gate if the user passed them."""
     if not gate.source.classes_given:
         return None
@@ -213,12 +213,12 @@ def _find_changed_parameter(estimator: Any) -> str | None:
 
     for name, fitted_value in _fitted_parameters(gate).items():
         value = getattr(estimator, name)
-        if not _is_same_parameter(gate, name, value, fitted_value):
+        if not _is_unchanged(gate, name, value, fitted_value):
             return name
     return None
 
 
-def _is_same_parameter(gate: Gate, name: str, value: Any, fitted_value: Any) -> bool:
+def _is_unchanged(gate: Gate, name: str, value: Any, fitted_value: Any) -> bool:
     """Check whether a parameter is equivalent to the one that a gate was fitted with.
 
     Parameters
@@ -239,7 +239,7 @@ def _is_same_parameter(gate: Gate, name: str, value: Any, fitted_value: Any) -> 
     -------
     bool
     """
-    if name in _UNCHECKED_PARAMETERS:
+    if name in _PARAMETERS_FREE_TO_CHANGE:
         return True
     if name == "reject_label" and value is None:
         value = default_reject_label(gate.classes)

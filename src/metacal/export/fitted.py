@@ -26,7 +26,7 @@ _EXPORTABLE_TYPES = (
 )
 
 
-def prepare_gate(gate: Gate, input: str | None = None) -> Gate:
+def check_exportable_gate(gate: Gate, input: str | None = None) -> Gate:
     """Return a gate whose stages read the requested input, if it can be exported.
 
     Parameters
@@ -108,7 +108,7 @@ def _source_for_input(
     return replace(source, input=input)
 
 
-def extract_gate(cal: Any, *, on_tables: bool = False) -> Gate:
+def extract_gate(cal: Any, *, requires_logits_gate: bool = False) -> Gate:
     """Return a gate, or the gate of a fitted estimator.
 
     Parameters
@@ -135,7 +135,7 @@ def extract_gate(cal: Any, *, on_tables: bool = False) -> Gate:
     metacal.errors.InputError: what can be exported is a Gate or a fitted MetaCal, calibrator ...
     """
     gate = find_gate(cal, _EXPORTABLE_TYPES)
-    if on_tables and not gate.is_logits_gate:
+    if requires_logits_gate and not gate.is_logits_gate:
         received = type(cal).__name__
         if gate is cal:
             received = f"a Gate ({gate.kind})"

@@ -49,7 +49,7 @@ class CalibratedTextClassificationPipeline(TextClassificationPipeline):
         super().__init__(*args, **kwargs)
         fitted = metacal.load(cal) if isinstance(cal, str | Path) else cal
         self.gate = to_module(fitted)
-        if self.gate.by == "group":
+        if self.gate.subgroup_kind == "group":
             raise InputError(
                 "this gate has a threshold for each group of rows, and a pipeline knows no groups."
             )

@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 
 from metacal.errors import ArtifactError, InputError, format_option
 from metacal.export.fitted import SUM_TOLERANCE
-from metacal.export.onnx.probe import GUARD
-from metacal.export.onnx.probe_rows import probe_rows
+from metacal.export.onnx.probe import COLUMN_GUARD_NAME
+from metacal.export.onnx.probe_rows import generate_probe_rows
 from metacal.formulas import Array, Flags
 from metacal.gate import Decision, Gate
 
@@ -48,38 +48,40 @@ _TOLERANCE = {"probs": ("probabilities", 1e-5), "confidence": ("confidence", 1e-
 
 
 @dataclass(frozen=True)
-class Checked:
+class ModelCheck:
     """Result of checking a model.
 
     Attributes
     ----------
-    ran : bool
+    was_run : bool
         Whether the whole model ran. A model for which no inputs can be generated is only loaded.
 
     metadata : dict of str to str
         Metadata that onnxruntime read from the file.
 
-    answers : dict of str to array
+    outputs : dict of str to array
         Outputs of the model.
 
-    why_not : str
+    reason_not_run : str
         Reason why the model did not run.
 
-    made_up : int
+    generated_integer : int
         Value of all elements of the generated integer inputs.
     """
 
-    ran: bool
+    was_run: bool
     metadata: dict[str, str]
-    answers: dict[str, Array]
-    why_not: str = ""
-    made_up: int = 1
+    outputs: dict[str, Array]
+    reason_not_run: str = ""
+    generated_integer: int = 1
 
 
 # ── comparison with Python ────────────────────────────────────────────────────────────────────────
 
 
-def check_gate_model(path: Path, alone: AttachedGate, dtype: str, n_bytes: int) -> Checked:
+def check_gate_model(
+    path: Path, exported_gate: AttachedGate, dtype: str, n_bytes: int
+) -> ModelCheck:
     """Check a file that contains only a gate, and compare its outputs with Python.
 
     Parameters
@@ -105,25 +107,25 @@ def check_gate_model(path: Path, alone: AttachedGate, dtype: str, n_bytes: int) 
     ArtifactError
         If a check fails.
     """
-    gate = alone.gate
-    rows, is_usable = probe_rows(gate, dtype)
-    inputs = dict(zip(alone.given, rows))
+    gate = exported_gate.gate
+    rows, is_usable = generate_probe_rows(gate, dtype)
+    inputs = dict(zip(exported_gate.stage_input_names, rows))
     group_indices = None
-    if gate.subgroup_thresholds is not None and alone.group is not None:
+    if gate.subgroup_thresholds is not None and exported_gate.group_input_name is not None:
         # The smallest and the largest index are not those of a group.
         all_indices = np.arange(-1, len(gate.subgroup_thresholds.names) + 1)
         group_indices = np.resize(all_indices, len(is_usable)).astype(np.int64)
-        inputs[alone.group] = group_indices
-    checked = run_child(path, inputs, n_bytes)
-    if not checked.ran:
+        inputs[exported_gate.group_input_name] = group_indices
+    checked = run_in_child_process(path, inputs, n_bytes)
+    if not checked.was_run:
         raise ArtifactError("onnxruntime could not run the exported graph.")
-    compare(gate, rows, checked.answers, is_usable, group_indices)
+    compare_with_python(gate, rows, checked.outputs, is_usable, group_indices)
     return checked
 
 
 def check_attached_model(
-    path: Path, served: AttachedGate, n_bytes: int, inputs: dict[str, Array] | None = None
-) -> Checked:
+    path: Path, attached_gate: AttachedGate, n_bytes: int, inputs: dict[str, Array] | None = None
+) -> ModelCheck:
     """Check a file that contains a classifier with a gate.
 
     Parameters
@@ -154,35 +156,37 @@ def check_attached_model(
         If the value that the gate reads does not have one column per class, or does not contain
         the logits or probabilities that the gate was fitted on.
     """
-    gate = served.gate
-    (logits_name,) = served.given
+    gate = attached_gate.gate
+    (logits_name,) = attached_gate.stage_input_names
     try:
-        checked = run_child(path, inputs, n_bytes)
+        checked = run_in_child_process(path, inputs, n_bytes)
     except ArtifactError as error:
-        if GUARD not in str(error):
+        if COLUMN_GUARD_NAME not in str(error):
             raise
         raise _column_count_error(str(error), logits_name, gate.n_classes) from None
-    if not checked.ran or logits_name not in checked.answers:
+    if not checked.was_run or logits_name not in checked.outputs:
         return checked
 
-    table = checked.answers[logits_name]
+    table = checked.outputs[logits_name]
     is_finite = np.isfinite(table).all(axis=1)
     if not is_finite.any():
         reason = f"{logits_name!r} is not finite in any row of its answer"
-        return replace(checked, ran=False, why_not=reason)
+        return replace(checked, was_run=False, reason_not_run=reason)
     finite_rows = table[is_finite]
     _check_input_type(finite_rows, gate.logits_source.input, logits_name)
     group_indices = None
-    if served.group is not None:
-        group_input = checked.made_up if inputs is None else inputs[served.group]
+    if attached_gate.group_input_name is not None:
+        group_input = (
+            checked.generated_integer if inputs is None else inputs[attached_gate.group_input_name]
+        )
         all_indices = np.broadcast_to(np.asarray(group_input, dtype=np.int64), len(table))
         group_indices = all_indices[is_finite]
     outputs = {}
-    for name, output_name in served.outputs.items():
-        if output_name in checked.answers:
-            outputs[name] = checked.answers[output_name][is_finite]
+    for name, output_name in attached_gate.output_names.items():
+        if output_name in checked.outputs:
+            outputs[name] = checked.outputs[output_name][is_finite]
     is_usable = np.ones((len(finite_rows), 1), dtype=bool)
-    compare(gate, [finite_rows], outputs, is_usable, group_indices)
+    compare_with_python(gate, [finite_rows], outputs, is_usable, group_indices)
     return checked
 
 
@@ -221,7 +225,7 @@ def _check_input_type(table: Array, input_type: str, logits_name: str) -> None:
         )
 
 
-def compare(
+def compare_with_python(
     gate: Gate,
     rows: list[Array],
     outputs: dict[str, Array],
@@ -300,7 +304,7 @@ def _compare_numbers(outputs: dict[str, Array], decision: Decision) -> None:
 # ── child process ─────────────────────────────────────────────────────────────────────────────────
 
 
-def run_child(path: Path, inputs: dict[str, Array] | None, n_bytes: int) -> Checked:
+def run_in_child_process(path: Path, inputs: dict[str, Array] | None, n_bytes: int) -> ModelCheck:
     """Check, load and run a model file in a child process.
 
     Parameters
@@ -335,12 +339,12 @@ def run_child(path: Path, inputs: dict[str, Array] | None, n_bytes: int) -> Chec
         # Outputs are stored by number, because their names need not be valid here.
         with np.load(os.path.join(folder, "answers.npz"), allow_pickle=False) as arrays:
             outputs = dict(zip(reply["answers"], arrays.values()))
-    return Checked(
-        ran=reply["stage"] == "ran",
+    return ModelCheck(
+        was_run=reply["stage"] == "ran",
         metadata=reply["metadata"],
-        answers=outputs,
-        why_not=_clean_message(reply["why_not"]),
-        made_up=reply["made_up"],
+        outputs=outputs,
+        reason_not_run=_clean_message(reply["why_not"]),
+        generated_integer=reply["made_up"],
     )
 
 

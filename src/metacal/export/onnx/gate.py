@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from metacal.export.onnx.graph import Graph, tensor_info
+from metacal.export.onnx.graph import Graph, make_tensor_info
 from metacal.export.onnx.operations import OnnxOperations
-from metacal.export.onnx.probe import GUARD
-from metacal.export.onnx.reading import all_names, model_opset
+from metacal.export.onnx.probe import COLUMN_GUARD_NAME
+from metacal.export.onnx.reading import collect_names, get_opset
 from metacal.export.onnx.stages import (
     Outputs,
     append_score_stage,
@@ -26,7 +26,10 @@ _GROUP_DESCRIPTION = (
     "the place of each row's group in the list metacal.groups; any other number is rejected"
 )
 
-# Dtypes of the outputs, except `probs`, whose dtype depends on that of the logits.
+# Older IR versions require that every initializer is also an input of the graph.
+_FIRST_IR_VERSION_WITH_PLAIN_INITIALIZERS = 4
+
+# Dtypes of the outputs. The dtype of `probs` is missing because it depends on the logits.
 _OUTPUT_DTYPES = {
     "score": "float64",
     "accept": "bool",
@@ -35,15 +38,16 @@ _OUTPUT_DTYPES = {
 }
 
 
-def input_names(gate: Gate) -> tuple[str, ...]:
-    """Return the names of the inputs of a gate's graph, one per stage.
+def default_input_names(gate: Gate) -> tuple[str, ...]:
+    """Return the input names of a graph that contains only a gate, one per stage.
 
     Examples
     --------
     >>> from metacal.gate import ScoreSource, Stage
-    >>> input_names(Gate.from_source(ScoreSource()))
+    >>> default_input_names(Gate.from_source(ScoreSource()))
     ('scores',)
-    >>> input_names(Gate((Stage(ScoreSource(), name="judge"), Stage(ScoreSource(), name="panel"))))
+    >>> judge, panel = Stage(ScoreSource(), name="judge"), Stage(ScoreSource(), name="panel")
+    >>> default_input_names(Gate((judge, panel)))
     ('scores_judge', 'scores_panel')
     """
     if not gate.is_cascade:
@@ -53,43 +57,43 @@ def input_names(gate: Gate) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class AttachedGate:
-    """Model with a gate appended to it.
+    """ONNX model with a gate appended to it.
 
     Attributes
     ----------
     model : onnx.ModelProto
-        The model with the gate.
+        Model that includes the nodes of the gate.
 
     gate : Gate
-        The gate.
+        Gate that was appended.
 
-    given : tuple of str
-        Names of the values that the stages read.
+    stage_input_names : tuple of str
+        Names of the tensors that the stages read.
 
-    outputs : dict of str to str
-        Names of the gate's outputs in the model, by their usual name.
+    output_names : dict of str to str
+        Names of the gate's outputs in the model, keyed by their default names.
 
-    group : str or None
-        Name of the input with the group of each row. None if there is no threshold by group.
+    group_input_name : str or None
+        Name of the input with the group index of each row. None without thresholds by group.
     """
 
     model: Any
     gate: Gate
-    given: tuple[str, ...]
-    outputs: dict[str, str]
-    group: str | None = None
+    stage_input_names: tuple[str, ...]
+    output_names: dict[str, str]
+    group_input_name: str | None = None
 
 
 def append_gate(
     model: Any,
     gate: Gate,
-    given: tuple[str, ...],
-    dtype: str,
-    batch: int | str,
+    stage_input_names: tuple[str, ...],
     *,
-    guarded: bool = False,
+    dtype: str,
+    batch_dimension: int | str,
+    checks_columns: bool = False,
 ) -> AttachedGate:
-    """Append the nodes of a gate to a model. The model keeps its own outputs.
+    """Append the nodes of a gate to a model, which keeps its own outputs.
 
     Parameters
     ----------
@@ -99,16 +103,16 @@ def append_gate(
     gate : Gate
         Gate to append.
 
-    given : tuple of str
-        Names of the values that the stages read.
+    stage_input_names : tuple of str
+        Names of the tensors that the stages read.
 
     dtype : str
-        Dtype of these values.
+        Dtype of these tensors.
 
-    batch : int or str
+    batch_dimension : int or str
         Size or name of the batch dimension.
 
-    guarded : bool, default=False
+    checks_columns : bool, default=False
         Whether to add a node that fails at run time if a table does not have one column per class.
         Otherwise the gate of a model with an unknown or wrong number of columns could return
         meaningless results.
@@ -117,50 +121,71 @@ def append_gate(
     -------
     AttachedGate
     """
-    taken_names = all_names(model)
-    graph = Graph(model_opset(model), taken=taken_names, constants_as_nodes=model.ir_version < 4)
-    group_input = _unused_name("group", taken_names) if gate.has_group_thresholds else None
-    table_names = given
-    if guarded:
-        table_names = _guard_columns(graph, given, gate.n_classes)
+    names_in_model = collect_names(model)
+    graph = Graph(
+        get_opset(model),
+        reserved_names=names_in_model,
+        constants_as_nodes=model.ir_version < _FIRST_IR_VERSION_WITH_PLAIN_INITIALIZERS,
+    )
+    group_input_name = None
+    if gate.has_group_thresholds:
+        group_input_name = _unused_name("group", names_in_model)
+    checked_input_names = stage_input_names
+    if checks_columns:
+        checked_input_names = _append_column_checks(graph, stage_input_names, gate.n_classes)
 
     append_stage = append_table_stage if gate.has_classes else append_score_stage
     stage_outputs = []
-    for index, table_name in enumerate(table_names):
-        stage_outputs.append(append_stage(graph, gate.stage(index), table_name, dtype, group_input))
-    outputs = _combine_stages(OnnxOperations(graph, "int64"), stage_outputs)
+    for stage_index, input_name in enumerate(checked_input_names):
+        single_stage_gate = gate.stage(stage_index)
+        stage_outputs.append(
+            append_stage(graph, single_stage_gate, input_name, dtype, group_input_name)
+        )
+    gate_outputs = _combine_stages(OnnxOperations(graph, "int64"), stage_outputs)
 
-    output_names = {name: _unused_name(name, taken_names) for name in outputs}
-    for name, value in outputs.items():
-        graph.rename(value.name, output_names[name])
+    output_names = {name: _unused_name(name, names_in_model) for name in gate_outputs}
+    for default_name, output in gate_outputs.items():
+        graph.rename_value(output.name, output_names[default_name])
     model.graph.node.extend(graph.nodes)
     model.graph.initializer.extend(graph.initializers)
-    if group_input is not None:
-        model.graph.input.append(tensor_info(group_input, "int64", [batch], _GROUP_DESCRIPTION))
-    for name, output_name in output_names.items():
-        if name == "probs":
-            info = tensor_info(output_name, working_dtype(dtype), [batch, gate.n_classes])
+    if group_input_name is not None:
+        model.graph.input.append(
+            make_tensor_info(group_input_name, "int64", [batch_dimension], _GROUP_DESCRIPTION)
+        )
+    for default_name, output_name in output_names.items():
+        if default_name == "probs":
+            shape = [batch_dimension, gate.n_classes]
+            output_info = make_tensor_info(output_name, working_dtype(dtype), shape)
         else:
-            info = tensor_info(output_name, _OUTPUT_DTYPES[name], [batch])
-        model.graph.output.append(info)
+            output_dtype = _OUTPUT_DTYPES[default_name]
+            output_info = make_tensor_info(output_name, output_dtype, [batch_dimension])
+        model.graph.output.append(output_info)
     return AttachedGate(
-        model=model, gate=gate, given=given, outputs=output_names, group=group_input
+        model=model,
+        gate=gate,
+        stage_input_names=stage_input_names,
+        output_names=output_names,
+        group_input_name=group_input_name,
     )
 
 
-def _guard_columns(graph: Graph, table_names: Sequence[str], n_classes: int) -> tuple[str, ...]:
-    """Append nodes that fail unless each table has one column per class."""
-    shape = graph.integers(0, n_classes)
-    guarded_names = tuple(graph.op("Reshape", name, shape) for name in table_names)
-    graph.nodes[-1].name = GUARD
-    return guarded_names
+def _append_column_checks(
+    graph: Graph, table_names: Sequence[str], n_classes: int
+) -> tuple[str, ...]:
+    """Append Reshape nodes that fail unless each table has one column per class."""
+    # In the operator Reshape, a size of 0 keeps the size of the dimension.
+    target_shape = graph.add_integers(0, n_classes)
+    checked_names = tuple(graph.append_node("Reshape", name, target_shape) for name in table_names)
+    # The name of the failing node identifies this check in the error of onnxruntime.
+    graph.nodes[-1].name = COLUMN_GUARD_NAME
+    return checked_names
 
 
-def _unused_name(name: str, taken_names: set[str]) -> str:
-    """Return a name, or a similar one if the model uses it already."""
-    if name in taken_names:
+def _unused_name(name: str, names_in_model: set[str]) -> str:
+    """Return a name, or a variant of it if the model uses the name already."""
+    if name in names_in_model:
         name = f"metacal_{name}"
-    while name in taken_names:
+    while name in names_in_model:
         name += "_"
     return name
 
@@ -170,23 +195,26 @@ def _combine_stages(xp: OnnxOperations, stage_outputs: list[Outputs]) -> Outputs
 
     The outputs of a row that no stage accepts are those of the last stage.
     """
-    *earlier_stages, outputs = stage_outputs
+    *earlier_stages, last_stage = stage_outputs
     if not earlier_stages:
-        return outputs
-    answered_by = xp.where(outputs["accept"], len(earlier_stages), len(stage_outputs))
-    for index in reversed(range(len(earlier_stages))):
-        earlier = earlier_stages[index]
-        accept = earlier["accept"]
-        answered_by = xp.where(accept, index, answered_by)
+        return last_stage
+    last_stage_index = len(earlier_stages)
+    human_index = len(stage_outputs)
+    answered_by = xp.where(last_stage["accept"], last_stage_index, human_index)
+    combined = last_stage
+    for stage_index in reversed(range(len(earlier_stages))):
+        later = combined
+        stage = earlier_stages[stage_index]
+        accept = stage["accept"]
+        answered_by = xp.where(accept, stage_index, answered_by)
         accept_column = xp.unsqueeze(accept)
         combined = {}
-        if "probs" in earlier and "probs" in outputs:
-            combined["probs"] = xp.where(accept_column, earlier["probs"], outputs["probs"])
-        if "confidence" in earlier and "confidence" in outputs:
-            combined["confidence"] = xp.where(accept, earlier["confidence"], outputs["confidence"])
+        if "probs" in stage and "probs" in later:
+            combined["probs"] = xp.where(accept_column, stage["probs"], later["probs"])
+        if "confidence" in stage and "confidence" in later:
+            combined["confidence"] = xp.where(accept, stage["confidence"], later["confidence"])
         combined["answered_by"] = answered_by
-        combined["accept"] = accept | outputs["accept"]
-        if "score" in earlier:
-            combined["score"] = earlier["score"]
-        outputs = combined
-    return outputs
+        combined["accept"] = accept | later["accept"]
+        if "score" in stage:
+            combined["score"] = stage["score"]
+    return combined

@@ -19,14 +19,17 @@ from metacal.formulas import Array
 #: Oldest operator set with all operators that are used (ScatterND, and Equal on floats).
 OLDEST_OPSET = 11
 
-#: Number of each dtype in the ONNX format.
+#: Element type numbers of the ONNX format (`TensorProto.DataType`), keyed by dtype.
 ELEMENT_TYPES = {"float32": 1, "float16": 10, "float64": 11, "bool": 9, "int64": 7, "bfloat16": 16}
 
-# Largest nesting depth of protocol buffer messages. A nested graph is three levels deeper.
+# Position of the class axis in a table of shape (n_rows, n_classes).
+_CLASS_AXIS = 1
+
+# Largest nesting depth of protocol buffer messages. Each nested graph adds three levels.
 _MAX_DEPTH = 150
 
-# Operator sets from which the axes of an operator are an input instead of an attribute.
-_AXES_INPUT_OPSET = {
+# First operator set in which an operator receives its axes as an input, not as an attribute.
+_FIRST_OPSET_WITH_AXES_INPUT = {
     "ReduceSum": 13,
     "ReduceMax": 18,
     "ReduceMin": 18,
@@ -35,8 +38,8 @@ _AXES_INPUT_OPSET = {
 }
 
 
-def onnx_library(purpose: str) -> Any:
-    """Import the package onnx. If it is missing, raise an error that names the extra."""
+def import_onnx(purpose: str) -> Any:
+    """Import the onnx package. Raise MissingExtraError if it is not installed."""
     with needs_extra(purpose, "onnx"):
         import onnx
         import onnx.helper
@@ -44,16 +47,18 @@ def onnx_library(purpose: str) -> Any:
     return onnx
 
 
-def tensor_info(name: str, dtype: str, shape: Sequence[Any] | None, description: str = "") -> Any:
-    """Describe an input or output of a graph.
+def make_tensor_info(
+    name: str, dtype: str, shape: Sequence[Any] | None, description: str = ""
+) -> Any:
+    """Describe an input or output of an ONNX graph.
 
     Parameters
     ----------
     name : str
-        Name of the value.
+        Name of the tensor.
 
     dtype : str
-        Dtype of the value.
+        Dtype of the tensor.
 
     shape : sequence of int, str or None, or None
         Sizes or names of the dimensions. None if the number of dimensions is not known.
@@ -65,7 +70,7 @@ def tensor_info(name: str, dtype: str, shape: Sequence[Any] | None, description:
     -------
     onnx.ValueInfoProto
     """
-    helper = onnx_library("ONNX export").helper
+    helper = import_onnx("ONNX export").helper
     return helper.make_tensor_value_info(name, ELEMENT_TYPES[dtype], shape, description)
 
 
@@ -80,7 +85,7 @@ class Graph:
     opset : int
         Operator set.
 
-    taken : collection of str
+    reserved_names : collection of str, default=()
         Names that must not be used. All generated names begin with "metacal/".
 
     constants_as_nodes : bool, default=False
@@ -98,15 +103,15 @@ class Graph:
     Examples
     --------
     >>> graph = Graph(opset=17)
-    >>> total = graph.over_classes("ReduceSum", graph.op("Exp", "x"))
+    >>> total = graph.reduce_over_classes("ReduceSum", graph.append_node("Exp", "x"))
     >>> [node.op_type for node in graph.nodes]
     ['Exp', 'ReduceSum']
-    >>> total == graph.over_classes("ReduceSum", graph.op("Exp", "x"))
+    >>> total == graph.reduce_over_classes("ReduceSum", graph.append_node("Exp", "x"))
     True
     """
 
     def __init__(
-        self, opset: int, *, taken: Collection[str] = (), constants_as_nodes: bool = False
+        self, opset: int, *, reserved_names: Collection[str] = (), constants_as_nodes: bool = False
     ) -> None:
         if opset < OLDEST_OPSET:
             raise InputError(
@@ -115,19 +120,21 @@ class Graph:
         self.opset = opset
         self.nodes: list[Any] = []
         self.initializers: list[Any] = []
-        self._onnx = onnx_library("ONNX export")
-        self._taken_names = set(taken)
+        self._onnx = import_onnx("ONNX export")
+        self._reserved_names = set(reserved_names)
         self._constants_as_nodes = constants_as_nodes
-        # Output names of the existing nodes and constants, by what they compute.
-        self._outputs: MutableMapping[Any, tuple[str, ...]] = {}
-        self._name_numbers = count()
+        # Equal nodes and constants are shared, so their output names are looked up by content.
+        self._outputs_by_content: MutableMapping[Any, tuple[str, ...]] = {}
+        self._name_counter = count()
         self._outer_graph: Graph | None = None
 
-    def op(self, op_type: str, *inputs: str, **attributes: Any) -> str:
+    def append_node(self, op_type: str, *inputs: str, **attributes: Any) -> str:
         """Append a node with one output, and return the name of the output."""
-        return self.ops(op_type, 1, *inputs, **attributes)[0]
+        return self.append_multi_output_node(op_type, 1, *inputs, **attributes)[0]
 
-    def ops(self, op_type: str, n_outputs: int, *inputs: str, **attributes: Any) -> tuple[str, ...]:
+    def append_multi_output_node(
+        self, op_type: str, n_outputs: int, *inputs: str, **attributes: Any
+    ) -> tuple[str, ...]:
         """Append a node with several outputs, and return their names.
 
         Parameters
@@ -148,108 +155,116 @@ class Graph:
         -------
         tuple of str
         """
-        key = (op_type, n_outputs, inputs, repr(sorted(attributes.items())))
-        if key not in self._outputs:
-            name = self._new_name(op_type)
-            output_names = (name, *(f"{name}_{index}" for index in range(1, n_outputs)))
+        content_key = (op_type, n_outputs, inputs, repr(sorted(attributes.items())))
+        if content_key not in self._outputs_by_content:
+            node_name = self._new_name(op_type)
+            further_outputs = [f"{node_name}_{index}" for index in range(1, n_outputs)]
+            output_names = (node_name, *further_outputs)
             node = self._onnx.helper.make_node(
-                op_type, inputs, output_names, name=name, **attributes
+                op_type, inputs, output_names, name=node_name, **attributes
             )
             self.nodes.append(node)
-            self._outputs[key] = output_names
-        return self._outputs[key]
+            self._outputs_by_content[content_key] = output_names
+        return self._outputs_by_content[content_key]
 
-    def rename(self, value: str, name: str) -> None:
-        """Rename a value in all nodes."""
-        for node in messages_of("NodeProto", *self.nodes):
-            for value_names in (node.input, node.output):
-                for index, value_name in enumerate(value_names):
-                    if value_name == value:
-                        value_names[index] = name
+    def rename_value(self, old_name: str, new_name: str) -> None:
+        """Rename a tensor in the inputs and outputs of all nodes."""
+        for node in iterate_messages_of_type("NodeProto", *self.nodes):
+            for tensor_names in (node.input, node.output):
+                for index, tensor_name in enumerate(tensor_names):
+                    if tensor_name == old_name:
+                        tensor_names[index] = new_name
 
-    def constant(self, array: Array) -> str:
+    def add_constant(self, array: Array) -> str:
         """Add a constant, and return its name.
 
         The constants of a branch belong to the outer graph, so that both branches can use them.
         """
         if self._outer_graph is not None:
-            return self._outer_graph.constant(array)
-        key = ("constant", array.dtype.str, array.shape, array.tobytes())
-        if key not in self._outputs:
-            name = self._new_name("constant")
-            tensor = self._onnx.numpy_helper.from_array(array, name)
+            return self._outer_graph.add_constant(array)
+        content_key = ("constant", array.dtype.str, array.shape, array.tobytes())
+        if content_key not in self._outputs_by_content:
+            constant_name = self._new_name("constant")
+            tensor = self._onnx.numpy_helper.from_array(array, constant_name)
             if self._constants_as_nodes:
                 node = self._onnx.helper.make_node(
-                    "Constant", [], [name], name=f"{name}/node", value=tensor
+                    "Constant", [], [constant_name], name=f"{constant_name}/node", value=tensor
                 )
                 self.nodes.append(node)
             else:
                 self.initializers.append(tensor)
-            self._outputs[key] = (name,)
-        return self._outputs[key][0]
+            self._outputs_by_content[content_key] = (constant_name,)
+        (constant_name,) = self._outputs_by_content[content_key]
+        return constant_name
 
-    def integers(self, *values: int) -> str:
+    def add_integers(self, *values: int) -> str:
         """Add a 1-D constant of integers, such as axes, a shape or indices."""
-        return self.constant(np.array(values, dtype=np.int64))
+        return self.add_constant(np.array(values, dtype=np.int64))
 
-    def branch(self, dtypes: Sequence[str], write: Callable[[Graph], Sequence[str]]) -> Any:
-        """Build a nested graph that can use the values of this graph.
+    def build_branch(
+        self, dtypes: Sequence[str], write_nodes: Callable[[Graph], Sequence[str]]
+    ) -> Any:
+        """Build a nested graph whose nodes can read the tensors of this graph.
 
         Parameters
         ----------
         dtypes : sequence of str
             Dtypes of the outputs.
 
-        write : callable
+        write_nodes : callable
             Function that appends nodes to the nested graph and returns the names of its outputs.
 
         Returns
         -------
         onnx.GraphProto
         """
-        inner = Graph(self.opset, taken=self._taken_names)
-        inner._name_numbers = self._name_numbers
-        inner._outer_graph = self
-        inner._outputs = ChainMap({}, self._outputs)
-        values = write(inner)
-        inner_values = {name for node in inner.nodes for name in node.output}
-        outputs = []
-        for value, dtype in zip(values, dtypes):
-            # An output of a branch must be computed in the branch.
-            name = value if value in inner_values else inner.op("Identity", value)
-            outputs.append(tensor_info(name, dtype, None))
-        return self._onnx.helper.make_graph(inner.nodes, self._new_name("branch"), [], outputs)
+        branch = Graph(self.opset, reserved_names=self._reserved_names)
+        branch._name_counter = self._name_counter
+        branch._outer_graph = self
+        branch._outputs_by_content = ChainMap({}, self._outputs_by_content)
+        output_names = write_nodes(branch)
+        names_computed_in_branch = {name for node in branch.nodes for name in node.output}
+        output_infos = []
+        for output_name, dtype in zip(output_names, dtypes):
+            # ONNX requires that an output of a branch is computed in the branch.
+            if output_name not in names_computed_in_branch:
+                output_name = branch.append_node("Identity", output_name)
+            output_infos.append(make_tensor_info(output_name, dtype, None))
+        branch_name = self._new_name("branch")
+        return self._onnx.helper.make_graph(branch.nodes, branch_name, [], output_infos)
 
-    def over_classes(self, op_type: str, value: str) -> str:
+    def reduce_over_classes(self, op_type: str, table_name: str) -> str:
         """Reduce a table (n × K) over the classes to a column (n × 1)."""
-        known_output = self._outputs.get((op_type, value))
-        if known_output is not None:
-            return known_output[0]
-        return self.along_classes(op_type, value, keepdims=1)
+        declared_reduction = self._outputs_by_content.get((op_type, table_name))
+        if declared_reduction is not None:
+            (column_name,) = declared_reduction
+            return column_name
+        return self.append_class_axis_node(op_type, table_name, keepdims=1)
 
-    def declare_reduction(self, op_type: str, value: str, result: str) -> None:
-        """Declare that `result` (n × 1) is the reduction of `value` by an operator.
+    def declare_reduction(self, op_type: str, table_name: str, column_name: str) -> None:
+        """Declare that a column (n × 1) is the reduction of a table by an operator.
 
-        A later call of `over_classes` then returns it without appending a node.
+        A later call of `reduce_over_classes` then returns the column without appending a node.
         """
-        self._outputs[op_type, value] = (result,)
+        self._outputs_by_content[op_type, table_name] = (column_name,)
 
-    def along_classes(self, op_type: str, value: str, **attributes: Any) -> str:
-        """Append an operator along the axis of the classes, and return its output."""
-        if self.opset >= _AXES_INPUT_OPSET[op_type]:
-            return self.op(op_type, value, self.integers(1), **attributes)
-        return self.op(op_type, value, axes=[1], **attributes)
+    def append_class_axis_node(self, op_type: str, input_name: str, **attributes: Any) -> str:
+        """Append an operator along the class axis, and return the name of its output."""
+        if self.opset >= _FIRST_OPSET_WITH_AXES_INPUT[op_type]:
+            axes_name = self.add_integers(_CLASS_AXIS)
+            return self.append_node(op_type, input_name, axes_name, **attributes)
+        return self.append_node(op_type, input_name, axes=[_CLASS_AXIS], **attributes)
 
     def _new_name(self, stem: str) -> str:
-        """Generate a name that is not taken."""
-        for number in self._name_numbers:
+        """Generate a name that neither the model nor this graph uses."""
+        for number in self._name_counter:
             name = f"metacal/{stem}_{number}"
-            if name not in self._taken_names:
+            if name not in self._reserved_names:
                 return name
         raise AssertionError("the numbers are infinite")
 
 
-def messages(message: Any, depth: int = 0) -> Iterator[Any]:
+def iterate_messages(message: Any, depth: int = 0) -> Iterator[Any]:
     """Iterate over a protocol buffer message and all messages inside it.
 
     Raise ArtifactError if the messages are nested too deeply.
@@ -257,16 +272,18 @@ def messages(message: Any, depth: int = 0) -> Iterator[Any]:
     if depth > _MAX_DEPTH:
         raise ArtifactError("its graphs are nested too deeply.")
     yield message
-    for field, value in message.ListFields():
-        if field.type == field.TYPE_MESSAGE:
-            is_single = hasattr(value, "ListFields")
-            for inner_message in [value] if is_single else value:
-                yield from messages(inner_message, depth + 1)
+    for field, field_value in message.ListFields():
+        if field.type != field.TYPE_MESSAGE:
+            continue
+        is_repeated = not hasattr(field_value, "ListFields")
+        inner_messages = field_value if is_repeated else [field_value]
+        for inner_message in inner_messages:
+            yield from iterate_messages(inner_message, depth + 1)
 
 
-def messages_of(type_name: str, *roots: Any) -> Iterator[Any]:
-    """Iterate over all messages of one type, such as "NodeProto", inside some messages."""
+def iterate_messages_of_type(type_name: str, *roots: Any) -> Iterator[Any]:
+    """Iterate over all messages of one type, such as "NodeProto", inside other messages."""
     for root in roots:
-        for message in messages(root):
+        for message in iterate_messages(root):
             if message.DESCRIPTOR.name == type_name:
                 yield message

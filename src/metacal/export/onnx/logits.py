@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from metacal.errors import ArtifactError, InputError, format_option
-from metacal.export.onnx.graph import ELEMENT_TYPES, onnx_library
+from metacal.export.onnx.graph import ELEMENT_TYPES, import_onnx
 
 # Floating-point dtypes by their number in the ONNX format.
 _FLOAT_DTYPES = {
@@ -44,7 +44,7 @@ _MAX_LISTED_OUTPUTS = 20
 
 
 @dataclass(frozen=True)
-class Logits:
+class LogitsValue:
     """Value of a graph that a gate reads.
 
     Attributes
@@ -55,20 +55,20 @@ class Logits:
     dtype : str
         Dtype of the value.
 
-    width : int or None
+    n_columns : int or None
         Number of columns. None if the model does not specify it.
 
-    batch : int or str
+    batch_dimension : int or str
         Size or name of the batch dimension.
     """
 
     name: str
     dtype: str
-    width: int | None = None
-    batch: int | str = _BATCH_NAME
+    n_columns: int | None = None
+    batch_dimension: int | str = _BATCH_NAME
 
 
-def find_logits(model: Any, wanted: str | None) -> Logits:
+def find_logits(model: Any, logits_name: str | None) -> LogitsValue:
     """Find the value that a gate reads.
 
     Parameters
@@ -92,10 +92,10 @@ def find_logits(model: Any, wanted: str | None) -> Logits:
     outputs = {output.name: output for output in model.graph.output}
     if len(outputs) < len(model.graph.output):
         raise ArtifactError("two outputs of the model bear the same name; export it again.")
-    if wanted is not None:
-        if wanted in outputs:
-            return _logits_from_info(outputs[wanted])
-        return _find_inner_value(model, wanted, outputs)
+    if logits_name is not None:
+        if logits_name in outputs:
+            return _logits_from_info(outputs[logits_name])
+        return _find_inner_value(model, logits_name, outputs)
     candidates = list(_possible_logits(outputs.values()))
     if len(candidates) == 1:
         return candidates[0]
@@ -109,7 +109,7 @@ def find_logits(model: Any, wanted: str | None) -> Logits:
     )
 
 
-def _logits_from_info(info: Any) -> Logits:
+def _logits_from_info(info: Any) -> LogitsValue:
     """Convert the description of a value to `Logits`.
 
     Raise InputError if the value is not a floating-point table.
@@ -123,23 +123,23 @@ def _logits_from_info(info: Any) -> Logits:
         )
     dtype = _FLOAT_DTYPES[tensor_type.elem_type]
     if not tensor_type.HasField("shape"):
-        return Logits(name=info.name, dtype=dtype)
+        return LogitsValue(name=info.name, dtype=dtype)
     dimensions = [_dimension(dimension) for dimension in tensor_type.shape.dim]
     if len(dimensions) != 2:
         raise InputError(
             f"output {info.name!r} has {len(dimensions)} dimensions; logits need 2, one row per"
             " item and one column per class."
         )
-    batch, width = dimensions
-    return Logits(
+    batch_dimension, n_columns = dimensions
+    return LogitsValue(
         name=info.name,
         dtype=dtype,
-        width=width if isinstance(width, int) else None,
-        batch=batch or _BATCH_NAME,
+        n_columns=n_columns if isinstance(n_columns, int) else None,
+        batch_dimension=batch_dimension or _BATCH_NAME,
     )
 
 
-def _possible_logits(infos: Iterable[Any]) -> Iterator[Logits]:
+def _possible_logits(infos: Iterable[Any]) -> Iterator[LogitsValue]:
     """Iterate over the values that could be logits."""
     for info in infos:
         with contextlib.suppress(InputError):
@@ -153,7 +153,7 @@ def _dimension(dimension: Any) -> int | str:
     return str(dimension.dim_param)
 
 
-def _find_inner_value(model: Any, wanted: str, outputs: dict[str, Any]) -> Logits:
+def _find_inner_value(model: Any, value_name: str, outputs: dict[str, Any]) -> LogitsValue:
     """Find a value inside the graph, such as the input of the last softmax.
 
     Parameters
@@ -176,23 +176,23 @@ def _find_inner_value(model: Any, wanted: str, outputs: dict[str, Any]) -> Logit
     InputError
         If there is no such value, or its dtype is not known.
     """
-    if not any(wanted in node.output for node in model.graph.node):
+    if not any(value_name in node.output for node in model.graph.node):
         raise InputError(
-            f"there is no value {wanted!r} in this model; its outputs are {_list_outputs(outputs)}."
+            f"there is no value {value_name!r} in this model; its outputs are {_list_outputs(outputs)}."
         )
     for info in model.graph.value_info:
-        if info.name == wanted:
+        if info.name == value_name:
             return _logits_from_info(info)
-    same_type_values = {wanted}
+    same_type_values = {value_name}
     for node in model.graph.node:
         keeps_type = node.op_type in _SAME_TYPE_OPERATORS and len(node.input) > 0
         if keeps_type and node.input[0] in same_type_values:
             same_type_values.update(node.output[:1])
     same_type_outputs = [output for name, output in outputs.items() if name in same_type_values]
     for logits in _possible_logits(same_type_outputs):
-        return Logits(name=wanted, dtype=logits.dtype)
+        return LogitsValue(name=value_name, dtype=logits.dtype)
     raise InputError(
-        f"the model does not say what type {wanted!r} has; run onnx.shape_inference.infer_shapes on"
+        f"the model does not say what type {value_name!r} has; run onnx.shape_inference.infer_shapes on"
         " it first, or make it an output."
     )
 
@@ -255,7 +255,7 @@ def _describe_output(output: Any) -> str:
     if not output.type.HasField("tensor_type"):
         return "no tensor"
     tensor_type = output.type.tensor_type
-    data_types = onnx_library("attaching a gate").TensorProto.DataType
+    data_types = import_onnx("attaching a gate").TensorProto.DataType
     type_name = "unknown"
     if tensor_type.elem_type in data_types.values():
         type_name = data_types.Name(tensor_type.elem_type).lower()

@@ -33,12 +33,12 @@ from metacal.kernels.columns import curve_adjustment
 from metacal.maps.map import Map
 from metacal.maps.methods import METHODS
 
-# Probabilities, and their sums up to rounding, are below this bound. NaN is not.
-_PROBABILITY_BOUND = 2.0
+# A sum of probabilities is below this bound even after rounding. A comparison with NaN is false.
+_PROBABILITY_SUM_BOUND = 2.0
 
 
-def probabilities(xp: OnnxOperations, fitted: Map, x: GraphValue) -> GraphValue:
-    """Append the nodes that compute the probabilities of a map.
+def append_map(xp: OnnxOperations, fitted: Map, x: GraphValue) -> GraphValue:
+    """Append the nodes that compute the probabilities of a fitted map.
 
     Smooth maps are computed in the precision of the table. The others are computed in double
     precision, because steps and steep curves amplify rounding errors.
@@ -71,49 +71,51 @@ def probabilities(xp: OnnxOperations, fitted: Map, x: GraphValue) -> GraphValue:
             f" {', '.join(map_names)}."
         )
     if fitted.in_table_precision:
-        probs = replace(xp, kernels=SHORTCUTS).apply_map(fitted, x)
-        return _exclude_zero_and_one(xp, x, probs)
-    double = replace(xp, dtype="float64", masks_read=True, kernels=SHORTCUTS)
-    probs = double.apply_map(fitted, double.value(_double_logits(xp, x)))
-    if xp.dtype != "float64":
-        probs = xp.cast(probs)
+        table_xp = replace(xp, kernels=FAST_FORMULAS)
+        probs = table_xp.apply_map(fitted, x)
+    else:
+        double_xp = replace(xp, dtype="float64", finite_masks_replaced=True, kernels=FAST_FORMULAS)
+        double_logits = double_xp.graph_value(_double_logits(xp, x))
+        probs = double_xp.apply_map(fitted, double_logits)
+        if xp.dtype != "float64":
+            probs = xp.cast(probs)
     return _exclude_zero_and_one(xp, x, probs)
 
 
 def _exclude_zero_and_one(xp: OnnxOperations, x: GraphValue, probs: GraphValue) -> GraphValue:
-    """Clip probabilities to the open interval (0, 1), except those of masked classes."""
+    """Append nodes that clip the probabilities of unmasked classes to (0, 1)."""
 
-    def clip_all(inner: OnnxOperations) -> GraphValue:
-        smallest, largest = probability_limits(np.finfo(xp.dtype))
-        clipped = inner.value(probs)
-        clipped = inner.where(clipped < smallest, smallest, clipped)
-        return inner.where(clipped > largest, largest, clipped)
+    def clip_all(branch_xp: OnnxOperations) -> GraphValue:
+        min_prob, max_prob = probability_limits(np.finfo(xp.dtype))
+        clipped_probs = branch_xp.graph_value(probs)
+        clipped_probs = branch_xp.where(clipped_probs < min_prob, min_prob, clipped_probs)
+        return branch_xp.where(clipped_probs > max_prob, max_prob, clipped_probs)
 
-    def clip_unmasked(inner: OnnxOperations) -> GraphValue:
-        logits = inner.value(x) if inner.masks_read else replace_finite_masks(inner, x)
-        return limit_probabilities(inner, logits, inner.value(probs))
+    def clip_unmasked(branch_xp: OnnxOperations) -> GraphValue:
+        logits = _logits_with_infinite_masks(branch_xp, x)
+        return limit_probabilities(branch_xp, logits, branch_xp.graph_value(probs))
 
     return branch_on_masks(xp, x, clip_all, clip_unmasked)
 
 
 def _double_logits(xp: OnnxOperations, x: GraphValue) -> GraphValue:
-    """Convert logits to double precision, with -inf for masks and limited magnitude."""
+    """Append logits in double precision, with -inf for masks and limited magnitude."""
 
-    def cast_unmasked(inner: OnnxOperations) -> GraphValue:
-        return inner.cast(x)
+    def cast_unmasked(branch_xp: OnnxOperations) -> GraphValue:
+        return branch_xp.cast(x)
 
-    def cast_masked(inner: OnnxOperations) -> GraphValue:
-        return inner.cast(replace_finite_masks(inner.to(xp.dtype), x))
+    def cast_masked(branch_xp: OnnxOperations) -> GraphValue:
+        return branch_xp.cast(replace_finite_masks(branch_xp.with_dtype(xp.dtype), x))
 
     logits = branch_on_masks(xp, x, cast_unmasked, cast_masked, "float64")
     if xp.dtype == "float64":
         return limit_logits_formula(xp, logits)
-    # All float32 numbers are small enough in double precision.
+    # A float32 number never exceeds the limit for logits in double precision.
     return logits
 
 
-def has_probabilities(xp: OnnxOperations, fitted: Map, probs: GraphValue) -> GraphValue:
-    """Append the nodes that check whether the probabilities of each row are not NaN.
+def has_no_nan(xp: OnnxOperations, fitted: Map, probs: GraphValue) -> GraphValue:
+    """Append the nodes that check whether each row of probabilities contains no NaN.
 
     Parameters
     ----------
@@ -132,13 +134,17 @@ def has_probabilities(xp: OnnxOperations, fitted: Map, probs: GraphValue) -> Gra
         Boolean of each row.
     """
     if fitted.ends_in_softmax:
-        # A NaN in the input makes the whole row of a softmax NaN, so one column is sufficient.
-        first_column = xp.op("Gather", probs, xp.to("int64").name(0), axis=1)
-        return first_column <= _PROBABILITY_BOUND
-    return xp.squeeze(xp.sum(probs)) <= _PROBABILITY_BOUND
+        # One column is sufficient, because a NaN makes the whole row of a softmax NaN.
+        first_class_index = xp.with_dtype("int64").constant(0)
+        first_column = xp.append_node("Gather", probs, first_class_index, axis=1)
+        return first_column <= _PROBABILITY_SUM_BOUND
+    row_sums = xp.squeeze(xp.sum(probs))
+    return row_sums <= _PROBABILITY_SUM_BOUND
 
 
-def tempered(xp: OnnxOperations, x: GraphValue, inverse_temperature: float) -> GraphValue:
+def append_tempered_softmax(
+    xp: OnnxOperations, x: GraphValue, inverse_temperature: float
+) -> GraphValue:
     """Append the nodes of softmax(b·x) in the precision of the table.
 
     b·x may overflow although x does not, and ∞ - ∞ is NaN. This requires b > 1 and a largest logit
@@ -163,109 +169,119 @@ def tempered(xp: OnnxOperations, x: GraphValue, inverse_temperature: float) -> G
     """
     if inverse_temperature == 1.0:
         return xp.softmax(x)
-    factor: GraphValue | float = inverse_temperature
-    # If masks have been read, the magnitude of the logits has been limited as well.
-    if inverse_temperature > 1.0 and not xp.masks_read:
+    logit_factor: GraphValue | float = inverse_temperature
+    # Where finite masks have been replaced, the logits have been limited as well.
+    can_overflow = inverse_temperature > 1.0 and not xp.finite_masks_replaced
+    if can_overflow:
         largest_safe_logit = np.finfo(xp.dtype).max / inverse_temperature
-        is_safe = xp.absolute(xp.max(x)) < largest_safe_logit
-        factor = xp.where(is_safe, inverse_temperature, 1.0)
-    return xp.softmax(x * factor)
+        is_safe_row = xp.absolute(xp.max(x)) < largest_safe_logit
+        logit_factor = xp.where(is_safe_row, inverse_temperature, 1.0)
+    return xp.softmax(x * logit_factor)
 
 
-def _uniform_temperature(xp: OnnxOperations, fitted: Any, x: GraphValue) -> GraphValue:
+def _append_uniform_temperature(xp: OnnxOperations, fitted: Any, x: GraphValue) -> GraphValue:
     """Append the nodes of a `UniformTemperatureMap`."""
-    probs = tempered(xp, x, fitted.inverse_temperature)
-    if fitted.uniform == 0.0:
-        return probs
-    return _add_uniform(xp, probs * (1.0 - fitted.uniform), fitted.uniform, x)
+    tempered_probs = append_tempered_softmax(xp, x, fitted.inverse_temperature)
+    uniform_weight = fitted.uniform
+    if uniform_weight == 0.0:
+        return tempered_probs
+    weighted_probs = tempered_probs * (1.0 - uniform_weight)
+    return _add_uniform(xp, weighted_probs, x, uniform_weight=uniform_weight)
 
 
-def _ensemble(xp: OnnxOperations, fitted: Any, x: GraphValue) -> GraphValue:
+def _append_ensemble(xp: OnnxOperations, fitted: Any, x: GraphValue) -> GraphValue:
     """Append the nodes of an `EnsembleTemperatureMap`."""
     tempered_weight, softmax_weight, uniform_weight = fitted.weights
-    tempered_part = tempered(xp, x, fitted.inverse_temperature) * tempered_weight
-    mixture = tempered_part + xp.softmax(x) * softmax_weight
+    tempered_probs = append_tempered_softmax(xp, x, fitted.inverse_temperature)
+    mixture = tempered_probs * tempered_weight + xp.softmax(x) * softmax_weight
     if uniform_weight <= 0.0:
         return mixture
-    return _add_uniform(xp, mixture, uniform_weight, x)
+    return _add_uniform(xp, mixture, x, uniform_weight=uniform_weight)
 
 
 def _add_uniform(
-    xp: OnnxOperations, mixture: GraphValue, weight: float, x: GraphValue
+    xp: OnnxOperations, probs: GraphValue, x: GraphValue, *, uniform_weight: float
 ) -> GraphValue:
-    """Add a uniform distribution over the classes that are not masked, times a weight."""
+    """Add a weighted uniform distribution over the unmasked classes."""
 
-    def add_to_all(inner: OnnxOperations) -> GraphValue:
-        return inner.value(mixture) + weight / xp.n_classes
+    def add_to_all(branch_xp: OnnxOperations) -> GraphValue:
+        return branch_xp.graph_value(probs) + uniform_weight / xp.n_classes
 
-    def add_to_unmasked(inner: OnnxOperations) -> GraphValue:
-        is_unmasked = _unmasked_indicator(inner, x)
-        return inner.value(mixture) + is_unmasked / (inner.sum(is_unmasked) / weight)
+    def add_to_unmasked(branch_xp: OnnxOperations) -> GraphValue:
+        is_unmasked = _unmasked_indicator(branch_xp, x)
+        n_unmasked = branch_xp.sum(is_unmasked)
+        return branch_xp.graph_value(probs) + is_unmasked / (n_unmasked / uniform_weight)
 
     return branch_on_masks(xp, x, add_to_all, add_to_unmasked)
 
 
-def _lifted(xp: OnnxOperations, fitted: Any, x: GraphValue) -> GraphValue:
-    """Append the nodes of a spline on a temperature map, see `metacal.kernels.columns`.
+def _append_spline_on_temperature(xp: OnnxOperations, fitted: Any, x: GraphValue) -> GraphValue:
+    """Append the nodes of a spline that follows a temperature map.
 
-    The softmax is computed in the precision of the table. The few numbers per row that it is
-    multiplied with, and that are added to it, are computed in double precision.
+    The softmax is computed in the precision of the table. The scale and shift of each row are
+    computed in double precision, see `metacal.kernels.columns`.
     """
-    double = xp.to("float64")
+    double_xp = xp.with_dtype("float64")
     temperature_map, spline = fitted.default_pair
     prediction = xp.argmax(x)
-    other_probs = xp.replace_class_entry(
-        tempered(xp, x, temperature_map.inverse_temperature), prediction, 0.0
-    )
-    other_sum = xp.sum(other_probs)
+    tempered_probs = append_tempered_softmax(xp, x, temperature_map.inverse_temperature)
+    other_probs = xp.replace_class_entry(tempered_probs, prediction, 0.0)
+    sum_of_others = xp.sum(other_probs)
     largest_other = xp.max(other_probs)
     scale, shift, top_prob = curve_adjustment(
-        double,
-        double.cast(other_sum),
-        double.cast(largest_other),
+        double_xp,
+        double_xp.cast(sum_of_others),
+        double_xp.cast(largest_other),
         _inverse_class_count(xp, x),
         temperature_map.uniform,
-        partial(curves.spline_value, double, spline),
+        partial(curves.spline_value, double_xp, spline),
     )
     scale = xp.cast(scale)
     shift = xp.cast(shift)
     top_prob = xp.cast(top_prob)
-    scaled_probs = other_probs * scale + shift
+    adjusted_probs = other_probs * scale + shift
 
-    def keep_all(inner: OnnxOperations) -> GraphValue:
-        return inner.op("Identity", scaled_probs)
+    def keep_all(branch_xp: OnnxOperations) -> GraphValue:
+        return branch_xp.append_node("Identity", adjusted_probs)
 
-    def keep_unmasked(inner: OnnxOperations) -> GraphValue:
-        return inner.value(scaled_probs) * _unmasked_indicator(inner, x)
+    def set_masked_to_zero(branch_xp: OnnxOperations) -> GraphValue:
+        return branch_xp.graph_value(adjusted_probs) * _unmasked_indicator(branch_xp, x)
 
-    unmasked_probs = branch_on_masks(xp, x, keep_all, keep_unmasked)
+    unmasked_probs = branch_on_masks(xp, x, keep_all, set_masked_to_zero)
     return xp.replace_class_entry(unmasked_probs, prediction, top_prob)
 
 
 def _inverse_class_count(xp: OnnxOperations, x: GraphValue) -> GraphValue:
-    """Compute one over the number of unmasked classes (n × 1) in double precision."""
+    """Append the reciprocal number of unmasked classes (n × 1) in double precision."""
 
-    def count_all(inner: OnnxOperations) -> GraphValue:
-        return inner.value(inner.name([[1.0 / xp.n_classes]]))
+    def count_all(branch_xp: OnnxOperations) -> GraphValue:
+        return branch_xp.constant([[1.0 / xp.n_classes]])
 
-    def count_unmasked(inner: OnnxOperations) -> GraphValue:
-        in_table_precision = inner.to(xp.dtype)
-        n_unmasked = in_table_precision.sum(_unmasked_indicator(in_table_precision, x))
-        return 1.0 / inner.cast(n_unmasked)
+    def count_unmasked(branch_xp: OnnxOperations) -> GraphValue:
+        table_xp = branch_xp.with_dtype(xp.dtype)
+        n_unmasked = table_xp.sum(_unmasked_indicator(table_xp, x))
+        return 1.0 / branch_xp.cast(n_unmasked)
 
     return branch_on_masks(xp, x, count_all, count_unmasked, "float64")
 
 
 def _unmasked_indicator(xp: OnnxOperations, x: GraphValue) -> GraphValue:
-    """Compute a table with 1 for each class that is not masked, and 0 otherwise."""
-    logits = xp.value(x) if xp.masks_read else replace_finite_masks(xp, x)
-    return xp.to_float(xp.find_unmasked(logits))
+    """Append a table with 1 for each unmasked class and 0 for each masked class."""
+    is_unmasked = xp.find_unmasked(_logits_with_infinite_masks(xp, x))
+    return xp.to_float(is_unmasked)
 
 
-#: Functions that append fewer or faster nodes than a formula, by the formula.
-SHORTCUTS: dict[Callable[..., Any], Callable[..., Any]] = {
-    temperature.tempered_softmax: tempered,
-    temperature.uniform_temperature: _uniform_temperature,
-    temperature.ensemble: _ensemble,
-    parts.spline_after_uniform: _lifted,
+def _logits_with_infinite_masks(xp: OnnxOperations, x: GraphValue) -> GraphValue:
+    """Append the logits with -inf for masked classes, unless they have been replaced."""
+    if xp.finite_masks_replaced:
+        return xp.graph_value(x)
+    return replace_finite_masks(xp, x)
+
+
+#: Functions that append fewer or faster nodes than a formula, keyed by the formula.
+FAST_FORMULAS: dict[Callable[..., Any], Callable[..., Any]] = {
+    temperature.tempered_softmax: append_tempered_softmax,
+    temperature.uniform_temperature: _append_uniform_temperature,
+    temperature.ensemble: _append_ensemble,
+    parts.spline_after_uniform: _append_spline_on_temperature,
 }

@@ -10,34 +10,39 @@ from contextlib import suppress
 from typing import Any
 
 from metacal import __version__
+from metacal.certificates.certificate import Certificate
 from metacal.errors import ArtifactError
-from metacal.export.onnx.graph import onnx_library
+from metacal.export.onnx.graph import import_onnx
 from metacal.gate import Gate, ScoreSource, Stage
+from metacal.gate.thresholds import SubgroupThresholds
 from metacal.io.artifact.document import Content, encode_document
 from metacal.io.artifact.wrapping import checksum
 
-#: Prefix of all keys.
-PREFIX = "metacal."
+#: Prefix of all metadata keys that metacal writes.
+METADATA_PREFIX = "metacal."
 
 
 def gate_metadata(
-    gate: Gate, exported: Gate, outputs: dict[str, str], group: str | None = None
+    fitted_gate: Gate,
+    exported_gate: Gate,
+    output_names: dict[str, str],
+    group_input_name: str | None = None,
 ) -> dict[str, str]:
     """Return the metadata properties of an exported gate.
 
     Parameters
     ----------
-    gate : Gate
-        Fitted gate.
+    fitted_gate : Gate
+        Gate as it was fitted.
 
-    exported : Gate
-        The gate as it is exported. It may read another input.
+    exported_gate : Gate
+        Gate as it is exported. It may read probabilities instead of logits.
 
-    outputs : dict of str to str
-        Names of the gate's outputs in the graph, by their usual name.
+    output_names : dict of str to str
+        Names of the gate's outputs in the graph, keyed by their default names.
 
-    group : str or None, default=None
-        Name of the input with the group of each row.
+    group_input_name : str or None, default=None
+        Name of the input with the group index of each row.
 
     Returns
     -------
@@ -64,38 +69,44 @@ def gate_metadata(
     >>> "metacal.promise" in properties
     False
     """
-    properties: dict[str, str | None] = {
-        "version": __version__,
-        "outputs": json.dumps(outputs),
-        "data_hash": gate.data_hash,
-    }
+    properties = {"version": __version__, "outputs": json.dumps(output_names)}
+    if fitted_gate.data_hash is not None:
+        properties["data_hash"] = fitted_gate.data_hash
     # A gate inside a classifier may contain a calibrator that cannot be saved.
     with suppress(ArtifactError):
-        properties["artifact_hash"] = checksum(encode_document(Content(gate)))
-    properties |= _stages_metadata(exported)
-    if exported.has_classes:
-        properties["classes"] = json.dumps(gate.classes.tolist())
-    properties |= _promise_metadata(gate, exported)
-    properties |= _thresholds_metadata(exported, group)
-    return {PREFIX + name: text for name, text in properties.items() if text is not None}
+        properties["artifact_hash"] = checksum(encode_document(Content(fitted_gate)))
+    properties |= _stages_metadata(exported_gate)
+    if exported_gate.certificate is None:
+        # The graph of a gate without a promise has only the output `probs`.
+        del properties["score"]
+        del properties["threshold"]
+    if exported_gate.has_classes:
+        properties["classes"] = json.dumps(fitted_gate.classes.tolist())
+    if exported_gate.certificate is not None:
+        properties |= _certificate_metadata(exported_gate.certificate)
+        if exported_gate.has_classes:
+            properties["reject_label"] = _encode_label(fitted_gate.reject_label)
+    if exported_gate.subgroup_thresholds is not None:
+        properties |= _thresholds_metadata(exported_gate.subgroup_thresholds, group_input_name)
+    return {METADATA_PREFIX + name: text for name, text in properties.items()}
 
 
-def _stages_metadata(exported: Gate) -> dict[str, str]:
-    """Return the properties of all stages, those of later ones with the name of the stage."""
+def _stages_metadata(gate: Gate) -> dict[str, str]:
+    """Return the metadata of all stages, prefixed by the stage name after the first."""
     properties = {}
-    for index, stage in enumerate(exported.stages):
-        prefix = "" if index == 0 else f"{stage.name}_"
+    for stage_index, stage in enumerate(gate.stages):
+        prefix = "" if stage_index == 0 else f"{stage.name}_"
         for name, text in _stage_metadata(stage).items():
             properties[prefix + name] = text
-    if exported.is_cascade:
-        stage_names = [stage.name for stage in exported.stages]
+    if gate.is_cascade:
+        stage_names = [stage.name for stage in gate.stages]
         properties["kind"] = "Cascade"
         properties["answered_by"] = json.dumps([*stage_names, "person"])
     return properties
 
 
 def _stage_metadata(stage: Stage) -> dict[str, str]:
-    """Return the properties of one stage."""
+    """Return the score, threshold and input of one stage as metadata."""
     source = stage.source
     properties = {"score": str(source.score), "threshold": repr(stage.thresholds.threshold)}
     if isinstance(source, ScoreSource):
@@ -107,45 +118,49 @@ def _stage_metadata(stage: Stage) -> dict[str, str]:
     return properties
 
 
-def _promise_metadata(gate: Gate, exported: Gate) -> dict[str, str | None]:
-    """Return the properties of the promise; without one, remove score and threshold."""
-    certificate = exported.certificate
-    if certificate is None:
-        return {"score": None, "threshold": None}
-    properties: dict[str, str | None] = {
+def _certificate_metadata(certificate: Certificate) -> dict[str, str]:
+    """Return the promise in words and the certificate as JSON."""
+    return {
         "promise": certificate.statement,
         "certificate": json.dumps(certificate.to_dict(), allow_nan=False, sort_keys=True),
     }
-    if exported.has_classes:
-        label = gate.reject_label
-        if hasattr(label, "item"):
-            label = label.item()
-        properties["reject_label"] = json.dumps(label)
-    return properties
 
 
-def _thresholds_metadata(exported: Gate, group: str | None) -> dict[str, str]:
-    """Return the properties of the thresholds of classes or groups, if there are any."""
-    thresholds = exported.subgroup_thresholds
-    if thresholds is None:
-        return {}
-    names = list(thresholds.names)
-    values: list[Any] = []
-    for value in thresholds.values:
-        # A group of two classes has a threshold for each predicted class.
-        values.append([repr(side) for side in value] if isinstance(value, tuple) else repr(value))
-    description: dict[str, Any] = {"by": thresholds.subgroup_kind, "names": names, "values": values}
+def _encode_label(label: Any) -> str:
+    """Encode a class label, which may be a NumPy scalar, as JSON."""
+    if hasattr(label, "item"):
+        label = label.item()
+    return json.dumps(label)
+
+
+def _thresholds_metadata(
+    thresholds: SubgroupThresholds, group_input_name: str | None
+) -> dict[str, str]:
+    """Return the thresholds of predicted classes or groups as metadata."""
+    subgroup_names = list(thresholds.names)
+    encoded_thresholds: list[str | list[str]] = []
+    for threshold in thresholds.values:
+        if isinstance(threshold, tuple):
+            # In two-class problems, a group can have one threshold per predicted class.
+            encoded_thresholds.append([repr(class_threshold) for class_threshold in threshold])
+        else:
+            encoded_thresholds.append(repr(threshold))
+    description: dict[str, Any] = {
+        "by": thresholds.subgroup_kind,
+        "names": subgroup_names,
+        "values": encoded_thresholds,
+    }
     if thresholds.decision_offsets:
         description["at"] = [repr(offset) for offset in thresholds.decision_offsets]
     properties = {"thresholds": json.dumps(description)}
-    if group is not None:
-        properties["groups"] = json.dumps(names)
-        properties["group_input"] = group
+    if group_input_name is not None:
+        properties["groups"] = json.dumps(subgroup_names)
+        properties["group_input"] = group_input_name
     return properties
 
 
 def write_metadata(model: Any, properties: dict[str, str]) -> None:
-    """Add properties to a model, and replace those with the same key."""
+    """Add metadata properties to a model, replacing those with the same key."""
     existing_properties = {entry.key: entry.value for entry in model.metadata_props}
-    helper = onnx_library("ONNX export").helper
+    helper = import_onnx("ONNX export").helper
     helper.set_model_props(model, existing_properties | properties)

@@ -19,13 +19,13 @@ from metacal.errors import (
     choose_spelling,
     format_option,
 )
-from metacal.export.fitted import extract_gate, prepare_gate
-from metacal.export.onnx.checking import Checked, check_attached_model, check_gate_model
-from metacal.export.onnx.gate import AttachedGate, append_gate, input_names
-from metacal.export.onnx.graph import onnx_library, tensor_info
-from metacal.export.onnx.logits import Logits, check_not_probabilities, find_logits
-from metacal.export.onnx.metadata import PREFIX, gate_metadata, write_metadata
-from metacal.export.onnx.reading import check_opset, model_opset, read_model
+from metacal.export.fitted import check_exportable_gate, extract_gate
+from metacal.export.onnx.checking import ModelCheck, check_attached_model, check_gate_model
+from metacal.export.onnx.gate import AttachedGate, append_gate, default_input_names
+from metacal.export.onnx.graph import import_onnx, make_tensor_info
+from metacal.export.onnx.logits import LogitsValue, check_not_probabilities, find_logits
+from metacal.export.onnx.metadata import METADATA_PREFIX, gate_metadata, write_metadata
+from metacal.export.onnx.reading import ensure_supported_opset, get_opset, read_model
 from metacal.gate import Gate
 from metacal.io.disk import input_error_if_write_fails
 from metacal.io.writing import atomic_path
@@ -148,12 +148,12 @@ def _build_gate_model(
     cal: Any, opset: int | None, ir_version: int | None, dtype: str, input: str | None
 ) -> AttachedGate:
     """Build a model that contains only a gate; the parameters are those of `to_onnx`."""
-    onnx = onnx_library("ONNX export")
+    onnx = import_onnx("ONNX export")
     check_choice("dtype", dtype, *_DTYPES)
     opset = _check_version("opset", _OPSET if opset is None else opset)
     ir_version = _check_version("ir_version", _IR_VERSION if ir_version is None else ir_version)
     fitted_gate = extract_gate(cal)
-    gate = prepare_gate(fitted_gate, input)
+    gate = check_exportable_gate(fitted_gate, input)
     empty_graph = onnx.helper.make_graph([], "metacal", _describe_inputs(gate, dtype), [])
     model = onnx.helper.make_model(
         empty_graph,
@@ -161,8 +161,10 @@ def _build_gate_model(
         ir_version=ir_version,
         producer_name="metacal",
     )
-    attached = append_gate(model, gate, input_names(gate), dtype, "batch")
-    properties = gate_metadata(fitted_gate, gate, attached.outputs, attached.group)
+    attached = append_gate(
+        model, gate, default_input_names(gate), dtype=dtype, batch_dimension="batch"
+    )
+    properties = gate_metadata(fitted_gate, gate, attached.output_names, attached.group_input_name)
     write_metadata(model, properties)
     return attached
 
@@ -171,12 +173,12 @@ def _describe_inputs(gate: Gate, dtype: str) -> list[Any]:
     """Describe the inputs of a graph that contains only a gate."""
     reads_tables = gate.has_classes
     infos = []
-    for name, stage in zip(input_names(gate), gate.stages):
+    for name, stage in zip(default_input_names(gate), gate.stages):
         if reads_tables:
             description = f"{gate.logits_source.input}, one column per class"
-            infos.append(tensor_info(name, dtype, ["batch", gate.n_classes], description))
+            infos.append(make_tensor_info(name, dtype, ["batch", gate.n_classes], description))
         else:
-            infos.append(tensor_info(name, dtype, ["batch"], repr(stage.source)))
+            infos.append(make_tensor_info(name, dtype, ["batch"], repr(stage.source)))
     return infos
 
 
@@ -213,24 +215,31 @@ def attach(model: Any, cal: Any, *, logits: str | None = None, input: str | None
 
 def _attach_gate(
     model: Any, cal: Any, logits: str | None, input: str | None
-) -> tuple[AttachedGate, Logits]:
+) -> tuple[AttachedGate, LogitsValue]:
     """Attach a gate to a parsed model; the other parameters are those of `attach`."""
-    if any(entry.key.startswith(PREFIX) for entry in model.metadata_props):
+    if any(entry.key.startswith(METADATA_PREFIX) for entry in model.metadata_props):
         raise InputError("this model already has a metacal gate; attach to the original model.")
-    check_opset(model)
+    ensure_supported_opset(model)
     table = find_logits(model, logits)
-    fitted_gate = extract_gate(cal, on_tables=True)
-    gate = prepare_gate(fitted_gate, input)
-    if table.width is not None and table.width != gate.n_classes:
+    fitted_gate = extract_gate(cal, requires_logits_gate=True)
+    gate = check_exportable_gate(fitted_gate, input)
+    if table.n_columns is not None and table.n_columns != gate.n_classes:
         raise InputError(
-            f"output {table.name!r} has {table.width} columns, but the calibration has"
+            f"output {table.name!r} has {table.n_columns} columns, but the calibration has"
             f" {gate.n_classes} classes; attach the one that was fitted on this model's logits."
         )
     if gate.logits_source.input == "logits":
         check_not_probabilities(model, table.name)
-    attached = append_gate(model, gate, (table.name,), table.dtype, table.batch, guarded=True)
-    properties = gate_metadata(fitted_gate, gate, attached.outputs, attached.group)
-    properties[f"{PREFIX}logits"] = table.name
+    attached = append_gate(
+        model,
+        gate,
+        (table.name,),
+        dtype=table.dtype,
+        batch_dimension=table.batch_dimension,
+        checks_columns=True,
+    )
+    properties = gate_metadata(fitted_gate, gate, attached.output_names, attached.group_input_name)
+    properties[f"{METADATA_PREFIX}logits"] = table.name
     write_metadata(model, properties)
     return attached, table
 
@@ -274,7 +283,7 @@ def save(
     with atomic_path(path) as temporary_path:
         n_bytes = _write_model(attached.model, temporary_path, path)
         checked = check_gate_model(temporary_path, attached, dtype, n_bytes)
-    return _saved_model(path, attached.model, checked)
+    return _describe_saved_model(path, attached.model, checked)
 
 
 def save_attached(
@@ -340,24 +349,24 @@ def save_attached(
         checked = check_attached_model(
             temporary_path, attached, source.n_bytes + n_bytes, input_arrays
         )
-        if not checked.ran and not unchecked:
+        if not checked.was_run and not unchecked:
             gate = attached.gate
             raise InputError(
-                f"the model could not be run ({checked.why_not}), so nothing shows that"
+                f"the model could not be run ({checked.reason_not_run}), so nothing shows that"
                 f" {table.name!r} holds {gate.logits_source.input} of {gate.n_classes}"
                 f" classes. Give inputs to run it on with {format_option('inputs', metavar='FILE.npz')},"
                 f" or write it all the same with {choose_spelling('unchecked=True', '--unchecked')}."
             )
         _write_model(attached.model, temporary_path, path)
-    return _saved_model(path, attached.model, checked)
+    return _describe_saved_model(path, attached.model, checked)
 
 
-def _with_logits_output(model: Any, table: Logits) -> Any:
+def _with_logits_output(model: Any, table: LogitsValue) -> Any:
     """Return a model that also outputs the value that its gate reads."""
     if table.name in [output.name for output in model.graph.output]:
         return model
     model_copy = deepcopy(model)
-    model_copy.graph.output.append(tensor_info(table.name, table.dtype, [None, None]))
+    model_copy.graph.output.append(make_tensor_info(table.name, table.dtype, [None, None]))
     return model_copy
 
 
@@ -373,22 +382,24 @@ def _write_model(model: Any, temporary_path: Path, path: str | os.PathLike[str])
         return temporary_path.write_bytes(raw)
 
 
-def _saved_model(path: str | os.PathLike[str], model: Any, checked: Checked) -> Saved:
+def _describe_saved_model(path: str | os.PathLike[str], model: Any, checked: ModelCheck) -> Saved:
     """Collect the information about a written model."""
-    metadata = {key: text for key, text in checked.metadata.items() if key.startswith(PREFIX)}
+    metadata = {
+        key: text for key, text in checked.metadata.items() if key.startswith(METADATA_PREFIX)
+    }
     return Saved(
         path=os.fspath(path),
-        opset=model_opset(model),
+        opset=get_opset(model),
         ir_version=int(model.ir_version),
         outputs=tuple(output.name for output in model.graph.output),
-        ran=checked.ran,
+        ran=checked.was_run,
         metadata=metadata,
     )
 
 
 def _require_runtime() -> None:
     """Raise MissingExtraError unless onnx and onnxruntime are installed."""
-    onnx_library("ONNX export")
+    import_onnx("ONNX export")
     if importlib.util.find_spec("onnxruntime") is None:
         raise MissingExtraError("checking an ONNX file", "onnx")
 

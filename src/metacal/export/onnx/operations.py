@@ -1,8 +1,7 @@
-"""Formulas as ONNX nodes.
+"""Array operations that append nodes to an ONNX graph.
 
-`OnnxOperations` implements the operations of `metacal.formulas.operations` such that each one
-appends nodes to a graph. Evaluating a formula with it writes the formula into the graph, in one
-precision.
+`OnnxOperations` implements the operations of `metacal.formulas.operations`. Evaluating a formula
+with these operations writes the formula into the graph, in one precision.
 """
 
 from __future__ import annotations
@@ -18,38 +17,38 @@ from metacal.formulas import Array
 from metacal.formulas.logits import LARGEST_FINITE_MASK, replace_finite_masks_formula
 from metacal.formulas.operations import Operations
 
-# Operator set from which ONNX has LessOrEqual.
+# First operator set with the operator LessOrEqual.
 _LESS_OR_EQUAL_OPSET = 12
 
 
 def _left_operand(op_type: str) -> Callable[[GraphValue, Any], GraphValue]:
-    """Return a method that applies an operator with the value as its first operand."""
-    return lambda self, other: self.xp.op(op_type, self, other)
+    """Return a method that appends a binary operator with `self` as first operand."""
+    return lambda self, other: self.xp.append_node(op_type, self, other)
 
 
 def _right_operand(op_type: str) -> Callable[[GraphValue, Any], GraphValue]:
-    """Return a method that applies an operator with the value as its second operand."""
-    return lambda self, other: self.xp.op(op_type, other, self)
+    """Return a method that appends a binary operator with `self` as second operand."""
+    return lambda self, other: self.xp.append_node(op_type, other, self)
 
 
 @dataclass(frozen=True, eq=False)
 class GraphValue:
-    """Value of a graph. Arithmetic with it appends nodes.
+    """Tensor in an ONNX graph, with arithmetic operators that append nodes.
 
-    The other operand of an operation can be a value, a number or an array.
+    The other operand of an operator can be a graph value, a number or an array.
 
     Attributes
     ----------
     xp : OnnxOperations
-        Operations that the value was created by.
+        Operations that the arithmetic operators use, in their precision.
 
     name : str
-        Name of the value in the graph.
+        Name of the tensor in the graph.
 
     Examples
     --------
     >>> graph = Graph(opset=17)
-    >>> x = OnnxOperations(graph, "float64").value("x")
+    >>> x = OnnxOperations(graph, "float64").graph_value("x")
     >>> _ = (1.0 - x * np.array([0.5, 2.0])) <= 0.0
     >>> [node.op_type for node in graph.nodes], len(graph.initializers)
     (['Mul', 'Sub', 'LessOrEqual'], 3)
@@ -58,21 +57,21 @@ class GraphValue:
     xp: OnnxOperations
     name: str
 
-    # An array as the left operand leaves the operation to this class.
+    # NumPy then leaves `array + value` to `__radd__` instead of looping over the elements.
     __array_ufunc__ = None
     __hash__ = None  # type: ignore[assignment]
 
     def __le__(self, other: Any) -> GraphValue:
-        return self.xp.at_most(self, other)
+        return self.xp.less_or_equal(self, other)
 
     def __ge__(self, other: Any) -> GraphValue:
-        return self.xp.at_most(other, self)
+        return self.xp.less_or_equal(other, self)
 
     def __neg__(self) -> GraphValue:
-        return self.xp.op("Neg", self)
+        return self.xp.append_node("Neg", self)
 
     def __invert__(self) -> GraphValue:
-        return self.xp.op("Not", self)
+        return self.xp.append_node("Not", self)
 
     __add__ = _left_operand("Add")
     __sub__ = _left_operand("Sub")
@@ -90,23 +89,23 @@ class GraphValue:
     __eq__ = _left_operand("Equal")  # type: ignore[assignment]
 
 
-#: Function that writes a branch of a graph and returns its values.
-Branch = Callable[["OnnxOperations"], Sequence[GraphValue]]
+#: Function that appends the nodes of a branch and returns the outputs of the branch.
+BranchWriter = Callable[["OnnxOperations"], Sequence[GraphValue]]
 
 
 def _elementwise(op_type: str) -> Callable[..., GraphValue]:
-    """Return a method that applies an elementwise operator."""
-    return lambda self, *operands: self.op(op_type, *operands)
+    """Return a method that appends an elementwise operator."""
+    return lambda self, *operands: self.append_node(op_type, *operands)
 
 
 def _reduction(op_type: str) -> Callable[..., GraphValue]:
-    """Return a method that reduces a table over the classes."""
-    return lambda self, table: self.value(self.graph.over_classes(op_type, table.name))
+    """Return a method that appends a reduction of a table over the classes."""
+    return lambda self, table: self.graph_value(self.graph.reduce_over_classes(op_type, table.name))
 
 
 @dataclass(frozen=True)
 class OnnxOperations(Operations):
-    """Operations that append nodes to a graph.
+    """Array operations that append nodes to an ONNX graph.
 
     Attributes
     ----------
@@ -119,7 +118,7 @@ class OnnxOperations(Operations):
     n_classes : int, default=0
         Number of classes.
 
-    masks_read : bool, default=False
+    finite_masks_replaced : bool, default=False
         Whether finite masks in the logits have been replaced by -inf already. In that case, other
         low logits must not be interpreted as masks.
 
@@ -131,7 +130,7 @@ class OnnxOperations(Operations):
     >>> from metacal.formulas.rowwise import one_minus_max_probability
     >>> graph = Graph(opset=17)
     >>> xp = OnnxOperations(graph, "float64")
-    >>> _ = one_minus_max_probability(xp, xp.value("x"))
+    >>> _ = one_minus_max_probability(xp, xp.graph_value("x"))
     >>> [node.op_type for node in graph.nodes][:4]
     ['ArgMax', 'ReduceMax', 'Sub', 'Exp']
     """
@@ -139,94 +138,109 @@ class OnnxOperations(Operations):
     graph: Graph
     dtype: str
     n_classes: int = 0
-    masks_read: bool = False
+    finite_masks_replaced: bool = False
     kernels: dict[Callable[..., Any], Callable[..., Any]] = field(default_factory=dict)
 
-    def value(self, value: str | GraphValue) -> GraphValue:
-        """Return the value with a name, or a value of another branch or precision, unchanged."""
+    def graph_value(self, value: str | GraphValue) -> GraphValue:
+        """Wrap the tensor with a given name, or of another branch, in these operations."""
         name = value.name if isinstance(value, GraphValue) else value
         return GraphValue(self, name)
 
-    def name(self, operand: Any) -> str:
-        """Return the name of an operand. A number or array becomes a constant."""
+    def operand_name(self, operand: Any) -> str:
+        """Return the name of an operand, after adding a number or array as a constant."""
         if isinstance(operand, str):
             return operand
         if isinstance(operand, GraphValue):
             return operand.name
-        return self.graph.constant(np.asarray(operand, dtype=self.dtype))
+        return self.graph.add_constant(np.asarray(operand, dtype=self.dtype))
 
-    def op(self, op_type: str, *operands: Any, **attributes: Any) -> GraphValue:
-        """Append an operator with one output."""
-        return self.value(self.graph.op(op_type, *map(self.name, operands), **attributes))
+    def constant(self, array: Any) -> GraphValue:
+        """Add a number, list or array to the graph as a constant in this precision."""
+        return self.graph_value(self.operand_name(array))
+
+    def append_node(self, op_type: str, *operands: Any, **attributes: Any) -> GraphValue:
+        """Append a node with one output, and return the output."""
+        input_names = [self.operand_name(operand) for operand in operands]
+        output_name = self.graph.append_node(op_type, *input_names, **attributes)
+        return self.graph_value(output_name)
 
     def cast(self, value: str | GraphValue) -> GraphValue:
-        """Convert a value to this precision."""
-        return self.op("Cast", value, to=ELEMENT_TYPES[self.dtype])
+        """Convert a tensor to the precision of these operations."""
+        return self.append_node("Cast", value, to=ELEMENT_TYPES[self.dtype])
 
-    def to(self, dtype: str) -> OnnxOperations:
+    def with_dtype(self, dtype: str) -> OnnxOperations:
         """Return the same operations in another precision."""
         return replace(self, dtype=dtype)
 
-    def choose(
-        self, condition: GraphValue, yes: Branch, no: Branch, dtypes: Sequence[str] = ()
+    def if_else(
+        self,
+        condition: GraphValue,
+        write_then: BranchWriter,
+        write_else: BranchWriter,
+        dtypes: Sequence[str] = (),
     ) -> list[GraphValue]:
-        """Append a conditional operator, which computes only one of two branches.
+        """Append an If operator, which computes only one of two branches.
 
         Parameters
         ----------
         condition : GraphValue
             Single boolean.
 
-        yes : callable
-            Function that writes the branch for a true condition and returns its values.
+        write_then : callable
+            Function that appends the branch for a true condition and returns its outputs.
 
-        no : callable
-            Function that writes the branch for a false condition.
+        write_else : callable
+            Function that appends the branch for a false condition and returns its outputs.
 
         dtypes : sequence of str, default=()
-            Dtypes of the values. By default, one value in this precision.
+            Dtypes of the outputs. By default, there is one output in this precision.
 
         Returns
         -------
         list of GraphValue
         """
-        dtypes = dtypes or [self.dtype]
+        output_dtypes = dtypes or [self.dtype]
 
-        def build_branch(write: Branch) -> Any:
-            def write_names(graph: Graph) -> list[str]:
-                return [value.name for value in write(replace(self, graph=graph))]
+        def build_branch(write_branch: BranchWriter) -> Any:
+            def write_nodes(branch_graph: Graph) -> list[str]:
+                branch_outputs = write_branch(replace(self, graph=branch_graph))
+                return [output.name for output in branch_outputs]
 
-            return self.graph.branch(dtypes, write_names)
+            return self.graph.build_branch(output_dtypes, write_nodes)
 
-        output_names = self.graph.ops(
+        output_names = self.graph.append_multi_output_node(
             "If",
-            len(dtypes),
+            len(output_dtypes),
             condition.name,
-            then_branch=build_branch(yes),
-            else_branch=build_branch(no),
+            then_branch=build_branch(write_then),
+            else_branch=build_branch(write_else),
         )
-        return [self.value(name) for name in output_names]
+        return [self.graph_value(name) for name in output_names]
 
-    def squeeze(self, value: GraphValue) -> GraphValue:
-        """Change the shape n × 1 to n."""
-        return self.value(self.graph.along_classes("Squeeze", value.name))
+    def squeeze(self, column: GraphValue) -> GraphValue:
+        """Reshape a column of shape (n, 1) to (n,)."""
+        return self.graph_value(self.graph.append_class_axis_node("Squeeze", column.name))
 
-    def unsqueeze(self, value: GraphValue) -> GraphValue:
-        """Change the shape n to n × 1."""
-        return self.value(self.graph.along_classes("Unsqueeze", value.name))
+    def unsqueeze(self, vector: GraphValue) -> GraphValue:
+        """Reshape a vector of shape (n,) to a column of shape (n, 1)."""
+        return self.graph_value(self.graph.append_class_axis_node("Unsqueeze", vector.name))
 
-    def all(self, flags: GraphValue) -> GraphValue:
+    def all_true(self, flags: GraphValue) -> GraphValue:
         """Compute whether all elements are true, as a single boolean."""
-        numbers = self.to("float32").cast(flags)
-        return self.to("bool").cast(self.op("ReduceMin", numbers, keepdims=0))
+        flags_as_floats = self.with_dtype("float32").cast(flags)
+        smallest_flag = self.append_node("ReduceMin", flags_as_floats, keepdims=0)
+        return self.with_dtype("bool").cast(smallest_flag)
 
-    def at_most(self, left: Any, right: Any) -> GraphValue:
-        """Compute left <= right, which is false for NaN. Not(Greater) would be true."""
+    def less_or_equal(self, left: Any, right: Any) -> GraphValue:
+        """Compute left <= right, which is false if an operand is NaN.
+
+        The negation of Greater is not equivalent, because it is true for NaN.
+        """
         if self.graph.opset >= _LESS_OR_EQUAL_OPSET:
-            return self.op("LessOrEqual", left, right)
-        return self.op("Less", left, right) | self.op("Equal", left, right)
+            return self.append_node("LessOrEqual", left, right)
+        return self.append_node("Less", left, right) | self.append_node("Equal", left, right)
 
-    def rows_where(self, flags: GraphValue) -> tuple[GraphValue, GraphValue]:
+    def find_true_rows(self, flags: GraphValue) -> tuple[GraphValue, GraphValue]:
         """Return the indices of the rows whose flag is true.
 
         Parameters
@@ -241,7 +255,9 @@ class OnnxOperations(Operations):
         scatter_indices : GraphValue of shape (m, 1)
             The same indices in the shape that ScatterND requires.
         """
-        scatter_indices = self.op("Transpose", self.op("NonZero", flags), perm=[1, 0])
+        # NonZero returns one row per axis of its input, here a single one.
+        index_row = self.append_node("NonZero", flags)
+        scatter_indices = self.append_node("Transpose", index_row, perm=[1, 0])
         return self.squeeze(scatter_indices), scatter_indices
 
     exp = _elementwise("Exp")
@@ -255,11 +271,11 @@ class OnnxOperations(Operations):
     min = _reduction("ReduceMin")
 
     def log1p(self, x: GraphValue) -> GraphValue:
-        """Compute log(1 + x) without cancellation, for which ONNX has no operator.
+        """Compute log(1 + x) accurately for small x. ONNX has no operator for it.
 
         With u = 1 + x rounded, the result is log(u) · x / (u - 1). The rounding error of u is in
         both log(u) and u - 1 and cancels (Higham, "Accuracy and Stability of Numerical Algorithms",
-        section 1.14). The tempting log(1 + x) is 0 for small x.
+        section 1.14). Evaluating log(1 + x) directly is not accurate: the result is 0 for small x.
         """
         u = x + 1.0
         is_tiny = u == 1.0
@@ -270,25 +286,26 @@ class OnnxOperations(Operations):
         return 1.0 / (self.exp(-x) + 1.0)
 
     def softmax(self, x: GraphValue) -> GraphValue:
-        # For tables of rank 2, the operator is the same before and after operator set 13.
-        return self.op("Softmax", x, axis=1)
+        # Operator set 13 changed Softmax, but not for axis 1 of a table with two axes.
+        return self.append_node("Softmax", x, axis=1)
 
     def where(self, condition: GraphValue, if_true: Any, if_false: Any) -> GraphValue:
         if callable(if_true):
             if_true = if_true()
         if callable(if_false):
             if_false = if_false()
-        return self.op("Where", condition, if_true, if_false)
+        return self.append_node("Where", condition, if_true, if_false)
 
     def argmax(self, table: GraphValue) -> GraphValue:
-        return self.op("ArgMax", table, axis=1, keepdims=1)
+        return self.append_node("ArgMax", table, axis=1, keepdims=1)
 
     def replace_class_entry(
         self, table: GraphValue, class_index: GraphValue, value: Any
     ) -> GraphValue:
         if not isinstance(value, GraphValue):
-            value = self.op("Expand", value, self.op("Shape", class_index))
-        return self.op("ScatterElements", table, class_index, value, axis=1)
+            column_shape = self.append_node("Shape", class_index)
+            value = self.append_node("Expand", value, column_shape)
+        return self.append_node("ScatterElements", table, class_index, value, axis=1)
 
     def find_unmasked(self, x: GraphValue) -> GraphValue:
         return x > -np.inf
@@ -300,29 +317,31 @@ class OnnxOperations(Operations):
         return self.sum(self.to_float(flags))
 
     def column(self, table: GraphValue, class_index: int) -> GraphValue:
-        return self.op("Gather", table, self.graph.integers(class_index), axis=1)
+        return self.append_node("Gather", table, self.graph.add_integers(class_index), axis=1)
 
     def join_columns(self, first: GraphValue, second: GraphValue) -> GraphValue:
-        return self.op("Concat", first, second, axis=1)
+        return self.append_node("Concat", first, second, axis=1)
 
     def take(self, values: Any, indices: GraphValue) -> GraphValue:
-        return self.op("Gather", values, indices, axis=0)
+        return self.append_node("Gather", values, indices, axis=0)
 
     def find_piece(
         self, knots: Array, offsets: Array, max_knots: int, points: GraphValue
     ) -> GraphValue:
-        # A binary search in the knots of each column.
-        integers = self.to("int64")
-        first_index = integers.value(integers.name(offsets[:-1][None]))
-        end_index = integers.value(integers.name(offsets[1:][None]))
-        index = integers.op("Expand", first_index, integers.op("Shape", points))
+        # ONNX has no operator for binary search, so each halving of the step appends its nodes.
+        integer_xp = self.with_dtype("int64")
+        first_knot_index = integer_xp.constant(offsets[:-1][None])
+        end_knot_index = integer_xp.constant(offsets[1:][None])
+        points_shape = integer_xp.append_node("Shape", points)
+        knot_index = integer_xp.append_node("Expand", first_knot_index, points_shape)
         step = 1 << (max_knots - 1).bit_length()
         while step > 1:
             step //= 2
-            next_index = index + np.array([step])
-            candidate = integers.where(next_index < end_index, next_index, index)
-            index = integers.where(self.take(knots, candidate) < points, candidate, index)
-        return self.value(index)
+            next_index = knot_index + np.array([step])
+            candidate_index = integer_xp.where(next_index < end_knot_index, next_index, knot_index)
+            is_left_of_point = self.take(knots, candidate_index) < points
+            knot_index = integer_xp.where(is_left_of_point, candidate_index, knot_index)
+        return self.graph_value(knot_index)
 
     def finfo(self, x: GraphValue) -> Any:
         return np.finfo(self.dtype)
@@ -334,11 +353,11 @@ class OnnxOperations(Operations):
 def branch_on_masks(
     xp: OnnxOperations,
     x: GraphValue,
-    plainly: Callable[[OnnxOperations], GraphValue],
-    masked: Callable[[OnnxOperations], GraphValue],
+    write_unmasked: Callable[[OnnxOperations], GraphValue],
+    write_masked: Callable[[OnnxOperations], GraphValue],
     dtype: str = "",
 ) -> GraphValue:
-    """Append two branches: one for tables without masked classes, one for the others.
+    """Append an If operator with a faster branch for tables without masked classes.
 
     Parameters
     ----------
@@ -348,11 +367,11 @@ def branch_on_masks(
     x : GraphValue of shape (n, K)
         Logits.
 
-    plainly : callable
-        Function that writes the branch for a table in which no logit is low enough to be a mask.
+    write_unmasked : callable
+        Function that appends the branch for a table in which no logit is low enough to be a mask.
 
-    masked : callable
-        Function that writes the branch for a table in which a logit is that low, or is NaN.
+    write_masked : callable
+        Function that appends the branch for a table in which a logit is that low, or is NaN.
 
     dtype : str, default=""
         Dtype of the result. By default that of `xp`.
@@ -361,14 +380,17 @@ def branch_on_masks(
     -------
     GraphValue
     """
-    has_no_masks = xp.op("ReduceMin", x, keepdims=0) > LARGEST_FINITE_MASK
-    branch_operations = xp.to(dtype or xp.dtype)
-    (result,) = branch_operations.choose(
-        has_no_masks, lambda inner: [plainly(inner)], lambda inner: [masked(inner)]
+    smallest_logit = xp.append_node("ReduceMin", x, keepdims=0)
+    has_no_masks = smallest_logit > LARGEST_FINITE_MASK
+    result_xp = xp.with_dtype(dtype or xp.dtype)
+    (result,) = result_xp.if_else(
+        has_no_masks,
+        lambda branch_xp: [write_unmasked(branch_xp)],
+        lambda branch_xp: [write_masked(branch_xp)],
     )
     return result
 
 
 def replace_finite_masks(xp: OnnxOperations, x: GraphValue) -> GraphValue:
-    """Replace finite masks in the logits by -inf, by the rule of `formulas.logits`."""
-    return replace_finite_masks_formula(xp, xp.value(x))
+    """Append the nodes that replace finite masks in the logits by -inf."""
+    return replace_finite_masks_formula(xp, xp.graph_value(x))

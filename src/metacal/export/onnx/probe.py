@@ -33,7 +33,7 @@ _N_CHANNELS = 3
 _MAX_MESSAGE_LENGTH = 600
 
 #: Part of the name of the node that fails if the logits do not have one column per class.
-GUARD = "metacal/one_column_per_class"
+COLUMN_GUARD_NAME = "metacal/one_column_per_class"
 
 # NumPy names of the onnxruntime types that have another name.
 _NUMPY_NAMES = {"float": "float32", "double": "float64", "string": "str"}
@@ -56,7 +56,7 @@ class _RunResult:
     """
 
     outputs: list[Any] | None
-    why_not: str = ""
+    reason_not_run: str = ""
     integer_value: int = 1
 
 
@@ -118,7 +118,7 @@ def _check_and_run(model: str, folder: str, check_model: Any, onnxruntime: Any) 
         reply["answers"] = _numeric_outputs(session)
         reply["stage"] = "run"
         result = _run(session, reply["answers"], folder)
-        reply["why_not"] = result.why_not
+        reply["why_not"] = result.reason_not_run
         reply["made_up"] = result.integer_value
         reply["stage"] = "loaded" if result.outputs is None else "ran"
         np.savez(os.path.join(folder, "answers.npz"), *(result.outputs or []))
@@ -206,7 +206,7 @@ def _run_on_generated_inputs(
         except Exception as error:
             why_not = _error_message(error)
             # The number of columns does not depend on the inputs.
-            if GUARD in why_not:
+            if COLUMN_GUARD_NAME in why_not:
                 raise
     return _RunResult(None, why_not)
 

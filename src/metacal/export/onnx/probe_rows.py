@@ -11,7 +11,7 @@ from metacal.gate import Gate, LogitsSource, ScoreSource
 _STAGE_SHIFTS = (0, 3, 7)
 
 
-def probe_rows(gate: Gate, dtype: str) -> tuple[list[Array], Flags]:
+def generate_probe_rows(gate: Gate, dtype: str) -> tuple[list[Array], Flags]:
     """Generate rows to test a gate on.
 
     Parameters
@@ -36,9 +36,9 @@ def probe_rows(gate: Gate, dtype: str) -> tuple[list[Array], Flags]:
     for stage in gate.stages:
         source = stage.source
         if isinstance(source, LogitsSource):
-            rows, is_usable = probe_batch(source, dtype)
+            rows, is_usable = generate_probe_table(source, dtype)
         else:
-            rows, is_usable = _probe_scores(source, dtype)
+            rows, is_usable = _generate_probe_scores(source, dtype)
         stage_rows.append(rows)
         stage_flags.append(is_usable)
 
@@ -55,7 +55,7 @@ def probe_rows(gate: Gate, dtype: str) -> tuple[list[Array], Flags]:
     return repeated_rows, np.stack(repeated_flags, axis=1)
 
 
-def probe_batch(source: LogitsSource, dtype: str) -> tuple[Array, Flags]:
+def generate_probe_table(source: LogitsSource, dtype: str) -> tuple[Array, Flags]:
     """Generate rows of logits or probabilities to test a gate on.
 
     Parameters
@@ -109,7 +109,7 @@ def probe_batch(source: LogitsSource, dtype: str) -> tuple[Array, Flags]:
     return table.astype(dtype), is_usable
 
 
-def _probe_scores(source: ScoreSource, dtype: str) -> tuple[Array, Flags]:
+def _generate_probe_scores(source: ScoreSource, dtype: str) -> tuple[Array, Flags]:
     """Generate scores near the thresholds, along the curve and far away, and invalid ones."""
     uncertainties = []
     for _, *neighbouring_scores in source.neighbours:

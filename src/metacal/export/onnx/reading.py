@@ -15,7 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from metacal.errors import ArtifactError, InputError
-from metacal.export.onnx.graph import OLDEST_OPSET, messages, messages_of, onnx_library
+from metacal.export.onnx.graph import (
+    OLDEST_OPSET,
+    import_onnx,
+    iterate_messages,
+    iterate_messages_of_type,
+)
 from metacal.io.opening import detect_file_kind, input_error_if_read_fails
 
 # Largest size of a protocol buffer.
@@ -82,7 +87,7 @@ def read_model(model: Any) -> ParsedModel:
     Traceback (most recent call last):
     metacal.errors.InputError: model.onnx: there is no such file; check the name and the folder.
     """
-    onnx = onnx_library("reading an ONNX model")
+    onnx = import_onnx("reading an ONNX model")
     if isinstance(model, onnx.ModelProto):
         _check_model(model)
         return ParsedModel(model=deepcopy(model), folder=None, n_bytes=model.ByteSize())
@@ -157,7 +162,7 @@ def _check_names_are_text(model: Any) -> None:
 
 def _iterate_texts(model: Any) -> Iterator[str | bytes]:
     """Iterate over all text fields of a model except the documentation."""
-    for message in messages(model):
+    for message in iterate_messages(model):
         for field, value in message.ListFields():
             if field.type != field.TYPE_STRING or field.name == "doc_string":
                 continue
@@ -191,12 +196,12 @@ def _external_file_sizes(model: Any, folder: str) -> dict[str, int]:
         If a file is missing.
     """
     file_sizes: dict[str, int] = {}
-    for tensor in messages_of("TensorProto", model):
+    for tensor in iterate_messages_of_type("TensorProto", model):
         if tensor.data_location != _EXTERNAL_LOCATION:
             continue
         entries = {entry.key: entry.value for entry in tensor.external_data}
         location = entries.get("location", "")
-        if not _is_inside(folder, location):
+        if not _is_inside_folder(folder, location):
             raise ArtifactError(
                 f"its weights point to {location[:200]!r}, outside the model's folder; that is"
                 " never followed. Save the model with its external data beside it."
@@ -214,7 +219,7 @@ def _external_file_sizes(model: Any, folder: str) -> dict[str, int]:
     return file_sizes
 
 
-def _is_inside(folder: str, location: str) -> bool:
+def _is_inside_folder(folder: str, location: str) -> bool:
     """Check whether a relative path is inside a folder after following links."""
     if not location or "\0" in location or os.path.isabs(location) or ".." in Path(location).parts:
         return False
@@ -232,25 +237,25 @@ def _is_inside_file(entries: dict[str, str], file_size: int) -> bool:
     return offset >= 0 and length >= 0 and offset + length <= file_size
 
 
-def all_names(model: Any) -> set[str]:
+def collect_names(model: Any) -> set[str]:
     """Return the names of all values and nodes of a model."""
     names: set[str] = set()
-    for graph in messages_of("GraphProto", model):
+    for graph in iterate_messages_of_type("GraphProto", model):
         for value in (*graph.input, *graph.output, *graph.value_info, *graph.initializer):
             names.add(value.name)
-    for node in messages_of("NodeProto", model):
+    for node in iterate_messages_of_type("NodeProto", model):
         names.update((node.name, *node.input, *node.output))
     return names
 
 
-def model_opset(model: Any) -> int:
+def get_opset(model: Any) -> int:
     """Return the operator set of a model that imports the default domain."""
     return next(
         int(entry.version) for entry in model.opset_import if entry.domain in _DEFAULT_DOMAINS
     )
 
 
-def check_opset(model: Any) -> None:
+def ensure_supported_opset(model: Any) -> None:
     """Check that the operator set has all operators of a gate.
 
     A model that does not import the default domain gets a default operator set. Raise InputError
@@ -258,7 +263,7 @@ def check_opset(model: Any) -> None:
     """
     if not any(entry.domain in _DEFAULT_DOMAINS for entry in model.opset_import):
         model.opset_import.add(domain="", version=_DEFAULT_OPSET)
-    opset = model_opset(model)
+    opset = get_opset(model)
     if not OLDEST_OPSET <= opset <= _MAX_VERSION:
         raise InputError(
             f"the model is at operator set {opset}; the gate needs at least"

@@ -14,6 +14,7 @@ would change decisions.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -29,29 +30,28 @@ from metacal.export.onnx.operations import (
 from metacal.formulas import rowwise
 from metacal.scores.registry import NAMED
 
-# Unit roundoff of float32: half the distance from 1 to the next number.
+# Unit roundoff of float32, which is half the distance from 1 to the next number.
 _UNIT_ROUNDOFF = 2.0**-24
 
-# Largest number of classes for which everything is scored in double precision. For few classes,
-# additional nodes cost more than slow exponentials.
-_MAX_DOUBLE_CLASSES = 32
+# For fewer classes, the additional nodes cost more time than exponentials in double precision.
+_MIN_CLASSES_FOR_SINGLE_PRECISION = 33
 
-# Number of columns among which `_log_sum_exp` chooses a probability that has not underflowed.
+# The largest probability among this many columns has almost never underflowed.
 _N_REFERENCE_COLUMNS = 4
 
-# Smallest probability that has not lost digits to underflow.
-_MIN_PROBABILITY = 1e-36
+# A smaller float32 probability may have lost digits to underflow.
+_MIN_ACCURATE_PROBABILITY = 1e-36
 
-# Bound on the absolute value of the logarithm of such a probability.
-_MAX_LOG_PROBABILITY = 83.0
+# Upper bound on the absolute value of log p for p > _MIN_ACCURATE_PROBABILITY.
+_MAX_ABS_LOG_PROBABILITY = 83.0
 
-# Scores and sums beyond this value are treated as not finite.
+# Scores and sums of logits beyond this value are treated as infinite.
 _MAX_FINITE = 1e30
 
 
 @dataclass(frozen=True)
-class Estimate:
-    """Score in single precision.
+class ScoreEstimate:
+    """Score in single precision, with the scale of its rounding error.
 
     Attributes
     ----------
@@ -71,97 +71,130 @@ class Estimate:
     is_valid: GraphValue
 
 
-def _entropy_estimate(xp: OnnxOperations, x: GraphValue) -> Estimate:
-    """Estimate the entropy as log Σ e^x - Σ p x, which is not finite if a logit is not."""
-    log_sum_exp, error_scale, is_valid = _log_sum_exp(xp, x)
-    entropy = log_sum_exp - xp.sum(xp.softmax(x) * x)
-    return Estimate(score=entropy, error_scale=error_scale, is_valid=is_valid)
+def _estimate_entropy(xp: OnnxOperations, x: GraphValue) -> ScoreEstimate:
+    """Estimate the entropy as log Σ e^x - Σ p x.
+
+    The estimate of a row is not finite if one of its logits is not.
+    """
+    log_sum_exp = _append_log_sum_exp(xp, x)
+    mean_logit = xp.sum(xp.softmax(x) * x)
+    return ScoreEstimate(
+        score=log_sum_exp.value - mean_logit,
+        error_scale=log_sum_exp.magnitude,
+        is_valid=log_sum_exp.is_accurate,
+    )
 
 
-def _doubt_estimate(xp: OnnxOperations, x: GraphValue) -> Estimate:
-    """Estimate 1 - max p. The sum of the logits is finite only if all of them are."""
+def _estimate_one_minus_max(xp: OnnxOperations, x: GraphValue) -> ScoreEstimate:
+    """Estimate 1 - max p, where p are the probabilities of a row.
+
+    A row is valid if the sum of its logits is finite, because then all of them are.
+    """
     largest_probability = xp.max(xp.softmax(x))
-    is_valid = xp.absolute(xp.sum(x)) < _MAX_FINITE
-    return Estimate(score=1.0 - largest_probability, error_scale=None, is_valid=is_valid)
+    is_finite_row = xp.absolute(xp.sum(x)) < _MAX_FINITE
+    return ScoreEstimate(score=1.0 - largest_probability, error_scale=None, is_valid=is_finite_row)
 
 
-def _energy_estimate(xp: OnnxOperations, x: GraphValue) -> Estimate:
+def _estimate_energy(xp: OnnxOperations, x: GraphValue) -> ScoreEstimate:
     """Estimate the energy -log Σ e^x."""
-    log_sum_exp, error_scale, has_digits = _log_sum_exp(xp, x)
-    is_finite = xp.absolute(xp.sum(x)) < _MAX_FINITE
-    return Estimate(score=-log_sum_exp, error_scale=error_scale, is_valid=has_digits & is_finite)
+    log_sum_exp = _append_log_sum_exp(xp, x)
+    is_finite_row = xp.absolute(xp.sum(x)) < _MAX_FINITE
+    return ScoreEstimate(
+        score=-log_sum_exp.value,
+        error_scale=log_sum_exp.magnitude,
+        is_valid=log_sum_exp.is_accurate & is_finite_row,
+    )
 
 
-def _log_sum_exp(xp: OnnxOperations, x: GraphValue) -> tuple[GraphValue, GraphValue, GraphValue]:
-    """Append the nodes that compute log Σ e^x without the largest logit.
+@dataclass(frozen=True)
+class _LogSumExp:
+    """Logarithm of the sum of exponentials of each row, in single precision.
+
+    Attributes
+    ----------
+    value : GraphValue of shape (n, 1)
+        log Σ e^x.
+
+    magnitude : GraphValue of shape (n, 1)
+        Absolute value of log Σ e^x, which its rounding error is proportional to.
+
+    is_accurate : GraphValue of shape (n, 1)
+        Whether the value has lost no digits to underflow.
+    """
+
+    value: GraphValue
+    magnitude: GraphValue
+    is_accurate: GraphValue
+
+
+def _append_log_sum_exp(xp: OnnxOperations, x: GraphValue) -> _LogSumExp:
+    """Append the nodes that compute log Σ e^x from a few columns.
 
     The largest logit of the row is not needed, which saves two passes over the table:
     log Σ e^x = x_j - log p_j for every column j, unless p_j has underflowed. The largest of a few
     columns almost never has.
-
-    Returns
-    -------
-    log_sum_exp : GraphValue of shape (n, 1)
-
-    error_scale : GraphValue of shape (n, 1)
-        Absolute value of the result, which its error is proportional to.
-
-    has_digits : GraphValue of shape (n, 1)
-        Whether the result has lost no digits to underflow.
     """
-    logit = xp.max(_reference_columns(xp, x))
-    probability = xp.max(_reference_columns(xp, xp.softmax(x)))
-    log_sum_exp = logit - xp.log(probability)
-    return log_sum_exp, xp.absolute(log_sum_exp), probability > _MIN_PROBABILITY
+    reference_logit = xp.max(_select_reference_columns(xp, x))
+    reference_prob = xp.max(_select_reference_columns(xp, xp.softmax(x)))
+    log_sum_exp = reference_logit - xp.log(reference_prob)
+    return _LogSumExp(
+        value=log_sum_exp,
+        magnitude=xp.absolute(log_sum_exp),
+        is_accurate=reference_prob > _MIN_ACCURATE_PROBABILITY,
+    )
 
 
-def _reference_columns(xp: OnnxOperations, table: GraphValue) -> GraphValue:
-    """Select a few evenly spaced columns of a table."""
-    step = -(-xp.n_classes // _N_REFERENCE_COLUMNS)
-    start_index = xp.graph.integers(0)
-    end_index = xp.graph.integers(np.iinfo(np.int64).max)
-    axis = xp.graph.integers(1)
-    return xp.op("Slice", table, start_index, end_index, axis, xp.graph.integers(step))
+def _select_reference_columns(xp: OnnxOperations, table: GraphValue) -> GraphValue:
+    """Append the nodes that select a few evenly spaced columns of a table."""
+    column_step = math.ceil(xp.n_classes / _N_REFERENCE_COLUMNS)
+    start = xp.graph.add_integers(0)
+    end = xp.graph.add_integers(np.iinfo(np.int64).max)
+    class_axis = xp.graph.add_integers(1)
+    step = xp.graph.add_integers(column_step)
+    return xp.append_node("Slice", table, start, end, class_axis, step)
 
 
 @dataclass(frozen=True)
-class QuickScores:
-    """Scores in single precision, and which of them are settled.
+class SinglePrecisionScores:
+    """Scores in single precision, with a flag for those that rounding cannot affect.
 
     Attributes
     ----------
     estimate : GraphValue of shape (n, 1)
         Score in single precision.
 
-    settled : GraphValue of shape (n, 1)
+    is_settled : GraphValue of shape (n, 1)
         Whether rounding errors cannot have changed the decision. All logits of a settled row are
         finite.
 
-    unbounded : bool
+    allows_huge_logits : bool
         Whether the logits of a settled row can be so large that a multiple of them overflows.
     """
 
     estimate: GraphValue
-    settled: GraphValue
-    unbounded: bool
+    is_settled: GraphValue
+    allows_huge_logits: bool
 
     def estimates_in_double(self, xp: OnnxOperations) -> GraphValue:
-        """Return the single-precision scores (n) as doubles."""
-        return xp.to("float64").cast(xp.squeeze(self.estimate))
+        """Append the single-precision scores as doubles of shape (n,)."""
+        return xp.with_dtype("float64").cast(xp.squeeze(self.estimate))
 
-    def with_exact_unsettled(self, xp: OnnxOperations, x: GraphValue, score: str) -> GraphValue:
-        """Return the scores (n), with those of unsettled rows computed in double precision."""
-        double = xp.to("float64")
-        row_indices, scatter_indices = double.rows_where(~xp.squeeze(self.settled))
-        unsettled_rows = double.cast(xp.take(x, row_indices))
+    def rescore_unsettled_rows(
+        self, xp: OnnxOperations, x: GraphValue, score_name: str
+    ) -> GraphValue:
+        """Append scores of shape (n,), with unsettled rows scored in double precision."""
+        double_xp = xp.with_dtype("float64")
+        is_unsettled = ~xp.squeeze(self.is_settled)
+        row_indices, scatter_indices = double_xp.find_true_rows(is_unsettled)
+        unsettled_logits = double_xp.cast(xp.take(x, row_indices))
         estimates = self.estimates_in_double(xp)
-        exact = _double_scores(double, unsettled_rows, score)
-        return double.op("ScatterND", estimates, scatter_indices, exact)
+        exact_scores = _append_score_formula(double_xp, unsettled_logits, score_name)
+        return double_xp.append_node("ScatterND", estimates, scatter_indices, exact_scores)
 
 
-def quick_scores(
-    xp: OnnxOperations, x: GraphValue, score: str, threshold: float
-) -> QuickScores | None:
+def append_single_precision_scores(
+    xp: OnnxOperations, x: GraphValue, score_name: str, threshold: float
+) -> SinglePrecisionScores | None:
     """Append the nodes that score a wide float32 table in single precision.
 
     Parameters
@@ -172,7 +205,7 @@ def quick_scores(
     x : GraphValue of shape (n, K)
         Logits.
 
-    score : str
+    score_name : str
         Name of the score.
 
     threshold : float
@@ -180,23 +213,24 @@ def quick_scores(
 
     Returns
     -------
-    QuickScores or None
-        None if single precision does not pay, or the score has no estimate.
+    SinglePrecisionScores or None
+        None if single precision is not faster, or the score has no estimate.
     """
-    estimate_function = ESTIMATES.get(NAMED[score].formula_function())
-    is_narrow = xp.n_classes <= _MAX_DOUBLE_CLASSES
-    if estimate_function is None or xp.dtype == "float64" or is_narrow:
+    score_formula = NAMED[score_name].formula_function()
+    estimate_score = ESTIMATORS_BY_FORMULA.get(score_formula)
+    is_wide = xp.n_classes >= _MIN_CLASSES_FOR_SINGLE_PRECISION
+    if estimate_score is None or xp.dtype == "float64" or not is_wide:
         return None
-    estimate = estimate_function(xp, x)
-    return QuickScores(
+    estimate = estimate_score(xp, x)
+    return SinglePrecisionScores(
         estimate=estimate.score,
-        settled=_is_settled(xp, estimate, threshold),
-        unbounded=estimate.error_scale is None,
+        is_settled=_is_settled(xp, estimate, threshold),
+        allows_huge_logits=estimate.error_scale is None,
     )
 
 
-def _is_settled(xp: OnnxOperations, estimate: Estimate, threshold: float) -> GraphValue:
-    """Append the nodes that check whether rounding cannot have changed the decision (n × 1).
+def _is_settled(xp: OnnxOperations, estimate: ScoreEstimate, threshold: float) -> GraphValue:
+    """Append a flag for each row whose decision rounding cannot have changed (n × 1).
 
     Proof of the bound, with u the unit roundoff:
 
@@ -209,22 +243,27 @@ def _is_settled(xp: OnnxOperations, estimate: Estimate, threshold: float) -> Gra
     All comparisons are false for NaN, so a row with NaN is not settled. Testing that the score is
     *within* the bound and negating the result would not be valid, because NaN would be settled.
     """
-    has_threshold = np.isfinite(threshold)
-    distance = xp.absolute(estimate.score - (threshold if has_threshold else 0.0))
-    is_settled: GraphValue = (distance < _MAX_FINITE) & estimate.is_valid
-    if not has_threshold:
+    has_finite_threshold = np.isfinite(threshold)
+    finite_threshold = threshold if has_finite_threshold else 0.0
+    distance = xp.absolute(estimate.score - finite_threshold)
+    is_finite_estimate: GraphValue = (distance < _MAX_FINITE) & estimate.is_valid
+    if not has_finite_threshold:
+        # Every finite score is on the same side of an infinite threshold.
         if estimate.error_scale is None:
-            return is_settled
-        return is_settled & (estimate.error_scale < _MAX_FINITE)
+            return is_finite_estimate
+        return is_finite_estimate & (estimate.error_scale < _MAX_FINITE)
     relative_error = (xp.n_classes / 4.0 + 64.0) * _UNIT_ROUNDOFF
     constant_error = relative_error * (1.0 + abs(threshold))
-    constant_error += 4.0 * _MAX_LOG_PROBABILITY * _UNIT_ROUNDOFF
+    constant_error += 4.0 * _MAX_ABS_LOG_PROBABILITY * _UNIT_ROUNDOFF
     if estimate.error_scale is None:
-        return is_settled & (distance > constant_error)
-    return is_settled & (distance > estimate.error_scale * relative_error + constant_error)
+        return is_finite_estimate & (distance > constant_error)
+    error_bound = estimate.error_scale * relative_error + constant_error
+    return is_finite_estimate & (distance > error_bound)
 
 
-def exact_scores(xp: OnnxOperations, x: GraphValue, score: str) -> GraphValue:
+def append_double_precision_scores(
+    xp: OnnxOperations, x: GraphValue, score_name: str
+) -> GraphValue:
     """Append the nodes that compute the score of each row in double precision.
 
     Parameters
@@ -235,7 +274,7 @@ def exact_scores(xp: OnnxOperations, x: GraphValue, score: str) -> GraphValue:
     x : GraphValue of shape (n, K)
         Logits.
 
-    score : str
+    score_name : str
         Name of the score.
 
     Returns
@@ -243,94 +282,105 @@ def exact_scores(xp: OnnxOperations, x: GraphValue, score: str) -> GraphValue:
     GraphValue of shape (n,)
         Score, or NaN for a row that Python would reject as invalid.
     """
-    double = xp.to("float64")
-    if NAMED[score].formula_function() is rowwise.negative_margin:
-        # Only two columns are converted to double precision, not the whole table.
-        return double.squeeze(_negative_margin(xp, x))
-    double_logits = double.value(x) if xp.dtype == "float64" else double.cast(x)
-    return _double_scores(double, double_logits, score)
+    double_xp = xp.with_dtype("float64")
+    if NAMED[score_name].formula_function() is rowwise.negative_margin:
+        # The margin needs only the two largest logits in double precision, not the whole table.
+        return double_xp.squeeze(_append_negative_margin(xp, x))
+    double_logits = double_xp.graph_value(x) if xp.dtype == "float64" else double_xp.cast(x)
+    return _append_score_formula(double_xp, double_logits, score_name)
 
 
-def _double_scores(double: OnnxOperations, x: GraphValue, score: str) -> GraphValue:
-    """Append the formula of a score for logits in double precision."""
-    formula = NAMED[score].formula_function()
+def _append_score_formula(
+    double_xp: OnnxOperations, double_logits: GraphValue, score_name: str
+) -> GraphValue:
+    """Append the formula of a score, with NaN for invalid rows."""
+    named_score = NAMED[score_name]
+    formula = named_score.formula_function()
 
-    def score_unmasked(xp: OnnxOperations) -> GraphValue:
-        return formula(xp, xp.value(x))
+    def score_unmasked(branch_xp: OnnxOperations) -> GraphValue:
+        return formula(branch_xp, branch_xp.graph_value(double_logits))
 
-    def score_masked(xp: OnnxOperations) -> GraphValue:
-        return formula(xp, replace_finite_masks(xp, x))
+    def score_masked(branch_xp: OnnxOperations) -> GraphValue:
+        return formula(branch_xp, replace_finite_masks(branch_xp, double_logits))
 
-    if NAMED[score].replaces_finite_masks:
-        scores = branch_on_masks(double, x, score_unmasked, score_masked)
+    if named_score.replaces_finite_masks:
+        scores = branch_on_masks(double_xp, double_logits, score_unmasked, score_masked)
     else:
-        scores = score_unmasked(double)
-    return double.squeeze(double.where(is_valid_row(double, x), scores, np.nan))
+        scores = score_unmasked(double_xp)
+    is_valid = is_valid_row(double_xp, double_logits)
+    return double_xp.squeeze(double_xp.where(is_valid, scores, np.nan))
 
 
-def _negative_margin(xp: OnnxOperations, x: GraphValue) -> GraphValue:
-    """Append the nodes that compute the second largest logit minus the largest (n × 1).
+def _append_negative_margin(xp: OnnxOperations, x: GraphValue) -> GraphValue:
+    """Append the second largest logit minus the largest logit of each row (n × 1).
 
     Only the two largest logits are converted to double precision, so the difference is exact for
     float32 logits. It is the most negative double if all other classes are masked, and NaN if a
     logit is NaN or the largest one is infinite.
     """
-    double = xp.to("float64")
-    top_two, has_no_nan = _two_largest(xp, x)
+    double_xp = xp.with_dtype("float64")
+    top_two, has_no_nan = _append_two_largest(xp, x)
     largest = xp.column(top_two, 0)
-    second = xp.column(top_two, 1)
+    second_largest = xp.column(top_two, 1)
     xp.graph.declare_reduction("ReduceMax", x.name, largest.name)
-    largest = double.cast(largest)
-    second = double.cast(second)
-    margin = double.maximum(second - largest, -np.finfo(np.float64).max)
-    is_valid = (double.absolute(largest) < np.inf) & has_no_nan
-    return double.where(is_valid, margin, np.nan)
+    double_largest = double_xp.cast(largest)
+    double_second = double_xp.cast(second_largest)
+    negative_margin = double_xp.maximum(double_second - double_largest, -np.finfo(np.float64).max)
+    is_valid = (double_xp.absolute(double_largest) < np.inf) & has_no_nan
+    return double_xp.where(is_valid, negative_margin, np.nan)
 
 
-def _two_largest(xp: OnnxOperations, x: GraphValue) -> list[GraphValue]:
+def _append_two_largest(xp: OnnxOperations, x: GraphValue) -> list[GraphValue]:
     """Append the nodes that find the two largest logits of each row.
 
-    TopK is used if there are rows and the sum of every row is a number. TopK of an empty table
-    divides by zero in many versions of onnxruntime and ends the process. A sum is NaN if a logit
-    is, but also if huge logits of both signs occur.
+    TopK is used if there are rows and no sum of a row is NaN. TopK of an empty table divides by
+    zero in many versions of onnxruntime and ends the process. A sum is NaN if a logit is NaN, but
+    also if huge logits of both signs occur.
 
     Returns
     -------
     list of GraphValue
         The two largest logits (n × 2), and whether the row contains no NaN (n × 1).
     """
-    single = xp.to("float32")
-    is_number = ~xp.op("IsNaN", xp.sum(x))
-    # The minimum is 0 or 1, or +inf if there are no rows.
-    smallest_flag = single.op("ReduceMin", single.cast(is_number), keepdims=0)
+    single_xp = xp.with_dtype("float32")
+    has_no_nan_sum = ~xp.append_node("IsNaN", xp.sum(x))
+    # The smallest flag is 0 or 1, or +inf if there are no rows.
+    smallest_flag = single_xp.append_node("ReduceMin", single_xp.cast(has_no_nan_sum), keepdims=0)
 
-    def use_top_k(inner: OnnxOperations) -> list[GraphValue]:
-        top_values, _ = inner.graph.ops("TopK", 2, x.name, inner.graph.integers(2), axis=1)
-        return [inner.value(top_values), inner.op("Identity", is_number)]
+    def use_top_k(branch_xp: OnnxOperations) -> list[GraphValue]:
+        k = branch_xp.graph.add_integers(2)
+        top_logits_name, _ = branch_xp.graph.append_multi_output_node("TopK", 2, x.name, k, axis=1)
+        top_two = branch_xp.graph_value(top_logits_name)
+        return [top_two, branch_xp.append_node("Identity", has_no_nan_sum)]
 
-    def use_two_maxima(inner: OnnxOperations) -> list[GraphValue]:
-        table = inner.value(x)
-        others = inner.replace_class_entry(table, inner.argmax(table), -np.inf)
-        return [inner.join_columns(inner.max(table), inner.max(others)), is_valid_row(inner, table)]
+    def use_two_maxima(branch_xp: OnnxOperations) -> list[GraphValue]:
+        table = branch_xp.graph_value(x)
+        other_logits = branch_xp.replace_class_entry(table, branch_xp.argmax(table), -np.inf)
+        top_two = branch_xp.join_columns(branch_xp.max(table), branch_xp.max(other_logits))
+        return [top_two, is_valid_row(branch_xp, table)]
 
-    return xp.choose(smallest_flag == 1.0, use_top_k, use_two_maxima, [xp.dtype, "bool"])
+    can_use_top_k = smallest_flag == 1.0
+    return xp.if_else(can_use_top_k, use_top_k, use_two_maxima, [xp.dtype, "bool"])
 
 
 def is_valid_row(xp: OnnxOperations, x: GraphValue) -> GraphValue:
-    """Append the nodes that check whether each row is valid (n × 1).
+    """Append a flag for each row of logits that is valid (n × 1).
 
     A valid row contains no NaN, and its largest logit is finite. Python rejects other rows.
     """
-    single = xp.to("float32")
-    nan_flag = single.max(single.cast(xp.op("IsNaN", x)))
+    single_xp = xp.with_dtype("float32")
+    is_nan = single_xp.cast(xp.append_node("IsNaN", x))
+    largest_nan_flag = single_xp.max(is_nan)
     largest_logit = xp.max(x)
-    is_finite = (largest_logit > -np.inf) & (largest_logit < np.inf)
-    return is_finite & (nan_flag == 0.0)
+    has_finite_maximum = (largest_logit > -np.inf) & (largest_logit < np.inf)
+    return has_finite_maximum & (largest_nan_flag == 0.0)
 
 
-#: Functions that estimate a score in single precision, by the formula of the score.
-ESTIMATES: dict[Callable[..., Any], Callable[[OnnxOperations, GraphValue], Estimate]] = {
-    rowwise.entropy: _entropy_estimate,
-    rowwise.one_minus_max_probability: _doubt_estimate,
-    rowwise.free_energy: _energy_estimate,
+#: Functions that estimate a score in single precision, keyed by the formula of the score.
+ESTIMATORS_BY_FORMULA: dict[
+    Callable[..., Any], Callable[[OnnxOperations, GraphValue], ScoreEstimate]
+] = {
+    rowwise.entropy: _estimate_entropy,
+    rowwise.one_minus_max_probability: _estimate_one_minus_max,
+    rowwise.free_energy: _estimate_energy,
 }

@@ -13,16 +13,21 @@ import numpy as np
 
 from metacal.export.fitted import SUM_TOLERANCE
 from metacal.export.onnx.graph import Graph
-from metacal.export.onnx.maps import has_probabilities, probabilities
+from metacal.export.onnx.maps import append_map, has_no_nan
 from metacal.export.onnx.operations import GraphValue, OnnxOperations
-from metacal.export.onnx.scores import QuickScores, exact_scores, is_valid_row, quick_scores
+from metacal.export.onnx.scores import (
+    SinglePrecisionScores,
+    append_double_precision_scores,
+    append_single_precision_scores,
+    is_valid_row,
+)
 from metacal.formulas.logits import replace_zero_probabilities
-from metacal.gate import Gate
+from metacal.gate import Gate, ScoreSource
 from metacal.gate.thresholds import SingleThreshold, SubgroupThresholds, Thresholds
 from metacal.maps.confidence import ConfidenceCurve
 from metacal.maps.temperature import TemperatureMap
 
-#: Values of the outputs, by output name.
+#: Outputs of a stage or gate, keyed by their default names such as "accept".
 Outputs = dict[str, GraphValue]
 
 
@@ -35,9 +40,9 @@ def working_dtype(dtype: str) -> str:
 
 
 def append_score_stage(
-    graph: Graph, gate: Gate, given: str, dtype: str, group: str | None
+    graph: Graph, gate: Gate, input_name: str, dtype: str, group_input_name: str | None
 ) -> Outputs:
-    """Append a stage on given scores, in double precision.
+    """Append the nodes of a stage that reads scores, in double precision.
 
     Parameters
     ----------
@@ -47,15 +52,15 @@ def append_score_stage(
     gate : Gate
         Gate with a single stage.
 
-    given : str
-        Name of the value with the scores.
+    input_name : str
+        Name of the tensor with the scores.
 
     dtype : str
         Dtype of the scores. The threshold lies halfway between two scores of this dtype, so that
         unrounded scores lead to the same decisions.
 
-    group : str or None
-        Name of the input with the group of each row.
+    group_input_name : str or None
+        Name of the input with the group index of each row.
 
     Returns
     -------
@@ -65,17 +70,11 @@ def append_score_stage(
     """
     xp = OnnxOperations(graph, "float64")
     source = gate.score_source
-    policy = gate.thresholds
-    if isinstance(policy, SingleThreshold):
-        policy = SingleThreshold(source.threshold_for_dtype(dtype, policy.threshold))
-    else:
-        # The last row of the table is for unknown groups.
-        known_thresholds = policy.threshold_table[:-1, 0].tolist()
-        thresholds = tuple(source.threshold_for_dtype(dtype, value) for value in known_thresholds)
-        policy = replace(policy, values=thresholds)
-    uncertainty = xp.cast(given) * source.uncertainty_sign
+    thresholds = _thresholds_for_dtype(gate.thresholds, source, dtype)
+    uncertainty = xp.cast(input_name) * source.uncertainty_sign
     is_finite = xp.absolute(uncertainty) < np.inf
-    outputs = {"accept": _is_accepted(policy, uncertainty, group=group) & is_finite}
+    is_certain = _is_accepted(thresholds, uncertainty, group_input_name=group_input_name)
+    outputs = {"accept": is_certain & is_finite}
     if source.curve is not None:
         finite_uncertainty = xp.where(is_finite, uncertainty, 0.0)
         confidence = _interpolate(xp, source.curve, finite_uncertainty)
@@ -83,31 +82,43 @@ def append_score_stage(
     return outputs
 
 
-def _interpolate(xp: OnnxOperations, curve: ConfidenceCurve, uncertainty: GraphValue) -> GraphValue:
-    """Append the nodes that evaluate a piecewise linear curve.
+def _thresholds_for_dtype(thresholds: Thresholds, source: ScoreSource, dtype: str) -> Thresholds:
+    """Move each threshold halfway between two adjacent scores of a dtype."""
+    if isinstance(thresholds, SingleThreshold):
+        return SingleThreshold(source.threshold_for_dtype(dtype, thresholds.threshold))
+    # The last row of the table is the threshold of unknown groups, which accepts nothing.
+    group_thresholds = thresholds.threshold_table[:-1, 0].tolist()
+    moved_thresholds = tuple(
+        source.threshold_for_dtype(dtype, threshold) for threshold in group_thresholds
+    )
+    return replace(thresholds, values=moved_thresholds)
 
-    The value is the first value of the curve, plus the change along each segment up to the
+
+def _interpolate(xp: OnnxOperations, curve: ConfidenceCurve, uncertainty: GraphValue) -> GraphValue:
+    """Append the nodes that evaluate a piecewise linear confidence curve.
+
+    The confidence is the first value of the curve, plus the change along each segment up to the
     uncertainty.
     """
-    first_value = float(curve.values[0])
+    first_confidence = float(curve.values[0])
     if len(curve.knots) == 1:
-        return uncertainty * 0.0 + first_value
+        return uncertainty * 0.0 + first_confidence
+    segment_starts = curve.knots[:-1]
     segment_widths = np.diff(curve.knots)
-    slopes = np.diff(curve.values) / segment_widths
-    distances = xp.clip(
-        xp.unsqueeze(uncertainty) - curve.knots[:-1][None, :], 0.0, segment_widths[None, :]
-    )
-    changes = distances * slopes[None, :]
-    return xp.squeeze(xp.sum(changes)) + first_value
+    segment_slopes = np.diff(curve.values) / segment_widths
+    distance_to_start = xp.unsqueeze(uncertainty) - segment_starts[None, :]
+    distance_in_segment = xp.clip(distance_to_start, 0.0, segment_widths[None, :])
+    changes = distance_in_segment * segment_slopes[None, :]
+    return xp.squeeze(xp.sum(changes)) + first_confidence
 
 
 # ── stages on logits ──────────────────────────────────────────────────────────────────────────────
 
 
 def append_table_stage(
-    graph: Graph, gate: Gate, given: str, dtype: str, group: str | None
+    graph: Graph, gate: Gate, input_name: str, dtype: str, group_input_name: str | None
 ) -> Outputs:
-    """Append a stage on logits or probabilities.
+    """Append the nodes of a stage that reads logits or probabilities.
 
     Parameters
     ----------
@@ -117,14 +128,14 @@ def append_table_stage(
     gate : Gate
         Gate with a single stage.
 
-    given : str
-        Name of the value with the table.
+    input_name : str
+        Name of the tensor with the table.
 
     dtype : str
         Dtype of the table.
 
-    group : str or None
-        Name of the input with the group of each row.
+    group_input_name : str or None
+        Name of the input with the group index of each row.
 
     Returns
     -------
@@ -132,57 +143,54 @@ def append_table_stage(
         The outputs `probs`, `score` and `accept`. A calibrator without a promise has only `probs`.
     """
     xp = OnnxOperations(graph, working_dtype(dtype), gate.n_classes)
-    table = xp.value(given) if dtype == xp.dtype else _widen(xp, given)
+    table = xp.graph_value(input_name)
+    if dtype != xp.dtype:
+        table = _cast_to_float32(xp, input_name)
     x = table
     if gate.logits_source.input == "probabilities":
         x = _logits_of_probabilities(xp, table, SUM_TOLERANCE[dtype])
     if gate.certificate is None:
         return {"probs": _probabilities_of_valid_rows(xp, gate, x)}
 
+    score_name = gate.logits_source.registered_score
+    score_xp = xp
+    score_logits = x
     has_decision_offset = bool(gate.thresholds.decision_offsets or gate.logits_source.decision_at)
-    if has_decision_offset:
-        # The score is computed from shifted logits in double precision, the map from the logits.
-        double = xp.to("float64")
-        shifted_x = _shift_decision(double, gate, x, group)
-        score = exact_scores(double, shifted_x, gate.logits_source.registered_score)
-        is_accepted = _is_accepted(gate.thresholds, score, shifted_x, group)
-        probs, accept = _reset_rejected_rows(xp, gate, x, is_accepted)
-        return {"probs": probs, "score": score, "accept": accept}
-
     has_single_threshold = gate.subgroup_thresholds is None
-    if has_single_threshold:
-        quick = quick_scores(xp, x, gate.logits_source.registered_score, gate.threshold)
-        if quick is not None:
-            return _append_quick_outputs(xp, gate, quick, x)
-    score = exact_scores(xp, x, gate.logits_source.registered_score)
-    is_accepted = _is_accepted(gate.thresholds, score, x, group)
-    probs, accept = _reset_rejected_rows(xp, gate, x, is_accepted)
+    if has_decision_offset:
+        # The decision offset affects the score, but not the probabilities.
+        score_xp = xp.with_dtype("float64")
+        score_logits = _subtract_decision_offset(score_xp, gate, x, group_input_name)
+    elif has_single_threshold:
+        single_scores = append_single_precision_scores(xp, x, score_name, gate.threshold)
+        if single_scores is not None:
+            return _append_single_precision_outputs(xp, gate, single_scores, x)
+    score = append_double_precision_scores(score_xp, score_logits, score_name)
+    is_accepted = _is_accepted(gate.thresholds, score, score_logits, group_input_name)
+    probs, accept = _append_gated_probabilities(xp, gate, x, is_accepted)
     return {"probs": probs, "score": score, "accept": accept}
 
 
-def _shift_decision(
-    double: OnnxOperations, gate: Gate, x: GraphValue, group: str | None
+def _subtract_decision_offset(
+    double_xp: OnnxOperations, gate: Gate, x: GraphValue, group_input_name: str | None
 ) -> GraphValue:
     """Subtract the decision offset from the logits of the second of two classes."""
     decision_offset: Any = gate.logits_source.decision_at
-    policy = gate.thresholds
-    if isinstance(policy, SubgroupThresholds) and policy.decision_offsets:
+    thresholds = gate.thresholds
+    if isinstance(thresholds, SubgroupThresholds) and thresholds.decision_offsets:
         offset_of_unknown_group = 0.0
-        group_offsets = double.name([*policy.decision_offsets, offset_of_unknown_group])
-        group_index = _group_index(double, policy, group)
-        decision_offset = double.unsqueeze(double.take(group_offsets, group_index))
-    double_logits = double.value(x) if x.xp.dtype == "float64" else double.cast(x)
-    return double_logits - decision_offset * np.array([[0.0, 1.0]])
+        group_offsets = double_xp.constant([*thresholds.decision_offsets, offset_of_unknown_group])
+        group_index = _group_index(double_xp, thresholds, group_input_name)
+        decision_offset = double_xp.unsqueeze(double_xp.take(group_offsets, group_index))
+    double_logits = double_xp.graph_value(x) if x.xp.dtype == "float64" else double_xp.cast(x)
+    is_second_class = np.array([[0.0, 1.0]])
+    return double_logits - decision_offset * is_second_class
 
 
-def _append_quick_outputs(
-    xp: OnnxOperations, gate: Gate, quick: QuickScores, x: GraphValue
+def _append_single_precision_outputs(
+    xp: OnnxOperations, gate: Gate, single_scores: SinglePrecisionScores, x: GraphValue
 ) -> Outputs:
-    """Append two branches: all scores are settled, which is the rule, or some are not.
-
-    If all scores are settled, all logits are finite. Temperature scaling can then compute the
-    probabilities of accepted and rejected rows with one softmax: an inverse temperature of zero
-    results in a uniform row. This is not valid for infinite logits, because 0 · (-inf) is NaN.
+    """Append the outputs of a stage that scores most rows in single precision.
 
     Parameters
     ----------
@@ -192,7 +200,7 @@ def _append_quick_outputs(
     gate : Gate
         Gate with a single stage and threshold.
 
-    quick : QuickScores
+    single_scores : SinglePrecisionScores
         Scores in single precision.
 
     x : GraphValue of shape (n, K)
@@ -204,59 +212,112 @@ def _append_quick_outputs(
         The outputs `probs`, `score` and `accept`.
     """
     fitted_map = gate.logits_source.map
-    is_temperature = isinstance(fitted_map, TemperatureMap)
-    inverse_temperature = 1.0
     if isinstance(fitted_map, TemperatureMap):
-        inverse_temperature = fitted_map.inverse_temperature
+        return _append_temperature_outputs(
+            xp, gate, fitted_map.inverse_temperature, single_scores, x
+        )
 
-    def write_settled(inner: OnnxOperations) -> list[GraphValue]:
-        score = quick.estimates_in_double(inner)
-        accept = _is_accepted(gate.thresholds, score)
-        if not is_temperature:
-            return [score, accept]
-        factor = inner.where(inner.unsqueeze(accept), inverse_temperature, 0.0)
-        return [score, accept, inner.softmax(inner.value(x) * factor)]
+    def write_settled(branch_xp: OnnxOperations) -> list[GraphValue]:
+        score = single_scores.estimates_in_double(branch_xp)
+        return [score, _is_accepted(gate.thresholds, score)]
 
-    def write_unsettled(inner: OnnxOperations) -> list[GraphValue]:
-        score = quick.with_exact_unsettled(inner, x, gate.logits_source.registered_score)
-        accept = _is_accepted(gate.thresholds, score)
-        if not is_temperature:
-            return [score, accept]
-        probs, accept = _reset_rejected_rows(inner, gate, inner.value(x), accept)
-        return [score, accept, probs]
+    def write_unsettled(branch_xp: OnnxOperations) -> list[GraphValue]:
+        score_name = gate.logits_source.registered_score
+        score = single_scores.rescore_unsettled_rows(branch_xp, x, score_name)
+        return [score, _is_accepted(gate.thresholds, score)]
 
-    all_settled = xp.all(quick.settled)
-    if is_temperature and quick.unbounded and inverse_temperature > 1.0:
-        largest_safe_logit = np.finfo(xp.dtype).max / inverse_temperature
-        all_settled = all_settled & xp.all(xp.max(x) < largest_safe_logit)
-    if is_temperature:
-        dtypes = ["float64", "bool", xp.dtype]
-        score, accept, probs = xp.choose(all_settled, write_settled, write_unsettled, dtypes)
-    else:
-        dtypes = ["float64", "bool"]
-        score, accept = xp.choose(all_settled, write_settled, write_unsettled, dtypes)
-        probs, accept = _reset_rejected_rows(xp, gate, x, accept)
+    all_settled = xp.all_true(single_scores.is_settled)
+    dtypes = ["float64", "bool"]
+    score, is_accepted = xp.if_else(all_settled, write_settled, write_unsettled, dtypes)
+    probs, accept = _append_gated_probabilities(xp, gate, x, is_accepted)
     return {"probs": probs, "score": score, "accept": accept}
 
 
-def _widen(xp: OnnxOperations, given: str) -> GraphValue:
-    """Convert narrow logits to float32, exactly as the model outputs them.
+def _append_temperature_outputs(
+    xp: OnnxOperations,
+    gate: Gate,
+    inverse_temperature: float,
+    single_scores: SinglePrecisionScores,
+    x: GraphValue,
+) -> Outputs:
+    """Append the outputs of a stage with temperature scaling, with a single softmax.
+
+    If all scores are settled, all logits are finite. One softmax can then compute the probabilities
+    of accepted and rejected rows, because an inverse temperature of zero results in a uniform row.
+    This is not valid for infinite logits, because 0 · (-inf) is NaN.
+
+    Parameters
+    ----------
+    xp : OnnxOperations
+        Operations in the precision of the table.
+
+    gate : Gate
+        Gate with a single stage and threshold.
+
+    inverse_temperature : float
+        Factor of the logits.
+
+    single_scores : SinglePrecisionScores
+        Scores in single precision.
+
+    x : GraphValue of shape (n, K)
+        Logits.
+
+    Returns
+    -------
+    dict of str to GraphValue
+        The outputs `probs`, `score` and `accept`.
+    """
+
+    def write_settled(branch_xp: OnnxOperations) -> list[GraphValue]:
+        score = single_scores.estimates_in_double(branch_xp)
+        accept = _is_accepted(gate.thresholds, score)
+        logit_factor = branch_xp.where(branch_xp.unsqueeze(accept), inverse_temperature, 0.0)
+        probs = branch_xp.softmax(branch_xp.graph_value(x) * logit_factor)
+        return [score, accept, probs]
+
+    def write_unsettled(branch_xp: OnnxOperations) -> list[GraphValue]:
+        score_name = gate.logits_source.registered_score
+        score = single_scores.rescore_unsettled_rows(branch_xp, x, score_name)
+        is_accepted = _is_accepted(gate.thresholds, score)
+        logits = branch_xp.graph_value(x)
+        probs, accept = _append_gated_probabilities(branch_xp, gate, logits, is_accepted)
+        return [score, accept, probs]
+
+    can_use_one_softmax = xp.all_true(single_scores.is_settled)
+    if single_scores.allows_huge_logits and inverse_temperature > 1.0:
+        # A larger logit would overflow when it is multiplied by the inverse temperature.
+        largest_safe_logit = np.finfo(xp.dtype).max / inverse_temperature
+        has_safe_logits = xp.all_true(xp.max(x) < largest_safe_logit)
+        can_use_one_softmax = can_use_one_softmax & has_safe_logits
+    dtypes = ["float64", "bool", xp.dtype]
+    score, accept, probs = xp.if_else(can_use_one_softmax, write_settled, write_unsettled, dtypes)
+    return {"probs": probs, "score": score, "accept": accept}
+
+
+def _cast_to_float32(xp: OnnxOperations, input_name: str) -> GraphValue:
+    """Convert float16 or bfloat16 logits to float32, exactly as the model outputs them.
 
     If onnxruntime has no kernel for the narrow dtype, it computes in float32 and rounds. A cast
     directly after that would make it skip the rounding. A change of shape in between prevents this
     optimization.
     """
-    return xp.op("Reshape", xp.cast(xp.unsqueeze(xp.value(given))), xp.op("Shape", given))
+    reshaped_table = xp.cast(xp.unsqueeze(xp.graph_value(input_name)))
+    original_shape = xp.append_node("Shape", input_name)
+    return xp.append_node("Reshape", reshaped_table, original_shape)
 
 
 def _is_accepted(
-    policy: Thresholds, score: GraphValue, x: GraphValue | None = None, group: str | None = None
+    thresholds: Thresholds,
+    score: GraphValue,
+    x: GraphValue | None = None,
+    group_input_name: str | None = None,
 ) -> GraphValue:
     """Append the nodes that compare each score with its threshold.
 
     Parameters
     ----------
-    policy : Thresholds
+    thresholds : Thresholds
         Single threshold, or thresholds by predicted class, by group, or by both.
 
     score : GraphValue of shape (n,)
@@ -265,61 +326,66 @@ def _is_accepted(
     x : GraphValue of shape (n, K) or None, default=None
         Logits, for thresholds by predicted class.
 
-    group : str or None, default=None
-        Name of the input with the group of each row.
+    group_input_name : str or None, default=None
+        Name of the input with the group index of each row.
 
     Returns
     -------
     GraphValue of shape (n,)
     """
-    if isinstance(policy, SingleThreshold):
-        return score <= policy.threshold
+    if isinstance(thresholds, SingleThreshold):
+        return score <= thresholds.threshold
     xp = score.xp
 
-    def predicted_class() -> GraphValue:
-        return xp.to("int64").op("ArgMax", x, axis=1, keepdims=0)
+    def append_predicted_class() -> GraphValue:
+        return xp.with_dtype("int64").append_node("ArgMax", x, axis=1, keepdims=0)
 
-    has_threshold_per_group_and_class = bool(policy.decision_offsets)
-    if policy.subgroup_kind == "class":
-        threshold_index = predicted_class()
+    has_threshold_per_group_and_class = bool(thresholds.decision_offsets)
+    if thresholds.subgroup_kind == "class":
+        threshold_index = append_predicted_class()
     elif has_threshold_per_group_and_class:
-        threshold_index = _group_index(xp, policy, group) * 2 + predicted_class()
+        n_classes = 2
+        group_index = _group_index(xp, thresholds, group_input_name)
+        threshold_index = group_index * n_classes + append_predicted_class()
     else:
-        threshold_index = _group_index(xp, policy, group)
-    thresholds = xp.name(policy.threshold_table.ravel().tolist())
-    return score <= xp.take(thresholds, threshold_index)
+        threshold_index = _group_index(xp, thresholds, group_input_name)
+    flat_thresholds = xp.constant(thresholds.threshold_table.ravel().tolist())
+    return score <= xp.take(flat_thresholds, threshold_index)
 
 
-def _group_index(xp: OnnxOperations, policy: SubgroupThresholds, group: str | None) -> GraphValue:
-    """Append the nodes that replace the index of an unknown group by the last index."""
-    integers = xp.to("int64")
-    n_groups = len(policy.names)
-    index = integers.value(str(group))
-    is_known = (index < n_groups) & (index > -1)
-    return integers.where(is_known, index, n_groups)
+def _group_index(
+    xp: OnnxOperations, thresholds: SubgroupThresholds, group_input_name: str | None
+) -> GraphValue:
+    """Append the nodes that replace the index of an unknown group by the number of groups."""
+    integer_xp = xp.with_dtype("int64")
+    n_groups = len(thresholds.names)
+    input_index = integer_xp.graph_value(str(group_input_name))
+    is_known_group = (input_index < n_groups) & (input_index > -1)
+    return integer_xp.where(is_known_group, input_index, n_groups)
 
 
 def _logits_of_probabilities(xp: OnnxOperations, table: GraphValue, tolerance: float) -> GraphValue:
-    """Append the logarithms of probabilities, computed in double precision and rounded.
+    """Append the logarithms of probabilities, with NaN for rows that do not sum to one.
 
-    A row that is not a probability distribution results in NaN.
+    The logarithms are computed in double precision and rounded to the precision of the table.
     """
-    double = xp.to("float64")
-    double_table = double.cast(table)
+    double_xp = xp.with_dtype("float64")
+    double_table = double_xp.cast(table)
     is_nonnegative = xp.min(table) >= 0.0
-    is_distribution = is_nonnegative & (
-        double.absolute(double.sum(double_table) - 1.0) <= tolerance
-    )
-    logits = xp.cast(double.log(double.cast(replace_zero_probabilities(xp, table))))
+    sums_to_one = double_xp.absolute(double_xp.sum(double_table) - 1.0) <= tolerance
+    is_distribution = is_nonnegative & sums_to_one
+    positive_probs = double_xp.cast(replace_zero_probabilities(xp, table))
+    logits = xp.cast(double_xp.log(positive_probs))
     return xp.where(is_distribution, logits, np.nan)
 
 
-def _reset_rejected_rows(
-    xp: OnnxOperations, gate: Gate, x: GraphValue, accept: GraphValue
+def _append_gated_probabilities(
+    xp: OnnxOperations, gate: Gate, x: GraphValue, is_accepted: GraphValue
 ) -> tuple[GraphValue, GraphValue]:
-    """Append the map, and replace the probabilities of rejected rows by 1/K.
+    """Append the map of a stage, with probabilities of 1/K for rejected rows.
 
-    The rows are overwritten, which is faster than a choice for every element and leaves no NaN.
+    Rejected rows are overwritten by ScatterND. The operator Where would also compute a choice for
+    every element of accepted rows.
 
     Returns
     -------
@@ -328,28 +394,32 @@ def _reset_rejected_rows(
     accept : GraphValue of shape (n,)
         False for rows whose probabilities are NaN, whatever their score.
     """
-    probs = probabilities(xp, gate.logits_source.map, x)
-    accept = accept & has_probabilities(xp, gate.logits_source.map, probs)
-    _, rejected_indices = xp.rows_where(~accept)
-    n_rejected = xp.take(xp.op("Shape", rejected_indices), xp.value(xp.graph.integers(0)))
-    shape = xp.op("Concat", n_rejected, xp.graph.integers(gate.n_classes), axis=0)
-    uniform_rows = xp.op("Expand", 1.0 / gate.n_classes, shape)
-    return xp.op("ScatterND", probs, rejected_indices, uniform_rows), accept
+    fitted_map = gate.logits_source.map
+    probs = append_map(xp, fitted_map, x)
+    accept = is_accepted & has_no_nan(xp, fitted_map, probs)
+    _, rejected_indices = xp.find_true_rows(~accept)
+    rejected_shape = xp.append_node("Shape", rejected_indices)
+    n_rejected = xp.take(rejected_shape, xp.graph_value(xp.graph.add_integers(0)))
+    n_classes = xp.graph.add_integers(gate.n_classes)
+    uniform_shape = xp.append_node("Concat", n_rejected, n_classes, axis=0)
+    uniform_rows = xp.append_node("Expand", 1.0 / gate.n_classes, uniform_shape)
+    gated_probs = xp.append_node("ScatterND", probs, rejected_indices, uniform_rows)
+    return gated_probs, accept
 
 
 def _probabilities_of_valid_rows(xp: OnnxOperations, gate: Gate, x: GraphValue) -> GraphValue:
     """Append the map of a calibrator without a promise, with NaN for invalid rows.
 
-    The row sums show whether all logits are finite. Only if one is not, each row is checked.
+    Rows are checked one by one only if a row sum shows that a logit is not finite.
     """
-    probs = probabilities(xp, gate.logits_source.map, x)
-    all_finite = xp.all(xp.absolute(xp.sum(x)) < np.inf)
+    probs = append_map(xp, gate.logits_source.map, x)
+    all_finite = xp.all_true(xp.absolute(xp.sum(x)) < np.inf)
 
-    def keep_all(inner: OnnxOperations) -> list[GraphValue]:
-        return [inner.op("Identity", probs)]
+    def keep_all_rows(branch_xp: OnnxOperations) -> list[GraphValue]:
+        return [branch_xp.append_node("Identity", probs)]
 
-    def keep_valid(inner: OnnxOperations) -> list[GraphValue]:
-        return [inner.where(is_valid_row(inner, x), probs, np.nan)]
+    def keep_valid_rows(branch_xp: OnnxOperations) -> list[GraphValue]:
+        return [branch_xp.where(is_valid_row(branch_xp, x), probs, np.nan)]
 
-    (valid_probs,) = xp.choose(all_finite, keep_all, keep_valid)
+    (valid_probs,) = xp.if_else(all_finite, keep_all_rows, keep_valid_rows)
     return valid_probs

@@ -26,7 +26,7 @@ from metacal.formulas.torch import TORCH
 from metacal.maps.temperature import TemperatureMap
 
 # Largest absolute value of a logit in computations on a device that has only float32.
-_FLOAT32_REACH = 1e15
+_MAX_FLOAT32_LOGIT = 1e15
 
 # Number of group names that an error message quotes.
 _MAX_QUOTED_GROUPS = 5
@@ -70,7 +70,7 @@ class Gate(FixedDtypeModule):
         self.in_table_precision = isinstance(source.map, TemperatureMap)
         self.map = MapModule(source.map)
         self.score = score_module(source.score)
-        self.by = fitted.thresholds.subgroup_kind
+        self.subgroup_kind = fitted.thresholds.subgroup_kind
         self.groups = None
         if thresholds is not None and fitted.has_group_thresholds:
             self.groups = thresholds.names
@@ -138,7 +138,7 @@ class Gate(FixedDtypeModule):
 
     def _check_arguments(self, logits: Tensor, group: Tensor | None) -> None:
         """Raise InputError unless logits and group have the required shape."""
-        has_group_thresholds = self.by == "group"
+        has_group_thresholds = self.subgroup_kind == "group"
         if has_group_thresholds and group is None:
             quoted_groups = ", ".join(map(str, (self.groups or ())[:_MAX_QUOTED_GROUPS]))
             raise InputError(
@@ -202,7 +202,7 @@ class Gate(FixedDtypeModule):
     def _row_thresholds(self, table: Tensor, group_index: Tensor | None) -> Tensor:
         """Return the threshold of each row, or a single one for all rows."""
         thresholds = match_table(self.threshold, table)
-        if self.by is None:
+        if self.subgroup_kind is None:
             return thresholds
         if group_index is None:
             return thresholds[TORCH.argmax(table)[:, 0], 0]
@@ -229,7 +229,7 @@ class Gate(FixedDtypeModule):
 
 def _limit_logits(table: Tensor) -> Tensor:
     """Replace finite masks by -inf, and limit logits so that their squares are finite."""
-    reach = MAX_LOGIT_SIZE if table.dtype == torch.float64 else _FLOAT32_REACH
+    reach = MAX_LOGIT_SIZE if table.dtype == torch.float64 else _MAX_FLOAT32_LOGIT
     return limit_logits_formula(TORCH, replace_finite_masks_formula(TORCH, table), reach)
 
 
@@ -269,7 +269,7 @@ def to_module(cal: Any) -> Gate:
     >>> probs.dtype, bool((accept.numpy() == cal.accepts(data.logits.astype("float16"))).all())
     (torch.float16, True)
     """
-    return Gate(extract_gate(cal, on_tables=True))
+    return Gate(extract_gate(cal, requires_logits_gate=True))
 
 
 class CalibratedModule(nn.Module):
@@ -330,7 +330,7 @@ class CalibratedModule(nn.Module):
         accept : Tensor of bool of shape (n,)
         """
         group = None
-        if self.gate.by == "group":
+        if self.gate.subgroup_kind == "group":
             group = named.pop("group", None)
         arguments = more if inputs is None else (inputs, *more)
         # Before torch 2.7 there is no is_exporting.
