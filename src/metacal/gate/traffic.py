@@ -8,7 +8,7 @@ cluster. A *late label* arrives after its row, and refers to the row by its id. 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, NamedTuple
@@ -26,8 +26,11 @@ from metacal.promises.sequential.wager import UnitMembership
 
 Id = str | int
 
-# Positions below this number are for random numbers that order rows with equal scores.
-_FIRST_CLUSTER_DRAW = 1 << 40
+# Draws from clusters use positions from this one on, because others serve rows with equal scores.
+_FIRST_POSITION_OF_CLUSTER_DRAWS = 1 << 40
+
+#: Divisor that stands for the mean of the labelled rows of a cluster (see `UnitMembership`).
+DIVISOR_FOR_MEAN_OF_LABELLED_ROWS = 0
 
 #: Largest length of a stored id. Longer ids are replaced by a digest of 128 bits.
 LONGEST_ID = 200
@@ -85,13 +88,14 @@ def make_stored_id(row_id: Id) -> Id:
     39
     """
     if isinstance(row_id, str):
-        can_be_stored = len(row_id) <= LONGEST_ID and row_id.isprintable()
+        is_storable = len(row_id) <= LONGEST_ID and row_id.isprintable()
     else:
-        can_be_stored = _MIN_INT64 <= row_id <= _MAX_INT64
-    if can_be_stored:
+        is_storable = _MIN_INT64 <= row_id <= _MAX_INT64
+    if is_storable:
         return row_id
     id_bytes = str(row_id).encode("utf-8", "surrogatepass")
-    return "digest:" + hashlib.blake2b(id_bytes, digest_size=16).hexdigest()
+    digest = hashlib.blake2b(id_bytes, digest_size=16).hexdigest()
+    return f"digest:{digest}"
 
 
 @dataclass
@@ -180,6 +184,15 @@ class ConfidenceSums:
     confidence: float = 0.0
     variance: float = 0.0
 
+    def add_accepted_rows(self, decision: Decision) -> Float | None:
+        """Add the accepted rows to the sums. Return the confidence of each row, without NaN."""
+        if decision.confidence is None:
+            return None
+        # A row without a score has no confidence. It is never accepted, so 0 has no effect.
+        confidences = np.nan_to_num(np.asarray(decision.confidence, dtype=np.float64))
+        self.add(confidences[decision.accept])
+        return confidences
+
     def add(self, confidences: Float) -> None:
         """Add rows one after another, so that the sums do not depend on the batches."""
         variances = confidences * (1.0 - confidences)
@@ -205,6 +218,17 @@ class Point:
     right_accepted: int
     evidence: tuple[float, ...]
 
+    @classmethod
+    def from_counts(cls, counts: Counts, log_evidence: Iterable[float]) -> Point:
+        """Build a point from the current counts and the log-evidence of each alarm."""
+        return cls(
+            rows=counts.rows,
+            accepted=counts.accepted,
+            labelled_accepted=counts.labelled_accepted,
+            right_accepted=counts.right_accepted,
+            evidence=tuple(round(value, 4) for value in log_evidence),
+        )
+
 
 def to_list_without_nan(column: Float) -> list[float | None]:
     """Convert an array to a list in which None replaces NaN.
@@ -218,7 +242,7 @@ def to_list_without_nan(column: Float) -> list[float | None]:
 
 def build_pending_rows(
     decision: Decision,
-    codes: NDArray[Any],
+    label_codes: NDArray[Any],
     *,
     first_position: int,
     confidences: Float | None,
@@ -232,7 +256,7 @@ def build_pending_rows(
     ----------
     decision : Decision
         Decision on each row.
-    codes : array
+    label_codes : array
         Code of each label, -1 if it is not known.
     first_position : int
         Index of the first row in the stream.
@@ -251,20 +275,32 @@ def build_pending_rows(
         Rows whose cluster is not set yet.
     """
     n_rows = len(decision.accept)
-    missing: list[Any] = [None] * n_rows
+    none_for_each_row: list[Any] = [None] * n_rows
+    confidence_column = none_for_each_row
+    if confidences is not None:
+        confidence_column = confidences.tolist()
+    group_column = none_for_each_row
+    if groups is not None:
+        group_column = groups.tolist()
+    probability_column = none_for_each_row
+    if probabilities is not None:
+        probability_column = to_list_without_nan(probabilities)
+    uncertainty_column = none_for_each_row
+    if has_clusters:
+        uncertainty_column = to_list_without_nan(decision.uncertainty)
     # Keyword arguments are slow for so many rows, so the columns have the order of the fields.
-    columns = (
+    field_columns = (
         decision.accept.tolist(),
         decision.predicted_codes.tolist(),
-        missing if confidences is None else confidences.tolist(),
-        missing if groups is None else groups.tolist(),
-        missing if probabilities is None else to_list_without_nan(probabilities),
+        confidence_column,
+        group_column,
+        probability_column,
         range(first_position, first_position + n_rows),
-        codes.tolist(),
-        missing,
-        to_list_without_nan(decision.uncertainty) if has_clusters else missing,
+        label_codes.tolist(),
+        none_for_each_row,
+        uncertainty_column,
     )
-    return [PendingRow(*row_fields) for row_fields in zip(*columns)]
+    return [PendingRow(*row_fields) for row_fields in zip(*field_columns)]
 
 
 def collect_confidences(rows: Sequence[PendingRow]) -> Float | None:
@@ -281,10 +317,10 @@ def collect_probabilities(rows: Sequence[PendingRow]) -> Float | None:
     Raises InputError if only some of the rows have one.
     """
     probabilities = [row.probability for row in rows]
-    is_missing = [probability is None for probability in probabilities]
-    if not any(is_missing):
+    n_missing = probabilities.count(None)
+    if n_missing == 0:
         return np.array(probabilities, dtype=np.float64)
-    if not all(is_missing):
+    if n_missing < len(rows):
         raise InputError(
             "some labelled rows say with which probability they were chosen, others do not; say"
             " all."
@@ -292,16 +328,19 @@ def collect_probabilities(rows: Sequence[PendingRow]) -> Float | None:
     return None
 
 
-def assign_rows_to_units(rows: Sequence[PendingRow], largest_unit: int | None) -> UnitMembership:
+def draw_one_row_per_cluster(
+    rows: Sequence[PendingRow], *, common_divisor: int | None
+) -> UnitMembership:
     """Number the clusters of some rows and draw one row of each cluster at random.
 
     Parameters
     ----------
     rows : sequence of PendingRow
         All rows of complete clusters, one cluster after another.
-    largest_unit : int or None
-        Divisor of the sum over a cluster: None for the number of its rows, 0 if a cluster counts
-        by the mean of its labelled rows, or one number for all clusters if every row counts.
+    common_divisor : int or None
+        Divisor of the sum over each cluster: the same number for all clusters if every row counts,
+        DIVISOR_FOR_MEAN_OF_LABELLED_ROWS if a cluster counts by the mean of its labelled rows, or
+        None for the number of rows of the cluster.
 
     Returns
     -------
@@ -310,29 +349,32 @@ def assign_rows_to_units(rows: Sequence[PendingRow], largest_unit: int | None) -
     Examples
     --------
     >>> rows = [PendingRow(True, 0, None, None, None, k, unit=name) for k, name in enumerate("aab")]
-    >>> membership = assign_rows_to_units(rows, None)
+    >>> membership = draw_one_row_per_cluster(rows, common_divisor=None)
     >>> membership.unit_index.tolist(), membership.divisors.tolist()
     ([0, 0, 1], [2.0, 1.0])
     """
-    unit_sizes = np.array(
-        [len(list(unit_rows)) for _, unit_rows in groupby(rows, key=lambda row: row.unit)],
+    cluster_sizes = np.array(
+        [len(list(cluster_rows)) for _, cluster_rows in groupby(rows, key=lambda row: row.unit)],
         dtype=np.intp,
     )
-    n_units = len(unit_sizes)
-    first_rows = np.cumsum(unit_sizes) - unit_sizes
+    n_clusters = len(cluster_sizes)
+    first_rows_of_clusters = np.cumsum(cluster_sizes) - cluster_sizes
+    # The position of a row in the stream never changes, so the draw does not depend on batches.
     uniform_numbers = [
-        uniform_numbers_at_positions(_FIRST_CLUSTER_DRAW + rows[first_row].position, 1)[0]
-        for first_row in first_rows
+        uniform_numbers_at_positions(
+            _FIRST_POSITION_OF_CLUSTER_DRAWS + rows[first_row].position, n=1
+        )[0]
+        for first_row in first_rows_of_clusters
     ]
-    drawn_rows = first_rows + (np.array(uniform_numbers) * unit_sizes).astype(np.intp)
+    drawn_offsets = (np.array(uniform_numbers) * cluster_sizes).astype(np.intp)
     is_drawn = np.zeros(len(rows), dtype=bool)
-    is_drawn[drawn_rows] = True
-    if largest_unit is None:
-        divisors = unit_sizes.astype(np.float64)
+    is_drawn[first_rows_of_clusters + drawn_offsets] = True
+    if common_divisor is None:
+        divisors = cluster_sizes.astype(np.float64)
     else:
-        divisors = np.full(n_units, largest_unit, dtype=np.float64)
-    unit_index = np.repeat(np.arange(n_units), unit_sizes)
-    return UnitMembership(unit_index=unit_index, is_drawn=is_drawn, divisors=divisors)
+        divisors = np.full(n_clusters, common_divisor, dtype=np.float64)
+    cluster_of_row = np.repeat(np.arange(n_clusters), cluster_sizes)
+    return UnitMembership(unit_index=cluster_of_row, is_drawn=is_drawn, divisors=divisors)
 
 
 def check_units(certificate: Certificate | None, *, has_units: bool) -> None:
@@ -345,16 +387,16 @@ def check_units(certificate: Certificate | None, *, has_units: bool) -> None:
     has_units : bool
         True if the cluster of each new row is known.
     """
-    certified_by_units = (
+    was_certified_by_units = (
         certificate is not None and certificate.circumstances.cluster_counting is not None
     )
-    if certified_by_units and not has_units:
+    if was_certified_by_units and not has_units:
         raise InputError(
             "this gate was certified by units, rows that belong together: say of which unit each"
             " row is (units=, --unit-key), the rows of a unit one after another or within the"
             " horizon."
         )
-    if has_units and not certified_by_units:
+    if has_units and not was_certified_by_units:
         raise InputError(
             "this gate was certified on independent rows: watch it without units, or fit it with"
             " units= (fit --unit-key) and watch that."
@@ -387,9 +429,10 @@ def read_unit_ids(certificate: Certificate | None, units: Any, n_rows: int) -> l
         check_units(certificate, has_units=units is not None)
     if units is None:
         return None
-    # This call checks the length and that no entry is missing. Its result is not needed.
+    # The codes are not needed, but encoding raises an error if a cluster is missing.
     encode_units(units, n_rows)
-    unit_list = units.tolist() if hasattr(units, "tolist") else list(units)
-    return [
-        make_stored_id(unit if isinstance(unit, str | int) else str(unit)) for unit in unit_list
-    ]
+    stored_ids: list[Id] = []
+    for unit in units.tolist() if hasattr(units, "tolist") else units:
+        unit_id = unit if isinstance(unit, str | int) else str(unit)
+        stored_ids.append(make_stored_id(unit_id))
+    return stored_ids

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from metacal.gate.traffic import Id, PendingRow, make_stored_id
 
-#: Largest number of waiting rows, and of remembered complete clusters. The oldest are dropped first.
+#: Largest number of waiting rows, and of stored ids of complete clusters.
 MAX_WAITING_ROWS = 40_000
 
 
@@ -27,7 +27,7 @@ class EncodedLabel(NamedTuple):
 
     Attributes
     ----------
-    after : int
+    n_rows_before : int
         Number of rows of the batch that arrived before the label.
     row_id : str or int
         Id of the row.
@@ -37,7 +37,7 @@ class EncodedLabel(NamedTuple):
         Probability with which the row was selected for labelling, if it arrives with the label.
     """
 
-    after: int
+    n_rows_before: int
     row_id: Id
     code: float
     probability: float | None
@@ -62,7 +62,7 @@ class CompleteClusters:
     n_stray_rows: int = 0
 
     def remember(self, cluster_id: Id) -> None:
-        """Remember that a cluster is complete, and forget the oldest if there are too many."""
+        """Store the id of a complete cluster, and drop the oldest id if there are too many."""
         self.recent_ids[cluster_id] = None
         if len(self.recent_ids) > MAX_WAITING_ROWS:
             oldest_id = next(iter(self.recent_ids))
@@ -84,7 +84,7 @@ class WaitingRows:
     clusters : CompleteClusters
         Clusters that no longer wait.
     n_unknown_labels : int
-        Number of labels that no waiting row had use for.
+        Number of labels for ids without a waiting row that lacks a label.
     n_forgotten : int
         Number of rows that were dropped because too many were waiting.
     n_unlabelled : int
@@ -110,6 +110,11 @@ class WaitingRows:
 
     def __len__(self) -> int:
         return len(self.rows_by_id)
+
+    @property
+    def has_horizon(self) -> bool:
+        """Whether rows wait for a fixed number of later rows instead of for their label."""
+        return self.horizon > 0
 
     def find_row(self, row_id: Id) -> PendingRow | None:
         """Return the waiting row with an id, or None."""
@@ -143,37 +148,38 @@ class WaitingRows:
             Rows that need not wait longer, in the order in which they are to be evaluated.
         """
         ready_rows: list[PendingRow] = []
-        for index, row in enumerate(rows, first_index):
-            ready_rows += self.release_expired(row.position)
-            while late_labels and late_labels[0].after <= index:
+        for index, row in enumerate(rows, start=first_index):
+            ready_rows += self.release_rows_past_horizon(n_rows_in_stream=row.position)
+            while late_labels and late_labels[0].n_rows_before <= index:
                 ready_rows += self.add_label(late_labels.popleft())
             if unit_ids is not None:
                 row.unit = unit_ids[index]
                 ready_rows += self.release_earlier_clusters(row.unit)
             row_id = None if ids is None else ids[index]
             ready_rows += self.add_row(row, row_id)
-        n_rows_in_stream = rows[-1].position + 1
-        ready_rows += self.release_expired(n_rows_in_stream)
+        last_row = rows[-1]
+        ready_rows += self.release_rows_past_horizon(n_rows_in_stream=last_row.position + 1)
         return ready_rows
 
     def add_row(self, row: PendingRow, row_id: Id | None) -> list[PendingRow]:
-        """Add a new row. Return it in a list if it has a label and need not wait."""
-        if row.unit in self.clusters.recent_ids:
+        """Store a row that must wait. Return a list of the row if it need not wait."""
+        cluster_is_complete = row.unit in self.clusters.recent_ids
+        if cluster_is_complete:
             self.clusters.n_stray_rows += 1
             return []
-        has_label = row.label_code >= 0
         in_cluster = row.unit is not None
-        if has_label and not in_cluster and not self.horizon:
+        if row.has_label and not in_cluster and not self.has_horizon:
             return [row]
-        # Without an id, a label or a cluster, nothing can ever be learned from the row.
-        if has_label or in_cluster or row_id is not None:
+        can_get_label = row_id is not None
+        # Other rows are not stored, because they will never have a label and are in no cluster.
+        if row.has_label or in_cluster or can_get_label:
             self._store(row, row_id)
         return []
 
     def _store(self, row: PendingRow, row_id: Id | None) -> None:
-        """Let a row wait. Drop the oldest waiting row if there are too many."""
+        """Store a waiting row, and drop the oldest one if there are too many."""
         if row_id is None:
-            # No id of a user begins like this, because unprintable ids are replaced by digests.
+            # An unprintable character keeps this id apart from the ids that users pass.
             row_id = f"\0{row.position}"
         stored_id = make_stored_id(row_id)
         # If two waiting rows have the same id, a label belongs to the later one.
@@ -185,7 +191,7 @@ class WaitingRows:
             self.n_forgotten += 1
 
     def add_label(self, label: EncodedLabel) -> list[PendingRow]:
-        """Set the label of a waiting row. Return the row in a list if it need not wait longer."""
+        """Set the label of a waiting row. Return a list of the row if it need not wait longer."""
         stored_id = make_stored_id(label.row_id)
         row = self.rows_by_id.get(stored_id)
         if row is None or row.has_label:
@@ -194,20 +200,21 @@ class WaitingRows:
         row.label_code = label.code
         if label.probability is not None:
             row.probability = label.probability
-        if self.horizon or row.unit is not None:
+        in_cluster = row.unit is not None
+        if self.has_horizon or in_cluster:
             return []
         del self.rows_by_id[stored_id]
         return [row]
 
-    def release_expired(self, n_rows: int) -> list[PendingRow]:
+    def release_rows_past_horizon(self, *, n_rows_in_stream: int) -> list[PendingRow]:
         """Remove and return the rows whose horizon has passed.
 
         A row without a label is returned only if it belongs to a cluster.
 
         Parameters
         ----------
-        n_rows : int
-            Number of rows that have arrived in the stream.
+        n_rows_in_stream : int
+            Number of rows that have arrived so far.
 
         Returns
         -------
@@ -215,11 +222,12 @@ class WaitingRows:
             In the order of their arrival, one cluster after another.
         """
         released_rows: list[PendingRow] = []
-        if not self.horizon:
+        if not self.has_horizon:
             return released_rows
         while self.rows_by_id:
             oldest_id, oldest_row = next(iter(self.rows_by_id.items()))
-            if oldest_row.position + self.horizon >= n_rows:
+            horizon_has_passed = oldest_row.position + self.horizon < n_rows_in_stream
+            if not horizon_has_passed:
                 break
             released_rows += self._release(oldest_id, oldest_row)
         return released_rows
@@ -230,7 +238,7 @@ class WaitingRows:
         If there is a horizon, the arrival of another cluster does not end a cluster.
         """
         released_rows: list[PendingRow] = []
-        if self.horizon:
+        if self.has_horizon:
             return released_rows
         while self.rows_by_id:
             oldest_id, oldest_row = next(iter(self.rows_by_id.items()))
@@ -254,7 +262,7 @@ class WaitingRows:
         row_ids = [row_id for row_id, row in self.rows_by_id.items() if row.unit == cluster_id]
         cluster_rows = [self.rows_by_id.pop(row_id) for row_id in row_ids]
         self.clusters.remember(cluster_id)
-        # A bet on a cluster of twice the largest size could lose more than the whole capital.
+        # A monitor could lose more than its capital by a bet on a cluster of twice the largest size.
         if self.largest_cluster and len(cluster_rows) >= 2 * self.largest_cluster:
             self.clusters.n_stray_rows += len(cluster_rows)
             return []

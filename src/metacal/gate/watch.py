@@ -21,16 +21,17 @@ from metacal.certificates.circumstances import Circumstances
 from metacal.certificates.estimate import AcceptedSums, AccuracyEstimate, infer_accuracy_from_sums
 from metacal.errors import InputError
 from metacal.formulas import Codes, Flags, Float
-from metacal.gate.decision import Decision
 from metacal.gate.find_gate import find_gate
 from metacal.gate.gate import Gate
 from metacal.gate.judged import (
     check_watchable,
     select_label_of_answering_model,
+    split_model_outputs,
     stack_model_outputs,
 )
 from metacal.gate.thresholds import check_groups
 from metacal.gate.traffic import (
+    DIVISOR_FOR_MEAN_OF_LABELLED_ROWS,
     BatchLines,
     ConfidenceSums,
     Counts,
@@ -38,15 +39,15 @@ from metacal.gate.traffic import (
     LateLabel,
     PendingRow,
     Point,
-    assign_rows_to_units,
     build_pending_rows,
     collect_confidences,
     collect_probabilities,
+    draw_one_row_per_cluster,
     read_unit_ids,
 )
 from metacal.gate.waiting_rows import MAX_WAITING_ROWS, EncodedLabel, WaitingRows
 from metacal.gate.watch_history import History, split_at_points
-from metacal.gate.watch_labels import encode_labels, encode_late_labels
+from metacal.gate.watch_labels import UNKNOWN_LABEL, encode_labels, encode_late_labels
 from metacal.promises.max_risk import CostPromise
 from metacal.promises.sequential.alarms import Alarms
 from metacal.promises.sequential.calibration_monitor import DEFAULT_TOLERANCE
@@ -162,9 +163,9 @@ class Watch:
         if isinstance(watched_gate.promise, CostPromise):
             largest_cost = watched_gate.promise.largest
         alarms = Alarms.from_certificate(
-            watched_gate.certificate,
-            watched_gate.profile,
-            delta,
+            certificate=watched_gate.certificate,
+            profile=watched_gate.profile,
+            delta=delta,
             largest=largest_cost,
             least_probability=least_probability,
             tolerance=tolerance,
@@ -172,7 +173,8 @@ class Watch:
             most_unreadable=most_unreadable,
         )
         watch = cls(gate=watched_gate, alarms=alarms)
-        if watched_gate.n_classes <= MAX_COUNTED_CLASSES:
+        counts_each_class = watched_gate.n_classes <= MAX_COUNTED_CLASSES
+        if counts_each_class:
             watch.classes = [Counts() for _ in range(watched_gate.n_classes)]
         watch.waiting.horizon = int(horizon)
         watch.waiting.largest_cluster = watch._circumstances.largest_cluster
@@ -198,13 +200,8 @@ class Watch:
     @property
     def current_point(self) -> Point:
         """Counts and evidence after the latest row, as a point of the history."""
-        return Point(
-            rows=self.counts.rows,
-            accepted=self.counts.accepted,
-            labelled_accepted=self.counts.labelled_accepted,
-            right_accepted=self.counts.right_accepted,
-            evidence=tuple(round(alarm.log_evidence, 4) for alarm in self.alarms),
-        )
+        log_evidence = [alarm.log_evidence for alarm in self.alarms]
+        return Point.from_counts(self.counts, log_evidence)
 
     @property
     def estimate(self) -> AccuracyEstimate | None:
@@ -215,7 +212,8 @@ class Watch:
         certificate = self.gate.certificate
         if certificate is None or not certificate.has_labels:
             return None
-        if not self.alarms.calibration or self.watches_clusters:
+        monitors_calibration = len(self.alarms.calibration) > 0
+        if not monitors_calibration or self.watches_clusters:
             return None
         sums = AcceptedSums(
             n_rows=self.counts.rows,
@@ -286,16 +284,17 @@ class Watch:
         """
         X = self.read_rows(X)
         n_rows = len(X)
-        codes = encode_labels(self.gate, select_label_of_answering_model(self.gate, X, y), n_rows)
+        row_labels = select_label_of_answering_model(self.gate, X, y)
+        label_codes = encode_labels(self.gate, row_labels, n_rows)
         unit_ids = read_unit_ids(self.gate.certificate, units, n_rows)
         late_labels = deque(encode_late_labels(self.gate, late))
         probabilities = None if probability is None else np.asarray(probability, dtype=np.float64)
         row_groups = None if groups is None else np.asarray(groups)
         n_lines_added = 0
         for block in split_at_points(self.counts.rows, n_rows):
-            rows = self._decide(
+            rows = self._decide_block(
                 X[block],
-                codes[block],
+                label_codes[block],
                 groups=None if row_groups is None else row_groups[block],
                 probabilities=None if probabilities is None else probabilities[block],
             )
@@ -341,9 +340,9 @@ class Watch:
             probabilities = np.asarray(probability, dtype=np.float64).tolist()
         codes = encode_labels(self.gate, y, len(ids)).tolist()
         labels = [
-            EncodedLabel(after=0, row_id=row_id, code=code, probability=row_probability)
+            EncodedLabel(n_rows_before=0, row_id=row_id, code=code, probability=row_probability)
             for row_id, code, row_probability in zip(list(ids), codes, probabilities, strict=True)
-            if code >= 0
+            if code != UNKNOWN_LABEL
         ]
         self._add_labels(labels)
         return self
@@ -353,7 +352,7 @@ class Watch:
 
         Raises InputError if the gate cannot read the input.
         """
-        if not len(X):
+        if len(X) == 0:
             return np.empty(0)
         if self.gate.is_cascade:
             return stack_model_outputs(self.gate, X)
@@ -366,10 +365,10 @@ class Watch:
             labelled_rows += self.waiting.add_label(label)
         self._evaluate_rows(labelled_rows)
 
-    def _decide(
+    def _decide_block(
         self,
         X: NDArray[Any],
-        codes: NDArray[Any],
+        label_codes: NDArray[Any],
         *,
         groups: NDArray[Any] | None,
         probabilities: Float | None,
@@ -380,14 +379,14 @@ class Watch:
         ----------
         X : array
             Rows from `read_rows`.
-        codes : array
+        label_codes : array
             Code of each label, -1 if it is not known.
         groups : array or None
             Group of each row.
         probabilities : array or None
             Probability with which each row is selected for labelling.
         """
-        stage_inputs = np.moveaxis(X, 1, 0) if self.gate.is_cascade else [X]
+        stage_inputs = split_model_outputs(self.gate, X) if self.gate.is_cascade else [X]
         stage_rows = [
             stage.source.wrap_checked(stage_input)
             for stage, stage_input in zip(self.gate.stages, stage_inputs)
@@ -396,32 +395,28 @@ class Watch:
         # Decisions on clusters reach the alarms later, when the clusters are complete.
         if not self.watches_clusters:
             subgroups = self.gate.get_row_subgroups(decision.predicted_codes, groups)
-            accepted_by_first_stage = decision.accept if decision.by is None else decision.by == 0
-            self.alarms.add_decisions(accepted_by_first_stage, decision.uncertainty, subgroups)
-        first_position = self.counts.rows
-        self._count(
-            decision.predicted_codes, rows=np.ones_like(decision.accept), accepted=decision.accept
-        )
+            accepted_by_first_stage = decision.accept
+            if decision.by is not None:
+                accepted_by_first_stage = decision.by == 0
+            self.alarms.add_decisions(
+                accepted=accepted_by_first_stage,
+                scores=decision.uncertainty,
+                row_subgroups=subgroups,
+            )
+        n_earlier_rows = self.counts.rows
+        every_row = np.ones_like(decision.accept)
+        self._increase_counts(decision.predicted_codes, rows=every_row, accepted=decision.accept)
         self._record_raised_alarms()
 
         return build_pending_rows(
             decision,
-            codes,
-            first_position=first_position,
-            confidences=self._add_confidences(decision),
+            label_codes,
+            first_position=n_earlier_rows,
+            confidences=self.confidence_sums.add_accepted_rows(decision),
             groups=check_groups(groups) if self.gate.has_group_thresholds else None,
             probabilities=probabilities,
             has_clusters=self.watches_clusters,
         )
-
-    def _add_confidences(self, decision: Decision) -> Float | None:
-        """Add the confidence of accepted rows to the sums. Return the confidence of each row."""
-        if decision.confidence is None:
-            return None
-        # A row without a score has no confidence. It is never accepted, so 0 has no effect.
-        confidences = np.nan_to_num(np.asarray(decision.confidence, dtype=np.float64))
-        self.confidence_sums.add(confidences[decision.accept])
-        return confidences
 
     def _evaluate_rows(self, rows: list[PendingRow]) -> None:
         """Update alarms and counts with rows that no longer wait.
@@ -440,11 +435,14 @@ class Watch:
         """Update alarms and counts with all rows of complete clusters."""
         divisor = self._circumstances.largest_cluster
         if self._circumstances.cluster_counting == "mean":
-            divisor = 0
-        units = assign_rows_to_units(rows, divisor)
-        is_accepted = np.array([row.is_accepted for row in rows])
-        uncertainties = np.array([row.uncertainty for row in rows], dtype=np.float64)
-        self.alarms.add_decisions(is_accepted, uncertainties, self._get_subgroups(rows), units)
+            divisor = DIVISOR_FOR_MEAN_OF_LABELLED_ROWS
+        units = draw_one_row_per_cluster(rows, common_divisor=divisor)
+        self.alarms.add_decisions(
+            accepted=np.array([row.is_accepted for row in rows]),
+            scores=np.array([row.uncertainty for row in rows], dtype=np.float64),
+            row_subgroups=self._get_subgroups(rows),
+            units=units,
+        )
         self._record_raised_alarms()
         has_label = np.array([row.has_label for row in rows])
         labelled_rows = [row for row in rows if row.has_label]
@@ -453,28 +451,28 @@ class Watch:
     def _evaluate_labelled_rows(
         self, rows: list[PendingRow], *, units: UnitMembership | None
     ) -> None:
-        """Update alarms and counts with labelled rows; `units` has the cluster of each."""
+        """Update alarms and counts with labelled rows. `units` are their clusters, if any."""
         if not rows:
             return
         is_accepted = np.array([row.is_accepted for row in rows])
-        predictions = np.array([row.predicted_code for row in rows])
-        codes = np.array([row.label_code for row in rows])
-        is_correct = predictions == codes
+        predicted_codes = np.array([row.predicted_code for row in rows])
+        label_codes = np.array([row.label_code for row in rows])
+        is_correct = predicted_codes == label_codes
         probabilities = collect_probabilities(rows)
         if self.gate.is_cascade:
             # A row that every model rejects goes to people, whose answer counts as correct.
             is_correct |= ~is_accepted
         self.alarms.add_labelled_rows(
-            is_accepted,
-            is_correct,
-            collect_confidences(rows),
-            losses=self.gate.losses(codes, predictions),
+            accepted=is_accepted,
+            correct=is_correct,
+            confidence=collect_confidences(rows),
+            losses=self.gate.losses(codes=label_codes, answers=predicted_codes),
             row_subgroups=self._get_subgroups(rows),
             probability=probabilities,
             units=units,
         )
-        self._count(
-            predictions,
+        self._increase_counts(
+            predicted_codes,
             labelled=np.ones_like(is_accepted),
             labelled_accepted=is_accepted,
             right_accepted=is_accepted & is_correct,
@@ -483,15 +481,16 @@ class Watch:
 
     def _get_subgroups(self, rows: list[PendingRow]) -> NDArray[Any] | None:
         """Return the class or group of each row, or None if all rows have the same promise."""
-        predictions = np.array([row.predicted_code for row in rows])
-        return self.gate.get_row_subgroups(predictions, [row.group for row in rows])
+        predicted_codes = np.array([row.predicted_code for row in rows])
+        return self.gate.get_row_subgroups(predicted_codes, [row.group for row in rows])
 
-    def _count(self, predictions: Codes, **flags_by_count: Flags) -> None:
-        """Add the number of set flags to each named count, over all rows and for each class."""
+    def _increase_counts(self, predicted_codes: Codes, **flags_by_count: Flags) -> None:
+        """Add the number of true flags to each named count, in total and for each class."""
         self.counts.add_flags(**flags_by_count)
         if self.classes:
-            for class_index in np.unique(predictions):
-                self.classes[class_index].add_flags(predictions == class_index, **flags_by_count)
+            for class_code in np.unique(predicted_codes):
+                in_class = predicted_codes == class_code
+                self.classes[class_code].add_flags(in_class, **flags_by_count)
 
     def _record_raised_alarms(self) -> None:
         """Store the current number of rows for each alarm that is raised for the first time."""

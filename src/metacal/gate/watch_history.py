@@ -32,7 +32,7 @@ class History:
         return n_rows % self.stride == 0
 
     def add(self, point: Point) -> None:
-        """Add a point. If there are too many, drop every second one and double the stride."""
+        """Add a point. If there are too many points, drop every second one."""
         self.points.append(point)
         if len(self.points) > MAX_POINTS:
             self.points = self.points[1::2]
@@ -62,6 +62,6 @@ def split_at_points(n_earlier_rows: int, n_rows: int) -> list[slice]:
     """
     if not n_rows:
         return []
-    first_cut = INITIAL_STRIDE - n_earlier_rows % INITIAL_STRIDE
-    cuts = range(first_cut, n_rows, INITIAL_STRIDE)
+    n_rows_to_next_point = INITIAL_STRIDE - n_earlier_rows % INITIAL_STRIDE
+    cuts = range(n_rows_to_next_point, n_rows, INITIAL_STRIDE)
     return [slice(start, stop) for start, stop in zip([0, *cuts], [*cuts, n_rows])]

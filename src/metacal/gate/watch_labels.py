@@ -17,7 +17,7 @@ from metacal.gate.gate import Gate
 from metacal.gate.traffic import LateLabel
 from metacal.gate.waiting_rows import EncodedLabel
 
-#: Code of a label that is not known.
+#: Code that stands for a missing label.
 UNKNOWN_LABEL = -1
 
 
@@ -45,7 +45,8 @@ def encode_labels(gate: Gate, y: Any, n_rows: int) -> NDArray[Any]:
     """
     dtype = np.float64 if gate.reads_losses else np.intp
     codes = np.full(n_rows, UNKNOWN_LABEL, dtype=dtype)
-    if y is None:
+    has_labels = y is not None
+    if not has_labels:
         return codes
     labels = y.tolist() if hasattr(y, "tolist") else list(y)
     if len(labels) != n_rows:
@@ -53,6 +54,7 @@ def encode_labels(gate: Gate, y: Any, n_rows: int) -> NDArray[Any]:
             f"there are {n_rows} rows but {len(labels)} labels; give None where one is not known."
         )
     for index, label in enumerate(labels):
+        # NaN is the only value that differs from itself.
         is_missing = label is None or label != label
         if not is_missing:
             codes[index] = _encode_label(gate, label)
@@ -69,10 +71,12 @@ def _encode_label(gate: Gate, label: Any) -> float:
 
 
 def encode_late_labels(gate: Gate, late_labels: Sequence[LateLabel]) -> list[EncodedLabel]:
-    """Replace the labels of earlier rows by their codes. Skip labels that are None or NaN."""
+    """Encode the labels of earlier rows. Labels that are None or NaN are left out."""
     codes = encode_labels(gate, [late.label for late in late_labels], len(late_labels))
     return [
-        EncodedLabel(after=late.after, row_id=late.id, code=code, probability=late.probability)
+        EncodedLabel(
+            n_rows_before=late.after, row_id=late.id, code=code, probability=late.probability
+        )
         for late, code in zip(late_labels, codes.tolist(), strict=True)
         if code != UNKNOWN_LABEL
     ]
