@@ -162,7 +162,7 @@ def sides_of(
         for code in (0, 1)
     ]
     broken = False
-    for code, side in promise.procedure().sides_by_class((0, 1)).items():
+    for code, side in promise.procedure().get_promises_by_class((0, 1)).items():
         of = population.chance if code else 1.0 - population.chance
         wrong = float((1.0 - of)[called[code]].sum())
         if side.quantity.conditions_on_true_class:
