@@ -1,12 +1,13 @@
-"""Evaluation of a gate on labelled rows: calibration, ranking, promise.
+"""Evaluation of the calibration, the ranking and the promise of a gate.
 
 All measurements come from one pass over the rows (`metacal.estimators.measurement`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -40,13 +41,13 @@ from metacal.rows.executors import ExecutorLike, is_remote
 from metacal.rows.stored import StoredTable
 from metacal.rows.validate import encode_labels
 
-#: Maximal number of classes or groups that the text shows, worst first; `to_dict` has all.
+#: Maximal number of subgroups that the text shows, worst first. `to_dict` returns all of them.
 _MAX_SHOWN_SUBGROUPS = 10
 
 
 @dataclass(frozen=True)
 class Answerer:
-    """Model of a cascade, or people, with the rows that they answer.
+    """Share and accuracy of the rows that one model of a cascade, or people, answer.
 
     Attributes
     ----------
@@ -55,9 +56,9 @@ class Answerer:
     n_rows : int
         Number of rows answered.
     share : Interval
-        Fraction of all rows.
+        Fraction of all rows that are answered.
     accuracy : Interval or None
-        Accuracy on these rows. None for people.
+        Accuracy on the answered rows. None for people.
     """
 
     name: str
@@ -82,7 +83,7 @@ class Answerer:
 
 @dataclass(frozen=True)
 class GateEvaluation:
-    """Evaluation of a gate and of its classifier, with the promise's verdict.
+    """Evaluation of a gate and its classifier, with the verdict on the promise.
 
     Attributes
     ----------
@@ -110,19 +111,25 @@ class GateEvaluation:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the evaluation as JSON types."""
-        promise = None
-        if self.certificate is not None and self.verdict is not None:
-            promise = {"statement": self.certificate.statement, **self.verdict.to_dict()}
-            promise["fit_rows"] = None if self.fit_rows is None else vars(self.fit_rows)
-        answer = {**self.after.to_dict(), "promise": promise, "uncalibrated": self._uncalibrated()}
+        document = self.after.to_dict()
+        document["promise"] = self._promise_to_dict()
+        document["uncalibrated"] = self._uncalibrated_to_dict()
         if self.answered_by:
-            answer["answered_by"] = [answerer.to_dict() for answerer in self.answered_by]
-        answer["calibration"] = self.caveat
-        return answer
+            document["answered_by"] = [answerer.to_dict() for answerer in self.answered_by]
+        document["calibration"] = self.caveat
+        return document
+
+    def _promise_to_dict(self) -> dict[str, Any] | None:
+        """Return the promise and its verdict as JSON types; None without a promise."""
+        if self.certificate is None or self.verdict is None:
+            return None
+        promise = {"statement": self.certificate.statement, **self.verdict.to_dict()}
+        promise["fit_rows"] = None if self.fit_rows is None else vars(self.fit_rows)
+        return promise
 
     @property
     def caveat(self) -> str | None:
-        """Note on harm by calibration and on a failed marginal check, or None."""
+        """Note on metrics that calibration worsens and on a failed marginal check."""
         notes = []
         if self.before is not None:
             notes.append(describe_harm(self.after, self.before))
@@ -131,36 +138,31 @@ class GateEvaluation:
         sentences = [f"{note[0].upper()}{note[1:]}" for note in notes if note is not None]
         return " ".join(sentences) or None
 
-    def _uncalibrated(self) -> dict[str, Any] | None:
-        """Return the estimates of the softmax of the logits as JSON types."""
+    def _uncalibrated_to_dict(self) -> dict[str, Any] | None:
+        """Return the metrics of the softmax of the logits as JSON types."""
         if self.before is None:
             return None
-        metric_sets = {
-            "accepted_rows": self.before.accepted_rows,
-            "all_rows": self.before.all_rows,
+        accepted_estimates = None
+        if self.before.accepted_rows is not None:
+            accepted_estimates = _estimates_to_dict(self.before.accepted_rows)
+        return {
+            "accepted_rows": accepted_estimates,
+            "all_rows": _estimates_to_dict(self.before.all_rows),
         }
-        uncalibrated: dict[str, Any] = {}
-        for title, metrics in metric_sets.items():
-            uncalibrated[title] = None
-            if metrics is not None:
-                uncalibrated[title] = {
-                    name: value.to_dict()["estimate"] for name, value in metrics.items()
-                }
-        return uncalibrated
 
     def text(
         self, title_prefix: str = "", wrap_line: Callable[[str], str] = str, *, few: bool = False
     ) -> str:
-        """Return the evaluation as text.
+        """Format the evaluation as text.
 
         Parameters
         ----------
-        about : str, default=""
+        title_prefix : str, default=""
             Beginning of the first line.
-        wrapped : callable, default=str
-            Wraps a long line.
+        wrap_line : callable, default=str
+            Function that wraps a long line.
         few : bool, default=False
-            Whether to show fewer numbers.
+            Whether to omit the metrics that `metacal evaluate` does not print.
 
         Returns
         -------
@@ -174,18 +176,21 @@ class GateEvaluation:
                 lines.append(f"  {subgroup_verdict.subgroup}  {subgroup_verdict.summary}")
             lines.append(f"to do     {self.verdict.advice}")
         lines += [f"  {answerer.name:<8}{answerer}" for answerer in self.answered_by]
+        wrapped_lines = [wrap_line(line) for line in lines]
         caveat_lines = []
         if self.caveat is not None:
             caveat_lines.append(wrap_line(self.caveat))
-        return self.after.text([*map(wrap_line, lines)], self.before, caveat_lines, few=few)
+        return self.after.text(wrapped_lines, self.before, caveat_lines, few=few)
 
     def _interval_note(self) -> str:
-        """Return the line about the intervals, which have another level than the promise."""
-        subject = ""
+        """Return the line about the confidence levels of the intervals and the promise."""
+        explanation = ""
         if self.certificate is not None and self.certificate.confidence is not None:
             promise_level = format_percent_floor(self.certificate.confidence)
-            subject = f" of what these rows show; the promise's {promise_level} is about the fit"
-        return f"(in brackets: {100 * self.after.level:g}% intervals{subject})"
+            explanation = (
+                f" of what these rows show; the promise's {promise_level} is about the fit"
+            )
+        return f"(in brackets: {100 * self.after.level:g}% intervals{explanation})"
 
     def __str__(self) -> str:
         return self.text()
@@ -193,18 +198,28 @@ class GateEvaluation:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        notes: tuple[str, ...] = ()
+        promise_html = ""
         if self.certificate is not None:
-            notes = (self.certificate.statement, str(self.verdict))
-        return f"<div>{display.make_paragraphs_html(*notes)}{self.after._repr_html_()}</div>"
+            promise_html = display.make_paragraphs_html(
+                self.certificate.statement, str(self.verdict)
+            )
+        return f"<div>{promise_html}{self.after._repr_html_()}</div>"
 
     def to_frame(self) -> Any:
-        """Return the frame of `after`, with the estimates of `before` as a further column."""
+        """Return a `pandas.DataFrame` with one row per metric.
+
+        The column `uncalibrated` has the estimates of the softmax of the logits.
+        """
         frame = self.after.to_frame()
         if self.before is None:
             return frame
-        estimates = self.before.to_frame()[["estimate"]]
-        return frame.join(estimates.rename(columns={"estimate": "uncalibrated"}))
+        uncalibrated_estimates = self.before.to_frame()[["estimate"]]
+        return frame.join(uncalibrated_estimates.rename(columns={"estimate": "uncalibrated"}))
+
+
+def _estimates_to_dict(intervals: Mapping[str, Interval]) -> dict[str, Any]:
+    """Return the estimate of each metric, without its interval, as JSON types."""
+    return {name: interval.to_dict()["estimate"] for name, interval in intervals.items()}
 
 
 def evaluate(
@@ -222,7 +237,7 @@ def evaluate(
     executor: ExecutorLike | None = None,
     overwrite: bool = False,
 ) -> GateEvaluation:
-    """Evaluate a gate, or a calibrator, on labelled rows that its fit has not used.
+    """Evaluate a gate or a calibrator on labelled rows that were not used to fit it.
 
     Parameters
     ----------
@@ -234,14 +249,14 @@ def evaluate(
         Labels; for a gate on scores, whether each row is correct.
     large : table or None, default=None
         Table of the large model, for a cascade over tables. X is then the table of the small model.
-        The result tells how many rows each model answers, how accurately, and whether the promise
-        is kept, with exact intervals.
+        The result contains how many rows each model answers, how accurately, and whether the
+        promise is kept, with exact intervals.
     groups : array-like of shape (n_rows,) or None, default=None
         Group of each row, for a promise per group.
     n_bins : int, default=15
         Number of bins of binned errors.
     level : float, default=0.95
-        Level of the intervals.
+        Confidence level of the intervals.
     n_resamples : int, default=1000
         Number of bootstrap resamples; 0 for no intervals.
     random_state : int, default=0
@@ -268,24 +283,24 @@ def evaluate(
     >>> round(evaluation.after.gate["coverage_accuracy"].estimate, 3), evaluation.verdict.refuted
     (0.972, False)
     """
-    fitted_gate, tables = find_gate_and_inputs(gate, X, large)
+    fitted_gate, stage_inputs = find_gate_and_inputs(gate, X, large)
     if fitted_gate is not None:
         check_measurable(fitted_gate)
     resampling = Resampling(level, n_resamples, random_state)
     if fitted_gate is not None and not fitted_gate.is_logits_gate:
-        decisions = judge_rows(fitted_gate, tables, y, groups, probabilities=True)
+        decisions = judge_rows(fitted_gate, stage_inputs, y, groups, probabilities=True)
         return evaluate_decisions(fitted_gate, decisions, resampling, n_bins)
-    table = tables[0]
-    reading_gate = fitted_gate
-    if reading_gate is None:
-        reading_gate = make_softmax_gate(np.shape(table)[1])
+    table = stage_inputs[0]
+    gate_or_softmax = fitted_gate
+    if gate_or_softmax is None:
+        gate_or_softmax = make_softmax_gate(np.shape(table)[1])
     with open_executor(n_jobs, executor) as pool:
-        # The workers of a cluster validate the rows that they read themselves.
+        # On a cluster, each worker validates the rows that it reads.
         is_unvalidated = isinstance(table, StoredTable) and is_remote(pool)
         if not is_unvalidated:
-            table = reading_gate.source.read(table)
+            table = gate_or_softmax.source.read(table)
         rows = Rows(table, executor=pool, is_unvalidated=is_unvalidated)
-        codes = encode_labels(y, len(rows), reading_gate.classes)
+        codes = encode_labels(y, len(rows), gate_or_softmax.classes)
         _, evaluation = evaluate_table(
             fitted_gate, rows, codes, resampling, n_bins, groups, overwrite=overwrite
         )
@@ -295,7 +310,7 @@ def evaluate(
 def evaluate_decisions(
     gate: Gate, decisions: JudgedRows, resampling: Resampling, n_bins: int = 15
 ) -> GateEvaluation:
-    """Evaluate a gate on scores, or a cascade, from its decisions on labelled rows.
+    """Evaluate the decisions of a cascade, or of a gate on scores, on labelled rows.
 
     Parameters
     ----------
@@ -313,8 +328,8 @@ def evaluate_decisions(
     GateEvaluation
     """
     assert decisions.correct is not None
-    if not decisions.has_label.all():
-        n_unlabelled = int((~decisions.has_label).sum())
+    n_unlabelled = int((~decisions.has_label).sum())
+    if n_unlabelled:
         raise InputError(
             f"{n_unlabelled:,} rows have no label, and measuring needs them all; verify"
             " (metacal verify) needs those alone on which the models disagree."
@@ -348,7 +363,7 @@ def evaluate_decisions(
 
 
 def _count_answers(gate: Gate, decisions: JudgedRows, level: float) -> tuple[Answerer, ...]:
-    """Count the answers of each model of a cascade; empty for a single model."""
+    """Count the rows that each model of a cascade answers; empty for a single model."""
     answering_stage = decisions.decision.by
     if answering_stage is None or decisions.correct is None or gate.certificate is None:
         return ()
@@ -357,9 +372,9 @@ def _count_answers(gate: Gate, decisions: JudgedRows, level: float) -> tuple[Ans
         names.append("person")
     answerers = []
     for stage, name in enumerate(names):
-        is_answered = answering_stage == stage
-        n_answered = int(is_answered.sum())
-        n_correct = int((is_answered & decisions.correct).sum())
+        is_answered_here = answering_stage == stage
+        n_answered = int(is_answered_here.sum())
+        n_correct = int((is_answered_here & decisions.correct).sum())
         is_model = stage < gate.n_stages
         accuracy = None
         if n_answered and is_model:
@@ -379,7 +394,7 @@ def evaluate_table(
     *,
     overwrite: bool = False,
 ) -> tuple[RowMeasurements, GateEvaluation]:
-    """Evaluate a gate, and the softmax of the logits, on a labelled table.
+    """Evaluate a gate and the softmax of the logits on a labelled table.
 
     Parameters
     ----------
@@ -400,57 +415,69 @@ def evaluate_table(
 
     Returns
     -------
-    measured : RowMeasurements
-        Measurements of each row.
+    measurements : RowMeasurements
+        Score, prediction and metrics of each row.
     evaluation : GateEvaluation
     """
-    measured_gate = make_softmax_gate(rows.n_classes)
-    if gate is not None:
-        measured_gate = gate
+    if gate is None:
+        gate_or_softmax = make_softmax_gate(rows.n_classes)
+    else:
+        gate_or_softmax = gate
         # Missing groups are reported before the rows are read.
         gate.encode_groups(groups, len(rows))
     buffer = _make_buffer(rows, resampling, overwrite=overwrite)
-    measured = measure_rows(
-        measured_gate, rows, codes, n_bins, groups, with_softmax=gate is not None, buffer=buffer
+    measurements = measure_rows(
+        gate_or_softmax, rows, codes, n_bins, groups, with_softmax=gate is not None, buffer=buffer
     )
-    correct = measured.predicted_codes == codes
+    correct = measurements.predicted_codes == codes
     fit_rows = None
     if gate is not None:
-        fit_rows = gate.find_fit_rows(measured.scores, correct)
-    columns = {
-        "accept": measured.accept,
-        "correct": correct,
-        "predicted_classes": PredictedClasses(
-            measured.predicted_codes, measured_gate.classes, fitted=fit_rows is not None
-        ),
-    }
+        fit_rows = gate.find_fit_rows(measurements.scores, correct)
+    predicted_classes = PredictedClasses(
+        measurements.predicted_codes, gate_or_softmax.classes, fitted=fit_rows is not None
+    )
+    evaluate_metrics = partial(
+        evaluate_columns,
+        n_classes=rows.n_classes,
+        n_bins=n_bins,
+        accept=measurements.accept,
+        correct=correct,
+        predicted_classes=predicted_classes,
+    )
     before = None
-    if measured.softmax_metrics is not None:
-        softmax_metrics = measured.softmax_metrics
+    softmax_metrics = measurements.softmax_metrics
+    if softmax_metrics is not None:
         if _needs_whole_table() and buffer is not None:
             softmax_table = make_lazy_softmax_table(rows, codes, softmax_metrics.top)
             softmax_metrics = replace(softmax_metrics, table=softmax_table)
         no_resampling = replace(resampling, n_resamples=0, exact_proportions=False)
-        before = evaluate_columns(softmax_metrics, rows.n_classes, no_resampling, n_bins, **columns)
-    after = evaluate_columns(
-        measured.gate_metrics, rows.n_classes, resampling, n_bins, score=measured.scores, **columns
+        before = evaluate_metrics(softmax_metrics, resampling=no_resampling)
+    after = evaluate_metrics(
+        measurements.gate_metrics, resampling=resampling, score=measurements.scores
     )
-    if gate is None or gate.certificate is None or measured.accept is None:
-        return measured, GateEvaluation(after, before)
+    if gate is None or gate.certificate is None or measurements.accept is None:
+        return measurements, GateEvaluation(after, before)
     verdict = judge(
         gate.certificate,
-        measured.accept,
+        measurements.accept,
         correct,
         resampling.level,
-        losses=gate.losses(codes, measured.predicted_codes),
-        row_names=gate.get_row_subgroups(measured.predicted_codes, groups),
+        losses=gate.losses(codes, measurements.predicted_codes),
+        row_names=gate.get_row_subgroups(measurements.predicted_codes, groups),
         fit_rows=fit_rows,
     )
-    return measured, GateEvaluation(after, before, gate.certificate, verdict, fit_rows)
+    evaluation = GateEvaluation(
+        after=after,
+        before=before,
+        certificate=gate.certificate,
+        verdict=verdict,
+        fit_rows=fit_rows,
+    )
+    return measurements, evaluation
 
 
 def _needs_whole_table() -> bool:
-    """Check whether a registered metric needs all probabilities at once."""
+    """Check whether any registered metric needs the whole table of probabilities."""
     return any(
         metric.reads_whole_table and metric.sums is None
         for metric in registry.list_evaluated_metrics(PROBABILITIES)
@@ -458,13 +485,14 @@ def _needs_whole_table() -> bool:
 
 
 def _make_buffer(rows: Rows, resampling: Resampling, *, overwrite: bool) -> Array | None:
-    """Return a buffer for all probabilities if they are needed, or None.
+    """Allocate a buffer for all probabilities; None if they are not needed at once.
 
-    On a cluster there is none, because the rows stay with the workers.
+    On a cluster there is no buffer, because the rows stay with the workers.
     """
     needs_whole_table = _needs_whole_table()
-    is_needed = needs_whole_table or resampling.n_resamples > 0
-    if not is_needed or is_remote(rows.executor):
+    is_buffer_needed = needs_whole_table or resampling.n_resamples > 0
+    if not is_buffer_needed or is_remote(rows.executor):
         return None
-    # A metric of the whole table needs the logits once more, for their softmax.
-    return make_probability_buffer(rows.table, overwrite=overwrite and not needs_whole_table)
+    # The logits are read a second time, for their softmax, if a metric needs the whole table.
+    may_overwrite = overwrite and not needs_whole_table
+    return make_probability_buffer(rows.table, overwrite=may_overwrite)
