@@ -1,9 +1,9 @@
-"""Measurement of labelled rows in one pass, for `evaluate` and the report.
+"""Metrics of labelled rows, computed in one pass for `evaluate` and the report.
 
 The table is reduced to a few numbers per row in blocks: on threads, in processes, or on a cluster.
-The class-wise ECE comes from integer sums per class and bin, which are added up there. Only its
-bootstrap interval needs every entry of the table for each resample, and so a table of probabilities
-in memory. On a cluster it has no interval.
+The class-wise ECE is computed from integer sums per class and bin. Only its bootstrap interval needs
+every entry of the table for each resample, and so a table of probabilities in memory. On a cluster
+it has no interval.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,18 +27,21 @@ from metacal.rows import Rows
 from metacal.rows.memory import keep_freed_memory, release_freed_memory
 from metacal.rows.stored import ConvertedTable
 
-#: For each table of probabilities: the sums of each metric of whole tables, keyed by its name.
+#: Accumulated sums of each metric of a whole table, keyed by metric, for each table.
 TableSums = list[dict[str, Any]]
+#: Map from logits to their softmax.
 _SOFTMAX = TemperatureMap(1.0)
+#: Number of columns of a top label: confidence and correctness.
+_N_TOP_LABEL_COLUMNS = 2
 
 
 def make_softmax_gate(n_classes: int) -> Gate:
-    """Return a gate with the softmax of the logits that accepts every row."""
+    """Make a gate that accepts every row, with the softmax as its probabilities."""
     return Gate.from_source(LogitsSource(_SOFTMAX, np.arange(n_classes)))
 
 
 def make_probability_buffer(logits: Any, *, overwrite: bool = False) -> Array:
-    """Return a buffer for probabilities, if possible the logits themselves.
+    """Return a buffer for probabilities, which may be the table of logits itself.
 
     Parameters
     ----------
@@ -60,19 +63,19 @@ def make_probability_buffer(logits: Any, *, overwrite: bool = False) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class RowMeasurements:
-    """Measurements of each labelled row.
+    """Score, prediction, decision and metrics of each labelled row.
 
     Attributes
     ----------
-    score : array of shape (n_rows,)
+    scores : array of shape (n_rows,)
         Ranking score.
-    top : array of int of shape (n_rows,)
+    predicted_codes : array of int of shape (n_rows,)
         Column of the largest logit.
     accept : array of bool of shape (n_rows,) or None
         Whether each row is accepted. None if the gate is only a calibrator.
-    after : ProbabilityColumns
+    gate_metrics : ProbabilityColumns
         Metrics of the probabilities of the gate, which are 1/K for rejected rows.
-    before : ProbabilityColumns or None
+    softmax_metrics : ProbabilityColumns or None
         Metrics of the softmax of the logits, if requested.
     """
 
@@ -93,7 +96,7 @@ def measure_rows(
     with_softmax: bool,
     buffer: Array | None = None,
 ) -> RowMeasurements:
-    """Compute decisions and metrics of every row in one pass.
+    """Compute the decision and the metrics of every row in one pass.
 
     Parameters
     ----------
@@ -108,7 +111,7 @@ def measure_rows(
     groups : array-like of shape (n_rows,) or None, default=None
         Group of each row, for a promise per group.
     with_softmax : bool
-        Whether to measure the softmax of the logits too.
+        Whether to compute the metrics of the softmax of the logits too.
     buffer : array or None, default=None
         Buffer for the probabilities of the gate, for metrics that need all of them at once. It may
         be the table of logits itself.
@@ -117,36 +120,58 @@ def measure_rows(
     -------
     RowMeasurements
     """
-    # Every block allocates and frees the same arrays, so freed memory is kept.
+    # Freed memory is kept, because every block allocates and frees the same arrays.
     keep_freed_memory()
-    n_tables = 1 + with_softmax
-    make_reduction = partial(_Reduction, rows.n_classes, n_bins, n_tables)
+    n_tables = 2 if with_softmax else 1
+    make_accumulator = partial(_BlockAccumulator, rows.n_classes, n_bins, n_tables)
     measure_block = partial(_measure_block, gate, with_softmax, rows.is_unvalidated)
     group_column = np.asarray(groups) if gate.has_group_thresholds else None
-    total = make_reduction()
+    total = make_accumulator()
     try:
         for columns, sums in rows.accumulate_on_host(
-            measure_block, make_reduction, codes, group_column, buffer
+            measure_block, make_accumulator, codes, group_column, buffer
         ):
-            total.join(columns, sums)
+            total.merge(columns, sums)
     except InputError:
         if rows.is_unvalidated:
-            # Validate the whole table: this error names the file and the row.
+            # Validating the whole table raises an error that names the file and the row.
             gate.source.read(rows.table)
         raise
     all_columns, sums = total.result()
     release_freed_memory(len(rows) * rows.n_classes)
-    score, top, accept, *metric_columns = (np.ascontiguousarray(column) for column in all_columns.T)
-    after, *others = _split_metrics(metric_columns, sums)
-    if buffer is not None:
-        after = replace(after, table=CheckedTable(buffer, codes, after.top.confidence))
-    return RowMeasurements(
-        scores=score,
-        predicted_codes=top.astype(np.intp),
-        accept=None if gate.is_calibrator else accept > 0.0,
-        gate_metrics=after,
-        softmax_metrics=others[0] if others else None,
+    scores, predicted_codes, accept, *metric_columns = (
+        np.ascontiguousarray(column) for column in all_columns.T
     )
+    table_metrics = list(_split_metrics(metric_columns, sums))
+    gate_metrics = table_metrics[0]
+    if buffer is not None:
+        probability_table = CheckedTable(buffer, codes, gate_metrics.top.confidence)
+        gate_metrics = replace(gate_metrics, table=probability_table)
+    return RowMeasurements(
+        scores=scores,
+        predicted_codes=predicted_codes.astype(np.intp),
+        accept=None if gate.is_calibrator else accept > 0.0,
+        gate_metrics=gate_metrics,
+        softmax_metrics=table_metrics[1] if with_softmax else None,
+    )
+
+
+class _BlockMeasurements(NamedTuple):
+    """Columns, decisions and probabilities of one block of rows.
+
+    Attributes
+    ----------
+    columns : array of shape (n_block_rows, n_columns)
+        Score, predicted column, decision, and for each table of probabilities top label and losses.
+    accept : array of bool of shape (n_block_rows,)
+        Whether each row is accepted.
+    tables : list of CheckedTable
+        Probabilities of the gate and, if requested, the softmax.
+    """
+
+    columns: Float
+    accept: Flags
+    tables: list[CheckedTable]
 
 
 def _measure_block(
@@ -157,8 +182,8 @@ def _measure_block(
     codes: Codes,
     groups: Any = None,
     buffer: Array | None = None,
-) -> tuple[Float, Flags, list[CheckedTable]]:
-    """Measure one block of rows.
+) -> _BlockMeasurements:
+    """Compute the decision and the metrics of one block of rows.
 
     Parameters
     ----------
@@ -173,38 +198,31 @@ def _measure_block(
 
     Returns
     -------
-    columns : array of shape (n_block_rows, n_columns)
-        Score, top class, decision, and for each table of probabilities top label and losses.
-    accept : array of bool of shape (n_block_rows,)
-        Whether each row is accepted.
-    tables : list of CheckedTable
-        Probabilities of the gate and, if requested, the softmax.
+    _BlockMeasurements
     """
-    logits = block
-    if is_unvalidated:
-        logits = gate.source.read(block)
+    logits = gate.source.read(block) if is_unvalidated else block
     decision = gate.decide(Rows(logits), rejected="uniform", groups=groups)
     assert decision.probabilities is not None
     tables = [checked_table(decision.probabilities, codes)]
     if with_softmax:
-        # The softmax of validated logits needs no check.
+        # The softmax of validated logits is valid, so `checked_table` is not needed.
         softmax = _SOFTMAX(logits)
         tables.append(CheckedTable(softmax, codes, softmax.max(axis=1)))
     columns: list[Any] = [decision.score, decision.predicted_codes, decision.accept]
     for table in tables:
         columns += [*table.top_label(), *compute_row_losses(table).values()]
     if buffer is not None:
-        # This comes last, because the buffer may be the block itself.
+        # The buffer is written last, because it may be the block of logits itself.
         buffer[...] = decision.probabilities
-    return (
-        np.stack(columns, axis=1).astype(np.float64, copy=False),
-        np.asarray(decision.accept, np.bool_),
-        tables,
+    return _BlockMeasurements(
+        columns=np.stack(columns, axis=1).astype(np.float64, copy=False),
+        accept=np.asarray(decision.accept, np.bool_),
+        tables=tables,
     )
 
 
-class _Reduction:
-    """Accumulated columns of some rows, and sums of metrics of whole tables.
+class _BlockAccumulator:
+    """Accumulator of the columns of rows and of the sums of metrics of whole tables.
 
     Parameters
     ----------
@@ -226,45 +244,44 @@ class _Reduction:
                     table_sums[metric.name] = metric.sums(n_classes, n_bins)
             self.sums.append(table_sums)
 
-    def add(self, part: tuple[Float, Flags, list[CheckedTable]]) -> None:
-        """Add the measurements of one block."""
-        columns, accept, tables = part
-        self.columns.append(columns)
-        for table, table_sums in zip(tables, self.sums, strict=True):
+    def add(self, block: _BlockMeasurements) -> None:
+        """Add the columns and sums of one block."""
+        self.columns.append(block.columns)
+        for table, table_sums in zip(block.tables, self.sums, strict=True):
             for metric_sums in table_sums.values():
-                metric_sums.add(table, accept)
+                metric_sums.add(table, block.accept)
 
-    def join(self, columns: Float, sums: TableSums) -> None:
-        """Add the result of another reduction, over the rows that follow."""
+    def merge(self, columns: Float, sums: TableSums) -> None:
+        """Add the result of another accumulator, for the rows that follow."""
         self.columns.append(columns)
         for table_sums, other_sums in zip(self.sums, sums, strict=True):
             for name in table_sums:
                 table_sums[name] += other_sums[name]
 
     def result(self) -> tuple[Float, TableSums]:
-        """Return the columns of all rows, and the sums."""
+        """Return the columns of all rows and the sums of each table."""
         return np.concatenate(self.columns), self.sums
 
 
 def _split_metrics(columns: list[Float], sums: TableSums) -> Iterator[ProbabilityColumns]:
-    """Yield the metrics of each table of probabilities from the columns of all tables."""
+    """Yield the metrics of each table, given the columns of all tables side by side."""
     loss_names = [
         metric.name
         for metric in registry.list_evaluated_metrics(PROBABILITIES)
         if metric.losses is not None
     ]
-    # The first two columns of a table are the top label.
-    n_columns = 2 + len(loss_names)
-    starts = range(0, len(columns), n_columns)
+    n_columns_per_table = _N_TOP_LABEL_COLUMNS + len(loss_names)
+    starts = range(0, len(columns), n_columns_per_table)
     for start, table_sums in zip(starts, sums, strict=True):
-        top_label = TopLabel(*columns[start : start + 2])
-        loss_columns = columns[start + 2 : start + n_columns]
+        table_columns = columns[start : start + n_columns_per_table]
+        top_label = TopLabel(*table_columns[:_N_TOP_LABEL_COLUMNS])
+        loss_columns = table_columns[_N_TOP_LABEL_COLUMNS:]
         losses = dict(zip(loss_names, loss_columns, strict=True))
         yield ProbabilityColumns(top_label, losses, sums=table_sums)
 
 
 def make_lazy_softmax_table(rows: Rows, codes: Codes, top: TopLabel) -> CheckedTable:
-    """Return the softmax of the logits as a table whose rows are computed on access."""
+    """Return a table with the softmax of the logits, computed when rows are read."""
     dtype = np.result_type(rows.table.dtype, np.float32)
     table: Any = ConvertedTable(rows.table, _SOFTMAX, dtype)
     return CheckedTable(table, codes, top.confidence)
