@@ -53,7 +53,7 @@ from metacal.promises.sequential.alarms import ALARM_NAMES, Alarms
 from metacal.promises.sequential.calibration_monitor import DEFAULT_TOLERANCE
 from metacal.promises.sequential.monitor import PromiseMonitor
 from metacal.promises.sequential.profile import build_profile
-from metacal.promises.sequential.wager import Capital, Wager, bet_on_mean_above
+from metacal.promises.sequential.wager import Capital, Wager, build_bets_on_mean_above
 
 ROWS, CALIBRATION, DELTA, BETA = 100_000, 5_000, 0.05, 0.97
 ALPHA, SIZES, BASES, DROP, DROPPED = 0.1, (500, 5000), ("default", "temperature"), 0.05, 10_000
@@ -226,7 +226,7 @@ def _replayed(
 def ours(errors: np.ndarray) -> float:
     """The row of the alarm, from 1; infinite where there is none."""
     capital = Capital((Wager(guess=1.0 / (1.0 - BETA), guess_gain=1.0),))
-    path = capital.bet([bet_on_mean_above(errors, 1.0 - BETA)])
+    path = capital.bet([build_bets_on_mean_above(errors, 1.0 - BETA)])
     return first(path >= -math.log(DELTA))
 
 

@@ -350,7 +350,7 @@ def draw_one_row_per_cluster(
     --------
     >>> rows = [PendingRow(True, 0, None, None, None, k, unit=name) for k, name in enumerate("aab")]
     >>> membership = draw_one_row_per_cluster(rows, common_divisor=None)
-    >>> membership.unit_index.tolist(), membership.divisors.tolist()
+    >>> membership.unit_index.tolist(), membership.weight_divisors.tolist()
     ([0, 0, 1], [2.0, 1.0])
     """
     cluster_sizes = np.array(
@@ -362,7 +362,7 @@ def draw_one_row_per_cluster(
     # The position of a row in the stream never changes, so the draw does not depend on batches.
     uniform_numbers = [
         uniform_numbers_at_positions(
-            _FIRST_POSITION_OF_CLUSTER_DRAWS + rows[first_row].position, n=1
+            _FIRST_POSITION_OF_CLUSTER_DRAWS + rows[first_row].position, n_positions=1
         )[0]
         for first_row in first_rows_of_clusters
     ]
@@ -374,7 +374,7 @@ def draw_one_row_per_cluster(
     else:
         divisors = np.full(n_clusters, common_divisor, dtype=np.float64)
     cluster_of_row = np.repeat(np.arange(n_clusters), cluster_sizes)
-    return UnitMembership(unit_index=cluster_of_row, is_drawn=is_drawn, divisors=divisors)
+    return UnitMembership(unit_index=cluster_of_row, is_drawn=is_drawn, weight_divisors=divisors)
 
 
 def check_units(certificate: Certificate | None, *, has_units: bool) -> None:

@@ -446,7 +446,7 @@ class Watch:
         self._record_raised_alarms()
         has_label = np.array([row.has_label for row in rows])
         labelled_rows = [row for row in rows if row.has_label]
-        self._evaluate_labelled_rows(labelled_rows, units=units.select(has_label))
+        self._evaluate_labelled_rows(labelled_rows, units=units.select_rows(has_label))
 
     def _evaluate_labelled_rows(
         self, rows: list[PendingRow], *, units: UnitMembership | None

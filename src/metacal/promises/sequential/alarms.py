@@ -35,7 +35,7 @@ from metacal.formulas import Flags, Float
 from metacal.promises.sequential.calibration_monitor import DEFAULT_TOLERANCE, CalibrationMonitor
 from metacal.promises.sequential.drift import AbstentionMonitor, ScoreMonitor, UnreadableMonitor
 from metacal.promises.sequential.monitor import PromiseMonitor
-from metacal.promises.sequential.monitor_base import Monitor
+from metacal.promises.sequential.monitor_base import MAX_LOG_OF_FINITE_NUMBER, Monitor
 from metacal.promises.sequential.profile import Profile
 from metacal.promises.sequential.wager import UnitMembership
 from metacal.rows.arrays import check_fraction
@@ -50,9 +50,6 @@ ALARM_MEANINGS = {
 }
 #: Names of all alarms, which are also attributes of `Alarms`.
 ALARM_NAMES = tuple(ALARM_MEANINGS)
-
-#: Largest logarithm whose exponential is finite.
-_MAX_LOG = 700.0
 
 
 @dataclass(frozen=True)
@@ -96,7 +93,10 @@ class Alarm:
             "highest_evidence": self.log_peak,
             "needed": self.log_needed,
         }
-        return {name: math.exp(min(value, _MAX_LOG)) for name, value in log_values.items()}
+        return {
+            name: math.exp(min(value, MAX_LOG_OF_FINITE_NUMBER))
+            for name, value in log_values.items()
+        }
 
 
 @dataclass
@@ -156,7 +156,7 @@ class Alarms:
             Largest cost of a row, if a cost is promised.
         least_probability : float, default=1.0
             Smallest probability with which a row is selected for labelling.
-        tolerance : float, default=TOLERANCE
+        tolerance : float, default=DEFAULT_TOLERANCE
             Calibration gap that raises no alarm.
         calibrated : bool, default=True
             True if the confidence of the gate is meant to be calibrated.
@@ -169,17 +169,20 @@ class Alarms:
         """
         check_fraction("delta", delta)
         is_comparable = explain_incomparable_rows(certificate) == ""
-        has_abstention = is_comparable and certificate is not None
-        has_scores = is_comparable and profile is not None and len(profile.edges) > 0
-        has_calibration = is_comparable and calibrated
-        if certificate is None and not (has_scores or has_calibration):
+        monitors_abstention = is_comparable and certificate is not None
+        monitors_scores = is_comparable and profile is not None and len(profile.edges) > 0
+        monitors_calibration = is_comparable and calibrated
+        monitors_lines = most_unreadable is not None
+        if certificate is None and not (monitors_scores or monitors_calibration):
             raise InputError(
                 "this gate has neither a promise nor a calibrated confidence: there is nothing to"
                 " watch."
             )
-        has_unreadable = most_unreadable is not None
-        n_drift_alarms = has_abstention + has_scores + has_calibration + has_unreadable
-        drift_delta = _delta_of_drift_alarms(certificate, delta, n_drift_alarms)
+        drift_alarms = [monitors_abstention, monitors_scores, monitors_calibration, monitors_lines]
+        n_drift_alarms = drift_alarms.count(True)
+        drift_delta = _compute_drift_delta(
+            delta, has_promise=certificate is not None, has_drift_alarms=n_drift_alarms > 0
+        )
         alarm_delta = drift_delta / max(n_drift_alarms, 1)
         alarms = cls(delta)
         if certificate is not None:
@@ -189,14 +192,18 @@ class Alarms:
                 largest=largest,
                 least_probability=least_probability,
             )
-        if certificate is not None and has_abstention:
+        if certificate is not None and monitors_abstention:
             alarms.abstention = AbstentionMonitor.from_certificate(certificate, alarm_delta)
-        if profile is not None and has_scores:
+        if profile is not None and monitors_scores:
             alarms.score = (ScoreMonitor(profile, alarm_delta),)
-        if has_calibration:
-            alarms.calibration = (
-                CalibrationMonitor.from_profile(profile, alarm_delta, tolerance, least_probability),
+        if monitors_calibration:
+            calibration_monitor = CalibrationMonitor.from_profile(
+                profile,
+                delta=alarm_delta,
+                tolerance=tolerance,
+                least_probability=least_probability,
             )
+            alarms.calibration = (calibration_monitor,)
         if most_unreadable is not None:
             alarms.unreadable = (UnreadableMonitor(most_unreadable, alarm_delta),)
         return alarms
@@ -221,16 +228,17 @@ class Alarms:
         units : UnitMembership, optional
             Cluster of each row. All rows of a cluster must be given at once.
         """
-        compared_rows: Flags | slice = slice(None)
+        # One row of each cluster is compared, because rows of a cluster depend on each other.
+        independent_rows: Flags | slice = slice(None)
         if units is not None:
-            compared_rows = units.is_drawn
-        compared_subgroups = None
+            independent_rows = units.is_drawn
+        independent_subgroups = None
         if row_subgroups is not None:
-            compared_subgroups = row_subgroups[compared_rows]
+            independent_subgroups = row_subgroups[independent_rows]
         for abstention_monitor in self.abstention:
-            abstention_monitor.update(accepted[compared_rows], compared_subgroups)
+            abstention_monitor.update(accepted[independent_rows], parts=independent_subgroups)
         for score_monitor in self.score:
-            score_monitor.update(scores[compared_rows])
+            score_monitor.update(scores[independent_rows])
         for promise_monitor in self.promise:
             if not promise_monitor.monitored_quantity.needs_labels:
                 promise_monitor.update(accepted, parts=row_subgroups, units=units)
@@ -283,12 +291,14 @@ class Alarms:
         compared_rows = accepted
         if units is not None:
             compared_rows = accepted & units.is_drawn
-        compared_probability = None
+        labelling_probability = None
         if probability is not None:
-            compared_probability = probability[compared_rows]
+            labelling_probability = probability[compared_rows]
         for calibration_monitor in self.calibration:
             calibration_monitor.update(
-                confidence[compared_rows], correct[compared_rows], compared_probability
+                confidence[compared_rows],
+                correct[compared_rows],
+                probability=labelling_probability,
             )
 
     def __iter__(self) -> Iterator[Alarm]:
@@ -342,13 +352,11 @@ def explain_incomparable_rows(certificate: Certificate | None) -> str:
     return ""
 
 
-def _delta_of_drift_alarms(
-    certificate: Certificate | None, delta: float, n_drift_alarms: int
-) -> float:
+def _compute_drift_delta(delta: float, *, has_promise: bool, has_drift_alarms: bool) -> float:
     """Return the part of delta that is not spent on the promise."""
-    if certificate is None:
+    if not has_promise:
         return delta
-    if n_drift_alarms:
+    if has_drift_alarms:
         return 0.5 * delta
     return 0.0
 
@@ -356,13 +364,13 @@ def _delta_of_drift_alarms(
 def _summarize_monitors(name: str, monitors: tuple[Monitor, ...]) -> Alarm:
     """Summarize the monitors of one alarm by the monitor that is nearest to raising it."""
     nearest = max(monitors, key=lambda monitor: monitor.log_evidence - monitor.log_needed)
-    highest_excess = max(monitor.log_peak - monitor.log_needed for monitor in monitors)
+    highest_log_excess = max(monitor.log_peak - monitor.log_needed for monitor in monitors)
     return Alarm(
         name=name,
         raised=any(monitor.alarm for monitor in monitors),
         delta=sum(monitor.delta for monitor in monitors),
         log_evidence=nearest.log_evidence,
-        log_peak=highest_excess + nearest.log_needed,
+        log_peak=nearest.log_needed + highest_log_excess,
         log_needed=nearest.log_needed,
         descriptions=tuple(monitor.summary for monitor in monitors),
     )

@@ -28,7 +28,7 @@ from numpy.typing import ArrayLike
 
 from metacal.errors import InputError
 from metacal.formulas import Float
-from metacal.promises.sequential.monitor_base import INTERVAL_DELTA_SHARE, Monitor
+from metacal.promises.sequential.monitor_base import INTERVAL_DELTA_FRACTION, Monitor
 from metacal.promises.sequential.profile import (
     CONFIDENCE_BIN_STARTS,
     ConfidenceBin,
@@ -36,7 +36,7 @@ from metacal.promises.sequential.profile import (
     assign_confidence_bins,
 )
 from metacal.promises.sequential.wager import (
-    MAX_LOSS,
+    MAX_LOST_CAPITAL_SHARE,
     Bets,
     Capital,
     Wager,
@@ -44,16 +44,19 @@ from metacal.promises.sequential.wager import (
 )
 from metacal.rows.arrays import check_fraction
 
-#: Default tolerance of the calibration gap. A fit on a few thousand rows leaves about this gap.
+#: Default tolerance of the calibration gap, which is typical of a fit on a few thousand rows.
 DEFAULT_TOLERANCE = 0.02
 #: Largest gap between confidence and correctness that an allowance can express.
 _MAX_GAP = 2.0
-#: Confidence from which on a row's variance of being correct is computed, at least.
+#: Lower limit of the confidence from which a variance is computed. It keeps stakes high.
 _MIN_CONFIDENCE_FOR_VARIANCE = 0.9
 
 _N_CONFIDENCE_BINS = len(CONFIDENCE_BIN_STARTS)
-#: Shares of the capital of both sides of a bet on all rows, and then of a bet on each bin.
-_CAPITAL_SHARES = [0.25] * 2 + [0.5 / _N_CONFIDENCE_BINS / 2.0] * (2 * _N_CONFIDENCE_BINS)
+#: Shares of the capital that bet on overconfidence and on underconfidence of all rows.
+_ALL_ROWS_CAPITAL_SHARES = [0.25, 0.25]
+#: Shares of the capital that bet on overconfidence and on underconfidence of one bin.
+_BIN_CAPITAL_SHARES = [0.5 / _N_CONFIDENCE_BINS / 2.0] * 2
+_CAPITAL_SHARES = _ALL_ROWS_CAPITAL_SHARES + _BIN_CAPITAL_SHARES * _N_CONFIDENCE_BINS
 
 
 @dataclass
@@ -96,7 +99,7 @@ class CalibrationMonitor(Monitor):
     confidence: float = 0.0
     capital: Capital | None = None
 
-    betting_share: ClassVar[float] = 1.0 - INTERVAL_DELTA_SHARE
+    betting_delta_fraction: ClassVar[float] = 1.0 - INTERVAL_DELTA_FRACTION
 
     def __post_init__(self) -> None:
         check_fraction("tolerance", self.tolerance)
@@ -115,7 +118,7 @@ class CalibrationMonitor(Monitor):
             )
         # The first guess is a gap of twice the tolerance. It counts as 1/tolerance rows.
         wagers = [Wager(guess=1.0 / self.tolerance, guess_gain=1.0) for _ in _CAPITAL_SHARES]
-        self.start_betting(*wagers)
+        self.initialize_capital(*wagers)
 
     @classmethod
     def from_profile(
@@ -140,14 +143,19 @@ class CalibrationMonitor(Monitor):
         """
         if profile is None or not profile.by_confidence:
             return cls(tolerance, delta, least_probability)
-        log_factor = math.log(len(_CAPITAL_SHARES) / (INTERVAL_DELTA_SHARE * delta))
-        calibration_gaps = [_bound_calibration_gaps(profile.by_confidence, log_factor)]
-        for confidence_bin in profile.by_confidence:
-            calibration_gaps.append(_bound_calibration_gaps((confidence_bin,), log_factor))
-        allowed = tuple(
-            (max(tolerance, over), max(tolerance, under)) for over, under in calibration_gaps
+        n_bounds = len(_CAPITAL_SHARES)
+        log_inverse_level = math.log(n_bounds / (INTERVAL_DELTA_FRACTION * delta))
+        all_confidence_bins = profile.by_confidence
+        allowances = []
+        for bins in (all_confidence_bins, *((single_bin,) for single_bin in all_confidence_bins)):
+            overconfidence, underconfidence = _bound_calibration_gaps(bins, log_inverse_level)
+            allowances.append((max(tolerance, overconfidence), max(tolerance, underconfidence)))
+        return cls(
+            tolerance=tolerance,
+            delta=delta,
+            least_probability=least_probability,
+            allowed=tuple(allowances),
         )
-        return cls(tolerance, delta, least_probability, allowed)
 
     def update(
         self, confidence: ArrayLike, correct: ArrayLike, probability: ArrayLike | None = None
@@ -172,15 +180,22 @@ class CalibrationMonitor(Monitor):
         weights = compute_sampling_weights(probability, n_rows, self.least_probability)
         gaps = confidences - is_correct
         bins = assign_confidence_bins(confidences)
-        bets = _bet_on_gaps(gaps, weights, 0.0, self.allowed[0])
+        all_rows_allowance, *bin_allowances = self.allowed
+        bets = _build_bets_on_gaps(gaps, weights, bin_start=0.0, allowance=all_rows_allowance)
         for bin_index, bin_start in enumerate(CONFIDENCE_BIN_STARTS):
-            bin_weights = weights * (bins == bin_index)
-            bets += _bet_on_gaps(gaps, bin_weights, bin_start, self.allowed[1 + bin_index])
-        self.current_capital.bet(bets, _CAPITAL_SHARES)
+            is_in_bin = bins == bin_index
+            bets += _build_bets_on_gaps(
+                gaps,
+                weights * is_in_bin,
+                bin_start=bin_start,
+                allowance=bin_allowances[bin_index],
+            )
+        self.current_capital.bet(bets, shares=_CAPITAL_SHARES)
         self.rows += n_rows
         self.right += int(is_correct.sum())
         # A cumulative sum adds in the order of the rows, so it does not depend on the batches.
-        self.confidence = float(np.cumsum(np.concatenate(([self.confidence], confidences)))[-1])
+        confidence_sums = np.cumsum(np.concatenate(([self.confidence], confidences)))
+        self.confidence = float(confidence_sums[-1])
         return self
 
     def __str__(self) -> str:
@@ -196,26 +211,28 @@ class CalibrationMonitor(Monitor):
 
 
 def _bound_calibration_gaps(
-    confidence_bins: tuple[ConfidenceBin, ...], log_factor: float
+    confidence_bins: tuple[ConfidenceBin, ...], log_inverse_level: float
 ) -> tuple[float, float]:
-    """Bound the overconfidence and the underconfidence of calibration rows in some bins.
+    """Compute upper bounds of the overconfidence and the underconfidence in some bins.
 
-    The bounds are ĝ + t and t - ĝ of the module docstring, where `log_factor` is L.
+    The bounds are ĝ + t and t - ĝ of the module docstring, where `log_inverse_level` is L.
     """
     n_rows = sum(n_bin_rows for n_bin_rows, _, _ in confidence_bins)
-    if not n_rows:
+    if n_rows == 0:
         return _MAX_GAP, _MAX_GAP
     accuracy = sum(n_correct for _, n_correct, _ in confidence_bins) / n_rows
     mean_confidence = sum(confidence_sum for _, _, confidence_sum in confidence_bins) / n_rows
-    variance = max(rate * (1.0 - rate) for rate in (accuracy, mean_confidence))
-    margin = math.sqrt(2.0 * variance * log_factor / n_rows) + 2.0 * log_factor / (3.0 * n_rows)
-    overconfidence = min(_MAX_GAP, mean_confidence - accuracy + margin)
-    underconfidence = min(_MAX_GAP, accuracy - mean_confidence + margin)
-    return overconfidence, underconfidence
+    variance = max(accuracy * (1.0 - accuracy), mean_confidence * (1.0 - mean_confidence))
+    bernstein_margin = math.sqrt(
+        2.0 * variance * log_inverse_level / n_rows
+    ) + 2.0 * log_inverse_level / (3.0 * n_rows)
+    max_overconfidence = min(_MAX_GAP, mean_confidence - accuracy + bernstein_margin)
+    max_underconfidence = min(_MAX_GAP, accuracy - mean_confidence + bernstein_margin)
+    return max_overconfidence, max_underconfidence
 
 
-def _bet_on_gaps(
-    gaps: Float, weights: Float, bin_start: float, allowance: tuple[float, float]
+def _build_bets_on_gaps(
+    gaps: Float, weights: Float, *, bin_start: float, allowance: tuple[float, float]
 ) -> list[Bets]:
     """Build the bets on overconfidence and on underconfidence in a bin.
 
@@ -234,24 +251,25 @@ def _bet_on_gaps(
     -------
     list of Bets
     """
-    allowed_over, allowed_under = allowance
+    allowed_overconfidence, allowed_underconfidence = allowance
     # Only the stakes depend on this variance, so an approximation is sufficient.
     typical_accuracy = 0.5 * (1.0 + max(bin_start, _MIN_CONFIDENCE_FOR_VARIANCE))
     variance = typical_accuracy * (1.0 - typical_accuracy)
-    largest_loss_over = 1.0 - bin_start + allowed_over
-    largest_loss_under = 1.0 + allowed_under
+    # A correct row with the smallest confidence of the bin loses most of a bet on overconfidence.
+    largest_overconfidence_loss = 1.0 - bin_start + allowed_overconfidence
+    largest_underconfidence_loss = 1.0 + allowed_underconfidence
     overconfidence_bets = Bets(
-        payoffs=weights * (gaps - allowed_over),
+        payoffs=weights * (gaps - allowed_overconfidence),
         weights=weights,
         variance=variance,
         min_stake=0.0,
-        max_stake=MAX_LOSS / largest_loss_over,
+        max_stake=MAX_LOST_CAPITAL_SHARE / largest_overconfidence_loss,
     )
     underconfidence_bets = Bets(
-        payoffs=weights * (-gaps - allowed_under),
+        payoffs=weights * (-gaps - allowed_underconfidence),
         weights=weights,
         variance=variance,
         min_stake=0.0,
-        max_stake=MAX_LOSS / largest_loss_under,
+        max_stake=MAX_LOST_CAPITAL_SHARE / largest_underconfidence_loss,
     )
     return [overconfidence_bets, underconfidence_bets]

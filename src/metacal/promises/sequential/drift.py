@@ -34,27 +34,29 @@ from metacal.certificates.stored_fields import OPTIONAL
 from metacal.certificates.subgroups import Name
 from metacal.errors import InputError
 from metacal.formulas import Codes, Float
-from metacal.promises.sequential.monitor_base import INTERVAL_DELTA_SHARE, Monitor
+from metacal.promises.sequential.monitor_base import INTERVAL_DELTA_FRACTION, Monitor
 from metacal.promises.sequential.profile import (
     Profile,
     uniform_numbers_at_positions,
 )
 from metacal.promises.sequential.wager import (
-    MAX_LOSS,
+    MAX_LOST_CAPITAL_SHARE,
     Bets,
     Capital,
     Wager,
-    bet_on_mean_above,
+    build_bets_on_mean_above,
 )
 from metacal.rows.arrays import check_fraction
 from metacal.statistics.levels import local_level, order_statistic_quantiles
 
 #: Default of the tolerated share of unreadable lines.
 DEFAULT_UNREADABLE_LIMIT = 0.01
-#: Number of rows that the first guess of the score's drift, no drift, counts as.
+#: Number of imaginary rows without drift, with which the wagers on scores begin.
 _N_GUESS_ROWS = 50.0
-#: Smallest rate that a first guess of a rate is derived from.
+#: Lower limit of a rate in the first guess of a wager, which counts as 1/rate rows.
 _MIN_GUESS_RATE = 0.01
+#: Lower limit of the variance of a payoff, which is a divisor of the stake.
+_MIN_PAYOFF_VARIANCE = 1e-12
 
 
 @dataclass
@@ -94,7 +96,7 @@ class AbstentionMonitor(Monitor):
     capital: Capital | None = None
     called: Name | None = field(default=None, metadata=OPTIONAL)
 
-    betting_share: ClassVar[float] = 1.0 - INTERVAL_DELTA_SHARE
+    betting_delta_fraction: ClassVar[float] = 1.0 - INTERVAL_DELTA_FRACTION
 
     def __post_init__(self) -> None:
         if not 0 <= self.n_accepted <= self.n_rows or self.n_rows < 1:
@@ -104,7 +106,7 @@ class AbstentionMonitor(Monitor):
         fewer_rejections = Wager(
             guess=1.0 / max(1.0 - lowest_rate, _MIN_GUESS_RATE), guess_gain=1.0
         )
-        self.start_betting(more_rejections, fewer_rejections)
+        self.initialize_capital(more_rejections, fewer_rejections)
 
     @classmethod
     def from_certificate(cls, certificate: Certificate, delta: float = 0.05) -> tuple[Self, ...]:
@@ -115,15 +117,16 @@ class AbstentionMonitor(Monitor):
         """
         if certificate.stages is not None:
             first_stage = certificate.stages.items[0]
-            return (cls(certificate.n_rows, first_stage.n_rows, delta),)
+            return (cls(n_rows=certificate.n_rows, n_accepted=first_stage.n_rows, delta=delta),)
         if certificate.subgroups is None:
-            return (cls(certificate.traffic.n_rows, certificate.traffic.n_accepted, delta),)
-        subgroups = [
+            traffic = certificate.traffic
+            return (cls(n_rows=traffic.n_rows, n_accepted=traffic.n_accepted, delta=delta),)
+        monitored_subgroups = [
             subgroup
             for subgroup in certificate.subgroups.items
-            if subgroup.status != "always rejected" and subgroup.n_rows
+            if subgroup.status != "always rejected" and subgroup.n_rows > 0
         ]
-        subgroup_delta = delta / max(1, len(subgroups))
+        subgroup_delta = delta / max(1, len(monitored_subgroups))
         return tuple(
             cls(
                 n_rows=subgroup.n_rows,
@@ -132,13 +135,13 @@ class AbstentionMonitor(Monitor):
                 parts=subgroup.names,
                 called=subgroup.predicted_class,
             )
-            for subgroup in subgroups
+            for subgroup in monitored_subgroups
         )
 
     @property
     def expected_rejection_rates(self) -> tuple[float, float]:
         """Interval of the rejection rate, if new rows come from the source of calibration rows."""
-        level = local_level(self.n_rows, INTERVAL_DELTA_SHARE * self.delta / 2.0)
+        level = local_level(self.n_rows, INTERVAL_DELTA_FRACTION * self.delta / 2.0)
         ranks = np.array([self.n_accepted, self.n_rows - self.n_accepted])
         quantiles = order_statistic_quantiles(ranks, self.n_rows, level)
         lowest_acceptance_rate, lowest_rejection_rate = quantiles.tolist()
@@ -155,19 +158,21 @@ class AbstentionMonitor(Monitor):
             Class or group of each row. A monitor of one class or group counts only its own rows.
         """
         is_accepted = np.atleast_1d(np.asarray(accepted, dtype=bool))
-        is_accepted = is_accepted[self.find_monitored_rows(len(is_accepted), parts)]
-        if len(is_accepted):
-            lowest_rate, highest_rate = self.expected_rejection_rates
-            rejections = (~is_accepted).astype(np.float64)
-            acceptances = is_accepted.astype(np.float64)
-            self.current_capital.bet(
-                [
-                    bet_on_mean_above(rejections, highest_rate),
-                    bet_on_mean_above(acceptances, 1.0 - lowest_rate),
-                ]
-            )
-            self.rows += len(is_accepted)
-            self.rejected += int((~is_accepted).sum())
+        is_accepted = is_accepted[self.select_monitored_rows(len(is_accepted), parts)]
+        if len(is_accepted) == 0:
+            return self
+        lowest_rejection_rate, highest_rejection_rate = self.expected_rejection_rates
+        highest_acceptance_rate = 1.0 - lowest_rejection_rate
+        rejections = (~is_accepted).astype(np.float64)
+        acceptances = is_accepted.astype(np.float64)
+        self.current_capital.bet(
+            [
+                build_bets_on_mean_above(rejections, limit=highest_rejection_rate),
+                build_bets_on_mean_above(acceptances, limit=highest_acceptance_rate),
+            ]
+        )
+        self.rows += len(is_accepted)
+        self.rejected += int((~is_accepted).sum())
         return self
 
     def __str__(self) -> str:
@@ -226,7 +231,7 @@ class ScoreMonitor(Monitor):
         self.counts = tuple(map(int, self.counts)) or (0,) * n_bins
         if len(self.counts) != n_bins or min(self.counts) < 0:
             raise InputError("there must be one count for each bin of the score.")
-        self.start_betting(Wager(guess=_N_GUESS_ROWS), Wager(guess=_N_GUESS_ROWS))
+        self.initialize_capital(Wager(guess=_N_GUESS_ROWS), Wager(guess=_N_GUESS_ROWS))
 
     @property
     def rows(self) -> int:
@@ -244,20 +249,21 @@ class ScoreMonitor(Monitor):
         tie_breakers = uniform_numbers_at_positions(self.rows, len(new_scores))
         bins = self.profile.assign_bins(new_scores, tie_breakers)
         bin_indicators = (bins[:, None] == np.arange(len(self.counts))).astype(np.int64)
-        counts_before = np.cumsum(bin_indicators, axis=0) - bin_indicators + np.array(self.counts)
+        old_counts = np.array(self.counts)
+        counts_before = np.cumsum(bin_indicators, axis=0) - bin_indicators + old_counts
+        # The next bin is a draw from a Pólya urn (see `sequential.profile`).
         n_rows_before = counts_before.sum(axis=1)
-        # The probabilities are those of the urn in the docstring of `sequential.profile`.
         urn_sizes = (self.profile.n_rows + 1.0 + n_rows_before)[:, None]
-        bin_probabilities = (self.profile.prior_bin_counts + counts_before) / urn_sizes
-        positions = self._bin_positions
-        squared_positions = 2.0 * positions**2 - 1.0
+        bin_probabilities = (self.profile.urn_bin_counts + counts_before) / urn_sizes
+        bin_positions = self._bin_positions
+        scaled_squared_positions = 2.0 * bin_positions**2 - 1.0
         self.current_capital.bet(
             [
-                _bet_on_bin_values(bin_values, bins, bin_probabilities)
-                for bin_values in (positions, squared_positions)
+                _build_bets_on_bin_values(bin_positions, bins, bin_probabilities),
+                _build_bets_on_bin_values(scaled_squared_positions, bins, bin_probabilities),
             ]
         )
-        self.counts = tuple((np.array(self.counts) + bin_indicators.sum(axis=0)).tolist())
+        self.counts = tuple((old_counts + bin_indicators.sum(axis=0)).tolist())
         return self
 
     @property
@@ -265,11 +271,10 @@ class ScoreMonitor(Monitor):
         """Change of the mean bin position: 0 for none, 1 if all rows are the least certain."""
         if not self.rows:
             return 0.0
-        calibration_counts = self.profile.prior_bin_counts
         new_shares = np.array(self.counts) / self.rows
-        return float(
-            self._bin_positions @ (new_shares - calibration_counts / calibration_counts.sum())
-        )
+        urn_bin_counts = self.profile.urn_bin_counts
+        calibration_shares = urn_bin_counts / urn_bin_counts.sum()
+        return float(self._bin_positions @ (new_shares - calibration_shares))
 
     def __str__(self) -> str:
         direction = "less" if self.shift > 0.0 else "more"
@@ -315,12 +320,13 @@ class UnreadableMonitor(Monitor):
             raise InputError(
                 f"{self.unreadable} of {self.lines} lines cannot have been unreadable."
             )
-        self.start_betting(Wager(guess=1.0 / self.limit, guess_gain=1.0))
+        self.initialize_capital(Wager(guess=1.0 / self.limit, guess_gain=1.0))
 
     def update(self, unreadable: ArrayLike) -> Self:
         """Update the evidence with new lines; `unreadable` is True for each unreadable line."""
         is_unreadable = np.atleast_1d(np.asarray(unreadable, dtype=bool))
-        self.current_capital.bet([bet_on_mean_above(is_unreadable.astype(np.float64), self.limit)])
+        bets = build_bets_on_mean_above(is_unreadable.astype(np.float64), limit=self.limit)
+        self.current_capital.bet([bets])
         self.lines += len(is_unreadable)
         self.unreadable += int(is_unreadable.sum())
         return self
@@ -335,7 +341,7 @@ class UnreadableMonitor(Monitor):
         )
 
 
-def _bet_on_bin_values(bin_values: Float, bins: Codes, bin_probabilities: Float) -> Bets:
+def _build_bets_on_bin_values(bin_values: Float, bins: Codes, bin_probabilities: Float) -> Bets:
     """Build bets that a function of the bin differs from its mean, in either direction.
 
     Parameters
@@ -354,11 +360,11 @@ def _bet_on_bin_values(bin_values: Float, bins: Codes, bin_probabilities: Float)
     means = (bin_probabilities * bin_values).sum(axis=1)
     second_moments = (bin_probabilities * bin_values**2).sum(axis=1)
     largest_losses = np.maximum(bin_values.max() - means, means - bin_values.min())
-    max_stakes = MAX_LOSS / largest_losses
+    max_stakes = MAX_LOST_CAPITAL_SHARE / largest_losses
     return Bets(
         payoffs=bin_values[bins] - means,
         weights=1.0,
-        variance=np.maximum(second_moments - means**2, 1e-12),
+        variance=np.maximum(second_moments - means**2, _MIN_PAYOFF_VARIANCE),
         min_stake=-max_stakes,
         max_stake=max_stakes,
     )

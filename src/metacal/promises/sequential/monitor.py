@@ -29,12 +29,12 @@ from metacal.certificates.stored_fields import OPTIONAL
 from metacal.certificates.subgroups import Name
 from metacal.errors import InputError
 from metacal.formulas import Flags, Float
-from metacal.promises.sequential.monitor_base import Monitor
+from metacal.promises.sequential.monitor_base import MAX_LOG_OF_FINITE_NUMBER, Monitor, check_flags
 from metacal.promises.sequential.wager import (
     Capital,
     UnitMembership,
     Wager,
-    bet_on_mean_above,
+    build_bets_on_mean_above,
     compute_sampling_weights,
 )
 from metacal.rows.arrays import check_fraction
@@ -42,8 +42,6 @@ from metacal.rows.arrays import check_fraction
 if TYPE_CHECKING:
     from metacal.certification.row_losses import Losses
 
-#: Largest logarithm whose exponential is finite.
-_MAX_LOG = 700.0
 #: Fields that must be equal in monitors of the same promise.
 _PROMISE_SETTINGS = (
     "quantity",
@@ -157,7 +155,7 @@ class PromiseMonitor(Monitor):
                 f" {self.least_probability!r}."
             )
         # The first guess of the rate is twice the limit. It counts as 1/limit rows.
-        self.start_betting(Wager(guess=1.0 / self.limit, guess_gain=1.0))
+        self.initialize_capital(Wager(guess=1.0 / self.limit, guess_gain=1.0))
 
     @classmethod
     def of(
@@ -196,9 +194,10 @@ class PromiseMonitor(Monitor):
         [('coverage accuracy', 0.03)]
         """
         if certificate.subgroups is not None:
-            return cls._for_subgroups(certificate, delta, least_probability)
-        promises_cost = any(quantity.is_mean_cost for quantity, _ in certificate.limits)
-        if largest is None and promises_cost:
+            return cls._build_subgroup_monitors(
+                certificate, delta=delta, least_probability=least_probability
+            )
+        if largest is None and any(quantity.is_mean_cost for quantity, _ in certificate.limits):
             raise InputError(
                 "to watch a cost, say what a row can cost at most: largest=gate.promise.largest."
             )
@@ -206,38 +205,40 @@ class PromiseMonitor(Monitor):
         return tuple(
             cls(
                 quantity,
-                quantity.max_violation_rate(limit) / largest_cost,
+                limit=quantity.max_violation_rate(target) / largest_cost,
                 delta=delta / len(certificate.limits),
                 largest=largest_cost,
                 least_probability=least_probability,
             )
-            for quantity, limit in certificate.limits
+            for quantity, target in certificate.limits
         )
 
     @classmethod
-    def _for_subgroups(
-        cls, certificate: Certificate, delta: float, least_probability: float
+    def _build_subgroup_monitors(
+        cls, certificate: Certificate, *, delta: float, least_probability: float
     ) -> tuple[Self, ...]:
-        """Build a monitor for each class or group that accepts rows."""
+        """Build a monitor for each class or group that accepts rows, with equal shares of delta."""
         assert certificate.subgroups is not None
-        all_subgroups = certificate.subgroups.items
-        subgroups = [subgroup for subgroup in all_subgroups if subgroup.status == "certified"]
-        subgroups += [subgroup for subgroup in all_subgroups if subgroup.accepts_everything]
+        monitored_subgroups = [
+            subgroup
+            for accepting_status in ("certified", "accepts everything")
+            for subgroup in certificate.subgroups.items
+            if subgroup.status == accepting_status
+        ]
         monitors = []
-        for subgroup in subgroups:
+        for subgroup in monitored_subgroups:
             quantity = subgroup.quantity or certificate.quantity
             target = subgroup.target or certificate.target
-            monitors.append(
-                cls(
-                    quantity,
-                    quantity.max_violation_rate(target),
-                    delta=delta / len(subgroups),
-                    parts=subgroup.names,
-                    least_probability=least_probability,
-                    called=subgroup.predicted_class,
-                    about=subgroup.promised_class,
-                )
+            monitor = cls(
+                quantity,
+                limit=quantity.max_violation_rate(target),
+                delta=delta / len(monitored_subgroups),
+                parts=subgroup.names,
+                least_probability=least_probability,
+                called=subgroup.predicted_class,
+                about=subgroup.promised_class,
             )
+            monitors.append(monitor)
         return tuple(monitors)
 
     @property
@@ -248,12 +249,12 @@ class PromiseMonitor(Monitor):
     @property
     def evidence(self) -> float:
         """Evidence against the promise: 1 at the start, 1/delta raises an alarm."""
-        return math.exp(min(self.log_evidence, _MAX_LOG))
+        return math.exp(min(self.log_evidence, MAX_LOG_OF_FINITE_NUMBER))
 
     @property
     def highest_evidence(self) -> float:
         """Highest evidence against the promise so far."""
-        return math.exp(min(self.log_peak, _MAX_LOG))
+        return math.exp(min(self.log_peak, MAX_LOG_OF_FINITE_NUMBER))
 
     def update(
         self,
@@ -280,34 +281,37 @@ class PromiseMonitor(Monitor):
         probability : array-like of float, optional
             Probability with which each row was selected for labelling. By default all rows were
             selected with the same probability.
-        together : UnitMembership, optional
+        units : UnitMembership, optional
             Cluster of each row. All rows of a cluster must be given at once.
         """
-        is_accepted = _check_flags(accepted, "accepted")
+        is_accepted = check_flags(accepted, "accepted")
         n_rows = len(is_accepted)
         row_weights = compute_sampling_weights(probability, n_rows, self.least_probability)
-        is_correct = None if correct is None else _check_flags(correct, "correct")
+        is_correct = None
+        if correct is not None:
+            is_correct = check_flags(correct, "correct")
         if is_correct is not None and is_accepted.shape != is_correct.shape:
             raise InputError(
                 f"accepted and correct must have one entry per row each; got {n_rows} and"
                 f" {len(is_correct)}."
             )
-        monitored_rows = self.find_monitored_rows(n_rows, parts)
+        monitored_rows = self.select_monitored_rows(n_rows, parts)
         if self.monitored_quantity.conditions_on_true_class:
-            # The quantity counts all rows of a true class, also those with another prediction.
-            is_predicted = np.zeros(n_rows, dtype=bool)
-            is_predicted[monitored_rows] = True
-            is_accepted = is_accepted & is_predicted
+            # Rows of a true class count whatever their prediction, so all predictions are monitored.
+            is_predicted_class = np.zeros(n_rows, dtype=bool)
+            is_predicted_class[monitored_rows] = True
+            is_accepted = is_accepted & is_predicted_class
             if is_correct is not None:
-                is_correct = is_predicted == is_correct
+                # A row is of the class if the prediction is the class and correct, or neither.
+                is_correct = is_predicted_class == is_correct
             monitored_rows = slice(None)
             if self.called is not None:
-                monitored_rows = self.find_group_rows(n_rows, parts)
+                monitored_rows = self.select_group_rows(n_rows, parts)
         is_accepted = is_accepted[monitored_rows]
         if is_correct is not None:
             is_correct = is_correct[monitored_rows]
         if units is not None:
-            units = units.select(monitored_rows)
+            units = units.select_rows(monitored_rows)
         self._bet_on_rows(
             is_accepted, is_correct, losses, weights=row_weights[monitored_rows], units=units
         )
@@ -322,7 +326,7 @@ class PromiseMonitor(Monitor):
         weights: Float,
         units: UnitMembership | None,
     ) -> None:
-        """Bet on monitored rows, and count their events.
+        """Bet on monitored rows, and add their events to the state.
 
         Parameters
         ----------
@@ -338,35 +342,43 @@ class PromiseMonitor(Monitor):
         quantity = self.monitored_quantity
         if quantity.is_mean_cost:
             # Which rows a cost counts does not depend on their correctness.
-            _, is_counted = quantity.compute_masks(is_accepted, np.zeros_like(is_accepted))
-            events = self._relative_costs(is_accepted, losses)
+            no_row_correct = np.zeros_like(is_accepted)
+            _, is_counted = quantity.compute_masks(is_accepted, no_row_correct)
+            events = self._compute_relative_costs(is_accepted, losses)
         else:
             _, is_counted = quantity.compute_masks(is_accepted, is_correct)
             events = quantity.find_violations(is_accepted, is_correct).astype(np.float64)
-        if not len(events):
+        if len(events) == 0:
             return
         bet_values = events
         bet_weights = weights[is_counted]
         if units is not None:
-            bet_values, bet_weights = units.select(is_counted).average_by_unit(events, bet_weights)
-        self.current_capital.bet([bet_on_mean_above(bet_values, self.limit, bet_weights)])
+            counted_units = units.select_rows(is_counted)
+            bet_values, bet_weights = counted_units.compute_unit_means_and_weights(
+                events, bet_weights
+            )
+        bets = build_bets_on_mean_above(bet_values, limit=self.limit, weights=bet_weights)
+        self.current_capital.bet([bets])
         self.rows += len(events)
         event_sum = float(events.sum())
-        self.events += event_sum if quantity.is_mean_cost else int(event_sum)
+        if quantity.is_mean_cost:
+            self.events += event_sum
+        else:
+            self.events += int(event_sum)
 
-    def _relative_costs(self, is_accepted: Flags, losses: Losses | None) -> Float:
+    def _compute_relative_costs(self, is_accepted: Flags, losses: Losses | None) -> Float:
         """Return the cost of each counted row as a fraction of the largest cost."""
-        is_matching = (
-            losses is not None
-            and len(losses.if_accepted) == len(is_accepted)
-            and losses.max_loss == self.largest
-        )
-        if losses is None or not is_matching:
+        if (
+            losses is None
+            or len(losses.if_accepted) != len(is_accepted)
+            or losses.max_loss != self.largest
+        ):
             raise InputError(
                 "to watch a cost, give losses=gate.losses(codes, answers) of the same rows and"
                 " promise."
             )
-        return np.asarray(losses.counted_by(self.monitored_quantity, is_accepted) / self.largest)
+        costs_of_counted_rows = losses.counted_by(self.monitored_quantity, is_accepted)
+        return np.asarray(costs_of_counted_rows / self.largest)
 
     @property
     def rate(self) -> float | None:
@@ -382,7 +394,7 @@ class PromiseMonitor(Monitor):
         """Combine two monitors of the same promise that observed different rows.
 
         The new evidence is the product of both, and its peak is its current value. The proof is in
-        `Capital.merge_with`. You may merge as often as you like, but only original monitors: if you
+        `Capital.multiply_with`. You may merge as often as you like, but only original monitors: if you
         merge a merged monitor with one of its sources, rows are counted twice. Raises InputError if
         the settings of the monitors differ.
 
@@ -399,9 +411,11 @@ class PromiseMonitor(Monitor):
                     f"monitors of different promises cannot be merged: {name} is"
                     f" {getattr(self, name)!r} in one and {getattr(other, name)!r} in the other."
                 )
-        capital = self.current_capital.merge_with(other.current_capital)
         return replace(
-            self, rows=self.rows + other.rows, events=self.events + other.events, capital=capital
+            self,
+            rows=self.rows + other.rows,
+            events=self.events + other.events,
+            capital=self.current_capital.multiply_with(other.current_capital),
         )
 
     @property
@@ -458,16 +472,15 @@ class PromiseMonitor(Monitor):
         return display.make_frame([record])
 
     def __str__(self) -> str:
-        return f"{self.summary}: evidence {self.evidence:.3g}, {self._verdict()}."
+        return f"{self.summary}: evidence {self.evidence:.3g}, {self._format_verdict()}."
 
     def _repr_html_(self) -> str:
-        verdict = self._verdict()
+        verdict = self._format_verdict()
         verdict_sentence = f"{verdict[0].upper()}{verdict[1:]}."
-        evidence_text = f"{self.evidence:.3g}; {self.highest_evidence:.3g} at its highest"
         facts = [
             ("watched", self._describe_monitored_rows()),
             ("seen", self.summary),
-            ("evidence", evidence_text),
+            ("evidence", f"{self.evidence:.3g}; {self.highest_evidence:.3g} at its highest"),
             ("alarm at", f"{1.0 / self.delta:.6g}"),
         ]
         return display.make_facts_html(verdict_sentence, facts)
@@ -480,16 +493,8 @@ class PromiseMonitor(Monitor):
             return f"{self.monitored_quantity}, {self.subgroup_text}"
         return self.monitored_quantity.name
 
-    def _verdict(self) -> str:
+    def _format_verdict(self) -> str:
         """Describe whether the alarm is raised."""
         if self.alarm:
             return f"ALARM, at a false-alarm rate of {format_percent_ceil(self.delta)}"
         return "no alarm"
-
-
-def _check_flags(values: ArrayLike, name: str) -> Flags:
-    """Convert values to a boolean array. Raise InputError if they are not booleans."""
-    array = np.atleast_1d(np.asarray(values))
-    if array.size and (array.dtype != np.bool_ or array.ndim != 1):
-        raise InputError(f"{name} must be one boolean per row, got an array of {array.dtype}.")
-    return array.astype(np.bool_, copy=False).ravel()

@@ -1,4 +1,4 @@
-"""Base class of monitors: the capital of several wagers, and when it raises an alarm."""
+"""Base class of monitors, which raise an alarm if the capital of their wagers is high."""
 
 from __future__ import annotations
 
@@ -16,8 +16,13 @@ from metacal.formulas import Flags
 from metacal.promises.sequential.wager import Capital, Wager
 from metacal.rows.arrays import check_fraction
 
-#: Share of δ for intervals around what was observed at calibration. The wagers have the rest.
-INTERVAL_DELTA_SHARE = 0.25
+#: Fraction of δ for intervals around the rates of the calibration rows. Wagers have the rest.
+INTERVAL_DELTA_FRACTION = 0.25
+
+#: Largest number whose exponential is certainly finite.
+MAX_LOG_OF_FINITE_NUMBER = 700.0
+# Largest number of classes or groups that are listed in a text about a monitor.
+_MAX_DESCRIBED_SUBGROUPS = 5
 
 
 class Monitor:
@@ -30,26 +35,26 @@ class Monitor:
 
     delta: float
     capital: Capital | None
-    #: Share of delta that is spent on the bets.
-    betting_share: ClassVar[float] = 1.0
+    #: Fraction of delta that is spent on the bets.
+    betting_delta_fraction: ClassVar[float] = 1.0
     #: Classes or groups that are monitored. Empty if all rows are.
     parts: tuple[Name, ...] = ()
     #: Predicted class of the monitored rows, if both predicted classes of a group are certified.
     called: Name | None = None
 
-    def start_betting(self, *wagers: Wager) -> None:
-        """Check delta, and start with these wagers unless a capital was given."""
+    def initialize_capital(self, *initial_wagers: Wager) -> None:
+        """Start with the given wagers, unless the monitor continues from a saved capital."""
         check_fraction("delta", self.delta)
         self.parts = tuple(self.parts)
         saved_capital: Any = self.capital
         if saved_capital is None:
-            self.capital = Capital(wagers)
+            self.capital = Capital(initial_wagers)
         elif isinstance(saved_capital, Mapping):
             self.capital = Capital(**saved_capital)
 
     @property
     def current_capital(self) -> Capital:
-        """Capital, which exists once `start_betting` was called."""
+        """Capital, which exists after `initialize_capital` was called."""
         assert self.capital is not None
         return self.capital
 
@@ -66,7 +71,7 @@ class Monitor:
     @property
     def log_needed(self) -> float:
         """Logarithm of the evidence that raises an alarm."""
-        return -math.log(self.betting_share * self.delta)
+        return -math.log(self.betting_delta_fraction * self.delta)
 
     @property
     def alarm(self) -> bool:
@@ -83,13 +88,14 @@ class Monitor:
 
     @property
     def subgroup_text(self) -> str:
-        """First five monitored classes or groups, as text. Empty if all rows are monitored."""
-        descriptions = [format_subgroup_name(name, self.called) for name in self.parts[:5]]
-        if len(self.parts) > 5:
+        """First monitored classes or groups as text. Empty if all rows are monitored."""
+        described_names = self.parts[:_MAX_DESCRIBED_SUBGROUPS]
+        descriptions = [format_subgroup_name(name, self.called) for name in described_names]
+        if len(self.parts) > _MAX_DESCRIBED_SUBGROUPS:
             descriptions.append("...")
         return ", ".join(descriptions)
 
-    def find_monitored_rows(self, n_rows: int, parts: ArrayLike | None) -> Flags | slice:
+    def select_monitored_rows(self, n_rows: int, parts: ArrayLike | None) -> Flags | slice:
         """Return an index of the rows that the monitor counts.
 
         Parameters
@@ -106,16 +112,30 @@ class Monitor:
         """
         if not self.parts:
             return slice(None)
-        in_group = self.find_group_rows(n_rows, parts)
+        is_in_group = self.select_group_rows(n_rows, parts)
         if self.called is None:
-            return in_group
-        return in_group & (np.asarray(parts)[:, 1].astype(str) == str(self.called))
+            return is_in_group
+        predicted_classes = np.asarray(parts)[:, 1].astype(str)
+        return is_in_group & (predicted_classes == str(self.called))
 
-    def find_group_rows(self, n_rows: int, parts: ArrayLike | None) -> Flags:
+    def select_group_rows(self, n_rows: int, parts: ArrayLike | None) -> Flags:
         """Return a mask of the rows of the monitored groups, whatever their prediction."""
-        if parts is None or len(row_parts := np.atleast_1d(np.asarray(parts))) != n_rows:
+        row_names = None
+        if parts is not None:
+            row_names = np.atleast_1d(np.asarray(parts))
+        if row_names is None or len(row_names) != n_rows:
             raise InputError(
                 f"this monitor watches {self.subgroup_text}; give the class or group of each row."
             )
-        row_groups = row_parts if self.called is None else row_parts[:, 0]
-        return np.isin(row_groups.astype(str), np.array(self.parts).astype(str))
+        has_predicted_classes = self.called is not None
+        if has_predicted_classes:
+            row_names = row_names[:, 0]
+        return np.isin(row_names.astype(str), np.array(self.parts).astype(str))
+
+
+def check_flags(values: ArrayLike, name: str) -> Flags:
+    """Convert values to a boolean array. Raise InputError if they are not booleans."""
+    array = np.atleast_1d(np.asarray(values))
+    if array.size and (array.dtype != np.bool_ or array.ndim != 1):
+        raise InputError(f"{name} must be one boolean per row, got an array of {array.dtype}.")
+    return array.astype(np.bool_, copy=False).ravel()

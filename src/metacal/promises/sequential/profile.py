@@ -38,8 +38,10 @@ _MIN_ROWS_PER_BIN = 10
 CONFIDENCE_BIN_STARTS = (0.0, 0.8, 0.95, 0.99)
 #: Largest number of tied rows for which one random number per row is drawn.
 _MAX_DRAWN_NUMBERS = 1 << 20
-#: Relative rounding error that is tolerated in a sum of confidences from a file.
-_RELATIVE_ROUNDING = 1e-9
+#: One plus the relative rounding error that is tolerated in a sum of confidences from a file.
+_ONE_PLUS_ROUNDING_ERROR = 1.0 + 1e-9
+#: Seed of the tie breakers of a profile. It is fixed, because they must not depend on the rows.
+_TIE_BREAKER_SEED = 0
 
 #: Number of rows of a confidence bin, number of correct rows, and sum of the confidence.
 ConfidenceBin = tuple[int, int, float]
@@ -67,7 +69,7 @@ class Profile:
     >>> new_scores = np.array([-5.0, 49.0, 50.5, 2000.0])
     >>> profile.edges[:3], profile.assign_bins(new_scores, np.zeros(4)).tolist()
     ((49.0, 99.0, 149.0), [0, 0, 1, 19])
-    >>> profile.prior_bin_counts[:3].tolist(), int(profile.prior_bin_counts.sum())
+    >>> profile.urn_bin_counts[:3].tolist(), int(profile.urn_bin_counts.sum())
     ([50, 50, 50], 1001)
     """
 
@@ -93,7 +95,7 @@ class Profile:
             _check_confidence_bin(bin_start, confidence_bin)
 
     @property
-    def prior_bin_counts(self) -> NDArray[np.int64]:
+    def urn_bin_counts(self) -> NDArray[np.int64]:
         """Parameters α_b of the urn: its content for each bin before any new row."""
         ranks = np.array(compute_edge_ranks(self.n_rows), dtype=np.int64)
         return np.diff(ranks, prepend=0, append=self.n_rows + 1)
@@ -123,11 +125,9 @@ class Profile:
 def _check_confidence_bin(bin_start: float, confidence_bin: ConfidenceBin) -> None:
     """Raise InputError if the counts of a confidence bin contradict each other."""
     n_rows, n_correct, confidence_sum = confidence_bin
-    rounded_up_sum = confidence_sum * (1.0 + _RELATIVE_ROUNDING)
-    is_sum_in_bin = bin_start * n_rows <= rounded_up_sum and confidence_sum <= n_rows * (
-        1.0 + _RELATIVE_ROUNDING
-    )
-    if not 0 <= n_correct <= n_rows or not is_sum_in_bin:
+    is_sum_high_enough = bin_start * n_rows <= confidence_sum * _ONE_PLUS_ROUNDING_ERROR
+    is_sum_low_enough = confidence_sum <= n_rows * _ONE_PLUS_ROUNDING_ERROR
+    if not 0 <= n_correct <= n_rows or not (is_sum_high_enough and is_sum_low_enough):
         raise InputError("a bin has no more right rows than rows, and their confidence lies in it.")
 
 
@@ -164,41 +164,65 @@ def build_profile(
     Profile
     """
     edge_ranks = np.array(compute_edge_ranks(ranking.n_rows), dtype=np.intp)
-    # A block contains all rows with the same score.
-    edge_blocks = np.searchsorted(ranking.tie_block_end_ranks, edge_ranks)
+    # A tie block contains all rows with the same score.
+    edge_tie_blocks = np.searchsorted(ranking.tie_block_end_ranks, edge_ranks)
+    tie_breakers = _draw_edge_tie_breakers(
+        edge_ranks, edge_tie_blocks=edge_tie_blocks, tie_block_end_ranks=ranking.tie_block_end_ranks
+    )
     by_confidence: tuple[ConfidenceBin, ...] = ()
     if confidence is not None and correct is not None and len(confidence):
         by_confidence = _count_by_confidence(confidence, correct)
     return Profile(
         n_rows=ranking.n_rows,
-        edges=tuple(ranking.tie_block_scores[edge_blocks].tolist()),
-        shares=tuple(_draw_edge_tie_breakers(ranking, edge_ranks, edge_blocks).tolist()),
+        edges=tuple(ranking.tie_block_scores[edge_tie_blocks].tolist()),
+        shares=tuple(tie_breakers.tolist()),
         by_confidence=by_confidence,
     )
 
 
-def _draw_edge_tie_breakers(ranking: Ranking, edge_ranks: Codes, edge_blocks: Codes) -> Float:
-    """Draw the random number of each edge, which orders it among rows with the same score."""
-    # The seed is fixed, because the numbers must not depend on the rows.
-    random = make_generator(0)
+def _draw_edge_tie_breakers(
+    edge_ranks: Codes, *, edge_tie_blocks: Codes, tie_block_end_ranks: Codes
+) -> Float:
+    """Draw the random number of each edge, which orders it among rows with the same score.
+
+    Parameters
+    ----------
+    edge_ranks : array of int
+        Rank of each edge, from 1.
+    edge_tie_blocks : array of int
+        Index of the block of tied rows that contains each edge.
+    tie_block_end_ranks : array of int
+        Rank of the last row of each block of tied rows.
+
+    Returns
+    -------
+    array
+    """
+    random = make_generator(_TIE_BREAKER_SEED)
     tie_breakers = np.empty(len(edge_ranks))
-    for block in np.unique(edge_blocks).tolist():
-        in_block = np.flatnonzero(edge_blocks == block)
-        n_rows_before = int(ranking.tie_block_end_ranks[block - 1]) if block else 0
-        n_tied_rows = int(ranking.tie_block_end_ranks[block]) - n_rows_before
-        ranks_in_block = edge_ranks[in_block] - n_rows_before
-        tie_breakers[in_block] = _draw_order_statistics(random, n_tied_rows, ranks_in_block)
+    for block in np.unique(edge_tie_blocks).tolist():
+        edges_in_block = np.flatnonzero(edge_tie_blocks == block)
+        n_rows_before = 0
+        if block > 0:
+            n_rows_before = int(tie_block_end_ranks[block - 1])
+        tie_breakers[edges_in_block] = _draw_uniform_order_statistics(
+            random,
+            n_numbers=int(tie_block_end_ranks[block]) - n_rows_before,
+            ranks=edge_ranks[edges_in_block] - n_rows_before,
+        )
     return tie_breakers
 
 
-def _draw_order_statistics(random: np.random.Generator, n: int, ranks: Codes) -> Float:
-    """Draw the order statistics of n uniform numbers at some ranks.
+def _draw_uniform_order_statistics(
+    random: np.random.Generator, *, n_numbers: int, ranks: Codes
+) -> Float:
+    """Draw the order statistics of uniform numbers at some ranks.
 
-    For a large n they are cumulative sums of gamma variables, divided by the total (Rényi).
+    For many numbers they are cumulative sums of gamma variables, divided by the total (Rényi).
     """
-    if n <= _MAX_DRAWN_NUMBERS:
-        return np.sort(random.random(n))[ranks - 1]
-    gaps = random.standard_gamma(np.diff(ranks, prepend=0, append=n + 1))
+    if n_numbers <= _MAX_DRAWN_NUMBERS:
+        return np.sort(random.random(n_numbers))[ranks - 1]
+    gaps = random.standard_gamma(np.diff(ranks, prepend=0, append=n_numbers + 1))
     return np.asarray(np.cumsum(gaps)[:-1] / gaps.sum())
 
 
@@ -207,9 +231,9 @@ def _count_by_confidence(confidence: Float, correct: Flags) -> tuple[ConfidenceB
     n_bins = len(CONFIDENCE_BIN_STARTS)
     bins = assign_confidence_bins(confidence)
     clipped_confidence = np.clip(np.asarray(confidence, np.float64), 0.0, 1.0)
-    row_counts = np.bincount(bins, np.ones(len(bins)), n_bins).tolist()
-    correct_counts = np.bincount(bins, correct, n_bins).tolist()
-    confidence_sums = np.bincount(bins, clipped_confidence, n_bins).tolist()
+    row_counts = np.bincount(bins, weights=np.ones(len(bins)), minlength=n_bins).tolist()
+    correct_counts = np.bincount(bins, weights=correct, minlength=n_bins).tolist()
+    confidence_sums = np.bincount(bins, weights=clipped_confidence, minlength=n_bins).tolist()
     return tuple(
         (int(n_rows), int(n_correct), confidence_sum)
         for n_rows, n_correct, confidence_sum in zip(row_counts, correct_counts, confidence_sums)
@@ -221,19 +245,20 @@ def assign_confidence_bins(confidence: Float) -> Codes:
     return np.searchsorted(CONFIDENCE_BIN_STARTS, confidence, side="right") - 1
 
 
-def uniform_numbers_at_positions(start: int, n: int) -> Float:
-    """Return a pseudorandom number in [0, 1) for each of n consecutive positions in a stream.
+def uniform_numbers_at_positions(first_position: int, n_positions: int) -> Float:
+    """Return a pseudorandom number in [0, 1) for each of some consecutive positions.
 
     The number of a position never changes. The generator is SplitMix64.
 
     >>> bool((uniform_numbers_at_positions(0, 10)[4:] == uniform_numbers_at_positions(4, 6)).all())
     True
     """
-    positions = np.arange(start, start + n, dtype=np.uint64)
+    positions = np.arange(first_position, first_position + n_positions, dtype=np.uint64)
     # SplitMix64 computes modulo 2^64, so an overflow is intended.
     with np.errstate(over="ignore"):
-        z = (positions + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
-        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        z ^= z >> np.uint64(31)
-    return np.asarray((z >> np.uint64(11)).astype(np.float64) * 2.0**-53)
+        splitmix_state = (positions + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+        bits = (splitmix_state ^ (splitmix_state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        bits ^= bits >> np.uint64(31)
+    highest_53_bits = bits >> np.uint64(11)
+    return np.asarray(highest_53_bits.astype(np.float64) * 2.0**-53)

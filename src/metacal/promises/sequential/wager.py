@@ -43,7 +43,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -51,16 +51,21 @@ from numpy.typing import ArrayLike
 from metacal.errors import InputError, format_option
 from metacal.formulas import Codes, Flags, Float
 
-#: Length of the window of each gambler, in rows. 0 stands for all rows.
-WINDOWS = (0, 3000, 600, 120)
+#: Length of the window of each gambler, in rows. None stands for all rows.
+WINDOW_LENGTHS = (None, 3000, 600, 120)
 
-# Initial state of a gambler: sum of payoffs and of weights in the previous stretch, the same sums in
-# the current stretch, and the logarithm of the invested capital. JSON has no infinity, so the
-# logarithm of zero is a very small number.
-_INITIAL_GAMBLER = (0.0, 0.0, 0.0, 0.0, -1e99)
+# Logarithm of a capital of zero. It is finite, because JSON has no infinity.
+_LOG_OF_ZERO_CAPITAL = -1e99
+
+# Initial state of a gambler: sums of payoffs and of weights in the previous and the current stretch.
+# The last number is the logarithm of the invested capital.
+_INITIAL_GAMBLER = (0.0, 0.0, 0.0, 0.0, _LOG_OF_ZERO_CAPITAL)
 
 #: Largest share of the capital that a single payoff may lose.
-MAX_LOSS = 0.5
+MAX_LOST_CAPITAL_SHARE = 0.5
+
+# Distance of a limit from 0 and 1, so that the variance of a payoff is positive.
+_MIN_DISTANCE_FROM_0_AND_1 = 1e-12
 
 
 class Bets(NamedTuple):
@@ -86,8 +91,29 @@ class Bets(NamedTuple):
     min_stake: Float | float
     max_stake: Float | float
 
+    def expand_to_rows(self) -> _RowBets:
+        """Replace each number by an array with one entry per row."""
+        n_rows = len(self.payoffs)
+        return _RowBets(
+            *(np.full(n_rows, column) if isinstance(column, float) else column for column in self)
+        )
 
-def bet_on_mean_above(values: Float, limit: float, weights: Float | float = 1.0) -> Bets:
+
+class _RowBets(NamedTuple):
+    """Bets with one entry per row in every column."""
+
+    payoffs: Float
+    weights: Float
+    variance: Float
+    min_stake: Float
+    max_stake: Float
+
+    def select_rows(self, rows: slice) -> _RowBets:
+        """Return the bets of consecutive rows."""
+        return _RowBets(*(column[rows] for column in self))
+
+
+def build_bets_on_mean_above(values: Float, limit: float, weights: Float | float = 1.0) -> Bets:
     """Build bets against the hypothesis that a mean is at most a limit.
 
     Parameters
@@ -104,22 +130,25 @@ def bet_on_mean_above(values: Float, limit: float, weights: Float | float = 1.0)
     -------
     Bets
     """
-    clipped_limit = min(max(limit, 1e-12), 1.0 - 1e-12)
-    if limit >= 1.0:
+    clipped_limit = min(max(limit, _MIN_DISTANCE_FROM_0_AND_1), 1.0 - _MIN_DISTANCE_FROM_0_AND_1)
+    is_limit_always_kept = limit >= 1.0
+    if is_limit_always_kept:
         weights = 0.0
     return Bets(
         payoffs=weights * (values - clipped_limit),
         weights=weights,
         variance=clipped_limit * (1.0 - clipped_limit),
         min_stake=0.0,
-        max_stake=MAX_LOSS / clipped_limit,
+        max_stake=MAX_LOST_CAPITAL_SHARE / clipped_limit,
     )
 
 
 def compute_sampling_weights(
     probability: ArrayLike | None, n_rows: int, least_probability: float
 ) -> Float:
-    """Compute the weight of each labelled row: least probability over its own probability.
+    """Compute the weight of each labelled row, which is inverse to its labelling probability.
+
+    The weight is `least_probability` divided by the probability of the row, so it is at most 1.
 
     >>> compute_sampling_weights([0.1, 0.5], 2, 0.1), compute_sampling_weights(None, 2, 0.1)
     (array([1. , 0.2]), array([1., 1.]))
@@ -127,8 +156,8 @@ def compute_sampling_weights(
     if probability is None:
         return np.ones(n_rows)
     probabilities = np.atleast_1d(np.asarray(probability, dtype=np.float64))
-    has_valid_range = ((probabilities > 0.0) & (probabilities <= 1.0)).all()
-    if probabilities.shape != (n_rows,) or not has_valid_range:
+    are_probabilities = ((probabilities > 0.0) & (probabilities <= 1.0)).all()
+    if probabilities.shape != (n_rows,) or not are_probabilities:
         raise InputError(
             f"probability must be one number for each of the {n_rows} rows, above 0 and at most 1."
         )
@@ -150,40 +179,39 @@ class UnitMembership(NamedTuple):
         Index of the cluster of each row: 0, 1, ...
     is_drawn : boolean array
         True for one random row of each cluster.
-    divisors : array of float
-        Divisor of the sum over the rows of each cluster. It is the number of rows of the cluster,
+    weight_divisors : array of float
+        Divisor of the sum of weights of each cluster. It is the number of rows of the cluster,
         labelled or not, if every cluster counts the same, and one number for all clusters if every
-        row counts the same. It is 0 if a cluster counts by the mean of its labelled rows.
+        row counts the same. It is 0 if a cluster has weight 1 whatever its labelled rows.
     """
 
     unit_index: Codes
     is_drawn: Flags
-    divisors: Float
+    weight_divisors: Float
 
-    def select(self, rows: Flags | slice) -> UnitMembership:
+    def select_rows(self, rows: Flags | slice) -> UnitMembership:
         """Return the membership of the selected rows."""
         return self._replace(unit_index=self.unit_index[rows], is_drawn=self.is_drawn[rows])
 
-    def average_by_unit(self, values: Float, weights: Float) -> tuple[Float, Float]:
-        """Compute the weighted mean and the total weight of each cluster.
+    def compute_unit_means_and_weights(self, values: Float, weights: Float) -> tuple[Float, Float]:
+        """Compute the weighted mean of the values of each cluster, and its weight.
 
-        The total weight is divided by the divisor of the cluster. Clusters without weight are left
-        out.
+        Clusters without weight are left out.
 
         >>> is_drawn = np.array([True, False, True])
         >>> membership = UnitMembership(np.array([0, 0, 1]), is_drawn, np.array([4.0, 1.0]))
-        >>> membership.average_by_unit(np.array([1.0, 0.0, 1.0]), np.ones(3))
+        >>> membership.compute_unit_means_and_weights(np.array([1.0, 0.0, 1.0]), np.ones(3))
         (array([0.5, 1. ]), array([0.5, 1. ]))
         """
-        n_units = len(self.divisors)
+        n_units = len(self.weight_divisors)
         weight_sums = np.bincount(self.unit_index, weights, n_units)
-        value_sums = np.bincount(self.unit_index, weights * values, n_units)
+        weighted_value_sums = np.bincount(self.unit_index, weights * values, n_units)
         has_weight = weight_sums > 0.0
-        means = value_sums[has_weight] / weight_sums[has_weight]
-        unit_weights = np.divide(
-            weight_sums, self.divisors, out=np.ones(n_units), where=self.divisors > 0.0
-        )
-        return means, unit_weights[has_weight]
+        unit_means = weighted_value_sums[has_weight] / weight_sums[has_weight]
+        unit_weights = np.ones(n_units)
+        has_divisor = self.weight_divisors > 0.0
+        unit_weights[has_divisor] = weight_sums[has_divisor] / self.weight_divisors[has_divisor]
+        return unit_means, unit_weights[has_weight]
 
 
 @dataclass
@@ -193,9 +221,9 @@ class Wager:
     Parameters
     ----------
     guess : float
-        Number of rows that the first guess of the mean payoff counts as.
+        Number of imaginary rows that the first guess of the mean payoff counts as.
     guess_gain : float
-        Sum of the payoffs of these rows.
+        Sum of the payoffs of these imaginary rows.
     rows : int
         Rows so far.
     weights, squares : float
@@ -208,7 +236,7 @@ class Wager:
     --------
     >>> events = np.array([0.0, 1.0, 0.0, 1.0] * 10)
     >>> wager = Wager(guess=1 / 0.1, guess_gain=1.0)
-    >>> log_capital = wager.bet(bet_on_mean_above(events, 0.1))
+    >>> log_capital = wager.bet(build_bets_on_mean_above(events, limit=0.1))
     >>> bool(log_capital[-1] > 3.0), wager.rows
     (True, 40)
     """
@@ -218,15 +246,17 @@ class Wager:
     rows: int = 0
     weights: float = 0.0
     squares: float = 0.0
-    gamblers: tuple[tuple[float, ...], ...] = (_INITIAL_GAMBLER,) * len(WINDOWS)
+    gamblers: tuple[tuple[float, ...], ...] = (_INITIAL_GAMBLER,) * len(WINDOW_LENGTHS)
 
     def __post_init__(self) -> None:
         self.gamblers = tuple(tuple(map(float, gambler)) for gambler in self.gamblers)
         n_numbers = len(_INITIAL_GAMBLER)
-        if len(self.gamblers) != len(WINDOWS) or any(
+        if len(self.gamblers) != len(WINDOW_LENGTHS) or any(
             len(gambler) != n_numbers for gambler in self.gamblers
         ):
-            raise InputError(f"a wager has {len(WINDOWS)} gamblers, of {n_numbers} numbers each.")
+            raise InputError(
+                f"a wager has {len(WINDOW_LENGTHS)} gamblers, of {n_numbers} numbers each."
+            )
         if self.rows < 0 or not self.guess > 0.0:
             raise InputError(
                 "a wager has seen no fewer than 0 rows, and its first guess counts as more than 0."
@@ -235,58 +265,58 @@ class Wager:
     def bet(self, bets: Bets) -> Float:
         """Bet on consecutive rows and return the logarithm of the capital after each."""
         n_rows = len(bets.payoffs)
-        columns = Bets(
-            *(np.full(n_rows, column) if isinstance(column, float) else column for column in bets)
+        row_bets = bets.expand_to_rows()
+        weight_sums = _compute_running_sums(row_bets.weights, initial_sum=self.weights)
+        squared_weight_sums = _compute_running_sums(
+            np.square(row_bets.weights), initial_sum=self.squares
         )
-        weight_sums = _cumulative_sums(self.weights, columns.weights)
-        square_sums = _cumulative_sums(self.squares, np.square(columns.weights))
         # The mean weight is Σw²/Σw. One imaginary row of weight one avoids a division by zero.
-        mean_weights = (square_sums[:-1] + 1.0) / (weight_sums[:-1] + 1.0)
-        log_invested = np.empty((len(WINDOWS), n_rows))
+        mean_weights_before = (squared_weight_sums[:-1] + 1.0) / (weight_sums[:-1] + 1.0)
+        log_invested_capital = np.empty((len(WINDOW_LENGTHS), n_rows))
         idle_capital = np.zeros(n_rows)
         new_gamblers = []
-        for index, (window, gambler) in enumerate(zip(WINDOWS, self.gamblers)):
-            new_gamblers.append(
-                self._bet_as_gambler(
-                    columns,
-                    mean_weights,
-                    window=window,
-                    gambler=gambler,
-                    log_invested=log_invested[index],
-                    idle_capital=idle_capital,
-                )
+        for index, window_length in enumerate(WINDOW_LENGTHS):
+            new_gambler = self._bet_as_gambler(
+                row_bets,
+                mean_weights_before,
+                window_length=window_length,
+                gambler=self.gamblers[index],
+                log_invested_out=log_invested_capital[index],
+                idle_capital_out=idle_capital,
             )
+            new_gamblers.append(new_gambler)
         self.rows += n_rows
         self.weights = float(weight_sums[-1])
-        self.squares = float(square_sums[-1])
+        self.squares = float(squared_weight_sums[-1])
         self.gamblers = tuple(new_gamblers)
-        return log_sum_exp(log_invested, idle_capital) - math.log(len(WINDOWS))
+        log_total_capital = log_sum_exp(log_invested_capital, added_to_sum=idle_capital)
+        return log_total_capital - math.log(len(WINDOW_LENGTHS))
 
     def _bet_as_gambler(
         self,
-        bets: Bets,
-        mean_weights: Float,
+        bets: _RowBets,
+        mean_weights_before: Float,
         *,
-        window: int,
+        window_length: int | None,
         gambler: tuple[float, ...],
-        log_invested: Float,
-        idle_capital: Float,
+        log_invested_out: Float,
+        idle_capital_out: Float,
     ) -> tuple[float, ...]:
         """Bet the capital of one gambler on consecutive rows.
 
         Parameters
         ----------
-        bets : Bets
-            Bets with one entry per row in every column.
-        mean_weights : array
+        bets : _RowBets
+            Bets on the rows.
+        mean_weights_before : array
             Mean weight of the rows before each row.
-        window : int
-            Length of a stretch of the gambler. 0 stands for all rows.
+        window_length : int or None
+            Number of rows of a stretch of the gambler. None stands for all rows.
         gambler : tuple of float
             State before the first row.
-        log_invested : array
+        log_invested_out : array
             Output: logarithm of the invested capital after each row.
-        idle_capital : array
+        idle_capital_out : array
             Output: the idle capital of the gambler is added to each row.
 
         Returns
@@ -294,58 +324,66 @@ class Wager:
         tuple of float
             State after the last row.
         """
-        n_rows = len(log_invested)
-        previous_payoff, previous_weight, payoff_sum, weight_sum, log_capital = gambler
+        n_rows = len(log_invested_out)
+        previous_payoff_sum, previous_weight_sum, payoff_sum, weight_sum, log_invested = gambler
         start = 0
         while start < n_rows:
-            row = self.rows + start
-            stretch, offset = divmod(row, window) if window else (0, row)
-            if offset == 0:
-                log_capital = float(
-                    np.logaddexp(log_capital, math.log(_invested_share(window, stretch)))
-                )
-                previous_payoff, previous_weight = payoff_sum, weight_sum
+            n_rows_before = self.rows + start
+            if window_length is None:
+                stretch, n_rows_in_stretch = 0, n_rows_before
+                stop = n_rows
+            else:
+                stretch, n_rows_in_stretch = divmod(n_rows_before, window_length)
+                stop = min(n_rows, start + window_length - n_rows_in_stretch)
+            if n_rows_in_stretch == 0:
+                new_investment = _compute_investment(stretch, has_window=window_length is not None)
+                log_invested = float(np.logaddexp(log_invested, math.log(new_investment)))
+                previous_payoff_sum = payoff_sum
+                previous_weight_sum = weight_sum
                 payoff_sum = 0.0
                 weight_sum = 0.0
-            stop = min(n_rows, start + window - offset) if window else n_rows
-            block = slice(start, stop)
-            payoffs, weights, variance, min_stake, max_stake = (column[block] for column in bets)  # type: ignore[index]
-            payoff_sums = _cumulative_sums(payoff_sum, payoffs)
-            weight_sums = _cumulative_sums(weight_sum, weights)
-            mean_payoffs = (previous_payoff + payoff_sums[:-1] + self.guess_gain) / (
-                previous_weight + weight_sums[:-1] + self.guess
+
+            rows = slice(start, stop)
+            stretch_bets = bets.select_rows(rows)
+            payoff_sums = _compute_running_sums(stretch_bets.payoffs, initial_sum=payoff_sum)
+            weight_sums = _compute_running_sums(stretch_bets.weights, initial_sum=weight_sum)
+            mean_payoffs_before = (previous_payoff_sum + payoff_sums[:-1] + self.guess_gain) / (
+                previous_weight_sum + weight_sums[:-1] + self.guess
             )
-            stakes = np.clip(mean_payoffs / (variance * mean_weights[block]), min_stake, max_stake)
-            log_capitals = _cumulative_sums(log_capital, np.log1p(stakes * payoffs))
-            log_invested[block] = log_capitals[1:]
-            if window:
+            kelly_stakes = mean_payoffs_before / (stretch_bets.variance * mean_weights_before[rows])
+            stakes = np.clip(kelly_stakes, stretch_bets.min_stake, stretch_bets.max_stake)
+            log_capitals = _compute_running_sums(
+                np.log1p(stakes * stretch_bets.payoffs), initial_sum=log_invested
+            )
+            log_invested_out[rows] = log_capitals[1:]
+            if window_length is not None:
                 # The gambler has not invested 1/2 - Σ_{k <= stretch} 1/(2k(k+1)) yet.
-                idle_capital[block] += 0.5 / (stretch + 1.0)
+                idle_capital_out[rows] += 0.5 / (stretch + 1.0)
             payoff_sum = float(payoff_sums[-1])
             weight_sum = float(weight_sums[-1])
-            log_capital = float(log_capitals[-1])
+            log_invested = float(log_capitals[-1])
             start = stop
-        return previous_payoff, previous_weight, payoff_sum, weight_sum, log_capital
+        return previous_payoff_sum, previous_weight_sum, payoff_sum, weight_sum, log_invested
 
 
-def _invested_share(window: int, stretch: int) -> float:
-    """Return the share of its capital that a gambler invests at the start of a stretch."""
-    if not window:
+def _compute_investment(stretch: int, *, has_window: bool) -> float:
+    """Return the share of the capital that a gambler invests at the start of a stretch."""
+    if not has_window:
         return 1.0
     if stretch == 0:
         return 0.5
     return 0.5 / (stretch * (stretch + 1.0))
 
 
-def _cumulative_sums(initial_sum: float, values: Any) -> Float:
-    """Return the initial sum, followed by the running sums after each value."""
+def _compute_running_sums(values: Float, *, initial_sum: float) -> Float:
+    """Return the initial sum, followed by the sum after each value."""
     return np.cumsum(np.concatenate(([initial_sum], values)))
 
 
-def log_sum_exp(logs: Float, extra: Float | float = 0.0) -> Float:
-    """Compute log(Σ exp(logs) + extra) of each column without overflow."""
-    offset = np.maximum(logs.max(axis=0), 0.0)
-    scaled_sum = np.exp(logs - offset).sum(axis=0) + extra * np.exp(-offset)
+def log_sum_exp(log_terms: Float, *, added_to_sum: Float | float = 0.0) -> Float:
+    """Compute log(Σ exp(log_terms) + added_to_sum) of each column without overflow."""
+    offset = np.maximum(log_terms.max(axis=0), 0.0)
+    scaled_sum = np.exp(log_terms - offset).sum(axis=0) + added_to_sum * np.exp(-offset)
     return np.asarray(offset + np.log(scaled_sum))
 
 
@@ -388,7 +426,7 @@ class Capital:
         Returns
         -------
         array
-            Logarithm of the total capital after each row.
+            Logarithm of the evidence after each row: total capital times merged evidence.
         """
         if shares is None:
             shares = [1.0 / len(bets)] * len(bets)
@@ -396,16 +434,17 @@ class Capital:
             wager.bet(wager_bets) + math.log(share)
             for wager, wager_bets, share in zip(self.wagers, bets, shares)
         ]
-        log_total = log_capitals[0]
-        if len(log_capitals) > 1:
-            log_total = log_sum_exp(np.array(log_capitals))
-        log_total = self.log_before + log_total
-        if len(log_total):
-            self.log_now = float(log_total[-1])
-            self.log_peak = max(self.log_peak, float(log_total.max()))
-        return log_total
+        if len(log_capitals) == 1:
+            (log_wager_total,) = log_capitals
+        else:
+            log_wager_total = log_sum_exp(np.array(log_capitals))
+        log_evidence = self.log_before + log_wager_total
+        if len(log_evidence) > 0:
+            self.log_now = float(log_evidence[-1])
+            self.log_peak = max(self.log_peak, float(log_evidence.max()))
+        return log_evidence
 
-    def merge_with(self, other: Self) -> Self:
+    def multiply_with(self, other: Self) -> Self:
         """Return the product of two capitals that bet on different rows.
 
         The wagers of the result start anew.
@@ -421,7 +460,9 @@ class Capital:
            reached alone counts for its own δ. ∎
         """
         log_product = self.log_now + other.log_now
-        new_wagers = tuple(Wager(wager.guess, wager.guess_gain) for wager in self.wagers)
+        new_wagers = tuple(
+            Wager(guess=wager.guess, guess_gain=wager.guess_gain) for wager in self.wagers
+        )
         return type(self)(
             wagers=new_wagers,
             log_before=log_product,
