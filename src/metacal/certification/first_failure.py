@@ -1,10 +1,10 @@
-"""Search for the first rank of a segment at which a test fails.
+"""Search for the first rank of a range at which a test fails.
 
 Terms used in this module:
 
-- *run*: some errors of a ranking, and the correct rows up to the next error.
-- *tested ranks*: the ranks of a segment at which a test is made (`BinomialRankTests`).
-- *unordered block*: rows that were only counted (`metacal.certification.passes`), so that their order
+- *error run*: consecutive errors of a ranking, and the correct rows up to the next error.
+- *tested ranks*: the ranks of a range at which a test is made (`BinomialRankTests`).
+- *unordered cell*: rows that were only counted (`metacal.certification.passes`), so that their order
   is unknown.
 """
 
@@ -17,26 +17,26 @@ from typing import NamedTuple
 import numpy as np
 
 from metacal.certification.rank_tests import find_clear_passes
-from metacal.certification.ranking import ErrorRuns, Ranking
+from metacal.certification.ranking import Ranking
 from metacal.certification.test_sequences import RankRange
 
-# Number of runs of errors that are tested in one vectorised step.
-_CHUNK_SIZE = 4096
+# Number of error runs that are tested in one vectorised step.
+_N_RUNS_PER_CHUNK = 4096
 
-# Largest number of blocks for which finer counts are requested at once.
+# Largest number of cells whose rows are requested to be counted again in one pass.
 MAX_REFINED_CELLS = 1024
 
 
 class FirstFailure(NamedTuple):
-    """First rank of a segment at which a test is known to fail.
+    """First rank of a range at which a test is known to fail.
 
     Attributes
     ----------
     rank : int
-        Rank, or the end of the segment if no test is known to fail.
+        Rank, or the end of the range if no test is known to fail.
 
-    unordered_blocks : list of int
-        Blocks before the rank in which a test may fail, depending on the unknown order of rows.
+    unordered_cells : list of int
+        Cells before the rank in which a test may fail, depending on the unknown order of rows.
     """
 
     rank: int
@@ -44,9 +44,9 @@ class FirstFailure(NamedTuple):
 
 
 def find_first_failure(
-    ranking: Ranking, segment: RankRange, significance_level: float
+    ranking: Ranking, rank_range: RankRange, significance_level: float
 ) -> FirstFailure:
-    """Find the first tested rank of a segment that fails.
+    """Find the first tested rank of a range that fails.
 
     After m rows with e errors, let a run of w errors and then correct rows follow. The p-value
     p(errors, rank) rises up to p(e + w, m + w) and falls from there on. If p(e + w, m + w) passes,
@@ -58,7 +58,7 @@ def find_first_failure(
     ranking : Ranking
         Calibration rows in increasing order of score.
 
-    segment : RankSegment
+    rank_range : RankRange
         Ranks to test.
 
     significance_level : float
@@ -68,54 +68,48 @@ def find_first_failure(
     -------
     FirstFailure
     """
-    runs = ranking.error_runs
-    first_run = int(np.searchsorted(runs.n_rows_before, segment.start_rank)) - 1
-    end_run = int(np.searchsorted(runs.n_rows_before, segment.stop_rank - 1))
-    unordered_blocks: list[int] = []
-    run_tester = _RunTester(ranking, segment, significance_level)
-    for chunk_start in range(first_run, end_run, _CHUNK_SIZE):
-        chunk = np.arange(chunk_start, min(chunk_start + _CHUNK_SIZE, end_run))
-        last_error_ranks = runs.n_rows_before[chunk] + runs.n_errors[chunk]
-        peak_ranks = np.maximum(last_error_ranks, segment.start_rank)
-        passes_clearly = find_clear_passes(
-            runs.cumulative_errors[chunk],
-            peak_ranks,
-            segment.rank_tests.error_rate,
-            significance_level,
+    error_runs = ranking.error_runs
+    first_run = int(np.searchsorted(error_runs.n_rows_before, rank_range.start_rank)) - 1
+    stop_run = int(np.searchsorted(error_runs.n_rows_before, rank_range.stop_rank - 1))
+    unordered_cells: list[int] = []
+    run_tester = _ErrorRunTester(ranking, rank_range, significance_level)
+    for chunk_start in range(first_run, stop_run, _N_RUNS_PER_CHUNK):
+        chunk_stop = min(chunk_start + _N_RUNS_PER_CHUNK, stop_run)
+        run_indices = np.arange(chunk_start, chunk_stop)
+        last_error_ranks = error_runs.n_rows_before[run_indices] + error_runs.n_errors[run_indices]
+        # The p-value of a run is largest at its last error. If it passes, every rank of the run does.
+        every_rank_passes = find_clear_passes(
+            n_errors=error_runs.cumulative_errors[run_indices],
+            ranks=np.maximum(last_error_ranks, rank_range.start_rank),
+            error_rate=rank_range.rank_tests.error_rate,
+            significance_level=significance_level,
         )
-        for run in chunk[~passes_clearly].tolist():
-            unordered_block = _unordered_block_of_run(runs, run)
-            if unordered_block is None:
-                failed_rank = run_tester.find_failure(run)
+        for run_index in run_indices[~every_rank_passes].tolist():
+            unordered_cell = error_runs.get_unordered_cell(run_index)
+            if unordered_cell is None:
+                failed_rank = run_tester.find_failed_rank(run_index)
             else:
-                unordered_blocks.append(unordered_block)
-                failed_rank = run_tester.find_failure_after_block(run, unordered_block)
-            has_enough_blocks = len(unordered_blocks) >= MAX_REFINED_CELLS
-            if failed_rank < segment.stop_rank or has_enough_blocks:
-                return FirstFailure(failed_rank, unordered_blocks)
-    return FirstFailure(segment.stop_rank, unordered_blocks)
-
-
-def _unordered_block_of_run(runs: ErrorRuns, run: int) -> int | None:
-    """Return the block with unknown order at the beginning of a run, or None."""
-    if runs.unordered_cells is None or runs.unordered_cells[run] < 0:
-        return None
-    return int(runs.unordered_cells[run])
+                unordered_cells.append(unordered_cell)
+                failed_rank = run_tester.find_failed_rank_after_cell(run_index, unordered_cell)
+            has_enough_cells = len(unordered_cells) >= MAX_REFINED_CELLS
+            if failed_rank < rank_range.stop_rank or has_enough_cells:
+                return FirstFailure(failed_rank, unordered_cells)
+    return FirstFailure(rank_range.stop_rank, unordered_cells)
 
 
 @dataclass
-class _RunTester:
-    """Search for ranks that fail within runs of errors.
+class _ErrorRunTester:
+    """Search for tested ranks that fail within one error run.
 
-    The runs must be visited in increasing order.
+    The runs must be tested in increasing order.
 
     Attributes
     ----------
     ranking : Ranking
         Calibration rows in increasing order of score.
 
-    segment : RankSegment
-        Ranks to test. Ranks outside of the segment are not tested.
+    rank_range : RankRange
+        Ranks to test. Ranks outside of the range are not tested.
 
     significance_level : float
         Significance level of each test.
@@ -125,65 +119,66 @@ class _RunTester:
     """
 
     ranking: Ranking
-    segment: RankRange
+    rank_range: RankRange
     significance_level: float
     next_tested_rank: int = 0
 
-    def find_failure(self, run: int) -> int:
-        """Find the first tested rank of a run that fails, or the end of the segment."""
-        runs = self.ranking.error_runs
-        segment = self.segment
-        n_rows_before = int(runs.n_rows_before[run])
-        n_run_errors = int(runs.n_errors[run])
-        cumulative_errors = int(runs.cumulative_errors[run])
-        n_errors_before = cumulative_errors - n_run_errors
+    def find_failed_rank(self, run_index: int) -> int:
+        """Find the first tested rank of a run that fails, or return the end of the range."""
+        error_runs = self.ranking.error_runs
+        rank_range = self.rank_range
+        n_rows_before_run = int(error_runs.n_rows_before[run_index])
+        n_errors_of_run = int(error_runs.n_errors[run_index])
+        n_errors_before_run = int(error_runs.cumulative_errors[run_index]) - n_errors_of_run
 
-        # Among the errors at the beginning of the run, the p-value rises from rank to rank.
-        last_error_rank = n_rows_before + n_run_errors
+        last_error_rank = n_rows_before_run + n_errors_of_run
         error_ranks = range(
-            max(n_rows_before + 1, segment.start_rank),
-            min(last_error_rank + 1, segment.stop_rank),
+            max(n_rows_before_run + 1, rank_range.start_rank),
+            min(last_error_rank + 1, rank_range.stop_rank),
         )
-        n_passing_ranks = bisect_right(
-            error_ranks,
-            self.significance_level,
-            key=lambda rank: segment.rank_tests.p_value(
-                n_errors_before + rank - n_rows_before, rank
-            ),
-        )
+
+        def compute_p_value(error_rank: int) -> float:
+            n_errors = n_errors_before_run + error_rank - n_rows_before_run
+            return rank_range.rank_tests.p_value(n_errors, error_rank)
+
+        # Each further error raises the p-value, so the error ranks that pass come first.
+        n_passing_ranks = bisect_right(error_ranks, self.significance_level, key=compute_p_value)
         if n_passing_ranks < len(error_ranks):
-            failed_rank = self._find_tested_rank_from(error_ranks[n_passing_ranks])
-            if failed_rank < error_ranks.stop:
-                return failed_rank
-        first_rank = max(last_error_rank, n_rows_before + 1)
-        return self._find_failure_before_errors(first_rank, run)
+            first_failing_rank = error_ranks[n_passing_ranks]
+            tested_rank = self._find_tested_rank_from(first_failing_rank)
+            if tested_rank < error_ranks.stop:
+                return tested_rank
+        first_rank_with_all_errors = max(last_error_rank, n_rows_before_run + 1)
+        return self._find_failed_rank_among_correct_rows(first_rank_with_all_errors, run_index)
 
-    def find_failure_after_block(self, run: int, block: int) -> int:
-        """Find the first tested rank that fails after the first block of a run."""
-        block_end = int(self.ranking.tie_block_end_ranks[block])
-        return self._find_failure_before_errors(block_end, run)
+    def find_failed_rank_after_cell(self, run_index: int, unordered_cell: int) -> int:
+        """Find the first tested rank of a run that fails after its unordered cell."""
+        cell_end_rank = int(self.ranking.tie_block_end_ranks[unordered_cell])
+        return self._find_failed_rank_among_correct_rows(cell_end_rank, run_index)
 
-    def _find_failure_before_errors(self, first_rank: int, run: int) -> int:
+    def _find_failed_rank_among_correct_rows(self, first_rank: int, run_index: int) -> int:
         """Find a rank that fails among the correct rows at the end of a run.
 
-        Each correct row lowers the p-value, so only the first tested rank can fail.
+        Each correct row lowers the p-value, so only the first tested rank can fail. The end of the
+        range is returned if it passes.
         """
-        runs = self.ranking.error_runs
-        segment = self.segment
-        run_end = self.ranking.n_rows
-        if run + 1 < len(runs.n_rows_before):
-            run_end = int(runs.n_rows_before[run + 1])
-        tested_rank = self._find_tested_rank_from(max(first_rank, segment.start_rank))
-        if tested_rank >= min(run_end + 1, segment.stop_rank):
-            return segment.stop_rank
-        n_errors = int(runs.cumulative_errors[run])
-        if segment.rank_tests.p_value(n_errors, tested_rank) > self.significance_level:
-            return tested_rank
-        return segment.stop_rank
+        error_runs = self.ranking.error_runs
+        rank_range = self.rank_range
+        run_end_rank = self.ranking.n_rows
+        if run_index + 1 < len(error_runs.n_rows_before):
+            run_end_rank = int(error_runs.n_rows_before[run_index + 1])
+        first_tested_rank = self._find_tested_rank_from(max(first_rank, rank_range.start_rank))
+        if first_tested_rank > run_end_rank or first_tested_rank >= rank_range.stop_rank:
+            return rank_range.stop_rank
+        n_errors = int(error_runs.cumulative_errors[run_index])
+        p_value = rank_range.rank_tests.p_value(n_errors, first_tested_rank)
+        if p_value > self.significance_level:
+            return first_tested_rank
+        return rank_range.stop_rank
 
     def _find_tested_rank_from(self, rank: int) -> int:
         """Find the lowest tested rank that is at least `rank`."""
-        # If nearly every row is an error, the same distant rank is the answer for many runs.
+        # The last result is stored, because many runs have the same next tested rank.
         if self.next_tested_rank < rank:
-            self.next_tested_rank = self.segment.rank_tests.first_tested_rank_from(rank)
+            self.next_tested_rank = self.rank_range.rank_tests.first_tested_rank_from(rank)
         return self.next_tested_rank

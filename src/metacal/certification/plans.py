@@ -11,7 +11,7 @@ Terms used in this module:
 - *error*: a row whose prediction is incorrect.
 - *rank*: number of rows, counted from the most certain one. A test at rank m is about the first m
   rows.
-- *start*: first rank of a segment of tests. A start is given by the number of errors that its test
+- *start*: first rank of a range of tested ranks. It is given by the number of errors that its test
   tolerates.
 - *significance level*: largest allowed probability that a test passes although the promise is
   violated.
@@ -28,8 +28,9 @@ import numpy as np
 
 from metacal.certification.rank_tests import BinomialRankTests
 from metacal.certification.test_sequences import (
+    RangeStart,
+    RangeStarts,
     RankRange,
-    SegmentStarts,
     choose_first_tested_score,
     choose_usual_starts,
     plan_rank_ranges,
@@ -37,36 +38,36 @@ from metacal.certification.test_sequences import (
 from metacal.formulas import Codes, Float
 from metacal.statistics import bounds
 
-# `ShareStarts`: fraction of the expected errors that the first start tolerates, at most.
+# Largest fraction of the expected errors that the first start of `ShareStarts` tolerates.
 _MAX_FIRST_ERROR_FRACTION = Fraction("0.12")
 
-# `ShareStarts`: the first start tolerates this fraction of the expected errors at limit 1.
+# Fraction of the expected errors that the first start of `ShareStarts` tolerates at limit 1.
 _FIRST_ERROR_FRACTION_AT_LIMIT_1 = Fraction("0.03")
 
-# `ShareStarts`: fractions of the expected errors and of the level for the later starts.
+# Fraction of the expected errors and of the level, for each later start of `ShareStarts`.
 _LATER_ERROR_AND_LEVEL_FRACTIONS = (
     (Fraction("0.3"), Fraction("0.05")),
     (Fraction("0.65"), Fraction("0.05")),
 )
 
-# `ShareStarts`: fraction of the significance level for the first of several starts.
+# Fraction of the significance level for the first of several starts of `ShareStarts`.
 _FIRST_LEVEL_FRACTION = Fraction("0.9")
 
-# `ShareStarts` has only one start if fewer errors are expected.
-_MIN_ERRORS_FOR_LATER_STARTS = 20
+# Smallest number of expected errors at which `ShareStarts` has several starts.
+_MIN_EXPECTED_ERRORS_FOR_LATER_STARTS = 20
 
-# `ShareStarts` tests every rank if fewer errors are expected.
-_MIN_ERRORS_FOR_SEGMENTS = 10
+# Smallest number of expected errors at which `ShareStarts` does not test every rank.
+_MIN_EXPECTED_ERRORS_FOR_RANK_RANGES = 10
 
-# `EarlyStarts`: fractions of the allowed errors that the two starts tolerate.
+# Fractions of the allowed errors that the two starts of `EarlyStarts` tolerate.
 _FIRST_EARLY_ERROR_FRACTION = Fraction("0.05")
 _SECOND_EARLY_ERROR_FRACTION = Fraction("0.2")
 
-# `EarlyStarts`: fraction of the significance level for the second start.
+# Fraction of the significance level for the second start of `EarlyStarts`.
 _SECOND_EARLY_LEVEL_FRACTION = Fraction("0.2")
 
-# `EarlyStarts` has only one start if fewer errors are allowed.
-_MIN_ERRORS_FOR_TWO_EARLY_STARTS = 15
+# Smallest number of allowed errors at which `EarlyStarts` has two starts.
+_MIN_ALLOWED_ERRORS_FOR_TWO_EARLY_STARTS = 15
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,7 +79,7 @@ class PilotRows:
     scores : array of float of shape (n_pilot,)
         Score of each pilot row.
 
-    test_values : bool
+    tests_score_values : bool
         Whether to test values of the score instead of ranks, because many scores are equal.
 
     class_codes : array of int of shape (n_pilot,), optional
@@ -117,30 +118,30 @@ class PilotRows:
         """Estimate the share of one class, or return None if no pilot row has a label."""
         if self.class_codes is None or len(self.class_codes) == 0:
             return None
-        n_of_class = float((self.class_codes == class_code).sum())
-        # The added half row keeps the estimate away from 0 and 1.
-        return (n_of_class + 0.5) / (len(self.class_codes) + 1.0)
+        n_rows_of_class = float((self.class_codes == class_code).sum())
+        # Half a row is added to each of both counts, so that the estimate is never 0 or 1.
+        return (n_rows_of_class + 0.5) / (len(self.class_codes) + 1.0)
 
 
 @dataclass(frozen=True)
 class RankPlan:
     """Tests of one ranking, fixed before its labels are read.
 
-    A plan of `FixedSequenceRule` has segments, a first rank or a first value. The plans of other
-    rules contain only the limit.
+    A plan of `FixedSequenceRule` has rank ranges, a first tested rank or a first tested score. The
+    plans of other rules contain only the limit.
 
     Attributes
     ----------
     limit : float
         Limit that each test is about.
 
-    segments : tuple of Segment
-        Ranks to test, with the fraction of the significance level that each segment adds.
+    rank_ranges : tuple of RankRange
+        Ranks to test, with the fraction of the significance level that each range adds.
 
-    first_rank : int or None
+    first_tested_rank : int or None
         If given, every rank from this one upward is tested at the whole significance level.
 
-    first_value : float or None
+    first_tested_score : float or None
         If given, every score value from this one upward is tested at the whole significance level.
     """
 
@@ -151,14 +152,14 @@ class RankPlan:
 
 
 class StartPolicy(Protocol):
-    """Interface for choosing the starting ranks of the segments of a test sequence."""
+    """Interface for choosing the ranks at which the tests of a sequence start."""
 
-    def choose_starts(self, n_rows: int, limit: float, significance_level: float) -> SegmentStarts:
+    def choose_starts(self, n_rows: int, limit: float, significance_level: float) -> RangeStarts:
         """Choose how many errors each start tolerates, and its fraction of the level."""
 
     def choose_starts_for_score_values(
         self, n_rows: int, limit: float, significance_level: float
-    ) -> SegmentStarts:
+    ) -> RangeStarts:
         """Choose the starts that determine the first tested score value."""
 
     def tests_every_rank(self, n_rows: int, limit: float) -> bool:
@@ -169,13 +170,13 @@ class StartPolicy(Protocol):
 class UsualStarts:
     """Starts for predictions that are mostly correct."""
 
-    def choose_starts(self, n_rows: int, limit: float, significance_level: float) -> SegmentStarts:
+    def choose_starts(self, n_rows: int, limit: float, significance_level: float) -> RangeStarts:
         """Choose how many errors each start tolerates, and its fraction of the level."""
         return choose_usual_starts(n_rows, limit, significance_level)
 
     def choose_starts_for_score_values(
         self, n_rows: int, limit: float, significance_level: float
-    ) -> SegmentStarts:
+    ) -> RangeStarts:
         """Choose the starts that determine the first tested score value."""
         return choose_usual_starts(n_rows, limit, significance_level)
 
@@ -194,26 +195,26 @@ class EarlyStarts:
     Examples
     --------
     >>> EarlyStarts().choose_starts(100, 0.9, 0.1)
-    ((0, Fraction(1, 1)),)
-    >>> EarlyStarts().choose_starts(500, 0.9, 0.1)
-    ((2, Fraction(4, 5)), (10, Fraction(1, 5)))
+    (RangeStart(n_tolerated_errors=0, delta_fraction=Fraction(1, 1)),)
+    >>> [start.n_tolerated_errors for start in EarlyStarts().choose_starts(500, 0.9, 0.1)]
+    [2, 10]
     """
 
-    def choose_starts(self, n_rows: int, limit: float, significance_level: float) -> SegmentStarts:
+    def choose_starts(self, n_rows: int, limit: float, significance_level: float) -> RangeStarts:
         """Choose how many errors each start tolerates, and its fraction of the level."""
         n_allowed_errors = n_rows * (1 - bounds.to_exact_fraction(limit))
-        n_tolerated_first = int(_FIRST_EARLY_ERROR_FRACTION * n_allowed_errors)
-        if n_allowed_errors < _MIN_ERRORS_FOR_TWO_EARLY_STARTS:
-            return ((n_tolerated_first, Fraction(1)),)
-        n_tolerated_second = int(_SECOND_EARLY_ERROR_FRACTION * n_allowed_errors)
+        n_tolerated_by_first = int(_FIRST_EARLY_ERROR_FRACTION * n_allowed_errors)
+        if n_allowed_errors < _MIN_ALLOWED_ERRORS_FOR_TWO_EARLY_STARTS:
+            return (RangeStart(n_tolerated_by_first, delta_fraction=Fraction(1)),)
+        n_tolerated_by_second = int(_SECOND_EARLY_ERROR_FRACTION * n_allowed_errors)
         return (
-            (n_tolerated_first, 1 - _SECOND_EARLY_LEVEL_FRACTION),
-            (n_tolerated_second, _SECOND_EARLY_LEVEL_FRACTION),
+            RangeStart(n_tolerated_by_first, delta_fraction=1 - _SECOND_EARLY_LEVEL_FRACTION),
+            RangeStart(n_tolerated_by_second, delta_fraction=_SECOND_EARLY_LEVEL_FRACTION),
         )
 
     def choose_starts_for_score_values(
         self, n_rows: int, limit: float, significance_level: float
-    ) -> SegmentStarts:
+    ) -> RangeStarts:
         """Choose the starts that determine the first tested score value."""
         return self.choose_starts(n_rows, limit, significance_level)
 
@@ -252,39 +253,40 @@ class ShareStarts:
 
     correct_share: float = 0.5
 
-    def choose_starts(self, n_rows: int, limit: float, significance_level: float) -> SegmentStarts:
+    def choose_starts(self, n_rows: int, limit: float, significance_level: float) -> RangeStarts:
         """Choose how many errors each start tolerates, and its fraction of the level."""
         n_expected_errors = self.compute_expected_errors(n_rows, limit)
         first_error_fraction = min(
             _MAX_FIRST_ERROR_FRACTION,
             _FIRST_ERROR_FRACTION_AT_LIMIT_1 + 1 - bounds.to_exact_fraction(limit),
         )
-        n_tolerated_first = int(first_error_fraction * n_expected_errors)
-        if n_expected_errors < _MIN_ERRORS_FOR_LATER_STARTS:
-            return ((n_tolerated_first, Fraction(1)),)
+        n_tolerated_by_first = int(first_error_fraction * n_expected_errors)
+        if n_expected_errors < _MIN_EXPECTED_ERRORS_FOR_LATER_STARTS:
+            return (RangeStart(n_tolerated_by_first, delta_fraction=Fraction(1)),)
+        first_start = RangeStart(n_tolerated_by_first, delta_fraction=_FIRST_LEVEL_FRACTION)
         later_starts = tuple(
-            (int(error_fraction * n_expected_errors), level_fraction)
+            RangeStart(int(error_fraction * n_expected_errors), delta_fraction=level_fraction)
             for error_fraction, level_fraction in _LATER_ERROR_AND_LEVEL_FRACTIONS
         )
-        return ((n_tolerated_first, _FIRST_LEVEL_FRACTION), *later_starts)
+        return (first_start, *later_starts)
 
     def choose_starts_for_score_values(
         self, n_rows: int, limit: float, significance_level: float
-    ) -> SegmentStarts:
+    ) -> RangeStarts:
         """Choose the starts that determine the first tested score value."""
         first_start = self.choose_starts(n_rows, limit, significance_level)[0]
-        n_tolerated_errors, _ = first_start
-        return ((n_tolerated_errors // 2, Fraction(1)),)
+        half_of_errors = first_start.n_tolerated_errors // 2
+        return (RangeStart(half_of_errors, delta_fraction=Fraction(1)),)
 
     def tests_every_rank(self, n_rows: int, limit: float) -> bool:
         """Check whether every rank is tested, because few errors are expected."""
-        return self.compute_expected_errors(n_rows, limit) < _MIN_ERRORS_FOR_SEGMENTS
+        return self.compute_expected_errors(n_rows, limit) < _MIN_EXPECTED_ERRORS_FOR_RANK_RANGES
 
     def compute_expected_errors(self, n_rows: int, limit: float) -> Fraction:
-        """Compute the errors if all correct rows are accepted at accuracy `limit`."""
-        exact_limit = bounds.to_exact_fraction(limit)
-        accepted_share = bounds.to_exact_fraction(self.correct_share) / exact_limit
-        return n_rows * min(Fraction(1), accepted_share) * (1 - exact_limit)
+        """Compute the accepted errors if all correct rows are accepted at accuracy `limit`."""
+        accuracy = bounds.to_exact_fraction(limit)
+        accepted_share = bounds.to_exact_fraction(self.correct_share) / accuracy
+        return n_rows * min(Fraction(1), accepted_share) * (1 - accuracy)
 
 
 def plan_test_sequence(
@@ -319,21 +321,21 @@ def plan_test_sequence(
     RankPlan
     """
     if pilot is not None and pilot.tests_score_values and len(pilot.scores) > 0:
-        first_value = choose_first_tested_score(
+        first_tested_score = choose_first_tested_score(
             np.sort(pilot.scores),
             n_rows,
-            limit,
-            significance_level,
-            policy.choose_starts_for_score_values(n_rows, limit, significance_level),
+            accuracy=limit,
+            delta=significance_level,
+            starts=policy.choose_starts_for_score_values(n_rows, limit, significance_level),
         )
-        return RankPlan(limit=limit, first_tested_score=first_value)
+        return RankPlan(limit=limit, first_tested_score=first_tested_score)
 
     starts = policy.choose_starts(n_rows, limit, significance_level)
     if policy.tests_every_rank(n_rows, limit):
-        n_tolerated_errors, _ = starts[0]
-        rank_tests = BinomialRankTests(n_rows, 1.0 - limit, significance_level)
-        return RankPlan(
-            limit=limit, first_tested_rank=rank_tests.first_rank_passing_with(n_tolerated_errors)
+        rank_tests = BinomialRankTests(
+            n_rows, error_rate=1.0 - limit, significance_level=significance_level
         )
-    segments = plan_rank_ranges(n_rows, limit, significance_level, starts)
-    return RankPlan(limit=limit, rank_ranges=segments)
+        first_tested_rank = rank_tests.first_rank_passing_with(starts[0].n_tolerated_errors)
+        return RankPlan(limit=limit, first_tested_rank=first_tested_rank)
+    rank_ranges = plan_rank_ranges(n_rows, limit, significance_level, starts)
+    return RankPlan(limit=limit, rank_ranges=rank_ranges)

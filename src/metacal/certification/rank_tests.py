@@ -21,11 +21,11 @@ from scipy.special import bdtr
 from metacal.formulas import Codes, Flags
 from metacal.statistics import bounds
 
-# A rank is tested only if its exact test can use this fraction of the significance level.
-_MIN_LEVEL_USE = 0.75
+# Smallest fraction of the significance level that the exact test at a tested rank uses.
+_MIN_USED_LEVEL_FRACTION = 0.75
 
-# A computed p-value below this fraction of the level certainly passes, despite rounding errors.
-_CLEAR_PASS_FACTOR = 1.0 - 1e-6
+# A computed p-value up to this fraction of the level certainly passes, despite rounding errors.
+_ONE_MINUS_ROUNDING_ERROR = 1.0 - 1e-6
 
 
 @dataclass(frozen=True)
@@ -69,18 +69,20 @@ class BinomialRankTests:
 
         It is -1 if the rank does not pass even without an error.
         """
-        n_passing_counts = bisect_right(
+        # The p-value rises with the number of errors, so the counts that pass come first.
+        n_passing_error_counts = bisect_right(
             range(rank),
             self.significance_level,
             key=lambda n_errors: self.p_value(n_errors, rank),
         )
-        return n_passing_counts - 1
+        return n_passing_error_counts - 1
 
     def first_rank_passing_with(self, n_errors: int) -> int:
         """Return the lowest rank that passes with `n_errors` errors.
 
         It is n_rows + 1 if no rank passes.
         """
+        # The p-value falls as the rank rises, so the ranks that fail come first.
         lowest_rank = n_errors + 1
         n_failing_ranks = bisect_left(
             range(lowest_rank, self.n_rows + 1),
@@ -88,6 +90,16 @@ class BinomialRankTests:
             key=lambda rank: self.p_value(n_errors, rank) <= self.significance_level,
         )
         return lowest_rank + n_failing_ranks
+
+    def find_start_rank(self, n_tolerated_errors: int) -> int | None:
+        """Return the lowest rank that passes with some errors, or with as many as possible.
+
+        It is None if not even all rows without an error would pass.
+        """
+        n_errors = min(n_tolerated_errors, self.max_passing_errors(self.n_rows))
+        if n_errors < 0:
+            return None
+        return self.first_rank_passing_with(n_errors)
 
     def first_tested_rank_from(self, rank: int) -> int:
         """Return the lowest tested rank that is at least `rank`.
@@ -97,42 +109,45 @@ class BinomialRankTests:
         if rank > self.n_rows:
             return self.n_rows + 1
         while rank < self.n_rows:
-            n_errors = self.max_passing_errors(rank)
-            if n_errors >= 0 and not self._wastes_level(n_errors, rank):
+            max_errors = self.max_passing_errors(rank)
+            passes_without_errors = max_errors >= 0
+            if passes_without_errors and self._uses_enough_of_level(max_errors, rank):
                 return rank
-            rank = self.first_rank_passing_with(n_errors + 1)
+            # Up to the next rank that tolerates one more error, the tests use even less of the level.
+            rank = self.first_rank_passing_with(max_errors + 1)
         return self.n_rows
 
     def last_tested_rank_below(self, rank: int) -> int:
         """Return the highest tested rank that is less than `rank`, or 0 if there is none."""
         if rank > self.n_rows:
             return self.n_rows
-        rank -= 1
-        while rank >= 1:
-            n_errors = self.max_passing_errors(rank)
-            if n_errors < 0:
+        highest_rank = rank - 1
+        while highest_rank >= 1:
+            max_errors = self.max_passing_errors(highest_rank)
+            if max_errors < 0:
                 return 0
-            # The p-value of `n_errors` decreases with the rank, so the tested ranks come first.
-            first_rank = self.first_rank_passing_with(n_errors)
+            # The p-value of `max_errors` falls as the rank rises, so the tested ranks come first.
+            first_rank = self.first_rank_passing_with(max_errors)
             n_tested_ranks = bisect_left(
-                range(first_rank, rank + 1),
+                range(first_rank, highest_rank + 1),
                 True,
-                key=lambda later_rank: self._wastes_level(n_errors, later_rank),
+                key=lambda later_rank: not self._uses_enough_of_level(max_errors, later_rank),
             )
             if n_tested_ranks > 0:
                 return first_rank + n_tested_ranks - 1
-            rank = first_rank - 1
+            highest_rank = first_rank - 1
         return 0
 
-    def _wastes_level(self, n_errors: int, rank: int) -> bool:
-        """Check whether the p-value is below 3/4 of the significance level."""
-        return self.p_value(n_errors, rank) < _MIN_LEVEL_USE * self.significance_level
+    def _uses_enough_of_level(self, n_errors: int, rank: int) -> bool:
+        """Check whether the p-value is at least 3/4 of the significance level."""
+        p_value = self.p_value(n_errors, rank)
+        return p_value >= _MIN_USED_LEVEL_FRACTION * self.significance_level
 
 
 def find_clear_passes(
     n_errors: Codes, ranks: Codes, error_rate: float, significance_level: float
 ) -> Flags:
-    """Find the tests that pass even if their p-value is computed with rounding errors.
+    """Find the binomial tests that pass with a margin for rounding errors.
 
     Chernoff's bound on the lower tail, P(Bin <= μ - t) <= exp(-t² / 2μ) with μ = rank · error_rate,
     settles most tests without a special function.
@@ -160,20 +175,25 @@ def find_clear_passes(
     >>> find_clear_passes(np.array([0, 1, 30]), np.array([100, 100, 1000]), 0.05, 0.1)
     array([ True,  True,  True])
     """
-    means = ranks * error_rate
-    deviations = means - n_errors
-    strict_level = significance_level * _CLEAR_PASS_FACTOR
-    passes = (deviations > 0.0) & (
-        deviations * deviations * _CLEAR_PASS_FACTOR >= -2.0 * math.log(strict_level) * means
+    expected_errors = ranks * error_rate
+    n_fewer_than_expected = expected_errors - n_errors
+    strict_level = significance_level * _ONE_MINUS_ROUNDING_ERROR
+    squared_deviations = n_fewer_than_expected * n_fewer_than_expected
+    passes_by_chernoff_bound = (n_fewer_than_expected > 0.0) & (
+        squared_deviations * _ONE_MINUS_ROUNDING_ERROR
+        >= -2.0 * math.log(strict_level) * expected_errors
     )
-    unsettled = np.flatnonzero(~passes & (deviations > 0.0))
-    p_values = bounds.binomial_p_value(n_errors[unsettled], ranks[unsettled], error_rate)
-    passes[unsettled] = p_values <= strict_level
+    passes = passes_by_chernoff_bound
+    undecided = np.flatnonzero(~passes_by_chernoff_bound & (n_fewer_than_expected > 0.0))
+    p_values = bounds.binomial_p_value(n_errors[undecided], ranks[undecided], error_rate)
+    passes[undecided] = p_values <= strict_level
     return passes
 
 
 def passes_in_expectation(n_errors: Codes, ranks: Codes, accuracy: float) -> Flags:
-    """Check whether E + 1 <= (1 - accuracy)(m + 1) in exact arithmetic.
+    """Check at each rank whether the accuracy holds in expectation.
+
+    The condition is E + 1 <= (1 - accuracy)(m + 1), in exact arithmetic.
 
     Parameters
     ----------
@@ -190,11 +210,16 @@ def passes_in_expectation(n_errors: Codes, ranks: Codes, accuracy: float) -> Fla
     -------
     array of bool
     """
-    error_rate = 1 - bounds.to_exact_fraction(accuracy)
+    allowed_error_rate = 1 - bounds.to_exact_fraction(accuracy)
     integer_type: type = np.int64
-    if error_rate.denominator * (int(ranks.max()) + 1) >= 2**62:
-        # The products could overflow, but Python integers cannot.
+    if allowed_error_rate.denominator * (int(ranks.max()) + 1) >= 2**62:
+        # The products below could overflow an int64, but not a Python integer.
         integer_type = object
-    scaled_errors: NDArray[Any] = (n_errors.astype(integer_type) + 1) * error_rate.denominator
-    scaled_limits: NDArray[Any] = (ranks.astype(integer_type) + 1) * error_rate.numerator
-    return np.asarray(scaled_errors <= scaled_limits, dtype=bool)
+    errors_plus_one: NDArray[Any] = n_errors.astype(integer_type) + 1
+    ranks_plus_one: NDArray[Any] = ranks.astype(integer_type) + 1
+    # Both sides of the condition are multiplied by the denominator, so that they are integers.
+    is_kept = (
+        errors_plus_one * allowed_error_rate.denominator
+        <= ranks_plus_one * allowed_error_rate.numerator
+    )
+    return np.asarray(is_kept, dtype=bool)

@@ -37,7 +37,7 @@ _N_NEWTON_STEPS = 50
 # Largest absolute log-odds for which the logistic function is evaluated.
 _MAX_LOG_ODDS = 30.0
 
-# Smallest slope, which avoids a division by zero.
+# Smallest slope of the regression, to avoid a division by zero.
 _MIN_SLOPE = 1e-6
 
 
@@ -103,7 +103,7 @@ def _fit_logistic_regression(feature: Float, is_positive: Flags) -> Float:
         variances = probabilities * (1.0 - probabilities)
         hessian = (design * variances[:, None]).T @ design + np.eye(2) / _PRIOR_STD**2
         step = np.linalg.solve(hessian, gradient)
-        # No coefficient changes by more than 1 in a step, which prevents divergence.
+        # A step of more than 1 is shortened to 1, so that Newton's method does not diverge.
         coefficients = coefficients - step / max(1.0, float(np.abs(step).max()))
     return coefficients
 
@@ -143,10 +143,14 @@ class ThresholdOutcome(NamedTuple):
     lowest_rejected: float | None
 
 
-class ErrorRuns(NamedTuple):
-    """Runs of a ranking: some errors, and the correct rows up to the next error.
+# Entry of `ErrorRuns.unordered_cells` for a run whose rows have a known order.
+_NO_CELL = -1
 
-    The first run contains no errors.
+
+class ErrorRuns(NamedTuple):
+    """Runs of a ranking: consecutive errors, and the correct rows up to the next error.
+
+    The first run contains no errors, only the correct rows before the first error.
 
     Attributes
     ----------
@@ -159,8 +163,8 @@ class ErrorRuns(NamedTuple):
     cumulative_errors : array of int of shape (n_runs,)
         Number of errors up to the end of each run.
 
-    unordered_blocks : array of int of shape (n_runs,), optional
-        Block at the beginning of each run if the order of its rows is unknown, and -1 otherwise.
+    unordered_cells : array of int of shape (n_runs,), optional
+        Cell at the beginning of each run if the order of its rows is unknown, and -1 otherwise.
         None if the order of all rows is known.
     """
 
@@ -168,6 +172,17 @@ class ErrorRuns(NamedTuple):
     n_errors: Codes
     cumulative_errors: Codes
     unordered_cells: Codes | None = None
+
+    def get_unordered_cell(self, run_index: int) -> int | None:
+        """Return the cell with unknown order at the beginning of a run, or None."""
+        if self.unordered_cells is None or self.unordered_cells[run_index] == _NO_CELL:
+            return None
+        return int(self.unordered_cells[run_index])
+
+    @property
+    def error_ranks(self) -> Codes:
+        """Rank of each error, if every run contains a single error."""
+        return self.n_rows_before[1:] + 1
 
 
 @dataclass(frozen=True)
@@ -198,9 +213,11 @@ class Ranking:
     @classmethod
     def from_scores(cls, scores: Float, correct: Flags) -> Ranking:
         """Rank rows by their scores."""
-        block_scores, block_end_ranks, cumulative_errors, error_ranks = rank_scores(scores, correct)
-        ranking = cls(block_end_ranks, cumulative_errors, block_scores)
-        # The sort also yields the rank of each error, so that the cached property is filled here.
+        tie_block_scores, tie_block_end_ranks, cumulative_errors, error_ranks = rank_scores(
+            scores, correct
+        )
+        ranking = cls(tie_block_end_ranks, cumulative_errors, tie_block_scores)
+        # The sort also returns the rank of each error, so the cached property is filled here.
         n_errors = len(error_ranks)
         ranking.__dict__["error_runs"] = ErrorRuns(
             n_rows_before=np.append(0, error_ranks - 1),
@@ -219,48 +236,60 @@ class Ranking:
     @cached_property
     def error_runs(self) -> ErrorRuns:
         """Runs of errors, each followed by the correct rows up to the next error."""
-        n_block_errors = np.diff(self.cumulative_errors, prepend=0)
-        n_block_rows = np.diff(self.tie_block_end_ranks, prepend=0)
-        blocks_with_errors = np.flatnonzero(n_block_errors)
+        n_errors_per_block = np.diff(self.cumulative_errors, prepend=0)
+        n_rows_per_block = np.diff(self.tie_block_end_ranks, prepend=0)
+        n_rows_before_block = np.append(0, self.tie_block_end_ranks)
         has_unknown_order = self.has_unknown_order
         if has_unknown_order is None:
-            has_unknown_order = np.zeros(len(n_block_errors), dtype=bool)
+            has_unknown_order = np.zeros(len(n_errors_per_block), dtype=bool)
         # If every row of a block is an error, the order of its rows makes no difference.
-        is_unordered = has_unknown_order & (n_block_errors != n_block_rows)
-        unordered_blocks = np.where(is_unordered[blocks_with_errors], blocks_with_errors, -1)
-        block_start_ranks = np.append(0, self.tie_block_end_ranks)
+        is_unordered = has_unknown_order & (n_errors_per_block != n_rows_per_block)
+        # Each tie block with errors starts a run, after the first run, which has no errors.
+        blocks_with_errors = np.flatnonzero(n_errors_per_block)
+        unordered_cells = np.where(is_unordered[blocks_with_errors], blocks_with_errors, _NO_CELL)
         return ErrorRuns(
-            n_rows_before=np.append(0, block_start_ranks[blocks_with_errors]),
-            n_errors=np.append(0, n_block_errors[blocks_with_errors]),
+            n_rows_before=np.append(0, n_rows_before_block[blocks_with_errors]),
+            n_errors=np.append(0, n_errors_per_block[blocks_with_errors]),
             cumulative_errors=np.append(0, self.cumulative_errors[blocks_with_errors]),
-            unordered_cells=np.append(-1, unordered_blocks),
+            unordered_cells=np.append(_NO_CELL, unordered_cells),
         )
 
-    def require_known_order(self, *blocks: int) -> None:
-        """Raise FinerCountsNeeded if the order of the rows in a block is unknown.
+    def require_known_order(self, *tie_blocks: int) -> None:
+        """Raise FinerCountsNeeded if the order of the rows in a tie block is unknown.
 
-        Blocks that do not exist are ignored.
+        Indices of tie blocks that do not exist are ignored.
         """
         if self.has_unknown_order is None:
             return
         n_blocks = len(self.tie_block_end_ranks)
-        if any(self.has_unknown_order[block] for block in blocks if 0 <= block < n_blocks):
-            raise self.build_finer_counts_error(blocks)
+        if any(self.has_unknown_order[block] for block in tie_blocks if 0 <= block < n_blocks):
+            raise self.build_finer_counts_error(tie_blocks)
 
-    def build_finer_counts_error(self, blocks: Iterable[int]) -> FinerCountsNeeded:
-        """Build the exception that requests finer counts of blocks and their neighbours.
+    def build_finer_counts_error(self, cells: Iterable[int]) -> FinerCountsNeeded:
+        """Build the exception that requests finer counts of cells and their neighbours.
 
-        The neighbours are included, because a threshold in a block depends on the next score.
+        The neighbours are included, because a threshold in a cell depends on the next score.
         """
         assert self.has_unknown_order is not None
-        n_blocks = len(self.tie_block_end_ranks)
-        nearby_blocks = {
-            nearby_block
-            for block in blocks
-            for nearby_block in (block - 1, block, block + 1)
-            if 0 <= nearby_block < n_blocks
+        n_cells = len(self.tie_block_end_ranks)
+        cells_and_neighbours = {
+            nearby_cell
+            for cell in cells
+            for nearby_cell in (cell - 1, cell, cell + 1)
+            if 0 <= nearby_cell < n_cells
         }
-        return FinerCountsNeeded(block for block in nearby_blocks if self.has_unknown_order[block])
+        unordered_cells = (cell for cell in cells_and_neighbours if self.has_unknown_order[cell])
+        return FinerCountsNeeded(unordered_cells)
+
+    def find_tie_block_ends_from(self, first_score: float) -> Codes:
+        """Return the end ranks of the tie blocks from a score upward.
+
+        If no row has this score, the first block is the last one below it, or the lowest block.
+        """
+        n_blocks_up_to_score = int(
+            np.searchsorted(self.tie_block_scores, first_score, side="right")
+        )
+        return self.tie_block_end_ranks[max(0, n_blocks_up_to_score - 1) :]
 
     def largest_threshold_accepting(self, n_accepted: int) -> float:
         """Return the largest threshold that accepts exactly the first `n_accepted` rows.
@@ -269,8 +298,9 @@ class Ranking:
         """
         if n_accepted == self.n_rows:
             return math.inf
-        next_block = np.searchsorted(self.tie_block_end_ranks, n_accepted, side="right")
-        return float(np.nextafter(self.tie_block_scores[next_block], -np.inf))
+        first_rejected_block = np.searchsorted(self.tie_block_end_ranks, n_accepted, side="right")
+        lowest_rejected_score = self.tie_block_scores[first_rejected_block]
+        return float(np.nextafter(lowest_rejected_score, -np.inf))
 
     def largest_threshold_accepting_at_most(self, max_accepted: int) -> float:
         """Return the largest threshold that accepts at most `max_accepted` rows.
@@ -319,7 +349,7 @@ class Ranking:
         )
 
     def count_accepted_if_rank_passed(self, rank: int) -> int:
-        """Count the rows that may be accepted if the test at a rank passed.
+        """Count the rows that may be accepted if a test at this rank passed.
 
         A tie block is accepted as a whole if all of its errors are among the first `rank` rows, and
         rejected as a whole otherwise. The proof is in
@@ -332,21 +362,22 @@ class Ranking:
         >>> [ranking.count_accepted_if_rank_passed(rank) for rank in (1, 2, 3, 4)]
         [1, 4, 4, 4]
         """
-        block = self.find_tie_block(rank)
-        block_end = int(self.tie_block_end_ranks[block])
-        block_start = 0
+        tie_block = self.find_tie_block(rank)
+        block_end_rank = int(self.tie_block_end_ranks[tie_block])
+        n_rows_before_block = 0
         n_errors_before_block = 0
-        if block > 0:
-            block_start = int(self.tie_block_end_ranks[block - 1])
-            n_errors_before_block = int(self.cumulative_errors[block - 1])
-        n_block_errors = int(self.cumulative_errors[block]) - n_errors_before_block
-        includes_all_errors = rank - block_start >= n_block_errors
-        if rank == block_end or includes_all_errors:
-            return block_end
-        return block_start
+        if tie_block > 0:
+            n_rows_before_block = int(self.tie_block_end_ranks[tie_block - 1])
+            n_errors_before_block = int(self.cumulative_errors[tie_block - 1])
+        n_block_errors = int(self.cumulative_errors[tie_block]) - n_errors_before_block
+        # Errors come first among tied rows, so all later rows of the block are correct.
+        includes_all_block_errors = rank - n_rows_before_block >= n_block_errors
+        if rank == block_end_rank or includes_all_block_errors:
+            return block_end_rank
+        return n_rows_before_block
 
     def largest_threshold_if_rank_passed(self, rank: int) -> float:
-        """Return the largest threshold that may be used if the test at a rank passed."""
+        """Return the largest threshold that may be used if a test at this rank passed."""
         n_accepted = self.count_accepted_if_rank_passed(rank)
         if n_accepted <= rank or n_accepted == self.n_rows:
             return self.largest_threshold_accepting(n_accepted)

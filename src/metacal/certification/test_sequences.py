@@ -8,18 +8,18 @@ Terms used in this module:
 
 - *error*: a row whose prediction is incorrect.
 - *rank*: number of rows, counted from the lowest score. The test at rank m reads the first m rows.
-- *segment*: consecutive ranks that are tested until one fails.
-- *start*: first rank of a segment, given by the number of errors that its test tolerates.
+- *rank range*: consecutive ranks that are tested until one fails.
+- *start*: first rank of a rank range. It is given by the number of errors that its test tolerates.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from metacal.certification.rank_tests import BinomialRankTests
 from metacal.formulas import Float
@@ -27,28 +27,28 @@ from metacal.statistics import bounds
 
 Candidate = TypeVar("Candidate")
 
-# With fewer errors allowed among all rows, there is one start, at the whole significance level.
-_MIN_ERRORS_FOR_FALLBACKS = 20
+# Smallest number of allowed errors at which there are later starts besides the first one.
+_MIN_ALLOWED_ERRORS_FOR_LATER_STARTS = 20
 
-# From this number of allowed errors on, a single start tolerates at least one error.
-_MIN_ERRORS_TO_TOLERATE_ONE = 8
+# Smallest number of allowed errors at which a single start tolerates at least one error.
+_MIN_ALLOWED_ERRORS_TO_TOLERATE_ONE = 8
 
 # The first start tolerates min(0.18, 0.03 + 2 (1 - accuracy)) of the errors that all rows may have.
-_FIRST_START_BASE = Fraction("0.03")
-_FIRST_START_SLOPE = 2
-_FIRST_START_MAX = Fraction("0.18")
+_FIRST_ERROR_FRACTION_INTERCEPT = Fraction("0.03")
+_FIRST_ERROR_FRACTION_SLOPE = 2
+_MAX_FIRST_ERROR_FRACTION = Fraction("0.18")
 
 # Fraction of delta that the first of several starts receives.
 _FIRST_DELTA_FRACTION = Fraction("0.95")
 
-# Fractions of the allowed errors that later starts tolerate, and the fractions of delta they add.
-# The last start serves scores with few values, because an early start fails within a large tie block.
-_FALLBACK_STARTS = (
+# Pairs of the fraction of allowed errors that a later start tolerates and its fraction of delta.
+_LATER_ERROR_AND_DELTA_FRACTIONS = (
     (Fraction("0.3"), Fraction("0.03")),
+    # This late start is for scores with many ties, because a start within a large tie block fails.
     (Fraction("0.65"), Fraction("0.02")),
 )
 
-# The starts were tuned for this delta. For another delta, starts at similar ranks are used.
+# Delta for which the starts were tuned. Starts for another delta lie at similar ranks.
 _TUNED_DELTA = 0.1
 
 
@@ -59,13 +59,13 @@ class RankRange:
     Attributes
     ----------
     rank_tests : BinomialRankTests
-        Tests that determine which ranks of the segment are tested.
+        Tests that determine which ranks of the range are tested.
 
     start_rank, stop_rank : int
-        First rank of the segment and of the next one.
+        First rank of this range, and first rank after it.
 
     delta_fraction : Fraction
-        Fraction of delta that the segment adds to the level of its tests.
+        Fraction of delta that the range adds to the level of its tests.
     """
 
     rank_tests: BinomialRankTests
@@ -74,12 +74,27 @@ class RankRange:
     delta_fraction: Fraction
 
 
-# For each start, the number of errors that it tolerates and the fraction of delta that it adds.
-SegmentStarts = tuple[tuple[int, Fraction], ...]
+class RangeStart(NamedTuple):
+    """Start of a rank range, given by the errors that its first test tolerates.
+
+    Attributes
+    ----------
+    n_tolerated_errors : int
+        Largest number of errors with which the first test of the range passes.
+
+    delta_fraction : Fraction
+        Fraction of delta that the range adds to the level of its tests.
+    """
+
+    n_tolerated_errors: int
+    delta_fraction: Fraction
+
+
+RangeStarts = tuple[RangeStart, ...]
 
 
 @lru_cache(maxsize=512)
-def choose_usual_starts(n_rows: int, accuracy: float, delta: float) -> SegmentStarts:
+def choose_usual_starts(n_rows: int, accuracy: float, delta: float) -> RangeStarts:
     """Choose the starts for predictions that are mostly correct.
 
     Parameters
@@ -95,48 +110,66 @@ def choose_usual_starts(n_rows: int, accuracy: float, delta: float) -> SegmentSt
 
     Returns
     -------
-    tuple of (int, Fraction)
-        For each start, the number of errors that it tolerates and its fraction of delta. The ranks
-        of the starts are close to those for delta = 0.1.
+    tuple of RangeStart
+        The ranks of the starts are close to those for delta = 0.1.
 
     Examples
     --------
-    >>> choose_usual_starts(300, 0.97, 0.1), choose_usual_starts(300, 0.97, 0.001)
-    (((1, Fraction(1, 1)),), ((0, Fraction(1, 1)),))
+    >>> choose_usual_starts(300, 0.97, delta=0.1)
+    (RangeStart(n_tolerated_errors=1, delta_fraction=Fraction(1, 1)),)
+    >>> choose_usual_starts(300, 0.97, delta=0.001)
+    (RangeStart(n_tolerated_errors=0, delta_fraction=Fraction(1, 1)),)
     """
-    spent_fraction = Fraction(0)
+    cumulative_delta_fraction = Fraction(0)
     starts = []
-    for n_tuned_errors, delta_fraction in _choose_tuned_starts(n_rows, accuracy):
-        spent_fraction += delta_fraction
-        n_errors = _adapt_start_to_delta(
-            n_rows, accuracy, n_tuned_errors, float(spent_fraction), delta
+    for tuned_start in _choose_tuned_starts(n_rows, accuracy):
+        cumulative_delta_fraction += tuned_start.delta_fraction
+        n_tolerated_errors = _convert_tolerated_errors_to_delta(
+            n_rows,
+            accuracy,
+            n_errors_at_tuned_delta=tuned_start.n_tolerated_errors,
+            level_fraction=float(cumulative_delta_fraction),
+            delta=delta,
         )
-        starts.append((n_errors, delta_fraction))
+        starts.append(RangeStart(n_tolerated_errors, tuned_start.delta_fraction))
     return tuple(starts)
 
 
-def _choose_tuned_starts(n_rows: int, accuracy: float) -> SegmentStarts:
+def _choose_tuned_starts(n_rows: int, accuracy: float) -> RangeStarts:
     """Choose the starts for delta = 0.1."""
-    error_rate = 1 - bounds.to_exact_fraction(accuracy)
-    n_allowed_errors = n_rows * error_rate
-    # The stricter the accuracy, the smaller the fraction of the rows that usually reaches it.
-    first_fraction = min(_FIRST_START_MAX, _FIRST_START_BASE + _FIRST_START_SLOPE * error_rate)
-    first_start = first_fraction * n_allowed_errors
-    if n_allowed_errors < _MIN_ERRORS_FOR_FALLBACKS:
-        min_tolerated_errors = int(n_allowed_errors >= _MIN_ERRORS_TO_TOLERATE_ONE)
-        return ((max(int(first_start), min_tolerated_errors), Fraction(1)),)
-    nearest_integer = int(first_start + Fraction(1, 2))
-    fallback_starts = (
-        (int(error_fraction * n_allowed_errors), delta_fraction)
-        for error_fraction, delta_fraction in _FALLBACK_STARTS
+    allowed_error_rate = 1 - bounds.to_exact_fraction(accuracy)
+    n_allowed_errors = n_rows * allowed_error_rate
+    # A stricter accuracy is usually reached by a smaller fraction of the rows, so tests start earlier.
+    first_error_fraction = min(
+        _MAX_FIRST_ERROR_FRACTION,
+        _FIRST_ERROR_FRACTION_INTERCEPT + _FIRST_ERROR_FRACTION_SLOPE * allowed_error_rate,
     )
-    return ((nearest_integer, _FIRST_DELTA_FRACTION), *fallback_starts)
+    exact_first_errors = first_error_fraction * n_allowed_errors
+    if n_allowed_errors < _MIN_ALLOWED_ERRORS_FOR_LATER_STARTS:
+        n_tolerated_errors = int(exact_first_errors)
+        if n_allowed_errors >= _MIN_ALLOWED_ERRORS_TO_TOLERATE_ONE:
+            n_tolerated_errors = max(n_tolerated_errors, 1)
+        return (RangeStart(n_tolerated_errors, delta_fraction=Fraction(1)),)
+
+    nearest_integer = int(exact_first_errors + Fraction(1, 2))
+    first_start = RangeStart(nearest_integer, _FIRST_DELTA_FRACTION)
+    later_starts = (
+        RangeStart(int(error_fraction * n_allowed_errors), delta_fraction)
+        for error_fraction, delta_fraction in _LATER_ERROR_AND_DELTA_FRACTIONS
+    )
+    return (first_start, *later_starts)
 
 
-def _adapt_start_to_delta(
-    n_rows: int, accuracy: float, n_tuned_errors: int, level_fraction: float, delta: float
+def _convert_tolerated_errors_to_delta(
+    n_rows: int,
+    accuracy: float,
+    n_errors_at_tuned_delta: int,
+    level_fraction: float,
+    delta: float,
 ) -> int:
-    """Convert a start for delta = 0.1 to a start at a similar rank for another delta.
+    """Convert the errors that a start tolerates for delta = 0.1 to another delta.
+
+    The start for the other delta has nearly the same rank.
 
     Parameters
     ----------
@@ -146,7 +179,7 @@ def _adapt_start_to_delta(
     accuracy : float
         Accuracy to certify.
 
-    n_tuned_errors : int
+    n_errors_at_tuned_delta : int
         Number of errors that the start tolerates for delta = 0.1.
 
     level_fraction : float
@@ -160,23 +193,28 @@ def _adapt_start_to_delta(
     int
         Number of errors that the start tolerates for `delta`.
     """
-    tuned_tests = BinomialRankTests(n_rows, 1.0 - accuracy, level_fraction * _TUNED_DELTA)
-    tests = BinomialRankTests(n_rows, 1.0 - accuracy, level_fraction * delta)
-    tuned_rank = min(n_rows, tuned_tests.first_rank_passing_with(n_tuned_errors))
-    n_errors = max(0, tests.max_passing_errors(tuned_rank))
-    lower_rank = tests.first_rank_passing_with(n_errors)
-    higher_rank = tests.first_rank_passing_with(n_errors + 1)
-    # Choose the rank that is closer to the tuned rank on a logarithmic scale.
-    if tuned_rank * tuned_rank >= lower_rank * higher_rank:
+    allowed_error_rate = 1.0 - accuracy
+    tests_at_tuned_delta = BinomialRankTests(
+        n_rows, allowed_error_rate, significance_level=level_fraction * _TUNED_DELTA
+    )
+    tests_at_delta = BinomialRankTests(
+        n_rows, allowed_error_rate, significance_level=level_fraction * delta
+    )
+    tuned_rank = min(n_rows, tests_at_tuned_delta.first_rank_passing_with(n_errors_at_tuned_delta))
+    n_errors = max(0, tests_at_delta.max_passing_errors(tuned_rank))
+    rank_below = tests_at_delta.first_rank_passing_with(n_errors)
+    rank_above = tests_at_delta.first_rank_passing_with(n_errors + 1)
+    is_nearer_to_rank_above_in_log_scale = tuned_rank * tuned_rank >= rank_below * rank_above
+    if is_nearer_to_rank_above_in_log_scale:
         return n_errors + 1
     return n_errors
 
 
 @lru_cache(maxsize=512)
 def plan_rank_ranges(
-    n_rows: int, accuracy: float, delta: float, starts: SegmentStarts | None = None
+    n_rows: int, accuracy: float, delta: float, starts: RangeStarts | None = None
 ) -> tuple[RankRange, ...]:
-    """Plan the segments of ranks at which an accuracy is tested.
+    """Plan the rank ranges in which an accuracy is tested.
 
     Parameters
     ----------
@@ -189,9 +227,9 @@ def plan_rank_ranges(
     delta : float
         Significance level of all tests together.
 
-    starts : tuple of (int, Fraction), optional
-        Number of errors that each start tolerates, and its fraction of delta. The usual starts by
-        default. A start that is not above the preceding one is skipped.
+    starts : tuple of RangeStart, optional
+        Starts of the rank ranges. The usual starts by default. A start whose rank is not above that
+        of the preceding start is skipped.
 
     Returns
     -------
@@ -199,32 +237,41 @@ def plan_rank_ranges(
 
     Examples
     --------
-    >>> for segment in plan_rank_ranges(1000, 0.95, 0.1):
-    ...     print(segment.start_rank, segment.stop_rank, segment.delta_fraction)
+    >>> for rank_range in plan_rank_ranges(1000, 0.95, 0.1):
+    ...     print(rank_range.start_rank, rank_range.stop_rank, rank_range.delta_fraction)
     236 424 19/20
     424 807 3/100
     807 1001 1/50
     """
     if starts is None:
         starts = choose_usual_starts(n_rows, accuracy, delta)
-    rank_tests = []
-    start_ranks: list[int] = []
-    delta_fractions = []
-    spent_fraction = Fraction(0)
+    # Every range ends at n_rows at first, and at the start of the next range once this is known.
+    rank_ranges: list[RankRange] = []
+    cumulative_delta_fraction = Fraction(0)
     for n_tolerated_errors, delta_fraction in starts:
-        spent_fraction += delta_fraction
-        tests = BinomialRankTests(n_rows, 1.0 - accuracy, float(spent_fraction) * delta)
-        n_errors = min(n_tolerated_errors, tests.max_passing_errors(n_rows))
-        if n_errors < 0:
+        cumulative_delta_fraction += delta_fraction
+        rank_tests = BinomialRankTests(
+            n_rows,
+            error_rate=1.0 - accuracy,
+            significance_level=float(cumulative_delta_fraction) * delta,
+        )
+        start_rank = rank_tests.find_start_rank(n_tolerated_errors)
+        if start_rank is None:
             continue
-        start_rank = tests.first_rank_passing_with(n_errors)
-        is_above_preceding_start = not start_ranks or start_rank > start_ranks[-1]
-        if start_rank <= n_rows and is_above_preceding_start:
-            rank_tests.append(tests)
-            start_ranks.append(start_rank)
-            delta_fractions.append(delta_fraction)
-    stop_ranks = [*start_ranks[1:], n_rows + 1]
-    return tuple(map(RankRange, rank_tests, start_ranks, stop_ranks, delta_fractions))
+        if rank_ranges:
+            preceding_range = rank_ranges[-1]
+            if start_rank <= preceding_range.start_rank:
+                continue
+            rank_ranges[-1] = replace(preceding_range, stop_rank=start_rank)
+        rank_ranges.append(
+            RankRange(
+                rank_tests=rank_tests,
+                start_rank=start_rank,
+                stop_rank=n_rows + 1,
+                delta_fraction=delta_fraction,
+            )
+        )
+    return tuple(rank_ranges)
 
 
 def choose_first_tested_score(
@@ -232,9 +279,9 @@ def choose_first_tested_score(
     n_rows: int,
     accuracy: float,
     delta: float,
-    starts: SegmentStarts | None = None,
+    starts: RangeStarts | None = None,
 ) -> float:
-    """Choose the score value at which tests of values begin.
+    """Choose the lowest score at which an accuracy is tested, from pilot scores.
 
     It is the quantile of the pilot scores at the rank of the start with the largest fraction of
     delta.
@@ -253,9 +300,8 @@ def choose_first_tested_score(
     delta : float
         Significance level.
 
-    starts : tuple of (int, Fraction), optional
-        Number of errors that each start tolerates, and its fraction of delta. The usual starts by
-        default.
+    starts : tuple of RangeStart, optional
+        Starts of the rank ranges. The usual starts by default.
 
     Returns
     -------
@@ -269,15 +315,14 @@ def choose_first_tested_score(
     """
     if not starts:
         starts = choose_usual_starts(n_rows, accuracy, delta)
-    n_tolerated_errors, _ = max(starts, key=lambda start: start[1])
-    tests = BinomialRankTests(n_rows, 1.0 - accuracy, delta)
-    n_errors = min(n_tolerated_errors, tests.max_passing_errors(n_rows))
-    start_rank = n_rows
-    if n_errors >= 0:
-        start_rank = tests.first_rank_passing_with(n_errors)
-    n_pilot = len(sorted_pilot_scores)
-    pilot_rank = math.ceil(n_pilot * start_rank / max(n_rows, 1))
-    pilot_rank = min(n_pilot, max(1, pilot_rank))
+    main_start = max(starts, key=lambda start: start.delta_fraction)
+    rank_tests = BinomialRankTests(n_rows, error_rate=1.0 - accuracy, significance_level=delta)
+    start_rank = rank_tests.find_start_rank(main_start.n_tolerated_errors)
+    if start_rank is None:
+        start_rank = n_rows
+    n_pilot_rows = len(sorted_pilot_scores)
+    same_quantile_pilot_rank = math.ceil(n_pilot_rows * start_rank / max(n_rows, 1))
+    pilot_rank = min(n_pilot_rows, max(1, same_quantile_pilot_rank))
     return float(sorted_pilot_scores[pilot_rank - 1])
 
 
@@ -285,7 +330,7 @@ def run_fallback_tests(
     sequences: Iterable[tuple[Fraction, Iterable[Candidate]]],
     passes: Callable[[Candidate, Fraction], bool],
 ) -> Candidate | None:
-    """Test sequences of candidates by the fallback procedure (Wiens 2003).
+    """Return the last candidate that passes the fallback procedure (Wiens 2003).
 
     A sequence is tested at its own fraction of delta plus those of the preceding sequences whose
     every test passed. A sequence ends at its first failure, and its fractions are lost.
@@ -312,13 +357,14 @@ def run_fallback_tests(
     ... )
     4
     """
-    last_passed: Candidate | None = None
-    delta_fraction = Fraction(0)
-    for added_fraction, candidates in sequences:
-        delta_fraction += added_fraction
+    last_passed_candidate: Candidate | None = None
+    available_delta_fraction = Fraction(0)
+    for added_delta_fraction, candidates in sequences:
+        available_delta_fraction += added_delta_fraction
         for candidate in candidates:
-            if not passes(candidate, delta_fraction):
-                delta_fraction = Fraction(0)
+            if not passes(candidate, available_delta_fraction):
+                # A failed sequence passes no part of delta on to the next sequence.
+                available_delta_fraction = Fraction(0)
                 break
-            last_passed = candidate
-    return last_passed
+            last_passed_candidate = candidate
+    return last_passed_candidate

@@ -80,7 +80,7 @@ def estimate_rows_needed_for_accuracy(
 def plan_starting_tests(
     n_rows: int, limit: float, significance_level: float | None
 ) -> list[tuple[int, int]]:
-    """Plan the first test of each segment of ranks for an accuracy.
+    """Plan the first test of each rank range of ranks for an accuracy.
 
     The accuracy is certified if one of these tests passes.
 
@@ -112,11 +112,11 @@ def plan_starting_tests(
             max_errors = math.floor((1.0 - limit) * (rank + 1)) - 1
             tests.append((rank, max_errors))
         return tests
-    for segment in plan_rank_ranges(n_rows, limit, significance_level):
-        segment_level = float(segment.delta_fraction) * significance_level
-        rank_tests = BinomialRankTests(n_rows, 1.0 - limit, segment_level)
-        max_errors = rank_tests.max_passing_errors(segment.start_rank)
-        tests.append((segment.start_rank, max_errors))
+    for rank_range in plan_rank_ranges(n_rows, limit, significance_level):
+        range_level = float(rank_range.delta_fraction) * significance_level
+        rank_tests = BinomialRankTests(n_rows, 1.0 - limit, range_level)
+        max_errors = rank_tests.max_passing_errors(rank_range.start_rank)
+        tests.append((rank_range.start_rank, max_errors))
     return tests
 
 

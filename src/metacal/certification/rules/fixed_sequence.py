@@ -8,16 +8,16 @@ Terms used in this module:
 
 - *error*: a row that is not correct. E_m is the number of errors among the first m rows.
 - *rank m passes at level l*: P(Bin(m, q) <= E_m) <= l, where q = 1 - limit.
-- *segment*: consecutive ranks that are tested until one fails. Each segment adds a fraction of the
+- *rank range*: consecutive ranks that are tested until one fails. Each rank range adds a fraction of the
   significance level.
 - *tie block*: rows with equal scores. Within a tie block errors come first.
 
 **The rule for ranks.** Segments start where about 0.18, 0.30 and 0.65 of the n q errors that all
 rows may have would just pass, with fractions 0.95, 0.03 and 0.02 of the significance level
 (`metacal.certification.test_sequences` has the exact numbers). With few rows there is one start that
-receives the whole level. A segment ends where the next one starts. It tests only ranks at which the
-exact test uses at least 3/4 of its level. A segment has its own fraction of the level and the
-fractions of the preceding segments whose every test passed. A segment that fails at a rank stops
+receives the whole level. A rank range ends where the next one starts. It tests only ranks at which the
+exact test uses at least 3/4 of its level. A rank range has its own fraction of the level and the
+fractions of the preceding rank ranges whose every test passed. A rank range that fails at a rank stops
 there, and its fractions are lost (Wiens 2003). Let m be the highest rank that passed. The rows that
 score less than row m + 1 are accepted. If rows m and m + 1 are in one tie block, the whole block is
 accepted if row m + 1 is correct (then all errors of the block are among the first m rows). If row
@@ -188,16 +188,24 @@ class FixedSequenceRule:
         """
         assert significance_level is not None
         if plan.first_tested_score is not None:
-            trace, every_test_passed = _test_values(
-                ranking, plan.first_tested_score, plan.limit, significance_level, last_rank
+            trace, every_test_passed = _test_every_score_value(
+                ranking,
+                plan.first_tested_score,
+                accuracy=plan.limit,
+                significance_level=significance_level,
+                last_rank=last_rank,
             )
         elif plan.first_tested_rank is not None:
             trace = _test_every_rank(
-                ranking, plan.first_tested_rank, plan.limit, significance_level, last_rank
+                ranking,
+                plan.first_tested_rank,
+                accuracy=plan.limit,
+                significance_level=significance_level,
+                last_rank=last_rank,
             )
             every_test_passed = False
         else:
-            trace, every_test_passed = _test_segments(
+            trace, every_test_passed = _test_rank_ranges(
                 ranking, plan.rank_ranges, significance_level, last_rank
             )
 
@@ -320,17 +328,17 @@ def find_last_passed_rank(
     return result.trace.best_rank
 
 
-def _test_segments(
+def _test_rank_ranges(
     ranking: Ranking,
-    segments: tuple[RankRange, ...],
+    rank_ranges: tuple[RankRange, ...],
     significance_level: float,
     last_rank: int | None,
 ) -> tuple[SequenceTrace, bool]:
-    """Test ranks segment by segment.
+    """Test the ranks of each range until one fails.
 
-    If the ranking contains only counts, it may be open whether a segment fails, and then also which
-    level the next segment has. Both possibilities are followed, so that one `FinerCountsNeeded` names all
-    cells that must be counted again.
+    If the ranking contains only counts, it may be open whether a range fails, and then also which
+    level the next range has. Both possibilities are followed, so that one `FinerCountsNeeded` names
+    all cells that must be counted again.
 
     Returns
     -------
@@ -338,143 +346,149 @@ def _test_segments(
         End of the sequence.
 
     every_test_passed : bool
-        Whether all tests of all segments passed.
+        Whether all tests of all ranges passed.
     """
     best_rank = 0
-    every_test_passed = len(segments) > 0
-    possible_fractions = {Fraction(0)}
+    every_test_passed = len(rank_ranges) > 0
+    # Delta fractions that earlier ranges may have passed on. Unknown orders allow more than one.
+    possible_carried_fractions = {Fraction(0)}
     failures: list[_Failure] = []
-    unordered_blocks: set[int] = set()
-    for segment in segments:
-        next_possible_fractions: set[Fraction] = set()
-        for carried_fraction in possible_fractions:
-            delta_fraction = carried_fraction + segment.delta_fraction
-            segment_level = float(delta_fraction) * significance_level
-            first_failure = find_first_failure(ranking, segment, segment_level)
+    unordered_cells: set[int] = set()
+    for rank_range in rank_ranges:
+        next_carried_fractions: set[Fraction] = set()
+        for carried_fraction in possible_carried_fractions:
+            delta_fraction = carried_fraction + rank_range.delta_fraction
+            range_level = float(delta_fraction) * significance_level
+            first_failure = find_first_failure(ranking, rank_range, range_level)
             failed_rank = first_failure.rank
-            unordered_blocks.update(first_failure.unordered_cells)
+            unordered_cells.update(first_failure.unordered_cells)
             if last_rank is not None and failed_rank > last_rank:
                 failed_rank = last_rank + 1
                 every_test_passed = False
-                next_possible_fractions.add(delta_fraction)
-            elif failed_rank < segment.stop_rank:
+                next_carried_fractions.add(delta_fraction)
+            elif failed_rank < rank_range.stop_rank:
                 every_test_passed = False
-                failures.append(_Failure(failed_rank, segment_level))
-                next_possible_fractions.add(Fraction(0))
+                rank_tests = replace(rank_range.rank_tests, significance_level=range_level)
+                failures.append(_Failure(failed_rank, rank_tests))
+                next_carried_fractions.add(Fraction(0))
             else:
-                next_possible_fractions.add(delta_fraction)
+                next_carried_fractions.add(delta_fraction)
                 if first_failure.unordered_cells:
-                    next_possible_fractions.add(Fraction(0))
-            passed_rank = segment.rank_tests.last_tested_rank_below(failed_rank)
-            if passed_rank >= segment.start_rank:
-                best_rank = passed_rank
-        possible_fractions = next_possible_fractions
+                    # A test in an unordered cell may fail, and then no fraction is passed on.
+                    next_carried_fractions.add(Fraction(0))
+            last_passed_rank = rank_range.rank_tests.last_tested_rank_below(failed_rank)
+            if last_passed_rank >= rank_range.start_rank:
+                best_rank = last_passed_rank
+        possible_carried_fractions = next_carried_fractions
 
-    if unordered_blocks:
-        raise ranking.build_finer_counts_error(unordered_blocks)
+    if unordered_cells:
+        raise ranking.build_finer_counts_error(unordered_cells)
     if 0 < best_rank < ranking.n_rows:
         ranking.require_known_order(ranking.find_tie_block(best_rank))
-    return _trace_sequence(ranking, segments, best_rank, failures), every_test_passed
+    return _trace_sequence(ranking, best_rank, failures), every_test_passed
 
 
 @dataclass(frozen=True)
 class _Failure:
-    """Rank at which a segment failed, and the significance level of its tests."""
+    """Rank at which a test failed, and the tests at its significance level."""
 
     rank: int
-    significance_level: float
+    rank_tests: BinomialRankTests
 
 
-def _trace_sequence(
-    ranking: Ranking,
-    segments: tuple[RankRange, ...],
-    best_rank: int,
-    failures: list[_Failure],
-) -> SequenceTrace:
+def _trace_sequence(ranking: Ranking, best_rank: int, failures: list[_Failure]) -> SequenceTrace:
     """Find the row at which the first failure beyond the best rank became certain.
 
     A test at a rank fails as soon as there are more errors than it tolerates. The row with that
     error is the stopping time of the sequence, together with its tie block.
     """
-    later_failures = [failure for failure in failures if failure.rank > best_rank]
-    n_failures = len(failures) - len(later_failures)
-    if not later_failures or ranking.has_unknown_order is not None:
-        return SequenceTrace(best_rank, stopping_rank=ranking.n_rows, n_failures=n_failures)
+    failures_above_best_rank = [failure for failure in failures if failure.rank > best_rank]
+    n_failures_below = len(failures) - len(failures_above_best_rank)
+    was_only_counted = ranking.has_unknown_order is not None
+    if not failures_above_best_rank or was_only_counted:
+        return SequenceTrace(best_rank, stopping_rank=ranking.n_rows, n_failures=n_failures_below)
 
-    first_failure = later_failures[0]
-    rank_tests = BinomialRankTests(
-        ranking.n_rows, segments[0].rank_tests.error_rate, first_failure.significance_level
+    first_failure = failures_above_best_rank[0]
+    n_tolerated_errors = max(first_failure.rank_tests.max_passing_errors(first_failure.rank), 0)
+    rank_of_first_excess_error = int(ranking.error_runs.error_ranks[n_tolerated_errors])
+    deciding_rank = max(best_rank, rank_of_first_excess_error)
+    stopping_tie_block = ranking.find_tie_block(deciding_rank)
+    return SequenceTrace(
+        best_rank,
+        stopping_rank=int(ranking.tie_block_end_ranks[stopping_tie_block]),
+        n_failures=n_failures_below,
     )
-    n_tolerated_errors = max(rank_tests.max_passing_errors(first_failure.rank), 0)
-    error_ranks = ranking.error_runs.n_rows_before[1:] + 1
-    deciding_rank = max(best_rank, int(error_ranks[n_tolerated_errors]))
-    stopping_rank = int(ranking.tie_block_end_ranks[ranking.find_tie_block(deciding_rank)])
-    return SequenceTrace(best_rank, stopping_rank, n_failures)
 
 
-def _test_values(
+def _test_every_score_value(
     ranking: Ranking,
-    first_value: float,
-    limit: float,
+    first_tested_score: float,
+    accuracy: float,
     significance_level: float,
     last_rank: int | None,
 ) -> tuple[SequenceTrace, bool]:
-    """Test the values of the score from a first value upward until one fails.
+    """Test the values of the score from the first tested score upward until one fails.
 
     A value that no row has stands for the next lower value that some row has.
     """
-    first_block = int(np.searchsorted(ranking.tie_block_scores, first_value, side="right")) - 1
-    if first_block < 0:
-        stopping_rank = _find_next_block_end(ranking, rank=0)
+    n_tie_blocks = len(ranking.tie_block_end_ranks)
+    n_blocks_up_to_first_score = int(
+        np.searchsorted(ranking.tie_block_scores, first_tested_score, side="right")
+    )
+    if n_blocks_up_to_first_score == 0:
+        stopping_rank = _find_end_of_next_tie_block(ranking, rank=0)
         return SequenceTrace(best_rank=0, stopping_rank=stopping_rank), False
 
-    n_blocks = len(ranking.tie_block_end_ranks)
-    end_block = n_blocks
+    first_tested_block = n_blocks_up_to_first_score - 1
+    stop_block = n_tie_blocks
     if last_rank is not None:
-        end_block = int(np.searchsorted(ranking.tie_block_end_ranks, last_rank, side="right"))
-    ranks = ranking.tie_block_end_ranks[first_block:end_block]
-    n_errors = ranking.cumulative_errors[first_block:end_block]
+        stop_block = int(np.searchsorted(ranking.tie_block_end_ranks, last_rank, side="right"))
+    tested_ranks = ranking.tie_block_end_ranks[first_tested_block:stop_block]
+    n_errors = ranking.cumulative_errors[first_tested_block:stop_block]
 
-    # Only tests that are not settled by a simple bound need a p-value.
-    error_rate = 1.0 - limit
-    passes_clearly = find_clear_passes(n_errors, ranks, error_rate, significance_level)
-    unsettled = np.flatnonzero(~passes_clearly)
-    p_values = np.zeros(len(ranks))
-    p_values[unsettled] = bounds.binomial_p_value(n_errors[unsettled], ranks[unsettled], error_rate)
+    # A test that clearly passes keeps the p-value 0, because an exact p-value is slow to compute.
+    error_rate = 1.0 - accuracy
+    passes_clearly = find_clear_passes(n_errors, tested_ranks, error_rate, significance_level)
+    unclear = np.flatnonzero(~passes_clearly)
+    p_values = np.zeros(len(tested_ranks))
+    p_values[unclear] = bounds.binomial_p_value(
+        n_errors[unclear], tested_ranks[unclear], error_rate
+    )
 
-    n_passed = _count_passed(p_values, significance_level)
-    best_rank = total_count(ranks[:n_passed])
-    every_test_passed = n_passed > 0 and first_block + n_passed == n_blocks
-    trace = SequenceTrace(best_rank, stopping_rank=_find_next_block_end(ranking, best_rank))
-    return trace, every_test_passed
+    n_passed = _count_passes_before_first_failure(p_values, significance_level)
+    best_rank = total_count(tested_ranks[:n_passed])
+    passed_last_block = first_tested_block + n_passed == n_tie_blocks
+    every_test_passed = n_passed > 0 and passed_last_block
+    stopping_rank = _find_end_of_next_tie_block(ranking, best_rank)
+    return SequenceTrace(best_rank, stopping_rank=stopping_rank), every_test_passed
 
 
 def _test_every_rank(
     ranking: Ranking,
-    first_rank: int,
-    limit: float,
+    first_tested_rank: int,
+    accuracy: float,
     significance_level: float,
     last_rank: int | None,
 ) -> SequenceTrace:
-    """Test every rank from a first rank upward until one fails."""
+    """Test every rank from the first tested rank upward until one fails."""
     if last_rank is None:
         last_rank = ranking.n_rows
-    ranks = np.arange(first_rank, last_rank + 1)
-    n_rows_before_errors = ranking.error_runs.n_rows_before[1:]
-    n_errors = np.searchsorted(n_rows_before_errors, ranks)
-    p_values = bounds.binomial_p_value(n_errors, ranks, 1.0 - limit)
-    n_passed = _count_passed(p_values, significance_level)
-    best_rank = total_count(ranks[:n_passed])
-    return SequenceTrace(best_rank, stopping_rank=_find_next_block_end(ranking, best_rank))
+    tested_ranks = np.arange(first_tested_rank, last_rank + 1)
+    n_errors = np.searchsorted(ranking.error_runs.error_ranks, tested_ranks, side="right")
+    p_values = bounds.binomial_p_value(n_errors, tested_ranks, error_rate=1.0 - accuracy)
+    n_passed = _count_passes_before_first_failure(p_values, significance_level)
+    best_rank = total_count(tested_ranks[:n_passed])
+    stopping_rank = _find_end_of_next_tie_block(ranking, best_rank)
+    return SequenceTrace(best_rank, stopping_rank=stopping_rank)
 
 
-def _find_next_block_end(ranking: Ranking, rank: int) -> int:
+def _find_end_of_next_tie_block(ranking: Ranking, rank: int) -> int:
     """Return the last rank of the tie block that follows a rank."""
     next_block = int(np.searchsorted(ranking.tie_block_end_ranks, rank, side="right"))
     return total_count(ranking.tie_block_end_ranks[: next_block + 1])
 
 
-def _count_passed(p_values: Float, significance_level: float) -> int:
+def _count_passes_before_first_failure(p_values: Float, significance_level: float) -> int:
     """Count the tests that pass before the first one that fails."""
     failed_tests = np.flatnonzero(p_values > significance_level)
     if len(failed_tests) == 0:

@@ -49,11 +49,11 @@ from metacal.formulas import Codes, Float
 from metacal.rows.draws import make_generator
 from metacal.statistics import betting
 
-# Bets need more rows than exact tests, so their first start is larger by this factor.
-_START_FACTOR = 1.2
+# Factor by which the first rank of bets exceeds that of exact tests, because bets need more rows.
+_FIRST_RANK_FACTOR = 1.2
 
 # Approximate number of ranks that are tested.
-_N_RANKS = 200
+_N_TESTED_RANKS = 200
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +71,7 @@ class LossRanking:
         Losses in [0, 1], in the order of the ranking.
 
     bet_order : array of int of shape (n_rows,)
-        Position in the ranking of each row, in the random order of the bets.
+        Indices of the ranked rows, in the random order of the bets.
     """
 
     ranking: Ranking
@@ -103,23 +103,27 @@ class LossRanking:
 
         It is the rank itself, or the start or the end of its block of equal scores.
         """
-        block = self.ranking.find_tie_block(rank)
-        block_end = int(self.ranking.tie_block_end_ranks[block])
-        if rank == block_end or self.losses[rank] <= limit:
-            return block_end
-        if block == 0:
+        tie_block = self.ranking.find_tie_block(rank)
+        block_end_rank = int(self.ranking.tie_block_end_ranks[tie_block])
+        if rank == block_end_rank:
+            return block_end_rank
+        # The largest losses of a block come first, so the next loss bounds all later ones.
+        largest_later_loss = self.losses[rank]
+        if largest_later_loss <= limit:
+            return block_end_rank
+        if tie_block == 0:
             return 0
-        return int(self.ranking.tie_block_end_ranks[block - 1])
+        return int(self.ranking.tie_block_end_ranks[tie_block - 1])
 
 
 def count_certified_loss_rows(
-    ranking: LossRanking, limit: float, delta: float, pilot: PilotRows | None = None
+    loss_ranking: LossRanking, limit: float, delta: float, pilot: PilotRows | None = None
 ) -> int:
     """Count the rows that may be accepted with a mean loss of at most `limit`.
 
     Parameters
     ----------
-    ranking : LossRanking
+    loss_ranking : LossRanking
         Calibration rows with losses in [0, 1].
 
     limit : float
@@ -145,26 +149,26 @@ def count_certified_loss_rows(
     >>> 1400 < n_accepted < 1560, bool(ranking.losses[:n_accepted].mean() < 0.05)
     (True, True)
     """
-    blocks = ranking.ranking
+    n_rows = loss_ranking.ranking.n_rows
 
     def passes(rank: int, delta_fraction: Fraction) -> bool:
-        return ranking.passes(rank, limit, float(delta_fraction) * delta)
+        return loss_ranking.passes(rank, limit, significance_level=float(delta_fraction) * delta)
 
     if pilot is None or not pilot.tests_score_values or len(pilot.scores) == 0:
-        best_rank = run_fallback_tests(plan_loss_ranks(blocks.n_rows, limit, delta), passes)
+        best_rank = run_fallback_tests(plan_loss_ranks(n_rows, limit, delta), passes)
         if best_rank is None:
             return 0
-        return ranking.count_accepted_if_rank_passed(best_rank, limit)
+        return loss_ranking.count_accepted_if_rank_passed(best_rank, limit)
 
-    first_value = choose_first_tested_score(
-        np.sort(pilot.scores), blocks.n_rows, 1.0 - limit, delta
+    first_tested_score = choose_first_tested_score(
+        np.sort(pilot.scores), n_rows, accuracy=1.0 - limit, delta=delta
     )
-    first_block = int(np.searchsorted(blocks.tie_block_scores, first_value, side="right")) - 1
-    tested_ranks = blocks.tie_block_end_ranks[max(0, first_block) :].tolist()
-    best_rank = run_fallback_tests([(Fraction(1), tested_ranks)], passes)
-    if best_rank is None:
+    tie_block_ends = loss_ranking.ranking.find_tie_block_ends_from(first_tested_score)
+    every_end_at_full_delta = [(Fraction(1), tie_block_ends.tolist())]
+    n_accepted = run_fallback_tests(every_end_at_full_delta, passes)
+    if n_accepted is None:
         return 0
-    return best_rank
+    return n_accepted
 
 
 def plan_loss_ranks(n_rows: int, limit: float, delta: float) -> list[tuple[Fraction, list[int]]]:
@@ -184,7 +188,7 @@ def plan_loss_ranks(n_rows: int, limit: float, delta: float) -> list[tuple[Fract
     Returns
     -------
     list of (Fraction, list of int)
-        For each segment, the fraction of delta that it adds and its ranks.
+        For each rank range, the fraction of delta that it adds and its ranks.
 
     Examples
     --------
@@ -192,36 +196,38 @@ def plan_loss_ranks(n_rows: int, limit: float, delta: float) -> list[tuple[Fract
     >>> sum(delta_fractions) == 1, ranks[0][:4], ranks[-1][-1]
     (True, [284, 289, 294, 299], 1000)
     """
-    sequences: list[tuple[Fraction, list[int]]] = []
-    carried_fraction = Fraction(0)
-    step = max(1, n_rows // _N_RANKS)
-    for segment in plan_rank_ranges(n_rows, 1.0 - limit, delta):
-        start_rank = segment.start_rank
-        is_first_sequence = not sequences
-        if is_first_sequence:
-            start_rank = min(n_rows, math.ceil(_START_FACTOR * segment.start_rank))
-        ranks = set(range(start_rank, segment.stop_rank, step))
-        if n_rows < segment.stop_rank:
-            # The last segment always tests all rows.
-            ranks.add(n_rows)
-        delta_fraction = carried_fraction + segment.delta_fraction
-        if not ranks:
-            carried_fraction = delta_fraction
+    fractions_and_ranks: list[tuple[Fraction, list[int]]] = []
+    fraction_of_empty_ranges = Fraction(0)
+    distance_of_tested_ranks = max(1, n_rows // _N_TESTED_RANKS)
+    for rank_range in plan_rank_ranges(n_rows, accuracy=1.0 - limit, delta=delta):
+        start_rank = rank_range.start_rank
+        is_first_range = not fractions_and_ranks
+        if is_first_range:
+            start_rank = min(n_rows, math.ceil(_FIRST_RANK_FACTOR * rank_range.start_rank))
+        tested_ranks = set(range(start_rank, rank_range.stop_rank, distance_of_tested_ranks))
+        is_last_range = n_rows < rank_range.stop_rank
+        if is_last_range:
+            tested_ranks.add(n_rows)
+        delta_fraction = fraction_of_empty_ranges + rank_range.delta_fraction
+        if not tested_ranks:
+            # The next range receives the delta of a range in which no rank is tested.
+            fraction_of_empty_ranges = delta_fraction
             continue
-        sequences.append((delta_fraction, sorted(ranks)))
-        carried_fraction = Fraction(0)
-    return sequences
+        fractions_and_ranks.append((delta_fraction, sorted(tested_ranks)))
+        fraction_of_empty_ranges = Fraction(0)
+    return fractions_and_ranks
 
 
-def count_expected_loss_rows(ranking: LossRanking, limit: float) -> int:
+def count_expected_loss_rows(loss_ranking: LossRanking, limit: float) -> int:
     """Count the rows of the largest prefix whose mean loss meets the limit in expectation.
 
     It is the largest m at the end of a block of equal scores for which the sum of the first m losses
     plus 1 is at most limit (m + 1).
     """
-    block_ends = ranking.ranking.tie_block_end_ranks
-    cumulative_losses = np.cumsum(ranking.losses)[block_ends - 1]
-    passing_blocks = np.flatnonzero(cumulative_losses + 1.0 <= limit * (block_ends + 1))
+    tie_block_ends = loss_ranking.ranking.tie_block_end_ranks
+    cumulative_losses = np.cumsum(loss_ranking.losses)[tie_block_ends - 1]
+    passing_blocks = np.flatnonzero(cumulative_losses + 1.0 <= limit * (tie_block_ends + 1))
     if len(passing_blocks) == 0:
         return 0
-    return int(block_ends[passing_blocks[-1]])
+    last_passing_block = passing_blocks[-1]
+    return int(tie_block_ends[last_passing_block])

@@ -41,7 +41,7 @@ class SequenceTrace:
         these rows are still an unbiased sample.
 
     n_failures : int
-        Number of segments that failed below `best_rank`.
+        Number of rank ranges that failed below `best_rank`.
     """
 
     best_rank: int
