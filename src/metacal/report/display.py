@@ -19,12 +19,12 @@ from metacal.errors import InputError, needs_extra
 from metacal.report.reliability import ReliabilityDiagram
 from metacal.report.summary import Summary, summarise
 
-# Colours that are distinguishable with any colour vision (Okabe & Ito 2008).
+# These colours are distinguishable with any colour vision (Okabe & Ito 2008).
 BLUE = "#0072B2"
 ORANGE = "#D55E00"
 GREEN = "#009E73"
 GREY = "#666666"
-#: Colours and markers of named displays on the same axes, in order.
+#: Colour and marker of the first, second, ... named display on the same axes.
 _NAMED_STYLES = (
     (BLUE, "s"),
     (ORANGE, "o"),
@@ -36,7 +36,7 @@ _NAMED_STYLES = (
 )
 #: Opacity of a confidence band.
 BAND_ALPHA = 0.18
-#: Matplotlib group id of the first curve of each named display, used to count the displays.
+#: Matplotlib group id (gid) of the first curve of each named display.
 _NAMED_GID = "metacal-named"
 
 
@@ -56,17 +56,19 @@ class Display:
 
     #: Width and height of a new figure in inches.
     _figure_size: ClassVar[tuple[float, float]] = (6.4, 4.2)
+    #: Location of the legend, as in `matplotlib.axes.Axes.legend`.
     _legend_location: ClassVar[str] = "upper left"
 
     def __init__(self, summary: Summary) -> None:
+        # Typed as Any, because the type checker would take the check below for unreachable code.
         argument: Any = summary
         if not isinstance(argument, Summary):
-            name = type(self).__name__
+            class_name = type(self).__name__
             raise InputError(
-                f"{name}(summary) takes a Summary, as metacal.report.summary.summarise(...) returns"
+                f"{class_name}(summary) takes a Summary, as metacal.report.summary.summarise(...) returns"
                 f" it; got {type(argument).__name__}. Of an estimator:"
-                f" {name}.from_estimator(estimator, logits, labels); of a table:"
-                f" {name}.from_predictions(labels, proba)."
+                f" {class_name}.from_estimator(estimator, logits, labels); of a table:"
+                f" {class_name}.from_predictions(labels, proba)."
             )
         self.summary = summary
 
@@ -81,7 +83,7 @@ class Display:
         name: str | None = None,
         **options: Any,
     ) -> Self:
-        """Draw a fitted MetaCal or calibrator on labelled rows.
+        """Draw the display of a fitted estimator on labelled rows.
 
         Parameters
         ----------
@@ -124,7 +126,7 @@ class Display:
         name: str | None = None,
         **options: Any,
     ) -> Self:
-        """Draw a table of probabilities, or of logits with ``input="logits"``.
+        """Draw the display of probabilities, or of logits with ``input="logits"``.
 
         Parameters
         ----------
@@ -154,7 +156,7 @@ class Display:
     def _summarise_and_plot(
         cls, table: ArrayLike, labels: ArrayLike, estimator: Any, ax: Any, options: dict[str, Any]
     ) -> Self:
-        """Compute a summary and draw it.
+        """Compute a summary of labelled rows, and draw it.
 
         Parameters
         ----------
@@ -174,21 +176,21 @@ class Display:
         -------
         Display
         """
-        # The first three parameters are the rows, their labels and the gate.
-        summary_options = list(inspect.signature(summarise).parameters)[3:]
-        # No display shows a bootstrap interval.
-        summary_arguments: dict[str, Any] = {"n_resamples": 0}
-        plot_arguments: dict[str, Any] = {}
-        for name, value in options.items():
-            if name in summary_options:
-                summary_arguments[name] = value
+        # The first three parameters of `summarise` are the rows, their labels and the gate.
+        summary_option_names = list(inspect.signature(summarise).parameters)[3:]
+        # Resampling is skipped because no display shows a bootstrap interval.
+        summary_options: dict[str, Any] = {"n_resamples": 0}
+        plot_options: dict[str, Any] = {}
+        for option_name, value in options.items():
+            if option_name in summary_option_names:
+                summary_options[option_name] = value
             else:
-                plot_arguments[name] = value
-        summary = summarise(table, labels, estimator, **summary_arguments)
-        return cls(summary).plot(ax, **plot_arguments)
+                plot_options[option_name] = value
+        summary = summarise(table, labels, estimator, **summary_options)
+        return cls(summary).plot(ax, **plot_options)
 
     def plot(self, ax: Any = None, *, name: str | None = None, **line_kw: Any) -> Self:
-        """Draw the display.
+        """Draw the summary on matplotlib axes.
 
         Parameters
         ----------
@@ -208,22 +210,22 @@ class Display:
         return self._plot_on_axes(ax, name, line_kw)
 
     def _plot_on_axes(
-        self, ax: Any, name: str | None, line_kw: Mapping[str, Any], **options: Any
+        self, ax: Any, display_name: str | None, line_kw: Mapping[str, Any], **draw_options: Any
     ) -> Self:
-        """Draw the curves, the grid and the legend.
+        """Draw the grid, the curves and the legend, on new axes if `ax` is None.
 
         Parameters
         ----------
         ax : matplotlib axes or None
             Axes to draw on.
 
-        name : str or None
+        display_name : str or None
             Name of the display.
 
         line_kw : mapping
             Keyword arguments of the curves.
 
-        **options
+        **draw_options
             Keyword arguments of `_draw`.
 
         Returns
@@ -237,29 +239,29 @@ class Display:
         ax.spines[["top", "right"]].set_visible(False)
         ax.grid(True, color="0.9", linewidth=0.8)
         ax.set_axisbelow(True)
-        self._draw(ax, name, line_kw, **options)
+        self._draw(ax, display_name, line_kw, **draw_options)
         ax.legend(loc=self._legend_location, framealpha=0.85, edgecolor="none")
         return self
 
-    def _draw(self, ax: Any, name: str | None, line_kw: Mapping[str, Any]) -> None:
-        """Draw the curves; implemented by subclasses."""
+    def _draw(self, ax: Any, display_name: str | None, line_kw: Mapping[str, Any]) -> None:
+        """Draw the curves. Subclasses implement this method."""
         raise NotImplementedError
 
     def _make_line_style(
-        self, ax: Any, name: str | None, line_kw: Mapping[str, Any], **defaults: Any
+        self, ax: Any, display_name: str | None, line_kw: Mapping[str, Any], **defaults: Any
     ) -> dict[str, Any]:
-        """Return the keyword arguments of a curve.
+        """Make the keyword arguments with which matplotlib draws a curve.
 
         Parameters
         ----------
         ax : matplotlib axes
             Axes to draw on.
 
-        name : str or None
+        display_name : str or None
             Name of the display. A named display has the next colour and marker of the palette.
 
         line_kw : mapping
-            Keyword arguments of the caller, which take precedence.
+            Keyword arguments of the user, which take precedence.
 
         **defaults
             Keyword arguments of a display without a name.
@@ -271,8 +273,9 @@ class Display:
         from matplotlib import cbook, lines
 
         style = dict(defaults)
-        if name is not None:
-            color, marker = _NAMED_STYLES[count_named_displays(ax) % len(_NAMED_STYLES)]
+        if display_name is not None:
+            style_index = count_named_displays(ax) % len(_NAMED_STYLES)
+            color, marker = _NAMED_STYLES[style_index]
             style["color"] = color
             style["gid"] = _NAMED_GID
             if "marker" in style:
@@ -280,31 +283,31 @@ class Display:
         style.update(cbook.normalize_kwargs(dict(line_kw), lines.Line2D))
         return style
 
-    def _select_diagrams(self, name: str | None) -> list[ReliabilityDiagram]:
-        """Return the diagrams before and after calibration, on the same rows.
+    def _select_diagrams(self, display_name: str | None) -> list[ReliabilityDiagram]:
+        """Select the diagrams before and after calibration, on the same rows.
 
-        A named display shows only the last of them.
+        If the display has a name, only the last diagram is selected.
         """
         last_diagram = self.summary.diagrams[-1]
-        if name is not None:
+        if display_name is not None:
             return [last_diagram]
         return [diagram for diagram in self.summary.diagrams if diagram.rows == last_diagram.rows]
 
 
 def count_named_displays(ax: Any) -> int:
-    """Count the named displays on the axes."""
+    """Count the named displays that are drawn on the axes."""
     artists = [*ax.lines, *ax.patches]
     return sum(artist.get_gid() == _NAMED_GID for artist in artists)
 
 
 def is_label_unused(ax: Any, label: str) -> bool:
     """Check whether no artist on the axes has this label."""
-    _, labels = ax.get_legend_handles_labels()
-    return label not in labels
+    _, used_labels = ax.get_legend_handles_labels()
+    return label not in used_labels
 
 
 def _import_pyplot() -> Any:
-    """Import matplotlib.pyplot; raise an error that names the extra if it is missing."""
+    """Import matplotlib.pyplot, or raise an error that names the extra to install."""
     with needs_extra("drawing a plot", "plot"):
         import matplotlib.pyplot as pyplot
     return pyplot

@@ -1,4 +1,4 @@
-"""Command that certifies an operating point of a report."""
+"""`metacal fit` command that certifies an operating point of a report."""
 
 from __future__ import annotations
 
@@ -9,18 +9,21 @@ from metacal.gate import Gate
 from metacal.maps.composed import get_default_base_method
 from metacal.maps.methods import find_method_by_public_name
 
-#: Default of `metacal fit --confidence`, as an error probability.
+#: Error probability of the default confidence level of `metacal fit`.
 _DEFAULT_DELTA = 0.1
+#: Values that are left out of the command, because they are the defaults of `metacal fit`.
+_DEFAULT_VALUES = {"--higher-is": "surer", "--input": "logits", "--score": "entropy"}
 
 
 @dataclass(frozen=True)
 class FitCommand:
-    """Start and end of a `metacal fit` command; the promise comes in between.
+    """Start and end of a `metacal fit` command, without the promise in between.
 
     Attributes
     ----------
     start : str or None
-        None for a cascade, or for a ranking score without a name.
+        Program, file and options before the promise. None if no command fits such a gate, because
+        it is a cascade or its ranking score has no name.
 
     end : str
         Options after the promise.
@@ -33,7 +36,7 @@ class FitCommand:
 def build_fit_command(
     gate: Gate, command: str | None, file: str | None, delta: float
 ) -> FitCommand:
-    """Build the command that fits a gate like this one.
+    """Build the command that fits another gate with the same options.
 
     Parameters
     ----------
@@ -63,25 +66,29 @@ def build_fit_command(
     if gate.is_score_gate:
         options = {
             "--score-key": gate.score_source.score,
-            "--higher-is": gate.score_source.higher_is.removeprefix("surer"),
+            "--higher-is": gate.score_source.higher_is,
         }
     else:
         options = {
-            "--input": gate.logits_source.input.removeprefix("logits"),
+            "--input": gate.logits_source.input,
             "--calibrator": _get_calibrator_option(gate),
         }
         score_name = gate.logits_source.registered_score
-        if score_name != "entropy":
+        if score_name != _DEFAULT_VALUES["--score"]:
             end = f" --score {score_name}{end}"
-    # An empty value stands for the default of an option.
     for name, value in options.items():
-        if value and f" {name} " not in start:
+        is_default = not value or value == _DEFAULT_VALUES.get(name)
+        is_in_command = f" {name} " in start
+        if not is_default and not is_in_command:
             start += f" {name} {shlex.quote(value)}"
     return FitCommand(start=start, end=end)
 
 
 def _get_calibrator_option(gate: Gate) -> str:
-    """Return the name of the calibrator, or "" if it is the default or was not fitted to labels."""
+    """Return the value of `--calibrator`, which is empty for the default calibrator.
+
+    The value is also empty if no calibrator was fitted to labels.
+    """
     certificate = gate.certificate
     is_fitted_to_labels = certificate is None or certificate.has_labels
     if gate.logits_source.recipe is None or not is_fitted_to_labels:

@@ -1,9 +1,9 @@
 """Rendering of a `Summary` as one self-contained HTML page, without a network or a framework.
 
-The text of the page is in `page/`: a template, a style sheet and small ES modules. The modules are
-joined into one script (`tests/browser/modules.py` describes and checks the form that they need for
-this). `page/types.d.ts` describes the numbers that the script gets. `live/` has the additional files
-of the page of a monitor.
+The folder `page` has a template, a style sheet and small ES modules. The modules are joined into one
+script (`tests/browser/modules.py` describes and checks the form that they need for this).
+`page/types.d.ts` describes the data that the script reads. The folder `live` has the additional
+files of the page of a monitor.
 
 User input (file names, class names, ids) is passed as JSON and inserted with `textContent`, so
 markup in it stays text. The content security policy allows only this style sheet and this script,
@@ -30,13 +30,16 @@ from metacal.io.writing import atomic_path
 if TYPE_CHECKING:
     from metacal.report.summary import Summary
 
+#: Comment of JavaScript that starts a line.
 _COMMENT = re.compile(r"^[ \t]*(?://[^\n]*|/\*(?:(?!\*/)[\s\S])*\*/[ \t]*)\n", re.MULTILINE)
+#: Import of a JavaScript module; the group is its file name.
 _IMPORT = re.compile(r'^import \{[^}]*\} from "\./([\w-]+\.js)";\n', re.MULTILINE)
+#: Placeholder of a template, as in {{title}}.
 _PLACEHOLDER = re.compile(r"\{\{(\w+)\}\}")
 
 
 def render_report(summary: Summary, *, title: str | None = None) -> str:
-    """Return the page as HTML.
+    """Render the page of a report as HTML.
 
     Parameters
     ----------
@@ -44,22 +47,23 @@ def render_report(summary: Summary, *, title: str | None = None) -> str:
         Numbers of the report.
 
     title : str, default=None
-        Heading and window title. If empty, "Report on FILE".
+        Heading and window title. The default is "Report on FILE".
 
     Returns
     -------
     str
     """
     file = summary.source.file
-    if not title:
-        title = "Report" if file in (None, "-") else f"Report on {PurePath(file).name}"
-    return render_page({"title": title, **summary.to_dict()})
+    default_title = "Report"
+    if file is not None and file != "-":
+        default_title = f"Report on {PurePath(file).name}"
+    return render_page({"title": title or default_title, **summary.to_dict()})
 
 
 def write_report(
     summary: Summary, path: str | os.PathLike[str], *, title: str | None = None
 ) -> int:
-    """Write the page atomically and return its size in bytes."""
+    """Write the page of a report atomically, and return its size in bytes."""
     content = render_report(summary, title=title).encode("utf-8")
     with atomic_path(path) as temporary_path, input_error_if_write_fails(path):
         temporary_path.write_bytes(content)
@@ -67,12 +71,12 @@ def write_report(
 
 
 def render_page(data: dict[str, Any]) -> str:
-    """Return the page of a report as HTML.
+    """Render the page of a report from its data.
 
     Parameters
     ----------
     data : dict
-        Output of `Summary.to_dict`, with a "title".
+        Output of `Summary.to_dict`, with the additional key "title".
 
     Returns
     -------
@@ -88,7 +92,7 @@ def render_page(data: dict[str, Any]) -> str:
 
 
 def render_live_page(title: str) -> str:
-    """Return the page of a monitor, which requests `state.json` from its own address.
+    """Render the page of a monitor, which polls `state.json` from its own server.
 
     Examples
     --------
@@ -98,19 +102,19 @@ def render_live_page(title: str) -> str:
     return _fill_template("live", title)
 
 
-def _fill_template(name: str, title: str, data: str = "") -> str:
+def _fill_template(folder: str, title: str, data_json: str = "") -> str:
     """Insert style sheet, script and data into the template of a page.
 
     Parameters
     ----------
-    name : {"page", "live"}
-        Folder of the page. The live page has the style and scripts of the report and its own.
+    folder : {"page", "live"}
+        Folder of the page. The live page also has the style sheet and the scripts of the report.
 
     title : str
         Heading and window title.
 
-    data : str, default=""
-        JSON of the numbers.
+    data_json : str, default=""
+        Data of the page as JSON.
 
     Returns
     -------
@@ -118,68 +122,68 @@ def _fill_template(name: str, title: str, data: str = "") -> str:
     """
     style = _read_package_file("page", "page.css")
     live_policy = ""
-    if name != "page":
-        style += _read_package_file(name, f"{name}.css")
+    if folder != "page":
+        style += _read_package_file(folder, f"{folder}.css")
         live_policy = "; connect-src 'self'"
-    script = join_modules(read_scripts(name), f"{name}.js")
-    # The page may load nothing, and run only this style sheet and this script. No text may be
-    # parsed as markup.
-    policy = (
+    script = join_modules(read_scripts(folder), f"{folder}.js")
+    # This policy prevents that text of the user is run as a script or parsed as markup.
+    security_policy = (
         f"default-src 'none'; style-src {_csp_hash(style)}; script-src {_csp_hash(script)}; img-src"
         " data:; base-uri 'none'; form-action 'none'; require-trusted-types-for 'script';"
         f" trusted-types 'none'{live_policy}"
     )
-    # A file name may have bytes that are not valid UTF-8.
+    # A title with a file name may contain bytes that are not valid UTF-8.
     printable_title = title.encode("utf-8", "replace").decode("utf-8")
-    values = {
-        "csp": policy,
+    placeholder_values = {
+        "csp": security_policy,
         "generator": f"metacal {__version__}",
         "title": escape(printable_title),
         "style": style,
         "script": script,
-        "data": data,
+        "data": data_json,
     }
-    # One pass, so that double braces in the user's text are not replaced.
-    return _PLACEHOLDER.sub(
-        lambda match: values[match[1]], _read_package_file(name, f"{name}.html")
-    )
+    template = _read_package_file(folder, f"{folder}.html")
+    # All placeholders are replaced in one pass, so that braces in the user's text stay as they are.
+    return _PLACEHOLDER.sub(lambda match: placeholder_values[match[1]], template)
 
 
 def dump_embeddable_json(data: Any) -> str:
-    r"""Return JSON without "<", ">" and "&", which cannot end a script element.
+    r"""Convert data to JSON that is safe inside of an HTML script element.
+
+    The characters "<", ">" and "&" are escaped, so no text can end the element.
 
     Examples
     --------
     >>> print(dump_embeddable_json({"name": "</script>&"}))
     {"name":"\u003c/script\u003e\u0026"}
     """
-    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
+    json_text = json.dumps(data, separators=(",", ":"), allow_nan=False)
     for character in "<>&":
-        text = text.replace(character, f"\\u{ord(character):04x}")
-    return text
+        json_text = json_text.replace(character, f"\\u{ord(character):04x}")
+    return json_text
 
 
 def _csp_hash(text: str) -> str:
-    """Return the SHA-256 of a text in the syntax of a content security policy."""
+    """Hash a text in the syntax of a content security policy."""
     digest = hashlib.sha256(text.encode("utf-8")).digest()
     return f"'sha256-{base64.b64encode(digest).decode()}'"
 
 
-def read_scripts(name: str = "page") -> dict[str, str]:
-    """Return the JavaScript modules of a page, keyed by file name.
+def read_scripts(folder: str = "page") -> dict[str, str]:
+    """Read the JavaScript modules of a page, keyed by file name.
 
-    The live page has the modules of the report and its own.
+    The live page also has the modules of the report.
     """
-    folder = resources.files("metacal.report").joinpath(name)
-    file_names = sorted(file.name for file in folder.iterdir())
-    modules = {} if name == "page" else read_scripts()
+    folder_path = resources.files("metacal.report").joinpath(folder)
+    file_names = sorted(path.name for path in folder_path.iterdir())
+    sources = {} if folder == "page" else read_scripts()
     for file_name in file_names:
         if file_name.endswith(".js"):
-            modules[file_name] = _read_package_file(name, file_name)
-    return modules
+            sources[file_name] = _read_package_file(folder, file_name)
+    return sources
 
 
-def join_modules(sources: Mapping[str, str], entry: str) -> str:
+def join_modules(sources: Mapping[str, str], main_module: str) -> str:
     r"""Join a JavaScript module and its imports into one script in strict mode.
 
     Each module comes after the modules that it imports. The `import` lines, the keyword `export`,
@@ -190,7 +194,7 @@ def join_modules(sources: Mapping[str, str], entry: str) -> str:
     sources : mapping of str to str
         Source text of the modules, keyed by file name.
 
-    entry : str
+    main_module : str
         File name of the main module.
 
     Returns
@@ -211,24 +215,24 @@ def join_modules(sources: Mapping[str, str], entry: str) -> str:
     add(1, 2);
     })();
     """
-    joined_modules: dict[str, str] = {}
+    code_by_module: dict[str, str] = {}
 
-    def add_module(name: str) -> None:
-        code = _COMMENT.sub("", sources[name])
-        for imported_name in _IMPORT.findall(code):
-            if imported_name not in joined_modules:
-                add_module(imported_name)
-        lines = [f"// {name}"]
+    def add_module(module: str) -> None:
+        code = _COMMENT.sub("", sources[module])
+        for imported_module in _IMPORT.findall(code):
+            if imported_module not in code_by_module:
+                add_module(imported_module)
+        code_lines = [f"// {module}"]
         for line in _IMPORT.sub("", code).splitlines():
             if line.strip():
-                lines.append(line.strip().removeprefix("export "))
-        joined_modules[name] = "\n".join(lines)
+                code_lines.append(line.strip().removeprefix("export "))
+        code_by_module[module] = "\n".join(code_lines)
 
-    add_module(entry)
-    return '"use strict";\n(() => {\n' + "\n".join(joined_modules.values()) + "\n})();\n"
+    add_module(main_module)
+    return '"use strict";\n(() => {\n' + "\n".join(code_by_module.values()) + "\n})();\n"
 
 
 def _read_package_file(folder: str, file_name: str) -> str:
-    """Return the text of a file of this package."""
+    """Read a text file that is installed with this package."""
     path = resources.files("metacal.report").joinpath(folder, file_name)
     return path.read_text(encoding="utf-8")

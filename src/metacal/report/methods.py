@@ -1,4 +1,4 @@
-"""Methods section of the report: definitions of the numbers, and versions of the software."""
+"""Methods section of the report: definitions of its numbers, and software versions."""
 
 from __future__ import annotations
 
@@ -19,22 +19,24 @@ from metacal.certificates.number_format import format_percent, format_percent_fl
 if TYPE_CHECKING:
     from metacal.report.report_rows import Settings
 
-#: Elements of a block that is hashed at once.
+#: Number of elements that are hashed at once.
 _BLOCK_ELEMENTS = 1 << 20
+#: Packages whose versions the report lists, besides metacal and Python.
+_LISTED_PACKAGES = ("numpy", "scipy", "scikit-learn")
 
 
-def describe_methods(settings: Settings, score: str, kind: str) -> dict[str, Any]:
-    """Return the definitions of the numbers of a report, and the software versions.
+def describe_methods(settings: Settings, score_name: str, gate_kind: str) -> dict[str, Any]:
+    """Define the numbers of a report, and list the software versions.
 
     Parameters
     ----------
     settings : Settings
         Settings of the report.
 
-    score : str
+    score_name : str
         Name of the ranking score, with a leading "-" if higher values are more confident.
 
-    kind : {"logits", "scores", "cascade"}
+    gate_kind : {"logits", "scores", "cascade"}
         Kind of the gate.
 
     Returns
@@ -42,37 +44,39 @@ def describe_methods(settings: Settings, score: str, kind: str) -> dict[str, Any
     dict
         "definitions" is a list of (term, text) and "versions" maps packages to versions.
     """
-    bootstrap = "not computed for a table of this size"
+    bootstrap_text = "not computed for a table of this size"
     if settings.n_resamples:
-        bootstrap = (
+        bootstrap_text = (
             f"bootstrap of the rows with {settings.n_resamples:,} resamples (seed {settings.seed})"
         )
-    placeholders = {
-        "score": score.removeprefix("-"),
-        "higher": "higher = surer" if score.startswith("-") else "higher = less sure",
+    placeholder_values = {
+        "score": score_name.removeprefix("-"),
+        "higher": "higher = surer" if score_name.startswith("-") else "higher = less sure",
         "n_bins": settings.n_bins,
         "sure": format_percent_floor(1.0 - settings.delta),
         "level": format_percent(settings.level),
-        "bootstrap": bootstrap,
+        "bootstrap": bootstrap_text,
     }
-    path = resources.files("metacal.report").joinpath("page/methods.toml")
-    templates_by_kind = tomllib.loads(path.read_text("utf-8"))
-    # An empty text removes a definition of the logits for another kind of gate.
-    templates = templates_by_kind["logits"] | templates_by_kind[kind]
+    toml_path = resources.files("metacal.report").joinpath("page/methods.toml")
+    templates_by_kind = tomllib.loads(toml_path.read_text("utf-8"))
+    # Other kinds of gates inherit the definitions of logits, and remove one by an empty text.
+    templates = templates_by_kind["logits"] | templates_by_kind[gate_kind]
     definitions = [
-        (term, template.format(**placeholders)) for term, template in templates.items() if template
+        (term, template.format(**placeholder_values))
+        for term, template in templates.items()
+        if template
     ]
     versions = {"metacal": __version__}
-    for package in ("numpy", "scipy", "scikit-learn"):
+    for package in _LISTED_PACKAGES:
         versions[package] = version(package)
     versions["python"] = platform.python_version()
     return {"definitions": definitions, "versions": versions}
 
 
 def hash_arrays(tables: Sequence[Any], labels: Any) -> str:
-    """Compute the SHA-256 of tables or columns and of the labels of their rows.
+    """Compute the SHA-256 of tables and labels.
 
-    Shape, type and bytes are hashed, in blocks of rows.
+    Shape, data type and bytes of each table are hashed, in blocks of rows.
 
     Examples
     --------
@@ -82,13 +86,14 @@ def hash_arrays(tables: Sequence[Any], labels: Any) -> str:
     digest = hashlib.sha256()
     for table in tables:
         digest.update(f"{tuple(table.shape)} {table.dtype}".encode())
-        row_elements = max(1, math.prod(table.shape[1:]))
-        block_rows = max(1, _BLOCK_ELEMENTS // row_elements)
-        for start in range(0, len(table), block_rows):
-            block = np.ascontiguousarray(table[start : start + block_rows])
+        elements_per_row = max(1, math.prod(table.shape[1:]))
+        rows_per_block = max(1, _BLOCK_ELEMENTS // elements_per_row)
+        for start in range(0, len(table), rows_per_block):
+            block = np.ascontiguousarray(table[start : start + rows_per_block])
             digest.update(block.reshape(-1).view(np.uint8).data)
-    label_column = np.asarray(labels)
-    if label_column.dtype == object:
-        label_column = np.asarray(label_column.tolist())
-    digest.update(label_column.tobytes())
+    label_array = np.asarray(labels)
+    if label_array.dtype == object:
+        # The bytes of an object array are memory addresses, so the labels are converted first.
+        label_array = np.asarray(label_array.tolist())
+    digest.update(label_array.tobytes())
     return digest.hexdigest()

@@ -34,10 +34,12 @@ from metacal.report.reliability import ReliabilityBins, ReliabilityDiagram
 from metacal.rows.arrays import check_choice
 
 _DIAGONAL_LABEL = "perfectly calibrated"
-#: Smallest coverage on the axis of thresholds.
+#: The axis of thresholds starts at the threshold with this coverage.
 _MIN_SHOWN_COVERAGE = 0.02
 #: Ratio of the largest to the smallest threshold above which the axis is logarithmic.
 _LOG_AXIS_RATIO = 100.0
+#: Colour and marker of the curves before and after calibration.
+_BEFORE_AND_AFTER_STYLES = ((ORANGE, "o"), (BLUE, "s"))
 
 
 class ReliabilityDisplay(Display):
@@ -67,7 +69,7 @@ class ReliabilityDisplay(Display):
         binning: str = "equal_width",
         **line_kw: Any,
     ) -> Self:
-        """Draw the display with bins of equal width or of equal mass.
+        """Draw the reliability curves with bins of equal width or of equal mass.
 
         Parameters
         ----------
@@ -85,9 +87,13 @@ class ReliabilityDisplay(Display):
         return self._plot_on_axes(ax, name, line_kw, binning=binning)
 
     def _draw(
-        self, ax: Any, name: str | None, line_kw: Mapping[str, Any], binning: str = "equal_width"
+        self,
+        ax: Any,
+        display_name: str | None,
+        line_kw: Mapping[str, Any],
+        binning: str = "equal_width",
     ) -> None:
-        """Draw the diagonal and a curve for each diagram."""
+        """Draw the diagonal, and the curves before and after calibration."""
         if is_label_unused(ax, _DIAGONAL_LABEL):
             ax.plot(
                 [0, 1],
@@ -97,16 +103,17 @@ class ReliabilityDisplay(Display):
                 linewidth=1,
                 label=_DIAGONAL_LABEL,
             )
-        shown_diagrams = self._select_diagrams(name)
-        styles = ((ORANGE, "o"), (BLUE, "s"))
-        for diagram, (color, marker) in zip(shown_diagrams, styles, strict=False):
+        diagrams = self._select_diagrams(display_name)
+        for diagram, (color, marker) in zip(diagrams, _BEFORE_AND_AFTER_STYLES, strict=False):
             bins: ReliabilityBins = getattr(diagram, binning)
             ece = diagram.ece if binning == "equal_width" else diagram.ece_equal_mass
-            prefix = self._label_prefix(diagram, name, is_only_one=len(shown_diagrams) == 1)
+            prefix = self._make_label_prefix(
+                diagram, display_name, is_only_curve=len(diagrams) == 1
+            )
             style = self._make_line_style(
                 ax,
-                name,
-                line_kw if diagram is shown_diagrams[-1] else {},
+                display_name,
+                line_kw if diagram is diagrams[-1] else {},
                 color=color,
                 marker=marker,
                 markersize=5,
@@ -117,7 +124,7 @@ class ReliabilityDisplay(Display):
             )
             _draw_bins(ax, bins, style)
         ax.set(
-            xlabel=_confidence_label(shown_diagrams[0].rows, name),
+            xlabel=_make_confidence_label(diagrams[0].rows, display_name),
             ylabel="accuracy",
             xlim=(0, 1),
             ylim=(0, 1),
@@ -127,16 +134,18 @@ class ReliabilityDisplay(Display):
         ax.set_title(f"Reliability; bands: all bins at once, {level}", fontsize=10)
 
     @staticmethod
-    def _label_prefix(diagram: ReliabilityDiagram, name: str | None, *, is_only_one: bool) -> str:
-        """Return the start of the label of a curve: its name, or its stage if there are two."""
-        if name is not None:
-            rows = ", accepted rows" if diagram.rows == "accepted" else ""
-            return f"{name}{rows}, "
-        return "" if is_only_one else f"{diagram.stage}, "
+    def _make_label_prefix(
+        diagram: ReliabilityDiagram, display_name: str | None, *, is_only_curve: bool
+    ) -> str:
+        """Make the start of a legend label: the display name, or "before" or "after"."""
+        if display_name is not None:
+            rows_text = ", accepted rows" if diagram.rows == "accepted" else ""
+            return f"{display_name}{rows_text}, "
+        return "" if is_only_curve else f"{diagram.stage}, "
 
 
 def _draw_bins(ax: Any, bins: ReliabilityBins, style: dict[str, Any]) -> None:
-    """Draw the accuracy of the bins with a row, and its limits."""
+    """Draw the accuracy of the non-empty bins with its confidence limits."""
     has_rows = bins.count > 0
     confidence = bins.confidence[has_rows]
     low = bins.low[has_rows]
@@ -168,7 +177,7 @@ class ConfidenceHistogramDisplay(Display):
     def plot(
         self, ax: Any = None, *, name: str | None = None, log: bool = False, **line_kw: Any
     ) -> Self:
-        """Draw the display.
+        """Draw the histograms of the confidence.
 
         Parameters
         ----------
@@ -186,44 +195,48 @@ class ConfidenceHistogramDisplay(Display):
         return self._plot_on_axes(ax, name, line_kw, log=log)
 
     def _draw(
-        self, ax: Any, name: str | None, line_kw: Mapping[str, Any], log: bool = False
+        self, ax: Any, display_name: str | None, line_kw: Mapping[str, Any], log: bool = False
     ) -> None:
-        """Draw a histogram for each diagram, and the accuracy."""
-        shown_diagrams = self._select_diagrams(name)
-        for diagram, color in zip(shown_diagrams, (ORANGE, BLUE), strict=False):
+        """Draw the histograms before and after calibration, and the accuracy."""
+        diagrams = self._select_diagrams(display_name)
+        for diagram, (color, _) in zip(diagrams, _BEFORE_AND_AFTER_STYLES, strict=False):
             prefix = ""
-            if name is not None:
-                prefix = f"{name}: "
-            elif len(shown_diagrams) > 1:
+            if display_name is not None:
+                prefix = f"{display_name}: "
+            elif len(diagrams) > 1:
                 prefix = f"{diagram.stage}: "
             style = self._make_line_style(
                 ax,
-                name,
-                line_kw if diagram is shown_diagrams[-1] else {},
+                display_name,
+                line_kw if diagram is diagrams[-1] else {},
                 color=color,
                 linewidth=1.6,
                 label=f"{prefix}confidence",
             )
-            row_fractions = diagram.histogram / max(diagram.n_rows, 1)
-            edges = diagram.histogram_edges
-            ax.stairs(row_fractions, edges, color=style["color"], fill=True, alpha=BAND_ALPHA)
-            ax.stairs(row_fractions, edges, **style)
-            ax.axvline(
-                diagram.confidence,
-                color=style["color"],
-                linestyle=(0, (4, 2)),
-                linewidth=1.4,
-                label=f"{prefix}mean {diagram.confidence:.4f}",
-            )
-        accuracy = shown_diagrams[-1].accuracy
+            _draw_histogram(ax, diagram, style, mean_label=f"{prefix}mean {diagram.confidence:.4f}")
+        accuracy = diagrams[-1].accuracy
         accuracy_label = f"accuracy {accuracy:.4f}"
         if is_label_unused(ax, accuracy_label):
             ax.axvline(accuracy, color="black", linewidth=1.2, label=accuracy_label)
-        confidence_label = _confidence_label(shown_diagrams[0].rows, name)
+        confidence_label = _make_confidence_label(diagrams[0].rows, display_name)
         ax.set(xlabel=confidence_label, ylabel="share of rows", xlim=(0, 1))
         if log:
             ax.set_yscale("log")
         ax.set_title("Confidence of the top class", fontsize=10)
+
+
+def _draw_histogram(
+    ax: Any, diagram: ReliabilityDiagram, style: dict[str, Any], *, mean_label: str
+) -> None:
+    """Draw the histogram of the confidence, and its mean as a vertical line."""
+    row_fractions = diagram.histogram / max(diagram.n_rows, 1)
+    edges = diagram.histogram_edges
+    color = style["color"]
+    ax.stairs(row_fractions, edges, color=color, fill=True, alpha=BAND_ALPHA)
+    ax.stairs(row_fractions, edges, **style)
+    ax.axvline(
+        diagram.confidence, color=color, linestyle=(0, (4, 2)), linewidth=1.4, label=mean_label
+    )
 
 
 class RiskCoverageDisplay(Display):
@@ -242,9 +255,10 @@ class RiskCoverageDisplay(Display):
     'coverage: share of rows accepted'
     """
 
-    def _draw(self, ax: Any, name: str | None, line_kw: Mapping[str, Any]) -> None:
+    def _draw(self, ax: Any, display_name: str | None, line_kw: Mapping[str, Any]) -> None:
         """Draw the curve, its band, the promised limit and the operating point."""
         curves = self.summary.curves
+        # Other displays are counted before drawing, which adds this display to the axes.
         has_other_displays = count_named_displays(ax) > 0
         coverage = curves.coverage.estimate
         accuracy = curves.accuracy
@@ -252,9 +266,9 @@ class RiskCoverageDisplay(Display):
             estimate=1.0 - accuracy.estimate, low=1.0 - accuracy.high, high=1.0 - accuracy.low
         )
         confidence_text = f"all points at once, {format_percent_floor(1.0 - curves.delta)}"
-        curve_label = "error rate of accepted rows" if name is None else name
+        curve_label = "error rate of accepted rows" if display_name is None else display_name
         style = self._make_line_style(
-            ax, name, line_kw, color=BLUE, linewidth=1.8, label=curve_label
+            ax, display_name, line_kw, color=BLUE, linewidth=1.8, label=curve_label
         )
         ax.fill_between(
             coverage,
@@ -263,23 +277,58 @@ class RiskCoverageDisplay(Display):
             color=style["color"],
             alpha=BAND_ALPHA,
             linewidth=0,
-            label=f"band, {confidence_text}" if name is None else None,
+            label=f"band, {confidence_text}" if display_name is None else None,
         )
         ax.plot(coverage, risk.estimate, **style)
-        self._draw_promised_limit(ax, name)
-        if curves.current is not None:
-            gate_coverage = coverage[curves.current]
-            gate_name = "the gate" if name is None else name
-            ax.plot(
-                [gate_coverage],
-                [risk.estimate[curves.current]],
-                "o",
-                color=ORANGE if name is None else style["color"],
-                markersize=8,
-                zorder=3,
-                label=f"{gate_name}: {format_percent(round(gate_coverage, 4))} accepted",
-            )
+        self._draw_promised_limit(ax, display_name)
+        self._draw_operating_point(ax, display_name, risk, style["color"])
+        self._set_limits_and_axis_labels(ax, risk, has_other_displays=has_other_displays)
+        title = "Risk and coverage"
+        if display_name is not None:
+            title += f"; bands: {confidence_text}"
+        ax.set_title(title, fontsize=10)
 
+    def _draw_promised_limit(self, ax: Any, display_name: str | None) -> None:
+        """Draw the promised error rate as a horizontal line, once on the axes."""
+        if self.summary.promise is None:
+            return
+        accuracy_targets = [
+            verdict["target"]
+            for verdict in self.summary.promise.verdicts
+            if verdict["curve"] == "accuracy"
+        ]
+        if not accuracy_targets or accuracy_targets[0] is None:
+            return
+        max_risk = 1.0 - accuracy_targets[0]
+        label = f"promised: at most {format_percent_ceil(max_risk)} wrong"
+        if is_label_unused(ax, label):
+            color = ORANGE if display_name is None else GREY
+            ax.axhline(max_risk, color=color, linestyle=(0, (5, 3)), linewidth=1.4, label=label)
+
+    def _draw_operating_point(
+        self, ax: Any, display_name: str | None, risk: CurveWithBand, curve_color: Any
+    ) -> None:
+        """Mark the coverage and error rate of the gate, if there is a gate."""
+        gate_point = self.summary.curves.current
+        if gate_point is None:
+            return
+        gate_coverage = self.summary.curves.coverage.estimate[gate_point]
+        gate_name = "the gate" if display_name is None else display_name
+        ax.plot(
+            [gate_coverage],
+            [risk.estimate[gate_point]],
+            "o",
+            color=ORANGE if display_name is None else curve_color,
+            markersize=8,
+            zorder=3,
+            label=f"{gate_name}: {format_percent(round(gate_coverage, 4))} accepted",
+        )
+
+    @staticmethod
+    def _set_limits_and_axis_labels(
+        ax: Any, risk: CurveWithBand, *, has_other_displays: bool
+    ) -> None:
+        """Set labels and limits of both axes, so that all displays stay visible."""
         ax.set(
             xlabel="coverage: share of rows accepted",
             ylabel="risk: share wrong of the accepted",
@@ -288,29 +337,9 @@ class RiskCoverageDisplay(Display):
         largest_risk = float(np.nanmax(risk.estimate))
         upper_limit = min(1.0, max(1.6 * largest_risk, 1.3 * float(risk.high[-1]), 1e-3))
         if has_other_displays:
-            upper_limit = max(upper_limit, ax.get_ylim()[1])
+            _, present_upper_limit = ax.get_ylim()
+            upper_limit = max(upper_limit, present_upper_limit)
         ax.set_ylim(0, upper_limit)
-        title = "Risk and coverage"
-        if name is not None:
-            title += f"; bands: {confidence_text}"
-        ax.set_title(title, fontsize=10)
-
-    def _draw_promised_limit(self, ax: Any, name: str | None) -> None:
-        """Draw the promised error rate as a horizontal line, once on the axes."""
-        if self.summary.promise is None:
-            return
-        targets = [
-            verdict["target"]
-            for verdict in self.summary.promise.verdicts
-            if verdict["curve"] == "accuracy"
-        ]
-        if not targets or targets[0] is None:
-            return
-        max_risk = 1.0 - targets[0]
-        label = f"promised: at most {format_percent_ceil(max_risk)} wrong"
-        if is_label_unused(ax, label):
-            color = ORANGE if name is None else GREY
-            ax.axhline(max_risk, color=color, linestyle=(0, (5, 3)), linewidth=1.4, label=label)
 
 
 class ThresholdDisplay(Display):
@@ -330,78 +359,105 @@ class ThresholdDisplay(Display):
     _figure_size = (6.6, 4.4)
     _legend_location = "center left"
 
-    def _draw(self, ax: Any, name: str | None, line_kw: Mapping[str, Any]) -> None:
+    def _draw(self, ax: Any, display_name: str | None, line_kw: Mapping[str, Any]) -> None:
         """Draw the three curves with their bands, and the threshold of the gate."""
         curves = self.summary.curves
+        # Other displays are counted before drawing, which adds this display to the axes.
         has_other_displays = count_named_displays(ax) > 0
-        prefix = "" if name is None else f"{name}: "
-        drawn_series = [
-            (curves.accuracy, BLUE, "-", "accuracy of accepted"),
-            (curves.coverage, GREEN, (0, (6, 2)), "coverage"),
-            (curves.miscoverage, ORANGE, (0, (2, 1.5)), "miscoverage"),
-        ]
-        # All styles are computed first: drawing the first curve would change the next colour.
-        styles = []
-        for _, color, dashes, title in drawn_series:
-            style = self._make_line_style(
-                ax,
-                name,
-                line_kw,
-                color=color,
-                linestyle=dashes,
-                linewidth=1.8,
-                label=f"{prefix}{title}",
-            )
-            styles.append(style)
-        # Only the first curve counts as a named display.
-        for style in styles[1:]:
-            style["gid"] = None
-        for (series, *_), style in zip(drawn_series, styles, strict=True):
+        prefix = "" if display_name is None else f"{display_name}: "
+        drawn_curves = (curves.accuracy, curves.coverage, curves.miscoverage)
+        styles = self._make_curve_styles(ax, display_name, line_kw, prefix)
+        for curve, style in zip(drawn_curves, styles, strict=True):
             ax.fill_between(
                 curves.threshold,
-                series.low,
-                series.high,
+                curve.low,
+                curve.high,
                 color=style["color"],
                 alpha=BAND_ALPHA,
                 linewidth=0,
             )
-            ax.plot(curves.threshold, series.estimate, **style)
+            ax.plot(curves.threshold, curve.estimate, **style)
         self._set_threshold_range(ax, has_other_displays=has_other_displays)
-        gate_threshold = self._gate_threshold()
+        gate_threshold = self._find_gate_threshold()
         if gate_threshold is not None:
             ax.axvline(
                 gate_threshold,
-                color="black" if name is None else styles[0]["color"],
+                color="black" if display_name is None else styles[0]["color"],
                 linewidth=1.2,
                 linestyle=(0, (1, 1.5)),
                 label=f"{prefix}the gate: {gate_threshold:.4g}",
             )
-        score = self.summary.source.score
+        score_name = self.summary.source.score
         ax.set(
-            xlabel=f"threshold: accept if {score} is at most this", ylabel="share", ylim=(0, 1.02)
+            xlabel=f"threshold: accept if {score_name} is at most this",
+            ylabel="share",
+            ylim=(0, 1.02),
         )
         ax.set_title(
             f"Bands: all thresholds and curves at once, {format_percent_floor(1.0 - curves.delta)}",
             fontsize=10,
         )
 
-    def _gate_threshold(self) -> float | None:
-        """Return the threshold of the gate, at most the largest one on the axis."""
+    def _make_curve_styles(
+        self, ax: Any, display_name: str | None, line_kw: Mapping[str, Any], prefix: str
+    ) -> list[dict[str, Any]]:
+        """Make the line styles of accuracy, coverage and miscoverage.
+
+        All styles are made before a curve is drawn, because a drawn curve counts as another display
+        and would change the colour of the next one.
+
+        Parameters
+        ----------
+        ax : matplotlib axes
+            Axes to draw on.
+
+        display_name : str or None
+            Name of the display.
+
+        line_kw : mapping
+            Keyword arguments of the user, which take precedence.
+
+        prefix : str
+            Start of the legend labels.
+
+        Returns
+        -------
+        list of dict
+        """
+        defaults: list[dict[str, Any]] = [
+            {"color": BLUE, "linestyle": "-", "label": f"{prefix}accuracy of accepted"},
+            {"color": GREEN, "linestyle": (0, (6, 2)), "label": f"{prefix}coverage"},
+            {"color": ORANGE, "linestyle": (0, (2, 1.5)), "label": f"{prefix}miscoverage"},
+        ]
+        styles = [
+            self._make_line_style(ax, display_name, line_kw, linewidth=1.8, **curve_defaults)
+            for curve_defaults in defaults
+        ]
+        # Only the first curve keeps the group id by which named displays are counted.
+        for style in styles[1:]:
+            style["gid"] = None
+        return styles
+
+    def _find_gate_threshold(self) -> float | None:
+        """Find the threshold of the gate, limited to the largest one on the axis."""
         curves = self.summary.curves
-        if curves.current is None:
+        gate_point = curves.current
+        if gate_point is None:
             return None
         if self.summary.promise is None:
-            return float(curves.threshold[curves.current])
-        return min(self.summary.promise.threshold, float(curves.threshold[-1]))
+            return float(curves.threshold[gate_point])
+        largest_threshold = float(curves.threshold[-1])
+        return min(self.summary.promise.threshold, largest_threshold)
 
     def _set_threshold_range(self, ax: Any, *, has_other_displays: bool) -> None:
-        """Show the thresholds at which 2% of the rows or more are accepted.
+        """Limit the axis to thresholds that accept at least 2% of the rows.
 
         If the axes have other displays, their range stays visible.
         """
         thresholds = self.summary.curves.threshold
         coverage = self.summary.curves.coverage.estimate
-        lowest = float(thresholds[int(np.searchsorted(coverage, _MIN_SHOWN_COVERAGE))])
+        lowest_index = int(np.searchsorted(coverage, _MIN_SHOWN_COVERAGE))
+        lowest = float(thresholds[lowest_index])
         highest = float(thresholds[-1])
         if has_other_displays:
             present_lowest, present_highest = ax.get_xlim()
@@ -412,9 +468,9 @@ class ThresholdDisplay(Display):
         ax.set_xlim(lowest, highest)
 
 
-def _confidence_label(rows: str, name: str | None) -> str:
-    """Return the label of an axis of confidence.
+def _make_confidence_label(rows_name: str, display_name: str | None) -> str:
+    """Make the label of the axis of confidence.
 
-    Named curves may be of different rows, which their own labels state.
+    The label does not state the rows of named displays, because these may show different rows.
     """
-    return f"confidence ({rows} rows)" if name is None else "confidence"
+    return f"confidence ({rows_name} rows)" if display_name is None else "confidence"

@@ -1,8 +1,8 @@
 """HTTP server for the live page of a monitor, with the standard library only.
 
-The server listens on 127.0.0.1 and answers only requests whose Host header is this address. A web
-page from elsewhere therefore cannot read it by DNS rebinding. It accepts only GET and HEAD, for four
-paths.
+The server listens on 127.0.0.1 and answers only requests whose Host header names this machine, so
+that a web page from elsewhere cannot read it by DNS rebinding. It accepts only GET and HEAD, for
+four paths.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ _LOCAL_ADDRESS = "127.0.0.1"
 #: Host names by which a browser on this machine requests the page.
 _LOCAL_HOSTS = (_LOCAL_ADDRESS, "localhost")
 
-#: Content type and content of each path.
+#: Content type and body of the response, by path.
 ContentByPath = dict[str, tuple[str, bytes]]
 
 
 class Server:
-    """Server of the live page; a context manager.
+    """HTTP server of the live page, as a context manager.
 
     Parameters
     ----------
     state : dict
-        First state, from `metacal.report.status.status`.
+        Initial state, as returned by `metacal.report.status.status`.
 
     port : int
         Port to listen on. 0 chooses a free port.
@@ -78,11 +78,12 @@ class Server:
 
     @property
     def address(self) -> str:
-        """URL of the page."""
-        return f"http://{_LOCAL_ADDRESS}:{self._server.server_address[1]}/"
+        """URL of the live page."""
+        port = self._server.server_address[1]
+        return f"http://{_LOCAL_ADDRESS}:{port}/"
 
     def publish(self, state: dict[str, Any]) -> None:
-        """Replace the state that the page shows."""
+        """Replace the state that the live page shows."""
         state_json = json.dumps(state, allow_nan=False).encode()
         self._content_by_path["/state.json"] = ("application/json", state_json)
         self._content_by_path["/metrics"] = (CONTENT_TYPE, format_exposition(state).encode())
@@ -103,7 +104,7 @@ class Server:
 
 
 class _RequestHandler(BaseHTTPRequestHandler):
-    """Handler of one connection."""
+    """Handler of HTTP requests, which responds with the content of the path."""
 
     server_version = f"metacal/{__version__}"
     sys_version = ""
@@ -111,11 +112,11 @@ class _RequestHandler(BaseHTTPRequestHandler):
 
     def __init__(self, content_by_path: ContentByPath, *connection: Any) -> None:
         self.content_by_path = content_by_path
-        # The base class handles the request in its constructor.
+        # This attribute is set first because the base class handles requests in its constructor.
         super().__init__(*connection)
 
     def handle(self) -> None:
-        # A browser tab may be closed during the response.
+        # The user may close the browser tab during the response.
         with contextlib.suppress(ConnectionError):
             super().handle()
 
@@ -134,9 +135,9 @@ class _RequestHandler(BaseHTTPRequestHandler):
 
     do_HEAD = do_GET
 
-    def _send(self, code: HTTPStatus, content_type: str, content: bytes) -> None:
+    def _send(self, status: HTTPStatus, content_type: str, content: bytes) -> None:
         """Send a response with security headers."""
-        self.send_response(code)
+        self.send_response(status)
         headers = {
             "Content-Type": content_type,
             "Content-Length": str(len(content)),
@@ -152,4 +153,4 @@ class _RequestHandler(BaseHTTPRequestHandler):
             self.wfile.write(content)
 
     def log_message(self, format: str, *arguments: Any) -> None:
-        """Do nothing, because a library does not print."""
+        """Do nothing, because a library does not print requests."""

@@ -1,4 +1,7 @@
-"""State of a watch: as JSON for the live page and `--json`, and as lines of text."""
+"""State of a watch: as JSON for the live page and `--json`, and as lines of text.
+
+The keys of the state are read by the live page and by users, and must not change.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +15,12 @@ from metacal.promises.sequential.alarms import (
     explain_incomparable_rows,
 )
 
-#: Largest number of classes on the live page, those with the most rows.
+#: Largest number of classes on the live page.
 _MAX_CLASSES = 50
-#: Largest argument of `math.exp` that does not overflow.
-_MAX_LOG = 700.0
-#: Largest number of additional lines of text about one alarm.
-_MAX_ALARM_LINES = 5
+#: Arguments of `math.exp` are limited to this, because larger ones overflow.
+_MAX_EXP_ARGUMENT = 700.0
+#: Largest number of facts about an alarm that have a line of their own.
+_MAX_FACT_LINES = 5
 
 
 def status(
@@ -29,25 +32,25 @@ def status(
     quarantine: str | None = None,
     silence: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Return the state of a watch as JSON types.
+    """Describe the state of a watch as JSON types.
 
     Parameters
     ----------
     watch : Watch
-        The watch.
+        Watch to describe.
 
     artifact, file : str, default=None
-        Names of the file of the gate and of the watched file.
+        File of the gate, and file with the watched rows.
 
     ended : bool, default=False
         Whether the watched file has ended.
 
     quarantine : str, default=None
-        Name of the file of unreadable lines.
+        File to which unreadable lines are moved.
 
     silence : dict, default=None
-        Alarm for missing input: "after" how many seconds it is raised, whether it is "raised" now,
-        and how many "times" it was raised.
+        State of the alarm for missing input: seconds "after" which it is raised, whether it is
+        "raised" now, and how many "times" it was raised.
 
     Returns
     -------
@@ -112,7 +115,7 @@ def status(
 
 
 def _count_clusters(watch: Watch) -> dict[str, int] | None:
-    """Return the numbers of complete clusters and stray rows, None if there are no clusters."""
+    """Count complete clusters and stray rows, or return None if rows have no clusters."""
     if not watch.watches_clusters:
         return None
     clusters = watch.waiting.clusters
@@ -120,7 +123,7 @@ def _count_clusters(watch: Watch) -> dict[str, int] | None:
 
 
 def _make_headline(promise: str | None, raised_alarms: list[str]) -> str:
-    """Return the promise, qualified if an alarm is raised."""
+    """Return the promise as a headline that mentions raised alarms."""
     if promise is None:
         return "Nothing is promised; the confidence is watched."
     if "promise" in raised_alarms:
@@ -131,7 +134,7 @@ def _make_headline(promise: str | None, raised_alarms: list[str]) -> str:
 
 
 def _describe_alarm(alarm: Any, first_row: int | None) -> dict[str, Any]:
-    """Return the state of one alarm; `first_row` is the row at which it was raised."""
+    """Describe the state of an alarm; `first_row` is the row at which it was raised."""
     return {
         "name": alarm.name,
         "meaning": alarm.meaning,
@@ -146,7 +149,7 @@ def _describe_alarm(alarm: Any, first_row: int | None) -> dict[str, Any]:
 
 
 def _explain_missing_alarms(watch: Watch) -> list[dict[str, str]]:
-    """Return the alarms that this gate cannot have, each with the reason."""
+    """List the alarms that this gate cannot have, each with the reason."""
     gate = watch.gate
     score_reason = (
         "it was saved without a profile of its calibration scores, or fitted on fewer than 20"
@@ -172,125 +175,129 @@ def _explain_missing_alarms(watch: Watch) -> list[dict[str, str]]:
 
 
 def _make_history_columns(watch: Watch) -> dict[str, Any]:
-    """Return the columns of the history of a watch, including its present state."""
+    """Convert the history of a watch to columns, including its present state."""
     points = list(watch.history.points)
     if not points or points[-1].rows != watch.counts.rows:
         points.append(watch.current_point)
-    history: dict[str, Any] = {}
+    columns: dict[str, Any] = {}
     for name in ("rows", "accepted", "labelled_accepted", "right_accepted"):
-        history[name] = [getattr(point, name) for point in points]
-    history["evidence"] = {
+        columns[name] = [getattr(point, name) for point in points]
+    columns["evidence"] = {
         alarm.name: [point.evidence[index] for point in points]
         for index, alarm in enumerate(watch.alarms)
     }
-    return history
+    return columns
 
 
 def _list_class_counts(watch: Watch) -> list[dict[str, Any]]:
-    """Return the counts of the classes with the most rows."""
+    """List the counts of the predicted classes, those with the most rows first."""
     if not watch.classes:
         return []
     class_names = watch.gate.classes.tolist()
-    used_classes = [
-        (str(name), counts) for name, counts in zip(class_names, watch.classes) if counts.rows
+    entries = [
+        {"name": str(name), **vars(counts)}
+        for name, counts in zip(class_names, watch.classes)
+        if counts.rows
     ]
-    used_classes.sort(key=lambda entry: -entry[1].rows)
-    return [{"name": name, **vars(counts)} for name, counts in used_classes[:_MAX_CLASSES]]
+    entries.sort(key=lambda entry: -entry["rows"])
+    return entries[:_MAX_CLASSES]
 
 
 def format_status_lines(state: dict[str, Any]) -> list[str]:
-    """Return the output of `status` as lines of text."""
-    text = [state["headline"], ""]
-    text += _row_lines(state)
-    text += _horizon_lines(state)
-    text += _input_lines(state)
-    text += _estimate_lines(state)
-    text.append("")
+    """Format the state of a watch, as returned by `status`, as lines of text."""
+    text_lines = [state["headline"], ""]
+    text_lines += _format_row_lines(state)
+    text_lines += _format_horizon_lines(state)
+    text_lines += _format_input_lines(state)
+    text_lines += _format_estimate_lines(state)
+    text_lines.append("")
     for alarm in state["alarms"]:
-        text += _alarm_lines(alarm)
-    for missing in state["missing"]:
-        text.append(_format_line(missing["name"], f"cannot be watched: {missing['why']}"))
-    return [*text, "", _format_line("levels", state["levels"])]
+        text_lines += _format_alarm_lines(alarm)
+    for missing_alarm in state["missing"]:
+        reason = f"cannot be watched: {missing_alarm['why']}"
+        text_lines.append(_format_line(missing_alarm["name"], reason))
+    text_lines.append("")
+    text_lines.append(_format_line("levels", state["levels"]))
+    return text_lines
 
 
-def _format_line(name: str, text: str) -> str:
-    """Format one line with its name in a column of 12 characters."""
-    return f"  {name:<12} {text}"
+def _format_line(heading: str, text: str) -> str:
+    """Format a line of text with its heading in a column of 12 characters."""
+    return f"  {heading:<12} {text}"
 
 
-def _row_lines(state: dict[str, Any]) -> list[str]:
-    """Describe the rows, the labels, and labels that match no row."""
+def _format_row_lines(state: dict[str, Any]) -> list[str]:
+    """Format lines about the rows, the labels, and labels that match no row."""
     row_text = f"{state['rows']:,}, accepted {state['accepted']:,}"
     if state["coverage"] is not None:
         row_text += f" ({100 * state['coverage']:.1f}%)"
 
     label_text = f"{state['labelled']:,}, accepted {state['labelled_accepted']:,}"
     if state["accuracy"] is not None:
-        meaning = "as the large model answers" if state["agreement"] else "right"
-        label_text += f", {state['right_accepted']:,} {meaning} ({100 * state['accuracy']:.2f}%)"
+        correct_text = "as the large model answers" if state["agreement"] else "right"
+        accuracy_percent = f"{100 * state['accuracy']:.2f}%"
+        label_text += f", {state['right_accepted']:,} {correct_text} ({accuracy_percent})"
     if state["waiting"]:
-        awaited = "a label" if state["units"] is None else "the rest of their unit"
-        label_text += f", {state['waiting']:,} wait for {awaited}"
+        awaited_text = "a label" if state["units"] is None else "the rest of their unit"
+        label_text += f", {state['waiting']:,} wait for {awaited_text}"
 
-    text = [_format_line("rows", row_text), _format_line("labelled", label_text)]
+    text_lines = [_format_line("rows", row_text), _format_line("labelled", label_text)]
     if state["unknown"]:
         unknown_text = f"{state['unknown']:,} labels match no row that waits for one"
         if state["horizon"]:
             unknown_text += ", or came after the horizon and were not counted"
-        text.append(_format_line("unknown", unknown_text))
-    return text
+        text_lines.append(_format_line("unknown", unknown_text))
+    return text_lines
 
 
-def _horizon_lines(state: dict[str, Any]) -> list[str]:
-    """Describe when a row or a cluster of rows is counted."""
+def _format_horizon_lines(state: dict[str, Any]) -> list[str]:
+    """Format lines that explain when a row or a cluster of rows is counted."""
     horizon = state["horizon"]
-    without_label = ""
+    unlabelled_text = ""
     if state["unlabelled"]:
-        without_label = f"; {state['unlabelled']:,} had no label by then"
+        unlabelled_text = f"; {state['unlabelled']:,} had no label by then"
     clusters = state["units"]
     if clusters is None:
         if not horizon:
             return []
-        row_text = f"a row counts once {horizon:,} rows have come after it{without_label}"
+        row_text = f"a row counts once {horizon:,} rows have come after it{unlabelled_text}"
         return [_format_line("horizon", row_text)]
 
-    end_of_cluster = "another begins"
+    completion_text = "another begins"
     if horizon:
-        end_of_cluster = f"{horizon:,} rows have come after its first"
-    cluster_text = f"{clusters['complete']:,} are complete; one counts once {end_of_cluster}"
-    cluster_text += without_label
+        completion_text = f"{horizon:,} rows have come after its first"
+    cluster_text = f"{clusters['complete']:,} are complete; one counts once {completion_text}"
+    cluster_text += unlabelled_text
     if clusters["strays"]:
         cluster_text += f"; {clusters['strays']:,} rows came later or are of far too large a unit"
     return [_format_line("units", cluster_text)]
 
 
-def _input_lines(state: dict[str, Any]) -> list[str]:
-    """Describe lost, unreadable and missing input."""
-    text = []
+def _format_input_lines(state: dict[str, Any]) -> list[str]:
+    """Format lines about lost, unreadable and missing input."""
+    text_lines = []
     if state["gaps"]:
-        text.append(
-            _format_line(
-                "gaps",
-                f"{state['gaps']:,} times a file was gone or cut off before it was read to its end",
-            )
+        gap_text = (
+            f"{state['gaps']:,} times a file was gone or cut off before it was read to its end"
         )
+        text_lines.append(_format_line("gaps", gap_text))
     if state["unreadable"]:
         unreadable_text = (
             f"{state['unreadable']:,} of {state['lines']:,} lines, which cannot be read"
         )
         if state["quarantine"]:
             unreadable_text += f", in {state['quarantine']}"
-        text.append(_format_line("put aside", unreadable_text))
+        text_lines.append(_format_line("put aside", unreadable_text))
     silence = state["silence"]
     if silence is not None and (silence["times"] or silence["raised"]):
-        times = "once" if silence["times"] == 1 else f"{silence['times']:,} times"
-        silence_text = f"ALARM: nothing came in for {silence['after']:g} seconds, {times}"
-        text.append(_format_line("silence", silence_text))
-    return text
+        times_text = "once" if silence["times"] == 1 else f"{silence['times']:,} times"
+        silence_text = f"ALARM: nothing came in for {silence['after']:g} seconds, {times_text}"
+        text_lines.append(_format_line("silence", silence_text))
+    return text_lines
 
 
-def _estimate_lines(state: dict[str, Any]) -> list[str]:
-    """Describe the accuracy that the confidence alone implies."""
+def _format_estimate_lines(state: dict[str, Any]) -> list[str]:
+    """Format a line about the accuracy that the confidence alone implies."""
     estimate = state["estimate"]
     if estimate is None:
         return []
@@ -302,15 +309,16 @@ def _estimate_lines(state: dict[str, Any]) -> list[str]:
     return [_format_line("estimate", estimate_text)]
 
 
-def _alarm_lines(alarm: dict[str, Any]) -> list[str]:
-    """Describe an alarm: its verdict, and how much of the required evidence there is."""
+def _format_alarm_lines(alarm: dict[str, Any]) -> list[str]:
+    """Format lines about an alarm: its verdict, its evidence, and the observed facts."""
     verdict = "no alarm"
     if alarm["raised"]:
         verdict = f"ALARM by row {alarm['at_row']:,}: {alarm['meaning']}"
-    evidence_ratio = math.exp(min(alarm["log_evidence"] - alarm["log_needed"], _MAX_LOG))
+    log_evidence_ratio = alarm["log_evidence"] - alarm["log_needed"]
+    evidence_ratio = math.exp(min(log_evidence_ratio, _MAX_EXP_ARGUMENT))
     first_fact, *other_facts = alarm["seen"]
     verdict_text = f"{verdict}; {first_fact}; {evidence_ratio:.3g} times the evidence needed"
-    text = [_format_line(alarm["name"], verdict_text)]
-    for fact in other_facts[:_MAX_ALARM_LINES]:
-        text.append(_format_line("", fact))
-    return text
+    text_lines = [_format_line(alarm["name"], verdict_text)]
+    for fact in other_facts[:_MAX_FACT_LINES]:
+        text_lines.append(_format_line("", fact))
+    return text_lines

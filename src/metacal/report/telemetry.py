@@ -1,8 +1,9 @@
 """State of a watch as metrics for Prometheus and OpenTelemetry.
 
-The metric families are listed once, in `families`. They are exported as Prometheus' text format
-(without a client library), as a collector of `prometheus_client`, and as instruments of
-OpenTelemetry. The clients are dependencies of `metacal[monitor]`.
+A *metric family* is a metric with its values for all labels. `list_metric_families` defines the
+families once. They are exported in the text format of Prometheus (without a client library), by a
+collector of `prometheus_client`, and as instruments of OpenTelemetry. The clients are dependencies of
+`metacal[monitor]`.
 """
 
 from __future__ import annotations
@@ -20,12 +21,13 @@ from metacal.io.disk import input_error_if_write_fails
 from metacal.io.writing import atomic_path
 from metacal.report.status import status
 
+#: Content type of Prometheus' text exposition format.
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 @dataclass(frozen=True)
 class MetricFamily:
-    """Metric with its values.
+    """Metric of Prometheus with its values for all labels.
 
     Attributes
     ----------
@@ -49,7 +51,17 @@ class MetricFamily:
 
 
 def list_metric_families(state: dict[str, Any]) -> list[MetricFamily]:
-    """Return the metrics of a state from `metacal.report.status.status`."""
+    """List the metric families of a watch from its state.
+
+    Parameters
+    ----------
+    state : dict
+        Output of `metacal.report.status.status`.
+
+    Returns
+    -------
+    list of MetricFamily
+    """
     alarms = state["alarms"]
     alarms_with_silence = list(alarms)
     if state["silence"] is not None:
@@ -125,7 +137,7 @@ def list_metric_families(state: dict[str, Any]) -> list[MetricFamily]:
 
 
 def format_exposition(state: dict[str, Any]) -> str:
-    """Return the metrics in Prometheus' text exposition format 0.0.4.
+    """Format the metrics of a watch in the text exposition format of Prometheus.
 
     Examples
     --------
@@ -136,17 +148,17 @@ def format_exposition(state: dict[str, Any]) -> str:
     >>> print(text.splitlines()[2])
     metacal_decisions_total{decision="accepted"} 8...
     """
-    lines = []
+    text_lines = []
     for family in list_metric_families(state):
-        lines.append(f"# HELP {family.name} {family.description}")
-        lines.append(f"# TYPE {family.name} {family.kind}")
+        text_lines.append(f"# HELP {family.name} {family.description}")
+        text_lines.append(f"# TYPE {family.name} {family.kind}")
         for labels, value in family.samples:
-            lines.append(f"{family.name}{_format_labels(labels)} {value!r}")
-    return "\n".join(lines) + "\n"
+            text_lines.append(f"{family.name}{_format_labels(labels)} {value!r}")
+    return "\n".join(text_lines) + "\n"
 
 
 def _format_labels(labels: dict[str, str]) -> str:
-    """Return labels in the text format, empty if there are none."""
+    """Format the labels of a sample for Prometheus, or return an empty string."""
     if not labels:
         return ""
     pairs = ",".join(f'{name}="{value}"' for name, value in labels.items())
@@ -154,7 +166,7 @@ def _format_labels(labels: dict[str, str]) -> str:
 
 
 def write_exposition(state: dict[str, Any], path: str | os.PathLike[str]) -> None:
-    """Write the metrics atomically to a file for Prometheus' node exporter."""
+    """Write the metrics of a watch atomically to a file for Prometheus' node exporter."""
     with atomic_path(path) as temporary_path, input_error_if_write_fails(path):
         temporary_path.write_text(format_exposition(state), encoding="utf-8")
 
@@ -165,7 +177,7 @@ class WatchMetrics:
     Parameters
     ----------
     watch : Watch or callable
-        The watch, or a function that returns the output of `metacal.report.status.status`.
+        Watch, or function that returns the output of `metacal.report.status.status`.
 
     Examples
     --------
@@ -188,7 +200,7 @@ class WatchMetrics:
             self._get_state = watch
 
     def collect(self) -> Iterator[Any]:
-        """Yield the metric families, as a registry of `prometheus_client` requires."""
+        """Yield the metric families to a registry of `prometheus_client`."""
         with needs_extra("a collector for Prometheus", "monitor"):
             from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
         for family in list_metric_families(self._get_state()):
@@ -203,7 +215,7 @@ class WatchMetrics:
             yield client_family
 
     def instrument(self, meter: Any) -> None:
-        """Create observable instruments of OpenTelemetry, named with dots."""
+        """Create observable instruments of OpenTelemetry, with dots in their names."""
         observation_class: Any = import_module("opentelemetry.metrics").Observation
 
         def observe(name: str, options: Any) -> list[Any]:
@@ -234,13 +246,13 @@ def start_pushing(
     endpoint : str
         URL of the collector's metrics.
 
-    every : float, default=15.0
-        Interval in seconds.
+    interval_seconds : float, default=15.0
+        Time between two exports.
 
     Returns
     -------
     callable
-        Function that sends what has not been sent, and stops.
+        Function without parameters that sends the pending metrics and stops pushing.
 
     Raises
     ------
@@ -248,19 +260,19 @@ def start_pushing(
         If `endpoint` is not a URL.
     """
     with needs_extra("pushing metrics to an OpenTelemetry collector", "monitor"):
-        exporter: Any = import_module("opentelemetry.exporter.otlp.proto.http.metric_exporter")
-        sdk: Any = import_module("opentelemetry.sdk.metrics")
-        export: Any = import_module("opentelemetry.sdk.metrics.export")
-        resources: Any = import_module("opentelemetry.sdk.resources")
+        otlp_module: Any = import_module("opentelemetry.exporter.otlp.proto.http.metric_exporter")
+        metrics_module: Any = import_module("opentelemetry.sdk.metrics")
+        export_module: Any = import_module("opentelemetry.sdk.metrics.export")
+        resources_module: Any = import_module("opentelemetry.sdk.resources")
     if not endpoint.startswith(("http://", "https://")):
         raise InputError(
             f"{endpoint} must be the URL of a collector's metrics, as"
             " http://127.0.0.1:4318/v1/metrics."
         )
-    metric_exporter = exporter.OTLPMetricExporter(endpoint=endpoint)
-    reader = export.PeriodicExportingMetricReader(metric_exporter, 1000.0 * interval_seconds)
-    resource = resources.Resource.create({"service.name": "metacal"})
-    provider = sdk.MeterProvider([reader], resource=resource)
+    exporter = otlp_module.OTLPMetricExporter(endpoint=endpoint)
+    reader = export_module.PeriodicExportingMetricReader(exporter, 1000.0 * interval_seconds)
+    resource = resources_module.Resource.create({"service.name": "metacal"})
+    provider = metrics_module.MeterProvider([reader], resource=resource)
     metrics.instrument(provider.get_meter("metacal"))
-    stop: Callable[[], object] = provider.shutdown
-    return stop
+    stop_pushing: Callable[[], object] = provider.shutdown
+    return stop_pushing
