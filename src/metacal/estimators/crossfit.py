@@ -1,4 +1,4 @@
-"""Rows for calibrating a classifier: held out once, or all rows by cross-fitting.
+"""Calibration rows of a classifier, from one held-out set or by cross-fitting.
 
 In cross-fitting, each row is scored by a classifier that was fitted without it, and the classifier
 in use is fitted on all rows. The certificate is then only approximate:
@@ -59,27 +59,29 @@ from metacal.rows.draws import RowDraws
 from metacal.rows.labels import check_labels
 from metacal.rows.row_hashes import hash_rows
 
-#: Rows to fit and rows to score, for each fold.
+#: Indices of the rows to fit on and of the rows to score, for each fold.
 Folds = list[tuple[Codes, Codes]]
+#: Upper limit of the seeds of scikit-learn's splitters.
+_SEED_LIMIT = 2**31
 
 
 @dataclass(frozen=True, eq=False)
 class ClassifierFitResult:
-    """Fitted classifier, and logits of rows that it was not fitted on.
+    """Fitted classifier, and logits of calibration rows that it was not fitted on.
 
     Attributes
     ----------
     classifier : estimator or None
-        Classifier in use. None if it is not needed any more.
+        Fitted classifier. None for a fold of a cross-fit, to save memory.
     classes : array of shape (n_classes,)
         Classes in column order.
-    logits : array of shape (n_rows, n_classes)
+    calibration_logits : array of shape (n_calibration_rows, n_classes)
         Logits of the calibration rows.
-    rows : array of int or None
-        Indices of the calibration rows. None if they are all rows.
+    calibration_rows : array of int or None
+        Indices of the calibration rows. None if all rows are used.
     n_folds : int
         Number of folds; 0 without cross-fitting.
-    is_drawn : bool
+    uses_random_state : bool
         Whether `random_state` determined the calibration rows or the folds.
     """
 
@@ -93,13 +95,13 @@ class ClassifierFitResult:
 
 @dataclass(frozen=True)
 class ClassifierFitter:
-    """Unfitted classifier and the parameters of its fit.
+    """Unfitted classifier with the parameters of its `fit`.
 
     Attributes
     ----------
     estimator : estimator
         Unfitted classifier.
-    params : mapping
+    fit_params : mapping
         Parameters of its `fit`. Those with an entry per row are indexed like the rows.
     response_method : str
         Method that returns its logits, see `get_classifier_logits`.
@@ -110,7 +112,7 @@ class ClassifierFitter:
     response_method: str = "auto"
 
     def fit(self, X: Any, y: Array, rows: Codes | None = None) -> Any:
-        """Fit a new classifier on some rows, by default on all."""
+        """Fit a new classifier on some rows, by default on all of them."""
         fit_params = _check_method_params(X, self.fit_params, indices=rows)
         if rows is not None:
             X = _safe_indexing(X, rows)
@@ -120,7 +122,7 @@ class ClassifierFitter:
     def fit_held_out(
         self, X: Any, y: Array, fit_rows: Codes, test_rows: Codes
     ) -> ClassifierFitResult:
-        """Fit a classifier on some rows, and compute its logits of other rows.
+        """Fit a classifier on some rows, and compute its logits for other rows.
 
         Parameters
         ----------
@@ -131,23 +133,22 @@ class ClassifierFitter:
         fit_rows : array of int
             Rows to fit on.
         test_rows : array of int
-            Rows to compute logits of.
+            Rows to compute logits for.
 
         Returns
         -------
         ClassifierFitResult
         """
         classifier = self.fit(X, y, fit_rows)
-        logits = get_classifier_logits(
-            classifier, _safe_indexing(X, test_rows), self.response_method
-        )
+        test_features = _safe_indexing(X, test_rows)
+        logits = get_classifier_logits(classifier, test_features, self.response_method)
         classes = get_classifier_classes(classifier, logits.shape[1])
         return ClassifierFitResult(classifier, classes, logits, test_rows)
 
     def cross_fit(
         self, X: Any, y: Array, folds: Folds, n_jobs: int | None = None
     ) -> ClassifierFitResult:
-        """Fit a classifier per fold and one on all rows.
+        """Fit one classifier per fold for the logits, and one on all rows for later use.
 
         Parameters
         ----------
@@ -198,7 +199,7 @@ class ClassifierFitter:
 
 
 def mark_approximate(certificate: Certificate, n_folds: int) -> Certificate:
-    """Return the certificate of cross-fitted rows, which is marked as approximate.
+    """Mark a certificate as approximate, because its rows were cross-fitted.
 
     Examples
     --------
@@ -213,7 +214,7 @@ def mark_approximate(certificate: Certificate, n_folds: int) -> Certificate:
 
 
 def check_features_and_labels(X: Any, y: Any) -> tuple[Any, Array]:
-    """Validate features and labels.
+    """Validate the features and labels that are passed to `fit`.
 
     Returns
     -------
@@ -249,7 +250,7 @@ def check_features_and_labels(X: Any, y: Any) -> tuple[Any, Array]:
 def is_fitted(estimator: Any) -> bool:
     """Check whether a classifier is fitted.
 
-    An object that scikit-learn cannot clone and fit is assumed to be.
+    An object without `fit` or `get_params` counts as fitted, because scikit-learn cannot fit it.
     """
     if not (hasattr(estimator, "fit") and hasattr(estimator, "get_params")):
         return True
@@ -263,7 +264,7 @@ def is_fitted(estimator: Any) -> bool:
 def draw_calibration_rows(
     X: Any, y: Array, holdout: float, random_state: int | None, units: Codes | None = None
 ) -> tuple[Codes, Codes]:
-    """Draw the rows to calibrate on.
+    """Draw the rows to calibrate on at random; the other rows are for fitting.
 
     The draw is not stratified. A stratified draw would depend on the labels, and the calibration
     rows would then not have the distribution of new rows.
@@ -290,7 +291,7 @@ def draw_calibration_rows(
     """
     n_rows = len(y)
     n_units = n_rows
-    if units is not None and n_rows:
+    if units is not None and n_rows > 0:
         n_units = int(units.max()) + 1
     n_held_out = min(round(holdout * n_units), n_units - 1)
     if n_held_out < 1:
@@ -301,15 +302,18 @@ def draw_calibration_rows(
         )
     draws = make_row_draws(X, y, random_state, units)
     if units is None:
+        random_order = draws.draw_row_order("held-out rows")
         is_held_out = np.zeros(n_rows, dtype=bool)
-        is_held_out[draws.draw_row_order("held-out rows")[:n_held_out]] = True
+        is_held_out[random_order[:n_held_out]] = True
     else:
         is_held_out = draws.draw_cluster_numbers("held-out units") < n_held_out
-    return np.flatnonzero(~is_held_out), np.flatnonzero(is_held_out)
+    fit_rows = np.flatnonzero(~is_held_out)
+    calibration_rows = np.flatnonzero(is_held_out)
+    return fit_rows, calibration_rows
 
 
 def make_row_draws(X: Any, y: Array, random_state: int | None, units: Codes | None) -> RowDraws:
-    """Return a source of random draws that does not depend on the order of the rows.
+    """Make a source of random draws that do not depend on the order of the rows.
 
     Parameters
     ----------
@@ -326,19 +330,20 @@ def make_row_draws(X: Any, y: Array, random_state: int | None, units: Codes | No
     -------
     RowDraws
     """
-    codes = np.unique(y, return_inverse=True)[1].reshape(-1)
-    feature_columns = _feature_columns(X, len(y))
+    _, codes = np.unique(y, return_inverse=True)
+    codes = codes.reshape(-1)
+    feature_columns = _make_numeric_columns(X, len(y))
     return RowDraws(*feature_columns, codes, units=units, random_state=random_state)
 
 
-def _feature_columns(X: Any, n_rows: int) -> list[NDArray[Any]]:
-    """Return numeric columns that distinguish the rows of X.
+def _make_numeric_columns(X: Any, n_rows: int) -> list[NDArray[Any]]:
+    """Return numeric columns that distinguish the rows of the features.
 
     The rows of a sparse matrix, or of text, are hashed to one column. The list is empty if X holds
     anything but numbers and text.
     """
     if hasattr(X, "tocsr"):
-        return [_sparse_row_hashes(X.tocsr(), n_rows)]
+        return [_hash_sparse_rows(X.tocsr(), n_rows)]
     try:
         table = np.asarray(X).reshape(n_rows, -1)
     except (TypeError, ValueError):
@@ -347,33 +352,35 @@ def _feature_columns(X: Any, n_rows: int) -> list[NDArray[Any]]:
         return list(table.T)
     entries = table.ravel().tolist()
     if any(not isinstance(entry, str | bytes | int | float | None) for entry in entries):
-        # The text of an unknown object may differ from run to run.
+        # The string form of an arbitrary object may differ from run to run.
         return []
-    return [_text_row_hashes(table)]
+    return [_hash_text_rows(table)]
 
 
-def _sparse_row_hashes(matrix: Any, n_rows: int) -> NDArray[np.uint64]:
-    """Return a hash of each row of a sparse matrix in CSR format."""
+def _hash_sparse_rows(matrix: Any, n_rows: int) -> NDArray[np.uint64]:
+    """Compute a hash of each row of a sparse matrix in CSR format."""
     hashes = np.zeros(n_rows, dtype=np.uint64)
-    row_of_entry = np.repeat(np.arange(n_rows), np.diff(matrix.indptr))
-    np.add.at(hashes, row_of_entry, hash_rows(matrix.indices, matrix.data))
+    n_entries_per_row = np.diff(matrix.indptr)
+    row_of_entry = np.repeat(np.arange(n_rows), n_entries_per_row)
+    entry_hashes = hash_rows(matrix.indices, matrix.data)
+    np.add.at(hashes, row_of_entry, entry_hashes)
     return hashes
 
 
-def _text_row_hashes(table: NDArray[Any]) -> NDArray[Any]:
-    """Return a hash of each row of a table of text."""
+def _hash_text_rows(table: NDArray[Any]) -> NDArray[Any]:
+    """Compute a hash of each row of a table of text."""
     digests = []
     for row in table.tolist():
-        text = "\0".join(map(str, row))
-        digest = blake2b(text.encode(errors="surrogatepass"), digest_size=8)
-        digests.append(digest.digest())
+        row_text = "\0".join(map(str, row))
+        row_hash = blake2b(row_text.encode(errors="surrogatepass"), digest_size=8)
+        digests.append(row_hash.digest())
     return np.frombuffer(b"".join(digests), dtype="<u8")
 
 
 def make_folds(
     cv: Any, X: Any, y: Array, random_state: int | None, units: Codes | None, **split_params: Any
 ) -> Folds:
-    """Draw or validate the folds of a cross-fit.
+    """Draw the folds of a cross-fit, or take them from a splitter, and validate them.
 
     Parameters
     ----------
@@ -416,19 +423,28 @@ def make_folds(
     else:
         if units is not None:
             split_params["groups"] = units
-        folds = list(check_cv(cv, y, classifier=True).split(X, y, **split_params))
-    test_rows = np.sort(np.concatenate([test for _, test in folds]))
-    if not np.array_equal(test_rows, np.arange(len(y))):
+        splitter = check_cv(cv, y, classifier=True)
+        folds = list(splitter.split(X, y, **split_params))
+    _check_folds(folds, len(y), units)
+    return folds
+
+
+def _check_folds(folds: Folds, n_rows: int, units: Codes | None) -> None:
+    """Raise InputError if a row is not tested exactly once, or if a cluster is divided."""
+    all_test_rows = np.sort(np.concatenate([test_rows for _, test_rows in folds]))
+    if not np.array_equal(all_test_rows, np.arange(n_rows)):
         raise InputError(
             "cv must put every row in one test fold, as KFold does; rows counted twice certify"
             " twice."
         )
-    if units is not None and any(np.isin(units[test], units[train]).any() for train, test in folds):
-        raise InputError(
-            "cv parts rows of one unit between folds; give a number, GroupKFold or"
-            " StratifiedGroupKFold."
-        )
-    return folds
+    if units is None:
+        return
+    for fit_rows, test_rows in folds:
+        if np.isin(units[test_rows], units[fit_rows]).any():
+            raise InputError(
+                "cv parts rows of one unit between folds; give a number, GroupKFold or"
+                " StratifiedGroupKFold."
+            )
 
 
 def _draw_folds(n_folds: int, y: Array, units: Codes | None, draws: RowDraws) -> Folds:
@@ -450,12 +466,15 @@ def _draw_folds(n_folds: int, y: Array, units: Codes | None, draws: RowDraws) ->
     list of pairs of arrays of int
         Rows to fit and rows to score, for each fold.
     """
-    order = draws.draw_row_order("folds")
-    seed = draws.derive_seed("folds") % 2**31
+    row_order = draws.draw_row_order("folds")
+    seed = draws.derive_seed("folds") % _SEED_LIMIT
     splitter_class = StratifiedKFold if units is None else StratifiedGroupKFold
     splitter = splitter_class(n_folds, shuffle=True, random_state=seed)
-    groups = None if units is None else units[order]
+    groups = None if units is None else units[row_order]
+    placeholder_features = np.zeros((len(y), 1))
     folds = []
-    for train, test in splitter.split(np.zeros((len(y), 1)), y[order], groups):
-        folds.append((np.sort(order[train]), np.sort(order[test])))
+    for fit_positions, test_positions in splitter.split(placeholder_features, y[row_order], groups):
+        fit_rows = np.sort(row_order[fit_positions])
+        test_rows = np.sort(row_order[test_positions])
+        folds.append((fit_rows, test_rows))
     return folds

@@ -1,4 +1,4 @@
-"""Logits of a classifier, whichever of its methods returns them."""
+"""Logits of a fitted classifier, from its probabilities or decision values."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from metacal.formulas import Array, Codes
 from metacal.rows import validate
 from metacal.rows.arrays import check_choice
 
-#: Methods that return one number per class, in the order in which "auto" tries them.
+#: Methods of a classifier that give its logits, in the order in which "auto" tries them.
 RESPONSE_METHODS = ("predict_proba", "decision_function")
 
 
 def get_classifier_logits(classifier: Any, X: Any, method: str = "auto") -> Array:
-    """Return the logits of a classifier, one column per class.
+    """Compute the logits of a classifier, one column per class.
 
     Parameters
     ----------
@@ -41,10 +41,12 @@ def get_classifier_logits(classifier: Any, X: Any, method: str = "auto") -> Arra
     array([1])
     """
     check_choice("response_method", method, "auto", *RESPONSE_METHODS)
-    candidates = RESPONSE_METHODS if method == "auto" else (method,)
-    method_name = next((name for name in candidates if hasattr(classifier, name)), None)
+    allowed_methods = RESPONSE_METHODS if method == "auto" else (method,)
+    method_name = next((name for name in allowed_methods if hasattr(classifier, name)), None)
     if method_name is None:
-        raise InputError(f"{type(classifier).__name__} has neither of {' and '.join(candidates)}.")
+        raise InputError(
+            f"{type(classifier).__name__} has neither of {' and '.join(allowed_methods)}."
+        )
     response = np.asarray(getattr(classifier, method_name)(X))
     if method_name == "predict_proba":
         logits = validate.read_logits(response, "probabilities")
@@ -63,12 +65,12 @@ def get_classifier_logits(classifier: Any, X: Any, method: str = "auto") -> Arra
 
 
 def get_classifier_classes(classifier: Any, n_columns: int) -> Array:
-    """Return the classes of a classifier in column order; 0 ... K-1 if it has none."""
+    """Return the classes of a classifier in column order. The default is 0 ... K-1."""
     return np.asarray(getattr(classifier, "classes_", np.arange(n_columns)))
 
 
 def expand_columns(logits: Array, known_classes: Array, classes: Array) -> Array:
-    """Expand logits of some classes to a table with a column for each class.
+    """Add columns for the classes that the classifier was not fitted on.
 
     A class that the classifier has never seen gets the same logit as a probability of zero: 2.2e-16
     times the top class, or the lowest logit of the row.
@@ -95,18 +97,19 @@ def expand_columns(logits: Array, known_classes: Array, classes: Array) -> Array
     if len(known_classes) == len(classes):
         return logits
     known_columns, _ = validate.find_class_columns(known_classes, classes)
-    highest = logits.max(axis=1, keepdims=True)
-    lowest = logits.min(axis=1, keepdims=True)
-    floor = np.minimum(lowest, highest + np.log(np.finfo(np.float64).eps))
-    expanded = np.repeat(floor.astype(logits.dtype), len(classes), axis=1)
-    expanded[:, known_columns] = logits
-    return expanded
+    largest_logits = logits.max(axis=1, keepdims=True)
+    smallest_logits = logits.min(axis=1, keepdims=True)
+    log_epsilon = np.log(np.finfo(np.float64).eps)
+    missing_logits = np.minimum(smallest_logits, largest_logits + log_epsilon)
+    expanded_logits = np.repeat(missing_logits.astype(logits.dtype), len(classes), axis=1)
+    expanded_logits[:, known_columns] = logits
+    return expanded_logits
 
 
 def encode_labels(y: Array, classes: Array) -> Codes:
-    """Return the column of each label, or -1 for a label without a column.
+    """Return the column of each label; -1 for a label that the classifier cannot predict.
 
-    The classifier is wrong about a row with such a label. Leaving these rows out, or moving rare
+    The prediction for a row with such a label is incorrect. Leaving these rows out, or moving rare
     labels to the rows for fitting, would be invalid: it would certify an accuracy that new rows do
     not have.
 
@@ -131,14 +134,15 @@ def encode_labels(y: Array, classes: Array) -> Codes:
         return codes
     first_class = classes[:1].tolist()[0]
     unknown_label = y[unknown_row].item()
-    if (y.dtype.kind == "U") != isinstance(first_class, str):
+    has_text_labels = y.dtype.kind == "U"
+    has_text_classes = isinstance(first_class, str)
+    if has_text_labels != has_text_classes:
         raise InputError(
             f"label {unknown_label!r} (row {unknown_row} of the calibration rows) is not one of the"
             f" {len(classes)} classes the classifier was fitted on, nor of their type; the first of"
             f" them is {first_class!r}."
         )
-    known_codes = np.where(classes[codes] == y, codes, -1)
-    is_unknown = known_codes < 0
+    is_unknown = classes[codes] != y
     if is_unknown.all():
         raise InputError(
             f"none of the {len(y):,} calibration rows has a label of the {len(classes)} classes the"
@@ -150,4 +154,4 @@ def encode_labels(y: Array, classes: Array) -> Codes:
         f" classifier was not fitted on, such as {unknown_label!r}; they count as wrong, as"
         " such rows will be."
     )
-    return known_codes
+    return np.where(is_unknown, -1, codes)

@@ -1,8 +1,9 @@
-"""Accept/reject gate on any confidence score."""
+"""Accept/reject gate on a confidence score of any kind."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -23,8 +24,33 @@ from metacal.promises.promise import Promise
 from metacal.rows.score_columns import flatten_score_table, has_several_columns
 
 
+@dataclass(frozen=True, eq=False)
+class _FlatScores:
+    """Table of scores, flattened to one entry per row and label.
+
+    Attributes
+    ----------
+    scores : array of shape (n_entries,)
+        Scores.
+    correct : array of shape (n_entries,) or None
+        Whether each entry is correct.
+    losses : array of shape (n_entries,) or None
+        Loss of each entry.
+    clusters : Units or None
+        The row of the table of each entry, if the promise is about rows.
+    groups : array of shape (n_entries,) or None
+        The label of each entry, if the promise is about each label.
+    """
+
+    scores: Any
+    correct: Any
+    losses: Any
+    clusters: Units | None
+    groups: Any
+
+
 class ScoreGate(GateEstimator, kw_only=False):
-    """Gate that accepts or rejects rows by a given score, under a promise.
+    """Gate that accepts or rejects rows by a confidence score, under a promise.
 
     The score is any number per row: the mark of an LLM judge, the log-probability of an answer, the
     similarity of a passage, the confidence of an OCR engine. To fit, you also pass whether each row
@@ -85,7 +111,7 @@ class ScoreGate(GateEstimator, kw_only=False):
         groups: ArrayLike | None = None,
         random_state: int | None = None,
     ) -> Self:
-        """Certify the threshold.
+        """Certify the threshold of the score on labelled rows.
 
         Parameters
         ----------
@@ -125,7 +151,12 @@ class ScoreGate(GateEstimator, kw_only=False):
         if has_several_columns(score):
             if units is not None or importance is not None:
                 raise _table_shape_error(score, correct if loss is None else loss)
-            score, correct, loss, units, groups = self._flatten_table(score, correct, loss, groups)
+            flat_scores = self._flatten_table(score, correct, loss, groups)
+            score = flat_scores.scores
+            correct = flat_scores.correct
+            loss = flat_scores.losses
+            units = flat_scores.clusters
+            groups = flat_scores.groups
         data = ScoreData(
             scores=score,
             correct=correct,
@@ -141,9 +172,7 @@ class ScoreGate(GateEstimator, kw_only=False):
         self.gate_ = calibrate(data, self.promise)
         return self
 
-    def _flatten_table(
-        self, score: Any, correct: Any, loss: Any, groups: Any
-    ) -> tuple[Any, Any, Any, Units | None, Any]:
+    def _flatten_table(self, score: Any, correct: Any, loss: Any, groups: Any) -> _FlatScores:
         """Flatten a table of scores to one entry per row and label.
 
         Parameters
@@ -157,26 +186,29 @@ class ScoreGate(GateEstimator, kw_only=False):
 
         Returns
         -------
-        tuple
-            Flat score, correct and loss; the clusters, which are the rows of the table, for a
-            promise about rows; and the groups, which are the labels, for a promise per label.
+        _FlatScores
         """
         truth = correct if loss is None else loss
         if np.shape(truth) != np.shape(score):
             raise _table_shape_error(score, truth)
         n_rows, n_labels = np.shape(score)
         flat_truth = np.asarray(truth).reshape(-1)
-        flat_correct = flat_truth if loss is None else None
-        flat_loss = None if loss is None else flat_truth
-        flat_score, label_names = flatten_score_table(score, groups)
-        if isinstance(self.promise, PerGroup):
-            return flat_score, flat_correct, flat_loss, None, label_names
-        row_of_entry = np.repeat(np.arange(n_rows), n_labels)
-        units = Units(row_of_entry)
-        if can_count_clusters(self.promise):
-            # The promise is about the mean over the labels of a row.
-            units = Units(row_of_entry, "mean", n_labels)
-        return flat_score, flat_correct, flat_loss, units, None
+        flat_scores, label_names = flatten_score_table(score, groups)
+        is_per_label = isinstance(self.promise, PerGroup)
+        clusters = None
+        if not is_per_label:
+            row_of_entry = np.repeat(np.arange(n_rows), n_labels)
+            clusters = Units(row_of_entry)
+            if can_count_clusters(self.promise):
+                # The promise is about the mean over the labels of a row.
+                clusters = Units(row_of_entry, "mean", n_labels)
+        return _FlatScores(
+            scores=flat_scores,
+            correct=flat_truth if loss is None else None,
+            losses=None if loss is None else flat_truth,
+            clusters=clusters,
+            groups=label_names if is_per_label else None,
+        )
 
     def accepts(self, score: ArrayLike, groups: ArrayLike | None = None) -> Flags:
         """Return whether each row, or each entry of a table, is accepted.
@@ -195,14 +227,15 @@ class ScoreGate(GateEstimator, kw_only=False):
         check_is_fitted(self, "gate_")
         if not has_several_columns(score):
             return self.gate_.accepts(score, groups)
-        flat_score, label_names = flatten_score_table(score, groups)
-        accept = self.gate_.accepts(
-            flat_score, label_names if self.gate_.has_group_thresholds else None
-        )
+        flat_scores, label_names = flatten_score_table(score, groups)
+        label_groups = label_names if self.gate_.has_group_thresholds else None
+        accept = self.gate_.accepts(flat_scores, label_groups)
         return accept.reshape(np.shape(score))
 
     def confidence(self, score: ArrayLike) -> Float:
-        """Return the calibrated probability that each row is correct; NaN without a score.
+        """Return the calibrated probability that each row is correct.
+
+        It is NaN for a row without a score.
 
         The promise does not cover these probabilities.
         """
@@ -212,7 +245,7 @@ class ScoreGate(GateEstimator, kw_only=False):
         return confidence
 
     def decide(self, score: ArrayLike, groups: ArrayLike | None = None) -> Decision:
-        """Return decision, score and confidence of each row.
+        """Return the decision, the score and the confidence of each row.
 
         Parameters
         ----------
@@ -230,7 +263,7 @@ class ScoreGate(GateEstimator, kw_only=False):
 
 
 def _table_shape_error(score: Any, truth: Any) -> InputError:
-    """Build the error about a table of scores with unsuitable arguments."""
+    """Build the error about scores whose shape does not match the other arguments."""
     return InputError(
         f"scores of {np.shape(score)} rows and labels take a truth of that shape, got"
         f" {np.shape(truth)}; and no units or importance."

@@ -1,4 +1,4 @@
-"""Scorers of calibrated classifiers, for searches and cross-validation."""
+"""Scorers of calibrated classifiers for hyperparameter searches and cross-validation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SelectiveUtility:
-    """Scorer: P(accepted and correct) - wrong_cost · P(accepted and incorrect).
+    """Scorer for P(accepted and correct) - wrong_cost · P(accepted and incorrect).
 
     A rejected row counts 0. It is worth accepting a row if its probability of being correct is
     above wrong_cost / (1 + wrong_cost) (Chow 1970).
@@ -41,7 +41,7 @@ class SelectiveUtility:
         y: Any,
         sample_weight: ArrayLike | None = None,
     ) -> float:
-        """Return the mean utility on labelled rows.
+        """Compute the mean utility of the predictions on labelled rows.
 
         Parameters
         ----------
@@ -60,14 +60,14 @@ class SelectiveUtility:
         """
         accept = classifier.accepts(X)
         is_correct = classifier.predict(X) == np.asarray(y)
-        prediction_gains = np.where(is_correct, 1.0, -float(self.wrong_cost))
-        gains = np.where(accept, prediction_gains, 0.0)
-        weights = validate.check_row_weights(sample_weight, len(gains))
-        return float(np.average(gains, weights=weights))
+        prediction_utilities = np.where(is_correct, 1.0, -float(self.wrong_cost))
+        utilities = np.where(accept, prediction_utilities, 0.0)
+        weights = validate.check_row_weights(sample_weight, len(utilities))
+        return float(np.average(utilities, weights=weights))
 
 
 def coverage(classifier: CalibratedClassifier, X: Any, y: Any = None) -> float:
-    """Return the fraction of accepted rows, a scorer for gates of one promise.
+    """Return the fraction of accepted rows, as a scorer for gates with the same promise.
 
     It does not compare different promises, because the loosest promise always has the largest
     coverage.

@@ -1,4 +1,4 @@
-"""Test of a promise on labelled rows, and estimate of the accuracy without labels."""
+"""Tests of a promise on labelled rows, and accuracy estimates without labels."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def verify(
     groups: Any = None,
     units: Any = None,
 ) -> Verification:
-    """Test the promise of a gate on labelled rows that its fit has not used.
+    """Test the promise of a gate on labelled rows that were not used to fit it.
 
     Parameters
     ----------
@@ -71,11 +71,11 @@ def verify(
     >>> verify(cal, data.logits[5000:], data.labels[5000:]).refuted
     False
     """
-    fitted_gate, tables = find_gate_and_inputs(gate, X, large)
+    fitted_gate, stage_inputs = find_gate_and_inputs(gate, X, large)
     if fitted_gate is None or fitted_gate.certificate is None:
         raise InputError("verify needs a gate with a certificate; this one promises nothing.")
     certificate = fitted_gate.certificate
-    truth = _truth_for(fitted_gate, y, agrees)
+    truth = _select_truth(fitted_gate, y, agrees)
     is_score_table = fitted_gate.is_score_gate and has_several_columns(X)
     counts_clusters = certificate.circumstances.cluster_counting is not None
     if is_score_table and (fitted_gate.has_group_thresholds or counts_clusters):
@@ -85,18 +85,20 @@ def verify(
                 f" {np.shape(truth)}."
             )
         flat_scores, label_names = flatten_score_table(X, groups)
-        tables = (flat_scores,)
+        stage_inputs = (flat_scores,)
         truth = np.asarray(truth).reshape(-1)
         if fitted_gate.has_group_thresholds:
             groups = label_names
         else:
             groups = None
             # The entries of one row of the table form a cluster.
-            units = np.repeat(np.arange(len(X)), np.shape(X)[1])
-    decisions = judge_rows(fitted_gate, tables, truth, groups)
+            n_rows, n_labels = np.shape(X)
+            units = np.repeat(np.arange(n_rows), n_labels)
+    decisions = judge_rows(fitted_gate, stage_inputs, truth, groups)
     clusters = None
     if units is not None:
-        clusters = Units.from_units_argument(units).take(decisions.row_indices, len(tables[0]))
+        n_input_rows = len(stage_inputs[0])
+        clusters = Units.from_units_argument(units).take(decisions.row_indices, n_input_rows)
     return verify_decisions(
         certificate,
         decisions.accept,
@@ -109,8 +111,8 @@ def verify(
     )
 
 
-def _truth_for(gate: Gate, y: Any, agrees: Any) -> Any:
-    """Return `y` or `agrees`, whichever the promise needs."""
+def _select_truth(gate: Gate, y: Any, agrees: Any) -> Any:
+    """Return `y` or `agrees`, depending on what the gate promises."""
     if gate.reads_agreement:
         if y is not None or agrees is None:
             raise InputError(
@@ -129,7 +131,7 @@ def _truth_for(gate: Gate, y: Any, agrees: Any) -> Any:
 def estimate_accuracy(
     gate: Any, X: Any, *, level: float = 0.95, groups: Any = None
 ) -> AccuracyEstimate:
-    """Estimate the accuracy of accepted rows without labels.
+    """Estimate the selective accuracy without labels.
 
     This is neither a promise nor a test. It is valid for rows from the distribution of the
     calibration rows, and a shift invalidates it without warning. The error bar includes the
@@ -162,10 +164,12 @@ def estimate_accuracy(
     >>> bool(estimate.low <= accuracy <= estimate.high)
     True
     """
-    fitted_gate, tables = find_gate_and_inputs(gate, X)
+    fitted_gate, stage_inputs = find_gate_and_inputs(gate, X)
     if fitted_gate is None or not fitted_gate.is_calibrated:
         raise InputError("this gate has no calibrated confidence to estimate from.")
-    decision = fitted_gate.decide(*tables, groups=groups)
+    decision = fitted_gate.decide(*stage_inputs, groups=groups)
     confidence = np.nan_to_num(np.asarray(decision.confidence))
-    sums = sum_confidences(confidence, decision.accept)
-    return infer_accuracy_from_sums(fitted_gate.certificate, fitted_gate.profile, sums, level=level)
+    confidence_sums = sum_confidences(confidence, decision.accept)
+    return infer_accuracy_from_sums(
+        fitted_gate.certificate, fitted_gate.profile, confidence_sums, level=level
+    )
