@@ -1,4 +1,4 @@
-"""Random numbers: generators, and draws from rows that decide what a certificate says.
+"""Random generators, and reproducible draws that are derived from the rows themselves.
 
 **Draws that certify.** Some certificates depend on a random draw: one row of each cluster, rows
 kept in proportion to their weights, pilot rows, the order in which losses are bet on. If the user
@@ -36,12 +36,14 @@ from numpy.typing import ArrayLike, NDArray
 from metacal.errors import InputError
 from metacal.rows.row_hashes import RowsDigest, digest_rows, hash_rows
 
-#: Sets these numbers apart from all others that a seed gives.
-_SEED_MARK = 0x6D657461
+#: Constant that is mixed into every seed, so that no other use of the seed gives these numbers.
+_SEED_SALT = 0x6D657461
 
 
-def make_generator(random_state: Any = 0) -> np.random.Generator:
-    """Return a generator that shares no numbers with `default_rng(random_state)`.
+def make_generator(
+    random_state: int | np.integer[Any] | np.random.Generator | None = 0,
+) -> np.random.Generator:
+    """Create a generator whose numbers differ from those of `default_rng(random_state)`.
 
     A `Generator` is returned as it is.
 
@@ -50,28 +52,31 @@ def make_generator(random_state: Any = 0) -> np.random.Generator:
     >>> bool(make_generator(0).random() == make_generator(0).random())
     True
     """
-    whole = isinstance(random_state, int | np.integer)
-    return np.random.default_rng([int(random_state), _SEED_MARK] if whole else random_state)
+    if isinstance(random_state, int | np.integer):
+        return np.random.default_rng([int(random_state), _SEED_SALT])
+    return np.random.default_rng(random_state)
 
 
 class RowDraws:
-    """Random draws from rows. They depend on the values of the rows, not on the order of the rows.
+    """Random draws from rows that depend on the values of the rows, not on their order.
 
     Parameters
     ----------
     *columns : array-like of shape (n_rows,) or None
-        Columns that tell the rows apart: scores, correctness, labels, weights. None is ignored.
+        Columns that distinguish the rows: scores, correctness, labels, weights. None is ignored.
+
     units : array of int of shape (n_rows,), optional
-        The cluster of each row, as a number from 0. Renumbering the clusters changes nothing.
+        Cluster of each row, numbered from 0. Renumbering the clusters changes nothing.
+
     random_state : int, optional
-        A seed that the user chose. None: the draws follow from the columns alone.
+        Seed that the user chose. If None, the draws depend on the columns alone.
 
     Examples
     --------
     >>> score, correct = np.array([0.5, 0.25, 0.75, 0.1]), np.array([True, False, True, True])
-    >>> one = RowDraws(score, correct).draw_row_order("pilot rows")
-    >>> other = RowDraws(score[::-1], correct[::-1]).draw_row_order("pilot rows")
-    >>> score[one].tolist() == score[::-1][other].tolist()
+    >>> order = RowDraws(score, correct).draw_row_order("pilot rows")
+    >>> reverse_order = RowDraws(score[::-1], correct[::-1]).draw_row_order("pilot rows")
+    >>> score[order].tolist() == score[::-1][reverse_order].tolist()
     True
     """
 
@@ -86,71 +91,72 @@ class RowDraws:
         self._units = units
 
     def draw_row_order(self, purpose: str) -> NDArray[np.intp]:
-        """Return the rows in random order. Draws for different purposes are independent."""
-        return self._canonical_rows[_shuffled(self._bits(purpose, len(self._hashes)))]
+        """Draw a random order of the rows; draws for different purposes are independent."""
+        random_words = self._draw_words(purpose, len(self._hashes))
+        random_order = _argsort_with_stable_ties(random_words)
+        return self._canonical_rows[random_order]
 
     def draw_uniform_numbers(self, purpose: str) -> NDArray[np.float64]:
-        """Return an independent uniform number in [0, 1) for each row."""
-        numbers = np.empty(len(self._hashes))
-        bits = self._bits(purpose, len(self._hashes))
-        numbers[self._canonical_rows] = (bits >> np.uint64(11)) * 2.0**-53
-        return numbers
+        """Draw an independent uniform number in [0, 1) for each row."""
+        uniform_numbers = np.empty(len(self._hashes))
+        random_words = self._draw_words(purpose, len(self._hashes))
+        # A float64 has 53 bits of precision, so the top 53 of the 64 random bits are used.
+        uniform_numbers[self._canonical_rows] = (random_words >> np.uint64(11)) * 2.0**-53
+        return uniform_numbers
 
     def draw_cluster_numbers(self, purpose: str) -> NDArray[np.intp]:
-        """Return for each row the number of its cluster, where the clusters are numbered in random
-        order.
-        """
+        """Number the clusters in random order, and return the number of each row's cluster."""
         assert self._units is not None
-        turns = _shuffled(self._bits(purpose, len(self._unit_ranks)))
-        numbers = np.empty(len(turns), dtype=np.intp)
-        numbers[turns] = np.arange(len(turns))
-        return numbers[self._unit_ranks[self._units]]
+        n_clusters = len(self._canonical_cluster_ranks)
+        random_order = _argsort_with_stable_ties(self._draw_words(purpose, n_clusters))
+        random_numbers = np.empty(n_clusters, dtype=np.intp)
+        random_numbers[random_order] = np.arange(n_clusters)
+        return random_numbers[self._canonical_cluster_ranks[self._units]]
 
     def derive_seed(self, purpose: str) -> int:
-        """Return a seed for draws from anything that is in a canonical order already, such as
-        ranks.
-        """
-        return int(self._bits(purpose, 1)[0])
+        """Derive a seed for draws from data whose order does not depend on the order of rows."""
+        return int(self._draw_words(purpose, 1)[0])
 
     @cached_property
     def _digest(self) -> RowsDigest:
-        """The digest of the rows, and of which rows are in one cluster."""
+        """Digest of the rows and of their division into clusters."""
         if self._units is None:
             return digest_rows(self._hashes)
-        return digest_rows(hash_rows(self._hashes, self._unit_hashes[self._units]))
+        return digest_rows(hash_rows(self._hashes, self._cluster_hashes[self._units]))
 
     @cached_property
-    def _unit_hashes(self) -> NDArray[np.uint64]:
-        """A hash of the rows of each cluster, whatever their order."""
+    def _cluster_hashes(self) -> NDArray[np.uint64]:
+        """Hash of the rows of each cluster, which does not depend on their order."""
         assert self._units is not None
-        sums = np.zeros(int(self._units.max(initial=-1)) + 1, dtype=np.uint64)
-        np.add.at(sums, self._units, hash_rows(self._hashes))
-        return sums
+        n_clusters = int(self._units.max(initial=-1)) + 1
+        hash_sums = np.zeros(n_clusters, dtype=np.uint64)
+        np.add.at(hash_sums, self._units, hash_rows(self._hashes))
+        return hash_sums
 
     @cached_property
-    def _unit_ranks(self) -> NDArray[np.intp]:
-        """The place of each cluster in an order that follows from its rows, not from its number."""
-        ranks = np.empty(len(self._unit_hashes), dtype=np.intp)
-        ranks[_stable_order(self._unit_hashes)] = np.arange(len(ranks))
+    def _canonical_cluster_ranks(self) -> NDArray[np.intp]:
+        """Rank of each cluster in an order that depends on its rows, not on its number."""
+        ranks = np.empty(len(self._cluster_hashes), dtype=np.intp)
+        ranks[_argsort_with_stable_ties(self._cluster_hashes)] = np.arange(len(ranks))
         return ranks
 
     @cached_property
     def _canonical_rows(self) -> NDArray[np.intp]:
-        """The rows in an order that follows from their values: by cluster, then by row hash."""
+        """Row indices in an order that depends only on the values: by cluster, then by hash."""
         if self._units is None:
-            return _stable_order(self._hashes)
-        return np.lexsort((self._hashes, self._unit_ranks[self._units]))
+            return _argsort_with_stable_ties(self._hashes)
+        return np.lexsort((self._hashes, self._canonical_cluster_ranks[self._units]))
 
-    def _bits(self, purpose: str, size: int) -> NDArray[np.uint64]:
-        """Return random 64-bit words. They are the same in every version of NumPy."""
-        entropy = [self._digest.derive_seed(), zlib.crc32(purpose.encode()), _SEED_MARK]
+    def _draw_words(self, purpose: str, n_words: int) -> NDArray[np.uint64]:
+        """Draw random 64-bit words, which are the same in every version of NumPy."""
+        entropy = [self._digest.derive_seed(), zlib.crc32(purpose.encode()), _SEED_SALT]
         if self.random_state is not None:
             entropy.append(self.random_state)
-        return np.random.PCG64(np.random.SeedSequence(entropy)).random_raw(size)
+        return np.random.PCG64(np.random.SeedSequence(entropy)).random_raw(n_words)
 
 
-def check_random_state(random_state: Any) -> int | None:
-    """Return a seed as an int, or None. Raise InputError if it is neither."""
+def check_random_state(random_state: object) -> int | None:
+    """Return a seed as an int, or None; raise InputError if it is neither."""
     if random_state is None:
         return None
     if not isinstance(random_state, int | np.integer) or random_state < 0:
@@ -161,15 +167,12 @@ def check_random_state(random_state: Any) -> int | None:
     return int(random_state)
 
 
-def _shuffled(bits: NDArray[np.uint64]) -> NDArray[np.intp]:
-    """Return a random permutation, the order of random words."""
-    return _stable_order(bits)
-
-
-def _stable_order(hashes: NDArray[np.uint64]) -> NDArray[np.intp]:
-    """Return the order of the hashes, equal ones as they come. The quick sort is tried first."""
-    order = np.argsort(hashes)
-    ordered = hashes[order]
-    if (ordered[1:] == ordered[:-1]).any():
-        return np.argsort(hashes, kind="stable")
+def _argsort_with_stable_ties(words: NDArray[np.uint64]) -> NDArray[np.intp]:
+    """Return the indices that sort 64-bit words, with equal words in their given order."""
+    # The default sort is faster than the stable one, and equal words are rare.
+    order = np.argsort(words)
+    sorted_words = words[order]
+    has_ties = (sorted_words[1:] == sorted_words[:-1]).any()
+    if has_ties:
+        return np.argsort(words, kind="stable")
     return order
