@@ -31,7 +31,15 @@ from metacal.rows.executors import open_executor as open_executor
 from metacal.rows.executors import report_finished_rows as report_finished_rows
 from metacal.rows.executors import report_progress_to as report_progress_to
 from metacal.rows.stored import StoredTable
-from metacal.rows.strips import READ_ELEMENTS, Columns, HostCopies, RowSubset, Strips
+from metacal.rows.strips import (
+    READ_ELEMENTS,
+    Accumulation,
+    Columns,
+    ColumnWriting,
+    HostCopies,
+    RowSubset,
+    Strips,
+)
 from metacal.rows.strips import get_rows_per_run as get_rows_per_run
 from metacal.rows.tasks import describe_sources, run_in_order
 from metacal.rows.validate import check_logits, to_numpy
@@ -40,27 +48,28 @@ from metacal.rows.validate import check_logits, to_numpy
 BlockFunction = Callable[..., NDArray[Any]]
 #: Elements of a block, the unit of work of an executor.
 BLOCK_ELEMENTS = 1 << 20
-#: Number of blocks per thread for a table in memory, so that no thread waits long for the last
-#: block. Blocks with fewer elements than the second number are not worth a thread.
-_BLOCKS_A_THREAD = 4
-_WORTH_A_THREAD = 1 << 19
+#: Number of blocks per thread for a table in memory. With several, no thread waits long at the end.
+_BLOCKS_PER_THREAD = 4
+#: Smallest number of elements of a block that is worth a thread.
+_MIN_THREAD_BLOCK_ELEMENTS = 1 << 19
 #: Largest number of blocks that other processes work on at a time.
-_WINDOW = 256
-#: Factor for the number of finished results that may wait for a slow earlier one.
-_HELD_WINDOWS = 4
-#: Number of blocks of a large table for other processes, and the largest factor of their size. The
-#: scheduler of a cluster takes a millisecond for each block.
-_REMOTE_BLOCKS = 256
-_MAX_REMOTE_FACTOR = 64
+_MAX_BLOCKS_AT_WORK = 256
+#: Largest number of pending blocks, as a multiple of the blocks that are worked on.
+_PENDING_FACTOR = 4
+#: Number of blocks of a large table for other processes. Scheduling a block takes a millisecond.
+_N_REMOTE_BLOCKS = 256
+#: Largest factor by which blocks for other processes are enlarged.
+_MAX_REMOTE_BLOCK_FACTOR = 64
 #: Largest size in bytes of a sample that is fetched from other machines.
-_SAMPLE_BYTES = 1 << 28
-#: Elements of the rows of one accumulator of `accumulate_blocks`, and the number of accumulators at a time.
+_MAX_FETCHED_BYTES = 1 << 28
+#: Number of elements of a share of the rows that has one accumulator.
 _SHARE_ELEMENTS = 1 << 26
-_SHARE_WINDOW = 32
+#: Largest number of shares that other processes work on at a time.
+_MAX_SHARES_AT_WORK = 32
 
 
 class Rows(Strips):
-    """Table of logits, or its rows where `keep` is true, processed strip by strip.
+    """Table of logits, or its rows where a mask is true, processed strip by strip.
 
     Parameters
     ----------
@@ -70,19 +79,18 @@ class Rows(Strips):
         in longer strips, and only sums and columns are copied to the host. A function that is not a
         kernel (a user's score) gets strips of a tensor as arrays.
 
-    keep : array of bool of shape (n,), default=None
+    row_mask : array of bool of shape (n,), default=None
         Mask of the rows to use. None uses all rows. The table is not copied.
 
     block_rows : int, default=None
-        Number of rows per block for an executor, rounded up to whole strips. It never changes a
-        result.
+        Number of rows per block for an executor, rounded up to strips. No result depends on it.
 
     executor : concurrent.futures.Executor or distributed.Client, default=None
         Executor of the work on blocks. None works in this thread.
 
     is_unvalidated : bool, default=False
-        Whether the values have not been validated. A careful pass over the rows, or `validated`,
-        validates them.
+        Whether the values have not been validated yet. `as_validated` validates them, and so does a
+        kernel that is called with `is_unvalidated=True`.
 
     Examples
     --------
@@ -126,8 +134,8 @@ class Rows(Strips):
 
         Parameters
         ----------
-        is_validated : bool, default=False
-            Whether a careful pass has validated the values already.
+        already_validated : bool, default=False
+            Whether a kernel has validated the values in the meantime.
 
         Returns
         -------
@@ -144,27 +152,27 @@ class Rows(Strips):
             return self.copy_with()
         return self.copy_with(table=check_logits(self.table, executor=self.executor))
 
-    def select(self, keep: Flags) -> Rows:
-        """Select rows by a mask with one entry per kept row, without a copy."""
+    def select(self, mask: Flags) -> Rows:
+        """Select some of these rows by a mask, without a copy."""
+        table_mask = mask
         if self.row_mask is not None:
             table_mask = self.row_mask.copy()
-            table_mask[self.row_mask] = keep
-            keep = table_mask
-        return self.copy_with(row_mask=keep)
+            table_mask[self.row_mask] = mask
+        return self.copy_with(row_mask=table_mask)
 
     def take_every(self, step: int) -> Rows:
-        """Select every `step`-th of the kept rows, without a copy."""
+        """Select every `step`-th of these rows, without a copy."""
         if self.row_mask is None and not isinstance(self.table, StoredTable):
             return Rows(self.table[::step], executor=self.executor)
         return self.take(np.arange(0, len(self), step))
 
     def take(self, positions: Codes) -> Rows:
-        """Select a few of the kept rows by their indices; they are collected in full strips."""
+        """Select a few of these rows by their indices; they are processed in full strips."""
         is_stored = isinstance(self.table, StoredTable)
         if is_stored and is_remote(self.executor):
             n_bytes = len(positions) * self.n_classes * self.table.dtype.itemsize
-            if n_bytes <= _SAMPLE_BYTES:
-                # The workers read the rows, and a small sample of them is processed here.
+            if n_bytes <= _MAX_FETCHED_BYTES:
+                # The workers read the rows, and this process works on the small sample.
                 mask = np.zeros(len(self), dtype=bool)
                 mask[positions] = True
                 return Rows(self.select(mask).to_array())
@@ -184,21 +192,21 @@ class Rows(Strips):
         fn : callable
             Function of the rows of a strip and of the columns of these rows.
 
-        *columns : array of shape (n_kept_rows, ...) or None
-            Columns of the kept rows. None is passed on as None.
+        *columns : array of shape (n_selected_rows, ...) or None
+            Columns of the selected rows. None is passed on as None.
 
         Returns
         -------
         array
         """
         if self.is_on_device and not kernels.reads_tensors(fn):
-            return self._in_arrays().sum(fn, *map(to_numpy, columns))
+            return self._with_host_strips().sum(fn, *map(to_numpy, columns))
         if self.is_on_device:
             return to_numpy(reduce(add, self._device_results(fn, columns)))
         total: Any = None
         for strip_sums in self._map("_compute_strip_sums", fn, columns):
             if isinstance(strip_sums, np.ndarray):
-                # `accumulate` adds strip after strip, with the same bits as the loop below.
+                # `np.add.accumulate` adds the strips one after another, with the same bits as a loop.
                 if total is not None:
                     strip_sums = np.concatenate((total[None], strip_sums))
                 total = np.add.accumulate(strip_sums)[-1]
@@ -210,25 +218,25 @@ class Rows(Strips):
     def compute_column(
         self, fn: BlockFunction, *columns: NDArray[Any] | None, keep_on_device: bool = False
     ) -> NDArray[Any]:
-        """Return the column of fn(strip, *columns) over all kept rows, in row order.
+        """Compute a column with one value per row by applying fn to each strip.
 
         Parameters
         ----------
         fn : callable
             Function that returns one value per row.
 
-        *columns : array of shape (n_kept_rows, ...) or None
-            Columns of the kept rows.
+        *columns : array of shape (n_selected_rows, ...) or None
+            Columns of the selected rows.
 
         keep_on_device : bool, default=False
             Whether the column of a table on a device stays on the device.
 
         Returns
         -------
-        array of shape (n_kept_rows,)
+        array of shape (n_selected_rows,)
         """
         if self.is_on_device and not kernels.reads_tensors(fn):
-            return self._in_arrays().compute_column(fn, *map(to_numpy, columns))
+            return self._with_host_strips().compute_column(fn, *map(to_numpy, columns))
         if self.is_on_device:
             column = kernels.device_kernels().concatenate(self._device_results(fn, columns))
             return column if keep_on_device else to_numpy(column)
@@ -240,22 +248,22 @@ class Rows(Strips):
     def accumulate_blocks(
         self, fn: BlockFunction, make_accumulator: Callable[[], Any], *columns: NDArray[Any] | None
     ) -> Iterator[Any]:
-        """Yield the results of accumulators of fn(block, *columns), one per share of the rows.
+        """Accumulate fn(block, *columns) over shares of the rows, and yield one result per share.
 
-        A share has a few million logits or more and starts with a run (`get_rows_per_run`). The accumulator
-        works where the rows are, and only its result is sent back.
+        A share has a few million logits or more and starts with a run (`get_rows_per_run`). The
+        accumulator runs in the process that reads the rows, and only its result is sent back.
 
         Parameters
         ----------
         fn : callable
             Function of the rows of a block and of their columns.
 
-        make : callable
+        make_accumulator : callable
             Function that creates an accumulator with the methods `add`, which gets every block in
             order, and `result`.
 
-        *columns : array of shape (n_kept_rows, ...) or None
-            Columns of the kept rows.
+        *columns : array of shape (n_selected_rows, ...) or None
+            Columns of the selected rows.
 
         Yields
         ------
@@ -264,23 +272,23 @@ class Rows(Strips):
         rows_per_run = get_rows_per_run(self.n_classes)
         share_runs = max(1, _SHARE_ELEMENTS // (rows_per_run * self.n_classes))
         if isinstance(self.executor, ThreadPoolExecutor):
-            n_shares = _BLOCKS_A_THREAD * count_threads(self.executor)
+            n_shares = _BLOCKS_PER_THREAD * count_threads(self.executor)
             rows_per_share = -(-len(self.table) // n_shares)
             share_runs = min(share_runs, max(1, -(-rows_per_share // rows_per_run)))
         share_strips = rows_per_run * share_runs // self._strip_rows
         return self._map(
             "_accumulate_blocks",
-            (fn, make_accumulator, False),
+            Accumulation(fn, make_accumulator, takes_whole_blocks=False),
             columns,
             share_strips,
-            _SHARE_WINDOW,
+            _MAX_SHARES_AT_WORK,
         )
 
     @property
     def gives_kernels_whole_blocks(self) -> bool:
-        """Whether kernels get whole blocks of the table in this process, without a copy.
+        """Whether kernels read whole blocks of the table in this process, without a copy.
 
-        They may then write their results directly to the final place.
+        They may then write their results directly into the final array.
         """
         is_local = self.executor is None or isinstance(self.executor, ThreadPoolExecutor)
         if not is_local or self.row_mask is not None or not isinstance(self.table, np.ndarray):
@@ -295,20 +303,22 @@ class Rows(Strips):
         make_accumulator: Callable[[], Any],
         *columns: NDArray[Any] | None,
     ) -> Iterator[Any]:
-        """Yield the results of accumulators, one per block; fn always gets arrays.
+        """Accumulate fn over blocks that are arrays on the host, and yield one result per block.
 
         Parameters
         ----------
-        fn, make, *columns
+        fn, make_accumulator, *columns
             As in `accumulate_blocks`.
 
         Yields
         ------
         object
         """
-        host_rows = self._in_arrays()
-        gets_blocks = not host_rows._copies_rows
-        return host_rows._map("_accumulate_blocks", (fn, make_accumulator, gets_blocks), columns)
+        host_rows = self._with_host_strips()
+        accumulation = Accumulation(
+            fn, make_accumulator, takes_whole_blocks=not host_rows._copies_rows
+        )
+        return host_rows._map("_accumulate_blocks", accumulation, columns)
 
     def fill_columns(
         self,
@@ -317,17 +327,17 @@ class Rows(Strips):
         *more: NDArray[Any],
         takes_whole_blocks: bool = False,
     ) -> NDArray[Any]:
-        """Let fn(strip, out strip, ...) write `out` and other columns; return `out`.
+        """Let fn write its results for each strip into `out` and other columns; return `out`.
 
         Parameters
         ----------
         fn : callable
             Function that writes its result into its second and later arguments.
 
-        out : array of shape (n_kept_rows, ...)
+        out : array of shape (n_selected_rows, ...)
             Table or column to write.
 
-        *more : array of shape (n_kept_rows, ...)
+        *more : array of shape (n_selected_rows, ...)
             Other columns to write.
 
         takes_whole_blocks : bool, default=False
@@ -339,20 +349,22 @@ class Rows(Strips):
         array
         """
         columns = (out, *more)
-        gets_blocks = takes_whole_blocks and not self._copies_rows and kernels.takes_whole_blocks
+        if self._copies_rows or not kernels.takes_whole_blocks:
+            takes_whole_blocks = False
+        work = ColumnWriting(fn, takes_whole_blocks)
         if is_remote(self.executor) and isinstance(self.table, StoredTable):
-            self._fill_remotely(fn, gets_blocks, columns)
+            self._fill_remotely(work, columns)
             return out
         local_rows = self
         if not isinstance(self.executor, ThreadPoolExecutor):
-            # Another process would write into a copy.
+            # Another process would write into its own copy of `out`.
             local_rows = self.copy_with(executor=None)
-        for _ in local_rows._map("_fill_columns", (fn, gets_blocks), columns):
+        for _ in local_rows._map("_fill_columns", work, columns):
             pass
         return out
 
-    def _fill_remotely(self, fn: Callable[..., None], gets_blocks: bool, columns: Columns) -> None:
-        """Let other processes write into copies, and copy the results block by block.
+    def _fill_remotely(self, work: ColumnWriting, columns: Columns) -> None:
+        """Let other processes write into copies of columns, and copy the results back.
 
         A one-dimensional column is sent with its values, which fn may read. A table is allocated by
         the worker.
@@ -360,18 +372,16 @@ class Rows(Strips):
         sent_columns = tuple(column if column.ndim == 1 else None for column in columns)
         entry_types = tuple((column.shape[1:], column.dtype) for column in columns)
         start = 0
-        for written_blocks in self._map(
-            "_fill_column_copies", (fn, gets_blocks, entry_types), sent_columns
-        ):
+        for written_blocks in self._map("_fill_column_copies", (work, entry_types), sent_columns):
             stop = start + len(written_blocks[0])
             for column, block in zip(columns, written_blocks, strict=True):
                 column[start:stop] = block
             start = stop
 
     def to_array(self) -> NDArray[Any]:
-        """Return a copy of the kept rows as one array, for repeated passes over a few rows."""
+        """Return a copy of the selected rows as one array, for repeated passes over a few rows."""
         table: NDArray[Any] = np.empty((len(self), self.n_classes), dtype=self.table.dtype)
-        return self.fill_columns(_copy, table)
+        return self.fill_columns(_copy_block, table)
 
     def move_column_to_device(self, values: Any) -> Any:
         """Move a column to the device of the table, so that it is copied once and not per pass."""
@@ -385,8 +395,8 @@ class Rows(Strips):
             return self
         return Rows(to_numpy(self.table), row_mask=self.row_mask)
 
-    def _in_arrays(self) -> Rows:
-        """Return rows whose strips are arrays, also if the table is on a device."""
+    def _with_host_strips(self) -> Rows:
+        """Return rows whose strips are copied to the host if the table is on a device."""
         if not self.is_on_device:
             return self
         strips: Any = HostCopies(self.table)
@@ -401,7 +411,12 @@ class Rows(Strips):
         return results
 
     def _map(
-        self, task: str, work: Any, columns: Columns, block_strips: int = 0, window: int = _WINDOW
+        self,
+        task: str,
+        work: Any,
+        columns: Columns,
+        block_strips: int = 0,
+        window: int = _MAX_BLOCKS_AT_WORK,
     ) -> Iterator[Any]:
         """Run a task on all blocks, with the executor, and yield the results in row order.
 
@@ -414,7 +429,7 @@ class Rows(Strips):
             First argument of the task.
 
         columns : tuple of arrays
-            Columns of the kept rows.
+            Columns of the selected rows.
 
         block_strips : int, default=0
             Number of strips per block. 0 chooses it by the executor.
@@ -432,7 +447,7 @@ class Rows(Strips):
             (start, min(start + block_strips, n_strips))
             for start in range(0, n_strips, block_strips)
         ]
-        rows_of_spans = [int(self._offsets[stop] - self._offsets[start]) for start, stop in spans]
+        n_rows_of_spans = [int(self._offsets[stop] - self._offsets[start]) for start, stop in spans]
         run_task = partial(getattr(self, task), work, columns)
         results: Iterator[Any]
         if self.executor is None or len(spans) == 1:
@@ -445,10 +460,10 @@ class Rows(Strips):
                 partial(Strips.run_on_all_strips, task=task, work=work),
                 (self._extract_piece(columns, span) for span in spans),
                 window,
-                max_pending=_HELD_WINDOWS * window,
+                max_pending=_PENDING_FACTOR * window,
                 describe_piece=_describe_piece,
             )
-        return report_progress(results, rows_of_spans)
+        return report_progress(results, n_rows_of_spans)
 
     def _choose_block_strips(self) -> int:
         """Return the number of strips per block.
@@ -460,22 +475,22 @@ class Rows(Strips):
         if self._requested_block_rows:
             return default_strips
         if is_remote(self.executor):
-            factor = n_strips // (default_strips * _REMOTE_BLOCKS)
-            return default_strips * max(1, min(_MAX_REMOTE_FACTOR, factor))
+            factor = n_strips // (default_strips * _N_REMOTE_BLOCKS)
+            return default_strips * max(1, min(_MAX_REMOTE_BLOCK_FACTOR, factor))
         source = self.table.table if isinstance(self.table, RowSubset) else self.table
         if isinstance(source, StoredTable):
             return max(1, READ_ELEMENTS // (self._strip_rows * self.n_classes))
         if self.executor is None or not isinstance(source, np.ndarray):
             return default_strips
         n_threads = count_threads(self.executor)
-        max_blocks = round(len(self) * self.n_classes / _WORTH_A_THREAD)
-        n_blocks = _BLOCKS_A_THREAD * n_threads
+        max_blocks = round(len(self) * self.n_classes / _MIN_THREAD_BLOCK_ELEMENTS)
+        n_blocks = _BLOCKS_PER_THREAD * n_threads
         if max_blocks < n_blocks:
             n_blocks = min(max(1, max_blocks), n_threads)
         return max(1, -(-n_strips // n_blocks))
 
 
-def _copy(block: NDArray[Any], out: NDArray[Any]) -> None:
+def _copy_block(block: NDArray[Any], out: NDArray[Any]) -> None:
     """Copy a block of rows."""
     out[...] = block
 

@@ -6,9 +6,9 @@ are equal to the bit.
 
 Terms used in this module:
 
-- *kept rows*: the rows where the mask `keep` is true; all rows without a mask.
+- *selected rows*: the rows where the row mask is true; all rows without a mask.
 - *span*: a range of strips, as (first, last + 1).
-- *columns*: arrays with one entry per kept row, which a function gets next to the rows.
+- *columns*: arrays with one entry per selected row, which a function gets next to the rows.
 
 A `Strips` object is everything that is sent to another process. A task is a method of `Strips`,
 called by its name, with the arguments (work, columns, span).
@@ -17,7 +17,7 @@ called by its name, with the arguments (work, columns, span).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,8 +32,8 @@ from metacal.rows.stored import StoredTable
 STRIP_ELEMENTS = 1 << 16
 #: Elements of a stored table that are read at once. Each worker holds one block in memory.
 READ_ELEMENTS = 1 << 17
-#: Elements of a block of `Rows.gather`. The cache holds a few tables of probabilities of this size.
-_GATHER_BLOCK_ELEMENTS = 1 << 18
+#: Elements of a block that is passed as a whole. The cache holds a few tables of this size.
+_WHOLE_BLOCK_ELEMENTS = 1 << 18
 #: Elements of a strip of a table on a device. Long strips need few kernel launches.
 DEVICE_STRIP_ELEMENTS = 1 << 30
 #: Elements of a strip on a device if a mask selects rows, because each strip is then copied.
@@ -43,6 +43,44 @@ _MIN_RUN_ROWS = 4096
 
 Columns = tuple[Any, ...]
 Span = tuple[int, int]
+#: Shape and type of the entries of each column.
+EntryTypes = tuple[tuple[tuple[int, ...], np.dtype[Any]], ...]
+
+
+class Accumulation(NamedTuple):
+    """Work of a task that accumulates a function of blocks.
+
+    Attributes
+    ----------
+    fn : callable
+        Function of the rows of a block and of their columns.
+
+    make_accumulator : callable
+        Function that creates an accumulator with the methods `add` and `result`.
+
+    takes_whole_blocks : bool
+        Whether fn gets whole blocks as arrays instead of strips.
+    """
+
+    fn: Callable[..., Any]
+    make_accumulator: Callable[[], Any]
+    takes_whole_blocks: bool
+
+
+class ColumnWriting(NamedTuple):
+    """Work of a task that writes columns.
+
+    Attributes
+    ----------
+    fn : callable
+        Function of the rows of a block that writes into the columns of these rows.
+
+    takes_whole_blocks : bool
+        Whether fn gets whole blocks instead of strips.
+    """
+
+    fn: Callable[..., None]
+    takes_whole_blocks: bool
 
 
 def get_rows_per_run(n_classes: int) -> int:
@@ -86,7 +124,7 @@ class RowSubset(StoredTable):
 
 
 class HostCopies:
-    """Table on a device whose slices are arrays on the host, copied when they are read."""
+    """Table on a device whose slices are copied to the host when they are read."""
 
     def __init__(self, table: Any) -> None:
         self.table = table
@@ -126,8 +164,8 @@ class Strips:
     table : array, StoredTable or tensor of shape (n_rows, n_classes)
         Table of logits.
 
-    keep : array of bool of shape (n_rows,), default=None
-        Mask of the kept rows. None keeps all rows.
+    row_mask : array of bool of shape (n_rows,), default=None
+        Mask of the selected rows. None selects all rows.
     """
 
     def __init__(self, table: Any, row_mask: Flags | None = None) -> None:
@@ -138,11 +176,11 @@ class Strips:
         n_rows = len(table)
         self._strip_rows = max(1, self._strip_elements() // self.n_classes)
         strip_starts = np.arange(0, n_rows, self._strip_rows)
-        #: Number of kept rows before each strip. The last entry is the number of all kept rows.
+        #: Number of selected rows before each strip. The last entry is the number of all selected rows.
         self._offsets = np.minimum(np.append(strip_starts, n_rows), n_rows)
         if row_mask is not None:
-            kept_per_strip = np.add.reduceat(row_mask.astype(np.intp), strip_starts)
-            self._offsets = np.append(0, np.cumsum(kept_per_strip))
+            n_selected_per_strip = np.add.reduceat(row_mask.astype(np.intp), strip_starts)
+            self._offsets = np.append(0, np.cumsum(n_selected_per_strip))
 
     def _strip_elements(self) -> int:
         """Return the number of elements of a strip."""
@@ -161,7 +199,7 @@ class Strips:
         return len(self._offsets) - 1
 
     def run_on_all_strips(self, columns: Columns, task: str, work: Any) -> Any:
-        """Run a task, which is the name of one of the methods below, on all strips."""
+        """Run the method with the name `task` on all strips."""
         run_task = getattr(self, task)
         all_strips = (0, self._n_strips)
         return run_task(work, columns, all_strips)
@@ -172,13 +210,13 @@ class Strips:
         return self.row_mask is not None or isinstance(self.table, RowSubset)
 
     def _find_slices(self, span: Span) -> tuple[slice, slice]:
-        """Return the slices of the table and of the kept rows that a span of strips covers."""
-        first_strip, end_strip = span
+        """Return the slices of the table and of the selected rows that a span of strips covers."""
+        first_strip, stop_strip = span
         table_start = first_strip * self._strip_rows
-        table_stop = min(end_strip * self._strip_rows, len(self.table))
-        kept_start = int(self._offsets[first_strip])
-        kept_stop = int(self._offsets[end_strip])
-        return slice(table_start, table_stop), slice(kept_start, kept_stop)
+        table_stop = min(stop_strip * self._strip_rows, len(self.table))
+        selected_start = int(self._offsets[first_strip])
+        selected_stop = int(self._offsets[stop_strip])
+        return slice(table_start, table_stop), slice(selected_start, selected_stop)
 
     def _extract_piece(self, columns: Columns, span: Span) -> tuple[Strips, Columns]:
         """Extract the rows and columns of a span, to send them to another process.
@@ -186,37 +224,37 @@ class Strips:
         A span starts with a strip, so its strips are those of the whole table. A stored table is
         sent as its description.
         """
-        table_slice, kept_slice = self._find_slices(span)
+        table_slice, selected_slice = self._find_slices(span)
         if isinstance(self.table, StoredTable):
             piece_table: Any = self.table.lazy_slice(table_slice.start, table_slice.stop)
         else:
             piece_table = self.table[table_slice]
-        piece_keep = None if self.row_mask is None else self.row_mask[table_slice]
-        return Strips(piece_table, piece_keep), _slice_columns(columns, kept_slice)
+        piece_mask = None if self.row_mask is None else self.row_mask[table_slice]
+        return Strips(piece_table, piece_mask), _slice_columns(columns, selected_slice)
 
     def _iterate_strips(self, span: Span) -> Iterator[tuple[NDArray[Any], slice]]:
-        """Yield the kept rows of each strip, and their slice of a column; skip empty strips."""
+        """Yield the selected rows of each strip, and their slice of a column; skip empty strips."""
         for strip in range(*span):
-            table_slice, kept_slice = self._find_slices((strip, strip + 1))
-            n_kept = kept_slice.stop - kept_slice.start
-            if n_kept == 0:
+            table_slice, selected_slice = self._find_slices((strip, strip + 1))
+            n_selected = selected_slice.stop - selected_slice.start
+            if n_selected == 0:
                 continue
             block = self.table[table_slice]
-            if self.row_mask is not None and n_kept < len(block):
+            if self.row_mask is not None and n_selected < len(block):
                 indices = np.flatnonzero(self.row_mask[table_slice])
                 if self.is_on_device:
                     block = kernels.device_kernels().copy_rows(block, indices)
                 else:
                     block = _copy_rows(block, indices)
-            yield block, kept_slice
+            yield block, selected_slice
 
     def _apply_to_strips(
         self, fn: Callable[..., Any], columns: Columns, span: Span
     ) -> list[NDArray[Any]]:
         """Apply fn to each strip and its part of the columns, and return the list of results."""
         results = []
-        for block, kept_slice in self._iterate_strips(span):
-            result = fn(block, *_slice_columns(columns, kept_slice))
+        for block, selected_slice in self._iterate_strips(span):
+            result = fn(block, *_slice_columns(columns, selected_slice))
             results.append(_copy_if_buffered(result))
         return results
 
@@ -227,8 +265,8 @@ class Strips:
         if not kernels.can_pass_whole_blocks(fn, self.table):
             return self._apply_to_strips(fn, columns, span)
         block, row_indices, block_columns = self._select_block(columns, span)
-        first_strip, end_strip = span
-        strip_ends = self._offsets[first_strip : end_strip + 1] - self._offsets[first_strip]
+        first_strip, stop_strip = span
+        strip_ends = self._offsets[first_strip : stop_strip + 1] - self._offsets[first_strip]
         return fn(block, *block_columns, rows=row_indices, ends=strip_ends)
 
     def _compute_column_pieces(
@@ -240,38 +278,21 @@ class Strips:
         block, row_indices, block_columns = self._select_block(columns, span)
         return [fn(block, *block_columns, rows=row_indices)]
 
-    def _accumulate_blocks(self, work: tuple[Any, Any, bool], columns: Columns, span: Span) -> Any:
-        """Apply fn to consecutive blocks, and accumulate the results.
-
-        Parameters
-        ----------
-        work : tuple of (callable, callable, bool)
-            The function fn, a function that creates an accumulator, and whether fn gets whole
-            blocks as arrays.
-
-        columns : tuple of arrays
-            Columns of the kept rows.
-
-        span : tuple of two ints
-            First strip, and last strip + 1.
-
-        Returns
-        -------
-        object
-            Result of the accumulator.
-        """
-        fn, make_accumulator, gets_blocks = work
-        accumulator = make_accumulator()
-        block_elements = _GATHER_BLOCK_ELEMENTS if gets_blocks else READ_ELEMENTS
+    def _accumulate_blocks(self, work: Accumulation, columns: Columns, span: Span) -> Any:
+        """Apply a function to consecutive blocks, and return the accumulated result."""
+        accumulator = work.make_accumulator()
+        block_elements = READ_ELEMENTS
+        if work.takes_whole_blocks:
+            block_elements = _WHOLE_BLOCK_ELEMENTS
         block_strips = max(1, block_elements // (self._strip_rows * self.n_classes))
-        first_strip, end_strip = span
-        for block_start in range(first_strip, end_strip, block_strips):
-            block_span = (block_start, min(block_start + block_strips, end_strip))
-            if gets_blocks:
+        first_strip, stop_strip = span
+        for block_start in range(first_strip, stop_strip, block_strips):
+            block_span = (block_start, min(block_start + block_strips, stop_strip))
+            if work.takes_whole_blocks:
                 block, _, block_columns = self._select_block(columns, block_span)
-                accumulator.add(fn(np.asarray(block), *block_columns))
+                accumulator.add(work.fn(np.asarray(block), *block_columns))
             else:
-                for result in self._compute_column_pieces(fn, columns, block_span):
+                for result in self._compute_column_pieces(work.fn, columns, block_span):
                     accumulator.add(result)
         return accumulator.result()
 
@@ -284,13 +305,13 @@ class Strips:
             Block that contains the rows.
 
         row_indices : array of int or None
-            Indices of the rows in the block. None if all rows of the block are kept.
+            Indices of the rows in the block. None if all rows of the block are selected.
 
         block_columns : tuple of arrays
             Columns of the rows.
         """
-        table_slice, kept_slice = self._find_slices(span)
-        block_columns = _slice_columns(columns, kept_slice)
+        table_slice, selected_slice = self._find_slices(span)
+        block_columns = _slice_columns(columns, selected_slice)
         if self.row_mask is not None:
             return (
                 self.table[table_slice],
@@ -301,31 +322,23 @@ class Strips:
             return self.table.table, self.table.row_indices[table_slice], block_columns
         return self.table[table_slice], None, block_columns
 
-    def _fill_columns(
-        self, work: tuple[Callable[..., None], bool], columns: Columns, span: Span
-    ) -> None:
-        """Call fn to write into the columns, once per strip or once for the whole span.
-
-        `work` consists of the function fn, and whether it takes whole blocks.
-        """
-        fn, takes_whole_blocks = work
-        if takes_whole_blocks:
+    def _fill_columns(self, work: ColumnWriting, columns: Columns, span: Span) -> None:
+        """Write into the columns, with one call per strip or one call for the span."""
+        if work.takes_whole_blocks:
             block, _, block_columns = self._select_block(columns, span)
-            fn(block, *block_columns)
+            work.fn(block, *block_columns)
             return
-        for block, kept_slice in self._iterate_strips(span):
-            fn(block, *_slice_columns(columns, kept_slice))
+        for block, selected_slice in self._iterate_strips(span):
+            work.fn(block, *_slice_columns(columns, selected_slice))
 
     def _fill_column_copies(
-        self, work: tuple[Callable[..., None], bool, Any], columns: Columns, span: Span
+        self, work: tuple[ColumnWriting, EntryTypes], columns: Columns, span: Span
     ) -> Columns:
-        """Call fn to write into copies of the columns, and return the copies.
+        """Write into copies of the columns, and return the copies.
 
-        `work` consists of the function fn, whether it takes whole blocks, and for each column the
-        shape and the type of an entry. A column that is None is a table of results, for which a
-        buffer is allocated.
+        A column that is None is a table of results, for which a buffer is allocated.
         """
-        fn, takes_whole_blocks, entry_types = work
+        column_writing, entry_types = work
         piece, piece_columns = self._extract_piece(columns, span)
         buffers = []
         for column, (entry_shape, dtype) in zip(piece_columns, entry_types, strict=True):
@@ -333,10 +346,10 @@ class Strips:
                 buffers.append(np.empty((len(piece), *entry_shape), dtype=dtype))
             else:
                 buffers.append(np.array(column))
-        piece.run_on_all_strips(tuple(buffers), "_fill_columns", (fn, takes_whole_blocks))
+        piece.run_on_all_strips(tuple(buffers), "_fill_columns", column_writing)
         return tuple(buffers)
 
 
-def _slice_columns(columns: Columns, kept_slice: slice) -> Columns:
+def _slice_columns(columns: Columns, selected_slice: slice) -> Columns:
     """Slice each column; a column that is None stays None."""
-    return tuple(None if column is None else column[kept_slice] for column in columns)
+    return tuple(None if column is None else column[selected_slice] for column in columns)
