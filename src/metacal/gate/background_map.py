@@ -1,4 +1,4 @@
-"""Base map that is fitted while another thread ranks the calibration rows."""
+"""Calibration map that is fitted while another thread ranks the calibration rows."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ MIN_ROWS_FOR_THREAD = 1 << 15
 
 @dataclass(frozen=True, eq=False)
 class BackgroundMap:
-    """Base map that can be fitted before the promise is certified.
+    """Calibration map that can be fitted before the promise is certified.
 
     Attributes
     ----------
-    fit_map : callable
-        Function that fits the map on rows.
+    fit_map_on_rows : callable
+        Function that fits the map on validated rows.
     """
 
-    fit_map: Callable[[Rows], Map]
+    fit_map_on_rows: Callable[[Rows], Map]
     _future: Future[Map] = field(default_factory=Future)
 
     def fit(self, rows: Rows) -> None:
@@ -34,7 +34,7 @@ class BackgroundMap:
         An exception is not raised here, because an error of the promise must be raised first.
         """
         try:
-            self._future.set_result(self.fit_map(rows))
+            self._future.set_result(self.fit_map_on_rows(rows))
         except Exception as error:
             self._future.set_exception(error)
 
@@ -55,7 +55,7 @@ def plan_background_map(
     labels: Codes | None,
     weights: Float | None,
 ) -> BackgroundMap | None:
-    """Plan to fit the base map while the rows are ranked.
+    """Plan to fit the calibration map while another thread ranks the rows.
 
     Parameters
     ----------
@@ -79,14 +79,15 @@ def plan_background_map(
     BackgroundMap or None
         None if there is only one thread, or if the map may not be fitted on all rows.
     """
-    has_threads = isinstance(rows.executor, ThreadPoolExecutor) and len(rows) >= MIN_ROWS_FOR_THREAD
-    if not has_threads or labels is None:
+    has_threads = isinstance(rows.executor, ThreadPoolExecutor)
+    if not has_threads or len(rows) < MIN_ROWS_FOR_THREAD:
         return None
-    every_label_is_a_class = bool((labels >= 0).all())
-    promise_splits_rows = type(promise).split is not Promise.split
-    promise_restricts_map_rows = (
-        type(promise).select_base_map_rows is not Promise.select_base_map_rows
-    )
-    if not every_label_is_a_class or promise_splits_rows or promise_restricts_map_rows:
+    if labels is None:
+        return None
+    some_label_is_no_class = bool((labels < 0).any())
+    # A promise that overrides one of these methods may withhold rows from the map.
+    overrides_split = type(promise).split is not Promise.split
+    overrides_map_rows = type(promise).select_base_map_rows is not Promise.select_base_map_rows
+    if some_label_is_no_class or overrides_split or overrides_map_rows:
         return None
     return BackgroundMap(lambda validated_rows: fit_map(validated_rows, labels, weights))

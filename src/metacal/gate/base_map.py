@@ -1,7 +1,7 @@
-"""Fitting of the base map of a gate on logits, and its comparison with the plain softmax.
+"""Fitting of the calibration map of a gate on logits, and its comparison with the plain softmax.
 
-The *base map* turns logits into calibrated probabilities. It is fitted after certification, on the
-rows that the promise allows.
+The *calibration map* turns logits into calibrated probabilities. It is fitted after certification,
+on the rows that the promise allows.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from metacal.promises.sequential.profile import Profile, build_profile
 from metacal.rows import Rows
 from metacal.rows.draws import make_generator
 
-# Largest number of table entries from which the confidences of the profile are computed.
+# Largest number of logits of the sampled rows whose confidences a profile contains.
 _MAX_PROFILE_ENTRIES = 1 << 20
 
 
 @dataclass(frozen=True, eq=False)
 class FittedMap:
-    """Fitted base map with notes on its quality.
+    """Fitted calibration map with notes on its quality.
 
     Attributes
     ----------
@@ -52,7 +52,7 @@ class FittedMap:
 
 @dataclass(frozen=True, eq=False)
 class MapTrainingRows:
-    """Rows that a base map is fitted on.
+    """Rows that a calibration map is fitted on.
 
     Attributes
     ----------
@@ -81,7 +81,7 @@ class MapTrainingRows:
 
 @dataclass(frozen=True, eq=False)
 class CalibrationMapFitter:
-    """Options for fitting the base map of a gate.
+    """Options for fitting the calibration map of a gate.
 
     Attributes
     ----------
@@ -108,7 +108,7 @@ class CalibrationMapFitter:
     allow_softmax_fallback: bool = False
 
     def fit(self, table: CertifiedTable, labels: Codes, promise: Promise) -> FittedMap:
-        """Fit the base map on the rows that the promise allows.
+        """Fit the calibration map on the rows that the promise allows.
 
         Parameters
         ----------
@@ -131,18 +131,20 @@ class CalibrationMapFitter:
             If no row is left to fit on.
         """
         training_rows = self._select_training_rows(table, labels, promise)
-        base_map = FittedMap(self._take_or_fit_map(table, training_rows))
+        fitted_map = FittedMap(self._get_background_map_or_fit(table, training_rows))
         predicts_largest_logit = not np.any(table.decision_offset)
         if not predicts_largest_logit:
-            return base_map
+            return fitted_map
         # A promise of the Meta-Cal paper prescribes its calibrator, so that nothing is compared.
         if promise.default_calibrator is None:
-            base_map = self._compare_with_softmax(base_map.map, training_rows)
+            fitted_map = self._compare_with_softmax(fitted_map.map, training_rows)
         accepting_is_safe = table.certificate.quantity.accepting_is_safe
-        if base_map.map.preserves_accuracy or accepting_is_safe:
-            return base_map
-        note = check_predictions_of_map(table.rows, base_map.map, table.columns.is_accepted)
-        return FittedMap(base_map.map, (*base_map.notes, note))
+        if fitted_map.map.preserves_accuracy or accepting_is_safe:
+            return fitted_map
+        note = check_predictions_of_map(
+            table.rows, fitted_map.map, is_accepted=table.columns.is_accepted
+        )
+        return FittedMap(fitted_map.map, notes=(*fitted_map.notes, note))
 
     def _select_training_rows(
         self, table: CertifiedTable, labels: Codes, promise: Promise
@@ -150,12 +152,14 @@ class CalibrationMapFitter:
         """Select the rows that the promise allows for the map. Raise InputError if none is left."""
         columns = table.columns
         scores = columns.scores
-        if table.certificate.subgroups is not None:
-            # With a threshold per subgroup, -inf and +inf encode which rows are accepted.
+        has_subgroup_thresholds = table.certificate.subgroups is not None
+        if has_subgroup_thresholds:
+            # Thresholds differ, so scores of -inf and +inf state which rows are accepted.
             scores = np.where(columns.is_accepted, -np.inf, np.inf)
         is_available = columns.may_train_calibrator
         if not table.rows.is_on_device:
-            is_available = is_available & (labels >= 0)
+            label_is_a_class = labels >= 0
+            is_available = is_available & label_is_a_class
         is_training_row = promise.select_base_map_rows(
             is_available, scores, columns.correct, table.certificate
         )
@@ -171,15 +175,20 @@ class CalibrationMapFitter:
                 is_accepted=columns.is_accepted,
                 is_whole_table=True,
             )
+        training_weights = None
+        if self.weights is not None:
+            training_weights = self.weights[is_training_row]
         return MapTrainingRows(
             rows=table.rows.select(is_training_row),
             labels=labels[is_training_row],
-            weights=None if self.weights is None else self.weights[is_training_row],
+            weights=training_weights,
             is_accepted=columns.is_accepted[is_training_row],
             is_whole_table=False,
         )
 
-    def _take_or_fit_map(self, table: CertifiedTable, training_rows: MapTrainingRows) -> Map:
+    def _get_background_map_or_fit(
+        self, table: CertifiedTable, training_rows: MapTrainingRows
+    ) -> Map:
         """Return the map that was fitted in the background, or fit it now."""
         background_map = table.background_map
         if not training_rows.is_whole_table or background_map is None:
@@ -200,13 +209,13 @@ class CalibrationMapFitter:
         """
         n_classes = training_rows.rows.n_classes
         if not is_fast_to_refit(fitted_map, n_classes):
-            return FittedMap(fitted_map, (not_compared(),))
+            return FittedMap(fitted_map, notes=(not_compared(),))
         comparison = compare_with_softmax(
             fitted_map,
             self.refit_map,
-            training_rows.rows,
-            training_rows.labels,
-            training_rows.weights,
+            rows=training_rows.rows,
+            labels=training_rows.labels,
+            weights=training_rows.weights,
             is_accepted=training_rows.is_accepted,
             class_names=self.class_names,
         )
@@ -215,16 +224,19 @@ class CalibrationMapFitter:
         uses_softmax = self.allow_softmax_fallback and comparison.log_loss.is_worse
         notes: list[Note] = []
         if comparison.is_worse:
-            notes.append(comparison.build_note(uses_softmax=uses_softmax).issue_warning())
+            notes.append(comparison.build_note(uses_softmax=uses_softmax))
+        class_failure = None
         if comparison.marginal is not None:
-            marginal_failure = comparison.marginal.failure
-            if marginal_failure is not None:
-                notes.append(miscalibrated_by_class(**marginal_failure).issue_warning())
-        base_map = make_softmax_map(n_classes) if uses_softmax else fitted_map
-        return FittedMap(base_map, tuple(notes))
+            class_failure = comparison.marginal.failure
+        if class_failure is not None:
+            notes.append(miscalibrated_by_class(**class_failure))
+        warned_notes = tuple(note.issue_warning() for note in notes)
+        if uses_softmax:
+            return FittedMap(make_softmax_map(n_classes), notes=warned_notes)
+        return FittedMap(fitted_map, notes=warned_notes)
 
 
-def build_table_profile(base_map: Map, table: CertifiedTable) -> Profile:
+def build_table_profile(calibration_map: Map, table: CertifiedTable) -> Profile:
     """Build the profile of the calibration rows, which monitors compare new rows with.
 
     It has the scores of all rows that count, and the confidence of a sample of those accepted.
@@ -234,22 +246,24 @@ def build_table_profile(base_map: Map, table: CertifiedTable) -> Profile:
     is_accepted = columns.is_accepted
     if table.selected_rows is not None:
         is_accepted = is_accepted & table.selected_rows.to_mask(len(rows))
-    profile_index = np.flatnonzero(is_accepted)
-    if rows.is_on_device or len(profile_index) == 0:
+    accepted_index = np.flatnonzero(is_accepted)
+    if rows.is_on_device or len(accepted_index) == 0:
         return build_profile(columns.ranking)
-    max_rows = max(1, _MAX_PROFILE_ENTRIES // rows.n_classes)
-    if len(profile_index) > max_rows:
-        random_order = make_generator(0).permutation(len(profile_index))
-        profile_index = np.sort(profile_index[random_order[:max_rows]])
-    decision_offsets = np.broadcast_to(table.decision_offset, len(rows))[profile_index]
-    confidence = rows.take(profile_index).compute_column(
-        partial(_compute_confidence, base_map), decision_offsets
+    sampled_index = accepted_index
+    max_sampled_rows = max(1, _MAX_PROFILE_ENTRIES // rows.n_classes)
+    if len(accepted_index) > max_sampled_rows:
+        random_order = make_generator(0).permutation(len(accepted_index))
+        sampled_index = np.sort(accepted_index[random_order[:max_sampled_rows]])
+    decision_offsets = np.broadcast_to(table.decision_offset, len(rows))[sampled_index]
+    compute_confidence = partial(_compute_confidence, calibration_map)
+    confidence = rows.take(sampled_index).compute_column(compute_confidence, decision_offsets)
+    return build_profile(
+        columns.ranking, confidence=confidence, correct=columns.correct[sampled_index]
     )
-    return build_profile(columns.ranking, confidence, columns.correct[profile_index])
 
 
 def _compute_confidence(
-    base_map: Map, logits: NDArray[Any], decision_offsets: NDArray[np.float64]
+    calibration_map: Map, logits: NDArray[Any], decision_offsets: NDArray[np.float64]
 ) -> NDArray[Any]:
     """Compute the calibrated probability of the predicted class of each row.
 
@@ -258,9 +272,9 @@ def _compute_confidence(
     """
     dtype = np.float64 if logits.dtype == np.float64 else np.float32
     probabilities = np.empty(logits.shape, dtype=dtype)
-    base_map.fill(logits, probabilities)
-    decided_logits = logits
+    calibration_map.fill(logits, probabilities)
+    decision_logits = logits
     if decision_offsets.any():
-        decided_logits = shift_second_class(logits, decision_offsets)
-    predicted = kernels.predict_classes(decided_logits)
-    return probabilities[np.arange(len(logits)), predicted]
+        decision_logits = shift_second_class(logits, decision_offsets)
+    predicted_codes = kernels.predict_classes(decision_logits)
+    return probabilities[np.arange(len(logits)), predicted_codes]

@@ -53,11 +53,11 @@ def calibrate(data: CalibrationData[ResultT], promise: Promise) -> Gate:
     rating >= 0.4...
     """
     result = data.certify(promise)
-    base = data.fit_sources(result, promise)
+    fitted_sources = data.fit_sources(result, promise)
     fingerprint = result.get_fingerprint()
     return assemble_gate(
         result.certificate,
-        base,
+        fitted_sources,
         promise,
         data_hash=fingerprint.data_hash,
         sketch=fingerprint.sketch,
@@ -66,21 +66,21 @@ def calibrate(data: CalibrationData[ResultT], promise: Promise) -> Gate:
 
 def assemble_gate(
     certificate: Certificate,
-    base: FittedSources,
+    fitted_sources: FittedSources,
     promise: Promise,
     *,
     data_hash: str,
     sketch: RowSketch,
 ) -> Gate:
-    """Build a gate from its certified thresholds and its fitted base.
+    """Build a gate from its certified thresholds and its fitted sources.
 
     Parameters
     ----------
     certificate : Certificate
         Certificate with the thresholds of all stages.
 
-    base : FittedSources
-        Sources of the stages, with their notes and profile.
+    fitted_sources : FittedSources
+        Sources of the stages, with notes on their calibration and the profile of the rows.
 
     promise : Promise
         Promise that was certified.
@@ -96,23 +96,27 @@ def assemble_gate(
     Gate
     """
     return Gate(
-        stages=_build_stages(base.sources, certificate),
-        certificate=certificate.with_notes(*base.notes),
+        stages=_build_stages(fitted_sources.sources, certificate),
+        certificate=certificate.with_notes(*fitted_sources.notes),
         promise=promise,
-        reject_label=base.reject_label,
+        reject_label=fitted_sources.reject_label,
         data_hash=data_hash,
         sketch=sketch,
-        profile=base.profile,
+        profile=fitted_sources.profile,
     )
 
 
 def _build_stages(sources: Sequence[Source], certificate: Certificate) -> tuple[Stage, ...]:
     """Combine each source with the thresholds that the certificate states for it."""
     if certificate.stages is None:
-        (source,) = sources
-        thresholds = get_certified_thresholds(certificate, source.classes)
-        return (Stage(source, thresholds),)
+        (only_source,) = sources
+        thresholds = get_certified_thresholds(certificate, only_source.classes)
+        return (Stage(source=only_source, thresholds=thresholds),)
     return tuple(
-        Stage(source, SingleThreshold(certified_stage.threshold), certified_stage.name)
+        Stage(
+            source=source,
+            thresholds=SingleThreshold(certified_stage.threshold),
+            name=certified_stage.name,
+        )
         for source, certified_stage in zip(sources, certificate.stages.items, strict=True)
     )

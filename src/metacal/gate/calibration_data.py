@@ -1,8 +1,8 @@
 """Steps and values of the pipeline that `metacal.gate.calibrate` runs.
 
 Calibration data of each kind implement two steps. `certify` chooses thresholds that keep a promise,
-and returns a `CertificationResult`. `fit_sources` fits what turns scores or logits into probabilities,
-and returns a `FittedSources`.
+and returns a `CertificationResult`. `fit_sources` fits the maps or curves that turn logits or scores
+into probabilities, and returns `FittedSources`.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from metacal.gate.stages import Source
 from metacal.promises.promise import Promise
 from metacal.promises.sequential.profile import Profile
 
-# Label of rejected rows if predictions have no classes.
+# Label of rejected rows in gates on scores, which have no classes.
 DEFAULT_REJECT_LABEL = -1
 
 
 class CertificationResult(Protocol):
-    """Certificate of calibration data, with the rows that the base is fitted on."""
+    """Certificate of calibration data, with the rows that sources are fitted on."""
 
     @property
     def certificate(self) -> Certificate:
@@ -34,7 +34,7 @@ class CertificationResult(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class FittedSources:
-    """Everything that is fitted for a gate besides its thresholds.
+    """Fitted sources of a gate, which compute scores and probabilities, with notes on them.
 
     Attributes
     ----------

@@ -90,7 +90,7 @@ class RowColumns:
         Whether the prediction is correct.
 
     may_train_calibrator : array of bool of shape (n_rows,)
-        Whether the base map may be fitted on the row.
+        Whether the calibration map may be fitted on the row.
 
     thresholds : float or array of float of shape (n_rows,)
         Threshold of the row.
@@ -136,11 +136,11 @@ class CertifiedTable:
         Rows that count. None if all rows count.
 
     background_map : BackgroundMap or None
-        Base map that was fitted while the rows were ranked.
+        Calibration map that was fitted while the rows were ranked.
 
     has_row_scores : bool
         Whether `columns.scores` has the score of each row. False if the rows were too many to sort
-        and were selected_rows instead.
+        and were counted instead.
 
     wait_for_fingerprint : callable or None
         Function that returns a fingerprint which is computed already, or in another thread. None if

@@ -43,8 +43,9 @@ def name_stage_scores(certificate: Certificate, score_names: Sequence[str]) -> C
         replace(stage, score=score_name)
         for stage, score_name in zip(stages.items, score_names, strict=True)
     )
+    first_stage = named_stages[0]
     return replace(
         certificate,
-        score=named_stages[0].score,
+        score=first_stage.score,
         stages=replace(stages, items=named_stages),
     )

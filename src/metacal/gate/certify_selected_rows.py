@@ -29,7 +29,7 @@ from metacal.promises.promise import Promise
 
 @dataclass(frozen=True, eq=False)
 class SelectedRowsResult:
-    """Certificate of the rows that count, and the rows that may be used to fit the base.
+    """Certificate of the rows that count, and the rows that may train the calibrator.
 
     Attributes
     ----------
@@ -37,7 +37,7 @@ class SelectedRowsResult:
         Certificate of the rows that count.
 
     may_train_calibrator : array of bool of shape (n_rows,)
-        Whether the base map or curve may be fitted on each row.
+        Whether the calibration map or confidence curve may be fitted on each row.
     """
 
     certificate: Certificate
@@ -88,33 +88,36 @@ def certify_selected_rows(
         counted_rows = replace(
             all_rows.take(selected_rows.indices), clusters=selected_rows.clusters
         )
-    counted_scores = counted_rows.scores
+    scores_on_grid = counted_rows.scores
     if grid != RELATIVE_GRID:
-        counted_rows = replace(counted_rows, scores=RELATIVE_GRID.round(counted_scores))
+        counted_rows = replace(counted_rows, scores=RELATIVE_GRID.round(scores_on_grid))
 
-    is_for_threshold, is_for_base = promise.split(counted_rows.is_correct, counted_rows.scores)
-    circumstances = Circumstances()
+    is_for_threshold, may_train_calibrator = promise.split(
+        counted_rows.is_correct, counted_rows.scores
+    )
+    split_circumstances = Circumstances()
     if is_for_threshold.all():
         tested_rows = replace(counted_rows, precomputed_ranking=ranking)
     else:
         tested_rows = counted_rows.take(is_for_threshold)
-        circumstances = Circumstances(random_state=promise.split_seed)
+        split_circumstances = Circumstances(random_state=promise.split_seed)
     if pilot_policy is not None and tested_rows.clusters is None:
         tested_rows = pilot_policy.withhold_pilot_rows(tested_rows)
 
     certificate = certify(promise, tested_rows)
-    if certificate.n_rows < len(counted_scores):
-        is_accepted = _decide_rows(certificate, counted_scores, counted_rows.subgroups)
+    n_counted = len(scores_on_grid)
+    if certificate.n_rows < n_counted:
+        is_accepted = _decide_rows(certificate, scores_on_grid, counted_rows.subgroups)
         certificate = certificate.with_traffic(is_accepted, counted_rows.is_correct)
     if pilot_policy is not None and tested_rows.pilot is not None:
         certificate = _add_pilot_facts(certificate, pilot_policy, tested_rows)
-    certificate = add_circumstances(certificate, circumstances)
+    certificate = add_circumstances(certificate, split_circumstances)
     if selected_rows is not None:
-        is_for_base = selected_rows.extend_to_all_rows(is_for_base)
+        may_train_calibrator = selected_rows.extend_to_all_rows(may_train_calibrator)
         certificate = selected_rows.annotate_certificate(certificate)
     return SelectedRowsResult(
-        certificate=_name_score(certificate, grid, score_name),
-        may_train_calibrator=is_for_base,
+        certificate=_name_score(certificate, grid=grid, score_name=score_name),
+        may_train_calibrator=may_train_calibrator,
     )
 
 
@@ -138,7 +141,7 @@ def _decide_rows(certificate: Certificate, scores: Float, subgroups: Subgroups |
 def _add_pilot_facts(
     certificate: Certificate, pilot_policy: PilotPolicy, tested_rows: CalibrationRows
 ) -> Certificate:
-    """Add the facts about pilot rows, and the tested rows per score value, to a certificate."""
+    """Record in a certificate the pilot rows and the number of tested rows per score value."""
     assert tested_rows.pilot is not None
     certificate = add_circumstances(
         certificate, pilot_policy.build_circumstances(tested_rows.pilot)
@@ -148,7 +151,7 @@ def _add_pilot_facts(
     )
 
 
-def _name_score(certificate: Certificate, grid: Grid, score_name: str) -> Certificate:
+def _name_score(certificate: Certificate, *, grid: Grid, score_name: str) -> Certificate:
     """Name the score of a certificate, and move its thresholds to midpoints of the grid.
 
     Certificates are computed on the finest grid. A midpoint of a coarser grid is farther from the
@@ -177,7 +180,7 @@ def find_subgroups_by_group(
     """
     if isinstance(promise, PerGroup):
         group_codes, group_names = factorize_groups(groups, n_rows)
-        return Subgroups(group_codes, tuple(group_names))
+        return Subgroups(codes=group_codes, names=tuple(group_names))
     if groups is not None:
         raise InputError(
             "groups are for a promise per group, mc.PerGroup(...); rows that belong together are"

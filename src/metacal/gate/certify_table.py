@@ -18,9 +18,7 @@ from metacal.errors import InfeasibleTargetError
 from metacal.gate import long_rows
 from metacal.gate.background_map import BackgroundMap
 from metacal.gate.calibration_table import CalibrationTable, CertifiedTable
-from metacal.gate.certify_selected_rows import (
-    find_subgroups_by_group,
-)
+from metacal.gate.certify_selected_rows import find_subgroups_by_group
 from metacal.gate.table_certifiers import (
     CountedScoreCertifier,
     SortedLogOddsCertifier,
@@ -29,9 +27,7 @@ from metacal.gate.table_certifiers import (
 )
 from metacal.promises.promise import Promise
 from metacal.rows import Rows
-from metacal.scores import (
-    Score,
-)
+from metacal.scores import Score
 from metacal.scores.registry import AUTO_SCORE, get_auto_candidates
 
 
@@ -56,7 +52,7 @@ def certify_table(
         classes ranks rows by their log-odds instead.
 
     background_map : BackgroundMap, optional
-        Base map to fit while another thread sorts the rows.
+        Calibration map to fit while another thread sorts the rows.
 
     Returns
     -------
@@ -83,7 +79,8 @@ def _must_count_rows(table: CalibrationTable, promise: Promise) -> bool:
         return False
     if table.rows.row_mask is not None or table.rows.is_on_device:
         return False
-    return isinstance(promise.procedure(), OneThresholdProcedure) and promise.scope is None
+    has_one_threshold = isinstance(promise.procedure(), OneThresholdProcedure)
+    return has_one_threshold and promise.scope is None
 
 
 def _certify_best_score(table: CalibrationTable, promise: Promise) -> CertifiedTable:
@@ -100,11 +97,13 @@ def _certify_best_score(table: CalibrationTable, promise: Promise) -> CertifiedT
     for score_name, fraction in delta_fractions.items():
         score_promise = promise.with_delta_fraction(fraction)
         try:
-            certified_tables.append(certify_table(validated_table, score_promise, score_name))
+            certified_table = certify_table(validated_table, score_promise, score=score_name)
+            certified_tables.append(certified_table)
         except InfeasibleTargetError as error:
             errors.append(error)
     if not certified_tables:
-        raise max(errors, key=lambda error: error.best or 0.0)
+        closest_error = max(errors, key=lambda error: error.best or 0.0)
+        raise closest_error
 
     best_table = max(certified_tables, key=lambda certified: _get_merit(certified.certificate))
     certificate = replace(best_table.certificate, delta=promise.delta)
@@ -159,5 +158,6 @@ def find_subgroups_by_class_or_group(
     """
     is_per_class = promise.scope is not None and promise.scope.by == "class"
     if is_per_class and groups is None:
-        return Subgroups(rows.compute_column(kernels.predict_classes), tuple(class_names.tolist()))
+        predicted_codes = rows.compute_column(kernels.predict_classes)
+        return Subgroups(codes=predicted_codes, names=tuple(class_names.tolist()))
     return find_subgroups_by_group(promise, len(rows), groups)

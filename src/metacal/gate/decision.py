@@ -20,12 +20,18 @@ if TYPE_CHECKING:
     from metacal.gate.thresholds import Thresholds
 
 
-#: Probabilities of a rejected row: the calibrated ones, or 1/K for each of K classes, as in the
-#: Meta-Cal paper.
+#: Probabilities of rejected rows: calibrated, or 1/K for each of K classes.
 Rejected = Literal["calibrated", "uniform"]
 
-#: Columns of a decision that a later stage of a cascade overwrites in the rows it decides.
-_STAGE_COLUMNS = ("accept", "predicted_codes", "confidence", "answer", "label", "probabilities")
+#: Columns that each later stage of a cascade overwrites in the rows that it decides.
+_COLUMNS_SET_BY_LAST_STAGE = (
+    "accept",
+    "predicted_codes",
+    "confidence",
+    "answer",
+    "label",
+    "probabilities",
+)
 
 
 class DecisionOptions(NamedTuple):
@@ -64,10 +70,10 @@ class Decision:
     score : ndarray of shape (n,)
         Score of each row at the first stage. For logits it is the ranking score, and higher is less
         certain. A score that you pass is returned unchanged, NaN if a row has none.
-    doubt : ndarray of shape (n,)
+    uncertainty : ndarray of shape (n,)
         Uncertainty score of each row at the first stage, which thresholds are compared with. Higher
         is less certain, also if a higher `score` is more certain.
-    top : ndarray of int, shape (n,)
+    predicted_codes : ndarray of int, shape (n,)
         Code of the prediction: the column of the largest logit. The prediction is correct if the
         true label has the same code. For given scores, the code is always 1, for "correct".
     confidence : ndarray of shape (n,), or None
@@ -83,12 +89,12 @@ class Decision:
     by : ndarray of int, shape (n,), or None
         For a cascade: index of the stage that answers the row, or the number of stages if none
         does.
-    later : ndarray of shape (n, n_stages - 1), or None
+    later_scores : ndarray of shape (n, n_stages - 1), or None
         For a cascade: uncertainty score of each row at each later stage, NaN if an earlier stage
         answers the row.
-    stages : tuple of str
+    stage_names : tuple of str
         Names of the stages.
-    last : str
+    reviewer_name : str
         Name of the reviewer, who answers rows that no stage accepts.
 
     Examples
@@ -195,16 +201,16 @@ def merge_stage_decisions(
     """
     n_rows = len(first_decision)
     n_stages = len(stage_names)
-    columns = {name: getattr(first_decision, name) for name in _STAGE_COLUMNS}
-    # The index after the last stage stands for review.
-    answering_stage = np.where(first_decision.accept, 0, n_stages)
+    columns = {name: getattr(first_decision, name) for name in _COLUMNS_SET_BY_LAST_STAGE}
+    index_of_review = n_stages
+    answering_stage = np.where(first_decision.accept, 0, index_of_review)
     later_scores = np.full((n_rows, n_stages - 1), np.nan)
     for stage_index, later in enumerate(later_decisions, start=1):
         row_indices = later.row_indices
         for name, column in columns.items():
             stage_column = getattr(later.decision, name)
             if column is not None and stage_column is not None:
-                columns[name] = _overwrite_rows(column, row_indices, stage_column)
+                columns[name] = _overwrite_rows(column, row_indices, new_values=stage_column)
         accepted_indices = row_indices[later.decision.accept]
         answering_stage[accepted_indices] = stage_index
         later_scores[row_indices, stage_index - 1] = later.decision.uncertainty

@@ -31,7 +31,9 @@ def find_gate(
     if is_pipeline:
         return find_gate(fitted[-1], needs)
     cls = type(fitted)
-    if not (hasattr(cls, "gate_") or hasattr(cls, "map_") or hasattr(fitted, "gate_")):
+    # Estimators define these attributes as properties, so they exist before fitting.
+    is_estimator_with_gate = hasattr(cls, "gate_") or hasattr(cls, "map_")
+    if not is_estimator_with_gate and not hasattr(fitted, "gate_"):
         received_name = fitted.__name__ if isinstance(fitted, type) else cls.__name__
         raise InputError(f"{needs}; got {received_name}.")
     try:

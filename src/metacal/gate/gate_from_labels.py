@@ -25,7 +25,7 @@ from metacal.rows.labels import check_reject_label
 if TYPE_CHECKING:
     from metacal.gate.certifier import Certifier
 
-#: A temperature is fitted if at least so many true labels are known.
+#: Smallest number of known labels for fitting a temperature.
 _MIN_LABELS_FOR_TEMPERATURE = 30
 
 
@@ -42,27 +42,31 @@ def build_gate_from_labels(certifier: Certifier) -> Gate:
     profile = build_profile(pool.rank_without_labels())
     if pool.predictions is None:
         score_source = _fit_score_source(certifier).with_certificate(certificate)
-        base = FittedSources(sources=(score_source,), profile=profile)
+        fitted_sources = FittedSources(sources=(score_source,), profile=profile)
     else:
-        base_map, notes = _fit_temperature(pool.predictions, certifier.answers.true_codes)
+        calibration_map, notes = _fit_temperature(pool.predictions, certifier.answers.true_codes)
         logits_source = LogitsSource(
-            map=base_map,
+            map=calibration_map,
             classes=pool.predictions.classes,
             score=certifier.score,
             input=certifier.input,
             recipe=Recipe(METHODS["temperature"].public_name),
             classes_given=certifier.classes is not None,
         )
-        base = FittedSources(
+        fitted_sources = FittedSources(
             sources=(logits_source,),
             notes=notes,
             profile=profile,
             reject_label=check_reject_label(None, pool.predictions.classes),
         )
-    # Only labelled rows are in the sketch, so that other rows of the pool may test the gate.
-    sketch = pool.sketch_rows(certifier.answers.is_known)
+    # Rows without an answer are not in the sketch, because they may be used to test the gate.
+    sketch_of_labelled_rows = pool.sketch_rows(certifier.answers.is_known)
     return assemble_gate(
-        certificate, base, certifier.promise, data_hash=pool.data_hash, sketch=sketch
+        certificate,
+        fitted_sources,
+        certifier.promise,
+        data_hash=pool.data_hash,
+        sketch=sketch_of_labelled_rows,
     )
 
 
@@ -111,21 +115,21 @@ def check_promise_for_labelling(promise: Any, higher_is: Any, may_extend: bool) 
         Whether an extension of the draw is declared, which needs a fraction of delta.
     """
     check_score_gate_options(promise, higher_is)
-    name = type(promise).__name__
+    promise_name = type(promise).__name__
     if not isinstance(promise, Promise) or promise.guarantee == "none":
         raise InputError(
             f"labels are asked for a promise that is kept; {promise!r} guarantees nothing."
         )
     if promise.scope is not None:
         raise InputError(
-            f"{name} has a threshold for each predicted class or group, and rows are drawn from one"
+            f"{promise_name} has a threshold for each predicted class or group, and rows are drawn from one"
             " pool for all; label the rows, and fit it on them."
         )
     if not promise.needs_labels:
-        raise InputError(f"{name} needs no labels: fit it on the pool as it is.")
+        raise InputError(f"{promise_name} needs no labels: fit it on the pool as it is.")
     if isinstance(promise, CostPromise) and not promise.costs.is_uniform:
         raise InputError(
-            f"{name} with a table of costs needs every true class; label the rows, and fit it on"
+            f"{promise_name} with a table of costs needs every true class; label the rows, and fit it on"
             " them."
         )
     if may_extend and promise.delta is None:

@@ -30,10 +30,10 @@ from metacal.rows import Rows
 from metacal.rows.arrays import to_numpy
 from metacal.rows.draws import RowDraws
 
-# One of this many rows or clusters is used to learn the decision.
+# The decision is learned from one in this many rows or clusters.
 _ROWS_PER_PILOT = 10
 
-# Smallest number of pilot rows or clusters, unless this is more than half of them.
+# Smallest number of pilot rows or clusters, unless half of all rows or clusters are fewer.
 _MIN_PILOTS = 40
 
 
@@ -148,7 +148,7 @@ def _represent_themselves(row_index: Codes, n_rows: int) -> Codes:
     return representatives
 
 
-def check_predictions_of_map(rows: Rows, base_map: Map, is_accepted: Flags) -> Note:
+def check_predictions_of_map(rows: Rows, calibration_map: Map, is_accepted: Flags) -> Note:
     """Check whether a map changes which of two classes is the more probable one.
 
     Parameters
@@ -156,7 +156,7 @@ def check_predictions_of_map(rows: Rows, base_map: Map, is_accepted: Flags) -> N
     rows : Rows
         Validated logits.
 
-    base_map : Map
+    calibration_map : Map
         Map that may change the order of the classes.
 
     is_accepted : array of bool of shape (n_rows,)
@@ -168,12 +168,14 @@ def check_predictions_of_map(rows: Rows, base_map: Map, is_accepted: Flags) -> N
         Number of accepted rows with another prediction, which is also a warning. If none is found,
         a note that the promise is about the largest logit.
     """
-    if rows.n_classes == 2 and not rows.is_on_device and is_accepted.any():
-        accepted_rows = rows.select(is_accepted)
-        predicted = accepted_rows.compute_column(kernels.predict_classes)
-        calibrated_rows = Rows(base_map(accepted_rows.to_array()))
-        calibrated_predicted = calibrated_rows.compute_column(kernels.predict_classes)
-        n_different = int((predicted != calibrated_predicted).sum())
-        if n_different:
-            return decision_disagrees(rows=len(predicted), differ=n_different).issue_warning()
-    return about_largest_logit()
+    has_two_classes = rows.n_classes == 2
+    if not has_two_classes or rows.is_on_device or not is_accepted.any():
+        return about_largest_logit()
+    accepted_rows = rows.select(is_accepted)
+    predicted_codes = accepted_rows.compute_column(kernels.predict_classes)
+    calibrated_rows = Rows(calibration_map(accepted_rows.to_array()))
+    calibrated_codes = calibrated_rows.compute_column(kernels.predict_classes)
+    n_different = int((predicted_codes != calibrated_codes).sum())
+    if n_different == 0:
+        return about_largest_logit()
+    return decision_disagrees(rows=len(predicted_codes), differ=n_different).issue_warning()

@@ -96,11 +96,13 @@ class BaseSource(ABC, Generic[CheckedRows]):
         """
         n_open = len(open_indices)
         rows = self.to_rows(table)
-        if len(rows) not in (n_open, n_rows):
+        has_open_rows_only = len(rows) == n_open
+        has_all_rows = len(rows) == n_rows
+        if not has_open_rows_only and not has_all_rows:
             raise InputError(
                 f"the {stage_name} model's table has {len(rows):,} rows; give all {n_rows:,}, or"
                 f" the {n_open:,} that needs_large names, in their order."
             )
-        if len(rows) != n_open:
+        if not has_open_rows_only:
             rows = self.select_rows(rows, open_indices)
         return self.decide(rows, options)

@@ -68,14 +68,21 @@ def decide_later_stages(
     for table_index, stage in enumerate(stages[1:]):
         if len(open_indices) == 0:
             break
-        has_table = table_index < len(later_tables)
-        table = later_tables[table_index] if has_table else None
+        table = None
+        if table_index < len(later_tables):
+            table = later_tables[table_index]
         _check_has_table(stage, table, n_open=len(open_indices), n_rows=n_rows)
         stage_options = options._replace(thresholds=stage.thresholds)
         stage_decision = stage.source.decide_open_rows(
-            table, open_indices, stage_options, n_rows=n_rows, stage_name=stage.name
+            table,
+            open_indices=open_indices,
+            options=stage_options,
+            n_rows=n_rows,
+            stage_name=stage.name,
         )
-        later_decisions.append(LaterStageDecision(open_indices, stage_decision))
+        later_decisions.append(
+            LaterStageDecision(row_indices=open_indices, decision=stage_decision)
+        )
         open_indices = open_indices[~stage_decision.accept]
     stage_names = tuple(stage.name for stage in stages)
     return merge_stage_decisions(first_decision, later_decisions, stage_names)
