@@ -32,8 +32,8 @@ from metacal.io.artifact.registry import (
     resolve_alias,
     union_members,
 )
-from metacal.io.artifact.signature import DIGITS
-from metacal.io.artifact.sources import MOST_JOBS
+from metacal.io.artifact.signature import N_SIGNATURE_DIGITS
+from metacal.io.artifact.sources import MAX_JOBS
 from metacal.io.artifact.stages import MAX_STAGES
 from metacal.io.artifact.wrapping import FORMAT, VERSION
 
@@ -50,7 +50,7 @@ _BOUNDS: dict[str, Schema] = {
     "mean_cost": {"type": "number", "minimum": 0},
     "labelled": {"const": False},
     "fallback": {"const": "pooled"},
-    "n_jobs": {"type": "integer", "minimum": -MOST_JOBS, "maximum": MOST_JOBS, "not": {"const": 0}},
+    "n_jobs": {"type": "integer", "minimum": -MAX_JOBS, "maximum": MAX_JOBS, "not": {"const": 0}},
     "stages": {"minItems": 1, "maxItems": MAX_STAGES},
     "notes": {"maxItems": MAX_NOTES},
     "items": {"minItems": 1},
@@ -81,7 +81,7 @@ def schema() -> Schema:
     >>> schema()["properties"]["version"]
     {'const': 3}
     """
-    signatures = [_signature(algorithm, digits) for algorithm, digits in DIGITS.items()]
+    signatures = [_signature(algorithm, digits) for algorithm, digits in N_SIGNATURE_DIGITS.items()]
     around = {
         "format": {"const": FORMAT},
         "version": {"const": VERSION},

@@ -86,7 +86,7 @@ def test_fit_says_so_before_it_writes(val, monkeypatch, calibrator, more, code, 
 
 
 def test_the_most_threads_are_the_same_on_either_side():
-    assert values.MAX_JOBS == sources.MOST_JOBS
+    assert values.MAX_JOBS == sources.MAX_JOBS
 
 
 UNLOADABLE = {
@@ -169,9 +169,11 @@ def test_a_map_changed_after_fit_is_not_saved(tmp_path):
 
 def test_what_is_read_back_must_decide_the_same(monkeypatch):
     cal = mc.TemperatureScaling().fit(ROWS, CODES)
-    text = json.dumps(document.encode_document(document.Content(cal.gate_)))
+    text = json.dumps(document.encode_document(document.SavedContent(cal.gate_)))
     other = json.loads(text.replace(repr(cal.map_.inverse_temperature), "0.123"))
-    monkeypatch.setattr(document, "file_text", lambda found, key: wrapping.file_text(other, key))
+    monkeypatch.setattr(
+        document, "build_file_text", lambda found, key: wrapping.build_file_text(other, key)
+    )
     with pytest.raises(ArtifactError, match="what is read back is another gate"):
         artifact.dumps(cal)
 

@@ -150,10 +150,10 @@ def test_a_signal_that_was_ignored_stays_ignored(folder, tmp_path):
 
 
 def test_a_second_signal_does_not_disturb_the_clearing_up(tmp_path):
-    from metacal.io.writing import atomic_path
+    from metacal.io.writing import open_atomic_path
 
     def interrupted():
-        with raise_on_stop_signals(), atomic_path(tmp_path / "a.txt") as part:
+        with raise_on_stop_signals(), open_atomic_path(tmp_path / "a.txt") as part:
             part.write_text("half")
             try:
                 os.kill(os.getpid(), signal.SIGTERM)

@@ -115,7 +115,7 @@ FAILURES = {
 
 @pytest.mark.parametrize("path", FAILURES)
 def test_a_server_that_fails_is_named(address, path, monkeypatch):
-    monkeypatch.setattr(urls, "SILENCE_S", 0.3)
+    monkeypatch.setattr(urls, "TIMEOUT_SECONDS", 0.3)
     begun = time.perf_counter()
     with pytest.raises(mc.InputError) as caught:
         read_predictions(address + path)

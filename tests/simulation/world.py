@@ -105,7 +105,7 @@ class World(Disk):
         self._fate()
         return self.files.get(path)
 
-    def stamp(self, path: str) -> Stamp | None:
+    def read_stamp(self, path: str) -> Stamp | None:
         self._fate()
         if path not in self.files:
             return None

@@ -160,14 +160,14 @@ def test_in_the_estimator_and_through_a_file(cifar10, tmp_path, promise):
 
 
 def test_a_file_that_promises_other_limits_than_its_constraint_is_refused(cifar10):
-    from metacal.io.artifact.document import Content, decode_document, encode_document
+    from metacal.io.artifact.document import SavedContent, decode_document, encode_document
 
     gate = (
         mc.MetaCal(mc.Both(alpha=0.12, beta=0.97))
         .fit(cifar10.logits[:4000], cifar10.labels[:4000])
         .gate_
     )
-    document = encode_document(Content(gate))
+    document = encode_document(SavedContent(gate))
     document["certificate"]["max_miscoverage"] = 0.01
     with pytest.raises(mc.ArtifactError, match="does not belong to the promise"):
         decode_document(document)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import metacal as mc
-from metacal.io.artifact.wrapping import file_text
+from metacal.io.artifact.wrapping import build_file_text
 from metacal.promises import Answers, Sample
 
 
@@ -293,7 +293,9 @@ def test_the_gate_is_like_any_other(tmp_path):
             for k, v in changed.items()
             if k not in ("format", "version", "metacal_version", "checksum")
         }
-        path.write_text(file_text({**document, "certificate": {**document["certificate"], **edit}}))
+        path.write_text(
+            build_file_text({**document, "certificate": {**document["certificate"], **edit}})
+        )
         with pytest.raises(mc.ArtifactError, match="certificate: "):
             mc.load(path)
 

@@ -170,6 +170,6 @@ def test_a_stream_reads_marks_and_nested_keys_too():
         Request("a.jsonl", logits_key="judge.mark", label_key="judge.ok", reads_scores=True),
         "jsonl",
     )
-    record = reader.read(1, b'{"judge": {"mark": "8/10", "ok": "pass"}}')
+    record = reader.parse_line(1, b'{"judge": {"mark": "8/10", "ok": "pass"}}')
     assert record.row == (0.8,)
     assert record.label == "pass"

@@ -259,10 +259,10 @@ def test_saved_and_loaded(tmp_path, by, shares):
     ],
 )
 def test_a_forged_part_is_found(change, complaint):
-    from metacal.io.artifact.document import Content, decode_document, encode_document
+    from metacal.io.artifact.document import SavedContent, decode_document, encode_document
 
     cal = fitted(mc.PerClass(mc.MinAccuracy(0.96)))
-    document = json.loads(json.dumps(encode_document(Content(cal.gate_))))
+    document = json.loads(json.dumps(encode_document(SavedContent(cal.gate_))))
     decode_document(document)
     change(
         next(part for part in document["certificate"]["parts"]["items"] if part["names"] == ["dog"])

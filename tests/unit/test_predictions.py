@@ -18,7 +18,7 @@ import pytest
 from metacal.errors import InputError
 from metacal.io import read_predictions, write_table
 from metacal.io.formats import FORMATS
-from metacal.io.writing import atomic_path
+from metacal.io.writing import open_atomic_path
 from metacal.rows.stored import StoredTable
 from metacal.rows.validate import check_classes, encode_labels
 
@@ -563,7 +563,7 @@ def test_atomic_path_leaves_the_old_file(tmp_path, error):
     path.write_text("old")
 
     def write_half():
-        with atomic_path(path) as part:
+        with open_atomic_path(path) as part:
             assert part.parent == tmp_path
             assert part.suffix == ".json"
             part.write_text("half")
@@ -579,14 +579,14 @@ def test_atomic_path_leaves_the_old_file(tmp_path, error):
 def test_atomic_path_permissions_and_links(tmp_path):
     old = os.umask(0o022)
     try:
-        with atomic_path(tmp_path / "new") as part:
+        with open_atomic_path(tmp_path / "new") as part:
             part.write_text("x")
     finally:
         os.umask(old)
     assert (tmp_path / "new").stat().st_mode & 0o777 == 0o644
     (tmp_path / "new").chmod(0o640)
     (tmp_path / "link").symlink_to(tmp_path / "new")
-    with atomic_path(tmp_path / "link") as part:
+    with open_atomic_path(tmp_path / "link") as part:
         part.write_text("y")
     assert (tmp_path / "link").is_symlink()
     assert (tmp_path / "new").read_text() == "y"
@@ -595,7 +595,7 @@ def test_atomic_path_permissions_and_links(tmp_path):
 
 @pytest.mark.skipif(not Path(os.devnull).is_char_device(), reason="needs a device file")
 def test_atomic_path_does_not_replace_a_device():
-    with atomic_path(os.devnull) as part:
+    with open_atomic_path(os.devnull) as part:
         part.write_text("x")
     assert Path(os.devnull).is_char_device()
 

@@ -21,7 +21,7 @@ from metacal.cli.options import (
 from metacal.cli.outputs import check_not_input, is_folder_output, output_option
 from metacal.cli.printing import flag_is_set, print_json, print_note, progress_bar
 from metacal.cli.values import bad_option
-from metacal.io.formats import extensions
+from metacal.io.formats import list_extensions
 
 if TYPE_CHECKING:
     from metacal.gate import Gate, Rejected
@@ -267,8 +267,8 @@ def _check_output_ending(output: str | None, output_format: str | None) -> None:
     """Raise a usage error if neither name nor --output-format determines the format."""
     if output is None or output == "-" or output_format is not None or is_folder_output(output):
         return
-    if not output.lower().endswith(extensions(writable=True)):
-        known_endings = ", ".join(extensions(writable=True))
+    if not output.lower().endswith(list_extensions(writable=True)):
+        known_endings = ", ".join(list_extensions(writable=True))
         raise bad_option(
             "-o",
             f"{output} must end in {known_endings} (or be -), or say what it is with"

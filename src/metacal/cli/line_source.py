@@ -124,7 +124,7 @@ class LineSource:
         return {
             "position": position.to_dict(),
             "header": self.reader.header,
-            "lists": self.reader.lists,
+            "lists": self.reader.list_names,
         }
 
     def take(self) -> ReceivedBatch | None:
@@ -199,9 +199,11 @@ class LineSource:
     def _read_record(self, line: Line) -> StreamRecord | None:
         """Split a line into its columns."""
         try:
-            return self.reader.read(line.number, line.content)
+            return self.reader.parse_line(line.number, line.content)
         except HeaderError as error:
-            is_header_of_table = self.reader.kind in ("csv", "tsv") and self.reader.header is None
+            is_header_of_table = (
+                self.reader.stream_format in ("csv", "tsv") and self.reader.header is None
+            )
             if is_header_of_table:
                 # Without a header, no line of the file can be read.
                 raise

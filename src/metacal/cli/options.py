@@ -18,7 +18,7 @@ from typing import Any
 import click
 
 from metacal.cli.values import MAX_JOBS, bad_option, parse_fraction
-from metacal.io.formats import extensions
+from metacal.io.formats import list_extensions
 
 # ── help in sections ──────────────────────────────────────────────────────────────────────────────
 
@@ -265,9 +265,9 @@ def _build_options(options: type, values: dict[str, Any], without: tuple[str, ..
 
 
 #: Values of --format.
-FORMATS = [ending[1:] for ending in extensions(writable=False)]
+FORMATS = [ending[1:] for ending in list_extensions(writable=False)]
 #: Values of --output-format.
-OUTPUT_FORMATS = [ending[1:] for ending in extensions(writable=True)]
+OUTPUT_FORMATS = [ending[1:] for ending in list_extensions(writable=True)]
 
 
 def _store_in_context(ctx: click.Context, parameter: click.Parameter, value: Any) -> None:

@@ -14,7 +14,7 @@ import click
 from metacal.cli.options import ReadOptions, file_option, option
 from metacal.cli.printing import flag_is_set, print_note
 from metacal.cli.values import bad_option
-from metacal.io.formats import extensions
+from metacal.io.formats import list_extensions
 
 if TYPE_CHECKING:
     from metacal.gate import Gate
@@ -88,7 +88,7 @@ def check_not_input(
         if reading.classes is not None and reading.classes.startswith("@"):
             input_paths.append(reading.classes[1:])
     for path in input_paths:
-        if path is not None and path != "-" and is_also_input(output, path, extensions()):
+        if path is not None and path != "-" and is_also_input(output, path, list_extensions()):
             raise click.UsageError(f"{output} is also read; write to another file.")
 
 
@@ -130,10 +130,10 @@ def save_gate(gate: Gate, path: str | None, key: str | None, n_jobs: int | None 
     """
     if path is None:
         return
-    from metacal.io.artifact.document import Content, verified_text
+    from metacal.io.artifact.document import SavedContent, build_verified_text
     from metacal.io.artifact.wrapping import write_text
 
-    write_text(verified_text(Content(gate, n_jobs), key=key), path)
+    write_text(build_verified_text(SavedContent(gate, n_jobs), key=key), path)
 
 
 def print_saved_note(output: str | None, key: str | None, *, then: str, without: str) -> None:

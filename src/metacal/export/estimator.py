@@ -14,10 +14,14 @@ from metacal.estimators.cascade import Cascade
 from metacal.estimators.metacal import MetaCal
 from metacal.estimators.scored import ScoreGate
 from metacal.gate import Gate
-from metacal.io.artifact.document import Content, document_kind
+from metacal.io.artifact.document import SavedContent, document_kind
 from metacal.io.artifact.encoding import call_constructor
 from metacal.io.artifact.messages import with_article
-from metacal.io.artifact.sources import calibrator_kinds, find_source_method, unsupported_calibrator
+from metacal.io.artifact.sources import (
+    calibrator_kinds,
+    find_source_method,
+    unsupported_calibrator_error,
+)
 from metacal.maps.methods import CHOOSERS, find_method_by_public_name
 from metacal.rows.labels import default_reject_label
 from metacal.scores.registry import AUTO_SCORE
@@ -30,7 +34,7 @@ ESTIMATORS: dict[str, Any] = {"MetaCal": MetaCal, "ScoreGate": ScoreGate, "Casca
 _PARAMETERS_FREE_TO_CHANGE = ("score_name", "calibrator", "large_score", "people")
 
 
-def file_content(estimator: Any) -> Content:
+def file_content(estimator: Any) -> SavedContent:
     """Return the content of a saved file for a fitted estimator.
 
     Parameters
@@ -57,7 +61,7 @@ def file_content(estimator: Any) -> Content:
     if hasattr(estimator, "feature_names_in_"):
         feature_names = tuple(map(str, estimator.feature_names_in_))
     n_jobs = getattr(estimator, "n_jobs", None)
-    return Content(gate=estimator.gate_, n_jobs=n_jobs, feature_names=feature_names)
+    return SavedContent(gate=estimator.gate_, n_jobs=n_jobs, feature_names=feature_names)
 
 
 def _check_savable(estimator: Any) -> None:
@@ -78,7 +82,7 @@ def _check_savable(estimator: Any) -> None:
         ) from None
     # The class of a foreign calibrator may have the name of a registered one.
     if isinstance(estimator, MetaCal) and not _is_registered_calibrator(estimator.calibrator_):
-        raise unsupported_calibrator(type(estimator.calibrator_).__name__)
+        raise unsupported_calibrator_error(type(estimator.calibrator_).__name__)
 
 
 def _unsupported_estimator_error(class_name: str) -> ArtifactError:
@@ -101,7 +105,7 @@ def _is_registered_calibrator(estimator: Any) -> bool:
     return method is not None and type(estimator) is method.estimator_class()
 
 
-def build_estimator(content: Content) -> MetaCal | Calibrator[Any] | Cascade | ScoreGate:
+def build_estimator(content: SavedContent) -> MetaCal | Calibrator[Any] | Cascade | ScoreGate:
     """Build the fitted estimator for the content of a saved file.
 
     Parameters
@@ -117,7 +121,7 @@ def build_estimator(content: Content) -> MetaCal | Calibrator[Any] | Cascade | S
     --------
     >>> from metacal.gate import LogitsSource
     >>> from metacal.maps.temperature import TemperatureMap
-    >>> build_estimator(Content(Gate.from_source(LogitsSource(TemperatureMap(0.5), np.arange(3))))).temperature_
+    >>> build_estimator(SavedContent(Gate.from_source(LogitsSource(TemperatureMap(0.5), np.arange(3))))).temperature_
     2.0
     """
     gate = content.gate

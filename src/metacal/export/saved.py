@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from metacal.io.artifact.document import Content, load_bytes, read_content, verified_text
+from metacal.io.artifact.document import SavedContent, build_verified_text, load_bytes, read_content
 from metacal.io.artifact.signature import KeySource, read_key
 from metacal.io.artifact.wrapping import checksum, write_text
 
@@ -132,7 +132,7 @@ def dumps(fitted: Any, *, key: KeySource | None = None, max_bytes: int | None = 
       "version": 3,
       "metacal_version": ...
     """
-    return verified_text(_file_content(fitted), key=key, max_bytes=max_bytes)
+    return build_verified_text(_file_content(fitted), key=key, max_bytes=max_bytes)
 
 
 def loads(
@@ -163,18 +163,18 @@ def loads(
     return _build_estimator(content)
 
 
-def _file_content(fitted: Any) -> Content:
+def _file_content(fitted: Any) -> SavedContent:
     """Return the content of the file for a gate or a fitted estimator."""
     is_gate = hasattr(fitted, "stages")
     if is_gate:
-        return Content(fitted)
+        return SavedContent(fitted)
     # This module imports scikit-learn, which a gate does not need.
     from metacal.export.estimator import file_content
 
     return file_content(fitted)
 
 
-def _build_estimator(content: Content) -> MetaCal | Calibrator[Any] | Cascade | ScoreGate:
+def _build_estimator(content: SavedContent) -> MetaCal | Calibrator[Any] | Cascade | ScoreGate:
     """Build the fitted estimator for the content of a file."""
     # This module imports scikit-learn, which a gate does not need.
     from metacal.export.estimator import build_estimator

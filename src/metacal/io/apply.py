@@ -18,13 +18,13 @@ from metacal.gate import Rejected
 from metacal.io.batches import BatchGate
 from metacal.io.decision_writing import Applied, write_decisions
 from metacal.io.disk import temporary_path_for
-from metacal.io.formats import FORMATS, extensions
+from metacal.io.formats import FORMATS, list_extensions
 from metacal.io.gate_predictions import read_for_gate
 from metacal.io.input_paths import Paths, is_also_input, list_input_files
 from metacal.io.journal import Record
 from metacal.io.opening import NoRowsError
-from metacal.io.remote import deleting_downloads, suffix_of
-from metacal.io.result_names import distinct_name, plain_name
+from metacal.io.remote import delete_downloads_after_use, get_suffix
+from metacal.io.result_names import distinct_result_name, short_result_name
 from metacal.io.results import ResultFolder, make_folder
 from metacal.io.source_fingerprint import Fingerprint, read_unchanged
 from metacal.rows import report_finished_rows
@@ -220,7 +220,7 @@ class FileApplier:
     def write(self, source: Any, target: str, temporary_path: str | None = None) -> Applied:
         """Write the result of a source to `target`, or to a temporary file."""
         gate = self.batch_gate.gate
-        with deleting_downloads():
+        with delete_downloads_after_use():
             predictions = read_for_gate(gate, self.batch_gate.name, source, **self.read_options)
             return write_decisions(
                 gate,
@@ -303,8 +303,8 @@ def _choose_suffix(output_format: str | None, first_source: str) -> str:
     if output_format is not None:
         return f".{output_format}"
     # Results have several columns, which an .npy file cannot hold.
-    suffix = suffix_of(first_source).replace(".npy", ".npz")
-    if suffix in extensions(writable=True):
+    suffix = get_suffix(first_source).replace(".npy", ".npz")
+    if suffix in list_extensions(writable=True):
         return suffix
     return ".parquet"
 
@@ -332,7 +332,7 @@ def _check_results_are_not_read(
         input_paths = [path]
         if isinstance(source, str):
             input_paths.append(source)
-        for name in (plain_name(path, suffix), distinct_name(path, suffix)):
+        for name in (short_result_name(path, suffix), distinct_result_name(path, suffix)):
             target = os.path.join(folder, name)
             if any(is_also_input(target, input_path, FORMATS) for input_path in input_paths):
                 raise InputError(f"{target} is also read; write to another file.")

@@ -21,8 +21,8 @@ from metacal.errors import InputError
 from metacal.gate import Decision, Gate, Rejected
 from metacal.gate.find_gate import find_gate
 from metacal.io.column_selection import ColumnSelection
-from metacal.io.decision_columns import decision_columns, merge_result_columns
-from metacal.io.formats.arrow import InMemoryBatches, pick_arrow_columns, table_layout
+from metacal.io.decision_columns import build_decision_columns, merge_result_columns
+from metacal.io.formats.arrow import InMemoryBatches, determine_table_layout, select_arrow_columns
 from metacal.io.formats.arrow_columns import (
     TableLayout,
     column_to_array,
@@ -32,7 +32,7 @@ from metacal.io.formats.arrow_columns import (
 )
 from metacal.io.formats.arrow_metadata import read_class_names
 from metacal.io.formats.arrow_writer import build_record_batch
-from metacal.io.gate_predictions import order_of_classes
+from metacal.io.gate_predictions import find_class_order
 from metacal.io.request import ClassNames, Request
 from metacal.rows import Rows
 from metacal.rows.arrays import check_choice
@@ -148,7 +148,7 @@ class BatchGate:
         fixed_size: bool = True,
         key: Any = None,
     ) -> None:
-        from metacal.io.artifact.document import Content, verified_text
+        from metacal.io.artifact.document import SavedContent, build_verified_text
 
         if isinstance(keep, str):
             raise InputError(f"keep must be a list of columns, such as keep=[{keep!r}].")
@@ -158,7 +158,7 @@ class BatchGate:
         if isinstance(gate, str | os.PathLike):
             self.path = os.fspath(gate)
         else:
-            self.text = verified_text(Content(find_gate(gate)))
+            self.text = build_verified_text(SavedContent(find_gate(gate)))
         self.name = self.path or "the gate"
         content = self._read_content()
         self.fingerprint = hashlib.sha256(content).hexdigest()
@@ -234,14 +234,14 @@ class BatchGate:
         class_names: Any = batch_table.class_names
         if gate.source.classes_given:
             class_names = gate.classes.tolist()
-        result_batch = build_record_batch(pa, decision_columns(gate, decision), class_names)
+        result_batch = build_record_batch(pa, build_decision_columns(gate, decision), class_names)
         result_columns = dict(zip(result_batch.schema.names, result_batch.columns, strict=True))
         if not self.fixed_size and "probs" in result_columns:
             fixed_size_lists = result_columns["probs"]
             list_type = pa.list_(fixed_size_lists.type.value_type)
             result_columns["probs"] = fixed_size_lists.cast(list_type)
 
-        kept_columns = _kept_columns(batch, batch_table.selection)
+        kept_columns = _select_kept_columns(batch, batch_table.selection)
         merged_columns = merge_result_columns(kept_columns, result_columns)
         schema = pa.schema(
             [(name, column.type) for name, column in merged_columns.items()],
@@ -263,8 +263,8 @@ class BatchGate:
             group_key=self.group_key,
             kept_names=self.keep,
         )
-        selection = pick_arrow_columns(request, batch.schema)
-        layout = table_layout(selection, InMemoryBatches(batch), _BATCH_NAME)
+        selection = select_arrow_columns(request, batch.schema)
+        layout = determine_table_layout(selection, InMemoryBatches(batch), _BATCH_NAME)
         if layout.list_size == 0 and batch.num_rows == 0:
             # The length of the lists is not known without a row.
             layout = replace(layout, list_size=n_classes)
@@ -287,7 +287,7 @@ class BatchGate:
             selection=selection,
             layout=layout,
             class_names=class_names,
-            column_order=order_of_classes(class_names, gate_classes, _BATCH_NAME, self.name),
+            column_order=find_class_order(class_names, gate_classes, _BATCH_NAME, self.name),
         )
 
     def _decide(self, batch: Any, batch_table: _BatchTable) -> Decision:
@@ -305,7 +305,7 @@ class BatchGate:
             Rows(rows),
             rejected=self.rejected,
             probabilities=self.probabilities,
-            groups=self._groups(batch),
+            groups=self._read_groups(batch),
         )
         if is_empty:
             return decision.without_rows()
@@ -318,7 +318,7 @@ class BatchGate:
             table = np.ascontiguousarray(table[:, batch_table.column_order])
         return self.gate.source.read(table, by_rows=True)
 
-    def _groups(self, batch: Any) -> NDArray[Any] | None:
+    def _read_groups(self, batch: Any) -> NDArray[Any] | None:
         """Return the group of each row, or any one group if the batch is empty."""
         thresholds = self.gate.subgroup_thresholds
         if self.group_key is None or thresholds is None:
@@ -329,7 +329,7 @@ class BatchGate:
         return column_to_array(group_column, self.group_key, _BATCH_NAME, _NO_SIZE_LIMIT)
 
 
-def _kept_columns(batch: Any, selection: ColumnSelection) -> dict[str, Any]:
+def _select_kept_columns(batch: Any, selection: ColumnSelection) -> dict[str, Any]:
     """Return the ids and kept columns of a batch, keyed by name in the result."""
     kept_columns = {}
     id_name = selection.role_names.get("ids")

@@ -52,14 +52,14 @@ def find_list_column(
     )
 
 
-def class_column_prefixes(request: Request) -> tuple[str, ...]:
+def list_class_column_prefixes(request: Request) -> tuple[str, ...]:
     """Return the prefixes that the names of class columns may have."""
     if request.logits_key is None:
         return CLASS_COLUMN_PREFIXES[request.input]
     return (f"{request.logits_key}_",)
 
 
-def class_names_of_columns(column_names: Sequence[str], prefixes: Sequence[str]) -> ClassNames:
+def remove_common_prefix(column_names: Sequence[str], prefixes: Sequence[str]) -> ClassNames:
     """Remove the first prefix that all columns share from their names."""
     shared_prefix = ""
     for prefix in prefixes:

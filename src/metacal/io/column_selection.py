@@ -13,15 +13,15 @@ from typing import Any
 from metacal.display import format_names
 from metacal.errors import InputError, format_option
 from metacal.io.class_columns import (
-    class_column_prefixes,
-    class_names_of_columns,
     find_class_columns,
     find_columns_of_known_classes,
     find_list_column,
+    list_class_column_prefixes,
+    remove_common_prefix,
 )
 from metacal.io.columns import Columns
 from metacal.io.named_columns import find_named_column, find_role_columns, missing_table_error
-from metacal.io.opening import kept_column_array, single_score_hint
+from metacal.io.opening import build_kept_column, single_score_hint
 from metacal.io.request import CLASS_KEYS, TABLE_KEYS, ClassNames, Request
 from metacal.rows.labels import as_class_names
 
@@ -123,7 +123,7 @@ class ColumnSelection:
             if read_values is None:
                 kept_columns[name] = read_column(name)
             else:
-                kept_columns[name] = kept_column_array(read_values(name))
+                kept_columns[name] = build_kept_column(read_values(name))
 
         role_columns = {role: read_column(name) for role, name in self.role_names.items()}
         return Columns(
@@ -270,7 +270,7 @@ def _select_class_columns(
     request: Request, header: Sequence[str], min_classes: int
 ) -> ColumnSelection:
     """Select the requested columns from a file with one column per class."""
-    prefixes = class_column_prefixes(request)
+    prefixes = list_class_column_prefixes(request)
     table_names = find_columns_of_known_classes(request, header, prefixes)
     role_names = find_role_columns(request, header, table_names)
     if not table_names:
@@ -283,7 +283,7 @@ def _select_class_columns(
         table_names=tuple(table_names),
         role_names=role_names,
         unused_names=_unused_names(request, header, {*table_names, *role_names.values()}),
-        class_names=class_names_of_columns(table_names, prefixes),
+        class_names=remove_common_prefix(table_names, prefixes),
         class_positions=tuple(position_of_name[name] for name in table_names),
         kept_names=tuple(dict.fromkeys(request.kept_names)),
         path=request.path,

@@ -12,7 +12,7 @@ from metacal.errors import InputError
 from metacal.gate import Decision, Gate
 
 
-def decision_columns(
+def build_decision_columns(
     gate: Gate, decision: Decision, ids: NDArray[Any] | None = None
 ) -> dict[str, Any]:
     """Return the result columns of a decision, keyed by name.
@@ -40,7 +40,7 @@ def decision_columns(
     >>> from metacal.gate import LogitsSource
     >>> from metacal.maps.temperature import TemperatureMap
     >>> gate = Gate.from_source(LogitsSource(TemperatureMap(1.0), np.arange(2)), 0.5)
-    >>> list(decision_columns(gate, gate.decide(np.zeros((1, 2)))))
+    >>> list(build_decision_columns(gate, gate.decide(np.zeros((1, 2)))))
     ['prediction', 'answer', 'confidence', 'accept', 'score', 'probs']
     """
     prediction = decision.label

@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 
 from metacal.errors import InputError
 from metacal.gate import Decision, Gate, Rejected
-from metacal.io.decision_columns import decision_columns, merge_result_columns
+from metacal.io.decision_columns import build_decision_columns, merge_result_columns
 from metacal.io.formats.numpy import to_fixed_width_text
-from metacal.io.writing import open_table, table_suffix
+from metacal.io.writing import get_output_suffix, open_table
 from metacal.rows import Rows, open_executor, report_finished_rows, report_progress_to
 from metacal.rows.executors import count_threads
 from metacal.rows.stored import StoredTable
@@ -162,7 +162,7 @@ def write_decisions(
                     block.tables,
                     rejected=rejected,
                     probabilities=output is not None,
-                    groups=_slice_or_none(predictions.groups, block.start, n_rows),
+                    groups=_slice_column(predictions.groups, block.start, n_rows),
                 )
             return block, decision
 
@@ -218,8 +218,8 @@ class _Output:
         kept_columns = {
             name: column[start : start + n_rows] for name, column in self.kept_columns.items()
         }
-        block_ids = _slice_or_none(self.ids, start, n_rows)
-        result_columns = decision_columns(self.gate, decision, block_ids)
+        block_ids = _slice_column(self.ids, start, n_rows)
+        result_columns = build_decision_columns(self.gate, decision, block_ids)
         self.write_columns(merge_result_columns(kept_columns, result_columns))
 
 
@@ -255,7 +255,7 @@ def _open_output(
     _Output
     """
     kept_columns = predictions.kept
-    if table_suffix(output, output_format) == ".npz":
+    if get_output_suffix(output, output_format) == ".npz":
         # The texts of an .npz file must have the same width in all blocks.
         kept_columns = to_fixed_width_text(dict(kept_columns))
     class_names = getattr(predictions, "class_names", None)
@@ -267,7 +267,7 @@ def _open_output(
         yield _Output(gate, write_columns, predictions.ids, kept_columns)
 
 
-def _slice_or_none(column: NDArray[Any] | None, start: int, n_rows: int) -> NDArray[Any] | None:
+def _slice_column(column: NDArray[Any] | None, start: int, n_rows: int) -> NDArray[Any] | None:
     """Return the rows of a block of an optional column."""
     if column is None:
         return None
@@ -337,7 +337,7 @@ def _split_into_blocks(gate: Gate, tables: Sequence[Any]) -> Iterator[_Block]:
         max_block_rows = max(1, BLOCK_ELEMENTS // gate.n_classes)
         block_rows = Rows(first_table, block_rows=max_block_rows).block_rows
 
-    later_offsets = _offsets_in_later_table(gate, tables)
+    later_offsets = _find_later_table_offsets(gate, tables)
     for start in range(0, n_rows, block_rows):
         stop = min(start + block_rows, n_rows)
         block_tables = [_read_rows(first_table, start, stop)]
@@ -346,7 +346,7 @@ def _split_into_blocks(gate: Gate, tables: Sequence[Any]) -> Iterator[_Block]:
         yield _Block(start=start, tables=tuple(block_tables))
 
 
-def _offsets_in_later_table(gate: Gate, tables: Sequence[Any]) -> NDArray[np.int64]:
+def _find_later_table_offsets(gate: Gate, tables: Sequence[Any]) -> NDArray[np.int64]:
     """Return the offset of each row, and of the end, in the later table."""
     first_table = tables[0]
     n_rows = len(first_table)

@@ -88,7 +88,7 @@ class Disk:
         """Return the path with all symbolic links resolved."""
         return os.path.realpath(path)
 
-    def stamp(self, path: str) -> Stamp | None:
+    def read_stamp(self, path: str) -> Stamp | None:
         """Return the stamp of a regular file, or None if there is none."""
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             status = os.stat(path)
@@ -134,7 +134,7 @@ class Disk:
             os.fsync(descriptor)
         if is_new:
             # The path may be a link to a file that did not exist.
-            sync_folder(os.path.realpath(path))
+            sync_parent_directory(os.path.realpath(path))
 
     def truncate(self, path: str, size: int) -> None:
         """Truncate a file to `size` bytes durably."""
@@ -162,7 +162,7 @@ class Disk:
         with contextlib.suppress(FileNotFoundError):
             os.chmod(temporary_path, stat.S_IMODE(os.stat(target).st_mode))
         os.replace(temporary_path, target)
-        sync_folder(target)
+        sync_parent_directory(target)
 
     def swap(self, temporary_path: str, target: str) -> None:
         """Exchange two files of one directory atomically.
@@ -178,7 +178,7 @@ class Disk:
         """
         os.chmod(temporary_path, stat.S_IMODE(os.stat(target).st_mode))
         rename_with_flag(temporary_path, target, exchange=True)
-        sync_folder(target)
+        sync_parent_directory(target)
 
     def rename_without_replacing(self, source: str, target: str) -> None:
         """Rename a file within a directory. Raise FileExistsError if `target` exists."""
@@ -190,13 +190,13 @@ class Disk:
             rename_with_flag(source, target, exchange=False)
         except UnsupportedError:
             rename_through_link(source, target)
-        sync_folder(target)
+        sync_parent_directory(target)
 
     def remove(self, path: str) -> None:
         """Remove a file if it exists."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
-            sync_folder(path)
+            sync_parent_directory(path)
 
     @contextlib.contextmanager
     def lock(self, path: str) -> Iterator[None]:
@@ -288,7 +288,7 @@ def is_disk_full(error: BaseException | None) -> bool:
     return False
 
 
-def sync_folder(path: str) -> None:
+def sync_parent_directory(path: str) -> None:
     """Sync the directory of `path` with fsync, so that a new name survives a crash."""
     if os.name == "nt":
         # A directory cannot be opened on Windows. NTFS records names in its own journal.

@@ -76,9 +76,9 @@ def replace_if_unchanged(
         if disk.read(target) != expected_content:
             return Replacement(is_done=False)
         if expected_content is None:
-            return _rename_to_new(disk, temporary_path, target)
+            return _rename_to_missing_target(disk, temporary_path, target)
         try:
-            return _exchange(disk, temporary_path, target, content, expected_content)
+            return _exchange_or_undo(disk, temporary_path, target, content, expected_content)
         except UnsupportedError:
             return _replace_in_steps(disk, temporary_path, target, expected_content)
     except FileNotFoundError:
@@ -89,7 +89,7 @@ def replace_if_unchanged(
             disk.remove(temporary_path)
 
 
-def _rename_to_new(disk: Disk, temporary_path: str, target: str) -> Replacement:
+def _rename_to_missing_target(disk: Disk, temporary_path: str, target: str) -> Replacement:
     """Rename a temporary file to `target` if there is no such file."""
     try:
         disk.rename_without_replacing(temporary_path, target)
@@ -98,7 +98,7 @@ def _rename_to_new(disk: Disk, temporary_path: str, target: str) -> Replacement:
     return Replacement(is_done=True)
 
 
-def _exchange(
+def _exchange_or_undo(
     disk: Disk, temporary_path: str, target: str, content: bytes, expected_content: bytes
 ) -> Replacement:
     """Exchange two files, and undo that if the old file is not the expected one.
@@ -166,7 +166,7 @@ def _replace_in_steps(
     disk.rename_without_replacing(target, old_file)
     if disk.read(old_file) != expected_content:
         return Replacement(is_done=False, backup_path=_rename_back(disk, old_file, target))
-    replacement = _rename_to_new(disk, temporary_path, target)
+    replacement = _rename_to_missing_target(disk, temporary_path, target)
     disk.remove(old_file)
     return replacement
 

@@ -91,7 +91,7 @@ def read_for_gate(
     _warn_if_implausible(gate, gate_name, predictions)
     if uses_gate_classes and predictions.class_names == gate_classes:
         predictions = _with_labels_of_selected_columns(predictions)
-    order = order_of_classes(predictions.class_names, gate_classes, path_text, gate_name)
+    order = find_class_order(predictions.class_names, gate_classes, path_text, gate_name)
     if order is None:
         return predictions
     return replace(
@@ -111,7 +111,7 @@ def _with_labels_of_selected_columns(predictions: Predictions) -> Predictions:
     return replace(predictions, labels=_renumber_labels(predictions, rank_in_file))
 
 
-def order_of_classes(
+def find_class_order(
     table_classes: ClassNames | None, gate_classes: ClassNames, table_name: str, gate_name: str
 ) -> list[int] | None:
     """Return the position of each class of a gate among the columns of a table.
@@ -143,9 +143,9 @@ def order_of_classes(
 
     Examples
     --------
-    >>> order_of_classes(("dog", "cat"), ("cat", "dog"), "new.csv", "cal.json")
+    >>> find_class_order(("dog", "cat"), ("cat", "dog"), "new.csv", "cal.json")
     [1, 0]
-    >>> order_of_classes(("dog", "cow"), ("cat", "dog"), "new.csv", "cal.json")
+    >>> find_class_order(("dog", "cow"), ("cat", "dog"), "new.csv", "cal.json")
     Traceback (most recent call last):
     metacal.errors.InputError: new.csv has the classes 'dog', 'cow' but cal.json was fitted on ...
     """

@@ -217,7 +217,7 @@ def limit_unpacked_size(limit: int | None) -> contextlib.AbstractContextManager[
     return set_context_variable(_requested_limit, limit)
 
 
-def unpack_limit(file_size: int) -> int:
+def get_unpack_limit(file_size: int) -> int:
     """Return the number of bytes to which a file of the given size may decompress."""
     requested_limit = _requested_limit.get()
     if requested_limit is not None:
@@ -235,7 +235,7 @@ def unpack_limit(file_size: int) -> int:
 
 def check_unpacked_size(path: str, unpacked_size: int, file_size: int) -> None:
     """Raise InputError if a file decompresses to more bytes than the limit allows."""
-    limit = unpack_limit(file_size)
+    limit = get_unpack_limit(file_size)
     if unpacked_size > limit:
         raise InputError(
             f"{path}: it unpacks to {_format_size(unpacked_size)} but the limit is"
@@ -268,7 +268,7 @@ def check_text_array_size(
     """
     max_length = max(map(len, texts), default=0)
     array_size = _BYTES_PER_CHARACTER * max_length * len(texts)
-    limit = unpack_limit(file_size)
+    limit = get_unpack_limit(file_size)
     if array_size > limit:
         raise InputError(
             f"{path}: the longest of the {len(texts):,} {column_text} has {max_length:,} characters, and"
@@ -293,7 +293,7 @@ def _format_size(n_bytes: int) -> str:
     return f"{n_bytes:,} bytes"
 
 
-def kept_column_array(values: Sequence[Any]) -> NDArray[Any]:
+def build_kept_column(values: Sequence[Any]) -> NDArray[Any]:
     """Convert the values of a column that is copied to the results into one array.
 
     The array holds numbers or booleans if all values are such, and texts (as objects) otherwise. A
@@ -311,7 +311,7 @@ def kept_column_array(values: Sequence[Any]) -> NDArray[Any]:
 
     Examples
     --------
-    >>> kept_column_array([1, 2]), kept_column_array([1, None]), kept_column_array(["a", None, {"b": 1}]).tolist()
+    >>> build_kept_column([1, 2]), build_kept_column([1, None]), build_kept_column(["a", None, {"b": 1}]).tolist()
     (array([1, 2]), array([ 1., nan]), ['a', '', '{"b": 1}'])
     """
     value_types = {type(value) for value in values}

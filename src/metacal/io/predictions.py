@@ -214,10 +214,10 @@ def _without_stray_columns(columns: Columns) -> Columns:
     strays = find_stray_columns(class_names, columns.labels, columns.table)
     for warning in strays.warnings:
         warn_caller(warning)
-    if strays.excluded:
-        class_indices = [k for k in range(len(class_names)) if k not in strays.excluded]
+    if strays.excluded_indices:
+        class_indices = [k for k in range(len(class_names)) if k not in strays.excluded_indices]
         columns = columns.select_table_columns(class_indices)
-    excluded_names = [str(class_names[index]) for index in strays.excluded]
+    excluded_names = [str(class_names[index]) for index in strays.excluded_indices]
     return replace(
         columns,
         unused_names=(*columns.unused_names, *excluded_names),

@@ -20,7 +20,7 @@ from metacal.io.formats import FORMATS
 from metacal.io.formats.arrow import InMemoryBatches, is_table_in_memory, read_batches
 from metacal.io.input_paths import Paths, list_input_files, requests_for_files
 from metacal.io.opening import NoRowsError, limit_unpacked_size
-from metacal.io.remote import suffix_of
+from metacal.io.remote import get_suffix
 from metacal.io.request import ROLE_PARAMETERS, STREAM_BYTES, Request
 from metacal.io.source_file import open_source
 from metacal.rows.stored import JoinedTable
@@ -172,7 +172,7 @@ def _read_label_file(request: Request) -> NDArray[Any]:
     from metacal.io.formats.delimited import read_labels
 
     path = request.path
-    name_suffix = suffix_of(path)
+    name_suffix = get_suffix(path)
     format_error = InputError(
         f"{path}: labels are read from .npy, or from .csv, .tsv or .txt with one per line."
     )

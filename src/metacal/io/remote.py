@@ -27,7 +27,7 @@ from metacal.rows.executors import set_context_variable
 #: Accepted protocols.
 SCHEMES = ("http", "https", "s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "file", "memory")
 #: Seconds without data after which a download fails.
-SILENCE_S = 60.0
+TIMEOUT_SECONDS = 60.0
 #: Names under which file systems report a checksum or a modification time.
 _VERSION_KEYS = (
     "ETag",
@@ -57,7 +57,7 @@ _ERROR_MESSAGES = {
     "ServerDisconnectedError": "the server hung up without an answer",
 }
 
-#: Directory of the copies while `deleting_downloads` is active.
+#: Directory of the copies while `delete_downloads_after_use` is active.
 _copy_directory: ContextVar[str | None] = ContextVar("metacal_copy_directory", default=None)
 
 
@@ -74,12 +74,12 @@ def is_url(path: str) -> bool:
     return re.match(r"[A-Za-z][A-Za-z0-9+.-]+(::.*)?://", path) is not None
 
 
-def suffix_of(path: str) -> str:
+def get_suffix(path: str) -> str:
     """Return the lower-case suffix of a path or URL, ignoring any query.
 
     Examples
     --------
-    >>> suffix_of("logs/a.CSV"), suffix_of("https://host/a.parquet?signature=0.1")
+    >>> get_suffix("logs/a.CSV"), get_suffix("https://host/a.parquet?signature=0.1")
     ('.csv', '.parquet')
     """
     return Path(url_path(path)).suffix.lower()
@@ -152,7 +152,7 @@ def _list_remote_directory(
     names = []
     for name in file_system.find(directory):
         is_hidden = Path(name).name.startswith((".", "_"))
-        if not is_hidden and suffix_of(name) in suffixes:
+        if not is_hidden and get_suffix(name) in suffixes:
             names.append(name)
     return names
 
@@ -160,7 +160,7 @@ def _list_remote_directory(
 def download(url: str) -> str:
     """Copy a remote file to a temporary directory and return the path of the copy.
 
-    The copy is deleted when the enclosing `deleting_downloads` ends, or when Python ends.
+    The copy is deleted when the enclosing `delete_downloads_after_use` ends, or when Python ends.
     """
     parent_directory = _copy_directory.get()
     directory = tempfile.mkdtemp(prefix="metacal-", dir=parent_directory)
@@ -174,7 +174,7 @@ def download(url: str) -> str:
 
 
 @contextlib.contextmanager
-def deleting_downloads() -> Iterator[None]:
+def delete_downloads_after_use() -> Iterator[None]:
     """Delete the files downloaded within this context when the context ends."""
     with (
         tempfile.TemporaryDirectory(prefix="metacal-") as directory,
@@ -246,7 +246,9 @@ def _open_file_system(url: str) -> tuple[Any, str]:
             import aiohttp
 
             # The default of aiohttp ends every transfer after five minutes, even one that proceeds.
-            timeout = aiohttp.ClientTimeout(total=None, sock_connect=SILENCE_S, sock_read=SILENCE_S)
+            timeout = aiohttp.ClientTimeout(
+                total=None, sock_connect=TIMEOUT_SECONDS, sock_read=TIMEOUT_SECONDS
+            )
             options = {"client_kwargs": {"timeout": timeout}}
     return fsspec.core.url_to_fs(url, **options)
 
@@ -272,7 +274,7 @@ def _describe_remote_error(error: Exception) -> str:
     for error_class in type(error).__mro__:
         template = _ERROR_MESSAGES.get(error_class.__name__)
         if template is not None:
-            message = template.format(error=error, text=str(error)[:200], seconds=SILENCE_S)
+            message = template.format(error=error, text=str(error)[:200], seconds=TIMEOUT_SECONDS)
             return message.rstrip()
 
     connection_error = getattr(error, "os_error", None)

@@ -12,26 +12,26 @@ from metacal.io.remote import is_url, url_path, without_query
 _N_DIGITS = 10
 
 
-def plain_name(source: str, suffix: str) -> str:
+def short_result_name(source: str, suffix: str) -> str:
     """Return the file name of a source with another suffix.
 
     Examples
     --------
-    >>> plain_name("logs/x.csv", ".parquet")
+    >>> short_result_name("logs/x.csv", ".parquet")
     'x.parquet'
     """
     return f"{Path(url_path(source)).stem}{suffix}"
 
 
-def distinct_name(source: str, suffix: str) -> str:
+def distinct_result_name(source: str, suffix: str) -> str:
     """Return a file name that depends on the whole path of a source.
 
     Examples
     --------
-    >>> distinct_name("s3://logs/monday/x.csv", ".parquet")
+    >>> distinct_result_name("s3://logs/monday/x.csv", ".parquet")
     'x-....parquet'
-    >>> monday_name = distinct_name("s3://logs/monday/x.csv", ".parquet")
-    >>> monday_name == distinct_name("s3://logs/friday/x.csv", ".parquet")
+    >>> monday_name = distinct_result_name("s3://logs/monday/x.csv", ".parquet")
+    >>> monday_name == distinct_result_name("s3://logs/friday/x.csv", ".parquet")
     False
     """
     identity_bytes = source_identity(source).encode("utf-8", "surrogateescape")

@@ -30,12 +30,12 @@ from metacal.io.disk import DISK, Disk, input_error_if_write_fails
 from metacal.io.journal import Journal, Record
 from metacal.io.remote import is_remote_file_gone, is_url
 from metacal.io.result_names import (
-    distinct_name,
+    distinct_result_name,
     full_source_name,
-    plain_name,
+    short_result_name,
     source_identity,
 )
-from metacal.io.source_fingerprint import Fingerprint, is_unchanged
+from metacal.io.source_fingerprint import Fingerprint, has_fingerprint
 
 #: Name of the journal. Readers of a directory skip names that begin with "_".
 JOURNAL = "_metacal.journal"
@@ -82,7 +82,7 @@ class ResultFolder:
     --------
     >>> import tempfile
     >>> from metacal.io.disk import temporary_path_for
-    >>> from metacal.io.source_fingerprint import fingerprint
+    >>> from metacal.io.source_fingerprint import compute_fingerprint
     >>> folder = tempfile.mkdtemp()
     >>> source = f"{folder}/in.csv"
     >>> DISK.write(source, b"1,2")
@@ -90,7 +90,7 @@ class ResultFolder:
     ...     temporary_path = temporary_path_for(f"{folder}/out.csv")
     ...     DISK.write(temporary_path, b"result")
     ...     record = results.finish(
-    ...         "out.csv", source, fingerprint(source), temporary_path, counts={"n_rows": 1}
+    ...         "out.csv", source, compute_fingerprint(source), temporary_path, counts={"n_rows": 1}
     ...     )
     ...     record["bytes"]
     6
@@ -106,7 +106,7 @@ class ResultFolder:
         self.folder = folder.rstrip("/" + os.sep) or os.sep
         self.disk = disk
         self.made_with = json.loads(json.dumps(made_with))
-        self.journal = Journal(self._path(JOURNAL), "apply", disk=disk)
+        self.journal = Journal(self._path_of(JOURNAL), "apply", disk=disk)
         #: Last record of each result, and what the result was made with.
         self.records: dict[str, tuple[Record, Any]] = {}
         #: Every size and time of our files of a name. The last one may not be in place yet.
@@ -137,12 +137,12 @@ class ResultFolder:
         record, made_with = self.records[name]
         if made_with != self.made_with or record["source"] != full_source_name(source):
             return None
-        if record["n_rows"] and self._size_and_time(name) != _recorded_size_and_time(record):
+        if record["n_rows"] and self._read_size_and_time(name) != _recorded_size_and_time(record):
             return None
         source_fingerprint = record["fingerprint"]
         if source_fingerprint is None:
             return None
-        if not is_unchanged(source_fingerprint, source, self.disk):
+        if not has_fingerprint(source_fingerprint, source, self.disk):
             return None
         return record
 
@@ -179,7 +179,7 @@ class ResultFolder:
         dict
             The record.
         """
-        target = self._path(name)
+        target = self._path_of(name)
         record = {
             "result": name,
             "source": full_source_name(source),
@@ -192,7 +192,7 @@ class ResultFolder:
         else:
             self.check_no_foreign_files([name])
             record |= self._describe_temporary_file(temporary_path, target)
-            if self._size_and_time(name) == _recorded_size_and_time(record):
+            if self._read_size_and_time(name) == _recorded_size_and_time(record):
                 # After a crash, the old file could be mistaken for the new one.
                 self.disk.remove(target)
 
@@ -239,16 +239,18 @@ class ResultFolder:
             recorded_name = recorded_names.get(full_source_name(source))
             if recorded_name is not None:
                 reused_names.add(recorded_name.casefold())
-        n_sources_of_name = Counter(plain_name(source, suffix).casefold() for source in sources)
+        n_sources_of_name = Counter(
+            short_result_name(source, suffix).casefold() for source in sources
+        )
 
         result_names = []
         for source in sources:
             result_name = recorded_names.get(full_source_name(source))
             if result_name is None:
-                result_name = plain_name(source, suffix)
+                result_name = short_result_name(source, suffix)
                 key = result_name.casefold()
                 if n_sources_of_name[key] > 1 or key in reused_names:
-                    result_name = distinct_name(source, suffix)
+                    result_name = distinct_result_name(source, suffix)
                 else:
                     self._check_name_is_free(result_name, source)
             result_names.append(result_name)
@@ -259,7 +261,7 @@ class ResultFolder:
         """Raise InputError if one of the files exists and is not an unchanged result."""
         foreign_names = []
         for name in names:
-            if self.disk.exists(self._path(name)) and not self._is_unchanged_result(name):
+            if self.disk.exists(self._path_of(name)) and not self._is_unchanged_result(name):
                 foreign_names.append(name)
         if not foreign_names:
             return
@@ -267,7 +269,7 @@ class ResultFolder:
         if len(foreign_names) > 1:
             more_names = f" (and {len(foreign_names) - 1:,} more)"
         raise InputError(
-            f"{self._path(foreign_names[0])}{more_names} was not written by metacal apply, or was"
+            f"{self._path_of(foreign_names[0])}{more_names} was not written by metacal apply, or was"
             " changed since; it is not replaced. Move or rename it, or write to another folder."
         )
 
@@ -287,7 +289,7 @@ class ResultFolder:
         unchanged_names = []
         edited_names = []
         for name, (record, _) in sorted(self.records.items()):
-            if name in source_of_result or self._size_and_time(name) is None:
+            if name in source_of_result or self._read_size_and_time(name) is None:
                 continue
             if not self._is_orphan(record, current_sources):
                 continue
@@ -301,7 +303,7 @@ class ResultFolder:
         """Remove the results that are as they were written. Edited files are not removed."""
         for name in names:
             if self._is_unchanged_result(name):
-                self.disk.remove(self._path(name))
+                self.disk.remove(self._path_of(name))
                 self._append_record({"removed": name})
 
     def remove_leftovers(self, names: Iterable[str]) -> None:
@@ -313,14 +315,14 @@ class ResultFolder:
         for name in self.disk.list_names(self.folder):
             match = _TEMPORARY_NAME_PATTERN.fullmatch(name)
             if match is not None and match["name"] in known_names:
-                self.disk.remove(self._path(name))
+                self.disk.remove(self._path_of(name))
 
-    def _path(self, name: str) -> str:
+    def _path_of(self, name: str) -> str:
         return os.path.join(self.folder, name)
 
     def _describe_temporary_file(self, temporary_path: str, target: str) -> Record:
         """Return the size, time and checksum of a temporary file, as a part of its record."""
-        stamp = self.disk.stamp(temporary_path)
+        stamp = self.disk.read_stamp(temporary_path)
         if stamp is None:
             raise InputError(
                 f"cannot write {target}: {temporary_path} is gone; did somebody else remove it?"
@@ -338,7 +340,7 @@ class ResultFolder:
             source = record["source"]
             if source is None:
                 continue
-            if name in (plain_name(source, suffix), distinct_name(source, suffix)):
+            if name in (short_result_name(source, suffix), distinct_result_name(source, suffix)):
                 recorded_names[source] = name
         return recorded_names
 
@@ -350,24 +352,24 @@ class ResultFolder:
                 continue
             if source_identity(owner) == source_identity(source):
                 continue
-            if self._size_and_time(recorded_name) is None or self._is_source_gone(owner):
+            if self._read_size_and_time(recorded_name) is None or self._is_source_gone(owner):
                 continue
             raise InputError(
-                f"{self._path(recorded_name)} is the result of {owner}, and {source} has the same"
+                f"{self._path_of(recorded_name)} is the result of {owner}, and {source} has the same"
                 " name. Give both sources in one call, which names their results apart, or write to"
                 " another folder."
             )
 
-    def _size_and_time(self, name: str) -> _SizeAndTime | None:
+    def _read_size_and_time(self, name: str) -> _SizeAndTime | None:
         """Return the size and modification time of a file, or None if it is missing."""
-        stamp = self.disk.stamp(self._path(name))
+        stamp = self.disk.read_stamp(self._path_of(name))
         if stamp is None:
             return None
         return stamp.bytes, stamp.written_ns
 
     def _is_unchanged_result(self, name: str) -> bool:
         """Check whether a file is a result that was not changed since it was put there."""
-        size_and_time = self._size_and_time(name)
+        size_and_time = self._read_size_and_time(name)
         if size_and_time is None:
             return False
         if size_and_time in self._known_sizes_and_times.get(name, ()):
@@ -375,7 +377,7 @@ class ResultFolder:
         known_checksums = self._known_checksums.get(name)
         if not known_checksums:
             return False
-        return self.disk.checksum(self._path(name)) in known_checksums
+        return self.disk.checksum(self._path_of(name)) in known_checksums
 
     def _is_orphan(self, record: Record, current_sources: set[str | None]) -> bool:
         """Check whether the source of a recorded result no longer exists."""
@@ -390,7 +392,7 @@ class ResultFolder:
         if is_url(source):
             return is_remote_file_gone(source)
         try:
-            return self.disk.stamp(source) is None
+            return self.disk.read_stamp(source) is None
         except OSError:
             return False
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from metacal.errors import InputError
-from metacal.io.formats import FORMATS, extensions
+from metacal.io.formats import FORMATS, list_extensions
 from metacal.io.opening import (
     SAVE_AS_NPZ,
     check_first_bytes,
@@ -28,12 +28,12 @@ from metacal.io.opening import (
     input_error_if_decoding_fails,
     input_error_if_read_fails,
 )
-from metacal.io.remote import suffix_of
+from metacal.io.remote import get_suffix
 from metacal.io.request import Request
 
 _PICKLE_SUFFIXES = (".pkl", ".pickle", ".p", ".joblib")
 #: Suffixes of text files. The content of a file with one of these suffixes determines its format.
-_TEXT_SUFFIXES = (*extensions(text=True), ".txt", ".json", ".dat", ".data", "")
+_TEXT_SUFFIXES = (*list_extensions(text=True), ".txt", ".json", ".dat", ".data", "")
 #: Suffixes of binary formats that are recognised by their first bytes.
 _DETECTED_BINARY_SUFFIXES = (".npy", ".npz", ".parquet", ".arrow")
 _GZIP_MAGIC = b"\x1f\x8b"
@@ -107,7 +107,7 @@ def open_source(request: Request) -> Iterator[SourceFile]:
         is_compressed = first_bytes.startswith(_GZIP_MAGIC) and is_text_or_gzip
         if is_compressed:
             if suffix == ".gz":
-                suffix = suffix_of(path.removesuffix(".gz"))
+                suffix = get_suffix(path.removesuffix(".gz"))
             request = _with_copy(request, stack, _copy_decompressed)
             first_bytes = _read_first_bytes(request.path_to_open)
 
@@ -185,7 +185,7 @@ def _suffix_of_name(request: Request) -> str:
         return f".{request.format.lower().lstrip('.')}"
     if request.path == "-":
         return ""
-    return suffix_of(request.path)
+    return get_suffix(request.path)
 
 
 def _can_be_read_only_once(request: Request) -> bool:

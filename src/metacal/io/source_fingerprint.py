@@ -28,7 +28,7 @@ Fingerprint = dict[str, Any]
 _Result = TypeVar("_Result")
 
 
-def fingerprint(source: str, disk: Disk = DISK) -> Fingerprint | None:
+def compute_fingerprint(source: str, disk: Disk = DISK) -> Fingerprint | None:
     """Return the fingerprint of a source.
 
     Parameters
@@ -49,26 +49,26 @@ def fingerprint(source: str, disk: Disk = DISK) -> Fingerprint | None:
     >>> import os, tempfile
     >>> path = os.path.join(tempfile.mkdtemp(), "a.csv")
     >>> DISK.write(path, b"1,2")
-    >>> first_fingerprint = fingerprint(path)
-    >>> is_unchanged(first_fingerprint, path)
+    >>> first_fingerprint = compute_fingerprint(path)
+    >>> has_fingerprint(first_fingerprint, path)
     True
     >>> with open(path, "r+b") as file:
     ...     _ = file.write(b"1,3")
-    >>> is_unchanged(first_fingerprint, path)
+    >>> has_fingerprint(first_fingerprint, path)
     False
     """
     # The time is taken before the stamp, so that any change after the stamp is later than this.
     now_ns = disk.now_ns()
-    return _compute_fingerprint(
+    return _build_fingerprint(
         source, disk, needs_checksum=lambda stamp: not _is_settled(stamp, now_ns)
     )
 
 
-def is_unchanged(known_fingerprint: Fingerprint, source: str, disk: Disk = DISK) -> bool:
+def has_fingerprint(known_fingerprint: Fingerprint, source: str, disk: Disk = DISK) -> bool:
     """Check whether a source still has the given fingerprint."""
     known_stamp = _without_checksum(known_fingerprint)
     # The content is read only if everything else is equal.
-    current_fingerprint = _compute_fingerprint(
+    current_fingerprint = _build_fingerprint(
         source,
         disk,
         needs_checksum=lambda stamp: stamp == known_stamp and "checksum" in known_fingerprint,
@@ -106,17 +106,17 @@ def read_unchanged(
         If the source changes in every attempt.
     """
     for _ in range(MAX_ATTEMPTS):
-        initial_fingerprint = fingerprint(source, disk)
+        initial_fingerprint = compute_fingerprint(source, disk)
         try:
             result = read_source()
         except InputError:
-            if initial_fingerprint is None or is_unchanged(initial_fingerprint, source, disk):
+            if initial_fingerprint is None or has_fingerprint(initial_fingerprint, source, disk):
                 raise
             continue
         if initial_fingerprint is None:
             return result, None
         now_ns = disk.now_ns()
-        if is_unchanged(initial_fingerprint, source, disk):
+        if has_fingerprint(initial_fingerprint, source, disk):
             if "checksum" in initial_fingerprint and _is_settled(initial_fingerprint, now_ns):
                 # The stamp alone reveals every change from now on.
                 return result, _without_checksum(initial_fingerprint)
@@ -127,7 +127,7 @@ def read_unchanged(
     )
 
 
-def _compute_fingerprint(
+def _build_fingerprint(
     source: str, disk: Disk, *, needs_checksum: Callable[[Fingerprint], bool]
 ) -> Fingerprint | None:
     """Return the stamp of a source as a dict, with a checksum if one is needed.
@@ -151,7 +151,7 @@ def _compute_fingerprint(
     if is_url(source):
         return remote_fingerprint(source)
     try:
-        stamp = disk.stamp(source)
+        stamp = disk.read_stamp(source)
         if stamp is None:
             return None
         stamp_fields = stamp._asdict()

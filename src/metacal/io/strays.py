@@ -42,14 +42,14 @@ class StrayColumns:
 
     Attributes
     ----------
-    excluded : list of int
+    excluded_indices : list of int
         Positions of the columns to leave out of the table.
 
     warnings : list of str
         Messages about the stray columns, including those that stay in the table.
     """
 
-    excluded: list[int]
+    excluded_indices: list[int]
     warnings: list[str]
 
 
@@ -79,12 +79,12 @@ def find_stray_columns(class_names: ClassNames, labels: NDArray[Any], table: Any
     >>> labels = np.array(["cat", "dog"])
     >>> table = np.array([[1.5, 0.2, 0.1], [0.1, 2.3, 0.4]])
     >>> strays = find_stray_columns(("cat", "dog", "latency_s"), labels, table)
-    >>> strays.excluded
+    >>> strays.excluded_indices
     [2]
     >>> strays.warnings
     ["column 'latency_s' is left out: no label names it, and it does not look like a class; ..."]
     >>> find_stray_columns(("cat", "dog"), labels, table[:, :2])
-    StrayColumns(excluded=[], warnings=[])
+    StrayColumns(excluded_indices=[], warnings=[])
     """
     labels_are_numbers = isinstance(class_names[0], str) and labels.dtype.kind in "iubf"
     label_values = set(np.unique(labels).tolist())
@@ -110,14 +110,14 @@ def find_stray_columns(class_names: ClassNames, labels: NDArray[Any], table: Any
         stray_columns |= with_other_name
     n_classes_left = len(class_names) - len(stray_columns)
     if not stray_columns or n_classes_left <= 1:
-        return StrayColumns(excluded=[], warnings=[])
+        return StrayColumns(excluded_indices=[], warnings=[])
 
     stray_indices = sorted(stray_columns)
     if labels_are_numbers:
         warning = _describe_doubtful_columns(class_names, stray_indices, unlabelled)
-        return StrayColumns(excluded=[], warnings=[warning])
+        return StrayColumns(excluded_indices=[], warnings=[warning])
     warning = _describe_excluded_columns(class_names, stray_indices)
-    return StrayColumns(excluded=stray_indices, warnings=[warning])
+    return StrayColumns(excluded_indices=stray_indices, warnings=[warning])
 
 
 def _has_other_name(name: str | int) -> bool:
@@ -159,11 +159,11 @@ def _describe_excluded_columns(class_names: ClassNames, stray_indices: Sequence[
 
 
 def _describe_doubtful_columns(
-    class_names: ClassNames, stray_indices: Sequence[int], unlabelled: Collection[int]
+    class_names: ClassNames, stray_indices: Sequence[int], unlabelled_indices: Collection[int]
 ) -> str:
     """Build the warning about columns that stay in the table but may not be classes."""
     stray_names = [class_names[index] for index in stray_indices]
-    has_no_label = all(index in unlabelled for index in stray_indices)
+    has_no_label = all(index in unlabelled_indices for index in stray_indices)
     if len(stray_names) > 1:
         claim = f"columns {format_names(stray_names)} are taken for classes"
         doubt = "they do not look like any"

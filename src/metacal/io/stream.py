@@ -106,7 +106,7 @@ class StreamReader:
         Description of the wanted columns: a table of classes, or scores. A cascade has several
         scores.
 
-    kind : str
+    stream_format : str
         Format of the stream, one of `STREAM_FORMATS`.
 
     probability_key : str or None
@@ -114,37 +114,37 @@ class StreamReader:
 
     header : list of str or None
         Names of the columns. For JSON lines, the names of the entries of the first object with a
-        row. Pass `header` and `lists` to continue in the middle of a file.
+        row. Pass `header` and `list_names` to continue in the middle of a file.
 
-    lists : list of str
+    list_names : list of str
         Names in the header whose values are lists.
 
     Examples
     --------
     >>> reader = StreamReader(Request("a.csv"), "csv", probability_key="p")
     >>> lines = [b"id,cat,dog,label,p", b"a,2.5,-1,,0.5", b"", b"b,0.5,3,dog,1", b"a,,,cat,"]
-    >>> records = [reader.read(number, line) for number, line in enumerate(lines, start=1)]
+    >>> records = [reader.parse_line(number, line) for number, line in enumerate(lines, start=1)]
     >>> records[1].row, records[1].label, records[3].label
     ((2.5, -1.0), None, 'dog')
     >>> records[4].row, records[4].id, records[4].label  # a late label
     (None, 'a', 'cat')
-    >>> StreamReader(Request("a.jsonl"), "jsonl").read(1, b'{"id": 7, "label": "cat"}')[:3]
+    >>> StreamReader(Request("a.jsonl"), "jsonl").parse_line(1, b'{"id": 7, "label": "cat"}')[:3]
     (None, 'cat', '7')
     """
 
     request: Request
-    kind: str
+    stream_format: str
     probability_key: str | None = None
     header: list[str] | None = None
-    lists: list[str] = field(default_factory=list)
+    list_names: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._delimiter = _DELIMITERS.get(self.kind)
+        self._delimiter = _DELIMITERS.get(self.stream_format)
         self._layout = _Layout()
         if self.header is not None:
-            self._determine_layout(self.header, self.lists)
+            self._determine_layout(self.header, self.list_names)
 
-    def read(self, line: int, content: bytes) -> StreamRecord | None:
+    def parse_line(self, line: int, content: bytes) -> StreamRecord | None:
         """Parse one line.
 
         Parameters
@@ -175,17 +175,17 @@ class StreamReader:
             return None
         if self._delimiter is None:
             json_object = parse_json_line(self.request.path, line, content)
-            return self._read_object(
+            return self._parse_json_object(
                 add_requested_entries(self.request, line, json_object, self.probability_key)
             )
-        return self._read_delimited_line(line, self._split_cells(content))
+        return self._parse_delimited_line(line, self._split_cells(content))
 
-    def _read_delimited_line(self, line_number: int, cells: list[str]) -> StreamRecord | None:
+    def _parse_delimited_line(self, line_number: int, cells: list[str]) -> StreamRecord | None:
         """Parse the cells of a line of csv or tsv. Return None for a header."""
         begins_file = line_number == 1
         if begins_file and cells == self.header:
             return None
-        if self.header is None or (begins_file and not self._is_row(cells, self.header)):
+        if self.header is None or (begins_file and not self._looks_like_row(cells, self.header)):
             self._adopt_header(cells)
             return None
         if len(cells) != len(self.header):
@@ -202,7 +202,7 @@ class StreamReader:
         """
         if self.header is None and cells[0].startswith("{"):
             raise InputError(
-                f"{self.request.path}: it begins as JSON does, and is read as {self.kind}; say "
+                f"{self.request.path}: it begins as JSON does, and is read as {self.stream_format}; say "
                 f"{format_option('format', 'jsonl')}."
             )
         previous_layout = self._layout
@@ -231,7 +231,7 @@ class StreamReader:
         pairs = zip(table, class_names, strict=True)
         return all(column_name.endswith(str(class_name)) for column_name, class_name in pairs)
 
-    def _is_row(self, cells: list[str], header: list[str]) -> bool:
+    def _looks_like_row(self, cells: list[str], header: list[str]) -> bool:
         """Check whether the first line of a later file is a row, not a header."""
         if len(cells) != len(header):
             return False
@@ -248,9 +248,11 @@ class StreamReader:
         except UnicodeDecodeError:
             raise invalid_line_error("this is not UTF-8 text; save it as UTF-8") from None
         except (csv.Error, ValueError):
-            raise invalid_line_error(f"this is no line of {self.kind}; fix its quotes") from None
+            raise invalid_line_error(
+                f"this is no line of {self.stream_format}; fix its quotes"
+            ) from None
 
-    def _read_object(self, cells: dict[str, Any]) -> StreamRecord:
+    def _parse_json_object(self, cells: dict[str, Any]) -> StreamRecord:
         """Parse a JSON object. The first one with a row determines the layout."""
         if self.header is None:
             list_names = [name for name, value in cells.items() if isinstance(value, list)]
@@ -261,7 +263,7 @@ class StreamReader:
                     raise
             if self._layout.table_names:
                 self.header = list(cells)
-                self.lists = list_names
+                self.list_names = list_names
             else:
                 self._layout = _Layout()
         record = self._build_record(cells)

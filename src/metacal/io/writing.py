@@ -17,14 +17,14 @@ from numpy.typing import ArrayLike, NDArray
 from metacal.display import EscapingStream, is_terminal
 from metacal.errors import InputError
 from metacal.io.disk import DISK, input_error_if_write_fails, temporary_path_for
-from metacal.io.formats import FORMATS, extensions
+from metacal.io.formats import FORMATS, list_extensions
 
 #: Access mode of new files, before the umask.
 _NEW_FILE_MODE = 0o666
 
 
 @contextlib.contextmanager
-def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
+def open_atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield a temporary file that replaces `path` when the context ends without error.
 
     On any exception, including KeyboardInterrupt, the new file is removed and `path` is unchanged.
@@ -35,7 +35,7 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     --------
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())
-    >>> with atomic_path(folder / "a.txt") as temporary_path:
+    >>> with open_atomic_path(folder / "a.txt") as temporary_path:
     ...     _ = temporary_path.write_text("whole")
     >>> [item.name for item in folder.iterdir()]
     ['a.txt']
@@ -106,7 +106,7 @@ def open_table(
     2,false
     3,true
     """
-    suffix = table_suffix(path, format)
+    suffix = get_output_suffix(path, format)
     with _open_target(path, suffix, unfinished_path=part) as target:
 
         def plain_errors() -> contextlib.AbstractContextManager[None]:
@@ -159,7 +159,7 @@ def _open_target(
     if unfinished_path is not None:
         yield Path(unfinished_path)
     elif os.fspath(path) != "-":
-        with atomic_path(path) as temporary_path:
+        with open_atomic_path(path) as temporary_path:
             yield temporary_path
     elif FORMATS[suffix].is_text:
         if is_terminal(sys.stdout):
@@ -179,7 +179,7 @@ def _open_target(
             sys.stdout.buffer.flush()
 
 
-def table_suffix(path: str | os.PathLike[str], format: str | None = None) -> str:
+def get_output_suffix(path: str | os.PathLike[str], format: str | None = None) -> str:
     """Return the suffix that determines the format of an output file.
 
     Parameters
@@ -201,7 +201,7 @@ def table_suffix(path: str | os.PathLike[str], format: str | None = None) -> str
 
     Examples
     --------
-    >>> table_suffix("out.CSV"), table_suffix("-"), table_suffix("-", "parquet")
+    >>> get_output_suffix("out.CSV"), get_output_suffix("-"), get_output_suffix("-", "parquet")
     ('.csv', '.csv', '.parquet')
     """
     if format is not None:
@@ -210,7 +210,7 @@ def table_suffix(path: str | os.PathLike[str], format: str | None = None) -> str
         suffix = ".csv"
     else:
         suffix = Path(path).suffix.lower()
-    writable_suffixes = extensions(writable=True)
+    writable_suffixes = list_extensions(writable=True)
     if suffix not in writable_suffixes:
         raise InputError(
             f"cannot write {os.fspath(path)}: unknown file type {suffix!r}; end the name in"

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from metacal import __version__
 from metacal.io.disk import input_error_if_write_fails
-from metacal.io.writing import atomic_path
+from metacal.io.writing import open_atomic_path
 
 if TYPE_CHECKING:
     from metacal.report.summary import Summary
@@ -65,7 +65,7 @@ def write_report(
 ) -> int:
     """Write the page of a report atomically, and return its size in bytes."""
     content = render_report(summary, title=title).encode("utf-8")
-    with atomic_path(path) as temporary_path, input_error_if_write_fails(path):
+    with open_atomic_path(path) as temporary_path, input_error_if_write_fails(path):
         temporary_path.write_bytes(content)
     return len(content)
 

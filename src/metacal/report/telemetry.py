@@ -18,7 +18,7 @@ from typing import Any, Literal
 from metacal.errors import InputError, needs_extra
 from metacal.gate.watch import Watch
 from metacal.io.disk import input_error_if_write_fails
-from metacal.io.writing import atomic_path
+from metacal.io.writing import open_atomic_path
 from metacal.report.status import status
 
 #: Content type of Prometheus' text exposition format.
@@ -167,7 +167,7 @@ def _format_labels(labels: dict[str, str]) -> str:
 
 def write_exposition(state: dict[str, Any], path: str | os.PathLike[str]) -> None:
     """Write the metrics of a watch atomically to a file for Prometheus' node exporter."""
-    with atomic_path(path) as temporary_path, input_error_if_write_fails(path):
+    with open_atomic_path(path) as temporary_path, input_error_if_write_fails(path):
         temporary_path.write_text(format_exposition(state), encoding="utf-8")
 
 

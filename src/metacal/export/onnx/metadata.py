@@ -15,7 +15,7 @@ from metacal.errors import ArtifactError
 from metacal.export.onnx.graph import import_onnx
 from metacal.gate import Gate, ScoreSource, Stage
 from metacal.gate.thresholds import SubgroupThresholds
-from metacal.io.artifact.document import Content, encode_document
+from metacal.io.artifact.document import SavedContent, encode_document
 from metacal.io.artifact.wrapping import checksum
 
 #: Prefix of all metadata keys that metacal writes.
@@ -74,7 +74,7 @@ def gate_metadata(
         properties["data_hash"] = fitted_gate.data_hash
     # A gate inside a classifier may contain a calibrator that cannot be saved.
     with suppress(ArtifactError):
-        properties["artifact_hash"] = checksum(encode_document(Content(fitted_gate)))
+        properties["artifact_hash"] = checksum(encode_document(SavedContent(fitted_gate)))
     properties |= _stages_metadata(exported_gate)
     if exported_gate.certificate is None:
         # The graph of a gate without a promise has only the output `probs`.

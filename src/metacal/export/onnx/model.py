@@ -28,7 +28,7 @@ from metacal.export.onnx.metadata import METADATA_PREFIX, gate_metadata, write_m
 from metacal.export.onnx.reading import ensure_supported_opset, get_opset, read_model
 from metacal.gate import Gate
 from metacal.io.disk import input_error_if_write_fails
-from metacal.io.writing import atomic_path
+from metacal.io.writing import open_atomic_path
 from metacal.rows.arrays import check_choice
 
 # Default versions: old enough for every recent onnxruntime, new enough for all operators.
@@ -280,7 +280,7 @@ def save(
     """
     _require_runtime()
     attached = _build_gate_model(cal, opset, ir_version, dtype, input)
-    with atomic_path(path) as temporary_path:
+    with open_atomic_path(path) as temporary_path:
         n_bytes = _write_model(attached.model, temporary_path, path)
         checked = check_gate_model(temporary_path, attached, dtype, n_bytes)
     return _describe_saved_model(path, attached.model, checked)
@@ -343,7 +343,7 @@ def save_attached(
     input_arrays = None
     if inputs is not None:
         input_arrays = {name: np.asarray(value) for name, value in inputs.items()}
-    with atomic_path(path) as temporary_path:
+    with open_atomic_path(path) as temporary_path:
         checked_model = _with_logits_output(attached.model, table)
         n_bytes = _write_model(checked_model, temporary_path, path)
         checked = check_attached_model(

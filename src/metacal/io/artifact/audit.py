@@ -19,7 +19,7 @@ from metacal.certificates.notes import NOTE_TEXTS, Note
 from metacal.certificates.quantity import QUANTITIES
 from metacal.certificates.subgroups import Name, Status, SubgroupCertificate, SubgroupCertificates
 from metacal.errors import ArtifactError, InputError
-from metacal.io.artifact.certificate_checks import MAX_ROWS, check_numbers, require
+from metacal.io.artifact.certificate_checks import MAX_ROWS, check_certificate_numbers, require
 from metacal.io.artifact.encoding import call_constructor, decode, decode_entries, encode
 from metacal.io.artifact.messages import check_keys, describe_json, error_summary
 from metacal.io.artifact.registry import (
@@ -33,30 +33,28 @@ from metacal.io.artifact.registry import (
 from metacal.promises.per_subgroup import PerClass, PerGroup
 from metacal.promises.promise import Promise, SubgroupPromise
 
-# Smallest delta. Fractions of a smaller one could underflow to zero.
+# Smallest allowed delta. Fractions of a smaller delta could underflow to zero.
 _MIN_DELTA = 1e-200
 
-#: Largest number of notes of a certificate.
+#: Maximum number of notes in a certificate.
 MAX_NOTES = 50
 
-# Largest number of characters of a note.
+# Maximum number of characters in a note.
 _MAX_NOTE_LENGTH = 2000
 
 # Facts of a note that may exceed the number of rows that the note is about.
 _UNBOUNDED_FACTS = ("needed", "extended")
 
-# Largest relative and absolute difference of two numbers that count as equal. JSON writers of other
-# languages print quotients with fewer digits.
+# Relative and absolute tolerance, because JSON writers of other languages print fewer digits.
 _NUMBER_TOLERANCE = 1e-12
 
 #: Name of a quantity that a promise limits.
 QuantityName = NewType("QuantityName", str)
 ALLOWED_NAMES[QuantityName] = lambda: QUANTITIES
 
-# Some entries follow from others. They are written for human readers, and compared when a file is
-# read.
-for _per in (PerClass, PerGroup):
-    FIELD_TYPES[_per] = {**field_types(_per), "promise": SubgroupPromise}
+# Derived entries are written for human readers and compared with the rest when a file is read.
+for _promise_class in (PerClass, PerGroup):
+    FIELD_TYPES[_promise_class] = {**field_types(_promise_class), "promise": SubgroupPromise}
 FIELD_TYPES[SubgroupCertificate] = {
     **field_types(SubgroupCertificate),
     "names": tuple[Name | bool, ...],
@@ -77,11 +75,11 @@ FIELD_TYPES[Certificate] = {
     "disagreement": NotRequired[float],
 }
 
-# The annotations of these classes are evaluated now, and not while a file is read.
+# Annotations are evaluated and cached now, so that none is evaluated while a file is read.
 for _stored_class in (Stages, StageCount, SubgroupCertificates, Circumstances, Traffic):
     field_types(_stored_class)
-for _note in NOTE_TEXTS.values():
-    type_hints(_note)
+for _note_function in NOTE_TEXTS.values():
+    type_hints(_note_function)
 
 
 # ── certificates ──────────────────────────────────────────────────────────────────────────────────
@@ -120,15 +118,16 @@ def read_certificate(data: Any, location: str = "certificate") -> Certificate:
     metacal.errors.ArtifactError: certificate: 101 of 100 rows cannot be accepted.
     """
     certificate = decode_certificate(data, location)
-    check_numbers(certificate)
+    check_certificate_numbers(certificate)
     n_notes = len(certificate.notes)
     require(n_notes <= MAX_NOTES, f"{n_notes:,} notes are too many")
     for note in certificate.notes:
         if note.kind == "cross_fitted":
             n_folds = dict(note.facts)["folds"]
             require(n_folds == certificate.circumstances.n_folds, "its notes speak of other folds")
-    # Derived entries must have the values that would be written again.
-    difference = _find_difference(data, encode(certificate.to_dict(), "certificate"))
+    # A derived entry must equal the value that would be written for this certificate.
+    recomputed_data = encode(certificate.to_dict(), "certificate")
+    difference = _find_difference(data, recomputed_data)
     require(difference is None, str(difference))
     return certificate
 
@@ -154,26 +153,32 @@ def decode_certificate(data: Any, location: str = "certificate") -> Certificate:
         If an entry is missing or has another type.
     """
     entries = decode_entries(Certificate, data, location)
-    values = {name: entries[key] for key, name in STORED_FIELDS.items() if key in entries}
-    stored_value_counts = values.get("score_value_counts", ())
-    values["score_value_counts"] = tuple(
+    field_values = {name: entries[key] for key, name in STORED_FIELDS.items() if key in entries}
+    stored_value_counts = field_values.get("score_value_counts", ())
+    field_values["score_value_counts"] = tuple(
         ScoreValueCount(*value_count) for value_count in stored_value_counts
     )
     for name in LABEL_COUNT_FIELDS:
-        if values[name] is None:
-            values[name] = 0
-    # The traffic is stored separately only if it differs from the tested rows.
-    traffic = entries["traffic"]
-    values["all_rows_traffic"] = None
-    if (traffic.n_rows, traffic.n_accepted) != (entries["n_rows"], entries["n_accepted"]):
-        counts = {field.name: getattr(traffic, field.name) for field in fields(Counts)}
-        values["all_rows_traffic"] = Traffic(**counts)
-    certificate: Certificate = call_constructor(Certificate, values, location)
+        if field_values[name] is None:
+            field_values[name] = 0
+    field_values["all_rows_traffic"] = _traffic_unless_tested_rows(entries)
+    certificate: Certificate = call_constructor(Certificate, field_values, location)
     return certificate
 
 
+def _traffic_unless_tested_rows(entries: dict[str, Any]) -> Traffic | None:
+    """Return the traffic of a certificate, or None if it is just the tested rows."""
+    traffic = entries["traffic"]
+    has_same_rows = traffic.n_rows == entries["n_rows"]
+    has_same_accepted = traffic.n_accepted == entries["n_accepted"]
+    if has_same_rows and has_same_accepted:
+        return None
+    counts = {field.name: getattr(traffic, field.name) for field in fields(Counts)}
+    return Traffic(**counts)
+
+
 def check_promise(certificate: Certificate, promise: Promise) -> None:
-    """Check that a promise can result in a certificate, by recomputing it from the counts.
+    """Raise ArtifactError if a certificate contradicts its promise.
 
     Parameters
     ----------
@@ -199,7 +204,7 @@ def check_promise(certificate: Certificate, promise: Promise) -> None:
 
 
 def _find_difference(stored: Any, recomputed: Any, location: str = "") -> str | None:
-    """Compare two JSON values, and describe the first entry that differs.
+    """Describe the first difference between two JSON values, or return None.
 
     Parameters
     ----------
@@ -220,14 +225,14 @@ def _find_difference(stored: Any, recomputed: Any, location: str = "") -> str | 
     keys: Iterable[Any]
     if isinstance(recomputed, dict):
         if stored.keys() != recomputed.keys():
-            unexpected_key = min(stored.keys() ^ recomputed.keys())
-            return f"{unexpected_key} must be there with what it belongs to, and only then"
+            differing_keys = stored.keys() ^ recomputed.keys()
+            return f"{min(differing_keys)} must be there with what it belongs to, and only then"
         keys = recomputed
     elif isinstance(recomputed, list):
         keys = range(len(recomputed))
+    elif _is_equal(stored, recomputed):
+        return None
     else:
-        if _is_equal(stored, recomputed):
-            return None
         return f"{location} {describe_json(stored)} does not follow from the counts"
 
     for key in keys:
@@ -251,7 +256,7 @@ def _is_equal(stored: Any, recomputed: Any) -> bool:
 
 
 def note_fact_types(kind: str) -> dict[str, Any]:
-    """Return the facts of a kind of note and their types."""
+    """Return the type of each fact that a note of a kind contains."""
     annotations = type_hints(NOTE_TEXTS[kind])
     return {name: fact_type for name, fact_type in annotations.items() if name != "return"}
 
@@ -281,7 +286,9 @@ def _note_from_stored(data: Any, location: str) -> Note:
     ArtifactError
         If the kind is unknown, or a fact is missing or invalid.
     """
-    kind = data.get("kind") if isinstance(data, dict) else None
+    kind = None
+    if isinstance(data, dict):
+        kind = data.get("kind")
     if type(kind) is not str or kind not in NOTE_TEXTS:
         raise ArtifactError(f"{location}: there is no note of the kind {describe_json(kind)}.")
     fact_types = note_fact_types(kind)
@@ -291,8 +298,8 @@ def _note_from_stored(data: Any, location: str) -> Note:
         facts.append((name, decode(fact_type, data[name], f"{location}.{name}")))
     note = Note(kind, tuple(facts))
     _check_note_counts(note, location)
-    text = str(note)
-    if not text.isprintable() or len(text) > _MAX_NOTE_LENGTH:
+    note_text = str(note)
+    if not note_text.isprintable() or len(note_text) > _MAX_NOTE_LENGTH:
         raise ArtifactError(
             f"{location} must be one line of plain text, of at most {_MAX_NOTE_LENGTH:,}"
             " characters."
@@ -305,8 +312,8 @@ def _check_note_counts(note: Note, location: str) -> None:
     counts = {name: fact for name, fact in note.facts if type(fact) is int}
     n_rows = counts.get("rows", MAX_ROWS)
     for name, count in counts.items():
-        largest_count = MAX_ROWS if name in _UNBOUNDED_FACTS else n_rows
-        if not 0 <= count <= largest_count:
+        max_count = MAX_ROWS if name in _UNBOUNDED_FACTS else n_rows
+        if not 0 <= count <= max_count:
             raise ArtifactError(f"{location}.{name} {count} cannot be.")
 
 

@@ -45,12 +45,12 @@ def require(condition: bool, complaint: str, location: str = "certificate") -> N
         raise ArtifactError(f"{location}: {complaint}.")
 
 
-def check_numbers(certificate: Certificate) -> None:
+def check_certificate_numbers(certificate: Certificate) -> None:
     """Raise ArtifactError if counts, costs or scores of a certificate are inconsistent."""
     n_rows = certificate.n_rows
     require(n_rows >= 1, f"n_rows must be at least 1, not {n_rows}")
     require(n_rows <= MAX_ROWS, f"n_rows {n_rows} is more than anybody has")
-    _check_labels(certificate)
+    _check_needed_labels_exist(certificate)
     _check_mean_cost(certificate)
     _check_counts(certificate, "certificate")
     traffic = certificate.traffic
@@ -58,7 +58,7 @@ def check_numbers(certificate: Certificate) -> None:
     _check_counts(traffic, "traffic")
 
     if certificate.stages is None and certificate.subgroups is None:
-        _check_threshold(certificate, SCORE_TOLERANCE, "certificate")
+        _check_threshold(certificate, relative_tolerance=SCORE_TOLERANCE, location="certificate")
         return
     has_no_scores = certificate.highest_accepted is None and certificate.lowest_rejected is None
     require(has_no_scores, "scores beside the threshold belong to its parts or stages")
@@ -68,7 +68,7 @@ def check_numbers(certificate: Certificate) -> None:
         _check_subgroups(certificate)
 
 
-def _check_labels(certificate: Certificate) -> None:
+def _check_needed_labels_exist(certificate: Certificate) -> None:
     """Raise ArtifactError if a promise that needs labels was certified without them."""
     needs_labels = any(quantity.needs_labels for quantity, _ in certificate.limits)
     quantity = certificate.quantity
@@ -96,19 +96,19 @@ def _check_mean_cost(certificate: Certificate) -> None:
     require(has_correct_rows, f"0 of {certificate.n_rows} rows cannot be right")
 
 
-def _check_counts(counted: Certificate | SubgroupCertificate | Counts, location: str) -> None:
+def _check_counts(counts: Certificate | SubgroupCertificate | Counts, location: str) -> None:
     """Raise ArtifactError if the counts of accepted and correct rows are inconsistent."""
-    n_rows = counted.n_rows
-    n_correct = counted.n_correct
-    n_accepted = counted.n_accepted
+    n_rows = counts.n_rows
+    n_correct = counts.n_correct
+    n_accepted = counts.n_accepted
     require(0 <= n_correct <= n_rows, f"{n_correct} of {n_rows} rows cannot be right", location)
     require(
         0 <= n_accepted <= n_rows, f"{n_accepted} of {n_rows} rows cannot be accepted", location
     )
-    is_labelled = getattr(counted, "has_labels", True)
-    if not is_labelled:
+    has_labels = getattr(counts, "has_labels", True)
+    if not has_labels:
         return
-    n_correct_accepted = counted.n_correct_accepted
+    n_correct_accepted = counts.n_correct_accepted
     require(
         0 <= n_correct_accepted <= min(n_accepted, n_correct),
         f"{n_correct_accepted} rows cannot be both accepted and right",
@@ -123,13 +123,13 @@ def _check_counts(counted: Certificate | SubgroupCertificate | Counts, location:
 
 
 def _check_threshold(
-    counted: Certificate | SubgroupCertificate, relative_tolerance: float, location: str
+    certificate: Certificate | SubgroupCertificate, relative_tolerance: float, location: str
 ) -> None:
     """Raise ArtifactError unless the threshold separates accepted from rejected scores.
 
     Parameters
     ----------
-    counted : Certificate or SubgroupCertificate
+    certificate : Certificate or SubgroupCertificate
         Threshold with the neighbouring scores.
 
     relative_tolerance : float
@@ -139,25 +139,29 @@ def _check_threshold(
     location : str
         Position in the file, used in error messages.
     """
-    threshold = counted.threshold
-    highest_accepted = counted.highest_accepted
-    lowest_rejected = counted.lowest_rejected
+    threshold = certificate.threshold
+    highest_accepted = certificate.highest_accepted
+    lowest_rejected = certificate.lowest_rejected
+    accepts_none = certificate.n_accepted == 0
+    accepts_all = certificate.n_accepted == certificate.n_rows
     require(
-        (highest_accepted is None) == (counted.n_accepted == 0),
+        (highest_accepted is None) == accepts_none,
         "highest_accepted and n_accepted disagree",
         location,
     )
     require(
-        (lowest_rejected is None) == (counted.n_accepted == counted.n_rows),
+        (lowest_rejected is None) == accepts_all,
         "lowest_rejected and n_accepted disagree",
         location,
     )
-    accepts_highest = highest_accepted is None or (
-        highest_accepted <= threshold + max_rounding_error(threshold, relative_tolerance)
-    )
-    rejects_lowest = lowest_rejected is None or (
-        threshold < lowest_rejected + max_rounding_error(lowest_rejected, relative_tolerance)
-    )
+    accepts_highest = True
+    if highest_accepted is not None:
+        max_accepted = threshold + max_rounding_error(threshold, relative_tolerance)
+        accepts_highest = highest_accepted <= max_accepted
+    rejects_lowest = True
+    if lowest_rejected is not None:
+        rounding_error = max_rounding_error(lowest_rejected, relative_tolerance)
+        rejects_lowest = threshold < lowest_rejected + rounding_error
     require(
         accepts_highest and rejects_lowest,
         f"the threshold {threshold} does not separate accepted from rejected scores",
@@ -203,43 +207,45 @@ def _check_stages(certificate: Certificate) -> None:
 
 
 def _check_subgroups(certificate: Certificate) -> None:
-    """Raise ArtifactError unless all subgroups are valid and add up to the whole."""
-    parts = certificate.subgroups
-    assert parts is not None
+    """Raise ArtifactError unless the subgroups are valid and their counts add up."""
+    subgroups = certificate.subgroups
+    assert subgroups is not None
     location = "certificate.parts"
-    require(len(parts.items) > 0, f"items must be a list with an entry per {parts.by}", location)
-    _check_subgroup_names(parts, location)
-    for index, subgroup in enumerate(parts.items):
+    require(
+        len(subgroups.items) > 0,
+        f"items must be a list with an entry per {subgroups.by}",
+        location,
+    )
+    _check_subgroup_names(subgroups, location)
+    for index, subgroup in enumerate(subgroups.items):
         _check_subgroup(subgroup, f"{location}.items[{index}]")
     require(
         certificate.threshold == -math.inf,
         "the threshold of a certificate with parts must be -inf",
     )
-    for name in ("n_rows", "n_correct", "n_accepted", "n_correct_accepted"):
-        total = sum(getattr(subgroup, name) for subgroup in parts.items)
-        whole = getattr(certificate, name)
-        # A pooled subgroup is certified on three quarters of its rows.
-        adds_up = total <= whole if parts.pooled_names else total == whole
-        require(adds_up, f"{name} is not the sum of its parts")
+    has_pooled_subgroups = bool(subgroups.pooled_names)
+    for count_name in ("n_rows", "n_correct", "n_accepted", "n_correct_accepted"):
+        subgroup_sum = sum(getattr(subgroup, count_name) for subgroup in subgroups.items)
+        certificate_count = getattr(certificate, count_name)
+        adds_up = subgroup_sum == certificate_count
+        if has_pooled_subgroups:
+            # A pooled subgroup is certified on only three quarters of its rows.
+            adds_up = subgroup_sum <= certificate_count
+        require(adds_up, f"{count_name} is not the sum of its parts")
 
 
-def _check_subgroup_names(parts: SubgroupCertificates, location: str) -> None:
+def _check_subgroup_names(subgroups: SubgroupCertificates, location: str) -> None:
     """Raise ArtifactError if the names of the subgroups are invalid or not unique."""
-    cells = [cell for subgroup in parts.items for cell in subgroup.names_and_sides]
-    require(len(set(cells)) == len(cells), "two parts bear the same name", location)
-    # The two sides of a group have the same names and the same decision offset.
-    has_sides_per_group = parts.by == "group" and parts.is_two_sided
-    for family in parts.families:
-        sides = {
-            (subgroup.names, subgroup.decision_log_odds)
-            for subgroup in family
-            if subgroup.predicted_class is not None
-        }
-        n_expected = 1 if has_sides_per_group else 0
-        require(len(sides) == n_expected, "the two sides of a group are not of one", location)
-    names = parts.names
+    names_and_sides: list[Any] = []
+    for subgroup in subgroups.items:
+        names_and_sides.extend(subgroup.names_and_sides)
+    has_duplicates = len(set(names_and_sides)) < len(names_and_sides)
+    require(not has_duplicates, "two parts bear the same name", location)
+    _check_sides_of_groups(subgroups, location)
+    names = subgroups.names
+    name_is_text = {isinstance(name, str) for name in names}
     require(
-        len({isinstance(name, str) for name in names}) == 1,
+        len(name_is_text) == 1,
         "names must be all text or all numbers",
         location,
     )
@@ -250,15 +256,39 @@ def _check_subgroup_names(parts: SubgroupCertificates, location: str) -> None:
     )
 
 
+def _check_sides_of_groups(subgroups: SubgroupCertificates, location: str) -> None:
+    """Raise ArtifactError unless both predicted classes of a group are certified alike.
+
+    A *side* of a group is one predicted class, with a threshold of its own. The two sides of a
+    group have the same names and the same decision offset. Only groups have sides.
+    """
+    n_expected_keys = 0
+    if subgroups.by == "group" and subgroups.is_two_sided:
+        n_expected_keys = 1
+    for family in subgroups.families:
+        side_keys = {
+            (subgroup.names, subgroup.decision_log_odds)
+            for subgroup in family
+            if subgroup.predicted_class is not None
+        }
+        require(
+            len(side_keys) == n_expected_keys, "the two sides of a group are not of one", location
+        )
+
+
 def _check_subgroup(subgroup: SubgroupCertificate, location: str) -> None:
     """Raise ArtifactError if the numbers of a subgroup are inconsistent."""
     require(len(subgroup.names) >= 1, "it has no name", location)
     _check_counts(subgroup, location)
-    _check_threshold(subgroup, 0.0, location)
+    _check_threshold(subgroup, relative_tolerance=0.0, location=location)
     delta = subgroup.delta
     require(delta is None or 0.0 < delta < 1.0, f"delta {delta} is not between 0 and 1", location)
-    best = subgroup.best_target
-    require(best is None or 0.0 <= best <= 1.0, f"best {best} is no share", location)
+    best_target = subgroup.best_target
+    require(
+        best_target is None or 0.0 <= best_target <= 1.0,
+        f"best {best_target} is no share",
+        location,
+    )
     rows_needed = subgroup.rows_needed
     require(rows_needed is None or rows_needed >= 1, "rows_needed must be at least 1", location)
 

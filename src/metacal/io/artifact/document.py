@@ -27,9 +27,9 @@ from metacal.io.artifact.messages import check_keys, describe_json, prefix_error
 from metacal.io.artifact.probe import check_map
 from metacal.io.artifact.registry import ALLOWED_NAMES, field_types
 from metacal.io.artifact.signature import Key, KeySource, read_key
-from metacal.io.artifact.sources import calibrator_kinds, check_jobs, find_source_method
-from metacal.io.artifact.stages import SavedStage, build_stages, saved_stages
-from metacal.io.artifact.wrapping import MAX_BYTES, Wrapping, file_text, parse_file, read_file
+from metacal.io.artifact.sources import calibrator_kinds, check_n_jobs, find_source_method
+from metacal.io.artifact.stages import SavedStage, build_stages, convert_to_saved_stages
+from metacal.io.artifact.wrapping import MAX_BYTES, Wrapping, build_file_text, parse_file, read_file
 from metacal.maps.methods import find_method_by_public_name
 from metacal.promises.promise import Promise
 from metacal.promises.sequential.profile import Profile
@@ -45,12 +45,12 @@ ALLOWED_NAMES[Kind] = lambda: [*KINDS.values(), *calibrator_kinds()]
 
 _DATA_HASH_PATTERN = "sha256:[0-9a-f]{64}"
 
-# Reject label of a gate that never rejects a class.
+# Placeholder for the reject label of a gate that never rejects a class.
 _NO_REJECT_LABEL = -1
 
 
 @dataclass(frozen=True)
-class Content:
+class SavedContent:
     """Gate and parameters of the estimator in a file.
 
     Attributes
@@ -120,12 +120,12 @@ def document_kind(gate: Gate) -> str:
 # ── documents ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def encode_document(content: Content) -> Document:
+def encode_document(content: SavedContent) -> Document:
     """Convert the content of a file to a document.
 
     Parameters
     ----------
-    content : Content
+    content : SavedContent
         Gate and parameters of the estimator.
 
     Returns
@@ -142,7 +142,7 @@ def encode_document(content: Content) -> Document:
     --------
     >>> import numpy as np
     >>> from metacal.maps.temperature import TemperatureMap
-    >>> document = encode_document(Content(Gate.from_source(LogitsSource(TemperatureMap(0.5), np.arange(3)))))
+    >>> document = encode_document(SavedContent(Gate.from_source(LogitsSource(TemperatureMap(0.5), np.arange(3)))))
     >>> document["kind"], document["stages"][0]["source"]["map"]
     ('TemperatureScaling', {'type': 'TemperatureMap', 'inverse_temperature': 0.5})
     """
@@ -154,22 +154,25 @@ def encode_document(content: Content) -> Document:
             "this gate has a threshold without a certificate, and a threshold is only saved with"
             " its promise; fit it with one, say MetaCal(MaxMiscoverage(0.05))."
         )
-    saved = SavedGate(
+    reject_label = None
+    if has_promise and gate.has_classes:
+        reject_label = gate.reject_label
+    saved_gate = SavedGate(
         kind=Kind(document_kind(gate)),
         n_jobs=content.n_jobs,
         feature_names=content.feature_names,
-        reject_label=gate.reject_label if has_promise and gate.has_classes else None,
-        stages=saved_stages(gate),
+        reject_label=reject_label,
+        stages=convert_to_saved_stages(gate),
         promise=gate.promise if has_promise else None,
         certificate=gate.certificate,
         data_hash=gate.data_hash,
         sketch=gate.sketch,
         profile=gate.profile,
     )
-    return {name: encode(entry, name) for name, entry in vars(saved).items()}
+    return {name: encode(entry, name) for name, entry in vars(saved_gate).items()}
 
 
-def decode_document(document: Document) -> Content:
+def decode_document(document: Document) -> SavedContent:
     """Convert a document to the content of a file, and check all its entries.
 
     Parameters
@@ -179,7 +182,7 @@ def decode_document(document: Document) -> Content:
 
     Returns
     -------
-    Content
+    SavedContent
 
     Raises
     ------
@@ -191,34 +194,36 @@ def decode_document(document: Document) -> Content:
     >>> import numpy as np
     >>> from metacal.maps.temperature import TemperatureMap
     >>> gate = Gate.from_source(LogitsSource(TemperatureMap(0.5), np.arange(3)))
-    >>> decode_document(encode_document(Content(gate))).gate == gate
+    >>> decode_document(encode_document(SavedContent(gate))).gate == gate
     True
     """
-    saved = _decode_document(document)
-    _check_promise_entries(saved)
-    gate = _build_gate(saved)
+    saved_gate = _decode_entries(document)
+    _check_promise_entries(saved_gate)
+    gate = _build_gate(saved_gate)
     gate_kind = document_kind(gate)
-    if saved.kind != gate_kind:
+    if saved_gate.kind != gate_kind:
         raise ArtifactError(
-            f"this is no {saved.kind}: its stages and its promise are those of"
+            f"this is no {saved_gate.kind}: its stages and its promise are those of"
             f" {with_article(gate_kind)}."
         )
-    if saved.feature_names is not None and len(saved.feature_names) != gate.n_classes:
+    feature_names = saved_gate.feature_names
+    if feature_names is not None and len(feature_names) != gate.n_classes:
         raise ArtifactError(f"feature_names must be null or a list of {gate.n_classes} names.")
     _check_maps(gate)
-    n_jobs = check_jobs(saved.n_jobs)
-    return Content(gate=gate, n_jobs=n_jobs, feature_names=saved.feature_names)
+    n_jobs = check_n_jobs(saved_gate.n_jobs)
+    return SavedContent(gate=gate, n_jobs=n_jobs, feature_names=feature_names)
 
 
-def _decode_document(document: Document) -> SavedGate:
+def _decode_entries(document: Document) -> SavedGate:
     """Convert the entries of a document to their types."""
     kind = document.get("kind")
-    is_known = type(kind) is str and (
+    is_known_kind = type(kind) is str and (
         kind in KINDS.values() or find_method_by_public_name(kind) is not None
     )
-    if not is_known:
+    if not is_known_kind:
+        known_kinds = ", ".join(ALLOWED_NAMES[Kind]())
         raise ArtifactError(
-            f"unknown kind {describe_json(kind)}; this metacal knows {', '.join(ALLOWED_NAMES[Kind]())}."
+            f"unknown kind {describe_json(kind)}; this metacal knows {known_kinds}."
         )
     entry_types = field_types(SavedGate)
     check_keys(document, list(entry_types), "the file")
@@ -228,29 +233,30 @@ def _decode_document(document: Document) -> SavedGate:
     return SavedGate(**entries)
 
 
-def _check_promise_entries(saved: SavedGate) -> None:
+def _check_promise_entries(saved_gate: SavedGate) -> None:
     """Raise ArtifactError unless promise, certificate and calibration rows agree."""
-    certificate = saved.certificate
-    promise = saved.promise
+    certificate = saved_gate.certificate
+    promise = saved_gate.promise
     if (certificate is None) != (promise is None):
         raise ArtifactError("a promise belongs to a certificate, and a certificate to a promise.")
-    _check_fingerprint(saved)
+    _check_fingerprint(saved_gate)
     if certificate is None or promise is None:
         return
     check_promise(certificate, promise)
-    if saved.profile is not None and saved.profile.n_rows < certificate.n_rows:
+    if saved_gate.profile is not None and saved_gate.profile.n_rows < certificate.n_rows:
         raise ArtifactError("the profile has fewer rows than the certificate.")
 
 
-def _check_fingerprint(saved: SavedGate) -> None:
+def _check_fingerprint(saved_gate: SavedGate) -> None:
     """Raise ArtifactError unless the fingerprint of the calibration rows is valid."""
-    data_hash = saved.data_hash
-    has_row_information = not (data_hash is None and saved.sketch is None and saved.profile is None)
-    if saved.certificate is None and has_row_information:
+    data_hash = saved_gate.data_hash
+    row_entries = (data_hash, saved_gate.sketch, saved_gate.profile)
+    describes_rows = any(entry is not None for entry in row_entries)
+    if saved_gate.certificate is None and describes_rows:
         raise ArtifactError(
             "a fingerprint or a profile of calibration rows belongs to a certificate."
         )
-    if (data_hash is None) != (saved.sketch is None):
+    if (data_hash is None) != (saved_gate.sketch is None):
         raise ArtifactError(
             "data_hash and sketch describe the same calibration rows; a file has both or neither."
         )
@@ -261,40 +267,41 @@ def _check_fingerprint(saved: SavedGate) -> None:
         )
 
 
-def _build_gate(saved: SavedGate) -> Gate:
+def _build_gate(saved_gate: SavedGate) -> Gate:
     """Build the gate of a document."""
     arguments: dict[str, Any] = {
-        "stages": build_stages(saved.stages, saved.certificate),
-        "certificate": saved.certificate,
-        "promise": saved.promise,
-        "profile": saved.profile,
-        "data_hash": saved.data_hash,
-        "sketch": saved.sketch,
+        "stages": build_stages(saved_gate.stages, saved_gate.certificate),
+        "certificate": saved_gate.certificate,
+        "promise": saved_gate.promise,
+        "profile": saved_gate.profile,
+        "data_hash": saved_gate.data_hash,
+        "sketch": saved_gate.sketch,
     }
     gate: Gate = call_constructor(Gate, arguments, "stages")
-    return replace(gate, reject_label=_check_reject_label(saved.reject_label, gate))
+    reject_label = _check_and_complete_reject_label(saved_gate.reject_label, gate)
+    return replace(gate, reject_label=reject_label)
 
 
-def _check_reject_label(label: Any, gate: Gate) -> Any:
-    """Return the reject label of a gate.
+def _check_and_complete_reject_label(reject_label: Any, gate: Gate) -> Any:
+    """Check the reject label in a file, and return the label that the gate uses.
 
     Raise ArtifactError unless the label has the type of the classes and is none of them. If no
     class is rejected, it must be None.
     """
     rejects_classes = gate.certificate is not None and gate.has_classes
     if not rejects_classes:
-        if label is not None:
+        if reject_label is not None:
             raise ArtifactError(
-                f"reject_label must be null where no class is rejected, not {describe_json(label)}."
+                f"reject_label must be null where no class is rejected, not {describe_json(reject_label)}."
             )
         return _NO_REJECT_LABEL
     label_type = str if gate.classes.dtype.kind == "U" else int
-    if not isinstance(label, label_type) or label in gate.classes.tolist():
+    if not isinstance(reject_label, label_type) or reject_label in gate.classes.tolist():
         raise ArtifactError(
             f"reject_label must be of the type of the classes and none of them, not"
-            f" {describe_json(label)}."
+            f" {describe_json(reject_label)}."
         )
-    return label
+    return reject_label
 
 
 def _check_maps(gate: Gate) -> None:
@@ -357,7 +364,7 @@ def load_gate(
 
 def read_content(
     path: str | os.PathLike[str], key: KeySource | None = None, max_bytes: int | None = None
-) -> tuple[Content, Wrapping]:
+) -> tuple[SavedContent, Wrapping]:
     """Read and check a file.
 
     Parameters
@@ -373,7 +380,7 @@ def read_content(
 
     Returns
     -------
-    content : Content
+    content : SavedContent
 
     wrapping : Wrapping
         Format version, checksum and signature.
@@ -384,19 +391,19 @@ def read_content(
         If the file is not valid. The message begins with its name.
     """
     verification_key = None if key is None else read_key(key)
-    raw = read_file(path, max_bytes)
+    file_bytes = read_file(path, max_bytes)
     with prefix_errors_with(os.fspath(path)):
-        return load_bytes(raw, verification_key, max_bytes)
+        return load_bytes(file_bytes, verification_key, max_bytes)
 
 
-def verified_text(
-    content: Content, *, key: KeySource | None = None, max_bytes: int | None = None
+def build_verified_text(
+    content: SavedContent, *, key: KeySource | None = None, max_bytes: int | None = None
 ) -> str:
     """Return the text of a file, after checking that it loads to an equal gate.
 
     Parameters
     ----------
-    content : Content
+    content : SavedContent
         Gate and parameters of the estimator.
 
     key : str, path, bytes or None, default=None
@@ -416,16 +423,17 @@ def verified_text(
     """
     signing_key = None if key is None else read_key(key)
     document = encode_document(content)
-    text = file_text(document, signing_key)
-    raw = text.encode()
-    if len(raw) > (max_bytes or MAX_BYTES):
+    text = build_file_text(document, signing_key)
+    text_bytes = text.encode()
+    n_bytes = len(text_bytes)
+    if n_bytes > (max_bytes or MAX_BYTES):
         raise ArtifactError(
-            f"the file would have {len(raw) / 2**20:.0f} MB, more than load takes by default"
-            f" ({MAX_BYTES / 2**20:.0f} MB); save and load it with max_bytes={len(raw)} if it must"
+            f"the file would have {n_bytes / 2**20:.0f} MB, more than load takes by default"
+            f" ({MAX_BYTES / 2**20:.0f} MB); save and load it with max_bytes={n_bytes} if it must"
             " be so large."
         )
     try:
-        loaded_content, _ = load_bytes(raw, signing_key, max_bytes)
+        loaded_content, _ = load_bytes(text_bytes, signing_key, max_bytes)
     except ArtifactError as error:
         raise ArtifactError(f"this cannot be saved, for it could not be loaded: {error}") from error
     if encode_document(loaded_content) != document:
@@ -436,10 +444,10 @@ def verified_text(
 
 
 def load_bytes(
-    raw: bytes, key: Key | None = None, max_bytes: int | None = None
-) -> tuple[Content, Wrapping]:
+    file_bytes: bytes, key: Key | None = None, max_bytes: int | None = None
+) -> tuple[SavedContent, Wrapping]:
     """Parse and check the bytes of a file; see `read_content`."""
-    document, wrapping = parse_file(raw, max_bytes=max_bytes, key=key)
+    document, wrapping = parse_file(file_bytes, max_bytes=max_bytes, key=key)
     try:
         return decode_document(document), wrapping
     except (RecursionError, MemoryError) as error:

@@ -33,13 +33,13 @@ from metacal.io.artifact.registry import (
     union_members,
 )
 
-# JSON texts of the infinite floats.
+# Strings that represent infinite floats in JSON.
 _INFINITIES = ("inf", "-inf")
 
-# Largest nesting depth of objects, for example of maps inside maps.
+# Maximum nesting depth of objects, such as maps that contain other maps.
 _MAX_DEPTH = 12
 
-# Largest number of choices that an error message quotes one by one.
+# Maximum number of choices that an error message quotes one by one.
 _MAX_QUOTED_CHOICES = 4
 
 
@@ -73,7 +73,7 @@ def encode(value: Any, location: str) -> Any:
     >>> encode(TemperatureMap(0.5), "x")
     {'type': 'TemperatureMap', 'inverse_temperature': 0.5}
     """
-    # Most values are plain, so they are tested first.
+    # Plain values come first, because they are by far the most frequent.
     if _is_plain_json(value):
         return value
     if isinstance(value, np.generic):
@@ -86,9 +86,10 @@ def encode(value: Any, location: str) -> Any:
         return _encode_items(value, location)
     if isinstance(value, np.ndarray):
         return encode_array(value, location)
-    form = STORED_FORMS.get(type(value))
-    if form is not None:
-        return encode(form.to_stored(value, location), location)
+    stored_form = STORED_FORMS.get(type(value))
+    if stored_form is not None:
+        stored_value = stored_form.to_stored(value, location)
+        return encode(stored_value, location)
     return _encode_dataclass(value, location)
 
 
@@ -140,7 +141,7 @@ def _encode_dataclass(value: Any, location: str) -> dict[str, Any]:
         )
     json_object: dict[str, Any] = {}
     if find_registered_base(cls) is not None:
-        json_object["type"] = _name_in_family(cls, location)
+        json_object["type"] = _stored_class_name(cls, location)
 
     layout = class_layout(cls)
     omitted_defaults = layout.omitted_defaults
@@ -149,28 +150,29 @@ def _encode_dataclass(value: Any, location: str) -> dict[str, Any]:
         if name in omitted_defaults and field_value == omitted_defaults[name]:
             continue
         field_location = f"{location}.{name}"
-        form = _stored_form(annotation)
-        if form is not None and field_value is not None:
-            field_value = form.to_stored(field_value, field_location)
+        stored_form = _find_stored_form(annotation)
+        if stored_form is not None and field_value is not None:
+            field_value = stored_form.to_stored(field_value, field_location)
         json_object[name] = encode(field_value, field_location)
     return json_object
 
 
-def _name_in_family(cls: type, location: str) -> str:
+def _stored_class_name(cls: type, location: str) -> str:
     """Return the name of a class in a file. Raise ArtifactError if it is not registered."""
-    members = SUBCLASSES[find_registered_base(cls)]()
-    # Looking up the usual name avoids importing all members of the family.
-    if members.get(cls.__name__) is cls:
+    base = find_registered_base(cls)
+    subclasses = SUBCLASSES[base]()
+    # A lookup by the usual name avoids importing all subclasses.
+    if subclasses.get(cls.__name__) is cls:
         return cls.__name__
-    for name, member in members.items():
-        if member is cls:
-            return name
+    for stored_name, subclass in subclasses.items():
+        if subclass is cls:
+            return stored_name
     raise ArtifactError(
-        f"{location} is {with_article(cls.__name__)}; what can be saved is {', '.join(members)}."
+        f"{location} is {with_article(cls.__name__)}; what can be saved is {', '.join(subclasses)}."
     )
 
 
-def _stored_form(annotation: Any) -> StoredForm | None:
+def _find_stored_form(annotation: Any) -> StoredForm | None:
     """Return the stored form of an annotation or of a member of a union, if there is one."""
     for member in union_members(annotation):
         if member in STORED_FORMS:
@@ -215,29 +217,31 @@ def decode(annotation: Any, data: Any, location: str, depth: int = 0) -> Any:
     if depth > _MAX_DEPTH:
         raise ArtifactError(f"{location} is nested too deeply.")
     annotation = resolve_alias(annotation)
-    # Most values are plain, so they are tested first. Floats need a conversion.
+    # Plain values come first, because they are the most frequent. Floats need a conversion.
     if annotation in _PLAIN_TYPES and annotation is not float and _has_json_type(annotation, data):
         return data
-    form = STORED_FORMS.get(annotation)
-    if form is not None:
-        stored_value = decode(form.stored_type, data, location, depth)
-        return form.from_stored(stored_value, location)
-    members = allowed_subclasses(annotation)
-    if members is not None:
-        return _decode_family_member(members, data, location, depth)
+    stored_form = STORED_FORMS.get(annotation)
+    if stored_form is not None:
+        stored_value = decode(stored_form.stored_type, data, location, depth)
+        return stored_form.from_stored(stored_value, location)
+    subclasses = allowed_subclasses(annotation)
+    if subclasses is not None:
+        return _decode_subclass(subclasses, data, location, depth)
 
-    for candidate in union_members(annotation):
-        if _has_json_type(candidate, data):
-            if candidate != annotation:
-                return decode(candidate, data, location, depth)
-            return _decode_checked(annotation, data, location, depth)
+    for member_type in union_members(annotation):
+        if not _has_json_type(member_type, data):
+            continue
+        is_union = member_type != annotation
+        if is_union:
+            return decode(member_type, data, location, depth)
+        return _decode_matching_value(annotation, data, location, depth)
     raise ArtifactError(
         f"{location} must be {_describe_type(annotation)}, not {describe_json(data)}."
     )
 
 
-def _decode_checked(annotation: Any, data: Any, location: str, depth: int) -> Any:
-    """Convert a value whose JSON type fits; the parameters are those of `decode`."""
+def _decode_matching_value(annotation: Any, data: Any, location: str, depth: int) -> Any:
+    """Convert a JSON value whose type matches the annotation; see `decode`."""
     if annotation is float:
         if type(data) is int and abs(data) > sys.float_info.max:
             raise ArtifactError(f"{location} is too large a number.")
@@ -253,20 +257,24 @@ def _decode_checked(annotation: Any, data: Any, location: str, depth: int) -> An
     return data
 
 
-def _decode_family_member(members: Mapping[str, type], data: Any, location: str, depth: int) -> Any:
-    """Convert a JSON object to the member of a family that its "type" names."""
-    type_name = data.get("type") if isinstance(data, dict) else data
-    cls = members.get(type_name) if isinstance(type_name, str) else None
+def _decode_subclass(subclasses: Mapping[str, type], data: Any, location: str, depth: int) -> Any:
+    """Convert a JSON object to an instance of the subclass that its "type" names."""
+    type_name = data
+    if isinstance(data, dict):
+        type_name = data.get("type")
+    cls = None
+    if isinstance(type_name, str):
+        cls = subclasses.get(type_name)
     if cls is None:
         raise ArtifactError(
-            f"{location} must be one of {', '.join(members)}, not {describe_json(type_name)}."
+            f"{location} must be one of {', '.join(subclasses)}, not {describe_json(type_name)}."
         )
     values = decode_entries(cls, data, location, depth, has_type_name=True)
     return _construct_object(cls, values, location)
 
 
 def _decode_items(annotation: Any, data: list[Any], location: str, depth: int) -> Iterator[Any]:
-    """Convert the items of a JSON list; the parameters are those of `decode`."""
+    """Convert the items of a JSON list to their annotated types; see `decode`."""
     item_types = get_args(annotation)
     has_any_length = get_origin(annotation) is list or item_types[1:] == (Ellipsis,)
     if has_any_length:
@@ -311,14 +319,17 @@ def decode_entries(
     """
     layout = class_layout(cls)
     present_keys = data.keys() if isinstance(data, dict) else ()
-    names = [
-        name
-        for name in layout.field_types
-        if name in present_keys or name not in layout.omitted_defaults
-    ]
-    check_keys(data, ["type", *names] if has_type_name else names, location)
+    field_names = []
+    for name in layout.field_types:
+        is_optional = name in layout.omitted_defaults
+        if name in present_keys or not is_optional:
+            field_names.append(name)
+    required_keys = field_names
+    if has_type_name:
+        required_keys = ["type", *field_names]
+    check_keys(data, required_keys, location)
     values = {}
-    for name in names:
+    for name in field_names:
         field_type = layout.field_types[name]
         values[name] = decode(field_type, data[name], f"{location}.{name}", depth + 1)
     for name, default in layout.omitted_defaults.items():
@@ -340,10 +351,12 @@ def _construct_object(cls: Any, values: dict[str, Any], location: str) -> Any:
         attribute_names[key]: value for key, value in values.items() if key in attribute_names
     }
     constructed = call_constructor(cls, field_values, location)
-    for name in values.keys() - attribute_names.keys():
-        if getattr(constructed, name) != values[name]:
+    derived_keys = values.keys() - attribute_names.keys()
+    for name in derived_keys:
+        stored_value = values[name]
+        if getattr(constructed, name) != stored_value:
             raise ArtifactError(
-                f"{location}: {name} {describe_json(values[name])} does not follow from the rest."
+                f"{location}: {name} {describe_json(stored_value)} does not follow from the rest."
             )
     return constructed
 

@@ -22,12 +22,12 @@ from metacal.rows.arrays import find_first_true
 _TOLERANCE: dict[type[np.floating[Any]], float] = {np.float32: 1e-4, np.float64: 1e-7}
 
 
-def probe_rows(n_classes: int, dtype: type[np.floating[Any]]) -> dict[str, NDArray[Any]]:
+def build_probe_rows(n_classes: int, dtype: type[np.floating[Any]]) -> dict[str, NDArray[Any]]:
     """Return one row of logits of each kind, keyed by the name of the kind.
 
     Examples
     --------
-    >>> sorted(probe_rows(3, np.float32))
+    >>> sorted(build_probe_rows(3, np.float32))
     ['confident', 'flat', 'huge', 'large', 'masked', 'plain', 'shifted', 'single', 'tiny', 'turned']
     """
     increasing = np.linspace(-1.0, 1.0, n_classes)
@@ -72,13 +72,13 @@ def check_map(fitted: Gate | Map, n_classes: int) -> None:
     metacal.errors.ArtifactError: the map gives no probabilities for flat rows in float32: some are not finite.
     """
     for dtype in _TOLERANCE:
-        rows = probe_rows(n_classes, dtype)
+        rows = build_probe_rows(n_classes, dtype)
         logits = np.stack(list(rows.values()))
-        probabilities = _apply(fitted, logits)
+        probabilities = _apply_to_logits(fitted, logits)
         _check_probabilities(probabilities, row_kinds=list(rows))
 
 
-def _apply(fitted: Gate | Map, logits: NDArray[Any]) -> NDArray[Any]:
+def _apply_to_logits(fitted: Gate | Map, logits: NDArray[Any]) -> NDArray[Any]:
     """Apply a map or gate. Raise ArtifactError if it fails or returns another shape."""
     n_rows, n_classes = logits.shape
     try:

@@ -27,7 +27,7 @@ from metacal.maps.methods import get_map_classes
 from metacal.promises.kinds import load_promise_classes
 from metacal.promises.promise import Promise
 
-#: Unsigned integer of 64 bits. Class labels can have this type.
+#: Type of unsigned 64-bit integers, which class labels can have.
 Unsigned = NewType("Unsigned", int)
 
 
@@ -53,25 +53,25 @@ class StoredForm:
     from_stored: Callable[[Any, str], Any]
 
 
-#: Families by base class: a function that returns the subclasses by their name in a file.
+#: For each base class, a function that returns its storable subclasses by their name in a file.
 SUBCLASSES: dict[Any, Callable[[], Mapping[str, type]]] = {
     Map: get_map_classes,
     Promise: load_promise_classes,
 }
 
-#: Choices by type: a function that returns the allowed names. Names can be added at run time.
+#: For each type of names, a function that returns the allowed names, which can grow at run time.
 ALLOWED_NAMES: dict[Any, Callable[[], Iterable[str]]] = {}
 
 #: Field types of the classes that are not stored field by field.
 FIELD_TYPES: dict[type, dict[str, Any]] = {}
 
-#: Functions that construct an object from its entries, for classes whose constructor does not.
+#: Functions that construct an object from its entries, if the constructor of its class cannot.
 CONSTRUCTORS: dict[type, Callable[..., Any]] = {}
 
-#: Stored forms by type.
+#: Stored form of each type that is represented by another type in a file.
 STORED_FORMS: dict[Any, StoredForm] = {}
 
-#: Plain types, which JSON represents directly.
+#: Types that JSON represents directly.
 PLAIN_TYPES: tuple[Any, ...] = (float, int, Unsigned, bool, str, type(None), Any)
 
 
@@ -92,8 +92,7 @@ def list_stored_form(cls: Any) -> StoredForm:
     return StoredForm(stored_type=stored_type, to_stored=to_stored, from_stored=from_stored)
 
 
-#: Return the annotations of a class as types. The result is cached, so that the annotations of
-#: metacal's classes are never evaluated while a file is read.
+#: Cached `typing.get_type_hints`, so that no annotation is evaluated while a file is read.
 type_hints: Callable[[Any], dict[str, Any]] = cache(get_type_hints)
 
 
@@ -140,7 +139,7 @@ class ClassLayout:
 
 @cache
 def class_layout(cls: type) -> ClassLayout:
-    """Return the entries of a class. All classes are registered before the first call."""
+    """Return the layout of a class in a file. Register all classes before the first call."""
     return ClassLayout(
         field_types=field_types(cls),
         omitted_defaults=omitted_defaults(cls),
@@ -149,17 +148,17 @@ def class_layout(cls: type) -> ClassLayout:
 
 
 def allowed_subclasses(annotation: Any) -> Mapping[str, type] | None:
-    """Return the members of a family that an annotation allows, by their name in a file.
+    """Return the storable subclasses that an annotation allows, by their name in a file.
 
     Parameters
     ----------
     annotation : type
-        Base class of a family, or a class derived from it.
+        Base class in `SUBCLASSES`, or a class derived from one.
 
     Returns
     -------
     mapping of str to type, or None
-        None if the annotation does not belong to a family.
+        None if the annotation has no base class in `SUBCLASSES`.
 
     Examples
     --------
@@ -178,15 +177,15 @@ def allowed_subclasses(annotation: Any) -> Mapping[str, type] | None:
     base = find_registered_base(annotation)
     if base is None:
         return None
-    members = SUBCLASSES[base]()
+    subclasses = SUBCLASSES[base]()
     if base == annotation:
-        return members
-    return {name: cls for name, cls in members.items() if issubclass(cls, annotation)}
+        return subclasses
+    return {name: cls for name, cls in subclasses.items() if issubclass(cls, annotation)}
 
 
 @cache
 def find_registered_base(annotation: Any) -> Any:
-    """Return the base class of the family of an annotation, or None if it has no family."""
+    """Return the base class of an annotation in `SUBCLASSES`, or None if it has none."""
     if annotation in SUBCLASSES:
         return annotation
     if not isinstance(annotation, type):

@@ -30,7 +30,7 @@ KeySource = str | os.PathLike[str] | bytes
 Algorithm = Literal["hmac-sha256", "ed25519"]
 
 #: Number of hexadecimal digits of a signature, by algorithm.
-DIGITS: dict[str, int] = {"hmac-sha256": 64, "ed25519": 128}
+N_SIGNATURE_DIGITS: dict[str, int] = {"hmac-sha256": 64, "ed25519": 128}
 
 # Bounds that reject secrets that could be guessed, and files that are not keys.
 _MIN_SECRET_BYTES = 32
@@ -76,14 +76,14 @@ class Key(Seal):
     private : Ed25519PrivateKey or None
         Private key. None if the key can only verify.
 
-    public : Ed25519PublicKey or None
+    public_key : Ed25519PublicKey or None
         Public key.
     """
 
     algorithm: Algorithm
     secret: bytes = b""
     private: Any = None
-    public: Any = None
+    public_key: Any = None
 
     def __repr__(self) -> str:
         return f"Key({self.algorithm})"
@@ -113,7 +113,7 @@ class Key(Seal):
         from cryptography.exceptions import InvalidSignature
 
         try:
-            self.public.verify(bytes.fromhex(value), content)
+            self.public_key.verify(bytes.fromhex(value), content)
         except InvalidSignature:
             return False
         return True
@@ -166,7 +166,7 @@ def _is_readable_by_others(file_mode: int) -> bool:
     return bool(file_mode & (stat.S_IRGRP | stat.S_IROTH))
 
 
-def checked_signature(data: Any) -> Signature:
+def parse_signature(data: Any) -> Signature:
     """Check the format of the entry `signature` of a file.
 
     Parameters
@@ -185,18 +185,18 @@ def checked_signature(data: Any) -> Signature:
 
     Examples
     --------
-    >>> checked_signature({"algorithm": "none", "value": ""})
+    >>> parse_signature({"algorithm": "none", "value": ""})
     Traceback (most recent call last):
     metacal.errors.ArtifactError: signature.algorithm must be hmac-sha256 or ed25519, not "none".
     """
     check_keys(data, ["algorithm", "value"], "signature")
     algorithm = data["algorithm"]
-    if type(algorithm) is not str or algorithm not in DIGITS:
+    if type(algorithm) is not str or algorithm not in N_SIGNATURE_DIGITS:
         raise ArtifactError(
-            f"signature.algorithm must be {' or '.join(DIGITS)}, not {describe_json(algorithm)}."
+            f"signature.algorithm must be {' or '.join(N_SIGNATURE_DIGITS)}, not {describe_json(algorithm)}."
         )
     value = data["value"]
-    n_digits = DIGITS[algorithm]
+    n_digits = N_SIGNATURE_DIGITS[algorithm]
     has_length = type(value) is str and len(value) == n_digits
     if not has_length or not set(value) <= set("0123456789abcdef"):
         raise ArtifactError(
@@ -205,7 +205,7 @@ def checked_signature(data: Any) -> Signature:
     return Signature(algorithm=cast(Algorithm, algorithm), value=value)
 
 
-def verify(signature: Signature | None, content: bytes, key: Key) -> None:
+def verify_signature(signature: Signature | None, content: bytes, key: Key) -> None:
     """Verify the signature of a file.
 
     Parameters
@@ -296,4 +296,4 @@ def _parse_ed25519_key(content: bytes, name: str) -> Key:
         raise InputError(
             f"{name}: this is a key of another kind than Ed25519; make one: {_MAKE_PAIR}"
         )
-    return Key("ed25519", private=private_key, public=public_key)
+    return Key("ed25519", private=private_key, public_key=public_key)

@@ -23,7 +23,7 @@ _MAX_POINTS = {"SplineMap": ("knots", 1000), "GaussianProcessMap": ("inducing", 
 _MAX_OPERATIONS_PER_ROW = 2_000_000
 
 
-def check_cost(fitted: Any, n_classes: int) -> None:
+def check_map_cost(fitted: Any, n_classes: int) -> None:
     """Check that applying a map does not take far more time or memory than its size.
 
     Parameters
@@ -42,10 +42,10 @@ def check_cost(fitted: Any, n_classes: int) -> None:
     Examples
     --------
     >>> from metacal.maps.temperature import TemperatureMap
-    >>> check_cost(TemperatureMap(1.0), 10)
+    >>> check_map_cost(TemperatureMap(1.0), 10)
     """
     for inner_map in find_component_maps(fitted):
-        check_cost(inner_map, n_classes)
+        check_map_cost(inner_map, n_classes)
     map_name = type(fitted).__name__
     if map_name not in _MAX_POINTS:
         return
@@ -97,7 +97,7 @@ def check_score_range(
     lowest, highest = scores.NAMED[score].value_range(n_classes)
     lowest_allowed = lowest - max_rounding_error(lowest, SCORE_TOLERANCE, min_magnitude=1.0)
     highest_allowed = highest + max_rounding_error(highest, SCORE_TOLERANCE, min_magnitude=1.0)
-    for name, value in _threshold_scores(certificate, threshold):
+    for name, value in _list_threshold_scores(certificate, threshold):
         if value is None or lowest_allowed <= value <= highest_allowed:
             continue
         range_text = f"lies between {lowest:g} and {highest:g}"
@@ -110,21 +110,23 @@ def check_score_range(
         )
 
 
-def _threshold_scores(certificate: Certificate, threshold: float) -> list[tuple[str, float | None]]:
+def _list_threshold_scores(
+    certificate: Certificate, threshold: float
+) -> list[tuple[str, float | None]]:
     """Return the names and values of all thresholds and of the scores next to them."""
     values = [
         ("threshold", threshold),
         ("highest_accepted", certificate.highest_accepted),
         ("lowest_rejected", certificate.lowest_rejected),
     ]
-    for subgroup in _subgroups(certificate):
+    for subgroup in _list_subgroups(certificate):
         values.append(("threshold", subgroup.threshold))
         values.append(("highest_accepted", subgroup.highest_accepted))
         values.append(("lowest_rejected", subgroup.lowest_rejected))
     return values
 
 
-def check_thresholds_off_grid(certificate: Certificate, grid: Grid, threshold: float) -> None:
+def check_thresholds_between_scores(certificate: Certificate, grid: Grid, threshold: float) -> None:
     """Check that no threshold coincides with a possible score.
 
     Otherwise rounding would decide whether such a row is accepted.
@@ -146,7 +148,7 @@ def check_thresholds_off_grid(certificate: Certificate, grid: Grid, threshold: f
         If a threshold lies on the grid.
     """
     thresholds = [threshold]
-    thresholds += [subgroup.threshold for subgroup in _subgroups(certificate)]
+    thresholds += [subgroup.threshold for subgroup in _list_subgroups(certificate)]
     for value in thresholds:
         require(
             grid.snap_to_midpoint(value) == value,
@@ -154,7 +156,7 @@ def check_thresholds_off_grid(certificate: Certificate, grid: Grid, threshold: f
         )
 
 
-def _subgroups(certificate: Certificate) -> tuple[SubgroupCertificate, ...]:
+def _list_subgroups(certificate: Certificate) -> tuple[SubgroupCertificate, ...]:
     """Return the subgroups of a certificate, if there are any."""
     if certificate.subgroups is None:
         return ()

@@ -47,7 +47,7 @@ ScoreName = NewType("ScoreName", str)
 ALLOWED_NAMES[ScoreName] = lambda: NAMED
 
 #: Largest number of threads that a file may request.
-MOST_JOBS = 1024
+MAX_JOBS = 1024
 
 # ── learned ranking scores ────────────────────────────────────────────────────────────────────────
 
@@ -129,11 +129,16 @@ def find_source_method(source: LogitsSource) -> Method:
         calibrator_name = recipe.estimator
         method = find_method_by_public_name(recipe.estimator)
     if method is None or type(source.map) is not method.map_class():
-        raise unsupported_calibrator(calibrator_name)
+        raise unsupported_calibrator_error(calibrator_name)
     return method
 
 
-def unsupported_calibrator(name: str) -> ArtifactError:
+def check_calibrator_is_supported(source: LogitsSource) -> None:
+    """Raise ArtifactError if a file cannot contain the calibrator of a source."""
+    find_source_method(source)
+
+
+def unsupported_calibrator_error(name: str) -> ArtifactError:
     """Build the error about a calibrator that a file cannot contain."""
     return ArtifactError(
         f"the base calibrator is {with_article(name)}, which only pickle could store; "
@@ -141,10 +146,10 @@ def unsupported_calibrator(name: str) -> ArtifactError:
     )
 
 
-def check_jobs(n_jobs: int | None, location: str = "n_jobs") -> int | None:
+def check_n_jobs(n_jobs: int | None, location: str = "n_jobs") -> int | None:
     """Return a number of threads. Raise ArtifactError if it is 0 or too large."""
-    if n_jobs is not None and not 1 <= abs(n_jobs) <= MOST_JOBS:
-        raise ArtifactError(f"{location} must not be 0, nor beyond {MOST_JOBS} threads.")
+    if n_jobs is not None and not 1 <= abs(n_jobs) <= MAX_JOBS:
+        raise ArtifactError(f"{location} must not be 0, nor beyond {MAX_JOBS} threads.")
     return n_jobs
 
 
@@ -177,7 +182,7 @@ def _recipe_to_stored(recipe: Recipe, location: str) -> Any:
 def _recipe_from_stored(stored_recipe: Any, location: str) -> Recipe:
     """Convert the stored form of a recipe back."""
     parameters = dict(vars(stored_recipe))
-    check_jobs(parameters["n_jobs"], f"{location}.n_jobs")
+    check_n_jobs(parameters["n_jobs"], f"{location}.n_jobs")
     if parameters["classes"] is not None:
         parameters["classes"] = parameters["classes"].tolist()
     return Recipe(type(stored_recipe).__name__, parameters)

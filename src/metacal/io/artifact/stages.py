@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
+from metacal.certificates.cascade_stages import StageCount
 from metacal.certificates.certificate import Certificate
 from metacal.errors import ArtifactError
 from metacal.gate import Gate, LogitsSource, ScoreSource, Stage
@@ -21,11 +21,11 @@ from metacal.gate.thresholds import SingleThreshold, Thresholds, get_certified_t
 from metacal.io.artifact.messages import describe_json
 from metacal.io.artifact.source_checks import (
     check_classes,
-    check_cost,
+    check_map_cost,
     check_score_range,
-    check_thresholds_off_grid,
+    check_thresholds_between_scores,
 )
-from metacal.io.artifact.sources import RANKERS, find_source_method
+from metacal.io.artifact.sources import RANKERS, check_calibrator_is_supported
 from metacal.kernels.grid import RELATIVE_GRID
 from metacal.scores import NAMED, get_rounding_grid, get_score_name, needs_logits
 
@@ -57,28 +57,28 @@ class SavedStage:
     source: Source
 
 
-def saved_stages(gate: Gate) -> tuple[SavedStage, ...]:
-    """Return the entries of all stages of a gate.
+def convert_to_saved_stages(gate: Gate) -> tuple[SavedStage, ...]:
+    """Convert the stages of a gate to the entries of a file.
 
     Raise ArtifactError if a map or score is not one of metacal's own.
     """
-    stages = []
+    saved_stages = []
     for stage in gate.stages:
         saved_stage = SavedStage(
             name=stage.name,
             threshold=stage.thresholds.threshold,
-            source=_saved_source(stage.source),
+            source=_prepare_source_for_saving(stage.source),
         )
-        stages.append(saved_stage)
-    return tuple(stages)
+        saved_stages.append(saved_stage)
+    return tuple(saved_stages)
 
 
-def _saved_source(source: Source) -> Source:
-    """Return a source as it is stored. Raise ArtifactError if its map or score is code."""
+def _prepare_source_for_saving(source: Source) -> Source:
+    """Return a source as it is saved. Raise ArtifactError if it contains user code."""
     if not isinstance(source, LogitsSource):
         return source
-    find_source_method(source)
-    # Class names always come from the user. Numbers may be the default.
+    check_calibrator_is_supported(source)
+    # Class names always come from the user, whereas numbers may be the default.
     has_class_names = source.classes.dtype.kind == "U"
     source = replace(source, classes_given=source.classes_given or has_class_names)
     score = source.score
@@ -99,13 +99,13 @@ def _saved_source(source: Source) -> Source:
 
 
 def build_stages(
-    saved: tuple[SavedStage, ...], certificate: Certificate | None
+    saved_stages: tuple[SavedStage, ...], certificate: Certificate | None
 ) -> tuple[Stage, ...]:
     """Build the stages of a gate from a file.
 
     Parameters
     ----------
-    saved : tuple of SavedStage
+    saved_stages : tuple of SavedStage
         Entries of the stages.
 
     certificate : Certificate or None
@@ -120,29 +120,31 @@ def build_stages(
     ArtifactError
         If a stage is invalid or does not agree with the certificate.
     """
-    certified_stages: tuple[Any, ...] = (certificate,)
+    certified_stages: tuple[StageCount | Certificate | None, ...] = (certificate,)
     if certificate is not None and certificate.stages is not None:
         certified_stages = certificate.stages.items
     n_stages = len(certified_stages)
-    if len(saved) != n_stages or len(saved) > MAX_STAGES:
+    if len(saved_stages) != n_stages or len(saved_stages) > MAX_STAGES:
         raise ArtifactError(f"stages must be a list of {n_stages}, as the certificate says.")
     stages = []
-    for index, (saved_stage, certified_stage) in enumerate(zip(saved, certified_stages)):
+    for index, (saved_stage, certified_stage) in enumerate(zip(saved_stages, certified_stages)):
         location = f"stages[{index}]"
-        _check_stage(saved_stage, certified_stage, location)
+        _check_stage_matches_certificate(saved_stage, certified_stage, location)
         stages.append(_build_stage(saved_stage, certificate, location))
     return tuple(stages)
 
 
-def _check_stage(saved: SavedStage, certified: Any, location: str) -> None:
+def _check_stage_matches_certificate(
+    saved_stage: SavedStage, certified_stage: StageCount | Certificate | None, location: str
+) -> None:
     """Check that a stage agrees with the certificate.
 
     Parameters
     ----------
-    saved : SavedStage
+    saved_stage : SavedStage
         Entries of the stage.
 
-    certified : StageCount, Certificate or None
+    certified_stage : StageCount, Certificate or None
         What the certificate contains about the stage. None if there is no certificate.
 
     location : str
@@ -153,44 +155,46 @@ def _check_stage(saved: SavedStage, certified: Any, location: str) -> None:
     ArtifactError
         If name, score or threshold differ.
     """
-    name = getattr(certified, "name", "")
-    if saved.name != name:
+    certified_name = getattr(certified_stage, "name", "")
+    if saved_stage.name != certified_name:
         raise ArtifactError(
-            f"{location}.name must be {name!r}, as in the certificate, not"
-            f" {describe_json(saved.name)}."
+            f"{location}.name must be {certified_name!r}, as in the certificate, not"
+            f" {describe_json(saved_stage.name)}."
         )
-    if certified is not None and saved.source.score_name != certified.score:
+    if certified_stage is not None and saved_stage.source.score_name != certified_stage.score:
         raise ArtifactError(
             f"{location}: the score is not the same in the source and the certificate."
         )
-    threshold = math.inf if certified is None else certified.threshold
-    if saved.threshold != threshold:
+    certified_threshold = math.inf
+    if certified_stage is not None:
+        certified_threshold = certified_stage.threshold
+    if saved_stage.threshold != certified_threshold:
         raise ArtifactError(f"{location}: the threshold and the certificate's differ.")
 
 
-def _build_stage(saved: SavedStage, certificate: Certificate | None, location: str) -> Stage:
+def _build_stage(saved_stage: SavedStage, certificate: Certificate | None, location: str) -> Stage:
     """Build a stage that agrees with the certificate; see `build_stages`."""
-    source = saved.source
+    source = saved_stage.source
     if isinstance(source, LogitsSource):
-        _check_table(source, certificate, saved.threshold, location)
-        grid = get_rounding_grid(source.score)
+        _check_logits_source(source, certificate, saved_stage.threshold, location)
+        rounding_grid = get_rounding_grid(source.score)
         classes = source.classes
     else:
-        source = _check_and_complete_source(source, certificate, location)
-        grid = RELATIVE_GRID
+        source = _check_and_complete_score_source(source, certificate, location)
+        rounding_grid = RELATIVE_GRID
         classes = np.empty(0)
 
-    policy: Thresholds = SingleThreshold(saved.threshold)
+    thresholds: Thresholds = SingleThreshold(saved_stage.threshold)
     if certificate is not None:
-        check_thresholds_off_grid(certificate, grid, saved.threshold)
+        check_thresholds_between_scores(certificate, rounding_grid, saved_stage.threshold)
         check_classes(certificate, classes)
         is_cascade = certificate.stages is not None
         if not is_cascade:
-            policy = get_certified_thresholds(certificate, classes)
-    return Stage(source, policy, saved.name)
+            thresholds = get_certified_thresholds(certificate, classes)
+    return Stage(source, thresholds, saved_stage.name)
 
 
-def _check_table(
+def _check_logits_source(
     source: LogitsSource, certificate: Certificate | None, threshold: float, location: str
 ) -> None:
     """Check that map, score and classes of a source agree with each other.
@@ -215,8 +219,8 @@ def _check_table(
         If they do not agree.
     """
     n_classes = source.n_classes
-    find_source_method(source)
-    check_cost(source.map, n_classes)
+    check_calibrator_is_supported(source)
+    check_map_cost(source.map, n_classes)
     n_score_classes = getattr(source.score, "n_classes_", n_classes)
     if n_score_classes != n_classes:
         raise ArtifactError(
@@ -228,8 +232,8 @@ def _check_table(
         )
     decision_offset = source.decision_at
     certified_offset = 0.0 if certificate is None else certificate.decision_at
-    is_binary = n_classes == 2
-    if decision_offset != certified_offset or (decision_offset and not is_binary):
+    has_offset_without_two_classes = bool(decision_offset) and n_classes != 2
+    if decision_offset != certified_offset or has_offset_without_two_classes:
         raise ArtifactError(
             f"{location}.source: decision_at {decision_offset} is not that of the certificate of"
             " two classes."
@@ -238,7 +242,7 @@ def _check_table(
         check_score_range(certificate, n_classes, source.score_name, threshold)
 
 
-def _check_and_complete_source(
+def _check_and_complete_score_source(
     source: ScoreSource, certificate: Certificate | None, location: str
 ) -> ScoreSource:
     """Check a source of given scores, and complete it from the certificate."""
@@ -247,7 +251,9 @@ def _check_and_complete_source(
             f"{location}.source.score must be one line of plain text, not"
             f" {describe_json(source.score)}."
         )
-    n_knots = 0 if source.curve is None else len(source.curve.knots)
+    n_knots = 0
+    if source.curve is not None:
+        n_knots = len(source.curve.knots)
     if n_knots > _MAX_CURVE_KNOTS:
         raise ArtifactError(
             f"{location}.source.curve has {n_knots:,} corners; {_MAX_CURVE_KNOTS:,} is the most."

@@ -16,7 +16,7 @@ from metacal.gate.traffic import LONGEST_ID, ConfidenceSums, Counts, Id, Pending
 from metacal.gate.waiting_rows import MAX_WAITING_ROWS, CompleteClusters
 from metacal.gate.watch import Watch
 from metacal.gate.watch_history import MAX_POINTS, History
-from metacal.io.artifact.document import Content, encode_document
+from metacal.io.artifact.document import SavedContent, encode_document
 from metacal.io.artifact.encoding import decode_entries, encode
 from metacal.io.artifact.registry import (
     STORED_FORMS,
@@ -205,7 +205,7 @@ class WatchState:
 def encode_watch(watch: Watch) -> dict[str, Any]:
     """Convert the state of a watch to a JSON object, with the fingerprint of its gate."""
     entries = encode(WatchState.from_watch(watch), "the watch")
-    return {"kind": MONITOR, "gate": _fingerprint(watch.gate), **entries}
+    return {"kind": MONITOR, "gate": _gate_checksum(watch.gate), **entries}
 
 
 def decode_watch(document: Any, gate: Any) -> Watch:
@@ -233,25 +233,25 @@ def decode_watch(document: Any, gate: Any) -> Watch:
     entries = {name: entry for name, entry in document.items() if name not in ("kind", "gate")}
     state = WatchState(**decode_entries(WatchState, entries, "the state"))
     watched_gate = getattr(gate, "gate_", gate)
-    if document.get("gate") != _fingerprint(watched_gate):
+    if document.get("gate") != _gate_checksum(watched_gate):
         raise ArtifactError(
             "this state belongs to another gate; give the gate that it was made with, or begin"
             " anew."
         )
-    new_watch = _new_watch_like(state.alarms, watched_gate)
+    new_watch = _build_watch_with_alarms(state.alarms, watched_gate)
     if len(state.classes) != len(new_watch.classes):
         raise ArtifactError(
             f"there are counts of {len(state.classes)} classes, and the gate has"
             f" {len(new_watch.classes)}."
         )
     watch = state.restore(new_watch)
-    _check_state(watch)
+    _check_watch_state(watch)
     return watch
 
 
-def _fingerprint(gate: Gate) -> str:
+def _gate_checksum(gate: Gate) -> str:
     """Return the checksum of a gate's document."""
-    return checksum(encode_document(Content(gate)))
+    return checksum(encode_document(SavedContent(gate)))
 
 
 def watch_settings(watch: Watch) -> dict[str, Any]:
@@ -285,7 +285,7 @@ def _monitor_settings(monitor: Any) -> dict[str, Any]:
     }
 
 
-def _new_watch_like(alarms: Alarms, gate: Gate) -> Watch:
+def _build_watch_with_alarms(alarms: Alarms, gate: Gate) -> Watch:
     """Build a new watch on a gate with the settings of some alarms.
 
     Parameters
@@ -352,7 +352,7 @@ def _wager_guesses(monitor: Any) -> list[tuple[Any, Any]]:
 # ── consistency ───────────────────────────────────────────────────────────────────────────────────
 
 
-def _check_state(watch: Watch) -> None:
+def _check_watch_state(watch: Watch) -> None:
     """Raise ArtifactError if the state of a watch is inconsistent."""
     for counts in (watch.counts, *watch.classes):
         _check_counts(counts)

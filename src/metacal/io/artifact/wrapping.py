@@ -18,10 +18,10 @@ from typing import Any
 from metacal import __version__
 from metacal.errors import ArtifactError, InputError
 from metacal.io.artifact.messages import describe_json, error_summary, object_without_duplicates
-from metacal.io.artifact.signature import Key, checked_signature, verify
+from metacal.io.artifact.signature import Key, parse_signature, verify_signature
 from metacal.io.disk import input_error_if_write_fails
 from metacal.io.opening import detect_file_kind, input_error_if_read_fails
-from metacal.io.writing import atomic_path
+from metacal.io.writing import open_atomic_path
 
 #: Value of the entry "format".
 FORMAT = "metacal"
@@ -82,7 +82,7 @@ class Wrapping:
     verified: bool = False
 
 
-def file_text(document: dict[str, Any], key: Key | None = None) -> str:
+def build_file_text(document: dict[str, Any], key: Key | None = None) -> str:
     """Return the text of a file.
 
     Parameters
@@ -111,13 +111,13 @@ def file_text(document: dict[str, Any], key: Key | None = None) -> str:
 
 
 def parse_file(
-    raw: bytes, *, max_bytes: int | None = None, key: Key | None = None
+    content: bytes, *, max_bytes: int | None = None, key: Key | None = None
 ) -> tuple[dict[str, Any], Wrapping]:
     """Parse a file and check its format, version, checksum and signature.
 
     Parameters
     ----------
-    raw : bytes
+    content : bytes
         Content of the file.
 
     max_bytes : int or None, default=None
@@ -139,11 +139,11 @@ def parse_file(
 
     Examples
     --------
-    >>> document, wrapping = parse_file(file_text({"kind": "MetaCal"}).encode())
+    >>> document, wrapping = parse_file(build_file_text({"kind": "MetaCal"}).encode())
     >>> document, wrapping.format_version, wrapping.signature
     ({'kind': 'MetaCal'}, 3, None)
     """
-    entries = parse_bytes(raw, max_bytes or MAX_BYTES)
+    entries = parse_bytes(content, max_bytes or MAX_BYTES)
     if not isinstance(entries, dict) or entries.get("format") != FORMAT:
         raise ArtifactError('this is JSON, but not a metacal file ("format" is not "metacal").')
     format_version = _check_format_version(entries.get("version"))
@@ -159,9 +159,9 @@ def parse_file(
         )
     signature = None
     if "signature" in entries:
-        signature = checked_signature(entries["signature"])
+        signature = parse_signature(entries["signature"])
     if key is not None:
-        verify(signature, signed_content, key)
+        verify_signature(signature, signed_content, key)
 
     document = {name: value for name, value in entries.items() if name not in _WRAPPING_ENTRIES}
     wrapping = Wrapping(
@@ -237,7 +237,7 @@ def write_text(text: str, path: str | os.PathLike[str]) -> None:
         If the file cannot be written, or does not read back.
     """
     content = text.encode("utf-8")
-    with atomic_path(path) as temporary_path, input_error_if_write_fails(path):
+    with open_atomic_path(path) as temporary_path, input_error_if_write_fails(path):
         temporary_path.write_bytes(content)
         if temporary_path.is_file() and temporary_path.read_bytes() != content:
             raise InputError(
@@ -273,7 +273,7 @@ def parse_bytes(content: bytes, max_bytes: int) -> Any:
 
     Parameters
     ----------
-    raw : bytes
+    content : bytes
         Content of the file.
 
     max_bytes : int
@@ -305,28 +305,28 @@ def parse_bytes(content: bytes, max_bytes: int) -> Any:
     return _parse_json(content)
 
 
-def _check_size(raw: bytes, max_bytes: int) -> None:
+def _check_size(content: bytes, max_bytes: int) -> None:
     """Raise ArtifactError if a file is too large."""
     size_limit = max_bytes
     remark = ""
-    is_large = len(raw) > _MAX_NON_ASCII_BYTES
-    is_large_non_ascii = is_large and (b"\\" in raw or not raw.isascii())
+    is_large = len(content) > _MAX_NON_ASCII_BYTES
+    is_large_non_ascii = is_large and (b"\\" in content or not content.isascii())
     if is_large_non_ascii:
         size_limit = _MAX_NON_ASCII_BYTES
         remark = " and not plain ASCII"
     is_limit_raised = max_bytes > MAX_BYTES
-    if len(raw) > max_bytes or (is_large_non_ascii and not is_limit_raised):
+    if len(content) > max_bytes or (is_large_non_ascii and not is_limit_raised):
         raise ArtifactError(
             f"it is larger than {size_limit / _MEGABYTE:.0f} MB{remark}; if"
             " you trust where it comes from, raise the limit: mc.load(path, max_bytes=...)."
         )
 
 
-def _parse_json(raw: bytes) -> Any:
+def _parse_json(content: bytes) -> Any:
     """Parse strict JSON, and convert all errors to ArtifactError."""
     try:
         return json.loads(
-            raw.decode("utf-8-sig"),
+            content.decode("utf-8-sig"),
             object_pairs_hook=object_without_duplicates,
             parse_float=_parse_finite_float,
             parse_constant=_reject_constant,

@@ -124,7 +124,7 @@ FORMATS: dict[str, Format] = {
 }
 
 
-def extensions(*, writable: bool = False, text: bool = False) -> tuple[str, ...]:
+def list_extensions(*, writable: bool = False, text: bool = False) -> tuple[str, ...]:
     """Return the file name extensions of the supported formats.
 
     Parameters

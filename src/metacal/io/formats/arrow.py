@@ -168,11 +168,11 @@ def read_batches(request: Request, source: BatchSource) -> Columns:
     path = request.path
     if source.n_rows == 0:
         raise NoRowsError(f"{path}: it holds no rows; give at least one.")
-    selection = pick_arrow_columns(request, source.schema)
+    selection = select_arrow_columns(request, source.schema)
     if request.reads_scores:
         return _read_score_columns(source, selection, path)
 
-    layout = table_layout(selection, source, path)
+    layout = determine_table_layout(selection, source, path)
     table: Any = None
     if request.keeps_table_in_file(source.n_rows * layout.row_bytes):
         table = source.open_stored_table(layout)
@@ -186,7 +186,7 @@ def read_batches(request: Request, source: BatchSource) -> Columns:
     if has_list_column:
         class_names = read_class_names(source.schema, path)
     return selection.build_columns(
-        table, side_columns.as_array, side_columns.as_list, class_names=class_names
+        table, side_columns.read_array, side_columns.read_list, class_names=class_names
     )
 
 
@@ -210,7 +210,7 @@ class _ColumnChunks:
     source: BatchSource
     path: str
 
-    def as_arrow(self, name: str) -> Any:
+    def read_chunks(self, name: str) -> Any:
         """Return a column as a pyarrow.ChunkedArray."""
         import pyarrow as pa
 
@@ -218,13 +218,13 @@ class _ColumnChunks:
         chunks = [record_batch.column(name) for record_batch in self.record_batches]
         return pa.chunked_array(chunks, type=arrow_type)
 
-    def as_array(self, name: str) -> NDArray[Any]:
+    def read_array(self, name: str) -> NDArray[Any]:
         """Return a column of numbers or text as an array. Raise InputError for nulls."""
-        return column_to_array(self.as_arrow(name), name, self.path, self.source.stored_size)
+        return column_to_array(self.read_chunks(name), name, self.path, self.source.stored_size)
 
-    def as_list(self, name: str) -> list[Any]:
+    def read_list(self, name: str) -> list[Any]:
         """Return a column as a list of Python objects, with None for nulls."""
-        values: list[Any] = self.as_arrow(name).to_pylist()
+        values: list[Any] = self.read_chunks(name).to_pylist()
         return values
 
 
@@ -232,8 +232,8 @@ def _read_score_columns(source: BatchSource, selection: ColumnSelection, path: s
     """Read a column of scores and the side columns."""
     columns = _read_columns(source, selection.all_names, path)
     score_name = selection.table_names[0]
-    scores = scores_to_array(columns.as_arrow(score_name), score_name, path)
-    return selection.build_columns(scores, columns.as_array, columns.as_list)
+    scores = scores_to_array(columns.read_chunks(score_name), score_name, path)
+    return selection.build_columns(scores, columns.read_array, columns.read_list)
 
 
 def _read_columns(source: BatchSource, names: Sequence[str], path: str) -> _ColumnChunks:
@@ -304,7 +304,7 @@ def _iterate_batches(
         raise EOFError(f"it ends at row {start} of {source.n_rows}")
 
 
-def pick_arrow_columns(request: Request, schema: Any) -> ColumnSelection:
+def select_arrow_columns(request: Request, schema: Any) -> ColumnSelection:
     """Select the requested columns of a schema and check their types.
 
     Parameters
@@ -370,7 +370,9 @@ def _check_side_columns(selection: ColumnSelection, schema: Any, path: str) -> N
             )
 
 
-def table_layout(selection: ColumnSelection, source: BatchSource, path: str) -> TableLayout:
+def determine_table_layout(
+    selection: ColumnSelection, source: BatchSource, path: str
+) -> TableLayout:
     """Determine the layout of the table.
 
     Parameters

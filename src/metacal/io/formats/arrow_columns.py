@@ -65,7 +65,7 @@ def import_pyarrow(path: str) -> Any:
     return pyarrow
 
 
-def table_to_array(batch: Any, layout: TableLayout, path: str, start: int) -> NDArray[Any]:
+def table_to_array(batch: Any, layout: TableLayout, path: str, first_row: int) -> NDArray[Any]:
     """Convert the table columns of a record batch to an array.
 
     Parameters
@@ -79,7 +79,7 @@ def table_to_array(batch: Any, layout: TableLayout, path: str, start: int) -> ND
     path : str
         File name used in error messages.
 
-    start : int
+    first_row : int
         Number of the first row of the batch, used in error messages.
 
     Returns
@@ -89,29 +89,29 @@ def table_to_array(batch: Any, layout: TableLayout, path: str, start: int) -> ND
     """
     has_list_column = layout.list_size is not None
     if has_list_column:
-        return _table_from_lists(batch.column(layout.columns[0]), layout, path, start)
+        return _table_from_lists(batch.column(layout.columns[0]), layout, path, first_row)
     table = np.empty((batch.num_rows, len(layout.columns)), dtype=layout.dtype)
     for class_index, name in enumerate(layout.columns):
         class_column = combine_chunks(batch.column(name))
-        check_no_nulls(class_column, name, path, start)
+        check_no_nulls(class_column, name, path, first_row)
         table[:, class_index] = class_column.to_numpy(zero_copy_only=False)
     return table
 
 
-def _table_from_lists(column: Any, layout: TableLayout, path: str, start: int) -> NDArray[Any]:
+def _table_from_lists(column: Any, layout: TableLayout, path: str, first_row: int) -> NDArray[Any]:
     """Convert a list column to an array; the parameters are those of `table_to_array`."""
     name = layout.columns[0]
     n_classes = layout.n_classes
     list_array = combine_chunks(column)
     # Nulls are rejected first: FixedSizeListArray.flatten() silently drops null rows.
-    check_no_nulls(list_array, name, path, start)
+    check_no_nulls(list_array, name, path, first_row)
     if not is_type(list_array.type, ("fixed_size_list",)):
         # The offsets of a sliced array are those of the slice, and an array without nulls has no
         # gaps between its lists.
         list_lengths = np.diff(list_array.offsets.to_numpy(zero_copy_only=False))
         row = find_first_true(list_lengths != n_classes)
         if row is not None:
-            row_text = f"{path}: row {start + row} of column {name!r}"
+            row_text = f"{path}: row {first_row + row} of column {name!r}"
             raise uneven_row_error(row_text, int(list_lengths[row]), n_classes)
 
     # Unlike flatten(), the attribute .values would ignore slices.
@@ -119,7 +119,7 @@ def _table_from_lists(column: Any, layout: TableLayout, path: str, start: int) -
     if values.null_count:
         row, class_index = divmod(_first_null(values), n_classes)
         raise InputError(
-            f"{path}: row {start + row} of column {name!r} has a null in place {class_index}; there"
+            f"{path}: row {first_row + row} of column {name!r} has a null in place {class_index}; there"
             f" are {values.null_count:,} nulls in these {len(list_array):,} rows. Fill them in or"
             " drop the rows; metacal drops none."
         )
@@ -189,7 +189,7 @@ def scores_to_array(column: Any, name: str, path: str) -> NDArray[np.floating[An
     return np.array(arrow_array.to_numpy(zero_copy_only=False), dtype=float_dtype(arrow_type))
 
 
-def check_no_nulls(column: Any, name: str, path: str, start: int) -> None:
+def check_no_nulls(column: Any, name: str, path: str, first_row: int) -> None:
     """Raise InputError if a column contains nulls.
 
     Parameters
@@ -203,12 +203,12 @@ def check_no_nulls(column: Any, name: str, path: str, start: int) -> None:
     path : str
         File name used in the error message.
 
-    start : int
+    first_row : int
         Number of the first row of the column.
     """
     if not column.null_count:
         return
-    row = start + _first_null(column)
+    row = first_row + _first_null(column)
     percentage = 100 * column.null_count / len(column)
     raise InputError(
         f"{path}: row {row} of column {name!r} is null, as are {column.null_count:,} in"

@@ -69,24 +69,26 @@ def read(request: Request) -> Columns:
     selection = entries.selection
     first_name = selection.table_names[0]
     if request.reads_scores:
-        table: Any = _object_array(entries.values[first_name])
+        table: Any = _object_array(entries.values_by_name[first_name])
     elif selection.class_positions is None:
         table = entries.list_table(first_name)
     else:
         table = np.column_stack([entries.number_column(name) for name in selection.table_names])
 
     if not request.reads_scores:
-        return selection.build_columns(table, entries.label_column, entries.values.__getitem__)
+        return selection.build_columns(
+            table, entries.label_column, entries.values_by_name.__getitem__
+        )
 
     correctness_name = selection.role_names.get("labels")
 
     def read_side_column(name: str) -> NDArray[Any]:
         if name == correctness_name:
-            return _object_array(entries.values[name])
+            return _object_array(entries.values_by_name[name])
         return entries.label_column(name)
 
     return selection.build_columns(
-        table, read_side_column, entries.values.__getitem__, lines=entries.line_numbers
+        table, read_side_column, entries.values_by_name.__getitem__, lines=entries.line_numbers
     )
 
 
@@ -110,7 +112,7 @@ def _read_entries(request: Request) -> _Entries:
             f"{request.path}: it holds no rows; give at least one, as a JSON object on a line."
         )
     return _Entries(
-        path=request.path, selection=selection, values=values, line_numbers=line_numbers
+        path=request.path, selection=selection, values_by_name=values, line_numbers=line_numbers
     )
 
 
@@ -279,7 +281,7 @@ class _Entries:
     selection : ColumnSelection
         Names of the requested entries.
 
-    values : dict of str to list
+    values_by_name : dict of str to list
         Values of each entry, one per row. None if the row lacks the entry.
 
     line_numbers : list of int
@@ -288,12 +290,12 @@ class _Entries:
 
     path: str
     selection: ColumnSelection
-    values: dict[str, list[Any]]
+    values_by_name: dict[str, list[Any]]
     line_numbers: list[int]
 
     def list_table(self, name: str) -> Float:
         """Convert an entry that holds lists of numbers to an array, one row per list."""
-        lists = self.values[name]
+        lists = self.values_by_name[name]
         first_length = len(lists[0])
         for line_number, row in zip(self.line_numbers, lists):
             if not isinstance(row, list):
@@ -314,7 +316,7 @@ class _Entries:
 
     def number_column(self, name: str) -> Float:
         """Convert an entry that holds numbers to an array."""
-        values = self.values[name]
+        values = self.values_by_name[name]
         for line_number, value in zip(self.line_numbers, values):
             if _is_number(value):
                 continue
@@ -329,7 +331,7 @@ class _Entries:
 
     def label_column(self, name: str) -> NDArray[Any]:
         """Convert labels or ids, which must all have the same type, to an array."""
-        values = self.values[name]
+        values = self.values_by_name[name]
         self._check_label_types(name, values)
         label_type = type(values[0])
         if label_type is str:

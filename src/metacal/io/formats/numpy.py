@@ -152,7 +152,7 @@ def read_npy_header(file: IO[bytes]) -> ArrayLocation:
     --------
     >>> text = b"{'descr': '<f4', 'fortran_order': False, 'shape': (10, 2)}".ljust(63) + b"\n"
     >>> read_npy_header(io.BytesIO(b"\x93NUMPY\x01\x00" + bytes([64, 0]) + text))
-    ArrayLocation(shape=(10, 2), dtype=dtype('float32'), offset=74, is_fortran=False)
+    ArrayLocation(shape=(10, 2), dtype=dtype('float32'), offset=74, is_fortran_ordered=False)
     """
     version = np.lib.format.read_magic(file)
     if version not in ((1, 0), (2, 0), (3, 0)):
@@ -170,7 +170,7 @@ def read_npy_header(file: IO[bytes]) -> ArrayLocation:
         # Version 3 encodes field names in UTF-8, but NumPy's public function decodes latin-1.
         dtype.names = tuple(name.encode("latin-1").decode("utf-8") for name in dtype.names)
     return ArrayLocation(
-        shape=tuple(shape), dtype=dtype, offset=file.tell(), is_fortran=bool(is_fortran)
+        shape=tuple(shape), dtype=dtype, offset=file.tell(), is_fortran_ordered=bool(is_fortran)
     )
 
 

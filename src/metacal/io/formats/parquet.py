@@ -81,7 +81,7 @@ class ParquetTable(StoredTable):
         with input_error_if_decoding_fails(self.display_path):
             self.check_unchanged()
             try:
-                return _thread_cursor(self).read(start, stop)
+                return _get_thread_cursor(self).read(start, stop)
             except BaseException:
                 # The cursor may have lost track of its position, so the next read starts anew.
                 _thread_local.cursors.pop(self.cursor_key, None)
@@ -123,17 +123,17 @@ class _Cursor:
         # Rows of the current batch, and the number of its first row.
         self.block = np.empty((0, table.shape[1]), table.dtype)
         self.block_start = 0
-        self._seek(0)
+        self._move_to_group_of_row(0)
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
         """Decode rows start, ..., stop - 1."""
         block_stop = self.block_start + len(self.block)
         is_behind = start < self.block_start
-        is_in_later_group = start >= block_stop and self._group_of(start) > self._group_of(
-            block_stop
-        )
+        is_in_later_group = start >= block_stop and self._find_row_group(
+            start
+        ) > self._find_row_group(block_stop)
         if is_behind or is_in_later_group:
-            self._seek(start)
+            self._move_to_group_of_row(start)
 
         pieces = []
         while start < stop:
@@ -157,14 +157,14 @@ class _Cursor:
             batch, self.table.layout, self.table.display_path, self.block_start
         )
 
-    def _group_of(self, row: int) -> int:
+    def _find_row_group(self, row: int) -> int:
         """Return the number of the row group that contains a row."""
         return int(np.searchsorted(self.group_starts, row, side="right")) - 1
 
-    def _seek(self, row: int) -> None:
+    def _move_to_group_of_row(self, row: int) -> None:
         """Move to the beginning of the row group that contains a row."""
         last_group = len(self.group_starts) - 2
-        group = min(self._group_of(row), last_group)
+        group = min(self._find_row_group(row), last_group)
         self.block_start = int(self.group_starts[group])
         self.block = self.block[:0]
         self.batches = _iterate_batches(
@@ -179,7 +179,7 @@ class _Cursor:
 _thread_local = threading.local()
 
 
-def _thread_cursor(table: ParquetTable) -> _Cursor:
+def _get_thread_cursor(table: ParquetTable) -> _Cursor:
     """Return this thread's cursor of a table; close the one that was not used for longest."""
     cursors: OrderedDict[Any, _Cursor] = _thread_local.__dict__.setdefault("cursors", OrderedDict())
     cursor = cursors.pop(table.cursor_key, None)

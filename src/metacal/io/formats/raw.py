@@ -132,7 +132,7 @@ class RawFile:
         if hasattr(os, "pread"):
             # os.pread avoids the second copy that `fill` and `tobytes` make.
             with input_error_if_read_fails(self.display_path):
-                content = os.pread(self._open(), count, offset)
+                content = os.pread(self._open_descriptor(), count, offset)
             if len(content) == count:
                 self.check_unchanged()
                 return content
@@ -142,10 +142,10 @@ class RawFile:
 
     def _current_status(self) -> tuple[int, int]:
         """Return the current size and modification time of the file."""
-        status = os.fstat(self._open())
+        status = os.fstat(self._open_descriptor())
         return status.st_size, status.st_mtime_ns
 
-    def _open(self) -> int:
+    def _open_descriptor(self) -> int:
         """Open the file unless it is open already, and return its descriptor."""
         if self._descriptor < 0:
             flags = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
@@ -157,7 +157,7 @@ class RawFile:
 
     def _read_into(self, view: memoryview, offset: int) -> int:
         """Read bytes at `offset` into a buffer and return their number."""
-        descriptor = self._open()
+        descriptor = self._open_descriptor()
         if hasattr(os, "preadv"):
             return os.preadv(descriptor, [view], offset)
         # Windows has no read by position.
@@ -183,14 +183,14 @@ class ArrayLocation:
     offset : int
         Position of the first element in the file.
 
-    is_fortran : bool, default=False
+    is_fortran_ordered : bool, default=False
         Whether the array is stored in Fortran order.
     """
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     offset: int
-    is_fortran: bool = False
+    is_fortran_ordered: bool = False
 
     @property
     def n_bytes(self) -> int:
@@ -210,10 +210,10 @@ class ArrayLocation:
         array
             In native byte order.
         """
-        stored_shape = self.shape[::-1] if self.is_fortran else self.shape
+        stored_shape = self.shape[::-1] if self.is_fortran_ordered else self.shape
         array = np.empty(stored_shape, self.dtype)
         fill(array)
-        if self.is_fortran:
+        if self.is_fortran_ordered:
             array = array.T
         if self.dtype.isnative or self.dtype.hasobject:
             return array
@@ -248,14 +248,14 @@ class RawTable(StoredTable):
 
     def _read_rows(self, rows: Codes) -> NDArray[Any]:
         """Read the rows with the given indices; read distant rows one by one."""
-        if not self._are_distant(rows):
+        if not self._are_rows_distant(rows):
             return super()._read_rows(rows)
         table = np.empty((len(rows), self.shape[1]), self.stored_dtype)
         for position, row in enumerate(rows.tolist()):
             self.file.fill(table[position], self.offset + row * self.row_bytes)
         return self._to_native(table)
 
-    def _are_distant(self, rows: Codes) -> bool:
+    def _are_rows_distant(self, rows: Codes) -> bool:
         """Check whether row indices are valid and far apart on average."""
         if len(rows) == 0:
             return False
@@ -316,7 +316,12 @@ def load_array(
         zero = np.zeros((), dtype if conversion is None else conversion.dtype)
         return np.broadcast_to(zero, location.shape)
 
-    if may_stay_in_file and n_dimensions == 2 and dtype.kind != "U" and not location.is_fortran:
+    if (
+        may_stay_in_file
+        and n_dimensions == 2
+        and dtype.kind != "U"
+        and not location.is_fortran_ordered
+    ):
         table: StoredTable = RawTable(file, location)
         if conversion is not None:
             table = ConvertedTable(table, conversion.convert, conversion.dtype)
