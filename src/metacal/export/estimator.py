@@ -26,11 +26,10 @@ from metacal.maps.methods import CHOOSERS, find_method_by_public_name
 from metacal.rows.labels import default_reject_label
 from metacal.scores.registry import AUTO_SCORE
 
-#: Estimators with a promise, by the kind of their file.
+#: Estimators with a promise, keyed by the `kind` field of their file.
 ESTIMATORS: dict[str, Any] = {"MetaCal": MetaCal, "ScoreGate": ScoreGate, "Cascade": Cascade}
 
-# Parameters that may be changed after fitting. They do not affect the fitted gate, or can have
-# several equivalent values.
+# A change of these parameters after fitting does not change the fitted gate.
 _PARAMETERS_FREE_TO_CHANGE = ("score_name", "calibrator", "large_score", "people")
 
 
@@ -80,7 +79,7 @@ def _check_savable(estimator: Any) -> None:
         raise ArtifactError(
             f"this {class_name} is not fitted; call fit first, then save."
         ) from None
-    # The class of a foreign calibrator may have the name of a registered one.
+    # A calibrator of another library may have the class name of a registered one.
     if isinstance(estimator, MetaCal) and not _is_registered_calibrator(estimator.calibrator_):
         raise unsupported_calibrator_error(type(estimator.calibrator_).__name__)
 
@@ -100,7 +99,7 @@ def _unsupported_estimator_error(class_name: str) -> ArtifactError:
 
 
 def _is_registered_calibrator(estimator: Any) -> bool:
-    """Check whether an object is a registered calibrator, and not of a derived class."""
+    """Check whether an object is exactly of the class of a registered calibrator."""
     method = find_method_by_public_name(type(estimator).__name__)
     return method is not None and type(estimator) is method.estimator_class()
 
@@ -140,7 +139,7 @@ def build_estimator(content: SavedContent) -> MetaCal | Calibrator[Any] | Cascad
 def _build_calibrator(gate: Gate) -> Any:
     """Build the fitted calibrator of a gate without a promise."""
     source = gate.logits_source
-    # The source determines input and classes, whatever the recipe contains.
+    # The input and classes of the source take precedence over the stored parameters.
     calibrator = _unfitted_calibrator(gate, input=source.input, classes=_user_defined_classes(gate))
     calibrator.map_ = source.map
     return calibrator
@@ -193,7 +192,7 @@ def _fitted_parameters(gate: Gate) -> dict[str, Any]:
 
 
 def _user_defined_classes(gate: Gate) -> list[Any] | None:
-    """Return the classes of a gate if the user passed them."""
+    """Return the classes of a gate, or None if the user did not pass them."""
     if not gate.source.classes_given:
         return None
     classes: list[Any] = gate.classes.tolist()
@@ -223,7 +222,7 @@ def _find_changed_parameter(estimator: Any) -> str | None:
 
 
 def _is_unchanged(gate: Gate, name: str, value: Any, fitted_value: Any) -> bool:
-    """Check whether a parameter is equivalent to the one that a gate was fitted with.
+    """Check whether a parameter still has the value that a gate was fitted with.
 
     Parameters
     ----------
@@ -248,40 +247,39 @@ def _is_unchanged(gate: Gate, name: str, value: Any, fitted_value: Any) -> bool:
     if name == "reject_label" and value is None:
         value = default_reject_label(gate.classes)
     if name == "classes":
-        # The class names of a file come from the user, but not necessarily by this parameter. Two
-        # classes can also come from the labels.
-        if gate.source.classes_given and (value is None or gate.n_classes == 2):
+        # Class names can also come from column names or, for two classes, from the labels.
+        can_come_from_data = value is None or gate.n_classes == 2
+        if gate.source.classes_given and can_come_from_data:
             return True
         if value is not None:
             value = np.asarray(value).tolist()
     if name == "score":
-        is_chosen_by_fit = value == AUTO_SCORE or (
-            gate.promise is not None and gate.promise.is_two_sided
-        )
+        is_two_sided = gate.promise is not None and gate.promise.is_two_sided
+        is_chosen_by_fit = value == AUTO_SCORE or is_two_sided
         if is_chosen_by_fit:
             return True
     return value is fitted_value or bool(value == fitted_value)
 
 
 def _calibrator_parameter(gate: Gate) -> Calibrator[Any] | None:
-    """Return the parameter `calibrator` of a gate's estimator.
+    """Return the calibrator to pass to a gate's estimator, or None for the default.
 
-    It is None if the calibrator is the default of the promise, or nothing was learned.
+    It is also None if the gate was certified without labels, so that no map was fitted.
     """
     if gate.certificate is not None and not gate.certificate.has_labels:
         return None
     calibrator: Calibrator[Any] = _unfitted_calibrator(gate)
-    default = make_base_calibrator(None, gate.promise, gate.n_classes)
-    is_default = type(calibrator) is type(default) and (
-        calibrator.get_params() == default.get_params()
-    )
-    return None if is_default else calibrator
+    default_calibrator = make_base_calibrator(None, gate.promise, gate.n_classes)
+    has_default_class = type(calibrator) is type(default_calibrator)
+    if has_default_class and calibrator.get_params() == default_calibrator.get_params():
+        return None
+    return calibrator
 
 
 def _unfitted_calibrator(gate: Gate, **parameters: Any) -> Any:
-    """Build the calibrator that fitted a gate's map, without fitting it.
+    """Build an unfitted calibrator of the class that fitted a gate's map.
 
-    Its parameters are those of the recipe, overridden by `parameters`.
+    Its parameters are those stored with the gate, overridden by `parameters`.
     """
     recipe = gate.logits_source.recipe
     recipe_parameters = {} if recipe is None else recipe.parameters

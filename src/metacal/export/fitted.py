@@ -27,7 +27,7 @@ _EXPORTABLE_TYPES = (
 
 
 def check_exportable_gate(gate: Gate, input: str | None = None) -> Gate:
-    """Return a gate whose stages read the requested input, if it can be exported.
+    """Return a gate that reads the requested input, or raise if it cannot be exported.
 
     Parameters
     ----------
@@ -52,7 +52,7 @@ def check_exportable_gate(gate: Gate, input: str | None = None) -> Gate:
     --------
     >>> import metacal as mc
     >>> cal = mc.TemperatureScaling().fit([[2.0, 0.0], [0.0, 1.0], [0.5, 0.0]], [0, 1, 1])
-    >>> prepare_gate(extract_gate(cal), "probabilities").source.input
+    >>> check_exportable_gate(extract_gate(cal), "probabilities").source.input
     'probabilities'
     """
     has_promise = gate.certificate is not None
@@ -79,7 +79,7 @@ def check_exportable_gate(gate: Gate, input: str | None = None) -> Gate:
 def _source_for_input(
     source: LogitsSource, input: str | None, *, has_promise: bool
 ) -> LogitsSource:
-    """Return a source that reads the requested input, see `prepare_gate`."""
+    """Return a source that reads the requested input, see `check_exportable_gate`."""
     if input is None:
         input = source.input
     check_choice("input", input, "logits", "probabilities")
@@ -116,7 +116,7 @@ def extract_gate(cal: Any, *, requires_logits_gate: bool = False) -> Gate:
     cal : Gate or fitted estimator
         Gate, or an estimator with the attribute `gate_`.
 
-    on_tables : bool, default=False
+    requires_logits_gate : bool, default=False
         Whether the gate must have a single stage that reads logits or probabilities.
 
     Returns

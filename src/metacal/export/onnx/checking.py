@@ -31,11 +31,11 @@ from metacal.gate import Decision, Gate
 if TYPE_CHECKING:
     from metacal.export.onnx.gate import AttachedGate
 
-# Memory of the child process in bytes, in addition to several copies of the model.
+# The child process may use this memory in addition to several copies of the model.
 _MEMORY_BYTES = 192 * 2**20
 _N_MODEL_COPIES = 6
 
-# Processor time of the child process in seconds, and additional time for large models.
+# Processor time limit of the child process. Large models get additional time.
 _SECONDS = 60
 _BYTES_PER_SECOND = 10 * 2**20
 
@@ -44,7 +44,7 @@ _MAX_MESSAGE_LENGTH = 300
 
 # Largest absolute differences from Python, by output and attribute of the decision. A confidence
 # is computed from a few products in double precision.
-_TOLERANCE = {"probs": ("probabilities", 1e-5), "confidence": ("confidence", 1e-9)}
+_TOLERANCES = {"probs": ("probabilities", 1e-5), "confidence": ("confidence", 1e-9)}
 
 
 @dataclass(frozen=True)
@@ -79,9 +79,7 @@ class ModelCheck:
 # ── comparison with Python ────────────────────────────────────────────────────────────────────────
 
 
-def check_gate_model(
-    path: Path, exported_gate: AttachedGate, dtype: str, n_bytes: int
-) -> ModelCheck:
+def check_gate_model(path: Path, exported: AttachedGate, dtype: str, n_bytes: int) -> ModelCheck:
     """Check a file that contains only a gate, and compare its outputs with Python.
 
     Parameters
@@ -89,7 +87,7 @@ def check_gate_model(
     path : Path
         File to check.
 
-    alone : AttachedGate
+    exported : AttachedGate
         Gate in the file.
 
     dtype : str
@@ -100,31 +98,32 @@ def check_gate_model(
 
     Returns
     -------
-    Checked
+    ModelCheck
 
     Raises
     ------
     ArtifactError
         If a check fails.
     """
-    gate = exported_gate.gate
-    rows, is_usable = generate_probe_rows(gate, dtype)
-    inputs = dict(zip(exported_gate.stage_input_names, rows))
+    gate = exported.gate
+    stage_rows, is_valid_input = generate_probe_rows(gate, dtype)
+    inputs = dict(zip(exported.stage_input_names, stage_rows))
     group_indices = None
-    if gate.subgroup_thresholds is not None and exported_gate.group_input_name is not None:
-        # The smallest and the largest index are not those of a group.
-        all_indices = np.arange(-1, len(gate.subgroup_thresholds.names) + 1)
-        group_indices = np.resize(all_indices, len(is_usable)).astype(np.int64)
-        inputs[exported_gate.group_input_name] = group_indices
-    checked = run_in_child_process(path, inputs, n_bytes)
-    if not checked.was_run:
+    if gate.subgroup_thresholds is not None and exported.group_input_name is not None:
+        n_groups = len(gate.subgroup_thresholds.names)
+        # The indices -1 and n_groups denote unknown groups, which the gate must reject.
+        tested_indices = np.arange(-1, n_groups + 1)
+        group_indices = np.resize(tested_indices, len(is_valid_input)).astype(np.int64)
+        inputs[exported.group_input_name] = group_indices
+    model_check = run_in_child_process(path, inputs, n_bytes)
+    if not model_check.was_run:
         raise ArtifactError("onnxruntime could not run the exported graph.")
-    compare_with_python(gate, rows, checked.outputs, is_usable, group_indices)
-    return checked
+    compare_with_python(gate, stage_rows, model_check.outputs, is_valid_input, group_indices)
+    return model_check
 
 
 def check_attached_model(
-    path: Path, attached_gate: AttachedGate, n_bytes: int, inputs: dict[str, Array] | None = None
+    path: Path, attached: AttachedGate, n_bytes: int, inputs: dict[str, Array] | None = None
 ) -> ModelCheck:
     """Check a file that contains a classifier with a gate.
 
@@ -133,7 +132,7 @@ def check_attached_model(
     path : Path
         File to check.
 
-    served : AttachedGate
+    attached : AttachedGate
         Classifier with its gate.
 
     n_bytes : int
@@ -144,7 +143,7 @@ def check_attached_model(
 
     Returns
     -------
-    Checked
+    ModelCheck
         If the model could be run, its outputs were compared with Python.
 
     Raises
@@ -156,46 +155,50 @@ def check_attached_model(
         If the value that the gate reads does not have one column per class, or does not contain
         the logits or probabilities that the gate was fitted on.
     """
-    gate = attached_gate.gate
-    (logits_name,) = attached_gate.stage_input_names
+    gate = attached.gate
+    (logits_name,) = attached.stage_input_names
     try:
-        checked = run_in_child_process(path, inputs, n_bytes)
+        model_check = run_in_child_process(path, inputs, n_bytes)
     except ArtifactError as error:
         if COLUMN_GUARD_NAME not in str(error):
             raise
         raise _column_count_error(str(error), logits_name, gate.n_classes) from None
-    if not checked.was_run or logits_name not in checked.outputs:
-        return checked
+    if not model_check.was_run or logits_name not in model_check.outputs:
+        return model_check
 
-    table = checked.outputs[logits_name]
+    table = model_check.outputs[logits_name]
     is_finite = np.isfinite(table).all(axis=1)
     if not is_finite.any():
         reason = f"{logits_name!r} is not finite in any row of its answer"
-        return replace(checked, was_run=False, reason_not_run=reason)
+        return replace(model_check, was_run=False, reason_not_run=reason)
     finite_rows = table[is_finite]
     _check_input_type(finite_rows, gate.logits_source.input, logits_name)
     group_indices = None
-    if attached_gate.group_input_name is not None:
-        group_input = (
-            checked.generated_integer if inputs is None else inputs[attached_gate.group_input_name]
-        )
-        all_indices = np.broadcast_to(np.asarray(group_input, dtype=np.int64), len(table))
-        group_indices = all_indices[is_finite]
-    outputs = {}
-    for name, output_name in attached_gate.output_names.items():
-        if output_name in checked.outputs:
-            outputs[name] = checked.outputs[output_name][is_finite]
-    is_usable = np.ones((len(finite_rows), 1), dtype=bool)
-    compare_with_python(gate, [finite_rows], outputs, is_usable, group_indices)
-    return checked
+    if attached.group_input_name is not None:
+        if inputs is None:
+            group_input = np.full(len(table), model_check.generated_integer)
+        else:
+            group_input = np.broadcast_to(inputs[attached.group_input_name], len(table))
+        group_indices = group_input.astype(np.int64)[is_finite]
+    gate_outputs = {}
+    for default_name, output_name in attached.output_names.items():
+        if output_name in model_check.outputs:
+            gate_outputs[default_name] = model_check.outputs[output_name][is_finite]
+    all_valid = np.ones((len(finite_rows), 1), dtype=bool)
+    compare_with_python(gate, [finite_rows], gate_outputs, all_valid, group_indices)
+    return model_check
 
 
 def _column_count_error(message: str, logits_name: str, n_classes: int) -> InputError:
-    """Build the error for logits with a wrong number of columns from onnxruntime's message."""
-    shape = re.search(r"[Ii]nput shape: ?\{(\d+), ?(\d+)\}", message)
+    """Build the error for logits with a wrong number of columns.
+
+    The actual number of columns is part of onnxruntime's message.
+    """
+    shape_match = re.search(r"[Ii]nput shape: ?\{(\d+), ?(\d+)\}", message)
     problem = f"does not have {n_classes} columns"
-    if shape is not None:
-        problem = f"comes out with {shape[2]} columns"
+    if shape_match is not None:
+        n_columns = shape_match[2]
+        problem = f"comes out with {n_columns} columns"
     return InputError(
         f"{logits_name!r} {problem}, whatever the model says, but the calibration has"
         f" {n_classes} classes; attach the one that was fitted on this model's logits."
@@ -203,22 +206,22 @@ def _column_count_error(message: str, logits_name: str, n_classes: int) -> Input
 
 
 def _check_input_type(table: Array, input_type: str, logits_name: str) -> None:
-    """Raise InputError if a table contains probabilities instead of logits, or vice versa.
+    """Raise InputError if logits look like probabilities, or probabilities do not.
 
-    Logits between 0 and 1 that sum to one in every row do not occur by chance.
+    Nonnegative logits that sum to one in every row do not occur by chance.
     """
     double_table = table.astype(np.float64)
     row_sums = double_table.sum(axis=1)
     sums_to_one = np.abs(row_sums - 1.0) <= SUM_TOLERANCE[str(table.dtype)]
-    are_probabilities = bool(sums_to_one.all() and (double_table >= 0.0).all())
+    has_probabilities = bool(sums_to_one.all() and (double_table >= 0.0).all())
     is_constant = double_table.max() <= double_table.min()
-    if input_type == "logits" and are_probabilities and not is_constant:
+    if input_type == "logits" and has_probabilities and not is_constant:
         raise InputError(
             f"{logits_name!r} holds probabilities: every row of the model's answer sums to one. The"
             f" calibration is for logits: name them with {format_option('logits')}, or say"
             f" {format_option('input', 'probabilities')}."
         )
-    if input_type == "probabilities" and not are_probabilities:
+    if input_type == "probabilities" and not has_probabilities:
         raise InputError(
             f"{logits_name!r} does not hold probabilities: a row of the model's answer sums to"
             f" {row_sums[0]:.4g}. Fit on its logits, and attach that calibration."
@@ -227,9 +230,9 @@ def _check_input_type(table: Array, input_type: str, logits_name: str) -> None:
 
 def compare_with_python(
     gate: Gate,
-    rows: list[Array],
+    stage_rows: list[Array],
     outputs: dict[str, Array],
-    is_usable: Flags,
+    is_valid_input: Flags,
     group_indices: NDArray[np.int64] | None = None,
 ) -> None:
     """Compare the outputs of an exported gate with those of Python.
@@ -237,15 +240,15 @@ def compare_with_python(
     Parameters
     ----------
     gate : Gate
-        The gate in Python.
+        Gate that makes the expected decisions.
 
-    rows : list of array
-        Inputs of each stage.
+    stage_rows : list of array
+        Input rows of each stage.
 
     outputs : dict of str to array
         Outputs of the exported gate.
 
-    is_usable : array of bool of shape (n_rows, n_stages)
+    is_valid_input : array of bool of shape (n_rows, n_stages)
         Whether the row of a stage is valid.
 
     group_indices : array of int of shape (n_rows,) or None, default=None
@@ -262,18 +265,19 @@ def compare_with_python(
     if group_indices is not None and thresholds is not None:
         n_groups = len(thresholds.names)
         is_known_group = (group_indices >= 0) & (group_indices < n_groups)
-        is_usable = is_usable & is_known_group[:, None]
-        group_names = np.array(thresholds.names)[group_indices[is_usable.all(axis=1)]]
-    is_valid = np.asarray(is_usable.all(axis=1))
-    if not is_valid.any():
+        is_valid_input = is_valid_input & is_known_group[:, None]
+        valid_group_indices = group_indices[is_valid_input.all(axis=1)]
+        group_names = np.array(thresholds.names)[valid_group_indices]
+    is_valid_row = np.asarray(is_valid_input.all(axis=1))
+    if not is_valid_row.any():
         return
 
-    valid_rows = [table[is_valid] for table in rows]
+    valid_rows = [rows[is_valid_row] for rows in stage_rows]
     decision = gate.decide(*valid_rows, rejected="uniform", groups=group_names)
-    valid_outputs = {name: values[is_valid] for name, values in outputs.items()}
-    is_invalid = ~is_usable.any(axis=1)
-    accepts_invalid = "accept" in outputs and outputs["accept"][is_invalid].any()
-    if accepts_invalid or not _has_same_decisions(valid_outputs, decision):
+    valid_outputs = {name: values[is_valid_row] for name, values in outputs.items()}
+    is_invalid_in_all_stages = ~is_valid_input.any(axis=1)
+    accepts_invalid_row = "accept" in outputs and outputs["accept"][is_invalid_in_all_stages].any()
+    if accepts_invalid_row or not _has_same_decisions(valid_outputs, decision):
         raise ArtifactError("the exported gate decides otherwise than Python; please report this.")
     _compare_numbers(valid_outputs, decision)
 
@@ -281,21 +285,24 @@ def compare_with_python(
 def _has_same_decisions(outputs: dict[str, Array], decision: Decision) -> bool:
     """Check whether exported decisions are equal to those of Python."""
     expected_values = {"accept": decision.accept, "answered_by": decision.by}
-    for name, expected in expected_values.items():
-        if name in outputs and (outputs[name] != expected).any():
+    for output_name, expected in expected_values.items():
+        if output_name in outputs and (outputs[output_name] != expected).any():
             return False
     return True
 
 
 def _compare_numbers(outputs: dict[str, Array], decision: Decision) -> None:
     """Raise ArtifactError if exported probabilities or confidences differ from Python."""
-    for name, (attribute, tolerance) in _TOLERANCE.items():
-        if name not in outputs:
+    for output_name, (attribute, tolerance) in _TOLERANCES.items():
+        if output_name not in outputs:
             continue
-        exported = outputs[name]
-        expected = getattr(decision, attribute)
-        if not np.allclose(exported, expected, 0.0, tolerance, equal_nan=True):
-            largest_difference = np.nanmax(np.abs(exported - expected))
+        exported_values = outputs[output_name]
+        expected_values = getattr(decision, attribute)
+        is_close = np.allclose(
+            exported_values, expected_values, rtol=0.0, atol=tolerance, equal_nan=True
+        )
+        if not is_close:
+            largest_difference = np.nanmax(np.abs(exported_values - expected_values))
             raise ArtifactError(
                 f"exported {attribute} is off by {largest_difference:.2g}; please report this."
             )
@@ -305,7 +312,7 @@ def _compare_numbers(outputs: dict[str, Array], decision: Decision) -> None:
 
 
 def run_in_child_process(path: Path, inputs: dict[str, Array] | None, n_bytes: int) -> ModelCheck:
-    """Check, load and run a model file in a child process.
+    """Check a model file with onnx.checker and run it, in a child process with limits.
 
     Parameters
     ----------
@@ -320,7 +327,7 @@ def run_in_child_process(path: Path, inputs: dict[str, Array] | None, n_bytes: i
 
     Returns
     -------
-    Checked
+    ModelCheck
 
     Raises
     ------
@@ -336,25 +343,25 @@ def run_in_child_process(path: Path, inputs: dict[str, Array] | None, n_bytes: i
         reply = json.loads(Path(folder, "reply.json").read_text(encoding="utf-8"))
         if "error" in reply:
             raise _rejection_error(reply)
-        # Outputs are stored by number, because their names need not be valid here.
-        with np.load(os.path.join(folder, "answers.npz"), allow_pickle=False) as arrays:
-            outputs = dict(zip(reply["answers"], arrays.values()))
+        # The arrays are stored by number, because an output name may not be a valid file name.
+        with np.load(os.path.join(folder, "outputs.npz"), allow_pickle=False) as arrays:
+            outputs = dict(zip(reply["outputs"], arrays.values()))
     return ModelCheck(
         was_run=reply["stage"] == "ran",
         metadata=reply["metadata"],
         outputs=outputs,
-        reason_not_run=_clean_message(reply["why_not"]),
-        generated_integer=reply["made_up"],
+        reason_not_run=_clean_message(reply["reason_not_run"]),
+        generated_integer=reply["generated_integer"],
     )
 
 
 def _run_probe(seconds: int, *arguments: str) -> None:
-    """Run `probe.py` with these arguments. Raise ArtifactError if it fails."""
-    script = os.path.join(os.path.dirname(__file__), "probe.py")
+    """Run the script `probe.py`. Raise ArtifactError if it crashes or takes too long."""
+    probe_script = os.path.join(os.path.dirname(__file__), "probe.py")
     timeout = 2 * seconds
     try:
         process = subprocess.run(
-            [sys.executable, "-P", script, *arguments],
+            [sys.executable, "-P", probe_script, *arguments],
             env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -372,7 +379,9 @@ def _run_probe(seconds: int, *arguments: str) -> None:
         )
     if process.returncode > 0:
         error_lines = process.stderr.decode("utf-8", "replace").strip().splitlines()
-        reason = error_lines[-1][:_MAX_MESSAGE_LENGTH] if error_lines else "no reason given"
+        reason = "no reason given"
+        if error_lines:
+            reason = error_lines[-1][:_MAX_MESSAGE_LENGTH]
         raise ArtifactError(f"the model could not be checked ({reason}).")
 
 
@@ -390,8 +399,11 @@ def _rejection_error(reply: dict[str, Any]) -> ArtifactError:
 
 def _clean_message(message: str) -> str:
     """Remove error codes and source locations from a message of onnxruntime."""
-    message = re.sub(r"\S*onnxruntime_src/\S+ [^()]*\([^()]*\) (const )?", "", message)
-    message = re.sub(r"\[ONNXRuntimeError\][ :]*\d+[ :]*\w+[ :]*", "", message)
-    # The name of the temporary file means nothing to the user.
-    message = re.sub(r"\S*\.part\S*", "it", message)
+    source_location = r"\S*onnxruntime_src/\S+ [^()]*\([^()]*\) (const )?"
+    error_code = r"\[ONNXRuntimeError\][ :]*\d+[ :]*\w+[ :]*"
+    # The user has not seen the name of the temporary file.
+    temporary_file = r"\S*\.part\S*"
+    message = re.sub(source_location, "", message)
+    message = re.sub(error_code, "", message)
+    message = re.sub(temporary_file, "it", message)
     return message[:_MAX_MESSAGE_LENGTH].strip(" .")

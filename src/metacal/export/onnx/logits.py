@@ -10,12 +10,12 @@ from typing import Any
 from metacal.errors import ArtifactError, InputError, format_option
 from metacal.export.onnx.graph import ELEMENT_TYPES, import_onnx
 
-# Floating-point dtypes by their number in the ONNX format.
+# Names of the floating-point dtypes, keyed by their number in the ONNX format.
 _FLOAT_DTYPES = {
     ELEMENT_TYPES[name]: name for name in ("float32", "float16", "float64", "bfloat16")
 }
 
-# Operators whose output is probabilities.
+# Operators that output probabilities.
 _PROBABILITY_OPERATORS = {"Softmax", "Sigmoid", "Normalizer"}
 
 # Operators that do not change the values of their first input.
@@ -32,20 +32,19 @@ _IDENTITY_OPERATORS = {
 # Operators whose output has the dtype of their first input.
 _SAME_TYPE_OPERATORS = {"Softmax", "LogSoftmax", "Sigmoid", *_IDENTITY_OPERATORS} - {"Cast"}
 
-# Values of the attribute `post_transform` with which a classifier of ai.onnx.ml outputs
-# probabilities.
+# With these values of `post_transform`, an operator of ai.onnx.ml outputs probabilities.
 _PROBABILITY_TRANSFORMS = {b"SOFTMAX", b"LOGISTIC", b"PROBIT", b"SOFTMAX_ZERO"}
 
-# Name of the batch dimension if the model has none.
+# Name of the batch dimension of the gate if that of the model has no name.
 _BATCH_NAME = "metacal_batch"
 
-# Number of outputs that an error message lists.
+# Largest number of outputs that an error message lists.
 _MAX_LISTED_OUTPUTS = 20
 
 
 @dataclass(frozen=True)
 class LogitsValue:
-    """Value of a graph that a gate reads.
+    """Tensor of a graph that a gate reads.
 
     Attributes
     ----------
@@ -69,20 +68,20 @@ class LogitsValue:
 
 
 def find_logits(model: Any, logits_name: str | None) -> LogitsValue:
-    """Find the value that a gate reads.
+    """Find the tensor of a classifier that contains the logits.
 
     Parameters
     ----------
     model : onnx.ModelProto
         Model of a classifier.
 
-    wanted : str or None
-        Name of an output or of a value inside the graph. If None, the only floating-point output
+    logits_name : str or None
+        Name of an output or of a tensor inside the graph. If None, the only floating-point output
         with two dimensions is used.
 
     Returns
     -------
-    Logits
+    LogitsValue
 
     Raises
     ------
@@ -110,9 +109,9 @@ def find_logits(model: Any, logits_name: str | None) -> LogitsValue:
 
 
 def _logits_from_info(info: Any) -> LogitsValue:
-    """Convert the description of a value to `Logits`.
+    """Extract dtype and shape of the logits from the description of a tensor.
 
-    Raise InputError if the value is not a floating-point table.
+    Raise InputError if the tensor is not a floating-point table.
     """
     _check_not_dictionaries(info)
     tensor_type = info.type.tensor_type
@@ -140,36 +139,36 @@ def _logits_from_info(info: Any) -> LogitsValue:
 
 
 def _possible_logits(infos: Iterable[Any]) -> Iterator[LogitsValue]:
-    """Iterate over the values that could be logits."""
+    """Iterate over the tensors that could be logits, given their descriptions."""
     for info in infos:
         with contextlib.suppress(InputError):
             yield _logits_from_info(info)
 
 
 def _dimension(dimension: Any) -> int | str:
-    """Return the size or name of a dimension, or an empty text if it has neither."""
+    """Return the size or name of a dimension, or an empty string if it has neither."""
     if dimension.HasField("dim_value") and dimension.dim_value > 0:
         return int(dimension.dim_value)
     return str(dimension.dim_param)
 
 
 def _find_inner_value(model: Any, value_name: str, outputs: dict[str, Any]) -> LogitsValue:
-    """Find a value inside the graph, such as the input of the last softmax.
+    """Find a tensor inside the graph, such as the input of the last softmax.
 
     Parameters
     ----------
     model : onnx.ModelProto
         Model of a classifier.
 
-    wanted : str
-        Name of the value.
+    value_name : str
+        Name of the tensor.
 
     outputs : dict of str to onnx.ValueInfoProto
         Outputs of the model.
 
     Returns
     -------
-    Logits
+    LogitsValue
 
     Raises
     ------
@@ -198,13 +197,13 @@ def _find_inner_value(model: Any, value_name: str, outputs: dict[str, Any]) -> L
 
 
 def check_not_probabilities(model: Any, name: str) -> None:
-    """Raise InputError if a value is obviously the output of a softmax.
+    """Raise InputError if a tensor is obviously the output of a softmax.
 
     A gate that was fitted on logits would silently return wrong results.
     """
     producers = {output: node for node in model.graph.node for output in node.output}
     value = name
-    # Every producer is visited once, because a damaged graph may contain a cycle.
+    # A producer is removed when it is visited, because a damaged graph may contain a cycle.
     while value in producers:
         node = producers.pop(value)
         if not node.input:
@@ -225,7 +224,7 @@ def check_not_probabilities(model: Any, name: str) -> None:
 
 
 def _outputs_probabilities(node: Any) -> bool:
-    """Check whether the output of a node is probabilities."""
+    """Check whether a node outputs probabilities."""
     if node.op_type in _PROBABILITY_OPERATORS:
         return True
     for attribute in node.attribute:

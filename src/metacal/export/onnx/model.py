@@ -31,7 +31,7 @@ from metacal.io.disk import input_error_if_write_fails
 from metacal.io.writing import open_atomic_path
 from metacal.rows.arrays import check_choice
 
-# Default versions: old enough for every recent onnxruntime, new enough for all operators.
+# The default versions work in every recent onnxruntime and include all operators of a gate.
 _OPSET = 17
 _IR_VERSION = 8
 
@@ -172,14 +172,15 @@ def _build_gate_model(
 def _describe_inputs(gate: Gate, dtype: str) -> list[Any]:
     """Describe the inputs of a graph that contains only a gate."""
     reads_tables = gate.has_classes
-    infos = []
+    input_infos = []
     for name, stage in zip(default_input_names(gate), gate.stages):
         if reads_tables:
             description = f"{gate.logits_source.input}, one column per class"
-            infos.append(make_tensor_info(name, dtype, ["batch", gate.n_classes], description))
+            shape = ["batch", gate.n_classes]
+            input_infos.append(make_tensor_info(name, dtype, shape, description))
         else:
-            infos.append(make_tensor_info(name, dtype, ["batch"], repr(stage.source)))
-    return infos
+            input_infos.append(make_tensor_info(name, dtype, ["batch"], repr(stage.source)))
+    return input_infos
 
 
 def attach(model: Any, cal: Any, *, logits: str | None = None, input: str | None = None) -> Any:
@@ -362,7 +363,7 @@ def save_attached(
 
 
 def _with_logits_output(model: Any, table: LogitsValue) -> Any:
-    """Return a model that also outputs the value that its gate reads."""
+    """Return a model that also outputs the logits that its gate reads."""
     if table.name in [output.name for output in model.graph.output]:
         return model
     model_copy = deepcopy(model)
@@ -374,7 +375,7 @@ def _write_model(model: Any, temporary_path: Path, path: str | os.PathLike[str])
     """Write a model to a temporary file that will replace `path`, and return its size."""
     try:
         raw: bytes = model.SerializeToString(deterministic=True)
-    except Exception as error:  # the errors of protobuf are not public; usually the limit of 2 GB
+    except Exception as error:  # protobuf does not export the class of its size-limit error
         raise ArtifactError(
             f"the model cannot be written as one file ({' '.join(str(error).split())})."
         ) from None
@@ -405,7 +406,7 @@ def _require_runtime() -> None:
 
 
 def _check_version(name: str, value: object) -> int:
-    """Return an operator set or IR version. Raise InputError if it is not valid."""
+    """Return an operator set or IR version, or raise InputError if it is invalid."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise InputError(f"{name} must be a whole number, got {value!r}.")
     if not 1 <= value <= _MAX_VERSION:

@@ -4,7 +4,7 @@ Models come from anywhere, so they are not trusted. This file is run as a script
 `python probe.py MODEL FOLDER MEMORY_BYTES SECONDS`. It only imports onnx, onnxruntime and NumPy.
 
 The inputs are read from inputs.npz in the folder. If that file does not exist, inputs are generated
-from the model's own description. The result is written to reply.json, with arrays in answers.npz.
+from the model's own description. The result is written to reply.json, with arrays in outputs.npz.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ import numpy as np
 # Largest number of elements of a generated input.
 _MAX_ELEMENTS = 1 << 24
 
-# Guesses for unknown dimensions: the size of the first one, and of the others.
+# Guesses for the sizes of unknown dimensions, as pairs of (first dimension, other dimensions).
 _DIMENSION_GUESSES = ((3, 8), (1, 1), (2, 64), (2, 224), (1, 32), (1, 8), (1, 224))
 
-# Guess for the second of four dimensions, which is usually the number of channels of an image.
+# The second of four dimensions is usually the number of channels of an image.
 _N_CHANNELS = 3
 
 # Largest number of characters of an error message.
 _MAX_MESSAGE_LENGTH = 600
 
-#: Part of the name of the node that fails if the logits do not have one column per class.
+#: Name of the node that fails if the logits do not have one column per class.
 COLUMN_GUARD_NAME = "metacal/one_column_per_class"
 
-# NumPy names of the onnxruntime types that have another name.
+# NumPy dtype names of the onnxruntime types that are spelled differently.
 _NUMPY_NAMES = {"float": "float32", "double": "float64", "string": "str"}
 
 
@@ -48,7 +48,7 @@ class _RunResult:
     outputs : list of array or None
         Outputs of the model. None if it could not be run.
 
-    why_not : str
+    reason_not_run : str
         Reason why the model could not be run.
 
     integer_value : int
@@ -61,7 +61,7 @@ class _RunResult:
 
 
 def main(model: str, folder: str, memory_bytes: str, seconds: str) -> None:
-    """Check and run a model, and write the reply.
+    """Check and run a model, and write the result to reply.json.
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ def main(model: str, folder: str, memory_bytes: str, seconds: str) -> None:
         Model file.
 
     folder : str
-        Folder of inputs.npz, reply.json and answers.npz.
+        Folder of inputs.npz, reply.json and outputs.npz.
 
     memory_bytes : str
         Limit on the memory that is allocated in addition to the imported libraries.
@@ -95,7 +95,7 @@ def _check_and_run(model: str, folder: str, check_model: Any, onnxruntime: Any) 
         Model file.
 
     folder : str
-        Folder of inputs.npz and answers.npz.
+        Folder of inputs.npz and outputs.npz.
 
     check_model : callable
         Checker of onnx.
@@ -115,13 +115,14 @@ def _check_and_run(model: str, folder: str, check_model: Any, onnxruntime: Any) 
         reply["stage"] = "load"
         session = _open_session(onnxruntime, model)
         reply["metadata"] = dict(session.get_modelmeta().custom_metadata_map)
-        reply["answers"] = _numeric_outputs(session)
+        output_names = _numeric_output_names(session)
+        reply["outputs"] = output_names
         reply["stage"] = "run"
-        result = _run(session, reply["answers"], folder)
-        reply["why_not"] = result.reason_not_run
-        reply["made_up"] = result.integer_value
+        result = _run(session, output_names, folder)
+        reply["reason_not_run"] = result.reason_not_run
+        reply["generated_integer"] = result.integer_value
         reply["stage"] = "loaded" if result.outputs is None else "ran"
-        np.savez(os.path.join(folder, "answers.npz"), *(result.outputs or []))
+        np.savez(os.path.join(folder, "outputs.npz"), *(result.outputs or []))
     except Exception as error:
         reply["error"] = _error_message(error)
     return reply
@@ -156,16 +157,16 @@ def _open_session(onnxruntime: Any, path: str) -> Any:
     return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
 
 
-def _numeric_outputs(session: Any) -> list[str]:
+def _numeric_output_names(session: Any) -> list[str]:
     """Return the names of the outputs that are tensors of numbers.
 
     Text is not an output of a gate, and could only be stored as pickled objects.
     """
-    names = []
+    numeric_names = []
     for output in session.get_outputs():
         if output.type.startswith("tensor(") and output.type != "tensor(string)":
-            names.append(output.name)
-    return names
+            numeric_names.append(output.name)
+    return numeric_names
 
 
 def _run(session: Any, output_names: list[str], folder: str) -> _RunResult:
@@ -174,7 +175,7 @@ def _run(session: Any, output_names: list[str], folder: str) -> _RunResult:
     if os.path.exists(input_path):
         with np.load(input_path, allow_pickle=False) as arrays:
             inputs = {name: arrays[name] for name in arrays.files}
-        return _RunResult(session.run(output_names, inputs))
+        return _RunResult(outputs=session.run(output_names, inputs))
 
     dtypes = {}
     for model_input in session.get_inputs():
@@ -184,7 +185,7 @@ def _run(session: Any, output_names: list[str], folder: str) -> _RunResult:
                 f"its input {model_input.name!r} is a {model_input.type}, for which no values can"
                 " be made up"
             )
-            return _RunResult(None, reason)
+            return _RunResult(outputs=None, reason_not_run=reason)
         dtypes[model_input.name] = dtype
     return _run_on_generated_inputs(session, output_names, dtypes)
 
@@ -193,7 +194,7 @@ def _run_on_generated_inputs(
     session: Any, output_names: list[str], dtypes: dict[str, Any]
 ) -> _RunResult:
     """Run a model on generated inputs of several shapes until one succeeds."""
-    why_not = "its inputs are too large to be made up"
+    reason_not_run = "its inputs are too large to be made up"
     has_integers = any(dtype.kind in "iu" for dtype in dtypes.values())
     integer_values = (1, 0) if has_integers else (1,)
     for guess, integer_value in itertools.product(_DIMENSION_GUESSES, integer_values):
@@ -202,22 +203,22 @@ def _run_on_generated_inputs(
             continue
         try:
             outputs = session.run(output_names, inputs)
-            return _RunResult(outputs, integer_value=integer_value)
+            return _RunResult(outputs=outputs, integer_value=integer_value)
         except Exception as error:
-            why_not = _error_message(error)
-            # The number of columns does not depend on the inputs.
-            if COLUMN_GUARD_NAME in why_not:
+            reason_not_run = _error_message(error)
+            # Other inputs would fail as well, because all have the same number of columns.
+            if COLUMN_GUARD_NAME in reason_not_run:
                 raise
-    return _RunResult(None, why_not)
+    return _RunResult(outputs=None, reason_not_run=reason_not_run)
 
 
 def _numpy_dtype(onnx_type: str) -> Any:
     """Return the NumPy dtype of an onnxruntime type, or None if there is none."""
     if not onnx_type.startswith("tensor("):
         return None
-    name = onnx_type.removeprefix("tensor(").removesuffix(")")
+    element_type = onnx_type.removeprefix("tensor(").removesuffix(")")
     try:
-        return np.dtype(_NUMPY_NAMES.get(name, name))
+        return np.dtype(_NUMPY_NAMES.get(element_type, element_type))
     except TypeError:
         return None
 
@@ -250,7 +251,9 @@ def _generate_inputs(
     inputs = {}
     for model_input in model_inputs:
         shape = _guess_shape(model_input.shape, guess, named_sizes)
-        if int(np.prod(shape, dtype=object)) > _MAX_ELEMENTS:
+        # Python integers do not overflow, unlike the int64 product of NumPy.
+        n_elements = int(np.prod(shape, dtype=object))
+        if n_elements > _MAX_ELEMENTS:
             return None
         dtype = dtypes[model_input.name]
         inputs[model_input.name] = _generate_array(dtype, shape, integer_value)
@@ -260,7 +263,7 @@ def _generate_inputs(
 def _guess_shape(
     dimensions: Sequence[Any], guess: tuple[int, int], named_sizes: dict[str, int]
 ) -> list[int]:
-    """Return a shape for an input. Dimensions with the same name get the same size.
+    """Choose the shape of an input, with equal sizes for dimensions of the same name.
 
     Parameters
     ----------
@@ -279,11 +282,12 @@ def _guess_shape(
     """
     first_guess, other_guess = guess
     shape = []
-    for index, dimension in enumerate(dimensions):
+    is_image_batch = len(dimensions) == 4
+    for axis, dimension in enumerate(dimensions):
         size = other_guess
-        if index == 0:
+        if axis == 0:
             size = first_guess
-        elif index == 1 and len(dimensions) == 4:
+        elif axis == 1 and is_image_batch:
             size = _N_CHANNELS
         if isinstance(dimension, int) and dimension > 0:
             size = dimension
@@ -294,7 +298,7 @@ def _guess_shape(
 
 
 def _generate_array(dtype: Any, shape: list[int], integer_value: int) -> Any:
-    """Generate random floats or bytes, or an array of equal integers or texts."""
+    """Generate random floats or bytes, or an array of equal integers or strings."""
     rng = np.random.default_rng(0)
     if dtype.kind == "f":
         return rng.normal(size=shape).astype(dtype)

@@ -1,4 +1,4 @@
-"""Rows on which an exported gate is compared with Python."""
+"""Rows on which the decisions of an exported gate are compared with Python."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import numpy as np
 from metacal.formulas import Array, Flags
 from metacal.gate import Gate, LogitsSource, ScoreSource
 
-# Offsets between the probe rows of the stages of a cascade.
+# Each row of a stage meets several rows of the next stage, which are shifted by these numbers.
 _STAGE_SHIFTS = (0, 3, 7)
 
 
 def generate_probe_rows(gate: Gate, dtype: str) -> tuple[list[Array], Flags]:
-    """Generate rows to test a gate on.
+    """Generate the rows of each stage on which a gate is tested.
 
     Parameters
     ----------
@@ -28,35 +28,37 @@ def generate_probe_rows(gate: Gate, dtype: str) -> tuple[list[Array], Flags]:
         Rows of each stage. In a cascade, each row of one stage is combined with several rows of
         the next.
 
-    is_usable : array of bool of shape (n_rows, n_stages)
+    is_valid_input : array of bool of shape (n_rows, n_stages)
         Whether the row of a stage is valid.
     """
-    stage_rows = []
-    stage_flags = []
+    rows_by_stage = []
+    validity_by_stage = []
     for stage in gate.stages:
         source = stage.source
         if isinstance(source, LogitsSource):
-            rows, is_usable = generate_probe_table(source, dtype)
+            rows, is_valid = generate_probe_table(source, dtype)
         else:
-            rows, is_usable = _generate_probe_scores(source, dtype)
-        stage_rows.append(rows)
-        stage_flags.append(is_usable)
+            rows, is_valid = _generate_probe_scores(source, dtype)
+        rows_by_stage.append(rows)
+        validity_by_stage.append(is_valid)
 
-    is_cascade = len(stage_rows) > 1
+    is_cascade = len(rows_by_stage) > 1
     shifts = _STAGE_SHIFTS if is_cascade else (0,)
-    n_rows = max(map(len, stage_rows))
-    repeated_rows = []
-    repeated_flags = []
-    for index, (rows, is_usable) in enumerate(zip(stage_rows, stage_flags)):
-        positions = [(np.arange(n_rows) + index * shift) % len(rows) for shift in shifts]
-        row_indices = np.concatenate(positions)
-        repeated_rows.append(rows[row_indices])
-        repeated_flags.append(is_usable[row_indices])
-    return repeated_rows, np.stack(repeated_flags, axis=1)
+    n_rows = max(map(len, rows_by_stage))
+    combined_rows = []
+    combined_validity = []
+    for stage_index, rows in enumerate(rows_by_stage):
+        shifted_indices = [
+            (np.arange(n_rows) + stage_index * shift) % len(rows) for shift in shifts
+        ]
+        row_indices = np.concatenate(shifted_indices)
+        combined_rows.append(rows[row_indices])
+        combined_validity.append(validity_by_stage[stage_index][row_indices])
+    return combined_rows, np.stack(combined_validity, axis=1)
 
 
 def generate_probe_table(source: LogitsSource, dtype: str) -> tuple[Array, Flags]:
-    """Generate rows of logits or probabilities to test a gate on.
+    """Generate a table of logits or probabilities on which a gate is tested.
 
     Parameters
     ----------
@@ -72,15 +74,16 @@ def generate_probe_table(source: LogitsSource, dtype: str) -> tuple[Array, Flags
         Ordinary rows of several scales, a tie, a masked class, all but one class masked, and three
         invalid rows: with NaN, with +inf, and with all classes masked.
 
-    is_usable : array of bool of shape (n_rows,)
+    is_valid : array of bool of shape (n_rows,)
         Whether a row is valid.
 
     Examples
     --------
     >>> from metacal.gate import LogitsSource
     >>> from metacal.maps.temperature import TemperatureMap
-    >>> batch, is_usable = probe_batch(LogitsSource(TemperatureMap(1.0), np.arange(3)), "float32")
-    >>> batch.shape, bool(np.isnan(batch[-3:]).any()), int(is_usable.sum())
+    >>> source = LogitsSource(TemperatureMap(1.0), np.arange(3))
+    >>> table, is_valid = generate_probe_table(source, "float32")
+    >>> table.shape, bool(np.isnan(table[-3:]).any()), int(is_valid.sum())
     ((23, 3), True, 20)
     """
     rng = np.random.default_rng(0)
@@ -88,11 +91,11 @@ def generate_probe_table(source: LogitsSource, dtype: str) -> tuple[Array, Flags
     ordinary_rows = [scale * rng.normal(size=(5, n_classes)) for scale in (0.1, 1.0, 5.0)]
 
     special_rows = np.tile(np.linspace(-1.0, 1.0, n_classes), (5, 1))
-    special_rows[0, :2] = 3.0  # a tie of the two largest logits
+    special_rows[0, :2] = 3.0  # The two largest logits are equal.
     special_rows[1] = 0.0
     special_rows[2, 0] = -np.inf
     special_rows[3, 1:] = -np.inf
-    special_rows[4, -1] = 60.0  # the largest confidence
+    special_rows[4, -1] = 60.0  # The largest probability rounds to one.
 
     invalid_rows = np.zeros((3, n_classes))
     invalid_rows[0, 0] = np.nan
@@ -100,20 +103,23 @@ def generate_probe_table(source: LogitsSource, dtype: str) -> tuple[Array, Flags
     invalid_rows[2] = -np.inf
 
     table = np.concatenate([*ordinary_rows, special_rows, invalid_rows])
-    is_usable = np.arange(len(table)) < len(table) - len(invalid_rows)
+    is_valid = np.arange(len(table)) < len(table) - len(invalid_rows)
     if source.input == "probabilities":
-        valid_rows = table[is_usable]
-        powers = np.exp(valid_rows - valid_rows.max(axis=1, keepdims=True))
-        table[is_usable] = powers / powers.sum(axis=1, keepdims=True)
+        valid_logits = table[is_valid]
+        exponentials = np.exp(valid_logits - valid_logits.max(axis=1, keepdims=True))
+        table[is_valid] = exponentials / exponentials.sum(axis=1, keepdims=True)
+        # These probabilities are invalid because they do not sum to one.
         table[-1] = 0.9
-    return table.astype(dtype), is_usable
+    return table.astype(dtype), is_valid
 
 
 def _generate_probe_scores(source: ScoreSource, dtype: str) -> tuple[Array, Flags]:
-    """Generate scores near the thresholds, along the curve and far away, and invalid ones."""
+    """Generate scores near the thresholds, at the knots of the curve, and extreme ones."""
     uncertainties = []
-    for _, *neighbouring_scores in source.neighbours:
-        uncertainties += [score for score in neighbouring_scores if score is not None]
+    for neighbours in source.neighbours:
+        for uncertainty in (neighbours.highest_accepted, neighbours.lowest_rejected):
+            if uncertainty is not None:
+                uncertainties.append(uncertainty)
     if source.curve is not None:
         uncertainties += source.curve.knots.tolist()
     scores = [source.uncertainty_sign * uncertainty for uncertainty in uncertainties]

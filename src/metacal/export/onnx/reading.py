@@ -23,26 +23,26 @@ from metacal.export.onnx.graph import (
 )
 from metacal.io.opening import detect_file_kind, input_error_if_read_fails
 
-# Largest size of a protocol buffer.
+# Largest size of a protocol buffer message in bytes.
 _MAX_BYTES = 2**31 - 1
 
 # Value of TensorProto.data_location for a tensor in another file.
 _EXTERNAL_LOCATION = 1
 
-# Valid IR versions and operator sets.
+# Versions outside these bounds occur only in damaged files.
 _MIN_IR_VERSION = 3
 _MAX_VERSION = 1000
 
-# Operator set for a model that imports none of the default domain.
+# Operator set that is added to a model without the default operator domain.
 _DEFAULT_OPSET = 17
 
-# Names of the default domain of operators.
+# Equivalent names of the default operator domain.
 _DEFAULT_DOMAINS = ("", "ai.onnx")
 
 
 @dataclass(frozen=True)
 class ParsedModel:
-    """Parsed model.
+    """ONNX model that was read from a file, and the size of its data.
 
     Attributes
     ----------
@@ -122,7 +122,7 @@ def _parse_model(raw: bytes, onnx: Any) -> Any:
         raise ArtifactError(f"this is {kind}, not an ONNX model.")
     try:
         model = onnx.ModelProto.FromString(raw)
-    except Exception:  # the errors of protobuf are not public
+    except Exception:  # protobuf does not export the class of its parsing errors
         raise ArtifactError(
             "this is no ONNX model, or it is damaged or cut short; export it again."
         ) from None
@@ -161,7 +161,7 @@ def _check_names_are_text(model: Any) -> None:
 
 
 def _iterate_texts(model: Any) -> Iterator[str | bytes]:
-    """Iterate over all text fields of a model except the documentation."""
+    """Iterate over all string fields of a model except the documentation."""
     for message in iterate_messages(model):
         for field, value in message.ListFields():
             if field.type != field.TYPE_STRING or field.name == "doc_string":
@@ -238,7 +238,7 @@ def _is_inside_file(entries: dict[str, str], file_size: int) -> bool:
 
 
 def collect_names(model: Any) -> set[str]:
-    """Return the names of all values and nodes of a model."""
+    """Return the names of all tensors and nodes of a model."""
     names: set[str] = set()
     for graph in iterate_messages_of_type("GraphProto", model):
         for value in (*graph.input, *graph.output, *graph.value_info, *graph.initializer):
@@ -256,10 +256,9 @@ def get_opset(model: Any) -> int:
 
 
 def ensure_supported_opset(model: Any) -> None:
-    """Check that the operator set has all operators of a gate.
+    """Raise InputError if the operator set of a model is too old for a gate.
 
-    A model that does not import the default domain gets a default operator set. Raise InputError
-    if the operator set is too old.
+    A model that does not import the default operator domain gets a default operator set.
     """
     if not any(entry.domain in _DEFAULT_DOMAINS for entry in model.opset_import):
         model.opset_import.add(domain="", version=_DEFAULT_OPSET)

@@ -25,7 +25,7 @@ from metacal.formulas.probabilities import limit_probabilities
 from metacal.formulas.torch import TORCH
 from metacal.maps.temperature import TemperatureMap
 
-# Largest absolute value of a logit in computations on a device that has only float32.
+# On a device without float64, larger logits are clipped so that their squares stay finite.
 _MAX_FLOAT32_LOGIT = 1e15
 
 # Number of group names that an error message quotes.
@@ -65,8 +65,7 @@ class Gate(FixedDtypeModule):
         self.input = source.input
         self.certificate = fitted.certificate
         self.keeps_predictions = bool(source.map.preserves_accuracy)
-        # Temperature scaling works in the precision of the table, as in Python, because no decision
-        # depends on it.
+        # As in Python, no decision depends on the precision of temperature scaling.
         self.in_table_precision = isinstance(source.map, TemperatureMap)
         self.map = MapModule(source.map)
         self.score = score_module(source.score)
@@ -75,7 +74,7 @@ class Gate(FixedDtypeModule):
         if thresholds is not None and fitted.has_group_thresholds:
             self.groups = thresholds.names
 
-        # Log-odds above which the second of two classes is predicted, for all rows or per group.
+        # A decision offset is the log-odds above which the second of two classes is predicted.
         self.has_group_offsets = bool(fitted.thresholds.decision_offsets)
         self.has_offset = self.has_group_offsets or bool(source.decision_at)
         decision_offsets = [source.decision_at]
@@ -84,11 +83,10 @@ class Gate(FixedDtypeModule):
             decision_offsets = [*fitted.thresholds.decision_offsets, offset_of_unknown_group]
         if self.has_offset:
             self.register_numbers(decision_at=[[0.0, offset] for offset in decision_offsets])
-        self.register_numbers(
-            threshold=fitted.threshold
-            if thresholds is None
-            else thresholds.threshold_table.tolist()
-        )
+        if thresholds is None:
+            self.register_numbers(threshold=fitted.threshold)
+        else:
+            self.register_numbers(threshold=thresholds.threshold_table.tolist())
         self.eval()
 
     def forward(self, logits: Tensor, group: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
@@ -115,7 +113,7 @@ class Gate(FixedDtypeModule):
         self._check_arguments(logits, group)
         table, is_usable = self._read_logits(logits.detach())
         group_index = self._group_index(table, group)
-        shifted_table = self._shift_decision(table, group_index)
+        shifted_table = self._subtract_decision_offset(table, group_index)
         nan = torch.full_like(table[:, 0], torch.nan)
         score = torch.where(is_usable, self.score(shifted_table), nan)
         output_dtype = logits.dtype
@@ -148,7 +146,7 @@ class Gate(FixedDtypeModule):
         if group is not None and not has_group_thresholds:
             raise InputError("this gate has no threshold by group; leave out group.")
         if torch.jit.is_tracing():
-            # Sizes are tensors while tracing, and the example was checked before.
+            # While a module is traced, sizes are tensors and cannot be compared with numbers.
             return
         if logits.ndim != 2 or logits.shape[1] != self.n_classes:
             raise InputError(
@@ -157,58 +155,62 @@ class Gate(FixedDtypeModule):
                 " logits.reshape(-1, K)."
             )
 
-    def _read_logits(self, source: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the logits of a table, and a mask of the rows that are valid.
+    def _read_logits(self, model_output: Tensor) -> tuple[Tensor, Tensor]:
+        """Convert the output of a model to logits, and find the valid rows.
 
         Comparisons with NaN are false, so rows that contain NaN are not valid.
         """
-        table = source.to(working_dtype(source.device))
+        table = model_output.to(working_dtype(model_output.device))
         if self.input == "logits":
             largest_logit = TORCH.max(table)[:, 0]
             is_finite = (largest_logit < torch.inf) & (largest_logit > -torch.inf)
-            # In an exported graph, a maximum may ignore NaN, but a sum does not. A sum of absolute
-            # values does not overflow to NaN.
+            # The maximum of an exported graph may ignore NaN, but a sum of absolute values does not.
             absolute_sum = table.abs().sum(dim=1)
             has_no_nan = absolute_sum == absolute_sum
             return table, is_finite & has_no_nan
 
-        dtype_name = str(source.dtype).removeprefix("torch.")
+        dtype_name = str(model_output.dtype).removeprefix("torch.")
         tolerance = SUM_TOLERANCE.get(dtype_name, SUM_TOLERANCE["float64"])
         in_range = ((table >= 0.0) & (table <= 1.0 + tolerance)).all(dim=1)
         sums_to_one = (table.sum(dim=1) - 1.0).abs() <= tolerance
         logits = torch.log(replace_zero_probabilities(TORCH, table))
-        if source.dtype != torch.float64:
+        if model_output.dtype != torch.float64:
+            # Python rounds the logarithms of narrower probabilities to float32 as well.
             logits = logits.to(torch.float32).to(table.dtype)
         return logits, in_range & sums_to_one
 
     def _group_index(self, table: Tensor, group: Tensor | None) -> Tensor | None:
-        """Return the index of each row's group; the last index denotes an unknown group."""
+        """Return the group index of each row, with n_groups for an unknown group."""
         if group is None:
             return None
         n_groups = len(self.groups or ())
-        index = group.to(device=table.device, dtype=torch.int64)
-        is_known = (index >= 0) & (index < n_groups)
-        return torch.where(is_known, index, torch.full_like(index, n_groups))
+        input_index = group.to(device=table.device, dtype=torch.int64)
+        is_known_group = (input_index >= 0) & (input_index < n_groups)
+        unknown_index = torch.full_like(input_index, n_groups)
+        return torch.where(is_known_group, input_index, unknown_index)
 
-    def _shift_decision(self, table: Tensor, group_index: Tensor | None) -> Tensor:
+    def _subtract_decision_offset(self, table: Tensor, group_index: Tensor | None) -> Tensor:
         """Subtract the decision offset from the logits of the second class."""
         if not self.has_offset:
             return table
-        offsets = match_table(self.decision_at, table)
+        decision_offsets = match_table(self.decision_at, table)
         if self.has_group_offsets:
-            offsets = offsets[group_index]
-        return table - offsets
+            decision_offsets = decision_offsets[group_index]
+        return table - decision_offsets
 
     def _row_thresholds(self, table: Tensor, group_index: Tensor | None) -> Tensor:
-        """Return the threshold of each row, or a single one for all rows."""
+        """Return the threshold of each row, or a single threshold for all rows."""
         thresholds = match_table(self.threshold, table)
         if self.subgroup_kind is None:
             return thresholds
+        only_column = 0
         if group_index is None:
-            return thresholds[TORCH.argmax(table)[:, 0], 0]
+            predicted_class = TORCH.argmax(table)[:, 0]
+            return thresholds[predicted_class, only_column]
         if self.has_group_offsets:
-            return thresholds[group_index, TORCH.argmax(table)[:, 0]]
-        return thresholds[group_index, 0]
+            predicted_class = TORCH.argmax(table)[:, 0]
+            return thresholds[group_index, predicted_class]
+        return thresholds[group_index, only_column]
 
     def _probabilities(self, table: Tensor, dtype: torch.dtype) -> Tensor:
         """Compute the probabilities of the map in the dtype of the input.
@@ -229,17 +231,18 @@ class Gate(FixedDtypeModule):
 
 def _limit_logits(table: Tensor) -> Tensor:
     """Replace finite masks by -inf, and limit logits so that their squares are finite."""
-    reach = MAX_LOGIT_SIZE if table.dtype == torch.float64 else _MAX_FLOAT32_LOGIT
-    return limit_logits_formula(TORCH, replace_finite_masks_formula(TORCH, table), reach)
+    max_size = MAX_LOGIT_SIZE if table.dtype == torch.float64 else _MAX_FLOAT32_LOGIT
+    masked_table = replace_finite_masks_formula(TORCH, table)
+    return limit_logits_formula(TORCH, masked_table, max_size)
 
 
 def _restore_prediction(table: Tensor, probs: Tensor) -> Tensor:
-    """Increase the probability of the largest logit if rounding tied it with another class."""
+    """Increase the probability of the prediction if rounding tied it with another class."""
     prediction = TORCH.argmax(table)
-    increased = TORCH.max(probs) * (1.0 + torch.finfo(probs.dtype).eps)
-    is_changed = TORCH.argmax(probs) != prediction
-    probability = torch.where(is_changed, increased, probs.gather(1, prediction))
-    return probs.scatter(1, prediction, probability)
+    increased_prob = TORCH.max(probs) * (1.0 + torch.finfo(probs.dtype).eps)
+    has_lost_lead = TORCH.argmax(probs) != prediction
+    predicted_prob = torch.where(has_lost_lead, increased_prob, probs.gather(1, prediction))
+    return probs.scatter(1, prediction, predicted_prob)
 
 
 def to_module(cal: Any) -> Gate:
