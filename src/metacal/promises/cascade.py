@@ -54,7 +54,7 @@ def _register_agreement_rule(*, has_pool: bool, has_path: bool) -> str:
     return register_rule(name, text, assumptions)
 
 
-# Names of the rules, by whether the promise is about a pool and whether there is a path.
+# Names of the rules. The key is whether there is a pool, and whether paths are tested.
 _AGREEMENT_RULES = {
     (has_pool, has_path): _register_agreement_rule(has_pool=has_pool, has_path=has_path)
     for has_pool in (False, True)
@@ -170,13 +170,17 @@ class CascadeLoss:
         if stages is None:
             return "a loss is promised of a cascade alone"
         if certificate.rule == LOSS_DIFFERENCE_RULE:
+            n_worse = stages.n_worse or 0
+            n_better = stages.n_better or 0
+            significance_level = bounds.ONE_PLUS_ROUNDING_ERROR * delta
+            nuisance_level = NUISANCE_LEVEL_FRACTION * delta
             is_supported = certifies_noninferiority(
-                stages.n_worse or 0,
-                stages.n_better or 0,
+                n_worse,
+                n_better,
                 certificate.n_rows,
                 self.epsilon,
-                bounds.ONE_PLUS_ROUNDING_ERROR * delta,
-                NUISANCE_LEVEL_FRACTION * delta,
+                significance_level,
+                nuisance_level,
             )
         else:
             is_supported = self._supports_agreement_rule(certificate, stages, delta)
@@ -192,19 +196,28 @@ class CascadeLoss:
             get_agreement_rule(has_pool=False, has_path=False),
             get_agreement_rule(has_pool=True, has_path=False),
         )
-        # Two paths are tested at half of delta each. A single threshold needs no pilot rows.
-        test_level = delta if has_one_threshold else delta * 0.5
-        n_pilot = 0 if has_one_threshold else stages.n_pilot_rows
-        n_pool = stages.pool_size
-        n_drawn_from = None
-        has_enough_rows = True
-        if n_pool is not None:
-            n_drawn_from = n_pool - n_pilot
-            has_enough_rows = n_pool >= stages.n_pilot_rows + certificate.n_rows
-        limit = BadAnswerLimit(self.epsilon, test_level, n_drawn_from, n_pool)
-        n_bad = stages.n_worse if stages.n_disagreements is None else stages.n_disagreements
-        p_value = limit.compute_p_value(
-            n_bad or 0, certificate.n_rows, has_one_threshold=has_one_threshold
+        significance_level = delta
+        n_pilot = 0
+        if not has_one_threshold:
+            # Two paths of thresholds are tested at half of delta each, after a draw of pilot rows.
+            significance_level = delta * 0.5
+            n_pilot = stages.n_pilot_rows
+        pool_size = stages.pool_size
+        population_size = None
+        is_pool_large_enough = True
+        if pool_size is not None:
+            population_size = pool_size - n_pilot
+            is_pool_large_enough = pool_size >= stages.n_pilot_rows + certificate.n_rows
+        limit = BadAnswerLimit(
+            max_bad_share=self.epsilon,
+            significance_level=bounds.ONE_PLUS_ROUNDING_ERROR * significance_level,
+            population_size=population_size,
+            pool_size=pool_size,
         )
-        has_few_bad_answers = p_value <= bounds.ONE_PLUS_ROUNDING_ERROR * test_level
-        return not stages.n_better and has_enough_rows and has_few_bad_answers
+        n_bad = stages.n_disagreements
+        if n_bad is None:
+            n_bad = stages.n_worse or 0
+        passes_limit = limit.passes(
+            n_bad, n_tested=certificate.n_rows, has_one_threshold=has_one_threshold
+        )
+        return not stages.n_better and is_pool_large_enough and passes_limit

@@ -13,6 +13,7 @@ quality of this estimate decides how far a sequence of tests gets, never whether
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import NamedTuple
@@ -26,13 +27,14 @@ from metacal.kernels.grid import Grid
 from metacal.promises.risk_estimates import compute_expected_p_value, estimate_error_probabilities
 from metacal.rows.draws import RowDraws
 
-# Number of candidate thresholds if there is one threshold, and per model if there are two.
+# Number of candidate thresholds if only the small model has a threshold.
 _N_THRESHOLDS = 100
-_N_THRESHOLDS_OF_PAIR = 40
+# Number of candidate thresholds of each model if both models have a threshold.
+_N_THRESHOLDS_PER_MODEL = 40
 
-# Tests of an accuracy begin where the small model answers this share of the rows. They have most of
-# delta. The rest of delta is for smaller shares.
-_FIRST_ANSWERED_SHARE = 0.4
+# Tests of an accuracy begin where the small model answers this share of the rows.
+_FIRST_SHARE_OF_SMALL_MODEL = 0.4
+# Fraction of delta for candidates from this share on. Stricter candidates have the rest of delta.
 _FIRST_DELTA_FRACTION = 0.9
 
 
@@ -118,36 +120,38 @@ def count_outcomes(rows: PairedPredictions, candidate: Candidate) -> OutcomeCoun
     >>> count_outcomes(rows, Candidate(0.5))
     OutcomeCounts(n_small=1, n_large=3, n_worse=0, n_better=1, n_small_errors=0, n_large_errors=1)
     """
-    by_small = accepts(rows.small_score, candidate.small_threshold)
-    by_large = ~by_small & accepts(rows.large_score, candidate.large_threshold)
-    is_small_error = by_small & ~rows.small_correct
-    is_large_error = by_large & ~rows.large_correct
-    is_better = by_small & rows.small_correct & ~rows.large_correct
+    is_small_answer = accepts(rows.small_score, candidate.small_threshold)
+    is_large_answer = ~is_small_answer & accepts(rows.large_score, candidate.large_threshold)
+    is_small_error = is_small_answer & ~rows.small_correct
+    is_large_error = is_large_answer & ~rows.large_correct
+    is_worse_than_large = is_small_error & rows.large_correct
+    is_better_than_large = is_small_answer & rows.small_correct & ~rows.large_correct
     return OutcomeCounts(
-        n_small=int(np.count_nonzero(by_small)),
-        n_large=int(np.count_nonzero(by_large)),
-        n_worse=int(np.count_nonzero(is_small_error & rows.large_correct)),
-        n_better=int(np.count_nonzero(is_better)),
+        n_small=int(np.count_nonzero(is_small_answer)),
+        n_large=int(np.count_nonzero(is_large_answer)),
+        n_worse=int(np.count_nonzero(is_worse_than_large)),
+        n_better=int(np.count_nonzero(is_better_than_large)),
         n_small_errors=int(np.count_nonzero(is_small_error)),
         n_large_errors=int(np.count_nonzero(is_large_error)),
     )
 
 
-class PilotSize(NamedTuple):
+class _PilotSizePolicy(NamedTuple):
     """Share of the rows that become pilot rows, and bounds on their number."""
 
     share: float
     min_rows: int
     max_rows: int
 
-    def compute(self, n_rows: int) -> int:
+    def compute_pilot_size(self, n_rows: int) -> int:
         """Compute the number of pilot rows among `n_rows` rows."""
         return min(self.max_rows, max(self.min_rows, math.ceil(self.share * n_rows)))
 
 
-# Few scores suffice to choose thresholds. The order of pairs needs more rows, with labels.
-_PILOT_SIZE_FOR_SCORES = PilotSize(share=0.05, min_rows=20, max_rows=500)
-_PILOT_SIZE_FOR_LABELS = PilotSize(share=0.2, min_rows=20, max_rows=5000)
+# A few rows without labels suffice to choose thresholds of the small model.
+_UNLABELLED_PILOT_POLICY = _PilotSizePolicy(share=0.05, min_rows=20, max_rows=500)
+# The order of pairs of thresholds depends on error rates, so it needs more rows, with labels.
+_LABELLED_PILOT_POLICY = _PilotSizePolicy(share=0.2, min_rows=20, max_rows=5000)
 
 
 @dataclass(frozen=True)
@@ -203,10 +207,10 @@ def draw_pilot_rows(
     """
     if plan.thresholds_from is not None:
         return np.empty(0, dtype=np.intp)
-    pilot_size = _PILOT_SIZE_FOR_SCORES
+    policy = _UNLABELLED_PILOT_POLICY
     if plan.has_human_review:
-        pilot_size = _PILOT_SIZE_FOR_LABELS
-    n_pilot = pilot_size.compute(len(models_agree))
+        policy = _LABELLED_PILOT_POLICY
+    n_pilot = policy.compute_pilot_size(len(models_agree))
     draws = RowDraws(small_score, large_score, models_agree, random_state=plan.random_state)
     random_order = draws.draw_row_order("thresholds of a cascade")
     return np.sort(random_order[:n_pilot])
@@ -242,14 +246,14 @@ def split_pilot_rows(
             )
         return _make_unlabelled_pilot(plan.thresholds_from), rows
     n_rows = len(rows)
-    pilot_rows = draw_pilot_rows(rows.small_score, rows.large_score, rows.models_agree, plan)
-    if n_rows <= 2 * len(pilot_rows):
+    pilot_index = draw_pilot_rows(rows.small_score, rows.large_score, rows.models_agree, plan)
+    if n_rows <= 2 * len(pilot_index):
         raise InputError(
-            f"a cascade needs more than {2 * len(pilot_rows)} rows to be certified on; got"
+            f"a cascade needs more than {2 * len(pilot_index)} rows to be certified on; got"
             f" {n_rows}."
         )
-    tested_rows = np.setdiff1d(np.arange(n_rows), pilot_rows)
-    return rows.take(pilot_rows), rows.take(tested_rows)
+    tested_index = np.setdiff1d(np.arange(n_rows), pilot_index)
+    return rows.take(pilot_index), rows.take(tested_index)
 
 
 def _make_unlabelled_pilot(scores: Float) -> PairedPredictions:
@@ -257,14 +261,14 @@ def _make_unlabelled_pilot(scores: Float) -> PairedPredictions:
     scores = np.asarray(scores, dtype=np.float64)
     if scores.ndim != 1 or len(scores) == 0 or np.isnan(scores).any():
         raise InputError("thresholds_from needs one row or more, each with a score.")
-    all_false = np.zeros(len(scores), dtype=bool)
+    no_row = np.zeros(len(scores), dtype=bool)
     return PairedPredictions(
         small_score=scores,
         large_score=scores,
-        small_correct=all_false,
-        large_correct=all_false,
-        models_agree=all_false,
-        has_label=all_false,
+        small_correct=no_row,
+        large_correct=no_row,
+        models_agree=no_row,
+        has_label=no_row,
     )
 
 
@@ -283,43 +287,49 @@ class CandidateSequence(NamedTuple):
     delta_fraction: float
 
 
-def build_loss_sequences(pilot: PairedPredictions, grid: Grid) -> list[CandidateSequence]:
-    """Build the test sequence of a loss: the small model answers ever more rows."""
-    thresholds = _compute_quantile_thresholds(pilot.small_score, _N_THRESHOLDS, grid)
+def build_loss_sequences(pilot: PairedPredictions, small_grid: Grid) -> list[CandidateSequence]:
+    """Build the test sequence of a loss, in which the small model answers ever more rows."""
+    thresholds = _compute_quantile_thresholds(
+        pilot.small_score, n_thresholds=_N_THRESHOLDS, grid=small_grid
+    )
     candidates = [Candidate(threshold) for threshold in thresholds]
     return [CandidateSequence(candidates, delta_fraction=1.0)]
 
 
-def build_accuracy_sequences(pilot: PairedPredictions, grid: Grid) -> list[CandidateSequence]:
+def build_accuracy_sequences(pilot: PairedPredictions, small_grid: Grid) -> list[CandidateSequence]:
     """Build the test sequences of an accuracy without people.
 
     The first sequence starts where the small model answers a middle share of the rows, because a
     cascade is there about as accurate as the large model, or more. The second one starts where the
     small model answers no row.
     """
-    thresholds = _compute_quantile_thresholds(pilot.small_score, _N_THRESHOLDS, grid)
-    candidates = [Candidate(threshold) for threshold in thresholds]
-    first_score = float(np.quantile(pilot.small_score, _FIRST_ANSWERED_SHARE, method="lower"))
-    start = next(
-        position for position, threshold in enumerate(thresholds) if threshold >= first_score
+    thresholds = _compute_quantile_thresholds(
+        pilot.small_score, n_thresholds=_N_THRESHOLDS, grid=small_grid
     )
-    large_model_alone = Candidate(-math.inf)
+    start_threshold = float(
+        np.quantile(pilot.small_score, _FIRST_SHARE_OF_SMALL_MODEL, method="lower")
+    )
+    start = bisect_left(thresholds, start_threshold)
+    stricter_candidates = [Candidate(small_threshold=value) for value in thresholds[:start]]
+    laxer_candidates = [Candidate(small_threshold=value) for value in thresholds[start:]]
+    large_model_alone = Candidate(small_threshold=-math.inf)
     return [
-        CandidateSequence(candidates[start:], delta_fraction=_FIRST_DELTA_FRACTION),
+        CandidateSequence(laxer_candidates, delta_fraction=_FIRST_DELTA_FRACTION),
         CandidateSequence(
-            [large_model_alone, *candidates[:start]], delta_fraction=1.0 - _FIRST_DELTA_FRACTION
+            [large_model_alone, *stricter_candidates], delta_fraction=1.0 - _FIRST_DELTA_FRACTION
         ),
     ]
 
 
 def build_review_sequences(
     pilot: PairedPredictions,
+    *,
     n_tested: int,
-    beta: float,
+    min_accuracy: float,
     review_cost: float,
     grids: tuple[Grid, Grid],
 ) -> list[CandidateSequence]:
-    """Build the test sequence of an accuracy with people: pairs of thresholds in Pareto order.
+    """Build the test sequence of an accuracy with people from the Pareto-optimal pairs.
 
     A pair is in the sequence if every safer pair costs more. Safety is the p-value that is to be
     expected on the tested rows.
@@ -330,7 +340,7 @@ def build_review_sequences(
         Labelled pilot rows.
     n_tested : int
         Number of rows that will be tested.
-    beta : float
+    min_accuracy : float
         Accuracy to certify.
     review_cost : float
         Cost of a row that a person answers, in calls of the large model.
@@ -357,21 +367,33 @@ def build_review_sequences(
     ...     models_agree=small_correct == large_correct,
     ...     has_label=np.ones(400, dtype=bool),
     ... )
-    >>> (sequence,) = build_review_sequences(pilot, 1600, 0.95, 10.0, (RELATIVE_GRID, RELATIVE_GRID))
+    >>> (sequence,) = build_review_sequences(
+    ...     pilot,
+    ...     n_tested=1600,
+    ...     min_accuracy=0.95,
+    ...     review_cost=10.0,
+    ...     grids=(RELATIVE_GRID, RELATIVE_GRID),
+    ... )
     >>> sequence.delta_fraction, len(sequence.candidates) > 10
     (1.0, True)
     """
     small_grid, large_grid = grids
     small_thresholds = _compute_pair_thresholds(pilot.small_score, small_grid)
     large_thresholds = _compute_pair_thresholds(pilot.large_score, large_grid)
-    ones = np.ones(len(pilot))
-    n_small, n_large = _sum_over_answered(pilot, small_thresholds, large_thresholds, ones, ones)
-    small_errors, large_errors = _sum_over_answered(
+    one_per_row = np.ones(len(pilot))
+    n_small, n_large = _sum_over_answered_rows(
         pilot,
-        small_thresholds,
-        large_thresholds,
-        estimate_error_probabilities(pilot.small_score, pilot.small_correct),
-        estimate_error_probabilities(pilot.large_score, pilot.large_correct),
+        small_thresholds=small_thresholds,
+        large_thresholds=large_thresholds,
+        small_values=one_per_row,
+        large_values=one_per_row,
+    )
+    small_errors, large_errors = _sum_over_answered_rows(
+        pilot,
+        small_thresholds=small_thresholds,
+        large_thresholds=large_thresholds,
+        small_values=estimate_error_probabilities(pilot.small_score, pilot.small_correct),
+        large_values=estimate_error_probabilities(pilot.large_score, pilot.large_correct),
     )
 
     # Rows of these tables are thresholds of the small model, columns those of the large model.
@@ -379,23 +401,31 @@ def build_review_sequences(
     n_errors = small_errors[:, None] + large_errors
     n_sent_to_large = (len(pilot) - n_small)[:, None]
     n_sent_to_people = len(pilot) - n_answered
-    cost = n_sent_to_large + review_cost * n_sent_to_people
+    costs = n_sent_to_large + review_cost * n_sent_to_people
     tested_per_pilot_row = n_tested / len(pilot)
-    p_value = compute_expected_p_value(
-        tested_per_pilot_row * n_answered, tested_per_pilot_row * n_errors, beta
+    expected_p_values = compute_expected_p_value(
+        n_answered=tested_per_pilot_row * n_answered,
+        n_errors=tested_per_pilot_row * n_errors,
+        min_accuracy=min_accuracy,
     )
 
     pareto_front: list[Candidate] = []
     lowest_cost = math.inf
-    for flat_index in np.lexsort((cost.ravel(), p_value.ravel())):
-        i, j = divmod(int(flat_index), len(large_thresholds))
-        if n_answered[i, j] > 0 and cost[i, j] < lowest_cost:
-            pareto_front.append(Candidate(float(small_thresholds[i]), float(large_thresholds[j])))
-            lowest_cost = float(cost[i, j])
+    indices_from_safest = np.lexsort((costs.ravel(), expected_p_values.ravel()))
+    for flat_index in indices_from_safest:
+        small_index, large_index = divmod(int(flat_index), len(large_thresholds))
+        cost = costs[small_index, large_index]
+        if n_answered[small_index, large_index] > 0 and cost < lowest_cost:
+            lowest_cost = float(cost)
+            candidate = Candidate(
+                small_threshold=float(small_thresholds[small_index]),
+                large_threshold=float(large_thresholds[large_index]),
+            )
+            pareto_front.append(candidate)
     return [CandidateSequence(pareto_front, delta_fraction=1.0)]
 
 
-def _compute_quantile_thresholds(scores: Float, n_thresholds: int, grid: Grid) -> list[float]:
+def _compute_quantile_thresholds(scores: Float, *, n_thresholds: int, grid: Grid) -> list[float]:
     """Return increasing thresholds that accept even shares of the scores, and +inf at the end."""
     accepted_shares = np.arange(1, n_thresholds + 1) / n_thresholds
     quantiles = np.quantile(scores, accepted_shares, method="lower")
@@ -405,12 +435,15 @@ def _compute_quantile_thresholds(scores: Float, n_thresholds: int, grid: Grid) -
 
 def _compute_pair_thresholds(scores: Float, grid: Grid) -> Float:
     """Return the thresholds of one model of a pair, from -inf (accept no row) to +inf."""
-    thresholds = _compute_quantile_thresholds(scores, _N_THRESHOLDS_OF_PAIR, grid)
+    thresholds = _compute_quantile_thresholds(
+        scores, n_thresholds=_N_THRESHOLDS_PER_MODEL, grid=grid
+    )
     return np.array([-math.inf, *thresholds])
 
 
-def _sum_over_answered(
+def _sum_over_answered_rows(
     rows: PairedPredictions,
+    *,
     small_thresholds: Float,
     large_thresholds: Float,
     small_values: Float,
@@ -436,14 +469,19 @@ def _sum_over_answered(
     """
     n_small = len(small_thresholds)
     n_large = len(large_thresholds)
-    # A model accepts a row at the first threshold that is not below its score, and at all higher
-    # thresholds.
-    first_small = np.searchsorted(small_thresholds, rows.small_score)
-    first_large = np.searchsorted(large_thresholds, rows.large_score)
-    small_sums = np.bincount(first_small, weights=small_values, minlength=n_small + 1)[:-1].cumsum()
-    value_table = np.zeros((n_small + 1, n_large + 1))
-    np.add.at(value_table, (first_small, first_large), large_values)
-    # The small model rejects a row at the thresholds before the first one that accepts it.
-    accepted_by_large = value_table.cumsum(axis=1)
-    rejected_by_small = accepted_by_large[::-1].cumsum(axis=0)[::-1]
-    return small_sums, rejected_by_small[1:, :-1]
+    # A model accepts a row from the first threshold on that is not below the score of the row.
+    first_accepting_small = np.searchsorted(small_thresholds, rows.small_score)
+    first_accepting_large = np.searchsorted(large_thresholds, rows.large_score)
+    small_sums_by_first = np.bincount(
+        first_accepting_small, weights=small_values, minlength=n_small + 1
+    )
+    small_sums = small_sums_by_first[:-1].cumsum()
+
+    # Rows of these tables are thresholds of the small model, columns those of the large model.
+    large_sums_by_first = np.zeros((n_small + 1, n_large + 1))
+    np.add.at(large_sums_by_first, (first_accepting_small, first_accepting_large), large_values)
+    accepted_by_large = large_sums_by_first.cumsum(axis=1)
+    # The small model rejects a row at all thresholds before the first one that accepts the row.
+    rejected_by_small_from = accepted_by_large[::-1].cumsum(axis=0)[::-1]
+    large_sums = rejected_by_small_from[1:, :-1]
+    return small_sums, large_sums

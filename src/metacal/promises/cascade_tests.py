@@ -32,12 +32,12 @@ from metacal.promises.cascade_candidates import (
 from metacal.statistics import bounds
 from metacal.statistics.noninferiority import NUISANCE_LEVEL_FRACTION, certifies_noninferiority
 
-# The smallest certifiable loss is searched among multiples of 1 / _N_LOSS_STEPS.
+# The smallest certifiable loss is searched among the multiples of 1 / _N_LOSS_STEPS.
 _N_LOSS_STEPS = 10_000
 
 
 class CascadeTest(ABC):
-    """Test of a promise about a cascade: its candidates, its labels and its p-value."""
+    """Test of a promise about a cascade, and the candidates that are tested."""
 
     promise: MaxLoss | MinAccuracy
 
@@ -71,12 +71,17 @@ class CascadeTest(ABC):
         """Return a mask of the tested rows whose label a threshold of the small model needs."""
 
     @abstractmethod
-    def passes(self, counts: OutcomeCounts, n_tested: int, level: float) -> bool:
+    def passes(self, counts: OutcomeCounts, *, n_tested: int, significance_level: float) -> bool:
         """Check whether the counts of a candidate certify the promise at a significance level."""
 
     @abstractmethod
     def make_infeasible_error(
-        self, counts: OutcomeCounts, n_tested: int, level: float, *, has_human_review: bool
+        self,
+        counts: OutcomeCounts,
+        *,
+        n_tested: int,
+        significance_level: float,
+        has_human_review: bool,
     ) -> InfeasibleTargetError:
         """Make the error for a first candidate that failed.
 
@@ -86,7 +91,7 @@ class CascadeTest(ABC):
             Counts of the first candidate.
         n_tested : int
             Number of tested rows.
-        level : float
+        significance_level : float
             Significance level of its test.
         has_human_review : bool
             Whether people answer the rows that neither model accepts.
@@ -123,64 +128,83 @@ class LossTest(CascadeTest):
         """Return a mask of the rows of the small model on which the models disagree."""
         return ~tested.models_agree & accepts(tested.small_score, small_threshold)
 
-    def passes(self, counts: OutcomeCounts, n_tested: int, level: float) -> bool:
+    def passes(self, counts: OutcomeCounts, *, n_tested: int, significance_level: float) -> bool:
         """Check whether the counts show a loss of at most epsilon."""
-        return self._certifies(self.promise.epsilon, counts, n_tested, level)
+        return self._certifies_max_loss(
+            self.promise.epsilon,
+            counts,
+            n_tested=n_tested,
+            significance_level=significance_level,
+        )
 
-    def _certifies(
-        self, epsilon: float, counts: OutcomeCounts, n_tested: int, level: float
+    def _certifies_max_loss(
+        self, max_loss: float, counts: OutcomeCounts, *, n_tested: int, significance_level: float
     ) -> bool:
-        """Check whether the counts certify a loss of at most some epsilon."""
+        """Check whether the counts certify a loss of at most `max_loss`."""
+        nuisance_level = NUISANCE_LEVEL_FRACTION * self.promise.delta
         return certifies_noninferiority(
             counts.n_worse,
             counts.n_better,
             n_tested,
-            epsilon,
-            level,
-            NUISANCE_LEVEL_FRACTION * self.promise.delta,
+            max_loss,
+            significance_level,
+            nuisance_level,
         )
 
     def make_infeasible_error(
-        self, counts: OutcomeCounts, n_tested: int, level: float, *, has_human_review: bool
+        self,
+        counts: OutcomeCounts,
+        *,
+        n_tested: int,
+        significance_level: float,
+        has_human_review: bool,
     ) -> InfeasibleTargetError:
         """Make the error with the smallest certifiable loss and the number of rows needed."""
-        epsilon = self.promise.epsilon
-        best_epsilon = self._find_best_epsilon(counts, n_tested, level)
-        best = "nothing is"
-        if best_epsilon:
-            best = (
+        max_loss = self.promise.epsilon
+        smallest_loss = self._find_smallest_certifiable_loss(
+            counts, n_tested=n_tested, significance_level=significance_level
+        )
+        best_text = "nothing is"
+        if smallest_loss:
+            best_text = (
                 f"the smallest certifiable on these {n_tested:,} rows"
-                f" {self.promise.confidence_phrase} is {best_epsilon:.4f}"
+                f" {self.promise.confidence_phrase} is {smallest_loss:.4f}"
             )
-        # This many rows certify epsilon if the small model is never worse.
         level_of_difference = self.promise.delta * (1.0 - NUISANCE_LEVEL_FRACTION)
-        n_needed = math.ceil(math.log(level_of_difference) / math.log1p(-epsilon))
+        n_needed_if_never_worse = math.ceil(math.log(level_of_difference) / math.log1p(-max_loss))
         advice = "use more rows, or a better small model"
         rows_needed = None
-        if n_needed > n_tested:
-            advice = f"use at least {n_needed:,} rows"
-            rows_needed = n_needed
+        if n_needed_if_never_worse > n_tested:
+            advice = f"use at least {n_needed_if_never_worse:,} rows"
+            rows_needed = n_needed_if_never_worse
         message = (
-            f"max loss {epsilon:g} cannot be certified, not even where the small model answers"
+            f"max loss {max_loss:g} cannot be certified, not even where the small model answers"
             f" {counts.n_small:,} of {n_tested:,} rows ({counts.n_worse:,} worse than the large one,"
-            f" {counts.n_better:,} better): {best}; allow more, or {advice}."
+            f" {counts.n_better:,} better): {best_text}; allow more, or {advice}."
         )
         return InfeasibleTargetError(
-            message, target=epsilon, best=best_epsilon, rows_needed=rows_needed
+            message, target=max_loss, best=smallest_loss, rows_needed=rows_needed
         )
 
-    def _find_best_epsilon(
-        self, counts: OutcomeCounts, n_tested: int, level: float
+    def _find_smallest_certifiable_loss(
+        self, counts: OutcomeCounts, *, n_tested: int, significance_level: float
     ) -> float | None:
         """Find the smallest loss, to four decimals, that the counts certify, or None."""
 
-        def is_certified(step: int) -> bool:
-            return self._certifies(step / _N_LOSS_STEPS, counts, n_tested, level)
+        def is_certifiable(loss_step: int) -> bool:
+            return self._certifies_max_loss(
+                loss_step / _N_LOSS_STEPS,
+                counts,
+                n_tested=n_tested,
+                significance_level=significance_level,
+            )
 
-        best_step = bisect_left(range(1, _N_LOSS_STEPS), True, key=is_certified) + 1
-        if best_step >= _N_LOSS_STEPS:
+        # If a loss is certifiable then so is every larger loss, so bisection finds the smallest.
+        candidate_steps = range(1, _N_LOSS_STEPS)
+        n_failing_steps = bisect_left(candidate_steps, True, key=is_certifiable)
+        if n_failing_steps == len(candidate_steps):
             return None
-        return ceil_to_4_decimals(best_step / _N_LOSS_STEPS)
+        return ceil_to_4_decimals(candidate_steps[n_failing_steps] / _N_LOSS_STEPS)
 
 
 @dataclass(frozen=True)
@@ -207,7 +231,11 @@ class AccuracyTest(CascadeTest):
             )
         if plan.has_human_review:
             return build_review_sequences(
-                pilot, len(tested), self.promise.beta, plan.review_cost, grids
+                pilot,
+                n_tested=len(tested),
+                min_accuracy=self.promise.beta,
+                review_cost=plan.review_cost,
+                grids=grids,
             )
         small_grid, _ = grids
         return build_accuracy_sequences(pilot, small_grid)
@@ -216,29 +244,39 @@ class AccuracyTest(CascadeTest):
         """Return a mask of all rows, because an accuracy needs every label."""
         return np.ones(len(tested), dtype=bool)
 
-    def passes(self, counts: OutcomeCounts, n_tested: int, level: float) -> bool:
+    def passes(self, counts: OutcomeCounts, *, n_tested: int, significance_level: float) -> bool:
         """Check whether the answers certify an accuracy of at least beta."""
         if counts.n_answered == 0:
             return False
         max_error_rate = 1.0 - self.promise.beta
         p_value = bounds.binomial_p_value(counts.n_errors, counts.n_answered, max_error_rate)
-        return bool(p_value <= level)
+        return bool(p_value <= significance_level)
 
     def make_infeasible_error(
-        self, counts: OutcomeCounts, n_tested: int, level: float, *, has_human_review: bool
+        self,
+        counts: OutcomeCounts,
+        *,
+        n_tested: int,
+        significance_level: float,
+        has_human_review: bool,
     ) -> InfeasibleTargetError:
         """Make the error with the largest certifiable accuracy of the first candidate."""
         return make_accuracy_error(
             self.promise,
-            counts.n_errors,
-            counts.n_answered,
-            level,
+            n_errors=counts.n_errors,
+            n_answered=counts.n_answered,
+            significance_level=significance_level,
             has_human_review=has_human_review,
         )
 
 
 def make_accuracy_error(
-    promise: MinAccuracy, n_errors: int, n_answered: int, level: float, *, has_human_review: bool
+    promise: MinAccuracy,
+    *,
+    n_errors: int,
+    n_answered: int,
+    significance_level: float,
+    has_human_review: bool,
 ) -> InfeasibleTargetError:
     """Make the error for a cascade whose first tested thresholds fail.
 
@@ -248,7 +286,7 @@ def make_accuracy_error(
         Promise that cannot be certified.
     n_errors, n_answered : int
         Number of errors, and of answered rows, at the first tested thresholds.
-    level : float
+    significance_level : float
         Significance level of the test.
     has_human_review : bool
         Whether people answer the rows that no model accepts.
@@ -259,9 +297,12 @@ def make_accuracy_error(
     """
     best_accuracy = 0.0
     if n_answered > 0:
-        lower_bound = bounds.clopper_pearson_lower(n_answered - n_errors, n_answered, level)
+        n_correct = n_answered - n_errors
+        lower_bound = bounds.clopper_pearson_lower(n_correct, n_answered, significance_level)
         best_accuracy = floor_to_4_decimals(lower_bound)
-    people_advice = "" if has_human_review else "let people answer what no model accepts, "
+    people_advice = ""
+    if not has_human_review:
+        people_advice = "let people answer what no model accepts, "
     message = (
         f"min accuracy {promise.beta:g} cannot be certified for this cascade: where it was tested"
         f" first, {n_errors:,} of {n_answered:,} answers are wrong, which certifies"

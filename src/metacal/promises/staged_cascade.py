@@ -255,9 +255,9 @@ class CascadeScores(Evidence):
             assert first_failed_counts is not None
             raise make_accuracy_error(
                 promise,
-                first_failed_counts.n_bad,
-                first_failed_counts.n_answered,
-                significance_level,
+                n_errors=first_failed_counts.n_bad,
+                n_answered=first_failed_counts.n_answered,
+                significance_level=significance_level,
                 has_human_review=self.has_human_review,
             )
         return self._build_accuracy_certificate(

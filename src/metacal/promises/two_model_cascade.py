@@ -43,7 +43,7 @@ from typing import NamedTuple
 from metacal.certificates.cascade_stages import StageCount, Stages
 from metacal.certificates.certificate import Certificate
 from metacal.certificates.circumstances import Circumstances, add_circumstances
-from metacal.certificates.notes import labels_ran_out
+from metacal.certificates.notes import Note, labels_ran_out
 from metacal.certification.ranking import Evidence, ThresholdOutcome
 from metacal.certification.statements import build_certificate
 from metacal.errors import InputError
@@ -100,19 +100,22 @@ class TwoModelEvidence(Evidence):
         pilot, tested = split_pilot_rows(self.rows, self.plan)
         sequences = test.build_sequences(pilot, tested, self.plan, self.grids)
         result = _test_sequences(test, tested, sequences)
-        if result.candidate is None:
+        if result.last_passed is None:
             first_sequence = sequences[0]
             first_counts = count_outcomes(tested, first_sequence.candidates[0])
-            level = first_sequence.delta_fraction * (promise.delta or 0.0)
+            significance_level = first_sequence.delta_fraction * (promise.delta or 0.0)
             raise test.make_infeasible_error(
-                first_counts, len(tested), level, has_human_review=self.plan.has_human_review
+                first_counts,
+                n_tested=len(tested),
+                significance_level=significance_level,
+                has_human_review=self.plan.has_human_review,
             )
-        rows_needing_labels = test.find_rows_needing_labels(tested, result.highest_threshold)
+        needs_label = test.find_rows_needing_labels(tested, result.highest_tested_threshold)
         return self._build_certificate(
             promise,
             tested,
-            result.candidate,
-            n_labels=int(rows_needing_labels.sum()),
+            result.last_passed,
+            n_labels=int(needs_label.sum()),
             ran_out_of_labels=result.ran_out_of_labels,
         )
 
@@ -154,10 +157,18 @@ class TwoModelEvidence(Evidence):
             n_large_errors = counts.n_large_errors
             n_correct = counts.n_answered - counts.n_errors
         small_stage = StageCount(
-            "small", "score", candidate.small_threshold, counts.n_small, n_small_errors
+            name="small",
+            score="score",
+            threshold=candidate.small_threshold,
+            n_rows=counts.n_small,
+            n_wrong=n_small_errors,
         )
         large_stage = StageCount(
-            "large", "score", candidate.large_threshold, counts.n_large, n_large_errors
+            name="large",
+            score="score",
+            threshold=candidate.large_threshold,
+            n_rows=counts.n_large,
+            n_wrong=n_large_errors,
         )
         stages = Stages(
             (small_stage, large_stage),
@@ -175,21 +186,21 @@ class TwoModelEvidence(Evidence):
             highest_accepted=None,
             lowest_rejected=None,
         )
-        rule_with_people = promise.cascade_rules[-1]
-        rule_without_people = promise.cascade_rules[0]
+        rule_name = promise.cascade_rules[0]
+        if self.plan.has_human_review:
+            rule_name = promise.cascade_rules[-1]
+        notes: tuple[Note, ...] = ()
+        if ran_out_of_labels:
+            notes = (labels_ran_out(),)
         quantity, target = promise.limits[0]
         certificate = build_certificate(
-            quantity,
-            target,
-            promise.delta,
-            rule_with_people if self.plan.has_human_review else rule_without_people,
-            candidate.small_threshold,
-            outcome,
-            (labels_ran_out(),) if ran_out_of_labels else (),
+            quantity, target, promise.delta, rule_name, candidate.small_threshold, outcome, notes
         )
         certificate = replace(certificate, has_labels=has_all_labels, stages=stages)
         # A seed that drew no pilot rows had no influence on the certificate.
-        random_state = self.plan.random_state if stages.n_pilot_rows else None
+        random_state = None
+        if stages.n_pilot_rows > 0:
+            random_state = self.plan.random_state
         return add_circumstances(certificate, Circumstances(random_state=random_state))
 
 
@@ -198,16 +209,16 @@ class _SequenceResult(NamedTuple):
 
     Attributes
     ----------
-    candidate : Candidate or None
+    last_passed : Candidate or None
         Last candidate that passed. None if none did.
-    highest_threshold : float
+    highest_tested_threshold : float
         Highest tested threshold of the small model.
     ran_out_of_labels : bool
         Whether the tests ended because labels were missing.
     """
 
-    candidate: Candidate | None
-    highest_threshold: float
+    last_passed: Candidate | None
+    highest_tested_threshold: float
     ran_out_of_labels: bool
 
 
@@ -221,24 +232,27 @@ def _test_sequences(
     """
     delta = test.promise.delta or 0.0
     last_passed: Candidate | None = None
-    highest_threshold = -math.inf
+    highest_tested_threshold = -math.inf
     for sequence in sequences:
-        level = sequence.delta_fraction * delta
+        significance_level = sequence.delta_fraction * delta
         for candidate in sequence.candidates:
             needs_label = test.find_rows_needing_labels(tested, candidate.small_threshold)
             n_missing_labels = int((needs_label & ~tested.has_label).sum())
             if n_missing_labels > 0:
                 if last_passed is not None:
-                    return _SequenceResult(last_passed, highest_threshold, ran_out_of_labels=True)
+                    return _SequenceResult(
+                        last_passed, highest_tested_threshold, ran_out_of_labels=True
+                    )
                 raise InputError(
                     f"{n_missing_labels:,} rows on which the two models disagree have no label,"
                     " where the small one is surest; label them (where the two agree none is"
                     " needed)."
                 )
-            highest_threshold = max(highest_threshold, candidate.small_threshold)
-            if not test.passes(count_outcomes(tested, candidate), len(tested), level):
+            highest_tested_threshold = max(highest_tested_threshold, candidate.small_threshold)
+            counts = count_outcomes(tested, candidate)
+            if not test.passes(counts, n_tested=len(tested), significance_level=significance_level):
                 break
             last_passed = candidate
         if last_passed is not None:
             break
-    return _SequenceResult(last_passed, highest_threshold, ran_out_of_labels=False)
+    return _SequenceResult(last_passed, highest_tested_threshold, ran_out_of_labels=False)
