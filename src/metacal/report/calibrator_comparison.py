@@ -55,6 +55,6 @@ def compare_calibrators(
     calibrator_names = None if requested is True else list(requested)
     # The rows must be in memory because the folds are drawn from them.
     logits = np.asarray(tables[0])
-    # Logarithms of probabilities would cause a warning that the table does not look like logits.
+    # A table of log-probabilities would trigger a warning that it does not look like logits.
     with skip_plausibility_checks():
         return compare(logits, codes, calibrator_names, **options).to_dict()

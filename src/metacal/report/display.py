@@ -24,7 +24,7 @@ BLUE = "#0072B2"
 ORANGE = "#D55E00"
 GREEN = "#009E73"
 GREY = "#666666"
-#: Colour and marker of the first, second, ... named display on the same axes.
+#: Colours and markers that named displays on the same axes get in turn.
 _NAMED_STYLES = (
     (BLUE, "s"),
     (ORANGE, "o"),
@@ -41,7 +41,9 @@ _NAMED_GID = "metacal-named"
 
 
 class Display:
-    """Base class of the displays of a `Summary`, in the Display pattern of scikit-learn.
+    """Base class of displays, which draw a `Summary` with matplotlib.
+
+    The interface follows the Display objects of scikit-learn.
 
     Parameters
     ----------
@@ -60,7 +62,7 @@ class Display:
     _legend_location: ClassVar[str] = "upper left"
 
     def __init__(self, summary: Summary) -> None:
-        # Typed as Any, because the type checker would take the check below for unreachable code.
+        # The type `Any` keeps mypy from treating the check of the argument as unreachable.
         argument: Any = summary
         if not isinstance(argument, Summary):
             class_name = type(self).__name__

@@ -30,11 +30,11 @@ from metacal.io.writing import open_atomic_path
 if TYPE_CHECKING:
     from metacal.report.summary import Summary
 
-#: Comment of JavaScript that starts a line.
+#: JavaScript comment that occupies whole lines.
 _COMMENT = re.compile(r"^[ \t]*(?://[^\n]*|/\*(?:(?!\*/)[\s\S])*\*/[ \t]*)\n", re.MULTILINE)
-#: Import of a JavaScript module; the group is its file name.
+#: Import statement of a JavaScript module. Group 1 is the name of the imported file.
 _IMPORT = re.compile(r'^import \{[^}]*\} from "\./([\w-]+\.js)";\n', re.MULTILINE)
-#: Placeholder of a template, as in {{title}}.
+#: Placeholder in a template, for example {{title}}.
 _PLACEHOLDER = re.compile(r"\{\{(\w+)\}\}")
 
 
@@ -126,13 +126,13 @@ def _fill_template(folder: str, title: str, data_json: str = "") -> str:
         style += _read_package_file(folder, f"{folder}.css")
         live_policy = "; connect-src 'self'"
     script = join_modules(read_scripts(folder), f"{folder}.js")
-    # This policy prevents that text of the user is run as a script or parsed as markup.
+    # This policy keeps user-supplied text from being run as a script or parsed as markup.
     security_policy = (
         f"default-src 'none'; style-src {_csp_hash(style)}; script-src {_csp_hash(script)}; img-src"
         " data:; base-uri 'none'; form-action 'none'; require-trusted-types-for 'script';"
         f" trusted-types 'none'{live_policy}"
     )
-    # A title with a file name may contain bytes that are not valid UTF-8.
+    # The title may contain a file name with bytes that are not valid UTF-8.
     printable_title = title.encode("utf-8", "replace").decode("utf-8")
     placeholder_values = {
         "csp": security_policy,
@@ -143,12 +143,12 @@ def _fill_template(folder: str, title: str, data_json: str = "") -> str:
         "data": data_json,
     }
     template = _read_package_file(folder, f"{folder}.html")
-    # All placeholders are replaced in one pass, so that braces in the user's text stay as they are.
+    # One pass replaces all placeholders, so double braces in user-supplied text are kept.
     return _PLACEHOLDER.sub(lambda match: placeholder_values[match[1]], template)
 
 
 def dump_embeddable_json(data: Any) -> str:
-    r"""Convert data to JSON that is safe inside of an HTML script element.
+    r"""Serialize data to JSON that is safe inside an HTML script element.
 
     The characters "<", ">" and "&" are escaped, so no text can end the element.
 

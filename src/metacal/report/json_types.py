@@ -8,9 +8,12 @@ from typing import Any
 
 import numpy as np
 
+#: Smaller whole numbers are written as integers.
+_MAX_EXACT_INTEGER = 1e15
+
 
 def to_json_types(value: Any, digits: int) -> Any:
-    """Convert a value of a report to JSON types, rounding floats to significant digits.
+    """Convert a value to JSON types, and round floats to significant digits.
 
     Parameters
     ----------
@@ -30,7 +33,7 @@ def to_json_types(value: Any, digits: int) -> Any:
     >>> to_json_types({"a": np.array([1 / 3, np.nan]), "b": (True, 2)}, digits=7)
     {'a': [0.3333333, None], 'b': [True, 2]}
     """
-    # Nearly all values are floats, so they are tested first.
+    # Floats are tested first for speed, because nearly all values are floats.
     if isinstance(value, float):
         return _round_float(value, digits)
     if isinstance(value, tuple | list):
@@ -45,12 +48,15 @@ def to_json_types(value: Any, digits: int) -> Any:
 
 
 def _round_float(value: float, digits: int) -> float | int | str | None:
-    """Round a float to significant digits; whole numbers become int, which is shorter in JSON."""
+    """Round a float to significant digits, and convert it to a JSON type.
+
+    NaN becomes None and infinity a string. Whole numbers become int, which is shorter in JSON.
+    """
     if math.isnan(value):
         return None
     if math.isinf(value):
         return "inf" if value > 0 else "-inf"
     rounded = float(f"{value:.{digits}g}")
-    if rounded.is_integer() and abs(rounded) < 1e15:
+    if rounded.is_integer() and abs(rounded) < _MAX_EXACT_INTEGER:
         return int(rounded)
     return rounded

@@ -26,7 +26,7 @@ _LISTED_PACKAGES = ("numpy", "scipy", "scikit-learn")
 
 
 def describe_methods(settings: Settings, score_name: str, gate_kind: str) -> dict[str, Any]:
-    """Define the numbers of a report, and list the software versions.
+    """Return definitions of the numbers of a report, and software versions.
 
     Parameters
     ----------
@@ -59,7 +59,7 @@ def describe_methods(settings: Settings, score_name: str, gate_kind: str) -> dic
     }
     toml_path = resources.files("metacal.report").joinpath("page/methods.toml")
     templates_by_kind = tomllib.loads(toml_path.read_text("utf-8"))
-    # Other kinds of gates inherit the definitions of logits, and remove one by an empty text.
+    # Other kinds of gates inherit the definitions for logits, except those with an empty text.
     templates = templates_by_kind["logits"] | templates_by_kind[gate_kind]
     definitions = [
         (term, template.format(**placeholder_values))

@@ -18,7 +18,7 @@ from metacal.kernels.grid import RELATIVE_GRID
 from metacal.statistics.accepted_counts import candidate_thresholds
 from metacal.statistics.bands import Band, certified_frontier, operating_bands
 
-#: Promised limits are rounded to this many decimals, in the direction that is easier to keep.
+#: Number of decimals of promised limits, which are rounded conservatively.
 _LIMIT_DECIMALS = 4
 #: Approximate number of operating points.
 _N_OPERATING_POINTS = 400
@@ -93,7 +93,7 @@ class OperatingCurves:
     threshold_text: tuple[str, ...] = ()
 
     def command_at(self, point: int) -> str | None:
-        """Return the `metacal fit` command that certifies a point, or None if there is none."""
+        """Return the `metacal fit` command that certifies an operating point, if any."""
         min_accuracy = self.min_accuracy[point]
         max_miscoverage = self.max_miscoverage[point]
         promise_options = ""
@@ -188,7 +188,7 @@ def compute_operating_curves(
         command_end=command_end,
         current=gate_point,
         delta=delta,
-        # Adding 0.0 turns -0.0 into 0.0.
+        # Adding 0.0 turns a threshold of -0.0 into 0.0, which users expect in a command.
         threshold_text=tuple(repr(float(threshold) + 0.0) for threshold in user_thresholds),
     )
 
@@ -214,16 +214,16 @@ def compute_frontier_points(scores: Float, correct: Flags, *, delta: float) -> d
         miscoverage "alpha" that is certified with it, "threshold", and "coverage" of these rows.
         "delta" is the argument.
     """
-    block_ends = candidate_thresholds(scores, correct)
-    step = max(1, len(block_ends) // _N_FRONTIER_THRESHOLDS)
-    frontier = certified_frontier(scores, correct, delta, block_ends[::step])
+    candidates = candidate_thresholds(scores, correct)
+    stride = max(1, len(candidates) // _N_FRONTIER_THRESHOLDS)
+    frontier = certified_frontier(scores, correct, delta, candidates[::stride])
     pair_indices = np.flatnonzero((frontier.beta > 0.0) & (frontier.alpha < 1.0))
     if len(pair_indices) > _N_FRONTIER_POINTS:
         alpha = frontier.alpha[pair_indices]
         even_alphas = np.linspace(alpha[0], alpha[-1], _N_FRONTIER_POINTS)
-        # Choosing the last pair at or below each step, without interpolation, keeps it certified.
-        chosen = np.unique(np.searchsorted(alpha, even_alphas, side="right") - 1)
-        pair_indices = pair_indices[chosen]
+        # Interpolated pairs would not be certified, so the last pair up to each step is taken.
+        last_below_step = np.searchsorted(alpha, even_alphas, side="right") - 1
+        pair_indices = pair_indices[np.unique(last_below_step)]
     thresholds = frontier.threshold[pair_indices]
     n_accepted = np.searchsorted(np.sort(scores), thresholds, side="right")
     return {
@@ -273,7 +273,7 @@ def choose_accepted_counts(sorted_scores: Float, n_points: int, n_gate_accepted:
 
 
 def choose_short_thresholds(sorted_scores: Float, n_accepted: Codes) -> Float:
-    """Choose the thresholds with the fewest digits that accept these numbers of rows.
+    """Choose, for each number of accepted rows, the threshold with the fewest digits.
 
     Examples
     --------
@@ -302,7 +302,7 @@ def _find_shortest_decimal(low: float, high: float) -> float:
             smallest_mantissa = math.ceil(low * 10.0**-exponent)
         for mantissa in (smallest_mantissa, smallest_mantissa + 1):
             candidate = float(f"{mantissa}e{exponent}")
-            # A gate compares rounded scores, so the rounded candidate must not be equal to `high`.
+            # Gates round scores, so a threshold that rounds to `high` would accept the next row.
             if low <= candidate < high and RELATIVE_GRID.round([candidate])[0] != high:
                 return candidate
     return low

@@ -38,6 +38,12 @@ _DIAGONAL_LABEL = "perfectly calibrated"
 _MIN_SHOWN_COVERAGE = 0.02
 #: Ratio of the largest to the smallest threshold above which the axis is logarithmic.
 _LOG_AXIS_RATIO = 100.0
+#: The risk axis ends at this multiple of the largest error rate, or further.
+_CURVE_HEADROOM = 1.6
+#: The risk axis ends at this multiple of the upper band limit at full coverage, or further.
+_BAND_HEADROOM = 1.3
+#: Smallest upper limit of the risk axis.
+_MIN_RISK_AXIS_LIMIT = 1e-3
 #: Colour and marker of the curves before and after calibration.
 _BEFORE_AND_AFTER_STYLES = ((ORANGE, "o"), (BLUE, "s"))
 
@@ -157,9 +163,10 @@ def _draw_bins(ax: Any, bins: ReliabilityBins, style: dict[str, Any]) -> None:
 
 
 class ConfidenceHistogramDisplay(Display):
-    """Histogram of the confidence before and after calibration, with means and accuracy.
+    """Histograms of the confidence before and after calibration.
 
-    For calibrated probabilities the mean confidence equals the accuracy.
+    Vertical lines mark the mean confidence and the accuracy, which are equal for calibrated
+    probabilities.
 
     Examples
     --------
@@ -240,7 +247,7 @@ def _draw_histogram(
 
 
 class RiskCoverageDisplay(Display):
-    """Error rate of accepted rows against coverage, with a band for all thresholds at once.
+    """Error rate of accepted rows against coverage, with a simultaneous band.
 
     With a gate, its operating point is marked and the promised accuracy is drawn as a line.
 
@@ -335,7 +342,13 @@ class RiskCoverageDisplay(Display):
             xlim=(0, 1),
         )
         largest_risk = float(np.nanmax(risk.estimate))
-        upper_limit = min(1.0, max(1.6 * largest_risk, 1.3 * float(risk.high[-1]), 1e-3))
+        upper_bound_at_full_coverage = float(risk.high[-1])
+        upper_limit = max(
+            _CURVE_HEADROOM * largest_risk,
+            _BAND_HEADROOM * upper_bound_at_full_coverage,
+            _MIN_RISK_AXIS_LIMIT,
+        )
+        upper_limit = min(upper_limit, 1.0)
         if has_other_displays:
             _, present_upper_limit = ax.get_ylim()
             upper_limit = max(upper_limit, present_upper_limit)

@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 #: Number of bins of the confidence histogram.
 N_HISTOGRAM_BINS = 40
-#: Counts that differ from a whole number by less than this are taken as that number.
+#: Tolerance for floating-point error when counts are rounded to integers.
 _COUNT_TOLERANCE = 1e-9
 
 
 @dataclass(frozen=True, eq=False)
 class ReliabilityBins:
-    """Accuracy and mean confidence in bins of the confidence, with simultaneous limits.
+    """Accuracy and mean confidence in each confidence bin, with simultaneous limits.
 
     Bin b is the interval (edges[b], edges[b+1]]. Values of empty bins are NaN. `low` and `high` are
     exact (Clopper-Pearson) limits of the accuracy, with Bonferroni's correction over the bins with

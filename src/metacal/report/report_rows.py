@@ -27,7 +27,7 @@ from metacal.rows import Rows, validate
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings of a report.
+    """Statistical settings of a report: levels, bins and resamples.
 
     Attributes
     ----------
@@ -114,7 +114,7 @@ class ReportRows:
 
     @property
     def correct(self) -> Flags:
-        """Whether each prediction is correct."""
+        """Boolean mask of the correct predictions."""
         return np.asarray(self.predicted_codes == self.true_codes)
 
 
@@ -155,7 +155,7 @@ def read_tables(
     tables = []
     for stage, stage_input in zip(effective_gate.stages, inputs, strict=True):
         if isinstance(stage_input, Rows):
-            # A `Rows` object holds a table that is validated already.
+            # Tables in `Rows` objects have already been validated.
             tables.append(stage_input.table)
         else:
             tables.append(stage.source.read(validate.to_numpy(stage_input)))

@@ -22,7 +22,7 @@ from metacal.report.html import render_live_page
 from metacal.report.telemetry import CONTENT_TYPE, format_exposition
 
 _LOCAL_ADDRESS = "127.0.0.1"
-#: Host names by which a browser on this machine requests the page.
+#: Accepted host names in the Host header of a request.
 _LOCAL_HOSTS = (_LOCAL_ADDRESS, "localhost")
 
 #: Content type and body of the response, by path.
@@ -112,7 +112,7 @@ class _RequestHandler(BaseHTTPRequestHandler):
 
     def __init__(self, content_by_path: ContentByPath, *connection: Any) -> None:
         self.content_by_path = content_by_path
-        # This attribute is set first because the base class handles requests in its constructor.
+        # The base class handles the request in its constructor, so this attribute is set first.
         super().__init__(*connection)
 
     def handle(self) -> None:

@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 
 #: Approximate number of thresholds.
 _N_THRESHOLDS = 200
-#: The rows near a threshold are one twentieth of all rows on each side of it.
+#: One in 20 rows counts as near a threshold, on each side of it.
 _NEAR_ROWS_DIVISOR = 20
 #: Smallest number of rows near a threshold, on each side of it.
 _MIN_NEAR_ROWS = 50
 
-#: Codes of the negative and the positive side of a gate.
+#: Codes of the negative and of the positive class, and of the sides of a gate.
 _NEGATIVE = 0
 _POSITIVE = 1
 
@@ -92,7 +92,7 @@ def compute_side_curves(
     thresholds = choose_short_thresholds(sorted_log_odds, n_below)
 
     negative_bands = operating_bands(row_log_odds, ~is_positive, delta / 2.0, thresholds)
-    # Rows equal to a threshold are called negative, so the negated thresholds must exclude them.
+    # Rows with log-odds equal to a threshold are called negative, so they are excluded here.
     negated_thresholds = np.nextafter(-thresholds, -np.inf)
     positive_bands = operating_bands(-row_log_odds, is_positive, delta / 2.0, negated_thresholds)
     false_negative_rate = convert_band(positive_bands.miscoverage)
@@ -142,7 +142,7 @@ def _get_gate_thresholds(gate: Gate) -> dict[int, float]:
         return {}
     thresholds = {}
     for side, side_certificate in enumerate(certificate.subgroups.items):
-        # The threshold of a side is its smallest distance from the decision, with a minus sign.
+        # The score of a side is the negated distance of the log-odds from the decision threshold.
         margin = 0.0 if side_certificate.accepts_everything else -side_certificate.threshold
         if np.isfinite(margin):
             signed_margin = margin if side == _POSITIVE else -margin

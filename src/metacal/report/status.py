@@ -17,7 +17,7 @@ from metacal.promises.sequential.alarms import (
 
 #: Largest number of classes on the live page.
 _MAX_CLASSES = 50
-#: Arguments of `math.exp` are limited to this, because larger ones overflow.
+#: Largest argument of `math.exp`, which overflows slightly above 709.
 _MAX_EXP_ARGUMENT = 700.0
 #: Largest number of facts about an alarm that have a line of their own.
 _MAX_FACT_LINES = 5
@@ -32,7 +32,7 @@ def status(
     quarantine: str | None = None,
     silence: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Describe the state of a watch as JSON types.
+    """Return the state of a watch as a JSON-compatible dict.
 
     Parameters
     ----------
@@ -123,7 +123,7 @@ def _count_clusters(watch: Watch) -> dict[str, int] | None:
 
 
 def _make_headline(promise: str | None, raised_alarms: list[str]) -> str:
-    """Return the promise as a headline that mentions raised alarms."""
+    """Return the promise, prefixed with a warning if an alarm is raised."""
     if promise is None:
         return "Nothing is promised; the confidence is watched."
     if "promise" in raised_alarms:
@@ -134,7 +134,7 @@ def _make_headline(promise: str | None, raised_alarms: list[str]) -> str:
 
 
 def _describe_alarm(alarm: Any, first_row: int | None) -> dict[str, Any]:
-    """Describe the state of an alarm; `first_row` is the row at which it was raised."""
+    """Return the state of an alarm, which was first raised at `first_row`, as a dict."""
     return {
         "name": alarm.name,
         "meaning": alarm.meaning,

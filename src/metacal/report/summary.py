@@ -49,23 +49,23 @@ if TYPE_CHECKING:
 
 #: Version of the JSON format. It changes when an entry changes its meaning.
 FORMAT = 1
-#: Significant digits of numbers in JSON that the page draws but does not print.
+#: Number of significant digits of values that the page draws but does not print.
 _DRAWN_DIGITS = 7
-#: Significant digits with which a float is restored exactly.
+#: Number of significant digits that identifies every double exactly.
 _ALL_DIGITS = 17
-#: Significant digits of the table of subgroups.
+#: Number of significant digits in the table of subgroups.
 _TABLE_DIGITS = 5
-#: Larger tables of logits have no bootstrap intervals.
+#: Largest number of logits for which bootstrap intervals are computed by default.
 _MAX_BOOTSTRAP_ELEMENTS = 20_000_000
-#: Largest number of rows times resamples, unless the user chooses the number of resamples.
+#: Largest number of rows times resamples for which intervals are computed by default.
 _MAX_RESAMPLED_ROWS = 20_000_000
-#: Numbers of resamples to choose from, largest first.
+#: Default numbers of resamples, from small to large tables.
 _RESAMPLE_CHOICES = (1000, 200)
 
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """Rows and gate that a report is about.
+    """Provenance of a report: its rows and its gate.
 
     Attributes
     ----------
@@ -362,7 +362,7 @@ def summarise(
 
 
 def _choose_n_resamples(n_resamples: int | None, n_rows: int, n_classes: int) -> int:
-    """Return `n_resamples`, or a number that suits the size of the table if it is None."""
+    """Return `n_resamples`, or a default for the size of the table if it is None."""
     if n_resamples is not None:
         return n_resamples
     if n_rows * max(1, n_classes) > _MAX_BOOTSTRAP_ELEMENTS:

@@ -207,7 +207,7 @@ def make_subgroup_table(
 
 @dataclass(frozen=True)
 class _ReferenceLimit:
-    """Limit with which the value of each subgroup is compared.
+    """Limit that the value of each subgroup is compared with.
 
     Attributes
     ----------
@@ -229,7 +229,7 @@ class _ReferenceLimit:
 def _choose_reference_limit(
     certificate: Certificate | None, by: str, is_accepted: Flags, correct: Flags
 ) -> _ReferenceLimit:
-    """Choose the promised limit, or the selective accuracy of all rows if none applies.
+    """Choose the promised limit, or else the selective accuracy of all rows.
 
     Parameters
     ----------
@@ -362,7 +362,7 @@ def _compute_proportions(numerators: Float, denominators: Float, alpha: float) -
 def select_striking_rows(
     report_rows: ReportRows, is_candidate: Flags, order_by: Float, names: Array, ids: Any = None
 ) -> list[dict[str, Any]]:
-    """Describe the candidate rows with the lowest values of a column.
+    """List the candidate rows with the lowest values of a column, as dicts.
 
     Parameters
     ----------

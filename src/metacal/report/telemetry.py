@@ -218,16 +218,17 @@ class WatchMetrics:
         """Create observable instruments of OpenTelemetry, with dots in their names."""
         observation_class: Any = import_module("opentelemetry.metrics").Observation
 
-        def observe(name: str, options: Any) -> list[Any]:
+        def observe(family_name: str, callback_options: Any) -> list[Any]:
             for family in list_metric_families(self._get_state()):
-                if family.name == name:
+                if family.name == family_name:
                     return [observation_class(value, labels) for labels, value in family.samples]
             return []
 
         for family in list_metric_families(self._get_state()):
             create_instrument = getattr(meter, f"create_observable_{family.kind}")
+            instrument_name = family.name.removesuffix("_total").replace("_", ".", 1)
             create_instrument(
-                family.name.removesuffix("_total").replace("_", ".", 1),
+                instrument_name,
                 [partial(observe, family.name)],
                 description=family.description,
             )
