@@ -130,16 +130,16 @@ class LogitsCascadeData:
         classes = check_classes(self.class_names, self.small_rows.n_classes)
         check_reject_label(self.reject_label, classes)
         label_codes = encode_known_labels(self.labels, len(self.small_rows), classes)
-        paired_rows = self._compare_models(label_codes)
+        paired_predictions = self._pair_predictions(label_codes)
         small_score, large_score = self._scores
         grids = (get_rounding_grid(small_score), get_rounding_grid(large_score))
-        certificate = cascade_promise.certify(TwoModelEvidence(paired_rows, self.plan, grids))
+        evidence = TwoModelEvidence(paired_predictions, self.plan, grids)
+        certificate = cascade_promise.certify(evidence)
+        score_names = [get_score_name(small_score), get_score_name(large_score)]
         return CertifiedLogitsCascade(
-            certificate=name_stage_scores(
-                certificate, [get_score_name(small_score), get_score_name(large_score)]
-            ),
-            first_model_scores=paired_rows.small_score,
-            is_first_model_good=paired_rows.models_agree,
+            certificate=name_stage_scores(certificate, score_names),
+            first_model_scores=paired_predictions.small_score,
+            is_first_model_good=paired_predictions.models_agree,
             classes=classes,
             label_codes=label_codes,
         )
@@ -152,12 +152,14 @@ class LogitsCascadeData:
         """
         notes: tuple[Note, ...] = ()
         if result.has_all_labels:
-            small_map = self.fit_map(self.small_rows, result.label_codes, None)
-            large_map = self.fit_map(self.large_rows, result.label_codes, None)
+            no_weights = None
+            small_map = self.fit_map(self.small_rows, result.label_codes, no_weights)
+            large_map = self.fit_map(self.large_rows, result.label_codes, no_weights)
         else:
             notes = (cascade_not_calibrated().issue_warning(),)
-            small_map = TemperatureMap(1.0)
-            large_map = TemperatureMap(1.0)
+            softmax_map = TemperatureMap(1.0)
+            small_map = softmax_map
+            large_map = softmax_map
         small_score, large_score = self._scores
         return FittedSources(
             sources=(
@@ -175,7 +177,7 @@ class LogitsCascadeData:
             return self.score, self.score
         return self.score, self.large_score
 
-    def _compare_models(self, label_codes: Codes) -> PairedPredictions:
+    def _pair_predictions(self, label_codes: Codes) -> PairedPredictions:
         """Compare the predictions of both models with the labels and with each other."""
         small_rows = self.small_rows
         large_rows = self.large_rows
@@ -199,11 +201,11 @@ class LogitsCascadeData:
         )
 
     def _build_source(
-        self, base_map: Map, classes: NDArray[Any], score: str | Score
+        self, calibration_map: Map, classes: NDArray[Any], score: str | Score
     ) -> LogitsSource:
         """Build the source of one model from its map and its ranking score."""
         return LogitsSource(
-            map=base_map,
+            map=calibration_map,
             classes=classes,
             score=score,
             input=self.input,
@@ -232,7 +234,7 @@ def find_rows_to_label(
         Ranking score of the small model.
 
     plan : CascadePlan
-        CascadePlan with which the cascade will be fitted.
+        Plan with which the cascade will be fitted.
 
     large_score : str, callable or None
         Ranking score of the large model. None stands for `score`.
@@ -255,8 +257,12 @@ def find_rows_to_label(
     large_predicted = large_rows.compute_column(kernels.predict_classes)
     models_agree: Flags = np.asarray(small_predicted == large_predicted)
     small_scores = score_rows(small_rows, score)
-    large_scores = score_rows(large_rows, score if large_score is None else large_score)
+    if large_score is None:
+        large_score = score
+    large_scores = score_rows(large_rows, large_score)
+    pilot_index = draw_pilot_rows(small_scores, large_scores, models_agree, plan)
     is_tested = np.ones(len(models_agree), dtype=bool)
-    is_tested[draw_pilot_rows(small_scores, large_scores, models_agree, plan)] = False
+    is_tested[pilot_index] = False
     rows_to_label = np.flatnonzero(is_tested & ~models_agree)
-    return rows_to_label[np.argsort(small_scores[rows_to_label], kind="stable")]
+    by_rising_uncertainty = np.argsort(small_scores[rows_to_label], kind="stable")
+    return rows_to_label[by_rising_uncertainty]

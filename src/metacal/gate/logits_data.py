@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -46,7 +47,7 @@ from metacal.rows.plausibility import Suspicion, warn_of_suspicion
 from metacal.scores import Score
 from metacal.scores.registry import AUTO_SCORE
 
-#: How a class is predicted: by the largest logit or, for two classes, at even calibrated odds.
+#: Rule that predicts a class: the largest logit or, for two classes, the calibrated odds.
 DecisionRule = Literal["largest", "calibrated"]
 
 
@@ -68,7 +69,7 @@ class LogitsData:
         Ranking score, or "auto" for the best of several that share delta.
 
     fit_map : callable
-        Function that fits the base map on rows, labels and weights.
+        Function that fits the calibration map on rows, labels and weights.
 
     refit_map : callable or None
         Function that fits the map without side effects, for cross-fitting. None stands for
@@ -93,7 +94,7 @@ class LogitsData:
         Label of rejected rows. None chooses one that is not a class.
 
     weights : array of float of shape (n_rows,) or None
-        Weight of each row for the base map. The certificate ignores it.
+        Weight of each row for the calibration map. The certificate ignores it.
 
     selection : RowSelection or None
         Rows that count for the certificate. None if all rows count.
@@ -153,15 +154,17 @@ class LogitsData:
         return replace(table, certificate=certificate)
 
     def fit_sources(self, result: CertifiedTable, promise: Promise) -> FittedSources:
-        """Fit the base map on the rows that the promise allows.
+        """Fit the calibration map on the rows that the promise allows.
 
         Without labels, the map is the softmax.
         """
         reject_label = check_reject_label(self.reject_label, self._classes)
         if self.labels is None:
-            softmax_recipe = Recipe(METHODS["temperature"].public_name)
+            softmax_map = TemperatureMap(1.0)
+            temperature_recipe = Recipe(METHODS["temperature"].public_name)
+            source = self._build_source(softmax_map, result, recipe=temperature_recipe)
             return FittedSources(
-                sources=(self._build_source(TemperatureMap(1.0), result, softmax_recipe),),
+                sources=(source,),
                 notes=(not_calibrated(),),
                 profile=build_profile(result.columns.ranking),
                 reject_label=reject_label,
@@ -173,11 +176,11 @@ class LogitsData:
             weights=self.weights,
             allow_softmax_fallback=self.allow_softmax_fallback,
         )
-        base_map = fitter.fit(result, self.labels, promise)
+        fitted_map = fitter.fit(result, self.labels, promise)
         return FittedSources(
-            sources=(self._build_source(base_map.map, result),),
-            notes=base_map.notes,
-            profile=build_table_profile(base_map.map, result),
+            sources=(self._build_source(fitted_map.map, result),),
+            notes=fitted_map.notes,
+            profile=build_table_profile(fitted_map.map, result),
             reject_label=reject_label,
         )
 
@@ -193,7 +196,7 @@ class LogitsData:
         if self.decision == "calibrated" and self.labels is not None:
             return self._certify_learned_decision(self.labels, promise)
         background_map = plan_background_map(
-            self.rows, promise, self.fit_map, self.labels, self.weights
+            self.rows, promise, self.fit_map, labels=self.labels, weights=self.weights
         )
         table = CalibrationTable(
             rows=self.rows,
@@ -204,7 +207,7 @@ class LogitsData:
             ),
             selection=self.selection,
         )
-        return certify_table(table, promise, self.score, background_map)
+        return certify_table(table, promise, self.score, background_map=background_map)
 
     def _certify_learned_decision(self, labels: Codes, promise: Promise) -> CertifiedTable:
         """Certify rows of two classes that are predicted at log-odds learned from some of them."""
@@ -221,20 +224,20 @@ class LogitsData:
             selection=learned_decision.certifying_rows,
         )
         certified_table = certify_table(shifted_table, promise, self.score)
-        offset = learned_decision.decision_offset
+        decision_offset = learned_decision.decision_offset
         return replace(
             certified_table,
             rows=validated_rows,
-            certificate=replace(certified_table.certificate, decision_at=offset),
-            decision_offset=offset,
+            certificate=replace(certified_table.certificate, decision_at=decision_offset),
+            decision_offset=decision_offset,
         )
 
     def _build_source(
-        self, base_map: Map, table: CertifiedTable, recipe: Recipe | None = None
+        self, calibration_map: Map, table: CertifiedTable, recipe: Recipe | None = None
     ) -> LogitsSource:
-        """Build the source of the gate from its base map and its ranking score."""
+        """Build the source of the gate from its calibration map and its ranking score."""
         return LogitsSource(
-            map=base_map,
+            map=calibration_map,
             classes=self._classes,
             score=table.score,
             input=self.input,
@@ -264,11 +267,12 @@ def check_logits_gate_options(
         How a class is predicted, "largest" or "calibrated".
     """
     check_choice("decision", decision, "largest", "calibrated")
-    if isinstance(promise, Promise) and promise.is_two_sided and decision == "calibrated":
+    is_promise = isinstance(promise, Promise)
+    if is_promise and promise.is_two_sided and decision == "calibrated":
         raise InputError(
             f"{type(promise).__name__} has decisions of its own; leave out decision='calibrated'."
         )
-    if isinstance(promise, type) or not isinstance(promise, Promise):
+    if not is_promise:
         raise InputError(
             "promise must be one such as MaxMiscoverage(0.05) or MinAccuracy(0.97); got"
             f" {promise!r}."
@@ -300,13 +304,12 @@ def _start_fingerprint(table: CertifiedTable) -> Callable[[], Fingerprint]:
     if table.wait_for_fingerprint is not None:
         return table.wait_for_fingerprint
     rows = table.rows
-    uses_thread = len(rows) >= MIN_ROWS_FOR_THREAD
+    scores = table.columns.scores
+    is_correct = table.columns.correct
+    if len(rows) < MIN_ROWS_FOR_THREAD:
+        return partial(fingerprint_rows, scores, is_correct)
     return start_in_thread(
-        rows.executor if uses_thread else None,
-        fingerprint_rows,
-        table.columns.scores,
-        table.columns.correct,
-        creates_thread=uses_thread and rows.is_on_device,
+        rows.executor, fingerprint_rows, scores, is_correct, creates_thread=rows.is_on_device
     )
 
 

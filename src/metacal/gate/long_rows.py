@@ -29,7 +29,7 @@ from metacal.rows import Rows
 from metacal.rows.plausibility import Suspicion
 from metacal.scores import Score, ScoreAndCorrectness, get_rounding_grid, score_rows
 
-# Largest number of rows whose scores are sorted. The certificate does not depend on it.
+# Tables with more rows than this are counted in passes, because sorting them takes much memory.
 MAX_SORTED_ROWS = 10_000_000
 # Largest number of rows in the sample that is checked for equal scores and repeated rows.
 _MAX_SAMPLE_ROWS = 1 << 16
@@ -37,9 +37,9 @@ _MAX_SAMPLE_ROWS = 1 << 16
 _MAX_SAMPLE_ELEMENTS = 1 << 23
 # Number of runs of consecutive rows, evenly spread over the table, that make up the sample.
 _N_SAMPLE_RUNS = 16
-# Bit of an accepted row in the byte that describes its decision.
+# A byte encodes the decision on a row: this bit is set if the row is accepted.
 _ACCEPTED_BIT = 1
-# Bit of a correct prediction in the byte that describes its decision.
+# A byte encodes the decision on a row: this bit is set if the prediction is correct.
 _CORRECT_BIT = 2
 
 
@@ -106,14 +106,18 @@ class CountTableRows:
         """
         needs_fingerprint = self.fingerprint is None
         make_accumulator = partial(
-            _BlockAccumulator, cut, get_rounding_grid(self.score), needs_fingerprint
+            _BlockAccumulator,
+            cut,
+            grid=get_rounding_grid(self.score),
+            needs_fingerprint=needs_fingerprint,
         )
         share_results = self.rows.accumulate_blocks(compute_columns, make_accumulator, self.labels)
         fingerprints: list[Fingerprint] = []
         share_counts = _separate_fingerprints(share_results, fingerprints)
         counts = CellCounts.add_up(cut, share_counts)
         if needs_fingerprint and not counts.n_missing_scores:
-            self.fingerprint = sum(fingerprints[1:], start=fingerprints[0])
+            first_fingerprint, *other_fingerprints = fingerprints
+            self.fingerprint = sum(other_fingerprints, start=first_fingerprint)
         return counts
 
 
@@ -205,7 +209,7 @@ def decide_counted_rows(
 
 
 class _BlockDecider:
-    """Function that encodes acceptance and correctness of each row of a block as bits.
+    """Function that encodes whether each row of a block is accepted and correct as bits.
 
     Parameters
     ----------
@@ -265,8 +269,9 @@ def check_long_table(
         return notes
     sample = _sample_rows(rows)
     sample_scores = score_rows(sample, score)
-    all_correct = np.ones(len(sample_scores), dtype=bool)
-    sample_ranking = Ranking.from_scores(sample_scores, all_correct)
+    # Only ties are checked, so the correctness of the rows in the ranking has no effect.
+    any_correctness = np.ones(len(sample_scores), dtype=bool)
+    sample_ranking = Ranking.from_scores(sample_scores, any_correctness)
     if input_suspicion is None:
         notes = [*notes, *check_ties(sample_ranking, "sampled logits")]
     n_distinct_scores = len(sample_ranking.tie_block_end_ranks)

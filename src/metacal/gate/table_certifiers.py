@@ -30,10 +30,7 @@ from metacal.gate.calibration_table import (
     RowColumns,
     check_two_classes,
 )
-from metacal.gate.certify_selected_rows import (
-    certify_selected_rows,
-    get_index_of_selected_rows,
-)
+from metacal.gate.certify_selected_rows import certify_selected_rows, get_index_of_selected_rows
 from metacal.gate.logits_source import shift_rows
 from metacal.gate.long_rows import CountTableRows, decide_counted_rows
 from metacal.gate.thresholds import get_certified_thresholds, get_decision_offsets
@@ -99,7 +96,7 @@ class SortedScoreCertifier:
         Ranking score.
 
     background_map : BackgroundMap, optional
-        Base map to fit while another thread sorts the rows.
+        Calibration map to fit while another thread sorts the rows.
     """
 
     def __init__(
@@ -161,19 +158,15 @@ class SortedScoreCertifier:
         """Rank the rows that count, and fit the background map meanwhile."""
         if scored_table.device_ranking is not None and selected_rows is None:
             return scored_table.device_ranking
-        executor = None
-        if self.background_map is not None:
-            executor = scored_table.rows.executor
         selected_index = get_index_of_selected_rows(selected_rows)
+        selected_scores = scored_table.scores[selected_index]
+        selected_correct = scored_table.correct[selected_index]
+        if self.background_map is None:
+            return _rank_rows(selected_scores, selected_correct, self.score)
         wait_for_ranking = start_in_thread(
-            executor,
-            _rank_rows,
-            scored_table.scores[selected_index],
-            scored_table.correct[selected_index],
-            self.score,
+            scored_table.rows.executor, _rank_rows, selected_scores, selected_correct, self.score
         )
-        if self.background_map is not None:
-            self.background_map.fit(scored_table.rows)
+        self.background_map.fit(scored_table.rows)
         return wait_for_ranking()
 
 
@@ -266,15 +259,20 @@ class SortedLogOddsCertifier:
         decision_offset: float | Float = certificate.decision_at
         if subgroup_codes is not None:
             decision_offset = get_decision_offsets(thresholds, subgroup_codes)
+        # The largest logit of a shifted row is the class that the gate predicts.
         shifted_rows = shift_rows(rows, decision_offset)
         _, scores, correct = compute_score_and_correctness(shifted_rows, self.score, labels)
         scores = np.asarray(to_numpy(scores))
         correct = np.asarray(to_numpy(correct))
-        predicted = shifted_rows.compute_column(kernels.predict_classes)
-        row_thresholds = thresholds.get_row_thresholds(predicted)
-        if subgroup_codes is not None:
-            row_thresholds = thresholds.get_row_thresholds(subgroup_codes, predicted)
+        predicted_codes = shifted_rows.compute_column(kernels.predict_classes)
+        if subgroup_codes is None:
+            row_thresholds = thresholds.get_row_thresholds(subgroup_codes=predicted_codes)
+        else:
+            row_thresholds = thresholds.get_row_thresholds(subgroup_codes, predicted_codes)
         selected_index = get_index_of_selected_rows(selected_rows)
+        selected_ranking = Ranking.from_scores(
+            RELATIVE_GRID.round(scores[selected_index]), correct[selected_index]
+        )
         return CertifiedTable(
             certificate=certificate,
             score=self.score,
@@ -284,9 +282,7 @@ class SortedLogOddsCertifier:
                 correct=correct,
                 may_train_calibrator=np.ones(len(scores), dtype=bool),
                 thresholds=row_thresholds,
-                ranking=Ranking.from_scores(
-                    RELATIVE_GRID.round(scores[selected_index]), correct[selected_index]
-                ),
+                ranking=selected_ranking,
             ),
             decision_offset=decision_offset,
             selected_rows=selected_rows,
@@ -313,24 +309,25 @@ class CountedScoreCertifier:
         """Count the rows until the certificate is determined, then decide all rows."""
         labels = self.table.labels
         assert labels is not None
-        cell_counter = CountTableRows(self.table.rows, labels, self.score)
+        count_table_rows = CountTableRows(self.table.rows, labels, self.score)
         profile_ranks = compute_edge_ranks(len(self.table.rows))
-        passes = Passes(cell_counter, MAX_CELLS, profile_ranks)
+        passes = Passes(count_table_rows, MAX_CELLS, profile_ranks)
         certificate = promise.certify(passes)
         threshold = get_rounding_grid(self.score).snap_to_midpoint(certificate.threshold)
         certificate = replace(certificate, score=get_score_name(self.score), threshold=threshold)
 
-        validated_rows = cell_counter.rows
+        validated_rows = count_table_rows.rows
         is_accepted, correct = decide_counted_rows(validated_rows, labels, self.score, threshold)
-        fingerprint = cell_counter.fingerprint
+        # Two-byte scores save memory: -inf is always accepted, and +inf always rejected.
+        scores_by_acceptance = np.where(is_accepted, np.float16(-np.inf), np.float16(np.inf))
+        fingerprint = count_table_rows.fingerprint
         assert fingerprint is not None
         return CertifiedTable(
             certificate=certificate,
             score=self.score,
             rows=validated_rows,
             columns=RowColumns(
-                # Two-byte scores save memory: -inf is always accepted, and +inf always rejected.
-                scores=np.where(is_accepted, np.float16(-np.inf), np.float16(np.inf)),
+                scores=scores_by_acceptance,
                 correct=correct,
                 may_train_calibrator=np.ones(len(correct), dtype=bool),
                 thresholds=threshold,
@@ -342,7 +339,7 @@ class CountedScoreCertifier:
 
 
 def score_table(rows: Rows, score: str | Score, labels: Codes | None) -> ScoredTable:
-    """Validate and score the rows, and compare their predictions with the labels, in one pass."""
+    """Validate and score rows, and compare their predictions with labels, in one pass."""
     if labels is None:
         validated_rows = rows.as_validated()
         return ScoredTable(
