@@ -1,4 +1,4 @@
-"""Automatic calibrator: a mixture of calibrators, weighted by cross-validation."""
+"""Mixture of calibrators with weights chosen by cross-validation."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class AutoCalibrator(Calibrator[StackMap]):
     preserves_accuracy = MapAttribute[bool]()
 
     def recipe(self) -> Recipe:
-        """Return the recipe of the calibrator, with the names of the candidates."""
+        """Return the class name and the parameters, with candidates as names."""
         recipe = super().recipe()
         candidate_names = None
         if self.candidates is not None:
@@ -102,18 +102,18 @@ class AutoCalibrator(Calibrator[StackMap]):
 
     def _fit_map(self, rows: Rows, codes: Codes, weights: Float | None) -> StackMap:
         """Fit the mixture, and store its weights and the losses of the candidates."""
-        candidates = self.candidates
-        if candidates is None:
-            candidates = get_default_members(rows.n_classes)
-        candidates = list(candidates)
+        if self.candidates is None:
+            candidates = list(get_default_members(rows.n_classes))
+        else:
+            candidates = list(self.candidates)
         if not candidates:
             raise InputError("candidates is empty; give at least one calibrator.")
 
         fit_candidates: Callable[..., dict[str, Map]] = fit_members
-        names = candidates
+        candidate_names = candidates
         if not all(isinstance(candidate, str) for candidate in candidates):
             candidate_by_name = _name_candidates(candidates)
-            names = list(candidate_by_name)
+            candidate_names = list(candidate_by_name)
             fit_candidates = partial(_fit_candidates, candidate_by_name)
 
         mixture, member_names, losses = fit_weighted_stack(
@@ -121,7 +121,7 @@ class AutoCalibrator(Calibrator[StackMap]):
             codes,
             weights,
             fit=fit_candidates,
-            names=names,
+            names=candidate_names,
             keep_predictions=self.keep_predictions,
             n_splits=self.n_splits,
             random_state=self.random_state,
@@ -132,7 +132,7 @@ class AutoCalibrator(Calibrator[StackMap]):
 
 
 def _name_candidates(candidates: Sequence[Any]) -> dict[str, Any]:
-    """Key the candidates by name, or by representation if two have the same name."""
+    """Key the candidates by their names, or by their repr if two names are equal."""
     candidate_by_name = {get_calibrator_name(candidate): candidate for candidate in candidates}
     if len(candidate_by_name) == len(candidates):
         return candidate_by_name
@@ -140,11 +140,33 @@ def _name_candidates(candidates: Sequence[Any]) -> dict[str, Any]:
 
 
 def _fit_candidates(
-    candidate_by_name: Mapping[str, Any], names: Sequence[str], *sample: Any
+    candidate_by_name: Mapping[str, Any],
+    names: Sequence[str],
+    rows: Rows,
+    codes: Codes,
+    weights: Float | None,
 ) -> dict[str, Map]:
-    """Fit new copies of the named candidates on a sample, and return their maps."""
+    """Fit new copies of the named candidates, and return their maps.
+
+    Parameters
+    ----------
+    candidate_by_name : mapping of str to calibrator
+        All candidates.
+    names : sequence of str
+        Names of the candidates to fit.
+    rows : Rows
+        Logits.
+    codes : array of int of shape (n_rows,)
+        Column of each label.
+    weights : array of shape (n_rows,) or None
+        Weight of each row.
+
+    Returns
+    -------
+    dict of str to Map
+    """
     maps = {}
     for name in names:
         candidate = make_calibrator(candidate_by_name[name])
-        maps[name] = candidate.fit_rows(*sample).map_
+        maps[name] = candidate.fit_rows(rows, codes, weights).map_
     return maps

@@ -1,4 +1,4 @@
-"""Base classes of the estimators.
+"""Base classes of all calibrators and gates.
 
 A *calibrator* is an estimator that fits a *map*: a frozen value that turns a table of logits into
 calibrated probabilities. A *gate* is a map with a threshold that accepts or rejects each row. Every
@@ -38,13 +38,15 @@ from metacal.rows.executors import ExecutorLike, is_remote
 from metacal.rows.labels import check_labels
 from metacal.rows.plausibility import warn_of_suspicion
 
-# Any type of a fitted attribute.
+#: Type of a fitted attribute.
 T = TypeVar("T")
-#: Type of the map that a calibrator fits.
+#: Type of the fitted map of a calibrator.
 M = TypeVar("M", bound=Map)
 
-#: Parameters that describe the table and not the calibration method.
+#: Parameters that describe the input table instead of the calibration method.
 _TABLE_PARAMETERS = ("input", "classes", "positive", "n_jobs")
+#: Prefix by which `set_params` recognises a parameter of the promise.
+_PROMISE_PREFIX = "promise__"
 
 
 @dataclass_transform(kw_only_default=True, field_specifiers=(field,))
@@ -63,17 +65,27 @@ class DataclassEstimator(GateMethods, BaseEstimator):
         dataclass(kw_only=kw_only, eq=False, repr=False)(cls)
 
     def set_params(self, **params: Any) -> Self:
-        """Set parameters. For `promise__beta`, a copy replaces the promise, which is frozen."""
-        prefix = "promise__"
-        promise_params = {name: value for name, value in params.items() if name.startswith(prefix)}
-        own_params = {name: value for name, value in params.items() if name not in promise_params}
-        super().set_params(**own_params)
+        """Set parameters of this estimator and, such as `promise__beta`, of its promise.
+
+        A promise is frozen, so a changed copy replaces it.
+        """
+        estimator_params = {}
+        prefixed_promise_params = {}
+        for name, value in params.items():
+            if name.startswith(_PROMISE_PREFIX):
+                prefixed_promise_params[name] = value
+            else:
+                estimator_params[name] = value
+        super().set_params(**estimator_params)
         promise: Any = getattr(self, "promise", None)
         if not isinstance(promise, Promise):
-            return super().set_params(**promise_params)
-        changes = {name.removeprefix(prefix): value for name, value in promise_params.items()}
-        if changes:
-            super().set_params(promise=promise.set_params(**changes))
+            return super().set_params(**prefixed_promise_params)
+        promise_params = {
+            name.removeprefix(_PROMISE_PREFIX): value
+            for name, value in prefixed_promise_params.items()
+        }
+        if promise_params:
+            super().set_params(promise=promise.set_params(**promise_params))
         return self
 
 
@@ -84,14 +96,14 @@ class GateEstimator(DataclassEstimator):
 
     @property
     def certificate_(self) -> Certificate:
-        """Certificate: what is promised, at which confidence level, from how many rows."""
+        """Certificate of the promise, with its confidence level and number of rows."""
         check_is_fitted(self, "gate_")
         assert self.gate_.certificate is not None
         return self.gate_.certificate
 
     @property
     def threshold_(self) -> float:
-        """Threshold of the gate, which accepts a row iff score <= threshold_.
+        """Threshold of the ranking score. A row is accepted iff score <= threshold_.
 
         For a cascade it is the threshold of the first model. If each class or group has its own
         threshold, it is -inf.
@@ -114,9 +126,9 @@ class GateEstimator(DataclassEstimator):
 
 
 def match_array_library(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorate a method to return an array of the library and device of X.
+    """Decorate a method so that its result has the array library and device of X.
 
-    This happens only with scikit-learn's `array_api_dispatch`. Class names stay NumPy arrays,
+    The decorator has an effect only with scikit-learn's `array_api_dispatch`. Class names stay NumPy arrays,
     because the array API has no strings.
     """
 
@@ -173,13 +185,13 @@ class LogitsEstimator(TransformerMixin, DataclassEstimator):
         raise NotImplementedError
 
     def get_feature_names_out(self, input_features: Any = None) -> Array:
-        """Return the column names of `transform`: "probs_" and the class."""
+        """Return the names of the columns of `transform`, "probs_" followed by the class."""
         check_is_fitted(self)
         return np.array([f"probs_{name}" for name in self.classes_], dtype=object)
 
     @property
     def _stays_on_device(self) -> bool:
-        """Whether a tensor on a GPU is processed there, and not copied to the host."""
+        """Whether a tensor on a GPU is processed on the GPU instead of on the host."""
         return False
 
     @contextmanager
@@ -191,7 +203,7 @@ class LogitsEstimator(TransformerMixin, DataclassEstimator):
         defer_validation: bool = False,
         executor: ExecutorLike | None = None,
     ) -> Iterator[Rows]:
-        """Validate a table, and yield it as rows with an executor.
+        """Validate a table, and open it as rows with an executor.
 
         Parameters
         ----------
@@ -200,8 +212,8 @@ class LogitsEstimator(TransformerMixin, DataclassEstimator):
         reset : bool
             Whether to store the number and names of the columns, as `fit` does, or to compare them
             with the stored ones.
-        later : bool, default=False
-            Whether the entries are validated when they are read.
+        defer_validation : bool, default=False
+            Whether to validate the entries when they are read, if possible.
         executor : executor or None, default=None
             Executor in place of `n_jobs` threads.
 
@@ -224,29 +236,31 @@ class LogitsEstimator(TransformerMixin, DataclassEstimator):
         executor: Executor | None = None,
         defer_validation: bool = False,
     ) -> Array:
-        """Validate a table and convert it to logits; for the parameters see `_open_rows`."""
-        allows_one_score = reset or getattr(self, "n_features_in_", 2) == 2
-        has_one_score = validate.has_one_score_per_row(X) and allows_one_score
+        """Validate a table and convert it to logits; see `_open_rows` for the parameters."""
+        may_have_two_classes = reset or getattr(self, "n_features_in_", 2) == 2
+        has_one_score = validate.has_one_score_per_row(X) and may_have_two_classes
         if reset:
             self._has_one_score = has_one_score
         if has_one_score:
             X = validate.scores_to_two_columns(X, self.input)
         if not reset:
             check_is_fitted(self)
-            # A wrong number of columns is reported before any other problem.
+            # A wrong number of columns is reported before any problem with the values.
             if _is_two_dimensional(X):
                 self._check_columns(X, reset=False)
-        source = X
+        unvalidated_table = X
         if not self._stays_on_device:
-            source = validate.to_numpy(X, self.input)
+            unvalidated_table = validate.to_numpy(X, self.input)
         table = validate.read_logits(
-            source, self.input, executor=executor, defer_validation=defer_validation
+            unvalidated_table, self.input, executor=executor, defer_validation=defer_validation
         )
-        self._check_columns(X if hasattr(X, "columns") else table, reset=reset)
+        # Only a data frame has column names to check.
+        is_data_frame = hasattr(X, "columns")
+        self._check_columns(X if is_data_frame else table, reset=reset)
         return table
 
     def _check_columns(self, X: Any, *, reset: bool) -> None:
-        """Check number and names of the columns with scikit-learn's `validate_data`."""
+        """Check the number and the names of the columns as scikit-learn does."""
         name_counts = Counter(str(name) for name in getattr(X, "columns", ()))
         for name, count in name_counts.items():
             if count > 1:
@@ -262,7 +276,7 @@ class LogitsEstimator(TransformerMixin, DataclassEstimator):
             raise InputError(str(error)) from None
 
     def _read_labels(self, y: Any, table: Array) -> Codes:
-        """Set `classes_`, and return the code of each label."""
+        """Determine the classes, and return the column index of each label."""
         if y is None:
             raise InputError(
                 f"{type(self).__name__} requires y to be passed, but the target y is None."
@@ -285,7 +299,7 @@ class LogitsEstimator(TransformerMixin, DataclassEstimator):
         return validate.encode_labels_on_device(y, table, self.classes_)
 
     def _order_two_classes(self, classes: Any, y: Any) -> Any:
-        """Return two classes in column order; for one score the positive one last."""
+        """Return two classes in column order. For one score, the positive class is last."""
         if classes is None:
             return validate.find_two_classes(y, self.positive, has_one_score=self._has_one_score)
         if self.positive is None or len(classes) != 2:
@@ -300,7 +314,7 @@ class LogitsEstimator(TransformerMixin, DataclassEstimator):
 
     @property
     def _has_class_names(self) -> bool:
-        """Whether the classes have names: from the user, a data frame, or two labels."""
+        """Whether the classes have names other than the column indices."""
         if self.classes is not None:
             return True
         return not np.array_equal(self.classes_, np.arange(len(self.classes_)))
@@ -311,12 +325,12 @@ def _is_two_dimensional(X: Any) -> bool:
     try:
         return len(X.shape) == 2
     except (AttributeError, TypeError, RuntimeError):
-        # X has no shape, or one that cannot be read, as a nested tensor.
+        # Lists have no shape, and reading that of a nested tensor raises an error.
         return False
 
 
 class MapAttribute(Generic[T]):
-    """Fitted attribute `name_` that is stored in the map as `name`."""
+    """Descriptor of a fitted attribute `name_` that returns `map_.name`."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name.removesuffix("_")
@@ -350,7 +364,7 @@ class Calibrator(ClassifierMixin, LogitsEstimator, Generic[M]):
         *,
         executor: ExecutorLike | None = None,
     ) -> Self:
-        """Fit the map on a table of logits and the true labels.
+        """Fit the map on a table of logits and true labels.
 
         Parameters
         ----------
@@ -379,23 +393,23 @@ class Calibrator(ClassifierMixin, LogitsEstimator, Generic[M]):
 
     @property
     def gate_(self) -> Gate:
-        """Fitted map as a gate that promises nothing and accepts every row."""
+        """Gate with the fitted map that promises nothing and accepts every row."""
         check_is_fitted(self)
-        table = LogitsSource(
+        source = LogitsSource(
             self.map_,
             self.classes_,
             input=self.input,
             recipe=self.recipe(),
             classes_given=self._has_class_names,
         )
-        return Gate.from_source(table)
+        return Gate.from_source(source)
 
     def recipe(self) -> Recipe:
-        """Return name and parameters of the calibrator, for a saved file."""
+        """Return the class name and the parameters of the calibrator, for a saved file."""
         return Recipe(type(self).__name__, self.get_params(deep=False))
 
     def fit_rows(self, rows: Rows, codes: Codes, weights: Float | None) -> Self:
-        """Fit the map on validated rows, with column indices as labels."""
+        """Fit the map on validated rows, with column indices as classes."""
         self.classes_ = np.arange(rows.n_classes)
         self.n_features_in_ = rows.n_classes
         self.map_ = self._fit_map(rows, codes, weights)
@@ -421,8 +435,9 @@ class Calibrator(ClassifierMixin, LogitsEstimator, Generic[M]):
         is_device_tensor = kernels.is_device_tensor(X)
         with self._open_rows(X, reset=False) as rows:
             was_copied_to_host = is_device_tensor and not rows.is_on_device
-            host_out = None if was_copied_to_host else out
-            probabilities = self.map_(rows.table, rows=rows, out=host_out)
+            # A buffer on the device cannot take probabilities that are computed on the host.
+            map_out = None if was_copied_to_host else out
+            probabilities = self.map_(rows.table, rows=rows, out=map_out)
         if was_copied_to_host:
             device_out = validate.get_probability_buffer(X, out)
             device_out[...] = kernels.device_kernels().move_to_device_of(probabilities, X)
@@ -442,11 +457,11 @@ class Calibrator(ClassifierMixin, LogitsEstimator, Generic[M]):
         return np.asarray(self.classes_[codes])
 
     def _fit_map(self, rows: Rows, codes: Codes, weights: Float | None) -> M:
-        """Fit the map with the registered function and the parameters of the estimator."""
-        parameters = {
+        """Fit the map with the function that is registered for this class."""
+        method_parameters = {
             name: value
             for name, value in self.get_params(deep=False).items()
             if name not in _TABLE_PARAMETERS
         }
-        fit_function = get_estimator_method(type(self)).fit_function()
-        return fit_function(rows, codes, weights, **parameters)
+        fit_map = get_estimator_method(type(self)).fit_function()
+        return fit_map(rows, codes, weights, **method_parameters)

@@ -1,4 +1,4 @@
-"""Calibrators by name: new instances, and the calibrator that a gate uses as its base map."""
+"""Creation of calibrators from their names."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from metacal.promises.promise import Promise
 
 
 def make_calibrator(calibrator_or_name: Any) -> Any:
-    """Return a new calibrator of this name, or an unfitted copy of a given one.
+    """Make a calibrator from its name, or an unfitted copy of an estimator.
 
     Examples
     --------
@@ -30,13 +30,13 @@ def make_calibrator(calibrator_or_name: Any) -> Any:
 def make_base_calibrator(
     calibrator_or_name: Any, promise: object, n_classes: int | None = None
 ) -> Any:
-    """Return a new calibrator for the base map of a gate.
+    """Make the base calibrator of a gate from its name, or the default one.
 
     Parameters
     ----------
     calibrator_or_name : str, estimator or None
-        Calibrator that the user chose. None selects that of the promise, or the default for the
-        number of classes.
+        Calibrator that the user chose. None selects the default of the promise or, if it has
+        none, the default for the number of classes.
     promise : Promise or None
         Promise of the gate.
     n_classes : int or None, default=None

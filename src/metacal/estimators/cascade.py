@@ -1,4 +1,4 @@
-"""Cascade: a small model answers the rows it is sure of, a large one the rest."""
+"""Cascade of a small model and a large model, certified under one promise."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ from metacal.rows import Rows, open_executor, validate
 from metacal.rows.draws import RowDraws
 from metacal.scores import Score, score_rows
 
-#: Default promise: at most 1% more incorrect answers than the large model alone.
+#: Promise of at most 1% more incorrect answers than the large model alone would give.
 DEFAULT_PROMISE = MaxLoss(0.01)
-#: Parameters that the fits of other gates accept, with the error that explains what to do instead.
+#: Error message for each parameter that other gates accept and a cascade does not.
 _UNSUPPORTED_PARAMETERS = {
     "groups": (
         "a cascade has the same thresholds for all rows; fit a Cascade on the rows of each group."
@@ -157,7 +157,7 @@ class Cascade(GateEstimator, kw_only=False):
         units: Any = None,
         importance: Any = None,
     ) -> Self:
-        """Certify the thresholds and calibrate the models on held-out rows.
+        """Certify the thresholds and calibrate both models on held-out rows.
 
         There are two kinds of cascades. Over tables, two models have logits, and y has labels. Over
         scores, any number of models has one score per row, and `agrees` or `correct` has flags.
@@ -187,7 +187,7 @@ class Cascade(GateEstimator, kw_only=False):
         joint_risk : bool, default=False
             Whether to estimate the risk of an answer from the scores of all models so far. It helps
             if the rows that one model leaves are harder for the next one than its own score
-            suggests: see `metacal.promises.staged_cascade`.
+            suggests, see `metacal.promises.staged_cascade`.
         higher_is : {"surer", "doubtful"}, default="surer"
             Meaning of a higher score.
         thresholds_from : table or None, default=None
@@ -233,20 +233,21 @@ class Cascade(GateEstimator, kw_only=False):
         return self
 
     def _find_score_columns(self, X: Any, large: Any, scores: Sequence[Any] | None) -> Any:
-        """Return the score of each model, or None if the cascade reads tables."""
+        """Return the score column of each model, or None if the models have logits."""
         if scores is not None:
             return scores
-        is_list = isinstance(X, list | tuple) and self.small is None and large is None
+        has_models_or_tables = self.small is not None or large is not None
+        is_list_of_columns = isinstance(X, list | tuple) and not has_models_or_tables
         is_single_column = X is not None and np.ndim(X) == 1
-        if not is_list and not is_single_column:
+        if not is_list_of_columns and not is_single_column:
             return None
-        has_one_model = np.ndim(X[0]) == 0
-        return [X] if has_one_model else X
+        is_flat_column = np.ndim(X[0]) == 0
+        return [X] if is_flat_column else X
 
     def _fit_tables(
         self, X: Any, y: Any, large: Any, promise: Promise, thresholds_from: Any
     ) -> Self:
-        """Fit a cascade over the tables of two models; see `fit` for the parameters."""
+        """Fit a cascade of two models with logits; see `fit` for the parameters."""
         check_score(self.score, self.input)
         check_score(self.large_score or self.score, self.input)
         small_table, large_table = self.tables(X, large)
@@ -272,7 +273,7 @@ class Cascade(GateEstimator, kw_only=False):
         return self
 
     def labels_needed(self, X: Any, large: Any = None) -> Codes:
-        """Return the rows that need a label for a fit under MaxLoss.
+        """Return the rows that need a label before `fit` under MaxLoss.
 
         Parameters
         ----------
@@ -327,7 +328,7 @@ class Cascade(GateEstimator, kw_only=False):
         return ~self.gate_.accepts(Rows(self._compute_model_logits(self.small, X)))
 
     def decide(self, X: Any, large: Any = None) -> Decision:
-        """Return the answer of each row and the model that gives it.
+        """Return the answer of each row, and which model gives it.
 
         Parameters
         ----------
@@ -357,13 +358,13 @@ class Cascade(GateEstimator, kw_only=False):
         return self.gate_.decide(small_rows, Rows(self._compute_model_logits(self.large, large)))
 
     def predict(self, X: Any, large: Any = None) -> Array:
-        """Return the answer of each row, and `reject_label` for rows that go to review."""
+        """Return the predicted class of each row, or `reject_label` if it goes to review."""
         return self.decide(X, large).label  # type: ignore[return-value]
 
     def predict_proba(self, X: Any, large: Any = None) -> Array:
-        """Return calibrated probabilities of the model that answers.
+        """Return the calibrated probabilities of the model that answers each row.
 
-        For rows that go to review, they are those of the large model.
+        Rows that go to review have the probabilities of the large model.
         """
         probabilities = self.decide(X, large).probabilities
         assert probabilities is not None
@@ -377,7 +378,7 @@ class Cascade(GateEstimator, kw_only=False):
         return bool(self.people)
 
     def _build_plan(self, thresholds_from: Any) -> CascadePlan:
-        """Build the plan for choosing thresholds, with scores of pilot rows."""
+        """Build the plan of the certification, with the scores of any pilot rows."""
         pilot_scores = None
         if thresholds_from is not None:
             pilot_table = self._compute_model_logits(self.small, thresholds_from)
@@ -385,7 +386,10 @@ class Cascade(GateEstimator, kw_only=False):
         if not self.review_cost > 0.0:
             raise InputError(f"review_cost must be positive, got {self.review_cost!r}.")
         return CascadePlan(
-            self._has_human_review, float(self.review_cost), self.random_state, pilot_scores
+            has_people=self._has_human_review,
+            review_cost=float(self.review_cost),
+            random_state=self.random_state,
+            thresholds_from=pilot_scores,
         )
 
     def tables(self, X: Any, large: Any = None) -> tuple[Array, Array]:
@@ -412,8 +416,9 @@ class Cascade(GateEstimator, kw_only=False):
             )
         if self.small is not None and large is not None:
             raise InputError("the large model was given to Cascade; its table is not needed here.")
+        large_input = X if large is None else large
         small_table = self._compute_model_logits(self.small, X)
-        large_table = self._compute_model_logits(self.large, X if large is None else large)
+        large_table = self._compute_model_logits(self.large, large_input)
         small_classes = getattr(self.small, "classes_", None)
         large_classes = getattr(self.large, "classes_", None)
         if small_classes is None or large_classes is None:
@@ -425,7 +430,7 @@ class Cascade(GateEstimator, kw_only=False):
         return small_table, large_table
 
     def _compute_model_logits(self, model: Any, X: Any) -> Array:
-        """Return the validated logits of one model; X itself if the model is None."""
+        """Compute the validated logits of one model. Without a model, X has the logits."""
         if model is None:
             return validate.read_logits(validate.to_numpy(X, self.input), self.input)
         if any(hasattr(model, name) for name in RESPONSE_METHODS):
@@ -438,7 +443,8 @@ class Cascade(GateEstimator, kw_only=False):
 
     def _fit_base_map(self, rows: Rows, codes: Codes, weights: Float | None) -> Map:
         """Fit the base calibrator of one model, and return its map."""
-        base = make_base_calibrator(self.calibrator, None, rows.n_classes)
-        if not isinstance(base, Calibrator):
-            raise InputError(f"calibrator must be one of metacal's own; got {type(base).__name__}.")
-        return base.fit_rows(rows, codes, weights).map_
+        calibrator = make_base_calibrator(self.calibrator, None, rows.n_classes)
+        if not isinstance(calibrator, Calibrator):
+            class_name = type(calibrator).__name__
+            raise InputError(f"calibrator must be one of metacal's own; got {class_name}.")
+        return calibrator.fit_rows(rows, codes, weights).map_

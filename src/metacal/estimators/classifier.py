@@ -1,4 +1,4 @@
-"""Calibrated gate around any scikit-learn classifier."""
+"""Classifier with calibrated probabilities and an accept/reject gate."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ from metacal.scores import Score
 
 
 class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, DataclassEstimator, kw_only=False):
-    """Classifier with calibrated probabilities and an optional gate.
+    """Classifier with calibrated probabilities and an optional accept/reject gate.
 
     Without a promise, there is no gate, and nothing is rejected.
 
@@ -106,8 +106,8 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, DataclassEstimat
 
     Notes
     -----
-    The promise and `predict` are about the largest logit. The own `predict` of a few classifiers,
-    such as an SVC with more than two classes, sometimes differs from it.
+    The promise and `predict` are about the largest logit. For a few classifiers, such as an SVC
+    with more than two classes, the method `predict` of the classifier sometimes differs from it.
 
     Examples
     --------
@@ -150,7 +150,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, DataclassEstimat
         units: Any = None,
         **fit_params: Any,
     ) -> Self:
-        """Calibrate the classifier, fitting it first if it is not fitted.
+        """Calibrate the classifier. If it is not fitted yet, fit it first.
 
         Parameters
         ----------
@@ -185,31 +185,36 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, DataclassEstimat
             clusters = Units.from_units_argument(units)
             cluster_codes = clusters.encode_names(len(y))
         estimator_params, splitter_params = self._route_params(weights, fit_params)
-        calibration = self._compute_logits(X, y, estimator_params, splitter_params, cluster_codes)
-        if calibration.calibration_rows is not None:
-            y = y[calibration.calibration_rows]
-            weights = _select_rows(weights, calibration.calibration_rows)
-            cluster_codes = _select_rows(cluster_codes, calibration.calibration_rows)
-            groups = _select_rows(groups, calibration.calibration_rows)
+        fit_result = self._fit_classifier(X, y, estimator_params, splitter_params, cluster_codes)
+        calibration_rows = fit_result.calibration_rows
+        if calibration_rows is not None:
+            y = y[calibration_rows]
+            weights = _select_rows(weights, calibration_rows)
+            cluster_codes = _select_rows(cluster_codes, calibration_rows)
+            groups = _select_rows(groups, calibration_rows)
         if weights is not None and not (weights > 0.0).any():
             raise InputError(
                 "sample_weight is zero on every row that is left to calibrate on: no class has a"
                 " row that counts; use more rows, or another random_state."
             )
-        self.estimator_ = calibration.classifier
-        self.classes_ = calibration.classes
-        for name in ("n_features_in_", "feature_names_in_"):
-            if hasattr(self.estimator_, name):
-                setattr(self, name, getattr(self.estimator_, name))
+        self._set_classifier(fit_result)
         codes = encode_labels(y, self.classes_)
         if clusters is not None and cluster_codes is not None:
             clusters = replace(clusters, names=cluster_codes)
         with skip_plausibility_checks():
             if self.promise is None:
-                self._fit_calibrator(calibration.calibration_logits, codes, weights)
+                self._fit_calibrator(fit_result.calibration_logits, codes, weights)
             else:
-                self._fit_gate(calibration, codes, weights, clusters, groups)
+                self._fit_gate(fit_result, codes, weights, clusters, groups)
         return self
+
+    def _set_classifier(self, fit_result: ClassifierFitResult) -> None:
+        """Store the fitted classifier, its classes and its features."""
+        self.estimator_ = fit_result.classifier
+        self.classes_ = fit_result.classes
+        for name in ("n_features_in_", "feature_names_in_"):
+            if hasattr(self.estimator_, name):
+                setattr(self, name, getattr(self.estimator_, name))
 
     def _check_parameters(self, y: Array, groups: Any) -> None:
         """Check the parameters before the classifier is trained, which may take hours."""
@@ -225,31 +230,31 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, DataclassEstimat
             )
 
     def _fit_calibrator(self, logits: Array, codes: Codes, weights: Float | None) -> None:
-        """Fit `calibrator_` without a promise."""
+        """Fit the calibrator of the probabilities, without a gate."""
         self.calibrator_ = make_base_calibrator(self.calibrator, None, logits.shape[1])
-        # A label without a column teaches a calibrator nothing.
-        is_known = codes >= 0
+        # A calibrator cannot learn from a label that has no column.
+        has_column = codes >= 0
         fit_params = {}
         if weights is not None:
-            fit_params["sample_weight"] = weights[is_known]
-        self.calibrator_.fit(logits[is_known], codes[is_known], **fit_params)
-        # The calibrator of another package has column indices as classes.
+            fit_params["sample_weight"] = weights[has_column]
+        self.calibrator_.fit(logits[has_column], codes[has_column], **fit_params)
+        # A calibrator of another package keeps column indices as its classes.
         if isinstance(self.calibrator_, Calibrator):
             self._set_class_names()
 
     def _fit_gate(
         self,
-        calibration: ClassifierFitResult,
+        fit_result: ClassifierFitResult,
         codes: Codes,
         weights: Float | None,
         clusters: Units | None,
         groups: Any,
     ) -> None:
-        """Fit `calibrator_` with a promise.
+        """Fit the gate under the promise of this estimator.
 
         Parameters
         ----------
-        calibration : ClassifierFitResult
+        fit_result : ClassifierFitResult
             Logits of the calibration rows.
         codes : array of int of shape (n_rows,)
             Column of each label, or -1.
@@ -265,24 +270,21 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, DataclassEstimat
             self.promise, self.calibrator, score=self.ranking, n_jobs=self.n_jobs
         )
         selection = build_row_selection(len(codes), clusters, random_state=self.random_state)
-        self.calibrator_.fit_codes(
-            calibration.calibration_logits, codes, weights, selection, groups
-        )
-        gate = self.calibrator_.gate_
-        if calibration.n_folds:
-            gate = replace(
-                gate, certificate=mark_approximate(gate.certificate, calibration.n_folds)
-            )
-        if calibration.uses_random_state and self.random_state is not None:
+        self.calibrator_.fit_codes(fit_result.calibration_logits, codes, weights, selection, groups)
+        certificate = self.calibrator_.certificate_
+        if fit_result.n_folds:
+            certificate = mark_approximate(certificate, fit_result.n_folds)
+        if fit_result.uses_random_state and self.random_state is not None:
             circumstances = Circumstances(random_state=self.random_state)
-            gate = replace(gate, certificate=add_circumstances(gate.certificate, circumstances))
+            certificate = add_circumstances(certificate, circumstances)
+        gate = replace(self.calibrator_.gate_, certificate=certificate)
         reject_label = check_reject_label(self.reject_label, self.classes_)
         self.calibrator_.gate_ = gate.with_classes(self.classes_, reject_label)
         self.calibrator_.reject_label = reject_label
         self._set_class_names()
 
     def _set_class_names(self) -> None:
-        """Replace the column indices in `calibrator_` by the classes of the classifier."""
+        """Set the classes of the classifier as the classes of the calibrator."""
         self.calibrator_.classes = self.classes_.tolist()
         self.calibrator_.classes_ = self.classes_
 
@@ -299,7 +301,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, DataclassEstimat
 
     @property
     def gate_(self) -> Any:
-        """Fitted MetaCal, or calibrator, over the logits of the classifier.
+        """Fitted MetaCal or calibrator for the logits of the classifier.
 
         It has the labels of the classifier, but not the classifier itself, so `mc.save` can save
         it. `gate_.predict(clf.logits(X))` equals `clf.predict(X)`.
@@ -318,7 +320,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, DataclassEstimat
         return get_classifier_logits(self.estimator_, X, self.response_method)
 
     def predict_proba(self, X: Any, *, groups: Any = None) -> Array:
-        """Return calibrated probabilities; those of rejected rows are uniform.
+        """Return calibrated probabilities, which are uniform for rejected rows.
 
         Parameters
         ----------
@@ -335,7 +337,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, DataclassEstimat
         return np.asarray(self.calibrator_.predict_proba(logits, **_group_keywords(groups)))
 
     def accepts(self, X: Any, *, groups: Any = None) -> Flags:
-        """Return whether each row is accepted. Without a promise, every row is.
+        """Return whether each row is accepted. Without a promise, every row is accepted.
 
         For a pipeline, use `mc.accepts(pipeline, X)`.
         """
@@ -373,7 +375,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, DataclassEstimat
         return SelectiveUtility()(self, X, y, sample_weight)
 
     def get_metadata_routing(self) -> Any:
-        """Return the router of metadata to estimator, classifier and splitter."""
+        """Return the router of metadata to this estimator, the classifier and the splitter."""
         fit_mapping = MethodMapping().add(caller="fit", callee="fit")
         router = MetadataRouter(owner=self).add_self_request(self)
         router.add(estimator=self.estimator, method_mapping=fit_mapping)
@@ -392,16 +394,16 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, DataclassEstimat
     def _route_params(
         self, weights: Float | None, fit_params: dict[str, Any]
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the parameters for the `fit` of the classifier and for the splitter."""
+        """Return the parameters for `fit` of the classifier and `split` of the splitter."""
         if get_config().get("enable_metadata_routing"):
             metadata = dict(fit_params)
             if weights is not None:
                 metadata["sample_weight"] = weights
-            routed = process_routing(self, "fit", **metadata)
+            routed_params = process_routing(self, "fit", **metadata)
             splitter_params: dict[str, Any] = {}
-            if "splitter" in routed:
-                splitter_params = dict(routed.splitter.split)
-            return dict(routed.estimator.fit), splitter_params
+            if "splitter" in routed_params:
+                splitter_params = dict(routed_params.splitter.split)
+            return dict(routed_params.estimator.fit), splitter_params
         estimator_params = dict(fit_params)
         if weights is not None and not is_fitted(self.estimator):
             if "sample_weight" in signature(self.estimator.fit).parameters:
@@ -415,7 +417,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, DataclassEstimat
                 )
         return estimator_params, {}
 
-    def _compute_logits(
+    def _fit_classifier(
         self,
         X: Any,
         y: Array,
@@ -423,7 +425,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, DataclassEstimat
         splitter_params: dict[str, Any],
         cluster_codes: Codes | None,
     ) -> ClassifierFitResult:
-        """Fit the classifier if necessary, and compute logits of held-out rows.
+        """Fit the classifier if necessary, and compute the logits of calibration rows.
 
         Parameters
         ----------
@@ -447,20 +449,20 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, DataclassEstimat
             logits = get_classifier_logits(self.estimator, X, self.response_method)
             classes = get_classifier_classes(self.estimator, logits.shape[1])
             return ClassifierFitResult(self.estimator, classes, logits)
-        classifier_fit = ClassifierFitter(self.estimator, estimator_params, self.response_method)
+        fitter = ClassifierFitter(self.estimator, estimator_params, self.response_method)
         if self.cv is not None:
             folds = make_folds(self.cv, X, y, self.random_state, cluster_codes, **splitter_params)
-            cross_fitted = classifier_fit.cross_fit(X, y, folds, self.n_jobs)
-            return replace(cross_fitted, uses_random_state=isinstance(self.cv, int | np.integer))
+            fit_result = fitter.cross_fit(X, y, folds, self.n_jobs)
+            return replace(fit_result, uses_random_state=isinstance(self.cv, int | np.integer))
         holdout = check_fraction("holdout", self.holdout)
         fit_rows, calibration_rows = draw_calibration_rows(
             X, y, holdout, self.random_state, cluster_codes
         )
-        held_out = classifier_fit.fit_held_out(X, y, fit_rows, calibration_rows)
-        return replace(held_out, uses_random_state=True)
+        fit_result = fitter.fit_held_out(X, y, fit_rows, calibration_rows)
+        return replace(fit_result, uses_random_state=True)
 
     def _check_no_fit_params(self, estimator_params: dict[str, Any]) -> None:
-        """Raise InputError if `cv` or fit parameters were passed with a fitted classifier."""
+        """Raise InputError if `cv` or fit parameters are set for a fitted classifier."""
         if self.cv is not None:
             raise InputError(
                 "cv fits the classifier, and this one is fitted: pass an unfitted one, or no cv."
@@ -472,12 +474,12 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, DataclassEstimat
 
 
 def _select_rows(column: Any, rows: Codes) -> Any:
-    """Select rows of a column; None stays None."""
+    """Return the given rows of a column, or None if there is no column."""
     if column is None:
         return None
     return np.asarray(column)[rows]
 
 
 def _group_keywords(groups: Any) -> dict[str, Any]:
-    """Return the keyword `groups` if given; a plain calibrator has none."""
+    """Return `groups` as a keyword if it is set, because calibrators do not accept it."""
     return {} if groups is None else {"groups": groups}

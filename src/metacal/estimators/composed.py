@@ -23,10 +23,9 @@ from metacal.rows import Rows
 
 
 class ComposedCalibration(Calibrator[ComposedMap]):
-    """Composition of two calibrators.
+    """Composition of two calibrators, applied one after the other.
 
-    The second calibrator reads the log-probabilities of the first.
-    By default, the first is temperature scaling with a uniform part, which handles rows with an
+    The second calibrator reads the log-probabilities of the first. By default, the first is temperature scaling with a uniform part, which handles rows with an
     almost impossible true class. The second is a monotone spline of the confidence. The composition
     keeps every prediction if both calibrators do.
 
@@ -73,20 +72,20 @@ class ComposedCalibration(Calibrator[ComposedMap]):
 
     @property
     def _is_default(self) -> bool:
-        """Whether both calibrators are the default ones, which are fitted together."""
+        """Whether both calibrators are the default ones, which have a faster joint fit."""
         return (self.first, self.then) == DEFAULT_PAIR
 
     def recipe(self) -> Recipe:
-        """Return the recipe of the calibrator, with the names of its two parts."""
+        """Return the class name and the parameters, with both calibrators as names."""
         recipe = super().recipe()
-        part_names = {
+        calibrator_names = {
             "first": get_calibrator_name(self.first),
             "then": get_calibrator_name(self.then),
         }
-        return Recipe(recipe.estimator, {**recipe.parameters, **part_names})
+        return Recipe(recipe.estimator, {**recipe.parameters, **calibrator_names})
 
     def _fit_map(self, rows: Rows, codes: Codes, weights: Float | None) -> ComposedMap:
-        """Fit the first map, then the second one on its log-probabilities."""
+        """Fit the first map, and then the second map on its log-probabilities."""
         if self._is_default:
             return fit_composed(rows, codes, weights)
         first_calibrator = make_calibrator(self.first).fit_rows(rows, codes, weights)

@@ -1,4 +1,4 @@
-"""Calibrated probabilities and an accept/reject gate with a certificate."""
+"""MetaCal: calibrated probabilities and an accept/reject gate with a certificate."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ from metacal.scores import Score
 
 @dataclass(frozen=True, eq=False)
 class EstimatorMap(Map):
-    """Calibration map of any fitted estimator with `predict_proba` on logits.
+    """Calibration map that calls `predict_proba` of a fitted estimator.
 
-    The classes of the estimator are column indices.
+    The estimator reads logits, and its classes are column indices.
     """
 
     estimator: Any
@@ -47,7 +47,7 @@ class EstimatorMap(Map):
     preserves_accuracy = False
 
     def write(self, block: Array, out: Array) -> None:
-        """Write the probabilities; a class that the estimator has never seen gets zero."""
+        """Write the probabilities, which are 0 for classes unknown to the estimator."""
         probabilities = np.asarray(self.estimator.predict_proba(block))
         if probabilities.shape[1] == block.shape[1]:
             out[...] = probabilities
@@ -216,7 +216,7 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
         selection: RowSelection | None,
         groups: ArrayLike | None,
     ) -> Self:
-        """Certify the threshold and fit the calibrator, with codes as labels.
+        """Certify the threshold and fit the calibrator on labels that are column indices.
 
         Parameters
         ----------
@@ -241,7 +241,7 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
             return self._fit_codes(rows, codes, weights=weights, selection=selection, groups=groups)
 
     def _fit_unlabelled(self, rows: Rows, selection: RowSelection | None) -> Self:
-        """Fit a gate without labels, whose probabilities are the softmax of the logits."""
+        """Fit a gate without labels. Its probabilities are the softmax of the logits."""
         if self.calibrator is not None:
             raise InputError(
                 "a calibrator learns from labels; give y, or leave the calibrator out."
@@ -261,7 +261,7 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
         selection: RowSelection | None = None,
         groups: ArrayLike | None = None,
     ) -> Self:
-        """Fit the gate on validated rows; for the parameters see `fit_codes`."""
+        """Fit the gate on validated rows; see `fit_codes` for the parameters."""
         data = LogitsData(
             rows=rows,
             labels=codes,
@@ -281,9 +281,9 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
         gate = calibrate(data, self.promise)
         recipe = None
         if self.calibrator is not None:
-            recipe = _calibrator_recipe(self.calibrator_)
+            recipe = _make_recipe(self.calibrator_)
         elif isinstance(self.calibrator_, Calibrator):
-            # `calibrate` may have replaced the default map by the softmax.
+            # If the default map does not help, `calibrate` replaces it by the softmax.
             self.calibrator_.map_ = gate.logits_source.map
         self.gate_ = gate.with_source(recipe=recipe)
         return self
@@ -301,19 +301,19 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
 
     @property
     def map_(self) -> Gate:
-        """Gate as the map of the paper: calibrated probabilities, 1/K for rejected rows."""
+        """Gate as a map to calibrated probabilities, which are 1/K for rejected rows."""
         check_is_fitted(self)
         return self.gate_
 
     @property
     def data_hash_(self) -> str | None:
-        """Fingerprint of the calibration rows: their scores and correctness."""
+        """Fingerprint of the scores and the correctness of the calibration rows."""
         check_is_fitted(self)
         return self.gate_.data_hash
 
     @match_array_library
     def ranking_scores(self, X: ArrayLike) -> Float:
-        """Return the ranking score h(x) of each row; a higher score is more uncertain."""
+        """Return the ranking score of each row. A higher score means more uncertainty."""
         with self._open_rows(X, reset=False, defer_validation=True) as rows:
             return self.gate_.uncertainty_scores(rows)
 
@@ -370,7 +370,7 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
     def decide(
         self, X: ArrayLike, *, rejected: Rejected = "calibrated", groups: ArrayLike | None = None
     ) -> Decision:
-        """Return labels, confidences, decisions, scores and probabilities of all rows.
+        """Return the predictions, decisions, scores and probabilities of all rows.
 
         Parameters
         ----------
@@ -389,39 +389,39 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
             return self.gate_.decide(rows, rejected=rejected, groups=groups)
 
     def _refit_base_map(self, rows: Rows, codes: Codes, weights: Float | None) -> Map:
-        """Fit the base calibrator again, and return its map without storing it."""
-        base = make_base_calibrator(self.calibrator, self.promise, rows.n_classes)
-        return base.fit_rows(rows, codes, weights).map_
+        """Fit a new base calibrator, and return its map without storing the calibrator."""
+        calibrator = make_base_calibrator(self.calibrator, self.promise, rows.n_classes)
+        return calibrator.fit_rows(rows, codes, weights).map_
 
     def _check_fits_on_cluster(self) -> None:
         """Raise InputError if the base calibrator cannot be fitted on a cluster."""
-        base = make_base_calibrator(self.calibrator, self.promise)
-        if not isinstance(base, Calibrator):
+        calibrator = make_base_calibrator(self.calibrator, self.promise)
+        if not isinstance(calibrator, Calibrator):
             raise InputError(
-                f"{type(base).__name__} needs all rows in one place, so it cannot be fitted on a"
-                " cluster; leave out the executor, or take one of metacal's own calibrators."
+                f"{type(calibrator).__name__} needs all rows in one place, so it cannot be fitted"
+                " on a cluster; leave out the executor, or take one of metacal's own calibrators."
             )
-        get_estimator_method(type(base)).check_fits_on_cluster()
+        get_estimator_method(type(calibrator)).check_fits_on_cluster()
 
     def _fit_base_map(self, rows: Rows, codes: Codes, weights: Float | None) -> Map:
-        """Fit `calibrator_`, and return its map."""
-        base = make_base_calibrator(self.calibrator, self.promise, rows.n_classes)
-        works_on_device = isinstance(base, Calibrator) and base._stays_on_device
+        """Fit and store the base calibrator, and return its map."""
+        calibrator = make_base_calibrator(self.calibrator, self.promise, rows.n_classes)
+        works_on_device = isinstance(calibrator, Calibrator) and calibrator._stays_on_device
         if rows.is_on_device and not works_on_device:
             rows = rows.to_host()
             codes = validate.to_numpy(codes)
-        if isinstance(base, Calibrator):
-            self.calibrator_ = base.fit_rows(rows, codes, weights)
-            return base.map_
+        if isinstance(calibrator, Calibrator):
+            self.calibrator_ = calibrator.fit_rows(rows, codes, weights)
+            return calibrator.map_
         fit_params = {} if weights is None else {"sample_weight": weights}
-        # Indexing reads a stored table into memory, as an estimator of another package needs it.
+        # Indexing reads a stored table into memory, because other packages need an array.
         fit_index = slice(None) if rows.row_mask is None else rows.row_mask
-        self.calibrator_ = base.fit(rows.table[fit_index], codes, **fit_params)
+        self.calibrator_ = calibrator.fit(rows.table[fit_index], codes, **fit_params)
         return EstimatorMap(self.calibrator_)
 
 
-def _calibrator_recipe(calibrator: Any) -> Recipe:
-    """Return name and parameters of a calibrator of any package."""
+def _make_recipe(calibrator: Any) -> Recipe:
+    """Return the class name and the parameters of a calibrator of any package."""
     if isinstance(calibrator, Calibrator):
         return calibrator.recipe()
     return Recipe(type(calibrator).__name__, calibrator.get_params(deep=False))
