@@ -386,7 +386,7 @@ class Cascade(GateEstimator, kw_only=False):
         if not self.review_cost > 0.0:
             raise InputError(f"review_cost must be positive, got {self.review_cost!r}.")
         return CascadePlan(
-            has_people=self._has_human_review,
+            has_human_review=self._has_human_review,
             review_cost=float(self.review_cost),
             random_state=self.random_state,
             thresholds_from=pilot_scores,
