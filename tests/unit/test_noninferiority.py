@@ -7,7 +7,7 @@ import pytest
 from scipy.special import gammaln, xlogy
 
 from metacal.statistics.noninferiority import (
-    _p_value,
+    _bound_p_value,
     certifies_noninferiority,
     p_value_of_noninferiority,
 )
@@ -16,7 +16,7 @@ CASES = [(40, 0.1, 0.1), (60, 0.05, 0.1), (30, 0.3, 0.2)]
 
 
 def worse_p_value(worse, better, n, margin, gamma):
-    return _p_value(worse, better, n, margin, gamma, False, None)
+    return _bound_p_value(worse, better, n, margin, gamma, False, None)
 
 
 def law(n, plus, minus):

@@ -101,7 +101,7 @@ class AccuracyAndMiscoverage:
 
     def certify_all(self, rows: CalibrationRows, delta: float | None) -> Certificate:
         """Certify both promises for all rows."""
-        half_delta = _halve_delta(delta)
+        half_delta = _halve_unless_in_expectation(delta)
         threshold = self.accuracy_procedure.certify_all(rows, half_delta).threshold
         n_correct_accepted = int((rows.is_correct & (rows.scores <= threshold)).sum())
         n_correct = int(rows.is_correct.sum())
@@ -119,7 +119,7 @@ class AccuracyAndMiscoverage:
         self, certificate: Certificate, delta: float | None, promise: object
     ) -> str | None:
         """Check that the counts of a certificate support both targets."""
-        half_delta = _halve_delta(delta)
+        half_delta = _halve_unless_in_expectation(delta)
         contradiction = self.accuracy_procedure.find_contradiction(certificate, half_delta, promise)
         if contradiction is not None:
             return contradiction
@@ -129,7 +129,7 @@ class AccuracyAndMiscoverage:
         self, rows: CalibrationRows, n_correct_accepted: int, delta: float | None
     ) -> InfeasibleTargetError:
         """Build the error for rows that support each promise, but not both."""
-        half_delta = _halve_delta(delta)
+        half_delta = _halve_unless_in_expectation(delta)
         n_correct = int(rows.is_correct.sum())
         smallest_alpha = _find_smallest_alpha(n_correct, n_correct_accepted, half_delta)
         n_rows_to_accept = self._count_rows_to_accept(rows, delta)
@@ -152,7 +152,7 @@ class AccuracyAndMiscoverage:
     def _count_accepted(self, rows: CalibrationRows, beta: float, delta: float | None) -> int:
         """Count the rows that are accepted for another accuracy."""
         result = self.accuracy_procedure.find_threshold(
-            rows.ranking, _halve_delta(delta), target=beta, pilot=rows.pilot
+            rows.ranking, _halve_unless_in_expectation(delta), target=beta, pilot=rows.pilot
         )
         return result.n_accepted
 
@@ -160,7 +160,7 @@ class AccuracyAndMiscoverage:
         """Count the rows that must be accepted to keep the miscoverage."""
         correct_scores = np.sort(rows.scores[rows.is_correct])
         rank = bounds.smallest_rank_keeping_miscoverage(
-            len(correct_scores), self.alpha, _halve_delta(delta)
+            len(correct_scores), self.alpha, _halve_unless_in_expectation(delta)
         )
         threshold = math.inf
         if rank <= len(correct_scores):
@@ -168,7 +168,7 @@ class AccuracyAndMiscoverage:
         return int((rows.scores <= threshold).sum())
 
 
-def _halve_delta(delta: float | None) -> float | None:
+def _halve_unless_in_expectation(delta: float | None) -> float | None:
     """Return half of delta, or None in expectation."""
     if delta is None:
         return None

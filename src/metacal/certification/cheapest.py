@@ -90,101 +90,114 @@ class CheapestThreshold:
     def certify_all(self, rows: CalibrationRows, delta: float | None) -> Certificate:
         """Choose the cheapest threshold and bound its cost."""
         assert delta is not None
-        n_rows = len(rows)
         max_cost = self.costs.max_prediction_cost
         losses = rows.losses
         if losses is None:
             losses = self.costs.losses_from_correctness(rows.is_correct)
         draws = replace(rows, losses=losses).build_row_draws(self.random_state)
-        ranking = LossRanking.from_scores(
-            rows.scores, losses.if_accepted / max_cost, draws.derive_seed("order of bets")
+        loss_ranking = LossRanking.from_scores(
+            rows.scores, losses.if_accepted / max_cost, seed=draws.derive_seed("order of bets")
         )
+        n_accepted, mean_cost = self._find_cheapest_candidate(loss_ranking)
+        return self._build_certificate(rows, loss_ranking, n_accepted, mean_cost, delta)
 
-        # Each candidate accepts the rows strictly below the next score.
-        block_ends = ranking.ranking.tie_block_end_ranks
+    def _find_cheapest_candidate(self, loss_ranking: LossRanking) -> tuple[int, float]:
+        """Return the number of rows that the cheapest candidate accepts, and its mean cost."""
+        n_rows = loss_ranking.ranking.n_rows
+        max_cost = self.costs.max_prediction_cost
+        # A candidate accepts only whole tie blocks up to its rank.
+        tie_block_ends = loss_ranking.ranking.tie_block_end_ranks
         candidate_ranks = choose_candidate_ranks(n_rows)
-        n_accepted_blocks = np.searchsorted(block_ends, candidate_ranks, side="right")
-        n_accepted = np.append(0, block_ends)[n_accepted_blocks]
-        cumulative_costs = np.append(0.0, np.cumsum(ranking.losses)) * max_cost
+        n_accepted_blocks = np.searchsorted(tie_block_ends, candidate_ranks, side="right")
+        n_accepted = np.append(0, tie_block_ends)[n_accepted_blocks]
+        cumulative_costs = np.append(0.0, np.cumsum(loss_ranking.losses)) * max_cost
         total_costs = cumulative_costs[n_accepted] + self.review_cost * (n_rows - n_accepted)
         mean_costs = total_costs / n_rows
 
-        # A few accepted rows without an error do not show that errors are rare.
+        # One more error is assumed, because a few rows without an error do not show a low error rate.
         cost_of_one_more_error = np.where(n_accepted > 0, max_cost / n_rows, 0.0)
         cheapest = int(np.argmin(mean_costs + cost_of_one_more_error))
-        return self._build_certificate(
-            rows, ranking, int(n_accepted[cheapest]), mean_costs[cheapest], delta
-        )
+        return int(n_accepted[cheapest]), mean_costs[cheapest]
 
     def _build_certificate(
         self,
         rows: CalibrationRows,
-        ranking: LossRanking,
+        loss_ranking: LossRanking,
         n_accepted: int,
         mean_cost: float,
         delta: float,
     ) -> Certificate:
-        """Build the certificate of a candidate."""
+        """Build the certificate of the cheapest candidate."""
         threshold = REJECT_ALL_ROWS
         notes: tuple[Note, ...] = (review_is_cheapest(review=self.review_cost),)
         if n_accepted > 0:
-            threshold = ranking.ranking.largest_threshold_accepting(n_accepted)
+            threshold = loss_ranking.ranking.largest_threshold_accepting(n_accepted)
             notes = ()
-        accepted_cost = self._bound_accepted_cost(ranking, n_accepted, delta)
-        bound = self._bound_cost(len(rows), n_accepted, accepted_cost, delta)
-        target = min(bound, self.costs.max_cost)
+        max_accepted_cost = self._bound_accepted_cost(loss_ranking, n_accepted, delta)
+        max_mean_cost = self._bound_mean_cost(len(rows), n_accepted, max_accepted_cost, delta)
+        certified_cost = min(max_mean_cost, self.costs.max_cost)
         certificate = build_certificate_for_threshold(
-            rows, COST_PER_ROW, target, delta, CHEAPEST_CANDIDATES, threshold, notes
+            rows,
+            quantity=COST_PER_ROW,
+            target=certified_cost,
+            delta=delta,
+            rule_name=CHEAPEST_CANDIDATES,
+            threshold=threshold,
+            notes=notes,
         )
-        certificate = replace(certificate, target=target, mean_cost=float(mean_cost))
-        if n_accepted == 0 or self.costs.is_uniform:
+        certificate = replace(certificate, target=certified_cost, mean_cost=float(mean_cost))
+        uses_random_bets = n_accepted > 0 and not self.costs.is_uniform
+        if not uses_random_bets:
             return certificate
         return add_circumstances(certificate, Circumstances(random_state=self.random_state))
 
-    def _bound_accepted_cost(self, ranking: LossRanking, n_accepted: int, delta: float) -> float:
-        """Bound the mean cost of the accepted rows, for all candidates at once."""
-        n_rows = ranking.ranking.n_rows
+    def _bound_accepted_cost(
+        self, loss_ranking: LossRanking, n_accepted: int, delta: float
+    ) -> float:
+        """Bound the mean cost of the accepted rows from above, for all candidates at once."""
+        n_rows = loss_ranking.ranking.n_rows
         if self.costs.is_uniform:
-            n_errors = int((ranking.losses[:n_accepted] > 0.0).sum())
+            n_errors = int((loss_ranking.losses[:n_accepted] > 0.0).sum())
             return self._bound_cost_of_errors(n_errors, n_accepted, n_rows, delta)
         if n_accepted == 0:
             return 0.0
         max_cost = self.costs.max_prediction_cost
-        guessed_mean_loss = min(0.5, 0.5 * self.review_cost / max_cost)
-        significance_level = _compute_candidate_level(n_rows, delta)
-        accepted_losses = ranking.losses_up_to(n_accepted)
-        return max_cost * betting.mean_upper_bound(
-            accepted_losses, significance_level, guessed_mean_loss
+        max_mean_loss = betting.mean_upper_bound(
+            values=loss_ranking.losses_up_to(n_accepted),
+            significance_level=_compute_candidate_level(n_rows, delta),
+            guessed_mean=min(0.5, 0.5 * self.review_cost / max_cost),
         )
+        return max_cost * max_mean_loss
 
     def _bound_cost_of_errors(
         self, n_errors: int, n_accepted: int, n_rows: int, delta: float
     ) -> float:
-        """Bound the mean cost of the accepted rows if every error costs the same."""
-        error_rate = 0.0
+        """Bound the mean cost of the accepted rows from above if all errors cost the same."""
+        max_error_rate = 0.0
         if n_accepted > 0:
-            significance_level = _compute_candidate_level(n_rows, delta)
-            error_rate = bounds.clopper_pearson_upper(n_errors, n_accepted, significance_level)
-        return self.costs.max_prediction_cost * error_rate
+            max_error_rate = bounds.clopper_pearson_upper(
+                n_errors, n_accepted, delta=_compute_candidate_level(n_rows, delta)
+            )
+        return self.costs.max_prediction_cost * max_error_rate
 
-    def _bound_cost(
-        self, n_rows: int, n_accepted: int, accepted_cost: float, delta: float
+    def _bound_mean_cost(
+        self, n_rows: int, n_accepted: int, max_accepted_cost: float, delta: float
     ) -> float:
-        """Bound the mean cost of all rows."""
+        """Bound the mean cost of all rows from above."""
         if n_accepted == 0:
             return self.review_cost
         if n_accepted == n_rows:
-            # The threshold accepts every row.
-            return accepted_cost
+            return max_accepted_cost
         # The band depends on the order of the scores alone, so the ranks serve as scores.
-        band = DistributionBand(np.arange(float(n_rows)))
-        threshold = np.array([n_accepted - 1.0])
+        coverage_band = DistributionBand(np.arange(float(n_rows)))
+        highest_accepted = np.array([n_accepted - 1.0])
         band_level = _COVERAGE_DELTA_FRACTION * delta / 2
-        if accepted_cost < self.review_cost:
-            coverage = band.lower_bound(threshold, band_level)
+        # The cost is largest at the lowest coverage if accepting is cheaper than review.
+        if max_accepted_cost < self.review_cost:
+            coverage = coverage_band.lower_bound(highest_accepted, band_level)
         else:
-            coverage = band.upper_bound(threshold, band_level)
-        return float(self.review_cost + coverage[0] * (accepted_cost - self.review_cost))
+            coverage = coverage_band.upper_bound(highest_accepted, band_level)
+        return float(self.review_cost + coverage[0] * (max_accepted_cost - self.review_cost))
 
     def find_contradiction(
         self, certificate: Certificate, delta: float | None, promise: object
@@ -194,33 +207,33 @@ class CheapestThreshold:
         n_rows = certificate.n_rows
         n_accepted = certificate.n_accepted
         mean_cost = certificate.mean_cost
-        bound = certificate.target
+        certified_cost = certificate.target
         if mean_cost is None:
             return "a promise about costs needs a mean cost"
         if not self.costs.is_uniform:
-            if bound * bounds.ONE_PLUS_ROUNDING_ERROR >= mean_cost:
+            if certified_cost * bounds.ONE_PLUS_ROUNDING_ERROR >= mean_cost:
                 return None
-            return _describe_unsupported_bound(bound, mean_cost)
+            return _describe_unsupported_cost(certified_cost, mean_cost)
 
         n_errors = n_accepted - certificate.n_correct_accepted
         n_rejected = n_rows - n_accepted
         cost_of_errors = n_errors * self.costs.max_prediction_cost
-        expected_cost = (cost_of_errors + self.review_cost * n_rejected) / n_rows
-        if not is_close(mean_cost, expected_cost):
+        mean_cost_by_counts = (cost_of_errors + self.review_cost * n_rejected) / n_rows
+        if not is_close(mean_cost, mean_cost_by_counts):
             return (
                 f"{n_errors:,} wrong of {n_accepted:,} accepted and {n_rejected:,} rejected rows do"
                 f" not cost {mean_cost:g}"
             )
-        accepted_cost = self._bound_cost_of_errors(n_errors, n_accepted, n_rows, delta)
-        smallest_bound = self._bound_cost(n_rows, n_accepted, accepted_cost, delta)
-        smallest_bound = min(smallest_bound, self.costs.max_cost)
-        if math.isclose(bound, smallest_bound, rel_tol=RELATIVE_TOLERANCE):
+        max_accepted_cost = self._bound_cost_of_errors(n_errors, n_accepted, n_rows, delta)
+        max_mean_cost = self._bound_mean_cost(n_rows, n_accepted, max_accepted_cost, delta)
+        certifiable_cost = min(max_mean_cost, self.costs.max_cost)
+        if math.isclose(certified_cost, certifiable_cost, rel_tol=RELATIVE_TOLERANCE):
             return None
-        return _describe_unsupported_bound(bound, smallest_bound)
+        return _describe_unsupported_cost(certified_cost, certifiable_cost)
 
 
 def choose_candidate_ranks(n_rows: int) -> list[int]:
-    """Return the ranks among which the cheapest is chosen.
+    """Return the candidate ranks, one of which becomes the threshold.
 
     They are 0 (reject all rows), equal steps, ranks that reject few rows, and n (accept all rows).
 
@@ -239,6 +252,9 @@ def _compute_candidate_level(n_rows: int, delta: float) -> float:
     return _COST_DELTA_FRACTION * delta / len(choose_candidate_ranks(n_rows))
 
 
-def _describe_unsupported_bound(bound: float, smallest_bound: float) -> str:
-    """Describe that the counts support only a larger bound."""
-    return f"these rows do not certify a cost of at most {bound:g} a row, but {smallest_bound:g}"
+def _describe_unsupported_cost(stated_cost: float, certifiable_cost: float) -> str:
+    """Describe that the counts certify only a larger cost than the certificate states."""
+    return (
+        f"these rows do not certify a cost of at most {stated_cost:g} a row, but"
+        f" {certifiable_cost:g}"
+    )

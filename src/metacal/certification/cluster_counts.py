@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -64,12 +63,12 @@ class ClusterCounts:
             return None
         return float(self.n_violations.sum() / self.n_reference_rows.sum())
 
-    def confidence_interval(self, level: float) -> tuple[float, float]:
+    def confidence_interval(self, tail_probability: float) -> tuple[float, float]:
         """Compute a confidence interval for the violation rate.
 
         Parameters
         ----------
-        level : float
+        tail_probability : float
             Probability that the rate lies below the lower end, and that it lies above the upper
             end.
 
@@ -78,25 +77,18 @@ class ClusterCounts:
         tuple of float
             Lower and upper end.
         """
-        required_log_capital = -math.log(level)
 
-        def rules_out_lower(limit: float) -> bool:
-            values = self.to_unit_interval(limit)
-            stakes = betting.compute_stakes(values, level, limit)
-            return (
-                betting.max_log_capital_betting_above(values, limit, stakes) >= required_log_capital
-            )
+        def is_certified_lower_bound(limit: float) -> bool:
+            cluster_values = self.to_unit_interval(limit)
+            return betting.certifies_mean_above(cluster_values, limit, tail_probability)
 
-        def rules_out_higher(limit: float) -> bool:
-            values = self.to_unit_interval(limit)
-            stakes = betting.compute_stakes(values, level, limit)
-            return (
-                betting.max_log_capital_betting_below(values, limit, stakes) >= required_log_capital
-            )
+        def is_certified_upper_bound(limit: float) -> bool:
+            cluster_values = self.to_unit_interval(limit)
+            return betting.certifies_mean_below(cluster_values, limit, tail_probability)
 
-        lower, _ = betting.bisect_boundary(lambda limit: not rules_out_lower(limit))
-        _, upper = betting.bisect_boundary(rules_out_higher)
-        return lower, upper
+        lower_bracket = betting.bisect_first_true(lambda limit: not is_certified_lower_bound(limit))
+        upper_bracket = betting.bisect_first_true(is_certified_upper_bound)
+        return lower_bracket.largest_false, upper_bracket.smallest_true
 
 
 class ClusterCounter:

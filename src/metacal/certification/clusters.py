@@ -89,7 +89,7 @@ WHOLE_CLUSTERS = register_rule(
     SAME_SOURCE,
 )
 
-# One of this many clusters is a pilot cluster.
+# Number of clusters per pilot cluster.
 _CLUSTERS_PER_PILOT_CLUSTER = 10
 
 # Smallest number of pilot clusters.
@@ -205,7 +205,7 @@ class ClusterBettingRule:
         """
         counts = cluster_counter.count(threshold)
 
-        # A betting test can pass although the observed rate exceeds the limit, so this is checked.
+        # A betting test can pass although the observed rate exceeds the limit, so check the rate.
         if counts.n_violations.sum() > limit * counts.n_reference_rows.sum():
             return False
         return betting.certifies_mean_below(
@@ -261,9 +261,10 @@ class ClusterBettingRule:
             Accuracy, rounded down so that it is still certified. None if the search
             finds no error rate below 1.
         """
-        _, certified_error_rate = betting.bisect_boundary(
-            certifies, failed_limit, _N_BISECTION_STEPS
+        bracket = betting.bisect_first_true(
+            certifies, lower_limit=failed_limit, n_steps=_N_BISECTION_STEPS
         )
+        certified_error_rate = bracket.smallest_true
         if certified_error_rate >= 1.0:
             return None
         scale = 10.0**_ACCURACY_DECIMALS
@@ -310,13 +311,16 @@ class ClusterBettingRule:
         n_reference_rows = self.count_reference_rows(counts)
         n_violations = self.count_violations(counts)
 
-        # The versions of SciPy that wrote and read the file may round differently.
-        if not count_means and n_violations > ONE_PLUS_ROUNDING_ERROR * limit * n_reference_rows:
+        # The factor allows for another version of SciPy, which may have rounded differently.
+        max_violations = ONE_PLUS_ROUNDING_ERROR * limit * n_reference_rows
+        if not count_means and n_violations > max_violations:
             return False
 
-        # A stake is less than 1 / (1 - limit) and log(1 + x) <= x, which bounds the log capital.
-        # If clusters count by their mean, every reference row may be a separate cluster.
-        max_reference_rows_per_cluster = 1 if count_means else max_cluster_size
+        max_reference_rows_per_cluster = max_cluster_size
+        if count_means:
+            # A cluster that counts by its mean may consist of a single reference row.
+            max_reference_rows_per_cluster = 1
+        # This bound holds because a stake is less than 1 / (1 - limit) and log(1 + x) <= x.
         max_log_capital = limit / (1.0 - limit) * n_reference_rows / max_reference_rows_per_cluster
         required_log_capital = -math.log(significance_level)
         return ONE_PLUS_ROUNDING_ERROR * max_log_capital >= required_log_capital

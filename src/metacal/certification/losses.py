@@ -61,11 +61,13 @@ EXPECTED_LOSS = register_rule(
 # Number of bisection steps in the search for the smallest limit that the rows support.
 _N_BISECTION_STEPS = 14
 
-# Largest fraction of the capital that a bet stakes, for a bound on the gain of all bets.
-_MAX_STAKE = 0.9
+# Largest fraction of the capital that the bettor can lose in one bet.
+_MAX_STAKE_FRACTION = 0.9
 
-# Two mean losses are equal if they differ by at most one of these tolerances.
+# Relative difference up to which two mean losses count as equal.
 RELATIVE_TOLERANCE = 1e-9
+
+# Absolute difference up to which two mean losses count as equal.
 _ABSOLUTE_TOLERANCE = 1e-12
 
 
@@ -138,25 +140,31 @@ class MeanLossLimit:
         return PilotPolicy(random_state=random_state, declared_values=declared_values)
 
     def certify_all(self, rows: CalibrationRows, delta: float | None) -> Certificate:
-        """Certify all rows together."""
-        tests = self._build_tests(rows, delta)
-        n_accepted = tests.count_certified(self.relative_limit)
+        """Certify one threshold for all rows."""
+        loss_tests = self._build_loss_tests(rows, delta)
+        loss_ranking = loss_tests.loss_ranking
+        n_accepted = loss_tests.count_certified_rows(self.relative_limit)
         if n_accepted == 0:
-            raise self._build_infeasible_error(tests, delta)
+            raise self._build_infeasible_error(loss_tests, delta)
 
-        rule_name = tests.exact_rule_name or self.bets_rule_name
-        threshold = tests.ranking.ranking.largest_threshold_accepting(n_accepted)
+        rule_name = loss_tests.exact_rule_name or self.bets_rule_name
         certificate = build_certificate_for_threshold(
-            rows, self.quantity, self.limit, delta, rule_name, threshold
+            rows,
+            quantity=self.quantity,
+            target=self.limit,
+            delta=delta,
+            rule_name=rule_name,
+            threshold=loss_ranking.ranking.largest_threshold_accepting(n_accepted),
         )
-        mean_loss = float(tests.ranking.losses[: certificate.n_accepted].mean())
-        certificate = replace(certificate, mean_cost=mean_loss * self.max_loss)
-        if rule_name not in (BETTING, ROUNDED):
+        mean_relative_loss = float(loss_ranking.losses[: certificate.n_accepted].mean())
+        certificate = replace(certificate, mean_cost=mean_relative_loss * self.max_loss)
+        rule_is_random = rule_name in (BETTING, ROUNDED)
+        if not rule_is_random:
             return certificate
         return add_circumstances(certificate, Circumstances(random_state=self.random_state))
 
-    def _build_tests(self, rows: CalibrationRows, delta: float | None) -> _LossTests:
-        """Sort the rows by score and choose the tests.
+    def _build_loss_tests(self, rows: CalibrationRows, delta: float | None) -> _LossTests:
+        """Sort the rows by score, and choose exact tests or bets for their losses.
 
         The type of the losses decides about the tests, not their values. It is known before any
         loss is read, so that one test is made. If exact tests were used whenever the losses happen
@@ -167,22 +175,23 @@ class MeanLossLimit:
             losses = self.costs.losses_from_correctness(rows.is_correct)
         relative_losses = losses.if_accepted / self.max_loss
         draws = replace(rows, losses=losses).build_row_draws(self.random_state)
-        ranking = LossRanking.from_scores(
-            rows.scores, relative_losses, draws.derive_seed("order of bets")
+        loss_ranking = LossRanking.from_scores(
+            rows.scores, relative_losses, seed=draws.derive_seed("order of bets")
         )
 
         exact_rule_name = None
         if delta is not None:
             exact_rule_name = self._choose_exact_rule_name(losses)
         if exact_rule_name == ROUNDED:
-            # A rounded loss has the mean of the loss: B = 1[U < L] with an independent uniform U has
-            # E[B | row] = L. The proof for errors needs no more than this.
-            is_zero = draws.draw_uniform_numbers("rounded losses") >= relative_losses
-            rounded_rows = replace(rows, correct=is_zero, precomputed_ranking=None)
-            ranking = replace(ranking, ranking=rounded_rows.ranking)
+            # For a uniform U, the rounded loss 1[U < L] has mean L, so tests of errors apply to it.
+            is_rounded_to_zero = draws.draw_uniform_numbers("rounded losses") >= relative_losses
+            rounded_rows = replace(rows, correct=is_rounded_to_zero, precomputed_ranking=None)
+            loss_ranking = replace(loss_ranking, ranking=rounded_rows.ranking)
         elif exact_rule_name is not None:
-            ranking = replace(ranking, ranking=rows.ranking)
-        return _LossTests(ranking, exact_rule_name, delta, rows.pilot)
+            loss_ranking = replace(loss_ranking, ranking=rows.ranking)
+        return _LossTests(
+            loss_ranking, exact_rule_name=exact_rule_name, delta=delta, pilot=rows.pilot
+        )
 
     def _choose_exact_rule_name(self, losses: Losses) -> str | None:
         """Return the name of the exact rule that fits the losses, or None."""
@@ -193,42 +202,50 @@ class MeanLossLimit:
         return None
 
     def _build_infeasible_error(
-        self, tests: _LossTests, delta: float | None
+        self, loss_tests: _LossTests, delta: float | None
     ) -> InfeasibleTargetError:
         """Build the error for rows that do not support the limit."""
-        blocks = tests.ranking.ranking
-        if tests.exact_rule_name is None:
-            rows_needed = estimate_rows_needed_by_resampling(
-                blocks.n_rows, lambda index: tests.resample(index).certifies(self.relative_limit)
-            )
-            ruled_out = None
+        ranking = loss_tests.loss_ranking.ranking
+
+        def resampled_rows_certify(row_indices: Codes) -> bool:
+            return loss_tests.resample(row_indices).certifies_limit(self.relative_limit)
+
+        if loss_tests.exact_rule_name is None:
+            rows_needed = estimate_rows_needed_by_resampling(ranking.n_rows, resampled_rows_certify)
+            ruled_out_sentence = None
         else:
-            # The losses are 0 or 1, so that a row with a loss is an error.
+            # Each loss is 0 or 1, so a row with a loss counts as an error.
             accuracy = 1.0 - self.relative_limit
-            rows_needed = estimate_rows_needed_for_accuracy(blocks, accuracy, delta)
-            ruled_out = describe_ruled_out(blocks, accuracy, delta, f"has so low a {self.noun}")
-        best_limit = self._find_smallest_limit(tests)
+            rows_needed = estimate_rows_needed_for_accuracy(ranking, accuracy, delta)
+            ruled_out_sentence = describe_ruled_out(
+                ranking, accuracy, delta, predicate=f"has so low a {self.noun}"
+            )
+        best_limit = self._find_smallest_limit(loss_tests)
         return build_infeasible_target_error(
             f"max {self.noun} {self.limit:g}",
-            self.limit,
-            delta,
-            blocks.n_rows,
+            target=self.limit,
+            delta=delta,
+            n_rows=ranking.n_rows,
             best_limit=best_limit,
             best_text=f"{best_limit or 0.0:g}",
             rows_needed=rows_needed,
             weaker_promise_advice="raise the limit",
-            ruled_out_sentence=ruled_out,
+            ruled_out_sentence=ruled_out_sentence,
         )
 
-    def _find_smallest_limit(self, tests: _LossTests) -> float | None:
+    def _find_smallest_limit(self, loss_tests: _LossTests) -> float | None:
         """Find the smallest limit, to three digits, that the rows certify."""
-        _, certified_limit = betting.bisect_boundary(
-            tests.certifies, self.relative_limit, _N_BISECTION_STEPS
+        bracket = betting.bisect_first_true(
+            loss_tests.certifies_limit,
+            lower_limit=self.relative_limit,
+            n_steps=_N_BISECTION_STEPS,
         )
-        smallest_limit = certified_limit * self.max_loss
-        unit = 10.0 ** (math.floor(math.log10(smallest_limit)) - 2)
-        rounded_limit = math.ceil(smallest_limit / unit) * unit
-        if rounded_limit >= self.max_loss or not tests.certifies(rounded_limit / self.max_loss):
+        smallest_limit = bracket.smallest_true * self.max_loss
+        unit_of_third_digit = 10.0 ** (math.floor(math.log10(smallest_limit)) - 2)
+        rounded_limit = math.ceil(smallest_limit / unit_of_third_digit) * unit_of_third_digit
+        if rounded_limit >= self.max_loss:
+            return None
+        if not loss_tests.certifies_limit(rounded_limit / self.max_loss):
             return None
         return float(f"{rounded_limit:.6g}")
 
@@ -242,42 +259,48 @@ class MeanLossLimit:
             return "a promise about losses needs accepted rows and their mean loss"
 
         n_errors = n_accepted - certificate.n_correct_accepted
-        mean_of_errors = n_errors / n_accepted * self.max_loss
-        if self.counts_errors_in(certificate) and not is_close(mean_loss, mean_of_errors):
+        mean_loss_by_errors = n_errors / n_accepted * self.max_loss
+        mean_loss_counts_errors = self.mean_loss_counts_errors(certificate)
+        if mean_loss_counts_errors and not is_close(mean_loss, mean_loss_by_errors):
             return (
                 f"{n_errors:,} wrong of {n_accepted:,} accepted rows do not cost {mean_loss:g} on"
                 " average"
             )
-        is_supported = self._supports(certificate, mean_loss, delta)
-        if is_supported and mean_loss <= self.max_loss:
+        limit_is_supported = self._can_certify_limit(certificate, mean_loss, delta)
+        if limit_is_supported and mean_loss <= self.max_loss:
             return None
         return (
             f"{n_accepted:,} accepted rows that cost {mean_loss:g} on average do not certify"
             f" a {self.noun} of at most {self.limit:g}"
         )
 
-    def counts_errors_in(self, certificate: Certificate) -> bool:
+    def mean_loss_counts_errors(self, certificate: Certificate) -> bool:
         """Check whether the mean loss in a certificate follows from its number of errors."""
         if self.counts_errors is None:
             return certificate.rule == FALLBACK_SEQUENCE
         return self.counts_errors
 
-    def _supports(self, certificate: Certificate, mean_loss: float, delta: float | None) -> bool:
+    def _can_certify_limit(
+        self, certificate: Certificate, mean_loss: float, delta: float | None
+    ) -> bool:
         """Check whether a mean loss on the accepted rows can certify the limit."""
         n_accepted = certificate.n_accepted
         if delta is None:
-            summed_loss = mean_loss * n_accepted + self.max_loss
-            return summed_loss <= bounds.ONE_PLUS_ROUNDING_ERROR * self.limit * (n_accepted + 1)
-        if certificate.rule == BETTING:
-            # The largest gain, if no row had a loss and each bet staked the largest fraction.
-            log_gain = math.log1p(_MAX_STAKE * self.relative_limit / (1.0 - self.relative_limit))
-            is_below = mean_loss <= self.limit * bounds.ONE_PLUS_ROUNDING_ERROR
-            return is_below and certificate.n_rows * log_gain >= -math.log(
-                bounds.ONE_PLUS_ROUNDING_ERROR * delta
+            loss_with_one_more_row = mean_loss * n_accepted + self.max_loss
+            return loss_with_one_more_row <= bounds.ONE_PLUS_ROUNDING_ERROR * self.limit * (
+                n_accepted + 1
             )
+        if certificate.rule == BETTING:
+            # The capital grows most if no row has a loss and each bet stakes the largest fraction.
+            max_log_gain_per_bet = math.log1p(
+                _MAX_STAKE_FRACTION * self.relative_limit / (1.0 - self.relative_limit)
+            )
+            required_log_capital = -math.log(bounds.ONE_PLUS_ROUNDING_ERROR * delta)
+            can_win_enough = certificate.n_rows * max_log_gain_per_bet >= required_log_capital
+            return mean_loss <= self.limit * bounds.ONE_PLUS_ROUNDING_ERROR and can_win_enough
         n_errors = n_accepted - certificate.n_correct_accepted
         if certificate.rule == ROUNDED:
-            # The certificate does not record which losses were rounded up, so none is assumed.
+            # A certificate does not record the rounded losses, so the check assumes that all are 0.
             n_errors = 0
         p_value = bounds.binomial_p_value(n_errors, n_accepted, self.relative_limit)
         return bool(p_value <= bounds.ONE_PLUS_ROUNDING_ERROR * delta)
@@ -289,7 +312,7 @@ class _LossTests:
 
     Attributes
     ----------
-    ranking : LossRanking
+    loss_ranking : LossRanking
         Rows in increasing order of score.
 
     exact_rule_name : str or None
@@ -302,29 +325,30 @@ class _LossTests:
         Pilot rows.
     """
 
-    ranking: LossRanking
+    loss_ranking: LossRanking
     exact_rule_name: str | None
     delta: float | None
     pilot: PilotRows | None
 
-    def count_certified(self, relative_limit: float) -> int:
-        """Count the rows that may be accepted, 0 if nothing is certified."""
+    def count_certified_rows(self, relative_limit: float) -> int:
+        """Count the rows that may be accepted at a limit, 0 if nothing is certified."""
         if self.delta is None:
-            return count_expected_loss_rows(self.ranking, relative_limit)
+            return count_expected_loss_rows(self.loss_ranking, relative_limit)
         if self.exact_rule_name is not None:
             accuracy = 1.0 - relative_limit
-            return count_certified_rows(self.ranking.ranking, accuracy, self.delta, self.pilot)
-        return count_certified_loss_rows(self.ranking, relative_limit, self.delta, self.pilot)
+            return count_certified_rows(self.loss_ranking.ranking, accuracy, self.delta, self.pilot)
+        return count_certified_loss_rows(self.loss_ranking, relative_limit, self.delta, self.pilot)
 
-    def certifies(self, relative_limit: float) -> bool:
-        """Check whether any row may be accepted."""
-        return self.count_certified(relative_limit) > 0
+    def certifies_limit(self, relative_limit: float) -> bool:
+        """Check whether any row may be accepted at a limit."""
+        return self.count_certified_rows(relative_limit) > 0
 
-    def resample(self, index: Codes) -> _LossTests:
-        """Return the tests of a sample of the rows, given by their ranks in order."""
-        scores = np.arange(float(len(index)))
-        ranking = LossRanking.from_scores(scores, self.ranking.losses[index], seed=0)
-        return replace(self, ranking=ranking, pilot=None)
+    def resample(self, row_indices: Codes) -> _LossTests:
+        """Return the tests of a sample of the rows, given by their sorted indices."""
+        resampled_scores = np.arange(float(len(row_indices)))
+        resampled_losses = self.loss_ranking.losses[row_indices]
+        loss_ranking = LossRanking.from_scores(resampled_scores, resampled_losses, seed=0)
+        return replace(self, loss_ranking=loss_ranking, pilot=None)
 
 
 def is_close(first: float, second: float) -> bool:

@@ -75,7 +75,7 @@ class CostPromise(Promise):
         procedure = self.procedure()
         if not isinstance(procedure, MeanLossLimit):
             return False
-        return procedure.counts_errors_in(certificate)
+        return procedure.mean_loss_counts_errors(certificate)
 
     def check_cost_table_size(self, n_classes: int) -> None:
         """Raise InputError if a table of costs is for another number of classes."""

@@ -53,10 +53,10 @@ _MAX_STAKE_FRACTION = 0.9
 _USUAL_PRIOR = _VariancePrior(n_pseudo_values=5.0, variance_fraction=0.5)
 #: Guess of the variance for losses that are rarely different from 0.
 _RARE_LOSS_PRIOR = _VariancePrior(n_pseudo_values=30.0, variance_fraction=1.0)
-#: Number of bisection steps on [0, 1], which gives more digits than are ever reported.
+#: Number of bisection steps on [0, 1]. The result has more digits than are ever reported.
 _N_BISECTION_STEPS = 40
-#: Smallest distance of a limit from 0 or 1, which prevents a division by zero.
-_TINY = 1e-300
+#: Smallest number that a stake is divided by, to avoid a division by zero.
+_SMALLEST_DIVISOR = 1e-300
 
 
 def compute_stakes(
@@ -86,14 +86,18 @@ def compute_stakes(
     array([3.79, 3.96, 4.15, 2.77])
     """
     prior = _RARE_LOSS_PRIOR if losses_are_rare else _USUAL_PRIOR
-    guessed_variance = prior.variance_fraction * guessed_mean * (1.0 - guessed_mean)
-    n_observed = np.arange(len(values)) + prior.n_pseudo_values
+    prior_variance = prior.variance_fraction * guessed_mean * (1.0 - guessed_mean)
+    n_values_before = np.arange(len(values)) + prior.n_pseudo_values
     sum_before = np.cumsum(values) - values
-    mean = (sum_before + prior.n_pseudo_values * guessed_mean) / n_observed
-    squares = (values - mean) ** 2
-    squares_before = np.cumsum(squares) - squares
-    variance = (squares_before + prior.n_pseudo_values * guessed_variance) / n_observed
-    return np.asarray(np.sqrt(-2.0 * math.log(significance_level) / (len(values) * variance)))
+    mean_before = (sum_before + prior.n_pseudo_values * guessed_mean) / n_values_before
+    squared_deviations = (values - mean_before) ** 2
+    sum_of_squares_before = np.cumsum(squared_deviations) - squared_deviations
+    variance_before = (
+        sum_of_squares_before + prior.n_pseudo_values * prior_variance
+    ) / n_values_before
+    return np.asarray(
+        np.sqrt(-2.0 * math.log(significance_level) / (len(values) * variance_before))
+    )
 
 
 def max_log_capital_betting_below(values: Float, limit: float, stakes: Float) -> float:
@@ -102,9 +106,10 @@ def max_log_capital_betting_below(values: Float, limit: float, stakes: Float) ->
     The result rises with the limit, because (m - x)·min(λ, .9/(1 - m)) rises with m for every x in
     [0, 1]. Therefore limits can be found by bisection.
     """
-    capped_stakes = np.minimum(stakes, _MAX_STAKE_FRACTION / max(1.0 - limit, _TINY))
-    log_capital = np.cumsum(np.log1p(capped_stakes * (limit - values)))
-    return float(log_capital.max(initial=0.0))
+    largest_stake = _MAX_STAKE_FRACTION / max(1.0 - limit, _SMALLEST_DIVISOR)
+    capped_stakes = np.minimum(stakes, largest_stake)
+    log_capital_after_bets = np.cumsum(np.log1p(capped_stakes * (limit - values)))
+    return float(log_capital_after_bets.max(initial=0.0))
 
 
 def max_log_capital_betting_above(values: Float, limit: float, stakes: Float) -> float:
@@ -112,30 +117,46 @@ def max_log_capital_betting_above(values: Float, limit: float, stakes: Float) ->
 
     The result falls as the limit rises.
     """
-    capped_stakes = np.minimum(stakes, _MAX_STAKE_FRACTION / max(limit, _TINY))
-    log_capital = np.cumsum(np.log1p(capped_stakes * (values - limit)))
-    return float(log_capital.max(initial=0.0))
+    largest_stake = _MAX_STAKE_FRACTION / max(limit, _SMALLEST_DIVISOR)
+    capped_stakes = np.minimum(stakes, largest_stake)
+    log_capital_after_bets = np.cumsum(np.log1p(capped_stakes * (values - limit)))
+    return float(log_capital_after_bets.max(initial=0.0))
 
 
 def certifies_mean_below(
     values: Float, limit: float, significance_level: float, *, losses_are_rare: bool = False
 ) -> bool:
-    """Test whether the values certify at `level` that their mean is below `limit`.
+    """Test whether the values certify that their mean is below `limit`.
 
     >>> certifies_mean_below(np.full(200, 0.02), 0.05, 0.1)
     True
     >>> certifies_mean_below(np.full(200, 0.045), 0.05, 0.1)
     False
     """
-    stakes = compute_stakes(values, significance_level, limit, losses_are_rare=losses_are_rare)
+    stakes = compute_stakes(
+        values, significance_level, guessed_mean=limit, losses_are_rare=losses_are_rare
+    )
     required_log_capital = -math.log(significance_level)
     return max_log_capital_betting_below(values, limit, stakes) >= required_log_capital
+
+
+def certifies_mean_above(values: Float, limit: float, significance_level: float) -> bool:
+    """Test whether the values certify that their mean is above `limit`.
+
+    >>> certifies_mean_above(np.full(200, 0.2), 0.05, 0.1)
+    True
+    >>> certifies_mean_above(np.full(200, 0.04), 0.05, 0.1)
+    False
+    """
+    stakes = compute_stakes(values, significance_level, guessed_mean=limit)
+    required_log_capital = -math.log(significance_level)
+    return max_log_capital_betting_above(values, limit, stakes) >= required_log_capital
 
 
 def p_value_of_mean_above(values: Float, limit: float, significance_level: float) -> float:
     """Compute the p-value of the hypothesis "the mean is at most `limit`".
 
-    The stakes suit a test at `level`. The p-value is 1 if there are no values.
+    The stakes suit a test at `significance_level`. The p-value is 1 if there are no values.
 
     >>> p_value_of_mean_above(np.full(200, 0.2), 0.05, 0.05) < 1e-6
     True
@@ -163,8 +184,7 @@ def mean_upper_bound(values: Float, significance_level: float, guessed_mean: flo
     def is_certified_upper_bound(limit: float) -> bool:
         return max_log_capital_betting_below(values, limit, stakes) >= required_log_capital
 
-    _, upper_bound = bisect_boundary(is_certified_upper_bound)
-    return upper_bound
+    return bisect_first_true(is_certified_upper_bound).smallest_true
 
 
 def mean_lower_bound(values: Float, significance_level: float, guessed_mean: float) -> float:
@@ -179,25 +199,56 @@ def mean_lower_bound(values: Float, significance_level: float, guessed_mean: flo
     def is_possible_mean(limit: float) -> bool:
         return max_log_capital_betting_above(values, limit, stakes) < required_log_capital
 
-    lower_bound, _ = bisect_boundary(is_possible_mean)
-    return lower_bound
+    return bisect_first_true(is_possible_mean).largest_false
 
 
-def bisect_boundary(
-    condition: Callable[[float], bool], low: float = 0.0, n_steps: int = _N_BISECTION_STEPS
-) -> tuple[float, float]:
-    """Bracket the number between `low` and 1 from which on a condition holds.
+class Bracket(NamedTuple):
+    """Interval in which a condition changes from false to true.
+
+    Attributes
+    ----------
+    largest_false : float
+        Largest evaluated number at which the condition is false.
+    smallest_true : float
+        Smallest evaluated number at which the condition is true.
+    """
+
+    largest_false: float
+    smallest_true: float
+
+
+def bisect_first_true(
+    condition: Callable[[float], bool],
+    lower_limit: float = 0.0,
+    n_steps: int = _N_BISECTION_STEPS,
+) -> Bracket:
+    """Bracket the smallest number up to 1 at which a monotone condition is true.
+
+    Parameters
+    ----------
+    condition : callable
+        Function of a number that is false up to some number and true above it. It is taken to be
+        false at `lower_limit` and true at 1.
+    lower_limit : float
+        Lower end of the searched interval.
+    n_steps : int
+        Number of times that the interval is halved.
 
     Returns
     -------
-    low, high : float
-        The condition is taken to fail at `low` and to hold at `high`.
+    Bracket
+
+    Examples
+    --------
+    >>> bisect_first_true(lambda number: number >= 0.7, n_steps=3)
+    Bracket(largest_false=0.625, smallest_true=0.75)
     """
-    high = 1.0
+    largest_false = lower_limit
+    smallest_true = 1.0
     for _ in range(n_steps):
-        middle = (low + high) / 2
+        middle = (largest_false + smallest_true) / 2
         if condition(middle):
-            high = middle
+            smallest_true = middle
         else:
-            low = middle
-    return low, high
+            largest_false = middle
+    return Bracket(largest_false, smallest_true)

@@ -1,9 +1,9 @@
 """Exact tests that one classifier errs at most `margin` more often than another, on the same rows.
 
-Of n rows, `worse` are incorrect by the first classifier and correct by the second, and `better` the
-other way round. On all other rows both are correct or both are incorrect. The counts are multinomial
-with probabilities p₊ and p₋ for `worse` and `better`, so p₊ - p₋ is the difference of the two error
-rates. `certifies_noninferiority` tests the hypothesis "p₊ - p₋ >= margin". A small p-value shows that
+Of n rows, the first classifier alone is incorrect on a rows ("worse" rows), and the second one alone
+on b rows ("better" rows). On all other rows both are correct or both are incorrect. The counts a and
+b are multinomial with probabilities p₊ and p₋, so p₊ - p₋ is the difference of the two error rates.
+`certifies_noninferiority` tests the hypothesis "p₊ - p₋ >= margin". A small p-value shows that
 the first classifier errs at most `margin` more often. If the classifiers differ on no row, the
 p-value is (1 - margin)^n + γ. `p_value_of_noninferiority` tests the opposite, "p₊ - p₋ <= margin".
 
@@ -51,17 +51,18 @@ from scipy.special import bdtr, bdtrc, gammaln, xlog1py, xlogy
 from metacal.formulas import Codes, Float
 from metacal.statistics import bounds
 
-#: Largest number of times that a cell of q is halved. Open cells then keep their upper bound.
+#: Largest number of times that an interval of q is halved. Each part keeps its upper bound.
 _MAX_SPLITS = 200
 #: Fraction of a significance level that is spent on the confidence limit of q.
 NUISANCE_LEVEL_FRACTION = 0.05
 #: Step between the margins that `difference_interval` distinguishes.
 _MARGIN_STEP = 1e-4
-#: Smallest margin of the test that the difference is above a margin. Its bound is loose below.
-_MIN_LOWER_MARGIN = 1e-3
-#: Factor and summand by which a computed p-value may exceed the largest value at a point.
-_PRECISION_FACTOR = 1.01
-_ABSOLUTE_PRECISION = 1e-4
+#: Smallest margin at which `p_value_of_noninferiority` is used, because it is loose below.
+_MIN_MARGIN_OF_P_VALUE = 1e-3
+#: Largest ratio of the computed p-value to the exact one, apart from the absolute error.
+_MAX_RELATIVE_ERROR_FACTOR = 1.01
+#: Largest absolute error of the computed p-value.
+_MAX_ABSOLUTE_ERROR = 1e-4
 #: Upper bound on the probability of the counts that are left out of a sum (Bernstein).
 _OMITTED_PROBABILITY = 1e-15
 #: Tolerance that keeps the observed counts inside the region {T <= observed} despite rounding.
@@ -83,8 +84,8 @@ def certifies_noninferiority(
 
     Parameters
     ----------
-    worse, better : int
-        Rows on which only the second, and on which only the first classifier is correct.
+    n_only_first_incorrect, n_only_second_incorrect : int
+        Number of rows on which only one classifier is incorrect, the first or the second.
     n : int
         Number of rows.
     margin : float
@@ -106,14 +107,14 @@ def certifies_noninferiority(
     >>> certifies_noninferiority(0, 0, 200, 0.01, level=0.1, gamma=0.005)
     False
     """
-    p_value = _p_value(
+    p_value = _bound_p_value(
         int(n_only_first_incorrect),
         int(n_only_second_incorrect),
         int(n),
         float(margin),
         float(gamma),
-        upper=False,
-        level=float(level),
+        uses_upper_tail=False,
+        decisive_level=float(level),
     )
     return p_value <= level
 
@@ -127,8 +128,8 @@ def p_value_of_noninferiority(
 
     Parameters
     ----------
-    worse, better : int
-        Rows on which only the second, and on which only the first classifier is correct.
+    n_only_first_incorrect, n_only_second_incorrect : int
+        Number of rows on which only one classifier is incorrect, the first or the second.
     n : int
         Number of rows.
     margin : float
@@ -145,14 +146,14 @@ def p_value_of_noninferiority(
     >>> round(p_value_of_noninferiority(40, 10, 1000, 0.01, gamma=0.001), 3)
     0.003
     """
-    return _p_value(
+    return _bound_p_value(
         int(n_only_first_incorrect),
         int(n_only_second_incorrect),
         int(n),
         float(margin),
         float(gamma),
-        upper=True,
-        level=None,
+        uses_upper_tail=True,
+        decisive_level=None,
     )
 
 
@@ -162,15 +163,16 @@ def difference_interval(
     """Compute a confidence interval of the difference of two error rates.
 
     The interval contains the margins that none of the two exact tests excludes. Each end has half
-    of the error probability 1 - level. The upper end is never below 0, because margins are positive.
+    of the error probability 1 - confidence_level. The upper end is never below 0, because margins
+    are positive.
 
     Parameters
     ----------
-    worse, better : int
-        Rows on which only the second, and on which only the first classifier is correct.
+    n_only_first_incorrect, n_only_second_incorrect : int
+        Number of rows on which only one classifier is incorrect, the first or the second.
     n : int
         Number of rows.
-    level : float
+    confidence_level : float
         Confidence level of the interval.
 
     Returns
@@ -187,112 +189,127 @@ def difference_interval(
     one_sided_level = (1.0 - confidence_level) / 2.0
     gamma = NUISANCE_LEVEL_FRACTION * one_sided_level
 
-    def upper_bound(n_worse: int, n_better: int) -> float:
-        return _smallest_margin(
+    def bound_difference_from_above(n_only_minuend_incorrect: int, n_only_other: int) -> float:
+        return _find_smallest_margin(
             lambda margin: certifies_noninferiority(
-                n_worse, n_better, n, margin, one_sided_level, gamma
+                n_only_minuend_incorrect, n_only_other, n, margin, one_sided_level, gamma
             )
         )
 
-    def is_possible_upper_bound(margin: float) -> bool:
-        return (
-            p_value_of_noninferiority(
-                n_only_first_incorrect, n_only_second_incorrect, n, margin, gamma
-            )
-            > one_sided_level
+    def is_not_ruled_out(margin: float) -> bool:
+        p_value = p_value_of_noninferiority(
+            n_only_first_incorrect, n_only_second_incorrect, n, margin, gamma
         )
+        return p_value > one_sided_level
 
-    if is_possible_upper_bound(_MIN_LOWER_MARGIN):
-        # With the classifiers exchanged, an upper bound is the negative of a lower bound.
-        low = -upper_bound(n_only_second_incorrect, n_only_first_incorrect)
+    if is_not_ruled_out(_MIN_MARGIN_OF_P_VALUE):
+        # Exchanging the classifiers changes the sign of the difference.
+        lower_bound = -bound_difference_from_above(n_only_second_incorrect, n_only_first_incorrect)
     else:
-        low = _smallest_margin(is_possible_upper_bound, _MIN_LOWER_MARGIN) - _MARGIN_STEP
-    high = upper_bound(n_only_first_incorrect, n_only_second_incorrect)
+        smallest_possible_margin = _find_smallest_margin(
+            is_not_ruled_out, min_margin=_MIN_MARGIN_OF_P_VALUE
+        )
+        lower_bound = smallest_possible_margin - _MARGIN_STEP
+    upper_bound = bound_difference_from_above(n_only_first_incorrect, n_only_second_incorrect)
     estimate = (n_only_first_incorrect - n_only_second_incorrect) / n
-    return min(low, estimate), max(high, estimate)
+    return min(lower_bound, estimate), max(upper_bound, estimate)
 
 
-def _smallest_margin(condition: Callable[[float], bool], min_margin: float = 0.0) -> float:
-    """Find the smallest margin above a minimum that satisfies a condition, by bisection."""
-    low_step = round(min_margin / _MARGIN_STEP)
-    high_step = round(1.0 / _MARGIN_STEP)
-    while high_step - low_step > 1:
-        middle_step = (low_step + high_step) // 2
-        if condition(middle_step * _MARGIN_STEP):
-            high_step = middle_step
+def _find_smallest_margin(is_satisfied: Callable[[float], bool], min_margin: float = 0.0) -> float:
+    """Find the smallest margin above a minimum that satisfies a monotone condition."""
+    unsatisfied_step = round(min_margin / _MARGIN_STEP)
+    satisfied_step = round(1.0 / _MARGIN_STEP)
+    while satisfied_step - unsatisfied_step > 1:
+        middle_step = (unsatisfied_step + satisfied_step) // 2
+        if is_satisfied(middle_step * _MARGIN_STEP):
+            satisfied_step = middle_step
         else:
-            low_step = middle_step
-    return high_step * _MARGIN_STEP
+            unsatisfied_step = middle_step
+    return satisfied_step * _MARGIN_STEP
 
 
 @lru_cache(maxsize=4096)
-def _p_value(
-    worse: int,
-    better: int,
+def _bound_p_value(
+    n_worse: int,
+    n_better: int,
     n: int,
     margin: float,
     gamma: float,
-    upper: bool,
-    level: float | None,
+    uses_upper_tail: bool,
+    decisive_level: float | None,
 ) -> float:
-    """Compute an upper bound on the p-value by branch and bound over cells of q.
+    """Compute an upper bound on the p-value by branch and bound over intervals of q.
 
-    The cell with the largest bound is halved, until no bound exceeds the largest value at a point
-    by more than the precision.
+    The interval with the largest bound is halved, until this bound is close to the largest
+    probability at a single q.
 
     Parameters
     ----------
-    worse, better, n, margin, gamma
+    n_worse, n_better : int
+        Number of rows on which only the first, and on which only the second classifier is incorrect.
+    n, margin, gamma
         As in `p_value_of_noninferiority`.
-    upper : bool
+    uses_upper_tail : bool
         True for P(T >= observed), False for P(T <= observed).
-    level : float or None
-        If it is given, the result is only on the correct side of this level.
+    decisive_level : float or None
+        If given, the search ends as soon as the p-value is known to be above or below this level.
 
     Returns
     -------
     float
     """
-    observed = (worse - better - n * margin) / math.sqrt(n * margin + 2.0 * better)
-    is_on_wrong_side = observed <= 0.0 if upper else observed >= 0.0
-    if is_on_wrong_side:
+    observed_t = (n_worse - n_better - n * margin) / math.sqrt(n * margin + 2.0 * n_better)
+    is_on_side_of_hypothesis = observed_t >= 0.0
+    if uses_upper_tail:
+        is_on_side_of_hypothesis = observed_t <= 0.0
+    if is_on_side_of_hypothesis:
         return 1.0
 
-    def tail_probability(p_minus: float, border_q: float) -> float:
-        p_plus = border_q + margin
-        return _tail_probability(n, margin, observed, p_minus, p_plus, upper) + gamma
+    def compute_probability(better_rate: float, q_of_worse_rate: float) -> float:
+        worse_rate = q_of_worse_rate + margin
+        tail = _tail_probability(n, margin, observed_t, better_rate, worse_rate, uses_upper_tail)
+        return tail + gamma
 
-    def cell_bound(low_q: float, high_q: float) -> float:
-        if upper:
-            return tail_probability(low_q, high_q)
-        return tail_probability(high_q, low_q)
+    def bound_probability(low_q: float, high_q: float) -> float:
+        # By step 2 of the proof, the tail in an interval is at most its value at opposite ends.
+        if uses_upper_tail:
+            return compute_probability(better_rate=low_q, q_of_worse_rate=high_q)
+        return compute_probability(better_rate=high_q, q_of_worse_rate=low_q)
 
-    largest_q = min(bounds.clopper_pearson_upper(better, n, gamma), (1.0 - margin) / 2.0)
-    largest_point_value = max(tail_probability(largest_q, largest_q), tail_probability(0.0, 0.0))
+    max_q = min(bounds.clopper_pearson_upper(n_better, n, gamma), (1.0 - margin) / 2.0)
+    largest_probability = max(compute_probability(max_q, max_q), compute_probability(0.0, 0.0))
     # The heap returns its smallest entry first, so bounds are stored with a negative sign.
-    cells = [(-1.0, 0.0, largest_q)]
+    bounded_intervals = [(-1.0, 0.0, max_q)]
     for _ in range(_MAX_SPLITS):
-        negative_bound, low_q, high_q = cells[0]
+        negative_bound, low_q, high_q = bounded_intervals[0]
         largest_bound = -negative_bound
-        if level is None:
-            precise_value = _PRECISION_FACTOR * largest_point_value + _ABSOLUTE_PRECISION
-            is_decided = largest_bound <= precise_value
+        if decisive_level is None:
+            max_bound = _MAX_RELATIVE_ERROR_FACTOR * largest_probability + _MAX_ABSOLUTE_ERROR
+            is_decided = largest_bound <= max_bound
         else:
-            is_decided = largest_point_value > level or largest_bound <= level
+            is_decided = largest_probability > decisive_level or largest_bound <= decisive_level
         if is_decided:
             break
-        # The standard deviation of a count is constant on the scale of the square root of q.
+        # On a square-root scale of q, the standard deviation of a count is constant.
         middle_q = ((math.sqrt(low_q) + math.sqrt(high_q)) / 2.0) ** 2
-        largest_point_value = max(largest_point_value, tail_probability(middle_q, middle_q))
-        heapq.heapreplace(cells, (-cell_bound(low_q, middle_q), low_q, middle_q))
-        heapq.heappush(cells, (-cell_bound(middle_q, high_q), middle_q, high_q))
-    return min(1.0, -cells[0][0])
+        largest_probability = max(largest_probability, compute_probability(middle_q, middle_q))
+        lower_half = (-bound_probability(low_q, middle_q), low_q, middle_q)
+        heapq.heapreplace(bounded_intervals, lower_half)
+        upper_half = (-bound_probability(middle_q, high_q), middle_q, high_q)
+        heapq.heappush(bounded_intervals, upper_half)
+    negative_bound, _, _ = bounded_intervals[0]
+    return min(1.0, -negative_bound)
 
 
 def _tail_probability(
-    n: int, margin: float, observed: float, p_minus: float, p_plus: float, upper: bool
+    n: int,
+    margin: float,
+    observed_t: float,
+    better_rate: float,
+    worse_rate: float,
+    uses_upper_tail: bool,
 ) -> float:
-    """Compute P(T <= observed), or P(T >= observed) if `upper`, as a sum over the `better` rows.
+    """Compute P(T <= observed), or P(T >= observed), as a sum over counts of "better" rows.
 
     Parameters
     ----------
@@ -300,38 +317,41 @@ def _tail_probability(
         Number of rows.
     margin : float
         Tolerated difference of the error rates.
-    observed : float
+    observed_t : float
         Observed value of T.
-    p_minus, p_plus : float
-        Probabilities p₋ and p₊ of a `better` and of a `worse` row.
-    upper : bool
-        Whether to compute the upper tail.
+    better_rate, worse_rate : float
+        Probabilities p₋ and p₊ of a "better" and of a "worse" row.
+    uses_upper_tail : bool
+        Whether to compute P(T >= observed).
 
     Returns
     -------
     float
     """
-    # Counts farther from their mean than 9 standard deviations and 25 are left out.
-    spread = 9.0 * math.sqrt(n * p_minus) + 25.0
-    lowest_count = max(0.0, math.floor(n * p_minus - spread))
-    highest_count = min(n, math.ceil(n * p_minus + spread))
-    b = np.arange(lowest_count, highest_count + 1)
+    mean_better = n * better_rate
+    # The sum leaves out counts that are more than 9 standard deviations and 25 from their mean.
+    max_deviation = 9.0 * math.sqrt(n * better_rate) + 25.0
+    lowest_count = max(0.0, math.floor(mean_better - max_deviation))
+    highest_count = min(n, math.ceil(mean_better + max_deviation))
+    n_better = np.arange(lowest_count, highest_count + 1)
     log_probabilities = (
         gammaln(n + 1)
-        - gammaln(b + 1)
-        - gammaln(n - b + 1)
-        + xlogy(b, p_minus)
-        + xlog1py(n - b, -p_minus)
+        - gammaln(n_better + 1)
+        - gammaln(n - n_better + 1)
+        + xlogy(n_better, better_rate)
+        + xlog1py(n - n_better, -better_rate)
     )
-    # Given b, T(a, b) <= observed if a is at most this number.
-    largest_a = b + n * margin + observed * np.sqrt(n * margin + 2.0 * b)
-    # Given b, the number a of `worse` rows is binomial among the n - b other rows.
-    n_other_rows = (n - b).astype(np.int64)
-    worse_rate = min(p_plus / (1.0 - p_minus), 1.0)
-    if upper:
-        tails = _upper_binomial_tails(largest_a, n_other_rows, worse_rate)
+    # Given the "better" rows, T equals the observed value at this number of "worse" rows.
+    n_worse_at_observed_t = (
+        n_better + n * margin + observed_t * np.sqrt(n * margin + 2.0 * n_better)
+    )
+    # Given the "better" rows, the number of "worse" rows is binomial among the other rows.
+    n_other_rows = (n - n_better).astype(np.int64)
+    conditional_worse_rate = min(worse_rate / (1.0 - better_rate), 1.0)
+    if uses_upper_tail:
+        tails = _upper_binomial_tails(n_worse_at_observed_t, n_other_rows, conditional_worse_rate)
     else:
-        tails = _lower_binomial_tails(largest_a, n_other_rows, worse_rate)
+        tails = _lower_binomial_tails(n_worse_at_observed_t, n_other_rows, conditional_worse_rate)
     return float(np.exp(log_probabilities) @ tails) + _OMITTED_PROBABILITY
 
 
