@@ -31,7 +31,7 @@ from metacal.rows import report_finished_rows
 from metacal.rows.executors import ExecutorLike, is_remote, resolve_executor
 from metacal.rows.tasks import run_as_completed
 
-#: Largest number of files that are processed on other machines at a time.
+#: Maximum number of files that remote workers process at the same time.
 _MAX_PENDING_FILES = 256
 
 
@@ -60,7 +60,7 @@ class WrittenResult:
     n_accepted: int | None
 
 
-#: Path of a source, and path of its result.
+#: Path of a source file and path of its result.
 SourceAndTarget = tuple[str, str]
 #: Function that writes the results of several sources to temporary files, in any order.
 ResultsWriter = Callable[
@@ -79,7 +79,7 @@ def apply(
     executor: ExecutorLike | None = None,
     prune: bool = False,
     say: Callable[[str], object] = lambda text: None,
-    **reading: Any,
+    **read_options: Any,
 ) -> Applied:
     """Apply a gate to the rows of files and write the results.
 
@@ -117,7 +117,7 @@ def apply(
     say : callable, optional
         Called with a message for each result that is kept.
 
-    **reading
+    **read_options
         Other parameters of `read_predictions`, such as `logits_key`, `id_key` and `format`.
 
     Returns
@@ -127,7 +127,7 @@ def apply(
     Raises
     ------
     InputError
-        If the sources cannot be read or the output cannot be written_result.
+        If the sources cannot be read or the output cannot be written.
 
     Examples
     --------
@@ -144,25 +144,26 @@ def apply(
     >>> apply(cal, f"{folder}/*.npz", f"{folder}/results/").n_kept
     1
     """
-    uses_workers = is_remote(executor)
+    uses_remote_workers = is_remote(executor)
     batch_gate = gate
     if not isinstance(gate, BatchGate):
-        batch_gate = BatchGate(gate, group_key=reading.get("group_key"))
+        batch_gate = BatchGate(gate, group_key=read_options.get("group_key"))
     applier = FileApplier(
         batch_gate=batch_gate,
-        read_options=reading,
+        read_options=read_options,
         rejected=rejected,
         output_format=output_format,
         n_jobs=n_jobs,
     )
     output_path = os.fspath(output)
-    if output_path.endswith(("/", os.sep)) or os.path.isdir(output_path):
+    is_directory = output_path.endswith(("/", os.sep)) or os.path.isdir(output_path)
+    if is_directory:
         return _apply_to_folder(
             applier, source, output_path, executor=executor, prune=prune, say=say
         )
     if prune:
         raise InputError(f"prune is for a folder of results; {output_path} is one file.")
-    if uses_workers:
+    if uses_remote_workers:
         raise InputError(
             "workers write a result for each file that they read: give a folder in place of"
             f" {output_path}, with / at its end."
@@ -200,7 +201,7 @@ class FileApplier:
 
     def __call__(self, source: str, target: str) -> WrittenResult:
         """Write the result of a source to a temporary file beside `target`."""
-        # The name is unique, because an abandoned worker may still write the same result.
+        # The name is unique because an abandoned worker may still be writing the same result.
         temporary_path = temporary_path_for(target)
 
         def write_result() -> Applied:
@@ -234,15 +235,15 @@ class FileApplier:
             )
 
     def describe_settings(self) -> dict[str, Any]:
-        """Return everything that the results depend on besides their sources."""
-        reading_options = {}
+        """Return the settings that determine the results, apart from their sources."""
+        non_default_options = {}
         for name, value in sorted(self.read_options.items()):
             value_text = repr(value)
             if value_text not in ("None", "()"):
-                reading_options[name] = value_text
+                non_default_options[name] = value_text
         return {
             "rejected": self.rejected,
-            "reading": reading_options,
+            "reading": non_default_options,
             "artifact": f"sha256:{self.batch_gate.fingerprint}",
         }
 
@@ -286,20 +287,21 @@ def _apply_to_folder(
     suffix = _choose_suffix(applier.output_format, sources[0])
     _check_results_are_not_read(source, sources, folder, suffix)
     make_folder(folder)
-    with ResultFolder(folder, {**applier.describe_settings(), "format": suffix}) as results:
-        names = results.choose_names(sources, suffix)
-        source_of_result = dict(zip(names, sources, strict=True))
+    settings = {**applier.describe_settings(), "format": suffix}
+    with ResultFolder(folder, settings) as results:
+        result_names = results.choose_names(sources, suffix)
+        source_of_result = dict(zip(result_names, sources, strict=True))
 
         def write_results(
-            pairs: Sequence[SourceAndTarget],
+            sources_and_targets: Sequence[SourceAndTarget],
         ) -> Iterator[tuple[SourceAndTarget, WrittenResult]]:
-            return _write_results(applier, pairs, executor)
+            return _write_results(applier, sources_and_targets, executor)
 
         return make_missing_results(results, source_of_result, write_results, prune=prune, say=say)
 
 
 def _choose_suffix(output_format: str | None, first_source: str) -> str:
-    """Return the suffix of the results: as requested, as the sources, or .parquet."""
+    """Return the requested suffix, that of the first source, or .parquet."""
     if output_format is not None:
         return f".{output_format}"
     # Results have several columns, which an .npy file cannot hold.
@@ -381,7 +383,7 @@ def make_missing_results(
         say(f"{name} is finished; it is kept.")
 
     missing_names = [name for name in source_of_result if name not in records]
-    # This check comes first, so that no work is lost if it fails.
+    # Check before any result is computed, so that no work is lost on failure.
     results.check_no_foreign_files(missing_names)
     missing_results = []
     for name in missing_names:
@@ -449,16 +451,23 @@ def _summarize_records(
 
 
 def _write_results(
-    applier: FileApplier, pairs: Sequence[SourceAndTarget], executor: ExecutorLike | None
+    applier: FileApplier,
+    sources_and_targets: Sequence[SourceAndTarget],
+    executor: ExecutorLike | None,
 ) -> Iterator[tuple[SourceAndTarget, WrittenResult]]:
     """Write results to temporary files, in this process or by workers."""
     pool = resolve_executor(executor)
     if pool is None or not is_remote(pool):
-        yield from zip(pairs, starmap(applier, pairs))
+        yield from zip(sources_and_targets, starmap(applier, sources_and_targets))
         return
     worker_applier = replace(applier, n_jobs=1)
-    for pair, written_result in run_as_completed(
-        pool, worker_applier, pairs, _MAX_PENDING_FILES, describe_piece=lambda pair: str(pair[0])
-    ):
+    finished_calls = run_as_completed(
+        pool,
+        worker_applier,
+        sources_and_targets,
+        _MAX_PENDING_FILES,
+        describe_piece=lambda source_and_target: str(source_and_target[0]),
+    )
+    for (source, target), written_result in finished_calls:
         report_finished_rows(written_result.n_rows)
-        yield (pair[0], pair[1]), written_result
+        yield (source, target), written_result

@@ -52,12 +52,11 @@ from metacal.errors import ArtifactError, InputError, format_option, warn_caller
 from metacal.io.disk import DISK, Disk, input_error_if_write_fails
 from metacal.io.opening import input_error_if_read_fails
 
-#: Version of the line format. Other versions are rejected.
+#: Version of the line format. Journals of other versions are rejected.
 VERSION = 1
-#: Size above which a journal is rejected without reading it. Tools rewrite a journal much earlier.
+#: Maximum size of a journal in bytes. Tools rewrite a journal long before it grows so large.
 MAX_BYTES = 1 << 30
-#: Smallest number of zero bytes in a complete line that a crash can explain. A crash leaves whole
-#: sectors of zeros.
+#: Minimum number of zero bytes after a crash, which leaves whole disk sectors of zeros.
 _MIN_TORN_ZEROS = 16
 
 Record = dict[str, Any]
@@ -80,7 +79,7 @@ class Seal:
 
 @dataclass(frozen=True)
 class _RepairedLine:
-    """Damaged line whose seal is valid.
+    """Damaged line that could be repaired, because its seal is still valid.
 
     Attributes
     ----------
@@ -117,7 +116,7 @@ class _Content:
 
 
 class Journal:
-    """Open journal with its records.
+    """Journal that is open for reading and appending.
 
     Parameters
     ----------
@@ -185,25 +184,26 @@ class Journal:
                 f"cannot write {self.path}: the disk has failed before; call again once it is"
                 " mended."
             )
-        seal_before = ""
+        previous_seal = ""
         lines = []
         if self.size == 0:
             lines.append(self._seal_next_record(self._header))
         else:
-            seal_before = self._last_seal
-        lines.append(self._seal_next_record(record))
+            previous_seal = self._last_seal
+        record_line = self._seal_next_record(record)
+        lines.append(record_line)
         content = b"".join(lines)
         try:
             self.disk.append(self.real_path, content)
         except OSError as error:
-            self._last_seal = seal_before
+            self._last_seal = previous_seal
             self._undo_append()
             raise InputError(
                 f"cannot write {self.path}: {error.strerror or error}; nothing of this was"
                 " recorded. Make room, and call again."
             ) from error
         self.size += len(content)
-        self.records.append(_record_of_line(lines[-1]))
+        self.records.append(_parse_sealed_line(record_line))
 
     def rewrite(self, records: Iterable[Record]) -> None:
         """Replace all records atomically, typically by fewer that lead to the same state.
@@ -215,13 +215,13 @@ class Journal:
         for record in records:
             lines.append(self._seal_next_record(record))
         content = b"".join(lines)
-        # If writing fails, the file may have the old or the new content.
+        # After a failed write, the file may have the old or the new content.
         self.has_failed = True
         with input_error_if_write_fails(self.path):
             self.disk.write(self.real_path, content)
         self.size = len(content)
         self.has_failed = False
-        self.records = [_record_of_line(line) for line in lines[1:]]
+        self.records = [_parse_sealed_line(line) for line in lines[1:]]
 
     def _undo_append(self) -> None:
         """Truncate the file to its size before a failed append.
@@ -235,16 +235,16 @@ class Journal:
             self.has_failed = True
 
     def _seal_next_record(self, record: Record) -> bytes:
-        """Return the line of the next record, and remember its seal."""
-        line = self._sealed_line(self._last_seal, record)
+        """Return the line of the next record, and store its seal for the line after it."""
+        line = self._build_sealed_line(self._last_seal, record)
         self._last_seal = line.partition(b" ")[0].decode("ascii")
         return line
 
-    def _sealed_line(self, seal_before: str, record: Record) -> bytes:
-        """Return the line of a record that follows the line with the given seal."""
+    def _build_sealed_line(self, previous_seal: str, record: Record) -> bytes:
+        """Return the line of a record. Its seal also covers the seal of the previous line."""
         text = json.dumps(record, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
         text_bytes = text.encode("ascii")
-        seal = self.seal.compute(seal_before.encode() + b" " + text_bytes)
+        seal = self.seal.compute(previous_seal.encode() + b" " + text_bytes)
         return seal.encode("ascii") + b" " + text_bytes + b"\n"
 
     def _read(self) -> _Content:
@@ -304,7 +304,7 @@ class Journal:
             valid_size = line_end + 1
 
     def _parse_record(self, seal: bytes, text: bytes) -> Record | None:
-        """Return a record and remember its seal. Return None if the seal is not valid."""
+        """Parse a record and store its seal. Return None if the seal is not valid."""
         try:
             seal_text = seal.decode("ascii")
             if not self.seal.matches(seal_text, self._last_seal.encode() + b" " + text):
@@ -362,7 +362,7 @@ class Journal:
 
         Zeros may follow it.
         """
-        if self._sealed_line("", self._header).startswith(tail.rstrip(b"\0")):
+        if self._build_sealed_line("", self._header).startswith(tail.rstrip(b"\0")):
             return
         if b"journal" not in first_line and b"version" not in first_line:
             raise ArtifactError(
@@ -380,14 +380,14 @@ class Journal:
 
     def _write_repaired_line(self, content: _Content, line: bytes) -> None:
         """Complete the last line, or replace it if a byte of it is damaged."""
-        only_lacks_end = line.startswith(content.tail)
+        is_only_incomplete = line.startswith(content.tail)
         with input_error_if_write_fails(self.path):
-            if only_lacks_end:
+            if is_only_incomplete:
                 self.disk.append(self.real_path, line[len(content.tail) :])
             else:
                 self.disk.write(self.real_path, content.valid_lines + line)
         self.size += len(line)
-        if not only_lacks_end:
+        if not is_only_incomplete:
             warn_caller(
                 f"{self.path}: a byte beside the last record was damaged. The record itself is"
                 " whole, as its seal shows; it was kept, and the line was mended. Check the disk."
@@ -406,7 +406,7 @@ class Journal:
         )
 
     def _save_tail(self, tail: bytes) -> str:
-        """Save an incomplete line under a new name beside the journal. Return the name."""
+        """Save an incomplete line to a new file beside the journal, and return its path."""
         number = 1
         while True:
             saved_path = f"{self.real_path}.tail-{number}"
@@ -415,7 +415,7 @@ class Journal:
                 self.disk.write(saved_path, tail)
                 return saved_path
             if existing_content == tail:
-                # A crash came after the line was saved and before it was removed.
+                # An earlier process saved the line but crashed before it removed it.
                 return saved_path
             number += 1
 
@@ -466,13 +466,13 @@ def read_journal(path: str, kind: str, *, disk: Disk = DISK) -> list[Record]:
     journal = Journal(path, kind, disk=disk)
     journal.real_path = journal.disk.real_path(path)
     content = journal._read()
-    # A line without an end may be one that is being written.
+    # Another process may still be writing the last line.
     if content.repaired_line is None and content.tail.endswith(b"\n"):
         warn_caller(f"{path}: the last record is damaged and does not count.")
     return journal.records
 
 
-def _record_of_line(line: bytes) -> Record:
-    """Return the record of a line with a valid seal."""
+def _parse_sealed_line(line: bytes) -> Record:
+    """Return the record of a line whose seal is known to be valid."""
     record: Record = json.loads(line.partition(b" ")[2])
     return record

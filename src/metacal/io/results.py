@@ -37,9 +37,9 @@ from metacal.io.result_names import (
 )
 from metacal.io.source_fingerprint import Fingerprint, has_fingerprint
 
-#: Name of the journal. Readers of a directory skip names that begin with "_".
+#: Name of the journal. It begins with "_", so that readers of the directory skip it.
 JOURNAL = "_metacal.journal"
-#: Names of temporary files: a dot, the name of the result, twelve digits.
+#: Pattern of the names of temporary files, such as `.out.csv.0123456789ab.part.csv`.
 _TEMPORARY_NAME_PATTERN = re.compile(r"\.(?P<name>.+?)\.[0-9a-f]{12}\.part(\..*)?")
 
 #: Size in bytes and modification time in nanoseconds.
@@ -48,7 +48,7 @@ _SizeAndTime = tuple[int, int]
 
 @dataclass(frozen=True)
 class OrphanedResults:
-    """Names of results whose source no longer exists.
+    """Results whose source no longer exists.
 
     Attributes
     ----------
@@ -61,6 +61,23 @@ class OrphanedResults:
 
     unchanged: list[str]
     edited: list[str]
+
+
+@dataclass(frozen=True)
+class RecordedResult:
+    """Result that the journal of a directory records.
+
+    Attributes
+    ----------
+    record : dict
+        Record of the result in the journal.
+
+    made_with : dict
+        What the result depends on besides its source, see `ResultFolder`.
+    """
+
+    record: Record
+    made_with: Any
 
 
 class ResultFolder:
@@ -107,11 +124,11 @@ class ResultFolder:
         self.disk = disk
         self.made_with = json.loads(json.dumps(made_with))
         self.journal = Journal(self._path_of(JOURNAL), "apply", disk=disk)
-        #: Last record of each result, and what the result was made with.
-        self.records: dict[str, tuple[Record, Any]] = {}
-        #: Every size and time of our files of a name. The last one may not be in place yet.
+        #: Last record of each result, keyed by the name of the result.
+        self.records: dict[str, RecordedResult] = {}
+        #: Sizes and times of all files that were ever written under a name.
         self._known_sizes_and_times: dict[str, set[_SizeAndTime]] = {}
-        #: Every checksum of our files of a name. A copy of the directory has other times.
+        #: Checksums of the same files, because a copy of the directory has other file times.
         self._known_checksums: dict[str, set[str]] = {}
         self._last_made_with: Any = None
 
@@ -124,20 +141,24 @@ class ResultFolder:
                 " made again."
             ) from None
         for record in self.journal.records:
-            self._apply_record(record)
+            self._update_from_record(record)
         return self
 
     def __exit__(self, *reason: object) -> None:
         self.journal.__exit__(*reason)
 
     def find_current_record(self, name: str, source: str) -> Record | None:
-        """Return the record of an up-to-date result, or None if it must be made."""
+        """Return the record of an up-to-date result, or None if it must be computed."""
         if name not in self.records:
             return None
-        record, made_with = self.records[name]
-        if made_with != self.made_with or record["source"] != full_source_name(source):
+        recorded_result = self.records[name]
+        record = recorded_result.record
+        if recorded_result.made_with != self.made_with:
             return None
-        if record["n_rows"] and self._read_size_and_time(name) != _recorded_size_and_time(record):
+        if record["source"] != full_source_name(source):
+            return None
+        has_file = bool(record["n_rows"])
+        if has_file and self._read_size_and_time(name) != _recorded_size_and_time(record):
             return None
         source_fingerprint = record["fingerprint"]
         if source_fingerprint is None:
@@ -154,7 +175,7 @@ class ResultFolder:
         temporary_path: str | None,
         counts: Record,
     ) -> Record:
-        """Record a complete result and move it to its place.
+        """Record a complete result, and rename its temporary file to its final name.
 
         Parameters
         ----------
@@ -193,7 +214,7 @@ class ResultFolder:
             self.check_no_foreign_files([name])
             record |= self._describe_temporary_file(temporary_path, target)
             if self._read_size_and_time(name) == _recorded_size_and_time(record):
-                # After a crash, the old file could be mistaken for the new one.
+                # Otherwise the old file could be mistaken for the new one after a crash.
                 self.disk.remove(target)
 
         if self._last_made_with != self.made_with:
@@ -233,7 +254,7 @@ class ResultFolder:
         ...     results.choose_names(["a/x.csv", "a/y.npz"], ".parquet")
         ['x.parquet', 'y.parquet']
         """
-        recorded_names = self._recorded_names(suffix)
+        recorded_names = self._find_recorded_names(suffix)
         reused_names = set()
         for source in sources:
             recorded_name = recorded_names.get(full_source_name(source))
@@ -248,8 +269,9 @@ class ResultFolder:
             result_name = recorded_names.get(full_source_name(source))
             if result_name is None:
                 result_name = short_result_name(source, suffix)
-                key = result_name.casefold()
-                if n_sources_of_name[key] > 1 or key in reused_names:
+                folded_name = result_name.casefold()
+                is_ambiguous = n_sources_of_name[folded_name] > 1
+                if is_ambiguous or folded_name in reused_names:
                     result_name = distinct_result_name(source, suffix)
                 else:
                     self._check_name_is_free(result_name, source)
@@ -288,10 +310,10 @@ class ResultFolder:
         current_sources = {full_source_name(source) for source in source_of_result.values()}
         unchanged_names = []
         edited_names = []
-        for name, (record, _) in sorted(self.records.items()):
+        for name in sorted(self.records):
             if name in source_of_result or self._read_size_and_time(name) is None:
                 continue
-            if not self._is_orphan(record, current_sources):
+            if not self._is_orphan(self.records[name].record, current_sources):
                 continue
             if self._is_unchanged_result(name):
                 unchanged_names.append(name)
@@ -300,14 +322,14 @@ class ResultFolder:
         return OrphanedResults(unchanged=unchanged_names, edited=edited_names)
 
     def prune(self, names: Iterable[str]) -> None:
-        """Remove the results that are as they were written. Edited files are not removed."""
+        """Remove results, except those that were edited after they were written."""
         for name in names:
             if self._is_unchanged_result(name):
                 self.disk.remove(self._path_of(name))
                 self._append_record({"removed": name})
 
     def remove_leftovers(self, names: Iterable[str]) -> None:
-        """Remove temporary files that killed processes left.
+        """Remove the temporary files of processes that were killed.
 
         They belong to the given results or to recorded ones.
         """
@@ -333,11 +355,11 @@ class ResultFolder:
             "checksum": self.disk.checksum(temporary_path),
         }
 
-    def _recorded_names(self, suffix: str) -> dict[str | None, str]:
-        """Return the names of recorded results with a suffix, keyed by full source."""
+    def _find_recorded_names(self, suffix: str) -> dict[str | None, str]:
+        """Return the names of the recorded results with a suffix, keyed by source."""
         recorded_names: dict[str | None, str] = {}
-        for name, (record, _) in self.records.items():
-            source = record["source"]
+        for name, recorded_result in self.records.items():
+            source = recorded_result.record["source"]
             if source is None:
                 continue
             if name in (short_result_name(source, suffix), distinct_result_name(source, suffix)):
@@ -346,16 +368,17 @@ class ResultFolder:
 
     def _check_name_is_free(self, name: str, source: str) -> None:
         """Raise InputError if the name belongs to a result of another source that exists."""
-        for recorded_name, (record, _) in self.records.items():
-            owner = record["source"]
-            if owner is None or recorded_name.casefold() != name.casefold():
+        for recorded_name, recorded_result in self.records.items():
+            recorded_source = recorded_result.record["source"]
+            if recorded_source is None or recorded_name.casefold() != name.casefold():
                 continue
-            if source_identity(owner) == source_identity(source):
+            if source_identity(recorded_source) == source_identity(source):
                 continue
-            if self._read_size_and_time(recorded_name) is None or self._is_source_gone(owner):
+            is_missing = self._read_size_and_time(recorded_name) is None
+            if is_missing or self._is_source_gone(recorded_source):
                 continue
             raise InputError(
-                f"{self._path_of(recorded_name)} is the result of {owner}, and {source} has the same"
+                f"{self._path_of(recorded_name)} is the result of {recorded_source}, and {source} has the same"
                 " name. Give both sources in one call, which names their results apart, or write to"
                 " another folder."
             )
@@ -368,7 +391,7 @@ class ResultFolder:
         return stamp.bytes, stamp.written_ns
 
     def _is_unchanged_result(self, name: str) -> bool:
-        """Check whether a file is a result that was not changed since it was put there."""
+        """Check whether a file is a result that has not changed since it was written."""
         size_and_time = self._read_size_and_time(name)
         if size_and_time is None:
             return False
@@ -383,7 +406,7 @@ class ResultFolder:
         """Check whether the source of a recorded result no longer exists."""
         source = record["source"]
         if source is None or record["fingerprint"] is None:
-            # The source was a pipe, or it cannot be identified.
+            # A pipe, or a source without a fingerprint, cannot be searched for again.
             return False
         return source not in current_sources and self._is_source_gone(source)
 
@@ -397,11 +420,11 @@ class ResultFolder:
             return False
 
     def _append_record(self, record: Record) -> None:
-        """Write a record to the journal and apply it."""
+        """Append a record to the journal, and update the recorded results with it."""
         self.journal.append(record)
-        self._apply_record(record)
+        self._update_from_record(record)
 
-    def _apply_record(self, record: Record) -> None:
+    def _update_from_record(self, record: Record) -> None:
         """Update the recorded results with one record of the journal."""
         if "made_with" in record:
             self._last_made_with = record["made_with"]
@@ -410,7 +433,7 @@ class ResultFolder:
             self.records.pop(record["removed"], None)
             return
         name = record["result"]
-        self.records[name] = (record, self._last_made_with)
+        self.records[name] = RecordedResult(record=record, made_with=self._last_made_with)
         if "bytes" in record:
             size_and_time = (record["bytes"], record["written_ns"])
             self._known_sizes_and_times.setdefault(name, set()).add(size_and_time)

@@ -7,21 +7,49 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from metacal.errors import InputError
 from metacal.io.lines import LogFile, LogFileSystem
 
-#: Number or date that a rotation adds to a name.
+#: Number or date that log rotation adds to a file name.
 _ROTATION_PATTERN = re.compile(r"[.-](\d[\d_T-]*)")
-#: Largest number of digits of a number. Longer ones are dates.
+#: Maximum number of digits of a rotation number. Longer digit strings are dates.
 _MAX_NUMBER_DIGITS = 4
 
-#: Position of the addition, whether it is a number, and a sort key. The oldest file comes first.
-Rank = tuple[int, bool, Any]
+
+class RotationRank(NamedTuple):
+    """Position of a rotated file among files that are named alike, the oldest first.
+
+    Attributes
+    ----------
+    naming_scheme : int
+        0 if the number or date is at the end of the name, 1 if it precedes the suffix.
+
+    is_numbered : bool
+        Whether the name contains a number, not a date.
+
+    sort_key : int or str
+        Negative number, or date.
+    """
+
+    naming_scheme: int
+    is_numbered: bool
+    sort_key: Any
+
+    def is_comparable(self, other: RotationRank) -> bool:
+        """Check whether two files are named by the same scheme."""
+        return self[:2] == other[:2]
+
+
+class _RotatedKey(NamedTuple):
+    """Sort key of a rotated file: its modification time, then its rank."""
+
+    modification_time_ns: int
+    rank: RotationRank
 
 
 @dataclass(frozen=True)
@@ -30,15 +58,15 @@ class Neighbour:
 
     Attributes
     ----------
-    log : Log
+    log : LogFile
         The file.
 
-    rank : tuple or None
+    rank : RotationRank or None
         Rank among the rotated files. None if the name is not that of a rotated file.
     """
 
     log: LogFile
-    rank: Rank | None
+    rank: RotationRank | None
 
 
 @dataclass(frozen=True)
@@ -47,7 +75,7 @@ class NextRotated:
 
     Attributes
     ----------
-    log : Log or None
+    log : LogFile or None
         File that was rotated just after the given one. None if the given file is the last.
 
     file_was_removed : bool
@@ -66,7 +94,7 @@ def iterate_neighbours(
 
     Parameters
     ----------
-    logs : Logs
+    logs : LogFileSystem
         Access to files.
 
     path : str
@@ -84,7 +112,7 @@ def iterate_neighbours(
         rank = rotation_rank(name, base_name)
         if name == base_name or (rank is None and only_rotated):
             continue
-        # Files of other users may not be readable.
+        # Files that belong to other users may not be readable.
         with suppress(InputError, OSError):
             log = logs.open(os.path.join(directory, name))
             if log is not None:
@@ -99,46 +127,45 @@ def find_next_rotated(logs: LogFileSystem, path: str, file: LogFile) -> NextRota
 
     Parameters
     ----------
-    logs : Logs
+    logs : LogFileSystem
         Access to files.
 
     path : str
         Path of the log.
 
-    file : Log
+    file : LogFile
         File that was read.
 
     Returns
     -------
     NextRotated
     """
-    rotated_logs: dict[tuple[int, Any], LogFile] = {}
+    rotated_logs: dict[_RotatedKey, LogFile] = {}
     for neighbour in iterate_neighbours(logs, path, only_rotated=True):
-        rotated_logs[neighbour.log.modification_time_ns(), neighbour.rank] = neighbour.log
+        assert neighbour.rank is not None
+        key = _RotatedKey(neighbour.log.modification_time_ns(), neighbour.rank)
+        rotated_logs[key] = neighbour.log
 
     for file_key, log in rotated_logs.items():
         if log.identity == file.identity:
             later_keys = [
-                key for key in rotated_logs if _is_same_scheme(key, file_key) and key > file_key
+                key
+                for key in rotated_logs
+                if key.rank.is_comparable(file_key.rank) and key > file_key
             ]
-            return NextRotated(log=_first_log(rotated_logs, later_keys), file_was_removed=False)
+            return NextRotated(log=_find_oldest(rotated_logs, later_keys), file_was_removed=False)
 
-    # The file was removed from the directory while it was read. Younger files came after it.
+    # The file was removed from the directory, so files are ordered by time alone.
     file_time_ns = file.modification_time_ns()
-    later_keys = [key for key in rotated_logs if key[0] > file_time_ns]
+    later_keys = [key for key in rotated_logs if key.modification_time_ns > file_time_ns]
+    has_file_of_same_age = any(key.modification_time_ns >= file_time_ns for key in rotated_logs)
     return NextRotated(
-        log=_first_log(rotated_logs, later_keys),
-        file_was_removed=any(key[0] >= file_time_ns for key in rotated_logs),
+        log=_find_oldest(rotated_logs, later_keys), file_was_removed=has_file_of_same_age
     )
 
 
-def _is_same_scheme(key: tuple[int, Any], other_key: tuple[int, Any]) -> bool:
-    """Check whether two rotated files are named by the same scheme."""
-    return bool(key[1][:2] == other_key[1][:2])
-
-
-def _first_log(
-    rotated_logs: dict[tuple[int, Any], LogFile], keys: list[tuple[int, Any]]
+def _find_oldest(
+    rotated_logs: Mapping[_RotatedKey, LogFile], keys: Sequence[_RotatedKey]
 ) -> LogFile | None:
     """Return the log with the smallest key, or None if there are no keys."""
     if not keys:
@@ -146,7 +173,7 @@ def _first_log(
     return rotated_logs[min(keys)]
 
 
-def rotation_rank(name: str, base_name: str) -> Rank | None:
+def rotation_rank(name: str, base_name: str) -> RotationRank | None:
     """Return the rank of a rotated file, the oldest first.
 
     Return None for any other name.
@@ -161,7 +188,7 @@ def rotation_rank(name: str, base_name: str) -> Rank | None:
 
     Returns
     -------
-    tuple or None
+    RotationRank or None
 
     Examples
     --------
@@ -173,17 +200,17 @@ def rotation_rank(name: str, base_name: str) -> Rank | None:
     True
     """
     stem, suffix = os.path.splitext(base_name)
-    # The addition is at the end of the name, or before its suffix.
-    for scheme, (beginning, ending) in enumerate(((base_name, ""), (stem, suffix))):
-        n_fixed_characters = len(beginning) + len(ending)
-        has_addition = len(name) > n_fixed_characters
-        if not (has_addition and name.startswith(beginning) and name.endswith(ending)):
+    # The number or date is at the end of the name, or precedes the suffix.
+    naming_schemes = ((base_name, ""), (stem, suffix))
+    for naming_scheme, (beginning, ending) in enumerate(naming_schemes):
+        is_longer = len(name) > len(beginning) + len(ending)
+        if not (is_longer and name.startswith(beginning) and name.endswith(ending)):
             continue
         match = _ROTATION_PATTERN.fullmatch(name, len(beginning), len(name) - len(ending))
         if match is None:
             continue
-        is_number = match[1].isdigit() and len(match[1]) <= _MAX_NUMBER_DIGITS
-        if is_number:
-            return scheme, True, -int(match[1])
-        return scheme, False, match[1]
+        number_or_date = match[1]
+        if number_or_date.isdigit() and len(number_or_date) <= _MAX_NUMBER_DIGITS:
+            return RotationRank(naming_scheme, is_numbered=True, sort_key=-int(number_or_date))
+        return RotationRank(naming_scheme, is_numbered=False, sort_key=number_or_date)
     return None

@@ -69,7 +69,7 @@ class Tail:
     return_incomplete_line : bool, default=False
         Whether to return a last line without an end, if the file is not followed.
 
-    logs : Logs, optional
+    logs : LogFileSystem, optional
         Access to files.
 
     max_line_length : int, optional
@@ -103,16 +103,16 @@ class Tail:
         self.n_gaps = 0
         self.ended = False
         self.notes: list[str] = []
-        self._logs = logs or LogFileSystem()
+        self._log_file_system = logs or LogFileSystem()
         self._max_line_length = max_line_length
         #: Position to resume from when a file is opened.
         self._resume_position = resume_from
         self._file: LogFile | None = None
         self._modification_time_ns = 0
         self._last_note = ""
-        #: Whether the file was found to be rotated when its end was last reached.
+        #: Whether a newer file existed when the end of this one was last reached.
         self._was_rotated_at_last_end = False
-        #: Whether the file was removed from the directory together with later ones.
+        #: Whether the file, and perhaps later ones, were removed while it was read.
         self._was_removed_with_later_files = False
         self._go_to_offset(0)
 
@@ -124,17 +124,17 @@ class Tail:
                 return []
             try:
                 modification_time_ns = file.modification_time_ns()
-                n_known_bytes = len(self._last_bytes)
-                content = file.read(self._offset - n_known_bytes, n_known_bytes + READ_BYTES)
+                n_last_bytes = len(self._last_bytes)
+                content = file.read(self._offset - n_last_bytes, n_last_bytes + READ_BYTES)
             except OSError as error:
-                # The disk or the network may become available again.
+                # A disk or a network drive may become available again.
                 return self._handle_read_error(error)
 
             if not content.startswith(self._last_bytes):
                 result = _ReadResult(self._handle_truncation(file), should_read_again=True)
             else:
                 self._modification_time_ns = modification_time_ns
-                new_bytes = content[n_known_bytes:]
+                new_bytes = content[n_last_bytes:]
                 if new_bytes:
                     result = _ReadResult(self._split_lines(new_bytes), should_read_again=True)
                 else:
@@ -143,7 +143,7 @@ class Tail:
                 return result.lines
 
     def wait(self) -> None:
-        """Wait for a moment."""
+        """Sleep until new lines may have arrived."""
         time.sleep(PAUSE_SECONDS)
 
     @property
@@ -211,7 +211,7 @@ class Tail:
         self._last_bytes = (self._last_bytes + new_bytes)[-MAX_DIGEST_BYTES:]
         return lines
 
-    def _finish_line(self, fault: str) -> list[Line]:
+    def _flush_incomplete_line(self, fault: str) -> list[Line]:
         """Return an incomplete line whose end will never arrive, if there is one."""
         lines = self._splitter.flush(fault)
         if lines:
@@ -219,7 +219,7 @@ class Tail:
         return lines
 
     def _handle_read_error(self, error: OSError) -> list[Line]:
-        """Close the file, to try again later. Raise InputError if it is not followed."""
+        """Close the file and retry later, or raise InputError if it is not followed."""
         message = f"{self.path}: it cannot be read: {error.strerror or error}"
         if not self.follow:
             raise InputError(f"{message}.") from error
@@ -258,7 +258,7 @@ class Tail:
     def _open_current_file(self) -> LogFile | None:
         """Open the file that has the name of the log now. Return None if it is missing."""
         try:
-            return self._logs.open(self.path)
+            return self._log_file_system.open(self.path)
         except InputError as error:
             if not self.follow:
                 raise
@@ -271,7 +271,7 @@ class Tail:
         self._resume_position = None
         if file is None:
             self._add_gap("it was moved away or cut off while nobody read it")
-            # The file may have been truncated, written again, and then renamed.
+            # The file may have been truncated, rewritten, and then renamed.
             self._file = self._find_neighbour(lambda log: log.identity == position.identity)
             return self._file or self._open()
         self._file = file
@@ -288,7 +288,7 @@ class Tail:
     def _find_file_of_position(
         self, current_file: LogFile | None, position: Position
     ) -> LogFile | None:
-        """Return the file that was read up to a position, or one that begins alike."""
+        """Return the file that was read up to a position, or a file with the same content."""
         rewritten_file = None
         if current_file is not None and position.matches(current_file):
             if current_file.identity == position.identity:
@@ -299,14 +299,14 @@ class Tail:
         renamed_file = self._find_neighbour(
             lambda log: log.identity == position.identity and position.matches(log)
         )
-        # A copy takes precedence, because a new log may begin with the same header.
+        # A copy takes precedence because a new log may begin with the same header.
         return renamed_file or self._find_copy(position, current_file) or rewritten_file
 
     def _find_neighbour(
         self, matches: Callable[[LogFile], bool], *, only_rotated: bool = False
     ) -> LogFile | None:
-        """Return the matching file of the directory with the oldest modification time."""
-        neighbours = iterate_neighbours(self._logs, self.path, only_rotated=only_rotated)
+        """Return the least recently modified file of the directory that matches."""
+        neighbours = iterate_neighbours(self._log_file_system, self.path, only_rotated=only_rotated)
         matching_logs = [neighbour.log for neighbour in neighbours if matches(neighbour.log)]
         return min(matching_logs, key=lambda log: log.modification_time_ns(), default=None)
 
@@ -342,7 +342,7 @@ class Tail:
         if copy is not None:
             self._file = copy
             return []
-        lines = self._finish_line("the file was cut off within this line")
+        lines = self._flush_incomplete_line("the file was cut off within this line")
         if lines:
             return lines
         self._add_gap("it was cut off")
@@ -350,29 +350,29 @@ class Tail:
         return []
 
     def _handle_end_of_file(self, file: LogFile) -> _ReadResult:
-        """Wait or end at the end of a file, or go on to the next file after a rotation."""
+        """Stop at the end of the current log, or continue with the next file after a rotation."""
         next_file = self._find_next_file(file)
         if next_file is None:
             self._was_rotated_at_last_end = False
-            return _ReadResult(self._end_if_not_following(), should_read_again=False)
+            last_lines = self._end_if_not_following()
+            return _ReadResult(last_lines, should_read_again=False)
 
         if not self._was_rotated_at_last_end:
-            # The writer may have added lines between the last read and the rotation, so the
-            # rotated file is read once more.
+            # Read once more, because lines may have been added just before the rotation.
             self._was_rotated_at_last_end = True
             return _ReadResult(lines=[], should_read_again=True)
-        unfinished_lines = self._finish_line(
+        incomplete_lines = self._flush_incomplete_line(
             "the file was moved away before the end of this line had come"
         )
-        if unfinished_lines:
-            return _ReadResult(unfinished_lines, should_read_again=True)
+        if incomplete_lines:
+            return _ReadResult(incomplete_lines, should_read_again=True)
         if self._was_removed_with_later_files:
             self._add_gap("it was removed from the folder while it was read")
         self._go_to_next_file(next_file)
         return _ReadResult(lines=[], should_read_again=True)
 
     def _end_if_not_following(self) -> list[Line]:
-        """Set `ended` if the file is not followed, and return its incomplete last line."""
+        """Set `ended` unless the file is followed, and return its incomplete last line."""
         if self.follow:
             return []
         self.ended = True
@@ -388,7 +388,7 @@ class Tail:
         current_file = self._open_current_file()
         if current_file is not None and current_file.identity == file.identity:
             return None
-        next_rotated = find_next_rotated(self._logs, self.path, file)
+        next_rotated = find_next_rotated(self._log_file_system, self.path, file)
         self._was_removed_with_later_files = next_rotated.file_was_removed
         if next_rotated.log is not None:
             return next_rotated.log
@@ -397,14 +397,14 @@ class Tail:
         return None
 
     def _go_to_next_file(self, next_file: LogFile) -> None:
-        """Continue with another file, at its beginning unless it repeats what was read."""
+        """Continue with the next file, after the bytes that it shares with the last one."""
         self._file = next_file
         self._was_rotated_at_last_end = False
         self._was_removed_with_later_files = False
-        n_known_bytes = len(self._last_bytes)
-        repeats_old_file = (
-            self._offset > 0
-            and next_file.read(self._offset - n_known_bytes, n_known_bytes) == self._last_bytes
-        )
-        if not repeats_old_file:
+        contains_last_bytes = False
+        if self._offset > 0:
+            n_last_bytes = len(self._last_bytes)
+            next_file_bytes = next_file.read(self._offset - n_last_bytes, n_last_bytes)
+            contains_last_bytes = next_file_bytes == self._last_bytes
+        if not contains_last_bytes:
             self._go_to_offset(0)
