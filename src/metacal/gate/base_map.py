@@ -19,7 +19,7 @@ from metacal.errors import InputError
 from metacal.formulas import Array, Codes, Flags, Float
 from metacal.gate.calibration_table import CertifiedTable
 from metacal.gate.learned_decision import check_predictions_of_map
-from metacal.gate.logits_source import shift_second_class
+from metacal.gate.shifted_rows import shift_second_class
 from metacal.gate.softmax_comparison import compare_with_softmax
 from metacal.maps.composed import make_softmax_map
 from metacal.maps.heldout import is_fast_to_refit

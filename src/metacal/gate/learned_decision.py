@@ -23,7 +23,7 @@ from metacal.certification.row_selection import RowSelection, SelectedRows
 from metacal.certification.rows import Clusters
 from metacal.formulas import Codes, Flags, Float
 from metacal.gate.calibration_table import check_two_classes
-from metacal.gate.logits_source import shift_rows
+from metacal.gate.shifted_rows import shift_rows
 from metacal.maps.map import Map
 from metacal.maps.monotone import log_odds
 from metacal.rows import Rows

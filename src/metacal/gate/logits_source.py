@@ -26,12 +26,12 @@ from metacal.certificates.stored_fields import OPTIONAL
 from metacal.errors import InputError
 from metacal.formulas import Codes, Flags, Float
 from metacal.gate.decision import Decision, DecisionOptions
+from metacal.gate.shifted_rows import shift_rows, shift_second_class
 from metacal.gate.source import BaseSource
 from metacal.gate.thresholds import SingleThreshold, Thresholds, get_decision_offsets
 from metacal.maps.map import Map
 from metacal.maps.methods import find_map_method
 from metacal.rows import Rows
-from metacal.rows.stored import ConvertedTable
 from metacal.rows.validate import (
     encode_labels,
     has_one_score_per_row,
@@ -239,7 +239,7 @@ class LogitsSource(BaseSource[Rows]):
         if thresholds.subgroup_kind == "class" or thresholds.decision_offsets:
             predicted_codes = decision_rows.compute_column(kernels.predict_classes)
         scores = score_rows(decision_rows, self.score)
-        return accepts(scores, _row_thresholds(thresholds, group_codes, predicted_codes))
+        return accepts(scores, _get_row_thresholds(thresholds, group_codes, predicted_codes))
 
     def decide(self, rows: Rows, options: DecisionOptions) -> Decision:
         """Compute scores, predictions, probabilities and acceptance in one pass over the table."""
@@ -250,19 +250,25 @@ class LogitsSource(BaseSource[Rows]):
         scores = np.empty(n_rows)
         predicted_codes = np.empty(n_rows, dtype=np.intp)
         answer_codes = np.empty(n_rows, dtype=np.intp)
-        columns: list[NDArray[Any]] = [scores, predicted_codes, answer_codes]
         probabilities = None
         confidence = None
+        # `_decide_block` receives the same columns in the same order, one block at a time.
+        block_columns: list[NDArray[Any]] = [scores, predicted_codes, answer_codes]
         if options.with_probabilities:
             probabilities = np.empty((n_rows, rows.n_classes), dtype=dtype)
             confidence = np.empty(n_rows, dtype=dtype)
-            columns += [probabilities, confidence]
+            block_columns += [probabilities, confidence]
         if options.group_codes is not None:
-            columns.append(options.group_codes)
+            block_columns.append(options.group_codes)
         decide_block = partial(self._decide_block, options, dtype)
-        rows.fill_columns(decide_block, *columns, takes_whole_blocks=self.whole_blocks)
+        rows.fill_columns(decide_block, *block_columns, takes_whole_blocks=self.whole_blocks)
         return self._build_decision(
-            options, scores, predicted_codes, answer_codes, probabilities, confidence
+            options,
+            unrounded_scores=scores,
+            predicted_codes=predicted_codes,
+            answer_codes=answer_codes,
+            probabilities=probabilities,
+            confidence=confidence,
         )
 
     def write_block(
@@ -288,7 +294,12 @@ class LogitsSource(BaseSource[Rows]):
         # The map may overwrite the logits, so rows are accepted before it is applied.
         decision_block = self._shift_block(thresholds, group_codes, block)
         unrounded_scores = resolve(self.score).compute_unrounded(decision_block)
-        is_accepted = self._accepts_block(thresholds, unrounded_scores, decision_block, group_codes)
+        is_accepted = self._accepts_block(
+            thresholds,
+            unrounded_scores=unrounded_scores,
+            decision_block=decision_block,
+            group_codes=group_codes,
+        )
         self.map.fill(block, out)
         if not is_accepted.all():
             out[~is_accepted] = 1.0 / block.shape[1]
@@ -305,13 +316,16 @@ class LogitsSource(BaseSource[Rows]):
         Rounding the scores would give the same result with more calls, because we first move the
         thresholds between the points of the grid to which scores are rounded.
         """
-        thresholds = thresholds.move_between_grid_points(get_rounding_grid(self.score))
+        grid = get_rounding_grid(self.score)
+        # Between grid points, a score is on the same side of a threshold before it is rounded.
+        thresholds = thresholds.move_between_grid_points(grid)
         if isinstance(thresholds, SingleThreshold):
             return accepts(unrounded_scores, thresholds.threshold)
         predicted_codes = None
-        if group_codes is None or thresholds.decision_offsets:
+        needs_predictions = group_codes is None or len(thresholds.decision_offsets) > 0
+        if needs_predictions:
             predicted_codes = kernels.predict_classes(decision_block)
-        row_thresholds = _row_thresholds(thresholds, group_codes, predicted_codes)
+        row_thresholds = _get_row_thresholds(thresholds, group_codes, predicted_codes)
         return accepts(unrounded_scores, row_thresholds)
 
     def _decide_block(
@@ -342,7 +356,9 @@ class LogitsSource(BaseSource[Rows]):
         """
         group_codes = None
         if options.group_codes is not None:
-            *optional_columns, group_codes = optional_columns  # type: ignore[assignment]
+            *output_columns, group_codes = optional_columns
+        else:
+            output_columns = list(optional_columns)
         decision_block = self._shift_block(options.thresholds, group_codes, block)
         score_kernel = resolve(self.score).compute_unrounded
         scores[...] = compute_score_and_predictions(score_kernel, decision_block, predicted_codes)
@@ -350,14 +366,14 @@ class LogitsSource(BaseSource[Rows]):
         if not options.with_probabilities and not options.is_calibrator:
             return
 
-        uniform_share = 1.0 / block.shape[1]
+        uniform_probability = 1.0 / block.shape[1]
         if options.with_probabilities:
-            probabilities, confidence = optional_columns
+            probabilities, confidence = output_columns
         else:
             probabilities = np.empty(block.shape, dtype=dtype)
         self.map.fill(block, probabilities)
         # A row without a score has invalid logits, which cannot be calibrated.
-        probabilities[np.isnan(scores)] = uniform_share
+        probabilities[np.isnan(scores)] = uniform_probability
         if options.is_calibrator:
             answer_codes[...] = kernels.predict_classes(probabilities)
         if not options.with_probabilities:
@@ -365,9 +381,12 @@ class LogitsSource(BaseSource[Rows]):
         confidence[...] = probabilities[np.arange(len(block)), answer_codes]
         if options.rejected == "uniform":
             is_accepted = self._accepts_block(
-                options.thresholds, scores, decision_block, group_codes
+                options.thresholds,
+                unrounded_scores=scores,
+                decision_block=decision_block,
+                group_codes=group_codes,
             )
-            probabilities[~is_accepted] = uniform_share
+            probabilities[~is_accepted] = uniform_probability
 
     def _decide_on_device(self, rows: Rows, options: DecisionOptions) -> Decision:
         """Compute the decision on a table in GPU memory. Probabilities stay on the GPU."""
@@ -376,31 +395,47 @@ class LogitsSource(BaseSource[Rows]):
         scores = score_rows(decision_rows, self.score)
         predicted_codes = decision_rows.compute_column(kernels.predict_classes)
         if not options.with_probabilities and not options.is_calibrator:
-            return self._build_decision(options, scores, predicted_codes, predicted_codes)
+            return self._build_decision(
+                options,
+                unrounded_scores=scores,
+                predicted_codes=predicted_codes,
+                answer_codes=predicted_codes,
+            )
 
         device_kernels = kernels.device_kernels()
-        uniform_share = 1.0 / rows.n_classes
+        uniform_probability = 1.0 / rows.n_classes
         probabilities: Any = self.map(rows.table, rows=rows)
         has_no_score = np.isnan(scores)
         if has_no_score.any():
-            device_kernels.fill_rows(probabilities, has_no_score, uniform_share)
+            device_kernels.fill_rows(probabilities, has_no_score, uniform_probability)
         answer_codes = predicted_codes
         if options.is_calibrator:
             answer_codes = Rows(probabilities).compute_column(kernels.predict_classes)
         if not options.with_probabilities:
-            return self._build_decision(options, scores, predicted_codes, answer_codes)
+            return self._build_decision(
+                options,
+                unrounded_scores=scores,
+                predicted_codes=predicted_codes,
+                answer_codes=answer_codes,
+            )
 
-        confidence = device_kernels.take_entries(probabilities, answer_codes)
+        confidence = device_kernels.take_entries(probabilities, columns=answer_codes)
         decision = self._build_decision(
-            options, scores, predicted_codes, answer_codes, probabilities, confidence
+            options,
+            unrounded_scores=scores,
+            predicted_codes=predicted_codes,
+            answer_codes=answer_codes,
+            probabilities=probabilities,
+            confidence=confidence,
         )
         if options.rejected == "uniform" and not decision.accept.all():
-            device_kernels.fill_rows(probabilities, ~decision.accept, uniform_share)
+            device_kernels.fill_rows(probabilities, ~decision.accept, uniform_probability)
         return decision
 
     def _build_decision(
         self,
         options: DecisionOptions,
+        *,
         unrounded_scores: Float,
         predicted_codes: Codes,
         answer_codes: Codes,
@@ -423,7 +458,9 @@ class LogitsSource(BaseSource[Rows]):
             Calibrated probabilities, and the probability of the answer.
         """
         scores = kernels.round_to_grid(unrounded_scores, get_rounding_grid(self.score))
-        row_thresholds = _row_thresholds(options.thresholds, options.group_codes, predicted_codes)
+        row_thresholds = _get_row_thresholds(
+            options.thresholds, options.group_codes, predicted_codes
+        )
         return Decision(
             accept=accepts(scores, row_thresholds),
             score=scores,
@@ -435,49 +472,12 @@ class LogitsSource(BaseSource[Rows]):
         )
 
 
-def _row_thresholds(
+def _get_row_thresholds(
     thresholds: Thresholds, group_codes: Codes | None, predicted_codes: Codes | None
 ) -> float | Float:
-    """Return the threshold of each row. Without groups, the subgroup is the predicted class."""
+    """Return the threshold of each row, by its group or else by its predicted class."""
     subgroup_codes = predicted_codes if group_codes is None else group_codes
     return thresholds.get_row_thresholds(subgroup_codes, predicted_codes)
-
-
-def shift_second_class(block: NDArray[Any], decision_offset: float | Float) -> NDArray[np.float64]:
-    """Subtract a decision offset from the logits of the second of two classes.
-
-    Parameters
-    ----------
-    block : ndarray of shape (n_rows, 2)
-        Logits.
-    decision_offset : float or ndarray of shape (n_rows,)
-        Log-odds above which the second class is predicted.
-
-    Examples
-    --------
-    >>> shift_second_class(np.array([[0.0, 1.5]], dtype=np.float32), 2.0)
-    array([[ 0. , -0.5]])
-    """
-    offset_by_column = np.stack(np.broadcast_arrays(0.0, decision_offset), axis=-1)
-    return np.asarray(np.asarray(block, dtype=np.float64) - offset_by_column)
-
-
-def shift_rows(rows: Rows, decision_offset: float | Float) -> Rows:
-    """Subtract a decision offset from the second of two classes in all rows of a table.
-
-    If there is one offset for all rows, they are shifted when they are read. If each row has its
-    own offset, the result is a new table.
-    """
-    # np.any is slow for a single number.
-    is_zero = isinstance(decision_offset, float) and decision_offset == 0.0
-    if is_zero or not np.any(decision_offset):
-        return rows
-    host_rows = rows.to_host()
-    if isinstance(decision_offset, np.ndarray):
-        shifted_table = shift_second_class(host_rows.to_array(), decision_offset)
-        return Rows(shifted_table, executor=host_rows.executor)
-    shift_block = partial(shift_second_class, decision_offset=decision_offset)
-    return host_rows.copy_with(table=ConvertedTable(host_rows.table, shift_block, np.float64))
 
 
 def check_score(score: str | Score, input: str) -> None:

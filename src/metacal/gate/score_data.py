@@ -58,7 +58,7 @@ from metacal.promises.promise import Promise
 from metacal.promises.sequential.profile import Profile, build_profile
 from metacal.rows.arrays import as_plain_array
 
-# A ranking that is worse than chance by more standard errors than this is probably reversed.
+# A ranking counts as reversed if it is worse than chance by more standard errors than this.
 _MAX_STANDARD_ERRORS_BELOW_CHANCE = 4.0
 
 
@@ -181,7 +181,9 @@ class ScoreData:
             truth="correct" if columns.losses is None else "losses",
         )
         scored_columns = columns.take(has_score)
-        rows = build_scored_rows(scored_columns, source, promise, self.groups, has_score)
+        rows = build_scored_rows(
+            scored_columns, source, promise, groups=self.groups, has_score=has_score
+        )
         selected_rows = rows.draw_selected_rows(self._build_selection(has_score))
 
         ranking = _rank_selected_rows(rows, selected_rows)
@@ -198,7 +200,7 @@ class ScoreData:
             self.declared_values, source, scored_columns.scores
         )
         procedure = promise.procedure()
-        certified = certify_selected_rows(
+        certified_rows = certify_selected_rows(
             promise,
             rows.to_calibration_rows(),
             ranking,
@@ -208,12 +210,12 @@ class ScoreData:
             pilot_policy=procedure.pilot_policy(self.random_state, declared_uncertainties),
         )
         return CertifiedScores(
-            certificate=certified.certificate.with_notes(*notes),
+            certificate=certified_rows.certificate.with_notes(*notes),
             source=source,
             rows=rows,
             selected_rows=selected_rows,
             ranking=ranking,
-            may_train_calibrator=certified.may_train_calibrator,
+            may_train_calibrator=certified_rows.may_train_calibrator,
         )
 
     def fit_sources(self, result: CertifiedScores, promise: Promise) -> FittedSources:
@@ -227,15 +229,17 @@ class ScoreData:
 
     def _build_selection(self, has_score: Flags) -> RowSelection | None:
         """Build the selection of the rows that count, or return None if all rows count."""
-        scored_clusters = None
+        scored_index = np.flatnonzero(has_score)
+        clusters_of_scored_rows = None
         if self.clusters is not None:
-            scored_index = np.flatnonzero(has_score)
-            scored_clusters = Units.from_units_argument(self.clusters).take(
-                scored_index, len(has_score)
-            )
-        scored_importance = _take_importance(self.importance, has_score)
-        n_scored = int(np.count_nonzero(has_score))
-        return build_row_selection(n_scored, scored_clusters, scored_importance, self.random_state)
+            clusters = Units.from_units_argument(self.clusters)
+            clusters_of_scored_rows = clusters.take(scored_index, len(has_score))
+        return build_row_selection(
+            len(scored_index),
+            clusters_of_scored_rows,
+            _take_importance(self.importance, has_score),
+            self.random_state,
+        )
 
 
 def _take_importance(
@@ -311,9 +315,11 @@ def _warn_about_scores(
     n_standard_errors = _count_standard_errors_below_chance(
         rows.uncertainties[selected_index], rows.has_good_outcome[selected_index]
     )
-    if n_standard_errors > _MAX_STANDARD_ERRORS_BELOW_CHANCE:
-        opposite: HigherIs = "doubtful" if source.higher_is == "surer" else "surer"
-        notes.append(score_seems_reversed(higher_is=opposite, losses=source.truth == "losses"))
+    ranking_is_reversed = n_standard_errors > _MAX_STANDARD_ERRORS_BELOW_CHANCE
+    if ranking_is_reversed:
+        opposite_meaning: HigherIs = "doubtful" if source.higher_is == "surer" else "surer"
+        reads_losses = source.truth == "losses"
+        notes.append(score_seems_reversed(higher_is=opposite_meaning, losses=reads_losses))
     return [note.issue_warning() for note in notes]
 
 
@@ -334,13 +340,14 @@ def _count_standard_errors_below_chance(uncertainties: Float, is_correct: Flags)
     if len(distinct_values) <= 1:
         return 0.0
     # Rows with equal uncertainties receive the mean of their ranks.
-    mean_ranks = np.cumsum(value_counts) - 0.5 * (value_counts - 1)
-    rank_sum = float(mean_ranks[value_index.ravel()][~is_correct].sum())
-    u_statistic = rank_sum - 0.5 * n_incorrect * (n_incorrect + 1)
+    mean_rank_of_value = np.cumsum(value_counts) - 0.5 * (value_counts - 1)
+    row_ranks = mean_rank_of_value[value_index.ravel()]
+    incorrect_rank_sum = float(row_ranks[~is_correct].sum())
+    mann_whitney_u = incorrect_rank_sum - 0.5 * n_incorrect * (n_incorrect + 1)
     n_pairs = n_correct * n_incorrect
-    probability = u_statistic / n_pairs
+    probability_incorrect_is_higher = mann_whitney_u / n_pairs
     standard_error = math.sqrt((n_correct + n_incorrect + 1) / (12.0 * n_correct * n_incorrect))
-    return (0.5 - probability) / standard_error
+    return (0.5 - probability_incorrect_is_higher) / standard_error
 
 
 def _build_score_profile(result: CertifiedScores, curve: ConfidenceCurve | None) -> Profile:
@@ -348,6 +355,7 @@ def _build_score_profile(result: CertifiedScores, curve: ConfidenceCurve | None)
     rows = result.rows
     selected_index = get_index_of_selected_rows(result.selected_rows)
     uncertainties = rows.uncertainties[selected_index]
+    is_correct = rows.correct[selected_index]
     subgroup_codes = rows.subgroup_codes
     if subgroup_codes is not None:
         subgroup_codes = subgroup_codes[selected_index]
@@ -356,5 +364,4 @@ def _build_score_profile(result: CertifiedScores, curve: ConfidenceCurve | None)
     confidence = None
     if curve is not None:
         confidence = curve(uncertainties[is_accepted])
-    is_correct = rows.correct[selected_index]
-    return build_profile(result.ranking, confidence, is_correct[is_accepted])
+    return build_profile(result.ranking, confidence=confidence, correct=is_correct[is_accepted])

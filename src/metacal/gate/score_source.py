@@ -34,7 +34,7 @@ from metacal.rows.score_columns import check_correctness, check_losses, check_sc
 HigherIs = Literal["surer", "doubtful"]
 #: Kind of truth: whether each row is correct, or its loss between 0 and 1.
 Truth = Literal["correct", "losses"]
-#: Longer score names are truncated, because certificates contain them.
+#: Largest length of a score name, which certificates repeat. Longer names are truncated.
 _MAX_NAME_LENGTH = 80
 _CODE_BY_CORRECTNESS: dict[Any, int] = {False: 0, True: 1}
 
@@ -100,12 +100,17 @@ class ScoreSource(BaseSource[NDArray[np.floating[Any]]]):
 
     def with_certificate(self, certificate: Certificate) -> ScoreSource:
         """Return a copy with the calibration scores next to each threshold of a certificate."""
-        certified_items: tuple[Any, ...] = (certificate,)
+        # A certificate and the certificate of a subgroup have the same fields for a threshold.
+        threshold_holders: tuple[Any, ...] = (certificate,)
         if certificate.subgroups is not None:
-            certified_items = certificate.subgroups.items
+            threshold_holders = certificate.subgroups.items
         neighbours = tuple(
-            ThresholdNeighbours(item.threshold, item.highest_accepted, item.lowest_rejected)
-            for item in certified_items
+            ThresholdNeighbours(
+                threshold=holder.threshold,
+                highest_accepted=holder.highest_accepted,
+                lowest_rejected=holder.lowest_rejected,
+            )
+            for holder in threshold_holders
         )
         return replace(
             self,
@@ -183,21 +188,23 @@ class ScoreSource(BaseSource[NDArray[np.floating[Any]]]):
         group_codes: Codes | None,
     ) -> Flags:
         """Compare each score with its threshold. A row without a score is rejected."""
+        uncertainties = self._unrounded_uncertainty(score)
         if isinstance(thresholds, SingleThreshold) or group_codes is None:
             threshold = self.threshold_for_dtype(score.dtype, thresholds.threshold)
-            return accepts(self._unrounded_uncertainty(score), threshold)
-        threshold_by_group = np.array(
-            [
-                self.threshold_for_dtype(score.dtype, threshold)
-                for threshold in thresholds.threshold_table[:, 0].tolist()
-            ]
+            return accepts(uncertainties, threshold)
+        # Given scores have no predicted classes, so the table of thresholds has one column.
+        group_thresholds = thresholds.threshold_table[:, 0].tolist()
+        adapted_thresholds = np.array(
+            [self.threshold_for_dtype(score.dtype, threshold) for threshold in group_thresholds]
         )
-        return accepts(self._unrounded_uncertainty(score), threshold_by_group[group_codes])
+        return accepts(uncertainties, adapted_thresholds[group_codes])
 
     def decide(self, score: NDArray[np.floating[Any]], options: DecisionOptions) -> Decision:
         """Accept or reject each row, and compute its confidence if the options ask for it."""
-        confidence = self.confidence(score) if options.with_probabilities else None
-        code_of_correct = 1
+        confidence = None
+        if options.with_probabilities:
+            confidence = self.confidence(score)
+        code_of_correct = _CODE_BY_CORRECTNESS[True]
         return Decision(
             accept=self.accepts(score, options.thresholds, options.group_codes),
             score=score,
@@ -312,7 +319,7 @@ def clean_score_name(name: str) -> str:
 
 def check_score_gate_options(promise: Any, higher_is: Any) -> None:
     """Raise InputError if a promise or `higher_is` is not valid for a gate on given scores."""
-    if isinstance(promise, type) or not isinstance(promise, Promise):
+    if not isinstance(promise, Promise):
         raise InputError(
             "promise must be one such as MaxMiscoverage(0.05) or MinAccuracy(0.9); got"
             f" {promise!r}."

@@ -142,7 +142,8 @@ def read_columns(
         If not exactly one of `correct` and `loss` is given, if the promise is not about losses, or
         if the columns are invalid.
     """
-    if (loss is None) == (correct is None):
+    has_both_or_neither = (loss is None) == (correct is None)
+    if has_both_or_neither:
         raise InputError(
             "give correct, whether each row is right, or loss=..., a number from 0 to 1; not both."
         )
@@ -286,7 +287,8 @@ def _find_subgroups(
     InputError
         If the promise is per class, because rows of scores have no classes.
     """
-    if promise.scope is not None and promise.scope.by == "class":
+    is_per_class = promise.scope is not None and promise.scope.by == "class"
+    if is_per_class:
         raise InputError(
             f"{type(promise).__name__} has a threshold for each predicted class, and given scores"
             " have no classes; give the promise itself, or PerGroup with groups=..."

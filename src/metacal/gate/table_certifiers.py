@@ -31,8 +31,8 @@ from metacal.gate.calibration_table import (
     check_two_classes,
 )
 from metacal.gate.certify_selected_rows import certify_selected_rows, get_index_of_selected_rows
-from metacal.gate.logits_source import shift_rows
 from metacal.gate.long_rows import CountTableRows, decide_counted_rows
+from metacal.gate.shifted_rows import shift_rows
 from metacal.gate.thresholds import get_certified_thresholds, get_decision_offsets
 from metacal.kernels.grid import RELATIVE_GRID
 from metacal.kernels.keys import MAX_CELLS
