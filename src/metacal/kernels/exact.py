@@ -8,7 +8,6 @@ up to 2²² entries, and in int64 for up to 2³¹.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 from metacal.formulas import Array, Codes, Flags, Float
 from metacal.kernels.buffers import thread_buffers
 
-#: Coarse unit and fine unit.
+#: Coarse and fine unit into which a probability is split.
 UNITS = (2.0**-30, 2.0**-62)
 #: Largest number of entries whose sums fit into int64.
 MAX_ENTRIES = 1 << 31
@@ -51,13 +50,15 @@ def split_into_units(block: Array) -> Iterator[Float]:
     yield remainder
 
 
-def units_to_integers(parts: Float, unit: float) -> NDArray[np.int64]:
-    """Convert whole units, or sums of them, to integers."""
-    return (parts / unit).astype(np.int64)
+def units_to_integers(values: Float, unit: float) -> NDArray[np.int64]:
+    """Convert values that are multiples of a unit to integer numbers of units."""
+    return (values / unit).astype(np.int64)
 
 
-def add_class_units(block: Array, accept: Flags, edges: Float, totals: Float, above: Any) -> None:
-    """Add the probabilities of a block in whole units, separately for rejected and accepted rows.
+def add_class_units(
+    block: Array, is_accepted: Flags, edges: Float, class_sums: Float, cell_sums: NDArray[np.int64]
+) -> None:
+    """Add the probabilities of a block exactly, separately for rejected and accepted rows.
 
     The C kernel in `fused.py` does the same in one pass.
 
@@ -66,33 +67,37 @@ def add_class_units(block: Array, accept: Flags, edges: Float, totals: Float, ab
     block : array of shape (n_rows, n_classes)
         Probabilities.
 
-    accept : array of bool of shape (n_rows,)
+    is_accepted : array of bool of shape (n_rows,)
         Decisions.
 
     edges : array of shape (n_bins + 1,)
         Bin edges.
 
-    totals : array of shape (2, 2, n_classes)
+    class_sums : array of shape (2, 2, n_classes)
         Sums per unit, decision and class, as floats that are exact for 2²¹ rows. The probabilities
         are added to them.
 
-    above : array of int of shape (2, 2, n_classes * n_bins)
+    cell_sums : array of int of shape (2, 2, n_classes * n_bins)
         Sums per unit, decision, class and bin. The entries above the first bin, of which there are
         few with many classes, are subtracted from them.
     """
     n_bins = len(edges) - 1
-    decisions = np.stack([~accept, accept]).astype(np.float64)
-    for unit_totals, entry_units in zip(totals, split_into_units(block)):
+    decisions = np.stack([~is_accepted, is_accepted]).astype(np.float64)
+    for unit_class_sums, entry_units in zip(class_sums, split_into_units(block)):
         # Sums of whole units are exact in any order, also in a matrix product.
-        unit_totals += decisions @ entry_units
+        unit_class_sums += decisions @ entry_units
     flat_indices, values = find_entries_above(block, edges)
     rows, columns = np.divmod(flat_indices, block.shape[1])
     bins = np.searchsorted(edges[1:-1], values, side="left")
     cells = columns * n_bins + bins
-    decision_codes = accept[rows].astype(np.intp)
+    decision_codes = is_accepted[rows].astype(np.intp)
     clipped_values = np.clip(values, -_MAX_ENTRY, _MAX_ENTRY)
-    for unit_sums, unit, entry_units in zip(above, UNITS, split_into_units(clipped_values)):
-        np.subtract.at(unit_sums, (decision_codes, cells), units_to_integers(entry_units, unit))
+    for unit_cell_sums, unit, entry_units in zip(
+        cell_sums, UNITS, split_into_units(clipped_values)
+    ):
+        np.subtract.at(
+            unit_cell_sums, (decision_codes, cells), units_to_integers(entry_units, unit)
+        )
 
 
 def find_entries_above(block: Array, edges: Float) -> tuple[Codes, Float]:

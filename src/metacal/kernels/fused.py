@@ -21,9 +21,9 @@ from metacal.kernels.grid import Grid
 #: Indices of rows in a block. None stands for all rows.
 RowIndices = Codes | None
 
-#: Scores in the order of their numbers in the C code.
-_SCORES = ("entropy", "one_minus_max_probability", "negative_margin", "free_energy")
-#: Result of `first_bad_row` if every row is valid, but a logit may stand for a mask.
+#: Names of the scores; the C code identifies a score by its index in this tuple.
+_SCORE_NAMES = ("entropy", "one_minus_max_probability", "negative_margin", "free_energy")
+#: Result of the C function if every row is valid, but a logit may stand for a mask.
 _MAY_BE_MASKED = -2
 
 #: Function that returns the instruction sets of this processor. The first one is used.
@@ -57,7 +57,7 @@ def softmax_with_curve(
         out[...] = buffer
 
 
-def clip_in_place(block: Array, least: float, most: float, out: Array) -> bool:
+def clip_in_place(block: Array, min_probability: float, max_probability: float, out: Array) -> bool:
     """Clip the probabilities of a block in place.
 
     Parameters
@@ -65,8 +65,8 @@ def clip_in_place(block: Array, least: float, most: float, out: Array) -> bool:
     block : array of shape (n_rows, n_classes)
         Logits.
 
-    least, most : float
-        Smallest and largest probability.
+    min_probability, max_probability : float
+        Limits of the probabilities.
 
     out : array of shape (n_rows, n_classes)
         Probabilities.
@@ -78,7 +78,7 @@ def clip_in_place(block: Array, least: float, most: float, out: Array) -> bool:
     """
     is_supported = is_readable_without_copy(out) and out.dtype.itemsize >= 4
     if is_supported:
-        _fused.inside(_as_readable(block), least, most, out)
+        _fused.inside(_as_readable(block), min_probability, max_probability, out)
     return is_supported
 
 
@@ -109,7 +109,8 @@ def tempered_loss(
     array of shape (4,), or (n_strips, 4) with `ends`
     """
     strip_ends = np.array([0, len(labels)]) if ends is None else ends
-    sums = np.empty(4 * (len(strip_ends) - 1))
+    n_strips = len(strip_ends) - 1
+    sums = np.empty(4 * n_strips)
     _fused.tempered_loss(
         _as_readable(block),
         rows,
@@ -158,7 +159,7 @@ def temperature_statistics(
 def write_scores_and_correctness(
     block: Array,
     scores: Float,
-    right: Flags,
+    is_correct: Flags,
     labels: Codes,
     *,
     score: str,
@@ -175,8 +176,8 @@ def write_scores_and_correctness(
     scores : array of float64 of shape (n_rows,)
         Buffer for the scores.
 
-    right : array of bool of shape (n_rows,)
-        Buffer for whether the prediction is correct.
+    is_correct : array of bool of shape (n_rows,)
+        Buffer for the correctness of the predictions.
 
     labels : array of int of shape (n_rows,)
         True classes.
@@ -193,21 +194,24 @@ def write_scores_and_correctness(
     """
     _fused.ranked_rows(
         _as_readable(block),
-        _SCORES.index(score),
+        _SCORE_NAMES.index(score),
         is_unvalidated,
         _as_column(labels, np.int64),
         grid.n_dropped_bits,
         grid.floor,
         scores,
-        right,
+        is_correct,
     )
 
 
-def add_class_units(block: Array, accept: Flags, edges: Float, totals: Float, above: Any) -> None:
-    """Add the probabilities of a block in whole units, as `kernels.exact.add_class_units` does."""
-    decisions = np.ascontiguousarray(accept, dtype=bool)
-    flat_totals = totals.reshape(-1)
-    _fused.class_units(_as_readable(block), decisions, edges, flat_totals, above.reshape(-1))
+def add_class_units(
+    block: Array, is_accepted: Flags, edges: Float, class_sums: Float, cell_sums: NDArray[np.int64]
+) -> None:
+    """Add the probabilities of a block exactly, as `kernels.exact.add_class_units` does."""
+    decisions = np.ascontiguousarray(is_accepted, dtype=bool)
+    _fused.class_units(
+        _as_readable(block), decisions, edges, class_sums.reshape(-1), cell_sums.reshape(-1)
+    )
 
 
 def round_to_grid(values: Float, grid: Grid) -> Float:
@@ -218,24 +222,30 @@ def round_to_grid(values: Float, grid: Grid) -> Float:
 
 
 def confidence_log_odds(
-    columns: Float, expansion_b: float, b: float, uniform: float, first: int, last: int, out: Float
+    columns: Float, expansion_b: float, b: float, uniform: float, start: int, stop: int, out: Float
 ) -> None:
-    """Write `kernels.columns.confidence_log_odds` of the rows from `first` up to `last`."""
-    _fused.log_odds(columns, b - expansion_b, uniform, first, last, out)
+    """Write `kernels.columns.confidence_log_odds` of the rows from `start` up to `stop`."""
+    _fused.log_odds(columns, b - expansion_b, uniform, start, stop, out)
 
 
 def bin_linearly(
-    z: Float, right: Float, weights: Float | None, grid: float, reach: float, low: int, size: int
+    values: Float,
+    is_correct: Float,
+    weights: Float | None,
+    grid_spacing: float,
+    max_abs_value: float,
+    first_index: int,
+    n_points: int,
 ) -> Float:
-    """Distribute rows over the points of an even grid, keeping the mean of their values."""
-    sums = np.empty((2, size))
+    """Distribute the weight of each row over the two neighbouring points of an even grid."""
+    sums = np.empty((2, n_points))
     _fused.on_grid(
-        _as_column(z),
-        _as_column(right),
+        _as_column(values),
+        _as_column(is_correct),
         _as_column(weights),
-        grid,
-        reach,
-        low,
+        grid_spacing,
+        max_abs_value,
+        first_index,
         sums.reshape(-1),
     )
     return sums
@@ -247,13 +257,13 @@ def mixture_loss_sums(
     expansion_b: float,
     b: float,
     uniform: float,
-    first: int,
-    last: int,
+    start: int,
+    stop: int,
 ) -> Float:
-    """Compute `kernels.columns.mixture_loss_sums` over the rows from `first` up to `last`."""
+    """Compute `kernels.columns.mixture_loss_sums` over the rows from `start` up to `stop`."""
     sums = np.empty(6)
     step = b - expansion_b
-    _fused.mixed_sums(_as_column(columns), _as_column(weights), b, step, uniform, first, last, sums)
+    _fused.mixed_sums(_as_column(columns), _as_column(weights), b, step, uniform, start, stop, sums)
     return sums
 
 
@@ -315,15 +325,19 @@ def summarise_keys(keys: NDArray[np.int64], *, in_order: bool) -> tuple[Float, A
 
 
 def count_in_cells(
-    scores: Float, flags: Flags, stretches: NDArray[np.int64], counts: Any, seen: Any
+    scores: Float,
+    is_correct: Flags,
+    packed_ranges: NDArray[np.int64],
+    counts: NDArray[np.int64],
+    totals: NDArray[np.int64],
 ) -> None:
     """Add rows to the counts of their cells in place, as `kernels.keys.CellCounter.add` does."""
-    flags = np.ascontiguousarray(flags, dtype=bool)
-    _fused.count_in_cells(_as_column(scores), flags, stretches.reshape(-1), counts, seen)
+    is_correct = np.ascontiguousarray(is_correct, dtype=bool)
+    _fused.count_in_cells(_as_column(scores), is_correct, packed_ranges.reshape(-1), counts, totals)
 
 
 def _score(
-    kind: int,
+    score_index: int,
     block: Array,
     *,
     rows: RowIndices = None,
@@ -334,8 +348,8 @@ def _score(
 
     Parameters
     ----------
-    kind : int
-        Number of the score.
+    score_index : int
+        Index of the score in `_SCORE_NAMES`.
 
     block : array of shape (n_rows, n_classes)
         Logits.
@@ -355,12 +369,12 @@ def _score(
     array of float64
     """
     scores = np.empty(_count_rows(block, rows))
-    _fused.scores(_as_readable(block), rows, kind, is_unvalidated, scores, predictions_out)
+    _fused.scores(_as_readable(block), rows, score_index, is_unvalidated, scores, predictions_out)
     return scores
 
 
 entropy, one_minus_max_probability, negative_margin, free_energy = (
-    partial(_score, kind) for kind in range(len(_SCORES))
+    partial(_score, score_index) for score_index in range(len(_SCORE_NAMES))
 )
 
 

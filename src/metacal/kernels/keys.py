@@ -4,7 +4,7 @@ Read as an integer, a float64 keeps its order among numbers of its sign. The key
 are reversed, so that key(-h) = -key(h), and a zero of either sign has key 0. Bits that are 0 at the
 end of every score are 0 at the end of every key: on the grid (`kernels.grid`) the last 22.
 
-A `KeyPartition` selects stretches of keys and divides each into *cells* of 2^shift keys. A `CellCounter` goes
+A `KeyPartition` selects ranges of keys and divides each into *cells* of 2^shift keys. A `CellCounter` goes
 through rows once and counts the correct and incorrect rows of each cell. Counts of different rows
 can be added in any order (`CellCounts.add_up`), because integers are not rounded. Blocks may
 therefore be counted anywhere, and again if a result was lost.
@@ -90,11 +90,11 @@ def rank_scores(scores: Any, flags: Any) -> RankedScores:
         torch = kernels.device_kernels().torch
         keys = pack_keys(torch, scores, flags).sort().values.cpu().numpy()
         if has_fast_kernel:
-            fast_blocks: RankedScores = kernels.host_kernels.summarise_keys(keys, in_order=True)
-            return fast_blocks
-        return _summarise_ranking(*_unpack(keys))
+            fast_ranking: RankedScores = kernels.host_kernels.summarise_keys(keys, in_order=True)
+            return fast_ranking
+        return _summarise_ranking(*_unpack_keys(keys))
     if has_fast_kernel:
-        # None if a score is not on a grid.
+        # The C kernel returns None if a score is not on the grid.
         fast_result: RankedScores | None = kernels.host_kernels.rank_scores(scores, flags)
         if fast_result is not None:
             return fast_result
@@ -118,7 +118,7 @@ def _sort_scores(scores: Float, flags: Flags) -> tuple[Float, Flags]:
         return scores[order] + 0.0, flags[order]
     keys = pack_keys(np, scores, flags)
     keys.sort()
-    return _unpack(keys)
+    return _unpack_keys(keys)
 
 
 def pack_keys(library: Any, scores: Any, flags: Any) -> Any:
@@ -139,12 +139,12 @@ def pack_keys(library: Any, scores: Any, flags: Any) -> Any:
     -------
     array or tensor of int64 of shape (n_rows,)
     """
-    # Adding 0.0 turns -0.0 into 0.0.
+    # Adding 0.0 turns -0.0 into 0.0, so that both zeros have the same key.
     bits = (scores + 0.0).view(library.int64)
     return library.where(bits < 0, bits ^ _ALL_BUT_SIGN, bits) & -2 | flags
 
 
-def _unpack(keys: Keys) -> tuple[Float, Flags]:
+def _unpack_keys(keys: Keys) -> tuple[Float, Flags]:
     """Return the score and the flag of each integer of `pack_keys`; the keys are overwritten."""
     flags = (keys & _LAST_BIT).astype(bool)
     keys &= ~_LAST_BIT
@@ -154,15 +154,15 @@ def _unpack(keys: Keys) -> tuple[Float, Flags]:
 
 @dataclass(frozen=True)
 class KeyPartition:
-    """Disjoint stretches of keys in increasing order, each divided into cells of 2^shift keys.
+    """Disjoint ranges of keys in increasing order, each divided into cells of 2^shift keys.
 
     Attributes
     ----------
-    low, high : array of int64 of shape (n_stretches,)
-        First and last key of each stretch.
+    first_keys, last_keys : array of int64 of shape (n_ranges,)
+        First and last key of each range.
 
-    shift : array of int64 of shape (n_stretches,)
-        Binary logarithm of the number of keys per cell.
+    cell_shifts : array of int64 of shape (n_ranges,)
+        Binary logarithm of the number of keys per cell, for each range.
     """
 
     first_keys: Keys
@@ -170,49 +170,58 @@ class KeyPartition:
     cell_shifts: Keys
 
     @classmethod
-    def of_all_keys(cls, cells: int = MAX_CELLS) -> KeyPartition:
-        """Return all keys, divided by their top bits.
+    def of_all_keys(cls, max_cells: int = MAX_CELLS) -> KeyPartition:
+        """Divide all keys into cells by their top bits.
 
         Examples
         --------
-        >>> cut = KeyPartition.of_all_keys(1 << 22)
-        >>> cut.n_cells, int(cut.cell_shifts[0])
+        >>> partition = KeyPartition.of_all_keys(1 << 22)
+        >>> partition.n_cells, int(partition.cell_shifts[0])
         (4194304, 42)
         """
-        shift = 64 - (cells.bit_length() - 1)
-        return cls(np.array([-_MAX_KEY - 1]), np.array([_MAX_KEY]), np.array([shift]))
+        n_cell_bits = max_cells.bit_length() - 1
+        cell_shift = 64 - n_cell_bits
+        return cls(np.array([-_MAX_KEY - 1]), np.array([_MAX_KEY]), np.array([cell_shift]))
 
     @classmethod
     def of_key_ranges(
-        cls, low: Keys, high: Keys, unit: int, cells: int = MAX_CELLS
+        cls,
+        first_keys: Keys,
+        last_keys: Keys,
+        n_zero_bits: int,
+        max_cells: int = MAX_CELLS,
     ) -> KeyPartition:
-        """Divide stretches as finely as possible.
+        """Divide ranges of keys into cells that are as small as possible.
 
         Parameters
         ----------
-        low, high : array of int64 of shape (n_stretches,)
-            First and last key of each stretch.
+        first_keys, last_keys : array of int64 of shape (n_ranges,)
+            First and last key of each range.
 
-        unit : int
-            All keys are multiples of 2^unit, so smaller cells are useless.
+        n_zero_bits : int
+            Number of low bits that are 0 in every key. Cells of fewer than 2^n_zero_bits keys would
+            be of no use.
 
-        cells : int
-            Largest number of cells of all stretches.
+        max_cells : int
+            Largest number of cells of all ranges together.
 
         Returns
         -------
         KeyPartition
         """
-        cell_bits = (cells // len(low)).bit_length() - 1
-        stretch_bits = np.array(
-            [(int(last) - int(first)).bit_length() for first, last in zip(low, high)]
+        max_cells_per_range = max_cells // len(first_keys)
+        cell_bits = max_cells_per_range.bit_length() - 1
+        # Python integers are used, because the difference of two keys may exceed int64.
+        range_bits = np.array(
+            [(int(last) - int(first)).bit_length() for first, last in zip(first_keys, last_keys)]
         )
-        smallest_shift = np.minimum(unit, stretch_bits)
-        return cls(low, high, np.maximum(stretch_bits - cell_bits, smallest_shift))
+        smallest_shift = np.minimum(n_zero_bits, range_bits)
+        cell_shifts = np.maximum(range_bits - cell_bits, smallest_shift)
+        return cls(first_keys, last_keys, cell_shifts)
 
     @property
     def first_cells(self) -> Keys:
-        """First cell of each stretch."""
+        """Index of the first cell of each range."""
         return np.concatenate(([0], np.cumsum(self._n_cells_per_range)[:-1]))
 
     @property
@@ -222,45 +231,47 @@ class KeyPartition:
 
     @property
     def _n_cells_per_range(self) -> Keys:
-        """Number of cells of each stretch."""
-        # Unsigned, because the difference of two keys may exceed int64.
+        """Number of cells of each range."""
+        # The difference of two keys may exceed int64, but fits into uint64.
         last_offsets = (self.last_keys - self.first_keys).view(np.uint64)
         last_cells = last_offsets >> self.cell_shifts.view(np.uint64)
         return (last_cells + np.uint64(1)).astype(np.int64)
 
     def find_cells(self, keys: Keys) -> Keys:
-        """Return the cell of each key, -1 for a key outside of all stretches."""
-        stretch = np.searchsorted(self.first_keys, keys, side="right") - 1
-        is_inside = (stretch >= 0) & (keys <= self.last_keys[stretch])
-        offsets = (keys - self.first_keys[stretch]).view(np.uint64)
-        cells_in_stretch = (offsets >> self.cell_shifts[stretch].view(np.uint64)).view(np.int64)
-        return np.where(is_inside, self.first_cells[stretch] + cells_in_stretch, -1)
+        """Return the cell index of each key, -1 for a key outside of all ranges."""
+        range_index = np.searchsorted(self.first_keys, keys, side="right") - 1
+        is_inside = (range_index >= 0) & (keys <= self.last_keys[range_index])
+        offsets = (keys - self.first_keys[range_index]).view(np.uint64)
+        cell_in_range = (offsets >> self.cell_shifts[range_index].view(np.uint64)).view(np.int64)
+        return np.where(is_inside, self.first_cells[range_index] + cell_in_range, -1)
 
     def get_key_ranges(self, cells: Keys) -> tuple[Keys, Keys]:
-        """Return the smallest and the largest key of each cell."""
-        stretch = np.searchsorted(self.first_cells, cells, side="right") - 1
-        shift = self.cell_shifts[stretch]
-        low = self.first_keys[stretch] + ((cells - self.first_cells[stretch]) << shift)
-        last_offset = (np.int64(1) << shift) - 1
-        return low, np.minimum(low + last_offset, self.last_keys[stretch])
+        """Return the first and the last key of each cell."""
+        range_index = np.searchsorted(self.first_cells, cells, side="right") - 1
+        cell_shift = self.cell_shifts[range_index]
+        cell_in_range = cells - self.first_cells[range_index]
+        first_keys = self.first_keys[range_index] + (cell_in_range << cell_shift)
+        last_offset = (np.int64(1) << cell_shift) - 1
+        last_keys = np.minimum(first_keys + last_offset, self.last_keys[range_index])
+        return first_keys, last_keys
 
 
 class CellCounts(NamedTuple):
-    """Numbers of correct and incorrect rows in each cell with any.
+    """Numbers of correct and incorrect rows in each cell that has a row.
 
     Attributes
     ----------
     cells : array of int64 of shape (n_cells,)
         Cells in increasing order.
 
-    wrong, right : array of int64 of shape (n_cells,)
-        Numbers of incorrect and correct rows.
+    n_incorrect, n_correct : array of int64 of shape (n_cells,)
+        Numbers of incorrect and correct rows in each cell.
 
-    bits : int
-        Bitwise or of the keys of all rows, inside and outside of the stretches.
+    bitwise_or_of_keys : int
+        Bitwise or of the keys of all rows, inside and outside of the ranges.
 
-    missing : int
-        Number of rows without a score, which are in meaningless cells.
+    n_missing_scores : int
+        Number of rows without a score, which are counted in arbitrary cells.
     """
 
     cells: Keys
@@ -270,62 +281,67 @@ class CellCounts(NamedTuple):
     n_missing_scores: int
 
     @classmethod
-    def add_up(cls, cut: KeyPartition, parts: Iterable[CellCounts]) -> CellCounts:
+    def add_up(cls, partition: KeyPartition, parts: Iterable[CellCounts]) -> CellCounts:
         """Add the counts of disjoint sets of rows.
 
         Examples
         --------
-        >>> cut = KeyPartition.of_all_keys()
-        >>> counter = CellCounter(cut)
+        >>> partition = KeyPartition.of_all_keys()
+        >>> counter = CellCounter(partition)
         >>> counter.add(np.array([0.5, 0.5]), np.array([True, False]))
-        >>> counts = CellCounts.add_up(cut, [counter.result()] * 2)
+        >>> counts = CellCounts.add_up(partition, [counter.result()] * 2)
         >>> len(counts.cells), counts.n_correct.tolist(), counts.n_incorrect.tolist()
         (1, [2], [2])
         """
-        counts = np.zeros((cut.n_cells, 2), dtype=np.int64)
-        lowest_cell = cut.n_cells
+        counts = np.zeros((partition.n_cells, 2), dtype=np.int64)
+        lowest_cell = partition.n_cells
         highest_cell = -1
-        bits = 0
-        n_missing = 0
+        bitwise_or_of_keys = 0
+        n_missing_scores = 0
         for part in parts:
             if len(part.cells):
-                # A cell occurs once in a part, so fancy indexing adds every count.
+                # Each cell occurs once in a part, so indexed addition loses no count.
                 counts[part.cells] += np.column_stack((part.n_incorrect, part.n_correct))
                 lowest_cell = min(lowest_cell, int(part.cells[0]))
                 highest_cell = max(highest_cell, int(part.cells[-1]))
-            bits |= part.bitwise_or_of_keys
-            n_missing += part.n_missing_scores
-        cells, wrong, right = _select_used_cells(counts, lowest_cell, highest_cell)
-        return cls(cells, wrong, right, bits, n_missing)
+            bitwise_or_of_keys |= part.bitwise_or_of_keys
+            n_missing_scores += part.n_missing_scores
+        cells, n_incorrect, n_correct = _select_used_cells(counts, lowest_cell, highest_cell)
+        return cls(cells, n_incorrect, n_correct, bitwise_or_of_keys, n_missing_scores)
 
 
 class CellCounter:
-    """Counter of rows in cells, by the C kernel if it is built.
+    """Counter of correct and incorrect rows in cells; it uses the C kernel if it is built.
 
     Parameters
     ----------
-    cut : KeyPartition
-        The cells.
+    partition : KeyPartition
+        Cells to count.
     """
 
-    def __init__(self, cut: KeyPartition) -> None:
-        self.cut = cut
-        # Incorrect and correct rows of each cell in turn.
-        self._counts = np.zeros(2 * cut.n_cells, dtype=np.int64)
+    def __init__(self, partition: KeyPartition) -> None:
+        self._partition = partition
+        # The counts of incorrect and correct rows of a cell are next to each other for the C code.
+        self._counts = np.zeros(2 * partition.n_cells, dtype=np.int64)
         # Lowest and highest cell with a row, bitwise or of the keys, and number of missing scores.
         self._totals = np.array([_MAX_KEY, -1, 0, 0])
-        self._stretches = np.concatenate(
-            [cut.first_keys, cut.last_keys, cut.cell_shifts, cut.first_cells]
+        self._packed_ranges = np.concatenate(
+            [
+                partition.first_keys,
+                partition.last_keys,
+                partition.cell_shifts,
+                partition.first_cells,
+            ]
         )
 
     def add(self, scores: Float, correct: Flags) -> None:
         """Count a block of rows."""
         count_in_cells = getattr(kernels.host_kernels, "count_in_cells", None)
         if count_in_cells is not None:
-            count_in_cells(scores, correct, self._stretches, self._counts, self._totals)
+            count_in_cells(scores, correct, self._packed_ranges, self._counts, self._totals)
             return
         keys = scores_to_keys(scores)
-        cells = self.cut.find_cells(keys)
+        cells = self._partition.find_cells(keys)
         is_inside = cells >= 0
         count_indices = 2 * cells[is_inside] + correct[is_inside]
         used_indices, new_counts = np.unique(count_indices, return_counts=True)
@@ -338,19 +354,23 @@ class CellCounter:
 
     def result(self) -> CellCounts:
         """Return the counts of all rows so far."""
-        lowest_cell, highest_cell, bits, n_missing = self._totals.tolist()
+        lowest_cell, highest_cell, bitwise_or_of_keys, n_missing_scores = self._totals.tolist()
         counts = self._counts.reshape(-1, 2)
-        cells, wrong, right = _select_used_cells(counts, lowest_cell, highest_cell)
-        return CellCounts(cells, wrong, right, bits, n_missing)
+        cells, n_incorrect, n_correct = _select_used_cells(counts, lowest_cell, highest_cell)
+        return CellCounts(cells, n_incorrect, n_correct, bitwise_or_of_keys, n_missing_scores)
 
 
 def _select_used_cells(
     counts: Keys, lowest_cell: int, highest_cell: int
 ) -> tuple[Keys, Keys, Keys]:
-    """Return the cells with any rows, and their counts of incorrect and correct rows.
+    """Return the cells that have a row, and their counts of incorrect and correct rows.
 
     Only the memory between the lowest and the highest used cell is read.
     """
-    between = counts[min(lowest_cell, highest_cell + 1) : highest_cell + 1]
-    used_offsets = np.flatnonzero(between[:, 0] | between[:, 1])
-    return lowest_cell + used_offsets, between[used_offsets, 0], between[used_offsets, 1]
+    counts_in_range = counts[min(lowest_cell, highest_cell + 1) : highest_cell + 1]
+    used_offsets = np.flatnonzero(counts_in_range[:, 0] | counts_in_range[:, 1])
+    return (
+        lowest_cell + used_offsets,
+        counts_in_range[used_offsets, 0],
+        counts_in_range[used_offsets, 1],
+    )

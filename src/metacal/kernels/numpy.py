@@ -22,7 +22,7 @@ import numpy as np
 
 from metacal.formulas import Array, Codes, Float
 from metacal.formulas.logits import LARGEST_FINITE_MASK
-from metacal.kernels import columns as definition
+from metacal.kernels import columns as column_formulas
 from metacal.kernels.buffers import as_fast_floats, thread_buffers
 from metacal.kernels.columns import Curve, cumulants, curve_adjustment
 from metacal.kernels.grid import Grid
@@ -37,10 +37,10 @@ _HALF_LARGEST_MASK, _HALF_MINUS_INFINITY_BITS = np.array(
 ).view(np.uint16)
 _HALF_EXPONENT_BITS = 0x7C00
 
-#: Rows of columns per chunk of `bin_linearly`.
+#: Number of rows that `bin_linearly` processes at a time.
 _CHUNK_ROWS = 1 << 15
-#: Rows of at most this many classes are transposed.
-_SHORT_ROW = 128
+#: Largest number of classes of a block that is transposed before its rows are summed.
+_MAX_TRANSPOSED_CLASSES = 128
 
 
 def _work_type(block: Array) -> np.dtype[Any]:
@@ -79,7 +79,7 @@ def _gaps_by_class_axis(block: Array, labels: Codes) -> tuple[Array, int, Float]
         Gap of the true class of each row.
     """
     dtype = _work_type(block)
-    if block.shape[1] > _SHORT_ROW:
+    if block.shape[1] > _MAX_TRANSPOSED_CLASSES:
         class_axis = 1
         gaps, largest = _gaps_and_largest(block, dtype)
     else:
@@ -178,13 +178,13 @@ def free_energy(block: Array) -> Float:
 def softmax(block: Array, inverse_temperature: float, out: Array) -> None:
     """Write softmax(b·x) of each row into `out`."""
     dtype = _work_type(block)
-    is_direct = out.dtype == dtype and out.flags.c_contiguous
-    if is_direct and block.dtype == dtype:
+    writes_directly = out.dtype == dtype and out.flags.c_contiguous
+    if writes_directly and block.dtype == dtype:
         work = np.subtract(block, block.max(axis=1, keepdims=True), out=out)
     else:
         work, _ = _gaps_and_largest(block, dtype)
     work *= dtype.type(inverse_temperature)
-    work = np.exp(work, out=out if is_direct else work)
+    work = np.exp(work, out=out if writes_directly else work)
     np.divide(work, work.sum(axis=1, keepdims=True), out=out, casting="same_kind")
 
 
@@ -212,7 +212,7 @@ def softmax_with_curve(
     """
     n_possible = np.full(len(block), block.shape[1])
     is_masked = None
-    # fmin ignores NaN.
+    # Unlike `min`, `fmin` finds -inf also if the block contains NaN.
     if np.fmin.reduce(block, axis=None) == -np.inf:
         is_masked = block == -np.inf
         n_possible = block.shape[1] - is_masked.sum(axis=1)
@@ -220,18 +220,18 @@ def softmax_with_curve(
     predictions = predict_classes(block)
     softmax(block, inverse_temperature, out)
     out[rows, predictions] = 0.0
-    rest = out.sum(axis=1, dtype=np.float64)
-    second = out.max(axis=1).astype(np.float64)
-    # A row with one possible class divides by 0.
+    others_sum = out.sum(axis=1, dtype=np.float64)
+    second_largest = out.max(axis=1).astype(np.float64)
+    # For a row with one possible class, the formula divides by 0.
     with np.errstate(divide="ignore", invalid="ignore"):
-        scale, shift, top = curve_adjustment(
-            np, rest, second, 1.0 / n_possible, uniform, curve.value
+        scale, shift, prediction_p = curve_adjustment(
+            np, others_sum, second_largest, 1.0 / n_possible, uniform, curve.value
         )
     out *= scale[:, None].astype(out.dtype)
     out += shift[:, None].astype(out.dtype)
     if is_masked is not None:
         out[is_masked] = 0.0
-    out[rows, predictions] = top
+    out[rows, predictions] = prediction_p
 
 
 def tempered_loss(
@@ -277,7 +277,7 @@ def tempered_loss(
     third_sum = _multiply_in_place(terms, exponents).sum(axis=class_axis)
     third_moment = third_sum / (total * inverse_temperature**3)
     mean = first_sum / (total * inverse_temperature)
-    rows = np.stack(
+    row_derivatives = np.stack(
         [
             np.log(total) - inverse_temperature * label_gaps,
             mean - label_gaps,
@@ -286,8 +286,8 @@ def tempered_loss(
         ]
     )
     if weights is not None:
-        rows = rows * weights
-    return np.asarray(rows.sum(axis=1))
+        row_derivatives = row_derivatives * weights
+    return np.asarray(row_derivatives.sum(axis=1))
 
 
 def temperature_statistics(block: Array, labels: Codes, inverse_temperature: float) -> Float:
@@ -394,48 +394,48 @@ def mixture_loss_sums(
     expansion_b: float,
     b: float,
     uniform: float,
-    first: int,
-    last: int,
+    start: int,
+    stop: int,
 ) -> Float:
-    """Compute `kernels.columns.mixture_loss_sums` over the rows from `first` up to `last`.
+    """Compute `kernels.columns.mixture_loss_sums` over the rows from `start` up to `stop`.
 
     Parameters
     ----------
     columns, weights, expansion_b, b, uniform
         As in `kernels.columns.mixture_loss_sums`.
 
-    first, last : int
+    start, stop : int
         Rows to sum.
 
     Returns
     -------
     array of shape (6,)
     """
-    part_weights = None if weights is None else weights[first:last]
-    part_columns = columns[:, first:last]
+    part_weights = None if weights is None else weights[start:stop]
+    part_columns = columns[:, start:stop]
     return np.asarray(
-        definition.mixture_loss_sums(np, part_columns, part_weights, expansion_b, b, uniform)
+        column_formulas.mixture_loss_sums(np, part_columns, part_weights, expansion_b, b, uniform)
     )
 
 
 def confidence_log_odds(
-    columns: Float, expansion_b: float, b: float, uniform: float, first: int, last: int, out: Float
+    columns: Float, expansion_b: float, b: float, uniform: float, start: int, stop: int, out: Float
 ) -> None:
-    """Write `kernels.columns.confidence_log_odds` of the rows from `first` up to `last`.
+    """Write `kernels.columns.confidence_log_odds` of the rows from `start` up to `stop`.
 
     Parameters
     ----------
     columns, expansion_b, b, uniform
         As in `kernels.columns.confidence_log_odds`.
 
-    first, last : int
+    start, stop : int
         Rows to compute.
 
     out : array of shape (n_rows,)
         Buffer of all rows.
     """
-    out[first:last] = definition.confidence_log_odds(
-        np, columns[:, first:last], expansion_b, b, uniform
+    out[start:stop] = column_formulas.confidence_log_odds(
+        np, columns[:, start:stop], expansion_b, b, uniform
     )
 
 
@@ -447,48 +447,57 @@ def _multiply_in_place(terms: Array, factors: Array) -> Array:
 
 
 def bin_linearly(
-    z: Float, right: Float, weights: Float | None, grid: float, reach: float, low: int, size: int
+    values: Float,
+    is_correct: Float,
+    weights: Float | None,
+    grid_spacing: float,
+    max_abs_value: float,
+    first_index: int,
+    n_points: int,
 ) -> Float:
-    """Distribute rows over the points of an even grid, keeping the mean of their values.
+    """Distribute the weight of each row over the two neighbouring points of an even grid.
+
+    The weights of the two points have the value of the row as their mean.
 
     Parameters
     ----------
-    z : array of shape (n_rows,)
-        Values, which are clipped to [-reach, reach].
+    values : array of shape (n_rows,)
+        Values, which are clipped to [-max_abs_value, max_abs_value].
 
-    right : array of shape (n_rows,)
+    is_correct : array of shape (n_rows,)
         Correctness of the rows.
 
     weights : array of shape (n_rows,) or None
         Row weights.
 
-    grid : float
+    grid_spacing : float
         Distance between grid points.
 
-    reach : float
+    max_abs_value : float
         Largest absolute value.
 
-    low : int
-        Point c of the grid is (low + c)·grid.
+    first_index : int
+        Point c of the grid is (first_index + c)·grid_spacing.
 
-    size : int
+    n_points : int
         Number of grid points.
 
     Returns
     -------
-    array of shape (2, size)
+    array of shape (2, n_points)
         Weights of all rows and of correct rows at the grid points next to their values.
     """
-    sums = np.zeros((2, size))
-    for start in range(0, len(z), _CHUNK_ROWS):
+    sums = np.zeros((2, n_points))
+    for start in range(0, len(values), _CHUNK_ROWS):
         rows = slice(start, start + _CHUNK_ROWS)
-        positions = z[rows].clip(-reach, reach) / grid
-        cells = np.floor(positions)
-        fractions = positions - cells
-        indices = (cells - low).astype(np.intp)
+        positions = values[rows].clip(-max_abs_value, max_abs_value) / grid_spacing
+        lower_points = np.floor(positions)
+        upper_fractions = positions - lower_points
+        lower_indices = (lower_points - first_index).astype(np.intp)
         row_weights = 1.0 if weights is None else weights[rows]
-        for totals, masses in zip(sums, (row_weights, row_weights * right[rows])):
-            upper_masses = masses * fractions
-            totals += np.bincount(indices, masses - upper_masses, size)
-            totals[1:] += np.bincount(indices, upper_masses, size)[:-1]
+        correct_weights = row_weights * is_correct[rows]
+        for point_sums, masses in zip(sums, (row_weights, correct_weights)):
+            upper_masses = masses * upper_fractions
+            point_sums += np.bincount(lower_indices, masses - upper_masses, n_points)
+            point_sums[1:] += np.bincount(lower_indices, upper_masses, n_points)[:-1]
     return sums

@@ -38,7 +38,7 @@ from metacal.kernels.columns import (
     cumulants,
     curve_adjustment,
 )
-from metacal.kernels.columns import mixture_loss_sums as plain_mixed_sums
+from metacal.kernels.columns import mixture_loss_sums as plain_mixture_loss_sums
 from metacal.kernels.grid import Grid
 
 #: Elements of a chunk of rows.
@@ -85,7 +85,7 @@ def predict_classes(block: Tensor) -> Tensor:
 
 def _predict_chunk(block: Tensor) -> Tensor:
     """Return the predictions of a chunk of rows, the lowest index for ties."""
-    # torch.argmax may return any of several equal logits, but the lowest index is needed.
+    # torch.argmax may return any of several equal logits, so the mask of largest ones is searched.
     return (block == block.amax(dim=1, keepdim=True)).to(torch.uint8).argmax(dim=1)
 
 
@@ -157,12 +157,12 @@ def tempered_loss(
         return fused_sums
     columns = temperature_statistics(block, labels, inverse_temperature).T
     loss = torch.log1p(columns[TAIL]) - inverse_temperature * columns[LABEL_GAP]
-    rows = torch.stack(
+    row_derivatives = torch.stack(
         [loss, columns[MEAN] - columns[LABEL_GAP], columns[VARIANCE], columns[THIRD]]
     )
     if weights is not None:
-        rows = rows * weights
-    return rows.sum(dim=1)
+        row_derivatives = row_derivatives * weights
+    return row_derivatives.sum(dim=1)
 
 
 def temperature_statistics(block: Tensor, labels: Tensor, inverse_temperature: float) -> Tensor:
@@ -207,7 +207,7 @@ def mixture_loss_sums(
     fused_sums = fused_mixed.mixture_loss_sums(columns, weights, expansion_b, b, uniform)
     if fused_sums is not None:
         return fused_sums
-    return plain_mixed_sums(torch, columns, weights, expansion_b, b, uniform)
+    return plain_mixture_loss_sums(torch, columns, weights, expansion_b, b, uniform)
 
 
 def mixture_softmax(block: Tensor, inverse_temperature: float, uniform: float, out: Tensor) -> None:
@@ -220,7 +220,7 @@ def mixture_softmax(block: Tensor, inverse_temperature: float, uniform: float, o
         uniform_p = uniform / is_possible.sum(dim=1, keepdim=True).to(torch.float64)
         softmax(chunk, inverse_temperature, probabilities)
         probabilities.mul_(1.0 - uniform).add_(is_possible * uniform_p.to(probabilities.dtype))
-        # Rounding may tie the predicted class with another class. It is then increased by one step.
+        # If rounding ties the predicted class with another class, it is increased by one float step.
         changed_rows = (_predict_chunk(probabilities) != predictions).nonzero()[:, 0]
         largest = probabilities[:0, 0]
         if len(changed_rows):
