@@ -9,8 +9,8 @@ Terms used in this package:
 
 - *block*: consecutive rows of logits, shape (n_rows, n_classes).
 - *possible class*: a class of a row that is not masked, that is, whose logit is not -inf.
-- *walks blocks*: such a kernel takes blocks of any size and the indices of the rows to use, and its
-  bits do not depend on the block.
+- *takes whole blocks*: such a kernel takes blocks of any size and the indices of the rows to use,
+  and no bit of its result depends on the size of the block.
 """
 
 from __future__ import annotations
@@ -32,12 +32,11 @@ from metacal.errors import InputError
 from metacal.formulas import Array, Codes, Flags, Float, rowwise
 from metacal.formulas.operations import NUMPY
 from metacal.formulas.probabilities import probability_limits
-from metacal.kernels import numpy as definition
-from metacal.kernels.columns import confidence_log_odds as _mixed_log_odds
+from metacal.kernels import numpy as numpy_kernels
+from metacal.kernels.columns import confidence_log_odds as _confidence_log_odds_formula
 
 KERNEL_VARIABLE = "METACAL_KERNEL"
-#: Number of rows of columns per task. The C kernel takes a quarter of a millisecond, which is worth
-#: a thread.
+#: Number of rows per task of a thread. The C kernel takes a quarter of a millisecond for them.
 _TASK_ROWS = 1 << 15
 
 _NOT_BUILT = (
@@ -61,7 +60,7 @@ def _choose_kernels(requested: str) -> tuple[ModuleType, str]:
     if requested not in ("auto", "numpy", "fused"):
         raise InputError(f"{KERNEL_VARIABLE} must be auto, numpy or fused, got {requested!r}.")
     if requested == "numpy":
-        return definition, f"{KERNEL_VARIABLE}=numpy asks for it"
+        return numpy_kernels, f"{KERNEL_VARIABLE}=numpy asks for it"
     try:
         from metacal.kernels import fused
     except ImportError as error:
@@ -69,7 +68,7 @@ def _choose_kernels(requested: str) -> tuple[ModuleType, str]:
             raise InputError(
                 f"{KERNEL_VARIABLE}=fused, but the C kernel is not built ({error})."
             ) from None
-        return definition, _NOT_BUILT
+        return numpy_kernels, _NOT_BUILT
     instruction_sets = ", ".join(fused.instruction_sets())
     return fused, f"the C kernel is built; this processor runs {instruction_sets}"
 
@@ -92,12 +91,12 @@ def device_kernels() -> ModuleType:
     return import_module("metacal.kernels.torch")
 
 
-def _run_in_parts(
+def _run_on_row_ranges(
     pool: ThreadPoolExecutor | None, task: Callable[[int, int], Any], n_rows: int
 ) -> list[Any]:
-    """Return task(first, last) of parts of fixed size, in order.
+    """Run a task on row ranges of fixed size, and return the results in order.
 
-    Each thread of a pool gets consecutive parts, so that few threads are woken.
+    Each thread of a pool gets consecutive ranges, so that few threads are woken.
 
     Parameters
     ----------
@@ -105,7 +104,7 @@ def _run_in_parts(
         Pool of threads.
 
     task : callable
-        Function of the first row and the last row + 1 of a part.
+        Function of the start and the stop of a row range.
 
     n_rows : int
         Number of rows.
@@ -117,23 +116,26 @@ def _run_in_parts(
     Examples
     --------
     >>> with ThreadPoolExecutor(2) as pool:
-    ...     _run_in_parts(pool, lambda first, last: last - first, 70_000)
+    ...     _run_on_row_ranges(pool, lambda start, stop: stop - start, 70_000)
     [32768, 32768, 4464]
     """
-    parts = [(first, min(first + _TASK_ROWS, n_rows)) for first in range(0, n_rows, _TASK_ROWS)]
+    row_ranges = [
+        (start, min(start + _TASK_ROWS, n_rows)) for start in range(0, n_rows, _TASK_ROWS)
+    ]
 
-    def run_parts(some_parts: list[tuple[int, int]]) -> list[Any]:
-        return [task(first, last) for first, last in some_parts]
+    def run_ranges(some_ranges: list[tuple[int, int]]) -> list[Any]:
+        return [task(start, stop) for start, stop in some_ranges]
 
-    if pool is None or len(parts) < 2:
-        return run_parts(parts)
-    parts_per_thread = -(-len(parts) // pool._max_workers)
-    groups = [
-        parts[start : start + parts_per_thread] for start in range(0, len(parts), parts_per_thread)
+    if pool is None or len(row_ranges) < 2:
+        return run_ranges(row_ranges)
+    n_per_thread = -(-len(row_ranges) // pool._max_workers)
+    ranges_of_threads = [
+        row_ranges[start : start + n_per_thread]
+        for start in range(0, len(row_ranges), n_per_thread)
     ]
     results: list[Any] = []
-    for group_results in pool.map(run_parts, groups):
-        results.extend(group_results)
+    for thread_results in pool.map(run_ranges, ranges_of_threads):
+        results.extend(thread_results)
     return results
 
 
@@ -145,7 +147,7 @@ def mixture_loss_sums(
     uniform: float,
     pool: ThreadPoolExecutor | None = None,
 ) -> Float:
-    """Compute the sums of `columns.mixture_loss_sums` over columns of `temperature_statistics`.
+    """Sum the loss of a temperature with a uniform component, and its derivatives, over rows.
 
     The rows are added in parts of a fixed size, so the bits do not depend on the number of threads.
 
@@ -176,9 +178,9 @@ def mixture_loss_sums(
     if is_device_tensor(columns):
         device_sums = device_kernels().mixture_loss_sums(columns, weights, expansion_b, b, uniform)
         return device_sums.cpu().numpy()
-    kernels = host_kernels if columns.flags.c_contiguous else definition
-    sum_part = partial(kernels.mixture_loss_sums, columns, weights, expansion_b, b, uniform)
-    return np.asarray(sum(_run_in_parts(pool, sum_part, columns.shape[1])))
+    kernels = host_kernels if columns.flags.c_contiguous else numpy_kernels
+    sum_row_range = partial(kernels.mixture_loss_sums, columns, weights, expansion_b, b, uniform)
+    return np.asarray(sum(_run_on_row_ranges(pool, sum_row_range, columns.shape[1])))
 
 
 def confidence_log_odds(
@@ -188,7 +190,7 @@ def confidence_log_odds(
     uniform: float,
     pool: ThreadPoolExecutor | None = None,
 ) -> Float:
-    """Compute the log-odds of `columns.confidence_log_odds` of each row, on the host.
+    """Compute the log-odds of the confidence of each row, and return them on the host.
 
     Parameters
     ----------
@@ -201,13 +203,15 @@ def confidence_log_odds(
     """
     if is_device_tensor(columns):
         torch = device_kernels().torch
-        return np.asarray(_mixed_log_odds(torch, columns, expansion_b, b, uniform).cpu())
-    kernels = host_kernels if columns.flags.c_contiguous else definition
+        return np.asarray(
+            _confidence_log_odds_formula(torch, columns, expansion_b, b, uniform).cpu()
+        )
+    kernels = host_kernels if columns.flags.c_contiguous else numpy_kernels
     log_odds = np.empty(columns.shape[1])
-    write_part = partial(
+    write_row_range = partial(
         kernels.confidence_log_odds, columns, expansion_b, b, uniform, out=log_odds
     )
-    _run_in_parts(pool, write_part, len(log_odds))
+    _run_on_row_ranges(pool, write_row_range, len(log_odds))
     return log_odds
 
 
@@ -239,7 +243,7 @@ def can_pass_whole_blocks(function: Callable[..., Any], table: Any) -> bool:
 def _dispatch_to_device(host_kernel: Callable[..., Any]) -> Any:
     """Return a kernel that calls `host_kernel` for arrays and its namesake in torch.py for tensors.
 
-    A kernel with a parameter `rows` walks blocks.
+    A kernel with a parameter `rows` takes whole blocks.
     """
     name = host_kernel.__name__
 
@@ -249,7 +253,7 @@ def _dispatch_to_device(host_kernel: Callable[..., Any]) -> Any:
             return host_kernel(block, *arguments, **keywords)
         return getattr(device_kernels(), name)(block, *arguments, **keywords)
 
-    # Pickle finds the kernel by its name in this module.
+    # Pickle looks up the kernel by its name in this module.
     kernel.__module__ = __name__
     kernel.reads_tensors = True  # type: ignore[attr-defined]
     kernel.takes_whole_blocks = "rows" in signature(host_kernel).parameters  # type: ignore[attr-defined]
@@ -318,7 +322,7 @@ def write_mixture(
         Term to add.
     """
     is_possible = None
-    # fmin ignores NaN.
+    # Unlike `min`, `fmin` finds -inf also if the block contains NaN.
     if np.fmin.reduce(block, axis=None) == -np.inf:
         is_possible = block > -np.inf
     predictions = host_kernels.predict_classes(block)
@@ -335,12 +339,12 @@ def write_mixture(
 
 
 def restore_predictions(predictions: Codes, out: Array) -> None:
-    """Increase the predicted class by the smallest step where rounding tied it with another."""
+    """Restore predictions that rounding has tied, by the smallest increase of a probability."""
     changed_rows = np.flatnonzero(out.argmax(axis=1) != predictions)
     if len(changed_rows):
         largest = out[changed_rows].max(axis=1)
-        lifted_values = np.nextafter(largest, out.dtype.type(2.0))
-        out[changed_rows, predictions[changed_rows]] = lifted_values
+        next_larger_values = np.nextafter(largest, out.dtype.type(2.0))
+        out[changed_rows, predictions[changed_rows]] = next_larger_values
 
 
 @_dispatch_to_device
@@ -368,9 +372,9 @@ def clip_probabilities(out: Array, block: Array, possible: Flags | None = None) 
     if not out.size or (out.min() >= smallest and out.max() <= largest):
         return
     is_possible = block > -np.inf if possible is None else possible
-    has_several = is_possible.sum(axis=1, keepdims=True) > 1
-    np.copyto(out, smallest, where=(out < smallest) & is_possible & has_several)
-    np.copyto(out, largest, where=(out > largest) & has_several)
+    has_several_classes = is_possible.sum(axis=1, keepdims=True) > 1
+    np.copyto(out, smallest, where=(out < smallest) & is_possible & has_several_classes)
+    np.copyto(out, largest, where=(out > largest) & has_several_classes)
 
 
 @dataclass(frozen=True)

@@ -17,11 +17,13 @@ from metacal.formulas import Array
 
 #: Largest size in bytes of a buffer that a thread keeps.
 _MAX_BUFFER_BYTES = 1 << 21
-# Conversion of float16 to float32 by moving bits: shift, mask of the bits that float32 has as well,
-# factor that corrects the exponent, and the number that infinity becomes.
+#: Number of bits by which the bits of a float16 are shifted to their places in a float32.
 _HALF_SHIFT = np.int32(13)
+#: Mask of the sign, exponent and fraction bits of a shifted float16.
 _HALF_BITS = np.int32(-1879056384)
+#: Factor that corrects the exponent of a shifted float16.
 _HALF_SCALE = np.float32(2.0**112)
+#: Value of a converted infinity before it is replaced.
 _HALF_INFINITY = np.float32(65536.0)
 
 
@@ -72,7 +74,7 @@ def as_fast_floats(block: Array) -> Array:
     values = single_bits.view(np.float32)
     values *= _HALF_SCALE
     if values.min(initial=0.0) <= -_HALF_INFINITY or values.max(initial=0.0) >= _HALF_INFINITY:
-        size = np.abs(values)
-        values[size == _HALF_INFINITY] *= np.float32(np.inf)
-        values[size > _HALF_INFINITY] = np.nan
+        magnitudes = np.abs(values)
+        values[magnitudes == _HALF_INFINITY] *= np.float32(np.inf)
+        values[magnitudes > _HALF_INFINITY] = np.nan
     return values

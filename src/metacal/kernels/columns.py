@@ -28,8 +28,7 @@ from numpy.typing import NDArray
 #: of d under softmax(b·x), d of the true class, the number of possible classes, and whether the
 #: prediction is correct.
 TAIL, MEAN, VARIANCE, THIRD, FOURTH, LABEL_GAP, N_POSSIBLE, IS_CORRECT = range(8)
-#: Smallest ratio of the probability of the predicted class to that of any other class. With a tie
-#: there would be no prediction.
+#: Smallest ratio of the predicted class to any other class, so that there is never a tie.
 MIN_PREDICTION_RATIO = 1.0 + 1e-6
 #: Largest exponent of `exp` that does not overflow.
 _MAX_EXPONENT = 700.0
@@ -272,7 +271,7 @@ def curve_adjustment(
     is_too_large = new_others > max_others
     prediction_p = library.where(is_too_large, min_ratio * max_others, prediction_p)
     new_others = library.where(is_too_large, max_others, new_others)
-    # A row with one possible class keeps probability 1.
+    # The only possible class of a row keeps probability 1.
     divisor = library.where(is_only_class, 1.0 + others_sum, mixed_others)
     factor = library.where(is_only_class, 0.0 * others_sum, new_others / divisor)
     scale = (1.0 - uniform) * factor

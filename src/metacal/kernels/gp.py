@@ -19,7 +19,7 @@ from metacal.formulas.operations import NUMPY, Operations
 
 #: Ways to remove the constant of a row that softmax ignores.
 CENTRES = ("mean", "log_softmax")
-#: Margin that keeps positions below the last grid point.
+#: Distance from the end of the grid that keeps every position below the last grid point.
 _POSITION_MARGIN = 1.000001
 
 
@@ -63,7 +63,7 @@ class TabulatedProcess:
 
     Attributes
     ----------
-    low, step : float
+    first_point, step : float
         First grid point, and distance between grid points.
 
     features : array of shape (n_points, n_features)
@@ -72,7 +72,7 @@ class TabulatedProcess:
     mean : array of shape (n_points,)
         E f(t) - t.
 
-    lifted : array of shape (n_points,)
+    mean_plus_half_variance : array of shape (n_points,)
         E f(t) - t + ½ Var f(t).
     """
 
@@ -83,12 +83,12 @@ class TabulatedProcess:
     mean_plus_half_variance: Float
 
     def locate(self, values: Float) -> tuple[Codes, Float]:
-        """Return the grid point below each value, and the fraction of a step above it."""
+        """Return the grid index below each value, and the fraction of a step above it."""
         positions = (values.ravel() - self.first_point) / self.step
         np.clip(positions, 0.0, len(self.features) - _POSITION_MARGIN, out=positions)
-        below = positions.astype(np.intp)
-        positions -= below
-        return below, positions
+        lower_index = positions.astype(np.intp)
+        positions -= lower_index
+        return lower_index, positions
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,8 +100,8 @@ class _Prediction:
     values : array of shape (n_rows, n_classes)
         Tempered logits t.
 
-    below, fraction : array of shape (n_rows * n_classes,)
-        Grid point below each value, and fraction of a step above it.
+    lower_index, fraction : array of shape (n_rows * n_classes,)
+        Index of the grid point below each value, and fraction of a step above it.
 
     probabilities : array of shape (n_rows, n_classes)
         π = softmax(E f + ½ Var f).
@@ -111,14 +111,14 @@ class _Prediction:
     """
 
     values: Float
-    below: Codes
+    lower_index: Codes
     fraction: Float
     probabilities: Float
     log_sums: Float
 
 
 def _predict(
-    block: Array, curve: TabulatedProcess, centre: str, inverse_temperature: float
+    block: Array, process: TabulatedProcess, centre: str, inverse_temperature: float
 ) -> _Prediction:
     """Compute the probabilities of a block under a Gaussian process.
 
@@ -141,12 +141,14 @@ def _predict(
     _Prediction
     """
     values = tempered_logits(block, centre, inverse_temperature)
-    below, fraction = curve.locate(values)
-    lifted = np.diff(curve.mean_plus_half_variance, append=curve.mean_plus_half_variance[-1])[below]
-    lifted *= fraction
-    lifted += curve.mean_plus_half_variance[below]
+    lower_index, fraction = process.locate(values)
+    interpolated = np.diff(
+        process.mean_plus_half_variance, append=process.mean_plus_half_variance[-1]
+    )[lower_index]
+    interpolated *= fraction
+    interpolated += process.mean_plus_half_variance[lower_index]
     # The same buffer holds E f + ½ Var f, its exponential and the probabilities.
-    probabilities = lifted.reshape(values.shape)
+    probabilities = interpolated.reshape(values.shape)
     probabilities += values
     largest = probabilities.max(axis=1, keepdims=True)
     probabilities -= largest
@@ -154,14 +156,14 @@ def _predict(
     totals = probabilities.sum(axis=1, keepdims=True)
     probabilities /= totals
     log_sums = np.asarray((largest + np.log(totals))[:, 0])
-    return _Prediction(values, below, fraction, probabilities, log_sums)
+    return _Prediction(values, lower_index, fraction, probabilities, log_sums)
 
 
 def bound_sums(
     block: Array,
     labels: Codes,
     weights: Float | None,
-    curve: TabulatedProcess,
+    process: TabulatedProcess,
     centre: str,
     inverse_temperature: float,
     requested_sums: tuple[str, ...],
@@ -197,7 +199,7 @@ def bound_sums(
     inverse_temperature : float
         Inverse temperature.
 
-    which : tuple of {"evidence", "covariances"}
+    requested_sums : tuple of {"evidence", "covariances"}
         Sums to compute.
 
     Returns
@@ -205,15 +207,15 @@ def bound_sums(
     array
         The requested sums in one vector, the evidence first.
     """
-    prediction = _predict(block, curve, centre, inverse_temperature)
+    prediction = _predict(block, process, centre, inverse_temperature)
     weighted_mass = prediction.probabilities
     if weights is not None:
         weighted_mass = weighted_mass * weights[:, None]
     parts: list[Any] = []
     if "evidence" in requested_sums:
-        parts += _evidence_sums(prediction, labels, weights, weighted_mass, curve)
+        parts += _evidence_sums(prediction, labels, weights, weighted_mass, process)
     if "covariances" in requested_sums:
-        parts += _covariance_sums(prediction, weights, weighted_mass, curve)
+        parts += _covariance_sums(prediction, weights, weighted_mass, process)
     return np.concatenate(parts)
 
 
@@ -222,7 +224,7 @@ def _evidence_sums(
     labels: Codes,
     weights: Float | None,
     weighted_mass: Float,
-    curve: TabulatedProcess,
+    process: TabulatedProcess,
 ) -> list[Any]:
     """Return the bound, the mass of the true classes and the mass of π at each grid point.
 
@@ -248,22 +250,22 @@ def _evidence_sums(
     list of three arrays
     """
     n_rows, n_classes = prediction.values.shape
-    n_points = len(curve.mean)
+    n_points = len(process.mean)
     label_entries = np.arange(n_rows) * n_classes + labels
-    label_below = prediction.below[label_entries]
+    label_lower_index = prediction.lower_index[label_entries]
     label_fraction = prediction.fraction[label_entries]
-    label_mean = np.interp(label_below + label_fraction, np.arange(n_points), curve.mean)
+    label_mean = np.interp(label_lower_index + label_fraction, np.arange(n_points), process.mean)
     bounds = prediction.values.ravel()[label_entries] + label_mean - prediction.log_sums
     row_weights = np.ones(n_rows) if weights is None else weights
     return [
         [bounds @ row_weights],
-        _mass_on_grid(label_below, label_fraction, row_weights, n_points),
-        _mass_on_grid(prediction.below, prediction.fraction, weighted_mass.ravel(), n_points),
+        _mass_on_grid(label_lower_index, label_fraction, row_weights, n_points),
+        _mass_on_grid(prediction.lower_index, prediction.fraction, weighted_mass.ravel(), n_points),
     ]
 
 
 def _covariance_sums(
-    prediction: _Prediction, weights: Float | None, weighted_mass: Float, curve: TabulatedProcess
+    prediction: _Prediction, weights: Float | None, weighted_mass: Float, process: TabulatedProcess
 ) -> list[Any]:
     """Return the sum of outer products of mean features, and the mass of π at each grid point.
 
@@ -277,20 +279,20 @@ def _covariance_sums(
     list of two arrays
     """
     probabilities = prediction.probabilities
-    features = np.take(curve.features, prediction.below, axis=0)
+    features = np.take(process.features, prediction.lower_index, axis=0)
     features = features.reshape(*probabilities.shape, -1)
     mean_features = np.matmul(probabilities[:, None, :], features)[:, 0, :]
     weighted_means = mean_features if weights is None else mean_features * weights[:, None]
     outer_products = weighted_means.T @ mean_features
-    mass = np.bincount(prediction.below, weighted_mass.ravel(), minlength=len(curve.mean))
+    mass = np.bincount(prediction.lower_index, weighted_mass.ravel(), minlength=len(process.mean))
     return [outer_products.ravel(), mass]
 
 
-def _mass_on_grid(below: Codes, fraction: Float, mass: Float, n_points: int) -> Float:
+def _mass_on_grid(lower_index: Codes, fraction: Float, mass: Float, n_points: int) -> Float:
     """Distribute each mass over the two neighbouring grid points, as linear interpolation does."""
     upper_mass = mass * fraction
-    mass_on_grid = np.bincount(below, mass - upper_mass, minlength=n_points)
-    mass_on_grid[1:] += np.bincount(below, upper_mass, minlength=n_points)[:-1]
+    mass_on_grid = np.bincount(lower_index, mass - upper_mass, minlength=n_points)
+    mass_on_grid[1:] += np.bincount(lower_index, upper_mass, minlength=n_points)[:-1]
     return np.asarray(mass_on_grid)
 
 

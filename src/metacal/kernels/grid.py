@@ -88,16 +88,18 @@ class Grid:
         almost_half = np.uint64((1 << (self.n_dropped_bits - 1)) - 1)
         bit_patterns += (bit_patterns >> _SIGN_SHIFT) + almost_half
         bit_patterns &= np.uint64(-1 << self.n_dropped_bits & _ALL_BITS)
-        size = np.abs(raw)
-        if not raw.size or (size.min() >= self.floor and size.max() < _LARGEST_FLOAT / 2):
+        magnitudes = np.abs(raw)
+        if not raw.size or (
+            magnitudes.min() >= self.floor and magnitudes.max() < _LARGEST_FLOAT / 2
+        ):
             return result
-        # Some values are small, very large, or NaN, which makes the comparisons false.
-        is_small = size < self.floor
+        # Only small, very large and NaN values, for which a comparison is false, get here.
+        is_small = magnitudes < self.floor
         n_steps = raw[is_small] / self.step
         nearest = np.rint(n_steps)
         is_rounded_up_tie = nearest - n_steps == 0.5
         result[is_small] = (nearest - is_rounded_up_tie) * self.step
-        is_huge = size > _LARGEST_FLOAT / 2
+        is_huge = magnitudes > _LARGEST_FLOAT / 2
         result[is_huge] = np.clip(result[is_huge], -_LARGEST_FLOAT, _LARGEST_FLOAT)
         return np.where(np.isfinite(raw), result, raw)
 

@@ -9,9 +9,8 @@ Scores are computed in float64 for every type of table, because a decision must 
 logits were stored. Softmax and the loss of a temperature do not affect decisions. They use the
 precision of the table (float32 for float16), with sums over rows in float64.
 
-A block fits into the cache of a core, so the number of NumPy calls and the buffers matter. Each
-thread keeps a few buffers of the size of a block, because page faults of new arrays would take
-longer than the arithmetic. Nothing is clipped or masked before it turns out to be necessary.
+A block fits into the cache of a core, so the number of NumPy calls and the buffers matter. Nothing
+is clipped or masked before it turns out to be necessary.
 """
 
 from __future__ import annotations
@@ -27,11 +26,10 @@ from metacal.kernels.buffers import as_fast_floats, thread_buffers
 from metacal.kernels.columns import Curve, cumulants, curve_adjustment
 from metacal.kernels.grid import Grid
 
-#: Exponents below which exp is 0, by type. Smaller exponents are clipped to them, because
-#: 0 · (-inf) would be NaN.
+#: Exponents below which exp is 0, by type. Smaller exponents are clipped, as 0 · (-inf) is NaN.
 _ZERO_EXPONENT = {np.dtype(np.float64): -800.0, np.dtype(np.float32): -100.0}
 
-# float16 numbers as integers: the largest that may stand for a mask, and -inf.
+# Bits of the largest float16 that may stand for a mask, and of -inf.
 _HALF_LARGEST_MASK, _HALF_MINUS_INFINITY_BITS = np.array(
     [LARGEST_FINITE_MASK, -np.inf], np.float16
 ).view(np.uint16)
@@ -48,7 +46,7 @@ def _work_type(block: Array) -> np.dtype[Any]:
     return np.dtype(np.float64 if block.dtype.itemsize == 8 else np.float32)
 
 
-# An invalid row gives inf - inf. A gap beyond the range of the type is -inf.
+# Invalid rows lead to inf - inf, and gaps beyond the range of the type become -inf.
 @np.errstate(invalid="ignore", over="ignore")
 def _gaps_and_largest(block: Array, dtype: np.dtype[Any]) -> tuple[Array, Array]:
     """Return the gaps d = x - max x of each row in a buffer, and max x of shape (n_rows, 1)."""
@@ -457,12 +455,10 @@ def bin_linearly(
 ) -> Float:
     """Distribute the weight of each row over the two neighbouring points of an even grid.
 
-    The weights of the two points have the value of the row as their mean.
-
     Parameters
     ----------
     values : array of shape (n_rows,)
-        Values, which are clipped to [-max_abs_value, max_abs_value].
+        Values, clipped to [-max_abs_value, max_abs_value].
 
     is_correct : array of shape (n_rows,)
         Correctness of the rows.
@@ -485,7 +481,7 @@ def bin_linearly(
     Returns
     -------
     array of shape (2, n_points)
-        Weights of all rows and of correct rows at the grid points next to their values.
+        Weights of all rows, and of correct rows, at the grid points.
     """
     sums = np.zeros((2, n_points))
     for start in range(0, len(values), _CHUNK_ROWS):

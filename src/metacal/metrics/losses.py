@@ -220,7 +220,7 @@ def marks(mark: ArrayLike, *, best: float = 1.0, worst: float = 0.0) -> Float:
         Numbers, or texts such as "8/10" and "pass".
 
     best, worst : float
-        ScoreSource with loss 0 and loss 1.
+        Marks with loss 0 and loss 1.
 
     Returns
     -------

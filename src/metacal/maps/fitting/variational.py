@@ -186,7 +186,7 @@ class EvidenceData:
         """Sum the named quantities ("evidence", "covariances") over the rows of a sample."""
         kernel = partial(
             kernels.bound_sums,
-            curve=curve,
+            process=curve,
             centre=self.centre,
             inverse_temperature=self.inverse_temperature,
             requested_sums=quantities,
