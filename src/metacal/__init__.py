@@ -1,4 +1,4 @@
-"""Calibrated probabilities and certified accept/reject gates for trained classifiers.
+"""Calibrated probabilities and certified accept/reject gates for classifiers.
 
 >>> import metacal as mc
 >>> cal = mc.MetaCal(mc.MinAccuracy(0.97))

@@ -1,4 +1,4 @@
-"""Presentation of results: HTML tables for notebooks, data frames, and text for terminals.
+"""Results as HTML for notebooks, data frames, and text for terminals.
 
 The HTML sets no colours, so it fits light and dark notebooks. It has captions and header cells for
 screen readers, no script and no ids, and all text is escaped.

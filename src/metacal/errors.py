@@ -64,7 +64,7 @@ class InfeasibleTargetError(MetacalError, ValueError):
         best: float | None = None,
         rows_needed: int | None = None,
     ) -> None:
-        # Pickle calls the class with the arguments of this call, and then sets the attributes.
+        # Pickle recreates the error from its positional arguments, so only the message is one.
         super().__init__(message)
         self.target = target
         self.best = best
@@ -132,7 +132,7 @@ _uses_command_line_spelling = False
 
 @contextmanager
 def use_command_line_spelling() -> Iterator[None]:
-    """Show options as command-line flags in messages inside the context."""
+    """Show options in messages as command-line flags while the context is active."""
     global _uses_command_line_spelling
     previous_setting = _uses_command_line_spelling
     _uses_command_line_spelling = True

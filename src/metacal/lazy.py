@@ -1,4 +1,4 @@
-"""Lazy imports: objects that are imported by their path when they are first used.
+"""Lazy imports of objects by their path.
 
 An *import path* is written "module:name". The name is an attribute or a submodule of the module.
 """
@@ -79,7 +79,7 @@ def read_typed_imports(module_name: str) -> dict[str, str]:
 def make_lazy_attributes(
     package_name: str, list_registered_modules: Callable[[], Mapping[str, str]] = dict
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return a `__getattr__` and a `__dir__` that import the names of a package lazily.
+    """Make the `__getattr__` and `__dir__` of a package with lazily imported names.
 
     The names are those that the package imports for type checkers, so that each is written once,
     and those of a registry. `__all__` lists all of them.

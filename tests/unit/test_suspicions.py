@@ -18,7 +18,7 @@ from metacal.rows.plausibility import (
     inspect_table,
     judge_sample,
     skip_plausibility_checks,
-    warn_of_suspicion,
+    warn_if_implausible,
 )
 from metacal.rows.stored import StoredTable
 
@@ -168,10 +168,10 @@ def test_a_classifier_s_own_zeros_are_not_a_floor():
         mc.CalibratedClassifier(forest).fit(X[600:], y[600:])
     assert not [found for found in said if "floor" in str(found.message)]
     with pytest.warns(mc.MetacalWarning, match="floor"):
-        warn_of_suspicion(np.log(np.clip(forest.predict_proba(X), 1e-9, None)))
+        warn_if_implausible(np.log(np.clip(forest.predict_proba(X), 1e-9, None)))
     with skip_plausibility_checks(), warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert warn_of_suspicion(forest.predict_proba(X)) is None
+        assert warn_if_implausible(forest.predict_proba(X)) is None
 
 
 def test_tensors_and_frames_are_looked_at_too(rows):

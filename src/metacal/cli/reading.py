@@ -51,13 +51,13 @@ def read_table(path: str, reading: ReadOptions, *, stream: bool | None = None) -
     """
     check_no_score_options(reading)
     from metacal.io.predictions import read_predictions
-    from metacal.rows.plausibility import warn_of_suspicion
+    from metacal.rows.plausibility import warn_if_implausible
 
     check_not_gate(path)
     predictions = read_predictions(
         path, input=reading.input or "logits", stream=stream, **read_keywords(reading)
     )
-    warn_of_suspicion(predictions.table, predictions.input)
+    warn_if_implausible(predictions.table, predictions.input)
     return predictions
 
 

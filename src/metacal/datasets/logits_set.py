@@ -97,9 +97,9 @@ class LogitsSet:
                 f"n_fit must be a whole number from 1 to {n_rows - 1} ({n_rows} rows), got"
                 f" {n_fit!r}."
             )
-        order = np.random.default_rng(random_state).permutation(n_rows)
-        fit_rows = order[:n_fit]
-        test_rows = order[n_fit:]
+        row_order = np.random.default_rng(random_state).permutation(n_rows)
+        fit_rows = row_order[:n_fit]
+        test_rows = row_order[n_fit:]
         return (
             (self.logits[fit_rows], self.labels[fit_rows]),
             (self.logits[test_rows], self.labels[test_rows]),

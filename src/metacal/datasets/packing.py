@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from metacal.errors import InputError
 from metacal.formulas import Flags
 
-#: Maximal size of an unpacked set in bytes, about 800 times that of the largest set shipped.
+#: Maximal size of an unpacked data set in bytes; the largest in the package has 5 MB.
 _MAX_BYTES = 1 << 32
 #: Maximal number of characters that a message quotes from the error of another library.
 _MAX_REASON_LENGTH = 200
@@ -103,7 +103,7 @@ def read_packed(file: IO[bytes]) -> tuple[NDArray[np.float32], NDArray[np.int64]
     except InputError:
         raise
     except Exception as error:
-        # For a damaged file, NumPy raises errors of many types.
+        # NumPy raises errors of many types for damaged files, so all are caught.
         error_text = " ".join(str(error).split())
         reason = error_text[:_MAX_REASON_LENGTH].rstrip(" .")
         raise InputError(

@@ -36,7 +36,7 @@ from metacal.promises.promise import Promise
 from metacal.rows import Rows, open_executor, validate
 from metacal.rows.executors import ExecutorLike, is_remote
 from metacal.rows.labels import check_labels
-from metacal.rows.plausibility import warn_of_suspicion
+from metacal.rows.plausibility import warn_if_implausible
 
 #: Type of a fitted attribute.
 T = TypeVar("T")
@@ -65,7 +65,7 @@ class DataclassEstimator(GateMethods, BaseEstimator):
         dataclass(kw_only=kw_only, eq=False, repr=False)(cls)
 
     def set_params(self, **params: Any) -> Self:
-        """Set parameters of this estimator and, such as `promise__beta`, of its promise.
+        """Set parameters of the estimator, or of its promise as `promise__name`.
 
         A promise is frozen, so a changed copy replaces it.
         """
@@ -254,7 +254,7 @@ class LogitsEstimator(TransformerMixin, DataclassEstimator):
         table = validate.read_logits(
             unvalidated_table, self.input, executor=executor, defer_validation=defer_validation
         )
-        # Only a data frame has column names to check.
+        # The column names of a data frame are checked too, and its values are in the table.
         is_data_frame = hasattr(X, "columns")
         self._check_columns(X if is_data_frame else table, reset=reset)
         return table
@@ -286,8 +286,8 @@ class LogitsEstimator(TransformerMixin, DataclassEstimator):
             y = column_or_1d(validate.to_numpy(y, "labels"), warn=True)
         n_columns = table.shape[1]
         classes = self.classes
-        has_column_names = classes is None and hasattr(self, "feature_names_in_")
-        if has_column_names and check_labels(y).dtype.kind == "U":
+        may_use_column_names = classes is None and hasattr(self, "feature_names_in_")
+        if may_use_column_names and check_labels(y).dtype.kind == "U":
             classes = self.feature_names_in_
         if n_columns == 2 and not kernels.is_device_tensor(y):
             classes = self._order_two_classes(classes, y)
@@ -387,7 +387,7 @@ class Calibrator(ClassifierMixin, LogitsEstimator, Generic[M]):
         with self._open_rows(X, reset=True, executor=executor) as rows:
             codes = self._read_labels(y, rows.table)
             weights = validate.check_row_weights(sample_weight, len(rows))
-            warn_of_suspicion(rows.table, self.input)
+            warn_if_implausible(rows.table, self.input)
             self.map_ = self._fit_map(rows, codes, weights)
         return self
 

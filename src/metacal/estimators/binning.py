@@ -52,8 +52,7 @@ class TopLabelHistogramBinning(Calibrator[TopLabelMap]):
     """Histogram binning of the confidence of the predicted class.
 
     The calibrated confidence is the accuracy in the bin of the confidence, with one histogram for
-    all classes. The method keeps every
-    prediction.
+    all classes. The method keeps every prediction.
 
     Parameters
     ----------

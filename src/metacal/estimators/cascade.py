@@ -134,7 +134,7 @@ class Cascade(GateEstimator, kw_only=False):
     classes_: Array = field(init=False)
 
     def __post_init__(self) -> None:
-        # Cascade(MaxLoss(0.01)) is a cascade without models.
+        # The first argument may be a promise, as in Cascade(MaxLoss(0.01)).
         if isinstance(self.small, Promise):
             self.promise = self.small
             self.small = None
@@ -241,8 +241,8 @@ class Cascade(GateEstimator, kw_only=False):
         is_single_column = X is not None and np.ndim(X) == 1
         if not is_list_of_columns and not is_single_column:
             return None
-        is_flat_column = np.ndim(X[0]) == 0
-        return [X] if is_flat_column else X
+        is_column_of_numbers = np.ndim(X[0]) == 0
+        return [X] if is_column_of_numbers else X
 
     def _fit_tables(
         self, X: Any, y: Any, large: Any, promise: Promise, thresholds_from: Any
@@ -254,6 +254,8 @@ class Cascade(GateEstimator, kw_only=False):
         classes = self.classes
         if classes is None:
             classes = getattr(self.small, "classes_", None)
+        # Models always return logits. Without models, the gate reads tables like X.
+        table_content = self.input if self.small is None else "logits"
         with open_executor(self.n_jobs) as executor:
             data = LogitsCascadeData(
                 small_rows=Rows(small_table, executor=executor),
@@ -265,7 +267,7 @@ class Cascade(GateEstimator, kw_only=False):
                 large_score=self.large_score,
                 class_names=classes,
                 has_class_names=classes is not None,
-                input=self.input if self.small is None else "logits",
+                input=table_content,
                 reject_label=self.reject_label,
             )
             self.gate_ = calibrate(data, promise)
@@ -316,8 +318,9 @@ class Cascade(GateEstimator, kw_only=False):
                 "an accuracy needs the label of every row that is tested; MaxLoss needs fewer."
             )
         n_labels = suggest_label_count(self.promise, len(X))
-        order = RowDraws(X, random_state=self.random_state).draw_row_order("rows to label")
-        return np.sort(order[:n_labels])
+        row_draws = RowDraws(X, random_state=self.random_state)
+        row_order = row_draws.draw_row_order("rows to label")
+        return np.sort(row_order[:n_labels])
 
     def needs_large(self, X: Any) -> Flags:
         """Return whether each row has to be answered by the large model."""
@@ -355,7 +358,8 @@ class Cascade(GateEstimator, kw_only=False):
                 large = _safe_indexing(X, np.flatnonzero(needs_large))
         if large is None:
             return self.gate_.decide(small_rows, None)
-        return self.gate_.decide(small_rows, Rows(self._compute_model_logits(self.large, large)))
+        large_rows = Rows(self._compute_model_logits(self.large, large))
+        return self.gate_.decide(small_rows, large_rows)
 
     def predict(self, X: Any, large: Any = None) -> Array:
         """Return the predicted class of each row, or `reject_label` if it goes to review."""

@@ -218,6 +218,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, DataclassEstimat
 
     def _check_parameters(self, y: Array, groups: Any) -> None:
         """Check the parameters before the classifier is trained, which may take hours."""
+        # Creating a calibrator raises an error if its name is unknown.
         make_base_calibrator(self.calibrator, self.promise)
         check_choice("response_method", self.response_method, "auto", *RESPONSE_METHODS)
         if self.promise is not None:
@@ -232,12 +233,12 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, DataclassEstimat
     def _fit_calibrator(self, logits: Array, codes: Codes, weights: Float | None) -> None:
         """Fit the calibrator of the probabilities, without a gate."""
         self.calibrator_ = make_base_calibrator(self.calibrator, None, logits.shape[1])
-        # A calibrator cannot learn from a label that has no column.
-        has_column = codes >= 0
+        # A calibrator cannot learn from labels that the classifier does not know.
+        has_known_label = codes >= 0
         fit_params = {}
         if weights is not None:
-            fit_params["sample_weight"] = weights[has_column]
-        self.calibrator_.fit(logits[has_column], codes[has_column], **fit_params)
+            fit_params["sample_weight"] = weights[has_known_label]
+        self.calibrator_.fit(logits[has_known_label], codes[has_known_label], **fit_params)
         # A calibrator of another package keeps column indices as its classes.
         if isinstance(self.calibrator_, Calibrator):
             self._set_class_names()
@@ -351,7 +352,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, DataclassEstimat
         logits = self.logits(X)
         predictions = self.calibrator_.predict(logits, **_group_keywords(groups))
         if not isinstance(self.calibrator_, MetaCal | Calibrator):
-            # The calibrator of another package predicts column indices.
+            # A calibrator of another package predicts column indices instead of classes.
             predictions = self.classes_[predictions]
         return np.asarray(predictions)
 
@@ -375,7 +376,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, DataclassEstimat
         return SelectiveUtility()(self, X, y, sample_weight)
 
     def get_metadata_routing(self) -> Any:
-        """Return the router of metadata to this estimator, the classifier and the splitter."""
+        """Return the metadata router, as scikit-learn requires of a meta-estimator."""
         fit_mapping = MethodMapping().add(caller="fit", callee="fit")
         router = MetadataRouter(owner=self).add_self_request(self)
         router.add(estimator=self.estimator, method_mapping=fit_mapping)

@@ -29,7 +29,7 @@ from metacal.metrics.paired import (
 from metacal.metrics.toplabel import TopLabel
 from metacal.rows import open_executor, validate
 from metacal.rows.executors import ExecutorLike, is_remote
-from metacal.rows.plausibility import warn_of_suspicion
+from metacal.rows.plausibility import warn_if_implausible
 from metacal.rows.stored import StoredTable
 from metacal.rows.tasks import describe_sources, run_in_order
 
@@ -39,7 +39,7 @@ UNCALIBRATED = "uncalibrated"
 DEFAULT_BUDGET = 600.0
 #: Maximal number of fits that run on a cluster at the same time.
 _MAX_CONCURRENT_FITS = 256
-#: Function of an iterator over results and their number, which shows the progress.
+#: Function of an iterator and its number of results that shows the progress.
 Progress = Callable[[Iterator[Any], int], Iterable[Any]]
 
 
@@ -112,7 +112,7 @@ def compare(
     table = validate.read_logits(logits, input)
     n_rows, n_classes = table.shape
     codes = validate.encode_labels(labels, n_rows, validate.check_classes(classes, n_classes))
-    warn_of_suspicion(table, input)
+    warn_if_implausible(table, input)
     estimators = _make_estimators(calibrators)
     if not 2 <= n_splits <= n_rows:
         raise InputError(
@@ -147,7 +147,7 @@ def _run_jobs(
     fit_fold: Callable[[Any, Any, int], FoldResult | str],
     jobs: list[tuple[Any, int]],
 ) -> Iterator[FoldResult | str]:
-    """Fit every estimator without each of its folds, and yield the results in order.
+    """Fit and evaluate every estimator on every fold, and yield the results in order.
 
     Parameters
     ----------

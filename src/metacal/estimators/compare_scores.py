@@ -146,9 +146,9 @@ def compare_scores(
         raise InputError("all rows are alike right or wrong; a comparison needs some of both.")
 
     n_fusion_rows = math.ceil(_FUSION_FRACTION * n_rows)
-    order = make_generator(random_state).permutation(n_rows)
+    row_order = make_generator(random_state).permutation(n_rows)
     is_fusion_row = np.zeros(n_rows, dtype=bool)
-    is_fusion_row[order[:n_fusion_rows]] = True
+    is_fusion_row[row_order[:n_fusion_rows]] = True
     fusion_model = _fit_fusion_model(scores, is_correct, is_fusion_row)
 
     confidences = {}

@@ -430,7 +430,7 @@ def make_folds(
 
 
 def _check_folds(folds: Folds, n_rows: int, units: Codes | None) -> None:
-    """Raise InputError if a row is not tested exactly once, or if a cluster is divided."""
+    """Check that every row is tested exactly once, and that no cluster is divided."""
     all_test_rows = np.sort(np.concatenate([test_rows for _, test_rows in folds]))
     if not np.array_equal(all_test_rows, np.arange(n_rows)):
         raise InputError(

@@ -151,7 +151,7 @@ class GateEvaluation:
         }
 
     def text(
-        self, title_prefix: str = "", wrap_line: Callable[[str], str] = str, *, few: bool = False
+        self, title_prefix: str = "", wrap_line: Callable[[str], str] = str, *, brief: bool = False
     ) -> str:
         """Format the evaluation as text.
 
@@ -161,7 +161,7 @@ class GateEvaluation:
             Beginning of the first line.
         wrap_line : callable, default=str
             Function that wraps a long line.
-        few : bool, default=False
+        brief : bool, default=False
             Whether to omit the metrics that `metacal evaluate` does not print.
 
         Returns
@@ -180,7 +180,7 @@ class GateEvaluation:
         caveat_lines = []
         if self.caveat is not None:
             caveat_lines.append(wrap_line(self.caveat))
-        return self.after.text(wrapped_lines, self.before, caveat_lines, few=few)
+        return self.after.text(wrapped_lines, self.before, caveat_lines, few=brief)
 
     def _interval_note(self) -> str:
         """Return the line about the confidence levels of the intervals and the promise."""
@@ -380,7 +380,7 @@ def _count_answers(gate: Gate, decisions: JudgedRows, level: float) -> tuple[Ans
         if n_answered and is_model:
             accuracy = clopper_pearson(n_correct, n_answered, level)
         share = clopper_pearson(n_answered, len(decisions), level)
-        answerers.append(Answerer(name, n_answered, share, accuracy))
+        answerers.append(Answerer(name, n_rows=n_answered, share=share, accuracy=accuracy))
     return tuple(answerers)
 
 

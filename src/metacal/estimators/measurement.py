@@ -30,14 +30,14 @@ from metacal.rows.stored import ConvertedTable
 #: Accumulated sums of each metric of a whole table, keyed by metric, for each table.
 TableSums = list[dict[str, Any]]
 #: Map from logits to their softmax.
-_SOFTMAX = TemperatureMap(1.0)
+_SOFTMAX_MAP = TemperatureMap(1.0)
 #: Number of columns of a top label: confidence and correctness.
 _N_TOP_LABEL_COLUMNS = 2
 
 
 def make_softmax_gate(n_classes: int) -> Gate:
     """Make a gate that accepts every row, with the softmax as its probabilities."""
-    return Gate.from_source(LogitsSource(_SOFTMAX, np.arange(n_classes)))
+    return Gate.from_source(LogitsSource(_SOFTMAX_MAP, np.arange(n_classes)))
 
 
 def make_probability_buffer(logits: Any, *, overwrite: bool = False) -> Array:
@@ -206,7 +206,7 @@ def _measure_block(
     tables = [checked_table(decision.probabilities, codes)]
     if with_softmax:
         # The softmax of validated logits is valid, so `checked_table` is not needed.
-        softmax = _SOFTMAX(logits)
+        softmax = _SOFTMAX_MAP(logits)
         tables.append(CheckedTable(softmax, codes, softmax.max(axis=1)))
     columns: list[Any] = [decision.score, decision.predicted_codes, decision.accept]
     for table in tables:
@@ -283,5 +283,5 @@ def _split_metrics(columns: list[Float], sums: TableSums) -> Iterator[Probabilit
 def make_lazy_softmax_table(rows: Rows, codes: Codes, top: TopLabel) -> CheckedTable:
     """Return a table with the softmax of the logits, computed when rows are read."""
     dtype = np.result_type(rows.table.dtype, np.float32)
-    table: Any = ConvertedTable(rows.table, _SOFTMAX, dtype)
+    table: Any = ConvertedTable(rows.table, _SOFTMAX_MAP, dtype)
     return CheckedTable(table, codes, top.confidence)

@@ -206,7 +206,9 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
                 return self._fit_unlabelled(rows, selection)
             codes = self._read_labels(y, rows.table)
             weights = validate.check_row_weights(sample_weight, len(rows))
-            return self._fit_codes(rows, codes, weights=weights, selection=selection, groups=groups)
+            return self._fit_validated_rows(
+                rows, codes, weights=weights, selection=selection, groups=groups
+            )
 
     def fit_codes(
         self,
@@ -238,7 +240,9 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
         """
         with self._open_rows(X, reset=True, defer_validation=True) as rows:
             self.classes_ = validate.check_classes(self.classes, rows.n_classes)
-            return self._fit_codes(rows, codes, weights=weights, selection=selection, groups=groups)
+            return self._fit_validated_rows(
+                rows, codes, weights=weights, selection=selection, groups=groups
+            )
 
     def _fit_unlabelled(self, rows: Rows, selection: RowSelection | None) -> Self:
         """Fit a gate without labels. Its probabilities are the softmax of the logits."""
@@ -250,9 +254,9 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
         self.calibrator_ = make_calibrator("temperature")
         self.calibrator_.classes_ = np.arange(rows.n_classes)
         self.calibrator_.n_features_in_ = rows.n_classes
-        return self._fit_codes(rows, None, selection=selection)
+        return self._fit_validated_rows(rows, None, selection=selection)
 
-    def _fit_codes(
+    def _fit_validated_rows(
         self,
         rows: Rows,
         codes: Codes | None,

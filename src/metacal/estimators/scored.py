@@ -200,8 +200,8 @@ class ScoreGate(GateEstimator, kw_only=False):
             row_of_entry = np.repeat(np.arange(n_rows), n_labels)
             clusters = Units(row_of_entry)
             if can_count_clusters(self.promise):
-                # The promise is about the mean over the labels of a row.
-                clusters = Units(row_of_entry, "mean", n_labels)
+                # Each row of the table counts once, by the mean over its labels.
+                clusters = Units(row_of_entry, per="mean", largest=n_labels)
         return _FlatScores(
             scores=flat_scores,
             correct=flat_truth if loss is None else None,

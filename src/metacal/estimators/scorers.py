@@ -1,4 +1,4 @@
-"""Scorers of calibrated classifiers for hyperparameter searches and cross-validation."""
+"""Scorers of calibrated classifiers, for use in searches and cross-validation."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class SelectiveUtility:
 
 
 def coverage(classifier: CalibratedClassifier, X: Any, y: Any = None) -> float:
-    """Return the fraction of accepted rows, as a scorer for gates with the same promise.
+    """Return the fraction of accepted rows, to compare gates with the same promise.
 
     It does not compare different promises, because the loosest promise always has the largest
     coverage.

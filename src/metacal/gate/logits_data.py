@@ -43,7 +43,7 @@ from metacal.rows import Rows
 from metacal.rows.arrays import check_choice
 from metacal.rows.executors import start_in_thread
 from metacal.rows.labels import check_reject_label
-from metacal.rows.plausibility import Suspicion, warn_of_suspicion
+from metacal.rows.plausibility import Suspicion, warn_if_implausible
 from metacal.scores import Score
 from metacal.scores.registry import AUTO_SCORE
 
@@ -144,7 +144,7 @@ class LogitsData:
         if self.labels is None:
             _check_needs_no_labels(promise, self.score)
         check_reject_label(self.reject_label, self._classes)
-        input_suspicion = warn_of_suspicion(self.rows.table, self.input)
+        input_suspicion = warn_if_implausible(self.rows.table, self.input)
         table = self._certify_table(promise)
         table = replace(table, wait_for_fingerprint=_start_fingerprint(table))
         data_notes = _collect_data_notes(table, input_suspicion)

@@ -121,7 +121,7 @@ def judge_sample(sample: NDArray[Any]) -> Suspicion | None:
     return None
 
 
-def warn_of_suspicion(table: Any, input: str = "logits") -> Suspicion | None:
+def warn_if_implausible(table: Any, input: str = "logits") -> Suspicion | None:
     """Warn if a table of logits is suspicious, and return the suspicion."""
     if input != "logits" or _skips_checks.get():
         return None
@@ -150,7 +150,7 @@ def skip_plausibility_checks() -> AbstractContextManager[None]:
     Examples
     --------
     >>> with skip_plausibility_checks():
-    ...     print(warn_of_suspicion(np.array([[0.2, 0.8], [0.7, 0.3]])))
+    ...     print(warn_if_implausible(np.array([[0.2, 0.8], [0.7, 0.3]])))
     None
     """
     return set_context_variable(_skips_checks, True)
