@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from sklearn.linear_model import LogisticRegression
 
 import metacal as mc
-from metacal.certificates.fingerprint import COINCIDENCE, RowSketch, find_fit_rows, fingerprint_rows
+from metacal.certificates.fingerprint import MAX_COINCIDENCE_PROBABILITY, RowSketch, find_fit_rows, fingerprint_rows
 from metacal.cli import main
 from metacal.report.summary import summarise
 
@@ -304,7 +304,7 @@ def test_the_smallest_overlap_follows_from_the_level():
     rng = np.random.default_rng(7)
     fit, other = rng.random(200), rng.random(200)
     known = fingerprint_rows(fit, np.ones(200, dtype=bool))
-    fewest = next(x for x in range(1, 100) if 0.5**x <= COINCIDENCE)
+    fewest = next(x for x in range(1, 100) if 0.5**x <= MAX_COINCIDENCE_PROBABILITY)
     for n_common in (fewest - 1, fewest):
         rows = np.concatenate([fit[:n_common], other])
         found = find_fit_rows(known.data_hash, known.sketch, rows, None)

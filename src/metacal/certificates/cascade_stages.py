@@ -93,23 +93,26 @@ class Stages:
     def find_contradiction(self, certificate: Certificate) -> str | None:
         """Describe the first inconsistency of the counts with a certificate, or return None."""
         return (
-            self._find_other_rows(certificate)
+            self._find_mismatch_with_certificate(certificate)
             or self._find_impossible_counts(certificate)
             or self._find_impossible_errors()
         )
 
-    def _find_other_rows(self, certificate: Certificate) -> str | None:
+    def _find_mismatch_with_certificate(self, certificate: Certificate) -> str | None:
         """Describe a threshold, score or count that differs from that of the certificate."""
         first_stage = self.items[0]
         has_same_score = certificate.score == first_stage.score
         if certificate.threshold != first_stage.threshold or not has_same_score:
             return "the first model's threshold or score is not the certificate's"
-        n_wrong = self.n_wrong
-        n_correct = None if n_wrong is None else self.n_answered - n_wrong
-        certified_counts: tuple[int | None, int | None] = (None, None)
-        if certificate.has_labels:
-            certified_counts = (certificate.n_correct, certificate.n_correct_accepted)
-        has_same_counts = certified_counts == (n_correct, n_correct)
+        if self.n_wrong is None:
+            has_same_counts = not certificate.has_labels
+        else:
+            n_correct = self.n_answered - self.n_wrong
+            has_same_counts = (
+                certificate.has_labels
+                and certificate.n_correct == n_correct
+                and certificate.n_correct_accepted == n_correct
+            )
         if certificate.n_accepted != self.n_answered or not has_same_counts:
             return "the models answer other rows than are accepted"
         return None
@@ -117,21 +120,24 @@ class Stages:
     def _find_impossible_counts(self, certificate: Certificate) -> str | None:
         """Describe counts of rows that are missing, negative or too large."""
         n_rows = certificate.n_rows
-        required_counts = [self.n_worse, self.n_better]
-        excluded_counts = [self.n_disagreements]
+        counts_with_labels = [self.n_worse, self.n_better]
+        counts_without_labels = [self.n_disagreements]
         if certificate.quantity.uses_agreement_only:
-            required_counts, excluded_counts = excluded_counts, required_counts
-        has_excluded_counts = any(count is not None for count in excluded_counts)
-        if None in required_counts or has_excluded_counts:
+            required_counts, forbidden_counts = counts_without_labels, counts_with_labels
+        else:
+            required_counts, forbidden_counts = counts_with_labels, counts_without_labels
+        has_forbidden_counts = any(count is not None for count in forbidden_counts)
+        if None in required_counts or has_forbidden_counts:
             return "worse and better rows belong to labels, differing ones to agreement"
-        compared_counts = [count for count in required_counts if count is not None]
+        difference_counts = [count for count in required_counts if count is not None]
         stage_counts = [stage.n_rows for stage in self.items]
-        if min(*compared_counts, self.n_pilot_rows, self.n_labels, *stage_counts) < 0:
+        if min(*difference_counts, self.n_pilot_rows, self.n_labels, *stage_counts) < 0:
             return "a count is negative"
         problem = self._find_unanswered_rows(n_rows)
         if problem is not None:
             return problem
-        if sum(compared_counts) > self.n_answered_early or self.n_labels > n_rows:
+        n_different = sum(difference_counts)
+        if n_different > self.n_answered_early or self.n_labels > n_rows:
             return "more rows differ, or have a label, than there are"
         return None
 
@@ -156,12 +162,12 @@ class Stages:
         if self.n_worse is None or self.n_better is None:
             return "wrong answers are counted, and only agreement was observed"
         *earlier_errors, last_errors = [stage.n_wrong or 0 for stage in self.items]
+        # A worse answer is an error, and a better answer is not.
         max_earlier_errors = self.n_answered_early - self.n_better
-        is_possible = (
-            min(earlier_errors) >= 0
-            and self.n_worse <= sum(earlier_errors) <= max_earlier_errors
-            and 0 <= last_errors <= self.items[-1].n_rows
+        are_earlier_errors_possible = (
+            min(earlier_errors) >= 0 and self.n_worse <= sum(earlier_errors) <= max_earlier_errors
         )
-        if not is_possible:
+        are_last_errors_possible = 0 <= last_errors <= self.items[-1].n_rows
+        if not (are_earlier_errors_possible and are_last_errors_possible):
             return "more answers are wrong than were given, or fewer than differ"
         return None

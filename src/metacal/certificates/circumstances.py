@@ -16,13 +16,12 @@ from metacal.certificates.stored_fields import stored_as
 if TYPE_CHECKING:
     from metacal.certificates.certificate import Certificate, Guarantee
 
-#: Knowledge about the weights of rows: exact, exact except for the largest possible weight, or
-#: estimated from other rows.
+#: How the weights of rows are known: exactly, without a declared largest weight, or as estimates.
 Weights = Literal["given", "unbounded", "estimated"]
 #: Way of counting rows in clusters: one row of each cluster, every row, or the mean of each cluster.
 CountedBy = Literal["unit", "row", "mean"]
 
-#: Number of scores that can no longer share delta.
+#: A file with this many scores or more is rejected, because nobody compares so many.
 _TOO_MANY_SCORES = 1000
 
 
@@ -90,22 +89,23 @@ class Circumstances:
         return None
 
     @property
-    def counts_whole_units(self) -> bool:
+    def counts_whole_clusters(self) -> bool:
         """Whether every row of a cluster was counted, by bets on whole clusters."""
         return self.cluster_counting in ("row", "mean")
 
-    def combine(self, other: Circumstances) -> Circumstances:
+    def merge_with(self, other: Circumstances) -> Circumstances:
         """Merge two sets of circumstances; a field that `other` sets takes precedence."""
         merged_fields: dict[str, Any] = {
-            name: value or getattr(self, name) for name, value in vars(other).items()
+            name: other_value or getattr(self, name) for name, other_value in vars(other).items()
         }
+        # The default of these two fields is 1, which does not count as set.
         merged_fields["delta_share"] = min(self.delta_share, other.delta_share)
         merged_fields["n_scores"] = max(self.n_scores, other.n_scores)
         # Zero is a valid seed, so only None counts as unset.
-        if other.random_state is None:
-            merged_fields["random_state"] = self.random_state
-        else:
-            merged_fields["random_state"] = other.random_state
+        random_state = other.random_state
+        if random_state is None:
+            random_state = self.random_state
+        merged_fields["random_state"] = random_state
         return Circumstances(**merged_fields)
 
     def find_contradiction(self, max_folds: int, delta: float | None) -> str | None:
@@ -131,10 +131,10 @@ class Circumstances:
     def _has_consistent_cluster_size(self) -> bool:
         """Return whether a cluster size is stored exactly if whole clusters were counted."""
         if self.largest_cluster is None:
-            return not self.counts_whole_units and not self.is_largest_cluster_declared
+            return not self.counts_whole_clusters and not self.is_largest_cluster_declared
         # Files may store a size of zero, which is treated like a size of one.
         is_positive = (self.largest_cluster or 1) >= 1
-        return self.counts_whole_units and is_positive
+        return self.counts_whole_clusters and is_positive
 
     def _has_consistent_delta_share(self) -> bool:
         """Return whether the share of delta agrees with the number of scores."""
@@ -145,7 +145,7 @@ class Circumstances:
 
 def add_circumstances(certificate: Certificate, circumstances: Circumstances) -> Certificate:
     """Return a certificate with further circumstances, and the guarantee that they allow."""
-    combined = certificate.circumstances.combine(circumstances)
+    combined = certificate.circumstances.merge_with(circumstances)
     return replace(
         certificate,
         guarantee=combined.weaken_guarantee(certificate.guarantee),

@@ -89,12 +89,16 @@ def find_traffic_contradiction(certificate: Certificate, withholds_rows: bool) -
     if certificate.all_rows_traffic is None:
         return None
     traffic = certificate.traffic
-    all_counts = vars(traffic)
-    tested_counts = vars(certificate.tested_counts)
-    is_subset = all(n_tested <= all_counts[name] for name, n_tested in tested_counts.items())
-    n_rejected = traffic.n_rows - traffic.n_accepted
-    n_tested_rejected = certificate.n_rows - certificate.n_accepted
-    if withholds_rows and is_subset and n_tested_rejected <= n_rejected:
+    tested = certificate.tested_counts
+    n_tested_rejected = tested.n_rows - tested.n_accepted
+    are_tested_rows_subset = (
+        tested.n_rows <= traffic.n_rows
+        and tested.n_accepted <= traffic.n_accepted
+        and tested.n_correct <= traffic.n_correct
+        and tested.n_correct_accepted <= traffic.n_correct_accepted
+        and n_tested_rejected <= traffic.n_rows - traffic.n_accepted
+    )
+    if withholds_rows and are_tested_rows_subset:
         return None
     return (
         f"{traffic.n_accepted:,} of {traffic.n_rows:,} rows accepted is not the traffic that its"
@@ -107,18 +111,18 @@ def find_score_value_contradiction(certificate: Certificate) -> str | None:
     value_counts = certificate.score_value_counts
     if not value_counts:
         return None
-    is_sorted = all(lower.score < upper.score for lower, upper in pairwise(value_counts))
-    has_valid_counts = all(0 <= count.n_wrong <= count.n_rows for count in value_counts)
-    accepted_counts = [count for count in value_counts if count.score <= certificate.threshold]
-    n_rows = sum(count.n_rows for count in value_counts)
-    n_accepted = sum(count.n_rows for count in accepted_counts)
-    totals = TestedCounts(
+    is_sorted = all(previous.score < current.score for previous, current in pairwise(value_counts))
+    has_valid_counts = all(0 <= value.n_wrong <= value.n_rows for value in value_counts)
+    accepted_values = [value for value in value_counts if value.score <= certificate.threshold]
+    n_rows = sum(value.n_rows for value in value_counts)
+    n_accepted = sum(value.n_rows for value in accepted_values)
+    summed_counts = TestedCounts(
         n_rows=n_rows,
         n_accepted=n_accepted,
-        n_correct=n_rows - sum(count.n_wrong for count in value_counts),
-        n_correct_accepted=n_accepted - sum(count.n_wrong for count in accepted_counts),
+        n_correct=n_rows - sum(value.n_wrong for value in value_counts),
+        n_correct_accepted=n_accepted - sum(value.n_wrong for value in accepted_values),
     )
-    if is_sorted and has_valid_counts and totals == certificate.tested_counts:
+    if is_sorted and has_valid_counts and summed_counts == certificate.tested_counts:
         return None
     return "the rows of its table of marks are not those that it counts"
 

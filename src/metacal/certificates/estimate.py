@@ -72,18 +72,18 @@ class ReviewRate(NamedTuple):
 
     Attributes
     ----------
-    n_seen : float
+    n_calibration_rows : float
         Number of calibration rows of this kind.
     a, b : float
         Parameters of the beta distribution. If `a` is 0, no row is reviewed; if `b` is 0, all are.
     """
 
-    n_seen: float
+    n_calibration_rows: float
     a: float
     b: float
 
     @classmethod
-    def from_threshold(
+    def from_threshold_counts(
         cls, n_rows: int, n_accepted: int, threshold: float, *, is_accepted_score: bool
     ) -> Self:
         """Return the distribution of the share of rows beyond a threshold.
@@ -112,34 +112,35 @@ class ReviewRate(NamedTuple):
         return cls(n_rows, a=max(1.0, n_rejected), b=n_accepted + 1.0)
 
     @classmethod
-    def from_mixture(cls, components: Sequence[ReviewRate]) -> ReviewRate:
+    def approximate_mixture(cls, components: Sequence[ReviewRate]) -> ReviewRate:
         """Return the beta distribution with the mean and variance of a mixture.
 
-        >>> ReviewRate.from_mixture([ReviewRate(100, 10, 91), ReviewRate(100, 0, 1)])
-        ReviewRate(n_seen=200, a=9.99..., b=191.9...)
+        >>> ReviewRate.approximate_mixture([ReviewRate(100, 10, 91), ReviewRate(100, 0, 1)])
+        ReviewRate(n_calibration_rows=200, a=9.99..., b=191.9...)
         """
         if len(components) == 1:
             return components[0]
-        n_seen, a, b = (np.array(column, dtype=np.float64) for column in zip(*components))
+        n_rows, a, b = (np.array(column, dtype=np.float64) for column in zip(*components))
         rate_means = a / (a + b)
         rate_second_moments = rate_means * (a + 1.0) / (a + b + 1.0)
         # A rate that is surely 0 or 1 equals its square.
         is_degenerate = a * b == 0.0
         rate_second_moments = np.where(is_degenerate, rate_means, rate_second_moments)
-        # The component weights are Dirichlet(n_seen + 1/2), the posterior of the Jeffreys prior.
-        concentrations = n_seen + 0.5
-        total = float((n_seen + 0.5).sum())
-        mean = float(concentrations @ rate_means) / total
+        # The weights of the components are Dirichlet(n_rows + 1/2), from the Jeffreys prior.
+        dirichlet_weights = n_rows + 0.5
+        weight_sum = float(dirichlet_weights.sum())
+        mean = float(dirichlet_weights @ rate_means) / weight_sum
+        # In E[(Σ w_j R_j)²], the terms i = j exceed those of fixed rates by this amount.
         diagonal_excess = (
-            concentrations * (concentrations + 1.0) * rate_second_moments
-            - (concentrations * rate_means) ** 2
+            dirichlet_weights * (dirichlet_weights + 1.0) * rate_second_moments
+            - (dirichlet_weights * rate_means) ** 2
         )
-        second_moment_numerator = (total * mean) ** 2 + float(diagonal_excess.sum())
-        variance = second_moment_numerator / (total * (total + 1.0)) - mean**2
-        sample_size = 1.0
+        scaled_second_moment = (weight_sum * mean) ** 2 + float(diagonal_excess.sum())
+        variance = scaled_second_moment / (weight_sum * (weight_sum + 1.0)) - mean**2
+        a_plus_b = 1.0
         if 0.0 < mean < 1.0:
-            sample_size = mean * (1.0 - mean) / variance - 1.0
-        return cls(int(n_seen.sum()), a=mean * sample_size, b=(1.0 - mean) * sample_size)
+            a_plus_b = mean * (1.0 - mean) / variance - 1.0
+        return cls(int(n_rows.sum()), a=mean * a_plus_b, b=(1.0 - mean) * a_plus_b)
 
 
 def estimate_review_rate(certificate: Certificate, subgroup_name: Name | None = None) -> ReviewRate:
@@ -162,7 +163,7 @@ def estimate_review_rate(certificate: Certificate, subgroup_name: Name | None = 
         If the certificate has no such class or group.
     """
     if certificate.subgroups is not None:
-        return _review_rate_of_subgroups(certificate, certificate.subgroups, subgroup_name)
+        return _estimate_subgroup_review_rate(certificate, certificate.subgroups, subgroup_name)
     if subgroup_name is not None:
         raise InputError(
             f"one threshold is for all rows: there is no part {subgroup_name!r} of its own."
@@ -172,11 +173,11 @@ def estimate_review_rate(certificate: Certificate, subgroup_name: Name | None = 
     else:
         # A cascade may have a first threshold of +inf and still reject rows.
         threshold = min(certificate.threshold, sys.float_info.max)
-    rate = _review_rate_from_counts(certificate, certificate.traffic, threshold)
-    # Rows of whole clusters are dependent: they count at least like one row of each largest cluster.
+    rate = _estimate_review_rate_from_counts(certificate, certificate.traffic, threshold)
+    # Rows of a cluster are dependent, so a whole cluster counts as one row at the least.
     largest_cluster = certificate.circumstances.largest_cluster or 1
     return ReviewRate(
-        rate.n_seen,
+        rate.n_calibration_rows,
         a=_shrink_beta_parameter(rate.a, largest_cluster),
         b=_shrink_beta_parameter(rate.b, largest_cluster),
     )
@@ -189,12 +190,12 @@ def _shrink_beta_parameter(parameter: float, largest_cluster: int) -> float:
     return parameter
 
 
-def _review_rate_of_subgroups(
+def _estimate_subgroup_review_rate(
     certificate: Certificate, subgroups: SubgroupCertificates, subgroup_name: Name | None
 ) -> ReviewRate:
     """Estimate the review rate of a class or group, or of all rows as a mixture."""
     if subgroup_name is None:
-        selected = [subgroup for subgroup in subgroups.items if subgroup.n_rows]
+        selected = [subgroup for subgroup in subgroups.items if subgroup.n_rows > 0]
     else:
         selected = [subgroup for subgroup in subgroups.items if subgroup_name in subgroup.names]
     if not selected:
@@ -206,15 +207,16 @@ def _review_rate_of_subgroups(
     n_untested_rows = certificate.n_rows - sum(subgroup.n_rows for subgroup in subgroups.items)
     rates = []
     for subgroup in selected:
-        rate = _review_rate_from_counts(certificate, subgroup, subgroup.threshold)
+        rate = _estimate_review_rate_from_counts(certificate, subgroup, subgroup.threshold)
         is_pooled = len(subgroup.names) > 1
         if is_pooled:
-            rate = rate._replace(n_seen=rate.n_seen + n_untested_rows)
+            n_pooled_rows = rate.n_calibration_rows + n_untested_rows
+            rate = rate._replace(n_calibration_rows=n_pooled_rows)
         rates.append(rate)
-    return ReviewRate.from_mixture(rates)
+    return ReviewRate.approximate_mixture(rates)
 
 
-def _review_rate_from_counts(
+def _estimate_review_rate_from_counts(
     certificate: Certificate, counts: Traffic | SubgroupCertificate, threshold: float
 ) -> ReviewRate:
     """Estimate a review rate from counts, by the rule that chose the threshold.
@@ -225,24 +227,26 @@ def _review_rate_from_counts(
     quantity = certificate.quantity
     is_order_statistic_of_correct_rows = quantity.accepting_is_safe and quantity.needs_labels
     if not is_order_statistic_of_correct_rows:
-        return ReviewRate.from_threshold(
+        return ReviewRate.from_threshold_counts(
             counts.n_rows,
             counts.n_accepted,
             threshold,
             is_accepted_score=quantity.accepting_is_safe,
         )
-    rate_of_correct = ReviewRate.from_threshold(
+    rate_of_correct = ReviewRate.from_threshold_counts(
         counts.n_correct, counts.n_correct_accepted, threshold, is_accepted_score=True
     )
     n_incorrect = counts.n_rows - counts.n_correct
-    if not n_incorrect:
+    if n_incorrect == 0:
         return rate_of_correct
     n_incorrect_accepted = counts.n_accepted - counts.n_correct_accepted
-    prior = 0.5 if math.isfinite(threshold) else 0.0
+    jeffreys_prior = 0.5 if math.isfinite(threshold) else 0.0
     rate_of_incorrect = ReviewRate(
-        n_incorrect, a=n_incorrect - n_incorrect_accepted + prior, b=n_incorrect_accepted + prior
+        n_incorrect,
+        a=n_incorrect - n_incorrect_accepted + jeffreys_prior,
+        b=n_incorrect_accepted + jeffreys_prior,
     )
-    return ReviewRate.from_mixture([rate_of_correct, rate_of_incorrect])
+    return ReviewRate.approximate_mixture([rate_of_correct, rate_of_incorrect])
 
 
 @dataclass(frozen=True)
@@ -324,20 +328,15 @@ def predict_review_count(
     n = int(n_rows)
     a = review_rate.a
     b = review_rate.b
-    if not a:
+    if a == 0.0:
         return NextRows(n, float(level), fewest=0, most=0, each=each)
-    if not b:
+    if b == 0.0:
         return NextRows(n, float(level), fewest=n, most=n, each=each)
     k = np.arange(n + 1.0)
-    log_mass = (
-        gammaln(n + 1.0)
-        - gammaln(k + 1.0)
-        - gammaln(n - k + 1.0)
-        + gammaln(k + a)
-        + gammaln(n - k + b)
-    )
-    mass = np.exp(log_mass - log_mass.max())
-    cumulative_probability = np.cumsum(mass) / mass.sum()
+    log_binomial_coefficient = gammaln(n + 1.0) - gammaln(k + 1.0) - gammaln(n - k + 1.0)
+    log_beta_binomial = log_binomial_coefficient + gammaln(k + a) + gammaln(n - k + b)
+    unscaled_probability = np.exp(log_beta_binomial - log_beta_binomial.max())
+    cumulative_probability = np.cumsum(unscaled_probability) / unscaled_probability.sum()
     tail_probability = (1.0 - level) / 2.0
     fewest = int(np.searchsorted(cumulative_probability, tail_probability, side="right"))
     most = int(np.searchsorted(cumulative_probability, 1.0 - tail_probability, side="left"))
@@ -400,16 +399,16 @@ class AcceptedSums:
     ----------
     n_rows, n_accepted : int
         Number of rows, and of accepted rows.
-    confidence : float
+    confidence_sum : float
         Sum of the confidences c of the accepted rows.
-    variance : float
+    variance_sum : float
         Sum of c(1 - c) over the accepted rows.
     """
 
     n_rows: int
     n_accepted: int
-    confidence: float
-    variance: float
+    confidence_sum: float
+    variance_sum: float
 
 
 def sum_confidences(confidence: NDArray[Any], accept: Flags) -> AcceptedSums:
@@ -419,8 +418,8 @@ def sum_confidences(confidence: NDArray[Any], accept: Flags) -> AcceptedSums:
     return AcceptedSums(
         n_rows=len(accept),
         n_accepted=len(accepted_confidence),
-        confidence=float(accepted_confidence.sum()),
-        variance=float(bernoulli_variance.sum()),
+        confidence_sum=float(accepted_confidence.sum()),
+        variance_sum=float(bernoulli_variance.sum()),
     )
 
 
@@ -461,7 +460,7 @@ def infer_accuracy_from_sums(
     >>> scores, correct = np.arange(2000.0), np.arange(2000) % 100 > 0
     >>> certificate = MinAccuracy(0.97).certify(scores, correct)
     >>> profile = build_profile(Ranking.from_scores(scores, correct), np.full(2000, 0.99), correct)
-    >>> sums = AcceptedSums(n_rows=1000, n_accepted=900, confidence=891.0, variance=8.91)
+    >>> sums = AcceptedSums(n_rows=1000, n_accepted=900, confidence_sum=891.0, variance_sum=8.91)
     >>> infer_accuracy_from_sums(certificate, profile, sums)
     AccuracyEstimate(accuracy=0.99, low=0.98..., high=0.99..., level=0.95, n_rows=1000, n_accepted=900)
     """
@@ -472,7 +471,7 @@ def infer_accuracy_from_sums(
             " under a promise; this one does not know how well it is calibrated."
         )
     n_accepted = sums.n_accepted
-    if not n_accepted:
+    if n_accepted == 0:
         return AccuracyEstimate(None, None, None, level, sums.n_rows, n_accepted=0)
     n_calibration = certificate.traffic.n_accepted
     n_correct = certificate.traffic.n_correct_accepted
@@ -481,11 +480,11 @@ def infer_accuracy_from_sums(
         n_calibration, n_correct, confidence_sum = map(sum, zip(*profile.by_confidence))
         calibration_gap = abs(confidence_sum / n_calibration - n_correct / n_calibration)
     smoothed_accuracy = (n_correct + 0.5) / (n_calibration + 1.0)
-    level_variance = smoothed_accuracy * (1.0 - smoothed_accuracy) / (n_calibration + 1.0)
-    chance_variance = sums.variance / n_accepted**2
-    normal_quantile = float(ndtri(0.5 + 0.5 * level))
-    half_width = normal_quantile * math.sqrt(chance_variance + level_variance) + calibration_gap
-    mean_confidence = sums.confidence / n_accepted
+    calibration_variance = smoothed_accuracy * (1.0 - smoothed_accuracy) / (n_calibration + 1.0)
+    chance_variance = sums.variance_sum / n_accepted**2
+    standard_error = math.sqrt(chance_variance + calibration_variance)
+    half_width = float(ndtri(0.5 + 0.5 * level)) * standard_error + calibration_gap
+    mean_confidence = sums.confidence_sum / n_accepted
     return AccuracyEstimate(
         accuracy=mean_confidence,
         low=max(0.0, mean_confidence - half_width),

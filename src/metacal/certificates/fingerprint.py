@@ -11,7 +11,7 @@ A gate stores two things about the rows that it was fitted on. Both ignore the o
 **Equal scores are no evidence by themselves.** Two samples of one population share many scores if
 the score has few distinct values. So both comparisons ask how likely the observation is for rows
 that are drawn independently of the calibration rows, and count as evidence only what happens with
-probability at most `COINCIDENCE`.
+probability at most `MAX_COINCIDENCE_PROBABILITY`.
 
 1. *Equal digests.* Let c_1, ..., c_m be how often each distinct row occurs among the n rows. For every population, n
    independent rows have exactly these counts with probability at most n! prod_i (c_i / n)^c_i /
@@ -46,13 +46,14 @@ from metacal.kernels.grid import RELATIVE_GRID, Grid
 from metacal.rows.row_hashes import RowsDigest, digest_rows, hash_rows
 
 #: Largest probability that rows independent of the fit are mistaken for calibration rows.
-COINCIDENCE = 1e-5
-#: Number of distinct row hashes in a sketch. An overlap of about 17 of them is detected.
+MAX_COINCIDENCE_PROBABILITY = 1e-5
+#: Largest number of row hashes in a sketch. An overlap of about 17 of them is detected.
 SKETCH_SIZE = 256
 #: Grid of scores in `data_hash`. With 12 bits, kernels disagree on a row with probability 2^-32.
 _COARSE_GRID = Grid(RELATIVE_GRID.floor, bits=12)
 #: Number of rows hashed at a time, so that a block fits into the cache of a core.
 _BLOCK_SIZE = 1 << 16
+#: Largest value of a row hash, which has 64 bits.
 _LARGEST_HASH = 2**64 - 1
 #: Number of hexadecimal digits of a row hash.
 _HASH_DIGITS = 16
@@ -172,20 +173,24 @@ class RowSketch:
         _, fit_index, new_index = np.intersect1d(
             self.hash_values, new_hashes, assume_unique=True, return_indices=True
         )
-        # Scores that occur exactly twice are split over both samples, or lie within one of them.
+        # A pair is a score that occurs exactly twice in both samples together.
         is_split_pair = (fit_counts[fit_index] == 1) & (new_counts[new_index] == 1)
         n_split_pairs = int(is_split_pair.sum())
-        n_pairs_within = int((fit_counts == 2).sum() - (fit_counts[fit_index] == 2).sum())
-        n_pairs_within += int((new_counts == 2).sum() - (new_counts[new_index] == 2).sum())
-        if not n_split_pairs:
+        n_pairs_in_fit = int((fit_counts == 2).sum() - (fit_counts[fit_index] == 2).sum())
+        n_pairs_in_new = int((new_counts == 2).sum() - (new_counts[new_index] == 2).sum())
+        n_unsplit_pairs = n_pairs_in_fit + n_pairs_in_new
+        if n_split_pairs == 0:
             return 0
-        p_value = bdtrc(n_split_pairs - 1, n_split_pairs + n_pairs_within, 0.5)
-        if p_value > COINCIDENCE:
+        n_pairs = n_split_pairs + n_unsplit_pairs
+        # Independent samples split each pair with probability 1/2 at the most.
+        p_value = bdtrc(n_split_pairs - 1, n_pairs, 0.5)
+        if p_value > MAX_COINCIDENCE_PROBABILITY:
             return 0
-        # At most as many split pairs are coincidences as there are pairs within one sample.
-        n_common_hashes = max(1, n_split_pairs - n_pairs_within)
+        # Coincidence splits about as many pairs as it leaves within one sample.
+        n_common_hashes = max(1, n_split_pairs - n_unsplit_pairs)
         common_share = n_common_hashes / int((fit_counts == 1).sum())
-        return max(1, min(round(common_share * self.n_rows), self.n_rows, len(scores)))
+        n_common_rows = round(common_share * self.n_rows)
+        return max(1, min(n_common_rows, self.n_rows, len(scores)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -262,11 +267,12 @@ def fingerprint_rows(scores: Any, correct: Any) -> Fingerprint:
     fingerprint = _EMPTY_FINGERPRINT
     for start in range(0, len(correct), _BLOCK_SIZE):
         block = slice(start, start + _BLOCK_SIZE)
-        digest = digest_rows(_hash_coarse_scores(scores[block], correct[block]))
+        block_digest = digest_rows(_hash_coarse_scores(scores[block], correct[block]))
         # Hashes above the bound of the sketch cannot enter it, so they are not sorted.
-        small_hashes = _select_hashes_up_to(fingerprint.bound, _hash_fine_scores(scores[block]))
-        hashes, counts = np.unique(small_hashes, return_counts=True)
-        fingerprint += Fingerprint(digest, hashes, counts)
+        block_hashes = _hash_fine_scores(scores[block])
+        small_hashes = block_hashes[block_hashes <= np.uint64(fingerprint.bound)]
+        distinct_hashes, counts = np.unique(small_hashes, return_counts=True)
+        fingerprint += Fingerprint(digest=block_digest, hashes=distinct_hashes, counts=counts)
     return fingerprint
 
 
@@ -313,38 +319,37 @@ def find_fit_rows(
     n_rows = len(scores)
     if correct is not None:
         correct = np.asarray(correct, dtype=bool)
-        if _is_same_multiset(data_hash, scores, correct):
-            return FitRows(min(sketch.n_rows, n_rows), n_rows, is_estimate=False)
-    n_common = sketch.count_common_rows(scores)
-    if not n_common:
+        if _matches_data_hash(data_hash, scores, correct):
+            n_fit_rows = min(sketch.n_rows, n_rows)
+            return FitRows(n_fit_rows, n_rows, is_estimate=False)
+    n_common_rows = sketch.count_common_rows(scores)
+    if n_common_rows == 0:
         return None
-    return FitRows(n_common, n_rows, is_estimate=True)
+    return FitRows(n_common_rows, n_rows, is_estimate=True)
 
 
-def _is_same_multiset(data_hash: str, scores: Any, correct: Flags) -> bool:
+def _matches_data_hash(data_hash: str, scores: Any, correct: Flags) -> bool:
     """Return whether rows have a given digest, and not by coincidence."""
-    hashes = _hash_in_blocks(_hash_coarse_scores, scores, correct)
-    if f"sha256:{digest_rows(hashes).hexdigest()}" != data_hash:
+    row_hashes = _hash_in_blocks(_hash_coarse_scores, scores, correct)
+    if f"sha256:{digest_rows(row_hashes).hexdigest()}" != data_hash:
         return False
-    n = len(hashes)
-    _, counts = np.unique(hashes, return_counts=True)
-    # This is the largest multinomial probability of the counts, see step 1 of the module docstring.
-    log_probability = gammaln(n + 1.0) + (counts * np.log(counts / n) - gammaln(counts + 1.0)).sum()
-    return bool(log_probability <= np.log(COINCIDENCE))
+    n = len(row_hashes)
+    _, counts = np.unique(row_hashes, return_counts=True)
+    # The largest probability that any multinomial distribution gives to these counts.
+    log_max_probability = (
+        gammaln(n + 1.0) + (counts * np.log(counts / n) - gammaln(counts + 1.0)).sum()
+    )
+    return bool(log_max_probability <= np.log(MAX_COINCIDENCE_PROBABILITY))
 
 
 def _count_hashes_up_to(bound: int, scores: Any) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
     """Return the distinct row hashes up to a bound, and how many rows have each."""
 
     def hash_block(block_scores: Any) -> NDArray[np.uint64]:
-        return _select_hashes_up_to(bound, _hash_fine_scores(block_scores))
+        hashes = _hash_fine_scores(block_scores)
+        return hashes[hashes <= np.uint64(bound)]
 
     return np.unique(_hash_in_blocks(hash_block, scores), return_counts=True)
-
-
-def _select_hashes_up_to(bound: int, hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return the row hashes that are at most a bound."""
-    return hashes[hashes <= np.uint64(bound)]
 
 
 def _hash_in_blocks(

@@ -147,7 +147,9 @@ class Quantity(str):
         """Words in front of the limit, "at most" or "at least"."""
         return "at most" if self.has_upper_limit else "at least"
 
-    def compute_masks(self, accept: Flags, correct: Flags | None) -> tuple[Flags, Flags]:
+    def compute_event_and_counted_masks(
+        self, accept: Flags, correct: Flags | None
+    ) -> tuple[Flags, Flags]:
         """Return a mask of the events, and a mask of the rows among which they are counted.
 
         Parameters
@@ -168,23 +170,28 @@ class Quantity(str):
 
         Examples
         --------
-        >>> REVIEW.compute_masks(np.array([True, False]), None)[0]
+        >>> REVIEW.compute_event_and_counted_masks(np.array([True, False]), None)[0]
         array([False,  True])
-        >>> MISCOVERAGE.compute_masks(np.array([True, False]), None)
+        >>> MISCOVERAGE.compute_event_and_counted_masks(np.array([True, False]), None)
         Traceback (most recent call last):
         metacal.errors.InputError: whether miscoverage is kept shows on labelled rows only; give the true labels.
         """
+        if self.needs_labels:
+            self.check_labels(correct)
         if correct is None:
-            if self.needs_labels:
-                raise InputError(
-                    f"whether {self} is kept shows on labelled rows only; give the true labels."
-                )
             correct = np.zeros_like(accept)
         return self.mask_function(accept, correct)
 
+    def check_labels(self, correct: Flags | None) -> None:
+        """Raise InputError if it is not known which predictions are correct."""
+        if correct is None:
+            raise InputError(
+                f"whether {self} is kept shows on labelled rows only; give the true labels."
+            )
+
     def count_events(self, accept: Flags, correct: Flags | None) -> EventCount:
         """Count the events, and the rows among which they are counted."""
-        event_mask, counted_mask = self.compute_masks(accept, correct)
+        event_mask, counted_mask = self.compute_event_and_counted_masks(accept, correct)
         return EventCount(n_events=int(event_mask.sum()), n_rows=int(counted_mask.sum()))
 
     def count_violations(self, accept: Flags, correct: Flags | None) -> EventCount:
@@ -195,7 +202,7 @@ class Quantity(str):
 
     def find_violations(self, accept: Flags, correct: Flags | None) -> Flags:
         """Return, for the counted rows only, whether each one violates the promise."""
-        event_mask, counted_mask = self.compute_masks(accept, correct)
+        event_mask, counted_mask = self.compute_event_and_counted_masks(accept, correct)
         is_event = event_mask[counted_mask]
         return is_event if self.has_upper_limit else ~is_event
 

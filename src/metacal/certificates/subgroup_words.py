@@ -105,7 +105,7 @@ def state_subgroup_claim(subgroups: SubgroupCertificates, claim: str) -> str:
     n_pooled = len(subgroups.pooled_names)
     if n_pooled == 0:
         return f"For {every_subgroup}, {continued_claim}"
-    if len(subgroups.families) == 1:
+    if len(subgroups.side_families) == 1:
         return f"For all {n_pooled} {subgroups.plural} taken together, {continued_claim}"
     return (
         f"For {every_subgroup} but {n_pooled} small ones, which are pooled and count as one:"
@@ -291,7 +291,7 @@ def _list_accepting_subgroups(subgroups: SubgroupCertificates, score_name: str) 
 
 def _list_side_lines(subgroups: SubgroupCertificates) -> list[Line]:
     """List lines about both sides of all rows, or of each of the first groups."""
-    families = subgroups.families
+    families = subgroups.side_families
     if subgroups.is_two_sided_without_groups:
         return _list_family_lines(families[0], prefix="")
     lines = [(subgroups.plural, f"{len(subgroups.names):,}, both sides of each by itself")]

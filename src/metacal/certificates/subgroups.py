@@ -183,28 +183,32 @@ class SubgroupCertificate:
         """
         subgroup_names = np.array(self.names)
         if self.predicted_class is not None:
-            is_in_group = np.isin(row_names[:, 0], subgroup_names.astype(str))
-            is_on_side = row_names[:, 1] == str(self.predicted_class)
-            return is_in_group & is_on_side
-        # A name that is text never equals a name that is a number.
-        has_text_names = subgroup_names.dtype.kind == "U"
-        if has_text_names != (row_names.dtype.kind == "U"):
+            row_groups = row_names[:, 0]
+            row_predictions = row_names[:, 1]
+            is_in_group = np.isin(row_groups, subgroup_names.astype(str))
+            return is_in_group & (row_predictions == str(self.predicted_class))
+        is_subgroup_text = subgroup_names.dtype.kind == "U"
+        is_row_text = row_names.dtype.kind == "U"
+        if is_subgroup_text != is_row_text:
+            # A name that is text never equals a name that is a number.
             return np.zeros(len(row_names), dtype=bool)
         return np.isin(row_names, subgroup_names)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as JSON values, without optional fields at their defaults."""
         omitted_keys = {
-            get_stored_key(each)
-            for each in fields(self)
-            if is_optional_field(each) and getattr(self, each.name) == each.default
+            get_stored_key(class_field)
+            for class_field in fields(self)
+            if is_optional_field(class_field)
+            and getattr(self, class_field.name) == class_field.default
         }
-        values = {
+        entries = {
             key: value for key, value in get_stored_values(self).items() if key not in omitted_keys
         }
         if self.quantity is not None:
-            values["quantity"] = self.quantity.name
-        return convert_to_json({**values, "status": self.status})
+            entries["quantity"] = self.quantity.name
+        entries["status"] = self.status
+        return convert_to_json(entries)
 
 
 class JudgedRows(NamedTuple):
@@ -279,19 +283,30 @@ class SubgroupCertificates:
         ------
         JudgedRows
         """
-        for family in self.families:
+        for family in self.side_families:
             side_masks = [subgroup.find_rows(row_names) for subgroup in family]
             family_mask = np.logical_or.reduce(side_masks)
             for subgroup, side_mask in zip(family, side_masks):
+                has_promise = subgroup.quantity is not None or not self.is_two_sided
                 if subgroup.quantity is not None and subgroup.quantity.conditions_on_true_class:
-                    is_accepted = (accept & side_mask)[family_mask]
-                    is_of_class = (side_mask == correct)[family_mask]
-                    yield JudgedRows(subgroup, family_mask, is_accepted, is_of_class)
-                elif not self.is_two_sided or subgroup.quantity is not None:
-                    yield JudgedRows(subgroup, side_mask, accept[side_mask], correct[side_mask])
+                    is_accepted_on_side = accept & side_mask
+                    is_of_predicted_class = side_mask == correct
+                    yield JudgedRows(
+                        subgroup,
+                        row_mask=family_mask,
+                        accept=is_accepted_on_side[family_mask],
+                        correct=is_of_predicted_class[family_mask],
+                    )
+                elif has_promise:
+                    yield JudgedRows(
+                        subgroup,
+                        row_mask=side_mask,
+                        accept=accept[side_mask],
+                        correct=correct[side_mask],
+                    )
 
     @property
-    def families(self) -> tuple[tuple[SubgroupCertificate, ...], ...]:
+    def side_families(self) -> tuple[tuple[SubgroupCertificate, ...], ...]:
         """Subgroups of the same rows: pairs of sides, or single subgroups without sides."""
         family_size = 2 if self.is_two_sided else 1
         starts = range(0, len(self.items), family_size)
@@ -339,9 +354,7 @@ def _name_class_subgroup(
     return replace(
         subgroup,
         names=tuple(class_names[int(code)] for code in subgroup.names),
-        promised_class=None
-        if subgroup.promised_class is None
-        else class_names[int(subgroup.promised_class)],
+        promised_class=_get_class_name(subgroup.promised_class, class_names),
     )
 
 
@@ -353,8 +366,13 @@ def _name_group_side(
         return subgroup
     return replace(
         subgroup,
-        predicted_class=class_names[int(subgroup.predicted_class)],
-        promised_class=None
-        if subgroup.promised_class is None
-        else class_names[int(subgroup.promised_class)],
+        predicted_class=_get_class_name(subgroup.predicted_class, class_names),
+        promised_class=_get_class_name(subgroup.promised_class, class_names),
     )
+
+
+def _get_class_name(class_code: Name | None, class_names: Sequence[Name]) -> Name | None:
+    """Return the name of a class code, or None for None."""
+    if class_code is None:
+        return None
+    return class_names[int(class_code)]

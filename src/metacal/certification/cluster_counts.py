@@ -153,7 +153,7 @@ def count_violations_per_cluster(
     -------
     ClusterCounts
     """
-    is_event, is_reference = quantity.compute_masks(is_accepted, correct)
+    is_event, is_reference = quantity.compute_event_and_counted_masks(is_accepted, correct)
     is_violation = is_event
     if not quantity.has_upper_limit:
         is_violation = is_reference & ~is_event

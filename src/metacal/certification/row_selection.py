@@ -209,10 +209,10 @@ class RowSelection:
         """Return what a certificate records about clusters, weights and seed."""
         circumstances = Circumstances(random_state=self.random_state)
         if self.units is not None:
-            circumstances = circumstances.combine(self.units.build_circumstances(clusters))
+            circumstances = circumstances.merge_with(self.units.build_circumstances(clusters))
         if self.importance is not None:
             weight_circumstances = Circumstances(weights_origin=self.importance.weights_origin)
-            circumstances = circumstances.combine(weight_circumstances)
+            circumstances = circumstances.merge_with(weight_circumstances)
         return circumstances
 
     def _build_notes(self, *, n_unweighted: int, n_kept: int) -> tuple[Note, ...]:

@@ -189,7 +189,7 @@ def get_certified_thresholds(certificate: Certificate, classes: NDArray[Any]) ->
     offset_by_name = _map_names_to_offsets(subgroups)
     threshold_by_name: dict[Name, float | tuple[float, float]] = {}
     if offset_by_name:
-        for first_class_subgroup, second_class_subgroup in subgroups.families:
+        for first_class_subgroup, second_class_subgroup in subgroups.side_families:
             threshold_pair = (first_class_subgroup.threshold, second_class_subgroup.threshold)
             for name in first_class_subgroup.names:
                 threshold_by_name[name] = threshold_pair

@@ -218,8 +218,8 @@ class Watch:
         sums = AcceptedSums(
             n_rows=self.counts.rows,
             n_accepted=self.counts.accepted,
-            confidence=self.confidence_sums.confidence,
-            variance=self.confidence_sums.variance,
+            confidence_sum=self.confidence_sums.confidence,
+            variance_sum=self.confidence_sums.variance,
         )
         return infer_accuracy_from_sums(certificate, self.gate.profile, sums)
 

@@ -104,14 +104,15 @@ class Measurement:
             If required losses or labels are missing, or if the quantity cannot be measured on
             clusters.
         """
-        if quantity.is_paired_difference or quantity.is_mean_cost:
-            if clusters is not None:
-                raise InputError(
-                    f"{quantity} is tested on independent rows; fit with units: one row of each is"
-                    " tested."
-                )
-            if quantity.is_paired_difference:
-                return cls._measure_cascade_loss(quantity, target, losses)
+        requires_independent_rows = quantity.is_paired_difference or quantity.is_mean_cost
+        if requires_independent_rows and clusters is not None:
+            raise InputError(
+                f"{quantity} is tested on independent rows; fit with units: one row of each is"
+                " tested."
+            )
+        if quantity.is_paired_difference:
+            return cls._measure_cascade_loss(quantity, target, losses)
+        if quantity.is_mean_cost:
             return cls._measure_mean_cost(quantity, target, accept, correct, losses)
         if clusters is not None:
             return cls._measure_share_of_clusters(quantity, target, accept, correct, clusters)
@@ -128,10 +129,10 @@ class Measurement:
                 " tables."
             )
         # The loss of a row is 1 if the cascade answers it worse, -1 if better, and 0 otherwise.
-        row_losses = losses.if_accepted
-        n_rows = len(row_losses)
-        n_worse = int((row_losses > 0.0).sum())
-        n_better = int((row_losses < 0.0).sum())
+        loss_differences = losses.if_accepted
+        n_rows = len(loss_differences)
+        n_worse = int((loss_differences > 0.0).sum())
+        n_better = int((loss_differences < 0.0).sum())
         return cls(
             quantity=quantity,
             target=target,
@@ -147,11 +148,11 @@ class Measurement:
     ) -> Measurement:
         """Measure a share of independent rows."""
         n_events, n_rows = quantity.count_events(accept, correct)
-        n_bad, _ = quantity.count_violations(accept, correct)
-        value = None
+        n_violations, _ = quantity.count_violations(accept, correct)
+        share = None
         if n_rows > 0:
-            value = n_events / n_rows
-        return cls(quantity=quantity, target=target, value=value, n_bad=n_bad, n_rows=n_rows)
+            share = n_events / n_rows
+        return cls(quantity=quantity, target=target, value=share, n_bad=n_violations, n_rows=n_rows)
 
     @classmethod
     def _measure_share_of_clusters(
@@ -163,16 +164,16 @@ class Measurement:
         clusters: Clusters,
     ) -> Measurement:
         """Measure a share of rows that depend on each other within clusters."""
-        n_bad, n_rows = quantity.count_violations(accept, correct)
+        n_violations, n_rows = quantity.count_violations(accept, correct)
         cluster_counts = count_violations_per_cluster(quantity, clusters, accept, correct)
-        value = cluster_counts.violation_rate
-        if value is not None and not quantity.has_upper_limit:
-            value = 1.0 - value
+        share = cluster_counts.violation_rate
+        if share is not None and not quantity.has_upper_limit:
+            share = 1.0 - share
         return cls(
             quantity=quantity,
             target=target,
-            value=value,
-            n_bad=n_bad,
+            value=share,
+            n_bad=n_violations,
             n_rows=n_rows,
             cluster_counts=cluster_counts,
         )
@@ -187,20 +188,22 @@ class Measurement:
         losses: Losses | None,
     ) -> Measurement:
         """Measure the mean cost of the rows that the quantity counts."""
-        # This call raises InputError if labels are required and missing.
-        quantity.compute_masks(accept, correct)
+        if quantity.needs_labels:
+            quantity.check_labels(correct)
         if losses is None:
             raise InputError(
                 f"whether the {quantity} is kept shows only where each row's cost is known: give"
                 " losses."
             )
         costs_in_row_order = losses.counted_by(quantity, accept)
+        # Bets on sorted costs would see a drift that does not exist.
         bet_order = RowDraws(costs_in_row_order).draw_row_order("order of bets")
         costs = costs_in_row_order[bet_order]
         relative_costs = costs / losses.max_loss
         mean_cost = None
         if len(costs) > 0:
             mean_cost = float(costs.mean())
+        has_graded_costs = not losses.is_all_or_nothing
         return cls(
             quantity=quantity,
             target=target,
@@ -209,7 +212,7 @@ class Measurement:
             n_rows=len(costs),
             largest_cost=losses.max_loss,
             total_cost=float(losses.max_loss * relative_costs.sum()),
-            relative_costs=None if losses.is_all_or_nothing else relative_costs,
+            relative_costs=relative_costs if has_graded_costs else None,
         )
 
     @property
@@ -253,16 +256,19 @@ class Measurement:
                 n_events = self.n_bad
             low = bounds.clopper_pearson_lower(n_events, self.n_rows, tail_probability)
             high = bounds.clopper_pearson_upper(n_events, self.n_rows, tail_probability)
-        return min(self.largest_cost * low, self.value), max(self.largest_cost * high, self.value)
+        # Rounding must not exclude the measured value from its own interval.
+        interval_low = min(self.largest_cost * low, self.value)
+        interval_high = max(self.largest_cost * high, self.value)
+        return interval_low, interval_high
 
     def _compute_cluster_interval(
         self, cluster_counts: ClusterCounts, tail_probability: float
     ) -> tuple[float, float]:
         """Compute a confidence interval for the quantity from the counts of clusters."""
-        bad_low, bad_high = cluster_counts.confidence_interval(tail_probability)
+        lowest_bad_rate, highest_bad_rate = cluster_counts.confidence_interval(tail_probability)
         if self.quantity.has_upper_limit:
-            return bad_low, bad_high
-        return 1.0 - bad_high, 1.0 - bad_low
+            return lowest_bad_rate, highest_bad_rate
+        return 1.0 - highest_bad_rate, 1.0 - lowest_bad_rate
 
     def compute_p_value(self, significance_level: float) -> float:
         """Compute the p-value of the hypothesis that the promise is kept.
@@ -306,4 +312,5 @@ class Measurement:
         if self.n_bad == 0:
             return 1.0
         # P(Bin(n, p) >= k) is the regularized incomplete beta function I_p(k, n - k + 1).
-        return float(betainc(self.n_bad, self.n_rows - self.n_bad + 1, max_bad_share))
+        upper_binomial_tail = betainc(self.n_bad, self.n_rows - self.n_bad + 1, max_bad_share)
+        return float(upper_binomial_tail)

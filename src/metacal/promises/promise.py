@@ -287,7 +287,7 @@ class Promise(ABC):
         'the rule is none that this promise uses'
         """
         circumstances = certificate.circumstances
-        counts_clusters = circumstances.counts_whole_units
+        counts_clusters = circumstances.counts_whole_clusters
         max_folds = certificate.n_rows
         if self._certifies_on_split:
             max_folds = max(max_folds, circumstances.n_folds)
@@ -319,7 +319,7 @@ class Promise(ABC):
         circumstances = certificate.circumstances
         withholds_rows = (
             self._certifies_on_split
-            or circumstances.counts_whole_units
+            or circumstances.counts_whole_clusters
             or circumstances.n_pilot_rows > 0
         )
         contradiction = find_traffic_contradiction(certificate, withholds_rows)

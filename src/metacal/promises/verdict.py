@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from metacal.certification.row_losses import Losses
 
 
-# Advice never asks for a larger multiple of the rows, because nobody labels so many.
+# Largest multiple of the rows that advice names, because nobody would label more rows.
 _MAX_ROW_MULTIPLE = 100
 
-# A smaller difference between the measured value and the target counts as none.
+# Smallest difference between the measured value and the target that is not a rounding error.
 _MIN_DIFFERENCE = 1e-12
 
 # Numbers are printed with this many decimals, or more if they would look equal to the target.
@@ -217,12 +217,12 @@ class Verdict:
             return "nothing."
         if any(test.value is None for test in inconclusive_tests):
             return "label rows that the promise is about: there is none here."
-        row_multiple = max(test._estimate_row_multiple() for test in inconclusive_tests)
-        enough_rows = _describe_row_multiple(row_multiple)
+        multiple_needed = max(test._estimate_row_multiple() for test in inconclusive_tests)
+        times_as_many = _describe_row_multiple(multiple_needed)
         if self.kept:
-            return f"nothing; {enough_rows} labelled rows would rule out chance."
+            return f"nothing; {times_as_many} labelled rows would rule out chance."
         return (
-            f"label more rows before you rely on it: {enough_rows} would decide, if they look the"
+            f"label more rows before you rely on it: {times_as_many} would decide, if they look the"
             " same."
         )
 
@@ -238,25 +238,24 @@ class Verdict:
     def _estimate_row_multiple(self) -> int:
         """Estimate how many times as many rows would decide, if the value stays the same."""
         assert self.value is not None
+        more_than_advisable = _MAX_ROW_MULTIPLE + 1
         difference = self.value - self.target
         if abs(difference) < _MIN_DIFFERENCE:
-            return _MAX_ROW_MULTIPLE + 1
+            return more_than_advisable
         measurement = self.measurement
         if measurement.is_binomial:
-            # The normal approximation gives the number of rows at which an interval of this level
-            # excludes the target.
+            # By the normal approximation, an interval from n_needed rows excludes the target.
             z_score = float(ndtri(0.5 + 0.5 * self.level))
-            limit = measurement.max_bad_share
+            bad_share = measurement.max_bad_share
             relative_difference = difference / measurement.largest_cost
-            row_multiple = (
-                z_score**2 * limit * (1.0 - limit) / relative_difference**2 / measurement.n_rows
-            )
+            n_needed = z_score**2 * bad_share * (1.0 - bad_share) / relative_difference**2
+            row_multiple = n_needed / measurement.n_rows
         else:
             # The width of an interval shrinks with the square root of the number of rows.
             end_near_target = self.low if difference > 0.0 else self.high
             assert end_near_target is not None
             row_multiple = ((self.value - end_near_target) / difference) ** 2
-        return max(2, math.ceil(min(row_multiple, _MAX_ROW_MULTIPLE + 1)))
+        return max(2, math.ceil(min(row_multiple, more_than_advisable)))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the verdict as JSON types."""
@@ -304,10 +303,10 @@ class Verdict:
             return f"{self.word}: {self.fit_rows}."
         if self.value is None or self.low is None or self.high is None:
             return f"{self.word}: no row here says anything about the {self.measured_quantity}."
-        value = _format_distinct(self.value, self.target)
-        interval = format_interval(self.low, self.high)
+        value_text = _format_distinct_from_target(self.value, self.target)
+        interval_text = format_interval(self.low, self.high)
         return (
-            f"{self.word}: {self.measured_quantity} {value} {interval}, promised"
+            f"{self.word}: {self.measured_quantity} {value_text} {interval_text}, promised"
             f" {self.quantity.direction} {self.target:g}."
         )
 
@@ -361,26 +360,41 @@ def judge(
     if fit_rows is not None:
         return Verdict.not_judged(certificate, fit_rows, level)
     if certificate.subgroups is not None:
-        return _judge_subgroups(certificate, accept, correct, level, row_names, clusters)
+        return _judge_subgroups(
+            certificate,
+            accept=accept,
+            correct=correct,
+            level=level,
+            row_names=row_names,
+            clusters=clusters,
+        )
     measurements = [
         Measurement.from_rows(quantity, target, accept, correct, losses, clusters)
         for quantity, target in certificate.limits
     ]
-    level_of_each = _divide_level(level, len(measurements))
+    interval_level = _compute_bonferroni_level(level, n_intervals=len(measurements))
     return Verdict.combine(
-        [Verdict.from_measurement(measurement, level_of_each) for measurement in measurements]
+        [Verdict.from_measurement(measurement, interval_level) for measurement in measurements]
     )
+
+
+class _MeasuredSubgroup(NamedTuple):
+    """Subgroup, and its promised quantity measured on its rows."""
+
+    subgroup: SubgroupCertificate
+    measurement: Measurement
 
 
 def _judge_subgroups(
     certificate: Certificate,
+    *,
     accept: Flags,
     correct: Flags | None,
     level: float,
     row_names: NDArray[Any] | None,
     clusters: Clusters | None,
 ) -> Verdict:
-    """Judge the promise of each subgroup that has rows, the one with the most evidence first."""
+    """Judge the promise of each subgroup that has rows, the smallest p-value first."""
     subgroups = certificate.subgroups
     assert subgroups is not None
     if correct is None:
@@ -389,34 +403,39 @@ def _judge_subgroups(
         raise InputError(
             f"this promise is for each {subgroups.by}; say which one every row belongs to."
         )
-    quantity, target = certificate.limits[0]
-    measured_subgroups: list[tuple[SubgroupCertificate, Measurement]] = []
+    common_quantity, common_target = certificate.limits[0]
+    measured_subgroups: list[_MeasuredSubgroup] = []
     for judged_rows in subgroups.iterate_judged_rows(row_names, accept, correct):
         subgroup = judged_rows.subgroup
+        subgroup_clusters = None
+        if clusters is not None:
+            subgroup_clusters = clusters.take(judged_rows.row_mask)
         measurement = Measurement.from_rows(
-            subgroup.quantity or quantity,
-            subgroup.target or target,
+            subgroup.quantity or common_quantity,
+            subgroup.target or common_target,
             judged_rows.accept,
             judged_rows.correct,
-            clusters=None if clusters is None else clusters.take(judged_rows.row_mask),
+            clusters=subgroup_clusters,
         )
         if measurement.n_rows > 0:
-            measured_subgroups.append((subgroup, measurement))
+            measured_subgroups.append(_MeasuredSubgroup(subgroup, measurement))
     if not measured_subgroups:
-        no_rows = np.zeros_like(accept)
-        return Verdict.from_measurement(
-            Measurement.from_rows(quantity, target, no_rows, no_rows), level
+        no_row = np.zeros_like(accept)
+        empty_measurement = Measurement.from_rows(
+            common_quantity, common_target, accept=no_row, correct=no_row
         )
-    measured_subgroups.sort(key=lambda measured: measured[1].compute_p_value(level))
-    level_of_each = _divide_level(level, len(measured_subgroups))
-    verdicts = []
-    for subgroup, measurement in measured_subgroups:
-        subgroup_name = _get_shown_name(subgroup, subgroups)
-        verdicts.append(
-            Verdict.from_measurement(
-                measurement, level_of_each, subgroup_name, subgroup.promised_class
-            )
+        return Verdict.from_measurement(empty_measurement, level)
+    measured_subgroups.sort(key=lambda measured: measured.measurement.compute_p_value(level))
+    interval_level = _compute_bonferroni_level(level, n_intervals=len(measured_subgroups))
+    verdicts = [
+        Verdict.from_measurement(
+            measured.measurement,
+            interval_level,
+            subgroup=_get_shown_name(measured.subgroup, subgroups),
+            class_name=measured.subgroup.promised_class,
         )
+        for measured in measured_subgroups
+    ]
     return Verdict.combine(verdicts)
 
 
@@ -427,13 +446,13 @@ def _get_shown_name(subgroup: SubgroupCertificate, subgroups: SubgroupCertificat
     return subgroup.name_without_side
 
 
-def _divide_level(level: float, n_intervals: int) -> float:
+def _compute_bonferroni_level(level: float, *, n_intervals: int) -> float:
     """Compute the confidence level of each interval so that all hold together (Bonferroni)."""
     return round(1.0 - (1.0 - level) / n_intervals, 12)
 
 
 def _describe_row_multiple(row_multiple: int) -> str:
-    """Write how many times as many rows are needed.
+    """Describe how many times as many rows are needed.
 
     >>> _describe_row_multiple(2), _describe_row_multiple(7)
     ('twice as many', 'about 7 times as many')
@@ -445,10 +464,10 @@ def _describe_row_multiple(row_multiple: int) -> str:
     return f"about {row_multiple} times as many"
 
 
-def _format_distinct(value: float, target: float) -> str:
+def _format_distinct_from_target(value: float, target: float) -> str:
     """Format a value with enough decimals to differ from the target.
 
-    >>> _format_distinct(0.95, 0.9), _format_distinct(0.950001, 0.95)
+    >>> _format_distinct_from_target(0.95, 0.9), _format_distinct_from_target(0.950001, 0.95)
     ('0.9500', '0.950001')
     """
     for n_decimals in range(_MIN_DECIMALS, _MAX_DECIMALS + 1):

@@ -221,7 +221,7 @@ class Verification:
         return display.make_frame(frame_rows)
 
 
-def _get_violation_total(test: Verdict) -> float:
+def _get_bad_count_or_total_cost(test: Verdict) -> float:
     """Return the number of bad rows or, for a mean cost, their total cost."""
     measurement = test.measurement
     if measurement.total_cost is not None:
@@ -233,7 +233,7 @@ def _make_test_record(test: Verdict) -> dict[str, Any]:
     """Return the verdict of a test with its counts and p-value, as JSON types."""
     measurement = test.measurement
     record = test.to_dict()
-    record["n_bad"] = _get_violation_total(test)
+    record["n_bad"] = _get_bad_count_or_total_cost(test)
     record["n_rows"] = measurement.n_rows
     record["p_value"] = test.p_value
     if measurement.n_better is not None:
@@ -250,7 +250,7 @@ def _format_test(test: Verdict) -> list[str]:
         violations = test.quantity.violations_suffix.format(name=test.class_name)
         return [
             f"  {test.word:<12} {test.subgroup}: {test.measured_quantity} {test.value:.4f}"
-            f" {interval}, {_get_violation_total(test):,} of {test.measurement.n_rows:,}"
+            f" {interval}, {_get_bad_count_or_total_cost(test):,} of {test.measurement.n_rows:,}"
             f" {violations}, p-value {test.p_value:.4g}"
         ]
     return [
@@ -274,14 +274,14 @@ def _format_counts(test: Verdict) -> str:
     n_rows = measurement.n_rows
     if quantity.is_mean_cost:
         noun = "loss" if quantity.uses_graded_losses else "cost"
-        return f"a {noun} of {_get_violation_total(test):,.6g} in all, of {n_rows:,} rows"
+        return f"a {noun} of {_get_bad_count_or_total_cost(test):,.6g} in all, of {n_rows:,} rows"
     if measurement.n_better is not None:
         return (
             f"{measurement.n_bad:,} answered worse than by the last model alone,"
             f" {measurement.n_better:,} better, of {n_rows:,}"
         )
     violations = quantity.violations_text.format(name=test.class_name)
-    return f"{_get_violation_total(test):,} {violations}, of {n_rows:,}"
+    return f"{_get_bad_count_or_total_cost(test):,} {violations}, of {n_rows:,}"
 
 
 def _describe_p_value(test: Verdict) -> str:

@@ -343,10 +343,10 @@ class PromiseMonitor(Monitor):
         if quantity.is_mean_cost:
             # Which rows a cost counts does not depend on their correctness.
             no_row_correct = np.zeros_like(is_accepted)
-            _, is_counted = quantity.compute_masks(is_accepted, no_row_correct)
+            _, is_counted = quantity.compute_event_and_counted_masks(is_accepted, no_row_correct)
             events = self._compute_relative_costs(is_accepted, losses)
         else:
-            _, is_counted = quantity.compute_masks(is_accepted, is_correct)
+            _, is_counted = quantity.compute_event_and_counted_masks(is_accepted, is_correct)
             events = quantity.find_violations(is_accepted, is_correct).astype(np.float64)
         if len(events) == 0:
             return
