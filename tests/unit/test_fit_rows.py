@@ -13,7 +13,12 @@ from click.testing import CliRunner
 from sklearn.linear_model import LogisticRegression
 
 import metacal as mc
-from metacal.certificates.fingerprint import MAX_COINCIDENCE_PROBABILITY, RowSketch, find_fit_rows, fingerprint_rows
+from metacal.certificates.fingerprint import (
+    MAX_COINCIDENCE_PROBABILITY,
+    RowSketch,
+    find_fit_rows,
+    fingerprint_rows,
+)
 from metacal.cli import main
 from metacal.report.summary import summarise
 

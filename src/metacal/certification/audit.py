@@ -160,7 +160,9 @@ def _compute_highest_possible_level(
 ) -> float:
     """Compute the highest significance level at which a subgroup can have been tested."""
     tested_families = [
-        family for family in all_subgroups.side_families if _get_significance_level(family) is not None
+        family
+        for family in all_subgroups.side_families
+        if _get_significance_level(family) is not None
     ]
     if scope.error_rate == "fcr":
         n_accepting = sum(_accepts_any_row(family) for family in tested_families)
