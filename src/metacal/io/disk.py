@@ -31,7 +31,7 @@ _LOCK_HELD_ERRORS = (errno.EACCES, errno.EAGAIN, errno.EDEADLK)
 #: Offset of the byte that is locked on Windows. It lies beyond the text, so that other processes
 #: can read who holds the lock.
 _LOCKED_BYTE_OFFSET = 1 << 30
-#: Largest number of bytes of the description of a lock holder.
+#: Maximum number of bytes of the description of a lock holder.
 _MAX_HOLDER_BYTES = 500
 #: Access mode of new files, before the umask.
 _NEW_FILE_MODE = 0o666

@@ -20,8 +20,8 @@ from metacal.io.predictions import read_predictions
 from metacal.io.request import Request
 from metacal.io.source_file import SourceFile, open_source
 
-#: Number of rows to read.
-_N_ROWS = 2000
+#: Maximum number of rows to read.
+_MAX_ROWS = 2000
 _DELIMITER_NAMES = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 
 
@@ -69,15 +69,15 @@ def _read_delimited(source_file: SourceFile) -> FirstRows:
     if source_file.suffix == ".tsv":
         delimiter = "\t"
     with open_text(request.path, request.path_to_open) as file:
-        header, _, delimiter = read_header(request.path, file, delimiter)
-        nonempty_rows = (row for row in csv.reader(file, delimiter=delimiter) if row)
-        rows = list(islice(nonempty_rows, _N_ROWS))
+        header = read_header(request.path, file, default_delimiter=delimiter)
+        nonempty_rows = (row for row in csv.reader(file, delimiter=header.delimiter) if row)
+        rows = list(islice(nonempty_rows, _MAX_ROWS))
 
     columns = {}
-    for name, cells in zip(header, zip(*rows)):
+    for name, cells in zip(header.column_names, zip(*rows)):
         columns[name] = _to_array(list(cells))
     compression = _compression_prefix(source_file)
-    delimiter_name = _DELIMITER_NAMES[delimiter]
+    delimiter_name = _DELIMITER_NAMES[header.delimiter]
     return FirstRows(f"{compression}text, columns separated by {delimiter_name}", columns)
 
 
@@ -88,7 +88,7 @@ def _read_json_lines(source_file: SourceFile) -> FirstRows:
     """
     request = source_file.request
     with open(request.path_to_open, "rb") as file:
-        numbered_objects = islice(iterate_objects(request.path, file), _N_ROWS)
+        numbered_objects = islice(iterate_objects(request.path, file), _MAX_ROWS)
         rows = [dict(_flatten(item)) for _, item in numbered_objects]
 
     names = dict.fromkeys(name for row in rows for name in row)
@@ -104,13 +104,13 @@ def _read_npz(source_file: SourceFile) -> FirstRows:
         for name in archive.files:
             array = archive[name]
             if array.ndim:
-                columns[name] = array[:_N_ROWS]
+                columns[name] = array[:_MAX_ROWS]
     return FirstRows("NumPy arrays", columns)
 
 
 def _read_npy(source_file: SourceFile) -> FirstRows:
     """Read the first rows of an .npy file: a table, or records with named fields."""
-    array = np.load(source_file.request.path_to_open, mmap_mode="r", allow_pickle=False)[:_N_ROWS]
+    array = np.load(source_file.request.path_to_open, mmap_mode="r", allow_pickle=False)[:_MAX_ROWS]
     field_names = array.dtype.names
     columns = {"logits": array}
     if field_names is not None:
@@ -121,9 +121,9 @@ def _read_npy(source_file: SourceFile) -> FirstRows:
 def _read_tensors(source_file: SourceFile) -> FirstRows:
     """Read the first rows of a safetensors or torch file with the default names."""
     predictions = read_predictions(source_file.request.path_to_open)
-    columns = {"logits": np.asarray(predictions.table)[:_N_ROWS]}
+    columns = {"logits": np.asarray(predictions.table)[:_MAX_ROWS]}
     if predictions.labels is not None:
-        columns["labels"] = predictions.labels[:_N_ROWS]
+        columns["labels"] = predictions.labels[:_MAX_ROWS]
     return FirstRows(f"tensors ({source_file.suffix[1:]})", columns)
 
 
@@ -140,9 +140,9 @@ def _read_arrow(source_file: SourceFile) -> FirstRows:
 def _read_record_batches(file: ParquetFile | ArrowFile) -> FirstRows:
     """Read the first record batch of a file."""
     columns = {}
-    first_batch = next(iter(file.iterate_batches(file.schema.names, _N_ROWS)), None)
+    first_batch = next(iter(file.iterate_batches(file.schema.names, _MAX_ROWS)), None)
     if first_batch is not None:
-        for name, values in first_batch.slice(0, _N_ROWS).to_pydict().items():
+        for name, values in first_batch.slice(0, _MAX_ROWS).to_pydict().items():
             columns[name] = _to_array(values)
     return FirstRows(file.kind, columns)
 
@@ -163,7 +163,7 @@ _READERS: dict[str, Callable[[SourceFile], FirstRows]] = {
 
 
 def _compression_prefix(source_file: SourceFile) -> str:
-    """Return the first word of the description of a compressed file."""
+    """Return the word that describes the compression of a file, or an empty string."""
     if source_file.is_compressed:
         return "compressed "
     return ""

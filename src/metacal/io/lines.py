@@ -25,7 +25,7 @@ READ_BYTES = 1 << 20
 PAUSE_SECONDS = 0.2
 #: Number of bytes to keep of a line that is too long.
 MAX_KEPT_BYTES = 2000
-#: Largest number of bytes before a position that identify it.
+#: Maximum number of bytes before a position that identify it.
 MAX_DIGEST_BYTES = 1 << 12
 
 

@@ -30,9 +30,9 @@ NON_CLASS_NAME_PATTERN = re.compile(
     r"|(.+_)?weights?|seed|epoch|step|batch|length|n_tokens|count|confidence|score|margin|entropy|loss|accept(ed)?|correct",
     re.IGNORECASE,
 )
-#: Smallest number of rows for the test of whole numbers. Fewer rows may be whole by chance.
+#: Minimum number of rows for the test of whole numbers. Fewer rows may be whole by chance.
 _MIN_ROWS = 20
-#: Largest number of classes that a message lists.
+#: Maximum number of classes that a message lists.
 _MAX_LISTED_CLASSES = 10
 
 

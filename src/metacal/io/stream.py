@@ -32,9 +32,9 @@ from metacal.io.stream_cells import (
     parse_score_value,
 )
 
-#: Formats of streams.
+#: Supported formats of streams.
 STREAM_FORMATS = ("csv", "tsv", "jsonl", "ndjson")
-#: Delimiters of the formats that have a header.
+#: Delimiters of the stream formats that have a header.
 _DELIMITERS = {"csv": ",", "tsv": "\t"}
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
@@ -144,12 +144,12 @@ class StreamReader:
         if self.header is not None:
             self._determine_layout(self.header, self.list_names)
 
-    def parse_line(self, line: int, content: bytes) -> StreamRecord | None:
+    def parse_line(self, line_number: int, content: bytes) -> StreamRecord | None:
         """Parse one line.
 
         Parameters
         ----------
-        line : int
+        line_number : int
             Line number. Number 1 is the beginning of another file.
 
         content : bytes
@@ -167,25 +167,28 @@ class StreamReader:
         HeaderError
             If the columns of the header are not suitable.
         """
-        if line == 1:
+        if line_number == 1:
             content = content.removeprefix(_BYTE_ORDER_MARK)
-        # Zeros occur if a writer continues at its old offset in a file that was truncated.
+        # Leading zeros occur if a writer keeps its old offset in a file that was truncated.
         content = content.lstrip(b"\0")
         if not content.strip():
             return None
         if self._delimiter is None:
-            json_object = parse_json_line(self.request.path, line, content)
+            json_object = parse_json_line(self.request.path, line_number, content)
             return self._parse_json_object(
-                add_requested_entries(self.request, line, json_object, self.probability_key)
+                add_requested_entries(self.request, line_number, json_object, self.probability_key)
             )
-        return self._parse_delimited_line(line, self._split_cells(content))
+        return self._parse_delimited_line(line_number, self._split_cells(content))
 
     def _parse_delimited_line(self, line_number: int, cells: list[str]) -> StreamRecord | None:
         """Parse the cells of a line of csv or tsv. Return None for a header."""
-        begins_file = line_number == 1
-        if begins_file and cells == self.header:
+        is_first_line = line_number == 1
+        if is_first_line and cells == self.header:
             return None
-        if self.header is None or (begins_file and not self._looks_like_row(cells, self.header)):
+        if self.header is None:
+            self._adopt_header(cells)
+            return None
+        if is_first_line and not self._looks_like_row(cells, self.header):
             self._adopt_header(cells)
             return None
         if len(cells) != len(self.header):
@@ -195,7 +198,7 @@ class StreamReader:
         return self._build_record(_cells_by_name(self.header, cells))
 
     def _adopt_header(self, cells: list[str]) -> None:
-        """Use a line as the header.
+        """Use the cells of a line as the header of the following lines.
 
         In a later file the header must have the same classes. Otherwise any broken first line would
         be taken for a header.
@@ -220,16 +223,19 @@ class StreamReader:
 
         A header without a table belongs to a file of late labels and is accepted.
         """
-        table = self._layout.table_names
-        if not table or not previous_layout.table_names:
+        table_names = self._layout.table_names
+        previous_table_names = previous_layout.table_names
+        if not table_names or not previous_table_names:
             return True
-        if set(table) == set(previous_layout.table_names):
+        if set(table_names) == set(previous_table_names):
             return True
         class_names = self.request.classes or ()
-        if len(class_names) != len(table):
+        if len(class_names) != len(table_names):
             return False
-        pairs = zip(table, class_names, strict=True)
-        return all(column_name.endswith(str(class_name)) for column_name, class_name in pairs)
+        return all(
+            column_name.endswith(str(class_name))
+            for column_name, class_name in zip(table_names, class_names, strict=True)
+        )
 
     def _looks_like_row(self, cells: list[str], header: list[str]) -> bool:
         """Check whether the first line of a later file is a row, not a header."""
@@ -278,9 +284,9 @@ class StreamReader:
         """Convert the cells of a line to a record."""
         request = self.request
         label = self._find_value(cells, "labels", request.default_label_names)
-        model_flags = tuple(cells.get(name) for name in request.correctness_columns)
-        if any(flag is not None for flag in model_flags):
-            label = model_flags
+        correctness_flags = tuple(cells.get(name) for name in request.correctness_columns)
+        if any(flag is not None for flag in correctness_flags):
+            label = correctness_flags
         return StreamRecord(
             row=self._parse_row(cells, label),
             label=label,
@@ -342,13 +348,13 @@ class StreamReader:
         if request.reads_scores and has_late_labels and request.logits_key not in column_names:
             return _Layout(role_names=role_names)
         selection = select_columns(request, column_names, list_names, min_classes=0)
-        n_required = _n_required_columns(request, selection)
-        if n_required and len(selection.table_names) != n_required:
+        n_required_columns = _count_required_columns(request, selection)
+        if n_required_columns and len(selection.table_names) != n_required_columns:
             if has_late_labels:
                 return _Layout(role_names=role_names)
             raise InputError(
                 f"{request.path}: it has {len(selection.table_names)} columns of classes"
-                f" ({format_names(selection.table_names)}), and the gate was fitted on {n_required}; give"
+                f" ({format_names(selection.table_names)}), and the gate was fitted on {n_required_columns}; give"
                 " predictions of the same classifier."
             )
         missing_names = {*request.later_score_columns, *request.correctness_columns} - set(
@@ -371,17 +377,19 @@ class StreamReader:
         A row of scores may lack its score, and is then rejected. It is NaN here.
         """
         request = self.request
-        table = self._layout.table_names
-        values = [cells.get(name) for name in table]
+        table_names = self._layout.table_names
+        values = [cells.get(name) for name in table_names]
         if all(value is None for value in values):
-            lacks_score = request.reads_scores and len(table) > 0 and label is None
-            return (math.nan,) * len(table) if lacks_score else None
+            is_row_without_score = request.reads_scores and len(table_names) > 0 and label is None
+            if is_row_without_score:
+                return (math.nan,) * len(table_names)
+            return None
 
         if self._layout.holds_lists:
-            values = parse_list(request.path, table[0], values[0])
+            values = parse_list(request.path, table_names[0], values[0])
         if request.reads_scores:
             values = [parse_score_value(value) for value in values]
-        numbers = self._expand_single_score(parse_numbers(table, values))
+        numbers = self._expand_single_score(parse_numbers(table_names, values))
         n_classes = len(request.classes or ())
         if n_classes and len(numbers) != n_classes:
             raise invalid_line_error(
@@ -426,8 +434,8 @@ def _without_missing_keys(request: Request, column_names: list[str]) -> Request:
     return replace(request, **missing_keys)
 
 
-def _n_required_columns(request: Request, selection: ColumnSelection) -> int:
-    """Return the number of class columns that the gate requires, or 0 for any."""
+def _count_required_columns(request: Request, selection: ColumnSelection) -> int:
+    """Return the number of class columns that the gate requires, or 0 for any number."""
     has_class_columns = selection.class_positions is not None
     if not has_class_columns:
         return 0

@@ -14,7 +14,7 @@ from metacal.io.formats.jsonl import LineError
 from metacal.io.formats.text_cells import parse_number_lists
 from metacal.rows.score_columns import parse_score_text
 
-#: Largest number of characters of a group. Groups are stored until their labels arrive.
+#: Maximum number of characters in a group. Groups are stored until their labels arrive.
 MAX_GROUP_LENGTH = 1000
 #: Number of characters of a value that a message shows.
 _MAX_SHOWN = 40

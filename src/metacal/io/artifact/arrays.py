@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from metacal.errors import ArtifactError
 from metacal.io.artifact.messages import check_keys, describe_json
 
-# Largest number of elements that are written as numbers. Larger arrays are written as base64.
+# Maximum number of elements that are written as numbers. Larger arrays are written as base64.
 _MAX_READABLE_SIZE = 64
 
-# Largest number of dimensions.
+# Maximum number of dimensions.
 _MAX_DIMENSIONS = 8
 
 # Largest absolute value of a float. A fit does not produce larger parameters, and products of two

@@ -19,10 +19,10 @@ from metacal.errors import ArtifactError
 #: that it was computed from.
 SCORE_TOLERANCE = 2.0**-29
 
-#: Largest number of rows. Every count up to this number is exact in a float.
+#: Maximum number of rows. Every count up to this number is exact in a float.
 MAX_ROWS = 2**53
 
-# Largest lengths of the name of a class or group, and of the name of a model in a cascade.
+# Maximum lengths of the name of a class or group, and of the name of a model in a cascade.
 _MAX_NAME_LENGTH = 2000
 _MAX_MODEL_NAME_LENGTH = 80
 

@@ -34,7 +34,7 @@ _VALUE_TYPES: dict[str, type] = {
     "float64": float,
 }
 
-# Largest number of characters of all class names, each padded to the longest one. NumPy allocates
+# Maximum number of characters of all class names, each padded to the longest one. NumPy allocates
 # four bytes per character.
 _MAX_NAME_CHARACTERS = 1 << 23
 

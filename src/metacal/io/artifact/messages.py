@@ -8,7 +8,7 @@ from typing import Any
 
 from metacal.errors import ArtifactError
 
-# Largest numbers of characters that a message quotes from an error and from a JSON value.
+# Maximum numbers of characters that a message quotes from an error and from a JSON value.
 _MAX_ERROR_LENGTH = 300
 _MAX_VALUE_LENGTH = 40
 

@@ -19,7 +19,7 @@ from metacal.scores import named as scores
 # number of points times the number of rows. A fit produces at most 200 points.
 _MAX_POINTS = {"SplineMap": ("knots", 1000), "GaussianProcessMap": ("inducing", 1000)}
 
-# Largest number of points times classes, which is the cost per row.
+# Maximum number of points times classes, which is the cost per row.
 _MAX_OPERATIONS_PER_ROW = 2_000_000
 
 

@@ -46,7 +46,7 @@ Input = Literal["logits", "probabilities"]
 ScoreName = NewType("ScoreName", str)
 ALLOWED_NAMES[ScoreName] = lambda: NAMED
 
-#: Largest number of threads that a file may request.
+#: Maximum number of threads that a file may request.
 MAX_JOBS = 1024
 
 # ── learned ranking scores ────────────────────────────────────────────────────────────────────────

@@ -29,10 +29,10 @@ from metacal.io.artifact.sources import RANKERS, check_calibrator_is_supported
 from metacal.kernels.grid import RELATIVE_GRID
 from metacal.scores import NAMED, get_rounding_grid, get_score_name, needs_logits
 
-#: Largest number of stages of a cascade.
+#: Maximum number of stages of a cascade.
 MAX_STAGES = 16
 
-# Largest number of knots of a confidence curve. A fit produces at most 129.
+# Maximum number of knots of a confidence curve. A fit produces at most 129.
 _MAX_CURVE_KNOTS = 1000
 
 

@@ -27,10 +27,10 @@ from metacal.io.artifact.wrapping import checksum
 from metacal.promises.sequential.alarms import ALARM_NAMES, Alarms
 from metacal.promises.sequential.calibration_monitor import DEFAULT_TOLERANCE
 
-#: Kind of the state, and of the journal that contains it.
+#: Kind of the JSON object, and of the journal that contains it.
 MONITOR = "monitor"
 
-# Largest number of rows of a wager. Every count up to this number is exact in a float.
+# Maximum number of rows of a wager. Counts up to this number are exact as floats.
 _MAX_ROWS = 2**53
 
 # Attributes of a monitor that change with the observed rows. The others are its settings.
@@ -81,7 +81,7 @@ def _pairs_form(stored_type: Any) -> StoredForm:
     )
 
 
-# There are many of these objects, so they are stored as lists.
+# A file contains many of these objects, so they are stored as short lists.
 for _record_class in (Counts, PendingRow, Point):
     STORED_FORMS[_record_class] = list_stored_form(_record_class)
 STORED_FORMS[dict[Id, PendingRow]] = _pairs_form(tuple[tuple[Id, PendingRow], ...])
@@ -150,7 +150,7 @@ class WatchState:
 
     @classmethod
     def from_watch(cls, watch: Watch) -> WatchState:
-        """Collect the entries of a watch."""
+        """Build the state from a watch."""
         waiting = watch.waiting
         return cls(
             alarms=watch.alarms,
@@ -250,7 +250,7 @@ def decode_watch(document: Any, gate: Any) -> Watch:
 
 
 def _gate_checksum(gate: Gate) -> str:
-    """Return the checksum of a gate's document."""
+    """Return the checksum of the saved form of a gate."""
     return checksum(encode_document(SavedContent(gate)))
 
 
@@ -286,7 +286,7 @@ def _monitor_settings(monitor: Any) -> dict[str, Any]:
 
 
 def _build_watch_with_alarms(alarms: Alarms, gate: Gate) -> Watch:
-    """Build a new watch on a gate with the settings of some alarms.
+    """Build a new watch on a gate, with the settings of stored alarms.
 
     Parameters
     ----------
@@ -329,23 +329,26 @@ def _build_watch_with_alarms(alarms: Alarms, gate: Gate) -> Watch:
     for name in ALARM_NAMES:
         if _alarm_settings(alarms, name) != _alarm_settings(watch.alarms, name):
             raise ArtifactError(f"what the {name} alarm watches is not what this gate gives.")
-        for monitor, new_monitor in zip(getattr(alarms, name), getattr(watch.alarms, name)):
-            _check_capital(monitor, new_monitor)
+        monitors = getattr(alarms, name)
+        new_monitors = getattr(watch.alarms, name)
+        for monitor, new_monitor in zip(monitors, new_monitors):
+            _check_evidence(monitor, new_monitor)
     return watch
 
 
-def _check_capital(monitor: Any, new_monitor: Any) -> None:
-    """Check the evidence of a monitor against a new monitor with the same settings."""
+def _check_evidence(monitor: Any, new_monitor: Any) -> None:
+    """Raise ArtifactError if the evidence of a monitor is not possible."""
     capital = monitor.capital
     if _wager_guesses(monitor) != _wager_guesses(new_monitor):
         raise ArtifactError("a monitor has other wagers than it began with.")
     is_peak_valid = capital.log_peak >= max(0.0, capital.log_now)
-    if not is_peak_valid or any(wager.rows > _MAX_ROWS for wager in capital.wagers):
+    has_too_many_rows = any(wager.rows > _MAX_ROWS for wager in capital.wagers)
+    if not is_peak_valid or has_too_many_rows:
         raise ArtifactError("evidence lies above its own peak.")
 
 
 def _wager_guesses(monitor: Any) -> list[tuple[Any, Any]]:
-    """Return the guesses that the wagers of a monitor start with."""
+    """Return the initial guesses of the wagers of a monitor."""
     return [(wager.guess, wager.guess_gain) for wager in monitor.capital.wagers]
 
 
@@ -360,7 +363,8 @@ def _check_watch_state(watch: Watch) -> None:
     if watch.classes and n_class_rows != watch.counts.rows:
         raise ArtifactError("the rows of the classes are not all rows.")
     _check_history(watch)
-    if not 0 <= watch.waiting.horizon < MAX_WAITING_ROWS or watch.waiting.n_unlabelled < 0:
+    has_valid_horizon = 0 <= watch.waiting.horizon < MAX_WAITING_ROWS
+    if not has_valid_horizon or watch.waiting.n_unlabelled < 0:
         raise ArtifactError("the horizon is no number of rows.")
     _check_clusters(watch)
     waiting_rows = watch.waiting.rows_by_id
@@ -368,7 +372,8 @@ def _check_watch_state(watch: Watch) -> None:
         raise ArtifactError(
             f"{len(waiting_rows):,} rows wait for a label; {MAX_WAITING_ROWS:,} is the most."
         )
-    if any(isinstance(row_id, str) and len(row_id) > LONGEST_ID for row_id in waiting_rows):
+    text_ids = [row_id for row_id in waiting_rows if isinstance(row_id, str)]
+    if any(len(row_id) > LONGEST_ID for row_id in text_ids):
         raise ArtifactError("an id is too long.")
 
 
@@ -384,11 +389,12 @@ def _check_counts(counts: Counts) -> None:
 
 
 def _check_history(watch: Watch) -> None:
-    """Raise ArtifactError if the history has too many points or other alarms."""
+    """Raise ArtifactError if the history is too long or does not match the alarms."""
     n_alarms = len(list(watch.alarms))
     points = watch.history.points
     has_valid_size = watch.history.stride >= 1 and len(points) <= MAX_POINTS
-    if not has_valid_size or any(len(point.evidence) != n_alarms for point in points):
+    has_other_alarms = any(len(point.evidence) != n_alarms for point in points)
+    if not has_valid_size or has_other_alarms:
         raise ArtifactError("the history does not fit what is watched.")
 
 
@@ -397,7 +403,9 @@ def _check_clusters(watch: Watch) -> None:
     open_ids = {row.unit for row in watch.waiting.rows_by_id.values()} - {None}
     clusters = watch.waiting.clusters
     has_clusters = bool(open_ids or clusters.recent_ids)
-    if (has_clusters and not watch.watches_clusters) or open_ids & clusters.recent_ids.keys():
+    has_unexpected_clusters = has_clusters and not watch.watches_clusters
+    is_open_and_complete = bool(open_ids & clusters.recent_ids.keys())
+    if has_unexpected_clusters or is_open_and_complete:
         raise ArtifactError("what is known of units contradicts itself or the gate.")
     has_negative_count = min(clusters.n_complete, clusters.n_stray_rows) < 0
     if has_negative_count or len(clusters.recent_ids) > MAX_WAITING_ROWS:

@@ -31,19 +31,19 @@ VERSION = 3
 
 _MEGABYTE = 1 << 20
 
-#: Largest size of a file in bytes, unless the caller raises it. Reading takes four times the size
+#: Maximum size of a file in bytes, unless the caller raises it. Reading takes four times the size
 #: of the file. A full matrix for 2,000 classes has 43 MB; all other maps are far smaller.
 MAX_BYTES = 45 * _MEGABYTE
 
-# Largest size of a file that is not plain ASCII, because Python may store four bytes per character.
+# Maximum size of a file that is not plain ASCII, because Python may store four bytes per character.
 # Large files consist of numbers.
 _MAX_NON_ASCII_BYTES = 16 * _MEGABYTE
 
-# Largest number of commas and opening brackets. JSON with many small values takes 50 times its size
+# Maximum number of commas and opening brackets. JSON with many small values takes 50 times its size
 # in memory.
 _MAX_VALUES = 400_000
 
-# Largest length of the entry "metacal_version".
+# Maximum length of the entry "metacal_version".
 _MAX_VERSION_LENGTH = 100
 
 # Entries that are computed from the others and therefore not part of the signed content.

@@ -48,7 +48,7 @@ _BATCH_ROWS = 1 << 16
 # Bytes per row that are assumed for a side column or a score.
 _SIDE_COLUMN_BYTES = 8
 
-# Smallest size in bytes that is assumed for a table in memory when the unpacking limit is checked.
+# Minimum size in bytes that is assumed for a table in memory when the unpacking limit is checked.
 _MIN_IN_MEMORY_BYTES = 1 << 30
 
 # Prefix of the columns in which pandas stores its index.

@@ -10,6 +10,7 @@ import contextlib
 import csv
 import warnings
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import IO, Any
 
@@ -31,11 +32,11 @@ from metacal.io.named_columns import find_named_column, label_column_advice
 from metacal.io.opening import SAVE_AS_NPZ, NoRowsError
 from metacal.io.request import LABEL_KEYS, Request
 
-# Number of characters of a cell, and of a parser's message, that an error message quotes.
+# Maximum number of characters that an error message quotes from a cell or a parser.
 _MAX_QUOTED = 40
 _MAX_PARSER_MESSAGE = 200
 
-# Delimiters that are tried if the header does not contain the usual one.
+# Delimiters to try if the header does not contain the default delimiter.
 _DELIMITERS = (",", ";", "\t", "|")
 
 
@@ -62,9 +63,9 @@ def read(request: Request, delimiter: str = ",") -> Columns:
     path = request.path
     line_numbers = None
     with open_text(path, request.path_to_open) as file:
-        header, list_columns, delimiter = read_header(path, file, delimiter)
-        selection = select_columns(request, header, list_columns)
-        cells = _parse_cells(request, selection, file, header, delimiter)
+        header = read_header(path, file, default_delimiter=delimiter)
+        selection = select_columns(request, header.column_names, header.list_columns)
+        cells = _parse_cells(request, selection, file, header)
         first_cells = cells.column(selection.table_names[0])
         if request.reads_scores:
             table: Any = np.fromiter(
@@ -115,10 +116,29 @@ def open_text(path: str, source: str) -> Iterator[IO[str]]:
         raise InputError(f"{path}: this is not text in columns ({error}).") from None
 
 
-def read_header(
-    path: str, file: IO[str], default_delimiter: str
-) -> tuple[list[str], list[str], str]:
-    """Read the header of a file and detect its delimiter and list columns.
+@dataclass(frozen=True)
+class Header:
+    """Header of delimited text.
+
+    Attributes
+    ----------
+    column_names : list of str
+        Names of the columns.
+
+    list_columns : list of str
+        Names of the columns whose first cell is a list.
+
+    delimiter : str
+        Delimiter of the columns.
+    """
+
+    column_names: list[str]
+    list_columns: list[str]
+    delimiter: str
+
+
+def read_header(path: str, file: IO[str], default_delimiter: str) -> Header:
+    """Read the header of delimited text, and detect the delimiter and list columns.
 
     Parameters
     ----------
@@ -133,12 +153,7 @@ def read_header(
 
     Returns
     -------
-    column_names : list of str
-
-    list_columns : list of str
-        Names of the columns whose first cell is a list.
-
-    delimiter : str
+    Header
 
     Raises
     ------
@@ -162,16 +177,18 @@ def read_header(
     first_row = next((row for row in reader if row), None)
     if first_row is None:
         raise NoRowsError(f"{path}: it holds no rows; give at least one.")
-    list_columns = [
-        name for name, cell in zip(column_names, first_row) if cell.lstrip()[:1] in ("[", "(")
-    ]
+    list_columns = []
+    for name, cell in zip(column_names, first_row):
+        if cell.lstrip().startswith(("[", "(")):
+            list_columns.append(name)
+    # Move back to the first line below the header, which may span several lines.
     file.seek(0)
     next(csv.reader(file, delimiter=delimiter))
-    return column_names, list_columns, delimiter
+    return Header(column_names=column_names, list_columns=list_columns, delimiter=delimiter)
 
 
-def _detect_delimiter(file: IO[str], usual: str = ",") -> str:
-    """Return the usual delimiter if the header has it, else the most frequent candidate.
+def _detect_delimiter(file: IO[str], default_delimiter: str = ",") -> str:
+    """Return the default delimiter if the header has it, else the most frequent candidate.
 
     Examples
     --------
@@ -183,17 +200,17 @@ def _detect_delimiter(file: IO[str], usual: str = ",") -> str:
     """
     header = file.readline()
     file.seek(0)
-    if usual in header:
-        return usual
-    return max((usual, *_DELIMITERS), key=header.count)
+    if default_delimiter in header:
+        return default_delimiter
+    candidates = (default_delimiter, *_DELIMITERS)
+    return max(candidates, key=header.count)
 
 
 def _parse_cells(
     request: Request,
     selection: ColumnSelection,
     file: IO[str],
-    header: Sequence[str],
-    delimiter: str,
+    header: Header,
 ) -> _Cells:
     """Parse the cells below the header.
 
@@ -208,11 +225,8 @@ def _parse_cells(
     file : text stream
         File whose position is behind the header.
 
-    header : sequence of str
-        Column names.
-
-    delimiter : str
-        Delimiter of the columns.
+    header : Header
+        Column names and delimiter.
 
     Returns
     -------
@@ -224,8 +238,8 @@ def _parse_cells(
     return _Cells(
         path=request.path,
         file=file,
-        header=header,
-        delimiter=delimiter,
+        header=header.column_names,
+        delimiter=header.delimiter,
         class_columns=selection.class_positions or (),
         label_column=label_column,
     )
@@ -313,7 +327,7 @@ class _Cells:
         """Parse the rest of the file into an array with the given dtype fields."""
         try:
             with warnings.catch_warnings():
-                # loadtxt warns about missing rows, which `read_header` has reported already.
+                # loadtxt warns about missing rows, which are reported when the header is read.
                 warnings.simplefilter("ignore", UserWarning)
                 return np.loadtxt(
                     self.file,
@@ -381,7 +395,9 @@ def read_labels(request: Request, name_suffix: str) -> NDArray[Any]:
     """
     path = request.path
     rows = _read_label_rows(request, name_suffix)
-    first_row = [cell.strip() for cell in rows[0]] if rows else []
+    first_row = []
+    if rows:
+        first_row = [cell.strip() for cell in rows[0]]
     label_column = find_named_column(request, first_row, "label_key", LABEL_KEYS)
     if label_column is None and len(first_row) > 1:
         raise InputError(
@@ -396,7 +412,9 @@ def read_labels(request: Request, name_suffix: str) -> NDArray[Any]:
 
     labels = []
     for line_number, row in enumerate(rows[n_header_lines:], start=n_header_lines + 1):
-        label = row[column_index].strip() if column_index < len(row) else ""
+        label = ""
+        if column_index < len(row):
+            label = row[column_index].strip()
         if not label:
             raise InputError(
                 f"{path}:{line_number}:{column_index + 1}: the label is missing; fill it in or drop"

@@ -27,7 +27,7 @@ from metacal.io.nested import add_nested_entries
 from metacal.io.opening import NoRowsError, check_text_array_size, uneven_row_error
 from metacal.io.request import ROLE_PARAMETERS, Request
 
-#: Largest number of bytes of a line. The limit bounds the memory that a file without line breaks
+#: Maximum number of bytes of a line. The limit bounds the memory that a file without line breaks
 #: can take.
 MAX_LINE_BYTES = 1 << 26
 

@@ -37,7 +37,7 @@ _CHUNK_BYTES = 1 << 18
 # Bytes that are copied at a time from a temporary file to an archive.
 _COPY_BYTES = 1 << 20
 
-# Largest number of dimensions that all versions of NumPy support.
+# Maximum number of dimensions that all versions of NumPy support.
 _MAX_DIMENSIONS = 32
 
 # Bytes of an npz column that are buffered in memory before a temporary file is used.

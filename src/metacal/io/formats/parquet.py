@@ -36,7 +36,7 @@ _BUFFER_BYTES = 1 << 18
 # Error message of pyarrow before version 26 for a null in a column of fixed-size lists.
 _NULL_LIST_ERROR = re.compile(r"lists to be of size=[0-9]+ but index ([0-9]+) had size=0\b")
 
-# Largest number of cursors that a thread keeps open.
+# Maximum number of cursors that a thread keeps open.
 _MAX_CURSORS = 4
 
 

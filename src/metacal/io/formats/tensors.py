@@ -54,7 +54,7 @@ _MAX_LENGTH = 1 << 62
 # Bytes of an archive record that are read at a time.
 _CHUNK_BYTES = 1 << 20
 
-# Largest number of dimensions that all versions of NumPy support.
+# Maximum number of dimensions that all versions of NumPy support.
 _MAX_DIMENSIONS = 32
 
 # First version of torch in which weights_only=True is safe.
