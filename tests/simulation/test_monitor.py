@@ -109,7 +109,7 @@ class History:
                     self.meanwhile()
                     steps -= 1
                 try:
-                    quiet = 0 if intake.step() else quiet + 1
+                    quiet = 0 if intake.process_next_batch() else quiet + 1
                     if not quiet:
                         self.position = intake.source.lines.position
                 except NotRecordedError:
@@ -205,11 +205,11 @@ def test_a_disk_that_is_full_at_the_start_stops_nothing():
         intake = Intake(kept, history.source(kept), journal, Quarantine(ASIDE, disk=world), None)
         for _ in range(3):
             with pytest.raises(NotRecordedError):
-                intake.step()
+                intake.process_next_batch()
         assert world.files.get(STATE, b"") == b""
         assert intake.monitor_state.watch.counts.rows == 0
         world.peace()
-        while intake.step():
+        while intake.process_next_batch():
             pass
         assert intake.monitor_state.watch.counts.rows > 0
         want = encode_watch(never_interrupted(history, history.folder.written))

@@ -56,12 +56,12 @@ class Options:
         "Where OUT is a folder: remove results whose source is gone, unless they were changed"
         " since."
     )
-    reading: ReadOptions = option_group(ReadOptions, without=("labels", "agree_key"))
+    reading: ReadOptions = option_group(ReadOptions, excluded_fields=("labels", "agree_key"))
     n_jobs: int | None = jobs_option()
     executor: str | None = executor_option()
 
 
-@as_command(Options, "GATE", "FILE", sectioned=True)
+@as_command(Options, "GATE", "FILE", groups_options=True)
 def command(artifact: str, file: str, options: Options) -> None:
     """Give new rows calibrated probabilities and an accept/reject decision.
 
@@ -190,12 +190,12 @@ def _apply_to_folder(gate: Gate, artifact: str, file: str, options: Options) -> 
     -------
     Applied
     """
-    from metacal.cli.gate_rows import check_large
+    from metacal.cli.gate_rows import check_large_option
     from metacal.cli.reading import check_read_options, read_keywords
     from metacal.io.apply import apply
     from metacal.rows import report_progress_to
 
-    check_large(gate, artifact, options.reading.large)
+    check_large_option(gate, artifact, options.reading.large)
     check_read_options(gate, artifact, options.reading)
     n_jobs = resolve_n_jobs(options.n_jobs)
     with (

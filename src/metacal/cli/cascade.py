@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from metacal.cli.fitters import map_fitter, parse_reject_label
+from metacal.cli.fitters import make_map_fitter, parse_reject_label
 from metacal.cli.options import (
     ReadOptions,
     as_command,
@@ -92,7 +92,7 @@ class Options:
     reject_label: str | None = option(
         "Prediction where people answer.  [default: -1, or 'rejected']", "LABEL"
     )
-    reading: ReadOptions = option_group(ReadOptions, without=("large",))
+    reading: ReadOptions = option_group(ReadOptions, excluded_fields=("large",))
     n_jobs: int | None = jobs_option()
     output: str | None = output_option("Save the cascade here, for apply and verify.", "JSON")
     key: str | None = sign_option()
@@ -168,8 +168,8 @@ def command(small: str, large: str | None, options: Options) -> None:
     print_saved_note(
         options.output,
         options.key,
-        then=f"metacal apply {options.output} NEW-SMALL{large_argument}",
-        without="-o cascade.json saves the cascade for metacal apply.",
+        next_command=f"metacal apply {options.output} NEW-SMALL{large_argument}",
+        note_if_not_saved="-o cascade.json saves the cascade for metacal apply.",
     )
 
 
@@ -226,14 +226,14 @@ def _fit_logits(small: str, large: str, promise: Promise, options: Options) -> G
     pilot_scores = _read_pilot_scores(options)
     if labels is None:
         labels = small_predictions.require_truth()
-    fitter = map_fitter(options.calibrator, options.seed, small_logits.shape[1])
+    map_fitter = make_map_fitter(options.calibrator, options.seed, small_logits.shape[1])
     with open_executor(resolve_n_jobs(options.n_jobs)) as executor:
         data = LogitsCascadeData(
             small_rows=Rows(small_logits, executor=executor),
             large_rows=Rows(large_logits, executor=executor),
             labels=labels,
             score=options.score,
-            fit_map=fitter.fit,
+            fit_map=map_fitter.fit_map,
             plan=CascadePlan(options.uses_people, options.review_cost, options.seed, pilot_scores),
             class_names=small_predictions.class_names,
             has_class_names=small_predictions.class_names is not None,

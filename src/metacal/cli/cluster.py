@@ -14,14 +14,14 @@ from metacal.errors import InputError, needs_extra
 
 
 def _check_executor(
-    ctx: click.Context, parameter: click.Parameter, where: str | None
+    ctx: click.Context, parameter: click.Parameter, address: str | None
 ) -> str | None:
     """Raise a usage error if the value is not the address of a cluster."""
-    if where is None or where == "dask" or where.startswith("dask://"):
-        return where
+    if address is None or address == "dask" or address.startswith("dask://"):
+        return address
     raise bad_option(
         "--executor",
-        f"{where!r} names no cluster; give dask, or dask://HOST:PORT, the address of a scheduler.",
+        f"{address!r} names no cluster; give dask, or dask://HOST:PORT, the address of a scheduler.",
     )
 
 
@@ -36,54 +36,55 @@ def executor_option() -> Any:
 
 
 @contextmanager
-def open_cluster(where: str | None, processes: int) -> Iterator[Any]:
+def open_cluster(address: str | None, n_processes: int) -> Iterator[Any]:
     """Yield a client of a Dask cluster.
 
     Parameters
     ----------
-    where : str or None
+    address : str or None
         Value of --executor: "dask://HOST:PORT" for a running cluster, "dask" for a local cluster
         that ends with this context, or None for no cluster.
-    processes : int
+    n_processes : int
         Number of processes of a local cluster. If it is not positive, one per core.
 
     Yields
     ------
     distributed.Client or None
     """
-    if where is None:
+    if address is None:
         yield None
         return
     with needs_extra("--executor", "dask"):
         import distributed
 
     dask: Any = distributed
-    if where == "dask":
-        local_cluster = _start_local_cluster(dask, processes)
+    if address == "dask":
+        local_cluster = _start_local_cluster(dask, n_processes)
         with local_cluster, dask.Client(local_cluster, set_as_default=False) as client:
             yield client
     else:
-        with _connect_to_scheduler(dask, where) as client:
+        with _connect_to_scheduler(dask, address) as client:
             yield client
 
 
-def _connect_to_scheduler(dask: Any, where: str) -> Any:
-    """Connect to a running scheduler. Raise InputError if none answers."""
-    address = f"tcp://{where.removeprefix('dask://')}"
+def _connect_to_scheduler(dask: Any, address: str) -> Any:
+    """Connect to a running scheduler, or raise InputError if none answers."""
+    tcp_address = f"tcp://{address.removeprefix('dask://')}"
     try:
-        return dask.Client(address, timeout=10, set_as_default=False)
+        return dask.Client(tcp_address, timeout=10, set_as_default=False)
     except (OSError, ValueError) as error:
         raise InputError(
-            f"no Dask scheduler answers at {address} ({error}); is it running there?"
+            f"no Dask scheduler answers at {tcp_address} ({error}); is it running there?"
         ) from None
 
 
-def _start_local_cluster(dask: Any, processes: int) -> Any:
+def _start_local_cluster(dask: Any, n_processes: int) -> Any:
     """Start a cluster of single-threaded processes on this machine."""
     from metacal.rows.executors import count_usable_cores
 
+    n_workers = n_processes if n_processes > 0 else count_usable_cores()
     return dask.LocalCluster(
-        n_workers=processes if processes > 0 else count_usable_cores(),
+        n_workers=n_workers,
         processes=True,
         threads_per_worker=1,
         dashboard_address=None,

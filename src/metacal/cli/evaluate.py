@@ -42,7 +42,7 @@ class Options:
     executor: str | None = executor_option()
 
 
-@as_command(Options, "[GATE] FILE", sectioned=True)
+@as_command(Options, "[GATE] FILE", groups_options=True)
 def command(artifact: str | None, file: str, options: Options) -> None:
     """Measure calibration, and whether the promise is kept, on labelled rows.
 
@@ -83,11 +83,11 @@ def command(artifact: str | None, file: str, options: Options) -> None:
             " them with --labels."
         )
         answer = {"estimate": result.to_dict()}
-        text = wrap_lines(str(result), hang=0)
+        text = wrap_lines(str(result), hanging_indent=0)
     else:
         subject = f"{file}: " if artifact is None else f"{file}, through {artifact}: "
         answer = result.to_dict()
-        text = result.text(subject, partial(wrap_lines, hang=10), brief=True)
+        text = result.text(subject, partial(wrap_lines, hanging_indent=10), brief=True)
     print_result({"file": file, "artifact": artifact, **answer}, text)
 
 
@@ -99,7 +99,9 @@ def _evaluate_file(
     from metacal.estimators.verify import estimate_accuracy
 
     stream = True if options.executor is not None else None
-    gate, gate_rows = read_gate_and_rows(artifact, file, options.reading, as_is=True, stream=stream)
+    gate, gate_rows = read_gate_and_rows(
+        artifact, file, options.reading, keeps_raw_table=True, stream=stream
+    )
     if gate is not None and not gate.is_logits_gate and options.executor is not None:
         raise click.UsageError("--executor works on one table of logits; leave it out here.")
     if gate_rows.truth is None and gate is not None and _supports_estimate(gate):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from metacal.cli.cluster import executor_option, open_cluster
-from metacal.cli.fitters import map_fitter, parse_reject_label
+from metacal.cli.fitters import make_map_fitter, parse_reject_label
 from metacal.cli.options import (
     ReadOptions,
     as_command,
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 class Options:
     """Options of `metacal fit`."""
 
-    asked: PromiseOptions = option_group(PromiseOptions)
+    promise_options: PromiseOptions = option_group(PromiseOptions)
     score: str = option(
         "What ranks the rows; auto: the best of three, which share 1 - C.",
         type=RegistryChoice(NAMED.keys, AUTO_SCORE),
@@ -96,13 +96,13 @@ class Options:
     reject_label: str | None = option(
         "Prediction for rejected rows.  [default: -1, or 'rejected']", "LABEL"
     )
-    reading: ReadOptions = option_group(ReadOptions, without=("large", "agree_key"))
+    reading: ReadOptions = option_group(ReadOptions, excluded_fields=("large", "agree_key"))
     n_jobs: int | None = jobs_option()
     executor: str | None = executor_option()
     output: str | None = output_option("Save the result here, for apply and evaluate.", "JSON")
     key: str | None = sign_option()
 
-    def units(self, columns: Predictions | Scores) -> Units | None:
+    def extract_clusters(self, columns: Predictions | Scores) -> Units | None:
         """Return the clusters of dependent rows, or None if every row is its own cluster."""
         from metacal.certification.units import Units
 
@@ -111,7 +111,7 @@ class Options:
         return Units(columns.units, "row" if self.every_row else "unit", self.largest_unit)
 
 
-@as_command(Options, "FILE", sectioned=True)
+@as_command(Options, "FILE", groups_options=True)
 def command(file: str, options: Options) -> None:
     """Fit a calibrator and a gate that carries a written promise.
 
@@ -165,13 +165,13 @@ def command(file: str, options: Options) -> None:
     _print_fit(
         gate,
         {"file": file, "artifact": options.output, "n_rows": n_rows},
-        signed=options.key is not None,
+        is_signed=options.key is not None,
     )
     print_saved_note(
         options.output,
         options.key,
-        then=f"metacal evaluate {options.output} TEST",
-        without="-o cal.json saves the gate for metacal apply.",
+        next_command=f"metacal evaluate {options.output} TEST",
+        note_if_not_saved="-o cal.json saves the gate for metacal apply.",
     )
 
 
@@ -182,7 +182,7 @@ def _check_options(file: str, options: Options) -> None:
     check_not_input(options.output, file, options.key, reading=reading)
     if options.executor is not None and options.calibrator is not None:
         get_all_methods()[options.calibrator].check_fits_on_cluster()
-    options.asked.check_subgroups(by_group=reading.group_key is not None)
+    options.promise_options.check_subgroups(by_group=reading.group_key is not None)
     check_can_sign(options.key, options.output)
     if reading.score_key is None:
         return
@@ -190,7 +190,7 @@ def _check_options(file: str, options: Options) -> None:
         raise click.UsageError(
             "--executor works on logits; scores are few enough for this machine."
         )
-    if options.asked.per_class:
+    if options.promise_options.per_class:
         raise click.UsageError(
             "given scores have no classes: --per-class needs a classifier's logits."
         )
@@ -203,7 +203,7 @@ def _fit_file(file: str, options: Options) -> tuple[Gate, int]:
     if options.reading.score_key is not None:
         scores = read_score_table(file, options.reading)
         return _fit_scores(scores, options), len(scores)
-    # A cluster gets descriptions of files, never rows, so the table stays in its file.
+    # Workers of a cluster read the rows from the file themselves, so the table stays in its file.
     stream = True if options.executor is not None else None
     predictions = read_table(file, options.reading, stream=stream)
     return _fit_logits(predictions, options), len(predictions)
@@ -215,20 +215,20 @@ def _fit_scores(scores: Scores, options: Options) -> Gate:
     from metacal.gate.calibrate import calibrate
 
     higher_is: Any = options.reading.higher_is or "surer"
-    promise_options = options.asked
+    promise_options = options.promise_options
     if promise_options.at_threshold is not None:
         uncertainty_threshold = _score_to_uncertainty(promise_options.at_threshold, higher_is)
         promise_options = replace(promise_options, at_threshold=uncertainty_threshold)
-    promise = promise_options.promise(options.seed, per_group=scores.groups is not None)
+    promise = promise_options.build_promise(options.seed, per_group=scores.groups is not None)
     truth = scores.require_truth()
-    has_losses = options.reading.loss_key is not None
+    truth_is_losses = options.reading.loss_key is not None
     data = ScoreData(
         scores=scores.score,
-        correct=None if has_losses else truth,
-        losses=truth if has_losses else None,
+        correct=None if truth_is_losses else truth,
+        losses=truth if truth_is_losses else None,
         score_name=scores.name,
         higher_is=higher_is,
-        clusters=options.units(scores),
+        clusters=options.extract_clusters(scores),
         groups=scores.groups,
         random_state=options.seed,
         declared_values=options.marks,
@@ -246,10 +246,9 @@ def _score_to_uncertainty(score: float, higher_is: Any) -> float:
 
 
 def _fit_logits(predictions: Predictions, options: Options) -> Gate:
-    """Fit a gate on logits.
+    """Fit a gate on logits, as `MetaCal.fit` does but without scikit-learn.
 
-    It does the same as `MetaCal.fit`, without importing scikit-learn, which takes longer than most
-    fits.
+    Importing scikit-learn would take longer than most fits.
     """
     from metacal.gate import check_logits_gate_options
     from metacal.rows import open_executor, validate
@@ -262,7 +261,8 @@ def _fit_logits(predictions: Predictions, options: Options) -> Gate:
     is_unlabelled = predictions.labels is None and not promise.needs_labels
     if is_unlabelled and options.calibrator is not None:
         raise bad_option("--calibrator", "a calibrator learns from labels, and FILE has none.")
-    fitter = map_fitter(options.calibrator or promise.default_calibrator, options.seed, n_classes)
+    calibrator_name = options.calibrator or promise.default_calibrator
+    map_fitter = make_map_fitter(calibrator_name, options.seed, n_classes)
     with (
         open_cluster(options.executor, n_jobs) as client,
         open_executor(n_jobs, client) as executor,
@@ -271,25 +271,35 @@ def _fit_logits(predictions: Predictions, options: Options) -> Gate:
             predictions.table, predictions.input, executor=executor, defer_validation=True
         )
         classes = validate.check_classes(class_names, table.shape[1])
-        codes = None
+        label_codes = None
         if not is_unlabelled:
-            codes = validate.encode_labels(predictions.require_truth(), len(table), classes)
+            labels = predictions.require_truth()
+            label_codes = validate.encode_labels(labels, len(table), classes)
         gate = _fit_table(
-            predictions, table, codes, classes, promise, fitter.fit, options, executor
+            predictions,
+            table,
+            promise,
+            options,
+            label_codes=label_codes,
+            classes=classes,
+            fit_map=map_fitter.fit_map,
+            executor=executor,
         )
     if is_unlabelled:
         return gate
-    return gate.with_source(recipe=fitter.recipe(), score_column=predictions.score_column)
+    recipe = map_fitter.make_recipe()
+    return gate.with_source(recipe=recipe, score_column=predictions.score_column)
 
 
 def _fit_table(
     predictions: Predictions,
     table: Any,
-    codes: Any,
-    classes: Any,
     promise: Promise,
-    fit_map: FitMap,
     options: Options,
+    *,
+    label_codes: Any,
+    classes: Any,
+    fit_map: FitMap,
     executor: Any,
 ) -> Gate:
     """Fit a gate on a validated table of logits.
@@ -300,16 +310,16 @@ def _fit_table(
         All columns of the file.
     table : array or stored table of shape (n_rows, n_classes)
         Validated logits.
-    codes : array of int or None
-        Class code of each label.
-    classes : array
-        Class of each column.
     promise : Promise
         Promise to certify.
-    fit_map : callable
-        Fits the base calibration map.
     options : Options
         Options of the command.
+    label_codes : array of int or None
+        Class code of each label. None if there are no labels.
+    classes : array
+        Class of each column.
+    fit_map : callable
+        Function that fits the base calibration map.
     executor : object
         Executor of the work on blocks of rows.
 
@@ -325,13 +335,12 @@ def _fit_table(
 
     has_class_names = predictions.class_names is not None
     is_numbered_from_zero = classes.tolist() == list(range(len(classes)))
+    is_unvalidated = validate.can_defer_validation(table, predictions.input)
+    reject_label = parse_reject_label(options.reject_label, predictions)
+    clusters = options.extract_clusters(predictions)
     data = LogitsData(
-        rows=Rows(
-            table,
-            executor=executor,
-            is_unvalidated=validate.can_defer_validation(table, predictions.input),
-        ),
-        labels=codes,
+        rows=Rows(table, executor=executor, is_unvalidated=is_unvalidated),
+        labels=label_codes,
         score=options.score,
         fit_map=fit_map,
         allow_softmax_fallback=options.calibrator is None,
@@ -339,10 +348,8 @@ def _fit_table(
         has_class_names=has_class_names or not is_numbered_from_zero,
         input=predictions.input,
         decision=options.decision,
-        reject_label=parse_reject_label(options.reject_label, predictions),
-        selection=build_row_selection(
-            len(predictions), options.units(predictions), random_state=options.seed
-        ),
+        reject_label=reject_label,
+        selection=build_row_selection(len(predictions), clusters, random_state=options.seed),
         groups=predictions.groups,
         notes=[remark(text=text) for text in predictions.remarks],
     )
@@ -371,7 +378,7 @@ def _build_promise(predictions: Predictions, class_names: Any, options: Options)
     """Build the promise for the classes and groups of a file."""
     if class_names is not None and not isinstance(class_names, tuple):
         class_names = class_names.tolist()
-    return options.asked.promise(
+    return options.promise_options.build_promise(
         options.seed,
         class_names,
         per_group=predictions.groups is not None,
@@ -391,44 +398,45 @@ def _find_label(text: str | None, labels: Sequence[Any] | None) -> Any:
     return label_by_text[text]
 
 
-def _print_fit(gate: Gate, answer: dict[str, Any], *, signed: bool) -> None:
+def _print_fit(gate: Gate, first_entries: dict[str, Any], *, is_signed: bool) -> None:
     """Print the certificate and a description of the gate.
 
     Parameters
     ----------
     gate : Gate
         Fitted gate.
-    answer : dict
-        First entries of the JSON answer.
-    signed : bool
+    first_entries : dict
+        First entries of the JSON result.
+    is_signed : bool
         Whether the saved gate is signed.
     """
     assert gate.certificate is not None
+    result = dict(first_entries)
     forecast = gate.certificate.next_rows(N_FORECAST_ROWS)
     lines = [str(gate.certificate), f"  expect       {forecast}"]
     if gate.has_classes:
         calibrator = _describe_calibrator(gate)
-        answer |= {"n_classes": gate.n_classes, "calibrator": calibrator}
+        result |= {"n_classes": gate.n_classes, "calibrator": calibrator}
         lines.append(f"  classes      {gate.n_classes:,}{class_list_text(gate)}")
         lines.append(_calibrator_line(calibrator))
     else:
-        answer["accept_if"] = gate.condition
+        result["accept_if"] = gate.condition
         lines.append(confidence_line(gate))
-    answer |= {
+    result |= {
         "certificate": gate.certificate.to_dict(words=True),
         "next_rows": forecast.to_dict(),
-        "signed": signed,
+        "signed": is_signed,
     }
-    print_result(answer, wrap_lines("\n".join(lines)))
+    print_result(result, wrap_lines("\n".join(lines)))
 
 
 def _calibrator_line(calibrator: dict[str, Any]) -> str:
     """Return the line with name and parameters of the calibrator."""
-    parts = [calibrator["kind"]]
+    descriptions = [calibrator["kind"]]
     for name, value in calibrator.items():
         if name != "kind":
-            parts.append(f"{name.replace('_', ' ')} {value:.4g}")
-    return f"  calibrator   {', '.join(parts)}"
+            descriptions.append(f"{name.replace('_', ' ')} {value:.4g}")
+    return f"  calibrator   {', '.join(descriptions)}"
 
 
 def _describe_calibrator(gate: Gate) -> dict[str, Any]:
@@ -442,9 +450,9 @@ def _describe_calibrator(gate: Gate) -> dict[str, Any]:
     parameters = {
         name: value for name, value in vars(base_map).items() if isinstance(value, int | float)
     }
-    for part in (base_map, *find_component_maps(base_map)):
-        if isinstance(part, TemperatureMap | UniformTemperatureMap):
-            parameters = {"temperature": part.temperature}
-        if isinstance(part, UniformTemperatureMap):
-            parameters["uniform"] = part.uniform
+    for component_map in (base_map, *find_component_maps(base_map)):
+        if isinstance(component_map, TemperatureMap | UniformTemperatureMap):
+            parameters = {"temperature": component_map.temperature}
+        if isinstance(component_map, UniformTemperatureMap):
+            parameters["uniform"] = component_map.uniform
     return {"kind": gate.logits_source.recipe.estimator, **parameters}

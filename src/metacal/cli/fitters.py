@@ -16,26 +16,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MapFitter:
-    """Method that fits the base calibration map.
+    """Calibration method, as a function that fits its map and one that describes it.
 
     Attributes
     ----------
-    fit : callable
-        Fits the map.
-    recipe : callable
-        Returns a description of the method, after the fit.
+    fit_map : callable
+        Function that fits the base calibration map.
+    make_recipe : callable
+        Function that returns the calibrator's class and parameters, to be called after the fit.
     """
 
-    fit: FitMap
-    recipe: Callable[[], Recipe | None]
+    fit_map: FitMap
+    make_recipe: Callable[[], Recipe | None]
 
 
-def map_fitter(name: str | None, seed: int | None, n_classes: int) -> MapFitter:
-    """Return the method that fits the base calibration map.
+def make_map_fitter(calibrator_name: str | None, seed: int | None, n_classes: int) -> MapFitter:
+    """Build the function that fits the base calibration map.
 
     Parameters
     ----------
-    name : str or None
+    calibrator_name : str or None
         Name of a calibrator. None selects the default.
     seed : int or None
         Seed of the calibrator's folds.
@@ -50,20 +50,21 @@ def map_fitter(name: str | None, seed: int | None, n_classes: int) -> MapFitter:
     from metacal.maps.composed import get_default_base_method
     from metacal.maps.methods import CHOOSERS, METHODS, get_calibrator_class
 
-    # The folds of a calibrator certify nothing, so their seed need not be derived from the rows.
+    # A fixed seed is sufficient, because the folds of a calibrator are not used to certify.
     fold_seed = 0 if seed is None else seed
-    if name in CHOOSERS:
-        # A chooser is a scikit-learn estimator.
-        chooser = get_calibrator_class(name)(random_state=fold_seed)
+    if calibrator_name in CHOOSERS:
+        chooser = get_calibrator_class(calibrator_name)(random_state=fold_seed)
         return MapFitter(
-            fit=lambda *arguments: chooser.fit_rows(*arguments).map_,
-            recipe=lambda: chooser.gate_.source.recipe,
+            fit_map=lambda *fit_arguments: chooser.fit_rows(*fit_arguments).map_,
+            make_recipe=lambda: chooser.gate_.source.recipe,
         )
-    method = METHODS[name or get_default_base_method(n_classes)]
-    parameters = {"random_state": fold_seed} if "random_state" in method.options else {}
+    method = METHODS[calibrator_name or get_default_base_method(n_classes)]
+    parameters = {}
+    if "random_state" in method.options:
+        parameters["random_state"] = fold_seed
     return MapFitter(
-        fit=partial(method.fit_function(), **parameters),
-        recipe=lambda: Recipe(method.public_name, parameters),
+        fit_map=partial(method.fit_function(), **parameters),
+        make_recipe=lambda: Recipe(method.public_name, parameters),
     )
 
 

@@ -84,8 +84,8 @@ def read_gate_and_rows(
     file: str,
     reading: ReadOptions,
     *,
-    any_groups: bool = False,
-    as_is: bool = False,
+    allows_group_key: bool = False,
+    keeps_raw_table: bool = False,
     stream: bool | None = None,
 ) -> tuple[Gate | None, GateRows]:
     """Read a saved gate, if there is one, and the rows of a file.
@@ -98,7 +98,7 @@ def read_gate_and_rows(
         File of rows.
     reading : ReadOptions
         Options for reading the file.
-    any_groups, as_is, stream
+    allows_group_key, keeps_raw_table, stream
         See `read_gate_rows`.
 
     Returns
@@ -113,11 +113,17 @@ def read_gate_and_rows(
         saved_gate = load_gate(artifact, file)
         check_measurable(saved_gate)
         gate_rows = read_gate_rows(
-            saved_gate, artifact, file, reading, any_groups=any_groups, as_is=as_is, stream=stream
+            saved_gate,
+            artifact,
+            file,
+            reading,
+            allows_group_key=allows_group_key,
+            keeps_raw_table=keeps_raw_table,
+            stream=stream,
         )
         return saved_gate, gate_rows
 
-    check_large(None, None, reading.large)
+    check_large_option(None, None, reading.large)
     if reading.score_key is not None:
         return _read_scores_without_gate(file, reading)
     predictions = read_table(file, reading, stream=stream)
@@ -135,7 +141,7 @@ def _read_scores_without_gate(file: str, reading: ReadOptions) -> tuple[Gate, Ga
     return gate, GateRows(file, (scores.score,), scores.correct, scores)
 
 
-def check_large(gate: Gate | None, artifact: str | None, large: str | None) -> None:
+def check_large_option(gate: Gate | None, artifact: str | None, large: str | None) -> None:
     """Raise a usage error if --large was given and the gate reads one table."""
     if large is None:
         return
@@ -159,8 +165,8 @@ def read_gate_rows(
     reading: ReadOptions,
     *,
     all_stages: bool = True,
-    any_groups: bool = False,
-    as_is: bool = False,
+    allows_group_key: bool = False,
+    keeps_raw_table: bool = False,
     stream: bool | None = None,
 ) -> GateRows:
     """Read the rows of a file, and of --large, in the form that a gate reads.
@@ -177,9 +183,9 @@ def read_gate_rows(
         Options for reading the file.
     all_stages : bool, default=True
         Whether a cascade needs the rows of the large model too.
-    any_groups : bool, default=False
+    allows_group_key : bool, default=False
         Whether --group-key is allowed for a gate on logits that has no threshold by group.
-    as_is : bool, default=False
+    keeps_raw_table : bool, default=False
         Whether the table of a gate on logits is returned without validation.
     stream : bool or None, default=None
         Whether the table stays in its file. None decides by its size.
@@ -188,8 +194,10 @@ def read_gate_rows(
     -------
     GateRows
     """
-    check_large(gate, artifact, reading.large)
-    check_read_options(gate, artifact, reading, any_groups=any_groups and gate.has_classes)
+    check_large_option(gate, artifact, reading.large)
+    check_read_options(
+        gate, artifact, reading, allows_group_key=allows_group_key and gate.has_classes
+    )
     is_cascade = gate.is_cascade
     if is_cascade and not gate.has_classes:
         return _read_score_cascade_rows(gate, file, reading)
@@ -201,7 +209,9 @@ def read_gate_rows(
     if gate.is_score_gate:
         scores = read_score_table(file, reading, gate, artifact)
         return GateRows(file, (scores.score,), scores.correct, scores)
-    return _read_logit_rows(gate, artifact, file, reading, as_is=as_is, stream=stream)
+    return _read_logit_rows(
+        gate, artifact, file, reading, keeps_raw_table=keeps_raw_table, stream=stream
+    )
 
 
 def _read_score_cascade_rows(gate: Gate, file: str, reading: ReadOptions) -> GateRows:
@@ -222,14 +232,14 @@ def _read_logit_rows(
     file: str,
     reading: ReadOptions,
     *,
-    as_is: bool,
+    keeps_raw_table: bool,
     stream: bool | None,
 ) -> GateRows:
     """Read the logits of one model, or those of both models of a cascade.
 
     Parameters
     ----------
-    gate, artifact, file, reading, as_is, stream
+    gate, artifact, file, reading, keeps_raw_table, stream
         See `read_gate_rows`.
 
     Returns
@@ -241,7 +251,7 @@ def _read_logit_rows(
 
     check_not_gate(file)
     predictions = read_for_gate(gate, artifact, file, stream=stream, **read_keywords(reading))
-    if as_is and gate.is_logits_gate:
+    if keeps_raw_table and gate.is_logits_gate:
         return GateRows(file, (predictions.table,), predictions.labels, predictions)
 
     first_table = gate.source.read(predictions.table, by_rows=True)

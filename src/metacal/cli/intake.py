@@ -180,7 +180,7 @@ class Intake:
         self._was_silent = is_silent
         return is_silent
 
-    def step(self) -> bool:
+    def process_next_batch(self) -> bool:
         """Take the input that has arrived, and store it.
 
         Returns
@@ -198,10 +198,10 @@ class Intake:
                 self._begin_journal()
             except InputError as error:
                 raise NotRecordedError(str(error)) from error
-        if self._pending_record is None and not self._take_input():
+        if self._pending_record is None and not self._read_next_batch():
             return False
         try:
-            self._record_step()
+            self._store_pending_record()
         except InputError as error:
             self._has_failed = True
             raise NotRecordedError(str(error)) from error
@@ -220,9 +220,9 @@ class Intake:
         self._finish_last_quarantine()
         self._has_begun = True
 
-    def _take_input(self) -> bool:
+    def _read_next_batch(self) -> bool:
         """Add the input that has arrived to the state. Return False if there is none."""
-        received_batch = self.source.take()
+        received_batch = self.source.read_batch()
         if received_batch is None:
             return False
         if received_batch.n_lines or len(received_batch.rows):
@@ -246,7 +246,7 @@ class Intake:
         else:
             journal.append(record)
 
-    def _record_step(self) -> None:
+    def _store_pending_record(self) -> None:
         """Write the pending record to the journal and the quarantine."""
         assert self._pending_record is not None
         if self.journal is not None and not self._is_journalled:

@@ -99,7 +99,9 @@ class Options:
     replay: bool = switch_option(
         "Answer from the labels in POOL, to see how many labels it would have taken."
     )
-    reading: ReadOptions = option_group(ReadOptions, without=("large", "labels", "agree_key"))
+    reading: ReadOptions = option_group(
+        ReadOptions, excluded_fields=("large", "labels", "agree_key")
+    )
     key: str | None = file_option(
         "Sign every answer, and the gate, with this key: a secret, or an Ed25519 private key in"
         " PEM. Give it with every call.",
@@ -107,7 +109,7 @@ class Options:
     )
 
 
-@as_command(Options, "POOL", sectioned=True)
+@as_command(Options, "POOL", groups_options=True)
 def command(pool: str, options: Options) -> None:
     """Certify a promise with as few labels as it takes, from a pool that has none.
 
@@ -154,7 +156,7 @@ def command(pool: str, options: Options) -> None:
     outcome = run_labelling_call(
         call,
         pool_rows,
-        None if promise_options is None else promise_options.promise(),
+        None if promise_options is None else promise_options.build_promise(),
         options={
             "labels": options.n_labels,
             "random_state": options.seed,
@@ -376,7 +378,7 @@ def _print_progress_note(outcome: LabellingOutcome, call: LabellingCall) -> None
             f"{n_waiting:,} rows wait in {call.sheet}: fill in {answer_column(certifier)!r} and"
             " call again."
         )
-    elif outcome.out_of_reach and call.coverage is not None and certifier.coverage is not None:
+    elif outcome.is_out_of_reach and call.coverage is not None and certifier.coverage is not None:
         if certifier.finished:
             advice = "more labels would change nothing."
         else:
@@ -400,7 +402,10 @@ def _print_gate_note(outcome: LabellingOutcome, call: LabellingCall, options: Op
         print_note(f"{gate_file} is not written: no gate is certified yet.")
     elif gate_file is not None:
         print_saved_note(
-            gate_file, options.key, then=f"metacal apply {gate_file} NEW -o out.csv", without=""
+            gate_file,
+            options.key,
+            next_command=f"metacal apply {gate_file} NEW -o out.csv",
+            note_if_not_saved="",
         )
     elif is_certified and not is_waiting and not flag_is_set("json"):
         print_note(

@@ -87,7 +87,7 @@ class LabellingOutcome:
         Certifier with all answers so far.
     waiting_rows : array of int
         Rows of the pool that wait for an answer in the sheet.
-    out_of_reach : bool
+    is_out_of_reach : bool
         Whether the requested coverage cannot be certified any more.
     saved_meanwhile : bool
         Whether somebody saved the sheet during the call, so that it was read again.
@@ -95,7 +95,7 @@ class LabellingOutcome:
 
     certifier: Certifier
     waiting_rows: Codes
-    out_of_reach: bool
+    is_out_of_reach: bool
     saved_meanwhile: bool = False
 
 
@@ -177,11 +177,11 @@ def _exchange_sheets(
     for n_saved in range(_MAX_READS):
         if content is not None:
             _record_answers(certifier, pool, call.sheet, content)
-        waiting_rows, out_of_reach = _next_rows(certifier, call)
+        waiting_rows, is_out_of_reach = _propose_rows(certifier, call)
         outcome = LabellingOutcome(
             certifier=certifier,
             waiting_rows=waiting_rows,
-            out_of_reach=out_of_reach,
+            is_out_of_reach=is_out_of_reach,
             saved_meanwhile=n_saved > 0,
         )
         if not len(waiting_rows):
@@ -258,26 +258,28 @@ def _certifier_options(journal: Journal, pool: Pool, options: dict[str, Any]) ->
     }
 
 
-def _next_rows(certifier: Certifier, call: LabellingCall) -> tuple[Codes, bool]:
+def _propose_rows(certifier: Certifier, call: LabellingCall) -> tuple[Codes, bool]:
     """Choose the rows to label next.
 
     Returns
     -------
     rows : array of int
         Rows of the pool. Empty if the requested coverage is certified or out of reach.
-    out_of_reach : bool
+    is_out_of_reach : bool
         Whether the requested coverage cannot be certified any more.
     """
-    is_enough = False
-    out_of_reach = False
+    is_reached = False
+    is_out_of_reach = False
     if call.coverage is not None:
-        coverage = certifier.coverage
+        certified_coverage = certifier.coverage
         reachable_coverage = certifier.within_reach
-        is_enough = coverage is not None and coverage >= call.coverage
-        out_of_reach = reachable_coverage is None or reachable_coverage < call.coverage
-    if is_enough or out_of_reach:
-        return np.empty(0, dtype=np.intp), out_of_reach
-    return certifier.propose(call.batch or certifier.sheet_settings.get("batch")), False
+        is_reached = certified_coverage is not None and certified_coverage >= call.coverage
+        is_out_of_reach = reachable_coverage is None or reachable_coverage < call.coverage
+    if is_reached or is_out_of_reach:
+        no_rows = np.empty(0, dtype=np.intp)
+        return no_rows, is_out_of_reach
+    batch_size = call.batch or certifier.sheet_settings.get("batch")
+    return certifier.propose(batch_size), False
 
 
 def _replay(certifier: Certifier, pool: Pool, call: LabellingCall) -> None:
@@ -286,13 +288,13 @@ def _replay(certifier: Certifier, pool: Pool, call: LabellingCall) -> None:
         raise InputError(
             "--replay answers from the labels in POOL, and it has none; name them with --label-key."
         )
-    rows, _ = _next_rows(certifier, call)
+    rows, _ = _propose_rows(certifier, call)
     while len(rows):
         if certifier.reads_logits:
             certifier.update(rows, labels=pool.labels[rows])
         else:
             certifier.update(rows, right=pool.labels[rows])
-        rows, _ = _next_rows(certifier, call)
+        rows, _ = _propose_rows(certifier, call)
 
 
 def answer_column(certifier: Certifier) -> str:

@@ -44,26 +44,28 @@ class _LineBatch:
         The lines.
     records : dict of int to StreamRecord
         Content of each readable line, keyed by its index in `lines`.
-    faults : dict of int to str
+    unreadable_reasons : dict of int to str
         Reason why a line is unreadable, keyed by its index in `lines`.
     """
 
     lines: list[Line] = field(default_factory=list)
     records: dict[int, StreamRecord] = field(default_factory=dict)
-    faults: dict[int, str] = field(default_factory=dict)
+    unreadable_reasons: dict[int, str] = field(default_factory=dict)
 
-    def set_aside(self, index: int, reason: str) -> None:
+    def mark_unreadable(self, index: int, reason: str) -> None:
         """Mark a readable line as unreadable."""
         del self.records[index]
-        self.faults[index] = reason
+        self.unreadable_reasons[index] = reason
 
     def unreadable_lines(self) -> list[UnreadableLine]:
         """Return the unreadable lines in order."""
         unreadable = []
-        for index in sorted(self.faults):
+        for index in sorted(self.unreadable_reasons):
             line = self.lines[index]
             text = line.content[:MAX_KEPT_BYTES].decode("utf-8", "replace")
-            unreadable.append(UnreadableLine(index, line.number, self.faults[index], text))
+            unreadable.append(
+                UnreadableLine(index, line.number, self.unreadable_reasons[index], text)
+            )
         return unreadable
 
 
@@ -103,7 +105,7 @@ class LineSource:
         if watch.gate.has_classes:
             self.labels = {str(label): label for label in watch.gate.classes.tolist()}
         self.n_readable = 0
-        self.first_fault = ""
+        self.first_error_message = ""
         self._n_gaps = 0
         # Sampling probabilities of the rows of the current batch, keyed by id.
         self._batch_probabilities: dict[str, float | None] = {}
@@ -127,7 +129,7 @@ class LineSource:
             "lists": self.reader.list_names,
         }
 
-    def take(self) -> ReceivedBatch | None:
+    def read_batch(self) -> ReceivedBatch | None:
         """Return rows and labels of the lines that have arrived, or None."""
         lines = self.lines.read()
         if not lines and self.lines.n_gaps == self._n_gaps:
@@ -137,10 +139,12 @@ class LineSource:
         self.n_readable += len(batch.records)
         if unreadable_lines:
             first_unreadable = unreadable_lines[0]
-            fault = f"{self.place}:{first_unreadable.line_number}: {first_unreadable.reason}."
+            error_message = (
+                f"{self.place}:{first_unreadable.line_number}: {first_unreadable.reason}."
+            )
             if self.strict:
-                raise InputError(fault)
-            self.first_fault = self.first_fault or fault
+                raise InputError(error_message)
+            self.first_error_message = self.first_error_message or error_message
         n_new_gaps = self.lines.n_gaps - self._n_gaps
         self._n_gaps = self.lines.n_gaps
         return _build_received_batch(self.watch, batch, unreadable_lines, n_new_gaps)
@@ -154,7 +158,7 @@ class LineSource:
             try:
                 record = self._parse_line(line)
             except LineError as error:
-                batch.faults[index] = error.reason
+                batch.unreadable_reasons[index] = error.reason
             else:
                 if record is None:
                     continue
@@ -164,7 +168,7 @@ class LineSource:
             (index, record.row) for index, record in batch.records.items() if record.row is not None
         ]
         for index, reason in _find_invalid_rows(self.watch, indexed_rows):
-            batch.set_aside(index, reason)
+            batch.mark_unreadable(index, reason)
         return batch
 
     def _parse_line(self, line: Line) -> StreamRecord | None:

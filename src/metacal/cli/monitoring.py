@@ -92,7 +92,7 @@ class StatusDisplay:
             except InputError as error:
                 if not self.options.waits_for_more_input:
                     raise
-                self.note_once(str(error))
+                self.print_note_once(str(error))
         return self.latest_status
 
     def update(self, *, has_input: bool) -> None:
@@ -101,7 +101,7 @@ class StatusDisplay:
         if not has_input and is_silent == self._was_silent:
             return
         if is_silent and not self._was_silent:
-            self.note_once(
+            self.print_note_once(
                 f"ALARM: nothing has come in for {self.intake.max_silence_seconds:g} seconds."
             )
         self._was_silent = is_silent
@@ -110,7 +110,7 @@ class StatusDisplay:
         if self.page is not None or has_metrics:
             self.publish()
 
-    def note_once(self, text: str) -> None:
+    def print_note_once(self, text: str) -> None:
         """Print a note, unless it repeats the previous one."""
         if text != self._last_note:
             print_note(text)
@@ -174,9 +174,9 @@ def run_monitor(intake: Intake, source: LineSource | TableSource, display: Statu
         )
     if stop_signal is not None and not display.options.waits_for_more_input:
         raise stop_signal
-    if stop_signal is None and source.first_fault and not source.n_readable:
+    if stop_signal is None and source.first_error_message and not source.n_readable:
         raise InputError(
-            f"no line of {source.place} could be read; the first: {source.first_fault}"
+            f"no line of {source.place} could be read; the first: {source.first_error_message}"
         )
 
 
@@ -215,11 +215,11 @@ def _read_until_end(
     while True:
         try:
             with delay_signals():
-                has_input = intake.step()
+                has_input = intake.process_next_batch()
         except NotRecordedError as error:
             if not waits_for_disk(display.options, display.file):
                 raise
-            display.note_once(f"{error} {_WAITING_NOTE}")
+            display.print_note_once(f"{error} {_WAITING_NOTE}")
             time.sleep(DISK_RETRY_SECONDS)
             continue
         while source.lines.notes:

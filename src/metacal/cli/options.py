@@ -95,12 +95,12 @@ class _GroupSpec:
     ----------
     options : type
         The dataclass.
-    without : tuple of str
+    excluded_fields : tuple of str
         Fields of it that the command does not have.
     """
 
     options: type
-    without: tuple[str, ...]
+    excluded_fields: tuple[str, ...]
 
 
 # ── options as fields ─────────────────────────────────────────────────────────────────────────────
@@ -108,7 +108,7 @@ class _GroupSpec:
 
 def option(
     help: str,
-    written: str = "",
+    declaration: str = "",
     *,
     default: Any = None,
     needs: tuple[str, ...] = (),
@@ -121,7 +121,7 @@ def option(
     ----------
     help : str
         Help text.
-    written : str, default=""
+    declaration : str, default=""
         Flags of the option and placeholder of its value, separated by spaces, as in
         "-o --output FILE". Without flags, the flag is derived from the name of the field.
     default : object, default=None
@@ -138,7 +138,7 @@ def option(
     -------
     dataclasses.Field
     """
-    words = written.split()
+    words = declaration.split()
     flags = [word for word in words if word.startswith("-")]
     metavar = "".join(word for word in words if word not in flags)
     click_parameters = {**more, "metavar": metavar or None, "help": help}
@@ -167,9 +167,9 @@ def column_option(help: str, **more: Any) -> Any:
     return option(help, "NAME", **more)
 
 
-def switch_option(help: str, written: str = "", **more: Any) -> Any:
+def switch_option(help: str, declaration: str = "", **more: Any) -> Any:
     """Return a field for an option without a value: True if given, else False."""
-    return option(help, written, default=False, is_flag=True, **more)
+    return option(help, declaration, default=False, is_flag=True, **more)
 
 
 def file_option(help: str, metavar: str = "FILE", **more: Any) -> Any:
@@ -212,20 +212,20 @@ def to_arguments(name: str, value: Any) -> list[str]:
     return arguments
 
 
-def option_group(options: type, *, without: tuple[str, ...] = ()) -> Any:
+def option_group(options: type, *, excluded_fields: tuple[str, ...] = ()) -> Any:
     """Return a field for a dataclass of shared options, without some of them."""
-    return field(default=None, metadata={"group": _GroupSpec(options, without)})
+    return field(default=None, metadata={"group": _GroupSpec(options, excluded_fields)})
 
 
 def _iter_options(
-    options: type, without: tuple[str, ...] = ()
+    options: type, excluded_fields: tuple[str, ...] = ()
 ) -> Iterator[tuple[str, _OptionSpec]]:
     """Yield name and description of each option, including those of option groups."""
     for dataclass_field in fields(options):
         metadata = dataclass_field.metadata
         if "group" in metadata:
-            yield from _iter_options(metadata["group"].options, metadata["group"].without)
-        elif "option" in metadata and dataclass_field.name not in without:
+            yield from _iter_options(metadata["group"].options, metadata["group"].excluded_fields)
+        elif "option" in metadata and dataclass_field.name not in excluded_fields:
             yield dataclass_field.name, metadata["option"]
 
 
@@ -251,15 +251,17 @@ def _check_combination(options: type, values: dict[str, Any]) -> None:
                 )
 
 
-def _build_options(options: type, values: dict[str, Any], without: tuple[str, ...] = ()) -> Any:
+def _build_options(
+    options: type, values: dict[str, Any], excluded_fields: tuple[str, ...] = ()
+) -> Any:
     """Build the dataclass of options, removing its entries from `values`."""
     arguments: dict[str, Any] = {}
     for dataclass_field in fields(options):
         name = dataclass_field.name
         group_spec = dataclass_field.metadata.get("group")
         if group_spec is not None:
-            arguments[name] = _build_options(group_spec.options, values, group_spec.without)
-        elif name in values and name not in without:
+            arguments[name] = _build_options(group_spec.options, values, group_spec.excluded_fields)
+        elif name in values and name not in excluded_fields:
             arguments[name] = values.pop(name)
     return options(**arguments)
 
@@ -413,7 +415,10 @@ quiet_option = click.Option(
 
 
 def as_command(
-    options: type | None, *arguments: str, sectioned: bool = False, answers: bool = True
+    options: type | None,
+    *arguments: str,
+    groups_options: bool = False,
+    has_json_option: bool = True,
 ) -> Callable[[Callable[..., Any]], click.Command]:
     """Return a decorator that turns a function into a click command.
 
@@ -424,9 +429,9 @@ def as_command(
     *arguments : str
         Names of the file arguments as the help shows them, in brackets if optional. GATE adds
         --key, and the function gets its path as `artifact`.
-    sectioned : bool, default=False
+    groups_options : bool, default=False
         Whether the help lists the options in sections.
-    answers : bool, default=True
+    has_json_option : bool, default=True
         Whether the command has --json.
 
     Returns
@@ -449,9 +454,9 @@ def as_command(
             params += [spec.build(name) for name, spec in _iter_options(options)]
         if any("GATE" in name for name in arguments):
             params.append(_key_option)
-        if answers:
+        if has_json_option:
             params.append(_json_option)
-        command_class = SectionedCommand if sectioned else click.Command
+        command_class = SectionedCommand if groups_options else click.Command
         return click.command(cls=command_class, params=params)(run_command)
 
     return decorate

@@ -136,7 +136,9 @@ def save_gate(gate: Gate, path: str | None, key: str | None, n_jobs: int | None 
     write_text(build_verified_text(SavedContent(gate, n_jobs), key=key), path)
 
 
-def print_saved_note(output: str | None, key: str | None, *, then: str, without: str) -> None:
+def print_saved_note(
+    output: str | None, key: str | None, *, next_command: str, note_if_not_saved: str
+) -> None:
     """Print a note about where the gate was saved and what to do next.
 
     Parameters
@@ -145,13 +147,13 @@ def print_saved_note(output: str | None, key: str | None, *, then: str, without:
         File that was saved, or None.
     key : str or None
         File with the key that signed it, or None.
-    then : str
+    next_command : str
         Command to run next, if the gate was saved.
-    without : str
+    note_if_not_saved : str
         Advice to save it, if it was not saved. Omitted with --json.
     """
     if output is not None:
         signed = " and signed" if key else ""
-        print_note(f"Saved to {output}{signed}. Next: {then}")
+        print_note(f"Saved to {output}{signed}. Next: {next_command}")
     elif not flag_is_set("json"):
-        print_note(f"Nothing was saved; {without}")
+        print_note(f"Nothing was saved; {note_if_not_saved}")

@@ -69,7 +69,7 @@ def flag_is_set(name: str) -> bool:
     return ctx is not None and bool(ctx.meta.get(f"metacal.{name}"))
 
 
-def progress_bar(total: int | None, unit: str, what: str = "") -> Any:
+def progress_bar(total: int | None, unit: str, description: str = "") -> Any:
     """Return a tqdm progress bar on stderr.
 
     The bar appears after one second, only on a terminal, and is erased when it is closed.
@@ -81,12 +81,12 @@ def progress_bar(total: int | None, unit: str, what: str = "") -> Any:
     """
     from tqdm import tqdm
 
-    # For tqdm, None means: show the bar only on a terminal.
+    # With disable=None, tqdm shows the bar only if standard error is a terminal.
     disable = True if flag_is_set("quiet") else None
     return tqdm(
         total=total,
         unit=unit,
-        desc=what or None,
+        desc=description or None,
         unit_scale=True,
         delay=1,
         leave=False,
@@ -94,7 +94,7 @@ def progress_bar(total: int | None, unit: str, what: str = "") -> Any:
     )
 
 
-def wrap_lines(text: str, hang: int = 15, width: int = WIDTH) -> str:
+def wrap_lines(text: str, hanging_indent: int = 15, width: int = WIDTH) -> str:
     """Wrap each line of a text, with a hanging indent for indented lines.
 
     Examples
@@ -106,7 +106,7 @@ def wrap_lines(text: str, hang: int = 15, width: int = WIDTH) -> str:
     wrapped_lines = []
     for line in text.splitlines():
         indent = line[: len(line) - len(line.lstrip())]
-        continuation_indent = " " * hang if indent else ""
+        continuation_indent = " " * hanging_indent if indent else ""
         pieces = textwrap.wrap(
             line.strip(),
             width,

@@ -242,7 +242,7 @@ class PromiseOptions:
         # 1 - 0.9 is 0.09999999999999998; the user means 0.1.
         return round(1.0 - confidence, 12)
 
-    def promise(
+    def build_promise(
         self,
         seed: int | None = None,
         classes: Sequence[Any] | None = None,
@@ -270,9 +270,9 @@ class PromiseOptions:
 
         Examples
         --------
-        >>> PromiseOptions(min_accuracy=0.97, confidence=0.95).promise()
+        >>> PromiseOptions(min_accuracy=0.97, confidence=0.95).build_promise()
         MinAccuracy(beta=0.97, delta=0.05)
-        >>> PromiseOptions(max_miscoverage=0.05, rule="paper").promise(seed=7)
+        >>> PromiseOptions(max_miscoverage=0.05, rule="paper").build_promise(seed=7)
         MaxMiscoverage(alpha=0.05, random_state=7)
         """
         import metacal as mc

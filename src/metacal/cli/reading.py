@@ -146,7 +146,7 @@ def load_gate(artifact: str, file: str | None = None) -> Gate:
 
 
 def check_read_options(
-    gate: Gate, artifact: str, reading: ReadOptions, *, any_groups: bool = False
+    gate: Gate, artifact: str, reading: ReadOptions, *, allows_group_key: bool = False
 ) -> None:
     """Raise a usage error if options do not fit what a gate reads.
 
@@ -158,7 +158,7 @@ def check_read_options(
         Name of its file in messages.
     reading : ReadOptions
         Options to check.
-    any_groups : bool, default=False
+    allows_group_key : bool, default=False
         Whether --group-key is allowed for a gate that has no threshold by group.
     """
     if gate.has_classes:
@@ -180,7 +180,7 @@ def check_read_options(
             f"{artifact} has a threshold for each group of rows; say where FILE has the groups:"
             " --group-key NAME."
         )
-    if reading.group_key is not None and not gate.has_group_thresholds and not any_groups:
+    if reading.group_key is not None and not gate.has_group_thresholds and not allows_group_key:
         raise click.UsageError(f"{artifact} has no threshold by group; leave out --group-key.")
 
 

@@ -75,7 +75,7 @@ class Options:
     n_jobs: int | None = jobs_option()
 
 
-@as_command(Options, "[GATE] FILE", sectioned=True)
+@as_command(Options, "[GATE] FILE", groups_options=True)
 def command(artifact: str | None, file: str, options: Options) -> None:
     """Write one page to look at: is the promise kept, where to put the threshold.
 
@@ -113,7 +113,7 @@ def command(artifact: str | None, file: str, options: Options) -> None:
         compared_names = list(COMPARED)
 
     with progress_bar(3, "step", "Reading") as bar:
-        gate, gate_rows = read_gate_and_rows(artifact, file, options.reading, any_groups=True)
+        gate, gate_rows = read_gate_and_rows(artifact, file, options.reading, allows_group_key=True)
         bar.update()
         bar.set_description("Measuring")
         summary = _summarise_rows(gate, artifact, gate_rows, compared_names, options)
@@ -139,7 +139,7 @@ def command(artifact: str | None, file: str, options: Options) -> None:
             }
         )
     elif output != "-":
-        echo(wrap_lines(_headline(summary), hang=10))
+        echo(wrap_lines(_headline(summary), hanging_indent=10))
     if output != "-":
         print_note(
             f"Written to {output} ({n_bytes / 1000:,.0f} kB). Open it in a browser:"
@@ -195,7 +195,7 @@ def _summarise_rows(
         n_resamples=options.resamples,
         n_jobs=resolve_n_jobs(options.n_jobs),
         delta=round(1.0 - options.confidence, 12),
-        **_class_parameters(gate, columns),
+        **_class_keywords(gate, columns),
     )
 
 
@@ -208,16 +208,19 @@ def _file_checksum(file: str, reading: ReadOptions) -> str | None:
     return DISK.checksum(file)
 
 
-def _class_parameters(gate: Gate | None, columns: Any) -> dict[str, Any]:
-    """Return the parameters of `summarise` that name the classes."""
+def _class_keywords(gate: Gate | None, predictions: Any) -> dict[str, Any]:
+    """Return the keyword arguments of `summarise` that name the classes."""
     if gate is None:
-        return {"classes": columns.class_names, "input": columns.input}
-    if not gate.has_classes or gate.classes.dtype.kind == "U":
+        return {"classes": predictions.class_names, "input": predictions.input}
+    gate_has_class_names = gate.has_classes and gate.classes.dtype.kind == "U"
+    if not gate.has_classes or gate_has_class_names:
         return {}
-    # The gate has only numbers for its classes; the file may have names.
-    class_names = columns.class_names
-    has_text_names = class_names is not None and isinstance(class_names[0], str)
-    return {"class_names": class_names if has_text_names else None}
+    # If the classes of the gate are numbers, the report shows the names in the file.
+    names_in_file = predictions.class_names
+    file_has_class_names = names_in_file is not None and isinstance(names_in_file[0], str)
+    if file_has_class_names:
+        return {"class_names": names_in_file}
+    return {"class_names": None}
 
 
 def fit_command(file: str, reading: ReadOptions) -> str:
@@ -253,7 +256,8 @@ def _headline(summary: Summary) -> str:
     promise = summary.promise
     if promise is None:
         all_rows = summary.evaluation["all_rows"]
-        title, metric = ("ECE", "ece") if "ece" in all_rows else ("accuracy", "accuracy")
+        metric = "ece" if "ece" in all_rows else "accuracy"
+        title = "ECE" if metric == "ece" else "accuracy"
         return (
             f"measured  {title} {all_rows[metric]['estimate']:.4f} on"
             f" {summary.source.n_rows:,} rows; no gate was given, so nothing is promised yet."

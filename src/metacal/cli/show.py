@@ -70,10 +70,9 @@ def describe_artifact(gate: Gate, wrapping: Wrapping) -> dict[str, Any]:
     """
     from metacal.io.artifact.document import document_kind
 
-    signature = wrapping.signature and {
-        "algorithm": wrapping.signature,
-        "verified": wrapping.verified,
-    }
+    signature: dict[str, Any] | None = None
+    if wrapping.signature is not None:
+        signature = {"algorithm": wrapping.signature, "verified": wrapping.verified}
     description: dict[str, Any] = {
         "kind": document_kind(gate),
         "format_version": wrapping.format_version,

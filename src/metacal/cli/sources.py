@@ -3,7 +3,7 @@
 Text (csv, tsv, JSON lines) is read line by line by a `LineSource`. Any other format is read as a
 whole by a `TableSource`. Both have the same interface:
 
-- `take` returns the rows and labels that have arrived (`ReceivedBatch`), or None if there are none;
+- `read_batch` returns the rows and labels that have arrived (`ReceivedBatch`), or None if there are none;
 - `state` is a JSON description of the position, from which a later run continues;
 - `name` identifies the source, and `place` names it in messages.
 """
@@ -257,7 +257,7 @@ def _open_table(
     states = list(monitor_state.source_positions.values())
     if name in monitor_state.source_positions:
         states.insert(0, monitor_state.source_positions[name])
-    has_skipped = any(table_source.skip(state) for state in states)
+    has_skipped = any(table_source.skip_counted_rows(state) for state in states)
     if states and not has_skipped and not options.append:
         raise InputError(_UNKNOWN_SOURCE.format(path))
     return table_source
@@ -353,7 +353,7 @@ class TableSource:
 
     # A table has neither line numbers nor unreadable lines, and nothing arrives later.
     place = ""
-    first_fault = ""
+    first_error_message = ""
     n_readable = 0
     lines = SimpleNamespace(ended=True, has_incomplete_line=False, notes=[], wait=lambda: None)
 
@@ -362,7 +362,7 @@ class TableSource:
         """Number of rows that were taken, and a fingerprint of them."""
         return {"rows": self.n_taken, "digest": self._digest.hexdigest()}
 
-    def take(self) -> ReceivedBatch | None:
+    def read_batch(self) -> ReceivedBatch | None:
         """Return the next block of rows, or None at the end."""
         block = slice(self.n_taken, min(self.n_taken + _BLOCK_ROWS, len(self.X)))
         if block.start == block.stop:
@@ -376,7 +376,7 @@ class TableSource:
             units=None if self.units is None else self.units[block],
         )
 
-    def skip(self, state: dict[str, Any]) -> bool:
+    def skip_counted_rows(self, state: dict[str, Any]) -> bool:
         """Skip the rows that an earlier run took. Return False if they were other rows."""
         n_rows = state.get("rows")
         if not isinstance(n_rows, int) or not 0 <= n_rows <= len(self.X):

@@ -71,10 +71,10 @@ class Options:
         "With one score for two classes: the class it speaks for.", "LABEL"
     )
     output: str = output_option("Folder for what is written.", "DIR", default=".")
-    reading: ReadOptions = option_group(ReadOptions, without=("large", "agree_key"))
+    reading: ReadOptions = option_group(ReadOptions, excluded_fields=("large", "agree_key"))
 
 
-@as_command(Options, "FILE", sectioned=True, answers=False)
+@as_command(Options, "FILE", groups_options=True, has_json_option=False)
 def command(file: str, options: Options) -> None:
     """Begin with a file of your own: looks at it, asks two questions, writes gate, report and
     commands.
@@ -106,7 +106,7 @@ def command(file: str, options: Options) -> None:
 
     min_accuracy = f"{1.0 - 1.0 / mistake_cost:.4g}"
     fit_words = ["fit", file, *_option_words(inspection)]
-    reading_words = _option_words(inspection, without=("positive",))
+    reading_words = _option_words(inspection, excluded_names=("positive",))
     fit_arguments = [*fit_words, "--min-accuracy", min_accuracy, "-o", paths.gate]
     report_arguments = ["report", paths.gate, file, *reading_words, "-o", paths.report]
     _run_command(fit_arguments)
@@ -183,11 +183,11 @@ def _output_paths(file: str, output: str) -> _Paths:
     )
 
 
-def _option_words(inspection: Inspection, without: tuple[str, ...] = ()) -> list[str]:
+def _option_words(inspection: Inspection, excluded_names: tuple[str, ...] = ()) -> list[str]:
     """Return the detected options as command-line words."""
     words = []
     for name, value in inspection.options.items():
-        if name not in without:
+        if name not in excluded_names:
             words += to_arguments(name, value)
     return words
 
@@ -258,8 +258,8 @@ def _next_steps_page(
     str
     """
     truth_options = ("label_key", "correct_key", "loss_key", "labels", "positive")
-    apply_words = _option_words(inspection, without=truth_options)
-    verify_words = _option_words(inspection, without=("positive",))
+    apply_words = _option_words(inspection, excluded_names=truth_options)
+    verify_words = _option_words(inspection, excluded_names=("positive",))
     later_commands = [
         ["apply", gate, "NEW", *apply_words, "-o", "out.csv"],
         ["verify", gate, "LASTWEEK", *verify_words],

@@ -54,16 +54,18 @@ def bad_option(name: str, why: str) -> click.BadParameter:
     return click.BadParameter(why, param_hint=f"'{name}'")
 
 
-def number_between(low: float, high: float, wanted: str, why: str) -> Callable[[Any], float]:
+def number_between(
+    low: float, high: float, valid_description: str, problem: str
+) -> Callable[[Any], float]:
     """Build a parser for numbers strictly between two limits.
 
     Parameters
     ----------
     low, high : float
         Limits, which are excluded.
-    wanted : str
+    valid_description : str
         Description of a valid value, for the error about a text that is not a number.
-    why : str
+    problem : str
         Description of the problem, for the error about a number outside the limits.
 
     Returns
@@ -83,13 +85,14 @@ def number_between(low: float, high: float, wanted: str, why: str) -> Callable[[
             number = float(value)
         except ValueError:
             raise click.BadParameter(
-                f"{str(value)[:40]!r} is not a number; give {wanted}."
+                f"{str(value)[:40]!r} is not a number; give {valid_description}."
             ) from None
         if not low < number < high:
             hint = ""
-            if high == 1.0 < number < 100.0:
+            looks_like_percentage = high == 1.0 and 1.0 < number < 100.0
+            if looks_like_percentage:
                 hint = f"; write {number:g}% as {number / 100:g}"
-            raise click.BadParameter(f"{value} {why}{hint}.")
+            raise click.BadParameter(f"{value} {problem}{hint}.")
         return number
 
     return parse

@@ -39,7 +39,7 @@ class Options:
     reading: ReadOptions = option_group(ReadOptions)
 
 
-@as_command(Options, "GATE", "FILE", sectioned=True)
+@as_command(Options, "GATE", "FILE", groups_options=True)
 def command(artifact: str, file: str, options: Options) -> None:
     """Check on labelled rows whether the promise of a saved gate still stands.
 
