@@ -157,7 +157,7 @@ def test_words_may_change_and_files_still_load(monkeypatch):
     name.
     """
     before = mc.load(ALL / "gate-max-miscoverage.json").certificate_
-    new = replace(words.RULES[before.rule], text="Umbrella", assumptions=("something else",))
+    new = replace(words.RULES[before.rule], description="Umbrella", assumptions=("something else",))
     monkeypatch.setitem(words.RULES, before.rule, new)
     after = mc.load(ALL / "gate-max-miscoverage.json").certificate_
     assert after == before

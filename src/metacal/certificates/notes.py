@@ -229,14 +229,15 @@ def few_errors(*, errors: int, rows: int) -> str:
 
 
 #: Origin of tied scores: logits, a sample of the rows of logits, or scores that the user passed.
-Tied = Literal["logits", "sampled logits", "given scores"]
+ScoreOrigin = Literal["logits", "sampled logits", "given scores"]
 
 
 @register_note("tied_scores")
-def tied_scores(*, tied: int, rows: int, of: Tied) -> str:
+def tied_scores(*, tied: int, rows: int, of: ScoreOrigin) -> str:
     """Report that many rows share their score with other rows."""
-    qualifier = "sampled " if of == "sampled logits" else ""
-    if of == "given scores":
+    score_origin = of
+    qualifier = "sampled " if score_origin == "sampled logits" else ""
+    if score_origin == "given scores":
         remedy = "A finer score breaks them."
     else:
         remedy = "Logits in higher precision break them."
@@ -303,12 +304,12 @@ def score_seems_reversed(*, higher_is: Literal["surer", "doubtful"], losses: boo
 # ── notes about the probabilities ───────────────────────────────────────────────────────────────────────
 
 #: Metric with the calibrator, metric without it, and standard error of the difference.
-Compared = tuple[float, float, float]
+MetricComparison = tuple[float, float, float]
 
 
 @register_note("calibration_harms")
 def calibration_harms(
-    *, rows: int, log_loss: Compared | None, ece: Compared | None, softmax: bool
+    *, rows: int, log_loss: MetricComparison | None, ece: MetricComparison | None, softmax: bool
 ) -> str:
     """Report that the calibrator does not improve the log loss or the ECE.
 
@@ -322,10 +323,12 @@ def calibration_harms(
                 f"{metric_name} {with_calibrator:.4f}, without {without_calibrator:.4f}"
                 f" (± {standard_error:.4f})"
             )
-    end = "; the probabilities are the softmax of the logits, not calibrated." if softmax else "."
+    ending = "."
+    if softmax:
+        ending = "; the probabilities are the softmax of the logits, not calibrated."
     return (
         f"calibration does not help: cross-fitted on {rows:,} accepted rows,"
-        f" {' and '.join(comparisons)}{end}"
+        f" {' and '.join(comparisons)}{ending}"
     )
 
 
@@ -391,7 +394,7 @@ _MAX_REPEATED_SHARE = 0.01
 
 
 def check_errors_and_ties(
-    ranking: Ranking, origin: Tied = "logits", *, with_ties: bool = True
+    ranking: Ranking, origin: ScoreOrigin = "logits", *, with_ties: bool = True
 ) -> list[Note]:
     """Check for rows that look like training data, and for tied scores.
 
@@ -427,16 +430,17 @@ def check_error_count(n_errors: int, n_rows: int) -> list[Note]:
     return [few_errors(errors=n_errors, rows=n_rows)]
 
 
-def check_ties(ranking: Ranking, origin: Tied = "logits") -> list[Note]:
+def check_ties(ranking: Ranking, origin: ScoreOrigin = "logits") -> list[Note]:
     """Check for many rows that share their score with at least two other rows."""
     n_rows = ranking.n_rows
-    n_repeats = n_rows - len(ranking.tie_block_end_ranks)
-    # A block of c > 2 rows has c - 1 >= 2c / 3 repeats, so 1.5 times the repeats bounds the ties.
-    if 1.5 * n_repeats <= _MAX_TIED_SHARE * n_rows:
+    n_repeated_scores = n_rows - len(ranking.tie_block_end_ranks)
+    # A tie of c > 2 rows has c - 1 >= 2c / 3 repeats, so 1.5 times the repeats bounds the tied rows.
+    max_tied = 1.5 * n_repeated_scores
+    if max_tied <= _MAX_TIED_SHARE * n_rows:
         return []
-    block_sizes = np.diff(ranking.tie_block_end_ranks, prepend=0)
-    # Pairs are not counted, because among millions of rows some share a score by coincidence.
-    n_tied = int(block_sizes[block_sizes > 2].sum())
+    tie_sizes = np.diff(ranking.tie_block_end_ranks, prepend=0)
+    # Ties of two rows are ignored, because they occur by chance among millions of rows.
+    n_tied = int(tie_sizes[tie_sizes > 2].sum())
     if n_tied <= _MAX_TIED_SHARE * n_rows:
         return []
     return [tied_scores(tied=n_tied, rows=n_rows, of=origin)]
@@ -474,10 +478,10 @@ def check_repeated_rows(
     if rows.is_on_device or n_rows - n_distinct_scores <= max_repeated:
         return []
     # Identical rows have identical scores, so only rows that share their score are read again.
-    _, score_index, score_counts = np.unique(
+    _, score_indices, score_counts = np.unique(
         scores, return_inverse=True, return_counts=True, equal_nan=False
     )
-    shares_score = score_counts[score_index] > 1
+    shares_score = score_counts[score_indices] > 1
     row_hashes = rows.select(shares_score).compute_column(_hash_rows)
     n_repeated = len(row_hashes) - len(np.unique(row_hashes))
     if n_repeated <= max_repeated:

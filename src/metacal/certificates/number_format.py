@@ -11,15 +11,16 @@ import math
 
 #: Number of significant digits of a promised percentage.
 _SIGNIFICANT_DIGITS = 6
-#: Shares are rounded to multiples of this step first, because the last bit of a float, as in
-#: 1 - 0.07, is not part of the promised number.
+#: Rounding to multiples of this step removes floating-point error, as in 1 - 0.07.
 _FLOAT_ERROR_STEP = decimal.Decimal("1e-15")
+#: Shares closer to 0 or 1 are not rounded, because rounding could change significant digits.
+_MIN_ROUNDED_DISTANCE = 1e-9
 #: Smaller percentages are written in scientific notation.
 _SMALLEST_FIXED_POINT_PERCENT = decimal.Decimal("1e-4")
 
 
 def format_percent(share: float) -> str:
-    """Format a share as a percentage, rounded to the nearest with six decimals.
+    """Format a share as a percentage, rounded to six decimals.
 
     If the share is promised, use `format_percent_floor` or `format_percent_ceil`, which never
     state more than is promised.
@@ -28,9 +29,9 @@ def format_percent(share: float) -> str:
     ('5%', '97.5%', '99.99%', '99.99996%')
     """
     text = f"{round(100.0 * share, 6):g}%"
-    is_strictly_between = 0.0 < share < 1.0
-    if is_strictly_between and text in ("0%", "100%"):
-        # A share that is neither nothing nor everything must not be written as 0% or 100%.
+    is_between_none_and_all = 0.0 < share < 1.0
+    if is_between_none_and_all and text in ("0%", "100%"):
+        # A share strictly between 0 and 1 must not be printed as 0% or 100%.
         return f"{100.0 * share:.15g}%"
     return text
 
@@ -54,9 +55,12 @@ def format_percent_ceil(share: float) -> str:
 
 
 def _format_rounded_percent(share: float, rounding: str) -> str:
-    """Format a share as a percentage of six digits, with a rounding mode of `decimal`."""
+    """Format a share as a percentage with six significant digits.
+
+    `rounding` is a rounding mode of the module `decimal`.
+    """
     decimal_share = decimal.Decimal(repr(float(share)))
-    if 1e-9 < decimal_share < 1 - 1e-9:
+    if _MIN_ROUNDED_DISTANCE < decimal_share < 1 - _MIN_ROUNDED_DISTANCE:
         decimal_share = decimal_share.quantize(_FLOAT_ERROR_STEP)
     context = decimal.Context(prec=_SIGNIFICANT_DIGITS, rounding=rounding)
     percentage = context.create_decimal(100 * decimal_share).normalize()

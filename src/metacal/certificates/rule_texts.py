@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from metacal.errors import InputError
 from metacal.lazy import import_object
 
+#: Common assumptions of certification rules.
 SAME_SOURCE = (
     "new rows come from the same source as the calibration rows, which the classifier was not"
     " trained on"
 )
-RISING = "the chance of an error does not fall as the score rises"
-RANKED = (
+ERROR_RATE_RISES_WITH_SCORE = "the chance of an error does not fall as the score rises"
+ACCURACY_FALLS_WITH_SCORE = (
     "accuracy falls as the score rises: accepting more never makes the accepted rows more accurate"
 )
 #: Assumptions of a cascade.
@@ -35,36 +36,38 @@ class Rule:
 
     Attributes
     ----------
-    text : str
+    description : str
         Description with the reference.
     assumptions : tuple of str
         Assumptions of the rule. The first one is about the source of new rows.
-    at_values : str
-        Description for the variant that tests values of the score instead of ranks.
+    score_value_description : str
+        Description of the variant that tests values of the score instead of ranks.
     """
 
-    text: str
+    description: str
     assumptions: tuple[str, ...]
-    at_values: str = ""
+    score_value_description: str = ""
 
 
 #: Registered rules by name. A rule is missing until the module of its promise is imported.
 RULES: dict[str, Rule] = {}
 
 
-def register_rule(name: str, text: str, *assumptions: str, at_values: str = "") -> str:
+def register_rule(
+    name: str, description: str, *assumptions: str, score_value_description: str = ""
+) -> str:
     """Register the texts of a certification rule under its name, and return the name.
 
     Parameters
     ----------
     name : str
         Name of the rule in certificates and files.
-    text : str
+    description : str
         Description with the reference.
     *assumptions : str
         Assumptions of the rule, the source of new rows first.
-    at_values : str, default=""
-        Description for the variant that tests values of the score; `text` if empty.
+    score_value_description : str, default=""
+        Description of the variant that tests values of the score. If empty, `description`.
 
     Returns
     -------
@@ -85,14 +88,17 @@ def register_rule(name: str, text: str, *assumptions: str, at_values: str = "") 
     """
     if name in RULES:
         raise InputError(f"there is a rule {name!r} already.")
-    RULES[name] = Rule(text, assumptions, at_values or text)
+    RULES[name] = Rule(description, assumptions, score_value_description or description)
     return name
 
 
 def find_rule(name: str) -> Rule:
-    """Return the registered rule of this name, and import all promises if it is missing."""
+    """Find a registered rule by its name.
+
+    If the rule is missing, the modules of all promises are imported first.
+    """
     if name not in RULES:
-        # A rule is registered by the module that implements it, which a promise imports.
+        # Importing the promises also imports the modules that implement and register rules.
         load_promise_classes = import_object("metacal.promises.kinds:load_promise_classes")
         load_promise_classes()
     if name not in RULES:

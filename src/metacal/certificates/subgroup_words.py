@@ -2,7 +2,7 @@
 
 A *subgroup* is a class or a group of rows with its own threshold. If a promise is about two classes,
 a subgroup is a *side*: the rows that are predicted to be of one of the two classes, among all rows or
-among the rows of one group. A *family* is the pair of sides of the same rows.
+among the rows of one group. The two sides of the same rows are a *pair*, with the first class first.
 
 A *line* is a pair of a short heading and a text.
 """
@@ -29,10 +29,11 @@ FormatShare = Callable[[float], str]
 #: Short heading and text of one line.
 Line = tuple[str, str]
 
-#: Largest number of subgroups, or of families, that get a line each.
+#: Largest number of subgroups, or of pairs of sides, that are listed.
 _MAX_LISTED = 8
-#: Headings are cut to the width of their column.
+#: Width of the column of headings. Longer headings are cut.
 _MAX_HEADING_LENGTH = 12
+#: Texts that state how many subgroups have each status.
 _STATUS_TEXTS: dict[Status, str] = {
     "certified": "{:,} with a threshold",
     "accepts everything": "{:,} accept every row",
@@ -46,7 +47,7 @@ def lower_first_letter(claim: str) -> str:
 
 
 def format_subgroup_name(name: Name, predicted_class: Name | None) -> str:
-    """Format the name of a class or group, with the predicted class if it has two sides."""
+    """Format the name of a class or group, with the predicted class if it is a side."""
     if predicted_class is None:
         return str(name)
     return f"{name}, called {predicted_class}"
@@ -76,7 +77,7 @@ def state_side_claims(
     Parameters
     ----------
     subgroups : SubgroupCertificates
-        The sides. All groups have the same claims, so only the first family is read.
+        Pairs of sides. All groups have the same claims, so only the first pair is read.
     format_lower_bound, format_upper_bound : callable
         Functions that format a promised share.
 
@@ -85,15 +86,16 @@ def state_side_claims(
     str
         The claim without a full stop.
     """
-    first_family_reversed = subgroups.items[1::-1]
+    first_class_side, second_class_side = subgroups.items[:2]
     claims = [
         side.quantity.format_claim(
             side.target, format_lower_bound, format_upper_bound, side.promised_class
         )
-        for side in first_family_reversed
+        for side in (second_class_side, first_class_side)
         if side.quantity is not None and side.target is not None
     ]
-    return ", and ".join([claims[0], *map(lower_first_letter, claims[1:])])
+    continued_claims = map(lower_first_letter, claims[1:])
+    return ", and ".join([claims[0], *continued_claims])
 
 
 def state_subgroup_claim(subgroups: SubgroupCertificates, claim: str) -> str:
@@ -103,9 +105,10 @@ def state_subgroup_claim(subgroups: SubgroupCertificates, claim: str) -> str:
     every_subgroup = "every predicted class" if subgroups.by == "class" else "every group"
     continued_claim = lower_first_letter(claim)
     n_pooled = len(subgroups.pooled_names)
+    all_are_pooled = len(subgroups.side_families) == 1
     if n_pooled == 0:
         return f"For {every_subgroup}, {continued_claim}"
-    if len(subgroups.side_families) == 1:
+    if all_are_pooled:
         return f"For all {n_pooled} {subgroups.plural} taken together, {continued_claim}"
     return (
         f"For {every_subgroup} but {n_pooled} small ones, which are pooled and count as one:"
@@ -167,52 +170,57 @@ def explain_rejection(subgroup: SubgroupCertificate) -> str:
     return explanation
 
 
-# ── the conditions of two sides ───────────────────────────────────────────────────────────────────
+# ── conditions of two-sided gates ───────────────────────────────────────────────────────────────────
 
 
 def describe_two_sided_condition(certificate: Certificate, subgroups: SubgroupCertificates) -> str:
-    """Describe the log-odds at which rows are predicted to be of either class."""
+    """Describe the log-odds at which a two-sided gate accepts either prediction."""
     if subgroups.is_two_sided_without_groups:
         conditions = _describe_side_conditions(subgroups.items, certificate.decision_at)
         return f"{', '.join(conditions)}, else review"
-    first_family_reversed = subgroups.items[1::-1]
+    first_class_side, second_class_side = subgroups.items[:2]
     class_names = [
-        _predicted_class_name(side) for side in first_family_reversed if side.quantity is not None
+        _get_predicted_class_name(side)
+        for side in (second_class_side, first_class_side)
+        if side.quantity is not None
     ]
     return f"called {' or '.join(class_names)} beyond the log-odds of the row's group, else review"
 
 
-def _predicted_class_name(side: SubgroupCertificate) -> str:
-    """Return the name of the class that the rows of a side are predicted to be of."""
-    return str(side.names[0] if side.predicted_class is None else side.predicted_class)
+def _get_predicted_class_name(side: SubgroupCertificate) -> str:
+    """Return the name of the predicted class of a side."""
+    if side.predicted_class is None:
+        # A side of all rows, without groups, is named after its predicted class.
+        return str(side.names[0])
+    return str(side.predicted_class)
 
 
 def _describe_side_conditions(
-    family: Sequence[SubgroupCertificate], decision_log_odds: float
+    side_pair: Sequence[SubgroupCertificate], decision_log_odds: float
 ) -> list[str]:
-    """Describe the log-odds that each open side of a family accepts, second class first.
+    """Describe the log-odds that each open side accepts, second class first.
 
-    The score of a side is the distance of the log-odds from the decision, with a minus sign.
+    The score of a side is the negated distance of the log-odds from the decision threshold.
     """
-    first_side, second_side = family[:2]
+    first_class_side, second_class_side = side_pair[:2]
     conditions = []
-    if second_side.threshold != -math.inf:
-        limit = decision_log_odds + _distance_from_decision(second_side)
-        class_name = _predicted_class_name(second_side)
-        conditions.append(f"called {class_name} if log-odds > {limit:.6g}")
-    if first_side.threshold != -math.inf:
-        limit = decision_log_odds - _distance_from_decision(first_side)
-        next_log_odds = decision_log_odds + (first_side.lowest_rejected or 0.0)
-        # If the rounded limit is itself a rejected value, then "<=" would be wrong.
-        is_rejected_value = f"{next_log_odds:.6g}" == f"{limit:.6g}"
-        comparison = "<" if is_rejected_value else "<="
-        class_name = _predicted_class_name(first_side)
-        conditions.append(f"called {class_name} if log-odds {comparison} {limit:.6g}")
+    if second_class_side.threshold != -math.inf:
+        lower_limit = decision_log_odds + _get_min_distance(second_class_side)
+        class_name = _get_predicted_class_name(second_class_side)
+        conditions.append(f"called {class_name} if log-odds > {lower_limit:.6g}")
+    if first_class_side.threshold != -math.inf:
+        upper_limit = decision_log_odds - _get_min_distance(first_class_side)
+        lowest_rejected_log_odds = decision_log_odds + (first_class_side.lowest_rejected or 0.0)
+        # If the printed limit is itself a rejected value, then "<=" would be wrong.
+        limit_is_rejected = f"{lowest_rejected_log_odds:.6g}" == f"{upper_limit:.6g}"
+        comparison = "<" if limit_is_rejected else "<="
+        class_name = _get_predicted_class_name(first_class_side)
+        conditions.append(f"called {class_name} if log-odds {comparison} {upper_limit:.6g}")
     return conditions
 
 
-def _distance_from_decision(side: SubgroupCertificate) -> float:
-    """Return how far the log-odds of accepted rows lie from the decision at least."""
+def _get_min_distance(side: SubgroupCertificate) -> float:
+    """Return the smallest distance of accepted log-odds from the decision threshold."""
     return 0.0 if side.accepts_everything else -side.threshold
 
 
@@ -235,7 +243,7 @@ def list_subgroup_lines(subgroups: SubgroupCertificates, score_name: str) -> lis
 
 
 def _count_statuses(subgroups: SubgroupCertificates) -> str:
-    """Return the number of classes or groups, and how many subgroups have each status."""
+    """Return a text with the number of classes or groups, and of each status."""
     n_names = sum(len(subgroup.names) for subgroup in subgroups.items)
     status_counts = {
         status: sum(subgroup.status == status for subgroup in subgroups.items)
@@ -257,23 +265,24 @@ def _list_pooled_names(subgroups: SubgroupCertificates) -> list[Line]:
 
 
 def _list_rejected_subgroups(subgroups: SubgroupCertificates) -> list[Line]:
-    """Return a line for each of the first subgroups that are always rejected."""
-    rejected = subgroups.always_rejected
-    lines = [
+    """List the first always rejected subgroups, each with the reason."""
+    rejected_subgroups = subgroups.always_rejected
+    rejected_lines = [
         ("rejected", f"{subgroup.name}: {explain_rejection(subgroup)}")
-        for subgroup in rejected[:_MAX_LISTED]
+        for subgroup in rejected_subgroups[:_MAX_LISTED]
     ]
-    if len(rejected) > _MAX_LISTED:
-        lines.append(("rejected", f"and {len(rejected) - _MAX_LISTED:,} more"))
-    return lines
+    n_omitted = len(rejected_subgroups) - _MAX_LISTED
+    if n_omitted > 0:
+        rejected_lines.append(("rejected", f"and {n_omitted:,} more"))
+    return rejected_lines
 
 
 def _list_accepting_subgroups(subgroups: SubgroupCertificates, score_name: str) -> list[Line]:
-    """Return a line for each of the accepting subgroups with the lowest coverage."""
-    accepting = [subgroup for subgroup in subgroups.items if subgroup.n_accepted]
-    accepting.sort(key=lambda subgroup: subgroup.coverage or 0.0)
-    lines = []
-    for subgroup in accepting[:_MAX_LISTED]:
+    """List the accepting subgroups with the lowest coverage, each with its threshold."""
+    accepting_subgroups = [subgroup for subgroup in subgroups.items if subgroup.n_accepted]
+    accepting_subgroups.sort(key=lambda subgroup: subgroup.coverage or 0.0)
+    accepting_lines = []
+    for subgroup in accepting_subgroups[:_MAX_LISTED]:
         if subgroup.accepts_everything:
             condition = "accept every row"
         else:
@@ -282,34 +291,37 @@ def _list_accepting_subgroups(subgroups: SubgroupCertificates, score_name: str) 
             f"{subgroup.name}: {condition}; coverage {subgroup.coverage:.4f} of"
             f" {subgroup.n_rows:,} rows, accuracy of accepted {subgroup.coverage_accuracy:.4f}"
         )
-        lines.append(("accepts", text))
-    if len(accepting) > _MAX_LISTED:
-        n_omitted = len(accepting) - _MAX_LISTED
-        lines.append(("accepts", f"and {n_omitted:,} more, of higher coverage"))
-    return lines
+        accepting_lines.append(("accepts", text))
+    n_omitted = len(accepting_subgroups) - _MAX_LISTED
+    if n_omitted > 0:
+        accepting_lines.append(("accepts", f"and {n_omitted:,} more, of higher coverage"))
+    return accepting_lines
 
 
 def _list_side_lines(subgroups: SubgroupCertificates) -> list[Line]:
     """List lines about both sides of all rows, or of each of the first groups."""
-    families = subgroups.side_families
+    side_pairs = subgroups.side_families
     if subgroups.is_two_sided_without_groups:
-        return _list_family_lines(families[0], prefix="")
-    lines = [(subgroups.plural, f"{len(subgroups.names):,}, both sides of each by itself")]
-    for family in families[:_MAX_LISTED]:
-        prefix = f"{family[0].name_without_side}: "
-        conditions = _describe_side_conditions(family, family[0].decision_log_odds)
-        lines.append(("group", f"{prefix}{', '.join(conditions) or 'all rows go to review'}"))
-        lines += _list_family_lines(family, prefix)
-    if len(families) > _MAX_LISTED:
-        lines.append(("group", f"and {len(families) - _MAX_LISTED:,} more"))
-    return lines
+        return _list_pair_lines(side_pairs[0], prefix="")
+    side_lines = [(subgroups.plural, f"{len(subgroups.names):,}, both sides of each by itself")]
+    for side_pair in side_pairs[:_MAX_LISTED]:
+        first_class_side = side_pair[0]
+        prefix = f"{first_class_side.name_without_side}: "
+        conditions = _describe_side_conditions(side_pair, first_class_side.decision_log_odds)
+        condition_text = ", ".join(conditions) or "all rows go to review"
+        side_lines.append(("group", f"{prefix}{condition_text}"))
+        side_lines += _list_pair_lines(side_pair, prefix)
+    n_omitted = len(side_pairs) - _MAX_LISTED
+    if n_omitted > 0:
+        side_lines.append(("group", f"and {n_omitted:,} more"))
+    return side_lines
 
 
-def _list_family_lines(family: Sequence[SubgroupCertificate], prefix: str) -> list[Line]:
-    """Return a line for each side of a family that has a promise, second class first."""
+def _list_pair_lines(side_pair: Sequence[SubgroupCertificate], prefix: str) -> list[Line]:
+    """List a line for each side that has a promise, second class first."""
     return [
         _describe_side(side, prefix)
-        for side in reversed(family)
+        for side in reversed(side_pair)
         if side.quantity is not None and side.target is not None
     ]
 
@@ -317,8 +329,9 @@ def _list_family_lines(family: Sequence[SubgroupCertificate], prefix: str) -> li
 def _describe_side(side: SubgroupCertificate, prefix: str) -> Line:
     """Describe the counts of a side, or why none of its rows is accepted."""
     assert side.quantity is not None
-    class_name = _predicted_class_name(side)
-    if side.threshold == -math.inf:
+    class_name = _get_predicted_class_name(side)
+    is_closed = side.threshold == -math.inf
+    if is_closed:
         reason = (
             f"{side.quantity.name_with_class(side.promised_class)} {side.target:g} is not certified"
         )

@@ -46,9 +46,9 @@ _FOLDS_ARE_ALIKE = (
     " scored the rows"
 )
 
-#: Explanations of "on average over calibration sets". If accepting a row can break a promise, some
-#: calibration sets certify nothing.
+#: Explanation of "on average over calibration sets" if every calibration set certifies a threshold.
 _ABOUT_HALF_EXCEED = " (about half of them may exceed it)"
+#: Explanation of "on average over calibration sets" if some calibration sets certify nothing.
 _ABOUT_HALF_OF_CERTIFYING_MISS = (
     ", one that certifies nothing counting as kept (about half of the others may miss it)"
 )
@@ -60,7 +60,7 @@ _CLUSTER_SCOPES = {
     "mean": "On average over units, each by its own rows",
 }
 #: Description of how subgroups share delta.
-_DELTA_SHARING: dict[DeltaSharing, str] = {
+_DELTA_SHARING_TEXTS: dict[DeltaSharing, str] = {
     "together": "delta shared by all (Holm 1979)",
     "each": "delta for each",
     "fcr": (
@@ -74,17 +74,17 @@ _DELTA_SHARING: dict[DeltaSharing, str] = {
 
 
 def state_promise(certificate: Certificate) -> str:
-    """Return the promise as one sentence, with the seed if the user chose it."""
+    """State the promise of a certificate as one sentence."""
     claim = _state_claim(certificate)
-    qualifier = _state_guarantee(certificate, claim)
+    claim_with_confidence = _state_guarantee(certificate, claim)
     seed = certificate.circumstances.random_state
     if seed is None:
-        return f"{qualifier}."
-    return f"{qualifier} (random_state={seed} chosen by the user)."
+        return f"{claim_with_confidence}."
+    return f"{claim_with_confidence} (random_state={seed} chosen by the user)."
 
 
 def _state_claim(certificate: Certificate) -> str:
-    """Return the promised limits as a clause, without the confidence level."""
+    """State the promised limits as a clause, without the confidence level."""
     subgroups = certificate.subgroups
     if subgroups is not None and subgroups.is_two_sided:
         claim = state_side_claims(subgroups, format_percent_floor, format_percent_ceil)
@@ -97,17 +97,18 @@ def _state_claim(certificate: Certificate) -> str:
 
 
 def _state_limits(certificate: Certificate) -> str:
-    """Return the promised limits as a clause about all rows, or about the pool."""
+    """State the promised limits as a clause about all rows, or about the pool."""
     stages = certificate.stages
     if stages is not None and stages.has_human_review and certificate.quantity.is_paired_difference:
         max_error_rate = format_percent_ceil(certificate.target)
         claim = f"Of all answers at most {max_error_rate} are wrong, people's counted as right"
     else:
-        first_claim, *other_claims = (
+        first_claim, *other_claims = [
             quantity.format_claim(limit, format_percent_floor, format_percent_ceil)
             for quantity, limit in certificate.limits
-        )
-        claim = " and ".join([first_claim, *map(lower_first_letter, other_claims)])
+        ]
+        continued_claims = map(lower_first_letter, other_claims)
+        claim = " and ".join([first_claim, *continued_claims])
     if stages is not None and stages.pool_size is not None:
         claim += f", of the pool of {stages.pool_size:,} rows"
     return claim
@@ -125,22 +126,22 @@ def _state_guarantee(certificate: Certificate, claim: str) -> str:
         return f"{claim}, {scope}with {format_percent_floor(confidence)} confidence"
     if guarantee == "approximate":
         if confidence is None:
-            level = "on average over calibration sets"
+            confidence_text = "on average over calibration sets"
         else:
-            level = f"with about {format_percent_floor(confidence)} confidence"
-        return f"{claim}, {level} {_explain_approximation(certificate)}"
+            confidence_text = f"with about {format_percent_floor(confidence)} confidence"
+        return f"{claim}, {confidence_text} {_explain_approximation(certificate)}"
     if guarantee == "in expectation":
-        is_always_kept = all(quantity.accepting_is_safe for quantity, _ in certificate.limits)
-        if is_always_kept:
-            return f"{claim}, on average over calibration sets{_ABOUT_HALF_EXCEED}"
-        return f"{claim}, on average over calibration sets{_ABOUT_HALF_OF_CERTIFYING_MISS}"
+        # A promise that no accepted row can break is certified by every calibration set.
+        always_certifies = all(quantity.accepting_is_safe for quantity, _ in certificate.limits)
+        explanation = _ABOUT_HALF_EXCEED if always_certifies else _ABOUT_HALF_OF_CERTIFYING_MISS
+        return f"{claim}, on average over calibration sets{explanation}"
     return f"Aimed at, without a guarantee: {lower_first_letter(claim)}"
 
 
 def _state_subgroup_guarantee(
     certificate: Certificate, subgroups: SubgroupCertificates, delta: float, claim: str
 ) -> str:
-    """Combine a claim with the confidence level that holds for each or for all subgroups.
+    """Combine a claim about subgroups with the confidence level of the promise.
 
     Parameters
     ----------
@@ -162,14 +163,14 @@ def _state_subgroup_guarantee(
     confidence_text = format_percent_floor(1.0 - delta)
     delta_text = format_percent_ceil(delta)
     if certificate.guarantee != "approximate":
-        level = state_subgroup_confidence(subgroups, confidence_text, delta_text)
-        return f"{subgroup_claim}, {level}"
-    level = state_subgroup_confidence(subgroups, f"about {confidence_text}", delta_text)
-    return f"{subgroup_claim}, {level} {_explain_approximation(certificate)}"
+        confidence_clause = state_subgroup_confidence(subgroups, confidence_text, delta_text)
+        return f"{subgroup_claim}, {confidence_clause}"
+    confidence_clause = state_subgroup_confidence(subgroups, f"about {confidence_text}", delta_text)
+    return f"{subgroup_claim}, {confidence_clause} {_explain_approximation(certificate)}"
 
 
 def _explain_approximation(certificate: Certificate) -> str:
-    """Return a remark in parentheses that the promise is approximate, with the reason."""
+    """Explain in parentheses why a promise is only approximate."""
     reason = certificate.circumstances.inexactness
     if reason is None:
         return "(approximate, not certified)"
@@ -193,29 +194,35 @@ def describe_rule(certificate: Certificate) -> str:
     rule = find_rule(certificate.rule)
     circumstances = certificate.circumstances
     subgroups = certificate.subgroups
-    description = rule.at_values if circumstances.tests_score_values else rule.text
+    description = rule.description
+    if circumstances.tests_score_values:
+        description = rule.score_value_description
     if subgroups is not None and not subgroups.is_two_sided_without_groups:
-        description += f"; each {subgroups.by} by itself, {_DELTA_SHARING[subgroups.delta_sharing]}"
+        delta_sharing_text = _DELTA_SHARING_TEXTS[subgroups.delta_sharing]
+        description += f"; each {subgroups.by} by itself, {delta_sharing_text}"
     return (
         description + _describe_pilot_rows(circumstances) + _describe_row_selection(circumstances)
     )
 
 
 def _describe_pilot_rows(circumstances: Circumstances) -> str:
-    """Describe the rows that chose the first test, as a continuation of a sentence."""
+    """Describe the pilot rows of a fit, as the continuation of a sentence."""
     n_pilot_rows = circumstances.n_pilot_rows
     if circumstances.tests_score_values:
-        pilot_rows = "other rows"
+        pilot_rows_text = "other rows"
         if n_pilot_rows:
-            pilot_rows = f"{n_pilot_rows:,} calibration rows, set aside,"
-        return f"; the scores of {pilot_rows} chose the first value"
+            pilot_rows_text = f"{n_pilot_rows:,} calibration rows, set aside,"
+        return f"; the scores of {pilot_rows_text} chose the first value"
     if n_pilot_rows:
         return f"; {n_pilot_rows:,} calibration rows were set aside to lay out the tests"
     return ""
 
 
 def _describe_row_selection(circumstances: Circumstances) -> str:
-    """Describe competing scores, clusters, weights and folds, as a continuation of a sentence."""
+    """Describe competing scores, clusters, weights and folds of a fit.
+
+    The text continues a sentence.
+    """
     description = ""
     if circumstances.n_scores > 1:
         description += (
@@ -251,7 +258,7 @@ def list_assumptions(certificate: Certificate) -> tuple[str, ...]:
 
 
 def _describe_source(circumstances: Circumstances) -> str:
-    """State the assumption about the source of new rows, given clusters, weights and folds."""
+    """State the assumption about the source of new rows or clusters."""
     rows_or_units = "units" if circumstances.cluster_counting else "rows"
     if circumstances.n_folds:
         source = f"{rows_or_units} given to fit"
@@ -292,8 +299,8 @@ def describe_condition(certificate: Certificate) -> str:
     is_negated = score_name != certificate.score
     comparison = ">=" if is_negated else "<="
     if subgroups is not None:
-        owner = "the predicted class" if subgroups.by == "class" else "the row's group"
-        return f"{score_name} {comparison} the threshold of {owner}"
+        subgroup_text = "the predicted class" if subgroups.by == "class" else "the row's group"
+        return f"{score_name} {comparison} the threshold of {subgroup_text}"
     sign = -1.0 if is_negated else 1.0
     printed_threshold = f"{sign * certificate.threshold:.6g}"
     lowest_rejected = certificate.lowest_rejected
@@ -303,16 +310,16 @@ def describe_condition(certificate: Certificate) -> str:
         [sign * float(printed_threshold), lowest_rejected]
     )
     if printed_on_grid == rejected_on_grid:
-        comparison = comparison[0]
+        comparison = ">" if is_negated else "<"
     return f"{score_name} {comparison} {printed_threshold}"
 
 
 def list_description_lines(certificate: Certificate) -> list[Line]:
-    """List the lines of a certificate: gate, counts, outcome, rule, marks and subgroups."""
+    """List the lines that describe the gate, the counts and the rule of a certificate."""
     if certificate.stages is not None:
         stage_lines = _list_stage_lines(certificate, certificate.stages)
         return [*stage_lines, ("rule", describe_rule(certificate))]
-    lines = [
+    description_lines = [
         ("gate", _describe_gate(certificate)),
         ("from", _describe_calibration_rows(certificate)),
         ("on these", _describe_outcome(certificate)),
@@ -320,8 +327,8 @@ def list_description_lines(certificate: Certificate) -> list[Line]:
         *_list_score_value_lines(certificate),
     ]
     if certificate.subgroups is not None:
-        lines += list_subgroup_lines(certificate.subgroups, certificate.score)
-    return lines
+        description_lines += list_subgroup_lines(certificate.subgroups, certificate.score)
+    return description_lines
 
 
 def _describe_gate(certificate: Certificate) -> str:
@@ -331,18 +338,20 @@ def _describe_gate(certificate: Certificate) -> str:
         condition = describe_condition(certificate)
         return condition if subgroups.is_two_sided else f"accept if {condition}"
     if certificate.threshold == -math.inf:
-        gate = "accept no row"
+        gate_text = "accept no row"
     elif certificate.accepts_everything:
-        gate = "accept every row"
+        gate_text = "accept every row"
     else:
-        gate = f"accept if {describe_condition(certificate)}"
+        gate_text = f"accept if {describe_condition(certificate)}"
     if certificate.decision_at:
-        gate += f"; the second class is answered where log-odds > {certificate.decision_at:.6g}"
-    return gate
+        gate_text += (
+            f"; the second class is answered where log-odds > {certificate.decision_at:.6g}"
+        )
+    return gate_text
 
 
 def _describe_calibration_rows(certificate: Certificate) -> str:
-    """Describe how many calibration rows there are, and how many are correct."""
+    """Describe the numbers of calibration rows and of correct predictions."""
     n_rows = certificate.n_rows
     if certificate.n_labels is not None:
         return (
@@ -376,45 +385,49 @@ def _format_share(share: float) -> str:
 
 
 def _list_score_value_lines(certificate: Certificate) -> list[Line]:
-    """Return a line for each value of a score with few values, most certain value first."""
+    """List a line for each value of a score with few values, most confident first."""
     sign = -1.0 if certificate.score.startswith("-") else 1.0
-    lines = []
+    score_value_lines = []
     for score, n_rows, n_wrong in certificate.score_value_counts:
         if n_rows:
             error_rate = format_percent(round(n_wrong / n_rows, 3))
-            counts = f"{n_rows:,} rows, {n_wrong:,} wrong ({error_rate})"
+            count_text = f"{n_rows:,} rows, {n_wrong:,} wrong ({error_rate})"
         else:
-            counts = "no row"
+            count_text = "no row"
         is_accepted = score <= certificate.threshold
         decision = "accepted" if is_accepted else "not certified, rejected"
-        # Adding zero turns -0.0 into 0.0.
-        lines.append(("mark", f"{sign * score + 0.0:.6g}: {counts}; {decision}"))
-    return lines
+        # Adding 0.0 turns a score of -0.0 into 0.0.
+        user_score = sign * score + 0.0
+        score_value_lines.append(("mark", f"{user_score:.6g}: {count_text}; {decision}"))
+    return score_value_lines
 
 
 # ── the models of a cascade ───────────────────────────────────────────────────────────────────────
 
 
 def _list_stage_lines(certificate: Certificate, stages: Stages) -> list[Line]:
-    """List which model answers which rows, and the comparison with the last model alone."""
+    """List lines about the models of a cascade, and its difference from the last model."""
     n_rows = certificate.n_rows
-    lines = [
+    stage_lines = [
         (stage.name, f"answers {_describe_answered_rows(stage, index, stages)}")
         for index, stage in enumerate(stages.items)
     ]
-    evidence = "entries of agreement" if certificate.quantity.uses_agreement_only else "labels"
-    source = f"{n_rows:,} calibration rows; {stages.n_labels:,} of their {evidence} were needed"
+    label_text = "entries of agreement" if certificate.quantity.uses_agreement_only else "labels"
+    source_text = (
+        f"{n_rows:,} calibration rows; {stages.n_labels:,} of their {label_text} were needed"
+    )
     if stages.n_pilot_rows:
-        source += f", {stages.n_pilot_rows:,} more set aside to choose thresholds"
-    lines.append(("from", source))
-    shares = [f"{stage.name} {stage.n_rows / n_rows:.4f}" for stage in stages.items]
+        source_text += f", {stages.n_pilot_rows:,} more set aside to choose thresholds"
+    stage_lines.append(("from", source_text))
+    share_texts = [f"{stage.name} {stage.n_rows / n_rows:.4f}" for stage in stages.items]
     if stages.has_human_review:
-        shares.append(f"people {1.0 - stages.n_answered / n_rows:.4f}")
-    lines.append(("on these", ", ".join(shares)))
-    lines.append(("difference", _compare_with_last_model(certificate, stages)))
+        share_texts.append(f"people {1.0 - stages.n_answered / n_rows:.4f}")
+    stage_lines.append(("on these", ", ".join(share_texts)))
+    stage_lines.append(("difference", _compare_with_last_model(certificate, stages)))
     if not math.isnan(certificate.coverage_accuracy):
-        lines.append(("accuracy", f"{certificate.coverage_accuracy:.4f} of what is answered"))
-    return lines
+        accuracy_text = f"{certificate.coverage_accuracy:.4f} of what is answered"
+        stage_lines.append(("accuracy", accuracy_text))
+    return stage_lines
 
 
 def _describe_answered_rows(stage: StageCount, index: int, stages: Stages) -> str:
@@ -427,20 +440,20 @@ def _describe_answered_rows(stage: StageCount, index: int, stages: Stages) -> st
 
 
 def _compare_with_last_model(certificate: Certificate, stages: Stages) -> str:
-    """Compare a cascade with its last model, in the counts that were observed."""
+    """Describe how often the answers of a cascade and of its last model differ."""
     n_rows = certificate.n_rows
-    last_name = stages.items[-1].name
+    last_model_name = stages.items[-1].name
     if stages.n_disagreements is not None:
         return (
-            f"{stages.n_disagreements:,} answers differ from the {last_name} model's:"
+            f"{stages.n_disagreements:,} answers differ from the {last_model_name} model's:"
             f" {stages.n_disagreements / n_rows:.4f} of all"
         )
     assert stages.n_worse is not None
     assert stages.n_better is not None
     is_compared_with_people = stages.has_human_review and certificate.quantity.is_paired_difference
-    reference = "people" if is_compared_with_people else f"the {last_name} model"
-    difference = (stages.n_worse - stages.n_better) / n_rows
+    reference = "people" if is_compared_with_people else f"the {last_model_name} model"
+    error_rate_difference = (stages.n_worse - stages.n_better) / n_rows
     return (
         f"{stages.n_worse:,} worse than by {reference} alone, {stages.n_better:,} better:"
-        f" {difference:+.4f} of all"
+        f" {error_rate_difference:+.4f} of all"
     )

@@ -10,7 +10,7 @@ import numpy as np
 from metacal.certificates.certificate import Certificate
 from metacal.certificates.number_format import ceil_to_4_decimals
 from metacal.certificates.quantity import COVERAGE_ACCURACY, MISCOVERAGE
-from metacal.certificates.rule_texts import RISING, SAME_SOURCE, register_rule
+from metacal.certificates.rule_texts import ERROR_RATE_RISES_WITH_SCORE, SAME_SOURCE, register_rule
 from metacal.certification.one_threshold import OneThresholdProcedure
 from metacal.certification.pilot import PilotPolicy
 from metacal.certification.rows import CalibrationRows
@@ -32,14 +32,16 @@ BOTH_CERTIFIED = register_rule(
     "binomial tests in a fixed sequence of ranks with fallback shares, and the order statistic of"
     " the correct scores, delta/2 each",
     SAME_SOURCE,
-    at_values=(
+    score_value_description=(
         "binomial tests at the values of the score, in rising order, and the order statistic of the"
         " correct scores, delta/2 each"
     ),
 )
 
 # Name of the rule in expectation.
-BOTH_EXPECTED = register_rule("both-expected", "both rules in expectation", SAME_SOURCE, RISING)
+BOTH_EXPECTED = register_rule(
+    "both-expected", "both rules in expectation", SAME_SOURCE, ERROR_RATE_RISES_WITH_SCORE
+)
 
 
 @dataclass(frozen=True)

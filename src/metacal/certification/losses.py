@@ -10,7 +10,7 @@ import numpy as np
 from metacal.certificates.certificate import Certificate
 from metacal.certificates.circumstances import Circumstances, add_circumstances
 from metacal.certificates.quantity import Quantity
-from metacal.certificates.rule_texts import RANKED, SAME_SOURCE, register_rule
+from metacal.certificates.rule_texts import ACCURACY_FALLS_WITH_SCORE, SAME_SOURCE, register_rule
 from metacal.certification.pilot import PilotPolicy
 from metacal.certification.plans import PilotRows
 from metacal.certification.row_losses import Costs, Losses
@@ -55,7 +55,7 @@ EXPECTED_LOSS = register_rule(
     "expected-loss",
     "largest prefix of the ranking with (loss + largest) <= limit (rows + 1)",
     SAME_SOURCE,
-    RANKED,
+    ACCURACY_FALLS_WITH_SCORE,
 )
 
 # Number of bisection steps in the search for the smallest limit that the rows support.

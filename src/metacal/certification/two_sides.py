@@ -93,7 +93,7 @@ TWO_SIDED = register_rule(
     " fallback shares of delta (Wiens 2003), a recall or false-positive rate by an order statistic"
     " (Tong, Feng & Li 2018)",
     SAME_SOURCE,
-    at_values=(
+    score_value_description=(
         "each side by itself: a precision by exact binomial tests at the values of the score, the"
         " surest first, a recall or false-positive rate by an order statistic (Tong, Feng & Li"
         " 2018)"

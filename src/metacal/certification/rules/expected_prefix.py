@@ -42,7 +42,7 @@ import numpy as np
 
 from metacal.certificates.counts import Counts
 from metacal.certificates.quantity import Quantity
-from metacal.certificates.rule_texts import RISING, SAME_SOURCE, register_rule
+from metacal.certificates.rule_texts import ERROR_RATE_RISES_WITH_SCORE, SAME_SOURCE, register_rule
 from metacal.certification.first_failure import MAX_REFINED_CELLS
 from metacal.certification.plans import PilotRows, RankPlan
 from metacal.certification.rank_tests import passes_in_expectation
@@ -62,7 +62,7 @@ EXPECTED_PREFIX = register_rule(
     "expected-prefix",
     "largest prefix of the ranking with (errors + 1) <= (1 - beta)(rows + 1)",
     SAME_SOURCE,
-    RISING,
+    ERROR_RATE_RISES_WITH_SCORE,
 )
 
 

@@ -112,7 +112,7 @@ FALLBACK_SEQUENCE = register_rule(
     "exact binomial tests in a fixed sequence of ranks with fallback shares of delta "
     "(Wiens 2003; Angelopoulos et al. 2021)",
     SAME_SOURCE,
-    at_values=(
+    score_value_description=(
         "exact binomial tests at the values of the score, in rising order (Angelopoulos et al."
         " 2021)"
     ),
