@@ -70,8 +70,8 @@ def test_no_coverage_between_the_two_ends_has_a_smaller_mixture():
             mixture.n_correct,
             mixture.n_incorrect,
             np.stack([inner, inner]),
-            mixture.log_smallest,
-            mixture.log_largest,
+            mixture.log_min_s,
+            mixture.log_max_s,
             mixture.log_limit,
         )
         assert (at_one_coverage.smallest_log_excess(rate) >= smallest - 1e-9).all()

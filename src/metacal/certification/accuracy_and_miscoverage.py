@@ -14,7 +14,10 @@ from metacal.certificates.rule_texts import ERROR_RATE_RISES_WITH_SCORE, SAME_SO
 from metacal.certification.one_threshold import OneThresholdProcedure
 from metacal.certification.pilot import PilotPolicy
 from metacal.certification.rows import CalibrationRows
-from metacal.certification.rules.accuracy_shortfall import find_highest_certified_step
+from metacal.certification.rules.accuracy_shortfall import (
+    ACCURACY_STEPS_PER_UNIT,
+    find_highest_certified_step,
+)
 from metacal.certification.rules.expected_prefix import ExpectedPrefixRule
 from metacal.certification.rules.fixed_sequence import FixedSequenceRule
 from metacal.certification.rules.order_statistics import RejectionRateRule
@@ -110,10 +113,16 @@ class AccuracyAndMiscoverage:
         n_correct_required = bounds.smallest_rank_keeping_miscoverage(
             n_correct, self.alpha, half_delta
         )
-        if n_correct_accepted < n_correct_required and threshold < math.inf:
+        rejects_some_rows = threshold < math.inf
+        if rejects_some_rows and n_correct_accepted < n_correct_required:
             raise self._build_infeasible_error(rows, n_correct_accepted, delta)
         certificate = build_certificate_for_threshold(
-            rows, COVERAGE_ACCURACY, self.beta, delta, self.rule_name, threshold
+            rows,
+            quantity=COVERAGE_ACCURACY,
+            target=self.beta,
+            delta=delta,
+            rule_name=self.rule_name,
+            threshold=threshold,
         )
         return replace(certificate, max_miscoverage=float(self.alpha))
 
@@ -134,15 +143,23 @@ class AccuracyAndMiscoverage:
         half_delta = _halve_unless_in_expectation(delta)
         n_correct = int(rows.is_correct.sum())
         smallest_alpha = _find_smallest_alpha(n_correct, n_correct_accepted, half_delta)
-        n_rows_to_accept = self._count_rows_to_accept(rows, delta)
+        n_rows_keeping_miscoverage = self._count_rows_keeping_miscoverage(rows, delta)
+
+        def keeps_miscoverage(beta: float) -> bool:
+            n_accepted = self._count_rows_accepted_for_accuracy(rows, beta, delta)
+            return n_accepted >= n_rows_keeping_miscoverage
+
         best_step = find_highest_certified_step(
-            0,
-            math.ceil(1e4 * self.beta),
-            lambda beta: self._count_accepted(rows, beta, delta) >= n_rows_to_accept,
+            certified_step=0,
+            uncertified_step=math.ceil(ACCURACY_STEPS_PER_UNIT * self.beta),
+            certifies=keeps_miscoverage,
         )
         other_pair = f"no min accuracy goes with max miscoverage {self.alpha:g}"
         if best_step > 0:
-            other_pair = f"with max miscoverage {self.alpha:g} the best min accuracy is {best_step / 1e4:.4f}"
+            best_beta = best_step / ACCURACY_STEPS_PER_UNIT
+            other_pair = (
+                f"with max miscoverage {self.alpha:g} the best min accuracy is {best_beta:.4f}"
+            )
         message = (
             f"min accuracy {self.beta:g} and max miscoverage {self.alpha:g} cannot be certified"
             f" together: on these {len(rows):,} rows {format_confidence_level(delta)}, with min accuracy"
@@ -151,22 +168,25 @@ class AccuracyAndMiscoverage:
         )
         return InfeasibleTargetError(message, target=self.alpha, best=smallest_alpha)
 
-    def _count_accepted(self, rows: CalibrationRows, beta: float, delta: float | None) -> int:
+    def _count_rows_accepted_for_accuracy(
+        self, rows: CalibrationRows, beta: float, delta: float | None
+    ) -> int:
         """Count the rows that are accepted for another accuracy."""
         result = self.accuracy_procedure.find_threshold(
             rows.ranking, _halve_unless_in_expectation(delta), target=beta, pilot=rows.pilot
         )
         return result.n_accepted
 
-    def _count_rows_to_accept(self, rows: CalibrationRows, delta: float | None) -> int:
+    def _count_rows_keeping_miscoverage(self, rows: CalibrationRows, delta: float | None) -> int:
         """Count the rows that must be accepted to keep the miscoverage."""
         correct_scores = np.sort(rows.scores[rows.is_correct])
-        rank = bounds.smallest_rank_keeping_miscoverage(
-            len(correct_scores), self.alpha, _halve_unless_in_expectation(delta)
+        n_correct = len(correct_scores)
+        threshold_rank = bounds.smallest_rank_keeping_miscoverage(
+            n_correct, self.alpha, _halve_unless_in_expectation(delta)
         )
         threshold = math.inf
-        if rank <= len(correct_scores):
-            threshold = correct_scores[rank - 1]
+        if threshold_rank <= n_correct:
+            threshold = correct_scores[threshold_rank - 1]
         return int((rows.scores <= threshold).sum())
 
 
@@ -181,13 +201,19 @@ def _find_smallest_alpha(n_correct: int, n_correct_accepted: int, delta: float |
     """Find the smallest certified miscoverage, to four decimals."""
     if n_correct_accepted == 0:
         return 1.0
-    exact_alpha = (n_correct + 1 - n_correct_accepted) / (n_correct + 1)
-    if delta is not None:
-        exact_alpha = bounds.miscoverage_quantile(n_correct, n_correct_accepted, 1.0 - delta)
+    if delta is None:
+        exact_alpha = (n_correct + 1 - n_correct_accepted) / (n_correct + 1)
+    else:
+        exact_alpha = bounds.miscoverage_quantile(
+            n_correct, rank=n_correct_accepted, level=1.0 - delta
+        )
+
+    def is_certified(alpha: float) -> bool:
+        n_correct_required = bounds.smallest_rank_keeping_miscoverage(n_correct, alpha, delta)
+        return n_correct_accepted >= n_correct_required
+
+    # Rounding errors of the quantile may require a few steps more.
     alpha = ceil_to_4_decimals(exact_alpha)
-    while (
-        alpha < 1.0
-        and bounds.smallest_rank_keeping_miscoverage(n_correct, alpha, delta) > n_correct_accepted
-    ):
+    while alpha < 1.0 and not is_certified(alpha):
         alpha = round(alpha + 1e-4, 4)
     return alpha

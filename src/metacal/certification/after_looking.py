@@ -115,13 +115,19 @@ class SimultaneousThreshold:
         self, rows: CalibrationRows, threshold: float, delta: float
     ) -> Certificate:
         """Build the certificate of a threshold."""
-        first_limit, *second_limits = self.promised_limits
+        main_limit, *further_limits = self.promised_limits
         certificate = build_certificate_for_threshold(
-            rows, *first_limit, delta, self.rule_name, threshold
+            rows,
+            quantity=main_limit.quantity,
+            target=main_limit.target,
+            delta=delta,
+            rule_name=self.rule_name,
+            threshold=threshold,
         )
-        if not second_limits:
+        if not further_limits:
             return certificate
-        return replace(certificate, max_miscoverage=float(second_limits[0].target))
+        miscoverage_limit = further_limits[0]
+        return replace(certificate, max_miscoverage=float(miscoverage_limit.target))
 
     def _find_threshold(self, rows: CalibrationRows, delta: float) -> float:
         """Find the threshold, just below the next score."""

@@ -151,7 +151,13 @@ def _certify_clusters(
         note = too_few_units(units=n_test_clusters, rows=len(test_rows)).issue_warning()
         notes = (note,)
     return build_certificate_for_threshold(
-        test_rows, quantity, target, delta, rule.name, threshold, notes
+        test_rows,
+        quantity=quantity,
+        target=target,
+        delta=delta,
+        rule_name=rule.name,
+        threshold=threshold,
+        notes=notes,
     )
 
 
@@ -182,7 +188,12 @@ def _certify_subgroups(
     outcome = _count_accepted_rows(procedure, rows, subgroup_tests, certificates_per_subgroup)
     quantity, target = procedure.get_main_limit(rows)
     certificate = build_certificate(
-        quantity, target, delta, procedure.rule_name, REJECT_ALL_ROWS, outcome
+        quantity=quantity,
+        target=target,
+        delta=delta,
+        rule_name=procedure.rule_name,
+        threshold=REJECT_ALL_ROWS,
+        outcome=outcome,
     )
     if procedure.score_name is not None:
         certificate = replace(certificate, score=procedure.score_name)

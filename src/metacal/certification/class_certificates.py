@@ -12,7 +12,7 @@ from dataclasses import replace
 from metacal.certificates.counts import Counts
 from metacal.certificates.subgroups import Name, SubgroupCertificate
 from metacal.certification.procedures import DecisionColumns
-from metacal.certification.ranking import Ranking
+from metacal.certification.ranking import Ranking, ThresholdOutcome
 from metacal.certification.rules.rule import REJECT_ALL_ROWS
 from metacal.certification.sides import ClassPromise
 from metacal.kernels.grid import RELATIVE_GRID
@@ -183,4 +183,20 @@ def count_rows_of_both_classes(
         n_accepted=certificate.n_accepted,
         n_correct=n_rows - n_of_other_class,
         n_correct_accepted=certificate.n_correct_accepted,
+    )
+
+
+def add_counts_of_classes(
+    class_certificates: tuple[SubgroupCertificate, ...],
+) -> ThresholdOutcome:
+    """Add up the counts of rows in the certificates of both classes."""
+    return ThresholdOutcome(
+        n_rows=sum(certificate.n_rows for certificate in class_certificates),
+        n_correct=sum(certificate.n_correct for certificate in class_certificates),
+        n_accepted=sum(certificate.n_accepted for certificate in class_certificates),
+        n_correct_accepted=sum(
+            certificate.n_correct_accepted for certificate in class_certificates
+        ),
+        highest_accepted=None,
+        lowest_rejected=None,
     )

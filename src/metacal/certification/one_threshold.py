@@ -278,13 +278,13 @@ class OneThresholdProcedure:
         """
         threshold = RELATIVE_GRID.snap_to_midpoint(threshold)
         return build_certificate(
-            self.quantity,
-            self.target,
-            delta,
-            self.rule.name,
-            threshold,
-            ranking.summarize_threshold(threshold),
-            notes,
+            quantity=self.quantity,
+            target=self.target,
+            delta=delta,
+            rule_name=self.rule.name,
+            threshold=threshold,
+            outcome=ranking.summarize_threshold(threshold),
+            notes=notes,
         )
 
     def _build_infeasible_error(

@@ -186,7 +186,12 @@ def _build_certificate_without_guarantee(
 ) -> Certificate:
     """Build a certificate that guarantees nothing."""
     certificate = build_certificate_for_threshold(
-        rows, quantity, target, None, rule_name, threshold
+        rows,
+        quantity=quantity,
+        target=target,
+        delta=None,
+        rule_name=rule_name,
+        threshold=threshold,
     )
     return replace(certificate, guarantee="none")
 

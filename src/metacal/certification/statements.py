@@ -63,7 +63,15 @@ def build_certificate_for_threshold(
     """Build the certificate of a threshold that applies to all rows."""
     threshold = RELATIVE_GRID.snap_to_midpoint(threshold)
     outcome = rows.ranking.summarize_threshold(threshold)
-    certificate = build_certificate(quantity, target, delta, rule_name, threshold, outcome, notes)
+    certificate = build_certificate(
+        quantity=quantity,
+        target=target,
+        delta=delta,
+        rule_name=rule_name,
+        threshold=threshold,
+        outcome=outcome,
+        notes=notes,
+    )
     return replace(certificate, has_labels=rows.correct is not None)
 
 

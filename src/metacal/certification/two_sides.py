@@ -58,6 +58,7 @@ from metacal.certificates.rule_texts import SAME_SOURCE, register_rule
 from metacal.certificates.subgroups import Name, SubgroupCertificate, SubgroupCertificates
 from metacal.certification.class_certificates import (
     add_class_promise,
+    add_counts_of_classes,
     build_class_certificate,
     count_rows_of_both_classes,
     get_predicted_class,
@@ -71,7 +72,6 @@ from metacal.certification.procedures import (
     RowRequirement,
     SubgroupResult,
 )
-from metacal.certification.ranking import ThresholdOutcome
 from metacal.certification.rows import CalibrationRows
 from metacal.certification.rules.rule import REJECT_ALL_ROWS
 from metacal.certification.sides import ClassPromise
@@ -251,13 +251,17 @@ class TwoClassProcedure:
         }
 
         n_accepted = sum(result.n_accepted for result in results.values())
-        if n_accepted > len(rows):
-            # Some rows are accepted as both classes, so each class stops at even odds.
+        accepts_rows_as_both_classes = n_accepted > len(rows)
+        if accepts_rows_as_both_classes:
             for class_code, class_promise in tested_promises.items():
                 ranking = rankings[class_code]
-                last_rank = ranking.count_rows_below(rows.even_odds_score_for_class(class_code))
+                even_odds_score = rows.even_odds_score_for_class(class_code)
                 results[class_code] = class_promise.certify(
-                    ranking, significance_level, pilots[class_code], class_code, last_rank
+                    ranking,
+                    significance_level,
+                    pilots[class_code],
+                    class_code,
+                    last_rank=ranking.count_rows_below(even_odds_score),
                 )
         return SubgroupResult(threshold_results=(results.get(0), results.get(1)))
 
@@ -317,17 +321,14 @@ class TwoClassProcedure:
         class_certificates = self.build_subgroup_certificates(
             (), rows, result, significance_level=delta, level_if_untested=delta
         )
-        outcome = ThresholdOutcome(
-            n_rows=sum(part.n_rows for part in class_certificates),
-            n_correct=sum(part.n_correct for part in class_certificates),
-            n_accepted=sum(part.n_accepted for part in class_certificates),
-            n_correct_accepted=sum(part.n_correct_accepted for part in class_certificates),
-            highest_accepted=None,
-            lowest_rejected=None,
-        )
         quantity, target = self.get_main_limit(rows)
         certificate = build_certificate(
-            quantity, target, delta, self.rule_name, REJECT_ALL_ROWS, outcome
+            quantity=quantity,
+            target=target,
+            delta=delta,
+            rule_name=self.rule_name,
+            threshold=REJECT_ALL_ROWS,
+            outcome=add_counts_of_classes(class_certificates),
         )
         return replace(
             certificate,
@@ -418,8 +419,9 @@ def _choose_level_fraction_of_first_class(promises_by_class: dict[int, ClassProm
     level_fraction = 0.5
     for class_code, class_promise in promises_by_class.items():
         other_promise = promises_by_class[1 - class_code]
+        other_promise_is_precision = other_promise.rule.reads_labels_in_order
         declared_share = class_promise.declared_class_share
-        if not other_promise.rule.reads_labels_in_order or declared_share is None:
+        if not other_promise_is_precision or declared_share is None:
             continue
         share_of_first_class = declared_share
         if class_code == 1:
@@ -480,17 +482,17 @@ def find_decision_point(rows: CalibrationRows, result: SubgroupResult) -> float:
     n_accepted_as_second = result.count_accepted(1)
     sorted_scores = np.sort(rows.scores)
     finite_scores = sorted_scores[np.isfinite(sorted_scores)]
-    low_end = float(finite_scores.min(initial=0.0)) - 1.0
-    high_end = float(finite_scores.max(initial=0.0)) + 1.0
-    clipped_scores = np.clip(sorted_scores, low_end, high_end)
-    padded_scores = np.concatenate([[low_end], clipped_scores, [high_end]])
+    lower_end = float(finite_scores.min(initial=0.0)) - 1.0
+    upper_end = float(finite_scores.max(initial=0.0)) + 1.0
+    clipped_scores = np.clip(sorted_scores, lower_end, upper_end)
+    padded_scores = np.concatenate([[lower_end], clipped_scores, [upper_end]])
 
-    # Entry k separates the k lowest scores from the other scores.
+    # The midpoint with index k separates the k lowest scores from the other scores.
     midpoints = 0.5 * padded_scores[:-1] + 0.5 * padded_scores[1:]
-    lowest_point = -np.inf
+    lower_limit = -np.inf
     if n_accepted_as_first > 0:
-        lowest_point = midpoints[n_accepted_as_first]
-    highest_point = np.inf
+        lower_limit = midpoints[n_accepted_as_first]
+    upper_limit = np.inf
     if n_accepted_as_second > 0:
-        highest_point = midpoints[len(sorted_scores) - n_accepted_as_second]
-    return float(np.clip(rows.even_odds_score, lowest_point, highest_point))
+        upper_limit = midpoints[len(sorted_scores) - n_accepted_as_second]
+    return float(np.clip(rows.even_odds_score, lower_limit, upper_limit))

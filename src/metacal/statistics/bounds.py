@@ -25,8 +25,8 @@ from scipy.special import bdtr, bdtrc, betaincinv
 from metacal.errors import InputError
 from metacal.formulas import Float
 
-#: Factor by which a recomputed tail probability may exceed delta. A certificate read from a file may
-#: have been computed by another version of SciPy, whose tail probabilities are rounded differently.
+#: Factor by which a recomputed tail probability may exceed delta, because the version of SciPy that
+#: computed a certificate in a file may round differently.
 ONE_PLUS_ROUNDING_ERROR = 1.0 + 1e-9
 
 
@@ -97,7 +97,7 @@ def expected_miscoverage_rank(n_correct: int, alpha: float) -> int:
 
 
 def smallest_rank_keeping_miscoverage(n_correct: int, alpha: float, delta: float | None) -> int:
-    """Return how many of n correct rows a threshold must accept to keep its miscoverage limit.
+    """Return how many of n correct rows a threshold must accept to keep a miscoverage limit.
 
     The limit is certified at confidence level 1 - delta, or holds in expectation if `delta` is
     None. The value n + 1 means "accept everything".
@@ -108,19 +108,20 @@ def smallest_rank_keeping_miscoverage(n_correct: int, alpha: float, delta: float
 
 
 def certifies_violation_rate(
-    n_rows: int, n_accepted: int, alpha: float, delta: float | None
+    n_rows: int, n_without_violation: int, max_rate: float, delta: float | None
 ) -> bool:
-    """Check whether the accepted share of some rows certifies a miscoverage of at most alpha.
+    """Check whether some rows certify that the rate of violations is at most a limit.
 
-    For n rows, of which k are accepted, the condition is P(Bin(n, 1 - alpha) >= k) <= delta, or
-    (n + 1 - k) / (n + 1) <= alpha in expectation.
+    For the miscoverage, the rows are correct, and a violation is a rejected row. For n rows, k of
+    them without a violation, the condition is P(Bin(n, 1 - max_rate) >= k) <= delta, or
+    (n + 1 - k) / (n + 1) <= max_rate in expectation.
 
     Parameters
     ----------
-    n_rows, n_accepted : int
-        Number of correct rows, and of those that a threshold accepts.
-    alpha : float
-        Limit on the miscoverage.
+    n_rows, n_without_violation : int
+        Number of rows, and of those without a violation.
+    max_rate : float
+        Limit on the rate of violations.
     delta : float or None
         Probability with which the limit may fail. None if it holds in expectation.
 
@@ -130,18 +131,21 @@ def certifies_violation_rate(
 
     Examples
     --------
-    >>> certifies_violation_rate(1000, 960, 0.05, 0.1), certifies_violation_rate(1000, 959, 0.05, 0.1)
-    (True, False)
+    >>> certifies_violation_rate(1000, n_without_violation=960, max_rate=0.05, delta=0.1)
+    True
+    >>> certifies_violation_rate(1000, n_without_violation=959, max_rate=0.05, delta=0.1)
+    False
     """
     if delta is None:
-        return n_accepted >= expected_miscoverage_rank(n_rows, alpha)
-    if n_accepted <= 0:
+        return n_without_violation >= expected_miscoverage_rank(n_rows, max_rate)
+    if n_without_violation <= 0:
         return False
-    return miscoverage_violation(n_rows, n_accepted, alpha) <= ONE_PLUS_ROUNDING_ERROR * delta
+    p_value = miscoverage_violation(n_rows, n_without_violation, max_rate)
+    return p_value <= ONE_PLUS_ROUNDING_ERROR * delta
 
 
 def certifies_accuracy(n_incorrect: int, n_rows: int, beta: float, delta: float | None) -> bool:
-    """Check whether the incorrect share of some rows certifies an accuracy of at least beta.
+    """Check whether the errors among accepted rows certify an accuracy of at least beta.
 
     For n rows, of which e are incorrect, the condition is P(Bin(n, 1 - beta) <= e) <= delta, or
     e + 1 <= (1 - beta)(n + 1) in expectation. It is necessary for every rule that tests ranks
@@ -193,7 +197,7 @@ def certified_miscoverage_rank(n_correct: int, alpha: float, delta: float) -> in
     def is_certified(rank: int) -> bool:
         return miscoverage_violation(n_correct, rank, alpha) <= delta
 
-    # The violation probability falls as the rank rises, so bisection is valid.
+    # Bisection is valid because the violation probability falls as the rank rises.
     candidate_ranks = range(1, n_correct + 1)
     n_uncertified = bisect_left(candidate_ranks, True, key=is_certified)
     return n_uncertified + 1

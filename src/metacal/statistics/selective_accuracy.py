@@ -80,19 +80,21 @@ from metacal.statistics.levels import local_level, order_statistic_quantiles
 
 #: Share of delta for the interval around the coverage (step 7).
 COVERAGE_SHARE = 0.02
-#: The smallest s is this factor times the scale log(1 / d) / n.
+#: Smallest s, as a multiple of the scale log(1 / d) / n.
 MIN_S_FACTOR = 0.7
-#: The largest s is the square root of this factor times the scale log(1 / d) / n.
+#: Square of the largest s, as a multiple of the scale log(1 / d) / n.
 MAX_S_FACTOR = 0.4
 #: Number of thresholds per chunk, so that the buffers fit into the cache.
 _CHUNK_SIZE = 2048
-#: A first bracket ends at Clopper & Pearson's bound for d times exp(-_BRACKET_LOG_FACTOR).
+#: Negative logarithm of the factor by which the level of the upper end of a bracket is smaller.
 _BRACKET_LOG_FACTOR = 6.0
-#: Width of a bracket that needs no further steps. The bound is its safe end.
-_TOLERANCE = 1e-12
-#: A mixture that misses its limit by this relative amount reaches it: rounding costs as much.
-_ROUNDING = 1e-9
-#: Finite number in place of an infinite logarithm.
+#: Width at which a bracket around an error rate is narrow enough.
+_MAX_BRACKET_WIDTH = 1e-12
+#: Amount by which log Z may miss its limit because of rounding errors.
+_ROUNDING_TOLERANCE = 1e-9
+#: Factor that keeps x below the error rate R, where its likelihood ratio would be 0.
+_ONE_MINUS_ROUNDING_ERROR = 1.0 - 1e-12
+#: Largest absolute value of log Z less its limit, in place of infinity.
 _MAX_LOG_EXCESS = 1e6
 
 
@@ -134,7 +136,7 @@ def bound_selective_accuracy(
         mixture = _Mixture.of_counts(
             distinct_correct[chunk], distinct_incorrect[chunk], n_rows, delta
         )
-        distinct_bounds[chunk] = 1.0 - _largest_error_rate(mixture)
+        distinct_bounds[chunk] = 1.0 - _find_largest_possible_error_rate(mixture)
     return distinct_bounds[pair_index.reshape(-1)]
 
 
@@ -149,13 +151,15 @@ def supports_accuracy(
     array([ True, False])
     """
     is_supported = np.zeros(len(n_correct), dtype=bool)
-    # No bound exceeds the share of correct rows among the accepted ones.
+    # Other thresholds cannot pass, because no bound exceeds the observed accuracy.
     candidates = np.flatnonzero(n_correct > accuracy * (n_correct + n_incorrect))
     for start in range(0, len(candidates), _CHUNK_SIZE):
         chunk = candidates[start : start + _CHUNK_SIZE]
         mixture = _Mixture.of_counts(n_correct[chunk], n_incorrect[chunk], n_rows, delta)
         error_rates = np.full(len(chunk), 1.0 - accuracy)
-        is_supported[chunk] = mixture.smallest_log_excess(error_rates) >= -_ROUNDING
+        log_excess = mixture.smallest_log_excess(error_rates)
+        rules_out_error_rate = log_excess >= -_ROUNDING_TOLERANCE
+        is_supported[chunk] = rules_out_error_rate
     return is_supported
 
 
@@ -169,7 +173,7 @@ class _Mixture:
         Accepted rows of each kind. At least one row is correct.
     log_coverage : array of shape (2, m)
         Logarithms of both ends of the interval around the coverage.
-    log_smallest, log_largest : float
+    log_min_s, log_max_s : float
         The interval of log s.
     log_limit : float
         Logarithm of 1 / d. An error rate is ruled out if log Z reaches it.
@@ -178,26 +182,30 @@ class _Mixture:
     n_correct: Float
     n_incorrect: Float
     log_coverage: Float
-    log_smallest: float
-    log_largest: float
+    log_min_s: float
+    log_max_s: float
     log_limit: float
 
     @classmethod
     def of_counts(cls, n_correct: Codes, n_incorrect: Codes, n_rows: int, delta: float) -> _Mixture:
         """Build the mixture from the numbers of accepted rows."""
         n_accepted = n_correct + n_incorrect
-        level = local_level(n_rows, COVERAGE_SHARE * delta / 2.0)
-        lowest_coverage = order_statistic_quantiles(n_accepted, n_rows, level)
-        highest_coverage = 1.0 - order_statistic_quantiles(n_rows - n_accepted, n_rows, level)
+        quantile_level = local_level(n_rows, COVERAGE_SHARE * delta / 2.0)
+        lowest_coverage = order_statistic_quantiles(n_accepted, n_rows, quantile_level)
+        lowest_rejected_share = order_statistic_quantiles(
+            n_rows - n_accepted, n_rows, quantile_level
+        )
+        highest_coverage = 1.0 - lowest_rejected_share
         log_limit = -math.log((1.0 - COVERAGE_SHARE) * delta)
-        scale = max(log_limit, 1.0) / n_rows
-        smallest = MIN_S_FACTOR * scale
+        scale_of_s = max(log_limit, 1.0) / n_rows
+        min_s = MIN_S_FACTOR * scale_of_s
+        max_s = max(math.sqrt(MAX_S_FACTOR * scale_of_s), 2.0 * min_s)
         return cls(
             n_correct=n_correct[:, None].astype(np.float64),
             n_incorrect=n_incorrect[:, None].astype(np.float64),
             log_coverage=np.log([lowest_coverage, highest_coverage]),
-            log_smallest=math.log(smallest),
-            log_largest=math.log(max(math.sqrt(MAX_S_FACTOR * scale), 2.0 * smallest)),
+            log_min_s=math.log(min_s),
+            log_max_s=math.log(max_s),
             log_limit=log_limit,
         )
 
@@ -210,29 +218,32 @@ class _Mixture:
             log_coverage=self.log_coverage[:, index],
         )
 
-    def with_coverage_end(self, end: Codes) -> _Mixture:
-        """Return the mixture with one end of the coverage at each threshold, 0 or 1."""
-        return replace(self, log_coverage=self.log_coverage[end, np.arange(len(end))][None, :])
+    def with_coverage_end(self, end_index: Codes) -> _Mixture:
+        """Return the mixture with only the lower (0) or upper (1) coverage per threshold."""
+        thresholds = np.arange(len(end_index))
+        return replace(self, log_coverage=self.log_coverage[end_index, thresholds][None, :])
 
     def log_values(self, error_rate: Float) -> Float:
         """Compute log Z at one error rate per threshold, for each end of the coverage."""
-        nodes, weights = self._quadrature()
-        rate = error_rate[:, None]
-        log_start = self.log_smallest - self.log_coverage
-        log_stop = np.minimum(self.log_largest - self.log_coverage, np.log(error_rate))
-        length = np.maximum(log_stop - log_start, 0.0)
-        # The nodes of an empty window have weight 0, but their ratios must be finite.
-        log_start = np.minimum(log_start, log_stop)
-        difference = np.exp(log_start[..., None] + length[..., None] * nodes)
-        difference = np.minimum(difference, rate * (1.0 - 1e-12))
-        log_ratio = self.n_incorrect * np.log1p(-difference / rate)
-        log_ratio += self.n_correct * np.log1p(difference / (1.0 - rate))
-        peak = log_ratio.max(axis=-1)
-        # A sum, unlike a matrix product, has the same bits for any number of thresholds.
-        integral = length * (np.exp(log_ratio - peak[..., None]) * weights).sum(axis=-1)
+        quadrature_nodes, quadrature_weights = self._choose_quadrature()
+        rate_column = error_rate[:, None]
+        # By step 6 of the proof, Z integrates the likelihood ratio g over a window of log x.
+        log_x_start = self.log_min_s - self.log_coverage
+        log_x_stop = np.minimum(self.log_max_s - self.log_coverage, np.log(error_rate))
+        window_length = np.maximum(log_x_stop - log_x_start, 0.0)
+        # An empty window has length 0, but the ratios at its nodes must be finite.
+        log_x_start = np.minimum(log_x_start, log_x_stop)
+        x = np.exp(log_x_start[..., None] + window_length[..., None] * quadrature_nodes)
+        x = np.minimum(x, rate_column * _ONE_MINUS_ROUNDING_ERROR)
+        log_ratio = self.n_incorrect * np.log1p(-x / rate_column)
+        log_ratio += self.n_correct * np.log1p(x / (1.0 - rate_column))
+        max_log_ratio = log_ratio.max(axis=-1)
+        # A sum is used because a matrix product rounds differently for other numbers of thresholds.
+        weighted_ratios = np.exp(log_ratio - max_log_ratio[..., None]) * quadrature_weights
+        scaled_integral = window_length * weighted_ratios.sum(axis=-1)
         with np.errstate(divide="ignore"):
-            log_integral = peak + np.log(integral)
-        return np.asarray(log_integral - math.log(self.log_largest - self.log_smallest))
+            log_integral = max_log_ratio + np.log(scaled_integral)
+        return np.asarray(log_integral - math.log(self.log_max_s - self.log_min_s))
 
     def log_excesses(self, error_rate: Float) -> Float:
         """Compute log Z less its limit for each end of the coverage, kept finite."""
@@ -244,17 +255,16 @@ class _Mixture:
         """Compute log Z less its limit, for the end of the coverage at which it is smaller."""
         return np.asarray(self.log_excesses(error_rate).min(axis=0))
 
-    def _quadrature(self) -> tuple[Float, Float]:
-        """Return nodes and weights that are dense enough.
+    def _choose_quadrature(self) -> tuple[Float, Float]:
+        """Choose enough Gauss-Legendre nodes on [0, 1], and return them with their weights.
 
         The integrand has a peak whose width in log s is about 1 / sqrt(2 log_limit). For up to a
         million rows, more nodes change no bound by more than 1e-8
         (tests/unit/test_selective_accuracy.py).
         """
-        length = self.log_largest - self.log_smallest
-        return _gauss_legendre(
-            8 * math.ceil(2.0 + (1.0 + length) * math.sqrt(max(self.log_limit, 1.0)) / 3.0)
-        )
+        window_length = self.log_max_s - self.log_min_s
+        n_peak_widths = (1.0 + window_length) * math.sqrt(max(self.log_limit, 1.0))
+        return _gauss_legendre(8 * math.ceil(2.0 + n_peak_widths / 3.0))
 
 
 @lru_cache(maxsize=64)
@@ -264,7 +274,7 @@ def _gauss_legendre(n_nodes: int) -> tuple[Float, Float]:
     return (1.0 + nodes) / 2.0, weights / 2.0
 
 
-def _largest_error_rate(mixture: _Mixture) -> Float:
+def _find_largest_possible_error_rate(mixture: _Mixture) -> Float:
     """Find the largest error rate that each mixture does not rule out, to the safe side.
 
     By Chernoff's bound, Z is at most 1 / P(Bin(M, R) <= E) with M = E + K. So the crossing is not
@@ -279,67 +289,90 @@ def _largest_error_rate(mixture: _Mixture) -> Float:
         n_correct, n_incorrect + 1.0, level * math.exp(-_BRACKET_LOG_FACTOR)
     )
     low_excess = mixture.smallest_log_excess(low_rate)
-    high_excess_by_end = mixture.log_excesses(high_rate)
-    high_excess = high_excess_by_end.min(axis=0)
-    extends_to_one = high_excess < 0.0
-    low_rate = np.where(extends_to_one, high_rate, low_rate)
-    low_excess = np.where(extends_to_one, high_excess, low_excess)
-    high_rate = np.where(extends_to_one, 1.0, high_rate)
-    high_excess = np.where(extends_to_one, _MAX_LOG_EXCESS, high_excess)
-    # One end of the coverage usually decides in the whole bracket, so it is evaluated alone first.
-    deciding_mixture = mixture.with_coverage_end(high_excess_by_end.argmin(axis=0))
-    error_rate = _find_crossing(deciding_mixture, low_rate, low_excess, high_rate, high_excess)
+    high_excess_by_coverage_end = mixture.log_excesses(high_rate)
+    high_excess = high_excess_by_coverage_end.min(axis=0)
+    crossing_is_above = high_excess < 0.0
+    low_rate = np.where(crossing_is_above, high_rate, low_rate)
+    low_excess = np.where(crossing_is_above, high_excess, low_excess)
+    high_rate = np.where(crossing_is_above, 1.0, high_rate)
+    high_excess = np.where(crossing_is_above, _MAX_LOG_EXCESS, high_excess)
+    # The search first uses the coverage that decides at the high rate, as it usually decides below.
+    deciding_mixture = mixture.with_coverage_end(high_excess_by_coverage_end.argmin(axis=0))
+    error_rate = _find_root_by_chandrupatla(
+        deciding_mixture, low_rate, low_excess, high_rate, high_excess
+    )
     excess = np.where(
         error_rate < 1.0, mixture.smallest_log_excess(np.minimum(error_rate, 1.0 - 1e-15)), 0.0
     )
-    undecided = np.flatnonzero(excess < -_ROUNDING)
-    if len(undecided):
-        error_rate[undecided] = _find_crossing(
-            mixture.select_thresholds(undecided),
-            error_rate[undecided],
-            excess[undecided],
-            high_rate[undecided],
-            high_excess[undecided],
+    is_below_root = excess < -_ROUNDING_TOLERANCE
+    unfinished = np.flatnonzero(is_below_root)
+    if len(unfinished):
+        error_rate[unfinished] = _find_root_by_chandrupatla(
+            mixture.select_thresholds(unfinished),
+            low_rate=error_rate[unfinished],
+            low_excess=excess[unfinished],
+            high_rate=high_rate[unfinished],
+            high_excess=high_excess[unfinished],
         )
     return error_rate
 
 
-def _find_crossing(
-    mixture: _Mixture, low: Float, low_excess: Float, high: Float, high_excess: Float
+def _find_root_by_chandrupatla(
+    mixture: _Mixture, low_rate: Float, low_excess: Float, high_rate: Float, high_excess: Float
 ) -> Float:
-    """Shrink brackets by Chandrupatla's method, and return their upper ends.
+    """Find the roots of log Z less its limit, rounded up to the upper end of a bracket.
 
-    The names are those of the method: x1 is the newest end of a bracket, x2 the other end, and x3
-    the end that was replaced last; f1, f2 and f3 are the values of log Z there, less the limit.
+    An excess is log Z less its limit. It is negative at `low_rate` and positive at `high_rate`.
     """
-    x1, f1 = high.copy(), high_excess.copy()
-    x2, f2 = low.copy(), low_excess.copy()
-    x3, f3 = low.copy(), low_excess.copy()
-    fraction = np.full(len(x1), 0.5)
-    wide = np.flatnonzero(np.abs(x2 - x1) > _TOLERANCE)
-    while len(wide):
-        x = x1[wide] + fraction[wide] * (x2[wide] - x1[wide])
-        f = mixture.select_thresholds(wide).smallest_log_excess(x)
-        replaces_x1 = (f >= 0.0) == (f1[wide] >= 0.0)
-        x3[wide] = np.where(replaces_x1, x1[wide], x2[wide])
-        f3[wide] = np.where(replaces_x1, f1[wide], f2[wide])
-        x2[wide] = np.where(replaces_x1, x2[wide], x1[wide])
-        f2[wide] = np.where(replaces_x1, f2[wide], f1[wide])
-        x1[wide] = x
-        f1[wide] = f
-        fraction[wide] = _next_fraction(*(array[wide] for array in (x1, f1, x2, f2, x3, f3)))
-        wide = wide[np.abs(x2[wide] - x1[wide]) > _TOLERANCE]
-    return np.where(f1 >= 0.0, x1, x2)
+    newest_rate, newest_excess = high_rate.copy(), high_excess.copy()
+    opposite_rate, opposite_excess = low_rate.copy(), low_excess.copy()
+    replaced_rate, replaced_excess = low_rate.copy(), low_excess.copy()
+    step_fraction = np.full(len(newest_rate), 0.5)
+    open_brackets = np.flatnonzero(np.abs(opposite_rate - newest_rate) > _MAX_BRACKET_WIDTH)
+    while len(open_brackets):
+        newest, opposite = newest_rate[open_brackets], opposite_rate[open_brackets]
+        rate = newest + step_fraction[open_brackets] * (opposite - newest)
+        excess = mixture.select_thresholds(open_brackets).smallest_log_excess(rate)
+        has_sign_of_newest = (excess >= 0.0) == (newest_excess[open_brackets] >= 0.0)
+        for column, opposite_column, replaced_column in (
+            (newest_rate, opposite_rate, replaced_rate),
+            (newest_excess, opposite_excess, replaced_excess),
+        ):
+            old_newest, old_opposite = column[open_brackets], opposite_column[open_brackets]
+            replaced_column[open_brackets] = np.where(has_sign_of_newest, old_newest, old_opposite)
+            opposite_column[open_brackets] = np.where(has_sign_of_newest, old_opposite, old_newest)
+        newest_rate[open_brackets] = rate
+        newest_excess[open_brackets] = excess
+        step_fraction[open_brackets] = _choose_chandrupatla_step(
+            x1=rate,
+            f1=excess,
+            x2=opposite_rate[open_brackets],
+            f2=opposite_excess[open_brackets],
+            x3=replaced_rate[open_brackets],
+            f3=replaced_excess[open_brackets],
+        )
+        bracket_widths = np.abs(opposite_rate[open_brackets] - rate)
+        open_brackets = open_brackets[bracket_widths > _MAX_BRACKET_WIDTH]
+    return np.where(newest_excess >= 0.0, newest_rate, opposite_rate)
 
 
-def _next_fraction(x1: Float, f1: Float, x2: Float, f2: Float, x3: Float, f3: Float) -> Float:
-    """Return where to evaluate next, as a fraction of the way from x1 to x2."""
+def _choose_chandrupatla_step(
+    x1: Float, f1: Float, x2: Float, f2: Float, x3: Float, f3: Float
+) -> Float:
+    """Return where to evaluate next, as a fraction of the way from x1 to x2.
+
+    The names are those of the paper: x1 is the newest end of a bracket, x2 the other end, and x3 the
+    end that was replaced last. f1, f2 and f3 are the values of the function there.
+    """
     with np.errstate(divide="ignore", invalid="ignore"):
         xi = (x1 - x2) / (x3 - x2)
         phi = (f1 - f2) / (f3 - f2)
-        interpolates = (phi**2 < xi) & ((1.0 - phi) ** 2 < 1.0 - xi)
-        fraction = f1 / (f2 - f1) * f3 / (f2 - f3)
-        fraction += (x3 - x1) / (x2 - x1) * f1 / (f3 - f1) * f2 / (f3 - f2)
-    # A point half a tolerance inside an end lets the bracket close from the other end.
-    margin = np.minimum(0.5, 0.5 * _TOLERANCE / np.maximum(np.abs(x2 - x1), _TOLERANCE))
-    return np.where(interpolates, np.clip(fraction, margin, 1.0 - margin), 0.5)
+        inverse_interpolation_is_safe = (phi**2 < xi) & ((1.0 - phi) ** 2 < 1.0 - xi)
+        interpolated_step = f1 / (f2 - f1) * f3 / (f2 - f3)
+        interpolated_step += (x3 - x1) / (x2 - x1) * f1 / (f3 - f1) * f2 / (f3 - f2)
+    # A step stays half a tolerance away from both ends, so that a bracket can close from either end.
+    bracket_width = np.maximum(np.abs(x2 - x1), _MAX_BRACKET_WIDTH)
+    min_step = np.minimum(0.5, 0.5 * _MAX_BRACKET_WIDTH / bracket_width)
+    clipped_step = np.clip(interpolated_step, min_step, 1.0 - min_step)
+    bisection_step = 0.5
+    return np.where(inverse_interpolation_is_safe, clipped_step, bisection_step)

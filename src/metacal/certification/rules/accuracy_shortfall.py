@@ -21,11 +21,11 @@ from metacal.certification.rules.rule import Certifies, Shortfall
 from metacal.certification.test_sequences import plan_rank_ranges
 from metacal.statistics import bounds
 
-# The search for the best accuracy returns a multiple of 1 / _ACCURACY_SCALE.
-_ACCURACY_SCALE = 10_000
+# Number of steps between accuracies 0 and 1 in the search for the best accuracy.
+ACCURACY_STEPS_PER_UNIT = 10_000
 
-# Number of search steps to look ahead if a step needs finer counts of the rows.
-_N_STEPS_AHEAD = 3
+# Number of bisections to try in advance if one of them needs finer counts of the rows.
+_N_BISECTIONS_AHEAD = 3
 
 # Number of ranks at which a rule in expectation is checked to estimate how many rows are needed.
 _N_EXPECTED_RANKS = 40
@@ -56,11 +56,13 @@ def find_accuracy_shortfall(
         `best_limit` has four decimals.
     """
     highest_accuracy = bounds.largest_certifiable_accuracy(ranking.n_rows, significance_level)
-    highest_step = math.floor(_ACCURACY_SCALE * highest_accuracy)
-    best_step = find_highest_certified_step(0, highest_step + 1, certifies)
+    highest_step = math.floor(ACCURACY_STEPS_PER_UNIT * highest_accuracy)
+    best_step = find_highest_certified_step(
+        certified_step=0, uncertified_step=highest_step + 1, certifies=certifies
+    )
     best_limit = None
     if best_step > 0:
-        best_limit = best_step / _ACCURACY_SCALE
+        best_limit = best_step / ACCURACY_STEPS_PER_UNIT
     return Shortfall(
         best_limit=best_limit,
         rows_needed=estimate_rows_needed_for_accuracy(ranking, limit, significance_level),
@@ -80,7 +82,7 @@ def estimate_rows_needed_for_accuracy(
 def plan_starting_tests(
     n_rows: int, limit: float, significance_level: float | None
 ) -> list[tuple[int, int]]:
-    """Plan the first test of each rank range of ranks for an accuracy.
+    """Plan the first test of each rank range for an accuracy.
 
     The accuracy is certified if one of these tests passes.
 
@@ -105,38 +107,44 @@ def plan_starting_tests(
     >>> plan_starting_tests(1000, 0.95, 0.1)
     [(236, 7), (424, 9), (807, 23)]
     """
-    tests = []
+    ranks_and_max_errors = []
     if significance_level is None:
         ranks = np.unique(np.geomspace(1, n_rows, _N_EXPECTED_RANKS).astype(int))
         for rank in ranks.tolist():
             max_errors = math.floor((1.0 - limit) * (rank + 1)) - 1
-            tests.append((rank, max_errors))
-        return tests
-    for rank_range in plan_rank_ranges(n_rows, limit, significance_level):
-        range_level = float(rank_range.delta_fraction) * significance_level
-        rank_tests = BinomialRankTests(n_rows, 1.0 - limit, range_level)
+            ranks_and_max_errors.append((rank, max_errors))
+        return ranks_and_max_errors
+    for rank_range in plan_rank_ranges(n_rows, accuracy=limit, delta=significance_level):
+        rank_tests = BinomialRankTests(
+            n_rows,
+            error_rate=1.0 - limit,
+            significance_level=float(rank_range.delta_fraction) * significance_level,
+        )
         max_errors = rank_tests.max_passing_errors(rank_range.start_rank)
-        tests.append((rank_range.start_rank, max_errors))
-    return tests
+        ranks_and_max_errors.append((rank_range.start_rank, max_errors))
+    return ranks_and_max_errors
 
 
 def find_highest_certified_step(
-    low: int, high: int, certifies: Callable[[float], bool], n_steps_ahead: int = _N_STEPS_AHEAD
+    certified_step: int,
+    uncertified_step: int,
+    certifies: Callable[[float], bool],
+    n_bisections_ahead: int = _N_BISECTIONS_AHEAD,
 ) -> int:
-    """Find the largest certified accuracy by bisection.
+    """Find the highest certified accuracy by bisection, in steps of 1 / 10,000.
 
     Parameters
     ----------
-    low, high : int
-        The accuracy is searched among low, ..., high - 1, in units of 1 / 10,000. `low` is taken to
-        be certified.
+    certified_step, uncertified_step : int
+        Accuracies between which the result lies, in units of 1 / 10,000. The lower one is taken to
+        be certified, and the higher one not to be.
 
     certifies : callable
         Function that returns whether an accuracy is certified.
 
-    n_steps_ahead : int
-        If a step needs finer counts, the next steps in both directions are tried too, so that one
-        more pass over the rows decides several steps.
+    n_bisections_ahead : int
+        If a bisection needs finer counts, the next ones in both directions are tried too, so that
+        one more pass over the rows decides several of them.
 
     Returns
     -------
@@ -148,26 +156,29 @@ def find_highest_certified_step(
     FinerCountsNeeded
         If the rows were only counted, and the result depends on their order within cells.
     """
-    while high - low > 1:
-        middle = (low + high) // 2
+    while uncertified_step - certified_step > 1:
+        middle_step = (certified_step + uncertified_step) // 2
         try:
-            is_certified = certifies(middle / _ACCURACY_SCALE)
+            is_certified = certifies(middle_step / ACCURACY_STEPS_PER_UNIT)
         except FinerCountsNeeded as request:
-            if n_steps_ahead == 0:
+            if n_bisections_ahead == 0:
                 raise
             # It is unknown which half contains the result, so both halves request their cells.
             requested_cells = request.cells
-            for half_low, half_high in ((low, middle), (middle, high)):
+            halves = ((certified_step, middle_step), (middle_step, uncertified_step))
+            for lower_end, upper_end in halves:
                 try:
-                    find_highest_certified_step(half_low, half_high, certifies, n_steps_ahead - 1)
+                    find_highest_certified_step(
+                        lower_end, upper_end, certifies, n_bisections_ahead - 1
+                    )
                 except FinerCountsNeeded as later_request:
                     requested_cells.extend(later_request.cells)
             raise FinerCountsNeeded(requested_cells) from None
         if is_certified:
-            low = middle
+            certified_step = middle_step
         else:
-            high = middle
-    return low
+            uncertified_step = middle_step
+    return certified_step
 
 
 def compute_ruled_out_share(ranking: Ranking, accuracy: float, delta: float) -> float | None:

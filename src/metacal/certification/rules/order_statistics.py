@@ -214,7 +214,10 @@ class RejectionRateRule:
             n_reference_rows = counts.n_correct
             n_accepted_reference_rows = counts.n_correct_accepted
         return bounds.certifies_violation_rate(
-            n_reference_rows, n_accepted_reference_rows, limit, significance_level
+            n_rows=n_reference_rows,
+            n_without_violation=n_accepted_reference_rows,
+            max_rate=limit,
+            delta=significance_level,
         )
 
     def with_early_starts(self) -> RejectionRateRule:
@@ -381,7 +384,10 @@ class AcceptanceRateRule:
         n_incorrect_accepted = counts.n_accepted - counts.n_correct_accepted
         n_incorrect_rejected = n_incorrect - n_incorrect_accepted
         return bounds.certifies_violation_rate(
-            n_incorrect, n_incorrect_rejected, limit, significance_level
+            n_rows=n_incorrect,
+            n_without_violation=n_incorrect_rejected,
+            max_rate=limit,
+            delta=significance_level,
         )
 
     def with_early_starts(self) -> AcceptanceRateRule:
