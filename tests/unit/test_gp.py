@@ -76,7 +76,7 @@ def test_interpolated_bound_is_the_bound():
     sums = Rows(logits).sum(
         partial(
             kernels.bound_sums,
-            curve=variational.tabulate_latent(basis, mean, covariance),
+            process=variational.tabulate_latent(basis, mean, covariance),
             centre="mean",
             inverse_temperature=1.0,
             requested_sums=("evidence",),

@@ -278,7 +278,7 @@ class LateExecutor(Executor):
 
 def test_an_answer_that_is_noted_late_ends_nothing():
     pieces = [(2, n) for n in range(5)]
-    assert list(run_in_order(LateExecutor(), pow, pieces, window=1)) == [1, 2, 4, 8, 16]
-    assert dict(run_as_completed(LateExecutor(), pow, pieces, window=2)) == {
+    assert list(run_in_order(LateExecutor(), pow, pieces, max_running=1)) == [1, 2, 4, 8, 16]
+    assert dict(run_as_completed(LateExecutor(), pow, pieces, max_running=2)) == {
         piece: pow(*piece) for piece in pieces
     }

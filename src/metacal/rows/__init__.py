@@ -416,7 +416,7 @@ class Rows(Strips):
         work: Any,
         columns: Columns,
         block_strips: int = 0,
-        window: int = _MAX_BLOCKS_AT_WORK,
+        max_running: int = _MAX_BLOCKS_AT_WORK,
     ) -> Iterator[Any]:
         """Run a task on all blocks, with the executor, and yield the results in row order.
 
@@ -434,7 +434,7 @@ class Rows(Strips):
         block_strips : int, default=0
             Number of strips per block. 0 chooses it by the executor.
 
-        window : int
+        max_running : int
             Largest number of blocks that other processes work on at a time.
 
         Yields
@@ -459,8 +459,8 @@ class Rows(Strips):
                 self.executor,
                 partial(Strips.run_on_all_strips, task=task, work=work),
                 (self._extract_piece(columns, span) for span in spans),
-                window,
-                max_pending=_PENDING_FACTOR * window,
+                max_running,
+                max_pending=_PENDING_FACTOR * max_running,
                 describe_piece=_describe_piece,
             )
         return report_progress(results, n_rows_of_spans)

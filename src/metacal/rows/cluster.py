@@ -66,8 +66,7 @@ class ClusterExecutor(Executor):
             raise InputError("the Dask client is closed; make another.")
         self._client = client
         self._address = client.scheduler.address
-        # With `pure=False` each submission has its own key. Dask would answer a known key that has
-        # failed with the same failure.
+        # With `pure=True`, Dask would return the old failure when a piece is submitted again.
         self._options = {"retries": RETRIES, **options, "pure": False}
         self._n_active = 0
         self._worker_watch: asyncio.Task[None] | None = None
@@ -137,7 +136,7 @@ class ClusterExecutor(Executor):
                     f"no worker of the cluster at {self._address} has answered for {PATIENCE:g} s"
                 )
         finally:
-            # The caller, or the lack of workers, has ended the wait.
+            # The future is still running if the wait was cancelled or there are no workers.
             if not gather.done():
                 gather.add_done_callback(_retrieve_exception)
                 await self._cancel(future)
@@ -152,12 +151,12 @@ class ClusterExecutor(Executor):
         task_error = None
         if future.status == "error":
             task_error = await future.exception(asynchronous=True)
-        # Dask has no exception type for this error, and its workers just leave.
+        # Dask has no exception type for this error, so its message is compared.
         if str(task_error).startswith("Error during deserialization"):
             raise NoWorkersError(
                 f"the scheduler at {self._address} cannot read what it is sent"
             ) from task_error
-        # An error of distributed itself is KilledWorker.
+        # An error of distributed itself, such as KilledWorker, is not an error of the task.
         if task_error is not None and not _is_from_distributed(task_error):
             raise task_error
         lost_error = task_error or gather_error

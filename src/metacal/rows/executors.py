@@ -58,12 +58,12 @@ def open_executor(
     if executor is not None:
         yield resolve_executor(executor)
         return
-    n_threads = _count_threads(n_jobs)
+    n_threads = _resolve_n_jobs(n_jobs)
     if n_threads == 1:
         yield None
         return
     idle_pools = _idle_pools.setdefault(n_threads, [])
-    # Testing the list first would be a race with other threads.
+    # Another thread could take the last pool between a test of the list and `pop`.
     try:
         pool = idle_pools.pop()
     except IndexError:
@@ -71,13 +71,13 @@ def open_executor(
     try:
         yield pool
     except BaseException:
-        # After an error, above all KeyboardInterrupt, tasks that have not started are dropped.
+        # After an error such as KeyboardInterrupt, tasks that have not started are cancelled.
         pool.shutdown(wait=False, cancel_futures=True)
         raise
     idle_pools.append(pool)
 
 
-def _count_threads(n_jobs: int | None) -> int:
+def _resolve_n_jobs(n_jobs: int | None) -> int:
     """Return the number of threads that `n_jobs` stands for; raise InputError if it is invalid."""
     if n_jobs is None:
         return 1
@@ -106,7 +106,7 @@ def resolve_executor(executor: ExecutorLike | None) -> Executor | None:
     Traceback (most recent call last):
     metacal.errors.WrongTypeError: executor must be a concurrent.futures.Executor or a Dask Client; got int. ...
     """
-    # A caller with a client has imported distributed.
+    # A caller that has a Dask client has imported distributed, so it is not imported here.
     distributed: Any = sys.modules.get("distributed")
     if distributed is not None:
         cluster_executor: Callable[..., Executor] = import_object(
@@ -171,9 +171,9 @@ def start_in_thread(
         return executor.submit(task, *arguments).result
     if not creates_thread:
         return partial(task, *arguments)
-    thread = ThreadPoolExecutor(1, "metacal")
-    future = thread.submit(task, *arguments)
-    thread.shutdown(wait=False)
+    single_thread_pool = ThreadPoolExecutor(1, "metacal")
+    future = single_thread_pool.submit(task, *arguments)
+    single_thread_pool.shutdown(wait=False)
     return future.result
 
 
@@ -227,11 +227,11 @@ def report_progress_to(callback: Callable[[int], object] | None) -> AbstractCont
     return set_context_variable(_progress_callback, callback)
 
 
-def report_finished_rows(n: int) -> None:
-    """Report that n more rows are finished."""
+def report_finished_rows(n_rows: int) -> None:
+    """Report to the progress callback that more rows are finished."""
     callback = _progress_callback.get()
     if callback is not None:
-        callback(n)
+        callback(n_rows)
 
 
 def report_progress(results: Iterator[Any], n_rows_of_results: list[int]) -> Iterator[Any]:

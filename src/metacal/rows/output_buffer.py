@@ -50,12 +50,12 @@ def get_probability_buffer(table: Any, out: Any = None) -> Any:
             return kernels.device_kernels().empty_probabilities(table)
         return np.empty(shape, dtype=dtype)
     if is_on_device:
-        fits = _is_matching_tensor(out, dtype, table.device)
+        is_suitable = _is_matching_tensor(out, dtype, table.device)
         required = f"contiguous {dtype} tensor on {table.device}"
     else:
-        fits = _is_matching_array(out, dtype)
+        is_suitable = _is_matching_array(out, dtype)
         required = f"writeable {dtype} array"
-    if not fits or tuple(out.shape) != shape:
+    if not is_suitable or tuple(out.shape) != shape:
         raise InputError(
             f"out must be a {required} of shape {shape}, like the result; got {_describe(out)}."
         )
@@ -98,7 +98,7 @@ def _overlaps(table: Any, out: Any) -> bool:
         table = getattr(table, "source", None)
     if kernels.is_device_tensor(out):
         return kernels.device_kernels().overlaps_partially(table, out)
-    # A broadcast array has the same memory at several indices.
+    # Several entries of a broadcast array share memory.
     if any(stride == 0 and size > 1 for stride, size in zip(out.strides, out.shape)):
         return True
     if not isinstance(table, np.ndarray) or not np.may_share_memory(table, out):

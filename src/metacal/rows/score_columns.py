@@ -29,8 +29,8 @@ _REQUIRED_SPELLINGS = "true or false, 1 or 0, yes or no, pass or fail"
 #: Largest number of characters of a value in a message.
 _MAX_SHOWN_LENGTH = 60
 
-#: Function that returns the name of a row in messages.
-Place = Callable[[int], str]
+#: Function from the index of a row to its name in messages.
+RowNamer = Callable[[int], str]
 
 
 def describe_row(row: int) -> str:
@@ -39,7 +39,7 @@ def describe_row(row: int) -> str:
 
 
 def check_scores(
-    values: Any, *, name: str = "score", get_row_name: Place = describe_row
+    values: Any, *, name: str = "score", get_row_name: RowNamer = describe_row
 ) -> NDArray[np.floating[Any]]:
     """Validate a column of scores.
 
@@ -51,7 +51,7 @@ def check_scores(
     name : str, default="score"
         Name of the column in messages.
 
-    place : callable, default=numbered
+    get_row_name : callable, default=describe_row
         Function that returns the name of a row in messages.
 
     Returns
@@ -93,7 +93,7 @@ def check_scores(
 
 
 def check_correctness(
-    values: Any, *, name: str = "correct", get_row_name: Place = describe_row
+    values: Any, *, name: str = "correct", get_row_name: RowNamer = describe_row
 ) -> Flags:
     """Validate a column of correctness.
 
@@ -105,7 +105,7 @@ def check_correctness(
     name : str, default="correct"
         Name of the column in messages.
 
-    place : callable, default=numbered
+    get_row_name : callable, default=describe_row
         Function that returns the name of a row in messages.
 
     Returns
@@ -135,7 +135,7 @@ def check_correctness(
 
 
 def check_losses(
-    values: Any, *, name: str = "loss", get_row_name: Place = describe_row
+    values: Any, *, name: str = "loss", get_row_name: RowNamer = describe_row
 ) -> NDArray[Any]:
     """Validate a column of losses from 0 (correct) to 1.
 
@@ -147,7 +147,7 @@ def check_losses(
     name : str, default="loss"
         Name of the column in messages.
 
-    place : callable, default=numbered
+    get_row_name : callable, default=describe_row
         Function that returns the name of a row in messages.
 
     Returns
@@ -193,7 +193,7 @@ def check_losses(
     )
 
 
-def _raise_if_verdict(array: NDArray[Any], name: str, place: Place) -> None:
+def _raise_if_verdict(array: NDArray[Any], name: str, get_row_name: RowNamer) -> None:
     """Raise InputError if a loss is a boolean or a verdict in words.
 
     A verdict "pass" would be read as 1, but stands for the loss 0.
@@ -204,7 +204,7 @@ def _raise_if_verdict(array: NDArray[Any], name: str, place: Place) -> None:
         is_verdict = isinstance(value, str) and value.strip().lower() in _VERDICT_WORDS
         if isinstance(value, bool) or is_verdict:
             raise InputError(
-                f"{place(row)}: the {name} is {value!r}; give a number, 0 for a right row and 1 for"
+                f"{get_row_name(row)}: the {name} is {value!r}; give a number, 0 for a right row and 1 for"
                 " a wrong one."
             )
 

@@ -19,10 +19,9 @@ from metacal.formulas import Codes
 
 #: Elements per block of a pass over a whole table.
 BLOCK_ELEMENTS = 1 << 18
-#: A sample of rows, over which there are several passes, is held in memory up to this size, or up to
-#: this fraction of the table if that is more. A machine that can hold a tenth of the table has
-#: enough memory for it.
+#: Size in bytes up to which a sample of rows is always held in memory.
 SAMPLE_BYTES = 1 << 23
+#: Fraction of a table up to which a sample of its rows is held in memory.
 SAMPLE_SHARE = 1 / 32
 
 
@@ -84,7 +83,7 @@ class StoredTable:
             return values[..., columns]
         if values.ndim == 1:
             return values[columns]
-        # An array of rows and an array of columns are paired.
+        # NumPy pairs an array of rows with an array of columns entry by entry.
         return values[np.arange(len(values)), columns]
 
     def select_columns(self, columns: Sequence[int]) -> StoredTable:
@@ -103,18 +102,17 @@ class StoredTable:
         sorted_rows = rows[order]
         block_rows = max(1, BLOCK_ELEMENTS // max(1, self.shape[1]))
         for block_start in range(int(sorted_rows[0]), int(sorted_rows[-1]) + 1, block_rows):
-            first, last = np.searchsorted(sorted_rows, (block_start, block_start + block_rows))
-            if first == last:
+            first, stop = np.searchsorted(sorted_rows, (block_start, block_start + block_rows))
+            if first == stop:
                 continue
-            # Rows after the last requested one are not read, so that a reader of a stream does not
-            # have to go back for them.
+            # Rows after the last requested one are not read, because a stream cannot go back.
             read_start = int(sorted_rows[first])
-            block = self.read(read_start, int(sorted_rows[last - 1]) + 1)
-            values[order[first:last]] = block[sorted_rows[first:last] - read_start]
+            block = self.read(read_start, int(sorted_rows[stop - 1]) + 1)
+            values[order[first:stop]] = block[sorted_rows[first:stop] - read_start]
         return values
 
     def fits_in_memory(self, n_rows: int) -> bool:
-        """Check whether this many rows may be held in memory."""
+        """Check whether a sample of this many rows is small enough to be held in memory."""
         n_bytes = n_rows * self.shape[1] * self.dtype.itemsize
         return bool(n_bytes <= max(SAMPLE_BYTES, SAMPLE_SHARE * self.nbytes))
 
@@ -123,7 +121,7 @@ class StoredTable:
         return LazySlice(self, start, stop)
 
     def read_unconverted(self, start: int, stop: int) -> NDArray[Any] | StoredTable:
-        """Read rows `start` to `stop` from the file; conversions are applied later."""
+        """Read rows `start` to `stop` from the file without converting them yet."""
         return self.read(start, stop)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
@@ -135,7 +133,7 @@ class StoredTable:
         return values
 
 
-def iterate_blocks(table: Any, elements: int) -> Iterator[tuple[int, NDArray[Any]]]:
+def iterate_blocks(table: Any, block_elements: int) -> Iterator[tuple[int, NDArray[Any]]]:
     """Yield consecutive blocks of rows, each with the index of its first row.
 
     Parameters
@@ -143,14 +141,14 @@ def iterate_blocks(table: Any, elements: int) -> Iterator[tuple[int, NDArray[Any
     table : array or StoredTable
         The table.
 
-    elements : int
+    block_elements : int
         Number of elements per block.
 
     Yields
     ------
     start, block : int, array
     """
-    block_rows = max(1, elements // max(1, table.shape[1]))
+    block_rows = max(1, block_elements // max(1, table.shape[1]))
     for start in range(0, len(table), block_rows):
         yield start, table[start : start + block_rows]
 
@@ -197,7 +195,7 @@ class ConvertedTable(StoredTable):
         return self.convert(np.asarray(self.source[start:stop]))
 
     def read_unconverted(self, start: int, stop: int) -> StoredTable:
-        """Read rows `start` to `stop`; they are converted later."""
+        """Read rows `start` to `stop` from the file without converting them yet."""
         if isinstance(self.source, StoredTable):
             source_rows: Any = self.source.read_unconverted(start, stop)
         else:
@@ -228,7 +226,7 @@ class LazySlice(StoredTable):
         self.start = start
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
-        """Return rows `start` to `stop` of this part."""
+        """Return rows `start` to `stop` of this slice."""
         return self.source.read(self.start + start, self.start + stop)
 
 
@@ -262,7 +260,10 @@ class JoinedTable(StoredTable):
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
         """Return rows `start` to `stop`, from one or several tables."""
-        pieces = [self.tables[index][first:last] for index, first, last in self._spans(start, stop)]
+        pieces = [
+            self.tables[table_index][first_row:stop_row]
+            for table_index, first_row, stop_row in self._locate_rows(start, stop)
+        ]
         if len(pieces) == 1:
             return np.asarray(pieces[0], dtype=self.dtype)
         return np.concatenate(pieces, dtype=self.dtype)
@@ -271,28 +272,29 @@ class JoinedTable(StoredTable):
         """Return rows `start` to `stop` as a table that contains only the tables of these rows."""
         tables = []
         names = []
-        for index, first, last in self._spans(start, stop):
-            table = self.tables[index]
+        for table_index, first_row, stop_row in self._locate_rows(start, stop):
+            table = self.tables[table_index]
             if isinstance(table, StoredTable):
-                tables.append(table.lazy_slice(first, last))
+                tables.append(table.lazy_slice(first_row, stop_row))
             else:
-                tables.append(table[first:last])
-            names.append(self.names[index])
+                tables.append(table[first_row:stop_row])
+            names.append(self.names[table_index])
         return JoinedTable(tables, names)
 
     def describe_row(self, row: int) -> str:
-        """Return the row number within its file, as text."""
-        index = bisect_right(self.starts, row) - 1
-        return f"row {row - self.starts[index]} of {self.names[index]}"
+        """Return the number of a row in its file, and the name of the file, as text."""
+        table_index = bisect_right(self.starts, row) - 1
+        return f"row {row - self.starts[table_index]} of {self.names[table_index]}"
 
-    def _spans(self, start: int, stop: int) -> list[tuple[int, int, int]]:
-        """Return the tables of some rows, each as (index, first row, last row + 1) within it."""
-        first_index = bisect_right(self.starts, start) - 1
-        last_index = bisect_left(self.starts, stop)
-        spans = []
-        for index in range(first_index, last_index):
-            table_start = self.starts[index]
-            first = max(start - table_start, 0)
-            last = min(stop, self.starts[index + 1]) - table_start
-            spans.append((index, first, last))
-        return spans or [(0, 0, 0)]
+    def _locate_rows(self, start: int, stop: int) -> list[tuple[int, int, int]]:
+        """Return the tables that contain some rows, and the range of these rows in each table."""
+        first_table = bisect_right(self.starts, start) - 1
+        stop_table = bisect_left(self.starts, stop)
+        row_ranges = []
+        for table_index in range(first_table, stop_table):
+            table_start = self.starts[table_index]
+            first_row = max(start - table_start, 0)
+            stop_row = min(stop, self.starts[table_index + 1]) - table_start
+            row_ranges.append((table_index, first_row, stop_row))
+        # An empty range is read from the first table, so that its type and columns are known.
+        return row_ranges or [(0, 0, 0)]

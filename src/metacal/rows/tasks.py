@@ -19,7 +19,7 @@ Pieces = Iterable[Piece]
 #: Function of the entries of a piece.
 Task = Callable[..., Any]
 #: Function that returns the name of a piece in messages: its file or files.
-Place = Callable[[Piece], str]
+PieceDescriber = Callable[[Piece], str]
 
 #: Largest number of characters of another error in a message.
 _MAX_REASON_LENGTH = 160
@@ -35,10 +35,10 @@ def run_in_order(
     executor: Executor,
     task: Task,
     pieces: Pieces,
-    window: int,
+    max_running: int,
     *,
     max_pending: int = 0,
-    describe_piece: Place | None = None,
+    describe_piece: PieceDescriber | None = None,
 ) -> Iterator[Any]:
     """Yield task(*piece) for every piece, in order.
 
@@ -53,11 +53,11 @@ def run_in_order(
     pieces : iterable of tuples
         The pieces.
 
-    window : int
+    max_running : int
         Largest number of pieces at work at a time.
 
     max_pending : int, default=0
-        Largest number of pieces at work or waiting for a slow earlier piece, at least `window`.
+        Largest number of pieces at work or waiting for a slow earlier piece, at least `max_running`.
 
     describe_piece : callable, default=None
         Function that returns the name of a piece in messages.
@@ -70,16 +70,16 @@ def run_in_order(
     --------
     >>> from concurrent.futures import ThreadPoolExecutor
     >>> with ThreadPoolExecutor(2) as pool:
-    ...     list(run_in_order(pool, pow, ((2, n) for n in range(5)), window=3))
+    ...     list(run_in_order(pool, pow, ((2, n) for n in range(5)), max_running=3))
     [1, 2, 4, 8, 16]
     """
     results = run_as_completed(
         executor,
         task,
         pieces,
-        window,
+        max_running,
         describe_piece=describe_piece,
-        max_pending=max(max_pending, window),
+        max_pending=max(max_pending, max_running),
     )
     return (result for _, result in results)
 
@@ -88,9 +88,9 @@ def run_as_completed(
     executor: Executor,
     task: Task,
     pieces: Pieces,
-    window: int,
+    max_running: int,
     *,
-    describe_piece: Place | None = None,
+    describe_piece: PieceDescriber | None = None,
     max_pending: int | None = None,
 ) -> Iterator[tuple[Piece, Any]]:
     """Yield each piece with task(*piece), whichever finishes first.
@@ -99,7 +99,7 @@ def run_as_completed(
 
     Parameters
     ----------
-    executor, task, pieces, window, describe_piece
+    executor, task, pieces, max_running, describe_piece
         As in `run_in_order`.
 
     max_pending : int, default=None
@@ -118,58 +118,58 @@ def run_as_completed(
     --------
     >>> from concurrent.futures import ThreadPoolExecutor
     >>> with ThreadPoolExecutor(2) as pool:
-    ...     sorted(run_as_completed(pool, pow, ((2, n) for n in range(3)), window=2))
+    ...     sorted(run_as_completed(pool, pow, ((2, n) for n in range(3)), max_running=2))
     [((2, 0), 1), ((2, 1), 2), ((2, 2), 4)]
     """
     # Futures in the order of their submission.
-    pending: dict[Future[Any], Piece] = {}
-    at_work: set[Future[Any]] = set()
-    finished_signals: SimpleQueue[None] = SimpleQueue()
+    pending_pieces: dict[Future[Any], Piece] = {}
+    running_futures: set[Future[Any]] = set()
+    completion_signals: SimpleQueue[None] = SimpleQueue()
 
-    def signal_finished(future: Future[Any]) -> None:
-        at_work.discard(future)
-        finished_signals.put(None)
+    def signal_completion(future: Future[Any]) -> None:
+        running_futures.discard(future)
+        completion_signals.put(None)
 
     remaining_pieces = iter(pieces)
     yields_in_order = max_pending is not None
-    pending_limit = window if max_pending is None else max_pending
+    pending_limit = max_running if max_pending is None else max_pending
 
     def submit_pieces() -> None:
-        while len(at_work) < window and len(pending) < pending_limit:
+        while len(running_futures) < max_running and len(pending_pieces) < pending_limit:
             piece = next(remaining_pieces, None)
             if piece is None:
                 return
             future = executor.submit(task, *piece)
-            pending[future] = piece
-            at_work.add(future)
-            future.add_done_callback(signal_finished)
+            pending_pieces[future] = piece
+            running_futures.add(future)
+            future.add_done_callback(signal_completion)
 
     try:
         while True:
             submit_pieces()
-            if not pending:
+            if not pending_pieces:
                 return
-            candidates = list(pending)
+            candidates = list(pending_pieces)
             if yields_in_order:
                 candidates = candidates[:1]
             finished_future = next((future for future in candidates if future.done()), None)
             if finished_future is None:
-                finished_signals.get()
+                completion_signals.get()
                 continue
-            at_work.discard(finished_future)
-            piece = pending.pop(finished_future)
+            running_futures.discard(finished_future)
+            piece = pending_pieces.pop(finished_future)
             try:
                 result = finished_future.result()
             except (MemoryError, BrokenExecutor, CancelledError) as error:
                 raise _lost_piece_error(error, piece, describe_piece) from error
             yield piece, result
     finally:
-        for future in pending:
+        for future in pending_pieces:
             future.cancel()
 
 
 def _lost_piece_error(
-    error: BaseException, piece: Piece, describe_piece: Place | None
+    error: BaseException, piece: Piece, describe_piece: PieceDescriber | None
 ) -> InputError:
     """Build the error about a piece whose workers were lost."""
     prefix = "" if describe_piece is None else f"{describe_piece(piece)}: "
