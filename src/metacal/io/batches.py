@@ -37,12 +37,11 @@ from metacal.io.request import ClassNames, Request
 from metacal.rows import Rows
 from metacal.rows.arrays import check_choice
 
-#: Number of gates that a process keeps in memory.
+#: Maximum number of gates that a process keeps in memory.
 _MAX_CACHED_GATES = 8
-#: Loaded gates, keyed by the fingerprint of their file. A gate that is unpickled many times is
-#: loaded once.
+#: Loaded gates, keyed by the fingerprint of their file, the least recently loaded first.
 _gate_cache: OrderedDict[str, Gate] = OrderedDict()
-#: Limit for the size of the group column. There is none, because a batch is in memory already.
+#: The group column has no size limit, because a batch is in memory already.
 _NO_SIZE_LIMIT = 1 << 62
 #: Name of a batch in messages.
 _BATCH_NAME = "the batch"
@@ -226,7 +225,7 @@ class BatchGate:
         return read_file(self.path)
 
     def _apply_to_batch(self, pa: Any, batch: Any) -> Any:
-        """Return the record batch of decisions."""
+        """Apply the gate to a record batch, and return the record batch of results."""
         gate = self.gate
         batch_table = self._find_table(batch)
         decision = self._decide(batch, batch_table)
@@ -266,7 +265,7 @@ class BatchGate:
         selection = select_arrow_columns(request, batch.schema)
         layout = determine_table_layout(selection, InMemoryBatches(batch), _BATCH_NAME)
         if layout.list_size == 0 and batch.num_rows == 0:
-            # The length of the lists is not known without a row.
+            # Without rows, the length of the lists is unknown.
             layout = replace(layout, list_size=n_classes)
 
         has_class_columns = layout.list_size is None

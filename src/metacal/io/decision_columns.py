@@ -45,7 +45,7 @@ def build_decision_columns(
     """
     prediction = decision.label
     if prediction is not None and prediction.dtype.kind == "O":
-        # Booleans and a third value for rejected rows become 0, 1 and that value.
+        # Boolean predictions with a reject label are objects, and are written as integers.
         prediction = prediction.astype(np.int64)
     all_columns = {
         "id": ids,

@@ -28,7 +28,7 @@ from metacal.rows.executors import count_threads
 from metacal.rows.stored import StoredTable
 from metacal.rows.tasks import run_in_order
 
-#: Number of elements of a block of rows, which is 2 MB of probabilities in float32.
+#: Number of elements in a block of rows, which is 2 MB of float32 probabilities.
 BLOCK_ELEMENTS = 1 << 19
 
 
@@ -155,7 +155,7 @@ def write_decisions(
 
         def decide_block(block: _Block) -> tuple[_Block, Decision]:
             n_rows = len(block.tables[0])
-            # Progress is reported later, when the rows are written.
+            # Progress is reported only when the rows are written.
             with report_progress_to(None):
                 decision = _decide(
                     gate,
@@ -256,7 +256,7 @@ def _open_output(
     """
     kept_columns = predictions.kept
     if get_output_suffix(output, output_format) == ".npz":
-        # The texts of an .npz file must have the same width in all blocks.
+        # Text in an .npz file must have the same width in all blocks.
         kept_columns = to_fixed_width_text(dict(kept_columns))
     class_names = getattr(predictions, "class_names", None)
     if gate.source.classes_given:
@@ -333,7 +333,7 @@ def _split_into_blocks(gate: Gate, tables: Sequence[Any]) -> Iterator[_Block]:
     n_rows = len(first_table)
     block_rows = BLOCK_ELEMENTS
     if gate.has_classes:
-        # Whole strips give the same bits as one call for all rows.
+        # Blocks of whole strips give results identical to a single call for all rows.
         max_block_rows = max(1, BLOCK_ELEMENTS // gate.n_classes)
         block_rows = Rows(first_table, block_rows=max_block_rows).block_rows
 
@@ -347,7 +347,7 @@ def _split_into_blocks(gate: Gate, tables: Sequence[Any]) -> Iterator[_Block]:
 
 
 def _find_later_table_offsets(gate: Gate, tables: Sequence[Any]) -> NDArray[np.int64]:
-    """Return the offset of each row, and of the end, in the later table."""
+    """Return the offset in the later table of each row of the first table."""
     first_table = tables[0]
     n_rows = len(first_table)
     later_offsets = np.arange(n_rows + 1)
@@ -366,7 +366,7 @@ def _find_later_table_offsets(gate: Gate, tables: Sequence[Any]) -> NDArray[np.i
 
 
 def _read_rows(table: Any, start: int, stop: int) -> Any:
-    """Return some rows of a table. A stored table is read, but not converted yet."""
+    """Return the rows of a table from `start` up to but excluding `stop`."""
     if isinstance(table, StoredTable):
         return table.read_unconverted(start, stop)
     return table[start:stop]

@@ -21,17 +21,15 @@ from typing import NamedTuple
 from metacal.errors import BusyError, InputError
 from metacal.io.atomic_rename import UnsupportedError, rename_through_link, rename_with_flag
 
-#: Errors of fsync for a directory that may be written but not listed, and for file systems that
-#: cannot sync directories.
+#: Errors of fsync that mean that the directory cannot be synced.
 _UNSYNCABLE_ERRORS = (errno.EACCES, errno.EPERM, errno.EINVAL, errno.ENOTSUP)
-#: No space left on the device, or in the quota of the user.
+#: Errors that mean that the device or the quota of the user is full.
 _DISK_FULL_ERRORS = (errno.ENOSPC, errno.EDQUOT)
-#: Errors of a lock that another process holds.
+#: Errors that mean that another process holds the lock.
 _LOCK_HELD_ERRORS = (errno.EACCES, errno.EAGAIN, errno.EDEADLK)
-#: Offset of the byte that is locked on Windows. It lies beyond the text, so that other processes
-#: can read who holds the lock.
+#: Offset of the byte that is locked on Windows, beyond the text that others may read.
 _LOCKED_BYTE_OFFSET = 1 << 30
-#: Maximum number of bytes of the description of a lock holder.
+#: Maximum number of bytes in the description of a lock holder.
 _MAX_HOLDER_BYTES = 500
 #: Access mode of new files, before the umask.
 _NEW_FILE_MODE = 0o666
@@ -110,11 +108,11 @@ class Disk:
         return sorted(os.listdir(folder))
 
     def now_ns(self) -> int:
-        """Return the time of the clock that sets file times, in nanoseconds."""
+        """Return the current time of the file system clock, in nanoseconds."""
         return time.time_ns()
 
     def pause(self, seconds: float) -> None:
-        """Sleep."""
+        """Sleep for a number of seconds."""
         time.sleep(seconds)
 
     def append(self, path: str, content: bytes) -> None:
@@ -133,7 +131,7 @@ class Disk:
                 remaining_content = remaining_content[n_written:]
             os.fsync(descriptor)
         if is_new:
-            # The path may be a link to a file that did not exist.
+            # The path may be a symbolic link to a file that did not exist yet.
             sync_parent_directory(os.path.realpath(path))
 
     def truncate(self, path: str, size: int) -> None:
@@ -221,7 +219,7 @@ class Disk:
                 yield
             finally:
                 os.ftruncate(descriptor, 0)
-                # Closing the file is not enough, because forked processes hold it open too.
+                # Unlock explicitly, because forked processes may keep the file open.
                 _release_lock(descriptor)
 
     @contextlib.contextmanager
@@ -240,7 +238,7 @@ class Disk:
             yield
 
 
-#: Disk that is used unless another one is given.
+#: Default disk.
 DISK = Disk()
 
 
@@ -248,13 +246,13 @@ def temporary_path_for(target: str | os.PathLike[str]) -> str:
     """Return a unique path for a temporary file in the directory of `target`."""
     folder, name = os.path.split(target)
     suffix = os.path.splitext(name)[1]
-    # The suffix comes last, because some writers depend on it: np.savez would append .npz.
+    # The suffix comes last because np.savez would otherwise append .npz.
     return os.path.join(folder, f".{name}.{uuid.uuid4().hex[:12]}.part{suffix}")
 
 
 @contextlib.contextmanager
 def input_error_if_write_fails(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Turn an operating system error about writing into an InputError of one line."""
+    """Convert an OSError inside the context to an InputError about writing a file."""
     path_text = os.fspath(path)
     directory = os.path.dirname(path_text) or "."
     try:
@@ -289,9 +287,9 @@ def is_disk_full(error: BaseException | None) -> bool:
 
 
 def sync_parent_directory(path: str) -> None:
-    """Sync the directory of `path` with fsync, so that a new name survives a crash."""
+    """Sync the directory of a file, so that a new or renamed file survives a crash."""
     if os.name == "nt":
-        # A directory cannot be opened on Windows. NTFS records names in its own journal.
+        # Windows cannot open a directory, and NTFS records new names in its own journal.
         return
     try:
         with _open_descriptor(os.path.dirname(path) or ".", os.O_RDONLY) as descriptor:
@@ -319,7 +317,7 @@ def _hold_content_lock(descriptor: int, path: str) -> Iterator[None]:
         _acquire_lock(descriptor)
     except OSError as error:
         if error.errno not in _LOCK_HELD_ERRORS:
-            # This file system has no locks. Only the lock file beside the file protects it.
+            # The file system does not support locks, so only the separate lock file protects it.
             yield
             return
         raise BusyError(
@@ -342,11 +340,11 @@ def _read_lock_holder(descriptor: int) -> str:
 def _write_lock_holder(descriptor: int) -> None:
     """Write the description of this process to a lock file."""
     os.ftruncate(descriptor, 0)
-    # On Windows, locking has moved the file position, and there is no positional write.
+    # Locking has moved the file position on Windows, which has no positional write.
     os.lseek(descriptor, 0, os.SEEK_SET)
     start_time = time.strftime("%Y-%m-%d %H:%M:%S")
     description = f"process {os.getpid()} on {socket.gethostname()} since {start_time}"
-    # The lock is also valid on a full disk. Other processes then find no description.
+    # The lock is valid even if the disk is too full for a description of its holder.
     with contextlib.suppress(OSError):
         os.write(descriptor, description.encode())
 

@@ -82,7 +82,7 @@ def replace_if_unchanged(
         except UnsupportedError:
             return _replace_in_steps(disk, temporary_path, target, expected_content)
     except FileNotFoundError:
-        # Another process removed the file in the meantime.
+        # Another process has removed the file in the meantime.
         return Replacement(is_done=False)
     finally:
         if disk.read(temporary_path) == content:
@@ -101,7 +101,7 @@ def _rename_to_missing_target(disk: Disk, temporary_path: str, target: str) -> R
 def _exchange_or_undo(
     disk: Disk, temporary_path: str, target: str, content: bytes, expected_content: bytes
 ) -> Replacement:
-    """Exchange two files, and undo that if the old file is not the expected one.
+    """Exchange two files, and undo the exchange if the old content is unexpected.
 
     Parameters
     ----------
@@ -131,11 +131,11 @@ def _exchange_or_undo(
     try:
         disk.swap(temporary_path, target)
     except FileNotFoundError:
-        # Another process removed the new file, so the old one gets its name back.
+        # Another process has removed the new file, so the old one gets its name back.
         return Replacement(is_done=False, backup_path=_rename_back(disk, temporary_path, target))
     if disk.read(temporary_path) == content:
         return Replacement(is_done=False)
-    # Somebody saved once more, and replaced the new file.
+    # Another process has saved the file again, which replaced the new content.
     return Replacement(is_done=False, backup_path=rename_to_backup(disk, temporary_path, target))
 
 
@@ -214,7 +214,7 @@ def find_leftovers(disk: Disk, path: str) -> list[str]:
     try:
         names_in_folder = disk.list_names(folder or ".")
     except PermissionError:
-        # The user may write to the directory but not list it.
+        # The user may be allowed to write to the directory but not to list it.
         return []
     return [
         os.path.join(folder, name)

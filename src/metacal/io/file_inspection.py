@@ -48,9 +48,9 @@ from metacal.io.score_inspection import (
 )
 from metacal.io.truth_inspection import find_truth_column
 
-#: Largest deviation from 1 of the sum of probabilities in a row.
+#: Maximum deviation from 1 of the sum of the probabilities in a row.
 _SUM_TOLERANCE = 0.01
-#: Largest deviation from 100 of the sum of percentages in a row.
+#: Maximum deviation from 100 of the sum of the percentages in a row.
 _PERCENT_TOLERANCE = 1.0
 
 

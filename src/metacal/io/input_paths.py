@@ -15,9 +15,9 @@ from metacal.errors import InputError, warn_caller
 from metacal.io.remote import download, is_url, list_remote_files
 from metacal.io.request import Request
 
-#: Accepted as a path. `metacal.io.reading` also accepts tables in memory.
+#: Types that are accepted as input paths.
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Any
-#: First characters of names that are skipped in a directory, such as `_SUCCESS`.
+#: Initial characters of the file names to skip in a directory, such as `_SUCCESS`.
 _HIDDEN_INITIALS = "._"
 
 
@@ -83,7 +83,7 @@ def _list_directory(directory: str, suffixes: tuple[str, ...]) -> list[str]:
     """Return the visible files with one of the suffixes in a directory, at any depth."""
     paths = []
     for parent, subdirectories, names in os.walk(directory):
-        # Changing the list in place makes os.walk skip hidden directories.
+        # os.walk skips hidden directories if the list is changed in place.
         subdirectories[:] = sorted(
             name for name in subdirectories if name[0] not in _HIDDEN_INITIALS
         )

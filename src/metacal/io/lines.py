@@ -21,11 +21,11 @@ from metacal.io.opening import input_error_if_read_fails
 
 #: Number of bytes to read at a time.
 READ_BYTES = 1 << 20
-#: Seconds to wait for new data.
+#: Number of seconds to wait for new data.
 PAUSE_SECONDS = 0.2
-#: Number of bytes to keep of a line that is too long.
+#: Number of bytes to keep from a line that is too long.
 MAX_KEPT_BYTES = 2000
-#: Maximum number of bytes before a position that identify it.
+#: Maximum number of bytes before a position that its digest covers.
 MAX_DIGEST_BYTES = 1 << 12
 
 
@@ -87,7 +87,7 @@ class LineSplitter:
     _pieces: list[bytes] = field(default_factory=list)
 
     def feed(self, new_bytes: bytes) -> list[Line]:
-        """Add bytes, and return the lines that end in them or have become too long."""
+        """Add bytes, and return the lines that are now complete or too long."""
         if self.is_skipping:
             line_end = new_bytes.find(b"\n")
             if line_end < 0:
@@ -109,7 +109,7 @@ class LineSplitter:
         return lines
 
     def flush(self, fault: str = "") -> list[Line]:
-        """Return the incomplete line, if there is one. No more of it will arrive."""
+        """Return the incomplete last line, if there is one, and empty the buffer."""
         if self.n_buffered_bytes == 0:
             return []
         return [self._build_line(self._take_pieces(), fault)]
@@ -173,13 +173,13 @@ class Pipe:
         return self._splitter.flush()
 
     def wait(self) -> None:
-        """Wait for a moment, or until data arrive."""
+        """Wait until data arrive, but not for long."""
         self._has_data(timeout=PAUSE_SECONDS)
 
     def _has_data(self, timeout: float) -> bool:
         """Check whether data have arrived, waiting at most `timeout` seconds."""
         if os.name != "posix":
-            # Windows cannot wait for a pipe, so reading waits instead.
+            # Windows cannot wait for a pipe, so the read call blocks instead.
             return True
         readable, _, _ = select.select([self._descriptor], [], [], timeout)
         return bool(readable)
@@ -229,7 +229,7 @@ class LogFileSystem:
         return None
 
     def list_directory_of(self, path: str) -> Iterator[str]:
-        """Yield the names of the regular files in the directory of a file."""
+        """Yield the names of the regular files in the directory of `path`."""
         with suppress(OSError), os.scandir(os.path.dirname(path) or ".") as entries:
             yield from sorted(entry.name for entry in entries if entry.is_file())
 

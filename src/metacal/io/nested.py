@@ -26,7 +26,7 @@ _STEP_PATTERN = re.compile(r"\.?([^.\[\]()]+)|\[(-?\d+|\*)\]")
 _REDUCTION_PATTERN = re.compile(r"([a-z]+)\((.+)\)")
 #: Step that selects every element of a list.
 _EVERY_ELEMENT = "*"
-#: Upper limit of the exponent in the perplexity, which prevents an overflow.
+#: Maximum exponent in the perplexity, which prevents an overflow.
 _MAX_EXPONENT = 700.0
 
 
@@ -164,7 +164,7 @@ def _follow_step(value: Any, step: str | int) -> Iterable[Any]:
         return []
     if isinstance(step, int):
         if isinstance(value, list):
-            # The end is None for the index -1, because -1 + 1 = 0 would give an empty slice.
+            # For index -1 the end of the slice is None, because 0 would give an empty slice.
             return value[step : step + 1 or None]
         return []
     if isinstance(value, dict) and value.get(step) is not None:
@@ -219,7 +219,7 @@ def _parse_key(key: str) -> _ParsedKey:
             steps.append(_EVERY_ELEMENT)
         else:
             steps.append(int(match[2]))
-    # If the steps do not cover the whole path, the key is a plain name such as "P(yes)".
+    # A key that is not a valid path is a plain name, such as "P(yes)".
     if matched_text != path:
         return _ParsedKey(reduction=reduction, steps=(key,))
     return _ParsedKey(reduction=reduction, steps=tuple(steps))

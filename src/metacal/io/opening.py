@@ -28,7 +28,7 @@ from metacal.errors import InputError, MetacalError, choose_spelling, format_opt
 from metacal.rows.executors import set_context_variable
 
 SAVE_AS_NPZ = "save it from Python as np.savez('predictions.npz', logits=logits, labels=labels)"
-#: First bytes of each kind of binary file.
+#: Magic bytes of each kind of binary file.
 _MAGIC_BYTES: dict[str, bytes | tuple[bytes, ...]] = {
     "a NumPy .npy file": b"\x93NUMPY",
     "a zip archive such as .npz": b"PK\x03\x04",
@@ -46,15 +46,15 @@ _MAGIC_BYTES: dict[str, bytes | tuple[bytes, ...]] = {
         b"\xfd7zXZ",
     ),
 }
-#: Number of bytes that is enough to recognise every kind of file.
+#: Number of first bytes that suffices to recognise every kind of file.
 _N_MAGIC_BYTES = 8
-#: Number of bytes to which every file may decompress.
+#: Number of bytes to which any file may decompress, however small it is.
 MIN_UNPACK_LIMIT = 1 << 31
-#: Multiple of its own size to which a larger file may decompress.
+#: Maximum ratio of the decompressed size to the file size.
 MAX_UNPACK_RATIO = 20
-#: Environment variable that sets the limit in bytes.
+#: Environment variable that sets the limit of the decompressed size in bytes.
 UNPACK_LIMIT_VARIABLE = "METACAL_UNPACK_LIMIT"
-#: Bytes per character of a NumPy string array.
+#: Number of bytes per character in a NumPy string array.
 _BYTES_PER_CHARACTER = 4
 
 _requested_limit: ContextVar[int | None] = ContextVar("metacal_unpack_limit", default=None)
@@ -70,7 +70,7 @@ class NoScoreError(InputError):
 
 @contextlib.contextmanager
 def input_error_if_read_fails(path: str) -> Iterator[None]:
-    """Turn an operating system error about a file into an InputError of one line.
+    """Convert an OSError inside the context to an InputError about reading a file.
 
     Examples
     --------
@@ -165,7 +165,7 @@ def check_first_bytes(
 
 @contextlib.contextmanager
 def input_error_if_decoding_fails(path: str) -> Iterator[None]:
-    """Turn any exception of a decoder into an InputError of one line.
+    """Convert any exception of a decoder inside the context to an InputError.
 
     A decoder can fail in any way on bytes that it does not expect. Use this context only around
     code that decodes, typically a call of another library.
@@ -315,9 +315,8 @@ def build_kept_column(values: Sequence[Any]) -> NDArray[Any]:
     (array([1, 2]), array([ 1., nan]), ['a', '', '{"b": 1}'])
     """
     value_types = {type(value) for value in values}
-    n_exact_bits = 53
-    if value_types == {int}:
-        n_exact_bits = 63
+    # Integers become int64, or float64 if there are other numbers.
+    n_exact_bits = 63 if value_types == {int} else 53
     integer_bound = 1 << n_exact_bits
     is_exact = all(abs(value) < integer_bound for value in values if type(value) is int)
     has_one_type = value_types in ({bool}, {int})

@@ -28,7 +28,7 @@ from metacal.rows.stored import JoinedTable
 #: Suffixes of files that hold only labels.
 _LABEL_FILE_SUFFIXES = (".npy", ".csv", ".tsv", ".txt")
 
-#: Checks the columns of one file and converts them.
+#: Function that checks and converts the columns of one file.
 Finish = Callable[[Request, Columns], Columns]
 
 
@@ -187,7 +187,7 @@ def _read_label_file(request: Request) -> NDArray[Any]:
             array_request = Request(path, copy_path=source_file.request.path_to_open, stream=False)
             return np.asarray(FORMATS[".npy"].read(array_request).table)
     except NoRowsError as error:
-        # The table has rows, so an empty file of labels must not be skipped.
+        # An empty label file is an error, because the table has rows.
         raise InputError(str(error)) from None
 
 

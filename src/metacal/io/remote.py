@@ -24,11 +24,11 @@ from urllib.parse import urlsplit
 from metacal.errors import InputError, MetacalError, needs_extra
 from metacal.rows.executors import set_context_variable
 
-#: Accepted protocols.
+#: URL schemes that can be read.
 SCHEMES = ("http", "https", "s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "file", "memory")
-#: Seconds without data after which a download fails.
+#: Number of seconds without data after which a download fails.
 TIMEOUT_SECONDS = 60.0
-#: Names under which file systems report a checksum or a modification time.
+#: Keys under which fsspec file systems report a checksum or a modification time.
 _VERSION_KEYS = (
     "ETag",
     "etag",
@@ -40,7 +40,7 @@ _VERSION_KEYS = (
     "updated",
     "created",
 )
-#: Messages for exceptions, by class name. The classes of aiohttp may not be installed.
+#: Messages for exceptions, by class name, because aiohttp may not be installed.
 _ERROR_MESSAGES = {
     "FileNotFoundError": "there is no such file",
     "PermissionError": "you have no permission to read it",
@@ -57,7 +57,7 @@ _ERROR_MESSAGES = {
     "ServerDisconnectedError": "the server hung up without an answer",
 }
 
-#: Directory of the copies while `delete_downloads_after_use` is active.
+#: Directory of the downloaded copies while `delete_downloads_after_use` is active.
 _copy_directory: ContextVar[str | None] = ContextVar("metacal_copy_directory", default=None)
 
 
@@ -130,7 +130,7 @@ def list_remote_files(url: str, suffixes: tuple[str, ...]) -> list[str]:
     """
     with _input_error_if_request_fails(url):
         file_system, path = _open_file_system(url)
-        # In a web address a question mark is not a pattern, and a page is not a directory.
+        # A question mark in a web address begins the query; it is not a wildcard.
         is_single_page = _is_web_address(url) and "*" not in path and not path.endswith("/")
         if is_single_page:
             return [str(file_system.unstrip_protocol(path))]
@@ -202,7 +202,7 @@ def remote_fingerprint(url: str) -> dict[str, Any] | None:
         file_system, path = _open_file_system(url)
         info = file_system.info(path)
     except Exception:
-        # The error is reported when the file is downloaded.
+        # The same error is reported when the file is downloaded.
         return None
     versions = {key: str(info[key]) for key in _VERSION_KEYS if info.get(key) is not None}
     if not versions:
@@ -222,7 +222,7 @@ def is_remote_file_gone(url: str) -> bool:
         file_system, path = _open_file_system(url)
         return not file_system.exists(path)
     except Exception:
-        # Every file store raises exceptions of its own types.
+        # Each file store raises its own types of exceptions.
         return False
 
 
@@ -245,7 +245,7 @@ def _open_file_system(url: str) -> tuple[Any, str]:
         if _is_web_address(url):
             import aiohttp
 
-            # The default of aiohttp ends every transfer after five minutes, even one that proceeds.
+            # By default, aiohttp aborts every transfer after five minutes, even an active one.
             timeout = aiohttp.ClientTimeout(
                 total=None, sock_connect=TIMEOUT_SECONDS, sock_read=TIMEOUT_SECONDS
             )
@@ -259,13 +259,13 @@ def _is_web_address(name: str) -> bool:
 
 @contextlib.contextmanager
 def _input_error_if_request_fails(url: str) -> Iterator[None]:
-    """Turn any exception of a remote file system into an InputError of one line."""
+    """Convert any exception of a remote file system to an InputError."""
     try:
         yield
     except MetacalError:
         raise
     except Exception as error:
-        # Every file store raises exceptions of its own types.
+        # Each file store raises its own types of exceptions.
         raise InputError(f"{url}: {_describe_remote_error(error)}.") from error
 
 

@@ -19,8 +19,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-#: Size in bytes above which a table stays in its file. A smaller table is read into memory, because
-#: decoding it again in every pass costs more than the memory.
+#: Size in bytes above which a table stays in its file instead of being read into memory.
 STREAM_BYTES = 1 << 28
 
 ClassNames = tuple[str | int, ...]
@@ -33,8 +32,7 @@ LABEL_KEYS = ("labels", "label", "y")
 CORRECT_KEYS = ("correct", "ok")
 #: Default names of the losses of scored rows.
 LOSS_KEYS = ("loss",)
-#: Default names of the column that marks whether the answer of a cascade equals the answer of its
-#: last model.
+#: Default names of the column that marks agreement with the last model of a cascade.
 AGREE_KEYS = ("agrees",)
 #: Default names of the row ids.
 ID_KEYS = ("id", "ids")
@@ -59,7 +57,7 @@ CLASS_COLUMN_PREFIXES = {
     "logits": ("logits_", "logit_"),
     "probabilities": ("probabilities_", "probability_", "probs_", "prob_"),
 }
-#: Names that identify a single score if it is the only column besides those with a role.
+#: Names of a column that may hold a single score for two classes.
 SINGLE_SCORE_NAMES = {
     "logits": ("score", "margin", "logit", "log_odds"),
     "probabilities": ("prob", "probability"),

@@ -35,8 +35,7 @@ LOGPROB_KEYS = (
     "token_logprobs[*]",
     "logprobs[*]",
 )
-#: Reduction of the token log-probabilities that gives each sequence score. A higher score means
-#: more confidence, except for the perplexity.
+#: Reduction of the token log-probabilities to each sequence score.
 SEQUENCE_SCORES = {
     "mean_logprob": "mean",
     "min_logprob": "min",
@@ -150,7 +149,7 @@ def result_scores(result: Any) -> dict[str, Float]:
     for key, column in table.items():
         values = [math.nan if value is None else value for value in column]
         if values and all(isinstance(value, int | float | np.number) for value in values):
-            # lm-polygraph uses pairs (level, estimator) as keys.
+            # The keys of lm-polygraph are pairs (level, estimator).
             column_name = key if isinstance(key, str) else str(key[-1])
             columns[column_name] = np.array(values, dtype=np.float64)
     if not columns:

@@ -20,22 +20,22 @@ from metacal.io.inspection import CORRECTNESS_NAME_PATTERN, AmbiguousFileError, 
 from metacal.io.request import CORRECT_KEYS, LABEL_KEYS
 from metacal.rows.score_columns import VERDICTS, parse_score_text
 
-#: Names of scores.
+#: Typical names of score columns.
 SCORE_NAME_PATTERN = re.compile(
     r"(.*[_."
     r" ])?(score|mark|confidence|conf|prob|probability|proba|certainty|similarity|margin|rating|grade|logprob"
     r"|logit|likelihood|perplexity|entropy|distance|loss|uncertainty|max[_ ]?prob|p)s?",
     re.IGNORECASE,
 )
-#: Names of scores that decrease with confidence.
+#: Typical names of scores that are lower for more confident rows.
 _UNCERTAINTY_NAME_PATTERN = re.compile(
     r"(.*[_. ])?(perplexity|entropy|distance|loss|uncertainty|nll)", re.IGNORECASE
 )
-#: Names of columns that hold predictions.
+#: Typical names of columns of predictions.
 _PREDICTION_NAME_PATTERN = re.compile(
     r"pred(iction|icted)?([_ ](label|class))?|y[_ ]?pred|answer|output|top1", re.IGNORECASE
 )
-#: Names of probabilities.
+#: Typical names of columns of probabilities.
 _PROBABILITY_NAME_PATTERN = re.compile(
     r"(.*[_. ])?(prob|probability|proba|p)([_ .].*)?", re.IGNORECASE
 )

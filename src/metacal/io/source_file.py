@@ -32,18 +32,18 @@ from metacal.io.remote import get_suffix
 from metacal.io.request import Request
 
 _PICKLE_SUFFIXES = (".pkl", ".pickle", ".p", ".joblib")
-#: Suffixes of text files. The content of a file with one of these suffixes determines its format.
+#: Suffixes of text files, whose format is detected from their content.
 _TEXT_SUFFIXES = (*list_extensions(text=True), ".txt", ".json", ".dat", ".data", "")
 #: Suffixes of binary formats that are recognised by their first bytes.
 _DETECTED_BINARY_SUFFIXES = (".npy", ".npz", ".parquet", ".arrow")
 _GZIP_MAGIC = b"\x1f\x8b"
-#: Byte order mark and white space, which may precede text.
+#: Bytes that may precede text: a byte order mark and white space.
 _TEXT_PADDING = b"\xef\xbb\xbf \r\n\t"
-#: Number of bytes used to detect the format.
+#: Number of first bytes used to detect the format.
 _N_DETECTION_BYTES = 1024
 _COPY_BLOCK_BYTES = 1 << 20
 
-#: Writes the content of a request to a new file.
+#: Function that writes the content of a requested file to a new path.
 _CopyFunction = Callable[[Request, str], None]
 
 

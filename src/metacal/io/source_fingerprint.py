@@ -19,7 +19,7 @@ from metacal.errors import InputError
 from metacal.io.disk import DISK, Disk
 from metacal.io.remote import is_url, remote_fingerprint
 
-#: Age at which a file is settled on every file system in use.
+#: Age after which any change of a file is visible in its modification time.
 SETTLED_NS = 2_000_000_000
 #: Number of attempts to read a source that changes while it is read.
 MAX_ATTEMPTS = 3
@@ -57,7 +57,7 @@ def compute_fingerprint(source: str, disk: Disk = DISK) -> Fingerprint | None:
     >>> has_fingerprint(first_fingerprint, path)
     False
     """
-    # The time is taken before the stamp, so that any change after the stamp is later than this.
+    # Take the time before the stamp, so that later changes have a later time.
     now_ns = disk.now_ns()
     return _build_fingerprint(
         source, disk, needs_checksum=lambda stamp: not _is_settled(stamp, now_ns)
@@ -67,7 +67,7 @@ def compute_fingerprint(source: str, disk: Disk = DISK) -> Fingerprint | None:
 def has_fingerprint(known_fingerprint: Fingerprint, source: str, disk: Disk = DISK) -> bool:
     """Check whether a source still has the given fingerprint."""
     known_stamp = _without_checksum(known_fingerprint)
-    # The content is read only if everything else is equal.
+    # Compute the checksum only if everything else is equal.
     current_fingerprint = _build_fingerprint(
         source,
         disk,
@@ -79,7 +79,7 @@ def has_fingerprint(known_fingerprint: Fingerprint, source: str, disk: Disk = DI
 def read_unchanged(
     source: str, read_source: Callable[[], _Result], disk: Disk = DISK
 ) -> tuple[_Result, Fingerprint | None]:
-    """Call a function that reads a source, again if the source has changed.
+    """Read a source, and read it again if it changed in the meantime.
 
     Parameters
     ----------
@@ -118,7 +118,7 @@ def read_unchanged(
         now_ns = disk.now_ns()
         if has_fingerprint(initial_fingerprint, source, disk):
             if "checksum" in initial_fingerprint and _is_settled(initial_fingerprint, now_ns):
-                # The stamp alone reveals every change from now on.
+                # From now on, the stamp alone reveals every change.
                 return result, _without_checksum(initial_fingerprint)
             return result, initial_fingerprint
     raise InputError(
@@ -159,7 +159,7 @@ def _build_fingerprint(
             return stamp_fields
         return {**stamp_fields, "checksum": disk.checksum(source)}
     except OSError:
-        # The error is reported when the source is read.
+        # The same error is reported when the source is read.
         return None
 
 

@@ -30,7 +30,7 @@ NON_CLASS_NAME_PATTERN = re.compile(
     r"|(.+_)?weights?|seed|epoch|step|batch|length|n_tokens|count|confidence|score|margin|entropy|loss|accept(ed)?|correct",
     re.IGNORECASE,
 )
-#: Minimum number of rows for the test of whole numbers. Fewer rows may be whole by chance.
+#: Minimum number of rows for the test of whole numbers, which few rows pass by chance.
 _MIN_ROWS = 20
 #: Maximum number of classes that a message lists.
 _MAX_LISTED_CLASSES = 10
@@ -96,7 +96,7 @@ def find_stray_columns(class_names: ClassNames, labels: NDArray[Any], table: Any
 
     candidates = unlabelled
     if labels_are_numbers:
-        # A stray column shifts the classes after it, so that it may have labels itself.
+        # A stray column shifts the numbers of later classes, so labels may seem to name it.
         candidates = set(range(len(class_names)))
     with_other_name = {index for index in candidates if _has_other_name(class_names[index])}
     with_other_numbers: set[int] = set()

@@ -14,12 +14,12 @@ from metacal.io.formats.jsonl import LineError
 from metacal.io.formats.text_cells import parse_number_lists
 from metacal.rows.score_columns import parse_score_text
 
-#: Maximum number of characters in a group. Groups are stored until their labels arrive.
+#: Maximum number of characters in the name of a group.
 MAX_GROUP_LENGTH = 1000
-#: Number of characters of a value that a message shows.
+#: Maximum number of characters that a message quotes from a value.
 _MAX_SHOWN = 40
 
-#: Builds the error for a line that cannot be used. The caller adds the file and line number.
+#: Error about an invalid line, to which the caller adds the file and line number.
 invalid_line_error = partial(LineError, "", 0)
 
 
@@ -72,7 +72,7 @@ def parse_score_value(value: Any) -> Any:
     Other values are returned unchanged.
     """
     if value is None:
-        # A later model of a cascade may not have been asked.
+        # The score is missing if a later model of a cascade was not called.
         return math.nan
     if not isinstance(value, str | bool):
         return value

@@ -40,15 +40,14 @@ from metacal.io.opening import NoRowsError, check_unpacked_size
 from metacal.io.request import Request
 from metacal.rows.stored import StoredTable
 
-# Upper bounds on the size of a decoded batch when a whole file is read. If there is one column per
-# class, fewer and larger batches are faster.
+# Maximum size of a decoded batch when a whole file is read.
 _BATCH_BYTES = 1 << 22
 _BATCH_ROWS = 1 << 16
 
-# Bytes per row that are assumed for a side column or a score.
+# Assumed number of bytes per row of a side column or a score.
 _SIDE_COLUMN_BYTES = 8
 
-# Minimum size in bytes that is assumed for a table in memory when the unpacking limit is checked.
+# Assumed minimum size of a table in memory when the unpacking limit is checked.
 _MIN_IN_MEMORY_BYTES = 1 << 30
 
 # Prefix of the columns in which pandas stores its index.
@@ -95,7 +94,7 @@ class BatchSource:
         raise NotImplementedError
 
     def open_stored_table(self, layout: TableLayout) -> StoredTable | None:
-        """Return a table that reads its rows on demand, or None if that is not supported."""
+        """Return a table that reads its rows on demand, or None if not supported."""
         return None
 
 
@@ -237,7 +236,7 @@ def _read_score_columns(source: BatchSource, selection: ColumnSelection, path: s
 
 
 def _read_columns(source: BatchSource, names: Sequence[str], path: str) -> _ColumnChunks:
-    """Read the named columns, which are not part of a table."""
+    """Read the side columns with the given names."""
     row_bytes = _SIDE_COLUMN_BYTES * len(names)
     check_unpacked_size(path, source.n_rows * row_bytes, source.stored_size)
     record_batches = []
@@ -271,8 +270,7 @@ def _read_table(
 
     side_columns : _ColumnChunks
     """
-    # Repeated values compress to almost nothing, so the limit applies to the number of rows that
-    # the metadata claim, before memory is allocated.
+    # Check the claimed size before allocating, because repeated values compress to nothing.
     row_bytes = layout.row_bytes + _SIDE_COLUMN_BYTES * len(selection.other_names)
     check_unpacked_size(path, source.n_rows * row_bytes, source.stored_size)
     table = np.empty((source.n_rows, layout.n_classes), layout.dtype)

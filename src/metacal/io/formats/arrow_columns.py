@@ -99,22 +99,21 @@ def table_to_array(batch: Any, layout: TableLayout, path: str, first_row: int) -
 
 
 def _table_from_lists(column: Any, layout: TableLayout, path: str, first_row: int) -> NDArray[Any]:
-    """Convert a list column to an array; the parameters are those of `table_to_array`."""
+    """Convert a list column to an array with one row per list; see `table_to_array`."""
     name = layout.columns[0]
     n_classes = layout.n_classes
     list_array = combine_chunks(column)
-    # Nulls are rejected first: FixedSizeListArray.flatten() silently drops null rows.
+    # Reject nulls first, because FixedSizeListArray.flatten() silently drops null rows.
     check_no_nulls(list_array, name, path, first_row)
     if not is_type(list_array.type, ("fixed_size_list",)):
-        # The offsets of a sliced array are those of the slice, and an array without nulls has no
-        # gaps between its lists.
+        # Without nulls, differences of the offsets are the lengths of the lists.
         list_lengths = np.diff(list_array.offsets.to_numpy(zero_copy_only=False))
         row = find_first_true(list_lengths != n_classes)
         if row is not None:
             row_text = f"{path}: row {first_row + row} of column {name!r}"
             raise uneven_row_error(row_text, int(list_lengths[row]), n_classes)
 
-    # Unlike flatten(), the attribute .values would ignore slices.
+    # flatten() respects slices, whereas the attribute .values ignores them.
     values = list_array.flatten()
     if values.null_count:
         row, class_index = divmod(_first_null(values), n_classes)
@@ -161,7 +160,7 @@ def column_to_array(column: Any, name: str, path: str, file_size: int) -> NDArra
 
 
 def _decode_dictionary(arrow_array: Any, name: str, path: str, file_size: int) -> NDArray[Any]:
-    """Decode a dictionary-encoded column; the parameters are those of `column_to_array`."""
+    """Decode a dictionary-encoded column to an array; see `column_to_array`."""
     entries = arrow_array.dictionary
     entry_indices = arrow_array.indices.to_numpy(zero_copy_only=False)
     if entries.null_count:
@@ -170,7 +169,7 @@ def _decode_dictionary(arrow_array: Any, name: str, path: str, file_size: int) -
         unused_value = "" if is_type(entries.type, TEXT_TYPES) else 0
         entries = entries.fill_null(unused_value)
     decoded_entries = column_to_array(entries, name, path, file_size)
-    # A few long entries that many rows refer to could fill the memory.
+    # A few long entries that many rows refer to could exhaust the memory.
     check_unpacked_size(path, len(entry_indices) * decoded_entries.itemsize, file_size)
     return decoded_entries[entry_indices]
 

@@ -37,16 +37,15 @@ from metacal.io.formats.raw import RawFile
 from metacal.io.opening import check_unpacked_size
 from metacal.io.request import Request
 
-# First and last bytes of the Arrow file format.
+# Magic bytes at the beginning and end of an Arrow file.
 _FILE_MAGIC = b"ARROW1"
 
-# Position of the first message in the Arrow file format: the magic bytes are padded to 8 bytes.
+# Offset of the first message in an Arrow file, whose magic bytes are padded to 8 bytes.
 _FIRST_MESSAGE_OFFSET = 8
 
 _CONTINUATION_MARKER = 0xFFFFFFFF
 
-# Numbers of the message types, and of the header fields that are used here, as defined in
-# Message.fbs of the Arrow format.
+# Message types and field numbers, as defined in Message.fbs of the Arrow format.
 _DICTIONARY_BATCH = 2
 _RECORD_BATCH = 3
 
@@ -60,8 +59,7 @@ _BATCH_LENGTH_FIELD = 0
 _BATCH_BUFFERS_FIELD = 2
 _BATCH_COMPRESSION_FIELD = 3
 
-# Size of the uncompressed length in front of a compressed buffer, and the value that denotes that
-# the buffer is not compressed after all.
+# A compressed buffer begins with its uncompressed length, or with -1 if it is not compressed.
 _LENGTH_PREFIX_BYTES = 8
 _NOT_COMPRESSED = -1
 
@@ -102,7 +100,7 @@ class ArrowFile(BatchSource):
         super().__init__(self._open_stream().schema, totals.n_rows, self.file.size)
 
     def iterate_batches(self, names: Sequence[str], rows: int) -> Iterator[Any]:
-        """Iterate over the batches of the file; `rows` is ignored."""
+        """Iterate over the record batches as stored in the file; `rows` is ignored."""
         field_numbers = {name: number for number, name in enumerate(self.schema.names)}
         included_fields = sorted({field_numbers[name] for name in names})
         for record_batch in self._open_stream(included_fields):
@@ -111,7 +109,7 @@ class ArrowFile(BatchSource):
             yield record_batch
 
     def _check_footer(self, n_batches: int) -> None:
-        """Raise an error if the end of the file is missing or lists other batches."""
+        """Raise an error if the footer is missing or does not match the batches."""
         end_marker = self.file.read_bytes(self.file.size - len(_FILE_MAGIC), len(_FILE_MAGIC))
         if end_marker != _FILE_MAGIC:
             raise EOFError("its end is missing")
@@ -210,7 +208,7 @@ class _Message:
 
 
 def _scan_messages(file: RawFile, offset: int) -> _StreamTotals:
-    """Sum the sizes in the message headers from a position on.
+    """Sum the sizes that the message headers of a stream claim.
 
     Raise ValueError if a header claims more bytes than the file holds.
     """
@@ -218,16 +216,17 @@ def _scan_messages(file: RawFile, offset: int) -> _StreamTotals:
     n_batches = 0
     unpacked_bytes = 0
     for message in _iterate_messages(file, offset):
-        message_type = message.header.read_integer(_MESSAGE_TYPE_FIELD, "B")
+        message_type = message.header.read_integer(_MESSAGE_TYPE_FIELD, struct_format="B")
         batch = message.header.read_table(_MESSAGE_HEADER_FIELD)
         if message_type == _DICTIONARY_BATCH and batch is not None:
             batch = batch.read_table(_DICTIONARY_DATA_FIELD)
-        if message_type not in (_DICTIONARY_BATCH, _RECORD_BATCH) or batch is None:
+        is_batch = message_type in (_DICTIONARY_BATCH, _RECORD_BATCH)
+        if not is_batch or batch is None:
             continue
-        batch_length = batch.read_integer(_BATCH_LENGTH_FIELD, "q")
+        batch_length = batch.read_integer(_BATCH_LENGTH_FIELD, struct_format="q")
         if batch_length < 0:
             raise ValueError(f"a batch of {batch_length} rows")
-        unpacked_bytes += _unpacked_batch_bytes(file, batch, message)
+        unpacked_bytes += _compute_unpacked_bytes(file, batch, message)
         if message_type == _RECORD_BATCH:
             n_rows += batch_length
             n_batches += 1
@@ -235,7 +234,7 @@ def _scan_messages(file: RawFile, offset: int) -> _StreamTotals:
 
 
 def _iterate_messages(file: RawFile, offset: int) -> Iterator[_Message]:
-    """Yield the messages of a stream that starts at a position of the file."""
+    """Yield the messages of an Arrow stream that starts at an offset of the file."""
     while file.size - offset >= 4:
         header_length = _read_uint32(file, offset)
         offset += 4
@@ -255,7 +254,7 @@ def _iterate_messages(file: RawFile, offset: int) -> Iterator[_Message]:
         header = _FlatbuffersTable(header_bytes, root_offset)
         offset += header_length
 
-        body_length = header.read_integer(_MESSAGE_BODY_LENGTH_FIELD, "q")
+        body_length = header.read_integer(_MESSAGE_BODY_LENGTH_FIELD, struct_format="q")
         remaining_bytes = file.size - offset
         if not 0 <= body_length <= remaining_bytes:
             raise ValueError(f"a body of {body_length:,} bytes where {remaining_bytes:,} are left")
@@ -264,12 +263,12 @@ def _iterate_messages(file: RawFile, offset: int) -> Iterator[_Message]:
 
 
 def _read_uint32(file: RawFile, offset: int) -> int:
-    """Read a little-endian unsigned integer of 32 bits."""
+    """Read a little-endian unsigned 32-bit integer."""
     (value,) = struct.unpack("<I", file.read_bytes(offset, 4))
     return int(value)
 
 
-def _unpacked_batch_bytes(file: RawFile, batch: _FlatbuffersTable, message: _Message) -> int:
+def _compute_unpacked_bytes(file: RawFile, batch: _FlatbuffersTable, message: _Message) -> int:
     """Return the size of a batch's buffers after decompression.
 
     Parameters
@@ -338,7 +337,7 @@ class _FlatbuffersTable:
 
     def read_integer(self, field_number: int, struct_format: str) -> int:
         """Return an integer field, or its default value 0 if the field is absent."""
-        field_offset = self._field_offset(field_number)
+        field_offset = self._find_field(field_number)
         if field_offset is None:
             return 0
         (value,) = struct.unpack_from(f"<{struct_format}", self.data, field_offset)
@@ -346,14 +345,14 @@ class _FlatbuffersTable:
 
     def read_table(self, field_number: int) -> _FlatbuffersTable | None:
         """Return a nested table, or None if the field is absent."""
-        field_offset = self._field_offset(field_number)
+        field_offset = self._find_field(field_number)
         if field_offset is None:
             return None
         return _FlatbuffersTable(self.data, self._follow_reference(field_offset))
 
     def read_int64_pairs(self, field_number: int) -> Iterator[Sequence[int]]:
         """Iterate over a vector of structs of two signed 64-bit integers."""
-        field_offset = self._field_offset(field_number)
+        field_offset = self._find_field(field_number)
         if field_offset is None:
             return
         vector_offset = self._follow_reference(field_offset)
@@ -361,7 +360,7 @@ class _FlatbuffersTable:
         values = np.frombuffer(self.data, "<i8", 2 * n_pairs, vector_offset + 4)
         yield from values.reshape(-1, 2).tolist()
 
-    def _field_offset(self, field_number: int) -> int | None:
+    def _find_field(self, field_number: int) -> int | None:
         """Return the position of a field in the message, or None if the field is absent."""
         # The vtable begins with two 16-bit sizes. A 16-bit offset per field follows.
         entry_offset = 4 + 2 * field_number

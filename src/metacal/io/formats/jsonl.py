@@ -27,13 +27,12 @@ from metacal.io.nested import add_nested_entries
 from metacal.io.opening import NoRowsError, check_text_array_size, uneven_row_error
 from metacal.io.request import ROLE_PARAMETERS, Request
 
-#: Maximum number of bytes of a line. The limit bounds the memory that a file without line breaks
-#: can take.
+#: Maximum number of bytes in a line, which bounds the memory of a file without line breaks.
 MAX_LINE_BYTES = 1 << 26
 
 _UTF8_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
-# One decoder for all lines, because json.loads would create a new one for each line.
+# All lines share a decoder, because json.loads would create one per line.
 _DECODER = json.JSONDecoder(object_pairs_hook=object_without_duplicates)
 
 # Types of labels and ids, and their dtypes.
@@ -161,7 +160,7 @@ def iterate_objects(path: str, file: IO[bytes]) -> Iterator[tuple[int, dict[str,
 def add_requested_entries(
     request: Request, line_number: int, row: dict[str, Any], *extra_keys: str | None
 ) -> dict[str, Any]:
-    """Add the nested entries that dotted keys refer to, see `metacal.io.nested`.
+    """Add the nested entries that the requested keys refer to.
 
     Parameters
     ----------

@@ -28,19 +28,19 @@ from metacal.io.formats.raw import ArrayLocation, RawFile, load_array, writable_
 from metacal.io.opening import SAVE_AS_NPZ, check_unpacked_size
 from metacal.io.request import Request
 
-# Bytes that are read for the header of an .npy file. NumPy limits a header to 10,000 bytes.
+# Number of bytes to read for an .npy header, which NumPy limits to 10,000 bytes.
 _HEADER_BYTES = 1 << 16
 
-# Bytes that are decompressed at a time, few enough to stay in the processor's cache.
+# Number of bytes to decompress at a time, small enough for the processor cache.
 _CHUNK_BYTES = 1 << 18
 
-# Bytes that are copied at a time from a temporary file to an archive.
+# Number of bytes to copy at a time from a temporary file to an archive.
 _COPY_BYTES = 1 << 20
 
 # Maximum number of dimensions that all versions of NumPy support.
 _MAX_DIMENSIONS = 32
 
-# Bytes of an npz column that are buffered in memory before a temporary file is used.
+# Number of bytes of a column to buffer in memory before a temporary file is used.
 _SPOOL_BYTES = 1 << 25
 
 
@@ -64,7 +64,7 @@ def read_npz(request: Request) -> Columns:
     """
     path = request.path
     with zipfile.ZipFile(request.path_to_open) as archive:
-        members = _array_members(archive, path)
+        members = _find_array_members(archive, path)
         locations = {}
         for name, member in members.items():
             with archive.open(member) as member_file:
@@ -88,7 +88,7 @@ def read_npz(request: Request) -> Columns:
     return selection.build_columns(arrays[selection.table_names[0]], arrays.__getitem__)
 
 
-def _array_members(archive: zipfile.ZipFile, path: str) -> dict[str, zipfile.ZipInfo]:
+def _find_array_members(archive: zipfile.ZipFile, path: str) -> dict[str, zipfile.ZipInfo]:
     """Return the array members of an archive by array name.
 
     Raise InputError if the archive has members but none of them is an array.
@@ -110,7 +110,7 @@ def _array_members(archive: zipfile.ZipFile, path: str) -> dict[str, zipfile.Zip
 def _read_member(
     archive: zipfile.ZipFile, member: zipfile.ZipInfo, location: ArrayLocation
 ) -> NDArray[Any]:
-    """Read the array of an archive member and verify the member's checksum."""
+    """Read the array in an archive member, and verify its checksum."""
 
     def fill(array: NDArray[Any]) -> None:
         view = writable_bytes(array)
@@ -125,7 +125,7 @@ def _read_member(
                         f"{member.filename} ends after {n_filled:,} of {len(view):,} bytes"
                     )
                 n_filled += n_read
-            # zipfile compares the checksum when the end of the member is reached.
+            # zipfile verifies the checksum when the end of the member is reached.
             member_file.read(1)
 
     return location.read_array(fill)
@@ -167,7 +167,7 @@ def read_npy_header(file: IO[bytes]) -> ArrayLocation:
     if len(shape) > _MAX_DIMENSIONS:
         raise ValueError(f"{len(shape)} dimensions")
     if version == (3, 0) and dtype.names is not None:
-        # Version 3 encodes field names in UTF-8, but NumPy's public function decodes latin-1.
+        # Version 3.0 stores field names in UTF-8, but NumPy's public reader decodes latin-1.
         dtype.names = tuple(name.encode("latin-1").decode("utf-8") for name in dtype.names)
     return ArrayLocation(
         shape=tuple(shape), dtype=dtype, offset=file.tell(), is_fortran_ordered=bool(is_fortran)
@@ -253,12 +253,12 @@ def _read_structured(request: Request, file: RawFile, location: ArrayLocation) -
         )
     record_dtype = location.dtype
     field_types = {name: str(record_dtype[name]) for name in record_dtype.names or ()}
-    # A field has one entry per row, so it cannot hold the class names.
+    # A field has one entry per row, so it cannot be the list of class names.
     selection = replace(select_arrays(request, field_types), class_list_name=None)
     records = location.read_array(partial(file.fill, offset=location.offset))
 
     def read_field(name: str) -> NDArray[Any]:
-        # The copy is contiguous and aligned; a field of a structured array need not be.
+        # A field of a structured array may be neither contiguous nor aligned.
         values = np.ascontiguousarray(records[name])
         if values.dtype.kind == "f" and values.itemsize > 8:
             return values.astype(np.float64)
@@ -378,7 +378,7 @@ class NpzWriter:
 
     def _open_member(self, archive: zipfile.ZipFile, name: str) -> IO[bytes]:
         """Open a new member of the archive for writing."""
-        # A ZipInfo has the fixed date 1980-01-01, so the same columns result in the same bytes.
+        # A new ZipInfo has the fixed date 1980-01-01, so equal columns give equal bytes.
         member = zipfile.ZipInfo(f"{name}.npy")
         member.compress_type = self.compression
         return archive.open(member, "w", force_zip64=True)

@@ -27,10 +27,10 @@ from metacal.io.opening import damaged_file_message, input_error_if_decoding_fai
 from metacal.io.request import Request
 from metacal.rows.stored import StoredTable
 
-# Size in bytes of a decoded batch. Decoding takes a few times as much memory.
+# Size of a decoded batch in bytes. Decoding takes a few times as much memory.
 _BATCH_BYTES = 1 << 20
 
-# Bytes of a column chunk that are read at a time.
+# Number of bytes of a column chunk to read at a time.
 _BUFFER_BYTES = 1 << 18
 
 # Error message of pyarrow before version 26 for a null in a column of fixed-size lists.
@@ -96,13 +96,13 @@ class ParquetTable(StoredTable):
 
 
 def _file_status(path: str) -> tuple[int, int, int]:
-    """Return modification time, size and inode, which change if a file is replaced."""
+    """Return the modification time, size and inode of a file."""
     status = os.stat(path)
     return status.st_mtime_ns, status.st_size, status.st_ino
 
 
 class _Cursor:
-    """Sequential reader of a table that keeps the batch decoded last.
+    """Sequential reader of a table that keeps the last decoded batch.
 
     Parameters
     ----------
@@ -117,38 +117,43 @@ class _Cursor:
         group_lengths = [
             metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)
         ]
-        # First row of each row group, followed by the number of rows.
+        # First row of each row group, followed by the total number of rows.
         self.group_starts = np.cumsum([0, *group_lengths])
         self.batch_rows = max(1, _BATCH_BYTES // max(1, table.layout.row_bytes))
-        # Rows of the current batch, and the number of its first row.
+        # Current batch as an array.
         self.block = np.empty((0, table.shape[1]), table.dtype)
         self.block_start = 0
         self._move_to_group_of_row(0)
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
-        """Decode rows start, ..., stop - 1."""
-        block_stop = self.block_start + len(self.block)
-        is_behind = start < self.block_start
-        is_in_later_group = start >= block_stop and self._find_row_group(
-            start
-        ) > self._find_row_group(block_stop)
-        if is_behind or is_in_later_group:
+        """Return the rows from `start` up to but excluding `stop`."""
+        if self._must_move_to(start):
             self._move_to_group_of_row(start)
 
         pieces = []
-        while start < stop:
-            while start >= self.block_start + len(self.block):
+        next_row = start
+        while next_row < stop:
+            while next_row >= self.block_start + len(self.block):
                 self._decode_next_batch()
-            piece = self.block[start - self.block_start : stop - self.block_start]
+            piece = self.block[next_row - self.block_start : stop - self.block_start]
             pieces.append(piece)
-            start += len(piece)
+            next_row += len(piece)
         if len(pieces) == 1:
             return pieces[0]
         empty_block = self.block[:0]
         return np.concatenate([empty_block, *pieces])
 
+    def _must_move_to(self, row: int) -> bool:
+        """Check whether a row precedes the current block or is in a later row group."""
+        if row < self.block_start:
+            return True
+        block_stop = self.block_start + len(self.block)
+        if row < block_stop:
+            return False
+        return self._find_row_group(row) > self._find_row_group(block_stop)
+
     def _decode_next_batch(self) -> None:
-        """Replace the current block by the rows of the next batch."""
+        """Decode the next batch into the current block."""
         self.block_start += len(self.block)
         batch = next(self.batches, None)
         if batch is None:
@@ -180,7 +185,7 @@ _thread_local = threading.local()
 
 
 def _get_thread_cursor(table: ParquetTable) -> _Cursor:
-    """Return this thread's cursor of a table; close the one that was not used for longest."""
+    """Return the cursor of a table in this thread, dropping the least recently used."""
     cursors: OrderedDict[Any, _Cursor] = _thread_local.__dict__.setdefault("cursors", OrderedDict())
     cursor = cursors.pop(table.cursor_key, None)
     if cursor is None:
@@ -268,9 +273,9 @@ def _iterate_batches(
     except (MetacalError, MemoryError):
         raise
     except Exception as error:
-        # For a damaged file, pyarrow raises errors of many types.
-        # ArrowInvalid is a ValueError. It is not imported here, because pyarrow may be gone
-        # already when the interpreter exits.
+        # pyarrow raises exceptions of many types for a damaged file.
+        # ArrowInvalid is a ValueError. It is not imported, because pyarrow may already be
+        # unloaded when the interpreter exits.
         if isinstance(error, ValueError):
             _raise_for_null_list(error, file, columns[0], path, next_row)
         group = _find_damaged_group(file, columns, batch_rows, next_row)
@@ -355,7 +360,7 @@ def _raise_for_null_list(error: Exception, file: Any, name: str, path: str, star
     if match is None:
         return
     row = start + int(match[1]) - 1
-    # The footer need not contain the number of nulls, but there is at least one.
+    # The statistics may lack the number of nulls, but there is at least one.
     n_nulls = max(1, _count_nulls(file.metadata, name))
     raise InputError(
         f"{path}: row {row} of column {name!r} is null, as are"
@@ -365,7 +370,7 @@ def _raise_for_null_list(error: Exception, file: Any, name: str, path: str, star
 
 
 def _count_nulls(metadata: Any, name: str) -> int:
-    """Count the nulls of a column in the row groups whose statistics contain the number."""
+    """Count the nulls of a column, as far as the row group statistics list them."""
     column_index = next(
         index
         for index in range(metadata.num_columns)
@@ -383,8 +388,7 @@ def _open_parquet(path: str) -> Any:
     """Open a Parquet file so that the checksum of every page is verified."""
     import pyarrow.parquet as parquet
 
-    # A memory map would end the process if the file is shortened. Buffered reading avoids loading
-    # a whole row group before its first page is decoded.
+    # A memory map would crash the process if the file is truncated while it is read.
     return parquet.ParquetFile(
         path,
         memory_map=False,

@@ -27,7 +27,7 @@ from metacal.io.opening import input_error_if_read_fails
 from metacal.io.request import Request
 from metacal.rows.stored import ConvertedTable, StoredTable
 
-# Average distance in bytes from which rows are read one by one instead of in blocks.
+# Minimum average distance in bytes at which rows are read one by one, not in blocks.
 _MIN_SPARSE_DISTANCE = 1 << 14
 
 
@@ -94,8 +94,7 @@ class RawFile:
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        # The file is not opened yet, because a pickle may pass through processes that cannot
-        # access it.
+        # The file is opened on first use, because this process may not be able to access it.
         self.__dict__.update(state, _descriptor=-1, _lock=threading.Lock())
 
     def __del__(self) -> None:
@@ -111,7 +110,7 @@ class RawFile:
             )
 
     def fill(self, array: NDArray[Any], offset: int) -> None:
-        """Fill a C-ordered array with the bytes that start at `offset`."""
+        """Fill a C-ordered array with bytes of the file, starting at `offset`."""
         view = writable_bytes(array)
         n_filled = 0
         with input_error_if_read_fails(self.display_path):
@@ -127,10 +126,10 @@ class RawFile:
             )
 
     def read_bytes(self, offset: int, count: int) -> bytes:
-        """Return `count` bytes that start at `offset`, or fewer if the file ends before."""
+        """Return up to `count` bytes, starting at `offset`."""
         count = max(0, min(count, self.size - offset))
         if hasattr(os, "pread"):
-            # os.pread avoids the second copy that `fill` and `tobytes` make.
+            # os.pread needs one copy of the bytes, whereas fill and tobytes need two.
             with input_error_if_read_fails(self.display_path):
                 content = os.pread(self._open_descriptor(), count, offset)
             if len(content) == count:
@@ -160,7 +159,7 @@ class RawFile:
         descriptor = self._open_descriptor()
         if hasattr(os, "preadv"):
             return os.preadv(descriptor, [view], offset)
-        # Windows has no read by position.
+        # Windows has no positional read.
         with self._lock:
             os.lseek(descriptor, offset, os.SEEK_SET)
             content = os.read(descriptor, len(view))
@@ -241,7 +240,7 @@ class RawTable(StoredTable):
         self.row_bytes = n_columns * location.dtype.itemsize
 
     def read(self, start: int, stop: int) -> NDArray[Any]:
-        """Read rows start, ..., stop - 1 into a new array in native byte order."""
+        """Return the rows from `start` up to but excluding `stop`, in native byte order."""
         rows = np.empty((max(0, stop - start), self.shape[1]), self.stored_dtype)
         self.file.fill(rows, self.offset + start * self.row_bytes)
         return self._to_native(rows)
@@ -310,7 +309,7 @@ def load_array(
     dtype = location.dtype
     n_dimensions = len(location.shape)
     if conversion is None and dtype.kind == "f" and dtype.itemsize > 8:
-        # Extended-precision floats depend on the processor, so they are converted to float64.
+        # Extended-precision floats depend on the platform, so they are converted to float64.
         conversion = Conversion(partial(np.asarray, dtype=np.float64), np.float64)
     if dtype.kind not in "fiubU" or n_dimensions not in (1, 2):
         zero = np.zeros((), dtype if conversion is None else conversion.dtype)

@@ -26,7 +26,7 @@ from metacal.io.opening import check_unpacked_size
 from metacal.io.request import Request
 from metacal.rows.validate import to_numpy
 
-# NumPy dtypes of the safetensors types. The bits of a bfloat16 are read as an integer.
+# NumPy dtypes of the safetensors types. A bfloat16 is read as a 16-bit integer.
 _DTYPES = {
     "BF16": "<u2",
     "BOOL": "?",
@@ -51,7 +51,7 @@ _MAX_HEADER_BYTES = 100_000_000
 # Exclusive upper bound on lengths and offsets in a safetensors header.
 _MAX_LENGTH = 1 << 62
 
-# Bytes of an archive record that are read at a time.
+# Number of bytes of an archive record to read at a time.
 _CHUNK_BYTES = 1 << 20
 
 # Maximum number of dimensions that all versions of NumPy support.
@@ -174,8 +174,8 @@ def _parse_header(header: bytes, *, n_data_bytes: int) -> dict[str, _TensorEntry
         if type_name not in _DTYPES:
             continue
         n_tensor_bytes = np.dtype(_DTYPES[type_name]).itemsize * math.prod(shape)
-        fits = stop - start == n_tensor_bytes and stop <= n_data_bytes
-        if not fits or len(shape) > _MAX_DIMENSIONS:
+        has_valid_range = stop - start == n_tensor_bytes and stop <= n_data_bytes
+        if not has_valid_range or len(shape) > _MAX_DIMENSIONS:
             raise ValueError(f"tensor {name[:80]!r} does not fit into the file")
         entries[name] = _TensorEntry(type_name=type_name, shape=shape, start=start)
     return entries
@@ -259,7 +259,7 @@ def _check_records(archive: zipfile.ZipFile) -> None:
         if record.CRC == 0:
             continue
         with archive.open(record) as record_file:
-            # zipfile compares the checksum when the end of the record is reached.
+            # zipfile verifies the checksum when the end of the record is reached.
             while record_file.read(_CHUNK_BYTES):
                 pass
 
@@ -301,7 +301,7 @@ def _tensor_to_array(request: Request, value_text: str, value: Any) -> NDArray[A
         raise InputError(
             f"{request.path}: {value_text} is a sparse tensor; save tensor.to_dense()."
         )
-    # A tensor with stride 0 can have any number of elements without taking space in the file.
+    # A tensor with stride 0 can have many elements without taking space in the file.
     n_bytes = value.numel() * value.element_size()
     check_unpacked_size(request.path, n_bytes, os.path.getsize(request.path_to_open))
     return np.ascontiguousarray(to_numpy(value))
