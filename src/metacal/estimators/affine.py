@@ -1,4 +1,4 @@
-"""Estimators of vector, matrix, Dirichlet and structured scaling."""
+"""Vector scaling, matrix scaling, Dirichlet calibration and structured scaling."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Estimators of binning calibration: histogram binning, BBQ and I-Max.
+"""Calibrators that bin probabilities: histogram binning, BBQ and I-Max.
 
 A *one-vs-rest* method calibrates the probability of each class separately, and then normalises each
 row. A *top-label* method calibrates only the confidence of the predicted class. The other classes
@@ -12,7 +12,7 @@ from metacal.maps.curves import PiecewiseMap, TopLabelMap
 
 
 class HistogramBinning(Calibrator[PiecewiseMap]):
-    """Histogram binning, one-vs-rest.
+    """Histogram binning of the probability of each class, one-vs-rest.
 
     The calibrated probability of a class is its frequency in the bin of its probability. The method
     may change predictions; `TopLabelHistogramBinning` keeps them.
@@ -87,7 +87,7 @@ class TopLabelHistogramBinning(Calibrator[TopLabelMap]):
 
 
 class BBQ(Calibrator[PiecewiseMap]):
-    """Bayesian binning into quantiles, one-vs-rest.
+    """Bayesian binning into quantiles (BBQ) of each class, one-vs-rest.
 
     Many histograms of each class are averaged, weighted by their evidence. The method was designed
     for two classes: quantiles do not resolve the large probabilities of a rare class. It may change
@@ -146,7 +146,7 @@ class TopLabelBBQ(Calibrator[TopLabelMap]):
 
 
 class IMaxBinning(Calibrator[PiecewiseMap]):
-    """Histogram binning with maximal mutual information of bin and label, one-vs-rest.
+    """I-Max binning, one-vs-rest: bins with maximal mutual information with the label.
 
     The method may change predictions.
 

@@ -95,7 +95,7 @@ class Cascade(GateEstimator, kw_only=False):
     gate_ : Gate
         Fitted gate, a frozen value with two stages.
     certificate_ : Certificate
-        Certificate: what is promised, at which confidence level, from which counts.
+        Certificate of the promise, with its confidence level and counts.
     classes_ : array of shape (n_classes,)
         Labels in column order.
 

@@ -1,4 +1,4 @@
-"""Estimators of smooth calibration curves.
+"""Calibrators that fit smooth curves.
 
 *One-vs-rest* and *top-label* are defined in `metacal.estimators.binning`. σ is the logistic
 function.
@@ -73,7 +73,7 @@ class BetaCalibration(Calibrator[BetaMap]):
 
 
 class MonotoneCalibration(Calibrator[MonotoneMap]):
-    """Increasing curve of the log-odds, the default for two classes.
+    """Calibration by an increasing curve of the log-odds, the default for two classes.
 
     The probability of the second class is σ(h(s)). The curve h is a line near the identity plus a
     Brownian bend, and 18 such curves are averaged by their evidence (`metacal.maps.monotone`). The
@@ -113,7 +113,7 @@ class MonotoneCalibration(Calibrator[MonotoneMap]):
 
 
 class SplineCalibration(Calibrator[SplineMap]):
-    """Smooth monotone curve of the confidence of the predicted class.
+    """Calibration by a monotone spline of the confidence of the predicted class.
 
     The calibrated confidence is σ(s(log-odds of the confidence)), with a non-decreasing quadratic
     spline s that is fitted by penalised likelihood. The method keeps every prediction. It follows
@@ -149,14 +149,14 @@ class SplineCalibration(Calibrator[SplineMap]):
 
 
 class GaussianProcessCalibration(Calibrator[GaussianProcessMap]):
-    """Sparse Gaussian process around temperature scaling: softmax(f(x)).
+    """Gaussian process calibration, softmax(f(x)), centred on temperature scaling.
 
     One smooth latent function f is applied to every logit, and the prediction uses its posterior
     mean. A deterministic, concave bound on the evidence makes the fit feasible for a thousand
     classes; `metacal.maps.gp` lists the differences from the paper.
 
-    The method keeps every prediction if the fitted f increases, which `map_.preserves_accuracy`
-    tells. On real logits it does.
+    The method keeps every prediction if the fitted f increases, as it does on real logits. The
+    attribute `map_.preserves_accuracy` is then True.
 
     Parameters
     ----------

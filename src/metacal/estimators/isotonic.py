@@ -1,4 +1,4 @@
-"""Estimators of isotonic calibration.
+"""Calibrators that use isotonic regression.
 
 *One-vs-rest* and *top-label* are defined in `metacal.estimators.binning`.
 """

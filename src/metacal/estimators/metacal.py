@@ -110,7 +110,7 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
     Attributes
     ----------
     certificate_ : Certificate
-        Certificate: what is promised, at which confidence level, from how many rows.
+        Certificate of the promise, with its confidence level and number of rows.
     threshold_ : float
         Threshold of the gate, which accepts a row iff score <= threshold_.
     gate_ : Gate

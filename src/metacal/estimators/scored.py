@@ -72,7 +72,7 @@ class ScoreGate(GateEstimator, kw_only=False):
     Attributes
     ----------
     certificate_ : Certificate
-        Certificate: what is promised, at which confidence level, from how many rows.
+        Certificate of the promise, with its confidence level and number of rows.
     threshold_ : float
         Threshold of the uncertainty. The gate accepts a row iff -score <= threshold_, or
         score <= threshold_ if a higher score is doubtful.

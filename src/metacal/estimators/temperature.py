@@ -1,4 +1,4 @@
-"""Estimators of temperature scaling and its variants."""
+"""Temperature scaling and its variants."""
 
 from __future__ import annotations
 
