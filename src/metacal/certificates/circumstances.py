@@ -21,7 +21,7 @@ Weights = Literal["given", "unbounded", "estimated"]
 #: Way of counting rows in clusters: one row of each cluster, every row, or the mean of each cluster.
 CountedBy = Literal["unit", "row", "mean"]
 
-#: A file with this many scores or more is rejected, because nobody compares so many.
+#: Number of scores from which on a certificate is implausible.
 _TOO_MANY_SCORES = 1000
 
 
@@ -98,7 +98,7 @@ class Circumstances:
         merged_fields: dict[str, Any] = {
             name: other_value or getattr(self, name) for name, other_value in vars(other).items()
         }
-        # The default of these two fields is 1, which does not count as set.
+        # The default of these fields is 1, so a truth test cannot tell whether `other` sets them.
         merged_fields["delta_share"] = min(self.delta_share, other.delta_share)
         merged_fields["n_scores"] = max(self.n_scores, other.n_scores)
         # Zero is a valid seed, so only None counts as unset.

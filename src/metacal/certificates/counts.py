@@ -18,8 +18,7 @@ from metacal.certificates.stored_fields import OPTIONAL
 if TYPE_CHECKING:
     from metacal.certificates.certificate import Certificate
 
-#: Population that rows are a sample of: the source of the calibration rows, or the target that
-#: sample weights describe.
+#: Population of a sample: the source of the calibration rows, or the target of sample weights.
 Population = Literal["source", "target"]
 
 

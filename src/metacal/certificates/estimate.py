@@ -1,4 +1,4 @@
-r"""Estimates for rows without labels: review counts of the next rows, accuracy of accepted rows.
+r"""Estimates for rows without labels: review counts and selective accuracy.
 
 **Review count of the next rows.** A prediction interval, before any of the rows has been seen. The
 *review rate* is the probability that a row is rejected. Its distribution depends on the promise:
@@ -130,7 +130,7 @@ class ReviewRate(NamedTuple):
         dirichlet_weights = n_rows + 0.5
         weight_sum = float(dirichlet_weights.sum())
         mean = float(dirichlet_weights @ rate_means) / weight_sum
-        # In E[(Σ w_j R_j)²], the terms i = j exceed those of fixed rates by this amount.
+        # In the second moment of Σ w_j R_j, E[w_j² R_j²] replaces the squared mean of w_j R_j.
         diagonal_excess = (
             dirichlet_weights * (dirichlet_weights + 1.0) * rate_second_moments
             - (dirichlet_weights * rate_means) ** 2

@@ -1,4 +1,4 @@
-"""Fingerprint of the calibration rows, to warn if a gate is evaluated on the rows of its fit.
+"""Fingerprint of the calibration rows, which recognises them in an evaluation.
 
 A gate stores two things about the rows that it was fitted on. Both ignore the order of the rows.
 
@@ -173,7 +173,7 @@ class RowSketch:
         _, fit_index, new_index = np.intersect1d(
             self.hash_values, new_hashes, assume_unique=True, return_indices=True
         )
-        # A pair is a score that occurs exactly twice in both samples together.
+        # A pair consists of two rows with the same score, which no other row of either sample has.
         is_split_pair = (fit_counts[fit_index] == 1) & (new_counts[new_index] == 1)
         n_split_pairs = int(is_split_pair.sum())
         n_pairs_in_fit = int((fit_counts == 2).sum() - (fit_counts[fit_index] == 2).sum())
@@ -195,7 +195,7 @@ class RowSketch:
 
 @dataclass(frozen=True, eq=False)
 class Fingerprint:
-    """Digest and smallest row hashes of rows; the sum is that of two disjoint sets of rows.
+    """Digest and smallest row hashes of some rows. Fingerprints of disjoint rows can be added.
 
     Attributes
     ----------

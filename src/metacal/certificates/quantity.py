@@ -386,8 +386,8 @@ PRECISION = Quantity(
     violation_rate_name="share of false alarms",
     **_FALSE_POSITIVE_TEXTS,
 )
-#: P(not accepted as the other class | row is of the class). Here `accept` and `correct` refer to the
-#: other class: `accept` marks rows accepted as the other class, `correct` marks rows that are of it.
+#: P(not accepted as the other class | row is of the class).
+#: The arguments `accept` and `correct` of its masks refer to the other class.
 RECALL = Quantity(
     "recall",
     mask_function=lambda accept, correct: (~correct & ~accept, ~correct),

@@ -29,9 +29,7 @@ from metacal.formulas import Flags
 
 #: Origin of the subgroups: the predicted class, or a group that is passed with each row.
 By = Literal["class", "group"]
-#: Error rate that delta limits: the probability that the promise of any subgroup is broken
-#: ("together"), that of each subgroup by itself ("each"), or the expected share of broken subgroups
-#: among those that accept rows, which is the false-coverage rate ("fcr").
+#: Error rate that delta limits: familywise, of each subgroup by itself, or false-coverage rate.
 DeltaSharing = Literal["together", "each", "fcr"]
 #: Name of a class or group.
 Name = str | int
@@ -239,7 +237,9 @@ class SubgroupCertificates:
     by : "class" or "group"
         Origin of the subgroups.
     delta_sharing : "together", "each" or "fcr"
-        Error rate that delta limits.
+        Error rate that delta limits: the probability that the promise of any subgroup is broken
+        ("together"), that of each subgroup by itself ("each"), or the expected share of broken
+        subgroups among those that accept rows, which is the false-coverage rate ("fcr").
     items : tuple of SubgroupCertificate
         The subgroups. The two sides of a family follow each other.
     """
@@ -372,7 +372,7 @@ def _name_group_side(
 
 
 def _get_class_name(class_code: Name | None, class_names: Sequence[Name]) -> Name | None:
-    """Return the name of a class code, or None for None."""
+    """Return the name of a class, or None if there is no class."""
     if class_code is None:
         return None
     return class_names[int(class_code)]

@@ -1,4 +1,4 @@
-"""MaxLoss: a cascade makes at most a share of additional errors, compared with its large model.
+"""MaxLoss: a cascade makes few more errors than its large model alone.
 
 A cascade is a small model, a large model and, if so planned, people. The small model answers the
 rows that its gate accepts, the large model answers the rest or what its own gate accepts of it, and
@@ -54,7 +54,7 @@ def _register_agreement_rule(*, has_pool: bool, has_path: bool) -> str:
     return register_rule(name, text, assumptions)
 
 
-# Names of the rules. The key is whether there is a pool, and whether paths are tested.
+# Names of the agreement rules, by (has_pool, has_path).
 _AGREEMENT_RULES = {
     (has_pool, has_path): _register_agreement_rule(has_pool=has_pool, has_path=has_path)
     for has_pool in (False, True)

@@ -34,7 +34,7 @@ _N_THRESHOLDS_PER_MODEL = 40
 
 # Tests of an accuracy begin where the small model answers this share of the rows.
 _FIRST_SHARE_OF_SMALL_MODEL = 0.4
-# Fraction of delta for candidates from this share on. Stricter candidates have the rest of delta.
+# Fraction of delta for the first test sequence. The second sequence has the rest of delta.
 _FIRST_DELTA_FRACTION = 0.9
 
 
@@ -469,7 +469,7 @@ def _sum_over_answered_rows(
     """
     n_small = len(small_thresholds)
     n_large = len(large_thresholds)
-    # A model accepts a row from the first threshold on that is not below the score of the row.
+    # A model accepts a row at the first threshold that is not below its score, and at all higher ones.
     first_accepting_small = np.searchsorted(small_thresholds, rows.small_score)
     first_accepting_large = np.searchsorted(large_thresholds, rows.large_score)
     small_sums_by_first = np.bincount(

@@ -96,7 +96,9 @@ class MaxMiscoverage(_WithoutGuarantee):
         The rows for the threshold are correct: the first part "has only negative samples".
         """
         correct_rows = np.flatnonzero(correct)
-        return _draw_threshold_rows(correct_rows, correct, score, self.random_state)
+        return _draw_threshold_rows(
+            correct_rows, correct=correct, score=score, random_state=self.random_state
+        )
 
     def procedure(self) -> PaperMiscoverage:
         """Return the procedure that certifies the rows."""
@@ -160,7 +162,9 @@ class MinCoverageAccuracy(_WithoutGuarantee):
     def split(self, correct: Flags, score: Float | None = None) -> tuple[Flags, Flags]:
         """Return masks of at most 500 random rows for the threshold, and of the others."""
         all_rows = np.arange(len(correct))
-        return _draw_threshold_rows(all_rows, correct, score, self.random_state)
+        return _draw_threshold_rows(
+            all_rows, correct=correct, score=score, random_state=self.random_state
+        )
 
     def procedure(self) -> PaperAccuracy:
         """Return the procedure that certifies the rows."""
@@ -168,7 +172,7 @@ class MinCoverageAccuracy(_WithoutGuarantee):
 
 
 def _draw_threshold_rows(
-    candidate_rows: Codes, correct: Flags, score: Float | None, random_state: Any
+    candidate_rows: Codes, *, correct: Flags, score: Float | None, random_state: Any
 ) -> tuple[Flags, Flags]:
     """Draw a tenth of the candidate rows, at most 500, for the threshold.
 
@@ -186,7 +190,7 @@ def _draw_threshold_rows(
 
     Returns
     -------
-    is_drawn, is_other : arrays of bool of shape (n_rows,)
+    is_for_threshold, is_for_base_map : arrays of bool of shape (n_rows,)
     """
     n_candidates = len(candidate_rows)
     n_drawn = min(n_candidates // _ROWS_PER_THRESHOLD_ROW, MAX_THRESHOLD_ROWS)
@@ -195,13 +199,16 @@ def _draw_threshold_rows(
             f"the paper's split sets aside a tenth of {n_candidates} rows; use at least 10."
         )
     if random_state is None:
-        candidate_scores = None if score is None else score[candidate_rows]
+        candidate_scores = None
+        if score is not None:
+            candidate_scores = score[candidate_rows]
         draws = RowDraws(correct[candidate_rows], candidate_scores)
         random_order = draws.draw_row_order("the paper's split")
         drawn_rows = candidate_rows[random_order[:n_drawn]]
     else:
         rng = make_generator(random_state)
         drawn_rows = rng.choice(candidate_rows, size=n_drawn, replace=False)
-    is_drawn = np.zeros(len(correct), dtype=bool)
-    is_drawn[drawn_rows] = True
-    return is_drawn, ~is_drawn
+    is_for_threshold = np.zeros(len(correct), dtype=bool)
+    is_for_threshold[drawn_rows] = True
+    is_for_base_map = ~is_for_threshold
+    return is_for_threshold, is_for_base_map

@@ -291,7 +291,7 @@ class Promise(ABC):
         max_folds = certificate.n_rows
         if self._certifies_on_split:
             max_folds = max(max_folds, circumstances.n_folds)
-        contradiction = circumstances.find_contradiction(max_folds, self.delta)
+        contradiction = circumstances.find_contradiction(max_folds=max_folds, delta=self.delta)
         if contradiction is not None:
             return contradiction
         if not self._has_same_terms(certificate):
@@ -322,7 +322,7 @@ class Promise(ABC):
             or circumstances.counts_whole_clusters
             or circumstances.n_pilot_rows > 0
         )
-        contradiction = find_traffic_contradiction(certificate, withholds_rows)
+        contradiction = find_traffic_contradiction(certificate, withholds_rows=withholds_rows)
         if not contradiction and certificate.stages is not None:
             contradiction = certificate.stages.find_contradiction(certificate)
         if not contradiction:

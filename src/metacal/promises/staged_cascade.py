@@ -101,7 +101,7 @@ class _AnswerCounts(NamedTuple):
     n_answered: int
     n_bad: int
 
-    def certify_accuracy(self, min_accuracy: float, significance_level: float) -> bool:
+    def pass_accuracy_test(self, *, min_accuracy: float, significance_level: float) -> bool:
         """Check whether the counts certify an accuracy, if bad answers are wrong answers."""
         if self.n_answered == 0:
             return False
@@ -230,7 +230,7 @@ class CascadeScores(Evidence):
         if self.n_models == 1:
             paths = [pilot.build_common_rank_path()]
         else:
-            # If people answer the rest, a share 1 - beta of the models' answers may be wrong.
+            # People answer the other rows, so a share 1 - beta of the models' answers may be wrong.
             uncharged_bad_share = 1.0 - promise.beta if self.has_human_review else 0.0
             paths = self._build_threshold_paths(pilot, uncharged_bad_share)
         significance_level = (promise.delta or 0.0) / len(paths)
@@ -246,7 +246,9 @@ class CascadeScores(Evidence):
             )
             for thresholds in path[start:]:
                 counts = self._count_answers(thresholds, split.tested_rows)
-                if not counts.certify_accuracy(promise.beta, significance_level):
+                if not counts.pass_accuracy_test(
+                    min_accuracy=promise.beta, significance_level=significance_level
+                ):
                     if first_failed_counts is None or first_failed_counts.n_answered == 0:
                         first_failed_counts = counts
                     break
@@ -481,7 +483,7 @@ def _make_loss_error(
 ) -> InfeasibleTargetError:
     """Make the error for too few tested rows, with the number of rows that would suffice."""
     max_bad_share = limit.max_bad_share
-    # No bad answer in n rows has the p-value (1 - max_bad_share) ** n.
+    # The p-value of n rows without a bad answer is (1 - max_bad_share) ** n.
     rows_needed = math.ceil(math.log(limit.significance_level) / math.log1p(-max_bad_share))
     message = (
         f"max loss {max_bad_share:g} cannot be certified: {n_tested:,} labelled rows are tested,"

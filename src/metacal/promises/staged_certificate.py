@@ -1,4 +1,4 @@
-"""Certificates of a cascade of scores: the counts of its models, and the promise that they keep."""
+"""Certificates of a cascade of scores, with the counts of each model."""
 
 from __future__ import annotations
 

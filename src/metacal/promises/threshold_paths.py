@@ -1,4 +1,4 @@
-"""Paths of threshold vectors for a cascade of scores, from strict to lax, built from pilot rows.
+"""Paths of threshold vectors for a cascade of scores, built from pilot rows.
 
 A *threshold vector* has one threshold for each model that may pass a row on. A *path* is a list of
 such vectors that is fixed before any tested row is used. The quality of the estimates in this module

@@ -38,7 +38,7 @@ _MAX_ROW_MULTIPLE = 100
 # Smallest difference between the measured value and the target that is not a rounding error.
 _MIN_DIFFERENCE = 1e-12
 
-# Numbers are printed with this many decimals, or more if they would look equal to the target.
+# Smallest number of printed decimals. More are printed if a value would look like the target.
 _MIN_DECIMALS = 4
 _MAX_DECIMALS = 16
 
@@ -244,7 +244,7 @@ class Verdict:
             return more_than_advisable
         measurement = self.measurement
         if measurement.is_binomial:
-            # By the normal approximation, an interval from n_needed rows excludes the target.
+            # The normal approximation gives the number of rows that exclude the target.
             z_score = float(ndtri(0.5 + 0.5 * self.level))
             bad_share = measurement.max_bad_share
             relative_difference = difference / measurement.largest_cost

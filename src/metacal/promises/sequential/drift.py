@@ -51,9 +51,9 @@ from metacal.statistics.levels import local_level, order_statistic_quantiles
 
 #: Default of the tolerated share of unreadable lines.
 DEFAULT_UNREADABLE_LIMIT = 0.01
-#: Number of imaginary rows without drift, with which the wagers on scores begin.
+#: Number of imaginary rows without drift with which a wager on scores begins.
 _N_GUESS_ROWS = 50.0
-#: Lower limit of a rate in the first guess of a wager, which counts as 1/rate rows.
+#: Lower limit of a rate, so that a first guess counts as at most 1/0.01 = 100 rows.
 _MIN_GUESS_RATE = 0.01
 #: Lower limit of the variance of a payoff, which is a divisor of the stake.
 _MIN_PAYOFF_VARIANCE = 1e-12

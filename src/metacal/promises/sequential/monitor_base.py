@@ -16,7 +16,7 @@ from metacal.formulas import Flags
 from metacal.promises.sequential.wager import Capital, Wager
 from metacal.rows.arrays import check_fraction
 
-#: Fraction of δ for intervals around the rates of the calibration rows. Wagers have the rest.
+#: Fraction of δ for confidence intervals of calibration rates. Wagers have the rest of δ.
 INTERVAL_DELTA_FRACTION = 0.25
 
 #: Largest number whose exponential is certainly finite.

@@ -57,14 +57,13 @@ WINDOW_LENGTHS = (None, 3000, 600, 120)
 # Logarithm of a capital of zero. It is finite, because JSON has no infinity.
 _LOG_OF_ZERO_CAPITAL = -1e99
 
-# Initial state of a gambler: sums of payoffs and of weights in the previous and the current stretch.
-# The last number is the logarithm of the invested capital.
+# Initial state of a gambler: four sums of payoffs and weights, and the logarithm of its capital.
 _INITIAL_GAMBLER = (0.0, 0.0, 0.0, 0.0, _LOG_OF_ZERO_CAPITAL)
 
 #: Largest share of the capital that a single payoff may lose.
 MAX_LOST_CAPITAL_SHARE = 0.5
 
-# Distance of a limit from 0 and 1, so that the variance of a payoff is positive.
+# Smallest distance of a limit from 0 and 1, because the variance of a payoff must be positive.
 _MIN_DISTANCE_FROM_0_AND_1 = 1e-12
 
 
@@ -357,7 +356,7 @@ class Wager:
             )
             log_invested_out[rows] = log_capitals[1:]
             if window_length is not None:
-                # The gambler has not invested 1/2 - Σ_{k <= stretch} 1/(2k(k+1)) yet.
+                # The idle capital is 1/2 - Σ_{k <= stretch} 1/(2k(k+1)) = 1/(2(stretch + 1)).
                 idle_capital_out[rows] += 0.5 / (stretch + 1.0)
             payoff_sum = float(payoff_sums[-1])
             weight_sum = float(weight_sums[-1])
