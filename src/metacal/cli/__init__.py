@@ -28,8 +28,7 @@ from metacal.errors import (
     use_command_line_spelling,
 )
 
-# One-line summary of each command, shown by `metacal --help`. The order is the one in which people
-# need the commands.
+# One-line summaries that `metacal --help` shows, in the order in which people need the commands.
 SUMMARIES = {
     "demo": "See it work: the whole story on real data that ships with metacal.",
     "start": (
@@ -127,8 +126,7 @@ class Commands(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command, turning every failure into one line on stderr and an exit code."""
-        # Arrow's own allocator reserves a gigabyte of address space at once, which exceeds common
-        # memory limits.
+        # The default allocator of Arrow reserves a gigabyte, which exceeds common memory limits.
         os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
         try:
             with use_command_line_spelling(), _show_warnings_once(ctx), raise_on_stop_signals():
@@ -144,8 +142,7 @@ class Commands(click.Group):
             # A shell reports this exit code for a process that a signal ended.
             ctx.exit(128 + stop.args[0])
         except BrokenPipeError:
-            # The reader (head, less) is gone. Output that is still buffered must not raise again
-            # when Python exits.
+            # Without this redirection, flushing buffered output at exit would raise again.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             ctx.exit(1)
         except Exception as error:

@@ -197,7 +197,7 @@ def _check_options(file: str, options: Options) -> None:
 
 
 def _fit_file(file: str, options: Options) -> tuple[Gate, int]:
-    """Read a file and fit a gate. Return the gate and the number of rows."""
+    """Read a file and fit a gate, and return the gate and the number of rows."""
     from metacal.cli.reading import read_score_table, read_table
 
     if options.reading.score_key is not None:
@@ -210,7 +210,7 @@ def _fit_file(file: str, options: Options) -> tuple[Gate, int]:
 
 
 def _fit_scores(scores: Scores, options: Options) -> Gate:
-    """Fit a gate on scores."""
+    """Fit a gate on a column of scores."""
     from metacal.gate import ScoreData
     from metacal.gate.calibrate import calibrate
 
@@ -387,7 +387,7 @@ def _build_promise(predictions: Predictions, class_names: Any, options: Options)
 
 
 def _find_label(text: str | None, labels: Sequence[Any] | None) -> Any:
-    """Return the label that is written as `text`; without labels there are 0 and 1."""
+    """Return the label whose string is `text`. Without labels, the classes are 0 and 1."""
     if text is None:
         return None
     distinct_labels = dict.fromkeys([0, 1] if labels is None else labels)

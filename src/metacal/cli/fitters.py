@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MapFitter:
-    """Calibration method, as a function that fits its map and one that describes it.
+    """Functions that fit a calibration map and describe the calibrator that fitted it.
 
     Attributes
     ----------

@@ -264,8 +264,7 @@ def _read_logit_rows(
     )
     large_table = gate.stages[1].source.read(large_predictions.table, by_rows=True)
     truth = predictions.labels
-    # To decide, the large model's file may hold only the rows that need the large model. Its labels
-    # then belong to other rows.
+    # A shorter file of the large model holds only some rows, so its labels belong to other rows.
     if len(predictions) == len(large_predictions):
         truth = merge_labels(predictions, large_predictions, file, reading.large)
     tables = (Rows(first_table), Rows(large_table))

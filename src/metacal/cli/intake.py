@@ -33,7 +33,7 @@ MAX_QUARANTINE_BYTES = 1 << 26
 
 
 class NotRecordedError(InputError):
-    """Error if a step could not be written to the disk; the next step tries again."""
+    """Error about a batch that could not be written to disk and will be retried."""
 
 
 class Quarantine:
@@ -62,7 +62,7 @@ class Quarantine:
     def add_lines(
         self, received_batch: ReceivedBatch, place: str, *, may_be_stored: bool = False
     ) -> None:
-        """Add the unreadable lines of a step.
+        """Append the unreadable lines of a batch to the file.
 
         Parameters
         ----------
@@ -97,7 +97,7 @@ class Quarantine:
 
 
 def _encode_unreadable_lines(received_batch: ReceivedBatch, place: str) -> bytes:
-    """Return the unreadable lines of a step as JSON lines."""
+    """Encode the unreadable lines of a batch as JSON lines."""
     json_lines = []
     for unreadable_line in received_batch.unreadable_lines:
         entry = {
@@ -110,7 +110,7 @@ def _encode_unreadable_lines(received_batch: ReceivedBatch, place: str) -> bytes
 
 
 class Intake:
-    """Transfer of rows and labels from a source into the monitor state, step by step.
+    """Transfer of rows and labels from a source to the monitor state, batch by batch.
 
     Parameters
     ----------
@@ -147,17 +147,16 @@ class Intake:
         self.n_silences = 0
         self._last_input_time = time.monotonic()
         self._was_silent = False
-        # These three describe the step in progress: its record, whether the journal contains the
-        # record, and whether writing it has failed.
+        # After a disk error, these attributes show which part of the batch is not stored yet.
         self._pending_record: dict[str, Any] | None = None
         self._is_journalled = False
-        self._has_failed = False
-        self._has_begun = False
+        self._last_write_failed = False
+        self._journal_has_begun = False
         self._compaction_bytes = _MIN_COMPACTION_BYTES
         try:
             self._begin_journal()
         except InputError as error:
-            # If the disk is full, `step` tries again. Any other error would only be repeated.
+            # A full disk is retried by `process_next_batch`. Other errors would only occur again.
             if not is_disk_full(error):
                 raise
 
@@ -181,7 +180,7 @@ class Intake:
         return is_silent
 
     def process_next_batch(self) -> bool:
-        """Take the input that has arrived, and store it.
+        """Read the input that has arrived, and store it in the journal.
 
         Returns
         -------
@@ -193,7 +192,7 @@ class Intake:
         NotRecordedError
             If the disk fails. The next call tries again.
         """
-        if not self._has_begun:
+        if not self._journal_has_begun:
             try:
                 self._begin_journal()
             except InputError as error:
@@ -203,13 +202,13 @@ class Intake:
         try:
             self._store_pending_record()
         except InputError as error:
-            self._has_failed = True
+            self._last_write_failed = True
             raise NotRecordedError(str(error)) from error
         return True
 
     def checkpoint(self) -> None:
         """Replace all records of the journal by one with the whole state."""
-        if self.journal is not None and self._has_begun and self._pending_record is None:
+        if self.journal is not None and self._journal_has_begun and self._pending_record is None:
             self.journal.rewrite([state_record(self.monitor_state)])
             self._compaction_bytes = max(_MIN_COMPACTION_BYTES, 3 * self.journal.size)
 
@@ -218,7 +217,7 @@ class Intake:
         if self.journal is not None and not self.journal.records:
             self._append_record(self.journal, state_record(self.monitor_state))
         self._finish_last_quarantine()
-        self._has_begun = True
+        self._journal_has_begun = True
 
     def _read_next_batch(self) -> bool:
         """Add the input that has arrived to the state. Return False if there is none."""
@@ -256,10 +255,12 @@ class Intake:
             assert self.monitor_state.last_batch is not None
             with input_error_if_write_fails(self.quarantine.path):
                 self.quarantine.add_lines(
-                    self.monitor_state.last_batch, self.source.place, may_be_stored=self._has_failed
+                    self.monitor_state.last_batch,
+                    self.source.place,
+                    may_be_stored=self._last_write_failed,
                 )
         self._pending_record = None
-        self._has_failed = False
+        self._last_write_failed = False
         if self.journal is not None and self.journal.size > self._compaction_bytes:
             self.checkpoint()
 

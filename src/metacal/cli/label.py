@@ -318,7 +318,7 @@ def _print_outcome(
     elif is_certified and not is_waiting:
         echo(wrap_lines(str(certifier.certificate)))
     if not is_certified and not is_waiting:
-        # Nothing is certified, so the property raises the error that says what is missing.
+        # If nothing is certified, this property raises the error that explains why.
         _ = certifier.certificate
     _print_progress_note(outcome, call)
     _print_gate_note(outcome, call, options)

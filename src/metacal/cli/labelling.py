@@ -41,9 +41,9 @@ if TYPE_CHECKING:
 
     Pool = Predictions | Scores
 
-#: How often a sheet is read again because somebody saved it during the call.
+#: Largest number of times that a sheet is read because somebody saved it during the call.
 _MAX_READS = 20
-#: A sheet that somebody is saving is read again until it stays the same for so many seconds.
+#: A sheet counts as saved completely if it stays the same for this number of seconds.
 _SETTLING_SECONDS = 0.2
 
 
@@ -283,7 +283,7 @@ def _propose_rows(certifier: Certifier, call: LabellingCall) -> tuple[Codes, boo
 
 
 def _replay(certifier: Certifier, pool: Pool, call: LabellingCall) -> None:
-    """Answer every question from the labels in the pool."""
+    """Label all proposed rows with the labels in the pool."""
     if pool.labels is None:
         raise InputError(
             "--replay answers from the labels in POOL, and it has none; name them with --label-key."

@@ -100,7 +100,7 @@ class LineSource:
         self.lines = lines
         self.name = name
         self.strict = strict
-        # Label of the gate for each text; for scores, whether the prediction is correct.
+        # The keys are labels as text. For scores, the values are flags of correct predictions.
         self.labels: Mapping[str, Any] = VERDICTS
         if watch.gate.has_classes:
             self.labels = {str(label): label for label in watch.gate.classes.tolist()}
@@ -150,7 +150,7 @@ class LineSource:
         return _build_received_batch(self.watch, batch, unreadable_lines, n_new_gaps)
 
     def _parse_lines(self, lines: list[Line]) -> _LineBatch:
-        """Parse lines, and set aside those that the gate cannot read."""
+        """Parse lines, and mark those that the gate cannot read as unreadable."""
         self._batch_probabilities.clear()
         batch = _LineBatch()
         for line in lines:

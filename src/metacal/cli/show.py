@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from metacal.io.artifact.wrapping import Wrapping
     from metacal.maps.map import Map
 
-# Description of a saved file by the kind of its gate; None for a calibrator without a promise.
+# Templates that describe a saved file, keyed by kind of gate (None: calibrator without a promise).
 _KINDS = {
     None: "a calibrator ({}), without a gate: it promises nothing",
     "logits": "a gate ({})",

@@ -30,8 +30,7 @@ class RegistryChoice(click.Choice):  # type: ignore[type-arg]  # no generic befo
         return (*self.registered(), *self.more)
 
 
-# Ranges of counts. A larger number is most likely a typing error, and would exhaust the memory or
-# never finish.
+# A count beyond these ranges is most likely a typing error and would exhaust the memory.
 BINS_RANGE = click.IntRange(1, 1000)
 
 

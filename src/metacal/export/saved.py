@@ -168,7 +168,7 @@ def _file_content(fitted: Any) -> SavedContent:
     is_gate = hasattr(fitted, "stages")
     if is_gate:
         return SavedContent(fitted)
-    # This module imports scikit-learn, which a gate does not need.
+    # Saving a gate must not import scikit-learn.
     from metacal.export.estimator import file_content
 
     return file_content(fitted)
@@ -176,7 +176,7 @@ def _file_content(fitted: Any) -> SavedContent:
 
 def _build_estimator(content: SavedContent) -> MetaCal | Calibrator[Any] | Cascade | ScoreGate:
     """Build the fitted estimator for the content of a file."""
-    # This module imports scikit-learn, which a gate does not need.
+    # Importing this package must not import scikit-learn.
     from metacal.export.estimator import build_estimator
 
     return build_estimator(content)

@@ -42,8 +42,7 @@ _BYTES_PER_SECOND = 10 * 2**20
 # Largest number of characters of an error message.
 _MAX_MESSAGE_LENGTH = 300
 
-# Largest absolute differences from Python, by output and attribute of the decision. A confidence
-# is computed from a few products in double precision.
+# For each output: attribute of the expected decision, and largest absolute difference from it.
 _TOLERANCES = {"probs": ("probabilities", 1e-5), "confidence": ("confidence", 1e-9)}
 
 

@@ -38,7 +38,7 @@ _IR_VERSION = 8
 # Supported dtypes of the inputs.
 _DTYPES = ("float32", "float16", "float64")
 
-# Upper bound on operator sets and IR versions.
+# Largest number that is accepted as an operator set or IR version.
 _MAX_VERSION = 1000
 
 
