@@ -429,8 +429,8 @@ def test_where_nearly_every_row_is_wrong_rungs_are_not_looked_for_again_and_agai
 def test_skipping_what_clearly_passes_changes_no_failure(beta, monkeypatch):
     from metacal.certification import first_failure
 
-    def every_test(errors, ranks, rate, level):
-        return np.zeros(len(errors), dtype=bool)
+    def every_test(n_errors, ranks, error_rate, significance_level):
+        return np.zeros(len(n_errors), dtype=bool)
 
     rng = np.random.default_rng(0)
     for n, digits, gap in (
