@@ -308,7 +308,7 @@ def compute_area_limits(
     for name, statistic in statistics.items():
         lower_limit = _sample_quantile(lower_areas[name], tail)
         upper_limit = _sample_quantile(upper_areas[name], 1.0 - tail)
-        # Merging blocks shifts the area a little. The limits are shifted back.
+        # Merging blocks changes the area slightly, so the limits are shifted back by the change.
         area_of_all_runs = statistic.compute_area(all_runs.to_unit_weight_blocks())[0]
         area_of_merged_runs = statistic.compute_area(merged_runs.to_unit_weight_blocks())[0]
         shift = float(area_of_all_runs - area_of_merged_runs)

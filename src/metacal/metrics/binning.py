@@ -304,8 +304,7 @@ def mean_statistic(column: Float) -> Statistic:
 
         return vectorize_statistic(compute_mean_of_drawn_rows)
 
-    # A matrix product is five times as fast as a sum over rows if the weights of each row are
-    # contiguous in memory.
+    # A matrix product with ones is five times as fast as a sum over contiguous rows.
     ones = np.ones(len(column))
 
     def compute_weighted_mean(row_weights: Weights) -> Float:

@@ -134,8 +134,7 @@ class ClassGaps:
         # The cells of the first bin in `_cell_units` are not used.
         self._class_totals = np.zeros((2, 2, n_classes), dtype=np.int64)
         self._cell_units = np.zeros((2, 2, n_classes * self.n_bins), dtype=np.int64)
-        # The column sums of recent rows are floats. They are moved into the integers of
-        # `_class_totals` before they are too large for a float64.
+        # Float sums of recent rows are moved into `_class_totals` before they become inexact.
         self._pending_sums = np.zeros((2, 2, n_classes))
         self._n_pending_rows = 0
 

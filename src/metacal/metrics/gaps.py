@@ -93,8 +93,7 @@ def ece_statistic(
         largest_gap = bin_gaps.max(axis=1)
         if np.isinf(power):
             return np.asarray(largest_gap)
-        # A high power of small gaps would underflow, so all gaps are divided by the largest one
-        # first. A subnormal gap counts as 0.
+        # Gaps are divided by the largest gap, because a high power of small gaps would underflow.
         smallest_normal = np.finfo(np.float64).tiny
         divisor = np.where(largest_gap >= smallest_normal, largest_gap, 1.0)
         relative_gaps = bin_gaps / divisor[:, None]

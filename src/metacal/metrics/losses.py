@@ -86,7 +86,7 @@ def cost_matrix(truth: ArrayLike, answer: ArrayLike, costs: ArrayLike) -> Float:
     return np.asarray(row_costs / cost_table.max())
 
 
-# ── several labels for each row ───────────────────────────────────────────────────────────────────
+# ── losses of several labels per row ───────────────────────────────────────────────────────────────────
 
 
 @loss
@@ -149,7 +149,7 @@ def one_minus_f1(truth: ArrayLike, answer: ArrayLike) -> Float:
     return _one_minus_f1(n_common, n_total)
 
 
-# ── text, fields, numbers, boxes, marks ───────────────────────────────────────────────────────────
+# ── losses of texts, JSON fields and marks ───────────────────────────────────────────────────────────
 
 
 @loss

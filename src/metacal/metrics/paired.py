@@ -88,7 +88,7 @@ class PairedEstimates:
         if self.replicates.shape[1] < 2:
             return float("nan")
         subtrahend = 0.0 if other is None else self.replicates[other]
-        # Differences of two infinite losses are NaN.
+        # The difference of two infinite losses is NaN, which NumPy would warn about.
         with np.errstate(invalid="ignore"):
             differences = self.replicates[method] - subtrahend
             return self.scale * float(differences.std(ddof=1))

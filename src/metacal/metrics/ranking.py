@@ -104,8 +104,7 @@ def exponential_statistic(ranking: Ranking) -> Statistic:
         advice="Drop it, or use auroc, which only looks at the order.",
     )
     is_correct = ranking.correct
-    # The largest exponent is factored out of each sum, so that the terms are at most 1 and cannot
-    # overflow.
+    # Factoring the largest exponent out of each sum keeps the terms from overflowing.
     max_incorrect_exponent = np.max(-score, where=~is_correct, initial=-np.inf)
     max_correct_exponent = np.max(score, where=is_correct, initial=-np.inf)
     incorrect_terms = np.exp(np.minimum(-score - max_incorrect_exponent, 0.0))

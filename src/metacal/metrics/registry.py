@@ -289,7 +289,7 @@ def list_compared_metrics() -> list[Metric]:
     ['NLL', 'Brier', 'ECE', 'ECE eq. mass']
     """
     metrics = [metric for metric in METRICS.values() if metric.compared]
-    # False sorts before True.
+    # Proper scores come first, because their key is False, which sorts before True.
     return sorted(metrics, key=lambda metric: not metric.proper)
 
 

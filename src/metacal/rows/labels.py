@@ -60,7 +60,7 @@ def check_classes(classes: Sequence[Any] | NDArray[Any] | None, n_classes: int) 
     array = as_plain_array(classes, "classes")
     if array.dtype.kind in "OT" and all(isinstance(item, str) for item in array.ravel()):
         array = array.astype(np.str_)
-    # Two classes may be floats, such as 0.0 and 1.0.
+    # The labels of two classes may be floats, such as 0.0 and 1.0.
     valid_kinds = "iubU"
     if array.ndim == 1 and len(array) == 2:
         valid_kinds = "iubfU"
@@ -95,7 +95,7 @@ def as_class_names(values: Any) -> tuple[str | int, ...]:
             f"the class names must be a flat list of texts or whole numbers, got"
             f" {_shorten(values)}."
         )
-    # An array would make all names as wide as the longest one.
+    # A list is used, because an array would store every name at the width of the longest.
     texts = [str(name) for name in names]
     if all(is_integer_text(text) for text in texts):
         return tuple(int(text) for text in texts)

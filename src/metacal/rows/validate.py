@@ -128,7 +128,7 @@ def has_one_score_per_row(table: Any) -> bool:
         return False
     if isinstance(table, list | tuple):
         return bool(table) and all(isinstance(item, int | float | np.number) for item in table)
-    # A nested tensor raises RuntimeError.
+    # Reading the shape of a nested tensor raises RuntimeError.
     try:
         shape = tuple(table.shape)
     except (AttributeError, TypeError, RuntimeError):
@@ -439,7 +439,7 @@ def _raise_invalid_logit(table: Any, row: int) -> None:
     """Raise InputError about a row with NaN, with +inf, or with every class masked."""
     values = to_numpy(table[row : row + 1])[0]
     row_text = f"row {row}"
-    # A table of several files has a method `describe_row`.
+    # Only a table of several files has the method `describe_row`, which names the file.
     if hasattr(table, "describe_row"):
         row_text += f" ({table.describe_row(row)})"
     for kind, is_invalid in (("NaN", np.isnan(values)), ("infinity", np.isposinf(values))):
