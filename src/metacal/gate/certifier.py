@@ -44,8 +44,9 @@ from metacal.rows.draws import check_random_state
 from metacal.rows.score_columns import check_correctness
 from metacal.scores import Score, get_rounding_grid, get_score_name
 
-#: By default, rows are proposed in so many batches.
+#: Number of batches in which all drawn rows are proposed by default.
 _N_BATCHES = 40
+#: Smallest default number of rows in a batch.
 _MIN_BATCH_SIZE = 5
 
 
@@ -175,8 +176,6 @@ class Certifier:
         n_available = final_size - self.pilot.n_withheld
         self._sample_sizes = tuple(min(size, n_available) for size in self._sample_sizes)
 
-    # Answers
-
     @property
     def n_drawn(self) -> int:
         """Number of rows drawn so far, the largest number of labels that they need."""
@@ -212,16 +211,17 @@ class Certifier:
         for phase, progress in reversed(self._assess_phases()):
             if not self._can_improve(progress):
                 continue
-            rows = self._draw_order[: phase.n_rows]
-            if get_sequential_procedure(self.promise) is not None:
-                by_certainty = np.argsort(
-                    self.unlabelled_pool.uncertainty_scores[rows], kind="stable"
-                )
-                rows = rows[by_certainty[: progress.n_relevant]]
-            unlabelled_rows = rows[~self.answers.is_known[rows]]
-            batch: Codes = unlabelled_rows[:batch_size]
-            # The order of the draw is random, so it does not show annotators which rows are certain.
-            return batch[np.argsort(self._draw_position[batch])]
+            useful_rows = self._draw_order[: phase.n_rows]
+            certifies_early = get_sequential_procedure(self.promise) is not None
+            if certifies_early:
+                scores = self.unlabelled_pool.uncertainty_scores[useful_rows]
+                most_certain_first = np.argsort(scores, kind="stable")
+                useful_rows = useful_rows[most_certain_first[: progress.n_relevant]]
+            has_answer = self.answers.is_known[useful_rows]
+            batch: Codes = useful_rows[~has_answer][:batch_size]
+            # Annotators see the rows in random order, which does not show how certain they are.
+            in_draw_order = np.argsort(self._draw_position[batch])
+            return batch[in_draw_order]
         return np.empty(0, dtype=np.intp)
 
     def update(
@@ -247,12 +247,14 @@ class Certifier:
             If an answer is invalid, contradicts an earlier one, or is about a row not drawn.
         """
         row_indices = np.atleast_1d(np.asarray(rows))
-        if row_indices.dtype.kind not in "iu" and row_indices.size:
+        is_integer = row_indices.dtype.kind in "iu"
+        if not is_integer and row_indices.size > 0:
             raise InputError(
                 f"rows must be the numbers that propose gives, got {row_indices.dtype}."
             )
         row_indices = row_indices.astype(np.intp).reshape(-1)
-        if (right is None) == (labels is None):
+        has_both_or_neither = (right is None) == (labels is None)
+        if has_both_or_neither:
             raise InputError(
                 "give right=... (whether each prediction is right) or labels=... (the true ones),"
                 " not both."
@@ -289,12 +291,12 @@ class Certifier:
             Column of the true class of each row, -1 if it is not known.
         """
         self.check_answers(row_indices, is_correct)
-        new_positions = self.answers.find_new(row_indices)
-        if len(new_positions) == 0:
+        positions_of_new_answers = self.answers.find_new(row_indices)
+        if len(positions_of_new_answers) == 0:
             return
-        new_rows = row_indices[new_positions]
-        new_is_correct = is_correct[new_positions]
-        new_codes = true_codes[new_positions]
+        new_rows = row_indices[positions_of_new_answers]
+        new_is_correct = is_correct[positions_of_new_answers]
+        new_codes = true_codes[positions_of_new_answers]
         self._record_event(
             {
                 "rows": new_rows.tolist(),
@@ -302,12 +304,13 @@ class Certifier:
                 "classes": new_codes.tolist(),
             }
         )
-        self.answers.store(new_rows, new_is_correct, new_codes)
+        self.answers.store(new_rows, is_correct=new_is_correct, true_codes=new_codes)
 
     def check_answers(self, row_indices: Codes, is_correct: Flags) -> None:
         """Raise InputError if a row was not drawn, or if an answer contradicts another one."""
-        is_drawn = (row_indices >= 0) & (row_indices < self.n_pool)
-        is_drawn[is_drawn] = self._draw_position[row_indices[is_drawn]] < self.n_drawn
+        in_pool = (row_indices >= 0) & (row_indices < self.n_pool)
+        is_drawn = np.zeros(len(row_indices), dtype=bool)
+        is_drawn[in_pool] = self._draw_position[row_indices[in_pool]] < self.n_drawn
         if not is_drawn.all():
             row_not_drawn = row_indices[~is_drawn][0]
             raise InputError(
@@ -328,7 +331,8 @@ class Certifier:
                 f" often than delta. Begin anew with {choose_spelling('may_extend=True', '--may-extend')}."
             )
         if not self.is_extended:
-            self._record_event({"extend": self._sample_sizes[1]})
+            _, extended_size = self._sample_sizes
+            self._record_event({"extend": extended_size})
             self.is_extended = True
         return self
 
@@ -336,8 +340,6 @@ class Certifier:
         """Pass an answer or an extension to `record`, before it takes effect."""
         if self.record is not None:
             self.record(event)
-
-    # Progress
 
     @property
     def n_labels(self) -> int:
@@ -374,7 +376,7 @@ class Certifier:
         is_accepted = accepts(self.unlabelled_pool.uncertainty_scores[self.drawn_rows], threshold)
         return float(is_accepted.mean())
 
-    def _started_phases(self) -> list[_Phase]:
+    def _list_started_phases(self) -> list[_Phase]:
         """Return the first phase and, after an extension, the second one."""
         delta_fractions = DELTA_FRACTIONS if self.may_extend else (1.0,)
         phases = [
@@ -383,7 +385,7 @@ class Certifier:
         ]
         return phases if self.is_extended else phases[:1]
 
-    def _labels_of_phase(self, phase: _Phase) -> PartialLabels:
+    def _get_labels_of_phase(self, phase: _Phase) -> PartialLabels:
         """Return the scores and the labels known so far of the rows of a phase."""
         rows = self._draw_order[: phase.n_rows]
         scores = self.unlabelled_pool.uncertainty_scores[rows]
@@ -392,10 +394,11 @@ class Certifier:
     def _assess_phases(self) -> list[tuple[_Phase, LabellingProgress]]:
         """Return each started phase with its progress, cached until the next answer."""
         current_state = (self.n_labels, self.is_extended)
-        if self._state_of_assessment != current_state:
+        is_outdated = self._state_of_assessment != current_state
+        if is_outdated:
             self._assessed_phases = [
-                (phase, assess_progress(phase.promise, self._labels_of_phase(phase)))
-                for phase in self._started_phases()
+                (phase, assess_progress(phase.promise, self._get_labels_of_phase(phase)))
+                for phase in self._list_started_phases()
             ]
             self._state_of_assessment = current_state
         return self._assessed_phases
@@ -427,8 +430,6 @@ class Certifier:
             " is within reach."
         )
 
-    # Results
-
     @property
     def certificate(self) -> Certificate:
         """Certificate of the labels known so far. Raises InfeasibleTargetError if it has none."""
@@ -441,10 +442,11 @@ class Certifier:
         certificate = replace(certificate, delta=self.promise.delta, circumstances=circumstances)
         if not self.reads_logits:
             return replace(certificate, score=self._score_source.score_name)
+        grid = get_rounding_grid(self.score)
         return replace(
             certificate,
             score=get_score_name(self.score),
-            threshold=get_rounding_grid(self.score).snap_to_midpoint(certificate.threshold),
+            threshold=grid.snap_to_midpoint(certificate.threshold),
         )
 
     def _certify_best_phase(self) -> Certificate:
@@ -454,9 +456,10 @@ class Certifier:
             -math.inf if progress.threshold is None else progress.threshold
             for _, progress in assessed_phases
         ]
-        best_phase, _ = assessed_phases[thresholds.index(max(thresholds))]
+        highest_threshold = max(thresholds)
+        best_phase, _ = assessed_phases[thresholds.index(highest_threshold)]
         try:
-            return best_phase.promise.certify(self._labels_of_phase(best_phase))
+            return best_phase.promise.certify(self._get_labels_of_phase(best_phase))
         except InfeasibleTargetError as error:
             if self.finished:
                 raise
@@ -473,9 +476,9 @@ class Certifier:
         if n_without_score > 0:
             notes += (pool_without_score(missing=n_without_score, rows=self.n_pool),)
         if self.may_extend:
-            size, final_size = self._sample_sizes
+            initial_size, extended_size = self._sample_sizes
             extension_note = declared_extension(
-                rows=size, extended=final_size, shares=DELTA_FRACTIONS
+                rows=initial_size, extended=extended_size, shares=DELTA_FRACTIONS
             )
             notes += (extension_note,)
         return notes

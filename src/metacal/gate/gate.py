@@ -285,16 +285,10 @@ class Gate(GateMethods):
         if subgroups is not None:
             subgroups = subgroups.replace_class_codes(classes.tolist())
         certificate = replace(self.certificate, subgroups=subgroups)
+        thresholds = get_certified_thresholds(certificate, classes)
         first_stage, *later_stages = renamed_gate.stages
-        first_stage = replace(
-            first_stage, thresholds=get_certified_thresholds(certificate, classes)
-        )
-        return replace(
-            self,
-            stages=(first_stage, *later_stages),
-            reject_label=reject_label,
-            certificate=certificate,
-        )
+        stages = (replace(first_stage, thresholds=thresholds), *later_stages)
+        return replace(self, stages=stages, reject_label=reject_label, certificate=certificate)
 
     # Input and true labels
 
@@ -337,10 +331,11 @@ class Gate(GateMethods):
         """
         if self.thresholds.subgroup_kind is None:
             return None
-        if not self.has_group_thresholds:
+        if self.thresholds.subgroup_kind == "class":
             return self.classes[predicted_codes]
         row_groups = check_groups(groups)
-        if not self.thresholds.decision_offsets:
+        has_threshold_pairs = len(self.thresholds.decision_offsets) > 0
+        if not has_threshold_pairs:
             return row_groups
         predicted_names = self.classes.astype(str)[predicted_codes]
         return np.column_stack([row_groups.astype(str), predicted_names])
@@ -362,7 +357,7 @@ class Gate(GateMethods):
         if not self.reads_losses:
             is_correct = codes == answers
             return self.promise.losses_from_correctness(is_correct)
-        # If the gate was fitted on losses of 0 and 1, its rule counts them as integers.
+        # A gate that was fitted on losses of 0 and 1 is certified by a rule that counts errors.
         certificate = self.certificate
         counts_errors = certificate is not None and self.promise.counts_errors_in(certificate)
         if counts_errors and np.isin(codes, (0, 1)).all():
@@ -389,6 +384,7 @@ class Gate(GateMethods):
         if self.data_hash is None or self.sketch is None or self.certificate is None:
             return None
         if not self.certificate.every_row_labelled:
+            # The fingerprint of rows without labels counts every row as incorrect.
             correct = np.zeros(len(scores), dtype=bool)
         if self.is_score_gate:
             has_score = ~np.isnan(scores)
@@ -450,9 +446,11 @@ class Gate(GateMethods):
             with_probabilities=probabilities,
             is_calibrator=self.is_calibrator,
         )
-        decision = self.source.decide_table(tables[0], options, groups)
+        first_table = tables[0]
+        later_tables = tables[1:]
+        decision = self.source.decide_table(first_table, options, groups)
         if self.is_cascade:
-            decision = decide_later_stages(self.stages, decision, tables[1:], options)
+            decision = decide_later_stages(self.stages, decision, later_tables, options)
         if decision.answer is None:
             return decision
         if self.is_calibrator:
@@ -487,8 +485,8 @@ class Gate(GateMethods):
             is_accepted = self.accepts(rows, groups)
             probabilities = source.map(logits, rows=rows, out=out)
             if not is_accepted.all():
-                uniform_share = 1.0 / logits.shape[1]
-                kernels.device_kernels().fill_rows(probabilities, ~is_accepted, uniform_share)
+                uniform_probability = 1.0 / logits.shape[1]
+                kernels.device_kernels().fill_rows(probabilities, ~is_accepted, uniform_probability)
             return probabilities
         group_codes = self.encode_groups(groups, len(rows))
         group_columns = () if group_codes is None else (group_codes,)

@@ -94,16 +94,23 @@ def find_gate_and_inputs(
     InputError
         If the table of the second model is missing or superfluous.
     """
-    if isinstance(fitted, Gate) and fitted.is_cascade and not fitted.has_classes:
-        return fitted, _find_score_columns(fitted, X)
-    if fitted is None or isinstance(fitted, Gate):
-        return fitted, _find_tables(fitted, X, large)
+    if fitted is None:
+        return None, _pair_tables(None, X, large)
+    if isinstance(fitted, Gate):
+        is_score_cascade = fitted.is_cascade and not fitted.has_classes
+        if is_score_cascade:
+            return fitted, _find_score_columns(fitted, X)
+        return fitted, _pair_tables(fitted, X, large)
     is_pipeline = hasattr(fitted, "steps")
     if is_pipeline:
-        return find_gate_and_inputs(fitted[-1], transform_before_last_step(fitted, X), large)
-    if hasattr(fitted, "tables") and find_gate(fitted).has_classes:
-        return find_gate_and_inputs(fitted.gate_, *map(Rows, fitted.tables(X, large)))
-    if hasattr(fitted, "logits"):
+        last_step_input = transform_before_last_step(fitted, X)
+        return find_gate_and_inputs(fitted[-1], last_step_input, large)
+    is_cascade_estimator = hasattr(fitted, "tables")
+    if is_cascade_estimator and find_gate(fitted).has_classes:
+        model_rows = [Rows(table) for table in fitted.tables(X, large)]
+        return find_gate_and_inputs(fitted.gate_, *model_rows)
+    is_classifier_estimator = hasattr(fitted, "logits")
+    if is_classifier_estimator:
         return find_gate_and_inputs(fitted.gate_, fitted.logits(X), large)
     return find_gate_and_inputs(find_gate(fitted), X, large)
 
@@ -113,12 +120,13 @@ def _find_score_columns(cascade: Gate, X: Any) -> tuple[Any, ...]:
     is_single_column = np.ndim(X[0]) == 0
     columns = [X] if is_single_column else list(X)
     if not cascade.has_human_review and len(columns) < cascade.n_stages:
-        # The last model answers all remaining rows, whatever its score.
-        columns.append(np.zeros(len(columns[0])))
+        # The last model answers all remaining rows, so any score will do for it.
+        n_rows = len(columns[0])
+        columns.append(np.zeros(n_rows))
     return tuple(columns)
 
 
-def _find_tables(gate: Gate | None, X: Any, large: Any) -> tuple[Any, ...]:
+def _pair_tables(gate: Gate | None, X: Any, large: Any) -> tuple[Any, ...]:
     """Return the table of each model. Raise InputError if their number is wrong."""
     tables = (X,) if large is None else (X, large)
     n_models = 1 if gate is None else gate.n_stages
@@ -211,27 +219,32 @@ def judge_rows(
     if gate.is_cascade:
         return _judge_cascade_rows(gate, stage_inputs, truth, probabilities=probabilities)
     rows = gate.source.to_rows(stage_inputs[0])
-    codes = None if truth is None else gate.source.encode_truth(truth, len(rows))
+    true_codes = None
+    if truth is not None:
+        true_codes = gate.source.encode_truth(truth, len(rows))
     row_indices = np.arange(len(rows))
     if isinstance(rows, np.ndarray):
+        # Given scores are an array, in which NaN is a missing score. Logits are `Rows`.
         row_indices = np.flatnonzero(~np.isnan(rows))
-        if not len(row_indices):
+        if len(row_indices) == 0:
             raise InputError("no row has a score: there is nothing to look at.")
         rows = rows[row_indices]
-        codes = None if codes is None else codes[row_indices]
-        groups = None if groups is None else np.asarray(groups)[row_indices]
+        if true_codes is not None:
+            true_codes = true_codes[row_indices]
+        if groups is not None:
+            groups = np.asarray(groups)[row_indices]
     decision = gate.decide(rows, probabilities=probabilities, groups=groups)
     is_correct = None
     losses = None
-    if codes is not None:
-        is_correct = decision.predicted_codes == codes
-        losses = gate.losses(codes, decision.predicted_codes)
+    if true_codes is not None:
+        is_correct = decision.predicted_codes == true_codes
+        losses = gate.losses(codes=true_codes, answers=decision.predicted_codes)
     return JudgedRows(
         decision=decision,
         correct=is_correct,
         losses=losses,
         row_subgroups=gate.get_row_subgroups(decision.predicted_codes, groups),
-        has_label=np.full(len(row_indices), codes is not None),
+        has_label=np.full(len(row_indices), true_codes is not None),
         fit_rows=gate.find_fit_rows(decision.uncertainty, is_correct),
         row_indices=row_indices,
     )
@@ -277,16 +290,17 @@ def _judge_cascade_rows(
             f"the models of a cascade must have seen the same rows; got tables of {counts_text}."
         )
     decision = gate.decide(*tables, probabilities=probabilities)
-    codes = encode_known_labels(truth, len(decision), gate.classes)
-    has_label = codes >= 0
-    first_predictions = tables[0].compute_column(kernels.predict_classes)
-    last_predictions = tables[-1].compute_column(kernels.predict_classes)
-    _check_needed_labels(gate, has_label, decision.predicted_codes != last_predictions)
-    is_correct = decision.predicted_codes == codes
-    is_last_correct = last_predictions == codes
-    is_worse = (~is_correct & is_last_correct).astype(np.float64)
-    is_better = is_correct & ~is_last_correct
-    models_agree = np.asarray(first_predictions == last_predictions)
+    true_codes = encode_known_labels(truth, len(decision), gate.classes)
+    has_label = true_codes >= 0
+    first_model_codes = tables[0].compute_column(kernels.predict_classes)
+    last_model_codes = tables[-1].compute_column(kernels.predict_classes)
+    differs_from_last_model = decision.predicted_codes != last_model_codes
+    _check_needed_labels(gate, has_label, differs_from_last_model)
+    is_correct = decision.predicted_codes == true_codes
+    is_last_model_correct = last_model_codes == true_codes
+    is_worse = (~is_correct & is_last_model_correct).astype(np.float64)
+    is_better = is_correct & ~is_last_model_correct
+    models_agree = np.asarray(first_model_codes == last_model_codes)
     return JudgedRows(
         decision=decision,
         correct=is_correct,
@@ -298,21 +312,22 @@ def _judge_cascade_rows(
     )
 
 
-def _check_needed_labels(gate: Gate, has_label: Flags, differs_from_last: Flags) -> None:
+def _check_needed_labels(gate: Gate, has_label: Flags, differs_from_last_model: Flags) -> None:
     """Raise InputError if labels that the promise of a cascade needs are missing.
 
     A paired difference needs labels only where the answer differs from that of the last model.
     """
     if gate.certificate is None or has_label.all():
         return
+    lacks_label = ~has_label
     if not gate.certificate.quantity.is_paired_difference:
         raise InputError(
-            f"{int((~has_label).sum()):,} rows have no label, and an accuracy needs them all."
+            f"{int(lacks_label.sum()):,} rows have no label, and an accuracy needs them all."
         )
-    n_missing = int((~has_label & differs_from_last).sum())
-    if n_missing:
+    n_missing_labels = int((lacks_label & differs_from_last_model).sum())
+    if n_missing_labels > 0:
         raise InputError(
-            f"{n_missing:,} rows on which the two models disagree have no label; label them."
+            f"{n_missing_labels:,} rows on which the two models disagree have no label; label them."
         )
 
 
@@ -357,7 +372,8 @@ def check_watchable(gate: Gate) -> None:
 
     A paired difference compares two answers to each row, and a watch sees only one of them.
     """
-    if not gate.is_cascade or not gate.has_classes or gate.certificate is None:
+    is_logits_cascade = gate.is_cascade and gate.has_classes
+    if not is_logits_cascade or gate.certificate is None:
         return
     if gate.certificate.quantity.is_paired_difference:
         raise InputError(
@@ -431,12 +447,19 @@ def select_label_of_answering_model(gate: Gate, X: NDArray[Any], y: Any) -> Any:
     has_model_labels = any(np.ndim(entry) for entry in y)
     if not has_model_labels:
         return y
-    row_labels = y if len(y) == len(X) else zip(*y)
-    answering_stages = np.asarray(gate.decide(*np.moveaxis(X, 1, 0)).by).tolist()
-    return [
-        _select_label(label, stage) if np.ndim(label) else label
-        for stage, label in zip(answering_stages, row_labels, strict=True)
-    ]
+    has_one_entry_per_row = len(y) == len(X)
+    label_entries = y if has_one_entry_per_row else zip(*y)
+    model_outputs = np.moveaxis(X, 1, 0)
+    decision = gate.decide(*model_outputs)
+    answering_stages = np.asarray(decision.by).tolist()
+    row_labels: list[Any] = []
+    for entry, stage_index in zip(label_entries, answering_stages, strict=True):
+        has_label_of_each_model = np.ndim(entry) > 0
+        if has_label_of_each_model:
+            row_labels.append(_select_label(entry, stage_index))
+        else:
+            row_labels.append(entry)
+    return row_labels
 
 
 def _select_label(model_labels: Sequence[Any], answering_stage: int) -> Any:

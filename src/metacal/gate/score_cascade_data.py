@@ -212,10 +212,11 @@ class ScoreCascadeData:
         flag_name : {"agrees", "correct"}
             Name of the flags.
         """
-        allowed_n_scores = [n_gated]
+        allowed_n_score_columns = [n_gated]
         if not self.people:
-            allowed_n_scores.append(n_gated + 1)
-        if n_score_columns in allowed_n_scores and n_gated >= 1:
+            # The score of the last model, which has no gate, may be passed or left out.
+            allowed_n_score_columns.append(n_gated + 1)
+        if n_gated >= 1 and n_score_columns in allowed_n_score_columns:
             return
         last_model_hint = ""
         if flag_name == "correct":
@@ -241,9 +242,10 @@ class ScoreCascadeData:
         """Validate the costs of the gated models and of the last model or people."""
         n_costs = n_gated + 1
         if self.costs is None:
-            return np.array([_DEFAULT_COST_RATIO**position for position in range(n_costs)])
+            return np.array([_DEFAULT_COST_RATIO**index for index in range(n_costs)])
         costs = np.asarray(self.costs, dtype=np.float64)
-        is_valid = costs.shape == (n_costs,) and (costs >= 0.0).all() and costs[-1] > 0.0
+        has_cost_of_each = costs.shape == (n_costs,)
+        is_valid = has_cost_of_each and (costs >= 0.0).all() and costs[-1] > 0.0
         if not is_valid:
             people_hint = " and people" if self.people else ""
             raise InputError(
@@ -265,6 +267,8 @@ def _compute_uncertainties(
     )
     is_missing: Flags = np.isnan(uncertainties)
     if is_missing.any():
-        first_row = np.argwhere(is_missing)[0][0]
-        raise InputError(f"row {first_row} lacks a score; leave out rows that lack one.")
+        first_row_without_score = np.flatnonzero(is_missing.any(axis=1))[0]
+        raise InputError(
+            f"row {first_row_without_score} lacks a score; leave out rows that lack one."
+        )
     return uncertainties

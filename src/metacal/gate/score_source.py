@@ -254,16 +254,16 @@ class ScoreSource(BaseSource[NDArray[np.floating[Any]]]):
         is_narrow_type = np.dtype(dtype) in (np.float32, np.float16)
         if not is_narrow_type or not math.isfinite(threshold):
             return threshold
-        accepted, rejected = self._round_neighbours(np.dtype(dtype), threshold)
-        are_equal = accepted == rejected
-        if accepted is not None and accepted > threshold:
-            if are_equal and not self.accepting_is_safe:
-                return RELATIVE_GRID.get_midpoint_below(accepted)
-            return accepted
-        if rejected is not None and rejected <= threshold:
-            if are_equal and self.accepting_is_safe:
-                return rejected
-            return math.nextafter(rejected, -math.inf)
+        highest_accepted, lowest_rejected = self._round_neighbours(np.dtype(dtype), threshold)
+        round_to_same_number = highest_accepted == lowest_rejected
+        if highest_accepted is not None and highest_accepted > threshold:
+            if round_to_same_number and not self.accepting_is_safe:
+                return RELATIVE_GRID.get_midpoint_below(highest_accepted)
+            return highest_accepted
+        if lowest_rejected is not None and lowest_rejected <= threshold:
+            if round_to_same_number and self.accepting_is_safe:
+                return lowest_rejected
+            return math.nextafter(lowest_rejected, -math.inf)
         return threshold
 
     def _round_neighbours(

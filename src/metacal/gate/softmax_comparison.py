@@ -23,13 +23,13 @@ from metacal.rows import Rows
 from metacal.rows.arrays import to_numpy
 from metacal.rows.draws import make_generator
 
-# Smallest number of accepted rows for a comparison.
+# With fewer accepted rows than this, a map is not compared with the softmax.
 _MIN_ACCEPTED_ROWS = 50
 # Number of bootstrap samples for the standard error of a difference in ECE.
 _N_BOOTSTRAP_SAMPLES = 25
-# Number of parameters of the default map.
+# Number of parameters of the default map, which determines by how much it can overfit.
 _N_MAP_PARAMETERS = 10.0
-# Number of bins of the ECE.
+# Number of confidence bins of the expected calibration error (ECE).
 _N_BINS = 15
 
 
@@ -168,14 +168,14 @@ def compare_with_softmax(
     map was fitted to pass it.
     """
 
-    def needs_no_folds(in_sample_quality: OutOfFoldQuality) -> bool:
+    def is_in_sample_quality_sufficient(in_sample_quality: OutOfFoldQuality) -> bool:
         accepted_quality = in_sample_quality.select(is_accepted[in_sample_quality.positions])
-        if len(accepted_quality.positions) < _MIN_ACCEPTED_ROWS:
-            return True
-        return is_clearly_better(accepted_quality, len(in_sample_quality.positions))
+        has_too_few_rows = len(accepted_quality.positions) < _MIN_ACCEPTED_ROWS
+        n_fit_rows = len(in_sample_quality.positions)
+        return has_too_few_rows or is_clearly_better(accepted_quality, n_fit_rows=n_fit_rows)
 
     quality = compute_out_of_fold_quality(
-        fitted_map, refit_map, rows, labels, weights, needs_no_folds
+        fitted_map, refit_map, rows, labels, weights, is_in_sample_quality_sufficient
     )
     if quality is None:
         return None
@@ -186,11 +186,11 @@ def compare_with_softmax(
     has_class_parameters = fitted_map.n_classes is not None
     if has_class_parameters:
         return comparison
-    predicted = rows.take(quality.positions).compute_column(kernels.predict_classes)
+    predicted_codes = rows.take(quality.positions).compute_column(kernels.predict_classes)
     marginal = check_predicted_classes(
         quality.confidence,
         quality.correct,
-        np.asarray(to_numpy(predicted), dtype=np.intp),
+        np.asarray(to_numpy(predicted_codes), dtype=np.intp),
         classes=class_names,
         fitted=True,
     )
@@ -246,8 +246,12 @@ def compare_metrics(quality: OutOfFoldQuality) -> SoftmaxComparison:
     # A standard error is needed only to judge an increase of the ECE.
     if calibrated_ece > uncalibrated_ece:
         ece_standard_error = _bootstrap_ece_difference(calibrated_bins, uncalibrated_bins)
-    ece = MetricComparison(calibrated_ece, uncalibrated_ece, ece_standard_error)
-    return SoftmaxComparison(log_loss, ece, n_rows)
+    ece = MetricComparison(
+        calibrated=calibrated_ece,
+        uncalibrated=uncalibrated_ece,
+        standard_error=ece_standard_error,
+    )
+    return SoftmaxComparison(log_loss=log_loss, ece=ece, n_rows=n_rows)
 
 
 class _ConfidenceBins:
@@ -269,17 +273,19 @@ class _ConfidenceBins:
 
     def compute_ece(self) -> float:
         """Compute the ECE, (1/n) Σ_b |Σ_{i in bin b} (correct_i - confidence_i)|."""
-        residual_sums = np.bincount(self.bin_of_row, self.residuals, _N_BINS)
+        residual_sums = np.bincount(self.bin_of_row, weights=self.residuals, minlength=_N_BINS)
         return float(np.abs(residual_sums).sum() / len(self.bin_of_row))
 
     def compute_resampled_ece(self, row_samples: Codes) -> Float:
         """Compute the ECE of each sample of rows, given as an array (n_samples, n_rows)."""
         n_samples, n_rows = row_samples.shape
-        # Each sample gets its own range of bin numbers, so that one bincount serves all samples.
-        first_bins = _N_BINS * np.arange(n_samples)[:, None]
-        sample_bins = self.bin_of_row[row_samples] + first_bins
+        # Each sample has its own range of bin numbers, so that one bincount serves all samples.
+        first_bin_of_sample = _N_BINS * np.arange(n_samples)[:, None]
+        bins_of_rows = self.bin_of_row[row_samples] + first_bin_of_sample
         residual_sums = np.bincount(
-            sample_bins.ravel(), self.residuals[row_samples].ravel(), n_samples * _N_BINS
+            bins_of_rows.ravel(),
+            weights=self.residuals[row_samples].ravel(),
+            minlength=n_samples * _N_BINS,
         )
         residual_sums = residual_sums.reshape(n_samples, _N_BINS)
         return np.asarray(np.abs(residual_sums).sum(axis=1) / n_rows)

@@ -26,6 +26,7 @@ from metacal.formulas import Codes, Float
 from metacal.kernels.grid import Grid
 from metacal.rows.labels import check_labels, find_class_columns
 
+# Code of a group that has no threshold.
 _UNKNOWN_GROUP = -1
 
 
@@ -60,7 +61,7 @@ class SubgroupThresholds:
 
     Attributes
     ----------
-    by : "class" or "group"
+    subgroup_kind : "class" or "group"
         Kind of the subgroups.
     names : tuple of str or int
         Names of the subgroups. The index of a name is the code of the subgroup.
@@ -99,7 +100,7 @@ class SubgroupThresholds:
     names: tuple[Name, ...]
     values: tuple[float | tuple[float, float], ...]
     decision_offsets: tuple[float, ...] = ()
-    #: Threshold for code that does not distinguish subgroups. It rejects every row, which is safe.
+    #: Code that does not distinguish subgroups rejects every row, which keeps the promise.
     threshold: ClassVar[float] = -math.inf
 
     @cached_property
@@ -135,7 +136,7 @@ class SubgroupThresholds:
     def move_between_grid_points(self, grid: Grid) -> SubgroupThresholds:
         """Return thresholds that accept the same scores before they are rounded to the grid."""
         if grid not in self._moved_by_grid:
-            moved_values = tuple(_settle_values(value, grid) for value in self.values)
+            moved_values = tuple(_move_to_midpoint(value, grid) for value in self.values)
             self._moved_by_grid[grid] = replace(self, values=moved_values)
         return self._moved_by_grid[grid]
 
@@ -149,7 +150,9 @@ class SubgroupThresholds:
         return encode_groups(groups, self.names)
 
 
-def _settle_values(value: float | tuple[float, float], grid: Grid) -> float | tuple[float, float]:
+def _move_to_midpoint(
+    value: float | tuple[float, float], grid: Grid
+) -> float | tuple[float, float]:
     """Move a threshold, or a pair of thresholds, to the middle between two grid points."""
     if isinstance(value, tuple):
         first_value, second_value = value
@@ -187,21 +190,13 @@ def get_certified_thresholds(certificate: Certificate, classes: NDArray[Any]) ->
         return SingleThreshold(certificate.threshold)
 
     offset_by_name = _map_names_to_offsets(subgroups)
-    threshold_by_name: dict[Name, float | tuple[float, float]] = {}
-    if offset_by_name:
-        for first_class_subgroup, second_class_subgroup in subgroups.side_families:
-            threshold_pair = (first_class_subgroup.threshold, second_class_subgroup.threshold)
-            for name in first_class_subgroup.names:
-                threshold_by_name[name] = threshold_pair
-    else:
-        for subgroup in subgroups.items:
-            for name in subgroup.names:
-                threshold_by_name[name] = subgroup.threshold
-
-    is_by_class = subgroups.by == "class"
-    names = tuple(classes.tolist() if is_by_class else sorted(threshold_by_name))
+    has_decision_offsets = len(offset_by_name) > 0
+    threshold_by_name = _map_names_to_thresholds(subgroups, has_pairs=has_decision_offsets)
+    names = tuple(sorted(threshold_by_name))
+    if subgroups.by == "class":
+        names = tuple(classes.tolist())
     decision_offsets: tuple[float, ...] = ()
-    if offset_by_name:
+    if has_decision_offsets:
         decision_offsets = tuple(offset_by_name[name] for name in names)
     return SubgroupThresholds(
         subgroup_kind=subgroups.by,
@@ -209,6 +204,23 @@ def get_certified_thresholds(certificate: Certificate, classes: NDArray[Any]) ->
         values=tuple(threshold_by_name[name] for name in names),
         decision_offsets=decision_offsets,
     )
+
+
+def _map_names_to_thresholds(
+    subgroups: SubgroupCertificates, *, has_pairs: bool
+) -> dict[Name, float | tuple[float, float]]:
+    """Return the threshold of each subgroup, or a pair with one for each predicted class."""
+    threshold_by_name: dict[Name, float | tuple[float, float]] = {}
+    if not has_pairs:
+        for subgroup in subgroups.items:
+            for name in subgroup.names:
+                threshold_by_name[name] = subgroup.threshold
+        return threshold_by_name
+    for first_class_subgroup, second_class_subgroup in subgroups.side_families:
+        threshold_pair = (first_class_subgroup.threshold, second_class_subgroup.threshold)
+        for name in first_class_subgroup.names:
+            threshold_by_name[name] = threshold_pair
+    return threshold_by_name
 
 
 def _map_names_to_offsets(subgroups: SubgroupCertificates) -> dict[Name, float]:
@@ -232,9 +244,10 @@ def encode_groups(groups: Any, names: tuple[Name, ...]) -> Codes:
     names_are_strings = known_groups.dtype.kind == "U"
     if len(row_groups) == 0 or rows_are_strings != names_are_strings:
         return np.full(len(row_groups), _UNKNOWN_GROUP, dtype=np.intp)
-    nearest_codes, _ = find_class_columns(row_groups, known_groups)
-    is_known = known_groups[nearest_codes] == row_groups
-    return np.where(is_known, nearest_codes, _UNKNOWN_GROUP)
+    # An unknown group also receives a candidate code, so each candidate is compared.
+    candidate_codes, _ = find_class_columns(row_groups, known_groups)
+    is_known = known_groups[candidate_codes] == row_groups
+    return np.where(is_known, candidate_codes, _UNKNOWN_GROUP)
 
 
 def encode_groups_if_needed(thresholds: Thresholds, groups: Any, n_rows: int) -> Codes | None:
@@ -247,7 +260,8 @@ def encode_groups_if_needed(thresholds: Thresholds, groups: Any, n_rows: int) ->
     InputError
         If groups are missing, not needed, or not one for each of the `n_rows` rows.
     """
-    if not isinstance(thresholds, SubgroupThresholds) or thresholds.subgroup_kind != "group":
+    has_group_thresholds = thresholds.subgroup_kind == "group"
+    if not has_group_thresholds or not isinstance(thresholds, SubgroupThresholds):
         if groups is not None:
             raise InputError(
                 "this gate has no threshold by group; leave out groups, or fit it with PerGroup."
@@ -264,7 +278,7 @@ def encode_groups_if_needed(thresholds: Thresholds, groups: Any, n_rows: int) ->
     codes = thresholds.encode_groups(groups)
     if len(codes) != n_rows:
         raise InputError(f"there are {n_rows} rows but {len(codes)} groups; each row needs one.")
-    is_unknown = codes < 0
+    is_unknown = codes == _UNKNOWN_GROUP
     if is_unknown.any():
         unknown_group = check_groups(groups)[is_unknown][0]
         warn_caller(
@@ -288,8 +302,8 @@ def factorize_groups(groups: Any, n_rows: int) -> tuple[Codes, tuple[Name, ...]]
     (array([0, 1, 0]), ('north', 'south'))
     """
     if groups is None:
-        how = choose_spelling("fit(X, y, groups=...)", "--group-key NAME")
-        raise InputError(f"PerGroup needs the group of every row: {how}.")
+        option = choose_spelling("fit(X, y, groups=...)", "--group-key NAME")
+        raise InputError(f"PerGroup needs the group of every row: {option}.")
     names = tuple(np.unique(check_groups(groups)).tolist())
     codes = encode_groups(groups, names)
     if len(codes) != n_rows:

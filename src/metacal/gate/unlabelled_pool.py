@@ -32,6 +32,7 @@ from metacal.scores import Score, score_rows
 
 #: Code of a class that is not known.
 NO_CLASS = -1
+# Number of hexadecimal digits of a hash in the fingerprint of a pool.
 _FINGERPRINT_LENGTH = 16
 
 
@@ -97,14 +98,14 @@ class UnlabelledPool:
         classes : sequence or None
             Class names in column order. None for the column indices.
         """
-        check_score(score, input)
+        check_score(score, input=input)
         rows = Rows(validate.read_logits(table, input)).as_validated()
         predictions = PoolPredictions(
             rows=rows,
             classes=validate.check_classes(classes, rows.n_classes),
             predicted_codes=rows.compute_column(kernels.predict_classes),
         )
-        return cls(score_rows(rows, score), predictions)
+        return cls(uncertainty_scores=score_rows(rows, score), predictions=predictions)
 
     def __len__(self) -> int:
         return len(self.uncertainty_scores)
@@ -148,6 +149,7 @@ class UnlabelledPool:
             row_codes = (~self.has_score).astype(np.int64)
         else:
             row_codes = np.where(self.has_score, self.predictions.predicted_codes, NO_CLASS)
+        # Little-endian bytes give the same hash on every machine.
         code_bytes = row_codes.astype("<i8").data
         code_hash = hashlib.sha256(code_bytes).hexdigest()[:_FINGERPRINT_LENGTH]
         score_hash = hash_in_order(self.uncertainty_scores[self.has_score])
@@ -208,14 +210,15 @@ class PoolAnswers:
 
     def check_consistent(self, row_indices: Codes, is_correct: Flags) -> None:
         """Raise InputError if an answer contradicts a stored one, or one for the same row."""
-        old_states = self.label_states[row_indices]
+        stored_states = self.label_states[row_indices]
         new_states = np.where(is_correct, CORRECT, INCORRECT)
-        contradicts_stored = (old_states != UNKNOWN) & (old_states != new_states)
-        _, first_positions, unique_indices = np.unique(
+        contradicts_stored = (stored_states != UNKNOWN) & (stored_states != new_states)
+        _, first_positions, distinct_row_of_answer = np.unique(
             row_indices, return_index=True, return_inverse=True
         )
-        first_state_of_row = new_states[first_positions][unique_indices]
-        is_contradiction = contradicts_stored | (new_states != first_state_of_row)
+        first_new_state_of_row = new_states[first_positions][distinct_row_of_answer]
+        contradicts_first_new = new_states != first_new_state_of_row
+        is_contradiction = contradicts_stored | contradicts_first_new
         if is_contradiction.any():
             contradicted_row = int(row_indices[is_contradiction][0])
             raise InputError(

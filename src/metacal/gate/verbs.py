@@ -101,7 +101,7 @@ class GateMethods:
             If `to` is unknown, or does not fit `path`.
         """
         is_known_target = to in ("onnx", "torch")
-        needs_path = to != "torch"
+        needs_path = to == "onnx"
         has_path = path is not None
         if not is_known_target or has_path != needs_path:
             raise InputError(
