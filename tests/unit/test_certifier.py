@@ -341,4 +341,4 @@ def test_what_cannot_be_meant_is_refused():
 
 def test_only_rows_below_every_missing_label_are_known():
     labels = Answers(np.array([3.0, 1.0, 2.0, 2.0]), np.array([1, 1, 0, -1], dtype=np.int8))
-    assert (labels.n_labelled, labels.last_known_rank, labels.is_complete) == (3, 1, False)
+    assert (labels.n_labelled, labels.last_fully_labelled_rank, labels.is_complete) == (3, 1, False)

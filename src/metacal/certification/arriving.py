@@ -55,7 +55,7 @@ from metacal.statistics import bounds
 # States of a label.
 INCORRECT, CORRECT, UNKNOWN = 0, 1, -1
 
-# By default so many rows are drawn that this many errors are allowed among all of them.
+# Number of errors that the target allows among the rows that are drawn by default.
 _N_ALLOWED_ERRORS = 40
 
 # Fractions of delta if one extension is declared beforehand.
@@ -84,7 +84,7 @@ class PartialLabels(Evidence):
     --------
     >>> states = np.array([UNKNOWN, CORRECT, INCORRECT, UNKNOWN], dtype=np.int8)
     >>> labels = PartialLabels(np.array([0.3, 0.1, 0.2, 0.2]), states)
-    >>> labels.n_labelled, labels.last_known_rank  # one of the two rows at 0.2 has no label
+    >>> labels.n_labelled, labels.last_fully_labelled_rank  # one of the two rows at 0.2 has no label
     (2, 1)
     """
 
@@ -103,7 +103,7 @@ class PartialLabels(Evidence):
         return self.n_labelled == len(self.scores)
 
     @cached_property
-    def last_known_rank(self) -> int:
+    def last_fully_labelled_rank(self) -> int:
         """Rank up to which every label is known, at the end of a block of equal scores."""
         unknown_scores = self.scores[self.states == UNKNOWN]
         if len(unknown_scores) == 0:
@@ -111,12 +111,12 @@ class PartialLabels(Evidence):
         return int(np.count_nonzero(self.scores < unknown_scores.min()))
 
     @cached_property
-    def best_case(self) -> Ranking:
+    def ranking_if_missing_correct(self) -> Ranking:
         """Ranking if every missing label were correct."""
         return Ranking.from_scores(self.scores, self.states != INCORRECT)
 
     @cached_property
-    def worst_case(self) -> Ranking:
+    def ranking_if_missing_incorrect(self) -> Ranking:
         """Ranking if every missing label were incorrect."""
         return Ranking.from_scores(self.scores, self.states == CORRECT)
 
@@ -151,19 +151,24 @@ def assess_progress(promise: CertifiablePromise, labels: PartialLabels) -> Label
     if procedure is None:
         return _assess_by_certifying(promise, labels)
 
-    ranking = labels.best_case
+    best_case_ranking = labels.ranking_if_missing_correct
     current_result = procedure.find_threshold(
-        ranking, promise.delta, pilot=labels.pilot, last_rank=labels.last_known_rank
+        best_case_ranking,
+        promise.delta,
+        pilot=labels.pilot,
+        last_rank=labels.last_fully_labelled_rank,
     )
-    reachable_result = procedure.find_threshold(ranking, promise.delta, pilot=labels.pilot)
-    n_relevant = 0
+    reachable_result = procedure.find_threshold(
+        best_case_ranking, promise.delta, pilot=labels.pilot
+    )
+    n_relevant_labels = 0
     if reachable_result.threshold is not None and reachable_result.trace is not None:
-        last_block = ranking.find_tie_block(reachable_result.trace.best_rank)
-        n_relevant = int(ranking.tie_block_end_ranks[last_block])
+        last_relevant_block = best_case_ranking.find_tie_block(reachable_result.trace.best_rank)
+        n_relevant_labels = int(best_case_ranking.tie_block_end_ranks[last_relevant_block])
     return LabellingProgress(
-        threshold=_settle_threshold(current_result),
-        reachable_threshold=_settle_threshold(reachable_result),
-        n_relevant=n_relevant,
+        threshold=_snap_threshold_if_any(current_result),
+        reachable_threshold=_snap_threshold_if_any(reachable_result),
+        n_relevant=n_relevant_labels,
     )
 
 
@@ -181,13 +186,17 @@ def certify_labels(promise: CertifiablePromise, labels: PartialLabels) -> Certif
     if procedure is None:
         return _certify_complete_labels(promise, labels)
 
-    last_rank = labels.last_known_rank
     result = procedure.find_threshold(
-        labels.best_case, promise.delta, pilot=labels.pilot, last_rank=last_rank
+        labels.ranking_if_missing_correct,
+        promise.delta,
+        pilot=labels.pilot,
+        last_rank=labels.last_fully_labelled_rank,
     )
     if result.threshold is None:
         raise _build_infeasible_error(procedure, labels, promise.delta)
-    certificate = procedure.build_certificate_at(labels.worst_case, result.threshold, promise.delta)
+    certificate = procedure.build_certificate_at(
+        labels.ranking_if_missing_incorrect, result.threshold, promise.delta
+    )
     return replace(certificate, n_labels=labels.n_labelled)
 
 
@@ -271,8 +280,10 @@ def _assess_by_certifying(promise: CertifiablePromise, labels: PartialLabels) ->
         threshold = _certify_complete_labels(promise, labels).threshold
     except InfeasibleTargetError:
         reachable_threshold = None if labels.is_complete else math.inf
-        return LabellingProgress(None, reachable_threshold, n_rows)
-    return LabellingProgress(threshold, threshold, n_rows)
+        return LabellingProgress(
+            threshold=None, reachable_threshold=reachable_threshold, n_relevant=n_rows
+        )
+    return LabellingProgress(threshold=threshold, reachable_threshold=threshold, n_relevant=n_rows)
 
 
 def _certify_complete_labels(promise: CertifiablePromise, labels: PartialLabels) -> Certificate:
@@ -293,38 +304,43 @@ def _build_infeasible_error(
 ) -> InfeasibleTargetError:
     """Build the error for labels that certify nothing by now."""
 
-    def certifies(target: float) -> bool:
+    def certifies_target(target: float) -> bool:
         result = procedure.find_threshold(
-            labels.best_case,
+            labels.ranking_if_missing_correct,
             delta,
             target=target,
             pilot=labels.pilot,
-            last_rank=labels.last_known_rank,
+            last_rank=labels.last_fully_labelled_rank,
         )
         return result.threshold is not None
 
-    worst_case = labels.worst_case
-    shortfall = procedure.rule.find_shortfall(worst_case, procedure.limit, delta, certifies)
+    worst_case_ranking = labels.ranking_if_missing_incorrect
+    shortfall = procedure.rule.find_shortfall(
+        worst_case_ranking, procedure.limit, delta, certifies=certifies_target
+    )
     if labels.is_complete:
+        ruled_out_sentence = describe_ruled_out(
+            worst_case_ranking, procedure.limit, delta, predicate="is that accurate"
+        )
         return build_infeasible_accuracy_error(
-            procedure.target,
-            delta,
-            worst_case.n_rows,
-            shortfall.best_limit,
-            shortfall.rows_needed,
-            describe_ruled_out(worst_case, procedure.limit, delta, "is that accurate"),
+            target=procedure.target,
+            delta=delta,
+            n_rows=worst_case_ranking.n_rows,
+            best_limit=shortfall.best_limit,
+            rows_needed=shortfall.rows_needed,
+            ruled_out_sentence=ruled_out_sentence,
         )
     return build_target_ruled_out_error(
-        procedure.target,
-        worst_case.n_rows,
-        labels.n_labelled,
-        shortfall.best_limit,
-        shortfall.rows_needed,
+        target=procedure.target,
+        n_rows=worst_case_ranking.n_rows,
+        n_labelled=labels.n_labelled,
+        best_limit=shortfall.best_limit,
+        rows_needed=shortfall.rows_needed,
     )
 
 
-def _settle_threshold(result: ThresholdResult) -> float | None:
-    """Return the threshold in the middle between two points of the grid."""
+def _snap_threshold_if_any(result: ThresholdResult) -> float | None:
+    """Return the certified threshold, moved to a midpoint of the score grid, or None."""
     if result.threshold is None:
         return None
     return RELATIVE_GRID.snap_to_midpoint(result.threshold)

@@ -64,7 +64,7 @@ def find_contradiction_of_clusters(
         quantity.max_violation_rate(target),
         promise.delta,
         max_cluster_size=max_cluster_size or 1,
-        count_means=circumstances.cluster_counting == "mean",
+        uses_cluster_means=circumstances.cluster_counting == "mean",
     )
     if could_certify:
         return None

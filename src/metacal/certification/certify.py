@@ -144,7 +144,7 @@ def _certify_clusters(
             n_clusters=n_test_clusters,
             n_rows=len(test_rows),
             best_limit=highest_accuracy,
-            count_means=test_rows.clusters.count_means,
+            uses_cluster_means=test_rows.clusters.uses_cluster_means,
         )
     if threshold is None:
         threshold = rule.fallback_threshold

@@ -159,7 +159,7 @@ def count_violations_per_cluster(
         is_violation = is_reference & ~is_event
     n_violations = _count_per_cluster(clusters, is_violation)
     n_reference_rows = _count_per_cluster(clusters, is_reference)
-    if not clusters.count_means:
+    if not clusters.uses_cluster_means:
         return ClusterCounts(
             n_violations=n_violations,
             n_reference_rows=n_reference_rows,

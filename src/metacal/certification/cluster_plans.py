@@ -155,7 +155,7 @@ def _estimate_error_free_log_capital(
     array of float of shape (n_thresholds,)
     """
     assert pilot.clusters is not None
-    if pilot.clusters.count_means:
+    if pilot.clusters.uses_cluster_means:
         # A cluster counts once, as soon as its row with the lowest score is accepted.
         reference_scores = _lowest_score_per_cluster(pilot)
         max_reference_rows_per_cluster = 1

@@ -277,7 +277,7 @@ class ClusterBettingRule:
         significance_level: float,
         *,
         max_cluster_size: int,
-        count_means: bool,
+        uses_cluster_means: bool,
     ) -> bool:
         """Check whether a certificate with these counts can be genuine.
 
@@ -298,9 +298,9 @@ class ClusterBettingRule:
             Significance level of the certificate.
 
         max_cluster_size : int
-            Largest number of rows in a cluster. Ignored if `count_means` is True.
+            Largest number of rows in a cluster. Ignored if `uses_cluster_means` is True.
 
-        count_means : bool
+        uses_cluster_means : bool
             Whether each cluster counts once, by the mean of its reference rows. The
             observed rate is then unknown and is not checked.
 
@@ -313,11 +313,11 @@ class ClusterBettingRule:
 
         # The factor allows for another version of SciPy, which may have rounded differently.
         max_violations = ONE_PLUS_ROUNDING_ERROR * limit * n_reference_rows
-        if not count_means and n_violations > max_violations:
+        if not uses_cluster_means and n_violations > max_violations:
             return False
 
         max_reference_rows_per_cluster = max_cluster_size
-        if count_means:
+        if uses_cluster_means:
             # A cluster that counts by its mean may consist of a single reference row.
             max_reference_rows_per_cluster = 1
         # This bound holds because a stake is less than 1 / (1 - limit) and log(1 + x) <= x.

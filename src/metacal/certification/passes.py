@@ -60,10 +60,10 @@ from metacal.rows.tasks import run_in_order
 
 Ints = NDArray[np.int64]
 
-# Function that counts all rows in the cells of a cut, in one pass over them.
+# Function that counts the correct and incorrect rows in each cell, in one pass over the rows.
 CountRows = Callable[[KeyPartition], CellCounts]
 
-# Function that reads a block and returns its scores and whether each of its rows is correct.
+# Function that reads a block of rows and returns a score and a boolean for each row.
 ReadBlock = Callable[[Any], tuple[Any, Any]]
 
 # Number of blocks that are counted at the same time.
@@ -161,9 +161,9 @@ class CellTally:
             max_cells,
         )
         counts = count_rows(cut)
-        n_rows_before = int((self.n_correct + self.n_errors)[divided_cells].sum())
-        n_rows_now = int((counts.n_correct + counts.n_incorrect).sum())
-        if n_rows_now != n_rows_before:
+        n_rows_in_earlier_pass = int((self.n_correct + self.n_errors)[divided_cells].sum())
+        n_rows_in_this_pass = int((counts.n_correct + counts.n_incorrect).sum())
+        if n_rows_in_this_pass != n_rows_in_earlier_pass:
             raise InputError(
                 "the rows changed between two passes over them; count rows that stay as they are."
             )
@@ -189,15 +189,16 @@ class CellTally:
         The order of the rows in a cell with several scores is unknown.
         """
         zero_bits_mask = np.int64((1 << self.n_zero_bits) - 1)
-        # Lowest key of each cell that a score can have, because every score has the zero bits.
-        lowest_keys = (self.first_keys + zero_bits_mask) & ~zero_bits_mask
-        # Unsigned, because the difference of two keys may exceed int64.
-        key_ranges = (self.last_keys - lowest_keys).view(np.uint64)
+        # The first key is rounded up to a key of a score, because every such key has zero bits.
+        lowest_score_keys = (self.first_keys + zero_bits_mask) & ~zero_bits_mask
+        # The difference of two keys may exceed int64, so it is read as an unsigned integer.
+        key_distances = (self.last_keys - lowest_score_keys).view(np.uint64)
+        contains_several_scores = key_distances >= np.uint64(1 << self.n_zero_bits)
         return Ranking(
             tie_block_end_ranks=np.cumsum(self.n_correct + self.n_errors),
             cumulative_errors=np.cumsum(self.n_errors),
-            tie_block_scores=keys_to_scores(lowest_keys),
-            has_unknown_order=key_ranges >= np.uint64(1 << self.n_zero_bits),
+            tie_block_scores=keys_to_scores(lowest_score_keys),
+            has_unknown_order=contains_several_scores,
         )
 
     def find_unordered_cells(self, ranks: Sequence[int]) -> list[int]:
@@ -343,7 +344,7 @@ def _count_block(read: ReadBlock, cut: KeyPartition, block: Any) -> CellCounts:
     """Read a block and count its rows in the cells of a cut."""
     scores, correct = map(np.asarray, read(block))
     if scores.shape != correct.shape:
-        # This call raises the error for columns of different lengths.
+        # `check_scores` raises the error for columns of different lengths.
         check_scores(scores, correct)
     return _count_arrays(scores, correct, cut)
 
@@ -351,7 +352,7 @@ def _count_block(read: ReadBlock, cut: KeyPartition, block: Any) -> CellCounts:
 def _count_arrays(scores: Any, correct: Any, cut: KeyPartition) -> CellCounts:
     """Count rows in the cells of a cut, chunk by chunk."""
     counter = CellCounter(cut)
-    # An empty array is checked too, because its first chunk is empty.
+    # There is at least one chunk, so that an empty array is checked too.
     for start in range(0, max(1, len(scores)), _CHUNK_SIZE):
         chunk = slice(start, start + _CHUNK_SIZE)
         correct_chunk = np.asarray(correct[chunk])

@@ -36,20 +36,24 @@ class Clusters:
     max_size : int
         Largest number of rows that a cluster can have, including future clusters.
 
-    count_means : bool
+    uses_cluster_means : bool
         Whether a cluster counts once, by the mean of its counted rows. Otherwise each row counts
         once.
     """
 
     codes: Codes
     max_size: int
-    count_means: bool = False
+    uses_cluster_means: bool = False
 
     @classmethod
-    def from_codes(cls, codes: Codes, max_size: int, *, count_means: bool = False) -> Clusters:
+    def from_codes(
+        cls, codes: Codes, max_size: int, *, uses_cluster_means: bool = False
+    ) -> Clusters:
         """Number the clusters from 0, in the order of the given codes."""
         _, dense_codes = np.unique(codes, return_inverse=True)
-        return cls(codes=dense_codes.reshape(-1), max_size=max_size, count_means=count_means)
+        return cls(
+            codes=dense_codes.reshape(-1), max_size=max_size, uses_cluster_means=uses_cluster_means
+        )
 
     @property
     def n_clusters(self) -> int:
@@ -58,7 +62,9 @@ class Clusters:
 
     def take(self, index: Flags | Codes) -> Clusters:
         """Return the clusters of some rows, renumbered from 0 in the same order."""
-        return Clusters.from_codes(self.codes[index], self.max_size, count_means=self.count_means)
+        return Clusters.from_codes(
+            self.codes[index], self.max_size, uses_cluster_means=self.uses_cluster_means
+        )
 
 
 @dataclass(frozen=True, eq=False)

@@ -44,8 +44,10 @@ StartingTestPlanner = Callable[[int], Sequence[tuple[int, int]]]
 # Probability of certifying, averaged over the profiles, that defines the number of rows needed.
 TARGET_CHANCE = 0.8
 
-# Estimates above this multiple of the rows, and above this number of rows, are not reported.
+# Largest estimate that is reported, as a multiple of the present rows.
 _MAX_ROW_FACTOR = 50
+
+# An estimate up to this number of rows is reported, even if it is a larger multiple.
 _MAX_ROWS = 20_000
 
 # Resolution of the search for the number of rows.
@@ -65,12 +67,12 @@ PROFILE_SHARES = np.concatenate(
 # Error rates e of the profiles.
 _ERROR_RATES = np.geomspace(2e-4, 0.9, 72)
 
-# Values of d, s and ρ in the binormal model, each with its prior weight.
+# Values of the parameters d, s and ρ of the binormal model, each with its prior weight.
 _DISTANCES = tuple(
     (distance, math.exp(-0.5 * ((distance - 1.6) / 0.8) ** 2))
     for distance in np.arange(0.0, 3.3, 0.2)
 )
-_SPREADS = ((0.58, 1 / 6), (0.72, 2 / 3), (0.9, 1 / 6))
+_ERROR_STDS = ((0.58, 1 / 6), (0.72, 2 / 3), (0.9, 1 / 6))
 _HIDDEN_ERROR_SHARES = ((0.0, 0.85), (0.03, 0.1), (0.12, 0.05))
 
 # Latent scores at which the distribution functions of the binormal model are evaluated.
@@ -83,7 +85,10 @@ _NODE_WEIGHTS = np.array([1 / 6, 2 / 3, 1 / 6])
 # Lower limit on the assumed probability that the present rows certify nothing.
 _MIN_FAILURE_CHANCE = 0.1
 
-# Profiles with less than this fraction of the largest weight are dropped.
+# Smallest probability of an error or of a correct row, so that its logarithm is finite.
+_MIN_PROBABILITY = 1e-9
+
+# Smallest weight of a profile that is used, as a fraction of the largest weight.
 _MIN_RELATIVE_WEIGHT = 0.005
 
 # Number of error rates at which the probability of passing a test is tabulated.
@@ -111,14 +116,15 @@ def estimate_rows_needed_by_resampling(
     int or None
         Number of rows to two digits, or None if even the largest samples rarely certify.
     """
-    random = make_generator(0)
-    for step in range(1, _N_SAMPLE_SIZES + 1):
-        sample_size = round(n_rows * 2.0 ** (step / 2))
-        n_certified = sum(
-            certifies(np.sort(random.integers(n_rows, size=sample_size)))
-            for _ in range(_N_RESAMPLES)
-        )
-        if n_certified >= TARGET_CHANCE * _N_RESAMPLES:
+    random_generator = make_generator(0)
+    for n_half_doublings in range(1, _N_SAMPLE_SIZES + 1):
+        sample_size = round(n_rows * 2.0 ** (n_half_doublings / 2))
+        n_certifying_samples = 0
+        for _ in range(_N_RESAMPLES):
+            drawn_ranks = np.sort(random_generator.integers(n_rows, size=sample_size))
+            if certifies(drawn_ranks):
+                n_certifying_samples += 1
+        if n_certifying_samples >= TARGET_CHANCE * _N_RESAMPLES:
             return bounds.round_up_to_two_digits(sample_size)
     return None
 
@@ -223,8 +229,8 @@ def find_smallest_sample_size(
     failure_chances = 1.0 - _compute_pass_chances(profiles, plan_tests(n_rows), n_rows)
     weights = profiles.weights / np.maximum(failure_chances, _MIN_FAILURE_CHANCE)
 
-    def compute_chance(step: int) -> float:
-        # The sample sizes do not depend on the ranking, so that cached plans are used again.
+    def compute_chance_of_certifying(step: int) -> float:
+        # All rankings try the same sample sizes, so that cached test plans can be used again.
         sample_size = math.ceil(2.0 ** (step / _STEPS_PER_DOUBLING))
         pass_chances = _compute_pass_chances(profiles, plan_tests(sample_size), sample_size)
         return float(pass_chances @ weights / weights.sum())
@@ -233,12 +239,12 @@ def find_smallest_sample_size(
     low_chance = 0.0
     max_sample_size = max(_MAX_ROW_FACTOR * n_rows, _MAX_ROWS)
     high_step = math.floor(_STEPS_PER_DOUBLING * math.log2(max_sample_size))
-    high_chance = compute_chance(high_step)
+    high_chance = compute_chance_of_certifying(high_step)
     if high_chance < TARGET_CHANCE:
         return None
     while high_step - low_step > 1:
         middle_step = (low_step + high_step) // 2
-        middle_chance = compute_chance(middle_step)
+        middle_chance = compute_chance_of_certifying(middle_step)
         if middle_chance >= TARGET_CHANCE:
             high_step = middle_step
             high_chance = middle_chance
@@ -255,26 +261,27 @@ def build_binormal_profiles() -> ErrorProfiles:
     """Build the profiles of the binormal model for all combinations of its parameters."""
     error_rates = _ERROR_RATES[:, None]
     correct_cdf = ndtr(_LATENT_SCORES)
-    profiles = []
+    cumulative_errors_by_shape = []
     prior_weights = []
-    for distance_choice, spread_choice, hidden_choice in itertools.product(
-        _DISTANCES, _SPREADS, _HIDDEN_ERROR_SHARES
+    for distance_choice, std_choice, hidden_choice in itertools.product(
+        _DISTANCES, _ERROR_STDS, _HIDDEN_ERROR_SHARES
     ):
         distance, distance_weight = distance_choice
-        spread, spread_weight = spread_choice
+        error_std, std_weight = std_choice
         hidden_share, hidden_weight = hidden_choice
-        visible_error_cdf = ndtr((_LATENT_SCORES - distance) / spread)
+        # Hidden errors have the same scores as correct rows, so that no threshold separates them.
+        visible_error_cdf = ndtr((_LATENT_SCORES - distance) / error_std)
         error_cdf = (1.0 - hidden_share) * visible_error_cdf + hidden_share * correct_cdf
         row_shares = (1.0 - error_rates) * correct_cdf + error_rates * error_cdf
         error_shares = error_rates * error_cdf
-        profiles.append(
-            [
-                np.interp(PROFILE_SHARES, rows_up_to, errors_up_to)
-                for rows_up_to, errors_up_to in zip(row_shares, error_shares)
-            ]
-        )
-        prior_weights.append(distance_weight * spread_weight * hidden_weight)
-    return build_profiles(np.swapaxes(np.array(profiles), 0, 1), np.array(prior_weights))
+        cumulative_errors = [
+            np.interp(PROFILE_SHARES, row_share_up_to, error_share_up_to)
+            for row_share_up_to, error_share_up_to in zip(row_shares, error_shares)
+        ]
+        cumulative_errors_by_shape.append(cumulative_errors)
+        prior_weights.append(distance_weight * std_weight * hidden_weight)
+    cumulative_errors_by_rate = np.swapaxes(np.array(cumulative_errors_by_shape), 0, 1)
+    return build_profiles(cumulative_errors_by_rate, np.array(prior_weights))
 
 
 def build_profiles(cumulative_errors: Float, prior_weights: Float) -> ErrorProfiles:
@@ -289,7 +296,9 @@ def build_profiles(cumulative_errors: Float, prior_weights: Float) -> ErrorProfi
         Prior weight of each shape.
     """
     share_widths = np.diff(PROFILE_SHARES)
-    local_error_rates = np.clip(np.diff(cumulative_errors) / share_widths, 1e-9, 1.0 - 1e-9)
+    local_error_rates = np.clip(
+        np.diff(cumulative_errors) / share_widths, _MIN_PROBABILITY, 1.0 - _MIN_PROBABILITY
+    )
     log_correct = np.log1p(-local_error_rates)
     return ErrorProfiles(
         cumulative_errors=cumulative_errors,
@@ -307,18 +316,20 @@ def weight_profiles(ranking: Ranking, profiles: ErrorProfiles) -> WeightedProfil
         np.append(0, ranking.tie_block_end_ranks),
         np.append(0, ranking.cumulative_errors),
     )
-    plausible = slice(None)
+    plausible_rates = slice(None)
     if len(profiles.cumulative_errors) > 1:
-        plausible = _select_plausible_error_rates(n_errors_up_to[-1], n_rows)
+        plausible_rates = _select_plausible_error_rates(n_errors_up_to[-1], n_rows)
+    n_errors_between_shares = np.diff(n_errors_up_to)
     log_likelihoods = (
-        profiles.log_odds[plausible] @ np.diff(n_errors_up_to)
-        + n_rows * profiles.mean_log_correct[plausible]
+        profiles.log_odds[plausible_rates] @ n_errors_between_shares
+        + n_rows * profiles.mean_log_correct[plausible_rates]
     )
-    weights = np.exp(log_likelihoods - log_likelihoods.max()) * profiles.prior_weights
-    is_likely = weights > _MIN_RELATIVE_WEIGHT * weights.max()
-    likely_profiles = profiles.cumulative_errors[plausible][is_likely]
+    posterior_weights = np.exp(log_likelihoods - log_likelihoods.max()) * profiles.prior_weights
+    is_likely = posterior_weights > _MIN_RELATIVE_WEIGHT * posterior_weights.max()
+    likely_cumulative_errors = profiles.cumulative_errors[plausible_rates][is_likely]
     return WeightedProfiles(
-        cumulative_errors=np.ascontiguousarray(likely_profiles.T), weights=weights[is_likely]
+        cumulative_errors=np.ascontiguousarray(likely_cumulative_errors.T),
+        weights=posterior_weights[is_likely],
     )
 
 
@@ -337,20 +348,24 @@ def _compute_pass_chances(
 ) -> Float:
     """Compute for each profile the probability of passing the most promising test."""
     cumulative_errors = profiles.cumulative_errors
-    best_chances = np.zeros(cumulative_errors.shape[1])
+    n_profiles = cumulative_errors.shape[1]
+    best_pass_chances = np.zeros(n_profiles)
     for rank, max_errors in tests:
-        table = _tabulate_test(rank, max_errors, n_rows)
-        error_rates = (
-            cumulative_errors[table.lower_shares] * table.lower_weights
-            + cumulative_errors[table.lower_shares + 1] * table.upper_weights
+        table = _tabulate_pass_chances(rank, max_errors, n_rows)
+        mean_error_rates_at_nodes = (
+            cumulative_errors[table.lower_share_indices] * table.lower_weights
+            + cumulative_errors[table.lower_share_indices + 1] * table.upper_weights
         )
-        pass_chances = np.interp(error_rates, table.error_rates, table.pass_chances)
-        best_chances = np.maximum(best_chances, _NODE_WEIGHTS @ pass_chances)
-    return best_chances
+        pass_chances_at_nodes = np.interp(
+            mean_error_rates_at_nodes, table.error_rates, table.pass_chances
+        )
+        pass_chances = _NODE_WEIGHTS @ pass_chances_at_nodes
+        best_pass_chances = np.maximum(best_pass_chances, pass_chances)
+    return best_pass_chances
 
 
 @dataclass(frozen=True, eq=False)
-class _TestTable:
+class _PassChanceTable:
     """Table to look up the probability that a test at a rank passes, given a profile.
 
     The share of the population below the rank is random. Each of its three nodes lies between two
@@ -358,7 +373,7 @@ class _TestTable:
 
     Attributes
     ----------
-    lower_shares : array of int of shape (3,)
+    lower_share_indices : array of int of shape (3,)
         Index in `PROFILE_SHARES` of the lower neighbour of each node.
 
     lower_weights, upper_weights : arrays of float of shape (3, 1)
@@ -372,7 +387,7 @@ class _TestTable:
         Probability that the test passes at each mean error rate.
     """
 
-    lower_shares: Codes
+    lower_share_indices: Codes
     lower_weights: Float
     upper_weights: Float
     error_rates: Float
@@ -380,7 +395,7 @@ class _TestTable:
 
 
 @lru_cache(maxsize=1000)
-def _tabulate_test(rank: int, max_errors: int, n_rows: int) -> _TestTable:
+def _tabulate_pass_chances(rank: int, max_errors: int, n_rows: int) -> _PassChanceTable:
     """Tabulate the probability that a test at a rank passes.
 
     Parameters
@@ -398,20 +413,21 @@ def _tabulate_test(rank: int, max_errors: int, n_rows: int) -> _TestTable:
     mean_share = rank / (n_rows + 1.0)
     share_std = math.sqrt(mean_share * (1.0 - mean_share) / (n_rows + 2.0))
     node_shares = np.clip(mean_share + share_std * _NODES, 0.2 * mean_share, 1.0)
-    lower_shares = np.searchsorted(PROFILE_SHARES, node_shares) - 1
+    lower_share_indices = np.searchsorted(PROFILE_SHARES, node_shares) - 1
     node_column = node_shares[:, None]
-    distances = node_column - PROFILE_SHARES[lower_shares, None]
-    upper_fractions = distances / np.diff(PROFILE_SHARES)[lower_shares, None]
+    distances_from_lower = node_column - PROFILE_SHARES[lower_share_indices, None]
+    share_widths = np.diff(PROFILE_SHARES)[lower_share_indices, None]
+    upper_fractions = distances_from_lower / share_widths
 
-    # Above the highest tabulated rate, the test practically never passes.
-    highest_count = max_errors + 9.0 + 6.0 * math.sqrt(max(max_errors, 0) + 1.0)
-    error_rates = np.linspace(0.0, min(1.0, highest_count / rank), _N_TABULATED_RATES)
+    # At the highest tabulated error rate, the test practically never passes.
+    max_expected_errors = max_errors + 9.0 + 6.0 * math.sqrt(max(max_errors, 0) + 1.0)
+    error_rates = np.linspace(0.0, min(1.0, max_expected_errors / rank), _N_TABULATED_RATES)
     if max_errors >= 0:
         pass_chances = bdtr(max_errors, rank, error_rates)
     else:
         pass_chances = np.zeros(_N_TABULATED_RATES)
-    return _TestTable(
-        lower_shares=lower_shares,
+    return _PassChanceTable(
+        lower_share_indices=lower_share_indices,
         lower_weights=(1.0 - upper_fractions) / node_column,
         upper_weights=upper_fractions / node_column,
         error_rates=error_rates,

@@ -308,11 +308,11 @@ def build_infeasible_clusters_error(
     n_rows: int,
     best_limit: float | None,
     *,
-    count_means: bool,
+    uses_cluster_means: bool,
 ) -> InfeasibleTargetError:
     """Build the error for clusters that do not support an accuracy."""
     scope_phrase = "of all rows"
-    if count_means:
+    if uses_cluster_means:
         scope_phrase = "on average over units"
     support_phrase = "nothing"
     if best_limit is not None:

@@ -104,7 +104,7 @@ class Units:
                 f"a unit has {largest_observed:,} rows, more than the {self.largest:,} declared as"
                 " the most."
             )
-        return Clusters.from_codes(shuffled_codes, max_size, count_means=self.per == "mean")
+        return Clusters.from_codes(shuffled_codes, max_size, uses_cluster_means=self.per == "mean")
 
     def build_circumstances(self, clusters: Clusters | None) -> Circumstances:
         """Return what a certificate records about clustered rows.

@@ -454,6 +454,6 @@ def _group_into_clusters(
     shuffled_codes = draws.draw_cluster_numbers("whole units")
     largest_size = int(np.bincount(cluster_codes).max())
     clusters = Clusters.from_codes(
-        shuffled_codes, max(max_known_size, largest_size), count_means=count_means
+        shuffled_codes, max(max_known_size, largest_size), uses_cluster_means=count_means
     )
     return replace(rows, clusters=clusters)

@@ -100,7 +100,7 @@ from metacal.certification.rules.rule import (
     SequenceTrace,
     Shortfall,
     ThresholdResult,
-    total_count,
+    get_last_or_zero,
 )
 from metacal.certification.test_sequences import RankRange
 from metacal.formulas import Float
@@ -235,7 +235,7 @@ class FixedSequenceRule:
         if certifies is not None:
             return find_accuracy_shortfall(ranking, limit, significance_level, certifies)
 
-        n_errors = total_count(ranking.cumulative_errors)
+        n_errors = get_last_or_zero(ranking.cumulative_errors)
         n_required = self.compute_required_rows(limit, significance_level)
         has_too_few_rows = n_errors == 0 and ranking.n_rows < n_required
         if ranking.n_rows == 0 or has_too_few_rows:
@@ -456,7 +456,7 @@ def _test_every_score_value(
     )
 
     n_passed = _count_passes_before_first_failure(p_values, significance_level)
-    best_rank = total_count(tested_ranks[:n_passed])
+    best_rank = get_last_or_zero(tested_ranks[:n_passed])
     passed_last_block = first_tested_block + n_passed == n_tie_blocks
     every_test_passed = n_passed > 0 and passed_last_block
     stopping_rank = _find_end_of_next_tie_block(ranking, best_rank)
@@ -477,7 +477,7 @@ def _test_every_rank(
     n_errors = np.searchsorted(ranking.error_runs.error_ranks, tested_ranks, side="right")
     p_values = bounds.binomial_p_value(n_errors, tested_ranks, error_rate=1.0 - accuracy)
     n_passed = _count_passes_before_first_failure(p_values, significance_level)
-    best_rank = total_count(tested_ranks[:n_passed])
+    best_rank = get_last_or_zero(tested_ranks[:n_passed])
     stopping_rank = _find_end_of_next_tie_block(ranking, best_rank)
     return SequenceTrace(best_rank, stopping_rank=stopping_rank)
 
@@ -485,7 +485,7 @@ def _test_every_rank(
 def _find_end_of_next_tie_block(ranking: Ranking, rank: int) -> int:
     """Return the last rank of the tie block that follows a rank."""
     next_block = int(np.searchsorted(ranking.tie_block_end_ranks, rank, side="right"))
-    return total_count(ranking.tie_block_end_ranks[: next_block + 1])
+    return get_last_or_zero(ranking.tie_block_end_ranks[: next_block + 1])
 
 
 def _count_passes_before_first_failure(p_values: Float, significance_level: float) -> int:

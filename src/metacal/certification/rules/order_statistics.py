@@ -39,7 +39,7 @@ from metacal.certification.rules.rule import (
     Certifies,
     Shortfall,
     ThresholdResult,
-    total_count,
+    get_last_or_zero,
 )
 from metacal.formulas import Codes
 from metacal.statistics import bounds
@@ -128,7 +128,7 @@ class RejectionRateRule:
             threshold, so that the threshold is not determined.
         """
         cumulative_reference_rows = self._cumulative_reference_rows(ranking)
-        n_reference_rows = total_count(cumulative_reference_rows)
+        n_reference_rows = get_last_or_zero(cumulative_reference_rows)
         threshold_rank = bounds.smallest_rank_keeping_miscoverage(
             n_reference_rows, plan.limit, significance_level
         )
@@ -182,7 +182,7 @@ class RejectionRateRule:
 
     def count_reference_rows(self, ranking: Ranking) -> int:
         """Count the reference rows."""
-        return total_count(self._cumulative_reference_rows(ranking))
+        return get_last_or_zero(self._cumulative_reference_rows(ranking))
 
     def compute_required_rows(self, limit: float, significance_level: float | None) -> int:
         """Compute how many reference rows are needed before any row can be rejected."""
@@ -309,7 +309,7 @@ class AcceptanceRateRule:
         """
         assert significance_level is not None
         cumulative_reference_rows = self._cumulative_reference_rows(ranking)
-        n_reference_rows = total_count(cumulative_reference_rows)
+        n_reference_rows = get_last_or_zero(cumulative_reference_rows)
 
         # The bound limits the rows above a rank, so this rule counts ranks from the top.
         rank_from_highest_score = bounds.certified_miscoverage_rank(
@@ -321,7 +321,7 @@ class AcceptanceRateRule:
 
         # The whole tie block is rejected, because a threshold cannot separate equal scores.
         first_rejected_block = int(np.searchsorted(cumulative_reference_rows, first_rejected_rank))
-        n_accepted = total_count(ranking.tie_block_end_ranks[:first_rejected_block])
+        n_accepted = get_last_or_zero(ranking.tie_block_end_ranks[:first_rejected_block])
         if last_rank is not None:
             n_accepted = min(n_accepted, last_rank)
         return ThresholdResult(
@@ -348,7 +348,7 @@ class AcceptanceRateRule:
 
     def count_reference_rows(self, ranking: Ranking) -> int:
         """Count the reference rows."""
-        return total_count(self._cumulative_reference_rows(ranking))
+        return get_last_or_zero(self._cumulative_reference_rows(ranking))
 
     def compute_required_rows(self, limit: float, significance_level: float | None) -> int:
         """Compute how many reference rows are needed before any row can be accepted."""

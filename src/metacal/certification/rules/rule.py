@@ -178,6 +178,6 @@ class ThresholdRule(Protocol):
         """Return the rule for a declared or estimated share of correct rows."""
 
 
-def total_count(cumulative_counts: Codes) -> int:
+def get_last_or_zero(cumulative_counts: Codes) -> int:
     """Return the last of some cumulative counts, or 0 if there are none."""
     return int(cumulative_counts[-1:].sum())
