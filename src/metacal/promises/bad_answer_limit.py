@@ -19,6 +19,11 @@ from metacal.formulas import Codes, Float
 if TYPE_CHECKING:
     from metacal.promises.cascade import MaxLoss
 
+# Factor of n^(2/3) in the suggested number of labels (`benchmarks.answers` measures it).
+_LABEL_COUNT_FACTOR = 0.7
+# Smallest expected number of bad answers among the labelled rows, if the limit is just kept.
+_MIN_EXPECTED_BAD_LABELS = 6
+
 
 @dataclass(frozen=True)
 class BadAnswerLimit:
@@ -71,8 +76,9 @@ class BadAnswerLimit:
             return float(bdtr(n_bad, n_tested, self.max_bad_share))
         max_bad_in_pool = math.floor(self.max_bad_share * self.pool_size)
         n_bad_if_broken = max_bad_in_pool + 1
-        if has_one_threshold:
-            # Tested rows keep the answer of the last model, so their bad answers are added.
+        tested_rows_keep_last_answer = has_one_threshold
+        if tested_rows_keep_last_answer:
+            # Bad answers of tested rows do not count against the limit, so there may be more.
             n_bad_if_broken += n_bad
         return _hypergeometric_cdf(
             n_bad,
@@ -136,7 +142,9 @@ def suggest_label_count(promise: MaxLoss, n_rows: int) -> int:
     [265, 265, 462, 1463]
     """
     limit = BadAnswerLimit(promise.epsilon, promise.delta)
-    n_labels = min(n_rows, math.ceil(max(0.7 * n_rows ** (2 / 3), 6 / promise.epsilon)))
+    n_labels_for_threshold = _LABEL_COUNT_FACTOR * n_rows ** (2 / 3)
+    n_labels_for_limit = _MIN_EXPECTED_BAD_LABELS / promise.epsilon
+    n_labels = min(n_rows, math.ceil(max(n_labels_for_threshold, n_labels_for_limit)))
     max_bad_rows = limit.find_max_bad_rows(n_labels, has_one_threshold=True)
     if max_bad_rows is None:
         return n_labels

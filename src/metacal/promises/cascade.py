@@ -198,8 +198,9 @@ class CascadeLoss:
         )
         significance_level = delta
         n_pilot = 0
-        if not has_one_threshold:
-            # Two paths of thresholds are tested at half of delta each, after a draw of pilot rows.
+        tests_two_paths = not has_one_threshold
+        if tests_two_paths:
+            # Each path has half of delta, and pilot rows fixed both paths before the tests.
             significance_level = delta * 0.5
             n_pilot = stages.n_pilot_rows
         pool_size = stages.pool_size

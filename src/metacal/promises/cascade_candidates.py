@@ -470,18 +470,22 @@ def _sum_over_answered_rows(
     n_small = len(small_thresholds)
     n_large = len(large_thresholds)
     # A model accepts a row at the first threshold that is not below its score, and at all higher ones.
-    first_accepting_small = np.searchsorted(small_thresholds, rows.small_score)
-    first_accepting_large = np.searchsorted(large_thresholds, rows.large_score)
-    small_sums_by_first = np.bincount(
-        first_accepting_small, weights=small_values, minlength=n_small + 1
+    first_accepting_small_index = np.searchsorted(small_thresholds, rows.small_score)
+    first_accepting_large_index = np.searchsorted(large_thresholds, rows.large_score)
+    small_sums_by_first_index = np.bincount(
+        first_accepting_small_index, weights=small_values, minlength=n_small + 1
     )
-    small_sums = small_sums_by_first[:-1].cumsum()
+    small_sums = small_sums_by_first_index[:-1].cumsum()
 
     # Rows of these tables are thresholds of the small model, columns those of the large model.
-    large_sums_by_first = np.zeros((n_small + 1, n_large + 1))
-    np.add.at(large_sums_by_first, (first_accepting_small, first_accepting_large), large_values)
-    accepted_by_large = large_sums_by_first.cumsum(axis=1)
+    large_sums_by_first_indices = np.zeros((n_small + 1, n_large + 1))
+    np.add.at(
+        large_sums_by_first_indices,
+        (first_accepting_small_index, first_accepting_large_index),
+        large_values,
+    )
+    sums_accepted_by_large = large_sums_by_first_indices.cumsum(axis=1)
     # The small model rejects a row at all thresholds before the first one that accepts the row.
-    rejected_by_small_from = accepted_by_large[::-1].cumsum(axis=0)[::-1]
-    large_sums = rejected_by_small_from[1:, :-1]
+    sums_rejected_by_previous_small = sums_accepted_by_large[::-1].cumsum(axis=0)[::-1]
+    large_sums = sums_rejected_by_previous_small[1:, :-1]
     return small_sums, large_sums

@@ -158,7 +158,8 @@ class Verdict:
     def combine(cls, verdicts: list[Self]) -> Self:
         """Combine verdicts: kept if all are kept, refuted if any is refuted."""
         first_verdict = verdicts[0]
-        if len(verdicts) == 1 and first_verdict.subgroup is None:
+        is_single_limit_on_all_rows = len(verdicts) == 1 and first_verdict.subgroup is None
+        if is_single_limit_on_all_rows:
             return first_verdict
         return replace(
             first_verdict,

@@ -146,10 +146,14 @@ class CalibrationMonitor(Monitor):
         n_bounds = len(_CAPITAL_SHARES)
         log_inverse_level = math.log(n_bounds / (INTERVAL_DELTA_FRACTION * delta))
         all_confidence_bins = profile.by_confidence
+        single_bins = [(confidence_bin,) for confidence_bin in all_confidence_bins]
         allowances = []
-        for bins in (all_confidence_bins, *((single_bin,) for single_bin in all_confidence_bins)):
-            overconfidence, underconfidence = _bound_calibration_gaps(bins, log_inverse_level)
-            allowances.append((max(tolerance, overconfidence), max(tolerance, underconfidence)))
+        for bins in [all_confidence_bins, *single_bins]:
+            max_overconfidence, max_underconfidence = _bound_calibration_gaps(
+                bins, log_inverse_level
+            )
+            allowance = (max(tolerance, max_overconfidence), max(tolerance, max_underconfidence))
+            allowances.append(allowance)
         return cls(
             tolerance=tolerance,
             delta=delta,
