@@ -18,7 +18,7 @@ from metacal.io.apply import WrittenResult, make_missing_results
 from metacal.io.disk import temporary_path_for
 from metacal.io.opening import NoRowsError
 from metacal.io.results import JOURNAL, ResultFolder
-from metacal.io.source_fingerprint import read_unchanged
+from metacal.io.source_fingerprint import read_until_unchanged
 from simulation.world import World
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*the last record is incomplete")
@@ -108,7 +108,7 @@ class History:
             self.world.write(temporary_path, result_of(mixed, gate))
             return 1
 
-        rows, known = read_unchanged(source, write, self.world)
+        rows, known = read_until_unchanged(source, write, self.world)
         return WrittenResult(known, temporary_path if rows else None, n_rows=rows, n_accepted=rows)
 
     def run(self, *, prune: bool = False) -> bool:

@@ -26,7 +26,7 @@ from metacal.io.opening import NoRowsError
 from metacal.io.remote import delete_downloads_after_use, get_suffix
 from metacal.io.result_names import distinct_result_name, short_result_name
 from metacal.io.results import ResultFolder, make_folder
-from metacal.io.source_fingerprint import Fingerprint, read_unchanged
+from metacal.io.source_fingerprint import Fingerprint, read_until_unchanged
 from metacal.rows import report_finished_rows
 from metacal.rows.executors import ExecutorLike, is_remote, resolve_executor
 from metacal.rows.tasks import run_as_completed
@@ -210,7 +210,7 @@ class FileApplier:
             except NoRowsError:
                 return Applied(n_rows=0, n_accepted=0)
 
-        applied, source_fingerprint = read_unchanged(source, write_result)
+        applied, source_fingerprint = read_until_unchanged(source, write_result)
         return WrittenResult(
             source_fingerprint=source_fingerprint,
             temporary_path=temporary_path if applied.n_rows else None,

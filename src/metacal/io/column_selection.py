@@ -87,7 +87,7 @@ class ColumnSelection:
         read_values: Callable[[str], list[Any]] | None = None,
         *,
         class_names: ClassNames | None = None,
-        lines: Sequence[int] | None = None,
+        line_numbers: Sequence[int] | None = None,
     ) -> Columns:
         """Build the `Columns` of a file from its table and a function that reads a column.
 
@@ -135,7 +135,7 @@ class ColumnSelection:
             class_positions=self.class_positions,
             role_names=self.role_names,
             kept=kept_columns,
-            line_numbers=lines,
+            line_numbers=line_numbers,
         )
 
 
@@ -178,7 +178,7 @@ def select_arrays(request: Request, arrays: Mapping[str, str]) -> ColumnSelectio
     return ColumnSelection(
         table_names=(table_name,),
         role_names=role_names,
-        unused_names=_unused_names(request, arrays, used_names),
+        unused_names=_find_unused_names(request, arrays, used_names),
         class_list_name=classes_name,
         kept_names=tuple(dict.fromkeys(request.kept_names)),
         path=request.path,
@@ -260,7 +260,7 @@ def select_columns(
     return ColumnSelection(
         table_names=(table_name,),
         role_names=role_names,
-        unused_names=_unused_names(request, header, {table_name, *role_names.values()}),
+        unused_names=_find_unused_names(request, header, {table_name, *role_names.values()}),
         kept_names=tuple(dict.fromkeys(request.kept_names)),
         path=request.path,
     )
@@ -282,7 +282,7 @@ def _select_class_columns(
     return ColumnSelection(
         table_names=tuple(table_names),
         role_names=role_names,
-        unused_names=_unused_names(request, header, {*table_names, *role_names.values()}),
+        unused_names=_find_unused_names(request, header, {*table_names, *role_names.values()}),
         class_names=remove_common_prefix(table_names, prefixes),
         class_positions=tuple(position_of_name[name] for name in table_names),
         kept_names=tuple(dict.fromkeys(request.kept_names)),
@@ -320,7 +320,7 @@ def _too_few_classes_error(
     )
 
 
-def _unused_names(
+def _find_unused_names(
     request: Request, names: Collection[str], used_names: Collection[str | None]
 ) -> tuple[str, ...]:
     """Return the names that are neither used nor kept. Check that the kept ones exist."""

@@ -18,7 +18,7 @@ class OtherKindError(InputError):
 
 
 def find_role_columns(
-    request: Request, names: Collection[str], table: Collection[str] = ()
+    request: Request, column_names: Collection[str], table_names: Collection[str] = ()
 ) -> dict[str, str]:
     """Find the column of each role by its given or default name.
 
@@ -27,10 +27,10 @@ def find_role_columns(
     request : Request
         Description of the wanted columns.
 
-    names : collection of str
+    column_names : collection of str
         Names of all columns.
 
-    table : collection of str, default=()
+    table_names : collection of str, default=()
         Columns of the table, which have no role.
 
     Returns
@@ -40,11 +40,11 @@ def find_role_columns(
         role.
     """
     default_names = {"labels": request.default_label_names, "ids": ID_KEYS}
-    excluded_names = set(table)
+    excluded_names = set(table_names)
     role_names: dict[str, str] = {}
     for role, parameter in ROLE_PARAMETERS.items():
         name = find_named_column(
-            request, names, parameter, default_names.get(role, ()), excluded_names
+            request, column_names, parameter, default_names.get(role, ()), excluded_names
         )
         if name is None:
             continue
@@ -61,8 +61,8 @@ def label_column_advice(column: str) -> str:
 
 def find_named_column(
     request: Request,
-    names: Collection[str],
-    key: str,
+    column_names: Collection[str],
+    request_field: str,
     default_names: Sequence[str],
     used_names: Collection[str] = (),
 ) -> str | None:
@@ -73,10 +73,10 @@ def find_named_column(
     request : Request
         Description of the wanted columns.
 
-    names : collection of str
+    column_names : collection of str
         Names of all columns.
 
-    key : str
+    request_field : str
         Field of the request with the name that the user gave.
 
     default_names : sequence of str
@@ -96,16 +96,16 @@ def find_named_column(
         If the named column is missing or in use, or if several columns have a default name. A
         missing score raises `NoScoreError`.
     """
-    given_name = getattr(request, key)
+    given_name = getattr(request, request_field)
     if given_name is not None:
-        _check_named_column(request, names, key, used_names)
+        _check_named_column(request, column_names, request_field, used_names)
         return str(given_name)
 
-    candidates = [name for name in default_names if name in names and name not in used_names]
+    candidates = [name for name in default_names if name in column_names and name not in used_names]
     if len(candidates) > 1:
         raise InputError(
             f"{request.path}: it has both {candidates[0]!r} and {candidates[1]!r}; choose one with"
-            f" {format_option(request.user_parameter_name(key))}."
+            f" {format_option(request.user_parameter_name(request_field))}."
         )
     if not candidates:
         return None
@@ -113,7 +113,7 @@ def find_named_column(
 
 
 def _check_named_column(
-    request: Request, names: Collection[str], key: str, used_names: Collection[str]
+    request: Request, column_names: Collection[str], request_field: str, used_names: Collection[str]
 ) -> None:
     """Raise InputError if the column that the user named is missing or already in use.
 
@@ -122,24 +122,24 @@ def _check_named_column(
     request : Request
         Description of the wanted columns.
 
-    names : collection of str
+    column_names : collection of str
         Names of all columns.
 
-    key : str
+    request_field : str
         Field of the request with the name that the user gave.
 
     used_names : collection of str
         Columns that are already in use.
     """
-    given_name = getattr(request, key)
-    parameter = request.user_parameter_name(key)
+    given_name = getattr(request, request_field)
+    parameter = request.user_parameter_name(request_field)
     parameter_text = choose_spelling(parameter, "--" + parameter.replace("_", "-"))
-    if given_name not in names:
+    if given_name not in column_names:
         message = (
             f"{request.path}: there is no {given_name!r}, which {parameter_text} asks for; it has"
-            f" {format_names(names)}."
+            f" {format_names(column_names)}."
         )
-        if request.reads_scores and key == "logits_key":
+        if request.reads_scores and request_field == "logits_key":
             raise NoScoreError(message)
         raise InputError(message)
     if given_name in used_names:

@@ -29,13 +29,13 @@ from metacal.rows.stored import JoinedTable
 _LABEL_FILE_SUFFIXES = (".npy", ".csv", ".tsv", ".txt")
 
 #: Function that checks and converts the columns of one file.
-Finish = Callable[[Request, Columns], Columns]
+ColumnsConverter = Callable[[Request, Columns], Columns]
 
 
 def read_columns(
     path: Paths,
     request: Request,
-    finish: Finish,
+    check_and_convert: ColumnsConverter,
     *,
     unpack_limit: int | None,
     labels: Paths | None = None,
@@ -50,7 +50,7 @@ def read_columns(
     request : Request
         Description of the wanted columns. Its path is ignored.
 
-    finish : callable
+    check_and_convert : callable
         Checks and converts the columns of each file.
 
     unpack_limit : int or None
@@ -71,7 +71,9 @@ def read_columns(
     """
     if is_table_in_memory(path):
         memory_request = replace(request, path="the table")
-        return finish(memory_request, read_batches(memory_request, InMemoryBatches(path)))
+        return check_and_convert(
+            memory_request, read_batches(memory_request, InMemoryBatches(path))
+        )
 
     table_request = request
     label_requests: list[Request] = []
@@ -92,9 +94,9 @@ def read_columns(
 
     with limit_unpacked_size(unpack_limit):
         if len(label_requests) == n_files:
-            columns_of_files = _read_files(table_requests, label_requests, finish)
+            columns_of_files = _read_files(table_requests, label_requests, check_and_convert)
         else:
-            columns_of_files = _read_files(table_requests, [None] * n_files, finish)
+            columns_of_files = _read_files(table_requests, [None] * n_files, check_and_convert)
         if not columns_of_files:
             raise NoRowsError(
                 f"{path}: it holds no rows (none of its {n_files:,} files does); give at least one."
@@ -103,7 +105,7 @@ def read_columns(
         has_one_label_file_for_all = len(label_requests) == 1 and n_files > 1
         if has_one_label_file_for_all:
             labelled_columns = replace(columns, labels=_read_label_file(label_requests[0]))
-            columns = finish(replace(request, path=columns.path), labelled_columns)
+            columns = check_and_convert(replace(request, path=columns.path), labelled_columns)
     return columns
 
 
@@ -114,20 +116,24 @@ def _total_size(requests: Sequence[Request]) -> int:
 
 
 def _read_files(
-    table_requests: Sequence[Request], label_requests: Sequence[Request | None], finish: Finish
+    table_requests: Sequence[Request],
+    label_requests: Sequence[Request | None],
+    check_and_convert: ColumnsConverter,
 ) -> list[Columns]:
     """Read each file. Among several files, those without rows are skipped."""
     columns_of_files = []
     for table_request, label_request in zip(table_requests, label_requests, strict=True):
         try:
-            columns_of_files.append(_read_file(table_request, label_request, finish))
+            columns_of_files.append(_read_file(table_request, label_request, check_and_convert))
         except NoRowsError:
             if len(table_requests) == 1:
                 raise
     return columns_of_files
 
 
-def _read_file(request: Request, label_request: Request | None, finish: Finish) -> Columns:
+def _read_file(
+    request: Request, label_request: Request | None, check_and_convert: ColumnsConverter
+) -> Columns:
     """Read one file, with its labels from a second file if there is one."""
     if label_request is not None and label_request.path == request.path == "-":
         raise InputError(
@@ -141,7 +147,7 @@ def _read_file(request: Request, label_request: Request | None, finish: Finish) 
         raise NoRowsError(f"{request.path}: it holds no rows; give at least one.")
     if label_request is not None:
         columns = replace(columns, labels=_read_label_file(label_request))
-    return finish(request, columns)
+    return check_and_convert(request, columns)
 
 
 def _check_requested_columns(request: Request, columns: Columns) -> None:

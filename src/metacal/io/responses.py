@@ -98,7 +98,7 @@ def sequence_scores(responses: Iterable[Any]) -> dict[str, Float]:
     for score_name, reduction_name in SEQUENCE_SCORES.items():
         columns[score_name] = _reduce_rows(REDUCTIONS[reduction_name], logprobs)
 
-    answers = [_answers_of_choices(response) for response in all_responses]
+    answers = [_list_choice_texts(response) for response in all_responses]
     if any(len(row) > 1 for row in answers):
         columns["agreement"] = _reduce_rows(REDUCTIONS["agreement"], answers)
     return columns
@@ -109,7 +109,7 @@ def _reduce_rows(reduction: Callable[[Any], float], rows: Iterable[list[Any]]) -
     return np.array([reduction(row) if row else math.nan for row in rows])
 
 
-def _answers_of_choices(response: Any) -> list[Any]:
+def _list_choice_texts(response: Any) -> list[Any]:
     """Return the text of each choice of a response."""
     if not isinstance(response, Mapping):
         return []
@@ -142,7 +142,7 @@ def result_scores(result: Any) -> dict[str, Float]:
     >>> result_scores({("sequence", "Perplexity"): [1.2, 3.4]})
     {'Perplexity': array([1.2, 3.4])}
     """
-    table = _table_of_result(result)
+    table = _find_result_table(result)
     if not isinstance(table, Mapping):
         raise InputError(f"a result is a mapping of names to columns; got {type(result).__name__}.")
     columns = {}
@@ -159,7 +159,7 @@ def result_scores(result: Any) -> dict[str, Float]:
     return columns
 
 
-def _table_of_result(result: Any) -> Any:
+def _find_result_table(result: Any) -> Any:
     """Return the mapping of names to columns inside a result, if there is one."""
     content = getattr(result, "estimations", None)
     if not content:

@@ -76,7 +76,7 @@ def has_fingerprint(known_fingerprint: Fingerprint, source: str, disk: Disk = DI
     return current_fingerprint == known_fingerprint
 
 
-def read_unchanged(
+def read_until_unchanged(
     source: str, read_source: Callable[[], _Result], disk: Disk = DISK
 ) -> tuple[_Result, Fingerprint | None]:
     """Read a source, and read it again if it changed in the meantime.

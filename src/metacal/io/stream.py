@@ -84,7 +84,7 @@ class _Layout:
     table_names : tuple of str
         Columns with the numbers of a row. Empty if there are only late labels.
 
-    holds_lists : bool
+    is_list_column : bool
         Whether the table is one column of lists.
 
     role_names : mapping of str to str
@@ -92,7 +92,7 @@ class _Layout:
     """
 
     table_names: tuple[str, ...] = ()
-    holds_lists: bool = False
+    is_list_column: bool = False
     role_names: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -367,7 +367,7 @@ class StreamReader:
             )
         return _Layout(
             table_names=selection.table_names + request.later_score_columns,
-            holds_lists=selection.class_positions is None and not request.reads_scores,
+            is_list_column=selection.class_positions is None and not request.reads_scores,
             role_names=dict(selection.role_names),
         )
 
@@ -385,7 +385,7 @@ class StreamReader:
                 return (math.nan,) * len(table_names)
             return None
 
-        if self._layout.holds_lists:
+        if self._layout.is_list_column:
             values = parse_list(request.path, table_names[0], values[0])
         if request.reads_scores:
             values = [parse_score_value(value) for value in values]

@@ -22,10 +22,10 @@ from metacal.io.column_selection import ColumnSelection, select_columns
 from metacal.io.columns import Columns
 from metacal.io.formats.text_cells import (
     is_number,
-    labels_from_cells,
-    number_or_text,
-    numbers_or_texts,
+    parse_labels,
     parse_number_lists,
+    parse_number_or_text,
+    parse_numbers_or_texts,
     unescape_formula,
 )
 from metacal.io.named_columns import find_named_column, label_column_advice
@@ -69,7 +69,7 @@ def read(request: Request, delimiter: str = ",") -> Columns:
         first_cells = cells.column(selection.table_names[0])
         if request.reads_scores:
             table: Any = np.fromiter(
-                map(number_or_text, first_cells), dtype=object, count=len(first_cells)
+                map(parse_number_or_text, first_cells), dtype=object, count=len(first_cells)
             )
             line_numbers = [line_number for line_number, _ in cells.numbered_rows()]
         elif selection.class_positions is None:
@@ -78,12 +78,14 @@ def read(request: Request, delimiter: str = ",") -> Columns:
             table = np.stack([cells.column(name) for name in selection.table_names], axis=1)
 
     def read_labels_or_ids(name: str) -> NDArray[Any]:
-        return labels_from_cells(path, name, cells.column(name))
+        return parse_labels(path, name, cells.column(name))
 
     def read_values(name: str) -> list[Any]:
-        return numbers_or_texts(cells.column(name))
+        return parse_numbers_or_texts(cells.column(name))
 
-    return selection.build_columns(table, read_labels_or_ids, read_values, lines=line_numbers)
+    return selection.build_columns(
+        table, read_labels_or_ids, read_values, line_numbers=line_numbers
+    )
 
 
 read_tsv = partial(read, delimiter="\t")
@@ -421,7 +423,7 @@ def read_labels(request: Request, name_suffix: str) -> NDArray[Any]:
                 " the row everywhere."
             )
         labels.append(label)
-    return labels_from_cells(path, label_column or "label", labels)
+    return parse_labels(path, label_column or "label", labels)
 
 
 def _read_label_rows(request: Request, name_suffix: str) -> list[list[str]]:

@@ -87,7 +87,10 @@ def read(request: Request) -> Columns:
         return entries.label_column(name)
 
     return selection.build_columns(
-        table, read_side_column, entries.values_by_name.__getitem__, lines=entries.line_numbers
+        table,
+        read_side_column,
+        entries.values_by_name.__getitem__,
+        line_numbers=entries.line_numbers,
     )
 
 

@@ -239,7 +239,7 @@ def _load_torch_file(request: Request) -> Any:
     with zipfile.ZipFile(request.path_to_open) as archive:
         unpacked_bytes = sum(record.file_size for record in archive.infolist())
         check_unpacked_size(request.path, unpacked_bytes, os.path.getsize(request.path_to_open))
-        _check_records(archive)
+        _verify_record_checksums(archive)
     try:
         return torch.load(request.path_to_open, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError:
@@ -249,7 +249,7 @@ def _load_torch_file(request: Request) -> Any:
         ) from None
 
 
-def _check_records(archive: zipfile.ZipFile) -> None:
+def _verify_record_checksums(archive: zipfile.ZipFile) -> None:
     """Verify the CRC-32 of every record, which `torch.load` does not do.
 
     A checksum of 0 denotes that there is none. Files written after

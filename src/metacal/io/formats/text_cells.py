@@ -75,7 +75,7 @@ def is_number(text: str) -> bool:
     return "_" not in text
 
 
-def number_or_text(cell: str) -> float | str | None:
+def parse_number_or_text(cell: str) -> float | str | None:
     """Convert a cell to a number if possible. Return None for an empty cell."""
     text = cell.strip()
     if is_number(text):
@@ -85,7 +85,7 @@ def number_or_text(cell: str) -> float | str | None:
     return text
 
 
-def numbers_or_texts(cells: Sequence[str] | NDArray[Any]) -> list[Any]:
+def parse_numbers_or_texts(cells: Sequence[str] | NDArray[Any]) -> list[Any]:
     """Convert a column of cells to numbers, or to texts if one cell is not a number.
 
     Parameters
@@ -104,7 +104,7 @@ def numbers_or_texts(cells: Sequence[str] | NDArray[Any]) -> list[Any]:
         return texts
     values: list[Any] = []
     for text in texts:
-        value = int(text) if is_integer_text(text) else number_or_text(text)
+        value = int(text) if is_integer_text(text) else parse_number_or_text(text)
         if isinstance(value, str):
             return texts
         values.append(value)
@@ -116,7 +116,7 @@ def _has_leading_zeros(text: str) -> bool:
     return text[:1] == "0" and text.isdigit() and text != "0"
 
 
-def labels_from_cells(path: str, name: str, cells: Sequence[str] | NDArray[Any]) -> NDArray[Any]:
+def parse_labels(path: str, name: str, cells: Sequence[str] | NDArray[Any]) -> NDArray[Any]:
     """Convert the cells of a label or id column to an array.
 
     Parameters
