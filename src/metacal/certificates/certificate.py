@@ -409,7 +409,7 @@ class Certificate:
             if not is_omitted:
                 entries[key] = value
         if not self.has_labels:
-            entries |= dict.fromkeys(LABEL_COUNT_FIELDS)
+            entries |= dict.fromkeys(LABEL_COUNT_FIELDS, None)
         entries["quantity"] = self.quantity.name
         entries["traffic"] = self._traffic_entries()
         entries |= self._rate_entries()
@@ -470,7 +470,7 @@ class Certificate:
         for certificate in certificates:
             record = {name: getattr(certificate, name) for name in _FRAME_COLUMNS}
             if not self.has_labels:
-                record |= dict.fromkeys(LABEL_COUNT_FIELDS)
+                record |= dict.fromkeys(LABEL_COUNT_FIELDS, None)
             records.append(record)
         return display.make_frame(records, row_names, [index_name])
 

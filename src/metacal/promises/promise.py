@@ -287,9 +287,10 @@ class Promise(ABC):
         'the rule is none that this promise uses'
         """
         circumstances = certificate.circumstances
-        counts_clusters = circumstances.counts_whole_clusters
+        counts_whole_clusters = circumstances.counts_whole_clusters
         max_folds = certificate.n_rows
         if self._certifies_on_split:
+            # The certified rows are a part of the scored rows, so there may be more folds.
             max_folds = max(max_folds, circumstances.n_folds)
         contradiction = circumstances.find_contradiction(max_folds=max_folds, delta=self.delta)
         if contradiction is not None:
@@ -297,15 +298,15 @@ class Promise(ABC):
         if not self._has_same_terms(certificate):
             return format_promise_mismatch(self)
         allowed_rules = self.rules_allowed_in(certificate)
-        if counts_clusters:
+        if counts_whole_clusters:
             allowed_rules = (WHOLE_CLUSTERS,)
         if certificate.rule not in allowed_rules:
             return "the rule is none that this promise uses"
-        contradiction = self._find_row_contradiction(certificate)
+        contradiction = self._find_row_count_contradiction(certificate)
         if contradiction:
             return contradiction
         tested_promise = self.with_delta_fraction(circumstances.delta_share)
-        if counts_clusters:
+        if counts_whole_clusters:
             return find_contradiction_of_clusters(tested_promise, certificate)
         return find_contradiction(tested_promise, certificate)
 
@@ -314,7 +315,7 @@ class Promise(ABC):
         """Whether the rule certifies on a part of the rows only, as the paper's rules do."""
         return self.guarantee == "none"
 
-    def _find_row_contradiction(self, certificate: Certificate) -> str | None:
+    def _find_row_count_contradiction(self, certificate: Certificate) -> str | None:
         """Return a sentence if numbers of rows in a certificate contradict each other, or None."""
         circumstances = certificate.circumstances
         withholds_rows = (

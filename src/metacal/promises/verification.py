@@ -199,10 +199,10 @@ class Verification:
         n_omitted = len(self.tests) - _MAX_PRINTED_TESTS
         if self.certificate.subgroups and n_omitted > 0:
             lines.append(f"  measured     and {n_omitted:,} more, with less against them")
-        false_refutation_rate = format_percent_ceil(0.5 * (1.0 - self.confidence))
+        max_false_refutations = format_percent_ceil(0.5 * (1.0 - self.confidence))
         lines.append(
             f"  tested       {self.tested_claim}; a kept promise is called refuted by at most "
-            f"{false_refutation_rate} of such tests"
+            f"{max_false_refutations} of such tests"
         )
         return lines
 
@@ -245,18 +245,18 @@ def _format_test(test: Verdict) -> list[str]:
     """Return the printed lines of a test: measured value, counts and p-value."""
     if test.value is None or test.low is None or test.high is None:
         return [f"  measured     no row here says anything about the {test.measured_quantity}"]
-    interval = format_interval(test.low, test.high)
+    interval_text = format_interval(test.low, test.high)
     if test.subgroup is not None:
-        violations = test.quantity.violations_suffix.format(name=test.class_name)
+        violations_text = test.quantity.violations_suffix.format(name=test.class_name)
         return [
             f"  {test.word:<12} {test.subgroup}: {test.measured_quantity} {test.value:.4f}"
-            f" {interval}, {_get_bad_count_or_total_cost(test):,} of {test.measurement.n_rows:,}"
-            f" {violations}, p-value {test.p_value:.4g}"
+            f" {interval_text}, {_get_bad_count_or_total_cost(test):,} of {test.measurement.n_rows:,}"
+            f" {violations_text}, p-value {test.p_value:.4g}"
         ]
     return [
         (
             f"  measured     {test.measured_quantity} {test.value:.4f},"
-            f" {format_percent_floor(test.level)} interval {interval}, promised"
+            f" {format_percent_floor(test.level)} interval {interval_text}, promised"
             f" {test.quantity.comparison_sign} {test.target:g}"
         ),
         f"  counted      {_format_counts(test)}",
@@ -280,8 +280,8 @@ def _format_counts(test: Verdict) -> str:
             f"{measurement.n_bad:,} answered worse than by the last model alone,"
             f" {measurement.n_better:,} better, of {n_rows:,}"
         )
-    violations = quantity.violations_text.format(name=test.class_name)
-    return f"{_get_bad_count_or_total_cost(test):,} {violations}, of {n_rows:,}"
+    violations_text = quantity.violations_text.format(name=test.class_name)
+    return f"{_get_bad_count_or_total_cost(test):,} {violations_text}, of {n_rows:,}"
 
 
 def _describe_p_value(test: Verdict) -> str:
