@@ -29,7 +29,7 @@ from metacal.scores import Score
 
 @dataclass(frozen=True, eq=False)
 class CalibrationTable:
-    """Validated table of logits with labels, subgroups and the selection of rows that count.
+    """Validated table of logits with labels, subgroups and a selection of rows.
 
     Attributes
     ----------
@@ -71,7 +71,7 @@ class CalibrationTable:
         return self.subgroups.codes
 
     def draw_selected_rows(self, *columns: ArrayLike | None) -> SelectedRows | None:
-        """Draw the rows that count, seeded by the columns. Return None if all rows count."""
+        """Draw the rows to certify, seeded by the columns. Return None if all rows count."""
         if self.selection is None:
             return None
         return self.selection.draw(*columns)

@@ -29,7 +29,7 @@ from metacal.promises.promise import Promise
 
 @dataclass(frozen=True, eq=False)
 class SelectedRowsResult:
-    """Certificate of the rows that count, and the rows that may train the calibrator.
+    """Certificate of the selected rows, and the rows that may train the calibrator.
 
     Attributes
     ----------
@@ -54,7 +54,7 @@ def certify_selected_rows(
     selected_rows: SelectedRows | None = None,
     pilot_policy: PilotPolicy | None = None,
 ) -> SelectedRowsResult:
-    """Certify a promise on the calibration rows that count.
+    """Certify a promise on the selected calibration rows.
 
     Parameters
     ----------
@@ -122,7 +122,7 @@ def certify_selected_rows(
 
 
 def get_index_of_selected_rows(selected_rows: SelectedRows | None) -> slice | Codes:
-    """Return the index that selects the rows that count from a column of all rows."""
+    """Return the index of the selected rows in a column of all rows."""
     if selected_rows is None:
         return slice(None)
     return selected_rows.indices

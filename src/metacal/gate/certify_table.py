@@ -84,7 +84,7 @@ def _must_count_rows(table: CalibrationTable, promise: Promise) -> bool:
 
 
 def _certify_best_score(table: CalibrationTable, promise: Promise) -> CertifiedTable:
-    """Certify with the best of several scores.
+    """Certify a promise with the best of several ranking scores.
 
     Each score receives a fraction of delta, and the fractions add up to one. By the union bound all
     certificates hold together with probability 1 - delta, so that the best of them may be chosen

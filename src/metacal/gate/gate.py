@@ -290,8 +290,6 @@ class Gate(GateMethods):
         stages = (replace(first_stage, thresholds=thresholds), *later_stages)
         return replace(self, stages=stages, reject_label=reject_label, certificate=certificate)
 
-    # Input and true labels
-
     def read(self, table: Any) -> Any:
         """Convert the input of the first stage to a checked array of logits or scores."""
         return self.source.read(table)
@@ -392,8 +390,6 @@ class Gate(GateMethods):
             if correct is not None:
                 correct = correct[has_score]
         return find_fit_rows(self.data_hash, self.sketch, scores, correct)
-
-    # Decisions
 
     def uncertainty_scores(self, table: Any) -> Float:
         """Compute the score of each row at the first stage. Higher is less certain."""

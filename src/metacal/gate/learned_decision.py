@@ -136,13 +136,13 @@ def _take_pilot_clusters(clusters: Clusters) -> Flags:
 
 
 def _choose_n_pilots(n_independent: int) -> int:
-    """Return how many of some independent rows or clusters the decision is learned from."""
+    """Return the number of independent rows or clusters that the decision is learned from."""
     n_pilots = max(_MIN_PILOTS, n_independent // _ROWS_PER_PILOT)
     return min(n_pilots, n_independent // 2)
 
 
 def _represent_themselves(row_index: Codes, n_rows: int) -> Codes:
-    """Return the `representatives` of selected rows that represent only themselves."""
+    """Return an array in which each selected row represents only itself."""
     representatives = np.full(n_rows, -1, dtype=np.intp)
     representatives[row_index] = np.arange(len(row_index))
     return representatives

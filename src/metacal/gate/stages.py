@@ -23,9 +23,7 @@ from metacal.gate.logits_source import LogitsSource
 from metacal.gate.score_source import ScoreSource
 from metacal.gate.thresholds import SingleThreshold, Thresholds
 
-#: Source of a stage. Both kinds read the input of a caller, compute uncertainty scores (higher is
-#: less certain) and confidence, and encode true labels. A prediction is correct if its code equals
-#: the code of the true label.
+#: Source of a stage, which computes scores and confidence of rows, and encodes their true labels.
 Source = LogitsSource | ScoreSource
 
 

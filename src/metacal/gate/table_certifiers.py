@@ -155,7 +155,7 @@ class SortedScoreCertifier:
     def _rank_selected_rows(
         self, scored_table: ScoredTable, selected_rows: SelectedRows | None
     ) -> Ranking:
-        """Rank the rows that count, and fit the background map meanwhile."""
+        """Rank the selected rows, and fit the calibration map meanwhile."""
         if scored_table.device_ranking is not None and selected_rows is None:
             return scored_table.device_ranking
         selected_index = get_index_of_selected_rows(selected_rows)

@@ -100,7 +100,7 @@ class SubgroupThresholds:
     names: tuple[Name, ...]
     values: tuple[float | tuple[float, float], ...]
     decision_offsets: tuple[float, ...] = ()
-    #: Code that does not distinguish subgroups rejects every row, which keeps the promise.
+    #: This threshold rejects every row, for callers that do not distinguish subgroups.
     threshold: ClassVar[float] = -math.inf
 
     @cached_property

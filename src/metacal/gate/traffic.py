@@ -26,7 +26,7 @@ from metacal.promises.sequential.wager import UnitMembership
 
 Id = str | int
 
-# Draws from clusters use positions from this one on, because others serve rows with equal scores.
+# Random draws from clusters use positions from this one on, above all positions of rows.
 _FIRST_POSITION_OF_CLUSTER_DRAWS = 1 << 40
 
 #: Divisor that stands for the mean of the labelled rows of a cluster (see `UnitMembership`).

@@ -262,7 +262,7 @@ class WaitingRows:
         row_ids = [row_id for row_id, row in self.rows_by_id.items() if row.unit == cluster_id]
         cluster_rows = [self.rows_by_id.pop(row_id) for row_id in row_ids]
         self.clusters.remember(cluster_id)
-        # A monitor could lose more than its capital by a bet on a cluster of twice the largest size.
+        # A bet on a cluster of twice the largest size could lose more than the whole capital.
         if self.largest_cluster and len(cluster_rows) >= 2 * self.largest_cluster:
             self.clusters.n_stray_rows += len(cluster_rows)
             return []
