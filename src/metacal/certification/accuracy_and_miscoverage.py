@@ -212,7 +212,7 @@ def _find_smallest_alpha(n_correct: int, n_correct_accepted: int, delta: float |
         n_correct_required = bounds.smallest_rank_keeping_miscoverage(n_correct, alpha, delta)
         return n_correct_accepted >= n_correct_required
 
-    # Rounding errors of the quantile may require a few steps more.
+    # Because of rounding errors, the rounded quantile may be slightly too small.
     alpha = ceil_to_4_decimals(exact_alpha)
     while alpha < 1.0 and not is_certified(alpha):
         alpha = round(alpha + 1e-4, 4)

@@ -159,21 +159,23 @@ def _compute_highest_possible_level(
     scope: EachSubgroup, all_subgroups: SubgroupCertificates, delta: float
 ) -> float:
     """Compute the highest significance level at which a subgroup can have been tested."""
-    tested_families = [
-        family
-        for family in all_subgroups.side_families
-        if _get_significance_level(family) is not None
+    certificates_by_tested_subgroup = [
+        certificates
+        for certificates in all_subgroups.side_families
+        if _get_significance_level(certificates) is not None
     ]
-    if scope.error_rate == "fcr":
-        n_accepting = sum(_accepts_any_row(family) for family in tested_families)
-        return delta * n_accepting / max(1, len(tested_families))
+    n_tested = len(certificates_by_tested_subgroup)
     if scope.error_rate == "each":
         return delta
-    n_unfinished = sum(
-        not all(certificate.accepts_everything for certificate in family)
-        for family in tested_families
+    if scope.error_rate == "fcr":
+        n_accepting = sum(map(_accepts_any_row, certificates_by_tested_subgroup))
+        return delta * n_accepting / max(1, n_tested)
+    # Holm's correction divides delta by the number of subgroups in which a test failed.
+    n_possibly_failed = sum(
+        not all(certificate.accepts_everything for certificate in certificates)
+        for certificates in certificates_by_tested_subgroup
     )
-    return delta / max(1, n_unfinished)
+    return delta / max(1, n_possibly_failed)
 
 
 def _get_significance_level(

@@ -63,7 +63,7 @@ class OneThresholdProcedure:
     target: float
     rule: ThresholdRule
 
-    # None means that the caller chooses the score.
+    # The score name is None because the caller chooses the score.
     score_name = None
 
     @property
@@ -198,14 +198,14 @@ class OneThresholdProcedure:
         return (subgroup_certificate,)
 
     def certify_all(self, rows: CalibrationRows, delta: float | None) -> Certificate:
-        """Certify all rows together."""
+        """Certify one threshold for all rows."""
         certificate = self.certify_ranking(rows.ranking, delta, pilot=rows.pilot)
         return replace(certificate, has_labels=rows.correct is not None)
 
     def certify_ranking(
         self, ranking: Ranking, delta: float | None, *, pilot: PilotRows | None = None
     ) -> Certificate:
-        """Certify all rows of a ranking together.
+        """Certify one threshold for the rows of a ranking.
 
         Parameters
         ----------
@@ -292,11 +292,11 @@ class OneThresholdProcedure:
     ) -> InfeasibleTargetError:
         """Build the error for rows that support no threshold."""
 
-        def certifies(target: float) -> bool:
+        def certifies_target(target: float) -> bool:
             result = self.find_threshold(ranking, delta, target=target, pilot=pilot)
             return result.threshold is not None
 
-        shortfall = self.rule.find_shortfall(ranking, self.limit, delta, certifies)
+        shortfall = self.rule.find_shortfall(ranking, self.limit, delta, certifies=certifies_target)
         return build_infeasible_accuracy_error(
             self.target,
             delta,
@@ -358,7 +358,7 @@ class OneThresholdProcedure:
 
 
 def _require_known_neighbours(ranking: Ranking, n_accepted: int) -> None:
-    """Raise `FinerCountsNeeded` if the threshold is next to a block of mere counts."""
+    """Raise FinerCountsNeeded if a score next to the threshold is unknown."""
     first_rejected_block = int(
         np.searchsorted(ranking.tie_block_end_ranks, n_accepted, side="right")
     )

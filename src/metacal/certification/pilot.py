@@ -40,16 +40,16 @@ from metacal.certification.plans import PilotRows
 from metacal.certification.rows import CalibrationRows
 from metacal.formulas import Codes, Flags, Float
 
-# With fewer rows, no row is withheld unless the user declared the values of the score.
+# Smallest number of rows from which pilot rows are withheld if no score values are declared.
 _MIN_ROWS_TO_WITHHOLD = 100
 
-# Ties among this many pilot rows decide whether more pilot rows are needed.
+# Number of first pilot rows. If their scores tie, more pilot rows are withheld.
 _N_FIRST_PILOT_ROWS = 10
 
-# For two classes, score values are tested if a row has this many ties on average.
+# Mean number of ties per row from which on score values are tested for two classes.
 _MIN_TIES_PER_ROW = 8.0
 
-# A score with more values than this is not listed in a certificate.
+# Largest number of score values that a certificate lists.
 _MAX_LISTED_VALUES = 25
 
 
@@ -115,7 +115,7 @@ class PilotPolicy:
             return True
         min_tie_probability = 1.0 / math.sqrt(n_rows)
         if self.is_about_classes:
-            # Rows of a rare class are few, so rarer ties already matter.
+            # A rare class has few rows, so that even rare ties affect its tests.
             min_tie_probability = min(min_tie_probability, _MIN_TIES_PER_ROW / n_rows)
         return compute_tie_probability(pilot_scores) >= min_tie_probability
 
@@ -151,7 +151,7 @@ class PilotPolicy:
         if len(score_values) > _MAX_LISTED_VALUES:
             return ()
 
-        # Cumulative counts with a leading 0, for declared values below the lowest score.
+        # The counts start with 0, which is the count at declared values below the lowest score.
         cumulative_rows = np.append(0, ranking.tie_block_end_ranks)
         cumulative_errors = np.append(0, ranking.cumulative_errors)
         n_values_up_to = np.searchsorted(ranking.tie_block_scores, score_values, side="right")

@@ -133,7 +133,7 @@ class Procedure(Protocol):
     """Certification of all rows together."""
 
     def certify_all(self, rows: CalibrationRows, delta: float | None) -> Certificate:
-        """Certify all rows together.
+        """Certify a promise about all rows.
 
         Raises
         ------

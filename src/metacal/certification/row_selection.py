@@ -42,7 +42,7 @@ from metacal.errors import InputError
 from metacal.formulas import Codes, Flags, Float
 from metacal.rows.draws import RowDraws, check_random_state
 
-# Entry of `SelectedRows.representatives` for a row that no selected row represents.
+# Entry of `SelectedRows.representatives` for a row without a representative.
 _NOT_REPRESENTED = -1
 
 

@@ -245,7 +245,7 @@ def plan_rank_ranges(
     """
     if starts is None:
         starts = choose_usual_starts(n_rows, accuracy, delta)
-    # Every range ends at n_rows at first, and at the start of the next range once this is known.
+    # A range ends at the last row until the start of the next range is known.
     rank_ranges: list[RankRange] = []
     cumulative_delta_fraction = Fraction(0)
     for n_tolerated_errors, delta_fraction in starts:

@@ -182,7 +182,7 @@ def find_highest_certified_step(
 
 
 def compute_ruled_out_share(ranking: Ranking, accuracy: float, delta: float) -> float | None:
-    """Compute the share of rows from which on no threshold is accurate enough.
+    """Compute the coverage from which on every threshold is known to be inaccurate.
 
     With probability 1 - delta, no threshold that accepts at least this share of all rows has the
     accuracy. The statement says nothing about thresholds that accept less. The most certain rows,

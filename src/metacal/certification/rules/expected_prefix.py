@@ -179,31 +179,32 @@ def count_expected_prefix(ranking: Ranking, accuracy: float) -> int:
         ranking.cumulative_errors, ranking.tie_block_end_ranks, accuracy
     )
     passing_blocks = np.flatnonzero(block_passes)
-    best_block = -1
+    n_accepted_blocks = 0
     if len(passing_blocks) > 0:
-        best_block = int(passing_blocks[-1])
-    _require_no_prefix_inside_cells(ranking, accuracy, first_block=best_block + 1)
-    if best_block < 0:
+        last_passing_block = int(passing_blocks[-1])
+        n_accepted_blocks = last_passing_block + 1
+    _require_no_prefix_inside_cells(ranking, accuracy, first_cell=n_accepted_blocks)
+    if n_accepted_blocks == 0:
         return 0
-    return int(ranking.tie_block_end_ranks[best_block])
+    return int(ranking.tie_block_end_ranks[n_accepted_blocks - 1])
 
 
-def _require_no_prefix_inside_cells(ranking: Ranking, accuracy: float, first_block: int) -> None:
+def _require_no_prefix_inside_cells(ranking: Ranking, accuracy: float, first_cell: int) -> None:
     """Raise FinerCountsNeeded if a prefix that ends inside a cell could pass.
 
-    Cells before `first_block` are ignored.
+    Cells before `first_cell` are ignored.
     """
     if ranking.has_unknown_order is None:
         return
     # The best prefix inside a cell contains all of its correct rows and none of its errors.
-    block_errors = np.diff(ranking.cumulative_errors, prepend=0)
-    could_pass = passes_in_expectation(
-        ranking.cumulative_errors - block_errors,
-        ranking.tie_block_end_ranks - block_errors,
-        accuracy,
+    n_errors_per_cell = np.diff(ranking.cumulative_errors, prepend=0)
+    best_prefix_passes = passes_in_expectation(
+        n_errors=ranking.cumulative_errors - n_errors_per_cell,
+        ranks=ranking.tie_block_end_ranks - n_errors_per_cell,
+        accuracy=accuracy,
     )
-    is_undecided = could_pass & ranking.has_unknown_order
-    is_undecided[:first_block] = False
-    undecided_blocks = np.flatnonzero(is_undecided)
-    if len(undecided_blocks) > 0:
-        raise ranking.build_finer_counts_error(undecided_blocks[-MAX_REFINED_CELLS:].tolist())
+    is_undecided = best_prefix_passes & ranking.has_unknown_order
+    is_undecided[:first_cell] = False
+    undecided_cells = np.flatnonzero(is_undecided)
+    if len(undecided_cells) > 0:
+        raise ranking.build_finer_counts_error(undecided_cells[-MAX_REFINED_CELLS:].tolist())

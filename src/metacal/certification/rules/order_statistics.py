@@ -133,12 +133,12 @@ class RejectionRateRule:
             n_reference_rows, plan.limit, significance_level
         )
 
-        # The threshold is the score of the reference row with this rank.
-        n_blocks = len(cumulative_reference_rows)
+        # The score of the reference row with the threshold rank becomes the threshold.
+        n_tie_blocks = len(cumulative_reference_rows)
         threshold_block = int(np.searchsorted(cumulative_reference_rows, threshold_rank))
-        if threshold_block == n_blocks:
-            last_block = n_blocks - 1
-            ranking.require_known_order(last_block)
+        has_too_few_reference_rows = threshold_block == n_tie_blocks
+        if has_too_few_reference_rows:
+            ranking.require_known_order(n_tie_blocks - 1)
             return NOTHING_CERTIFIED
 
         ranking.require_known_order(threshold_block, threshold_block + 1)
@@ -311,11 +311,11 @@ class AcceptanceRateRule:
         cumulative_reference_rows = self._cumulative_reference_rows(ranking)
         n_reference_rows = get_last_or_zero(cumulative_reference_rows)
 
-        # The bound limits the rows above a rank, so this rule counts ranks from the top.
-        rank_from_highest_score = bounds.certified_miscoverage_rank(
+        # Accepted rows have the lowest scores, so the bound counts rejected rows from the highest.
+        n_rows_to_reject = bounds.certified_miscoverage_rank(
             n_reference_rows, plan.limit, significance_level
         )
-        first_rejected_rank = n_reference_rows + 1 - rank_from_highest_score
+        first_rejected_rank = n_reference_rows + 1 - n_rows_to_reject
         if first_rejected_rank < 1:
             return NOTHING_CERTIFIED
 
