@@ -198,8 +198,8 @@ def test_the_starts_of_graded_losses_share_delta(monkeypatch):
     """If the first test of every sequence fails, the levels of these tests add up to delta."""
     levels = []
 
-    def fails(self, rank, limit, level):
-        levels.append(level)
+    def fails(self, rank, limit, significance_level):
+        levels.append(significance_level)
         return False
 
     monkeypatch.setattr(LossRanking, "passes", fails)
