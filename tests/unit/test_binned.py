@@ -296,8 +296,8 @@ def test_bbq_is_the_papers_formula():
 
 def test_ties_merge_binnings():
     binnings = build_equal_mass_binnings(np.array([5000.0]))
-    np.testing.assert_array_equal(binnings.last_point, [0])
-    np.testing.assert_array_equal(binnings.first_bin, [0])
+    np.testing.assert_array_equal(binnings.last_point_of_bin, [0])
+    np.testing.assert_array_equal(binnings.first_bin_of_binning, [0])
 
 
 @pytest.mark.parametrize(

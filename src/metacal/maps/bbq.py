@@ -44,20 +44,20 @@ class Binnings:
 
     Attributes
     ----------
-    last_point : array of int of shape (n_bins,)
+    last_point_of_bin : array of int of shape (n_bins,)
         Index of the last point in each bin, one binning after another.
 
-    first_bin : array of int of shape (n_binnings,)
+    first_bin_of_binning : array of int of shape (n_binnings,)
         Index of the first bin of each binning.
     """
 
-    last_point: Codes
-    first_bin: Codes
+    last_point_of_bin: Codes
+    first_bin_of_binning: Codes
 
     @property
-    def n_bins_of_each(self) -> Codes:
+    def n_bins_of_binning(self) -> Codes:
         """Number of bins of each binning."""
-        return np.diff(np.append(self.first_bin, len(self.last_point)))
+        return np.diff(np.append(self.first_bin_of_binning, len(self.last_point_of_bin)))
 
 
 def fit_bbq(rows: Rows, labels: Codes, weights: Weights = None) -> PiecewiseMap:
@@ -115,16 +115,16 @@ def fit_top_label_bbq(
 def fit_bbq_curve(distinct_points: DistinctPoints) -> PiecewiseCurve:
     """Fit the averaged step function of one class in O(N log N) time."""
     binnings = build_equal_mass_binnings(distinct_points.weight)
-    n_bins_of_each = binnings.n_bins_of_each
+    n_bins_of_binning = binnings.n_bins_of_binning
     bin_weight = _sum_by_bin(distinct_points.weight, binnings)
     positive_weight = _sum_by_bin(distinct_points.positive_weight, binnings)
     bin_middle = _compute_bin_middles(distinct_points, binnings)
-    bin_prior_rows = np.repeat(_PRIOR_ROWS / n_bins_of_each, n_bins_of_each)
+    bin_prior_rows = np.repeat(_PRIOR_ROWS / n_bins_of_binning, n_bins_of_binning)
 
     bin_log_evidence = _compute_log_evidence(
-        bin_weight, positive_weight, bin_prior_rows, bin_middle
+        bin_weight, positive_weight, bin_prior_rows, middle=bin_middle
     )
-    log_evidence = np.add.reduceat(bin_log_evidence, binnings.first_bin)
+    log_evidence = np.add.reduceat(bin_log_evidence, binnings.first_bin_of_binning)
     posterior = np.exp(log_evidence - log_evidence.max())
     posterior[posterior < _NEGLIGIBLE_PROBABILITY] = 0.0
     posterior /= posterior.sum()
@@ -157,13 +157,13 @@ def _average_histograms(
     -------
     PiecewiseCurve
     """
-    n_bins_of_each = binnings.n_bins_of_each
-    is_used_bin = np.repeat(posterior > 0.0, n_bins_of_each)
-    step_ends = np.unique(binnings.last_point[is_used_bin])
+    n_bins_of_binning = binnings.n_bins_of_binning
+    is_used_bin = np.repeat(posterior > 0.0, n_bins_of_binning)
+    step_ends = np.unique(binnings.last_point_of_bin[is_used_bin])
     average_frequency = np.zeros(len(step_ends))
     for binning in np.flatnonzero(posterior):
-        first_bin = binnings.first_bin[binning]
-        bin_ends = binnings.last_point[first_bin : first_bin + n_bins_of_each[binning]]
+        first_bin = binnings.first_bin_of_binning[binning]
+        bin_ends = binnings.last_point_of_bin[first_bin : first_bin + n_bins_of_binning[binning]]
         bin_of_step = np.searchsorted(bin_ends, step_ends, side="left")
         average_frequency += posterior[binning] * bin_frequency[first_bin + bin_of_step]
     return PiecewiseCurve(
@@ -180,21 +180,23 @@ def build_equal_mass_binnings(weights: Float) -> Binnings:
     """
     cumulative_weight = np.cumsum(weights)
     numbers_of_bins = _choose_numbers_of_bins(float(cumulative_weight[-1]))
-    n_bins = np.repeat(numbers_of_bins, numbers_of_bins)
+    n_bins_in_binning = np.repeat(numbers_of_bins, numbers_of_bins)
     n_previous_bins = np.cumsum(numbers_of_bins) - numbers_of_bins
-    bin_number = np.arange(1, len(n_bins) + 1) - np.repeat(n_previous_bins, numbers_of_bins)
-    levels = cumulative_weight[-1] * bin_number / n_bins
-    last_point = np.searchsorted(cumulative_weight, levels, side="left")
+    bin_index = np.arange(1, len(n_bins_in_binning) + 1)
+    number_in_binning = bin_index - np.repeat(n_previous_bins, numbers_of_bins)
+    weight_at_bin_end = cumulative_weight[-1] * number_in_binning / n_bins_in_binning
+    last_point = np.searchsorted(cumulative_weight, weight_at_bin_end, side="left")
     # The last bin must end at the last point in spite of rounding errors in the sum.
-    last_point[bin_number == n_bins] = len(weights) - 1
+    last_point[number_in_binning == n_bins_in_binning] = len(weights) - 1
 
-    is_first_bin = bin_number[1:] == 1
-    is_not_empty = np.append(True, (last_point[1:] > last_point[:-1]) | is_first_bin)
+    starts_binning = number_in_binning[1:] == 1
+    is_not_empty = np.append(True, (last_point[1:] > last_point[:-1]) | starts_binning)
     last_point = last_point[is_not_empty]
-    n_bins = n_bins[is_not_empty]
-    first_bin = np.flatnonzero(np.append(True, np.diff(n_bins) > 0))
+    # Each binning has more bins than the previous one, so a new number starts a new binning.
+    n_bins_in_binning = n_bins_in_binning[is_not_empty]
+    first_bin = np.flatnonzero(np.append(True, np.diff(n_bins_in_binning) > 0))
     if is_not_empty.all():
-        return Binnings(last_point=last_point, first_bin=first_bin)
+        return Binnings(last_point_of_bin=last_point, first_bin_of_binning=first_bin)
     return _drop_repeated_binnings(np.split(last_point, first_bin[1:]))
 
 
@@ -215,20 +217,20 @@ def _drop_repeated_binnings(last_points: list[Codes]) -> Binnings:
     for previous, current in pairwise(last_points):
         if not np.array_equal(previous, current):
             distinct_binnings.append(current)
-    n_bins_of_each = [len(last_point) for last_point in distinct_binnings]
+    n_bins_of_binning = [len(last_point) for last_point in distinct_binnings]
     return Binnings(
-        last_point=np.concatenate(distinct_binnings),
-        first_bin=np.append(0, np.cumsum(n_bins_of_each)[:-1]),
+        last_point_of_bin=np.concatenate(distinct_binnings),
+        first_bin_of_binning=np.append(0, np.cumsum(n_bins_of_binning)[:-1]),
     )
 
 
 def _compute_bin_middles(distinct_points: DistinctPoints, binnings: Binnings) -> Float:
     """Compute the middle of each bin, kept away from zero and one."""
-    last_point = binnings.last_point
+    last_point = binnings.last_point_of_bin
     is_last_bin = last_point == len(distinct_points.probability) - 1
     right_edges = np.where(is_last_bin, 1.0, distinct_points.probability[last_point])
     left_edges = np.append(0.0, right_edges[:-1])
-    left_edges[binnings.first_bin] = 0.0
+    left_edges[binnings.first_bin_of_binning] = 0.0
     min_middle = 1.0 / (distinct_points.weight.sum() + 2.0)
     return np.clip(0.5 * (left_edges + right_edges), min_middle, 1.0 - min_middle)
 
@@ -236,8 +238,8 @@ def _compute_bin_middles(distinct_points: DistinctPoints, binnings: Binnings) ->
 def _sum_by_bin(values: Float, binnings: Binnings) -> Float:
     """Sum the values of the points in each bin."""
     cumulative_values = np.cumsum(values)
-    last_point = binnings.last_point
-    first_bin = binnings.first_bin
+    last_point = binnings.last_point_of_bin
+    first_bin = binnings.first_bin_of_binning
     bin_sums = np.diff(cumulative_values[last_point], prepend=0.0)
     bin_sums[first_bin] = cumulative_values[last_point[first_bin]]
     return bin_sums

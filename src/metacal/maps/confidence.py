@@ -125,11 +125,11 @@ def fit_confidence(uncertainty: Float, correct: Flags) -> ConfidenceCurve:
     prior_mean = np.zeros(len(spline_knots) + 1)
     theta = fit_spline_slopes(
         z,
-        correct.astype(np.float64),
-        np.ones(n_rows),
-        spline_knots,
-        prior_mean,
-        "the confidence",
+        correct=correct.astype(np.float64),
+        weights=np.ones(n_rows),
+        knots=spline_knots,
+        prior_mean=prior_mean,
+        method_name="the confidence",
     )
     slopes = theta[:-1]
     intercept = theta[-1]

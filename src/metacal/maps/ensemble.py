@@ -34,6 +34,14 @@ from metacal.rows import Rows
 _N_MEMBERS = 3
 #: Ridge on the weights, relative to the trace of the Hessian, which may be singular.
 _RELATIVE_RIDGE = 1e-13
+#: Largest rounding error that makes a weight of zero negative.
+_MAX_NEGATIVE_WEIGHT = 1e-12
+#: Largest distance of a sum of weights from one that is attributed to rounding.
+_MAX_SUM_ERROR = 1e-9
+#: Relative decrease of the objective that is attributed to rounding.
+_RELATIVE_ROUNDING_ERROR = 1e-15
+#: Absolute error of log b at which the root finder stops.
+_LOG_B_TOLERANCE = 1e-9
 _LOSSES = ("nll", "mse", "sequential")
 #: Distances in log b at which the root of the slope of the Brier score is bracketed.
 _BRACKET_DISTANCES = (0.25, 0.5, 1.0, 2.0)
@@ -69,7 +77,7 @@ class EnsembleTemperatureMap(TemperedMap):
         are_fractions = len(weights) == _N_MEMBERS and all(
             0.0 <= weight <= 1.0 for weight in weights
         )
-        if not are_fractions or abs(sum(weights) - 1.0) > 1e-9:
+        if not are_fractions or abs(sum(weights) - 1.0) > _MAX_SUM_ERROR:
             raise InputError(
                 f"weights must be three numbers of at least 0 that sum to one, got {weights!r}."
             )
@@ -223,32 +231,33 @@ def minimise_on_simplex(hessian: Float, gradient: Float) -> Float:
     lowest_value = np.inf
     for n_nonzero in range(1, _N_MEMBERS + 1):
         for face in combinations(range(_N_MEMBERS), n_nonzero):
-            weights = _minimise_on_face(hessian + ridge, gradient, list(face))
-            is_feasible = weights.min() >= -1e-12 and abs(weights.sum() - 1.0) <= 1e-9
-            if not is_feasible:
+            weights = _minimise_on_face(hessian + ridge, gradient, nonzero_members=list(face))
+            is_nonnegative = weights.min() >= -_MAX_NEGATIVE_WEIGHT
+            sums_to_one = abs(weights.sum() - 1.0) <= _MAX_SUM_ERROR
+            if not (is_nonnegative and sums_to_one):
                 continue
             weights = np.maximum(weights, 0.0)
             value = float(0.5 * weights @ hessian @ weights + gradient @ weights)
             rounding_error = 0.0
             if np.isfinite(lowest_value):
-                rounding_error = 1e-15 * abs(lowest_value)
+                rounding_error = _RELATIVE_ROUNDING_ERROR * abs(lowest_value)
             if value < lowest_value - rounding_error:
                 best_weights = weights / weights.sum()
                 lowest_value = value
     return best_weights
 
 
-def _minimise_on_face(hessian: Float, gradient: Float, face: list[int]) -> Float:
-    """Minimise over the weights of a face, which sum to one but may be negative."""
-    n_nonzero = len(face)
+def _minimise_on_face(hessian: Float, gradient: Float, nonzero_members: list[int]) -> Float:
+    """Minimise over weights of some members that sum to one but may be negative."""
+    n_nonzero = len(nonzero_members)
     # The last row and column belong to the Lagrange multiplier of the sum.
     lagrange_matrix = np.ones((n_nonzero + 1, n_nonzero + 1))
-    lagrange_matrix[:n_nonzero, :n_nonzero] = hessian[np.ix_(face, face)]
+    lagrange_matrix[:n_nonzero, :n_nonzero] = hessian[np.ix_(nonzero_members, nonzero_members)]
     lagrange_matrix[n_nonzero, n_nonzero] = 0.0
-    right_side = np.append(-gradient[face], 1.0)
+    right_side = np.append(-gradient[nonzero_members], 1.0)
     solution = np.linalg.lstsq(lagrange_matrix, right_side, rcond=None)[0]
     weights = np.zeros(_N_MEMBERS)
-    weights[face] = solution[:n_nonzero]
+    weights[nonzero_members] = solution[:n_nonzero]
     return weights
 
 
@@ -272,7 +281,7 @@ def _fit_brier_inverse_temperature(sample: LabelledRows, start: float) -> float:
         if compute_slope(far_log_b) * start_slope < 0.0:
             lower_log_b = min(near_log_b, far_log_b)
             upper_log_b = max(near_log_b, far_log_b)
-            minimum_log_b = brentq(compute_slope, lower_log_b, upper_log_b, xtol=1e-9)
+            minimum_log_b = brentq(compute_slope, lower_log_b, upper_log_b, xtol=_LOG_B_TOLERANCE)
             return float(np.exp(minimum_log_b))
         near_log_b = far_log_b
     return start

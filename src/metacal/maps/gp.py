@@ -62,6 +62,8 @@ _TOLERANCE = 1e-6
 _COMPARISON_TOLERANCE = 1e-2
 #: Number of points at which the slope of the latent function is checked.
 _N_SLOPE_POINTS = 4096
+#: Distance from the inducing inputs, in lengthscales, at which the slope is one again.
+_SLOPE_MARGIN = 8.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,14 +146,15 @@ class GaussianProcessMap(Map):
         inducing inputs, where it is one again. An allowance covers the values between two
         points.
         """
-        reach = 8.0 * self.lengthscale
-        lowest = self.inducing[0] - reach
-        highest = self.inducing[-1] + reach
-        points = np.linspace(lowest, highest, _N_SLOPE_POINTS)
+        margin = _SLOPE_MARGIN * self.lengthscale
+        lowest_point = self.inducing[0] - margin
+        highest_point = self.inducing[-1] + margin
+        points = np.linspace(lowest_point, highest_point, _N_SLOPE_POINTS)
         bumps = kernels.basis_functions(points, self.inducing, self.lengthscale)
-        distance = (points - self.inducing[:, None]) / self.lengthscale
-        slope = 1.0 - self.weights @ (distance * bumps) / self.lengthscale
-        curvature = self.weights @ ((distance * distance - 1.0) * bumps) / self.lengthscale**2
+        scaled_distance = (points - self.inducing[:, None]) / self.lengthscale
+        slope = 1.0 - self.weights @ (scaled_distance * bumps) / self.lengthscale
+        scaled_bump_curvature = (scaled_distance * scaled_distance - 1.0) * bumps
+        curvature = self.weights @ scaled_bump_curvature / self.lengthscale**2
         spacing = points[1] - points[0]
         max_decrease_between_points = 0.5 * spacing * np.abs(curvature).max()
         return float(slope.min() - max_decrease_between_points)

@@ -67,7 +67,7 @@ class Method:
     fit : str
         Function fit(rows, labels, weights, **options) that returns the map. The options have the
         names of the parameters of the estimator.
-    sums : bool
+    fits_from_sums : bool
         Whether the method is fitted from sums over rows and columns with a few numbers per row,
         which other machines can compute. Otherwise the probabilities of all classes of all rows
         are needed in one place.
@@ -77,7 +77,7 @@ class Method:
     estimator: str
     map: str
     fit: str
-    sums: bool = True
+    fits_from_sums: bool = True
 
     def check_fits_on_cluster(self) -> None:
         """Raise InputError if the method cannot be fitted on a cluster.
@@ -88,9 +88,11 @@ class Method:
         Traceback (most recent call last):
         metacal.errors.InputError: IsotonicCalibration is no sum over rows: it needs every class's probability of ...
         """
-        if self.sums:
+        if self.fits_from_sums:
             return
-        remote_names = ", ".join(method.name for method in METHODS.values() if method.sums)
+        remote_names = ", ".join(
+            method.name for method in METHODS.values() if method.fits_from_sums
+        )
         raise InputError(
             f"{self.public_name} is no sum over rows: it needs every class's probability of"
             " every row in one place, so it cannot be fitted on a cluster. Leave out the"
@@ -135,7 +137,9 @@ class Method:
         }
 
 
-def _method(name: str, estimator: str, fit: str, map: str, *, sums: bool = True) -> Method:
+def _method(
+    name: str, estimator: str, fit: str, map: str, *, fits_from_sums: bool = True
+) -> Method:
     """Build a method of this package.
 
     Parameters
@@ -152,7 +156,7 @@ def _method(name: str, estimator: str, fit: str, map: str, *, sums: bool = True)
     map : str
         "module:class" below `metacal.maps`, or a class in the module of the fit function.
 
-    sums : bool, default=True
+    fits_from_sums : bool, default=True
         See `Method`.
 
     Returns
@@ -167,7 +171,7 @@ def _method(name: str, estimator: str, fit: str, map: str, *, sums: bool = True)
         estimator=f"metacal.estimators.{estimator}",
         map=f"metacal.maps.{map}",
         fit=f"metacal.maps.{fit}",
-        sums=sums,
+        fits_from_sums=fits_from_sums,
     )
 
 
@@ -223,13 +227,21 @@ _METHODS = (
     _method("monotone", "curves:MonotoneCalibration", "monotone:fit_monotone", "MonotoneMap"),
     _method("beta", "curves:BetaCalibration", "logistic:fit_beta_calibration", "BetaMap"),
     _method(
-        "isotonic", "isotonic:IsotonicCalibration", "isotonic:fit_isotonic", _PIECEWISE, sums=False
+        "isotonic",
+        "isotonic:IsotonicCalibration",
+        "isotonic:fit_isotonic",
+        _PIECEWISE,
+        fits_from_sums=False,
     ),
-    _method("irova-ts", "isotonic:IROvATS", "isotonic:fit_irova_ts", _PIECEWISE, sums=False),
+    _method(
+        "irova-ts", "isotonic:IROvATS", "isotonic:fit_irova_ts", _PIECEWISE, fits_from_sums=False
+    ),
     _method("irm", "isotonic:IRM", "isotonic:fit_irm", "SharedMap"),
     _method("histogram", "binning:HistogramBinning", "histogram:fit_histogram_binning", _PIECEWISE),
-    _method("bbq", "binning:BBQ", "bbq:fit_bbq", _PIECEWISE, sums=False),
-    _method("imax", "binning:IMaxBinning", "imax:fit_imax_binning", _PIECEWISE, sums=False),
+    _method("bbq", "binning:BBQ", "bbq:fit_bbq", _PIECEWISE, fits_from_sums=False),
+    _method(
+        "imax", "binning:IMaxBinning", "imax:fit_imax_binning", _PIECEWISE, fits_from_sums=False
+    ),
     _method(
         "top-label-isotonic",
         "isotonic:TopLabelIsotonic",
@@ -248,7 +260,9 @@ _METHODS = (
 METHODS = {method.name: method for method in _METHODS}
 #: Estimators that choose among the methods or mix them, by name.
 CHOOSERS = {
-    "auto": _method("auto", "auto:AutoCalibrator", "stack:fit_stack", "StackMap", sums=False)
+    "auto": _method(
+        "auto", "auto:AutoCalibrator", "stack:fit_stack", "StackMap", fits_from_sums=False
+    )
 }
 
 

@@ -138,7 +138,12 @@ def fit_spline(
     knots = compute_weighted_quantiles(z, row_weights, n_knots)
     identity = np.append(np.ones(len(knots)), knots[0])
     theta = fit_spline_slopes(
-        z, sample.compute_correctness(), row_weights, knots, identity, "spline calibration"
+        z,
+        correct=sample.compute_correctness(),
+        weights=row_weights,
+        knots=knots,
+        prior_mean=identity,
+        method_name="spline calibration",
     )
     return SplineMap(
         knots=knots,

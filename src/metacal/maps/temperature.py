@@ -47,6 +47,12 @@ MIN_ROWS_TO_SAMPLE_TWICE = 8_000
 _SECOND_SAMPLE_MIN_ROWS = 4_000
 _SECOND_SAMPLE_MAX_ROWS = 20_000
 _MAX_PASSES = 100
+#: Limit of r = slope · third / curvature² in Halley's step, whose denominator 1 - r/2 is zero at 2.
+_MAX_HALLEY_R = 1.5
+#: Value of r above which the logarithmic step, which exists only for r < 1, is not used.
+_MAX_LOGARITHMIC_R = 0.9
+#: Size of r below which both third-order steps are equal to within rounding errors.
+_NEGLIGIBLE_R = 1e-8
 #: Smallest typical margin, and inverse of the largest. 100 divided by it fits into float32.
 _MIN_MARGIN = 1e-30
 
@@ -342,17 +348,18 @@ def _compute_third_order_step(
     estimates the error.
     """
     if curvature <= 0.0:
-        return float(np.copysign(np.inf, slope)), np.inf
+        infinite_step = float(np.copysign(np.inf, slope))
+        return infinite_step, np.inf
     newton_step = slope / curvature
     r = slope * third_derivative / curvature**2
-    halley_step = newton_step / (1.0 - 0.5 * min(r, 1.5))
-    if not r < 0.9:
-        # The curvature decreases so fast that the logarithmic step does not exist.
+    halley_step = newton_step / (1.0 - 0.5 * min(r, _MAX_HALLEY_R))
+    if not r < _MAX_LOGARITHMIC_R:
         return float(halley_step), np.inf
     step = halley_step
-    if abs(r) > 1e-8:
+    if abs(r) > _NEGLIGIBLE_R:
         step = newton_step * (-np.log1p(-r) / r)
-    return float(step), float(abs(step - halley_step))
+    error_estimate = float(abs(step - halley_step))
+    return float(step), error_estimate
 
 
 def get_inverse_temperature_bounds(margin: float) -> tuple[float, float]:

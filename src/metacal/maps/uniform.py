@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 import warnings
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -255,7 +256,9 @@ def _search_on_growing_samples(
     """
     is_sampled = len(passes) > 1
     first_max_error = _SAMPLE_MAX_ERROR if is_sampled else _MAX_ERROR
-    result = _search_from_several_starts(passes[0], plain_inverse_temperature, box, first_max_error)
+    result = _search_from_several_starts(
+        passes[0], plain_inverse_temperature, box=box, max_error=first_max_error
+    )
     lowest_log_b = box[0, 0]
     for run_pass in passes[1:]:
         # A sample may contain none of the few rows that need a uniform component.
@@ -263,7 +266,7 @@ def _search_on_growing_samples(
         start = np.maximum(result.minimum.point, [lowest_log_b, min_uniform])
         is_last = run_pass is passes[-1]
         max_error = _MAX_ERROR_AFTER_SAMPLE if is_last else _SAMPLE_MAX_ERROR
-        result = _search(run_pass, start, box, max_error)
+        result = _search(run_pass, start=start, box=box, max_error=max_error)
     return result
 
 
@@ -291,13 +294,14 @@ def _search_from_several_starts(
     _SearchResult
         The plain temperature if a uniform component does not decrease the loss.
     """
-    first_result = _search_from(run_pass, plain_inverse_temperature, _SMALL_UNIFORM, box, max_error)
-    second_result = _search_from(run_pass, 1.0, _LARGE_UNIFORM, box, max_error)
-    results = [first_result, second_result]
-    loss_difference = abs(first_result.minimum.value - second_result.minimum.value)
+    search_from = partial(_search_from, run_pass, box=box, max_error=max_error)
+    result_from_plain = search_from(b=plain_inverse_temperature, uniform=_SMALL_UNIFORM)
+    result_from_untempered = search_from(b=1.0, uniform=_LARGE_UNIFORM)
+    results = [result_from_plain, result_from_untempered]
+    loss_difference = abs(result_from_plain.minimum.value - result_from_untempered.minimum.value)
     if loss_difference > _MAX_LOSS_DIFFERENCE_OF_MINIMUM:
         sharper_b = plain_inverse_temperature * _SHARPENING_FACTOR
-        results.append(_search_from(run_pass, sharper_b, _LARGE_UNIFORM, box, max_error))
+        results.append(search_from(b=sharper_b, uniform=_LARGE_UNIFORM))
     best_result = min(results, key=lambda result: result.minimum.value)
 
     # The plain temperature is preferred if a uniform component does not decrease the loss.
@@ -338,7 +342,7 @@ def _search_from(
     _SearchResult
     """
     start = np.clip([np.log(b), uniform], *box)
-    return _search(run_pass, start, box, max_error)
+    return _search(run_pass, start=start, box=box, max_error=max_error)
 
 
 def _search(run_pass: StatisticsPass, start: Float, box: Float, max_error: float) -> _SearchResult:

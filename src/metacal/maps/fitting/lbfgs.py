@@ -25,6 +25,8 @@ _MEMORY = 10
 #: Fraction of the predicted linear decrease that a step must achieve.
 _SUFFICIENT_DECREASE = 1e-4
 _MAX_HALVINGS = 40
+#: Relative decrease of the objective below which rounding errors hide any progress.
+_RELATIVE_ROUNDING_ERROR = 1e-16
 
 
 @dataclass(frozen=True)
@@ -238,8 +240,10 @@ def _search_line(
         parabola_minimum = 0.0
         if np.isfinite(quadratic_term) and quadratic_term > 0.0:
             parabola_minimum = -0.5 * slope * step_length**2 / quadratic_term
-        step_length = float(np.clip(parabola_minimum, 0.1 * step_length, 0.5 * step_length))
+        min_length = 0.1 * step_length
+        max_length = 0.5 * step_length
+        step_length = float(np.clip(parabola_minimum, min_length, max_length))
         linear_decrease = -step_length * slope
-        if linear_decrease < 1e-16 * abs(current.value):
+        if linear_decrease < _RELATIVE_ROUNDING_ERROR * abs(current.value):
             return None
     return None

@@ -15,6 +15,8 @@ from metacal.maps.fitting.lbfgs import Minimum
 _TOLERANCE = 1e-14
 #: Largest possible decrease of the mean loss that counts as converged.
 _MAX_REMAINING_DECREASE = 1e-6
+#: Addition to the unit diagonal of a scaled Hessian, which may be singular.
+_RIDGE = 1e-10
 _MAX_STEPS = 200
 _MAX_HALVINGS = 40
 #: Fraction of the predicted linear decrease that a step must achieve.
@@ -148,9 +150,11 @@ def _minimise_quadratic(
     hessian = (row_weights[:, None] * ratios).T @ ratios
     member_scale = np.maximum(np.sqrt(np.diag(hessian)), np.finfo(np.float64).tiny)
     scaled_hessian = hessian / np.outer(member_scale, member_scale)
-    root = np.linalg.cholesky(scaled_hessian + 1e-10 * np.eye(len(member_scale)))
-    target = np.linalg.solve(root, (hessian @ mixture_weights - gradient) / member_scale)
-    minimum = nnls(root.T, target)[0] / member_scale
+    cholesky_factor = np.linalg.cholesky(scaled_hessian + _RIDGE * np.eye(len(member_scale)))
+    linear_term = (hessian @ mixture_weights - gradient) / member_scale
+    target = np.linalg.solve(cholesky_factor, linear_term)
+    scaled_minimum, _ = nnls(cholesky_factor.T, target)
+    minimum = scaled_minimum / member_scale
     return minimum, gradient
 
 

@@ -43,6 +43,10 @@ _STANDARDISED_PRIORS = (
 _MIN_DEVIATION = 1e-3
 #: Largest step width for which the variance of the Brownian motion grows.
 _MAX_STEP_WIDTH = 4.0
+#: Smallest distance of two knots, relative to the range of x or to one if that is larger.
+_MIN_RELATIVE_KNOT_DISTANCE = 1e-3
+#: Reduction of the quantile levels, so that a rounding error cannot skip a cell.
+_LEVEL_SHIFT = 1e-9
 _MIN_PIECES = 4
 _MAX_PIECES = 16
 #: Expected decrease of the loss per row at which the fit of a curve stops.
@@ -175,20 +179,20 @@ def _choose_knots(x: Float, cells: Cells) -> Float:
     negative_total = float(cells.negative_weight.sum())
     positive_share = cells.positive_weight / max(positive_total, TINY)
     negative_share = cells.negative_weight / max(negative_total, TINY)
-    n_rarer = min(positive_total, negative_total)
-    n_pieces = int(np.clip(2.0 * np.sqrt(n_rarer), _MIN_PIECES, _MAX_PIECES))
+    rarer_class_weight = min(positive_total, negative_total)
+    n_pieces = int(np.clip(2.0 * np.sqrt(rarer_class_weight), _MIN_PIECES, _MAX_PIECES))
 
     order = np.argsort(x, kind="stable")
     cumulative_share = np.cumsum((positive_share + negative_share)[order])
     # Quantiles are not interpolated, so that a row of weight two is equivalent to two rows.
-    levels = np.linspace(0.0, cumulative_share[-1], n_pieces + 1) - 1e-9
-    positions = np.minimum(np.searchsorted(cumulative_share, levels), len(x) - 1)
-    quantiles = x[order][positions]
+    quantile_levels = np.linspace(0.0, cumulative_share[-1], n_pieces + 1) - _LEVEL_SHIFT
+    sorted_positions = np.searchsorted(cumulative_share, quantile_levels)
+    quantiles = x[order][np.minimum(sorted_positions, len(x) - 1)]
 
-    min_distance = 1e-3 * max(1.0, float(x.max() - x.min()))
+    min_distance = _MIN_RELATIVE_KNOT_DISTANCE * max(1.0, float(x.max() - x.min()))
     distance_bin = np.floor((quantiles - quantiles[0]) / min_distance)
-    _, first_positions = np.unique(distance_bin, return_index=True)
-    knots = quantiles[first_positions]
+    _, first_in_distance_bin = np.unique(distance_bin, return_index=True)
+    knots = quantiles[first_in_distance_bin]
     if len(knots) == 1:
         return knots[0] + np.array([-0.5, 0.5])
     return knots

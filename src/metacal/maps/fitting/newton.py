@@ -19,6 +19,8 @@ from metacal.formulas import Flags, Float
 _TOLERANCE = 1e-13
 #: Expected decrease per unit of weight that rounding errors can leave.
 _ROUNDING = 1e-10
+#: Addition to the unit diagonal of a scaled Hessian, which may be singular.
+_RIDGE = 1e-12
 _MAX_STEPS = 100
 _MAX_HALVINGS = 40
 #: Fraction of the predicted linear decrease that a step must achieve.
@@ -233,8 +235,7 @@ def _compute_newton_step(derivatives: Derivatives, is_at_bound: Flags) -> tuple[
     parameter_scale = np.sqrt(hessian[:, diagonal, diagonal])
     parameter_scale[parameter_scale <= 0.0] = 1.0
     scaled_hessian = hessian / (parameter_scale[:, :, None] * parameter_scale[:, None, :])
-    # The addition to the unit diagonal makes the matrix regular if a direction has no curvature.
-    scaled_hessian[:, diagonal, diagonal] = 1.0 + 1e-12
+    scaled_hessian[:, diagonal, diagonal] = 1.0 + _RIDGE
     scaled_gradient = (gradient / parameter_scale)[:, :, None]
     step = -np.linalg.solve(scaled_hessian, scaled_gradient)[:, :, 0] / parameter_scale
     expected_decrease = np.asarray(-0.5 * (gradient * step).sum(axis=1))

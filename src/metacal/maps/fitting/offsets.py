@@ -19,6 +19,8 @@ from metacal.maps.temperature import fit_temperature
 #: Standard deviations of the offsets that are compared.
 _DEVIATIONS = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
 _MAX_NEWTON_STEPS = 30
+#: Expected decrease of the loss, per unit of row weight, at which Newton's method stops.
+_TOLERANCE = 1e-9
 #: Smallest fraction of a Newton step that is tried.
 _MIN_STEP_FRACTION = 1e-3
 #: Prior precision of the scale around one.
@@ -136,7 +138,7 @@ class _OffsetModel:
                 step_fraction *= 0.5
             theta = theta - step_fraction * newton_step
             expected_decrease = posterior.gradient @ newton_step
-            if expected_decrease < 1e-9 * self.sample.total_weight:
+            if expected_decrease < _TOLERANCE * self.sample.total_weight:
                 break
         return theta
 

@@ -338,7 +338,11 @@ class SoftmaxRegression:
         if intercept_strength is None:
             intercept_strength = strength
         penalty = build_penalty(
-            self.penalty, start.shape, self.diagonal, strength, intercept_strength
+            self.penalty,
+            start.shape,
+            diagonal=self.diagonal,
+            strength=strength,
+            intercept_strength=intercept_strength,
         )
         penalty_weights = penalty.strengths / sample.total_weight
 
@@ -358,7 +362,12 @@ class SoftmaxRegression:
                 compute_objective, start, precondition, tolerance=tolerance, max_steps=max_steps
             )
         return self._minimise_with_hessian(
-            compute_objective, sample, start, ridge, tolerance, max_steps
+            compute_objective,
+            sample,
+            start=start,
+            ridge=ridge,
+            tolerance=tolerance,
+            max_steps=max_steps,
         )
 
     def _minimise_with_hessian(

@@ -25,6 +25,10 @@ _N_GRID_POINTS = 4096
 _GRID_MARGIN = 6.0
 #: Largest number of passes over the table.
 MAX_PASSES = 50
+#: Relative decrease of the bound that is attributed to rounding.
+_RELATIVE_ROUNDING_ERROR = 1e-12
+#: Smallest fraction of a step that is tried.
+_MIN_STEP_FRACTION = 1e-6
 
 
 @dataclass(frozen=True)
@@ -205,7 +209,13 @@ def build_basis(inducing: Float, lengthscale: float, variance: float) -> Inducin
     margin = _GRID_MARGIN * lengthscale
     grid = np.linspace(inducing[0] - margin, inducing[-1] + margin, _N_GRID_POINTS)
     features = projection @ kernels.basis_functions(grid, inducing, lengthscale)
-    return InducingBasis(lengthscale, variance, projection, grid, np.asarray(features))
+    return InducingBasis(
+        lengthscale=lengthscale,
+        variance=variance,
+        projection=projection,
+        grid=grid,
+        features=np.asarray(features),
+    )
 
 
 def make_prior_posterior(basis: InducingBasis) -> VariationalPosterior:
@@ -225,11 +235,13 @@ def tabulate_latent(
     variance_change = np.einsum("rg,rg->g", covariance_change @ basis.features, basis.features)
     variance = basis.variance + variance_change
     mean_function = mean @ basis.features
-    first_point = float(basis.grid[0])
-    spacing = float(basis.grid[1] - basis.grid[0])
-    features = np.ascontiguousarray(basis.features.T)
-    log_expectation = mean_function + 0.5 * np.maximum(variance, 0.0)
-    return kernels.TabulatedProcess(first_point, spacing, features, mean_function, log_expectation)
+    return kernels.TabulatedProcess(
+        first_point=float(basis.grid[0]),
+        step=float(basis.grid[1] - basis.grid[0]),
+        features=np.ascontiguousarray(basis.features.T),
+        mean=mean_function,
+        mean_plus_half_variance=mean_function + 0.5 * np.maximum(variance, 0.0),
+    )
 
 
 def compute_bound(
@@ -321,8 +333,8 @@ def maximise_bound(
             return VariationalPosterior(mean + mean_step, bound.stationary_precision)
         step_fraction = 1.0
         new_bound = evaluate(mean + mean_step, precision + precision_step)
-        min_value = bound.value - 1e-12 * abs(bound.value)
-        while not new_bound.value >= min_value and step_fraction > 1e-6:
+        min_value = bound.value - _RELATIVE_ROUNDING_ERROR * abs(bound.value)
+        while not new_bound.value >= min_value and step_fraction > _MIN_STEP_FRACTION:
             step_fraction *= 0.5
             new_bound = evaluate(
                 mean + step_fraction * mean_step, precision + step_fraction * precision_step
