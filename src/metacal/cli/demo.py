@@ -152,12 +152,12 @@ def command(options: Options) -> None:
     dataset = metacal.datasets.load(options.dataset)
     fit_part, test_part = dataset.split(N_FIT, random_state=options.seed)
     data = DemoData(*fit_part, *test_part)
-    introduction, beta = DATASETS[options.dataset]
-    rows, gate = _compare_methods(data, beta, options.seed)
+    introduction, min_accuracy = DATASETS[options.dataset]
+    rows, certified_gate = _compare_methods(data, min_accuracy=min_accuracy, seed=options.seed)
     n_fit = len(data.fit_labels)
     n_test = len(data.test_labels)
-    report_size = _write_report(gate, data, introduction, options)
-    certificate = None if gate is None else gate.certificate_
+    report_size = _write_report(certified_gate, data, introduction, options)
+    certificate = None if certified_gate is None else certified_gate.certificate_
     answer = {
         "dataset": options.dataset,
         "seed": options.seed,
@@ -212,16 +212,16 @@ def _write_report(gate: MetaCal | None, data: DemoData, introduction: str, optio
 
 
 def _compare_methods(
-    data: DemoData, beta: float, seed: int
+    data: DemoData, *, min_accuracy: float, seed: int
 ) -> tuple[list[DemoRow], MetaCal | None]:
-    """Fit and test every method.
+    """Fit every calibration method, and measure it on the test rows.
 
     Parameters
     ----------
     data : DemoData
         Rows to fit and to test on.
-    beta : float
-        Accuracy to promise.
+    min_accuracy : float
+        Selective accuracy to promise.
     seed : int
         Seed of the paper's rules.
 
@@ -235,18 +235,19 @@ def _compare_methods(
     import metacal as mc
     from metacal.maps.temperature import TemperatureMap
 
+    # A temperature of 1 is the plain softmax.
     uncalibrated = TemperatureMap(1.0)(data.test_logits)
     temperature_scaling = mc.TemperatureScaling().fit(data.fit_logits, data.fit_labels)
     temperature_scaled = temperature_scaling.predict_proba(data.test_logits)
     rows = [
-        _measure("uncalibrated", data, uncalibrated),
-        _measure("temperature scaling", data, temperature_scaled),
+        _measure_on_test_rows("uncalibrated", data, uncalibrated),
+        _measure_on_test_rows("temperature scaling", data, temperature_scaled),
     ]
     promises: list[tuple[str, Promise]] = [
         ("Meta-Cal, certified", mc.MaxMiscoverage(ALPHA, delta=DELTA)),
-        ("Meta-Cal, certified", mc.MinAccuracy(beta, delta=DELTA)),
+        ("Meta-Cal, certified", mc.MinAccuracy(min_accuracy, delta=DELTA)),
         ("Meta-Cal, paper", mc.paper.MaxMiscoverage(ALPHA, random_state=seed)),
-        ("Meta-Cal, paper", mc.paper.MinCoverageAccuracy(beta, random_state=seed)),
+        ("Meta-Cal, paper", mc.paper.MinCoverageAccuracy(min_accuracy, random_state=seed)),
     ]
     certified_gate = None
     for method, promise in promises:
@@ -254,22 +255,23 @@ def _compare_methods(
         try:
             gate = mc.MetaCal(promise).fit(data.fit_logits, data.fit_labels)
         except mc.InfeasibleTargetError as error:
-            rows.append(DemoRow(method, limits, problem=str(error)))
+            rows.append(DemoRow(method, promise=limits, problem=str(error)))
             continue
-        rows.append(_measure(method, data, gate.predict_proba(data.test_logits), gate, limits))
+        probabilities = gate.predict_proba(data.test_logits)
+        rows.append(_measure_on_test_rows(method, data, probabilities, gate=gate, promise=limits))
         if gate.certificate_.guarantee == "certified":
             certified_gate = gate
     return rows, certified_gate
 
 
-def _measure(
+def _measure_on_test_rows(
     method: str,
     data: DemoData,
     probabilities: Any,
     gate: MetaCal | None = None,
     promise: str = "-",
 ) -> DemoRow:
-    """Measure one method on the test rows.
+    """Measure calibration and selective accuracy of a method on the test rows.
 
     Parameters
     ----------
@@ -305,8 +307,8 @@ def _measure(
         ece_accepted = metrics.ece(probabilities[accept], labels[accept])
         accuracy_accepted = metrics.coverage_accuracy(accept, correct)
     return DemoRow(
-        method,
-        promise,
+        method=method,
+        promise=promise,
         ece_accepted=ece_accepted,
         ece_all=metrics.ece(probabilities, labels),
         coverage=metrics.coverage(accept),
@@ -329,9 +331,11 @@ def _table_lines(rows: list[DemoRow]) -> list[str]:
         "coverage",
         "verdict",
     )
-    lines = align_columns([first_heading, second_heading, *(row.cells() for row in rows)])
-    rule = "-" * max(map(len, lines))
-    return [*lines[:2], rule, *lines[2:]]
+    headings = [first_heading, second_heading]
+    lines = align_columns([*headings, *(row.cells() for row in rows)])
+    horizontal_rule = "-" * max(map(len, lines))
+    n_headings = len(headings)
+    return [*lines[:n_headings], horizontal_rule, *lines[n_headings:]]
 
 
 def _explanation_lines(rows: list[DemoRow], certificate: Certificate | None) -> list[str]:

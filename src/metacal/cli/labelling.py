@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     Pool = Predictions | Scores
 
 #: Largest number of times that a sheet is read because somebody saved it during the call.
-_MAX_READS = 20
+_MAX_SHEET_READS = 20
 #: A sheet counts as saved completely if it stays the same for this number of seconds.
 _SETTLING_SECONDS = 0.2
 
@@ -174,7 +174,7 @@ def _exchange_sheets(
     LabellingOutcome
     """
     content = disk.read(call.sheet)
-    for n_saved in range(_MAX_READS):
+    for n_saves_during_call in range(_MAX_SHEET_READS):
         if content is not None:
             _record_answers(certifier, pool, call.sheet, content)
         waiting_rows, is_out_of_reach = _propose_rows(certifier, call)
@@ -182,24 +182,26 @@ def _exchange_sheets(
             certifier=certifier,
             waiting_rows=waiting_rows,
             is_out_of_reach=is_out_of_reach,
-            saved_meanwhile=n_saved > 0,
+            saved_meanwhile=n_saves_during_call > 0,
         )
         if not len(waiting_rows):
             return outcome
         next_content = _sheet_content(certifier, pool, waiting_rows, call.sheet)
-        if next_content == content or _write_sheet(disk, call.sheet, next_content, content):
+        if next_content == content or _replace_sheet_if_unchanged(
+            disk, call.sheet, new_content=next_content, content_read=content
+        ):
             return outcome
-        content = _read_settled(disk, call.sheet)
+        content = _read_when_saved_completely(disk, call.sheet)
     raise InputError(
-        f"{call.sheet} was saved {_MAX_READS} times during this call. Nothing was overwritten, and"
+        f"{call.sheet} was saved {_MAX_SHEET_READS} times during this call. Nothing was overwritten, and"
         " the answers that were read are in the journal. Save it, and call again."
     )
 
 
-def _read_settled(disk: Disk, path: str) -> bytes | None:
-    """Read a file that somebody is saving, once it stays the same."""
+def _read_when_saved_completely(disk: Disk, path: str) -> bytes | None:
+    """Read a file that may be being saved, after its content stops changing."""
     content = disk.read(path)
-    for _ in range(_MAX_READS):
+    for _ in range(_MAX_SHEET_READS):
         disk.pause(_SETTLING_SECONDS)
         previous_content = content
         content = disk.read(path)
@@ -217,7 +219,7 @@ def _recover_leftovers(certifier: Certifier, path: str, disk: Disk) -> None:
     """
     for leftover in find_leftovers(disk, path):
         content = disk.read(leftover) or b""
-        if not _has_new_answers(certifier, content):
+        if not _may_hold_unrecorded_answers(certifier, content):
             disk.remove(leftover)
             continue
         backup = rename_to_backup(disk, leftover, disk.real_path(path))
@@ -228,18 +230,22 @@ def _recover_leftovers(certifier: Certifier, path: str, disk: Disk) -> None:
         )
 
 
-def _has_new_answers(certifier: Certifier, content: bytes) -> bool:
+def _may_hold_unrecorded_answers(certifier: Certifier, content: bytes) -> bool:
     """Check whether a sheet is unreadable or has an answer not in the journal."""
-    if not content.strip(b"\0"):
+    # A crash during a write can leave a file that is empty or filled with null bytes.
+    is_blank = not content.strip(b"\0")
+    if is_blank:
         return False
     try:
-        lines = read_answer_lines("", content, answer_column(certifier))
+        answer_lines = read_answer_lines("", content, answer_column(certifier))
     except InputError:
+        # A person may still be able to read the answers.
         return True
-    pool_rows = range(certifier.n_pool)
-    return any(
-        line.row not in pool_rows or not certifier.answers.is_known[line.row] for line in lines
-    )
+    for line in answer_lines:
+        is_row_of_pool = 0 <= line.row < certifier.n_pool
+        if not is_row_of_pool or not certifier.answers.is_known[line.row]:
+            return True
+    return False
 
 
 def _certifier_options(journal: Journal, pool: Pool, options: dict[str, Any]) -> dict[str, Any]:
@@ -358,7 +364,9 @@ def _identifying_columns(certifier: Certifier, pool: Pool, rows: Any) -> dict[st
     return columns
 
 
-def _write_sheet(disk: Disk, path: str, content: bytes, expected: bytes | None) -> bool:
+def _replace_sheet_if_unchanged(
+    disk: Disk, path: str, *, new_content: bytes, content_read: bytes | None
+) -> bool:
     """Replace the sheet that was read. Return False if it has changed since.
 
     Parameters
@@ -367,9 +375,9 @@ def _write_sheet(disk: Disk, path: str, content: bytes, expected: bytes | None) 
         File system.
     path : str
         Path of the sheet.
-    content : bytes
-        New content.
-    expected : bytes or None
+    new_content : bytes
+        Content to write.
+    content_read : bytes or None
         Content that was read, or None if there was no sheet.
 
     Returns
@@ -377,7 +385,9 @@ def _write_sheet(disk: Disk, path: str, content: bytes, expected: bytes | None) 
     bool
     """
     try:
-        replacement = replace_if_unchanged(disk, path, content, expected)
+        replacement = replace_if_unchanged(
+            disk, path, content=new_content, expected_content=content_read
+        )
     except OSError as error:
         raise InputError(
             f"cannot write {path}: {error.strerror or error}. Every answer so far is in the"

@@ -176,11 +176,15 @@ def _summarise_rows(
     from metacal.report.summary import summarise
 
     columns = gate_rows.columns
+    first_model_table = gate_rows.tables[0]
+    large_model_table = None
+    if len(gate_rows.tables) > 1:
+        large_model_table = gate_rows.tables[1]
     return summarise(
-        gate_rows.tables[0],
+        first_model_table,
         gate_rows.require_truth(),
         gate,
-        large=gate_rows.tables[1] if len(gate_rows.tables) > 1 else None,
+        large=large_model_table,
         ids=columns.ids,
         groups=columns.groups,
         file=gate_rows.path,
@@ -195,7 +199,7 @@ def _summarise_rows(
         n_resamples=options.resamples,
         n_jobs=resolve_n_jobs(options.n_jobs),
         delta=round(1.0 - options.confidence, 12),
-        **_class_keywords(gate, columns),
+        **_summary_class_arguments(gate, columns),
     )
 
 
@@ -208,7 +212,7 @@ def _file_checksum(file: str, reading: ReadOptions) -> str | None:
     return DISK.checksum(file)
 
 
-def _class_keywords(gate: Gate | None, predictions: Any) -> dict[str, Any]:
+def _summary_class_arguments(gate: Gate | None, predictions: Any) -> dict[str, Any]:
     """Return the keyword arguments of `summarise` that name the classes."""
     if gate is None:
         return {"classes": predictions.class_names, "input": predictions.input}

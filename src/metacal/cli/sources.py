@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from metacal.gate import Gate
 
 #: Number of rows that a `TableSource` returns at a time.
-_BLOCK_ROWS = 5000
+_BATCH_ROWS = 5000
 #: Error if a file does not continue any source of the state.
 _UNKNOWN_SOURCE = (
     "{} is not the stream that the state was made with, nor does it begin with what was counted."
@@ -70,8 +70,8 @@ def open_source(
     """
     gate = monitor_state.watch.gate
     reading = options.reading
-    kind = reading.format or _kind_of_file(path)
-    if kind not in STREAM_FORMATS:
+    file_format = reading.format or _format_from_extension(path)
+    if file_format not in STREAM_FORMATS:
         if options.probability_key is not None or path == STANDARD_INPUT:
             raise click.UsageError(
                 f"--probability-key and - (standard input) are for text: {', '.join(STREAM_FORMATS)}."
@@ -81,24 +81,38 @@ def open_source(
     _check_line_options(gate, reading)
     if path == STANDARD_INPUT or _is_special_file(path):
         descriptor = sys.stdin.fileno() if path == STANDARD_INPUT else os.open(path, os.O_RDONLY)
+        # A pipe cannot be read again, so no saved position applies to it.
         return _build_line_source(
-            monitor_state, Pipe(descriptor), STANDARD_INPUT, kind, path, options, {}
+            monitor_state,
+            lines=Pipe(descriptor),
+            source_name=STANDARD_INPUT,
+            text_format=file_format,
+            path=path,
+            options=options,
+            saved_state={},
         )
-    name = os.path.abspath(path)
-    state = _find_state(monitor_state, name, path, append=options.append) or {}
-    tail = _open_tail(path, state, options)
-    return _build_line_source(monitor_state, tail, name, kind, path, options, state)
+    source_name = os.path.abspath(path)
+    saved_state = _find_saved_state(monitor_state, source_name, path, append=options.append) or {}
+    return _build_line_source(
+        monitor_state,
+        lines=_open_tail(path, saved_state, options),
+        source_name=source_name,
+        text_format=file_format,
+        path=path,
+        options=options,
+        saved_state=saved_state,
+    )
 
 
-def _kind_of_file(path: str) -> str:
-    """Return the format from the ending of a path; csv for standard input."""
+def _format_from_extension(path: str) -> str:
+    """Return the file format by extension, or csv for standard input."""
     if path == STANDARD_INPUT:
         return "csv"
     return Path(path).suffix.lower().lstrip(".")
 
 
 def _is_special_file(path: str) -> bool:
-    """Check whether a path is neither a file nor a folder, but a named pipe."""
+    """Check whether a path exists but is neither a regular file nor a folder."""
     return os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)
 
 
@@ -114,29 +128,35 @@ def _check_line_options(gate: Gate, reading: ReadOptions) -> None:
         raise click.UsageError("--classes does not fit here: the gate knows them; leave it out.")
 
 
-def _open_tail(path: str, state: dict[str, Any], options: Options) -> Tail:
-    """Open a text file at the position in `state`, or at its beginning."""
-    is_new = not state
+def _open_tail(path: str, saved_state: dict[str, Any], options: Options) -> Tail:
+    """Open a text file at its saved position, or at its beginning if there is none."""
+    is_new_file = not saved_state
     has_content = os.path.isfile(path) and os.path.getsize(path) > 0
     # A log that is followed may be empty or missing at first, so its head cannot be checked yet.
-    if has_content or (is_new and not options.waits_for_more_input):
+    if has_content or (is_new_file and not options.waits_for_more_input):
         check_first_bytes(path, ())
+    saved_position = None
+    if not is_new_file:
+        saved_position = Position.from_dict(saved_state["position"])
+    # A later run of a monitor with a state file reads the last line when it is complete.
+    is_only_run = not options.waits_for_more_input and options.state is None
     return Tail(
         path,
         follow=options.waits_for_more_input,
-        resume_from=None if is_new else Position.from_dict(state["position"]),
-        return_incomplete_line=not options.waits_for_more_input and options.state is None,
+        resume_from=saved_position,
+        return_incomplete_line=is_only_run,
     )
 
 
 def _build_line_source(
     monitor_state: MonitorState,
+    *,
     lines: Tail | Pipe,
-    name: str,
-    kind: str,
+    source_name: str,
+    text_format: str,
     path: str,
     options: Options,
-    state: dict[str, Any],
+    saved_state: dict[str, Any],
 ) -> LineSource:
     """Build the source of a text file or pipe.
 
@@ -146,16 +166,16 @@ def _build_line_source(
         State of the monitor.
     lines : Tail or Pipe
         Lines to read.
-    name : str
+    source_name : str
         Name of the source.
-    kind : str
-        Text format.
+    text_format : str
+        One of `STREAM_FORMATS`.
     path : str
         Path in messages.
     options : Options
         Options of the command.
-    state : dict
-        Earlier state of this source. Empty if it is new.
+    saved_state : dict
+        State of this source after an earlier run. Empty if the source is new.
 
     Returns
     -------
@@ -163,13 +183,23 @@ def _build_line_source(
     """
     request = _build_request(monitor_state.watch.gate, path, options.reading)
     reader = StreamReader(
-        request, kind, options.probability_key, state.get("header"), state.get("lists", [])
+        request,
+        stream_format=text_format,
+        probability_key=options.probability_key,
+        header=saved_state.get("header"),
+        list_names=saved_state.get("lists", []),
     )
-    return LineSource(monitor_state.watch, reader, lines, name, strict=flag_is_set("strict"))
+    return LineSource(
+        monitor_state.watch,
+        reader=reader,
+        lines=lines,
+        name=source_name,
+        strict=flag_is_set("strict"),
+    )
 
 
-def _find_state(
-    monitor_state: MonitorState, name: str, path: str, *, append: bool
+def _find_saved_state(
+    monitor_state: MonitorState, source_name: str, path: str, *, append: bool
 ) -> dict[str, Any] | None:
     """Return the state from which to continue a file, or None if the file is new.
 
@@ -177,10 +207,10 @@ def _find_state(
     ----------
     monitor_state : MonitorState
         State of the monitor.
-    name : str
+    source_name : str
         Name of the source.
     path : str
-        Path in messages.
+        File to read.
     append : bool
         Whether the file holds only rows that came after those counted.
 
@@ -193,33 +223,35 @@ def _find_state(
     InputError
         If the file continues no source of the state, and `append` is False.
     """
-    continued_states = _states_continued_by(monitor_state, path)
-    state = monitor_state.source_positions.get(name)
-    is_known_log = bool(state) and "position" in (state or {})
-    if name in continued_states or (is_known_log and not append):
-        return state
-    if continued_states:
+    matching_states = _find_states_matching_content(monitor_state, path)
+    state_of_same_name = monitor_state.source_positions.get(source_name)
+    is_known_log = state_of_same_name is not None and "position" in state_of_same_name
+    if source_name in matching_states or (is_known_log and not append):
+        return state_of_same_name
+    if matching_states:
         # The file was renamed, by log rotation for example.
-        return next(iter(continued_states.values()))
+        return next(iter(matching_states.values()))
     has_other_files = bool(set(monitor_state.source_positions) - {STANDARD_INPUT})
-    if append or state == {} or not has_other_files:
+    if append or state_of_same_name == {} or not has_other_files:
         return None
     raise InputError(_UNKNOWN_SOURCE.format(path))
 
 
-def _states_continued_by(monitor_state: MonitorState, path: str) -> dict[str, dict[str, Any]]:
-    """Return the states whose content is the beginning of this file, by name."""
+def _find_states_matching_content(
+    monitor_state: MonitorState, path: str
+) -> dict[str, dict[str, Any]]:
+    """Return the saved states, by source name, whose content this file begins with."""
     if not os.path.isfile(path):
         return {}
-    file = LogFileSystem().open(path)
-    continued_states = {}
-    for name, state in monitor_state.source_positions.items():
+    log_file = LogFileSystem().open(path)
+    matching_states = {}
+    for source_name, saved_state in monitor_state.source_positions.items():
         # The state of a table has no position in a log.
         with suppress(ValueError):
-            position = Position.from_dict(state.get("position"))
-            if file is not None and position.offset > 0 and position.matches(file):
-                continued_states[name] = state
-    return continued_states
+            position = Position.from_dict(saved_state.get("position"))
+            if log_file is not None and position.offset > 0 and position.matches(log_file):
+                matching_states[source_name] = saved_state
+    return matching_states
 
 
 def _open_table(
@@ -245,20 +277,23 @@ def _open_table(
     gate = monitor_state.watch.gate
     gate_rows = read_gate_rows(gate, artifact, path, options.reading)
     columns = gate_rows.columns
-    name = os.path.abspath(path)
+    source_name = os.path.abspath(path)
     table_source = TableSource(
         _stack_rows(gate, gate_rows),
-        _row_labels(gate, gate_rows),
-        columns.ids,
-        columns.groups,
-        name,
-        columns.units,
+        labels=_row_labels(gate, gate_rows),
+        ids=columns.ids,
+        groups=columns.groups,
+        name=source_name,
+        units=columns.units,
     )
-    states = list(monitor_state.source_positions.values())
-    if name in monitor_state.source_positions:
-        states.insert(0, monitor_state.source_positions[name])
-    has_skipped = any(table_source.skip_counted_rows(state) for state in states)
-    if states and not has_skipped and not options.append:
+    saved_states = list(monitor_state.source_positions.values())
+    # The state of the same file is tried first. Other states match if the file was renamed.
+    if source_name in monitor_state.source_positions:
+        saved_states.insert(0, monitor_state.source_positions[source_name])
+    continues_saved_state = any(
+        table_source.skip_rows_of_earlier_run(saved_state) for saved_state in saved_states
+    )
+    if saved_states and not continues_saved_state and not options.append:
         raise InputError(_UNKNOWN_SOURCE.format(path))
     return table_source
 
@@ -342,7 +377,7 @@ class TableSource:
     ) -> None:
         self.X = X
         self.name = name
-        self.n_taken = 0
+        self.n_rows_read = 0
         self.groups = _as_texts(groups)
         self.units = _as_texts(units)
         self.labels = [None] * len(X) if labels is None else labels.tolist()
@@ -359,40 +394,42 @@ class TableSource:
 
     @property
     def state(self) -> dict[str, Any]:
-        """Number of rows that were taken, and a fingerprint of them."""
-        return {"rows": self.n_taken, "digest": self._digest.hexdigest()}
+        """Number of rows read so far, and a fingerprint of these rows."""
+        return {"rows": self.n_rows_read, "digest": self._digest.hexdigest()}
 
     def read_batch(self) -> ReceivedBatch | None:
-        """Return the next block of rows, or None at the end."""
-        block = slice(self.n_taken, min(self.n_taken + _BLOCK_ROWS, len(self.X)))
-        if block.start == block.stop:
+        """Return the next batch of rows, or None at the end of the table."""
+        batch_start = self.n_rows_read
+        batch_stop = min(batch_start + _BATCH_ROWS, len(self.X))
+        if batch_start == batch_stop:
             return None
-        self._advance_to(block.stop)
+        self._read_up_to(batch_stop)
+        batch_rows = slice(batch_start, batch_stop)
         return ReceivedBatch(
-            self.X[block],
-            self.labels[block],
-            self.ids[block],
-            groups=None if self.groups is None else self.groups[block],
-            units=None if self.units is None else self.units[block],
+            rows=self.X[batch_rows],
+            labels=self.labels[batch_rows],
+            ids=self.ids[batch_rows],
+            groups=None if self.groups is None else self.groups[batch_rows],
+            units=None if self.units is None else self.units[batch_rows],
         )
 
-    def skip_counted_rows(self, state: dict[str, Any]) -> bool:
-        """Skip the rows that an earlier run took. Return False if they were other rows."""
-        n_rows = state.get("rows")
-        if not isinstance(n_rows, int) or not 0 <= n_rows <= len(self.X):
+    def skip_rows_of_earlier_run(self, saved_state: dict[str, Any]) -> bool:
+        """Skip the rows that an earlier run read. Return False if the rows differ."""
+        n_rows_read = saved_state.get("rows")
+        if not isinstance(n_rows_read, int) or not 0 <= n_rows_read <= len(self.X):
             return False
-        self._advance_to(n_rows)
-        if self._digest.hexdigest() == state.get("digest"):
+        self._read_up_to(n_rows_read)
+        if self._digest.hexdigest() == saved_state.get("digest"):
             return True
         self._digest = hashlib.blake2b(digest_size=16)
-        self.n_taken = 0
+        self.n_rows_read = 0
         return False
 
-    def _advance_to(self, row: int) -> None:
-        """Add the rows before `row` to the fingerprint."""
-        block = self.X[self.n_taken : row]
-        self._digest.update(np.ascontiguousarray(block).tobytes())
-        self.n_taken = row
+    def _read_up_to(self, stop: int) -> None:
+        """Mark the rows before `stop` as read, and add them to the fingerprint."""
+        new_rows = self.X[self.n_rows_read : stop]
+        self._digest.update(np.ascontiguousarray(new_rows).tobytes())
+        self.n_rows_read = stop
 
 
 def _as_texts(column: Any) -> list[str] | None:
