@@ -216,8 +216,8 @@ def _fit_averaged_parameters(
         _compute_stacked_derivatives, design, _compute_outer_products(design), correct, row_weights
     )
     theta_of_priors, derivatives = minimise_by_newton(
-        partial(add_normal_prior, likelihood, prior_mean, precisions),
-        prior_mean,
+        partial(add_normal_prior, likelihood, prior_mean=prior_mean, precision=precisions),
+        start=prior_mean,
         is_nonnegative=np.append(np.ones(n_knots, dtype=bool), False),
         total_weights=row_weights.sum(axis=1).repeat(n_priors),
         method_name="spline calibration",
@@ -245,16 +245,16 @@ def _group_on_grid(sample: BinaryRows, grid_spacing: float) -> _GroupedRows:
             correct=sample.correct,
             row_weights=row_weights,
         )
-    first_point = math.floor(-_MAX_LOG_ODDS / grid_spacing)
-    n_points = math.floor(_MAX_LOG_ODDS / grid_spacing) - first_point + 2
+    first_point_index = math.floor(-_MAX_LOG_ODDS / grid_spacing)
+    n_points = math.floor(_MAX_LOG_ODDS / grid_spacing) - first_point_index + 2
     point_weight, correct_weight = kernels.host_kernels.bin_linearly(
-        z, sample.correct, weights, grid_spacing, _MAX_LOG_ODDS, first_point, n_points
+        z, sample.correct, weights, grid_spacing, _MAX_LOG_ODDS, first_point_index, n_points
     )
-    is_used = point_weight > 0.0
-    row_weights = point_weight[is_used]
+    is_used_point = point_weight > 0.0
+    row_weights = point_weight[is_used_point]
     return _GroupedRows(
-        log_odds=np.asarray((first_point + np.flatnonzero(is_used)) * grid_spacing),
-        correct=np.clip(correct_weight[is_used] / row_weights, 0.0, 1.0),
+        log_odds=np.asarray((first_point_index + np.flatnonzero(is_used_point)) * grid_spacing),
+        correct=np.clip(correct_weight[is_used_point] / row_weights, 0.0, 1.0),
         row_weights=row_weights,
     )
 
@@ -358,23 +358,23 @@ def _compute_prior_precisions(knots: Float, sample: _GroupedRows) -> Float:
     """Compute the precision matrix of slopes and intercept for each of `_PRIORS`."""
     n_knots = len(knots)
     median = compute_weighted_quantiles(sample.log_odds, sample.row_weights, 1)
-    value_at_median = np.append(build_spline_design(knots, median)[0], 1.0)
-    mean_slope = np.append(np.full(n_knots, 1.0 / n_knots), 0.0)
-    slope_changes = np.diff(np.eye(n_knots, n_knots + 1), axis=0)
-    terms = np.array(
+    value_at_median_coefficients = np.append(build_spline_design(knots, median)[0], 1.0)
+    mean_slope_coefficients = np.append(np.full(n_knots, 1.0 / n_knots), 0.0)
+    slope_change_coefficients = np.diff(np.eye(n_knots, n_knots + 1), axis=0)
+    precision_terms = np.array(
         [
-            np.outer(mean_slope, mean_slope),
-            slope_changes.T @ slope_changes,
+            np.outer(mean_slope_coefficients, mean_slope_coefficients),
+            slope_change_coefficients.T @ slope_change_coefficients,
             np.eye(n_knots + 1),
         ]
     )
     slope_precisions = np.array(
         [(prior.mean_slope, prior.slope_change, _MIN_PRECISION) for prior in _PRIORS]
     )
-    slope_part = slope_precisions @ terms.reshape(len(terms), -1)
+    slope_part = slope_precisions @ precision_terms.reshape(len(precision_terms), -1)
     slope_part = slope_part.reshape(-1, n_knots + 1, n_knots + 1)
     value_precisions = np.array([prior.median_value for prior in _PRIORS])
-    value_term = np.outer(value_at_median, value_at_median)
+    value_term = np.outer(value_at_median_coefficients, value_at_median_coefficients)
     return np.asarray(slope_part + value_precisions[:, None, None] * value_term)
 
 

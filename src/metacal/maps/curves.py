@@ -37,6 +37,10 @@ from metacal.maps.map import Map, TemperedMap
 
 #: Shift of the knots of a step function, in rounding errors, so that all runtimes agree.
 _LOOKUP_SHIFT = 8.0
+#: Largest relative rounding error of a double.
+_UNIT_ROUNDOFF = 2.0**-53
+#: Largest shift of a knot, as a fraction of the distance to the next knot.
+_MAX_SHIFT_FRACTION = 0.25
 
 
 class OneVsRestMap(Map):
@@ -94,10 +98,10 @@ class CurvesMap(TemperedMap):
         knots = self.knots
         values = self.values
         is_step = self.interpolation == "step"
-        first_of_curve = self.offsets[:-1]
-        has_previous = np.delete(np.arange(len(knots)), first_of_curve)
-        knot = knots[has_previous]
-        previous_knot = knots[has_previous - 1]
+        first_knot_of_curve = self.offsets[:-1]
+        later_knots = np.delete(np.arange(len(knots)), first_knot_of_curve)
+        knot = knots[later_knots]
+        previous_knot = knots[later_knots - 1]
         # Two steps may begin at zero, because the first one may be for p = 0 only.
         is_double_zero = (knot == 0.0) & (previous_knot == 0.0) & is_step
         increases = (knot > previous_knot) | is_double_zero
@@ -105,7 +109,7 @@ class CurvesMap(TemperedMap):
             raise InputError("the knots of a curve must rise strictly within [0, 1].")
         if not ((values >= 0.0) & (values <= 1.0)).all():
             raise InputError("the values of a curve must lie in [0, 1].")
-        if not is_step and (values[has_previous] < values[has_previous - 1]).any():
+        if not is_step and (values[later_knots] < values[later_knots - 1]).any():
             raise InputError("the values of an increasing curve must not fall.")
 
     @cached_property
@@ -124,14 +128,16 @@ class CurvesMap(TemperedMap):
         if self.interpolation == "linear":
             return self.knots
         with np.errstate(divide="ignore", invalid="ignore"):
-            rounding_error = 2.0**-53 * (1.0 + np.abs(np.log(self.knots)))
-            shifted = self.knots * (1.0 + _LOOKUP_SHIFT * rounding_error)
-        shifted = np.where(self.knots > 0.0, shifted, 0.0)
+            rounding_error = _UNIT_ROUNDOFF * (1.0 + np.abs(np.log(self.knots)))
+            shifted_knots = self.knots * (1.0 + _LOOKUP_SHIFT * rounding_error)
+        shifted_knots = np.where(self.knots > 0.0, shifted_knots, 0.0)
         distance_to_next = np.append(np.diff(self.knots), np.inf)
-        last_of_curve = self.offsets[1:] - 1
-        distance_to_next[last_of_curve] = np.inf
-        limited = np.minimum(shifted, self.knots + 0.25 * distance_to_next)
-        return np.asarray(np.where(distance_to_next > 0.0, limited, self.knots))
+        last_knot_of_curve = self.offsets[1:] - 1
+        distance_to_next[last_knot_of_curve] = np.inf
+        limited_knots = np.minimum(
+            shifted_knots, self.knots + _MAX_SHIFT_FRACTION * distance_to_next
+        )
+        return np.asarray(np.where(distance_to_next > 0.0, limited_knots, self.knots))
 
     @cached_property
     def slopes_after_knots(self) -> Float:

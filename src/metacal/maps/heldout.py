@@ -124,7 +124,7 @@ def compute_out_of_fold_quality(
     rows: Rows,
     labels: Codes,
     weights: Weights,
-    is_sufficient: Callable[[OutOfFoldQuality], bool] = lambda _: False,
+    in_sample_quality_suffices: Callable[[OutOfFoldQuality], bool] = lambda _: False,
 ) -> OutOfFoldQuality | None:
     """Compute out-of-fold losses and confidences for a random sample of the rows.
 
@@ -145,7 +145,7 @@ def compute_out_of_fold_quality(
     weights : array of shape (n_rows,) or None
         Weight of each row.
 
-    is_sufficient : function, optional
+    in_sample_quality_suffices : function, optional
         Called for the default pair, whose folds take the longest to fit, with the in-sample
         quality of `fitted`. If it returns True, that quality is returned and no fold is fitted.
 
@@ -179,7 +179,11 @@ def compute_out_of_fold_quality(
     if temperature_map is None:
         return _compare_by_refitting(refit, sample)
     return _compare_by_statistics(
-        fitted, temperature_map, sample, device_sample.labels, is_sufficient
+        fitted,
+        temperature_map,
+        sample,
+        device_labels=device_sample.labels,
+        in_sample_quality_suffices=in_sample_quality_suffices,
     )
 
 
@@ -201,7 +205,7 @@ def _compare_by_statistics(
     temperature_map: UniformTemperatureMap,
     sample: _HostSample,
     device_labels: Any,
-    is_sufficient: Callable[[OutOfFoldQuality], bool],
+    in_sample_quality_suffices: Callable[[OutOfFoldQuality], bool],
 ) -> OutOfFoldQuality:
     """Compare a map with the softmax by means of row statistics, in two passes.
 
@@ -219,7 +223,7 @@ def _compare_by_statistics(
     device_labels : array or tensor of int
         Labels of the sampled rows on the device of the table.
 
-    is_sufficient : function
+    in_sample_quality_suffices : function
         Decides whether the in-sample quality of `fitted` suffices.
 
     Returns
@@ -245,7 +249,7 @@ def _compare_by_statistics(
             correct=correct,
         )
         in_sample_quality = _build_quality(sample.positions, in_sample_comparison)
-        if is_sufficient(in_sample_quality):
+        if in_sample_quality_suffices(in_sample_quality):
             return in_sample_quality
     fold_of_row = _assign_folds(softmax_statistics, sample.labels)
     with warnings.catch_warnings():

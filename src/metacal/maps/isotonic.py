@@ -246,10 +246,10 @@ def _fit_constant_pieces(
     has_weight = group_weight > 0.0
     used_weight = group_weight[has_weight]
     frequency = np.append(0.0, positive_pairs.positive_weight)[has_weight] / used_weight
-    fitted = isotonic_regression(frequency, weights=used_weight).x
+    monotone_frequency = isotonic_regression(frequency, weights=used_weight).x
     group_starts = np.append(0.0, cuts)[has_weight]
-    is_new_level = np.append(True, np.diff(fitted) > 0.0)
-    return group_starts[is_new_level], fitted[is_new_level]
+    is_new_level = np.append(True, np.diff(monotone_frequency) > 0.0)
+    return group_starts[is_new_level], monotone_frequency[is_new_level]
 
 
 def _make_curve_fitter(prior_rows: object) -> FitCurve:

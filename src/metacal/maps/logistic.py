@@ -244,7 +244,7 @@ def fit_beta_calibration(
     targets = _TargetProbabilities(negative=np.zeros(n_curves), positive=np.ones(n_curves))
     likelihood = partial(_sum_derivatives, sample, compute_features, targets)
     theta, _ = minimise_by_newton(
-        partial(add_normal_prior, likelihood, prior_mean, prior_precision),
+        partial(add_normal_prior, likelihood, prior_mean=prior_mean, precision=prior_precision),
         start,
         is_nonnegative=np.array(identity) > 0.0,
         total_weights=curve_weights.total,

@@ -467,24 +467,24 @@ def weight_candidates(
         Weights, which sum to one.
     """
     row_weights = np.ones(len(probabilities)) if weights is None else weights
-    near_mixture = np.zeros(len(is_near_temperature))
+    near_temperature_mixture = np.zeros(len(is_near_temperature))
     if is_near_temperature.any():
         is_informative = probabilities[:, is_near_temperature].max(axis=1) > 0.0
-        near_table = probabilities[is_informative][:, is_near_temperature]
-        near_mixture[is_near_temperature] = _fit_mixture_with_prior(
-            near_table, row_weights[is_informative], _NEAR_PRIOR_ROWS
+        near_temperature_table = probabilities[is_informative][:, is_near_temperature]
+        near_temperature_mixture[is_near_temperature] = _fit_mixture_with_prior(
+            near_temperature_table, row_weights[is_informative], _NEAR_PRIOR_ROWS
         )
-    mixture = near_mixture
+    mixture = near_temperature_mixture
     if not is_near_temperature.all():
         penalised_table = probabilities * np.exp(-handicaps / len(probabilities))
         full_mixture = _fit_mixture_with_prior(penalised_table, row_weights, _PRIOR_ROWS)
         with np.errstate(divide="ignore"):
             full_log_likelihood = np.log(probabilities @ full_mixture)
-            row_gains = full_log_likelihood - np.log(probabilities @ near_mixture)
+            row_gains = full_log_likelihood - np.log(probabilities @ near_temperature_mixture)
         mean_gain = float(np.average(row_gains, weights=row_weights))
         gain_in_nats = mean_gain * len(row_gains) - float(handicaps @ full_mixture)
-        full_probability = float(expit(gain_in_nats - _PRIOR_LOG_ODDS))
-        mixture = full_probability * full_mixture + (1.0 - full_probability) * near_mixture
+        p_full = float(expit(gain_in_nats - _PRIOR_LOG_ODDS))
+        mixture = p_full * full_mixture + (1.0 - p_full) * near_temperature_mixture
     is_negligible = mixture < min(_MIN_WEIGHT, mixture.max())
     mixture[is_negligible] = 0.0
     return np.asarray(mixture / mixture.sum())

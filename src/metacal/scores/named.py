@@ -248,7 +248,7 @@ def _score_on_device(
             partial(device_kernel, **kernel_options), codes, keep_on_device=True
         )
 
-    rows, columns = _score_and_validate(rows, run_pass)
+    rows, columns = _run_pass_and_validate(rows, run_pass)
     scores = device_kernels.round_to_grid(columns[:, 0].contiguous(), grid)
     is_correct = columns[:, 1] > 0.0
     return rows, scores, is_correct
@@ -287,11 +287,11 @@ def _score_with_c_kernel(
             write, score_column, is_correct, codes, takes_whole_blocks=True
         )
 
-    rows, scores = _score_and_validate(rows, run_pass)
+    rows, scores = _run_pass_and_validate(rows, run_pass)
     return rows, scores, is_correct
 
 
-def _score_and_validate(
+def _run_pass_and_validate(
     rows: Rows, run_pass: Callable[[Rows, dict[str, bool]], Any]
 ) -> tuple[Rows, Any]:
     """Run a pass that computes scores, and validate the rows if necessary.
@@ -314,11 +314,14 @@ def _score_and_validate(
     """
     if rows.is_unvalidated:
         scores = run_pass(rows, {"is_unvalidated": True})
-        # The minimum is NaN if any score is NaN.
-        if not math.isnan(float(scores.min())):
+        # The score of an invalid row is NaN, and so is the minimum of scores with a NaN.
+        has_invalid_row = math.isnan(float(scores.min()))
+        if not has_invalid_row:
             return rows.as_validated(already_validated=True), scores
         rows = rows.as_validated()
-    return rows, run_pass(rows, {})
+    no_kernel_options: dict[str, bool] = {}
+    scores = run_pass(rows, no_kernel_options)
+    return rows, scores
 
 
 def compute_score_and_predictions(
@@ -398,4 +401,4 @@ def collect_and_validate(
             return pass_rows.compute_column(score_block, *columns)
         return pass_rows.compute_column(partial(score_block, **kernel_options), *columns)
 
-    return _score_and_validate(rows, run_pass)
+    return _run_pass_and_validate(rows, run_pass)

@@ -26,7 +26,7 @@ _MAX_UNCHECKED_DECREASE = 1e-6
 #: Expected decrease that rounding errors can leave at the minimum.
 _ROUNDING = 1e-8
 #: Largest change of the first parameter in one step. It is the logarithm of a temperature.
-_MAX_FIRST_STEP = 1.0
+_MAX_STEP_0 = 1.0
 _MAX_STEPS = 100
 _MAX_HALVINGS = 30
 #: Fraction of the predicted linear decrease that a step must achieve.
@@ -76,11 +76,11 @@ class _Quadratic:
         step_1 = self.hessian_01 * self.gradient_0 - self.hessian_00 * self.gradient_1
         return step_0 / determinant, step_1 / determinant
 
-    def find_step_0(self, step_1: float) -> float:
+    def find_best_step_0(self, step_1: float) -> float:
         """Find the best step of the first parameter for a given step of the second."""
         return -(self.gradient_0 + self.hessian_01 * step_1) / self.hessian_00
 
-    def find_step_1(self, step_0: float) -> float:
+    def find_best_step_1(self, step_0: float) -> float:
         """Find the best step of the second parameter for a given step of the first."""
         return -(self.gradient_1 + self.hessian_01 * step_0) / self.hessian_11
 
@@ -159,7 +159,7 @@ def minimise_in_box(
             final_decrease = max(expected_decrease, 0.0)
             break
         if expected_decrease > _MAX_UNCHECKED_DECREASE:
-            shortened_step = _backtrack(function, point, derivatives, step)
+            shortened_step = _halve_until_sufficient_decrease(function, point, derivatives, step)
             if shortened_step is None:
                 break
             step, derivatives = shortened_step
@@ -207,16 +207,16 @@ def _compute_newton_step(derivatives: Float, step_bounds: Float) -> tuple[Float,
     # A parameter that leaves the box is set to its bound, and the other one is minimised.
     if not min_step_1 <= step_1 <= max_step_1:
         step_1 = min(max(step_1, min_step_1), max_step_1)
-        step_0 = model.find_step_0(step_1)
+        step_0 = model.find_best_step_0(step_1)
     if not min_step_0 <= step_0 <= max_step_0:
         step_0 = min(max(step_0, min_step_0), max_step_0)
-        step_1 = model.find_step_1(step_0)
-    step_0 = min(max(step_0, min_step_0, -_MAX_FIRST_STEP), max_step_0, _MAX_FIRST_STEP)
+        step_1 = model.find_best_step_1(step_0)
+    step_0 = min(max(step_0, min_step_0, -_MAX_STEP_0), max_step_0, _MAX_STEP_0)
     step_1 = min(max(step_1, min_step_1), max_step_1)
     return np.array([step_0, step_1]), model.compute_decrease(step_0, step_1)
 
 
-def _backtrack(
+def _halve_until_sufficient_decrease(
     function: FunctionOfTwo, point: Float, derivatives: Float, step: Float
 ) -> tuple[Float, Float] | None:
     """Halve the step until the function decreases sufficiently.

@@ -102,25 +102,27 @@ def fit_curves(x: Float, cells: Cells) -> CurveFamily:
     """
     knots = _choose_knots(x, cells)
     identity = np.append(knots[0], np.diff(knots))
-    covariance = _compute_prior_covariances(x, cells, knots)
-    precision: Float = np.asarray(np.linalg.inv(covariance), dtype=np.float64)
-    n_priors = len(covariance)
-    start = np.tile(identity, (n_priors, 1))
+    prior_covariances = _compute_prior_covariances(x, cells, knots)
+    prior_precisions: Float = np.asarray(np.linalg.inv(prior_covariances), dtype=np.float64)
+    n_priors = len(prior_covariances)
+    prior_mean = np.tile(identity, (n_priors, 1))
     is_nonnegative = np.arange(len(identity)) > 0
     total_cell_weight = float(cells.positive_weight.sum() + cells.negative_weight.sum())
 
     design = _build_curve_design(x, knots)
     likelihood = partial(_compute_curve_derivatives, design, cells)
-    compute_derivatives = partial(add_normal_prior, likelihood, start, precision)
+    compute_derivatives = partial(
+        add_normal_prior, likelihood, prior_mean=prior_mean, precision=prior_precisions
+    )
     theta, derivatives = minimise_by_newton(
         compute_derivatives,
-        start,
-        is_nonnegative,
+        start=prior_mean,
+        is_nonnegative=is_nonnegative,
         total_weights=np.full(n_priors, max(1.0, total_cell_weight)),
         method_name="monotone calibration",
         tolerance=_TOLERANCE,
     )
-    _, log_determinant = np.linalg.slogdet(derivatives.hessian @ covariance)
+    _, log_determinant = np.linalg.slogdet(derivatives.hessian @ prior_covariances)
     log_evidence = -compute_derivatives(theta).loss - 0.5 * log_determinant
     return CurveFamily(knots=knots, theta=theta, log_evidence=log_evidence)
 

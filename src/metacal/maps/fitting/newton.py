@@ -111,30 +111,30 @@ def unpack_derivatives(packed: Float) -> Derivatives:
 
 
 def add_normal_prior(
-    compute_derivatives: ComputeDerivatives, centre: Float, precision: Float, theta: Float
+    compute_derivatives: ComputeDerivatives, theta: Float, *, prior_mean: Float, precision: Float
 ) -> Derivatives:
-    """Add the penalty ½ (theta - centre)ᵀ precision (theta - centre) to every problem.
+    """Add the penalty ½ (θ - prior mean)ᵀ precision (θ - prior mean) to each problem.
 
     Parameters
     ----------
     compute_derivatives : function
         Returns the derivatives of the problems without the penalty.
 
-    centre : array of shape (n_problems, n_parameters)
+    theta : array of shape (n_problems, n_parameters)
+        Parameters θ.
+
+    prior_mean : array of shape (n_problems, n_parameters)
         Prior means.
 
     precision : array of shape (n_parameters, n_parameters) or with a leading n_problems
         Prior precision matrix, shared by all problems or one for each.
-
-    theta : array of shape (n_problems, n_parameters)
-        Parameters.
 
     Returns
     -------
     Derivatives
     """
     likelihood = compute_derivatives(theta)
-    deviation = theta - centre
+    deviation = theta - prior_mean
     penalty_gradient = (deviation[:, None, :] @ precision)[:, 0]
     penalty = 0.5 * (deviation * penalty_gradient).sum(axis=1)
     return Derivatives(
@@ -202,7 +202,7 @@ def minimise_by_newton(
                 theta[:, is_nonnegative] = np.maximum(theta[:, is_nonnegative], 0.0)
             break
         step[is_finished] = 0.0
-        theta, derivatives, has_decreased = _backtrack(
+        theta, derivatives, has_decreased = _halve_until_sufficient_decrease(
             compute_derivatives, theta, derivatives, step, is_nonnegative, rounding_error
         )
         has_failed |= ~has_decreased
@@ -242,7 +242,7 @@ def _compute_newton_step(derivatives: Derivatives, is_at_bound: Flags) -> tuple[
     return step, expected_decrease
 
 
-def _backtrack(
+def _halve_until_sufficient_decrease(
     compute_derivatives: ComputeDerivatives,
     theta: Float,
     derivatives: Derivatives,

@@ -71,7 +71,9 @@ def fit_spline_slopes(
 
     design = build_spline_design(knots, z)
     likelihood = partial(_compute_spline_derivatives, design, correct, weights)
-    compute_derivatives = partial(add_normal_prior, likelihood, prior_mean[None, :], precision)
+    compute_derivatives = partial(
+        add_normal_prior, likelihood, prior_mean=prior_mean[None, :], precision=precision
+    )
     theta, _ = minimise_by_newton(
         compute_derivatives,
         start,
