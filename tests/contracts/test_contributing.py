@@ -9,6 +9,7 @@ import os
 import re
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +26,7 @@ from metacal.promises.verification import verify_decisions
 from metacal.scores import registry as scores
 
 PAGE = Path(__file__).parents[2] / "CONTRIBUTING.md"
-MODULES = ("leak", "toy", "toy_format", "toy_score")
+MODULES = ("leak", "toy", "toy_dialect", "toy_format", "toy_score")
 REGISTRIES = (
     FORMATS,
     methods.METHODS,
@@ -57,6 +58,7 @@ def _folder(tmp_path_factory):
 def _outside(folder):
     """The page's modules, imported; afterwards everything is as it was."""
     kinds.load_promise_classes()  # a rule is entered when its promise is imported, once
+    import_module("metacal.cli.options")  # it lists the formats when it is imported
     before = [dict(registry) for registry in REGISTRIES]
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(folder)
@@ -333,3 +335,13 @@ def test_a_file_from_outside_needs_its_modules(shell, folder, gate):
     done = shell("metacal apply needs.json val.npz -o -")
     assert done.returncode == 2
     assert re.search('ToyMap|ToyScaling|"toy"', done.stderr)
+
+
+@pytest.mark.usefixtures("outside")
+def test_a_dialect_of_json_lines_is_read_by_its_own_reader(tmp_path):
+    lines = [{"outputs": [2.0, -1.0], "target": 0}, {"outputs": [0.5, 0.75], "target": 1}]
+    path = tmp_path / "rows.jl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    predictions = mc.read_predictions(path)
+    assert np.array_equal(predictions.table, [[2.0, -1.0], [0.5, 0.75]])
+    assert np.array_equal(predictions.labels, [0, 1])

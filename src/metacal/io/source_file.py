@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from metacal.errors import InputError
-from metacal.io.formats import FORMATS, list_extensions
+from metacal.io.formats import FORMATS, Format, list_extensions
 from metacal.io.opening import (
     SAVE_AS_NPZ,
     check_first_bytes,
@@ -161,20 +161,24 @@ def detect_suffix(name_suffix: str, first_bytes: bytes) -> str:
     if magic_bytes and first_bytes.startswith(magic_bytes):
         return name_suffix
 
-    is_text_name = name_suffix in _TEXT_SUFFIXES
+    is_text_name = name_suffix in _TEXT_SUFFIXES or magic_bytes == ()
     if is_text_name or magic_bytes is not None:
         for suffix in _DETECTED_BINARY_SUFFIXES:
             if first_bytes.startswith(FORMATS[suffix].magic or ()):
                 return suffix
     if not is_text_name:
         return name_suffix
+    return _detect_text_suffix(name_suffix, named_format, first_bytes)
 
+
+def _detect_text_suffix(name_suffix: str, named_format: Format | None, first_bytes: bytes) -> str:
+    """Return the suffix of the text format that the first bytes of a file indicate."""
     is_json_object = first_bytes.lstrip(_TEXT_PADDING).startswith(b"{")
-    if is_json_object and name_suffix == ".ndjson":
-        return ".ndjson"
+    if is_json_object and named_format is not None and named_format.contains_json:
+        return name_suffix
     if is_json_object or _is_json_array_of_objects(first_bytes):
         return ".jsonl"
-    if name_suffix in FORMATS:
+    if named_format is not None:
         return name_suffix
     return ".csv"
 

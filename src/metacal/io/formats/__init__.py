@@ -60,11 +60,16 @@ class Format:
     magic : tuple of bytes or None
         Magic bytes: a valid file begins with one of them. An empty tuple denotes a text format,
         which has no magic bytes. With None, any content except a pickle is accepted.
+
+    contains_json : bool, default=False
+        Whether files of the format consist of JSON objects. A text file of another format that begins
+        with a JSON object is read as JSON lines, whatever its name.
     """
 
     read: Callable[[Request], Columns]
     write: Callable[..., Writer] | None
     magic: tuple[bytes, ...] | None
+    contains_json: bool = False
 
     @property
     def is_text(self) -> bool:
@@ -93,7 +98,12 @@ _NPZ = Format(
 _NPY = Format(read=_lazy("numpy:read_npy"), write=None, magic=(_NPY_MAGIC,))
 _CSV = Format(read=_lazy("delimited:read"), write=_lazy("text_writer:DelimitedWriter"), magic=())
 _TSV = Format(read=_lazy("delimited:read_tsv"), write=_lazy("text_writer:TsvWriter"), magic=())
-_JSON_LINES = Format(read=_lazy("jsonl:read"), write=_lazy("jsonl:JsonLinesWriter"), magic=())
+_JSON_LINES = Format(
+    read=_lazy("jsonl:read"),
+    write=_lazy("jsonl:JsonLinesWriter"),
+    magic=(),
+    contains_json=True,
+)
 _PARQUET = Format(
     read=_lazy("parquet:read"), write=_lazy("parquet:ParquetWriter"), magic=(_PARQUET_MAGIC,)
 )
