@@ -68,7 +68,7 @@ def dense_posterior(points, lengthscale, labels, draws, seed):
 @pytest.mark.slow
 @pytest.mark.parametrize(("n", "k", "seed"), [(150, 3, 0), (120, 4, 1)])
 def test_the_posterior_is_that_of_a_dense_process(monkeypatch, n, k, seed):
-    monkeypatch.setattr(gp, "_LENGTHSCALES", (SHARE,))
+    monkeypatch.setattr(gp, "_LENGTHSCALE_FRACTIONS", (SHARE,))
     monkeypatch.setattr(gp, "_VARIANCES", (VARIANCE,))
     logits, labels = bent(n, k, seed)
     fitted = gp.fit_gaussian_process(Rows(logits), labels, n_inducing=20)
