@@ -31,47 +31,63 @@ TABLE = Path(__file__).with_suffix(".txt")
 REWRITE = "if the change is meant, run: python tests/contracts/composition.py"
 N, K = 1200, 4
 
-PROMISES: dict[str, Callable[[], Any]] = {
-    "MinAccuracy": lambda: mc.MinAccuracy(0.85),
-    "MinAccuracy, in expectation": lambda: mc.MinAccuracy(0.85, delta=None),
-    "MaxMiscoverage": lambda: mc.MaxMiscoverage(0.1),
-    "MaxMiscoverage, in expectation": lambda: mc.MaxMiscoverage(0.1, delta=None),
-    "Both": lambda: mc.Both(alpha=0.3, beta=0.8),
-    "AfterLooking": lambda: mc.AfterLooking(beta=0.8),
-    "MaxReview": lambda: mc.MaxReview(0.3),
-    "MaxCost": lambda: mc.MaxCost(wrong=10, limit=2.5),
-    "MaxRisk": lambda: mc.MaxRisk(0.15),
-    "Cheapest": lambda: mc.Cheapest(wrong=10, review=1),
-    "MaxLoss": lambda: mc.MaxLoss(0.1),
-    "MinPrecision": lambda: mc.MinPrecision(0.8),
-    "MinRecall": lambda: mc.MinRecall(0.9),
-    "MaxFalsePositiveRate": lambda: mc.MaxFalsePositiveRate(0.1),
-    "TwoSided": lambda: mc.TwoSided(mc.MinPrecision(0.8), mc.MinRecall(0.9)),
-    "paper.MaxMiscoverage": lambda: mc.paper.MaxMiscoverage(0.1),
-    "paper.MinCoverageAccuracy": lambda: mc.paper.MinCoverageAccuracy(0.85),
+
+@dataclass(frozen=True)
+class PromiseExample:
+    """A promise of each kind, and what it is on the command line."""
+
+    build: Callable[[], Any]
+    flags: str
+    has_two_classes: bool = False
+
+
+#: One row for each kind of promise.
+EXAMPLES = {
+    "MinAccuracy": PromiseExample(lambda: mc.MinAccuracy(0.85), "--min-accuracy 0.85"),
+    "MinAccuracy, in expectation": PromiseExample(
+        lambda: mc.MinAccuracy(0.85, delta=None), "--min-accuracy 0.85 --in-expectation"
+    ),
+    "MaxMiscoverage": PromiseExample(lambda: mc.MaxMiscoverage(0.1), "--max-miscoverage 0.1"),
+    "MaxMiscoverage, in expectation": PromiseExample(
+        lambda: mc.MaxMiscoverage(0.1, delta=None), "--max-miscoverage 0.1 --in-expectation"
+    ),
+    "Both": PromiseExample(
+        lambda: mc.Both(alpha=0.3, beta=0.8), "--min-accuracy 0.8 --max-miscoverage 0.3"
+    ),
+    "AfterLooking": PromiseExample(
+        lambda: mc.AfterLooking(beta=0.8), "--min-accuracy 0.8 --after-looking"
+    ),
+    "MaxReview": PromiseExample(lambda: mc.MaxReview(0.3), "--max-review 0.3"),
+    "MaxCost": PromiseExample(
+        lambda: mc.MaxCost(wrong=10, limit=2.5), "--max-cost 2.5 --cost-wrong 10"
+    ),
+    "MaxRisk": PromiseExample(lambda: mc.MaxRisk(0.15), "--max-risk 0.15"),
+    "Cheapest": PromiseExample(
+        lambda: mc.Cheapest(wrong=10, review=1), "--cheapest --cost-wrong 10 --cost-review 1"
+    ),
+    "MaxLoss": PromiseExample(lambda: mc.MaxLoss(0.1), "--max-loss 0.1"),
+    "MinPrecision": PromiseExample(
+        lambda: mc.MinPrecision(0.8), "--min-precision 0.8", has_two_classes=True
+    ),
+    "MinRecall": PromiseExample(
+        lambda: mc.MinRecall(0.9), "--min-recall 0.9", has_two_classes=True
+    ),
+    "MaxFalsePositiveRate": PromiseExample(
+        lambda: mc.MaxFalsePositiveRate(0.1), "--max-false-positive-rate 0.1", has_two_classes=True
+    ),
+    "TwoSided": PromiseExample(
+        lambda: mc.TwoSided(mc.MinPrecision(0.8), mc.MinRecall(0.9)),
+        "--min-precision 0.8 --min-recall 0.9",
+        has_two_classes=True,
+    ),
+    "paper.MaxMiscoverage": PromiseExample(
+        lambda: mc.paper.MaxMiscoverage(0.1), "--max-miscoverage 0.1 --rule paper"
+    ),
+    "paper.MinCoverageAccuracy": PromiseExample(
+        lambda: mc.paper.MinCoverageAccuracy(0.85), "--min-accuracy 0.85 --rule paper"
+    ),
 }
-#: What each promise is on the command line.
-FLAGS = {
-    "MinAccuracy": ["--min-accuracy", "0.85"],
-    "MinAccuracy, in expectation": ["--min-accuracy", "0.85", "--in-expectation"],
-    "MaxMiscoverage": ["--max-miscoverage", "0.1"],
-    "MaxMiscoverage, in expectation": ["--max-miscoverage", "0.1", "--in-expectation"],
-    "Both": ["--min-accuracy", "0.8", "--max-miscoverage", "0.3"],
-    "AfterLooking": ["--min-accuracy", "0.8", "--after-looking"],
-    "MaxReview": ["--max-review", "0.3"],
-    "MaxCost": ["--max-cost", "2.5", "--cost-wrong", "10"],
-    "MaxRisk": ["--max-risk", "0.15"],
-    "Cheapest": ["--cheapest", "--cost-wrong", "10", "--cost-review", "1"],
-    "MaxLoss": ["--max-loss", "0.1"],
-    "MinPrecision": ["--min-precision", "0.8"],
-    "MinRecall": ["--min-recall", "0.9"],
-    "MaxFalsePositiveRate": ["--max-false-positive-rate", "0.1"],
-    "TwoSided": ["--min-precision", "0.8", "--min-recall", "0.9"],
-    "paper.MaxMiscoverage": ["--max-miscoverage", "0.1", "--rule", "paper"],
-    "paper.MinCoverageAccuracy": ["--min-accuracy", "0.85", "--rule", "paper"],
-}
-#: Promises about what rows of two classes are called.
-OF_TWO = ("MinPrecision", "MinRecall", "MaxFalsePositiveRate", "TwoSided")
+PROMISES: dict[str, Callable[[], Any]] = {name: row.build for name, row in EXAMPLES.items()}
 KINDS = ("logits", "probabilities", "scores", "cascade", "score cascade")
 
 
@@ -249,7 +265,7 @@ class Cells:
             command,
             *files,
             *more.get(self.kind, []),
-            *FLAGS[self.name],
+            *EXAMPLES[self.name].flags.split(),
             "-o",
             str(self.folder / "cli.json"),
         ]
@@ -328,7 +344,7 @@ def lines(kind: str) -> list[str]:
     rows, of_two = halves(), halves(2)
     found = []
     for name in PROMISES:
-        by_outcome = outcomes(name, kind, of_two if name in OF_TWO else rows)
+        by_outcome = outcomes(name, kind, of_two if EXAMPLES[name].has_two_classes else rows)
         parts = [f"{result}: {', '.join(actions)}" for result, actions in by_outcome.items()]
         found.append(" | ".join([kind, name, *parts]))
     return found
@@ -348,7 +364,7 @@ def sentences() -> list[str]:
     found = []
     for name in PROMISES:
         half, classes = rows, ["cat", "dog", "fox", "owl"]
-        if name in OF_TWO:
+        if EXAMPLES[name].has_two_classes:
             half, classes = of_two, ["decline", "approve"]
         for title, wrap in WRAPPERS.items():
             with contextlib.suppress(MetacalError), warnings.catch_warnings(action="ignore"):

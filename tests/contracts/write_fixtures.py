@@ -108,7 +108,9 @@ def write_missing() -> None:
     expected = json.loads(EXPECTED.read_text(encoding="utf-8"))
     for name, estimator in missing_estimators().items():
         promise = type(getattr(estimator, "promise", None)).__name__
-        logits, labels = drawn_rows(2 if promise in composition.OF_TWO else 3)
+        example = composition.EXAMPLES.get(promise)
+        has_two_classes = example is not None and example.has_two_classes
+        logits, labels = drawn_rows(2 if has_two_classes else 3)
         with warnings.catch_warnings(action="ignore"):
             fitted = estimator.fit(logits, labels)
         mc.save(fitted, KINDS / f"{name}.json")

@@ -15,9 +15,10 @@ from metacal.estimators.comparison import Comparison, ComparisonEntry, Estimate
 from metacal.estimators.cost import count_affordable_folds, estimate_fold_seconds
 from metacal.maps.methods import METHODS
 from metacal.metrics.paired import compare_by_rows
+from metacal.metrics.registry import list_compared_metrics
 
 FAST = ["temperature", "spline", "histogram"]
-METRICS = ["nll", "brier", "ece", "ece_equal_mass"]
+METRICS = [metric.name for metric in list_compared_metrics()]
 
 
 @pytest.fixture(scope="module")

@@ -1,21 +1,20 @@
 """Options that describe a promise, and the promise that they describe.
 
-To add a promise, add its option as a field of `PromiseOptions`, its name to `_PROMISES`, and its
-constructor to `PromiseOptions.promise`. Only click is imported here.
+To add a promise, add its option as a field of `PromiseOptions`, made with `promise_option` from the
+option and a function that builds the promise. Only click is imported here.
 """
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields
+from enum import Enum
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
 from metacal.cli.options import file_option, fraction_option, option, option_flag, switch_option
-from metacal.cli.values import bad_option, number_between
-from metacal.errors import InputError
+from metacal.cli.values import number_between
 
 if TYPE_CHECKING:
     from metacal.promises.promise import Promise
@@ -34,21 +33,101 @@ def max_miscoverage_option() -> Any:
     return fraction_option("Promise: at most A of the right answers are rejected.", "A")
 
 
-_TWO_CLASS_PROMISES = ("min_precision", "max_false_positive_rate", "min_recall", "min_npv")
 _SUBGROUP_OPTIONS = ("per_class", "group_key")
-_ACCURACY_AND_MISCOVERAGE = "--min-accuracy and --max-miscoverage"
-#: Promises of which a command takes one, with the options of each.
-_PROMISES = {
-    _ACCURACY_AND_MISCOVERAGE: ("min_accuracy", "max_miscoverage"),
-    "--max-review": ("max_review",),
-    "--max-cost": ("max_cost",),
-    "--max-risk": ("max_risk",),
-    "--cheapest": ("cheapest",),
-    "--min-precision, --max-false-positive-rate, --min-recall and --min-npv": _TWO_CLASS_PROMISES,
-}
 
 
-def _negative_class(positive: Any, classes: Sequence[Any]) -> Any:
+class _Combination(Enum):
+    """Set of promises that may be given together. Any other promise must be given alone."""
+
+    ACCURACY_AND_MISCOVERAGE = "accuracy and miscoverage"
+    TWO_CLASSES = "promises about the positive or the negative of two classes"
+
+
+@dataclass(frozen=True)
+class PromiseInputs:
+    """What a promise is built from besides the options that describe it.
+
+    Attributes
+    ----------
+    seed : int or None
+        Seed of the split of the paper's rules and of the order of bets. None derives it from the
+        rows.
+    classes : sequence or None
+        Names of the logit columns, if they have any.
+    positive : object
+        Positive one of two classes. None means the second class.
+    """
+
+    seed: int | None
+    classes: Sequence[Any] | None
+    positive: Any
+
+
+#: Function that builds a promise from the module `metacal`, the options and the inputs. It receives
+#: the module, because importing it here would make `metacal --help` slow.
+_BuildFunction = Callable[[Any, "PromiseOptions", PromiseInputs], "Promise"]
+
+
+@dataclass(frozen=True)
+class _PromiseSpec:
+    """Promise that an option describes. `promise_option` stores it in a dataclass field."""
+
+    build: _BuildFunction
+    combination: _Combination | None
+
+
+def promise_option(
+    option_field: Any,
+    build: _BuildFunction,
+    combination: _Combination | None = None,
+) -> Any:
+    """Return the field of an option that describes a promise.
+
+    Parameters
+    ----------
+    option_field : dataclasses.Field
+        Field of the option, made with `option` or a function that calls it.
+    build : callable
+        Builds the promise from the module `metacal`, the `PromiseOptions` and the `PromiseInputs`.
+        If two options share this function, they describe one promise together.
+    combination : _Combination or None, default=None
+        Promises with which this one may be given together.
+
+    Returns
+    -------
+    dataclasses.Field
+    """
+    spec = _PromiseSpec(build=build, combination=combination)
+    return field(default=option_field.default, metadata={**option_field.metadata, "promise": spec})
+
+
+def _build_accuracy_promise(mc: Any, options: PromiseOptions, inputs: PromiseInputs) -> Promise:
+    """Build the promise about selective accuracy, miscoverage, or both."""
+    alpha = options.max_miscoverage
+    beta = options.min_accuracy
+    delta = options.delta
+    if options.rule == "paper":
+        if alpha is None:
+            return mc.paper.MinCoverageAccuracy(beta, random_state=inputs.seed)
+        return mc.paper.MaxMiscoverage(alpha, random_state=inputs.seed)
+    if options.after_looking or options.at_threshold is not None:
+        return mc.AfterLooking(alpha, beta, delta, options.at_threshold)
+    if alpha is None:
+        return mc.MinAccuracy(beta, delta)
+    if beta is None:
+        return mc.MaxMiscoverage(alpha, delta)
+    return mc.Both(alpha, beta, delta)
+
+
+def _build_min_npv(mc: Any, options: PromiseOptions, inputs: PromiseInputs) -> Promise:
+    """Build the promise about the negative predictive value."""
+    classes = [0, 1] if inputs.classes is None else inputs.classes
+    # The negative predictive value is the precision of the negative class.
+    negative_class = _find_negative_class(inputs.positive, classes)
+    return mc.MinPrecision(options.min_npv, positive=negative_class, delta=options.delta or 0.0)
+
+
+def _find_negative_class(positive: Any, classes: Sequence[Any]) -> Any:
     """Return the other one of two classes; by default the second class is positive."""
     if positive is None:
         return classes[0]
@@ -59,25 +138,54 @@ def _negative_class(positive: Any, classes: Sequence[Any]) -> Any:
 class PromiseOptions:
     """Options that describe a promise."""
 
-    min_accuracy: float | None = min_accuracy_option()
-    max_miscoverage: float | None = max_miscoverage_option()
-    max_review: float | None = fraction_option(
-        "Promise: at most B of all rows go to review. Needs no labels.", "B"
+    min_accuracy: float | None = promise_option(
+        min_accuracy_option(),
+        build=_build_accuracy_promise,
+        combination=_Combination.ACCURACY_AND_MISCOVERAGE,
     )
-    max_cost: float | None = option(
-        "Promise: what is accepted costs at most LIMIT a row on average.", "LIMIT", type=parse_cost
+    max_miscoverage: float | None = promise_option(
+        max_miscoverage_option(),
+        build=_build_accuracy_promise,
+        combination=_Combination.ACCURACY_AND_MISCOVERAGE,
     )
-    max_risk: float | None = fraction_option(
-        "Promise: what is accepted has a mean loss of at most R; a loss is 0 to 1 (--loss-key), or"
-        " right or wrong.",
-        "R",
+    max_review: float | None = promise_option(
+        fraction_option("Promise: at most B of all rows go to review. Needs no labels.", "B"),
+        build=lambda mc, options, inputs: mc.MaxReview(options.max_review, options.delta),
+    )
+    max_cost: float | None = promise_option(
+        option(
+            "Promise: what is accepted costs at most LIMIT a row on average.",
+            "LIMIT",
+            type=parse_cost,
+        ),
+        build=lambda mc, options, inputs: mc.MaxCost(
+            options.read_error_costs(inputs.classes), options.max_cost, options.delta, inputs.seed
+        ),
+    )
+    max_risk: float | None = promise_option(
+        fraction_option(
+            "Promise: what is accepted has a mean loss of at most R; a loss is 0 to 1"
+            " (--loss-key), or right or wrong.",
+            "R",
+        ),
+        build=lambda mc, options, inputs: mc.MaxRisk(
+            options.max_risk, options.delta, options.near_binary, inputs.seed
+        ),
     )
     near_binary: bool = switch_option(
         "nearly every loss is 0 or 1. To be said before looking at the rows.", needs=("max_risk",)
     )
-    cheapest: bool = switch_option(
-        "The threshold at which wrong answers and reviews cost least, and a promise what that is at"
-        " most."
+    cheapest: bool = promise_option(
+        switch_option(
+            "The threshold at which wrong answers and reviews cost least, and a promise what that"
+            " is at most."
+        ),
+        build=lambda mc, options, inputs: mc.Cheapest(
+            options.read_error_costs(inputs.classes),
+            options.cost_review or 0.0,
+            options.delta,
+            inputs.seed,
+        ),
     )
     cost_wrong: float | None = option(
         "what a wrong answer costs, in any unit.",
@@ -93,17 +201,42 @@ class PromiseOptions:
     cost_review: float | None = option(
         "what it costs to review a row.", "R", type=parse_cost, needs=("cheapest",)
     )
-    min_precision: float | None = fraction_option(
-        "Two classes; promise: at least B of what is called positive is positive.", "B"
+    min_precision: float | None = promise_option(
+        fraction_option(
+            "Two classes; promise: at least B of what is called positive is positive.", "B"
+        ),
+        build=lambda mc, options, inputs: mc.MinPrecision(
+            options.min_precision,
+            share=options.positive_share,
+            positive=inputs.positive,
+            delta=options.delta,
+        ),
+        combination=_Combination.TWO_CLASSES,
     )
-    max_false_positive_rate: float | None = fraction_option(
-        "Two classes; promise: at most A of what is negative is called positive.", "A"
+    max_false_positive_rate: float | None = promise_option(
+        fraction_option(
+            "Two classes; promise: at most A of what is negative is called positive.", "A"
+        ),
+        build=lambda mc, options, inputs: mc.MaxFalsePositiveRate(
+            options.max_false_positive_rate, positive=inputs.positive, delta=options.delta
+        ),
+        combination=_Combination.TWO_CLASSES,
     )
-    min_recall: float | None = fraction_option(
-        "Two classes; promise: at least B of what is positive is caught or sent to review.", "B"
+    min_recall: float | None = promise_option(
+        fraction_option(
+            "Two classes; promise: at least B of what is positive is caught or sent to review.", "B"
+        ),
+        build=lambda mc, options, inputs: mc.MinRecall(
+            options.min_recall, positive=inputs.positive, delta=options.delta
+        ),
+        combination=_Combination.TWO_CLASSES,
     )
-    min_npv: float | None = fraction_option(
-        "Two classes; promise: at least B of what is called negative is negative.", "B"
+    min_npv: float | None = promise_option(
+        fraction_option(
+            "Two classes; promise: at least B of what is called negative is negative.", "B"
+        ),
+        build=_build_min_npv,
+        combination=_Combination.TWO_CLASSES,
     )
     positive_share: float | None = fraction_option(
         "about how many rows are positive, from training data or experience.",
@@ -152,24 +285,23 @@ class PromiseOptions:
 
     def __post_init__(self) -> None:
         """Raise a usage error for options that contradict each other."""
-        promises = [title for title, names in _PROMISES.items() if self._given(*names)]
-        if not promises:
+        flags = self._list_flags_of_promises()
+        if not flags:
             raise click.UsageError(
                 "give a promise: --min-accuracy (say 0.97: what is accepted is right at least 97%"
                 " of the time), --max-miscoverage (say 0.05: at most 5% of the right answers are"
                 " rejected), or both; --max-review, --max-cost, --max-risk or --cheapest; of two"
                 " classes --min-precision, --min-recall, --max-false-positive-rate."
             )
-        if len(promises) > 1:
-            raise click.UsageError(
-                f"{' and '.join(promises)} do not go together; give one promise."
-            )
+        if len(flags) > 1:
+            raise click.UsageError(f"{' and '.join(flags)} do not go together; give one promise.")
         self._check_costs()
         post_selection_options = self._given("after_looking", "at_threshold")
-        if post_selection_options and promises[0] != _ACCURACY_AND_MISCOVERAGE:
+        accuracy_options = _list_promise_options(_Combination.ACCURACY_AND_MISCOVERAGE)
+        if post_selection_options and not self._given(*accuracy_options):
             raise click.UsageError(
-                f"{option_flag(post_selection_options[0])} is for {_ACCURACY_AND_MISCOVERAGE};"
-                f" certify {promises[0]} on rows that it was not chosen on."
+                f"{option_flag(post_selection_options[0])} is for {_join_flags(accuracy_options)};"
+                f" certify {flags[0]} on rows that it was not chosen on."
             )
         if self.rule == "paper":
             self._check_paper_rule()
@@ -183,10 +315,24 @@ class PromiseOptions:
                 given_names.append(name)
         return given_names
 
+    def _list_flags_of_promises(self) -> list[str]:
+        """Return the flags of each promise that the user gave.
+
+        Promises that may be given together count as one. Its entry names the flags of all of them.
+        """
+        flags = []
+        for name in self._given(*_list_promise_options()):
+            combination = _get_promise_spec(name).combination
+            combined_options = [name]
+            if combination is not None:
+                combined_options = _list_promise_options(combination)
+            flags.append(_join_flags(combined_options))
+        return list(dict.fromkeys(flags))
+
     @property
     def is_two_class(self) -> bool:
         """Whether the promise is about the positive or the negative of two classes."""
-        return bool(self._given(*_TWO_CLASS_PROMISES))
+        return bool(self._given(*_list_promise_options(_Combination.TWO_CLASSES)))
 
     def _check_paper_rule(self) -> None:
         """Raise a usage error if the paper has no rule for these options.
@@ -194,7 +340,8 @@ class PromiseOptions:
         The paper has one rule for each of the two limits, none for both together, and no confidence
         level.
         """
-        if len(self._given(*_PROMISES[_ACCURACY_AND_MISCOVERAGE])) != 1:
+        accuracy_options = _list_promise_options(_Combination.ACCURACY_AND_MISCOVERAGE)
+        if len(self._given(*accuracy_options)) != 1:
             raise click.UsageError(
                 "--rule paper takes --min-accuracy or --max-miscoverage, not both; give one."
             )
@@ -221,7 +368,8 @@ class PromiseOptions:
         """Raise a usage error if the promise cannot be made for each class or group."""
         if not self.per_class and not by_group:
             return
-        has_one_limit = len(self._given(*_PROMISES[_ACCURACY_AND_MISCOVERAGE])) == 1
+        accuracy_options = _list_promise_options(_Combination.ACCURACY_AND_MISCOVERAGE)
+        has_one_limit = len(self._given(*accuracy_options)) == 1
         if has_one_limit or (by_group and self.is_two_class):
             return
         if self.per_class:
@@ -277,10 +425,7 @@ class PromiseOptions:
         """
         import metacal as mc
 
-        if self.is_two_class:
-            promise = self._two_class_promise(positive, [0, 1] if classes is None else classes)
-        else:
-            promise = self._promise_for_all_rows(seed, classes)
+        promise = self._build_promise_for_all_rows(PromiseInputs(seed, classes, positive))
         fallback = "pooled" if self.pool_small else None
         if per_group:
             return mc.PerGroup(promise, self._error_rate, fallback)
@@ -297,143 +442,59 @@ class PromiseOptions:
             return "fcr"
         return "together"
 
-    def _promise_for_all_rows(
-        self, seed: int | None, classes: Sequence[Any] | None = None
-    ) -> Promise:
+    def _build_promise_for_all_rows(self, inputs: PromiseInputs) -> Promise:
         """Build the promise for all rows, or for those of one class or group."""
         import metacal as mc
 
-        # `__post_init__` has checked that the limits which a promise needs are not None.
-        alpha: Any = self.max_miscoverage
-        beta: Any = self.min_accuracy
-        delta: Any = self.delta
-        if self.max_review is not None:
-            return mc.MaxReview(self.max_review, delta)
-        if self.max_risk is not None:
-            return mc.MaxRisk(self.max_risk, delta, self.near_binary, seed)
-        if self.cheapest or self.max_cost is not None:
-            return self._cost_promise(seed, classes)
-        if self.rule == "paper":
-            if alpha is None:
-                return mc.paper.MinCoverageAccuracy(beta, seed)
-            return mc.paper.MaxMiscoverage(alpha, seed)
-        if self.after_looking or self.at_threshold is not None:
-            return mc.AfterLooking(alpha, beta, delta, self.at_threshold)
-        if alpha is None:
-            return mc.MinAccuracy(beta, delta)
-        if beta is None:
-            return mc.MaxMiscoverage(alpha, delta)
-        return mc.Both(alpha, beta, delta)
-
-    def _cost_promise(self, seed: int | None, classes: Sequence[Any] | None) -> Promise:
-        """Build the promise of --max-cost or --cheapest."""
-        import metacal as mc
-
-        delta: Any = self.delta
-        error_costs: Any = self.cost_wrong
-        if self.cost_matrix is not None:
-            error_costs = read_cost_matrix(self.cost_matrix, classes)
-        if self.max_cost is not None:
-            return mc.MaxCost(error_costs, self.max_cost, delta, seed)
-        return mc.Cheapest(error_costs, self.cost_review or 0.0, delta, seed)
-
-    def _two_class_promise(self, positive: Any, classes: Sequence[Any]) -> Promise:
-        """Build one promise about the positive or negative class, or one for each."""
-        import metacal as mc
-
-        delta: Any = self.delta
-        promises: list[Any] = []
-        if self.min_precision is not None:
-            promises.append(
-                mc.MinPrecision(
-                    self.min_precision, share=self.positive_share, positive=positive, delta=delta
-                )
-            )
-        if self.max_false_positive_rate is not None:
-            promises.append(
-                mc.MaxFalsePositiveRate(
-                    self.max_false_positive_rate, positive=positive, delta=delta
-                )
-            )
-        if self.min_recall is not None:
-            promises.append(mc.MinRecall(self.min_recall, positive=positive, delta=delta))
-        if self.min_npv is not None:
-            # The negative predictive value is the precision of the negative class.
-            negative = _negative_class(positive, classes)
-            promises.append(mc.MinPrecision(self.min_npv, positive=negative, delta=delta or 0.0))
+        given_options = self._given(*_list_promise_options())
+        # Options that describe one promise together have the same function, which is called once.
+        build_functions = dict.fromkeys(_get_promise_spec(name).build for name in given_options)
+        promises = [build(mc, self, inputs) for build in build_functions]
         if len(promises) > 2:
             raise click.UsageError(
                 "rows have two sides: give at most two of these promises, one for either side."
             )
         if len(promises) == 1:
             return promises[0]
-        return mc.TwoSided(promises[0], promises[1], delta or 0.0)
+        first_side: Any = promises[0]
+        second_side: Any = promises[1]
+        return mc.TwoSided(first_side, second_side, self.delta or 0.0)
+
+    def read_error_costs(self, classes: Sequence[Any] | None) -> Any:
+        """Return the cost of any error, or read the cost matrix of the classes."""
+        from metacal.cli.cost_matrix import read_cost_matrix
+
+        if self.cost_matrix is not None:
+            return read_cost_matrix(self.cost_matrix, classes)
+        return self.cost_wrong
 
 
-def read_cost_matrix(path: str, classes: Sequence[Any] | None) -> tuple[tuple[float, ...], ...]:
-    """Read a cost matrix from a csv file.
+def _get_promise_spec(name: str) -> _PromiseSpec:
+    """Return the promise that an option describes."""
+    option_field = PromiseOptions.__dataclass_fields__[name]
+    spec: _PromiseSpec = option_field.metadata["promise"]
+    return spec
 
-    Parameters
-    ----------
-    path : str
-        File with one line per true class and one column per answer. If it has names, in the first
-        line and the first column, the costs are put into the order of the classes. Otherwise they
-        are used in the order of the file.
-    classes : sequence or None
-        Names of the logit columns.
 
-    Returns
-    -------
-    tuple of tuples of float
-        Cost of each answer (inner) for each true class (outer).
+def _list_promise_options(combination: _Combination | None = None) -> list[str]:
+    """Return the names of all options that describe a promise, or of one combination."""
+    names = []
+    for option_field in fields(PromiseOptions):
+        spec = option_field.metadata.get("promise")
+        if spec is not None and combination in (None, spec.combination):
+            names.append(option_field.name)
+    return names
+
+
+def _join_flags(names: Sequence[str]) -> str:
+    """Join the flags of some options with commas and "and".
+
+    Examples
+    --------
+    >>> _join_flags(["min_precision", "min_recall", "min_npv"])
+    '--min-precision, --min-recall and --min-npv'
     """
-    from metacal.certification.row_losses import validate_error_costs
-    from metacal.cli.reading import read_lines
-    from metacal.io.formats.text_cells import is_number
-
-    table = []
-    for line in csv.reader(read_lines(path, "save the table of costs as csv")):
-        cells = [cell.strip() for cell in line]
-        if any(cells):
-            table.append(cells)
-    has_names = bool(table) and not is_number(table[0][-1])
-    if has_names:
-        table = _sort_by_class(path, table, classes)
-    try:
-        costs = [[float(cell) for cell in line] for line in table]
-        return validate_error_costs(costs)  # type: ignore[return-value]
-    except InputError as error:
-        raise bad_option("--cost-matrix", f"{path}: {error}") from None
-    except ValueError:
-        raise bad_option("--cost-matrix", f"{path}: every cost must be a number") from None
-
-
-def _sort_by_class(
-    path: str, table: list[list[str]], classes: Sequence[Any] | None
-) -> list[list[str]]:
-    """Remove the names from a cost matrix and sort it into the order of the classes."""
-    answer_names = table[0][1:]
-    true_names = [line[0] for line in table[1:]]
-    if classes is None:
-        class_names = [str(code) for code in range(len(answer_names))]
-    else:
-        class_names = [str(name) for name in classes]
-    expected_names = sorted(class_names)
-    if sorted(answer_names) != expected_names or sorted(true_names) != expected_names:
-        shown_names = ", ".join(class_names[:8])
-        ellipsis = ", ..." if len(class_names) > 8 else ""
-        raise bad_option(
-            "--cost-matrix",
-            f"{path}: the first line must name every answer and the first column every true class,"
-            f" as the predictions do: {shown_names}{ellipsis}.",
-        )
-    if any(len(line) != len(class_names) + 1 for line in table):
-        raise bad_option("--cost-matrix", f"{path}: some line has too few or too many costs.")
-
-    sorted_table = []
-    costs_by_class = {line[0]: line[1:] for line in table[1:]}
-    answer_order = [answer_names.index(name) for name in class_names]
-    for true_name in class_names:
-        costs = costs_by_class[true_name]
-        sorted_table.append([costs[column] for column in answer_order])
-    return sorted_table
+    flags = [option_flag(name) for name in names]
+    if len(flags) == 1:
+        return flags[0]
+    return f"{', '.join(flags[:-1])} and {flags[-1]}"

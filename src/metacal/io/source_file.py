@@ -20,7 +20,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from metacal.errors import InputError
-from metacal.io.formats import FORMATS, Format, list_extensions
+from metacal.io.formats import (
+    FORMATS,
+    Format,
+    find_extension_by_magic_bytes,
+    list_extensions,
+)
 from metacal.io.opening import (
     SAVE_AS_NPZ,
     check_first_bytes,
@@ -34,8 +39,6 @@ from metacal.io.request import Request
 _PICKLE_SUFFIXES = (".pkl", ".pickle", ".p", ".joblib")
 #: Suffixes of text files, whose format is detected from their content.
 _TEXT_SUFFIXES = (*list_extensions(text=True), ".txt", ".json", ".dat", ".data", "")
-#: Suffixes of binary formats that are recognised by their first bytes.
-_DETECTED_BINARY_SUFFIXES = (".npy", ".npz", ".parquet", ".arrow")
 _GZIP_MAGIC = b"\x1f\x8b"
 #: Bytes that may precede text: a byte order mark and white space.
 _TEXT_PADDING = b"\xef\xbb\xbf \r\n\t"
@@ -163,9 +166,9 @@ def detect_suffix(name_suffix: str, first_bytes: bytes) -> str:
 
     is_text_name = name_suffix in _TEXT_SUFFIXES or magic_bytes == ()
     if is_text_name or magic_bytes is not None:
-        for suffix in _DETECTED_BINARY_SUFFIXES:
-            if first_bytes.startswith(FORMATS[suffix].magic or ()):
-                return suffix
+        detected_suffix = find_extension_by_magic_bytes(first_bytes)
+        if detected_suffix is not None:
+            return detected_suffix
     if not is_text_name:
         return name_suffix
     return _detect_text_suffix(name_suffix, named_format, first_bytes)

@@ -1,9 +1,11 @@
 """Registry of the supported file formats.
 
-Each format has one module with its reader and, if metacal can write the format, its writer.
+Each format has one module with its readers and, if metacal can write the format, its writer.
 
 - A *reader* is a function that takes a `Request` and returns `Columns`. It locates the requested
   columns; `metacal.rows.validate` checks their values later.
+- A *reader of first rows* takes a `Request` and a number of rows and returns `FirstRows`, from which
+  `metacal start` guesses the meaning of the columns.
 - A *writer* receives the rows in blocks of named columns, see `Writer`.
 
 Readers and writers are registered by module and name and imported on first use, so that reading
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from metacal.io.columns import Columns
+    from metacal.io.formats.first_rows import FirstRows
     from metacal.io.request import Request
 
 
@@ -64,12 +67,21 @@ class Format:
     contains_json : bool, default=False
         Whether files of the format consist of JSON objects. A text file of another format that begins
         with a JSON object is read as JSON lines, whatever its name.
+
+    read_first_rows : callable or None, default=None
+        Function from a `Request` and the maximum number of rows to `FirstRows`. With None, the first
+        rows are those of the columns with the default names.
+
+    contents : str, default="columns"
+        What a file contains, in words. It is shown if `read_first_rows` is None.
     """
 
     read: Callable[[Request], Columns]
     write: Callable[..., Writer] | None
     magic: tuple[bytes, ...] | None
     contains_json: bool = False
+    read_first_rows: Callable[[Request, int], FirstRows] | None = None
+    contents: str = "columns"
 
     @property
     def is_text(self) -> bool:
@@ -94,26 +106,51 @@ _NPZ = Format(
     read=_lazy("numpy:read_npz"),
     write=_lazy("numpy:NpzWriter"),
     magic=(_ZIP_MAGIC, _EMPTY_ZIP_MAGIC),
+    read_first_rows=_lazy("numpy:read_first_rows_of_npz"),
 )
-_NPY = Format(read=_lazy("numpy:read_npy"), write=None, magic=(_NPY_MAGIC,))
-_CSV = Format(read=_lazy("delimited:read"), write=_lazy("text_writer:DelimitedWriter"), magic=())
-_TSV = Format(read=_lazy("delimited:read_tsv"), write=_lazy("text_writer:TsvWriter"), magic=())
+_NPY = Format(
+    read=_lazy("numpy:read_npy"),
+    write=None,
+    magic=(_NPY_MAGIC,),
+    read_first_rows=_lazy("numpy:read_first_rows_of_npy"),
+)
+_CSV = Format(
+    read=_lazy("delimited:read"),
+    write=_lazy("text_writer:DelimitedWriter"),
+    magic=(),
+    read_first_rows=_lazy("delimited:read_first_rows"),
+)
+_TSV = Format(
+    read=_lazy("delimited:read_tsv"),
+    write=_lazy("text_writer:TsvWriter"),
+    magic=(),
+    read_first_rows=_lazy("delimited:read_first_rows_of_tsv"),
+)
 _JSON_LINES = Format(
     read=_lazy("jsonl:read"),
     write=_lazy("jsonl:JsonLinesWriter"),
     magic=(),
     contains_json=True,
+    read_first_rows=_lazy("jsonl:read_first_rows"),
 )
 _PARQUET = Format(
-    read=_lazy("parquet:read"), write=_lazy("parquet:ParquetWriter"), magic=(_PARQUET_MAGIC,)
+    read=_lazy("parquet:read"),
+    write=_lazy("parquet:ParquetWriter"),
+    magic=(_PARQUET_MAGIC,),
+    read_first_rows=_lazy("parquet:read_first_rows"),
 )
 _ARROW = Format(
     read=_lazy("feather:read"),
     write=_lazy("feather:ArrowWriter"),
     magic=(_ARROW_FILE_MAGIC, _ARROW_STREAM_MAGIC),
+    read_first_rows=_lazy("feather:read_first_rows"),
 )
-_SAFETENSORS = Format(read=_lazy("tensors:read_safetensors"), write=None, magic=None)
-_TORCH = Format(read=_lazy("tensors:read_torch"), write=None, magic=(_ZIP_MAGIC,))
+_SAFETENSORS = Format(
+    read=_lazy("tensors:read_safetensors"), write=None, magic=None, contents="tensors"
+)
+_TORCH = Format(
+    read=_lazy("tensors:read_torch"), write=None, magic=(_ZIP_MAGIC,), contents="tensors"
+)
 
 #: Formats by file name extension.
 FORMATS: dict[str, Format] = {
@@ -158,3 +195,17 @@ def list_extensions(*, writable: bool = False, text: bool = False) -> tuple[str,
             continue
         names.append(extension)
     return tuple(names)
+
+
+def find_extension_by_magic_bytes(first_bytes: bytes) -> str | None:
+    """Return the first registered extension whose magic bytes begin a file, or None.
+
+    Examples
+    --------
+    >>> find_extension_by_magic_bytes(b"PAR1..."), find_extension_by_magic_bytes(b"cat,dog")
+    ('.parquet', None)
+    """
+    for extension, file_format in FORMATS.items():
+        if file_format.magic and first_bytes.startswith(file_format.magic):
+            return extension
+    return None

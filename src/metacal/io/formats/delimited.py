@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from typing import IO, Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 from metacal.errors import InputError, format_option
 from metacal.io.column_selection import ColumnSelection, select_columns
 from metacal.io.columns import Columns
+from metacal.io.formats.first_rows import FirstRows, cells_to_array
 from metacal.io.formats.text_cells import (
     is_number,
     parse_labels,
@@ -36,8 +38,8 @@ from metacal.io.request import LABEL_KEYS, Request
 _MAX_QUOTED = 40
 _MAX_PARSER_MESSAGE = 200
 
-# Delimiters to try if the header does not contain the default delimiter.
-_DELIMITERS = (",", ";", "\t", "|")
+# Delimiters to try if the header does not contain the default delimiter, and their names.
+_DELIMITER_NAMES = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 
 
 def read(request: Request, delimiter: str = ",") -> Columns:
@@ -89,6 +91,39 @@ def read(request: Request, delimiter: str = ",") -> Columns:
 
 
 read_tsv = partial(read, delimiter="\t")
+
+
+def read_first_rows(request: Request, max_rows: int, delimiter: str = ",") -> FirstRows:
+    """Read the first rows of delimited text.
+
+    Parameters
+    ----------
+    request : Request
+        Request for the file.
+
+    max_rows : int
+        Maximum number of rows to read.
+
+    delimiter : str, default=","
+        Delimiter that is used if the header contains it.
+
+    Returns
+    -------
+    FirstRows
+    """
+    with open_text(request.path, request.path_to_open) as file:
+        header = read_header(request.path, file, default_delimiter=delimiter)
+        nonempty_rows = (row for row in csv.reader(file, delimiter=header.delimiter) if row)
+        rows = list(islice(nonempty_rows, max_rows))
+
+    columns = {}
+    for name, cells in zip(header.column_names, zip(*rows)):
+        columns[name] = cells_to_array(list(cells))
+    delimiter_name = _DELIMITER_NAMES[header.delimiter]
+    return FirstRows(f"text, columns separated by {delimiter_name}", columns)
+
+
+read_first_rows_of_tsv = partial(read_first_rows, delimiter="\t")
 
 
 @contextlib.contextmanager
@@ -204,7 +239,7 @@ def _detect_delimiter(file: IO[str], default_delimiter: str = ",") -> str:
     file.seek(0)
     if default_delimiter in header:
         return default_delimiter
-    candidates = (default_delimiter, *_DELIMITERS)
+    candidates = (default_delimiter, *_DELIMITER_NAMES)
     return max(candidates, key=header.count)
 
 

@@ -33,6 +33,7 @@ from metacal.io.columns import Columns
 from metacal.io.formats.arrow import BatchSource, read_batches
 from metacal.io.formats.arrow_columns import import_pyarrow
 from metacal.io.formats.arrow_writer import ArrowColumnsWriter
+from metacal.io.formats.first_rows import FirstRows, read_first_record_batch
 from metacal.io.formats.raw import RawFile
 from metacal.io.opening import check_unpacked_size
 from metacal.io.request import Request
@@ -67,6 +68,11 @@ _NOT_COMPRESSED = -1
 def read(request: Request) -> Columns:
     """Read the requested columns of an Arrow file."""
     return read_batches(request, ArrowFile(request))
+
+
+def read_first_rows(request: Request, max_rows: int) -> FirstRows:
+    """Read the first rows of an Arrow or Feather file."""
+    return read_first_record_batch(ArrowFile(request), max_rows)
 
 
 class ArrowFile(BatchSource):

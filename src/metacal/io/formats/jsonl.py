@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import IO, Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from metacal.formulas import Float
 from metacal.io.artifact.messages import describe_json, object_without_duplicates
 from metacal.io.column_selection import ColumnSelection, select_columns
 from metacal.io.columns import Columns
+from metacal.io.formats.first_rows import FirstRows, cells_to_array
 from metacal.io.formats.text_writer import TextWriter
 from metacal.io.nested import add_nested_entries
 from metacal.io.opening import NoRowsError, check_text_array_size, uneven_row_error
@@ -92,6 +94,32 @@ def read(request: Request) -> Columns:
         entries.values_by_name.__getitem__,
         line_numbers=entries.line_numbers,
     )
+
+
+def read_first_rows(request: Request, max_rows: int) -> FirstRows:
+    """Read the first objects of a JSON lines file.
+
+    Entries of nested objects become columns.
+    """
+    with open(request.path_to_open, "rb") as file:
+        numbered_objects = islice(iterate_objects(request.path, file), max_rows)
+        rows = [dict(_iterate_leaves(item)) for _, item in numbered_objects]
+
+    names = dict.fromkeys(name for row in rows for name in row)
+    columns = {name: cells_to_array([row.get(name) for row in rows]) for name in names}
+    return FirstRows("JSON, an object for each row", columns)
+
+
+def _iterate_leaves(item: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield path and value of each entry of an object that is not itself an object.
+
+    The path of a nested entry is written as in "a.b".
+    """
+    for name, value in item.items():
+        if isinstance(value, Mapping):
+            yield from _iterate_leaves(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
 
 
 def _read_entries(request: Request) -> _Entries:

@@ -24,6 +24,7 @@ from metacal.display import format_names
 from metacal.errors import InputError
 from metacal.io.column_selection import select_arrays
 from metacal.io.columns import Columns
+from metacal.io.formats.first_rows import FirstRows
 from metacal.io.formats.raw import ArrayLocation, RawFile, load_array, writable_bytes
 from metacal.io.opening import SAVE_AS_NPZ, check_unpacked_size
 from metacal.io.request import Request
@@ -265,6 +266,27 @@ def _read_structured(request: Request, file: RawFile, location: ArrayLocation) -
         return values
 
     return selection.build_columns(read_field(selection.table_names[0]), read_field)
+
+
+def read_first_rows_of_npz(request: Request, max_rows: int) -> FirstRows:
+    """Read the first rows of the arrays in an .npz file, leaving out scalars."""
+    columns = {}
+    with np.load(request.path_to_open, allow_pickle=False) as archive:
+        for name in archive.files:
+            array = archive[name]
+            if array.ndim:
+                columns[name] = array[:max_rows]
+    return FirstRows("NumPy arrays", columns)
+
+
+def read_first_rows_of_npy(request: Request, max_rows: int) -> FirstRows:
+    """Read the first rows of an .npy file: a table, or records with named fields."""
+    array = np.load(request.path_to_open, mmap_mode="r", allow_pickle=False)[:max_rows]
+    field_names = array.dtype.names
+    columns = {"logits": array}
+    if field_names is not None:
+        columns = {name: array[name] for name in field_names}
+    return FirstRows("a NumPy array", columns)
 
 
 @dataclass(frozen=True)

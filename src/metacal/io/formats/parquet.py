@@ -23,6 +23,7 @@ from metacal.io.columns import Columns
 from metacal.io.formats.arrow import BatchSource, read_batches
 from metacal.io.formats.arrow_columns import TableLayout, import_pyarrow, table_to_array
 from metacal.io.formats.arrow_writer import ArrowColumnsWriter
+from metacal.io.formats.first_rows import FirstRows, read_first_record_batch
 from metacal.io.opening import damaged_file_message, input_error_if_decoding_fails
 from metacal.io.request import Request
 from metacal.rows.stored import StoredTable
@@ -199,6 +200,11 @@ def _get_thread_cursor(table: ParquetTable) -> _Cursor:
 def read(request: Request) -> Columns:
     """Read the requested columns of a Parquet file."""
     return read_batches(request, ParquetFile(request))
+
+
+def read_first_rows(request: Request, max_rows: int) -> FirstRows:
+    """Read the first rows of a Parquet file."""
+    return read_first_record_batch(ParquetFile(request), max_rows)
 
 
 class ParquetFile(BatchSource):
