@@ -421,7 +421,7 @@ def page(gate: Any, rows: Table) -> str:
     """The report on the rows held out."""
     with TemporaryDirectory() as folder:
         path = Path(folder) / "report.html"
-        mc.write_report(gate, rows.new, rows.new_labels, path, title="frozen")
+        mc.report(gate, rows.new, rows.new_labels, path, title="frozen")
         return path.read_text(encoding="utf-8")
 
 

@@ -36,7 +36,7 @@ warnings.simplefilter("ignore")
 gate = mc.MetaCal(mc.MinCoverageAccuracy(0.85)).fit(table[rows:], labels[rows:])
 def run(n, resamples):
     if task == "report":
-        mc.write_report(gate, table[:n], labels[:n], page, **({} if n > 2000 else {"n_resamples": 0}))
+        mc.report(gate, table[:n], labels[:n], page, **({} if n > 2000 else {"n_resamples": 0}))
     else:
         mc.evaluate(gate, table[:n], labels[:n], n_resamples=resamples)
 run(2000, 10 if task == "evaluate" else 0)

@@ -289,7 +289,7 @@ def _entries() -> list[Entry]:
             seconds=120,
             timed=True,
             alone=False,
-            also=("metacal:evaluate", "metacal:write_report"),
+            also=("metacal:evaluate", "metacal:report"),
         ),
         Entry(
             "onnx-latency",

@@ -2,7 +2,7 @@
 Reading the report
 ==================
 
-``metacal report`` and ``mc.write_report`` write one page that opens without a network: the promise,
+``metacal report`` and ``mc.report`` write one page that opens without a network: the promise,
 whether it is kept, and the numbers behind it. This is how to read it, and how to have its numbers
 in Python.
 """
@@ -22,7 +22,7 @@ import metacal as mc
 )
 gate = mc.MetaCal(mc.MinAccuracy(0.97)).fit(logits, labels)
 page = Path(tempfile.mkdtemp()) / "report.html"
-mc.write_report(gate, new_logits, new_labels, page, title="Gate for release 7", n_resamples=50)
+mc.report(gate, new_logits, new_labels, page, title="Gate for release 7", n_resamples=50)
 
 # sphinx_gallery_start_ignore
 import os
@@ -41,7 +41,7 @@ print(f"{page.name}: {page.stat().st_size / 1000:.0f} kB")
 # **The headline** is the verdict. *Kept*: what was measured keeps the promise. *Undecided*: it misses it, but the
 # interval includes the target. *Refuted*: the whole interval lies on the wrong side. The same in Python:
 
-from metacal.report.summary import summarise
+from metacal.reports.summary import summarise
 
 summary = summarise(new_logits, new_labels, gate, n_resamples=0)
 print(summary.promise.verdicts[0]["text"])

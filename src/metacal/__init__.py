@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from metacal import io as io
     from metacal import metrics as metrics
     from metacal import promises as promises
-    from metacal import report as report
+    from metacal import reports as reports
     from metacal import scores as scores
     from metacal.certificates.certificate import Certificate as Certificate
     from metacal.certification.importance import Importance as Importance
@@ -71,9 +71,9 @@ if TYPE_CHECKING:
     from metacal.promises.accuracy import MinCoverageAccuracy as MinCoverageAccuracy
     from metacal.promises.kinds import *  # noqa: F403 the promises
     from metacal.promises.sequential.monitor import PromiseMonitor as PromiseMonitor
-    from metacal.report import plots as plots
-    from metacal.report import write_report as write_report
-    from metacal.report.telemetry import WatchMetrics as WatchMetrics
+    from metacal.reports import plots as plots
+    from metacal.reports import report as report
+    from metacal.reports.telemetry import WatchMetrics as WatchMetrics
     from metacal.rows import Rows as Rows
     from metacal.scores import learned as ranking  # noqa: F401
     from metacal.statistics import bands as bands

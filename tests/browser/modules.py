@@ -4,7 +4,7 @@ guessed.
 A page that must be one file cannot import. Each module is a true ES module all the same, so that
 editors, browsers and `tsc --checkJs` read it as it is; here they are put into one scope, each after
 those it imports from, without the `import` lines, the word `export` and the comments.
-`metacal.report.html` does so without asking; the tests ask here whether its modules are such that
+`metacal.reports.html` does so without asking; the tests ask here whether its modules are such that
 it may. One scope means that a name may be declared once only.
 
 What a module may hold, seen from the first column of its lines:

@@ -15,8 +15,8 @@ from click.testing import CliRunner
 
 import metacal as mc
 from metacal.cli import main
-from metacal.report.html import write_report
-from metacal.report.summary import summarise
+from metacal.reports.html import write_report
+from metacal.reports.summary import summarise
 
 pytest.importorskip("selenium")
 from selenium.webdriver.common.by import By

@@ -11,9 +11,9 @@ import pytest
 
 import metacal as mc
 from browser import modules
-from metacal.report import html
-from metacal.report.html import write_report
-from metacal.report.summary import summarise
+from metacal.reports import html
+from metacal.reports.html import write_report
+from metacal.reports.summary import summarise
 
 pytest.importorskip("selenium")
 

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import metacal as mc
-from metacal.report.html import write_report
-from metacal.report.summary import summarise
+from metacal.reports.html import write_report
+from metacal.reports.summary import summarise
 
 pytest.importorskip("selenium")
 pypdf = pytest.importorskip("pypdf", reason="pypdf not found: pip install pypdf")

@@ -19,9 +19,9 @@ import metacal as mc
 from browser import modules
 from metacal.cli import main
 from metacal.display import format_interval
-from metacal.report import html
-from metacal.report.html import write_report
-from metacal.report.summary import summarise
+from metacal.reports import html
+from metacal.reports.html import write_report
+from metacal.reports.summary import summarise
 
 pytest.importorskip("selenium")
 from selenium.webdriver import Keys

@@ -225,7 +225,7 @@ class Cells:
 
     def report(self) -> None:
         X, y, rest = given(self.kind, self.new)
-        mc.write_report(self.fitted, X, y, self.folder / "report.html", **rest, n_resamples=0)
+        mc.report(self.fitted, X, y, self.folder / "report.html", **rest, n_resamples=0)
 
     def save_and_load(self) -> None:
         path = self.folder / "gate.json"

@@ -282,8 +282,7 @@ def test_the_page_takes_names_as_text(folder):
     (small, large), y = drawn(800, 1)
     path = folder / "python.html"
     assert (
-        mc.write_report(mc.load(folder / "loss.json"), small, y, path, large=large)
-        == path.stat().st_size
+        mc.report(mc.load(folder / "loss.json"), small, y, path, large=large) == path.stat().st_size
     )
     assert "belongs to a cascade" in run("report", *new[1:], code=2).output
 

@@ -15,7 +15,7 @@ from metacal.metrics.binning import evaluate_on_sample, mean_statistic
 from metacal.metrics.ranking import RANKING
 from metacal.metrics.registry import DECISION, METRICS, PROBABILITIES, TOP_LABEL, register
 from metacal.metrics.toplabel import checked_table, top_label
-from metacal.report.summary import summarise
+from metacal.reports.summary import summarise
 
 
 def spherical_losses(checked):

@@ -21,9 +21,9 @@ import metacal as mc
 from browser import modules
 from metacal.certificates.quantity import COVERAGE_ACCURACY, MISCOVERAGE
 from metacal.estimators.comparison import ComparisonEntry
-from metacal.report import html
-from metacal.report.status import status
-from metacal.report.summary import summarise
+from metacal.reports import html
+from metacal.reports.status import status
+from metacal.reports.summary import summarise
 
 FOLDER = Path(html.__file__).with_name("page")
 LIVE = FOLDER.with_name("live")
@@ -73,7 +73,7 @@ def test_typescript_would_find_one(tmp_path):
 def test_every_file_of_the_page_is_used():
     own = {path.name for path in FOLDER.iterdir()}
     checked = {"types.d.ts", "tsconfig.json"}  # for the type checker; not part of the page
-    texts = {"methods.toml"}  # filled in by report/methods.py
+    texts = {"methods.toml"}  # filled in by reports/methods.py
     assert own == {"page.html", "page.css", *checked, *texts, *(module.name for module in JOINED)}
 
 

@@ -39,7 +39,7 @@ def test_dir_lists_public_names_only():
     assert not set(dir(mc)) & {"importlib", "sys", "TYPE_CHECKING", "annotations"}
 
 
-@pytest.mark.parametrize("name", ["export", "report", "promises", "estimators", "io"])
+@pytest.mark.parametrize("name", ["export", "reports", "promises", "estimators", "io"])
 def test_rooms_resolve_lazily(name):
     code = f"import metacal as mc; print(mc.{name}.__name__)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -108,3 +108,11 @@ def test_without_its_sources_it_says_what_to_do(tmp_path):
         text=True,
     )
     assert "bundle it with its .py files" in done.stderr
+
+
+def test_report_is_a_function_also_after_its_package_was_imported():
+    """A package of the same name would replace the function when it is imported."""
+    importlib.import_module("metacal.reports.html")
+    assert mc.report.__module__ == "metacal.reports"
+    with pytest.raises(ModuleNotFoundError):
+        importlib.import_module("metacal.report")

@@ -20,8 +20,8 @@ from metacal.cli.options import ReadOptions
 from metacal.cli.report import fit_command
 from metacal.gate import Recipe
 from metacal.maps.temperature import TemperatureMap
-from metacal.report import html
-from metacal.report.summary import summarise
+from metacal.reports import html
+from metacal.reports.summary import summarise
 
 NASTY = "</script><!--<script>&amp;\u2028\u2029\x00{{script}}\ud800'\""
 

@@ -8,7 +8,7 @@ import pytest
 from metacal import InputError, metrics
 from metacal.metrics.ranking import RANKING
 from metacal.metrics.registry import METRICS, PROBABILITIES, TOP_LABEL
-from metacal.report import plots
+from metacal.reports import plots
 
 LOGITS = np.random.default_rng(0).standard_normal((40, 3)) * 3
 LABELS = np.arange(40) % 3

@@ -336,8 +336,8 @@ def test_a_tab_that_is_closed_says_nothing(cal, capfd):
     import socket
     import struct
 
-    from metacal.report.server import Server
-    from metacal.report.status import status
+    from metacal.reports.server import Server
+    from metacal.reports.status import status
 
     with Server(status(mc.Watch.of(mc.load_gate(cal))), port=0) as server:
         place = ("127.0.0.1", int(server.address.rsplit(":", 1)[1].strip("/")))

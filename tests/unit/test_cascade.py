@@ -310,7 +310,7 @@ def test_the_report_of_a_cascade_on_probabilities_is_that_on_logits(data, tmp_pa
         cascade = mc.Cascade(promise=mc.MaxLoss(0.05), **options).fit(
             small[:2000], y[:2000], large=large[:2000]
         )
-        mc.write_report(
+        mc.report(
             cascade, small[2000:], y[2000:], path, large=large[2000:], n_resamples=0, title="one"
         )
         held = re.search(r'type="application/json"[^>]*>(.*?)</script>', path.read_text(), re.S)[1]

@@ -20,7 +20,7 @@ from metacal.certificates.fingerprint import (
     fingerprint_rows,
 )
 from metacal.cli import main
-from metacal.report.summary import summarise
+from metacal.reports.summary import summarise
 
 N = 1500
 

@@ -32,7 +32,7 @@ from metacal.maps.heldout import (
 from metacal.maps.row_statistics import collect_statistics_on_host
 from metacal.maps.temperature import TemperatureMap, fit_temperature
 from metacal.maps.uniform import fit_uniform_temperature
-from metacal.report.summary import summarise
+from metacal.reports.summary import summarise
 from metacal.rows import Rows
 from metacal.rows.executors import open_executor
 

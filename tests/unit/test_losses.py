@@ -67,7 +67,7 @@ def test_a_gate_on_losses_does_what_every_gate_does(promise, rule, tmp_path):
     assert mc.evaluate(again, new, lost, n_resamples=0).verdict.value == pytest.approx(
         lost[again.accepts(new)].mean()
     )
-    mc.write_report(again, new, lost, tmp_path / "report.html", n_resamples=10)
+    mc.report(again, new, lost, tmp_path / "report.html", n_resamples=10)
     watch = mc.Watch.of(again, delta=0.05)
     assert watch.update(new, lost).raised == ()
     assert "promise" in watch.update(new, np.ones(N)).raised

@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 
 from browser.modules import ModuleError, join, ordered, parse
-from metacal.report import html
+from metacal.reports import html
 
 MAIN = 'import { twice } from "./sum.js";\n\ntwice(2);\n'
 SUM = "/** The double. */\nexport function twice(x) {\n  // why not\n  return x + x;\n}\n"

@@ -61,8 +61,8 @@ DOES = {
     "verify": lambda cal, folder: mc.verify(cal, *NEW),
     "evaluate": lambda cal, folder: mc.evaluate(cal, *NEW, n_resamples=5),
     "evaluate without intervals": lambda cal, folder: mc.evaluate(cal, *NEW, n_resamples=0),
-    "report": lambda cal, folder: mc.write_report(cal, *NEW, folder / "report.html", n_resamples=5),
-    "report without intervals": lambda cal, folder: mc.write_report(
+    "report": lambda cal, folder: mc.report(cal, *NEW, folder / "report.html", n_resamples=5),
+    "report without intervals": lambda cal, folder: mc.report(
         cal, *NEW, folder / "report.html", n_resamples=0
     ),
 }

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import metacal as mc
-from metacal.report import plots
-from metacal.report.summary import summarise
+from metacal.reports import plots
+from metacal.reports.summary import summarise
 
 matplotlib = pytest.importorskip("matplotlib")
 matplotlib.use("Agg")

@@ -12,8 +12,8 @@ from click.testing import CliRunner
 import metacal as mc
 from metacal.cli import main
 from metacal.display import format_interval
-from metacal.report.summary import summarise
-from metacal.report.tables import make_subgroup_table
+from metacal.reports.summary import summarise
+from metacal.reports.tables import make_subgroup_table
 
 
 @pytest.fixture(scope="module")

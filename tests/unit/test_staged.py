@@ -100,7 +100,7 @@ def test_several_models_do_what_every_gate_does(people, tmp_path):
             mc.evaluate(again, new, same.T, n_resamples=0).answered_by[0].n_rows
             == (found.by == 0).sum()
         )
-        mc.write_report(again, new, same, tmp_path / "report.html", n_resamples=10)
+        mc.report(again, new, same, tmp_path / "report.html", n_resamples=10)
     whole = found.by.copy()
     left = [
         one[~np.isin(whole, range(k))] for k, one in enumerate(new)
@@ -241,7 +241,7 @@ def test_a_certificate_from_agreement_states_only_what_was_observed(tmp_path):
         mc.verify(cascade, new, agrees=[same[0], same[0]])
     for measure in (
         lambda: mc.evaluate(cascade, new, same[0]),
-        lambda: mc.write_report(cascade, new, same[0], tmp_path / "report.html"),
+        lambda: mc.report(cascade, new, same[0], tmp_path / "report.html"),
     ):
         with pytest.raises(InputError, match="no accuracy can be measured"):
             measure()

@@ -15,12 +15,12 @@ import metacal as mc
 from metacal.certificates.certificate import accepts
 from metacal.cli import main
 from metacal.errors import InputError
-from metacal.report.operating import (
+from metacal.reports.operating import (
     choose_accepted_counts,
     choose_short_thresholds,
     compute_operating_curves,
 )
-from metacal.report.summary import summarise
+from metacal.reports.summary import summarise
 
 FIT, NEW = slice(0, 3000), slice(3000, 7000)
 

@@ -14,8 +14,8 @@ from click.testing import CliRunner
 
 import metacal as mc
 from metacal.cli import main
-from metacal.report.status import status
-from metacal.report.telemetry import format_exposition
+from metacal.reports.status import status
+from metacal.reports.telemetry import format_exposition
 
 RNG = np.random.default_rng(3)
 LOGITS = RNG.normal(size=(900, 3)) * 2.0

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 import metacal as mc
 from metacal.cli import main
-from metacal.report.summary import summarise
+from metacal.reports.summary import summarise
 
 N = 3000
 CLASSES = np.array(["fine", "fraud"])

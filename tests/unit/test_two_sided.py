@@ -19,7 +19,7 @@ from metacal.cli import main
 from metacal.io.artifact.audit import read_certificate
 from metacal.io.batches import BatchGate
 from metacal.promises import Sample
-from metacal.report.summary import summarise
+from metacal.reports.summary import summarise
 
 RNG = np.random.default_rng(3)
 N = 3000

@@ -20,7 +20,7 @@ from metacal.promises.sequential.alarms import Alarms
 from metacal.promises.sequential.calibration_monitor import CalibrationMonitor
 from metacal.promises.sequential.drift import AbstentionMonitor, ScoreMonitor, UnreadableMonitor
 from metacal.promises.sequential.profile import build_profile, compute_edge_ranks
-from metacal.report.status import format_status_lines, status
+from metacal.reports.status import format_status_lines, status
 
 
 def ranked(scores):

@@ -196,7 +196,7 @@ def _write_report(gate: MetaCal | None, data: DemoData, introduction: str, optio
     """
     import metacal
 
-    return metacal.report.write_report(
+    return metacal.report(
         gate,
         data.test_logits,
         data.test_labels,

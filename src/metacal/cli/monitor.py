@@ -154,7 +154,7 @@ def command(artifact: str, file: str, options: Options) -> None:
       metacal monitor cascade.json answers.jsonl --state watch.journal
     """  # noqa: D301
     _check_options(artifact, file, options)
-    from metacal.report.status import format_status_lines
+    from metacal.reports.status import format_status_lines
 
     new_watch = _new_watch(artifact, file, options)
     options = replace(options, reading=replace(options.reading, unit_key=options.unit_key))
@@ -204,12 +204,12 @@ def _run(
         intake = Intake(monitor_state, source, journal, quarantine, options.silence)
         display = StatusDisplay(intake, os.path.basename(artifact), file, options)
         if options.serve:
-            from metacal.report.server import Server
+            from metacal.reports.server import Server
 
             display.page = stack.enter_context(Server(display.status(), options.port))
             print_note(f"{display.page.address} shows it; Ctrl-C ends it.")
         if options.otlp is not None:
-            from metacal.report.telemetry import WatchMetrics, start_pushing
+            from metacal.reports.telemetry import WatchMetrics, start_pushing
 
             stack.callback(start_pushing(WatchMetrics(lambda: display.latest_status), options.otlp))
         run_monitor(intake, source, display)

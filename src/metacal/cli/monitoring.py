@@ -14,12 +14,12 @@ from metacal.errors import InputError
 from metacal.io.artifact.watch import MONITOR
 from metacal.io.disk import is_disk_full
 from metacal.io.journal import Journal
-from metacal.report.status import status
-from metacal.report.telemetry import write_exposition
+from metacal.reports.status import status
+from metacal.reports.telemetry import write_exposition
 
 if TYPE_CHECKING:
     from metacal.cli.monitor import Options
-    from metacal.report.server import Server
+    from metacal.reports.server import Server
 
 #: Seconds between two attempts to write to a full disk.
 DISK_RETRY_SECONDS = 1.0

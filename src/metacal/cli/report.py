@@ -37,7 +37,7 @@ from metacal.cli.values import BINS_RANGE, RESAMPLES_RANGE, SEED_RANGE
 if TYPE_CHECKING:
     from metacal.cli.gate_rows import GateRows
     from metacal.gate import Gate
-    from metacal.report.summary import Summary
+    from metacal.reports.summary import Summary
 
 # Calibrators that --compare uses by default: fast ones, one of each kind. `metacal compare` has all.
 COMPARED = (
@@ -173,7 +173,7 @@ def _summarise_rows(
     -------
     Summary
     """
-    from metacal.report.summary import summarise
+    from metacal.reports.summary import summarise
 
     columns = gate_rows.columns
     first_model_table = gate_rows.tables[0]
@@ -246,7 +246,7 @@ def fit_command(file: str, reading: ReadOptions) -> str:
 
 def _write_page(summary: Summary, output: str, title: str | None) -> int:
     """Write the page to a file or to stdout, and return its size in bytes."""
-    from metacal.report.html import render_report, write_report
+    from metacal.reports.html import render_report, write_report
 
     if output != "-":
         return write_report(summary, output, title=title)

@@ -51,11 +51,11 @@ class GateMethods:
     ) -> int:
         """Write an HTML report on labelled rows, and return its size in bytes.
 
-        See `metacal.write_report` for the options.
+        See `metacal.report` for the options.
         """
         import metacal
 
-        return metacal.write_report(self, X, y, path, **options)
+        return metacal.report(self, X, y, path, **options)
 
     def watch(self, delta: float = 0.05, **options: Any) -> Watch:
         """Create a monitor of new rows that raises a false alarm with probability at most delta.

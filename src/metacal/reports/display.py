@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from metacal.errors import InputError, needs_extra
-from metacal.report.reliability import ReliabilityDiagram
-from metacal.report.summary import Summary, summarise
+from metacal.reports.reliability import ReliabilityDiagram
+from metacal.reports.summary import Summary, summarise
 
 # These colours are distinguishable with any colour vision (Okabe & Ito 2008).
 BLUE = "#0072B2"
@@ -67,7 +67,7 @@ class Display:
         if not isinstance(argument, Summary):
             class_name = type(self).__name__
             raise InputError(
-                f"{class_name}(summary) takes a Summary, as metacal.report.summary.summarise(...) returns"
+                f"{class_name}(summary) takes a Summary, as metacal.reports.summary.summarise(...) returns"
                 f" it; got {type(argument).__name__}. Of an estimator:"
                 f" {class_name}.from_estimator(estimator, logits, labels); of a table:"
                 f" {class_name}.from_predictions(labels, proba)."
@@ -103,7 +103,7 @@ class Display:
 
         **options
             Keyword arguments of `plot`, including those of the line (`color`, `linewidth`), and of
-            `metacal.report.summary.summarise` (`level`, `delta`, `n_bins`, `classes`).
+            `metacal.reports.summary.summarise` (`level`, `delta`, `n_bins`, `classes`).
 
         Returns
         -------

@@ -1,4 +1,4 @@
-// What /state.json holds: metacal.report.status writes it, a test keeps the two in step.
+// What /state.json holds: metacal.reports.status writes it, a test keeps the two in step.
 
 export type Maybe = number | null;
 

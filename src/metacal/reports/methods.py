@@ -17,7 +17,7 @@ from metacal import __version__
 from metacal.certificates.number_format import format_percent, format_percent_floor
 
 if TYPE_CHECKING:
-    from metacal.report.report_rows import Settings
+    from metacal.reports.report_rows import Settings
 
 #: Number of elements that are hashed at once.
 _BLOCK_ELEMENTS = 1 << 20
@@ -57,7 +57,7 @@ def describe_methods(settings: Settings, score_name: str, gate_kind: str) -> dic
         "level": format_percent(settings.level),
         "bootstrap": bootstrap_text,
     }
-    toml_path = resources.files("metacal.report").joinpath("page/methods.toml")
+    toml_path = resources.files("metacal.reports").joinpath("page/methods.toml")
     templates_by_kind = tomllib.loads(toml_path.read_text("utf-8"))
     # Other kinds of gates inherit the definitions for logits, except those with an empty text.
     templates = templates_by_kind["logits"] | templates_by_kind[gate_kind]

@@ -28,7 +28,7 @@ from metacal.io.disk import input_error_if_write_fails
 from metacal.io.writing import open_atomic_path
 
 if TYPE_CHECKING:
-    from metacal.report.summary import Summary
+    from metacal.reports.summary import Summary
 
 #: JavaScript comment that occupies whole lines.
 _COMMENT = re.compile(r"^[ \t]*(?://[^\n]*|/\*(?:(?!\*/)[\s\S])*\*/[ \t]*)\n", re.MULTILINE)
@@ -174,7 +174,7 @@ def read_scripts(folder: str = "page") -> dict[str, str]:
 
     The live page also has the modules of the report.
     """
-    folder_path = resources.files("metacal.report").joinpath(folder)
+    folder_path = resources.files("metacal.reports").joinpath(folder)
     file_names = sorted(path.name for path in folder_path.iterdir())
     sources = {} if folder == "page" else read_scripts()
     for file_name in file_names:
@@ -234,5 +234,5 @@ def join_modules(sources: Mapping[str, str], main_module: str) -> str:
 
 def _read_package_file(folder: str, file_name: str) -> str:
     """Read a text file that is installed with this package."""
-    path = resources.files("metacal.report").joinpath(folder, file_name)
+    path = resources.files("metacal.reports").joinpath(folder, file_name)
     return path.read_text(encoding="utf-8")

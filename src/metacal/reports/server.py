@@ -18,8 +18,8 @@ from typing import Any
 
 from metacal import __version__
 from metacal.errors import InputError
-from metacal.report.html import render_live_page
-from metacal.report.telemetry import CONTENT_TYPE, format_exposition
+from metacal.reports.html import render_live_page
+from metacal.reports.telemetry import CONTENT_TYPE, format_exposition
 
 _LOCAL_ADDRESS = "127.0.0.1"
 #: Accepted host names in the Host header of a request.
@@ -35,7 +35,7 @@ class Server:
     Parameters
     ----------
     state : dict
-        Initial state, as returned by `metacal.report.status.status`.
+        Initial state, as returned by `metacal.reports.status.status`.
 
     port : int
         Port to listen on. 0 chooses a free port.
@@ -49,7 +49,7 @@ class Server:
     --------
     >>> import urllib.request
     >>> import metacal as mc
-    >>> from metacal.report.status import status
+    >>> from metacal.reports.status import status
     >>> data = mc.datasets.load("cifar10-resnet110")
     >>> cal = mc.MetaCal(mc.MinAccuracy(0.97)).fit(data.logits[:5000], data.labels[:5000])
     >>> with Server(status(mc.Watch.of(cal)), port=0) as server:

@@ -1,4 +1,4 @@
-// The one description of the numbers that the page gets: metacal.report.summary.Summary.to_dict, and a title.
+// The one description of the numbers that the page gets: metacal.reports.summary.Summary.to_dict, and a title.
 // Lists of a block belong together, entry by entry; what is undefined is null.
 
 /** A number that may be undefined. */

@@ -19,7 +19,7 @@ from metacal.certificates.number_format import (
     format_percent_ceil,
     format_percent_floor,
 )
-from metacal.report.display import (
+from metacal.reports.display import (
     BAND_ALPHA,
     BLUE,
     GREEN,
@@ -29,8 +29,8 @@ from metacal.report.display import (
     count_named_displays,
     is_label_unused,
 )
-from metacal.report.operating import CurveWithBand
-from metacal.report.reliability import ReliabilityBins, ReliabilityDiagram
+from metacal.reports.operating import CurveWithBand
+from metacal.reports.reliability import ReliabilityBins, ReliabilityDiagram
 from metacal.rows.arrays import check_choice
 
 _DIAGONAL_LABEL = "perfectly calibrated"

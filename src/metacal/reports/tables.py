@@ -18,10 +18,10 @@ from metacal.certificates.quantity import COVERAGE_ACCURACY, Quantity
 from metacal.certificates.subgroup_words import format_subgroup_name
 from metacal.formulas import Array, Codes, Flags, Float
 from metacal.metrics.intervals import clopper_pearson_limits
-from metacal.report.operating import CurveWithBand
+from metacal.reports.operating import CurveWithBand
 
 if TYPE_CHECKING:
-    from metacal.report.report_rows import ReportRows
+    from metacal.reports.report_rows import ReportRows
 
 #: Largest number of classes in the table of classes.
 MAX_CLASSES = 1000

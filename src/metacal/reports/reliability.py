@@ -20,7 +20,7 @@ from metacal.metrics.intervals import Interval, clopper_pearson_limits
 from metacal.metrics.toplabel import TopLabel
 
 if TYPE_CHECKING:
-    from metacal.report.report_rows import ReportRows, Settings
+    from metacal.reports.report_rows import ReportRows, Settings
 
 #: Number of bins of the confidence histogram.
 N_HISTOGRAM_BINS = 40

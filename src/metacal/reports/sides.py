@@ -16,7 +16,7 @@ from metacal.formulas import Array
 from metacal.maps.monotone import log_odds
 from metacal.metrics.intervals import clopper_pearson
 from metacal.metrics.ranking import auroc
-from metacal.report.operating import (
+from metacal.reports.operating import (
     CurveWithBand,
     choose_accepted_counts,
     choose_short_thresholds,

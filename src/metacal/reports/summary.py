@@ -20,17 +20,17 @@ from metacal.gate import Gate
 from metacal.gate.judged import find_gate_and_inputs
 from metacal.gate.thresholds import check_groups
 from metacal.metrics.registry import describe_calibration_metrics
-from metacal.report.calibrator_comparison import compare_calibrators
-from metacal.report.fit_command import build_fit_command
-from metacal.report.json_types import to_json_types
-from metacal.report.methods import describe_methods, hash_arrays
-from metacal.report.operating import (
+from metacal.reports.calibrator_comparison import compare_calibrators
+from metacal.reports.fit_command import build_fit_command
+from metacal.reports.json_types import to_json_types
+from metacal.reports.methods import describe_methods, hash_arrays
+from metacal.reports.operating import (
     OperatingCurves,
     compute_frontier_points,
     compute_operating_curves,
 )
-from metacal.report.reliability import ReliabilityDiagram, build_diagrams
-from metacal.report.report_rows import (
+from metacal.reports.reliability import ReliabilityDiagram, build_diagrams
+from metacal.reports.report_rows import (
     Promise,
     ReportRows,
     Settings,
@@ -39,8 +39,8 @@ from metacal.report.report_rows import (
     make_report_rows_from_logits,
     read_tables,
 )
-from metacal.report.sides import compute_side_curves
-from metacal.report.tables import make_class_table, make_subgroup_table, select_striking_rows
+from metacal.reports.sides import compute_side_curves
+from metacal.reports.tables import make_class_table, make_subgroup_table, select_striking_rows
 from metacal.rows import Rows, open_executor, validate
 from metacal.rows.arrays import check_fraction
 
@@ -220,7 +220,7 @@ def summarise(
     Parameters
     ----------
     X, y, gate, large
-        As in `metacal.write_report`. Rows without a score are left out. `Rows` of logits are not
+        As in `metacal.report`. Rows without a score are left out. `Rows` of logits are not
         validated again. Without a gate, the report is on the softmax of the logits, ranked by its
         entropy.
 

@@ -1,6 +1,6 @@
 """Report on a gate or calibrator: one self-contained HTML page.
 
-`summary` computes the numbers and `html` renders the page. `write_report` does both.
+`summary` computes the numbers and `html` renders the page. `report` does both.
 """
 
 from __future__ import annotations
@@ -8,14 +8,14 @@ from __future__ import annotations
 import os
 from typing import Any
 
-__all__ = ["write_report"]
+__all__ = ["report"]
 
 
-def write_report(
+def report(
     gate: Any,
     X: Any,
     y: Any,
-    path: str | os.PathLike[str],
+    path: str | os.PathLike[str] = "report.html",
     *,
     large: Any = None,
     title: str | None = None,
@@ -34,7 +34,7 @@ def write_report(
         Logits (or other input of the gate) and true labels. For a gate on scores, the scores and
         whether each row is correct.
 
-    path : path-like
+    path : path-like, default="report.html"
         Path of the page, one file that opens without a network.
 
     large : array-like, default=None
@@ -44,7 +44,7 @@ def write_report(
         Heading of the page.
 
     **options
-        Keyword arguments of `metacal.report.summary.summarise`: `class_names`, `ids`, `level`,
+        Keyword arguments of `metacal.reports.summary.summarise`: `class_names`, `ids`, `level`,
         `n_resamples`, `compare` and others.
 
     Returns
@@ -60,11 +60,11 @@ def write_report(
     >>> (fit_x, fit_y), (new_x, new_y) = data.split(5000, random_state=0)
     >>> gate = mc.MetaCal(mc.MinAccuracy(0.97)).fit(fit_x, fit_y)
     >>> path = os.path.join(tempfile.mkdtemp(), "report.html")
-    >>> write_report(gate, new_x, new_y, path, n_resamples=0) == os.path.getsize(path)
+    >>> report(gate, new_x, new_y, path, n_resamples=0) == os.path.getsize(path)
     True
     """
-    from metacal.report import html
-    from metacal.report.summary import summarise
+    from metacal.reports import html
+    from metacal.reports.summary import summarise
 
     summary = summarise(X, y, gate, large=large, **options)
     return html.write_report(summary, path, title=title)

@@ -19,7 +19,7 @@ from metacal.errors import InputError, needs_extra
 from metacal.gate.watch import Watch
 from metacal.io.disk import input_error_if_write_fails
 from metacal.io.writing import open_atomic_path
-from metacal.report.status import status
+from metacal.reports.status import status
 
 #: Content type of Prometheus' text exposition format.
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -56,7 +56,7 @@ def list_metric_families(state: dict[str, Any]) -> list[MetricFamily]:
     Parameters
     ----------
     state : dict
-        Output of `metacal.report.status.status`.
+        Output of `metacal.reports.status.status`.
 
     Returns
     -------
@@ -177,7 +177,7 @@ class WatchMetrics:
     Parameters
     ----------
     watch : Watch or callable
-        Watch, or function that returns the output of `metacal.report.status.status`.
+        Watch, or function that returns the output of `metacal.reports.status.status`.
 
     Examples
     --------
