@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import metacal as mc
-from metacal.certificates import quantity
+from metacal.certificates import quantities
 from metacal.certificates import words as rules
 from metacal.io.artifact.audit import read_certificate
 from metacal.io.formats import FORMATS
@@ -32,7 +32,7 @@ REGISTRIES = (
     methods.METHODS,
     scores.NAMED,
     kinds.PROMISES,
-    quantity.QUANTITIES,
+    quantities.QUANTITIES,
     rules.RULES,
 )
 

@@ -19,7 +19,7 @@ import pytest
 
 import metacal as mc
 from browser import modules
-from metacal.certificates.quantity import COVERAGE_ACCURACY, MISCOVERAGE
+from metacal.certificates.quantities import COVERAGE_ACCURACY, MISCOVERAGE
 from metacal.estimators.comparison import ComparisonEntry
 from metacal.reports import html
 from metacal.reports.status import status

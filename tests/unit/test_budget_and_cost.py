@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from sklearn.base import clone
 
 import metacal as mc
-from metacal.certificates.quantity import COST, REVIEW
+from metacal.certificates.quantities import COST, REVIEW
 from metacal.certification.cheapest import choose_candidate_ranks
 from metacal.certification.row_losses import Losses, compute_prediction_costs
 from metacal.certification.rules.loss_bets import (

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from scipy.stats import binom, binomtest
 
 import metacal as mc
-from metacal.certificates.quantity import COVERAGE_ACCURACY, MISCOVERAGE
+from metacal.certificates.quantities import COVERAGE_ACCURACY, MISCOVERAGE
 from metacal.cli import main
 from metacal.promises.measurement import Measurement
 from metacal.promises.verdict import Verdict, judge

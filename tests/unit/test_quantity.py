@@ -13,13 +13,8 @@ import numpy as np
 import pytest
 
 import metacal as mc
-from metacal.certificates.quantity import (
-    COVERAGE_ACCURACY,
-    MISCOVERAGE,
-    QUANTITIES,
-    Quantity,
-    get_quantity,
-)
+from metacal.certificates.quantities import COVERAGE_ACCURACY, MISCOVERAGE, QUANTITIES, get_quantity
+from metacal.certificates.quantity import Quantity
 from metacal.errors import InputError
 from metacal.io.artifact.audit import read_certificate
 from metacal.metrics import selective

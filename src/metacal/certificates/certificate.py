@@ -21,7 +21,8 @@ from metacal.certificates.circumstances import Circumstances
 from metacal.certificates.counts import ScoreValueCount, TestedCounts, Traffic
 from metacal.certificates.estimate import NextRows, estimate_review_rate, predict_review_count
 from metacal.certificates.notes import Note
-from metacal.certificates.quantity import MISCOVERAGE, Limits, Quantity, get_quantity
+from metacal.certificates.quantities import MISCOVERAGE, get_quantity
+from metacal.certificates.quantity import Limits, Quantity
 from metacal.certificates.stored_fields import (
     OPTIONAL,
     get_stored_key,

@@ -1,4 +1,4 @@
-"""Quantities that a promise can limit, such as selective accuracy and miscoverage.
+"""Quantity: what a promise limits, with its counts and its texts.
 
 A *quantity* is the rate of an *event* among the *counted rows*, for example the rate of correct
 predictions among the accepted rows, or the mean of a cost over the counted rows. A promise limits a
@@ -9,7 +9,7 @@ promise about selective accuracy.
 A quantity is a string, its name, so that files and callers may compare
 `certificate.quantity == "miscoverage"`. The modules of metacal use its attributes instead.
 
-To add a quantity, add an entry to `QUANTITIES`, or call `register_quantity` from another package.
+`metacal.certificates.quantities` defines and registers the quantities of metacal.
 """
 
 from __future__ import annotations
@@ -82,6 +82,7 @@ class Quantity(str):
 
     Examples
     --------
+    >>> from metacal.certificates.quantities import COVERAGE_ACCURACY, MISCOVERAGE
     >>> accept, correct = np.array([True, True, False, False]), np.array([True, False, True, False])
     >>> MISCOVERAGE.count_events(accept, correct), COVERAGE_ACCURACY.count_events(accept, correct)
     (EventCount(n_events=1, n_rows=2), EventCount(n_events=1, n_rows=2))
@@ -132,6 +133,7 @@ class Quantity(str):
     def name_with_class(self, class_name: str | int | None) -> str:
         """Return the name of the quantity, with the class that it is about if there is one.
 
+        >>> from metacal.certificates.quantities import RECALL
         >>> RECALL.name_with_class("fraud"), RECALL.name_with_class(None)
         ('recall of fraud', 'recall')
         """
@@ -170,6 +172,7 @@ class Quantity(str):
 
         Examples
         --------
+        >>> from metacal.certificates.quantities import MISCOVERAGE, REVIEW
         >>> REVIEW.compute_event_and_counted_masks(np.array([True, False]), None)[0]
         array([False,  True])
         >>> MISCOVERAGE.compute_event_and_counted_masks(np.array([True, False]), None)
@@ -266,8 +269,9 @@ class Quantity(str):
             return format_upper_bound(limit)
         return format_lower_bound(limit)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return get_quantity, (self.name,)
+
+#: Promised quantities, each with its limit.
+Limits = tuple[tuple[Quantity, float], ...]
 
 
 def format_cost_ceil(cost: float) -> str:
@@ -279,211 +283,3 @@ def format_cost_ceil(cost: float) -> str:
     rounding_up = decimal.Context(prec=6, rounding=decimal.ROUND_CEILING)
     rounded_cost = rounding_up.create_decimal(repr(float(cost)))
     return f"{rounded_cost.normalize():f}"
-
-
-#: P(reject | correct).
-MISCOVERAGE = Quantity(
-    "miscoverage",
-    mask_function=lambda accept, correct: (correct & ~accept, correct),
-    accepting_is_safe=True,
-    claim_template="At most {} of the correct predictions are rejected",
-    measured_template="of the right answers were rejected",
-    violations_text="right answers rejected",
-    violations_suffix="rejected among the right",
-)
-#: P(correct | accept).
-COVERAGE_ACCURACY = Quantity(
-    "coverage accuracy",
-    mask_function=lambda accept, correct: (correct & accept, accept),
-    has_upper_limit=False,
-    claim_template="What is accepted is right at least {} of the time",
-    short_name="accuracy",
-    measured_template="of the {n:,} accepted rows are right",
-    violations_text="wrong answers among the accepted",
-    violations_suffix="wrong among the accepted",
-    violation_rate_name="share of errors",
-)
-#: P(reject).
-REVIEW = Quantity(
-    "review rate",
-    mask_function=lambda accept, correct: (~accept, np.ones_like(accept)),
-    accepting_is_safe=True,
-    claim_template="At most {} of all rows go to review",
-    short_name="review",
-    measured_template="of all rows went to review",
-    violations_text="rows sent to review",
-    violations_suffix="sent to review",
-    needs_labels=False,
-)
-#: E[cost of the prediction | accept].
-COST = Quantity(
-    "cost",
-    mask_function=lambda accept, correct: (accept & ~correct, accept),
-    claim_template="What is accepted costs at most {} a row on average",
-    measured_template="is what the {n:,} accepted rows cost on average",
-    violations_text="costly answers among the accepted",
-    violations_suffix="costly among the accepted",
-    violation_rate_name="mean cost",
-    is_mean_cost=True,
-)
-#: E[loss of the prediction | accept].
-RISK = Quantity(
-    "risk",
-    mask_function=lambda accept, correct: (accept & ~correct, accept),
-    claim_template="What is accepted has a mean loss of at most {}",
-    measured_template="is the mean loss of the {n:,} accepted rows",
-    violations_text="answers with a loss among the accepted",
-    violations_suffix="with a loss among the accepted",
-    violation_rate_name="mean loss",
-    is_mean_cost=True,
-    uses_graded_losses=True,
-)
-#: E[cost of the prediction if accepted, cost of a review if rejected].
-COST_PER_ROW = Quantity(
-    "cost per row",
-    mask_function=lambda accept, correct: (~(accept & correct), np.ones_like(accept)),
-    claim_template="Wrong answers and reviews together cost at most {} a row on average",
-    measured_template="is what a row costs on average, wrong answers and reviews together",
-    violations_text="rows that are answered wrong or sent to review",
-    violations_suffix="answered wrong or sent to review",
-    violation_rate_name="mean cost per row",
-    is_mean_cost=True,
-)
-#: P(cascade incorrect) - P(last model incorrect).
-LOSS = Quantity(
-    "loss",
-    mask_function=lambda accept, correct: (~correct, np.ones_like(accept)),
-    claim_template="Of all answers at most {} more are wrong than if the large model answered alone",
-    measured_template="more of all answers are wrong than if the large model answered alone",
-    violations_text="answered worse than by the large model alone",
-    violations_suffix="answered worse than by the large model alone",
-    is_paired_difference=True,
-)
-#: P(cascade and last model disagree). This is an upper bound on the loss, and needs no labels.
-DISAGREEMENT = Quantity(
-    "disagreement",
-    mask_function=lambda accept, correct: (~correct, np.ones_like(accept)),
-    claim_template=(
-        "At most {0} of all answers differ from the large model's, so at most {0} more are wrong"
-    ),
-    measured_template="of all answers differ from the large model's",
-    violations_text="answers that differ from the large model's",
-    violations_suffix="differ from the large model's",
-    uses_agreement_only=True,
-)
-#: Texts that the quantities about false positives of a class have in common.
-_FALSE_POSITIVE_TEXTS = {
-    "violations_text": "rows that are called {name} and are not",
-    "violations_suffix": "called {name} and are not",
-}
-#: P(row is of the class | predicted to be of the class and accepted).
-PRECISION = Quantity(
-    "precision",
-    mask_function=lambda accept, correct: (correct & accept, accept),
-    has_upper_limit=False,
-    claim_template="At least {} of what is called {name} is {name}",
-    measured_template="of the {n:,} rows called {name} are {name}",
-    violation_rate_name="share of false alarms",
-    **_FALSE_POSITIVE_TEXTS,
-)
-#: P(not accepted as the other class | row is of the class).
-#: The arguments `accept` and `correct` of its masks refer to the other class.
-RECALL = Quantity(
-    "recall",
-    mask_function=lambda accept, correct: (~correct & ~accept, ~correct),
-    has_upper_limit=False,
-    claim_template="At least {} of all {name} is caught or sent to review",
-    measured_template="of all {name} was caught or sent to review",
-    violations_text="rows of {name} that are missed",
-    violations_suffix="missed",
-    violation_rate_name="share of missed rows",
-    conditions_on_true_class=True,
-)
-#: P(predicted to be of the class and accepted | row is not of the class).
-FALSE_POSITIVE_RATE = Quantity(
-    "false-positive rate",
-    mask_function=lambda accept, correct: (~correct & accept, ~correct),
-    claim_template="At most {} of what is not {name} is called {name}",
-    measured_template="of what is not {name} was called {name}",
-    conditions_on_true_class=True,
-    **_FALSE_POSITIVE_TEXTS,
-)
-#: Registered quantities by name.
-QUANTITIES: dict[str, Quantity] = {
-    registered.name: registered
-    for registered in (
-        MISCOVERAGE,
-        COVERAGE_ACCURACY,
-        REVIEW,
-        COST,
-        RISK,
-        COST_PER_ROW,
-        LOSS,
-        DISAGREEMENT,
-        PRECISION,
-        RECALL,
-        FALSE_POSITIVE_RATE,
-    )
-}
-#: Promised quantities, each with its limit.
-Limits = tuple[tuple[Quantity, float], ...]
-
-
-def get_quantity(name: str) -> Quantity:
-    """Return the registered quantity of this name.
-
-    Parameters
-    ----------
-    name : str
-        Name of the quantity; a `Quantity` is also accepted, because it equals its name.
-
-    Returns
-    -------
-    Quantity
-
-    Raises
-    ------
-    InputError
-        If no quantity has this name.
-
-    Examples
-    --------
-    >>> get_quantity("coverage accuracy").comparison_sign
-    '>='
-    >>> get_quantity("profit")
-    Traceback (most recent call last):
-    metacal.errors.InputError: quantity must be one of 'miscoverage', 'coverage accuracy', ...; got 'profit'.
-    """
-    if isinstance(name, str) and name in QUANTITIES:
-        return QUANTITIES[name]
-    raise InputError(f"quantity must be one of {', '.join(map(repr, QUANTITIES))}; got {name!r}.")
-
-
-def register_quantity(new_quantity: Quantity) -> Quantity:
-    """Register a quantity, so that certificates about it can be loaded from files.
-
-    Parameters
-    ----------
-    new_quantity : Quantity
-        Quantity with a name that is not registered yet.
-
-    Returns
-    -------
-    Quantity
-        The same quantity.
-
-    Raises
-    ------
-    InputError
-        If a quantity with this name is registered already.
-
-    Examples
-    --------
-    >>> register_quantity(MISCOVERAGE)
-    Traceback (most recent call last):
-    metacal.errors.InputError: there is a quantity 'miscoverage' already.
-    """
-    if new_quantity in QUANTITIES:
-        raise InputError(f"there is a quantity {new_quantity.name!r} already.")
-    QUANTITIES[new_quantity.name] = new_quantity
-    return new_quantity

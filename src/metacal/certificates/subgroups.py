@@ -16,7 +16,8 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.certificates.quantity import Quantity, get_quantity
+from metacal.certificates.quantities import get_quantity
+from metacal.certificates.quantity import Quantity
 from metacal.certificates.stored_fields import (
     OPTIONAL,
     get_stored_key,

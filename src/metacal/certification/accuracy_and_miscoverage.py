@@ -9,7 +9,7 @@ import numpy as np
 
 from metacal.certificates.certificate import Certificate
 from metacal.certificates.number_format import ceil_to_4_decimals
-from metacal.certificates.quantity import COVERAGE_ACCURACY, MISCOVERAGE
+from metacal.certificates.quantities import COVERAGE_ACCURACY, MISCOVERAGE
 from metacal.certificates.rule_texts import ERROR_RATE_RISES_WITH_SCORE, SAME_SOURCE, register_rule
 from metacal.certification.one_threshold import OneThresholdProcedure
 from metacal.certification.pilot import PilotPolicy

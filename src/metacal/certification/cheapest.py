@@ -10,7 +10,7 @@ import numpy as np
 from metacal.certificates.certificate import Certificate
 from metacal.certificates.circumstances import Circumstances, add_circumstances
 from metacal.certificates.notes import Note, review_is_cheapest
-from metacal.certificates.quantity import COST_PER_ROW
+from metacal.certificates.quantities import COST_PER_ROW
 from metacal.certificates.rule_texts import SAME_SOURCE, register_rule
 from metacal.certification.losses import RELATIVE_TOLERANCE, is_close
 from metacal.certification.pilot import PilotPolicy

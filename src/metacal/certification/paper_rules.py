@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from metacal.certificates.certificate import Certificate
-from metacal.certificates.quantity import COVERAGE_ACCURACY, MISCOVERAGE, Quantity
+from metacal.certificates.quantities import COVERAGE_ACCURACY, MISCOVERAGE
+from metacal.certificates.quantity import Quantity
 from metacal.certificates.rule_texts import register_rule
 from metacal.certification.one_threshold import OneThresholdProcedure
 from metacal.certification.pilot import PilotPolicy

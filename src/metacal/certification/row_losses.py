@@ -76,7 +76,7 @@ class Losses:
 
         Examples
         --------
-        >>> from metacal.certificates.quantity import COST, COST_PER_ROW
+        >>> from metacal.certificates.quantities import COST, COST_PER_ROW
         >>> losses = Losses(np.array([5.0, 7.0]), 1.0, 7.0, False)
         >>> is_accepted = np.array([True, False])
         >>> losses.counted_by(COST, is_accepted), losses.counted_by(COST_PER_ROW, is_accepted)

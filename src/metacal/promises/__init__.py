@@ -13,8 +13,8 @@ from metacal.promises import kinds
 if TYPE_CHECKING:
     from metacal.certificates.certificate import Certificate as Certificate
     from metacal.certificates.certificate import accepts as accepts
+    from metacal.certificates.quantities import register_quantity as register_quantity
     from metacal.certificates.quantity import Quantity as Quantity
-    from metacal.certificates.quantity import register_quantity as register_quantity
     from metacal.certification.arriving import PartialLabels as Answers  # noqa: F401 public name
     from metacal.certification.passes import Passes as Passes
     from metacal.certification.ranking import Ranking as Ranking

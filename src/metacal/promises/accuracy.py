@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from metacal.certificates.quantity import COVERAGE_ACCURACY
+from metacal.certificates.quantities import COVERAGE_ACCURACY
 from metacal.certificates.rule_texts import SAME_SOURCE_OF_BOTH, register_rule
 from metacal.certification.one_threshold import OneThresholdProcedure
 from metacal.certification.rules.expected_prefix import EXPECTED_PREFIX, ExpectedPrefixRule

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from metacal.certificates.quantity import COVERAGE_ACCURACY, MISCOVERAGE
+from metacal.certificates.quantities import COVERAGE_ACCURACY, MISCOVERAGE
 from metacal.certification.accuracy_and_miscoverage import (
     BOTH_CERTIFIED,
     BOTH_EXPECTED,

@@ -16,7 +16,8 @@ from typing import ClassVar
 
 from metacal.certificates.cascade_stages import Stages
 from metacal.certificates.certificate import Certificate
-from metacal.certificates.quantity import DISAGREEMENT, LOSS, Limits
+from metacal.certificates.quantities import DISAGREEMENT, LOSS
+from metacal.certificates.quantity import Limits
 from metacal.certificates.rule_texts import DRAWN_FROM_POOL, SAME_SOURCE_OF_BOTH, register_rule
 from metacal.certification.pilot import PilotPolicy
 from metacal.certification.rows import CalibrationRows

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from metacal.certificates.certificate import Certificate
-from metacal.certificates.quantity import COST, COST_PER_ROW, RISK, Limits
+from metacal.certificates.quantities import COST, COST_PER_ROW, RISK
+from metacal.certificates.quantity import Limits
 from metacal.certification.cheapest import CHEAPEST_CANDIDATES, CheapestThreshold
 from metacal.certification.losses import (
     BETTING,

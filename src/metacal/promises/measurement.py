@@ -287,7 +287,7 @@ class Measurement:
 
         Examples
         --------
-        >>> from metacal.certificates.quantity import COVERAGE_ACCURACY
+        >>> from metacal.certificates.quantities import COVERAGE_ACCURACY
         >>> import numpy as np
         >>> all_rows, correct = np.ones(20, dtype=bool), np.arange(20) >= 3
         >>> measurement = Measurement.from_rows(COVERAGE_ACCURACY, 0.95, all_rows, correct)

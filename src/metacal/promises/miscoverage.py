@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from metacal.certificates.quantity import MISCOVERAGE, REVIEW
+from metacal.certificates.quantities import MISCOVERAGE, REVIEW
 from metacal.certificates.rule_texts import SAME_SOURCE, register_rule
 from metacal.certification.one_threshold import OneThresholdProcedure
 from metacal.certification.rules.order_statistics import RejectionRateRule

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from metacal.certificates.certificate import Certificate, Guarantee, accepts
-from metacal.certificates.quantity import COVERAGE_ACCURACY, MISCOVERAGE
+from metacal.certificates.quantities import COVERAGE_ACCURACY, MISCOVERAGE
 from metacal.certification.paper_rules import (
     ALGORITHM_1,
     ALGORITHM_2,

@@ -67,7 +67,7 @@ import numpy as np
 
 from metacal.certificates.cascade_stages import Stages
 from metacal.certificates.certificate import Certificate
-from metacal.certificates.quantity import DISAGREEMENT
+from metacal.certificates.quantities import DISAGREEMENT
 from metacal.certification.ranking import Evidence
 from metacal.errors import InfeasibleTargetError, InputError
 from metacal.formulas import Codes, Flags, Float

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from metacal.certificates.certificate import Certificate
-from metacal.certificates.quantity import FALSE_POSITIVE_RATE, PRECISION, RECALL, Limits
+from metacal.certificates.quantities import FALSE_POSITIVE_RATE, PRECISION, RECALL
+from metacal.certificates.quantity import Limits
 from metacal.certificates.subgroups import Name
 from metacal.certification.plans import ShareStarts
 from metacal.certification.rules.fixed_sequence import FixedSequenceRule

@@ -399,7 +399,7 @@ def describe_verdict(verdict: Verdict, subgroup_kind: str = "") -> dict[str, Any
 
     Examples
     --------
-    >>> from metacal.certificates.quantity import MISCOVERAGE
+    >>> from metacal.certificates.quantities import MISCOVERAGE
     >>> from metacal.promises.measurement import Measurement
     >>> measurement = Measurement(MISCOVERAGE, 0.1, 0.08, 8, 100)
     >>> data = describe_verdict(Verdict.from_measurement(measurement, 0.95))

@@ -14,7 +14,8 @@ import numpy as np
 from scipy.special import betainc
 
 from metacal.certificates.certificate import Certificate
-from metacal.certificates.quantity import COVERAGE_ACCURACY, Quantity
+from metacal.certificates.quantities import COVERAGE_ACCURACY
+from metacal.certificates.quantity import Quantity
 from metacal.certificates.subgroup_words import format_subgroup_name
 from metacal.formulas import Array, Codes, Flags, Float
 from metacal.metrics.intervals import clopper_pearson_limits

@@ -16,7 +16,7 @@ from metacal.certificates.certificate import LABEL_COUNT_FIELDS, STORED_FIELDS, 
 from metacal.certificates.circumstances import Circumstances
 from metacal.certificates.counts import Counts, ScoreValueCount, Traffic
 from metacal.certificates.notes import NOTE_TEXTS, Note
-from metacal.certificates.quantity import QUANTITIES
+from metacal.certificates.quantities import QUANTITIES
 from metacal.certificates.subgroups import Name, Status, SubgroupCertificate, SubgroupCertificates
 from metacal.errors import ArtifactError, InputError
 from metacal.io.artifact.certificate_checks import MAX_ROWS, check_certificate_numbers, require

@@ -24,7 +24,8 @@ from numpy.typing import ArrayLike
 from metacal import display
 from metacal.certificates.certificate import Certificate
 from metacal.certificates.number_format import format_percent_ceil
-from metacal.certificates.quantity import Quantity, format_cost_ceil, get_quantity
+from metacal.certificates.quantities import get_quantity
+from metacal.certificates.quantity import Quantity, format_cost_ceil
 from metacal.certificates.stored_fields import OPTIONAL
 from metacal.certificates.subgroups import Name
 from metacal.errors import InputError

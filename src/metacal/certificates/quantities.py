@@ -1,0 +1,228 @@
+"""Quantities that promises of metacal limit, and the registry that finds them by name.
+
+To add a quantity, add it to `QUANTITIES`, or call `register_quantity` from another package.
+`metacal.certificates.quantity` explains what a quantity consists of.
+"""
+
+from __future__ import annotations
+
+import copyreg
+from collections.abc import Callable
+
+import numpy as np
+
+from metacal.certificates.quantity import Quantity
+from metacal.errors import InputError
+
+#: P(reject | correct).
+MISCOVERAGE = Quantity(
+    "miscoverage",
+    mask_function=lambda accept, correct: (correct & ~accept, correct),
+    accepting_is_safe=True,
+    claim_template="At most {} of the correct predictions are rejected",
+    measured_template="of the right answers were rejected",
+    violations_text="right answers rejected",
+    violations_suffix="rejected among the right",
+)
+#: P(correct | accept).
+COVERAGE_ACCURACY = Quantity(
+    "coverage accuracy",
+    mask_function=lambda accept, correct: (correct & accept, accept),
+    has_upper_limit=False,
+    claim_template="What is accepted is right at least {} of the time",
+    short_name="accuracy",
+    measured_template="of the {n:,} accepted rows are right",
+    violations_text="wrong answers among the accepted",
+    violations_suffix="wrong among the accepted",
+    violation_rate_name="share of errors",
+)
+#: P(reject).
+REVIEW = Quantity(
+    "review rate",
+    mask_function=lambda accept, correct: (~accept, np.ones_like(accept)),
+    accepting_is_safe=True,
+    claim_template="At most {} of all rows go to review",
+    short_name="review",
+    measured_template="of all rows went to review",
+    violations_text="rows sent to review",
+    violations_suffix="sent to review",
+    needs_labels=False,
+)
+#: E[cost of the prediction | accept].
+COST = Quantity(
+    "cost",
+    mask_function=lambda accept, correct: (accept & ~correct, accept),
+    claim_template="What is accepted costs at most {} a row on average",
+    measured_template="is what the {n:,} accepted rows cost on average",
+    violations_text="costly answers among the accepted",
+    violations_suffix="costly among the accepted",
+    violation_rate_name="mean cost",
+    is_mean_cost=True,
+)
+#: E[loss of the prediction | accept].
+RISK = Quantity(
+    "risk",
+    mask_function=lambda accept, correct: (accept & ~correct, accept),
+    claim_template="What is accepted has a mean loss of at most {}",
+    measured_template="is the mean loss of the {n:,} accepted rows",
+    violations_text="answers with a loss among the accepted",
+    violations_suffix="with a loss among the accepted",
+    violation_rate_name="mean loss",
+    is_mean_cost=True,
+    uses_graded_losses=True,
+)
+#: E[cost of the prediction if accepted, cost of a review if rejected].
+COST_PER_ROW = Quantity(
+    "cost per row",
+    mask_function=lambda accept, correct: (~(accept & correct), np.ones_like(accept)),
+    claim_template="Wrong answers and reviews together cost at most {} a row on average",
+    measured_template="is what a row costs on average, wrong answers and reviews together",
+    violations_text="rows that are answered wrong or sent to review",
+    violations_suffix="answered wrong or sent to review",
+    violation_rate_name="mean cost per row",
+    is_mean_cost=True,
+)
+#: P(cascade incorrect) - P(last model incorrect).
+LOSS = Quantity(
+    "loss",
+    mask_function=lambda accept, correct: (~correct, np.ones_like(accept)),
+    claim_template="Of all answers at most {} more are wrong than if the large model answered alone",
+    measured_template="more of all answers are wrong than if the large model answered alone",
+    violations_text="answered worse than by the large model alone",
+    violations_suffix="answered worse than by the large model alone",
+    is_paired_difference=True,
+)
+#: P(cascade and last model disagree). This is an upper bound on the loss, and needs no labels.
+DISAGREEMENT = Quantity(
+    "disagreement",
+    mask_function=lambda accept, correct: (~correct, np.ones_like(accept)),
+    claim_template=(
+        "At most {0} of all answers differ from the large model's, so at most {0} more are wrong"
+    ),
+    measured_template="of all answers differ from the large model's",
+    violations_text="answers that differ from the large model's",
+    violations_suffix="differ from the large model's",
+    uses_agreement_only=True,
+)
+#: Texts that the quantities about false positives of a class have in common.
+_FALSE_POSITIVE_TEXTS = {
+    "violations_text": "rows that are called {name} and are not",
+    "violations_suffix": "called {name} and are not",
+}
+#: P(row is of the class | predicted to be of the class and accepted).
+PRECISION = Quantity(
+    "precision",
+    mask_function=lambda accept, correct: (correct & accept, accept),
+    has_upper_limit=False,
+    claim_template="At least {} of what is called {name} is {name}",
+    measured_template="of the {n:,} rows called {name} are {name}",
+    violation_rate_name="share of false alarms",
+    **_FALSE_POSITIVE_TEXTS,
+)
+#: P(not accepted as the other class | row is of the class).
+#: The arguments `accept` and `correct` of its masks refer to the other class.
+RECALL = Quantity(
+    "recall",
+    mask_function=lambda accept, correct: (~correct & ~accept, ~correct),
+    has_upper_limit=False,
+    claim_template="At least {} of all {name} is caught or sent to review",
+    measured_template="of all {name} was caught or sent to review",
+    violations_text="rows of {name} that are missed",
+    violations_suffix="missed",
+    violation_rate_name="share of missed rows",
+    conditions_on_true_class=True,
+)
+#: P(predicted to be of the class and accepted | row is not of the class).
+FALSE_POSITIVE_RATE = Quantity(
+    "false-positive rate",
+    mask_function=lambda accept, correct: (~correct & accept, ~correct),
+    claim_template="At most {} of what is not {name} is called {name}",
+    measured_template="of what is not {name} was called {name}",
+    conditions_on_true_class=True,
+    **_FALSE_POSITIVE_TEXTS,
+)
+#: Registered quantities by name.
+QUANTITIES: dict[str, Quantity] = {
+    registered.name: registered
+    for registered in (
+        MISCOVERAGE,
+        COVERAGE_ACCURACY,
+        REVIEW,
+        COST,
+        RISK,
+        COST_PER_ROW,
+        LOSS,
+        DISAGREEMENT,
+        PRECISION,
+        RECALL,
+        FALSE_POSITIVE_RATE,
+    )
+}
+
+
+def get_quantity(name: str) -> Quantity:
+    """Return the registered quantity of this name.
+
+    Parameters
+    ----------
+    name : str
+        Name of the quantity; a `Quantity` is also accepted, because it equals its name.
+
+    Returns
+    -------
+    Quantity
+
+    Raises
+    ------
+    InputError
+        If no quantity has this name.
+
+    Examples
+    --------
+    >>> get_quantity("coverage accuracy").comparison_sign
+    '>='
+    >>> get_quantity("profit")
+    Traceback (most recent call last):
+    metacal.errors.InputError: quantity must be one of 'miscoverage', 'coverage accuracy', ...; got 'profit'.
+    """
+    if isinstance(name, str) and name in QUANTITIES:
+        return QUANTITIES[name]
+    raise InputError(f"quantity must be one of {', '.join(map(repr, QUANTITIES))}; got {name!r}.")
+
+
+def register_quantity(new_quantity: Quantity) -> Quantity:
+    """Register a quantity, so that certificates about it can be loaded from files.
+
+    Parameters
+    ----------
+    new_quantity : Quantity
+        Quantity with a name that is not registered yet.
+
+    Returns
+    -------
+    Quantity
+        The same quantity.
+
+    Raises
+    ------
+    InputError
+        If a quantity with this name is registered already.
+
+    Examples
+    --------
+    >>> register_quantity(MISCOVERAGE)
+    Traceback (most recent call last):
+    metacal.errors.InputError: there is a quantity 'miscoverage' already.
+    """
+    if new_quantity in QUANTITIES:
+        raise InputError(f"there is a quantity {new_quantity.name!r} already.")
+    QUANTITIES[new_quantity.name] = new_quantity
+    return new_quantity
+
+
+def _reduce_quantity(quantity: Quantity) -> tuple[Callable[[str], Quantity], tuple[str]]:
+    """Pickle a quantity by its name, because its mask function cannot be pickled."""
+    return get_quantity, (quantity.name,)
+
+
+copyreg.pickle(Quantity, _reduce_quantity)
