@@ -17,20 +17,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.certificates.certificate import Certificate
+from metacal.certificates.circumstances import Circumstances
 from metacal.certification.units import encode_units
 from metacal.errors import InputError
-from metacal.formulas import Flags, Float
+from metacal.formulas import Codes, Flags, Float
 from metacal.gate.decision import Decision
+from metacal.promises.sequential.monitored_rows import ClusterMembership
 from metacal.promises.sequential.profile import uniform_numbers_at_positions
-from metacal.promises.sequential.wager import UnitMembership
 
 Id = str | int
 
 # Random draws from clusters use positions from this one on, above all positions of rows.
 _FIRST_POSITION_OF_CLUSTER_DRAWS = 1 << 40
-
-#: Divisor that stands for the mean of the labelled rows of a cluster (see `UnitMembership`).
-DIVISOR_FOR_MEAN_OF_LABELLED_ROWS = 0
 
 #: Largest length of a stored id. Longer ids are replaced by a digest of 128 bits.
 LONGEST_ID = 200
@@ -329,28 +327,26 @@ def collect_probabilities(rows: Sequence[PendingRow]) -> Float | None:
 
 
 def draw_one_row_per_cluster(
-    rows: Sequence[PendingRow], *, common_divisor: int | None
-) -> UnitMembership:
+    rows: Sequence[PendingRow], circumstances: Circumstances
+) -> ClusterMembership:
     """Number the clusters of some rows and draw one row of each cluster at random.
 
     Parameters
     ----------
     rows : sequence of PendingRow
         All rows of complete clusters, one cluster after another.
-    common_divisor : int or None
-        Divisor of the sum over each cluster: the same number for all clusters if every row counts,
-        DIVISOR_FOR_MEAN_OF_LABELLED_ROWS if a cluster counts by the mean of its labelled rows, or
-        None for the number of rows of the cluster.
+    circumstances : Circumstances
+        Circumstances of the certificate, which determine the weight of a cluster.
 
     Returns
     -------
-    UnitMembership
+    ClusterMembership
 
     Examples
     --------
     >>> rows = [PendingRow(True, 0, None, None, None, k, unit=name) for k, name in enumerate("aab")]
-    >>> membership = draw_one_row_per_cluster(rows, common_divisor=None)
-    >>> membership.unit_index.tolist(), membership.weight_divisors.tolist()
+    >>> membership = draw_one_row_per_cluster(rows, Circumstances(cluster_counting="unit"))
+    >>> membership.cluster_of_row.tolist(), membership.weight_divisors.tolist()
     ([0, 0, 1], [2.0, 1.0])
     """
     cluster_sizes = np.array(
@@ -369,12 +365,24 @@ def draw_one_row_per_cluster(
     drawn_offsets = (np.array(uniform_numbers) * cluster_sizes).astype(np.intp)
     is_drawn = np.zeros(len(rows), dtype=bool)
     is_drawn[first_rows_of_clusters + drawn_offsets] = True
-    if common_divisor is None:
-        divisors = cluster_sizes.astype(np.float64)
-    else:
-        divisors = np.full(n_clusters, common_divisor, dtype=np.float64)
-    cluster_of_row = np.repeat(np.arange(n_clusters), cluster_sizes)
-    return UnitMembership(unit_index=cluster_of_row, is_drawn=is_drawn, weight_divisors=divisors)
+    return ClusterMembership(
+        cluster_of_row=np.repeat(np.arange(n_clusters), cluster_sizes),
+        is_drawn=is_drawn,
+        n_clusters=n_clusters,
+        weight_divisors=_compute_weight_divisors(cluster_sizes, circumstances),
+    )
+
+
+def _compute_weight_divisors(cluster_sizes: Codes, circumstances: Circumstances) -> Float | None:
+    """Return the divisor of the weights of each cluster, or None if each has weight 1."""
+    largest_cluster = circumstances.largest_cluster
+    # A file may declare a largest cluster of zero rows, which cannot be a divisor.
+    if circumstances.cluster_counting == "mean" or largest_cluster == 0:
+        return None
+    counts_every_row = largest_cluster is not None
+    if counts_every_row:
+        return np.full(len(cluster_sizes), largest_cluster, dtype=np.float64)
+    return cluster_sizes.astype(np.float64)
 
 
 def check_units(certificate: Certificate | None, *, has_units: bool) -> None:

@@ -31,7 +31,6 @@ from metacal.gate.judged import (
 )
 from metacal.gate.thresholds import check_groups
 from metacal.gate.traffic import (
-    DIVISOR_FOR_MEAN_OF_LABELLED_ROWS,
     BatchLines,
     ConfidenceSums,
     Counts,
@@ -51,7 +50,7 @@ from metacal.gate.watch_labels import UNKNOWN_LABEL, encode_labels, encode_late_
 from metacal.promises.max_risk import CostPromise
 from metacal.promises.sequential.alarms import Alarms
 from metacal.promises.sequential.calibration_monitor import DEFAULT_TOLERANCE
-from metacal.promises.sequential.wager import UnitMembership
+from metacal.promises.sequential.monitored_rows import ClusterMembership
 
 #: Largest number of classes for which rows are counted class by class.
 MAX_COUNTED_CLASSES = 2000
@@ -429,29 +428,26 @@ class Watch:
         if self.watches_clusters:
             self._evaluate_clusters(rows)
         else:
-            self._evaluate_labelled_rows(rows, units=None)
+            self._evaluate_labelled_rows(rows, clusters=None)
 
     def _evaluate_clusters(self, rows: list[PendingRow]) -> None:
         """Update alarms and counts with all rows of complete clusters."""
-        divisor = self._circumstances.largest_cluster
-        if self._circumstances.cluster_counting == "mean":
-            divisor = DIVISOR_FOR_MEAN_OF_LABELLED_ROWS
-        units = draw_one_row_per_cluster(rows, common_divisor=divisor)
+        clusters = draw_one_row_per_cluster(rows, self._circumstances)
         self.alarms.add_decisions(
             accepted=np.array([row.is_accepted for row in rows]),
             scores=np.array([row.uncertainty for row in rows], dtype=np.float64),
             row_subgroups=self._get_subgroups(rows),
-            units=units,
+            clusters=clusters,
         )
         self._record_raised_alarms()
         has_label = np.array([row.has_label for row in rows])
         labelled_rows = [row for row in rows if row.has_label]
-        self._evaluate_labelled_rows(labelled_rows, units=units.select_rows(has_label))
+        self._evaluate_labelled_rows(labelled_rows, clusters=clusters.select_rows(has_label))
 
     def _evaluate_labelled_rows(
-        self, rows: list[PendingRow], *, units: UnitMembership | None
+        self, rows: list[PendingRow], *, clusters: ClusterMembership | None
     ) -> None:
-        """Update alarms and counts with labelled rows. `units` are their clusters, if any."""
+        """Update alarms and counts with labelled rows, which may belong to clusters."""
         if not rows:
             return
         is_accepted = np.array([row.is_accepted for row in rows])
@@ -469,7 +465,7 @@ class Watch:
             losses=self.gate.losses(codes=label_codes, answers=predicted_codes),
             row_subgroups=self._get_subgroups(rows),
             probability=probabilities,
-            units=units,
+            clusters=clusters,
         )
         self._increase_counts(
             predicted_codes,

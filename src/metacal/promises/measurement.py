@@ -242,24 +242,43 @@ class Measurement:
         """
         assert self.value is not None
         if self.n_better is not None:
-            return difference_interval(self.n_bad, self.n_better, self.n_rows, confidence_level)
+            # The quantity is the loss of a cascade: its error rate minus that of its last model.
+            return difference_interval(
+                n_only_first_incorrect=self.n_bad,
+                n_only_second_incorrect=self.n_better,
+                n=self.n_rows,
+                confidence_level=confidence_level,
+            )
         tail_probability = (1.0 - confidence_level) / 2.0
         if self.cluster_counts is not None:
             low, high = self._compute_cluster_interval(self.cluster_counts, tail_probability)
         elif self.relative_costs is not None:
-            guessed_mean = min(0.5, self.max_bad_share)
-            low = betting.mean_lower_bound(self.relative_costs, tail_probability, guessed_mean)
-            high = betting.mean_upper_bound(self.relative_costs, tail_probability, guessed_mean)
+            low, high = self._compute_relative_cost_interval(self.relative_costs, tail_probability)
         else:
-            n_events = self.n_rows - self.n_bad
-            if self.quantity.has_upper_limit:
-                n_events = self.n_bad
-            low = bounds.clopper_pearson_lower(n_events, self.n_rows, tail_probability)
-            high = bounds.clopper_pearson_upper(n_events, self.n_rows, tail_probability)
+            low, high = self._compute_binomial_interval(tail_probability)
+        low_in_cost_units = self.largest_cost * low
+        high_in_cost_units = self.largest_cost * high
         # Rounding must not exclude the measured value from its own interval.
-        interval_low = min(self.largest_cost * low, self.value)
-        interval_high = max(self.largest_cost * high, self.value)
-        return interval_low, interval_high
+        return min(low_in_cost_units, self.value), max(high_in_cost_units, self.value)
+
+    def _compute_binomial_interval(self, tail_probability: float) -> tuple[float, float]:
+        """Compute the interval of Clopper and Pearson for a share of independent rows."""
+        n_events = self.n_bad
+        bad_rows_are_events = self.quantity.has_upper_limit
+        if not bad_rows_are_events:
+            n_events = self.n_rows - self.n_bad
+        low = bounds.clopper_pearson_lower(n_events, self.n_rows, tail_probability)
+        high = bounds.clopper_pearson_upper(n_events, self.n_rows, tail_probability)
+        return low, high
+
+    def _compute_relative_cost_interval(
+        self, relative_costs: Float, tail_probability: float
+    ) -> tuple[float, float]:
+        """Compute a betting interval for the mean of costs in [0, 1]."""
+        guessed_mean = min(0.5, self.max_bad_share)
+        low = betting.mean_lower_bound(relative_costs, tail_probability, guessed_mean)
+        high = betting.mean_upper_bound(relative_costs, tail_probability, guessed_mean)
+        return low, high
 
     def _compute_cluster_interval(
         self, cluster_counts: ClusterCounts, tail_probability: float
@@ -298,16 +317,23 @@ class Measurement:
         if self.n_better is not None:
             nuisance_level = NUISANCE_LEVEL_FRACTION * significance_level
             return p_value_of_noninferiority(
-                self.n_bad, self.n_better, self.n_rows, self.target, nuisance_level
+                n_only_first_incorrect=self.n_bad,
+                n_only_second_incorrect=self.n_better,
+                n=self.n_rows,
+                margin=self.target,
+                gamma=nuisance_level,
             )
         if self.cluster_counts is not None:
             cluster_values = self.cluster_counts.to_unit_interval(max_bad_share)
-            return betting.p_value_of_mean_above(cluster_values, max_bad_share, significance_level)
+            return betting.p_value_of_mean_above(
+                cluster_values, limit=max_bad_share, significance_level=significance_level
+            )
         if self.relative_costs is not None:
-            if max_bad_share >= 1.0:
+            limit_is_always_kept = max_bad_share >= 1.0
+            if limit_is_always_kept:
                 return 1.0
             return betting.p_value_of_mean_above(
-                self.relative_costs, max_bad_share, significance_level
+                self.relative_costs, limit=max_bad_share, significance_level=significance_level
             )
         if self.n_bad == 0:
             return 1.0

@@ -36,8 +36,8 @@ from metacal.promises.sequential.calibration_monitor import DEFAULT_TOLERANCE, C
 from metacal.promises.sequential.drift import AbstentionMonitor, ScoreMonitor, UnreadableMonitor
 from metacal.promises.sequential.monitor import PromiseMonitor
 from metacal.promises.sequential.monitor_base import MAX_LOG_OF_FINITE_NUMBER, Monitor
+from metacal.promises.sequential.monitored_rows import ClusterMembership
 from metacal.promises.sequential.profile import Profile
-from metacal.promises.sequential.wager import UnitMembership
 from metacal.rows.arrays import check_fraction
 
 #: Meaning of each alarm, in the order in which alarms are shown.
@@ -213,7 +213,7 @@ class Alarms:
         accepted: Flags,
         scores: Float,
         row_subgroups: NDArray[Any] | None = None,
-        units: UnitMembership | None = None,
+        clusters: ClusterMembership | None = None,
     ) -> None:
         """Update the monitors that need no labels with new decisions.
 
@@ -225,13 +225,13 @@ class Alarms:
             Uncertainty score of each row.
         row_subgroups : array, optional
             Class or group of each row.
-        units : UnitMembership, optional
+        clusters : ClusterMembership, optional
             Cluster of each row. All rows of a cluster must be given at once.
         """
         # One row of each cluster is compared, because rows of a cluster depend on each other.
         independent_rows: Flags | slice = slice(None)
-        if units is not None:
-            independent_rows = units.is_drawn
+        if clusters is not None:
+            independent_rows = clusters.is_drawn
         independent_subgroups = None
         if row_subgroups is not None:
             independent_subgroups = row_subgroups[independent_rows]
@@ -241,7 +241,7 @@ class Alarms:
             score_monitor.update(scores[independent_rows])
         for promise_monitor in self.promise:
             if not promise_monitor.monitored_quantity.needs_labels:
-                promise_monitor.update(accepted, parts=row_subgroups, units=units)
+                promise_monitor.update(accepted, parts=row_subgroups, units=clusters)
 
     def add_lines(self, is_unreadable: Flags) -> None:
         """Update the monitor of unreadable lines with new lines of a stream."""
@@ -257,7 +257,7 @@ class Alarms:
         losses: Losses | None = None,
         row_subgroups: NDArray[Any] | None = None,
         probability: Float | None = None,
-        units: UnitMembership | None = None,
+        clusters: ClusterMembership | None = None,
     ) -> None:
         """Update the monitors that need labels with labelled rows.
 
@@ -273,7 +273,7 @@ class Alarms:
             Class or group of each row.
         probability : array, optional
             Probability with which each row was selected for labelling.
-        units : UnitMembership, optional
+        clusters : ClusterMembership, optional
             Cluster of each row. All labelled rows of a cluster must be given at once.
         """
         for promise_monitor in self.promise:
@@ -284,13 +284,13 @@ class Alarms:
                     losses,
                     parts=row_subgroups,
                     probability=probability,
-                    units=units,
+                    units=clusters,
                 )
         if confidence is None:
             return
         compared_rows = accepted
-        if units is not None:
-            compared_rows = accepted & units.is_drawn
+        if clusters is not None:
+            compared_rows = accepted & clusters.is_drawn
         labelling_probability = None
         if probability is not None:
             labelling_probability = probability[compared_rows]

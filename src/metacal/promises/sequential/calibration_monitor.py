@@ -29,19 +29,14 @@ from numpy.typing import ArrayLike
 from metacal.errors import InputError
 from metacal.formulas import Float
 from metacal.promises.sequential.monitor_base import INTERVAL_DELTA_FRACTION, Monitor
+from metacal.promises.sequential.monitored_rows import compute_sampling_weights
 from metacal.promises.sequential.profile import (
     CONFIDENCE_BIN_STARTS,
     ConfidenceBin,
     Profile,
     assign_confidence_bins,
 )
-from metacal.promises.sequential.wager import (
-    MAX_LOST_CAPITAL_SHARE,
-    Bets,
-    Capital,
-    Wager,
-    compute_sampling_weights,
-)
+from metacal.promises.sequential.wager import MAX_LOST_CAPITAL_SHARE, Bets, Capital, Wager
 from metacal.rows.arrays import check_fraction
 
 #: Default tolerance of the calibration gap, which is typical of a fit on a few thousand rows.

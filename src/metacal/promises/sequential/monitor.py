@@ -31,13 +31,12 @@ from metacal.certificates.subgroups import Name
 from metacal.errors import InputError
 from metacal.formulas import Flags, Float
 from metacal.promises.sequential.monitor_base import MAX_LOG_OF_FINITE_NUMBER, Monitor, check_flags
-from metacal.promises.sequential.wager import (
-    Capital,
-    UnitMembership,
-    Wager,
-    build_bets_on_mean_above,
+from metacal.promises.sequential.monitored_rows import (
+    ClusterMembership,
+    MonitoredRows,
     compute_sampling_weights,
 )
+from metacal.promises.sequential.wager import Capital, Wager, build_bets_on_mean_above
 from metacal.rows.arrays import check_fraction
 
 if TYPE_CHECKING:
@@ -265,7 +264,7 @@ class PromiseMonitor(Monitor):
         *,
         parts: ArrayLike | None = None,
         probability: ArrayLike | None = None,
-        units: UnitMembership | None = None,
+        units: ClusterMembership | None = None,
     ) -> Self:
         """Update the evidence with labelled rows, in the order in which they arrived.
 
@@ -282,12 +281,12 @@ class PromiseMonitor(Monitor):
         probability : array-like of float, optional
             Probability with which each row was selected for labelling. By default all rows were
             selected with the same probability.
-        units : UnitMembership, optional
+        units : ClusterMembership, optional
             Cluster of each row. All rows of a cluster must be given at once.
         """
         is_accepted = check_flags(accepted, "accepted")
         n_rows = len(is_accepted)
-        row_weights = compute_sampling_weights(probability, n_rows, self.least_probability)
+        sampling_weights = compute_sampling_weights(probability, n_rows, self.least_probability)
         is_correct = None
         if correct is not None:
             is_correct = check_flags(correct, "correct")
@@ -296,66 +295,59 @@ class PromiseMonitor(Monitor):
                 f"accepted and correct must have one entry per row each; got {n_rows} and"
                 f" {len(is_correct)}."
             )
-        monitored_rows = self.select_monitored_rows(n_rows, parts)
+        rows = MonitoredRows(is_accepted, is_correct, sampling_weights, clusters=units)
         if self.monitored_quantity.conditions_on_true_class:
-            # Rows of a true class count whatever their prediction, so all predictions are monitored.
-            is_predicted_class = np.zeros(n_rows, dtype=bool)
-            is_predicted_class[monitored_rows] = True
-            is_accepted = is_accepted & is_predicted_class
-            if is_correct is not None:
-                # A row is of the class if the prediction is the class and correct, or neither.
-                is_correct = is_predicted_class == is_correct
-            monitored_rows = slice(None)
-            if self.called is not None:
-                monitored_rows = self.select_group_rows(n_rows, parts)
-        is_accepted = is_accepted[monitored_rows]
-        if is_correct is not None:
-            is_correct = is_correct[monitored_rows]
-        if units is not None:
-            units = units.select_rows(monitored_rows)
-        self._bet_on_rows(
-            is_accepted, is_correct, losses, weights=row_weights[monitored_rows], units=units
-        )
+            rows = self._compare_with_predicted_class(rows, parts)
+        else:
+            rows = rows.select_rows(self.select_monitored_rows(n_rows, parts))
+        self._bet_on_rows(rows, losses)
         return self
 
-    def _bet_on_rows(
-        self,
-        is_accepted: Flags,
-        is_correct: Flags | None,
-        losses: Losses | None,
-        *,
-        weights: Float,
-        units: UnitMembership | None,
-    ) -> None:
-        """Bet on monitored rows, and add their events to the state.
+    def _compare_with_predicted_class(
+        self, rows: MonitoredRows, parts: ArrayLike | None
+    ) -> MonitoredRows:
+        """Make `is_accepted` and `is_correct` refer to the predicted class of the monitor.
 
-        Parameters
-        ----------
-        is_accepted, is_correct : boolean arrays
-            Decision and correctness of each monitored row.
-        losses : Losses or None
-            Cost of each row, if a cost is promised.
-        weights : array
-            Sampling weight of each row.
-        units : UnitMembership or None
-            Cluster of each row.
+        A row is then accepted if it is accepted as this class, and correct if it is of this class.
+        Rows of a true class count whatever their prediction, so rows of all predictions are kept.
         """
+        n_rows = len(rows.is_accepted)
+        is_predicted_class = np.zeros(n_rows, dtype=bool)
+        is_predicted_class[self.select_monitored_rows(n_rows, parts)] = True
+        is_of_class = None
+        if rows.is_correct is not None:
+            # For two classes, a row is of the class if it is predicted correctly, or neither.
+            is_of_class = is_predicted_class == rows.is_correct
+        rows = rows._replace(
+            is_accepted=rows.is_accepted & is_predicted_class, is_correct=is_of_class
+        )
+        monitors_groups = self.called is not None
+        if monitors_groups:
+            return rows.select_rows(self.select_group_rows(n_rows, parts))
+        return rows
+
+    def _bet_on_rows(self, rows: MonitoredRows, losses: Losses | None) -> None:
+        """Bet on monitored rows, and add their events to the counts of the monitor."""
         quantity = self.monitored_quantity
         if quantity.is_mean_cost:
             # Which rows a cost counts does not depend on their correctness.
-            no_row_correct = np.zeros_like(is_accepted)
-            _, is_counted = quantity.compute_event_and_counted_masks(is_accepted, no_row_correct)
-            events = self._compute_relative_costs(is_accepted, losses)
+            no_row_correct = np.zeros_like(rows.is_accepted)
+            _, is_counted = quantity.compute_event_and_counted_masks(
+                rows.is_accepted, no_row_correct
+            )
+            events = self._compute_relative_costs(rows.is_accepted, losses)
         else:
-            _, is_counted = quantity.compute_event_and_counted_masks(is_accepted, is_correct)
-            events = quantity.find_violations(is_accepted, is_correct).astype(np.float64)
+            _, is_counted = quantity.compute_event_and_counted_masks(
+                rows.is_accepted, rows.is_correct
+            )
+            events = quantity.find_violations(rows.is_accepted, rows.is_correct).astype(np.float64)
         if len(events) == 0:
             return
         bet_values = events
-        bet_weights = weights[is_counted]
-        if units is not None:
-            counted_units = units.select_rows(is_counted)
-            bet_values, bet_weights = counted_units.compute_unit_means_and_weights(
+        bet_weights = rows.sampling_weights[is_counted]
+        if rows.clusters is not None:
+            counted_clusters = rows.clusters.select_rows(is_counted)
+            bet_values, bet_weights = counted_clusters.compute_cluster_means_and_weights(
                 events, bet_weights
             )
         bets = build_bets_on_mean_above(bet_values, limit=self.limit, weights=bet_weights)
@@ -387,9 +379,7 @@ class PromiseMonitor(Monitor):
         (wager,) = self.current_capital.wagers
         if wager.weights <= 0.0:
             return None
-        # The first gambler uses all rows, so that its current stretch has all payoffs.
-        _, _, payoff_sum, *_ = wager.gamblers[0]
-        return self.limit + payoff_sum / wager.weights
+        return self.limit + wager.payoff_sum / wager.weights
 
     def merged(self, other: Self) -> Self:
         """Combine two monitors of the same promise that observed different rows.

@@ -46,10 +46,9 @@ from dataclasses import dataclass
 from typing import NamedTuple, Self
 
 import numpy as np
-from numpy.typing import ArrayLike
 
-from metacal.errors import InputError, format_option
-from metacal.formulas import Codes, Flags, Float
+from metacal.errors import InputError
+from metacal.formulas import Float
 
 #: Length of the window of each gambler, in rows. None stands for all rows.
 WINDOW_LENGTHS = (None, 3000, 600, 120)
@@ -57,14 +56,46 @@ WINDOW_LENGTHS = (None, 3000, 600, 120)
 # Logarithm of a capital of zero. It is finite, because JSON has no infinity.
 _LOG_OF_ZERO_CAPITAL = -1e99
 
-# Initial state of a gambler: four sums of payoffs and weights, and the logarithm of its capital.
-_INITIAL_GAMBLER = (0.0, 0.0, 0.0, 0.0, _LOG_OF_ZERO_CAPITAL)
 
 #: Largest share of the capital that a single payoff may lose.
 MAX_LOST_CAPITAL_SHARE = 0.5
 
 # Smallest distance of a limit from 0 and 1, because the variance of a payoff must be positive.
 _MIN_DISTANCE_FROM_0_AND_1 = 1e-12
+
+
+class _GamblerState(NamedTuple):
+    """State of one gambler between two rows.
+
+    Attributes
+    ----------
+    previous_payoff_sum, previous_weight_sum : float
+        Sums of the payoffs and weights of the rows of the previous stretch.
+    payoff_sum, weight_sum : float
+        Sums of the payoffs and weights of the rows of the current stretch.
+    log_invested : float
+        Logarithm of the invested capital.
+    """
+
+    previous_payoff_sum: float = 0.0
+    previous_weight_sum: float = 0.0
+    payoff_sum: float = 0.0
+    weight_sum: float = 0.0
+    log_invested: float = _LOG_OF_ZERO_CAPITAL
+
+    def start_stretch(self, investment: float) -> _GamblerState:
+        """Return the state at the start of the next stretch, after a further investment."""
+        return _GamblerState(
+            previous_payoff_sum=self.payoff_sum,
+            previous_weight_sum=self.weight_sum,
+            payoff_sum=0.0,
+            weight_sum=0.0,
+            log_invested=float(np.logaddexp(self.log_invested, math.log(investment))),
+        )
+
+
+# Numbers of a gambler that has seen no row. A saved monitor contains them as a plain tuple.
+_INITIAL_GAMBLER = tuple(_GamblerState())
 
 
 class Bets(NamedTuple):
@@ -142,77 +173,6 @@ def build_bets_on_mean_above(values: Float, limit: float, weights: Float | float
     )
 
 
-def compute_sampling_weights(
-    probability: ArrayLike | None, n_rows: int, least_probability: float
-) -> Float:
-    """Compute the weight of each labelled row, which is inverse to its labelling probability.
-
-    The weight is `least_probability` divided by the probability of the row, so it is at most 1.
-
-    >>> compute_sampling_weights([0.1, 0.5], 2, 0.1), compute_sampling_weights(None, 2, 0.1)
-    (array([1. , 0.2]), array([1., 1.]))
-    """
-    if probability is None:
-        return np.ones(n_rows)
-    probabilities = np.atleast_1d(np.asarray(probability, dtype=np.float64))
-    are_probabilities = ((probabilities > 0.0) & (probabilities <= 1.0)).all()
-    if probabilities.shape != (n_rows,) or not are_probabilities:
-        raise InputError(
-            f"probability must be one number for each of the {n_rows} rows, above 0 and at most 1."
-        )
-    if n_rows and probabilities.min() < least_probability:
-        raise InputError(
-            f"a row had been chosen with probability {probabilities.min():g}, below the least"
-            f" probability {least_probability:g} that was said beforehand; begin again with a lower"
-            f" one: {format_option('least_probability', metavar='P')}."
-        )
-    return np.asarray(least_probability / probabilities)
-
-
-class UnitMembership(NamedTuple):
-    """Cluster of each row, for rows of complete clusters.
-
-    Attributes
-    ----------
-    unit_index : array of int
-        Index of the cluster of each row: 0, 1, ...
-    is_drawn : boolean array
-        True for one random row of each cluster.
-    weight_divisors : array of float
-        Divisor of the sum of weights of each cluster. It is the number of rows of the cluster,
-        labelled or not, if every cluster counts the same, and one number for all clusters if every
-        row counts the same. It is 0 if a cluster has weight 1 whatever its labelled rows.
-    """
-
-    unit_index: Codes
-    is_drawn: Flags
-    weight_divisors: Float
-
-    def select_rows(self, rows: Flags | slice) -> UnitMembership:
-        """Return the membership of the selected rows."""
-        return self._replace(unit_index=self.unit_index[rows], is_drawn=self.is_drawn[rows])
-
-    def compute_unit_means_and_weights(self, values: Float, weights: Float) -> tuple[Float, Float]:
-        """Compute the weighted mean of the values of each cluster, and its weight.
-
-        Clusters without weight are left out.
-
-        >>> is_drawn = np.array([True, False, True])
-        >>> membership = UnitMembership(np.array([0, 0, 1]), is_drawn, np.array([4.0, 1.0]))
-        >>> membership.compute_unit_means_and_weights(np.array([1.0, 0.0, 1.0]), np.ones(3))
-        (array([0.5, 1. ]), array([0.5, 1. ]))
-        """
-        n_units = len(self.weight_divisors)
-        weight_sums = np.bincount(self.unit_index, weights, n_units)
-        weighted_value_sums = np.bincount(self.unit_index, weights * values, n_units)
-        has_weight = weight_sums > 0.0
-        unit_means = weighted_value_sums[has_weight] / weight_sums[has_weight]
-        unit_weights = np.ones(n_units)
-        has_divisor = self.weight_divisors > 0.0
-        unit_weights[has_divisor] = weight_sums[has_divisor] / self.weight_divisors[has_divisor]
-        return unit_means, unit_weights[has_weight]
-
-
 @dataclass
 class Wager:
     """Capital of the gamblers who bet against one hypothesis.
@@ -261,6 +221,12 @@ class Wager:
                 "a wager has seen no fewer than 0 rows, and its first guess counts as more than 0."
             )
 
+    @property
+    def payoff_sum(self) -> float:
+        """Sum of the payoffs of all rows."""
+        # The first gambler has no window, so its current stretch contains all rows.
+        return _GamblerState(*self.gamblers[0]).payoff_sum
+
     def bet(self, bets: Bets) -> Float:
         """Bet on consecutive rows and return the logarithm of the capital after each."""
         n_rows = len(bets.payoffs)
@@ -275,15 +241,15 @@ class Wager:
         idle_capital = np.zeros(n_rows)
         new_gamblers = []
         for index, window_length in enumerate(WINDOW_LENGTHS):
-            new_gambler = self._bet_as_gambler(
+            new_state = self._bet_as_gambler(
                 row_bets,
                 mean_weights_before,
                 window_length=window_length,
-                gambler=self.gamblers[index],
+                state=_GamblerState(*self.gamblers[index]),
                 log_invested_out=log_invested_capital[index],
                 idle_capital_out=idle_capital,
             )
-            new_gamblers.append(new_gambler)
+            new_gamblers.append(tuple(new_state))
         self.rows += n_rows
         self.weights = float(weight_sums[-1])
         self.squares = float(squared_weight_sums[-1])
@@ -297,10 +263,10 @@ class Wager:
         mean_weights_before: Float,
         *,
         window_length: int | None,
-        gambler: tuple[float, ...],
+        state: _GamblerState,
         log_invested_out: Float,
         idle_capital_out: Float,
-    ) -> tuple[float, ...]:
+    ) -> _GamblerState:
         """Bet the capital of one gambler on consecutive rows.
 
         Parameters
@@ -311,7 +277,7 @@ class Wager:
             Mean weight of the rows before each row.
         window_length : int or None
             Number of rows of a stretch of the gambler. None stands for all rows.
-        gambler : tuple of float
+        state : _GamblerState
             State before the first row.
         log_invested_out : array
             Output: logarithm of the invested capital after each row.
@@ -320,49 +286,70 @@ class Wager:
 
         Returns
         -------
-        tuple of float
+        _GamblerState
             State after the last row.
         """
         n_rows = len(log_invested_out)
-        previous_payoff_sum, previous_weight_sum, payoff_sum, weight_sum, log_invested = gambler
         start = 0
         while start < n_rows:
             n_rows_before = self.rows + start
             if window_length is None:
-                stretch, n_rows_in_stretch = 0, n_rows_before
+                stretch = 0
+                n_rows_in_stretch = n_rows_before
                 stop = n_rows
             else:
                 stretch, n_rows_in_stretch = divmod(n_rows_before, window_length)
                 stop = min(n_rows, start + window_length - n_rows_in_stretch)
-            if n_rows_in_stretch == 0:
-                new_investment = _compute_investment(stretch, has_window=window_length is not None)
-                log_invested = float(np.logaddexp(log_invested, math.log(new_investment)))
-                previous_payoff_sum = payoff_sum
-                previous_weight_sum = weight_sum
-                payoff_sum = 0.0
-                weight_sum = 0.0
-
+            starts_stretch = n_rows_in_stretch == 0
+            if starts_stretch:
+                investment = _compute_investment(stretch, has_window=window_length is not None)
+                state = state.start_stretch(investment)
             rows = slice(start, stop)
-            stretch_bets = bets.select_rows(rows)
-            payoff_sums = _compute_running_sums(stretch_bets.payoffs, initial_sum=payoff_sum)
-            weight_sums = _compute_running_sums(stretch_bets.weights, initial_sum=weight_sum)
-            mean_payoffs_before = (previous_payoff_sum + payoff_sums[:-1] + self.guess_gain) / (
-                previous_weight_sum + weight_sums[:-1] + self.guess
+            state, log_invested_out[rows] = self._bet_within_stretch(
+                state, bets.select_rows(rows), mean_weights_before[rows]
             )
-            kelly_stakes = mean_payoffs_before / (stretch_bets.variance * mean_weights_before[rows])
-            stakes = np.clip(kelly_stakes, stretch_bets.min_stake, stretch_bets.max_stake)
-            log_capitals = _compute_running_sums(
-                np.log1p(stakes * stretch_bets.payoffs), initial_sum=log_invested
-            )
-            log_invested_out[rows] = log_capitals[1:]
             if window_length is not None:
-                # The idle capital is 1/2 - Σ_{k <= stretch} 1/(2k(k+1)) = 1/(2(stretch + 1)).
-                idle_capital_out[rows] += 0.5 / (stretch + 1.0)
-            payoff_sum = float(payoff_sums[-1])
-            weight_sum = float(weight_sums[-1])
-            log_invested = float(log_capitals[-1])
+                idle_capital_out[rows] += _compute_idle_capital(stretch)
             start = stop
-        return previous_payoff_sum, previous_weight_sum, payoff_sum, weight_sum, log_invested
+        return state
+
+    def _bet_within_stretch(
+        self, state: _GamblerState, bets: _RowBets, mean_weights_before: Float
+    ) -> tuple[_GamblerState, Float]:
+        """Bet on rows of one stretch with Kelly's stake for the mean payoff before each row.
+
+        Parameters
+        ----------
+        state : _GamblerState
+            State of the gambler before the first row.
+        bets : _RowBets
+            Bets on the rows.
+        mean_weights_before : array
+            Mean weight of the rows before each row.
+
+        Returns
+        -------
+        state : _GamblerState
+            State after the last row.
+        log_invested : array
+            Logarithm of the invested capital after each row.
+        """
+        payoff_sums = _compute_running_sums(bets.payoffs, initial_sum=state.payoff_sum)
+        weight_sums = _compute_running_sums(bets.weights, initial_sum=state.weight_sum)
+        mean_payoffs_before = (state.previous_payoff_sum + payoff_sums[:-1] + self.guess_gain) / (
+            state.previous_weight_sum + weight_sums[:-1] + self.guess
+        )
+        kelly_stakes = mean_payoffs_before / (bets.variance * mean_weights_before)
+        stakes = np.clip(kelly_stakes, bets.min_stake, bets.max_stake)
+        log_capitals = _compute_running_sums(
+            np.log1p(stakes * bets.payoffs), initial_sum=state.log_invested
+        )
+        new_state = state._replace(
+            payoff_sum=float(payoff_sums[-1]),
+            weight_sum=float(weight_sums[-1]),
+            log_invested=float(log_capitals[-1]),
+        )
+        return new_state, log_capitals[1:]
 
 
 def _compute_investment(stretch: int, *, has_window: bool) -> float:
@@ -372,6 +359,12 @@ def _compute_investment(stretch: int, *, has_window: bool) -> float:
     if stretch == 0:
         return 0.5
     return 0.5 / (stretch * (stretch + 1.0))
+
+
+def _compute_idle_capital(stretch: int) -> float:
+    """Return the idle share of the capital of a gambler with a window during a stretch."""
+    # The investments so far leave 1/2 - Σ_{k <= stretch} 1/(2k(k+1)) = 1/(2(stretch + 1)).
+    return 0.5 / (stretch + 1.0)
 
 
 def _compute_running_sums(values: Float, *, initial_sum: float) -> Float:
@@ -434,10 +427,10 @@ class Capital:
             for wager, wager_bets, share in zip(self.wagers, bets, shares)
         ]
         if len(log_capitals) == 1:
-            (log_wager_total,) = log_capitals
+            (log_total_capital,) = log_capitals
         else:
-            log_wager_total = log_sum_exp(np.array(log_capitals))
-        log_evidence = self.log_before + log_wager_total
+            log_total_capital = log_sum_exp(np.array(log_capitals))
+        log_evidence = self.log_before + log_total_capital
         if len(log_evidence) > 0:
             self.log_now = float(log_evidence[-1])
             self.log_peak = max(self.log_peak, float(log_evidence.max()))

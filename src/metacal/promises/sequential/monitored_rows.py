@@ -1,0 +1,128 @@
+"""Labelled rows that a monitor bets on, with their sampling weights and clusters."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from metacal.errors import InputError, format_option
+from metacal.formulas import Codes, Flags, Float
+
+
+def compute_sampling_weights(
+    probability: ArrayLike | None, n_rows: int, least_probability: float
+) -> Float:
+    """Compute the weight of each labelled row, which is inverse to its labelling probability.
+
+    The weight is `least_probability` divided by the probability of the row, so it is at most 1.
+
+    >>> compute_sampling_weights([0.1, 0.5], 2, 0.1), compute_sampling_weights(None, 2, 0.1)
+    (array([1. , 0.2]), array([1., 1.]))
+    """
+    if probability is None:
+        return np.ones(n_rows)
+    probabilities = np.atleast_1d(np.asarray(probability, dtype=np.float64))
+    are_probabilities = ((probabilities > 0.0) & (probabilities <= 1.0)).all()
+    if probabilities.shape != (n_rows,) or not are_probabilities:
+        raise InputError(
+            f"probability must be one number for each of the {n_rows} rows, above 0 and at most 1."
+        )
+    if n_rows and probabilities.min() < least_probability:
+        raise InputError(
+            f"a row had been chosen with probability {probabilities.min():g}, below the least"
+            f" probability {least_probability:g} that was said beforehand; begin again with a lower"
+            f" one: {format_option('least_probability', metavar='P')}."
+        )
+    return np.asarray(least_probability / probabilities)
+
+
+class ClusterMembership(NamedTuple):
+    """Cluster of each row, for rows of complete clusters.
+
+    Attributes
+    ----------
+    cluster_of_row : array of int
+        Index of the cluster of each row: 0, 1, ...
+    is_drawn : boolean array
+        True for one random row of each cluster.
+    n_clusters : int
+        Number of clusters.
+    weight_divisors : array of float of shape (n_clusters,), or None
+        Divisor of the sum of the weights of each cluster. It is the number of rows of the cluster,
+        labelled or not, if every cluster counts the same, and one number for all clusters if every
+        row counts the same. None if each cluster has weight 1, whatever the number of its rows.
+    """
+
+    cluster_of_row: Codes
+    is_drawn: Flags
+    n_clusters: int
+    weight_divisors: Float | None
+
+    def select_rows(self, rows: Flags | slice) -> ClusterMembership:
+        """Return the membership of the selected rows."""
+        return self._replace(cluster_of_row=self.cluster_of_row[rows], is_drawn=self.is_drawn[rows])
+
+    def compute_cluster_means_and_weights(
+        self, values: Float, weights: Float
+    ) -> tuple[Float, Float]:
+        """Compute the weighted mean of the values of each cluster, and its weight.
+
+        Clusters without weight are left out.
+
+        >>> is_drawn = np.array([True, False, True])
+        >>> membership = ClusterMembership(
+        ...     cluster_of_row=np.array([0, 0, 1]),
+        ...     is_drawn=is_drawn,
+        ...     n_clusters=2,
+        ...     weight_divisors=np.array([4.0, 1.0]),
+        ... )
+        >>> membership.compute_cluster_means_and_weights(np.array([1.0, 0.0, 1.0]), np.ones(3))
+        (array([0.5, 1. ]), array([0.5, 1. ]))
+        """
+        weight_sums = np.bincount(self.cluster_of_row, weights, self.n_clusters)
+        weighted_value_sums = np.bincount(self.cluster_of_row, weights * values, self.n_clusters)
+        has_weight = weight_sums > 0.0
+        cluster_means = weighted_value_sums[has_weight] / weight_sums[has_weight]
+        if self.weight_divisors is None:
+            cluster_weights = np.ones(self.n_clusters)
+        else:
+            cluster_weights = weight_sums / self.weight_divisors
+        return cluster_means, cluster_weights[has_weight]
+
+
+class MonitoredRows(NamedTuple):
+    """Columns of the rows that a monitor bets on.
+
+    Attributes
+    ----------
+    is_accepted : boolean array
+        Decision on each row.
+    is_correct : boolean array or None
+        Correctness of each prediction. None if the rows have no labels.
+    sampling_weights : array
+        Weight of each row, which is inverse to the probability of labelling it.
+    clusters : ClusterMembership or None
+        Cluster of each row, if rows depend on each other.
+    """
+
+    is_accepted: Flags
+    is_correct: Flags | None
+    sampling_weights: Float
+    clusters: ClusterMembership | None
+
+    def select_rows(self, rows: Flags | slice) -> MonitoredRows:
+        """Return the columns of the selected rows."""
+        is_correct = self.is_correct
+        if is_correct is not None:
+            is_correct = is_correct[rows]
+        clusters = self.clusters
+        if clusters is not None:
+            clusters = clusters.select_rows(rows)
+        return MonitoredRows(
+            is_accepted=self.is_accepted[rows],
+            is_correct=is_correct,
+            sampling_weights=self.sampling_weights[rows],
+            clusters=clusters,
+        )
