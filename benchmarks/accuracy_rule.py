@@ -119,7 +119,7 @@ def measure(scores: np.ndarray, correct: np.ndarray, draws: int) -> list[dict[st
                         last = (
                             np.searchsorted(
                                 whole.tie_block_scores,
-                                ranking.largest_threshold_accepting(accepted),
+                                ranking.largest_threshold_accepting_exactly(accepted),
                                 side="right",
                             )
                             - 1
@@ -177,7 +177,7 @@ def one_or_three_starts(path: Path, draws: int) -> list[dict[str, float | str]]:
                     last = (
                         np.searchsorted(
                             whole.tie_block_scores,
-                            ranking.largest_threshold_accepting(accepted),
+                            ranking.largest_threshold_accepting_exactly(accepted),
                             side="right",
                         )
                         - 1

@@ -161,7 +161,7 @@ def losses_draw(number: int, seed: int) -> dict[str, float]:
     for name, column, rule in (("bets", loss, None), ("rounding", rounded, ROUNDED)):
         ranked = LossRanking.from_scores(doubt, column, seed)
         rank = promise._certified_rows(ranked, LIMIT, rule)
-        end = min(ranked.ranking.largest_threshold_accepting(rank), 1.0) if rank else 0.0
+        end = min(ranked.ranking.largest_threshold_accepting_exactly(rank), 1.0) if rank else 0.0
         end = np.floor(10.0 * end + 1e-9) / 10.0 if marks else end
         found[name] = float(total[round(end * len(grid))] > LIMIT * end + 1e-9)
     return found

@@ -79,7 +79,7 @@ def by_walking(n: int, beta: float, delta: float) -> int:
     for part in plan:
         level += float(part.delta_fraction)
         failed = _first_failure(n, 1.0 - beta, level * delta, part)
-        passed = part.rank_tests.last_tested_rank_below(failed)
+        passed = part.rank_tests.highest_tested_rank_below(failed)
         best = passed if passed >= part.start_rank else best
         level = 0.0 if failed < part.stop_rank else level
     return best
@@ -106,7 +106,7 @@ def _first_failure(n: int, rate: float, level: float, part: Any) -> int:
         room = at * rate - seen
         close = (room <= 0) | (room * room < limit * rate * at)
         for i in np.flatnonzero(close):
-            rung = part.rank_tests.first_tested_rank_from(int(at[i]))
+            rung = part.rank_tests.lowest_tested_rank_at_least(int(at[i]))
             following = at[i + 1] if i + 1 < len(at) else min(high + 1, part.stop_rank)
             if rung < following and bdtr(float(seen[i]), rung, rate) > level:
                 return rung

@@ -141,7 +141,9 @@ def measure_limits(path: Path, draws: int) -> list[dict[str, object]]:
                     for j, rule in enumerate(RULES.values()):
                         rank = rule(ranked, limit)
                         threshold = (
-                            ranked.ranking.largest_threshold_accepting(rank) if rank else -math.inf
+                            ranked.ranking.largest_threshold_accepting_exactly(rank)
+                            if rank
+                            else -math.inf
                         )
                         accepted = int(np.searchsorted(scores, threshold, side="right"))
                         broken = accepted > 0 and means[accepted - 1] > limit

@@ -95,7 +95,7 @@ def after_looking(draws: int) -> dict[str, float]:
         )
         for i, accepted in enumerate(chosen):
             accept = (
-                accepts(scores, ranking.largest_threshold_accepting(accepted))
+                accepts(scores, ranking.largest_threshold_accepting_exactly(accepted))
                 if accepted
                 else np.zeros(len(scores), bool)
             )

@@ -44,8 +44,8 @@ def certified(
     rank = find_last_passed_rank(ranking, beta, delta)
     return (
         (
-            ranking.count_accepted_if_rank_passed(rank),
-            ranking.largest_threshold_if_rank_passed(rank),
+            ranking.count_accepted_after_passing_rank(rank),
+            ranking.largest_threshold_after_passing_rank(rank),
         )
         if rank
         else (0, -np.inf)

@@ -107,7 +107,7 @@ class Draw(NamedTuple):
 
 
 def _threshold(ranking: Ranking, rank: int) -> float:
-    return ranking.largest_threshold_if_rank_passed(rank) if rank else -np.inf
+    return ranking.largest_threshold_after_passing_rank(rank) if rank else -np.inf
 
 
 def _with_pilot(rows: CalibrationRows, beta: float, delta: float) -> float:

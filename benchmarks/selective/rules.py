@@ -50,7 +50,7 @@ class Sample:
 
     def threshold(self, accepted: int) -> float | None:
         """What accepts the first `accepted` rows and no more."""
-        return self.ranking.largest_threshold_accepting(accepted) if accepted else None
+        return self.ranking.largest_threshold_accepting_exactly(accepted) if accepted else None
 
 
 Choose = Callable[[Sample, float, float], float | None]
@@ -74,7 +74,7 @@ class Rule:
 def certified(sample: Sample, beta: float, delta: float) -> float | None:
     """Ours: `metacal.MinAccuracy`."""
     rank = find_last_passed_rank(sample.ranking, beta, delta)
-    return sample.ranking.largest_threshold_if_rank_passed(rank) if rank else None
+    return sample.ranking.largest_threshold_after_passing_rank(rank) if rank else None
 
 
 def sgr(sample: Sample, beta: float, delta: float) -> float | None:

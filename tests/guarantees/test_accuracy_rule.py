@@ -36,7 +36,8 @@ def broken(draw, true_accuracy, betas, draws):
         for i, beta in enumerate(betas):
             rank = find_last_passed_rank(ranking, beta, DELTA)
             count[i] += (
-                rank > 0 and true_accuracy(ranking.largest_threshold_if_rank_passed(rank)) < beta
+                rank > 0
+                and true_accuracy(ranking.largest_threshold_after_passing_rank(rank)) < beta
             )
     return count / draws
 
@@ -237,7 +238,8 @@ def test_what_broke_the_former_rule_does_not_break_this_one():
             accepted = rule(ranking, beta, DELTA)
             count[i] += (
                 accepted > 0
-                and population.accuracy(ranking.largest_threshold_accepting(accepted)) < beta - 1e-9
+                and population.accuracy(ranking.largest_threshold_accepting_exactly(accepted))
+                < beta - 1e-9
             )
     former, present = count / draws
     assert former > limit(draws), former
@@ -265,7 +267,7 @@ def mean_error(draw, true_accuracy, beta, draws):
     for i in range(draws):
         ranking = Ranking.from_scores(*draw())
         if accepted := count_expected_prefix(ranking, beta):
-            found[i] = 1.0 - true_accuracy(ranking.largest_threshold_accepting(accepted))
+            found[i] = 1.0 - true_accuracy(ranking.largest_threshold_accepting_exactly(accepted))
     return found.mean(), found.std() / np.sqrt(draws)
 
 

@@ -134,7 +134,8 @@ def test_costs_are_kept_on_real_logits(real_set, n, kind):
         ranked = truth.ranked(rng.integers(0, len(truth.scores), n), seed)
         rank = count_certified_loss_rows(ranked, at_most / truth.largest, DELTA)
         broken += (
-            rank > 0 and truth.cost(ranked.ranking.largest_threshold_accepting(rank)) > at_most
+            rank > 0
+            and truth.cost(ranked.ranking.largest_threshold_accepting_exactly(rank)) > at_most
         )
     assert broken / draws <= limit(draws)
 
@@ -229,7 +230,8 @@ def test_costs_are_kept_on_populations_built_against_them(build, sizes, n):
         ranked = LossRanking.from_scores(*population.draw(rng, n), seed)
         rank = count_certified_loss_rows(ranked, at_most, DELTA)
         broken += (
-            rank > 0 and population.mean(ranked.ranking.largest_threshold_accepting(rank)) > at_most
+            rank > 0
+            and population.mean(ranked.ranking.largest_threshold_accepting_exactly(rank)) > at_most
         )
     assert broken / draws <= limit(draws)
 
@@ -250,7 +252,10 @@ def test_costs_are_kept_where_scores_are_a_few_mass_points(mass, n):
         rank = count_certified_loss_rows(ranked, at_most, DELTA)
         if rank:
             last = int(
-                min(np.floor(ranked.ranking.largest_threshold_accepting(rank)), len(mass) - 1)
+                min(
+                    np.floor(ranked.ranking.largest_threshold_accepting_exactly(rank)),
+                    len(mass) - 1,
+                )
             )
             broken += means[last] > at_most
     assert broken / draws <= limit(draws)

@@ -183,7 +183,9 @@ def test_adversaries_keep_delta(right, digits, n):
         rank = find_last_passed_rank(ranking, 0.9, DELTA)
         if rank:
             at = (
-                np.searchsorted(mass, ranking.largest_threshold_if_rank_passed(rank), side="right")
+                np.searchsorted(
+                    mass, ranking.largest_threshold_after_passing_rank(rank), side="right"
+                )
                 - 1
             )
             broken += truth_at[at] < 0.9

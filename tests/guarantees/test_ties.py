@@ -57,7 +57,7 @@ def test_five_marks_are_certified():
     for _ in range(60):
         ranking, pilot = ranking_of(mass, error, 4930, rng, 70)
         accepted.append(
-            ranking.count_accepted_if_rank_passed(passed) / 4930
+            ranking.count_accepted_after_passing_rank(passed) / 4930
             if (passed := find_last_passed_rank(ranking, 0.97, 0.1, pilot))
             else 0.0
         )

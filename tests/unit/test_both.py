@@ -208,7 +208,7 @@ def test_half_of_delta_each_is_nearly_all_that_there_is():
         correct = rng.random(n) > np.where(scores < 0.6, 0.0, np.where(scores < only, 0.95, 0.1005))
         ranking = Ranking.from_scores(scores, correct)
         if rank := count_certified_rows(ranking, 0.9, 0.1):
-            accepted = scores <= ranking.largest_threshold_if_rank_passed(rank)
+            accepted = scores <= ranking.largest_threshold_after_passing_rank(rank)
             broken += (correct & accepted).sum() >= bounds.smallest_rank_keeping_miscoverage(
                 int(correct.sum()), alpha, 0.1
             )

@@ -191,7 +191,7 @@ def test_the_walk_is_as_its_definition_says(data):
             )
         assert (
             count_certified_loss_rows(ranked, promise.procedure().relative_limit, 0.1)
-            == ranked.count_accepted_if_rank_passed(best, promise.procedure().relative_limit)
+            == ranked.count_accepted_after_passing_rank(best, promise.procedure().relative_limit)
             > 0
         )
 

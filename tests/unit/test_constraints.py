@@ -413,10 +413,10 @@ def test_where_nearly_every_row_is_wrong_rungs_are_not_looked_for_again_and_agai
     from metacal.certification import test_sequences as sequence
 
     looked_for = []
-    plain = sequence.BinomialRankTests.first_tested_rank_from
+    plain = sequence.BinomialRankTests.lowest_tested_rank_at_least
     monkeypatch.setattr(
         sequence.BinomialRankTests,
-        "first_tested_rank_from",
+        "lowest_tested_rank_at_least",
         lambda ladder, rank: looked_for.append(rank) or plain(ladder, rank),
     )
     correct = np.arange(600) % 10 == 0

@@ -14,7 +14,7 @@ from metacal.statistics.selective_accuracy import (
     MAX_S_FACTOR,
     MIN_S_FACTOR,
     bound_selective_accuracy,
-    supports_accuracy,
+    certifies_selective_accuracy,
 )
 
 
@@ -61,12 +61,12 @@ def test_the_mixture_reaches_its_limit_at_the_bound(n_correct, n_incorrect, delt
 def test_no_coverage_between_the_two_ends_has_a_smaller_mixture():
     """Step 6: the mixture has no inner minimum in the coverage."""
     correct, incorrect = counts((100, 3), (40, 0), (600, 150), (15, 1))
-    mixture = selective_accuracy._Mixture.of_counts(correct, incorrect, 1000, 0.1)
+    mixture = selective_accuracy._MixtureEvidence.from_counts(correct, incorrect, 1000, 0.1)
     rate = 1.0 - bound_selective_accuracy(correct, incorrect, 1000, 0.1)
-    smallest = mixture.smallest_log_excess(rate)
+    smallest = mixture.compute_smallest_log_evidence_over_limit(rate)
     for weight in np.linspace(0.0, 1.0, 21):
         inner = (1 - weight) * mixture.log_coverage[0] + weight * mixture.log_coverage[1]
-        at_one_coverage = selective_accuracy._Mixture(
+        at_one_coverage = selective_accuracy._MixtureEvidence(
             mixture.n_correct,
             mixture.n_incorrect,
             np.stack([inner, inner]),
@@ -74,7 +74,9 @@ def test_no_coverage_between_the_two_ends_has_a_smaller_mixture():
             mixture.log_max_s,
             mixture.log_limit,
         )
-        assert (at_one_coverage.smallest_log_excess(rate) >= smallest - 1e-9).all()
+        assert (
+            at_one_coverage.compute_smallest_log_evidence_over_limit(rate) >= smallest - 1e-9
+        ).all()
 
 
 def test_the_supermartingale_has_mean_one():
@@ -141,7 +143,7 @@ def test_an_accuracy_is_supported_up_to_the_bound():
     correct = accepted - incorrect
     bound = bound_selective_accuracy(correct, incorrect, 80, 0.1)
     for accuracy in (0.3, 0.8, 0.9, float(bound.max())):
-        supported = supports_accuracy(correct, incorrect, 80, accuracy, 0.1)
+        supported = certifies_selective_accuracy(correct, incorrect, 80, accuracy, 0.1)
         assert (supported == (bound >= accuracy)).all()
 
 

@@ -138,7 +138,7 @@ class SimultaneousThreshold:
         n_accepted = int((rows.scores <= threshold).sum())
         if n_accepted == 0:
             return threshold
-        return rows.ranking.largest_threshold_accepting(n_accepted)
+        return rows.ranking.largest_threshold_accepting_exactly(n_accepted)
 
     def _find_threshold_for_alpha(self, rows: CalibrationRows, delta: float) -> float:
         """Find the smallest score of a correct row at which the miscoverage is certified.

@@ -131,7 +131,7 @@ class CheapestThreshold:
         threshold = REJECT_ALL_ROWS
         notes: tuple[Note, ...] = (review_is_cheapest(review=self.review_cost),)
         if n_accepted > 0:
-            threshold = loss_ranking.ranking.largest_threshold_accepting(n_accepted)
+            threshold = loss_ranking.ranking.largest_threshold_accepting_exactly(n_accepted)
             notes = ()
         max_accepted_cost = self._bound_accepted_cost(loss_ranking, n_accepted, delta)
         max_mean_cost = self._bound_mean_cost(len(rows), n_accepted, max_accepted_cost, delta)

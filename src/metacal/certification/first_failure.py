@@ -72,7 +72,7 @@ def find_first_failure(
     first_run = int(np.searchsorted(error_runs.n_rows_before, rank_range.start_rank)) - 1
     stop_run = int(np.searchsorted(error_runs.n_rows_before, rank_range.stop_rank - 1))
     unordered_cells: list[int] = []
-    run_tester = _ErrorRunTester(ranking, rank_range, significance_level)
+    failure_finder = _FailureFinder(ranking, rank_range, significance_level)
     for chunk_start in range(first_run, stop_run, _N_RUNS_PER_CHUNK):
         chunk_stop = min(chunk_start + _N_RUNS_PER_CHUNK, stop_run)
         run_indices = np.arange(chunk_start, chunk_stop)
@@ -87,21 +87,24 @@ def find_first_failure(
         for run_index in run_indices[~every_rank_passes].tolist():
             unordered_cell = error_runs.get_unordered_cell(run_index)
             if unordered_cell is None:
-                failed_rank = run_tester.find_failed_rank(run_index)
+                failed_rank = failure_finder.find_first_failed_rank(run_index)
             else:
                 unordered_cells.append(unordered_cell)
-                failed_rank = run_tester.find_failed_rank_after_cell(run_index, unordered_cell)
-            has_enough_cells = len(unordered_cells) >= MAX_REFINED_CELLS
-            if failed_rank < rank_range.stop_rank or has_enough_cells:
+                failed_rank = failure_finder.find_first_failed_rank_after_cell(
+                    run_index, unordered_cell
+                )
+            if failed_rank is not None:
                 return FirstFailure(failed_rank, unordered_cells)
+            if len(unordered_cells) >= MAX_REFINED_CELLS:
+                return FirstFailure(rank_range.stop_rank, unordered_cells)
     return FirstFailure(rank_range.stop_rank, unordered_cells)
 
 
 @dataclass
-class _ErrorRunTester:
-    """Search for tested ranks that fail within one error run.
+class _FailureFinder:
+    """Search for the first tested rank of an error run that fails.
 
-    The runs must be tested in increasing order.
+    The runs must be searched in increasing order.
 
     Attributes
     ----------
@@ -114,71 +117,87 @@ class _ErrorRunTester:
     significance_level : float
         Significance level of each test.
 
-    next_tested_rank : int
+    last_found_tested_rank : int
         Tested rank that was found last.
     """
 
     ranking: Ranking
     rank_range: RankRange
     significance_level: float
-    next_tested_rank: int = 0
+    last_found_tested_rank: int = 0
 
-    def find_failed_rank(self, run_index: int) -> int:
-        """Find the first tested rank of a run that fails, or return the end of the range."""
+    def find_first_failed_rank(self, run_index: int) -> int | None:
+        """Find the first tested rank of a run that fails, or return None if all pass."""
+        failed_rank = self._find_failed_rank_among_errors(run_index)
+        if failed_rank is not None:
+            return failed_rank
         error_runs = self.ranking.error_runs
-        rank_range = self.rank_range
+        n_rows_before_run = int(error_runs.n_rows_before[run_index])
+        n_errors_of_run = int(error_runs.n_errors[run_index])
+        # The first run of a ranking has no errors, and starts at its first correct row.
+        first_rank_with_all_errors = n_rows_before_run + max(n_errors_of_run, 1)
+        return self._find_failed_rank_after_errors(run_index, first_rank_with_all_errors)
+
+    def find_first_failed_rank_after_cell(self, run_index: int, unordered_cell: int) -> int | None:
+        """Find the first tested rank of a run that fails after its unordered cell."""
+        cell_end_rank = int(self.ranking.tie_block_end_ranks[unordered_cell])
+        return self._find_failed_rank_after_errors(run_index, cell_end_rank)
+
+    def _find_failed_rank_among_errors(self, run_index: int) -> int | None:
+        """Find the first tested rank that fails among the errors at the beginning of a run."""
+        error_runs = self.ranking.error_runs
         n_rows_before_run = int(error_runs.n_rows_before[run_index])
         n_errors_of_run = int(error_runs.n_errors[run_index])
         n_errors_before_run = int(error_runs.cumulative_errors[run_index]) - n_errors_of_run
-
-        last_error_rank = n_rows_before_run + n_errors_of_run
-        error_ranks = range(
-            max(n_rows_before_run + 1, rank_range.start_rank),
-            min(last_error_rank + 1, rank_range.stop_rank),
+        error_ranks_in_range = range(
+            max(n_rows_before_run + 1, self.rank_range.start_rank),
+            min(n_rows_before_run + n_errors_of_run + 1, self.rank_range.stop_rank),
         )
+        rank_tests = self.rank_range.rank_tests
 
-        def compute_p_value(error_rank: int) -> float:
-            n_errors = n_errors_before_run + error_rank - n_rows_before_run
-            return rank_range.rank_tests.p_value(n_errors, error_rank)
+        def compute_p_value(rank: int) -> float:
+            n_errors = n_errors_before_run + rank - n_rows_before_run
+            return rank_tests.p_value(n_errors, rank)
 
         # Each further error raises the p-value, so the error ranks that pass come first.
-        n_passing_ranks = bisect_right(error_ranks, self.significance_level, key=compute_p_value)
-        if n_passing_ranks < len(error_ranks):
-            first_failing_rank = error_ranks[n_passing_ranks]
-            tested_rank = self._find_tested_rank_from(first_failing_rank)
-            if tested_rank < error_ranks.stop:
-                return tested_rank
-        first_rank_with_all_errors = max(last_error_rank, n_rows_before_run + 1)
-        return self._find_failed_rank_among_correct_rows(first_rank_with_all_errors, run_index)
+        n_passing_ranks = bisect_right(
+            error_ranks_in_range, self.significance_level, key=compute_p_value
+        )
+        if n_passing_ranks == len(error_ranks_in_range):
+            return None
+        first_failing_rank = error_ranks_in_range[n_passing_ranks]
+        tested_rank = self._find_lowest_tested_rank_at_least(first_failing_rank)
+        if tested_rank in error_ranks_in_range:
+            return tested_rank
+        return None
 
-    def find_failed_rank_after_cell(self, run_index: int, unordered_cell: int) -> int:
-        """Find the first tested rank of a run that fails after its unordered cell."""
-        cell_end_rank = int(self.ranking.tie_block_end_ranks[unordered_cell])
-        return self._find_failed_rank_among_correct_rows(cell_end_rank, run_index)
+    def _find_failed_rank_after_errors(
+        self, run_index: int, first_rank_with_all_errors: int
+    ) -> int | None:
+        """Find a rank that fails from the last error of a run up to the end of the run.
 
-    def _find_failed_rank_among_correct_rows(self, first_rank: int, run_index: int) -> int:
-        """Find a rank that fails among the correct rows at the end of a run.
-
-        Each correct row lowers the p-value, so only the first tested rank can fail. The end of the
-        range is returned if it passes.
+        Each correct row lowers the p-value, so only the first tested rank can fail.
         """
         error_runs = self.ranking.error_runs
         rank_range = self.rank_range
         run_end_rank = self.ranking.n_rows
         if run_index + 1 < len(error_runs.n_rows_before):
             run_end_rank = int(error_runs.n_rows_before[run_index + 1])
-        first_tested_rank = self._find_tested_rank_from(max(first_rank, rank_range.start_rank))
+        first_tested_rank = self._find_lowest_tested_rank_at_least(
+            max(first_rank_with_all_errors, rank_range.start_rank)
+        )
         if first_tested_rank > run_end_rank or first_tested_rank >= rank_range.stop_rank:
-            return rank_range.stop_rank
+            return None
         n_errors = int(error_runs.cumulative_errors[run_index])
         p_value = rank_range.rank_tests.p_value(n_errors, first_tested_rank)
         if p_value > self.significance_level:
             return first_tested_rank
-        return rank_range.stop_rank
+        return None
 
-    def _find_tested_rank_from(self, rank: int) -> int:
-        """Find the lowest tested rank that is at least `rank`."""
-        # The last result is stored, because many runs have the same next tested rank.
-        if self.next_tested_rank < rank:
-            self.next_tested_rank = self.rank_range.rank_tests.first_tested_rank_from(rank)
-        return self.next_tested_rank
+    def _find_lowest_tested_rank_at_least(self, min_rank: int) -> int:
+        """Find the lowest tested rank that is at least `min_rank`."""
+        # Many runs have the same next tested rank, so the last one that was found is stored.
+        if self.last_found_tested_rank < min_rank:
+            rank_tests = self.rank_range.rank_tests
+            self.last_found_tested_rank = rank_tests.lowest_tested_rank_at_least(min_rank)
+        return self.last_found_tested_rank

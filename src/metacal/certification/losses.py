@@ -154,7 +154,7 @@ class MeanLossLimit:
             target=self.limit,
             delta=delta,
             rule_name=rule_name,
-            threshold=loss_ranking.ranking.largest_threshold_accepting(n_accepted),
+            threshold=loss_ranking.ranking.largest_threshold_accepting_exactly(n_accepted),
         )
         mean_relative_loss = float(loss_ranking.losses[: certificate.n_accepted].mean())
         certificate = replace(certificate, mean_cost=mean_relative_loss * self.max_loss)

@@ -61,12 +61,17 @@ class PaperMiscoverage:
     def certify_all(self, rows: CalibrationRows, delta: float | None) -> Certificate:
         """Choose the threshold. It accepts every row if there are too few correct rows."""
         correct_scores = np.sort(rows.scores[rows.is_correct])
-        rank = bounds.expected_miscoverage_rank(len(correct_scores), self.alpha)
+        n_correct = len(correct_scores)
+        threshold_rank = bounds.expected_miscoverage_rank(n_correct, self.alpha)
         threshold = math.inf
-        if rank <= len(correct_scores):
-            threshold = float(correct_scores[rank - 1])
+        if threshold_rank <= n_correct:
+            threshold = float(correct_scores[threshold_rank - 1])
         return _build_certificate_without_guarantee(
-            rows, MISCOVERAGE, self.alpha, ALGORITHM_1, threshold
+            rows,
+            quantity=MISCOVERAGE,
+            target=self.alpha,
+            rule_name=ALGORITHM_1,
+            threshold=threshold,
         )
 
     def find_contradiction(
@@ -102,17 +107,23 @@ class PaperAccuracy:
 
     def certify_all(self, rows: CalibrationRows, delta: float | None) -> Certificate:
         """Choose the largest score at which the estimated accuracy is at least beta."""
-        centres, accuracy = coverage_accuracy_curve(rows.scores, rows.is_correct, self.n_bins)
-        if accuracy[0] < self.beta:
-            best_accuracy = float(accuracy[0])
+        bin_scores, decreasing_accuracy = coverage_accuracy_curve(
+            rows.scores, rows.is_correct, self.n_bins
+        )
+        best_accuracy = float(decreasing_accuracy[0])
+        if best_accuracy < self.beta:
             message = (
                 f"min accuracy {self.beta:g} is above the paper's estimate for every threshold on"
                 f" these {len(rows)} rows, at most {best_accuracy:.4f}; lower the target."
             )
             raise InfeasibleTargetError(message, target=self.beta, best=best_accuracy)
-        threshold = _find_largest_score_with_accuracy(self.beta, centres, accuracy)
+        threshold = _find_largest_score_with_accuracy(self.beta, bin_scores, decreasing_accuracy)
         return _build_certificate_without_guarantee(
-            rows, COVERAGE_ACCURACY, self.beta, ALGORITHM_2, threshold
+            rows,
+            quantity=COVERAGE_ACCURACY,
+            target=self.beta,
+            rule_name=ALGORITHM_2,
+            threshold=threshold,
         )
 
     def find_contradiction(
@@ -162,24 +173,29 @@ def coverage_accuracy_curve(scores: Float, correct: Flags, n_bins: int) -> tuple
     """
     from scipy.optimize import isotonic_regression  # Takes 0.1 s to import.
 
-    order = np.argsort(scores, kind="stable")
-    bin_indices = np.array_split(order, min(n_bins, len(order)))
-    centres = np.array([scores[index].mean() for index in bin_indices])
-    cumulative_rows = np.cumsum([len(index) for index in bin_indices])
-    cumulative_correct = np.cumsum([correct[index].sum() for index in bin_indices])
-    accuracy = cumulative_correct / cumulative_rows
-    decreasing_fit = isotonic_regression(accuracy, increasing=False)
-    return centres, np.asarray(decreasing_fit.x)
+    rows_by_score = np.argsort(scores, kind="stable")
+    rows_of_bins = np.array_split(rows_by_score, min(n_bins, len(rows_by_score)))
+    mean_score_of_bins = np.array([scores[bin_rows].mean() for bin_rows in rows_of_bins])
+    n_rows_up_to_bin = np.cumsum([len(bin_rows) for bin_rows in rows_of_bins])
+    n_correct_up_to_bin = np.cumsum([correct[bin_rows].sum() for bin_rows in rows_of_bins])
+    accuracy_up_to_bin = n_correct_up_to_bin / n_rows_up_to_bin
+    decreasing_fit = isotonic_regression(accuracy_up_to_bin, increasing=False)
+    return mean_score_of_bins, np.asarray(decreasing_fit.x)
 
 
-def _find_largest_score_with_accuracy(beta: float, centres: Float, accuracy: Float) -> float:
-    """Find the largest score with accuracy beta by linear interpolation between bins."""
-    last_bin = int(np.flatnonzero(accuracy >= beta)[-1])
-    if last_bin == len(accuracy) - 1:
+def _find_largest_score_with_accuracy(beta: float, bin_scores: Float, accuracy: Float) -> float:
+    """Find the largest score with accuracy beta by linear interpolation between bins.
+
+    The result is +inf if the last bin has accuracy beta.
+    """
+    last_accurate_bin = int(np.flatnonzero(accuracy >= beta)[-1])
+    if last_accurate_bin == len(accuracy) - 1:
         return math.inf
-    accuracy_drop = accuracy[last_bin] - accuracy[last_bin + 1]
-    fraction = (accuracy[last_bin] - beta) / accuracy_drop
-    return float(centres[last_bin] + fraction * (centres[last_bin + 1] - centres[last_bin]))
+    score = bin_scores[last_accurate_bin]
+    next_score = bin_scores[last_accurate_bin + 1]
+    accuracy_drop = accuracy[last_accurate_bin] - accuracy[last_accurate_bin + 1]
+    fraction_of_drop = (accuracy[last_accurate_bin] - beta) / accuracy_drop
+    return float(score + fraction_of_drop * (next_score - score))
 
 
 def _build_certificate_without_guarantee(

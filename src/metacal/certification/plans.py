@@ -335,7 +335,7 @@ def plan_test_sequence(
         rank_tests = BinomialRankTests(
             n_rows, error_rate=1.0 - limit, significance_level=significance_level
         )
-        first_tested_rank = rank_tests.first_rank_passing_with(starts[0].n_tolerated_errors)
+        first_tested_rank = rank_tests.lowest_rank_passing_with(starts[0].n_tolerated_errors)
         return RankPlan(limit=limit, first_tested_rank=first_tested_rank)
     rank_ranges = plan_rank_ranges(n_rows, limit, significance_level, starts)
     return RankPlan(limit=limit, rank_ranges=rank_ranges)

@@ -21,11 +21,14 @@ from scipy.special import bdtr
 from metacal.formulas import Codes, Flags
 from metacal.statistics import bounds
 
-# Smallest fraction of the significance level that the exact test at a tested rank uses.
-_MIN_USED_LEVEL_FRACTION = 0.75
+# A rank is tested if its largest passing p-value is at least this fraction of the level.
+_MIN_LEVEL_FRACTION_OF_TESTED_RANKS = 0.75
 
 # A computed p-value up to this fraction of the level certainly passes, despite rounding errors.
 _ONE_MINUS_ROUNDING_ERROR = 1.0 - 1e-6
+
+# Products from this size on are computed with Python integers, because an int64 may overflow.
+_MIN_PRODUCT_OF_PYTHON_INTEGERS = 2**62
 
 
 @dataclass(frozen=True)
@@ -50,7 +53,7 @@ class BinomialRankTests:
     Examples
     --------
     >>> tests = BinomialRankTests(200, 0.05, 0.1)
-    >>> [rank for rank in range(1, 201) if tests.first_tested_rank_from(rank) == rank][:12]
+    >>> [rank for rank in range(1, 201) if tests.lowest_tested_rank_at_least(rank) == rank][:12]
     [45, 46, 47, 48, 49, 50, 77, 78, 79, 80, 81, 82]
     """
 
@@ -77,7 +80,7 @@ class BinomialRankTests:
         )
         return n_passing_error_counts - 1
 
-    def first_rank_passing_with(self, n_errors: int) -> int:
+    def lowest_rank_passing_with(self, n_errors: int) -> int:
         """Return the lowest rank that passes with `n_errors` errors.
 
         It is n_rows + 1 if no rank passes.
@@ -91,57 +94,60 @@ class BinomialRankTests:
         )
         return lowest_rank + n_failing_ranks
 
-    def find_start_rank(self, n_tolerated_errors: int) -> int | None:
-        """Return the lowest rank that passes with some errors, or with as many as possible.
+    def lowest_rank_passing_with_at_most(self, n_tolerated_errors: int) -> int | None:
+        """Return the lowest rank that passes with `n_tolerated_errors` errors.
 
-        It is None if not even all rows without an error would pass.
+        If no rank passes with so many errors, the number of errors is the largest with which all
+        rows pass. The result is None if all rows would not pass even without an error.
         """
         n_errors = min(n_tolerated_errors, self.max_passing_errors(self.n_rows))
         if n_errors < 0:
             return None
-        return self.first_rank_passing_with(n_errors)
+        return self.lowest_rank_passing_with(n_errors)
 
-    def first_tested_rank_from(self, rank: int) -> int:
-        """Return the lowest tested rank that is at least `rank`.
+    def lowest_tested_rank_at_least(self, min_rank: int) -> int:
+        """Return the lowest tested rank that is at least `min_rank`.
 
         It is n_rows + 1 if there is none.
         """
-        if rank > self.n_rows:
+        if min_rank > self.n_rows:
             return self.n_rows + 1
+        rank = min_rank
         while rank < self.n_rows:
             max_errors = self.max_passing_errors(rank)
             passes_without_errors = max_errors >= 0
-            if passes_without_errors and self._uses_enough_of_level(max_errors, rank):
+            if passes_without_errors and self._has_p_value_near_level(max_errors, rank):
                 return rank
-            # Up to the next rank that tolerates one more error, the tests use even less of the level.
-            rank = self.first_rank_passing_with(max_errors + 1)
+            # The p-value of `max_errors` only falls until a rank allows one more error.
+            rank = self.lowest_rank_passing_with(max_errors + 1)
+        # The last rank is always tested.
         return self.n_rows
 
-    def last_tested_rank_below(self, rank: int) -> int:
-        """Return the highest tested rank that is less than `rank`, or 0 if there is none."""
-        if rank > self.n_rows:
+    def highest_tested_rank_below(self, stop_rank: int) -> int:
+        """Return the highest tested rank that is less than `stop_rank`, or 0 if there is none."""
+        if stop_rank > self.n_rows:
             return self.n_rows
-        highest_rank = rank - 1
+        highest_rank = stop_rank - 1
         while highest_rank >= 1:
             max_errors = self.max_passing_errors(highest_rank)
             if max_errors < 0:
                 return 0
             # The p-value of `max_errors` falls as the rank rises, so the tested ranks come first.
-            first_rank = self.first_rank_passing_with(max_errors)
+            lowest_rank = self.lowest_rank_passing_with(max_errors)
             n_tested_ranks = bisect_left(
-                range(first_rank, highest_rank + 1),
+                range(lowest_rank, highest_rank + 1),
                 True,
-                key=lambda later_rank: not self._uses_enough_of_level(max_errors, later_rank),
+                key=lambda rank: not self._has_p_value_near_level(max_errors, rank),
             )
             if n_tested_ranks > 0:
-                return first_rank + n_tested_ranks - 1
-            highest_rank = first_rank - 1
+                return lowest_rank + n_tested_ranks - 1
+            highest_rank = lowest_rank - 1
         return 0
 
-    def _uses_enough_of_level(self, n_errors: int, rank: int) -> bool:
+    def _has_p_value_near_level(self, n_errors: int, rank: int) -> bool:
         """Check whether the p-value is at least 3/4 of the significance level."""
         p_value = self.p_value(n_errors, rank)
-        return p_value >= _MIN_USED_LEVEL_FRACTION * self.significance_level
+        return p_value >= _MIN_LEVEL_FRACTION_OF_TESTED_RANKS * self.significance_level
 
 
 def find_clear_passes(
@@ -179,12 +185,13 @@ def find_clear_passes(
     n_fewer_than_expected = expected_errors - n_errors
     strict_level = significance_level * _ONE_MINUS_ROUNDING_ERROR
     squared_deviations = n_fewer_than_expected * n_fewer_than_expected
-    passes_by_chernoff_bound = (n_fewer_than_expected > 0.0) & (
+    has_fewer_than_expected = n_fewer_than_expected > 0.0
+    # A Chernoff bound exp(-t² / 2μ) of at most the level is the condition t² >= -2 log(level) μ.
+    passes = has_fewer_than_expected & (
         squared_deviations * _ONE_MINUS_ROUNDING_ERROR
         >= -2.0 * math.log(strict_level) * expected_errors
     )
-    passes = passes_by_chernoff_bound
-    undecided = np.flatnonzero(~passes_by_chernoff_bound & (n_fewer_than_expected > 0.0))
+    undecided = np.flatnonzero(has_fewer_than_expected & ~passes)
     p_values = bounds.binomial_p_value(n_errors[undecided], ranks[undecided], error_rate)
     passes[undecided] = p_values <= strict_level
     return passes
@@ -211,15 +218,15 @@ def passes_in_expectation(n_errors: Codes, ranks: Codes, accuracy: float) -> Fla
     array of bool
     """
     allowed_error_rate = 1 - bounds.to_exact_fraction(accuracy)
+    largest_product = allowed_error_rate.denominator * (int(ranks.max()) + 1)
     integer_type: type = np.int64
-    if allowed_error_rate.denominator * (int(ranks.max()) + 1) >= 2**62:
-        # The products below could overflow an int64, but not a Python integer.
+    if largest_product >= _MIN_PRODUCT_OF_PYTHON_INTEGERS:
         integer_type = object
     errors_plus_one: NDArray[Any] = n_errors.astype(integer_type) + 1
     ranks_plus_one: NDArray[Any] = ranks.astype(integer_type) + 1
     # Both sides of the condition are multiplied by the denominator, so that they are integers.
-    is_kept = (
+    has_few_enough_errors = (
         errors_plus_one * allowed_error_rate.denominator
         <= ranks_plus_one * allowed_error_rate.numerator
     )
-    return np.asarray(is_kept, dtype=bool)
+    return np.asarray(has_few_enough_errors, dtype=bool)

@@ -291,7 +291,7 @@ class Ranking:
         )
         return self.tie_block_end_ranks[max(0, n_blocks_up_to_score - 1) :]
 
-    def largest_threshold_accepting(self, n_accepted: int) -> float:
+    def largest_threshold_accepting_exactly(self, n_accepted: int) -> float:
         """Return the largest threshold that accepts exactly the first `n_accepted` rows.
 
         `n_accepted` is the end of a tie block. The threshold is +inf if all rows are accepted.
@@ -305,17 +305,17 @@ class Ranking:
     def largest_threshold_accepting_at_most(self, max_accepted: int) -> float:
         """Return the largest threshold that accepts at most `max_accepted` rows.
 
-        It is -inf if the first tie block has more rows.
+        Rows of a tie block are accepted together. The threshold is -inf, which rejects all rows, if
+        the first tie block has more than `max_accepted` rows.
         """
-        max_accepted = min(max_accepted, self.n_rows)
-        n_accepted_blocks = int(
-            np.searchsorted(self.tie_block_end_ranks, max_accepted, side="right")
+        n_accepted_per_threshold = self.tie_block_end_ranks
+        n_possible_thresholds = int(
+            np.searchsorted(n_accepted_per_threshold, max_accepted, side="right")
         )
-        if n_accepted_blocks == 0:
+        if n_possible_thresholds == 0:
             return -math.inf
-        return self.largest_threshold_accepting(
-            int(self.tie_block_end_ranks[n_accepted_blocks - 1])
-        )
+        n_accepted = int(n_accepted_per_threshold[n_possible_thresholds - 1])
+        return self.largest_threshold_accepting_exactly(n_accepted)
 
     def count_rows_below(self, score: float) -> int:
         """Count the rows whose score is less than the given score."""
@@ -348,7 +348,7 @@ class Ranking:
             lowest_rejected=lowest_rejected,
         )
 
-    def count_accepted_if_rank_passed(self, rank: int) -> int:
+    def count_accepted_after_passing_rank(self, rank: int) -> int:
         """Count the rows that may be accepted if a test at this rank passed.
 
         A tie block is accepted as a whole if all of its errors are among the first `rank` rows, and
@@ -359,7 +359,7 @@ class Ranking:
         --------
         >>> scores = np.array([0.0, 1.0, 1.0, 1.0])
         >>> ranking = Ranking.from_scores(scores, np.array([True, False, True, True]))
-        >>> [ranking.count_accepted_if_rank_passed(rank) for rank in (1, 2, 3, 4)]
+        >>> [ranking.count_accepted_after_passing_rank(rank) for rank in (1, 2, 3, 4)]
         [1, 4, 4, 4]
         """
         tie_block = self.find_tie_block(rank)
@@ -376,11 +376,11 @@ class Ranking:
             return block_end_rank
         return n_rows_before_block
 
-    def largest_threshold_if_rank_passed(self, rank: int) -> float:
+    def largest_threshold_after_passing_rank(self, rank: int) -> float:
         """Return the largest threshold that may be used if a test at this rank passed."""
-        n_accepted = self.count_accepted_if_rank_passed(rank)
+        n_accepted = self.count_accepted_after_passing_rank(rank)
         if n_accepted <= rank or n_accepted == self.n_rows:
-            return self.largest_threshold_accepting(n_accepted)
+            return self.largest_threshold_accepting_exactly(n_accepted)
         return float(self.tie_block_scores[self.find_tie_block(rank)])
 
     def find_tie_block(self, rank: int) -> int:

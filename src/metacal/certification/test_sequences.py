@@ -200,10 +200,10 @@ def _convert_tolerated_errors_to_delta(
     tests_at_delta = BinomialRankTests(
         n_rows, allowed_error_rate, significance_level=level_fraction * delta
     )
-    tuned_rank = min(n_rows, tests_at_tuned_delta.first_rank_passing_with(n_errors_at_tuned_delta))
+    tuned_rank = min(n_rows, tests_at_tuned_delta.lowest_rank_passing_with(n_errors_at_tuned_delta))
     n_errors = max(0, tests_at_delta.max_passing_errors(tuned_rank))
-    rank_below = tests_at_delta.first_rank_passing_with(n_errors)
-    rank_above = tests_at_delta.first_rank_passing_with(n_errors + 1)
+    rank_below = tests_at_delta.lowest_rank_passing_with(n_errors)
+    rank_above = tests_at_delta.lowest_rank_passing_with(n_errors + 1)
     is_nearer_to_rank_above_in_log_scale = tuned_rank * tuned_rank >= rank_below * rank_above
     if is_nearer_to_rank_above_in_log_scale:
         return n_errors + 1
@@ -255,7 +255,7 @@ def plan_rank_ranges(
             error_rate=1.0 - accuracy,
             significance_level=float(cumulative_delta_fraction) * delta,
         )
-        start_rank = rank_tests.find_start_rank(n_tolerated_errors)
+        start_rank = rank_tests.lowest_rank_passing_with_at_most(n_tolerated_errors)
         if start_rank is None:
             continue
         if rank_ranges:
@@ -317,7 +317,7 @@ def choose_first_tested_score(
         starts = choose_usual_starts(n_rows, accuracy, delta)
     main_start = max(starts, key=lambda start: start.delta_fraction)
     rank_tests = BinomialRankTests(n_rows, error_rate=1.0 - accuracy, significance_level=delta)
-    start_rank = rank_tests.find_start_rank(main_start.n_tolerated_errors)
+    start_rank = rank_tests.lowest_rank_passing_with_at_most(main_start.n_tolerated_errors)
     if start_rank is None:
         start_rank = n_rows
     n_pilot_rows = len(sorted_pilot_scores)

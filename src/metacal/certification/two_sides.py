@@ -64,6 +64,7 @@ from metacal.certification.class_certificates import (
     get_predicted_class,
     states_class_promise,
 )
+from metacal.certification.decision_point import find_decision_point
 from metacal.certification.pilot import PilotPolicy
 from metacal.certification.plans import PilotRows
 from metacal.certification.procedures import (
@@ -100,11 +101,17 @@ TWO_SIDED = register_rule(
     ),
 )
 
-# Largest declared share of a class that is rare.
+# Threshold of a whole certificate whose thresholds are those of its two class certificates.
+_THRESHOLD_BESIDE_CLASS_THRESHOLDS = REJECT_ALL_ROWS
+
+# A class is rare if its declared share is at most this one.
 _MAX_RARE_CLASS_SHARE = 0.2
 
 # Fraction of the significance level that the promise about a rare class receives.
 _RARE_CLASS_LEVEL_FRACTION = 0.8
+
+# Fraction of the significance level that each promise receives if no class is rare.
+_EQUAL_LEVEL_FRACTION = 0.5
 
 # Relative rounding error that is tolerated in a significance level from a file.
 _LEVEL_TOLERANCE = 1e-12
@@ -164,8 +171,8 @@ class TwoClassProcedure:
             return promises_by_class
         if len(promises_by_class) == 1:
             raise build_same_class_error(class_names[min(promises_by_class)])
-        first_fraction = _choose_level_fraction_of_first_class(promises_by_class)
-        level_fractions = (first_fraction, 1.0 - first_fraction)
+        level_fraction_of_first = _choose_level_fraction_of_first_class(promises_by_class)
+        level_fractions = (level_fraction_of_first, 1.0 - level_fraction_of_first)
         return {
             class_code: replace(class_promise, level_fraction=level_fractions[class_code])
             for class_code, class_promise in promises_by_class.items()
@@ -210,17 +217,17 @@ class TwoClassProcedure:
         If a precision is promised, labels must not influence how delta is divided. Only the
         promises whose counts do not depend on labels are then used.
         """
-        promises = list(self.get_promises_by_class(rows.class_names).values())
-        label_free_promises = [
+        counted_promises = list(self.get_promises_by_class(rows.class_names).values())
+        promises_counted_without_labels = [
             class_promise
-            for class_promise in promises
+            for class_promise in counted_promises
             if not class_promise.quantity.conditions_on_true_class
         ]
-        if label_free_promises:
-            promises = label_free_promises
+        if promises_counted_without_labels:
+            counted_promises = promises_counted_without_labels
         return [
             class_promise.count_rows_and_requirement(rows, significance_level)
-            for class_promise in promises
+            for class_promise in counted_promises
         ]
 
     def certify_subgroup(
@@ -314,27 +321,33 @@ class TwoClassProcedure:
             if class_promise.is_trivially_kept(rows):
                 raise build_trivial_promise_error(class_promise, rows)
 
-        result = self.certify_subgroup(rows, delta)
+        result = self.certify_subgroup(rows, significance_level=delta)
         if not result.accepts_any_row:
             raise self._build_infeasible_error(rows, delta)
 
         class_certificates = self.build_subgroup_certificates(
-            (), rows, result, significance_level=delta, level_if_untested=delta
+            subgroup_names=(),
+            rows=rows,
+            result=result,
+            significance_level=delta,
+            level_if_untested=delta,
         )
-        quantity, target = self.get_main_limit(rows)
+        main_limit = self.get_main_limit(rows)
         certificate = build_certificate(
-            quantity=quantity,
-            target=target,
+            quantity=main_limit.quantity,
+            target=main_limit.target,
             delta=delta,
             rule_name=self.rule_name,
-            threshold=REJECT_ALL_ROWS,
+            threshold=_THRESHOLD_BESIDE_CLASS_THRESHOLDS,
             outcome=add_counts_of_classes(class_certificates),
         )
         return replace(
             certificate,
             score=self.score_name,
             decision_at=find_decision_point(rows, result),
-            subgroups=SubgroupCertificates("class", "together", class_certificates),
+            subgroups=SubgroupCertificates(
+                by="class", delta_sharing="together", items=class_certificates
+            ),
         )
 
     def _build_infeasible_error(self, rows: CalibrationRows, delta: float) -> InfeasibleTargetError:
@@ -416,7 +429,7 @@ def _choose_level_fraction_of_first_class(promises_by_class: dict[int, ClassProm
 
     It is a half, unless both promises are precisions and a class is declared to be rare.
     """
-    level_fraction = 0.5
+    level_fraction_of_first = _EQUAL_LEVEL_FRACTION
     for class_code, class_promise in promises_by_class.items():
         other_promise = promises_by_class[1 - class_code]
         other_promise_is_precision = other_promise.rule.reads_labels_in_order
@@ -426,18 +439,18 @@ def _choose_level_fraction_of_first_class(promises_by_class: dict[int, ClassProm
         share_of_first_class = declared_share
         if class_code == 1:
             share_of_first_class = 1.0 - declared_share
-        level_fraction = _convert_class_share_to_level_fraction(share_of_first_class)
-    return level_fraction
+        level_fraction_of_first = _choose_level_fraction(share_of_first_class)
+    return level_fraction_of_first
 
 
-def _convert_class_share_to_level_fraction(class_share: float) -> float:
-    """Return the fraction of the level for a class with a declared share."""
+def _choose_level_fraction(class_share: float) -> float:
+    """Choose the fraction of the level for one of two classes from its declared share."""
     if class_share <= _MAX_RARE_CLASS_SHARE:
         return _RARE_CLASS_LEVEL_FRACTION
     is_other_class_rare = class_share >= 1.0 - _MAX_RARE_CLASS_SHARE
     if is_other_class_rare:
         return 1.0 - _RARE_CLASS_LEVEL_FRACTION
-    return 0.5
+    return _EQUAL_LEVEL_FRACTION
 
 
 def _orient_pilot_scores(pilot: PilotRows | None, class_code: int) -> PilotRows | None:
@@ -448,51 +461,3 @@ def _orient_pilot_scores(pilot: PilotRows | None, class_code: int) -> PilotRows 
     if class_code == 1:
         scores = -scores
     return replace(pilot, scores=scores)
-
-
-def find_decision_point(rows: CalibrationRows, result: SubgroupResult) -> float:
-    """Find the log-odds at which the predicted class changes.
-
-    It is the point of even odds, or the nearest point at which every row that is accepted as a class
-    is also predicted as this class.
-
-    Parameters
-    ----------
-    rows : CalibrationRows
-        Rows of two classes.
-
-    result : SubgroupResult
-        Number of rows that are accepted as each class.
-
-    Returns
-    -------
-    float
-
-    Examples
-    --------
-    >>> from metacal.certification.rules.rule import ThresholdResult
-    >>> rows = CalibrationRows(np.arange(10.0), np.arange(10) > 4)
-    >>> round(find_decision_point(rows, SubgroupResult((None, None))), 3)
-    4.5
-    >>> accepted = SubgroupResult((ThresholdResult(n_accepted=7), ThresholdResult(n_accepted=2)))
-    >>> find_decision_point(rows, accepted)
-    6.5
-    """
-    n_accepted_as_first = result.count_accepted(0)
-    n_accepted_as_second = result.count_accepted(1)
-    sorted_scores = np.sort(rows.scores)
-    finite_scores = sorted_scores[np.isfinite(sorted_scores)]
-    lower_end = float(finite_scores.min(initial=0.0)) - 1.0
-    upper_end = float(finite_scores.max(initial=0.0)) + 1.0
-    clipped_scores = np.clip(sorted_scores, lower_end, upper_end)
-    padded_scores = np.concatenate([[lower_end], clipped_scores, [upper_end]])
-
-    # The midpoint with index k separates the k lowest scores from the other scores.
-    midpoints = 0.5 * padded_scores[:-1] + 0.5 * padded_scores[1:]
-    lower_limit = -np.inf
-    if n_accepted_as_first > 0:
-        lower_limit = midpoints[n_accepted_as_first]
-    upper_limit = np.inf
-    if n_accepted_as_second > 0:
-        upper_limit = midpoints[len(sorted_scores) - n_accepted_as_second]
-    return float(np.clip(rows.even_odds_score, lower_limit, upper_limit))

@@ -20,38 +20,25 @@ from numpy.typing import ArrayLike
 from metacal.formulas import Float
 from metacal.rows.arrays import check_fraction
 from metacal.statistics.accepted_counts import (
-    AcceptedCounts,
     candidate_thresholds,
     check_correct,
     check_scores,
     count_accepted,
 )
+from metacal.statistics.band import (
+    Band as Band,
+)
+from metacal.statistics.band import (
+    choose_band_thresholds,
+    compute_band_on_accuracy,
+    compute_band_on_share_above,
+)
 from metacal.statistics.distribution_band import DistributionBand
 from metacal.statistics.levels import local_level, order_statistic_quantiles
-from metacal.statistics.selective_accuracy import bound_selective_accuracy, supports_accuracy
-
-
-@dataclass(frozen=True, eq=False)
-class Band:
-    """Curve over thresholds, with bounds that hold at all thresholds at once.
-
-    Attributes
-    ----------
-    threshold : array
-        Thresholds. A row is accepted if its score is at most the threshold.
-    lower, upper : arrays
-        Bounds on the true value at each threshold.
-    estimate : array
-        Value in the sample at each threshold, NaN if it is undefined.
-    delta : float
-        Probability that the true curve leaves the band anywhere.
-    """
-
-    threshold: Float
-    lower: Float
-    estimate: Float
-    upper: Float
-    delta: float
+from metacal.statistics.selective_accuracy import (
+    bound_selective_accuracy,
+    certifies_selective_accuracy,
+)
 
 
 def miscoverage_band(
@@ -82,48 +69,8 @@ def miscoverage_band(
     """
     check_fraction("delta", delta)
     distribution = DistributionBand.from_draws(check_scores(right_scores))
-    return _band_on_share_above(
+    return compute_band_on_share_above(
         distribution, thresholds, delta, lower_delta=delta / 2, upper_delta=delta / 2
-    )
-
-
-def _band_on_share_above(
-    distribution: DistributionBand,
-    thresholds: ArrayLike | None,
-    delta: float,
-    *,
-    lower_delta: float,
-    upper_delta: float,
-) -> Band:
-    """Compute a band on P(X > s).
-
-    Parameters
-    ----------
-    distribution : DistributionBand
-        Draws of X.
-    thresholds : array-like or None
-        Values of s. None for all draws.
-    delta : float
-        Value of `delta` in the result.
-    lower_delta, upper_delta : float
-        Probability with which the lower and the upper side may fail.
-
-    Returns
-    -------
-    Band
-    """
-    band_thresholds = _choose_thresholds(thresholds, distribution.sorted_draws)
-    if distribution.n_draws:
-        share_at_most = distribution.count_at_most(band_thresholds) / distribution.n_draws
-        estimate = 1.0 - share_at_most
-    else:
-        estimate = np.full(len(band_thresholds), np.nan)
-    return Band(
-        threshold=band_thresholds,
-        lower=1.0 - distribution.upper_bound(band_thresholds, lower_delta),
-        estimate=estimate,
-        upper=1.0 - distribution.lower_bound(band_thresholds, upper_delta),
-        delta=delta,
     )
 
 
@@ -157,50 +104,10 @@ def accuracy_band(
     (array([0.956, 0.964]), array([0.98, 0.98]), array([0.993, 0.99 ]))
     """
     check_fraction("delta", delta)
-    band_thresholds = _choose_thresholds(thresholds, check_scores(scores))
+    band_thresholds = choose_band_thresholds(thresholds, check_scores(scores))
     counts = count_accepted(scores, correct, band_thresholds)
-    return _band_on_accuracy(
+    return compute_band_on_accuracy(
         counts, band_thresholds, delta, lower_delta=delta / 2, upper_delta=delta / 2
-    )
-
-
-def _band_on_accuracy(
-    counts: AcceptedCounts,
-    thresholds: Float,
-    delta: float,
-    *,
-    lower_delta: float,
-    upper_delta: float,
-) -> Band:
-    """Compute a band on the selective accuracy from counts.
-
-    The upper side is a lower bound on the share of incorrect rows.
-
-    Parameters
-    ----------
-    counts : AcceptedCounts
-        Rows that each threshold accepts.
-    thresholds : array
-        Thresholds of the band.
-    delta : float
-        Value of `delta` in the result.
-    lower_delta, upper_delta : float
-        Probability with which the lower and the upper side may fail.
-
-    Returns
-    -------
-    Band
-    """
-    n_correct, n_incorrect, n_rows = counts
-    n_accepted = n_correct + n_incorrect
-    estimate = np.where(n_accepted > 0, n_correct / np.maximum(n_accepted, 1), np.nan)
-    error_rate_bound = bound_selective_accuracy(n_incorrect, n_correct, n_rows, upper_delta)
-    return Band(
-        threshold=thresholds,
-        lower=bound_selective_accuracy(n_correct, n_incorrect, n_rows, lower_delta),
-        estimate=estimate,
-        upper=1.0 - error_rate_bound,
-        delta=delta,
     )
 
 
@@ -230,7 +137,7 @@ def coverage_band(
     """
     check_fraction("delta", delta)
     distribution = DistributionBand.from_draws(check_scores(scores))
-    band_thresholds = _choose_thresholds(thresholds, distribution.sorted_draws)
+    band_thresholds = choose_band_thresholds(thresholds, distribution.sorted_draws)
     return Band(
         threshold=band_thresholds,
         lower=distribution.lower_bound(band_thresholds, delta / 2),
@@ -299,10 +206,13 @@ def largest_supporting_threshold(
     is_correct = check_correct(correct)
     thresholds = candidate_thresholds(score_array, is_correct)
     n_correct, n_incorrect, n_rows = count_accepted(score_array, is_correct, thresholds)
-    is_supported = supports_accuracy(n_correct, n_incorrect, n_rows, accuracy, delta)
-    if not is_supported.any():
+    is_certified = certifies_selective_accuracy(
+        n_correct, n_incorrect, n_rows=n_rows, accuracy=accuracy, delta=delta
+    )
+    if not is_certified.any():
         return None
-    return float(thresholds[is_supported][-1])
+    certified_thresholds = thresholds[is_certified]
+    return float(certified_thresholds[-1])
 
 
 def certified_miscoverage_from_counts(n_accepted: int, n_correct: int, delta: float) -> float:
@@ -381,21 +291,27 @@ def operating_bands(
     score_array = check_scores(scores)
     is_correct = check_correct(correct)
     band_thresholds = np.asarray(thresholds, dtype=np.float64)
-    accuracy = _band_on_accuracy(
-        count_accepted(score_array, is_correct, band_thresholds),
-        band_thresholds,
-        delta,
-        lower_delta=delta / 4,
-        upper_delta=delta / 8,
+    # The two sides that promises are about get delta/4 each, and all other sides delta/8 each.
+    promised_side_delta = delta / 4
+    other_side_delta = delta / 8
+    accepted_counts = count_accepted(score_array, is_correct, band_thresholds)
+    accuracy = compute_band_on_accuracy(
+        accepted_counts,
+        thresholds=band_thresholds,
+        delta=delta,
+        lower_delta=promised_side_delta,
+        upper_delta=other_side_delta,
     )
-    miscoverage = _band_on_share_above(
-        DistributionBand.from_draws(score_array[is_correct]),
-        band_thresholds,
-        delta,
-        lower_delta=delta / 8,
-        upper_delta=delta / 4,
+    correct_score_distribution = DistributionBand.from_draws(score_array[is_correct])
+    miscoverage = compute_band_on_share_above(
+        correct_score_distribution,
+        thresholds=band_thresholds,
+        delta=delta,
+        lower_delta=other_side_delta,
+        upper_delta=promised_side_delta,
     )
-    coverage = coverage_band(score_array, delta / 4, band_thresholds)
+    both_sides_delta = delta / 4
+    coverage = coverage_band(score_array, delta=both_sides_delta, thresholds=band_thresholds)
     return OperatingBands(
         miscoverage=miscoverage, accuracy=accuracy, coverage=coverage, delta=delta
     )
@@ -490,10 +406,3 @@ def certified_frontier(
         threshold=falling_thresholds[is_on_frontier],
         delta=delta,
     )
-
-
-def _choose_thresholds(thresholds: ArrayLike | None, scores: Float) -> Float:
-    """Return the given thresholds, or all distinct scores if there are none."""
-    if thresholds is None:
-        return np.unique(scores)
-    return np.asarray(thresholds, dtype=np.float64)

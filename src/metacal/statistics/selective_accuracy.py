@@ -71,6 +71,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 from scipy.special import betaincinv
@@ -86,16 +87,20 @@ MIN_S_FACTOR = 0.7
 MAX_S_FACTOR = 0.4
 #: Number of thresholds per chunk, so that the buffers fit into the cache.
 _CHUNK_SIZE = 2048
-#: Negative logarithm of the factor by which the level of the upper end of a bracket is smaller.
+#: The upper end of a bracket is a bound at a level that is smaller by exp(-_BRACKET_LOG_FACTOR).
 _BRACKET_LOG_FACTOR = 6.0
-#: Width at which a bracket around an error rate is narrow enough.
+#: Width of a bracket around an error rate at which the search stops.
 _MAX_BRACKET_WIDTH = 1e-12
-#: Amount by which log Z may miss its limit because of rounding errors.
-_ROUNDING_TOLERANCE = 1e-9
-#: Factor that keeps x below the error rate R, where its likelihood ratio would be 0.
+#: Largest amount by which log Z may miss its limit because of rounding errors.
+_LOG_EVIDENCE_TOLERANCE = 1e-9
+#: Factor that keeps x below the error rate R, because the likelihood ratio at x = R is 0.
 _ONE_MINUS_ROUNDING_ERROR = 1.0 - 1e-12
+#: Error rate at which the evidence is evaluated in place of 1, where it is infinite.
+_LARGEST_RATE_BELOW_1 = 1.0 - 1e-15
+#: Step to the middle of a bracket, as a fraction of its width.
+_BISECTION_STEP = 0.5
 #: Largest absolute value of log Z less its limit, in place of infinity.
-_MAX_LOG_EXCESS = 1e6
+_MAX_LOG_EVIDENCE_OVER_LIMIT = 1e6
 
 
 def bound_selective_accuracy(
@@ -133,39 +138,45 @@ def bound_selective_accuracy(
     pairs_with_correct_rows = np.flatnonzero(distinct_correct > 0)
     for start in range(0, len(pairs_with_correct_rows), _CHUNK_SIZE):
         chunk = pairs_with_correct_rows[start : start + _CHUNK_SIZE]
-        mixture = _Mixture.of_counts(
-            distinct_correct[chunk], distinct_incorrect[chunk], n_rows, delta
+        evidence = _MixtureEvidence.from_counts(
+            distinct_correct[chunk], distinct_incorrect[chunk], n_rows=n_rows, delta=delta
         )
-        distinct_bounds[chunk] = 1.0 - _find_largest_possible_error_rate(mixture)
+        distinct_bounds[chunk] = 1.0 - _find_largest_possible_error_rate(evidence)
     return distinct_bounds[pair_index.reshape(-1)]
 
 
-def supports_accuracy(
+def certifies_selective_accuracy(
     n_correct: Codes, n_incorrect: Codes, n_rows: int, accuracy: float, delta: float
 ) -> Flags:
-    """Check whether `bound_selective_accuracy` is at least `accuracy`, without computing it.
+    """Check at which thresholds the selective accuracy is certified to be at least `accuracy`.
+
+    The result is that of `bound_selective_accuracy(...) >= accuracy`. No root is searched, so this
+    function is faster.
 
     Examples
     --------
-    >>> supports_accuracy(np.array([500, 980]), np.array([0, 20]), 1000, 0.98, 0.1)
+    >>> certifies_selective_accuracy(np.array([500, 980]), np.array([0, 20]), 1000, 0.98, 0.1)
     array([ True, False])
     """
-    is_supported = np.zeros(len(n_correct), dtype=bool)
-    # Other thresholds cannot pass, because no bound exceeds the observed accuracy.
-    candidates = np.flatnonzero(n_correct > accuracy * (n_correct + n_incorrect))
-    for start in range(0, len(candidates), _CHUNK_SIZE):
-        chunk = candidates[start : start + _CHUNK_SIZE]
-        mixture = _Mixture.of_counts(n_correct[chunk], n_incorrect[chunk], n_rows, delta)
+    is_certified = np.zeros(len(n_correct), dtype=bool)
+    # Other thresholds are not certified, because no bound exceeds the observed accuracy.
+    exceeds_accuracy = n_correct > accuracy * (n_correct + n_incorrect)
+    threshold_indices = np.flatnonzero(exceeds_accuracy)
+    for start in range(0, len(threshold_indices), _CHUNK_SIZE):
+        chunk = threshold_indices[start : start + _CHUNK_SIZE]
+        evidence = _MixtureEvidence.from_counts(
+            n_correct[chunk], n_incorrect[chunk], n_rows=n_rows, delta=delta
+        )
         error_rates = np.full(len(chunk), 1.0 - accuracy)
-        log_excess = mixture.smallest_log_excess(error_rates)
-        rules_out_error_rate = log_excess >= -_ROUNDING_TOLERANCE
-        is_supported[chunk] = rules_out_error_rate
-    return is_supported
+        log_evidence_over_limit = evidence.compute_smallest_log_evidence_over_limit(error_rates)
+        rules_out_error_rate = log_evidence_over_limit >= -_LOG_EVIDENCE_TOLERANCE
+        is_certified[chunk] = rules_out_error_rate
+    return is_certified
 
 
 @dataclass(frozen=True, eq=False)
-class _Mixture:
-    """The mixture Z of the proof at some thresholds, as a function of the error rate.
+class _MixtureEvidence:
+    """Evidence Z of the proof against an error rate, at each of several thresholds.
 
     Attributes
     ----------
@@ -187,16 +198,21 @@ class _Mixture:
     log_limit: float
 
     @classmethod
-    def of_counts(cls, n_correct: Codes, n_incorrect: Codes, n_rows: int, delta: float) -> _Mixture:
-        """Build the mixture from the numbers of accepted rows."""
+    def from_counts(
+        cls, n_correct: Codes, n_incorrect: Codes, n_rows: int, delta: float
+    ) -> _MixtureEvidence:
+        """Build the evidence from the numbers of rows that each threshold accepts."""
+        coverage_delta = COVERAGE_SHARE * delta
+        evidence_delta = (1.0 - COVERAGE_SHARE) * delta
         n_accepted = n_correct + n_incorrect
-        quantile_level = local_level(n_rows, COVERAGE_SHARE * delta / 2.0)
+        # The lower and the upper ends of the interval around the coverage get half each.
+        quantile_level = local_level(n_rows, coverage_delta / 2.0)
         lowest_coverage = order_statistic_quantiles(n_accepted, n_rows, quantile_level)
         lowest_rejected_share = order_statistic_quantiles(
             n_rows - n_accepted, n_rows, quantile_level
         )
         highest_coverage = 1.0 - lowest_rejected_share
-        log_limit = -math.log((1.0 - COVERAGE_SHARE) * delta)
+        log_limit = -math.log(evidence_delta)
         scale_of_s = max(log_limit, 1.0) / n_rows
         min_s = MIN_S_FACTOR * scale_of_s
         max_s = max(math.sqrt(MAX_S_FACTOR * scale_of_s), 2.0 * min_s)
@@ -209,8 +225,8 @@ class _Mixture:
             log_limit=log_limit,
         )
 
-    def select_thresholds(self, index: Codes) -> _Mixture:
-        """Return the mixture at some of its thresholds."""
+    def select_thresholds(self, index: Codes) -> _MixtureEvidence:
+        """Return the evidence at some of the thresholds."""
         return replace(
             self,
             n_correct=self.n_correct[index],
@@ -218,12 +234,12 @@ class _Mixture:
             log_coverage=self.log_coverage[:, index],
         )
 
-    def with_coverage_end(self, end_index: Codes) -> _Mixture:
-        """Return the mixture with only the lower (0) or upper (1) coverage per threshold."""
+    def with_coverage_end(self, end_index: Codes) -> _MixtureEvidence:
+        """Return the evidence at only the lower (0) or upper (1) coverage per threshold."""
         thresholds = np.arange(len(end_index))
         return replace(self, log_coverage=self.log_coverage[end_index, thresholds][None, :])
 
-    def log_values(self, error_rate: Float) -> Float:
+    def compute_log_evidence(self, error_rate: Float) -> Float:
         """Compute log Z at one error rate per threshold, for each end of the coverage."""
         quadrature_nodes, quadrature_weights = self._choose_quadrature()
         rate_column = error_rate[:, None]
@@ -245,15 +261,17 @@ class _Mixture:
             log_integral = max_log_ratio + np.log(scaled_integral)
         return np.asarray(log_integral - math.log(self.log_max_s - self.log_min_s))
 
-    def log_excesses(self, error_rate: Float) -> Float:
+    def compute_log_evidence_over_limit(self, error_rate: Float) -> Float:
         """Compute log Z less its limit for each end of the coverage, kept finite."""
         return np.clip(
-            self.log_values(error_rate) - self.log_limit, -_MAX_LOG_EXCESS, _MAX_LOG_EXCESS
+            self.compute_log_evidence(error_rate) - self.log_limit,
+            -_MAX_LOG_EVIDENCE_OVER_LIMIT,
+            _MAX_LOG_EVIDENCE_OVER_LIMIT,
         )
 
-    def smallest_log_excess(self, error_rate: Float) -> Float:
+    def compute_smallest_log_evidence_over_limit(self, error_rate: Float) -> Float:
         """Compute log Z less its limit, for the end of the coverage at which it is smaller."""
-        return np.asarray(self.log_excesses(error_rate).min(axis=0))
+        return np.asarray(self.compute_log_evidence_over_limit(error_rate).min(axis=0))
 
     def _choose_quadrature(self) -> tuple[Float, Float]:
         """Choose enough Gauss-Legendre nodes on [0, 1], and return them with their weights.
@@ -274,96 +292,157 @@ def _gauss_legendre(n_nodes: int) -> tuple[Float, Float]:
     return (1.0 + nodes) / 2.0, weights / 2.0
 
 
-def _find_largest_possible_error_rate(mixture: _Mixture) -> Float:
-    """Find the largest error rate that each mixture does not rule out, to the safe side.
+class _BracketEnds(NamedTuple):
+    """One end of each bracket around a root.
 
-    By Chernoff's bound, Z is at most 1 / P(Bin(M, R) <= E) with M = E + K. So the crossing is not
-    below Clopper & Pearson's bound at level d. Their bound at a much smaller level usually lies
-    above it. If it does not, the bracket ends at 1.
+    Attributes
+    ----------
+    rate : array of float of shape (n_brackets,)
+        Error rate at the end of each bracket.
+    excess : array of float of shape (n_brackets,)
+        Logarithm of Z less its limit at this error rate. A root is a rate with excess 0.
     """
-    n_correct = mixture.n_correct[:, 0]
-    n_incorrect = mixture.n_incorrect[:, 0]
-    level = math.exp(-mixture.log_limit)
-    low_rate = 1.0 - betaincinv(n_correct, n_incorrect + 1.0, level)
-    high_rate = 1.0 - betaincinv(
-        n_correct, n_incorrect + 1.0, level * math.exp(-_BRACKET_LOG_FACTOR)
+
+    rate: Float
+    excess: Float
+
+    def copy(self) -> _BracketEnds:
+        """Return a copy that can be changed in place."""
+        return _BracketEnds(self.rate.copy(), self.excess.copy())
+
+    def select(self, brackets: Codes) -> _BracketEnds:
+        """Return the ends of some brackets."""
+        return _BracketEnds(self.rate[brackets], self.excess[brackets])
+
+    def update(self, brackets: Codes, new_ends: _BracketEnds) -> None:
+        """Replace the ends of some brackets in place."""
+        self.rate[brackets] = new_ends.rate
+        self.excess[brackets] = new_ends.excess
+
+
+def _choose_ends(condition: Flags, if_true: _BracketEnds, if_false: _BracketEnds) -> _BracketEnds:
+    """Choose between two ends of each bracket."""
+    return _BracketEnds(
+        rate=np.where(condition, if_true.rate, if_false.rate),
+        excess=np.where(condition, if_true.excess, if_false.excess),
     )
-    low_excess = mixture.smallest_log_excess(low_rate)
-    high_excess_by_coverage_end = mixture.log_excesses(high_rate)
-    high_excess = high_excess_by_coverage_end.min(axis=0)
-    crossing_is_above = high_excess < 0.0
-    low_rate = np.where(crossing_is_above, high_rate, low_rate)
-    low_excess = np.where(crossing_is_above, high_excess, low_excess)
-    high_rate = np.where(crossing_is_above, 1.0, high_rate)
-    high_excess = np.where(crossing_is_above, _MAX_LOG_EXCESS, high_excess)
-    # The search first uses the coverage that decides at the high rate, as it usually decides below.
-    deciding_mixture = mixture.with_coverage_end(high_excess_by_coverage_end.argmin(axis=0))
+
+
+def _find_largest_possible_error_rate(evidence: _MixtureEvidence) -> Float:
+    """Find the largest error rate that the evidence does not rule out at each threshold.
+
+    The rates are rounded up, to the safe side.
+    """
+    low_ends, high_ends, deciding_coverage_end = _bracket_largest_possible_error_rate(evidence)
+    # The coverage that decides at the high rate usually decides at the root as well.
     error_rate = _find_root_by_chandrupatla(
-        deciding_mixture, low_rate, low_excess, high_rate, high_excess
+        evidence.with_coverage_end(deciding_coverage_end), low_ends=low_ends, high_ends=high_ends
     )
     excess = np.where(
-        error_rate < 1.0, mixture.smallest_log_excess(np.minimum(error_rate, 1.0 - 1e-15)), 0.0
+        error_rate < 1.0,
+        evidence.compute_smallest_log_evidence_over_limit(
+            np.minimum(error_rate, _LARGEST_RATE_BELOW_1)
+        ),
+        0.0,
     )
-    is_below_root = excess < -_ROUNDING_TOLERANCE
+    is_below_root = excess < -_LOG_EVIDENCE_TOLERANCE
     unfinished = np.flatnonzero(is_below_root)
     if len(unfinished):
         error_rate[unfinished] = _find_root_by_chandrupatla(
-            mixture.select_thresholds(unfinished),
-            low_rate=error_rate[unfinished],
-            low_excess=excess[unfinished],
-            high_rate=high_rate[unfinished],
-            high_excess=high_excess[unfinished],
+            evidence.select_thresholds(unfinished),
+            low_ends=_BracketEnds(error_rate[unfinished], excess[unfinished]),
+            high_ends=high_ends.select(unfinished),
         )
     return error_rate
 
 
-def _find_root_by_chandrupatla(
-    mixture: _Mixture, low_rate: Float, low_excess: Float, high_rate: Float, high_excess: Float
-) -> Float:
-    """Find the roots of log Z less its limit, rounded up to the upper end of a bracket.
+def _bracket_largest_possible_error_rate(
+    evidence: _MixtureEvidence,
+) -> tuple[_BracketEnds, _BracketEnds, Codes]:
+    """Bracket the largest error rate that is not ruled out at each threshold.
 
-    An excess is log Z less its limit. It is negative at `low_rate` and positive at `high_rate`.
+    By Chernoff's bound, Z is at most 1 / P(Bin(M, R) <= E) with M = E + K. So the root is not
+    below Clopper & Pearson's bound at level d. Their bound at a much smaller level usually lies
+    above it. If it does not, the bracket ends at 1.
+
+    Returns
+    -------
+    low_ends, high_ends : _BracketEnds
+        Ends of the brackets, with negative and with nonnegative excess.
+    deciding_coverage_end : array of int
+        End of the coverage interval with the smaller evidence at Clopper & Pearson's high bound.
     """
-    newest_rate, newest_excess = high_rate.copy(), high_excess.copy()
-    opposite_rate, opposite_excess = low_rate.copy(), low_excess.copy()
-    replaced_rate, replaced_excess = low_rate.copy(), low_excess.copy()
-    step_fraction = np.full(len(newest_rate), 0.5)
-    open_brackets = np.flatnonzero(np.abs(opposite_rate - newest_rate) > _MAX_BRACKET_WIDTH)
+    n_correct = evidence.n_correct[:, 0]
+    n_incorrect = evidence.n_incorrect[:, 0]
+    level = math.exp(-evidence.log_limit)
+    low_rate = 1.0 - betaincinv(n_correct, n_incorrect + 1.0, level)
+    smaller_level = level * math.exp(-_BRACKET_LOG_FACTOR)
+    high_rate = 1.0 - betaincinv(n_correct, n_incorrect + 1.0, smaller_level)
+    low_excess = evidence.compute_smallest_log_evidence_over_limit(low_rate)
+    high_excess_by_coverage_end = evidence.compute_log_evidence_over_limit(high_rate)
+    high_excess = high_excess_by_coverage_end.min(axis=0)
+
+    low_ends = _BracketEnds(low_rate, low_excess)
+    high_ends = _BracketEnds(high_rate, high_excess)
+    ends_at_rate_1 = _BracketEnds(
+        rate=np.ones(len(high_rate)),
+        excess=np.full(len(high_rate), _MAX_LOG_EVIDENCE_OVER_LIMIT),
+    )
+    root_is_above_high_rate = high_excess < 0.0
+    return (
+        _choose_ends(root_is_above_high_rate, if_true=high_ends, if_false=low_ends),
+        _choose_ends(root_is_above_high_rate, if_true=ends_at_rate_1, if_false=high_ends),
+        high_excess_by_coverage_end.argmin(axis=0),
+    )
+
+
+def _find_root_by_chandrupatla(
+    evidence: _MixtureEvidence, low_ends: _BracketEnds, high_ends: _BracketEnds
+) -> Float:
+    """Find the error rates with excess 0, each rounded up to the upper end of its bracket.
+
+    The excess is negative at `low_ends` and nonnegative at `high_ends`.
+    """
+    newest_ends = high_ends.copy()
+    opposite_ends = low_ends.copy()
+    replaced_ends = low_ends.copy()
+    step_to_opposite = np.full(len(newest_ends.rate), _BISECTION_STEP)
+    bracket_widths = np.abs(opposite_ends.rate - newest_ends.rate)
+    open_brackets = np.flatnonzero(bracket_widths > _MAX_BRACKET_WIDTH)
     while len(open_brackets):
-        newest, opposite = newest_rate[open_brackets], opposite_rate[open_brackets]
-        rate = newest + step_fraction[open_brackets] * (opposite - newest)
-        excess = mixture.select_thresholds(open_brackets).smallest_log_excess(rate)
-        has_sign_of_newest = (excess >= 0.0) == (newest_excess[open_brackets] >= 0.0)
-        for column, opposite_column, replaced_column in (
-            (newest_rate, opposite_rate, replaced_rate),
-            (newest_excess, opposite_excess, replaced_excess),
-        ):
-            old_newest, old_opposite = column[open_brackets], opposite_column[open_brackets]
-            replaced_column[open_brackets] = np.where(has_sign_of_newest, old_newest, old_opposite)
-            opposite_column[open_brackets] = np.where(has_sign_of_newest, old_opposite, old_newest)
-        newest_rate[open_brackets] = rate
-        newest_excess[open_brackets] = excess
-        step_fraction[open_brackets] = _choose_chandrupatla_step(
-            x1=rate,
-            f1=excess,
-            x2=opposite_rate[open_brackets],
-            f2=opposite_excess[open_brackets],
-            x3=replaced_rate[open_brackets],
-            f3=replaced_excess[open_brackets],
+        newest = newest_ends.select(open_brackets)
+        opposite = opposite_ends.select(open_brackets)
+        rate = newest.rate + step_to_opposite[open_brackets] * (opposite.rate - newest.rate)
+        open_evidence = evidence.select_thresholds(open_brackets)
+        inner = _BracketEnds(rate, open_evidence.compute_smallest_log_evidence_over_limit(rate))
+
+        # The root lies between the inner point and the end whose excess has the other sign.
+        has_sign_of_newest = (inner.excess >= 0.0) == (newest.excess >= 0.0)
+        replaced = _choose_ends(has_sign_of_newest, if_true=newest, if_false=opposite)
+        opposite = _choose_ends(has_sign_of_newest, if_true=opposite, if_false=newest)
+        newest_ends.update(open_brackets, inner)
+        opposite_ends.update(open_brackets, opposite)
+        replaced_ends.update(open_brackets, replaced)
+
+        step_to_opposite[open_brackets] = _choose_chandrupatla_step(
+            newest=inner, opposite=opposite, replaced=replaced
         )
-        bracket_widths = np.abs(opposite_rate[open_brackets] - rate)
+        bracket_widths = np.abs(opposite.rate - inner.rate)
         open_brackets = open_brackets[bracket_widths > _MAX_BRACKET_WIDTH]
-    return np.where(newest_excess >= 0.0, newest_rate, opposite_rate)
+    return np.where(newest_ends.excess >= 0.0, newest_ends.rate, opposite_ends.rate)
 
 
 def _choose_chandrupatla_step(
-    x1: Float, f1: Float, x2: Float, f2: Float, x3: Float, f3: Float
+    newest: _BracketEnds, opposite: _BracketEnds, replaced: _BracketEnds
 ) -> Float:
-    """Return where to evaluate next, as a fraction of the way from x1 to x2.
+    """Choose the next rate, as a fraction of the way from the newest to the opposite end.
 
-    The names are those of the paper: x1 is the newest end of a bracket, x2 the other end, and x3 the
-    end that was replaced last. f1, f2 and f3 are the values of the function there.
+    The symbols are those of the paper. The step is that of inverse quadratic interpolation through
+    the three points if the paper's criterion holds, and a bisection otherwise.
     """
+    x1, f1 = newest
+    x2, f2 = opposite
+    x3, f3 = replaced
     with np.errstate(divide="ignore", invalid="ignore"):
         xi = (x1 - x2) / (x3 - x2)
         phi = (f1 - f2) / (f3 - f2)
@@ -374,5 +453,4 @@ def _choose_chandrupatla_step(
     bracket_width = np.maximum(np.abs(x2 - x1), _MAX_BRACKET_WIDTH)
     min_step = np.minimum(0.5, 0.5 * _MAX_BRACKET_WIDTH / bracket_width)
     clipped_step = np.clip(interpolated_step, min_step, 1.0 - min_step)
-    bisection_step = 0.5
-    return np.where(inverse_interpolation_is_safe, clipped_step, bisection_step)
+    return np.where(inverse_interpolation_is_safe, clipped_step, _BISECTION_STEP)

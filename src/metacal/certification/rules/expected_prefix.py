@@ -109,7 +109,8 @@ class ExpectedPrefixRule:
         if n_accepted == 0:
             return NOTHING_CERTIFIED
         return ThresholdResult(
-            n_accepted=n_accepted, threshold=ranking.largest_threshold_if_rank_passed(n_accepted)
+            n_accepted=n_accepted,
+            threshold=ranking.largest_threshold_after_passing_rank(n_accepted),
         )
 
     def find_shortfall(

@@ -211,12 +211,12 @@ class FixedSequenceRule:
 
         n_accepted = 0
         if trace.best_rank > 0:
-            n_accepted = ranking.count_accepted_if_rank_passed(trace.best_rank)
+            n_accepted = ranking.count_accepted_after_passing_rank(trace.best_rank)
         if n_accepted == 0:
             return replace(NOTHING_CERTIFIED, every_test_passed=every_test_passed, trace=trace)
         return ThresholdResult(
             n_accepted=n_accepted,
-            threshold=ranking.largest_threshold_if_rank_passed(trace.best_rank),
+            threshold=ranking.largest_threshold_after_passing_rank(trace.best_rank),
             every_test_passed=every_test_passed,
             trace=trace,
         )
@@ -376,7 +376,7 @@ def _test_rank_ranges(
                 if first_failure.unordered_cells:
                     # A test in an unordered cell may fail, and then no fraction is passed on.
                     next_carried_fractions.add(Fraction(0))
-            last_passed_rank = rank_range.rank_tests.last_tested_rank_below(failed_rank)
+            last_passed_rank = rank_range.rank_tests.highest_tested_rank_below(failed_rank)
             if last_passed_rank >= rank_range.start_rank:
                 best_rank = last_passed_rank
         possible_carried_fractions = next_carried_fractions

@@ -98,7 +98,7 @@ class LossRanking:
             return False
         return betting.certifies_mean_below(losses, limit, significance_level, losses_are_rare=True)
 
-    def count_accepted_if_rank_passed(self, rank: int, limit: float) -> int:
+    def count_accepted_after_passing_rank(self, rank: int, limit: float) -> int:
         """Count the rows that may be accepted if a rank passed.
 
         It is the rank itself, or the start or the end of its block of equal scores.
@@ -158,7 +158,7 @@ def count_certified_loss_rows(
         best_rank = run_fallback_tests(plan_loss_ranks(n_rows, limit, delta), passes)
         if best_rank is None:
             return 0
-        return loss_ranking.count_accepted_if_rank_passed(best_rank, limit)
+        return loss_ranking.count_accepted_after_passing_rank(best_rank, limit)
 
     first_tested_score = choose_first_tested_score(
         np.sort(pilot.scores), n_rows, accuracy=1.0 - limit, delta=delta
