@@ -515,6 +515,13 @@ def _entries() -> list[Entry]:
             seconds=1000,
         ),
         Entry(
+            "precision-gate",
+            "benchmarks.precision_gate --jobs {jobs} --out {out}",
+            about=("promises", "certificates", "statistics", "certification", "gate"),
+            seconds=200,
+            alone=False,
+        ),
+        Entry(
             "two-class",
             "benchmarks.two_class SETS.npz --processes {jobs} -o {out}",
             about=("maps", "formulas"),
@@ -528,6 +535,7 @@ def _entries() -> list[Entry]:
 _PARTS = {
     "accuracy-rule": "benchmarks.accuracy_rule --data {one} --draws 10 --jobs {jobs} --out {out}",
     "answer-adversaries": "benchmarks.answer_adversaries --draws 5 --jobs {jobs} -o {out}",
+    "precision-gate": "benchmarks.precision_gate --draws 5 --jobs {jobs} --out {out}",
     "answers": "benchmarks.answers --data {data} --draws 3 --jobs {jobs} -o {out}",
     "area-intervals": "benchmarks.area_intervals --data {data} --draws 2 --jobs {jobs} --out {out}",
     "calibrators": "benchmarks.calibrators --splits 1 --jobs {jobs} --out {out}",

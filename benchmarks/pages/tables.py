@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from benchmarks import many_classes, two_class
+from benchmarks import many_classes, precision_gate, two_class
 from benchmarks.all.catalogue import CATALOGUE
 from benchmarks.all.state import accepted
 from benchmarks.pages.numbers import loaded
@@ -96,6 +96,7 @@ TABLES: dict[str, Table] = {
     "units-watched": Table("units", monitor_tables.units),
     "rows-used": Table("closed-forms", promises_tables.used),
     "two-class": Table("two-class", two_class.table),
+    "precision-gate": Table("precision-gate", precision_gate.table),
     "two-sided": Table("two-sided", two_sided_tables.beside_mapie),
     "modes": Table("promises", promises_tables.modes),
     "sizes": Table("promises", promises_tables.sizes),
