@@ -124,7 +124,8 @@ def main() -> None:
         print(f"{package} {item}: {X.shape}, {y.mean():.3f} positive")
     digits, digit = load_digits(return_X_y=True)
     arrays["digit 8_X"], arrays["digit 8_y"] = np.round(digits * 2).astype(np.int16), digit == 8
-    np.savez_compressed(parser.parse_args().output, **arrays)
+    output = parser.parse_args().output
+    np.savez_compressed(output, allow_pickle=False, **arrays)
 
 
 if __name__ == "__main__":
