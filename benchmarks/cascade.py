@@ -40,10 +40,10 @@ from metacal.promises.cascade_candidates import (
     Candidate,
     CascadePlan,
     PairedPredictions,
-    build_loss_sequences,
     count_outcomes,
     split_pilot_rows,
 )
+from metacal.promises.cascade_sequences import build_loss_sequences
 from metacal.promises.promise import Promise
 from metacal.promises.two_model_cascade import TwoModelEvidence
 from metacal.rows import Rows

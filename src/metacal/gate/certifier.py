@@ -37,11 +37,9 @@ from metacal.formulas import Codes, Flags
 from metacal.gate.gate import Gate
 from metacal.gate.gate_from_labels import build_gate_from_labels, check_promise_for_labelling
 from metacal.gate.score_source import HigherIs, ScoreSource, clean_score_name
-from metacal.gate.unlabelled_pool import NO_CLASS, PoolAnswers, UnlabelledPool
+from metacal.gate.unlabelled_pool import PoolAnswers, UnlabelledPool
 from metacal.promises.promise import Promise
-from metacal.rows import validate
 from metacal.rows.draws import check_random_state
-from metacal.rows.score_columns import check_correctness
 from metacal.scores import Score, get_rounding_grid, get_score_name
 
 #: Number of batches in which all drawn rows are proposed by default.
@@ -55,6 +53,13 @@ class _Phase(NamedTuple):
 
     promise: Promise
     n_rows: int
+
+
+class _AssessedPhase(NamedTuple):
+    """Phase, and the thresholds that its labels certify now and can still certify."""
+
+    phase: _Phase
+    progress: LabellingProgress
 
 
 @dataclass(eq=False, repr=False)
@@ -140,8 +145,9 @@ class Certifier:
         self.n_requested = self._sample_sizes[0]
         self.is_extended = False
         self.answers = PoolAnswers(self.n_pool)
-        self._assessed_phases: list[tuple[_Phase, LabellingProgress]] = []
-        self._state_of_assessment: tuple[int, bool] | None = None
+        self._assessed_phases: list[_AssessedPhase] = []
+        self._n_labels_when_assessed: int | None = None
+        self._was_extended_when_assessed = False
         self.pilot = PilotRows(np.empty(0))
         uses_pilot_rows = self.promise.procedure().pilot_policy() is not None
         if not self.reads_logits and uses_pilot_rows:
@@ -246,36 +252,8 @@ class Certifier:
         InputError
             If an answer is invalid, contradicts an earlier one, or is about a row not drawn.
         """
-        row_indices = np.atleast_1d(np.asarray(rows))
-        is_integer = row_indices.dtype.kind in "iu"
-        if not is_integer and row_indices.size > 0:
-            raise InputError(
-                f"rows must be the numbers that propose gives, got {row_indices.dtype}."
-            )
-        row_indices = row_indices.astype(np.intp).reshape(-1)
-        has_both_or_neither = (right is None) == (labels is None)
-        if has_both_or_neither:
-            raise InputError(
-                "give right=... (whether each prediction is right) or labels=... (the true ones),"
-                " not both."
-            )
-        if labels is None:
-            is_correct = check_correctness(np.atleast_1d(np.asarray(right)))
-            true_codes = np.full(len(is_correct), NO_CLASS, dtype=np.intp)
-        else:
-            predictions = self.unlabelled_pool.predictions
-            if predictions is None:
-                raise InputError(
-                    "a pool of scores has no predictions to compare labels with; give right=..."
-                    " instead."
-                )
-            true_codes = validate.encode_labels(labels, len(row_indices), predictions.classes)
-            is_correct = predictions.are_correct(row_indices, true_codes)
-        if is_correct.shape != row_indices.shape:
-            raise InputError(
-                f"there are {len(row_indices)} rows but {len(is_correct)} answers; give one each."
-            )
-        self.add_answers(row_indices, is_correct, true_codes)
+        answers = self.unlabelled_pool.encode_answers(rows, right=right, labels=labels)
+        self.add_answers(answers.row_indices, answers.is_correct, answers.true_codes)
         return self
 
     def add_answers(self, row_indices: Codes, is_correct: Flags, true_codes: Codes) -> None:
@@ -354,7 +332,7 @@ class Certifier:
     @property
     def threshold(self) -> float | None:
         """Certified threshold of the uncertainty score, None if nothing is certified yet."""
-        return _largest(progress.threshold for _, progress in self._assess_phases())
+        return _find_largest_or_none(progress.threshold for _, progress in self._assess_phases())
 
     @property
     def coverage(self) -> float | None:
@@ -364,7 +342,7 @@ class Certifier:
     @property
     def within_reach(self) -> float | None:
         """Coverage if all further predictions are correct, None if nothing can be certified."""
-        reachable_threshold = _largest(
+        reachable_threshold = _find_largest_or_none(
             progress.reachable_threshold for _, progress in self._assess_phases()
         )
         return self._coverage_at(reachable_threshold)
@@ -391,16 +369,22 @@ class Certifier:
         scores = self.unlabelled_pool.uncertainty_scores[rows]
         return PartialLabels(scores, self.answers.label_states[rows], self.pilot)
 
-    def _assess_phases(self) -> list[tuple[_Phase, LabellingProgress]]:
+    def _assess_phases(self) -> list[_AssessedPhase]:
         """Return each started phase with its progress, cached until the next answer."""
-        current_state = (self.n_labels, self.is_extended)
-        is_outdated = self._state_of_assessment != current_state
-        if is_outdated:
+        n_labels = self.n_labels
+        is_cache_valid = (
+            self._n_labels_when_assessed == n_labels
+            and self._was_extended_when_assessed == self.is_extended
+        )
+        if not is_cache_valid:
             self._assessed_phases = [
-                (phase, assess_progress(phase.promise, self._get_labels_of_phase(phase)))
+                _AssessedPhase(
+                    phase, assess_progress(phase.promise, self._get_labels_of_phase(phase))
+                )
                 for phase in self._list_started_phases()
             ]
-            self._state_of_assessment = current_state
+            self._n_labels_when_assessed = n_labels
+            self._was_extended_when_assessed = self.is_extended
         return self._assessed_phases
 
     def _can_improve(self, progress: LabellingProgress) -> bool:
@@ -451,13 +435,7 @@ class Certifier:
 
     def _certify_best_phase(self) -> Certificate:
         """Certify the phase with the highest threshold, at its fraction of delta."""
-        assessed_phases = self._assess_phases()
-        thresholds = [
-            -math.inf if progress.threshold is None else progress.threshold
-            for _, progress in assessed_phases
-        ]
-        highest_threshold = max(thresholds)
-        best_phase, _ = assessed_phases[thresholds.index(highest_threshold)]
+        best_phase, _ = max(self._assess_phases(), key=_get_threshold_or_minus_infinity)
         try:
             return best_phase.promise.certify(self._get_labels_of_phase(best_phase))
         except InfeasibleTargetError as error:
@@ -493,6 +471,12 @@ class Certifier:
         return build_gate_from_labels(self)
 
 
-def _largest(values: Iterable[float | None]) -> float | None:
+def _get_threshold_or_minus_infinity(assessed_phase: _AssessedPhase) -> float:
+    """Return the certified threshold of a phase, -inf if it certifies nothing yet."""
+    threshold = assessed_phase.progress.threshold
+    return -math.inf if threshold is None else threshold
+
+
+def _find_largest_or_none(values: Iterable[float | None]) -> float | None:
     """Return the largest value, ignoring None, or None if there is no other value."""
     return max((value for value in values if value is not None), default=None)

@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -27,7 +27,7 @@ from metacal.gate.logits_source import check_score
 from metacal.gate.score_source import ScoreSource
 from metacal.rows import Rows, validate
 from metacal.rows.draws import RowDraws
-from metacal.rows.score_columns import check_scores
+from metacal.rows.score_columns import check_correctness, check_scores
 from metacal.scores import Score, score_rows
 
 #: Code of a class that is not known.
@@ -59,6 +59,24 @@ class PoolPredictions:
         last_index = len(self.predicted_codes) - 1
         valid_indices = np.clip(row_indices, 0, last_index)
         return true_codes == self.predicted_codes[valid_indices]
+
+
+class EncodedAnswers(NamedTuple):
+    """Answers for rows of a pool, as columns of numbers.
+
+    Attributes
+    ----------
+    row_indices : ndarray of int, shape (n_answers,)
+        Row of the pool that each answer is about.
+    is_correct : ndarray of bool, shape (n_answers,)
+        Whether the prediction of the row is correct.
+    true_codes : ndarray of int, shape (n_answers,)
+        Column of the true class of the row, -1 if it is not known.
+    """
+
+    row_indices: Codes
+    is_correct: Flags
+    true_codes: Codes
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,6 +146,60 @@ class UnlabelledPool:
             self.uncertainty_scores[scored_rows], predicted_codes, random_state=random_state
         )
         return scored_rows[draws.draw_row_order("rows to label")]
+
+    def encode_answers(
+        self, rows: ArrayLike, *, right: ArrayLike | None, labels: ArrayLike | None
+    ) -> EncodedAnswers:
+        """Check answers that a user passes, and convert them to columns of numbers.
+
+        Parameters
+        ----------
+        rows : array-like of int, shape (n_answers,)
+            Row of the pool that each answer is about.
+        right : array-like of bool, shape (n_answers,), or None
+            Whether each prediction is correct.
+        labels : array-like of shape (n_answers,), or None
+            True label of each row. Either `right` or `labels` must be given.
+
+        Returns
+        -------
+        EncodedAnswers
+
+        Raises
+        ------
+        InputError
+            If an answer is invalid.
+        """
+        row_indices = np.atleast_1d(np.asarray(rows))
+        is_integer = row_indices.dtype.kind in "iu"
+        if not is_integer and row_indices.size > 0:
+            raise InputError(
+                f"rows must be the numbers that propose gives, got {row_indices.dtype}."
+            )
+        row_indices = row_indices.astype(np.intp).reshape(-1)
+        has_both_or_neither = (right is None) == (labels is None)
+        if has_both_or_neither:
+            raise InputError(
+                "give right=... (whether each prediction is right) or labels=... (the true ones),"
+                " not both."
+            )
+        if labels is None:
+            is_correct = check_correctness(np.atleast_1d(np.asarray(right)))
+            true_codes = np.full(len(is_correct), NO_CLASS, dtype=np.intp)
+        else:
+            predictions = self.predictions
+            if predictions is None:
+                raise InputError(
+                    "a pool of scores has no predictions to compare labels with; give right=..."
+                    " instead."
+                )
+            true_codes = validate.encode_labels(labels, len(row_indices), predictions.classes)
+            is_correct = predictions.are_correct(row_indices, true_codes)
+        if is_correct.shape != row_indices.shape:
+            raise InputError(
+                f"there are {len(row_indices)} rows but {len(is_correct)} answers; give one each."
+            )
+        return EncodedAnswers(row_indices, is_correct=is_correct, true_codes=true_codes)
 
     def rank_without_labels(self) -> Ranking:
         """Rank the rows that have a score, all of them counted as incorrect."""

@@ -20,11 +20,9 @@ from metacal.formulas import Flags
 from metacal.kernels.grid import Grid
 from metacal.promises.accuracy import MinAccuracy
 from metacal.promises.cascade import MaxLoss
-from metacal.promises.cascade_candidates import (
+from metacal.promises.cascade_candidates import CascadePlan, OutcomeCounts, PairedPredictions
+from metacal.promises.cascade_sequences import (
     CandidateSequence,
-    CascadePlan,
-    OutcomeCounts,
-    PairedPredictions,
     build_accuracy_sequences,
     build_loss_sequences,
     build_review_sequences,

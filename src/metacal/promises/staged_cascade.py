@@ -60,24 +60,22 @@ on are harder than their score suggests, the second if there are few of them.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
-from metacal.certificates.cascade_stages import Stages
 from metacal.certificates.certificate import Certificate
-from metacal.certificates.quantities import DISAGREEMENT
 from metacal.certification.ranking import Evidence
 from metacal.errors import InfeasibleTargetError, InputError
 from metacal.formulas import Codes, Flags, Float
 from metacal.kernels.grid import RELATIVE_GRID
 from metacal.promises.accuracy import MinAccuracy
 from metacal.promises.bad_answer_limit import BadAnswerLimit
-from metacal.promises.cascade import MaxLoss, get_agreement_rule
+from metacal.promises.cascade import MaxLoss
 from metacal.promises.cascade_tests import make_accuracy_error
 from metacal.promises.promise import Promise
-from metacal.promises.staged_certificate import build_stage_counts, build_staged_certificate
+from metacal.promises.staged_certificate import build_accuracy_certificate, build_loss_certificate
 from metacal.promises.threshold_paths import PilotScores, find_answering_model
 from metacal.rows.draws import RowDraws
 from metacal.statistics import bounds
@@ -95,18 +93,33 @@ class _RowSplit(NamedTuple):
     tested_rows: Codes
 
 
-class _AnswerCounts(NamedTuple):
+class AnswerCounts(NamedTuple):
     """Number of rows that the models of a cascade answer, and of bad answers among them."""
 
     n_answered: int
     n_bad: int
 
-    def pass_accuracy_test(self, *, min_accuracy: float, significance_level: float) -> bool:
+    def certify_accuracy(self, min_accuracy: float, *, significance_level: float) -> bool:
         """Check whether the counts certify an accuracy, if bad answers are wrong answers."""
         if self.n_answered == 0:
             return False
         p_value = bounds.binomial_p_value(self.n_bad, self.n_answered, 1.0 - min_accuracy)
         return bool(p_value <= significance_level)
+
+
+class _PathTest(NamedTuple):
+    """Result of the tests along a path of threshold vectors.
+
+    Attributes
+    ----------
+    certified_points : list of array of shape (m,)
+        Threshold vectors that passed.
+    failed_counts : AnswerCounts or None
+        Counts at the point that failed. None if all points passed.
+    """
+
+    certified_points: list[Float]
+    failed_counts: AnswerCounts | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -199,7 +212,8 @@ class CascadeScores(Evidence):
                 for path in self._build_threshold_paths(pilot, uncharged_bad_share=0.0)
             ]
             thresholds = self._find_cheapest_thresholds(end_points, tested_rows)
-        return self._build_loss_certificate(
+        return build_loss_certificate(
+            self,
             promise,
             thresholds=thresholds,
             tested_rows=tested_rows,
@@ -235,39 +249,74 @@ class CascadeScores(Evidence):
             paths = self._build_threshold_paths(pilot, uncharged_bad_share)
         significance_level = (promise.delta or 0.0) / len(paths)
 
-        certified_points: list[Float] = []
-        first_failed_counts: _AnswerCounts | None = None
-        for path in paths:
-            start = pilot.find_point_with_smallest_expected_p_value(
-                path,
-                min_accuracy=promise.beta,
-                n_tested=len(split.tested_rows),
-                has_human_review=self.has_human_review,
+        path_tests = [
+            self._test_accuracy_along_path(
+                promise, path, pilot, split.tested_rows, significance_level=significance_level
             )
-            for thresholds in path[start:]:
-                counts = self._count_answers(thresholds, split.tested_rows)
-                if not counts.pass_accuracy_test(
-                    min_accuracy=promise.beta, significance_level=significance_level
-                ):
-                    if first_failed_counts is None or first_failed_counts.n_answered == 0:
-                        first_failed_counts = counts
-                    break
-                certified_points.append(thresholds)
+            for path in paths
+        ]
+        certified_points = [point for test in path_tests for point in test.certified_points]
         if not certified_points:
-            assert first_failed_counts is not None
+            failed_counts = [
+                test.failed_counts for test in path_tests if test.failed_counts is not None
+            ]
+            reported_counts = _choose_counts_to_report(failed_counts)
             raise make_accuracy_error(
                 promise,
-                n_errors=first_failed_counts.n_bad,
-                n_answered=first_failed_counts.n_answered,
+                n_errors=reported_counts.n_bad,
+                n_answered=reported_counts.n_answered,
                 significance_level=significance_level,
                 has_human_review=self.has_human_review,
             )
-        return self._build_accuracy_certificate(
+        return build_accuracy_certificate(
+            self,
             promise,
             thresholds=self._find_cheapest_thresholds(certified_points, split.tested_rows),
             tested_rows=split.tested_rows,
             n_pilot=len(split.pilot_rows),
         )
+
+    def _test_accuracy_along_path(
+        self,
+        promise: MinAccuracy,
+        path: list[Float],
+        pilot: PilotScores,
+        tested_rows: Codes,
+        *,
+        significance_level: float,
+    ) -> _PathTest:
+        """Test the points of a path in order, up to the first that fails.
+
+        Parameters
+        ----------
+        promise : MinAccuracy
+            Promise to certify.
+        path : list of array of shape (m,)
+            Threshold vectors, from strict to lax.
+        pilot : PilotScores
+            Pilot rows, which choose the point where the tests begin.
+        tested_rows : array of int
+            Rows that are tested.
+        significance_level : float
+            Significance level of each test.
+
+        Returns
+        -------
+        _PathTest
+        """
+        start = pilot.find_point_with_smallest_expected_p_value(
+            path,
+            min_accuracy=promise.beta,
+            n_tested=len(tested_rows),
+            has_human_review=self.has_human_review,
+        )
+        certified_points: list[Float] = []
+        for thresholds in path[start:]:
+            counts = self.count_answers(thresholds, tested_rows)
+            if not counts.certify_accuracy(promise.beta, significance_level=significance_level):
+                return _PathTest(certified_points, failed_counts=counts)
+            certified_points.append(thresholds)
+        return _PathTest(certified_points, failed_counts=None)
 
     def _draw_row_order(self) -> Codes:
         """Draw a random order of the labelled rows."""
@@ -284,7 +333,7 @@ class CascadeScores(Evidence):
         """Select the columns of the pilot rows."""
         return PilotScores(
             uncertainty=self.uncertainty[pilot_rows],
-            is_bad=self._select_bad_flags(pilot_rows),
+            is_bad=self.select_bad_flags(pilot_rows),
             costs=self.costs,
             unlabelled_uncertainty=self.unlabelled_uncertainty,
         )
@@ -314,7 +363,7 @@ class CascadeScores(Evidence):
         """Return the last thresholds of a path before too many bad rows are accepted."""
         last_passing_point = np.full(self.n_models, -math.inf)
         for thresholds in path:
-            if self._count_answers(thresholds, tested_rows).n_bad > max_bad_rows:
+            if self.count_answers(thresholds, tested_rows).n_bad > max_bad_rows:
                 break
             last_passing_point = thresholds
         return last_passing_point
@@ -333,7 +382,7 @@ class CascadeScores(Evidence):
         """Return the index of the model that answers each row, or m if no model accepts it."""
         return find_answering_model(self.uncertainty[rows], thresholds)
 
-    def _select_bad_flags(self, rows: Codes) -> Flags:
+    def select_bad_flags(self, rows: Codes) -> Flags:
         """Return the bad answers of the m models and of the last model, shape (n_rows, m + 1)."""
         is_bad = self.is_bad[rows]
         if is_bad.shape[1] > self.n_models:
@@ -342,140 +391,27 @@ class CascadeScores(Evidence):
         never_bad = np.zeros(len(is_bad), dtype=bool)
         return np.column_stack([is_bad, never_bad])
 
-    def _count_answers(self, thresholds: Float, rows: Codes) -> _AnswerCounts:
+    def count_answers(self, thresholds: Float, rows: Codes) -> AnswerCounts:
         """Count the rows that models answer at the given thresholds, and the bad answers."""
         answering_model = self.find_answering_model(thresholds, rows)
-        is_bad = self._select_bad_flags(rows)[np.arange(len(rows)), answering_model]
+        is_bad = self.select_bad_flags(rows)[np.arange(len(rows)), answering_model]
         n_answered = len(rows)
         if self.has_human_review:
             n_answered = int(np.count_nonzero(answering_model < self.n_models))
-        return _AnswerCounts(n_answered=n_answered, n_bad=int(is_bad.sum()))
-
-    def _build_loss_certificate(
-        self,
-        promise: MaxLoss,
-        *,
-        thresholds: Float,
-        tested_rows: Codes,
-        n_pilot: int,
-        pool_size: int | None,
-    ) -> Certificate:
-        """Build the certificate of a loss, without the number of wrong answers.
-
-        Parameters
-        ----------
-        promise : MaxLoss
-            Certified promise.
-        thresholds : array of shape (m,)
-            Certified thresholds.
-        tested_rows : array of int
-            Rows that were tested.
-        n_pilot : int
-            Number of pilot rows.
-        pool_size : int or None
-            Number of rows of the pool, if the promise is about a pool.
-
-        Returns
-        -------
-        Certificate
-        """
-        answering_model = self.find_answering_model(thresholds, tested_rows)
-        n_bad = self._count_answers(thresholds, tested_rows).n_bad
-        n_worse = None
-        n_better = None
-        n_disagreements = None
-        if self.has_human_review:
-            n_worse = n_bad
-            n_better = 0
-        else:
-            n_disagreements = n_bad
-        stages = Stages(
-            build_stage_counts(
-                thresholds,
-                answering_model,
-                n_wrong_by_model=None,
-                has_human_review=self.has_human_review,
-            ),
-            has_human_review=self.has_human_review,
-            n_worse=n_worse,
-            n_better=n_better,
-            n_pilot_rows=n_pilot,
-            n_labels=len(tested_rows),
-            pool_size=pool_size,
-            n_disagreements=n_disagreements,
-        )
-        rule_name = get_agreement_rule(has_pool=self.is_finite_pool, has_path=self.n_models > 1)
-        certificate = build_staged_certificate(
-            promise,
-            rule_name=rule_name,
-            first_threshold=thresholds[0].item(),
-            stages=stages,
-            n_correct=0,
-            random_state=self.random_state,
-        )
-        if not self.has_human_review:
-            certificate = replace(certificate, quantity=DISAGREEMENT)
-        return replace(certificate, has_labels=False)
-
-    def _build_accuracy_certificate(
-        self, promise: MinAccuracy, *, thresholds: Float, tested_rows: Codes, n_pilot: int
-    ) -> Certificate:
-        """Build the certificate of an accuracy, with the errors of each model.
-
-        Parameters
-        ----------
-        promise : MinAccuracy
-            Certified promise.
-        thresholds : array of shape (m,)
-            Certified thresholds.
-        tested_rows : array of int
-            Rows that were tested.
-        n_pilot : int
-            Number of pilot rows.
-
-        Returns
-        -------
-        Certificate
-        """
-        answering_model = self.find_answering_model(thresholds, tested_rows)
-        is_model_wrong = self._select_bad_flags(tested_rows)
-        is_answer_wrong = is_model_wrong[np.arange(len(tested_rows)), answering_model]
-        n_wrong_by_model = np.bincount(
-            answering_model[is_answer_wrong], minlength=self.n_models + 1
-        )
-
-        # The last model has a threshold of its own only if people answer after it.
-        last_model = self.n_models - 1 if self.has_human_review else self.n_models
-        is_answered_earlier = answering_model < last_model
-        is_last_model_wrong = is_model_wrong[:, last_model]
-        is_worse = is_answered_earlier & is_answer_wrong & ~is_last_model_wrong
-        is_better = is_answered_earlier & ~is_answer_wrong & is_last_model_wrong
-        stages = Stages(
-            build_stage_counts(
-                thresholds,
-                answering_model,
-                n_wrong_by_model=n_wrong_by_model.tolist(),
-                has_human_review=self.has_human_review,
-            ),
-            has_human_review=self.has_human_review,
-            n_worse=int(is_worse.sum()),
-            n_better=int(is_better.sum()),
-            n_pilot_rows=n_pilot,
-            n_labels=len(tested_rows),
-        )
-        return build_staged_certificate(
-            promise,
-            rule_name=promise.cascade_rules[0],
-            first_threshold=thresholds[0].item(),
-            stages=stages,
-            n_correct=stages.n_answered - int(is_answer_wrong.sum()),
-            random_state=self.random_state,
-        )
+        return AnswerCounts(n_answered=n_answered, n_bad=int(is_bad.sum()))
 
 
 def _compute_pilot_size(n_rows: int) -> int:
     """Compute how many of the labelled rows become pilot rows."""
     return max(_MIN_PILOT_ROWS, math.ceil(_PILOT_SHARE * n_rows))
+
+
+def _choose_counts_to_report(failed_counts: list[AnswerCounts]) -> AnswerCounts:
+    """Return the first counts with an answered row, or the last counts if there are none."""
+    for counts in failed_counts:
+        if counts.n_answered > 0:
+            return counts
+    return failed_counts[-1]
 
 
 def _make_loss_error(

@@ -4,20 +4,155 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from metacal.certificates.cascade_stages import StageCount, Stages
 from metacal.certificates.certificate import Certificate
 from metacal.certificates.circumstances import Circumstances, add_circumstances
+from metacal.certificates.quantities import DISAGREEMENT
 from metacal.certification.ranking import ThresholdOutcome
 from metacal.certification.statements import build_certificate
 from metacal.formulas import Codes, Float
 from metacal.promises.accuracy import MinAccuracy
-from metacal.promises.cascade import MaxLoss
+from metacal.promises.cascade import MaxLoss, get_agreement_rule
+
+if TYPE_CHECKING:
+    from metacal.promises.staged_cascade import CascadeScores
 
 
-def build_staged_certificate(
+def build_loss_certificate(
+    cascade: CascadeScores,
+    promise: MaxLoss,
+    *,
+    thresholds: Float,
+    tested_rows: Codes,
+    n_pilot: int,
+    pool_size: int | None,
+) -> Certificate:
+    """Build the certificate of a loss, without the number of wrong answers.
+
+    Parameters
+    ----------
+    cascade : CascadeScores
+        Scores and bad answers of the models.
+    promise : MaxLoss
+        Certified promise.
+    thresholds : array of shape (m,)
+        Certified thresholds.
+    tested_rows : array of int
+        Rows that were tested.
+    n_pilot : int
+        Number of pilot rows.
+    pool_size : int or None
+        Number of rows of the pool, if the promise is about a pool.
+
+    Returns
+    -------
+    Certificate
+    """
+    answering_model = cascade.find_answering_model(thresholds, tested_rows)
+    n_bad = cascade.count_answers(thresholds, tested_rows).n_bad
+    n_worse = None
+    n_better = None
+    n_disagreements = None
+    if cascade.has_human_review:
+        n_worse = n_bad
+        n_better = 0
+    else:
+        n_disagreements = n_bad
+    stages = Stages(
+        _build_stage_counts(
+            thresholds,
+            answering_model,
+            n_wrong_by_model=None,
+            has_human_review=cascade.has_human_review,
+        ),
+        has_human_review=cascade.has_human_review,
+        n_worse=n_worse,
+        n_better=n_better,
+        n_pilot_rows=n_pilot,
+        n_labels=len(tested_rows),
+        pool_size=pool_size,
+        n_disagreements=n_disagreements,
+    )
+    rule_name = get_agreement_rule(has_pool=cascade.is_finite_pool, has_path=cascade.n_models > 1)
+    certificate = _build_certificate_from_stages(
+        promise,
+        rule_name=rule_name,
+        first_threshold=thresholds[0].item(),
+        stages=stages,
+        n_correct=0,
+        random_state=cascade.random_state,
+    )
+    if not cascade.has_human_review:
+        certificate = replace(certificate, quantity=DISAGREEMENT)
+    return replace(certificate, has_labels=False)
+
+
+def build_accuracy_certificate(
+    cascade: CascadeScores,
+    promise: MinAccuracy,
+    *,
+    thresholds: Float,
+    tested_rows: Codes,
+    n_pilot: int,
+) -> Certificate:
+    """Build the certificate of an accuracy, with the errors of each model.
+
+    Parameters
+    ----------
+    cascade : CascadeScores
+        Scores and bad answers of the models.
+    promise : MinAccuracy
+        Certified promise.
+    thresholds : array of shape (m,)
+        Certified thresholds.
+    tested_rows : array of int
+        Rows that were tested.
+    n_pilot : int
+        Number of pilot rows.
+
+    Returns
+    -------
+    Certificate
+    """
+    answering_model = cascade.find_answering_model(thresholds, tested_rows)
+    is_model_wrong = cascade.select_bad_flags(tested_rows)
+    is_answer_wrong = is_model_wrong[np.arange(len(tested_rows)), answering_model]
+    n_wrong_by_model = np.bincount(answering_model[is_answer_wrong], minlength=cascade.n_models + 1)
+
+    # The last model has a threshold of its own only if people answer after it.
+    last_model = cascade.n_models - 1 if cascade.has_human_review else cascade.n_models
+    is_answered_earlier = answering_model < last_model
+    is_last_model_wrong = is_model_wrong[:, last_model]
+    is_worse = is_answered_earlier & is_answer_wrong & ~is_last_model_wrong
+    is_better = is_answered_earlier & ~is_answer_wrong & is_last_model_wrong
+    stages = Stages(
+        _build_stage_counts(
+            thresholds,
+            answering_model,
+            n_wrong_by_model=n_wrong_by_model.tolist(),
+            has_human_review=cascade.has_human_review,
+        ),
+        has_human_review=cascade.has_human_review,
+        n_worse=int(is_worse.sum()),
+        n_better=int(is_better.sum()),
+        n_pilot_rows=n_pilot,
+        n_labels=len(tested_rows),
+    )
+    return _build_certificate_from_stages(
+        promise,
+        rule_name=promise.cascade_rules[0],
+        first_threshold=thresholds[0].item(),
+        stages=stages,
+        n_correct=stages.n_answered - int(is_answer_wrong.sum()),
+        random_state=cascade.random_state,
+    )
+
+
+def _build_certificate_from_stages(
     promise: MaxLoss | MinAccuracy,
     *,
     rule_name: str,
@@ -63,7 +198,7 @@ def build_staged_certificate(
     return add_circumstances(certificate, Circumstances(random_state=random_state))
 
 
-def build_stage_counts(
+def _build_stage_counts(
     thresholds: Float,
     answering_model: Codes,
     *,

@@ -51,12 +51,12 @@ from metacal.kernels.grid import RELATIVE_GRID, Grid
 from metacal.promises.cascade_candidates import (
     DEFAULT_PLAN,
     Candidate,
-    CandidateSequence,
     CascadePlan,
     PairedPredictions,
     count_outcomes,
     split_pilot_rows,
 )
+from metacal.promises.cascade_sequences import CandidateSequence
 from metacal.promises.cascade_tests import CascadeTest, check_cascade_promise, make_cascade_test
 from metacal.promises.promise import Promise
 

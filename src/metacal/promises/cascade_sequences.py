@@ -1,0 +1,281 @@
+"""Candidate thresholds of a cascade of two models, in the order in which they are tested.
+
+Candidates and their order depend on *pilot rows* only, which are not tested.
+
+A single threshold rises through quantiles of the small model's scores. If people answer the rows
+that neither model accepts, there are two thresholds. Pairs of thresholds are then tested in Pareto
+order: the pairs that are cheapest at their risk, safest first. The risk of a pair is estimated on
+labelled pilot rows from their errors, shrunk towards a logistic curve of each model's errors along
+its score, because a few hundred rows have hardly any error where the models are confident. The
+quality of this estimate decides how far a sequence of tests gets, never whether the promise holds.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from metacal.formulas import Flags, Float
+from metacal.kernels.grid import Grid
+from metacal.promises.cascade_candidates import Candidate, PairedPredictions
+from metacal.promises.risk_estimates import compute_expected_p_value, estimate_error_probabilities
+
+# Number of candidate thresholds if only the small model has a threshold.
+_N_THRESHOLDS = 100
+# Number of candidate thresholds of each model if both models have a threshold.
+_N_THRESHOLDS_PER_MODEL = 40
+
+# Tests of an accuracy begin where the small model answers this share of the rows.
+_FIRST_SHARE_OF_SMALL_MODEL = 0.4
+# Fraction of delta for the first test sequence. The second sequence has the rest of delta.
+_FIRST_DELTA_FRACTION = 0.9
+
+
+class CandidateSequence(NamedTuple):
+    """Candidates that are tested in order, up to the first that fails.
+
+    Attributes
+    ----------
+    candidates : sequence of Candidate
+        Candidates in the order of the tests.
+    delta_fraction : float
+        Fraction of delta at which each candidate is tested.
+    """
+
+    candidates: Sequence[Candidate]
+    delta_fraction: float
+
+
+def build_loss_sequences(pilot: PairedPredictions, small_grid: Grid) -> list[CandidateSequence]:
+    """Build the test sequence of a loss, in which the small model answers ever more rows."""
+    thresholds = _compute_quantile_thresholds(
+        pilot.small_score, n_thresholds=_N_THRESHOLDS, grid=small_grid
+    )
+    candidates = [Candidate(threshold) for threshold in thresholds]
+    return [CandidateSequence(candidates, delta_fraction=1.0)]
+
+
+def build_accuracy_sequences(pilot: PairedPredictions, small_grid: Grid) -> list[CandidateSequence]:
+    """Build the test sequences of an accuracy without people.
+
+    The first sequence starts where the small model answers a middle share of the rows, because a
+    cascade is there about as accurate as the large model, or more. The second one starts where the
+    small model answers no row.
+    """
+    thresholds = _compute_quantile_thresholds(
+        pilot.small_score, n_thresholds=_N_THRESHOLDS, grid=small_grid
+    )
+    start_threshold = float(
+        np.quantile(pilot.small_score, _FIRST_SHARE_OF_SMALL_MODEL, method="lower")
+    )
+    start = bisect_left(thresholds, start_threshold)
+    stricter_candidates = [Candidate(small_threshold=value) for value in thresholds[:start]]
+    laxer_candidates = [Candidate(small_threshold=value) for value in thresholds[start:]]
+    large_model_alone = Candidate(small_threshold=-math.inf)
+    return [
+        CandidateSequence(laxer_candidates, delta_fraction=_FIRST_DELTA_FRACTION),
+        CandidateSequence(
+            [large_model_alone, *stricter_candidates], delta_fraction=1.0 - _FIRST_DELTA_FRACTION
+        ),
+    ]
+
+
+def build_review_sequences(
+    pilot: PairedPredictions,
+    *,
+    n_tested: int,
+    min_accuracy: float,
+    review_cost: float,
+    grids: tuple[Grid, Grid],
+) -> list[CandidateSequence]:
+    """Build the test sequence of an accuracy with people from the Pareto-optimal pairs.
+
+    A pair is in the sequence if every safer pair costs more. Safety is the p-value that is to be
+    expected on the tested rows.
+
+    Parameters
+    ----------
+    pilot : PairedPredictions
+        Labelled pilot rows.
+    n_tested : int
+        Number of rows that will be tested.
+    min_accuracy : float
+        Accuracy to certify.
+    review_cost : float
+        Cost of a row that a person answers, in calls of the large model.
+    grids : tuple of two Grid
+        Grids of the scores of the small and the large model.
+
+    Returns
+    -------
+    list of CandidateSequence
+        A single sequence.
+
+    Examples
+    --------
+    >>> from metacal.kernels.grid import RELATIVE_GRID
+    >>> rng = np.random.default_rng(0)
+    >>> small_score, large_score = rng.random((2, 400))
+    >>> small_correct = rng.random(400) > small_score / 4
+    >>> large_correct = rng.random(400) > large_score / 4
+    >>> pilot = PairedPredictions(
+    ...     small_score,
+    ...     large_score,
+    ...     small_correct,
+    ...     large_correct,
+    ...     models_agree=small_correct == large_correct,
+    ...     has_label=np.ones(400, dtype=bool),
+    ... )
+    >>> (sequence,) = build_review_sequences(
+    ...     pilot,
+    ...     n_tested=1600,
+    ...     min_accuracy=0.95,
+    ...     review_cost=10.0,
+    ...     grids=(RELATIVE_GRID, RELATIVE_GRID),
+    ... )
+    >>> sequence.delta_fraction, len(sequence.candidates) > 10
+    (1.0, True)
+    """
+    small_grid, large_grid = grids
+    small_thresholds = _compute_pair_thresholds(pilot.small_score, small_grid)
+    large_thresholds = _compute_pair_thresholds(pilot.large_score, large_grid)
+    n_small, n_large = _sum_over_answered_rows(
+        pilot,
+        small_thresholds=small_thresholds,
+        large_thresholds=large_thresholds,
+        small_values=np.ones(len(pilot)),
+        large_values=np.ones(len(pilot)),
+    )
+    n_small_errors, n_large_errors = _sum_over_answered_rows(
+        pilot,
+        small_thresholds=small_thresholds,
+        large_thresholds=large_thresholds,
+        small_values=estimate_error_probabilities(pilot.small_score, pilot.small_correct),
+        large_values=estimate_error_probabilities(pilot.large_score, pilot.large_correct),
+    )
+
+    # Rows of these tables are thresholds of the small model, columns those of the large model.
+    n_answered = n_small[:, None] + n_large
+    n_errors = n_small_errors[:, None] + n_large_errors
+    n_sent_to_large = (len(pilot) - n_small)[:, None]
+    n_sent_to_people = len(pilot) - n_answered
+    costs = n_sent_to_large + review_cost * n_sent_to_people
+    tested_per_pilot_row = n_tested / len(pilot)
+    expected_p_values = compute_expected_p_value(
+        n_answered=tested_per_pilot_row * n_answered,
+        n_errors=tested_per_pilot_row * n_errors,
+        min_accuracy=min_accuracy,
+    )
+    pareto_optimal_pairs = [
+        Candidate(
+            small_threshold=float(small_thresholds[small_index]),
+            large_threshold=float(large_thresholds[large_index]),
+        )
+        for small_index, large_index in _find_pareto_front(
+            risks=expected_p_values, costs=costs, is_allowed=n_answered > 0
+        )
+    ]
+    return [CandidateSequence(pareto_optimal_pairs, delta_fraction=1.0)]
+
+
+def _find_pareto_front(*, risks: Float, costs: Float, is_allowed: Flags) -> list[tuple[int, int]]:
+    """Find the entries of a table that are cheaper than every allowed entry of lower risk.
+
+    Parameters
+    ----------
+    risks, costs : array of shape (n_rows, n_columns)
+        Risk and cost of each entry.
+    is_allowed : array of bool of shape (n_rows, n_columns)
+        Entries that may be on the front.
+
+    Returns
+    -------
+    list of tuple of int
+        Row and column of each entry of the front, the lowest risk first.
+
+    Examples
+    --------
+    >>> risks, costs = np.array([[0.1, 0.2, 0.3]]), np.array([[5.0, 6.0, 4.0]])
+    >>> _find_pareto_front(risks=risks, costs=costs, is_allowed=np.ones((1, 3), dtype=bool))
+    [(0, 0), (0, 2)]
+    """
+    pareto_front: list[tuple[int, int]] = []
+    lowest_cost = math.inf
+    # The last key of lexsort is the primary one, so costs only order entries of equal risk.
+    flat_indices_by_rising_risk = np.lexsort((costs.ravel(), risks.ravel()))
+    for flat_index in flat_indices_by_rising_risk:
+        row, column = divmod(int(flat_index), costs.shape[1])
+        if is_allowed[row, column] and costs[row, column] < lowest_cost:
+            lowest_cost = float(costs[row, column])
+            pareto_front.append((row, column))
+    return pareto_front
+
+
+def _compute_quantile_thresholds(scores: Float, *, n_thresholds: int, grid: Grid) -> list[float]:
+    """Return increasing thresholds that accept even shares of the scores, and +inf at the end."""
+    accepted_shares = np.arange(1, n_thresholds + 1) / n_thresholds
+    quantiles = np.quantile(scores, accepted_shares, method="lower")
+    distinct_thresholds = {grid.snap_to_midpoint(float(quantile)) for quantile in quantiles}
+    return [*sorted(distinct_thresholds), math.inf]
+
+
+def _compute_pair_thresholds(scores: Float, grid: Grid) -> Float:
+    """Return the thresholds of one model of a pair, from -inf (accept no row) to +inf."""
+    thresholds = _compute_quantile_thresholds(
+        scores, n_thresholds=_N_THRESHOLDS_PER_MODEL, grid=grid
+    )
+    return np.array([-math.inf, *thresholds])
+
+
+def _sum_over_answered_rows(
+    rows: PairedPredictions,
+    *,
+    small_thresholds: Float,
+    large_thresholds: Float,
+    small_values: Float,
+    large_values: Float,
+) -> tuple[Float, Float]:
+    """Sum values over the rows that each model answers, for all pairs of thresholds.
+
+    Parameters
+    ----------
+    rows : PairedPredictions
+        Rows of the sums.
+    small_thresholds, large_thresholds : array
+        Increasing thresholds of each model, of shapes (n_small,) and (n_large,).
+    small_values, large_values : array of shape (n_rows,)
+        Value of each row if the small model, or the large model, answers it.
+
+    Returns
+    -------
+    small_sums : array of shape (n_small,)
+        Sums over the rows that the small model answers.
+    large_sums : array of shape (n_small, n_large)
+        Sums over the rows that the large model answers.
+    """
+    n_small = len(small_thresholds)
+    n_large = len(large_thresholds)
+    # A model accepts a row at the first threshold that is not below its score, and at all higher ones.
+    first_accepting_small_index = np.searchsorted(small_thresholds, rows.small_score)
+    first_accepting_large_index = np.searchsorted(large_thresholds, rows.large_score)
+    small_sums_by_first_index = np.bincount(
+        first_accepting_small_index, weights=small_values, minlength=n_small + 1
+    )
+    small_sums = small_sums_by_first_index[:-1].cumsum()
+
+    # Rows of these tables are thresholds of the small model, columns those of the large model.
+    large_sums_by_first_indices = np.zeros((n_small + 1, n_large + 1))
+    np.add.at(
+        large_sums_by_first_indices,
+        (first_accepting_small_index, first_accepting_large_index),
+        large_values,
+    )
+    sums_accepted_by_large = large_sums_by_first_indices.cumsum(axis=1)
+    # The small model rejects a row at all thresholds before the first one that accepts the row.
+    sums_rejected_by_previous_small = sums_accepted_by_large[::-1].cumsum(axis=0)[::-1]
+    large_sums = sums_rejected_by_previous_small[1:, :-1]
+    return small_sums, large_sums
