@@ -30,12 +30,12 @@ import metacal as mc
 from benchmarks.experiments.pool import in_order
 from metacal.certification.ranking import Ranking
 from metacal.certification.rows_needed import (
-    PROFILE_SHARES,
-    ErrorProfiles,
-    build_profiles,
+    ROW_SHARE_GRID,
+    ErrorCurves,
+    build_error_curves,
     estimate_rows_needed,
     find_smallest_sample_size,
-    weight_profiles,
+    weight_error_curves,
 )
 from metacal.certification.rules.accuracy_shortfall import plan_starting_tests
 from metacal.certification.rules.fixed_sequence import find_last_passed_rank
@@ -180,13 +180,13 @@ def taken(right: Right, beta: float, rng: np.random.Generator) -> int:
 def wrong_up_to(right: Right) -> Any:
     """The profile of a population."""
     return np.interp(
-        PROFILE_SHARES * len(right), np.arange(len(right) + 1), np.append(0, np.cumsum(~right))
+        ROW_SHARE_GRID * len(right), np.arange(len(right) + 1), np.append(0, np.cumsum(~right))
     ) / len(right)
 
 
 @lru_cache(maxsize=1)
-def _known(profiles: tuple[tuple[float, ...], ...]) -> ErrorProfiles:
-    return build_profiles(np.array([profiles]), np.ones(len(profiles)))
+def _known(profiles: tuple[tuple[float, ...], ...]) -> ErrorCurves:
+    return build_error_curves(np.array([profiles]), np.ones(len(profiles)))
 
 
 def failed(right: Right, n: int, beta: float, rng: np.random.Generator) -> Iterator[Ranking]:
@@ -214,7 +214,7 @@ def measured(
     for _, sample in zip(range(n_cases), failed(right, n, beta, rng)):
         found["named"].append(estimate_rows_needed(sample, plan))
         found["knowing"].append(
-            find_smallest_sample_size(n, weight_profiles(sample, _known(others)), plan)
+            find_smallest_sample_size(n, weight_error_curves(sample, _known(others)), plan)
         )
     named, knowing = ([needed for needed in said if needed is not None] for said in found.values())
     return {

@@ -98,7 +98,7 @@ class OneThresholdProcedure:
             return None
         return PilotPolicy(random_state=random_state, declared_values=declared_values)
 
-    def count_rows_and_requirements(
+    def compute_row_requirements(
         self, rows: CalibrationRows, significance_level: float
     ) -> list[RowRequirement]:
         """Count the reference rows of the rule, and the rows that it requires."""

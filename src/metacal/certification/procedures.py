@@ -178,7 +178,7 @@ class SubgroupProcedure(Procedure, Protocol):
     def get_main_limit(self, rows: CalibrationRows) -> PromisedLimit:
         """Return the limit that the certificate names first."""
 
-    def count_rows_and_requirements(
+    def compute_row_requirements(
         self, rows: CalibrationRows, significance_level: float
     ) -> list[RowRequirement]:
         """Count the reference rows of each rule, without reading what the rule tests."""

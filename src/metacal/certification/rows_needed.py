@@ -1,19 +1,19 @@
 r"""Estimates of how many rows would certify a target that the present rows do not support.
 
-A *profile* describes how the error rate grows along a ranking. It is the binormal model of ROC curves:
+An *error curve* describes how errors accumulate along a ranking. It is the binormal model of ROC curves:
 correct rows have a latent score z ~ N(0, 1), and errors have z ~ N(d, s²), except for a share ρ of the
 errors, which look like correct rows (wrong labels, for example). With the error rate e, the numbers d,
 s and ρ determine the share of errors among the rows with the lowest scores. On the eight sets of
 logits that come with the package, d is 1.4 to 1.8 and s is 0.6 to 0.8. The prior is chosen around
-these values, because few rows show how often the most certain rows err. Many profiles (log e evenly
+these values, because few rows show how often the most certain rows err. Many curves (log e evenly
 spaced, d normal, three values of s and of ρ) are weighted by the likelihood of the rows, divided by
 the probability that so many rows certify nothing, because only such rows are asked about.
 
 A rule certifies N rows if, at one of a few ranks m that N determines, at most c errors are found.
-Given the profile, the score at rank m lies at a share U ~ Beta(m, N - m + 1) of the population, and
+Given the curve, the score at rank m lies at a share U ~ Beta(m, N - m + 1) of the population, and
 E_m ~ Bin(m, mean error rate up to U). Three values of U represent its distribution, and the best of
 the ranks counts. The estimate is the N at which the probability of certifying, averaged over the
-profiles, is `TARGET_CHANCE`.
+curves, is `TARGET_CHANCE`.
 
 **The estimate is rough, and `TARGET_CHANCE` is not the probability that it is enough.** It would be on
 average over populations from the prior. A sample that certifies nothing contains too few errors to
@@ -29,6 +29,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
+from typing import NamedTuple
 
 import numpy as np
 from scipy.special import bdtr, ndtr
@@ -38,10 +39,27 @@ from metacal.formulas import Codes, Float
 from metacal.rows.draws import make_generator
 from metacal.statistics import bounds
 
-# Function that returns, for a number of rows, the tested ranks and the errors that each tolerates.
-StartingTestPlanner = Callable[[int], Sequence[tuple[int, int]]]
 
-# Probability of certifying, averaged over the profiles, that defines the number of rows needed.
+class StartingTest(NamedTuple):
+    """First test of a range of ranks.
+
+    Attributes
+    ----------
+    rank : int
+        Tested rank.
+
+    max_errors : int
+        Largest number of errors with which the test passes, or -1 if it never passes.
+    """
+
+    rank: int
+    max_errors: int
+
+
+# Function that returns the starting tests for a number of rows.
+StartingTestPlanner = Callable[[int], Sequence[StartingTest]]
+
+# Probability of certifying, averaged over the curves, that defines the number of rows needed.
 TARGET_CHANCE = 0.8
 
 # Largest estimate that is reported, as a multiple of the present rows.
@@ -59,12 +77,12 @@ _N_RESAMPLES = 20
 # Number of sample sizes that are tried if rows are resampled, each larger by a factor of sqrt(2).
 _N_SAMPLE_SIZES = 10
 
-# Shares of the rows at which a profile is evaluated. They are closer among the most certain rows.
-PROFILE_SHARES = np.concatenate(
+# Shares of the rows at which an error curve is evaluated. They are closer among the most certain rows.
+ROW_SHARE_GRID = np.concatenate(
     [[0.0], np.geomspace(0.004, 0.05, 8)[:-1], np.linspace(0.05, 1.0, 39)]
 )
 
-# Error rates e of the profiles.
+# Error rates e of the error curves.
 _ERROR_RATES = np.geomspace(2e-4, 0.9, 72)
 
 # Values of the parameters d, s and ρ of the binormal model, each with its prior weight.
@@ -88,7 +106,7 @@ _MIN_FAILURE_CHANCE = 0.1
 # Smallest probability of an error or of a correct row, so that its logarithm is finite.
 _MIN_PROBABILITY = 1e-9
 
-# Smallest weight of a profile that is used, as a fraction of the largest weight.
+# Smallest weight of an error curve that is used, as a fraction of the largest weight.
 _MIN_RELATIVE_WEIGHT = 0.005
 
 # Number of error rates at which the probability of passing a test is tabulated.
@@ -158,18 +176,18 @@ def estimate_rows_needed(ranking: Ranking, plan_tests: StartingTestPlanner) -> i
     >>> estimate_rows_needed(ranking, lambda n_rows: plan_starting_tests(n_rows, 0.95, 0.1))
     900
     """
-    profiles = weight_profiles(ranking, build_binormal_profiles())
-    return find_smallest_sample_size(ranking.n_rows, profiles, plan_tests)
+    error_curves = weight_error_curves(ranking, build_binormal_error_curves())
+    return find_smallest_sample_size(ranking.n_rows, error_curves, plan_tests)
 
 
 @dataclass(frozen=True, eq=False)
-class ErrorProfiles:
-    """Candidate profiles of the error rate along a ranking.
+class ErrorCurves:
+    """Candidate curves of the errors along a ranking.
 
     Attributes
     ----------
-    cumulative_errors : array of float of shape (n_error_rates, n_shapes, n_shares)
-        Errors up to each of `PROFILE_SHARES`, as a fraction of all rows.
+    cumulative_error_shares : array of float of shape (n_error_rates, n_shapes, n_shares)
+        Errors up to each of `ROW_SHARE_GRID`, as a fraction of all rows.
 
     log_odds : array of float of shape (n_error_rates, n_shapes, n_shares - 1)
         Log-odds of an error between consecutive shares.
@@ -181,31 +199,31 @@ class ErrorProfiles:
         Prior weight of each shape.
     """
 
-    cumulative_errors: Float
+    cumulative_error_shares: Float
     log_odds: Float
     mean_log_correct: Float
     prior_weights: Float
 
 
 @dataclass(frozen=True, eq=False)
-class WeightedProfiles:
-    """Profiles that explain some rows, with their posterior weights.
+class WeightedErrorCurves:
+    """Error curves that explain some rows, with their posterior weights.
 
     Attributes
     ----------
-    cumulative_errors : array of float of shape (n_shares, n_profiles)
-        Errors up to each of `PROFILE_SHARES`, as a fraction of all rows.
+    cumulative_error_shares : array of float of shape (n_shares, n_curves)
+        Errors up to each of `ROW_SHARE_GRID`, as a fraction of all rows.
 
-    weights : array of float of shape (n_profiles,)
-        Weight of each profile, not normalised.
+    weights : array of float of shape (n_curves,)
+        Weight of each curve, not normalised.
     """
 
-    cumulative_errors: Float
+    cumulative_error_shares: Float
     weights: Float
 
 
 def find_smallest_sample_size(
-    n_rows: int, profiles: WeightedProfiles, plan_tests: StartingTestPlanner
+    n_rows: int, error_curves: WeightedErrorCurves, plan_tests: StartingTestPlanner
 ) -> int | None:
     """Find the number of rows that certify a target with the target chance.
 
@@ -214,8 +232,8 @@ def find_smallest_sample_size(
     n_rows : int
         Number of present rows, which certify nothing.
 
-    profiles : WeightedProfiles
-        Profiles that explain the present rows.
+    error_curves : WeightedErrorCurves
+        Error curves that explain the present rows.
 
     plan_tests : callable
         Function that returns, for a number of rows, the tested ranks and the errors that each
@@ -226,13 +244,16 @@ def find_smallest_sample_size(
     int or None
         Number of rows to two digits, or None if too many rows would be needed.
     """
-    failure_chances = 1.0 - _compute_pass_chances(profiles, plan_tests(n_rows), n_rows)
-    weights = profiles.weights / np.maximum(failure_chances, _MIN_FAILURE_CHANCE)
+    present_pass_chances = _compute_best_pass_chances(error_curves, plan_tests(n_rows), n_rows)
+    failure_chances = 1.0 - present_pass_chances
+    # An estimate is only made for rows that certify nothing, so the weights are conditional on it.
+    weights = error_curves.weights / np.maximum(failure_chances, _MIN_FAILURE_CHANCE)
 
-    def compute_chance_of_certifying(step: int) -> float:
-        # All rankings try the same sample sizes, so that cached test plans can be used again.
-        sample_size = math.ceil(2.0 ** (step / _STEPS_PER_DOUBLING))
-        pass_chances = _compute_pass_chances(profiles, plan_tests(sample_size), sample_size)
+    def compute_chance_of_certifying(size_step: int) -> float:
+        sample_size = _convert_step_to_sample_size(size_step)
+        pass_chances = _compute_best_pass_chances(
+            error_curves, plan_tests(sample_size), sample_size
+        )
         return float(pass_chances @ weights / weights.sum())
 
     low_step = math.floor(_STEPS_PER_DOUBLING * math.log2(n_rows))
@@ -252,83 +273,112 @@ def find_smallest_sample_size(
             low_step = middle_step
             low_chance = middle_chance
     interpolated_step = low_step + (TARGET_CHANCE - low_chance) / (high_chance - low_chance)
-    sample_size = math.ceil(2.0 ** (interpolated_step / _STEPS_PER_DOUBLING))
+    sample_size = _convert_step_to_sample_size(interpolated_step)
     return bounds.round_up_to_two_digits(max(n_rows + 1, sample_size))
 
 
+def _convert_step_to_sample_size(size_step: float) -> int:
+    """Return the sample size at a step of the search, on a logarithmic scale.
+
+    All searches try the same sample sizes, so that cached test plans can be used again.
+    """
+    return math.ceil(2.0 ** (size_step / _STEPS_PER_DOUBLING))
+
+
 @cache
-def build_binormal_profiles() -> ErrorProfiles:
-    """Build the profiles of the binormal model for all combinations of its parameters."""
-    error_rates = _ERROR_RATES[:, None]
-    correct_cdf = ndtr(_LATENT_SCORES)
-    cumulative_errors_by_shape = []
+def build_binormal_error_curves() -> ErrorCurves:
+    """Build the error curves of the binormal model for all combinations of its parameters."""
+    curves_by_shape = []
     prior_weights = []
-    for distance_choice, std_choice, hidden_choice in itertools.product(
+    for distance_and_weight, std_and_weight, hidden_share_and_weight in itertools.product(
         _DISTANCES, _ERROR_STDS, _HIDDEN_ERROR_SHARES
     ):
-        distance, distance_weight = distance_choice
-        error_std, std_weight = std_choice
-        hidden_share, hidden_weight = hidden_choice
-        # Hidden errors have the same scores as correct rows, so that no threshold separates them.
-        visible_error_cdf = ndtr((_LATENT_SCORES - distance) / error_std)
-        error_cdf = (1.0 - hidden_share) * visible_error_cdf + hidden_share * correct_cdf
-        row_shares = (1.0 - error_rates) * correct_cdf + error_rates * error_cdf
-        error_shares = error_rates * error_cdf
-        cumulative_errors = [
-            np.interp(PROFILE_SHARES, row_share_up_to, error_share_up_to)
-            for row_share_up_to, error_share_up_to in zip(row_shares, error_shares)
-        ]
-        cumulative_errors_by_shape.append(cumulative_errors)
-        prior_weights.append(distance_weight * std_weight * hidden_weight)
-    cumulative_errors_by_rate = np.swapaxes(np.array(cumulative_errors_by_shape), 0, 1)
-    return build_profiles(cumulative_errors_by_rate, np.array(prior_weights))
+        distance, distance_weight = distance_and_weight
+        error_std, std_weight = std_and_weight
+        hidden_share, hidden_share_weight = hidden_share_and_weight
+        curves_by_shape.append(_compute_binormal_curves(distance, error_std, hidden_share))
+        prior_weights.append(distance_weight * std_weight * hidden_share_weight)
+    curves_by_error_rate = np.swapaxes(np.array(curves_by_shape), 0, 1)
+    return build_error_curves(curves_by_error_rate, np.array(prior_weights))
 
 
-def build_profiles(cumulative_errors: Float, prior_weights: Float) -> ErrorProfiles:
-    """Build profiles from the errors up to each of `PROFILE_SHARES`.
+def _compute_binormal_curves(distance: float, error_std: float, hidden_share: float) -> list[Float]:
+    """Compute the curve of the binormal model for each of `_ERROR_RATES`.
 
     Parameters
     ----------
-    cumulative_errors : array of float of shape (n_error_rates, n_shapes, n_shares)
+    distance, error_std : float
+        Mean and standard deviation of the latent scores of visible errors.
+
+    hidden_share : float
+        Share of the errors that have the same scores as correct rows.
+
+    Returns
+    -------
+    list of array of float of shape (n_shares,)
+        For each error rate, the errors up to each of `ROW_SHARE_GRID`, as a fraction of all rows.
+    """
+    error_rates = _ERROR_RATES[:, None]
+    correct_cdf = ndtr(_LATENT_SCORES)
+    visible_error_cdf = ndtr((_LATENT_SCORES - distance) / error_std)
+    error_cdf = (1.0 - hidden_share) * visible_error_cdf + hidden_share * correct_cdf
+    row_shares_by_rate = (1.0 - error_rates) * correct_cdf + error_rates * error_cdf
+    error_shares_by_rate = error_rates * error_cdf
+    return [
+        np.interp(ROW_SHARE_GRID, row_shares, error_shares)
+        for row_shares, error_shares in zip(row_shares_by_rate, error_shares_by_rate)
+    ]
+
+
+def build_error_curves(cumulative_error_shares: Float, prior_weights: Float) -> ErrorCurves:
+    """Build error curves from the errors up to each of `ROW_SHARE_GRID`.
+
+    Parameters
+    ----------
+    cumulative_error_shares : array of float of shape (n_error_rates, n_shapes, n_shares)
         Errors up to each share of the rows, as a fraction of all rows.
 
     prior_weights : array of float of shape (n_shapes,)
         Prior weight of each shape.
     """
-    share_widths = np.diff(PROFILE_SHARES)
+    grid_steps = np.diff(ROW_SHARE_GRID)
     local_error_rates = np.clip(
-        np.diff(cumulative_errors) / share_widths, _MIN_PROBABILITY, 1.0 - _MIN_PROBABILITY
+        np.diff(cumulative_error_shares) / grid_steps, _MIN_PROBABILITY, 1.0 - _MIN_PROBABILITY
     )
     log_correct = np.log1p(-local_error_rates)
-    return ErrorProfiles(
-        cumulative_errors=cumulative_errors,
+    return ErrorCurves(
+        cumulative_error_shares=cumulative_error_shares,
         log_odds=np.log(local_error_rates) - log_correct,
-        mean_log_correct=log_correct @ share_widths,
+        mean_log_correct=log_correct @ grid_steps,
         prior_weights=prior_weights,
     )
 
 
-def weight_profiles(ranking: Ranking, profiles: ErrorProfiles) -> WeightedProfiles:
-    """Weight profiles by the likelihood of the rows, and drop unlikely profiles."""
+def weight_error_curves(ranking: Ranking, error_curves: ErrorCurves) -> WeightedErrorCurves:
+    """Weight error curves by the likelihood of the rows, and drop unlikely curves."""
     n_rows = ranking.n_rows
-    n_errors_up_to = np.interp(
-        PROFILE_SHARES * n_rows,
+    n_errors_up_to_share = np.interp(
+        ROW_SHARE_GRID * n_rows,
         np.append(0, ranking.tie_block_end_ranks),
         np.append(0, ranking.cumulative_errors),
     )
     plausible_rates = slice(None)
-    if len(profiles.cumulative_errors) > 1:
-        plausible_rates = _select_plausible_error_rates(n_errors_up_to[-1], n_rows)
-    n_errors_between_shares = np.diff(n_errors_up_to)
+    n_error_rates = len(error_curves.cumulative_error_shares)
+    if n_error_rates > 1:
+        n_errors = n_errors_up_to_share[-1]
+        plausible_rates = _select_plausible_error_rates(n_errors, n_rows)
+
+    n_errors_between_shares = np.diff(n_errors_up_to_share)
     log_likelihoods = (
-        profiles.log_odds[plausible_rates] @ n_errors_between_shares
-        + n_rows * profiles.mean_log_correct[plausible_rates]
+        error_curves.log_odds[plausible_rates] @ n_errors_between_shares
+        + n_rows * error_curves.mean_log_correct[plausible_rates]
     )
-    posterior_weights = np.exp(log_likelihoods - log_likelihoods.max()) * profiles.prior_weights
+    relative_likelihoods = np.exp(log_likelihoods - log_likelihoods.max())
+    posterior_weights = relative_likelihoods * error_curves.prior_weights
     is_likely = posterior_weights > _MIN_RELATIVE_WEIGHT * posterior_weights.max()
-    likely_cumulative_errors = profiles.cumulative_errors[plausible_rates][is_likely]
-    return WeightedProfiles(
-        cumulative_errors=np.ascontiguousarray(likely_cumulative_errors.T),
+    plausible_curves = error_curves.cumulative_error_shares[plausible_rates]
+    return WeightedErrorCurves(
+        cumulative_error_shares=np.ascontiguousarray(plausible_curves[is_likely].T),
         weights=posterior_weights[is_likely],
     )
 
@@ -343,18 +393,18 @@ def _select_plausible_error_rates(n_errors: float, n_rows: int) -> slice:
     return slice(first, last, 1 + (last - first) // 16)
 
 
-def _compute_pass_chances(
-    profiles: WeightedProfiles, tests: Sequence[tuple[int, int]], n_rows: int
+def _compute_best_pass_chances(
+    error_curves: WeightedErrorCurves, tests: Sequence[StartingTest], n_rows: int
 ) -> Float:
-    """Compute for each profile the probability of passing the most promising test."""
-    cumulative_errors = profiles.cumulative_errors
-    n_profiles = cumulative_errors.shape[1]
-    best_pass_chances = np.zeros(n_profiles)
+    """Compute for each error curve the probability of passing the most promising test."""
+    error_shares = error_curves.cumulative_error_shares
+    n_curves = error_shares.shape[1]
+    best_pass_chances = np.zeros(n_curves)
     for rank, max_errors in tests:
         table = _tabulate_pass_chances(rank, max_errors, n_rows)
         mean_error_rates_at_nodes = (
-            cumulative_errors[table.lower_share_indices] * table.lower_weights
-            + cumulative_errors[table.lower_share_indices + 1] * table.upper_weights
+            error_shares[table.lower_share_indices] * table.lower_weights
+            + error_shares[table.lower_share_indices + 1] * table.upper_weights
         )
         pass_chances_at_nodes = np.interp(
             mean_error_rates_at_nodes, table.error_rates, table.pass_chances
@@ -366,15 +416,15 @@ def _compute_pass_chances(
 
 @dataclass(frozen=True, eq=False)
 class _PassChanceTable:
-    """Table to look up the probability that a test at a rank passes, given a profile.
+    """Table to look up the probability that a test at a rank passes, given an error curve.
 
     The share of the population below the rank is random. Each of its three nodes lies between two
-    neighbours in `PROFILE_SHARES`.
+    neighbours in `ROW_SHARE_GRID`.
 
     Attributes
     ----------
     lower_share_indices : array of int of shape (3,)
-        Index in `PROFILE_SHARES` of the lower neighbour of each node.
+        Index in `ROW_SHARE_GRID` of the lower neighbour of each node.
 
     lower_weights, upper_weights : arrays of float of shape (3, 1)
         Weights of the cumulative errors at both neighbours. The weighted sum is the mean error rate
@@ -409,15 +459,16 @@ def _tabulate_pass_chances(rank: int, max_errors: int, n_rows: int) -> _PassChan
     n_rows : int
         Number of rows.
     """
-    # The nodes represent the Beta distribution of the share of the population below the rank.
+    # The share of the population below the rank has a Beta distribution, represented by its nodes.
     mean_share = rank / (n_rows + 1.0)
     share_std = math.sqrt(mean_share * (1.0 - mean_share) / (n_rows + 2.0))
-    node_shares = np.clip(mean_share + share_std * _NODES, 0.2 * mean_share, 1.0)
-    lower_share_indices = np.searchsorted(PROFILE_SHARES, node_shares) - 1
+    min_node_share = 0.2 * mean_share
+    node_shares = np.clip(mean_share + share_std * _NODES, min_node_share, 1.0)
+    lower_share_indices = np.searchsorted(ROW_SHARE_GRID, node_shares) - 1
     node_column = node_shares[:, None]
-    distances_from_lower = node_column - PROFILE_SHARES[lower_share_indices, None]
-    share_widths = np.diff(PROFILE_SHARES)[lower_share_indices, None]
-    upper_fractions = distances_from_lower / share_widths
+    distances_from_lower = node_column - ROW_SHARE_GRID[lower_share_indices, None]
+    grid_steps = np.diff(ROW_SHARE_GRID)[lower_share_indices, None]
+    upper_fractions = distances_from_lower / grid_steps
 
     # At the highest tabulated error rate, the test practically never passes.
     max_expected_errors = max_errors + 9.0 + 6.0 * math.sqrt(max(max_errors, 0) + 1.0)

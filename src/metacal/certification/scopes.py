@@ -69,16 +69,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from metacal.certificates.subgroups import By, DeltaSharing
-from metacal.certification.procedures import SubgroupProcedure, SubgroupResult
+from metacal.certification.procedures import RowRequirement, SubgroupProcedure, SubgroupResult
 from metacal.certification.rows import CalibrationRows
 from metacal.certification.subgroups import Subgroup, SubgroupTest, build_subgroup
 from metacal.formulas import Flags
 
-# Number of rows per pooling pilot row.
-_ROWS_PER_POOLING_PILOT = 4
+# One of this many rows is a pooling pilot row.
+_ROWS_PER_POOLING_PILOT_ROW = 4
 
-# Smallest ratio of available to required rows at which a subgroup is not pooled.
-_MIN_ROW_RATIO = 2
+# A subgroup is pooled if it has fewer rows than this multiple of the rows that a test requires.
+_MIN_MULTIPLE_OF_REQUIRED_ROWS = 2
 
 # Smallest number of small subgroups for which pooling has an effect.
 _MIN_POOLED_SUBGROUPS = 2
@@ -112,6 +112,16 @@ class EachSubgroup:
     error_rate: DeltaSharing = "together"
     pool_small: bool = False
 
+    @property
+    def controls_family_wise_error_rate(self) -> bool:
+        """Whether delta bounds the probability that any subgroup violates the promise."""
+        return self.error_rate == "together"
+
+    @property
+    def controls_false_coverage_rate(self) -> bool:
+        """Whether delta bounds the fraction of violating subgroups among the accepting ones."""
+        return self.error_rate == "fcr"
+
     def split(
         self, procedure: SubgroupProcedure, rows: CalibrationRows, delta: float
     ) -> list[Subgroup]:
@@ -138,17 +148,19 @@ class EachSubgroup:
         if not self.pool_small:
             return [build_subgroup(rows, codes=(code,)) for code in all_codes]
 
-        is_pilot_row = _draw_pooling_pilot_rows(rows)
-        small_codes = self._find_small_subgroups(procedure, rows, is_pilot_row, delta)
-        if len(small_codes) < _MIN_POOLED_SUBGROUPS:
+        is_pooling_pilot_row = _draw_pooling_pilot_rows(rows)
+        pooled_codes = self._find_small_subgroups(procedure, rows, is_pooling_pilot_row, delta)
+        if len(pooled_codes) < _MIN_POOLED_SUBGROUPS:
             return [build_subgroup(rows, codes=(code,)) for code in all_codes]
 
-        subgroups = [
-            build_subgroup(rows, codes=(code,)) for code in all_codes if code not in small_codes
+        single_subgroups = [
+            build_subgroup(rows, codes=(code,)) for code in all_codes if code not in pooled_codes
         ]
         # The pilot rows determined which classes or groups are pooled, so they are not tested.
-        pool = build_subgroup(rows, codes=tuple(small_codes), is_tested=~is_pilot_row)
-        return [*subgroups, pool]
+        pooled_subgroup = build_subgroup(
+            rows, codes=tuple(pooled_codes), is_tested=~is_pooling_pilot_row
+        )
+        return [*single_subgroups, pooled_subgroup]
 
     def certify_subgroups(
         self, procedure: SubgroupProcedure, subgroups: Sequence[Subgroup], delta: float
@@ -172,14 +184,14 @@ class EachSubgroup:
             One entry per subgroup, in the order of `subgroups`.
         """
         testable_indices = self._find_testable_subgroups(procedure, subgroups, delta)
-        if self.error_rate == "fcr":
+        if self.controls_family_wise_error_rate:
+            return _control_family_wise_error_rate(procedure, subgroups, testable_indices, delta)
+        if self.controls_false_coverage_rate:
             # The level rises with the number of certified subgroups, so tests start at low ranks.
             return _control_false_coverage_rate(
                 procedure.with_early_starts(), subgroups, testable_indices, delta
             )
-        if self.error_rate == "each":
-            return _test_without_correction(procedure, subgroups, testable_indices, delta)
-        return _control_family_wise_error_rate(procedure, subgroups, testable_indices, delta)
+        return _test_without_correction(procedure, subgroups, testable_indices, delta)
 
     def compute_level_of_next_subgroup(self, n_tested: int, delta: float) -> float:
         """Compute the significance level that one additional subgroup would have.
@@ -198,7 +210,7 @@ class EachSubgroup:
         -------
         float
         """
-        if self.error_rate == "together":
+        if self.controls_family_wise_error_rate:
             return delta / (n_tested + 1)
         return delta
 
@@ -206,7 +218,7 @@ class EachSubgroup:
         self,
         procedure: SubgroupProcedure,
         rows: CalibrationRows,
-        is_pilot_row: Flags,
+        is_pooling_pilot_row: Flags,
         delta: float,
     ) -> list[int]:
         """Return the codes of the subgroups that have too few rows to stand alone.
@@ -214,21 +226,17 @@ class EachSubgroup:
         The number of rows is estimated from the pooling pilot rows.
         """
         assert rows.subgroups is not None
-        n_codes = len(rows.subgroups.names)
+        n_subgroups = len(rows.subgroups.names)
         significance_level = delta
-        if self.error_rate == "together":
-            significance_level = delta / n_codes
+        if self.controls_family_wise_error_rate:
+            significance_level = delta / n_subgroups
 
         small_codes = []
-        for code in range(n_codes):
-            pilot_rows = rows.take(is_pilot_row & (rows.subgroups.codes == code))
-            for requirement in procedure.count_rows_and_requirements(
-                pilot_rows, significance_level
-            ):
-                n_rows_estimate = _ROWS_PER_POOLING_PILOT * requirement.n_reference_rows
-                if n_rows_estimate < _MIN_ROW_RATIO * requirement.n_required_rows:
-                    small_codes.append(code)
-                    break
+        for code in range(n_subgroups):
+            pilot_rows = rows.take(is_pooling_pilot_row & (rows.subgroups.codes == code))
+            requirements = procedure.compute_row_requirements(pilot_rows, significance_level)
+            if any(_is_small_by_pilot_rows(requirement) for requirement in requirements):
+                small_codes.append(code)
         return small_codes
 
     def _find_testable_subgroups(
@@ -241,7 +249,7 @@ class EachSubgroup:
         test requires. The k largest subgroups are tested, for the largest k at which
         they all have enough rows.
         """
-        if self.error_rate != "together":
+        if not self.controls_family_wise_error_rate:
             return [
                 index
                 for index, subgroup in enumerate(subgroups)
@@ -256,9 +264,11 @@ class EachSubgroup:
         # Later subgroups have fewer rows but require more, so the testable ones come first.
         n_testable = 0
         for n_tested, index in enumerate(indices_by_decreasing_size, start=1):
-            if _has_enough_rows(procedure, subgroups[index], delta / n_tested):
+            significance_level = delta / n_tested
+            if _has_enough_rows(procedure, subgroups[index], significance_level):
                 n_testable += 1
-        return sorted(indices_by_decreasing_size[:n_testable])
+        testable_indices = indices_by_decreasing_size[:n_testable]
+        return sorted(testable_indices)
 
 
 def _test_without_correction(
@@ -288,10 +298,10 @@ def _test_without_correction(
     list of SubgroupTest
         One entry per subgroup, in the order of `subgroups`.
     """
-    subgroup_tests = _build_untested_results(subgroups)
+    subgroup_tests = _build_untested_subgroups(subgroups)
     for index in testable_indices:
         subgroup = subgroups[index]
-        result = procedure.certify_subgroup(subgroup.rows, delta)
+        result = procedure.certify_subgroup(subgroup.rows, significance_level=delta)
         subgroup_tests[index] = SubgroupTest(
             subgroup=subgroup, result=result, significance_level=delta
         )
@@ -334,7 +344,7 @@ def _control_family_wise_error_rate(
     Holm, "A simple sequentially rejective multiple test procedure", Scandinavian
     Journal of Statistics, 1979.
     """
-    subgroup_tests = _build_untested_results(subgroups)
+    subgroup_tests = _build_untested_subgroups(subgroups)
     remaining_indices = list(testable_indices)
     if not remaining_indices:
         return subgroup_tests
@@ -346,7 +356,9 @@ def _control_family_wise_error_rate(
         for index in remaining_indices:
             subgroup = subgroups[index]
             result = procedure.certify_subgroup(
-                subgroup.rows, significance_level, plan_significance_level
+                subgroup.rows,
+                significance_level=significance_level,
+                plan_significance_level=plan_significance_level,
             )
             subgroup_tests[index] = SubgroupTest(
                 subgroup=subgroup,
@@ -356,7 +368,8 @@ def _control_family_wise_error_rate(
         unfinished_indices = [
             index for index in remaining_indices if not subgroup_tests[index].every_test_passed
         ]
-        if len(unfinished_indices) == len(remaining_indices):
+        no_subgroup_finished = len(unfinished_indices) == len(remaining_indices)
+        if no_subgroup_finished:
             break
         remaining_indices = unfinished_indices
     return subgroup_tests
@@ -408,15 +421,16 @@ def _control_false_coverage_rate(
         for index in remaining_indices:
             results[index] = procedure.certify_subgroup(
                 subgroups[index].rows,
-                significance_level,
+                significance_level=significance_level,
                 plan_significance_level=significance_level,
             )
         certified_indices = [index for index in remaining_indices if results[index].accepts_any_row]
-        if len(certified_indices) == len(remaining_indices):
+        no_subgroup_dropped_out = len(certified_indices) == len(remaining_indices)
+        if no_subgroup_dropped_out:
             break
         remaining_indices = certified_indices
 
-    subgroup_tests = _build_untested_results(subgroups)
+    subgroup_tests = _build_untested_subgroups(subgroups)
     for index in testable_indices:
         subgroup_tests[index] = SubgroupTest(
             subgroup=subgroups[index],
@@ -426,7 +440,7 @@ def _control_false_coverage_rate(
     return subgroup_tests
 
 
-def _build_untested_results(subgroups: Sequence[Subgroup]) -> list[SubgroupTest]:
+def _build_untested_subgroups(subgroups: Sequence[Subgroup]) -> list[SubgroupTest]:
     """Build one `SubgroupTest` without a result for each subgroup."""
     return [SubgroupTest(subgroup=subgroup) for subgroup in subgroups]
 
@@ -435,7 +449,7 @@ def _has_enough_rows(
     procedure: SubgroupProcedure, subgroup: Subgroup, significance_level: float
 ) -> bool:
     """Check whether at least one rule of the procedure has enough rows to pass."""
-    requirements = procedure.count_rows_and_requirements(subgroup.rows, significance_level)
+    requirements = procedure.compute_row_requirements(subgroup.rows, significance_level)
     return any(requirement.is_met for requirement in requirements)
 
 
@@ -443,13 +457,21 @@ def _count_reference_rows(
     procedure: SubgroupProcedure, subgroup: Subgroup, significance_level: float
 ) -> int:
     """Return the number of reference rows, or the largest number of several rules."""
-    requirements = procedure.count_rows_and_requirements(subgroup.rows, significance_level)
+    requirements = procedure.compute_row_requirements(subgroup.rows, significance_level)
     return max(requirement.n_reference_rows for requirement in requirements)
+
+
+def _is_small_by_pilot_rows(pilot_requirement: RowRequirement) -> bool:
+    """Estimate from pooling pilot rows whether a subgroup has too few rows to stand alone."""
+    n_estimated_rows = _ROWS_PER_POOLING_PILOT_ROW * pilot_requirement.n_reference_rows
+    n_wanted_rows = _MIN_MULTIPLE_OF_REQUIRED_ROWS * pilot_requirement.n_required_rows
+    return n_estimated_rows < n_wanted_rows
 
 
 def _draw_pooling_pilot_rows(rows: CalibrationRows) -> Flags:
     """Draw the rows that determine which subgroups are pooled."""
-    order = rows.build_row_draws().draw_row_order("pooled subgroups")
-    is_pilot_row = np.zeros(len(rows), dtype=bool)
-    is_pilot_row[order[: len(rows) // _ROWS_PER_POOLING_PILOT]] = True
-    return is_pilot_row
+    shuffled_indices = rows.build_row_draws().draw_row_order("pooled subgroups")
+    n_pilot_rows = len(rows) // _ROWS_PER_POOLING_PILOT_ROW
+    is_pooling_pilot_row = np.zeros(len(rows), dtype=bool)
+    is_pooling_pilot_row[shuffled_indices[:n_pilot_rows]] = True
+    return is_pooling_pilot_row

@@ -89,7 +89,7 @@ class ClassPromise:
         is_of_class = rows.true_class_codes == self.get_predicted_code(rows.class_names)
         return float(is_of_class.mean()) >= self.target
 
-    def count_rows_and_requirement(
+    def compute_row_requirement(
         self, rows: CalibrationRows, significance_level: float
     ) -> RowRequirement:
         """Count the reference rows, without reading labels if the rule tests them.

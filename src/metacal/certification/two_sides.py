@@ -209,7 +209,7 @@ class TwoClassProcedure:
             reads_labels=is_any_share_unknown,
         )
 
-    def count_rows_and_requirements(
+    def compute_row_requirements(
         self, rows: CalibrationRows, significance_level: float
     ) -> list[RowRequirement]:
         """Count the reference rows of each class promise.
@@ -226,7 +226,7 @@ class TwoClassProcedure:
         if promises_counted_without_labels:
             counted_promises = promises_counted_without_labels
         return [
-            class_promise.count_rows_and_requirement(rows, significance_level)
+            class_promise.compute_row_requirement(rows, significance_level)
             for class_promise in counted_promises
         ]
 

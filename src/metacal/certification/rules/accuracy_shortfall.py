@@ -16,7 +16,7 @@ from scipy.special import betainc
 from metacal.certificates.number_format import format_percent_ceil, format_percent_floor
 from metacal.certification.rank_tests import BinomialRankTests
 from metacal.certification.ranking import FinerCountsNeeded, Ranking
-from metacal.certification.rows_needed import estimate_rows_needed
+from metacal.certification.rows_needed import StartingTest, estimate_rows_needed
 from metacal.certification.rules.rule import Certifies, Shortfall
 from metacal.certification.test_sequences import plan_rank_ranges
 from metacal.statistics import bounds
@@ -81,7 +81,7 @@ def estimate_rows_needed_for_accuracy(
 @lru_cache(maxsize=1000)  # Subgroups request the same tests many times.
 def plan_starting_tests(
     n_rows: int, limit: float, significance_level: float | None
-) -> list[tuple[int, int]]:
+) -> list[StartingTest]:
     """Plan the first test of each rank range for an accuracy.
 
     The accuracy is certified if one of these tests passes.
@@ -99,21 +99,17 @@ def plan_starting_tests(
 
     Returns
     -------
-    list of (int, int)
+    list of StartingTest
         Rank of each test, and the largest number of errors with which it passes.
 
     Examples
     --------
-    >>> plan_starting_tests(1000, 0.95, 0.1)
+    >>> [tuple(test) for test in plan_starting_tests(1000, 0.95, 0.1)]
     [(236, 7), (424, 9), (807, 23)]
     """
-    ranks_and_max_errors = []
     if significance_level is None:
-        ranks = np.unique(np.geomspace(1, n_rows, _N_EXPECTED_RANKS).astype(int))
-        for rank in ranks.tolist():
-            max_errors = math.floor((1.0 - limit) * (rank + 1)) - 1
-            ranks_and_max_errors.append((rank, max_errors))
-        return ranks_and_max_errors
+        return _plan_tests_in_expectation(n_rows, limit)
+    starting_tests = []
     for rank_range in plan_rank_ranges(n_rows, accuracy=limit, delta=significance_level):
         rank_tests = BinomialRankTests(
             n_rows,
@@ -121,8 +117,19 @@ def plan_starting_tests(
             significance_level=float(rank_range.delta_fraction) * significance_level,
         )
         max_errors = rank_tests.max_passing_errors(rank_range.start_rank)
-        ranks_and_max_errors.append((rank_range.start_rank, max_errors))
-    return ranks_and_max_errors
+        starting_tests.append(StartingTest(rank_range.start_rank, max_errors))
+    return starting_tests
+
+
+def _plan_tests_in_expectation(n_rows: int, accuracy: float) -> list[StartingTest]:
+    """Plan tests of an accuracy that holds in expectation, at ranks in a geometric sequence."""
+    ranks = np.unique(np.geomspace(1, n_rows, _N_EXPECTED_RANKS).astype(int))
+    tests = []
+    for rank in ranks.tolist():
+        # A rank passes with E errors if E + 1 <= (1 - accuracy)(rank + 1).
+        max_errors = math.floor((1.0 - accuracy) * (rank + 1)) - 1
+        tests.append(StartingTest(rank, max_errors))
+    return tests
 
 
 def find_highest_certified_step(
@@ -164,12 +171,16 @@ def find_highest_certified_step(
             if n_bisections_ahead == 0:
                 raise
             # It is unknown which half contains the result, so both halves request their cells.
+            # Later bisections run in either half, so the cells that they need are requested as well.
             requested_cells = request.cells
             halves = ((certified_step, middle_step), (middle_step, uncertified_step))
-            for lower_end, upper_end in halves:
+            for lower_step, upper_step in halves:
                 try:
                     find_highest_certified_step(
-                        lower_end, upper_end, certifies, n_bisections_ahead - 1
+                        certified_step=lower_step,
+                        uncertified_step=upper_step,
+                        certifies=certifies,
+                        n_bisections_ahead=n_bisections_ahead - 1,
                     )
                 except FinerCountsNeeded as later_request:
                     requested_cells.extend(later_request.cells)
