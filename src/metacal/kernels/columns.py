@@ -130,22 +130,27 @@ def mixture_loss_sums(
         L, L_a, L_e, L_aa, L_ae, L_ee.
     """
     label_gap = columns[LABEL_GAP]
-    u = 1.0 / columns[N_POSSIBLE]
-    log_sum, mean_gap, gap_variance = log_partition(library, columns, b - expansion_b)
-    p = library.exp(b * label_gap - log_sum)
-    q = (1.0 - uniform) * p + uniform * u
-    inverse_q = 1.0 / q
-    g = b * (label_gap - mean_gap)
-    r = (1.0 - uniform) * p * inverse_q
-    loss_e = (p - u) * inverse_q
-    r_g = r * g
+    uniform_p = 1.0 / columns[N_POSSIBLE]
+    log_sum, mean_gap, gap_variance = log_partition(library, columns, step=b - expansion_b)
+    softmax_p = library.exp(b * label_gap - log_sum)
+    mixture_p = (1.0 - uniform) * softmax_p + uniform * uniform_p
+    inverse_mixture_p = 1.0 / mixture_p
+    log_p_slope = b * (label_gap - mean_gap)
+    softmax_share = (1.0 - uniform) * softmax_p * inverse_mixture_p
+    share_times_slope = softmax_share * log_p_slope
+    loss_slope_in_uniform = (softmax_p - uniform_p) * inverse_mixture_p
+    loss_curvature_in_log_b = (
+        (b * b) * softmax_share * gap_variance
+        - share_times_slope
+        - (share_times_slope - softmax_share * share_times_slope) * log_p_slope
+    )
     terms = (
-        -library.log(q),
-        -r_g,
-        loss_e,
-        (b * b) * r * gap_variance - r_g - (r_g - r * r_g) * g,
-        p * u * g * inverse_q * inverse_q,
-        loss_e * loss_e,
+        -library.log(mixture_p),
+        -share_times_slope,
+        loss_slope_in_uniform,
+        loss_curvature_in_log_b,
+        softmax_p * uniform_p * log_p_slope * inverse_mixture_p * inverse_mixture_p,
+        loss_slope_in_uniform * loss_slope_in_uniform,
     )
     if weights is None:
         return library.stack([term.sum() for term in terms])
@@ -166,11 +171,11 @@ def confidence_log_odds(
     -------
     array or tensor of shape (n_rows,)
     """
-    u = 1.0 / columns[N_POSSIBLE]
-    log_sum, _, _ = log_partition(library, columns, b - expansion_b)
-    largest_q = (1.0 - uniform) * library.exp(-log_sum) + uniform * u
-    others_q = -(1.0 - uniform) * library.expm1(-log_sum) + uniform * (1.0 - u)
-    return library.log(largest_q) - library.log(others_q)
+    uniform_p = 1.0 / columns[N_POSSIBLE]
+    log_sum, _, _ = log_partition(library, columns, step=b - expansion_b)
+    largest_p = (1.0 - uniform) * library.exp(-log_sum) + uniform * uniform_p
+    others_p = -(1.0 - uniform) * library.expm1(-log_sum) + uniform * (1.0 - uniform_p)
+    return library.log(largest_p) - library.log(others_p)
 
 
 @dataclass(frozen=True, eq=False)

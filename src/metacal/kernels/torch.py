@@ -2,8 +2,9 @@
 # mypy: allow-incomplete-defs, allow-any-generics
 """Kernels for torch tensors on a device; the results stay on the device.
 
-Each statistic has two implementations. The fused one (`triton.py`, `triton_mixed.py`) reads each row
-from device memory once. It runs on CUDA if Triton is available, and returns None or False otherwise.
+Each statistic has two implementations. The fused one (`triton.py`, `triton_mixed.py` and
+`triton_columns.py`) reads each row from device memory once. It runs on CUDA if Triton is available,
+and returns None or False otherwise.
 The plain one, in torch and in chunks of rows, is the definition, as `numpy.py` is on the host. The
 parameters are described in `numpy.py`.
 """
@@ -27,6 +28,7 @@ from metacal.formulas.logits import (
 from metacal.formulas.probabilities import limit_probabilities
 from metacal.formulas.torch import TORCH
 from metacal.kernels import triton as fused
+from metacal.kernels import triton_columns as fused_columns
 from metacal.kernels import triton_mixed as fused_mixed
 from metacal.kernels.columns import (
     LABEL_GAP,
@@ -167,9 +169,9 @@ def tempered_loss(
 
 def temperature_statistics(block: Tensor, labels: Tensor, inverse_temperature: float) -> Tensor:
     """Compute the statistics of each row that determine its loss at nearby temperatures."""
-    fused_columns = fused_mixed.temperature_statistics(block, labels, inverse_temperature)
-    if fused_columns is not None:
-        return fused_columns
+    fused_statistics = fused_mixed.temperature_statistics(block, labels, inverse_temperature)
+    if fused_statistics is not None:
+        return fused_statistics
     chunks = []
     for rows in _chunks(block):
         gaps = _gaps(block[rows], _work_type(block))
@@ -204,7 +206,7 @@ def mixture_loss_sums(
     -------
     tensor of shape (6,)
     """
-    fused_sums = fused_mixed.mixture_loss_sums(columns, weights, expansion_b, b, uniform)
+    fused_sums = fused_columns.mixture_loss_sums(columns, weights, expansion_b, b, uniform)
     if fused_sums is not None:
         return fused_sums
     return plain_mixture_loss_sums(torch, columns, weights, expansion_b, b, uniform)

@@ -105,12 +105,14 @@ def score(
     needs_sums = kind not in ("predicted", "negative_margin")
     layout = _Layout(block, MAX_REGISTER_CLASSES, uses_double=needs_sums)
     # Triton needs some tensor and some number in place of missing arguments.
+    unused_tensor = scores
+    unused_number = 0.0
     was_launched = layout.launch(
         _score_kernel,
         block,
-        scores,
-        scores if predictions_out is None else predictions_out,
-        0.0 if largest_mask is None else largest_mask,
+        scores=scores,
+        predictions=unused_tensor if predictions_out is None else predictions_out,
+        largest_mask=unused_number if largest_mask is None else largest_mask,
         KIND=kind,
         STORES_PREDICTIONS=predictions_out is not None,
         FINDS_MASKS=largest_mask is not None,
@@ -152,8 +154,9 @@ class _Layout:
     n_programs, n_warps : int
         Number of programs, and number of warps per program.
 
-    unit : int
-        Common divisor of the sizes, in units of which they are passed.
+    unit_elements : int
+        Common divisor of the number of classes and the row stride. Kernels receive both sizes in
+        units of it.
     """
 
     def __init__(
@@ -192,37 +195,32 @@ class _Layout:
         self.n_programs = -(-n_rows // self.tile_rows)
         warp_elements = 32 * thread_elements
         self.n_warps = min(32, max(1, self.tile_rows * self.tile_columns // warp_elements))
-        # The compiler sees from the factor `unit` that loads are aligned.
-        self.unit = math.gcd(n_classes, block.stride(0), 16)
+        # Sizes are passed in units, so that the compiler sees that loads are aligned.
+        self.unit_elements = math.gcd(n_classes, block.stride(0), 16)
 
-    def launch(self, kernel: Any, block: Tensor, *arguments: Any, **constants: Any) -> bool:
+    def launch(self, kernel: Any, block: Tensor, **kernel_arguments: Any) -> bool:
         """Start a kernel; return False if Triton cannot read the block or cannot run."""
         if not can_fuse(block):
             return False
         n_rows, n_classes = block.shape
-        stride_units = block.stride(0) // self.unit
-        class_units = n_classes // self.unit
         return launch_kernel(
             kernel,
             self.n_programs,
             block,
-            *arguments,
-            stride_units,
-            n_rows,
-            class_units,
-            **constants,
+            **kernel_arguments,
+            stride_in_units=block.stride(0) // self.unit_elements,
+            n_rows=n_rows,
+            classes_in_units=n_classes // self.unit_elements,
             IS_DOUBLE=block.dtype == torch.float64,
-            UNIT=self.unit,
-            ROWS=self.tile_rows,
-            COLUMNS=self.tile_columns,
-            TILES=self.n_tiles,
+            UNIT_ELEMENTS=self.unit_elements,
+            TILE_ROWS=self.tile_rows,
+            TILE_COLUMNS=self.tile_columns,
+            N_TILES=self.n_tiles,
             num_warps=self.n_warps,
         )
 
 
-def launch_kernel(
-    kernel: Any, n_programs: int, table: Tensor, *arguments: Any, **constants: Any
-) -> bool:
+def launch_kernel(kernel: Any, n_programs: int, table: Tensor, **kernel_arguments: Any) -> bool:
     """Start a kernel on the device of its first argument.
 
     If Triton fails, warn, return False, and do not use Triton again.
@@ -238,11 +236,8 @@ def launch_kernel(
     table : tensor
         First argument of the kernel.
 
-    *arguments
-        Other arguments.
-
-    **constants
-        Compile-time constants.
+    **kernel_arguments
+        Other arguments of the kernel, including its compile-time constants.
 
     Returns
     -------
@@ -251,7 +246,7 @@ def launch_kernel(
     global is_available
     try:
         with torch.cuda.device_of(table):
-            kernel[(n_programs,)](table, *arguments, **constants)
+            kernel[(n_programs,)](table, **kernel_arguments)
     except Exception as error:
         is_available = False
         warnings.warn(
@@ -267,17 +262,21 @@ def launch_kernel(
 @jit
 def _locate_rows(
     table,
-    stride_units,
+    stride_in_units,
     n_rows,
-    class_units,
-    UNIT: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
+    classes_in_units,
+    UNIT_ELEMENTS: tl.constexpr,
+    TILE_ROWS: tl.constexpr,
+    TILE_COLUMNS: tl.constexpr,
 ):
     """Return row indices, row mask, row addresses, columns of a tile, and number of classes."""
-    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    row_start = table + rows.to(tl.int64)[:, None] * (stride_units * UNIT)
-    return rows, rows < n_rows, row_start, tl.arange(0, COLUMNS), class_units * UNIT
+    rows = tl.program_id(0) * TILE_ROWS + tl.arange(0, TILE_ROWS)
+    row_mask = rows < n_rows
+    row_stride = stride_in_units * UNIT_ELEMENTS
+    row_addresses = table + rows.to(tl.int64)[:, None] * row_stride
+    columns = tl.arange(0, TILE_COLUMNS)
+    n_classes = classes_in_units * UNIT_ELEMENTS
+    return rows, row_mask, row_addresses, columns, n_classes
 
 
 @jit
@@ -287,11 +286,11 @@ def _join_floats(high, low):
 
 
 @jit
-def _load_tile(row_start, is_row, columns, n_classes, IS_DOUBLE: tl.constexpr):
+def _load_tile(row_addresses, row_mask, columns, n_classes, IS_DOUBLE: tl.constexpr):
     """Load a tile of logits in the working precision, with -inf outside of the table."""
     x = tl.load(
-        row_start + columns[None, :],
-        mask=is_row[:, None] & (columns < n_classes)[None, :],
+        row_addresses + columns[None, :],
+        mask=row_mask[:, None] & (columns < n_classes)[None, :],
         other=float("-inf"),
     )
     return x.to(tl.float64 if IS_DOUBLE else tl.float32)
@@ -301,7 +300,9 @@ def _load_tile(row_start, is_row, columns, n_classes, IS_DOUBLE: tl.constexpr):
 def _log1p(x):
     """Compute log(1 + x) without the rounding error of 1 + x (Kahan)."""
     y = 1.0 + x
-    return tl.where(y == 1.0, x, tl.log(y) * (x / tl.where(y == 1.0, 1.0, y - 1.0)))
+    is_lost_in_rounding = y == 1.0
+    rounded_x = tl.where(is_lost_in_rounding, 1.0, y - 1.0)
+    return tl.where(is_lost_in_rounding, x, tl.log(y) * (x / rounded_x))
 
 
 @jit
@@ -316,22 +317,26 @@ def _exp(u):
 
     The function of the library is valid for all u and takes 1.5 times as long.
     """
-    t = u * 1.4426950408889634 + 6755399441055744.0
-    n = t - 6755399441055744.0
-    r = u - n * 0.6931471805599453
-    p = r * 2.5100424157005067e-08 + 2.7620138719733994e-07
-    p = p * r + 2.7557268378684192e-06
-    p = p * r + 2.480152119021773e-05
-    p = p * r + 0.00019841269863105968
-    p = p * r + 0.0013888888917281794
-    p = p * r + 0.008333333333330051
-    p = p * r + 0.04166666666662399
-    p = p * r + 0.16666666666666669
-    p = p * r + 0.5000000000000001
-    p = p * r + 1.0
-    p = p * r + 1.0
-    bits = p.to(tl.int64, bitcast=True) + (t.to(tl.int64, bitcast=True) << 52)
-    return bits.to(tl.float64, bitcast=True)
+    LOG2_OF_E: tl.constexpr = 1.4426950408889634
+    LOG_OF_2: tl.constexpr = 0.6931471805599453
+    ROUNDING_OFFSET: tl.constexpr = 6755399441055744.0
+    offset_n = u * LOG2_OF_E + ROUNDING_OFFSET
+    n = offset_n - ROUNDING_OFFSET
+    r = u - n * LOG_OF_2
+    polynomial = r * 2.5100424157005067e-08 + 2.7620138719733994e-07
+    polynomial = polynomial * r + 2.7557268378684192e-06
+    polynomial = polynomial * r + 2.480152119021773e-05
+    polynomial = polynomial * r + 0.00019841269863105968
+    polynomial = polynomial * r + 0.0013888888917281794
+    polynomial = polynomial * r + 0.008333333333330051
+    polynomial = polynomial * r + 0.04166666666662399
+    polynomial = polynomial * r + 0.16666666666666669
+    polynomial = polynomial * r + 0.5000000000000001
+    polynomial = polynomial * r + 1.0
+    exp_r = polynomial * r + 1.0
+    n_in_exponent_bits = offset_n.to(tl.int64, bitcast=True) << 52
+    exp_u_bits = exp_r.to(tl.int64, bitcast=True) + n_in_exponent_bits
+    return exp_u_bits.to(tl.float64, bitcast=True)
 
 
 @jit
@@ -349,8 +354,10 @@ def _exp_relative_to_second(x, second_logit, columns, prediction):
 
     e^u is 0 for the predicted class, and where it is negligible.
     """
+    MIN_EXPONENT: tl.constexpr = -700.0
+    is_prediction = columns[None, :] == prediction[:, None]
     # The comparison is in the precision of the table, because comparing float64 takes long.
-    is_omitted = (columns[None, :] == prediction[:, None]) | (x - second_logit < -700.0)
+    is_omitted = is_prediction | (x - second_logit < MIN_EXPONENT)
     u = tl.where(is_omitted, second_logit, x).to(tl.float64) - second_logit.to(tl.float64)
     return tl.where(is_omitted, 0.0, _exp(u)), u
 
@@ -361,17 +368,17 @@ def _score_kernel(
     scores,
     predictions,
     largest_mask,
-    stride_units,
+    stride_in_units,
     n_rows,
-    class_units,
+    classes_in_units,
     KIND: tl.constexpr,
     STORES_PREDICTIONS: tl.constexpr,
     FINDS_MASKS: tl.constexpr,
     IS_DOUBLE: tl.constexpr,
-    UNIT: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-    TILES: tl.constexpr,
+    UNIT_ELEMENTS: tl.constexpr,
+    TILE_ROWS: tl.constexpr,
+    TILE_COLUMNS: tl.constexpr,
+    N_TILES: tl.constexpr,
 ):
     """Compute one score per row.
 
@@ -379,16 +386,21 @@ def _score_kernel(
     over the other classes, where u is the logit minus the second largest logit.
     """
     WORK_TYPE: tl.constexpr = tl.float64 if IS_DOUBLE else tl.float32
-    rows, is_row, row_start, columns, n_classes = _locate_rows(
-        table, stride_units, n_rows, class_units, UNIT, ROWS, COLUMNS
+    LARGEST_INT32: tl.constexpr = 2147483647
+    LOWEST_FLOAT64: tl.constexpr = -1.7976931348623157e308
+    MIN_GAP: tl.constexpr = -800.0
+    rows, row_mask, row_addresses, columns, n_classes = _locate_rows(
+        table, stride_in_units, n_rows, classes_in_units, UNIT_ELEMENTS, TILE_ROWS, TILE_COLUMNS
     )
-    x = _load_tile(row_start, is_row, columns, n_classes, IS_DOUBLE)
+    x = _load_tile(row_addresses, row_mask, columns, n_classes, IS_DOUBLE)
     largest_per_column = x
-    largest_index = tl.zeros([ROWS, COLUMNS], tl.int32) + columns[None, :]
-    second_per_column = tl.full([ROWS, COLUMNS], float("-inf"), WORK_TYPE)
-    invalid = _mark_invalid(x, tl.zeros([ROWS, COLUMNS], tl.int32), largest_mask, FINDS_MASKS)
-    for tile_start in range(COLUMNS, TILES * COLUMNS, COLUMNS):
-        x = _load_tile(row_start, is_row, tile_start + columns, n_classes, IS_DOUBLE)
+    largest_index = tl.zeros([TILE_ROWS, TILE_COLUMNS], tl.int32) + columns[None, :]
+    second_per_column = tl.full([TILE_ROWS, TILE_COLUMNS], float("-inf"), WORK_TYPE)
+    invalid = _mark_invalid(
+        x, tl.zeros([TILE_ROWS, TILE_COLUMNS], tl.int32), largest_mask, FINDS_MASKS
+    )
+    for tile_start in range(TILE_COLUMNS, N_TILES * TILE_COLUMNS, TILE_COLUMNS):
+        x = _load_tile(row_addresses, row_mask, tile_start + columns, n_classes, IS_DOUBLE)
         invalid = _mark_invalid(x, invalid, largest_mask, FINDS_MASKS)
         is_larger = x > largest_per_column
         second_per_column = tl.where(
@@ -399,7 +411,7 @@ def _score_kernel(
     has_invalid_logit = tl.max(invalid, axis=1)
     largest = tl.max(largest_per_column, axis=1)
     prediction = tl.min(
-        tl.where(largest_per_column == largest[:, None], largest_index, 2147483647), axis=1
+        tl.where(largest_per_column == largest[:, None], largest_index, LARGEST_INT32), axis=1
     )
     second = tl.max(
         tl.where(largest_index == prediction[:, None], second_per_column, largest_per_column),
@@ -407,42 +419,38 @@ def _score_kernel(
     )
     # A row with NaN, +inf, or every class masked has no score and an arbitrary prediction.
     is_valid = (has_invalid_logit == 0) & (largest < float("inf")) & (largest > float("-inf"))
+    stored_prediction = tl.where(prediction < n_classes, prediction, 0).to(tl.int64)
     if KIND == "predicted":
-        tl.store(
-            scores + rows, tl.where(prediction < n_classes, prediction, 0).to(tl.int64), mask=is_row
-        )
+        tl.store(scores + rows, stored_prediction, mask=row_mask)
     else:
         if STORES_PREDICTIONS:
-            tl.store(
-                predictions + rows,
-                tl.where(prediction < n_classes, prediction, 0).to(tl.int64),
-                mask=is_row,
-            )
+            tl.store(predictions + rows, stored_prediction, mask=row_mask)
         is_only_class = second == float("-inf")
         gap = tl.where(is_only_class, float("-inf"), second.to(tl.float64) - largest.to(tl.float64))
         if KIND == "negative_margin":
-            value = tl.maximum(gap, -1.7976931348623157e308)
+            value = tl.maximum(gap, LOWEST_FLOAT64)
         else:
             reference = tl.where(is_only_class, 0.0, second)[:, None]
-            if TILES > 1:
-                x = _load_tile(row_start, is_row, columns, n_classes, IS_DOUBLE)
-            partial_masses, u = _exp_relative_to_second(x, reference, columns, prediction)
-            partial_moments = partial_masses * u
-            for tile_start in range(COLUMNS, TILES * COLUMNS, COLUMNS):
-                x = _load_tile(row_start, is_row, tile_start + columns, n_classes, IS_DOUBLE)
-                term, u = _exp_relative_to_second(x, reference, tile_start + columns, prediction)
-                partial_masses += term
-                partial_moments += term * u
-            mass = tl.sum(partial_masses, axis=1)
-            moment = tl.sum(partial_moments, axis=1)
-            gap = tl.maximum(gap, -800.0)
+            if N_TILES > 1:
+                x = _load_tile(row_addresses, row_mask, columns, n_classes, IS_DOUBLE)
+            mass_per_column, u = _exp_relative_to_second(x, reference, columns, prediction)
+            moment_per_column = mass_per_column * u
+            for tile_start in range(TILE_COLUMNS, N_TILES * TILE_COLUMNS, TILE_COLUMNS):
+                x = _load_tile(row_addresses, row_mask, tile_start + columns, n_classes, IS_DOUBLE)
+                exp_u, u = _exp_relative_to_second(x, reference, tile_start + columns, prediction)
+                mass_per_column += exp_u
+                moment_per_column += exp_u * u
+            mass_to_second = tl.sum(mass_per_column, axis=1)
+            moment_to_second = tl.sum(moment_per_column, axis=1)
+            # Both sums become relative to the largest logit.
+            gap = tl.maximum(gap, MIN_GAP)
             scale = tl.where(is_only_class, 0.0, tl.exp(gap))
-            moment = scale * (moment + gap * mass)
-            mass = scale * mass
+            moment = scale * (moment_to_second + gap * mass_to_second)
+            mass = scale * mass_to_second
             if KIND == "entropy":
                 value = _log1p(mass) - moment / (1.0 + mass)
             elif KIND == "one_minus_max_probability":
                 value = mass / (1.0 + mass)
             else:
                 value = -(largest.to(tl.float64) + _log1p(mass))
-        tl.store(scores + rows, tl.where(is_valid, value, float("nan")), mask=is_row)
+        tl.store(scores + rows, tl.where(is_valid, value, float("nan")), mask=row_mask)
