@@ -569,7 +569,7 @@ def restated(document: Document) -> None:
         "population": "source",
     }
     again = decode_certificate(own).to_dict()
-    own.update({name: again[name] for name in ("coverage", "coverage_accuracy", "miscoverage")})
+    own.update({name: again[name] for name in ("coverage", "selective_accuracy", "miscoverage")})
 
 
 MUTATIONS = [

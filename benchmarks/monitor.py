@@ -4,7 +4,7 @@ and its error bar.
     python -m benchmarks.monitor --data FOLDER [--replays 300] [--mapie PYTHON] [--out
     benchmarks/results/monitor.json]
 
-**False alarms.** A replay draws 5,000 calibration rows, certifies a gate on them (coverage accuracy
+**False alarms.** A replay draws 5,000 calibration rows, certifies a gate on them (selective accuracy
 97%), and watches 10^5 rows from the same source, all labelled, looking after every row. *law*:
 scores are uniform and a row is right with probability c(score), which is its confidence; the least
 favourable variants have errors exactly at the limit, and confidence off by exactly the tolerance.
@@ -97,7 +97,7 @@ def replay_law(random: np.random.Generator) -> dict[str, Any]:
 
 def replay_worst(random: np.random.Generator) -> dict[str, Any]:
     """Errors exactly at the limit; confidence too high by exactly the tolerance."""
-    promise = PromiseMonitor("coverage accuracy", 1.0 - BETA, DELTA / 2)
+    promise = PromiseMonitor("selective accuracy", 1.0 - BETA, DELTA / 2)
     promise.update(np.ones(ROWS, dtype=bool), random.random(ROWS) >= 1.0 - BETA)
     sure = 0.8 + 0.2 * random.random(ROWS)
     calibration = Alarms.from_certificate(None, None, DELTA / 6).calibration[0]

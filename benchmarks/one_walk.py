@@ -33,7 +33,7 @@ import metacal as mc
 warnings.simplefilter("ignore")
 *files, page, rows, task = sys.argv[1:]
 (table, labels), rows = map(np.load, files), int(rows)
-gate = mc.MetaCal(mc.MinCoverageAccuracy(0.85)).fit(table[rows:], labels[rows:])
+gate = mc.MetaCal(mc.MinAccuracy(0.85)).fit(table[rows:], labels[rows:])
 def run(n, resamples):
     if task == "report":
         mc.report(gate, table[:n], labels[:n], page, **({} if n > 2000 else {"n_resamples": 0}))

@@ -4,7 +4,7 @@ watch alarms.
     python -m benchmarks.units [--gates 400] [--jobs 16] [--out benchmarks/results/units.json]
 
 A unit has a difficulty of its own, and its rows come out nearly alike: nine of ten rows are right
-or wrong together. Gates are certified on 300 units (coverage accuracy 90%, delta .1), of 20 rows
+or wrong together. Gates are certified on 300 units (selective accuracy 90%, delta .1), of 20 rows
 each or of 1 to 40 where units with many rows err more, about a random row of a random unit and
 about rows. Each is then verified on 60 further units, and watched over them: from the same source;
 from one in which units are wrong so much more often that the promise is kept exactly (by 20,000

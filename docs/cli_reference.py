@@ -126,7 +126,7 @@ $ metacal fit val.npz --max-miscoverage 0.05 -o gate.json
 At most 5% of the correct predictions are rejected, with 90% confidence.
   gate         accept if entropy <= 0.148325
   from         5,000 calibration rows, 4,639 of them right
-  on these     coverage 0.9172, accuracy of accepted 0.9653, miscoverage 0.0457
+  on these     coverage 0.9172, selective accuracy 0.9653, miscoverage 0.0457
 ...
   calibrator   ComposedCalibration, temperature ...
 Saved to gate.json. Next: metacal evaluate gate.json TEST

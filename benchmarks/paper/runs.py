@@ -27,7 +27,7 @@ from benchmarks.experiments.logits_files import Found, digest_of, read
 from benchmarks.experiments.population import Population, population
 from metacal import __version__, metrics
 from metacal.errors import InfeasibleTargetError, InputError, MetacalWarning
-from metacal.metrics import coverage, coverage_accuracy, miscoverage, nll, top_label
+from metacal.metrics import coverage, miscoverage, nll, selective_accuracy, top_label
 from metacal.promises.promise import Promise
 
 FORMAT = 2
@@ -266,7 +266,7 @@ def _columns(
         "ece_accepted_debiased": metrics.debiased_ece(*accepted) if any_accepted else math.nan,
         "coverage": coverage(accept),
         "miscoverage": miscoverage(accept, correct),
-        "coverage_accuracy": coverage_accuracy(accept, correct),
+        "coverage_accuracy": selective_accuracy(accept, correct),
         "nll": nll(proba, labels),
         "nll_accepted": nll(proba[accept], labels[accept]) if any_accepted else math.nan,
     }

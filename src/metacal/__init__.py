@@ -68,7 +68,6 @@ if TYPE_CHECKING:
     from metacal.maps.methods import *  # noqa: F403 the calibrators
     from metacal.metrics import losses as losses
     from metacal.promises import paper as paper
-    from metacal.promises.accuracy import MinCoverageAccuracy as MinCoverageAccuracy
     from metacal.promises.kinds import *  # noqa: F403 the promises
     from metacal.promises.sequential.monitor import PromiseMonitor as PromiseMonitor
     from metacal.reports import plots as plots

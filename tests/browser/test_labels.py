@@ -150,7 +150,7 @@ def test_each_promise_is_named_beside_its_chart(see, tmp_path):
         "promised: at most 30%",
     ]
     assert driver.execute_script(key, "#frontier") == [
-        "promised: coverage accuracy at least 96%",
+        "promised: selective accuracy at least 96%",
         "promised: miscoverage at most 30%",
     ]
     assert len(driver.find_elements("css selector", "#frontier line.target")) == 2

@@ -587,11 +587,11 @@ def test_evaluate_json(folder):
         run("evaluate", folder / "cal.json", folder / "test.npz", "--json", "--level", 0.9).stdout
     )
     promise = answer["promise"]
-    assert promise["quantity"] == "coverage accuracy"
+    assert promise["quantity"] == "selective accuracy"
     assert promise["level"] == answer["level"] == 0.9
     assert promise["low"] <= promise["value"] <= promise["high"]
     assert promise["kept"] == (promise["value"] >= 0.9)
-    assert answer["gate"]["coverage_accuracy"]["estimate"] == promise["value"]
+    assert answer["gate"]["selective_accuracy"]["estimate"] == promise["value"]
     assert answer["uncalibrated"]["accepted_rows"]["ece"] > 0
     assert answer["n_rows"] == 1000
 
@@ -610,7 +610,7 @@ def test_evaluate_a_broken_promise_is_a_report(folder, tmp_path, rows):
     wrong = np.where(np.arange(1000) % 3 == 0, (labels[1000:] + 1) % 3, labels[1000:])
     np.savez(tmp_path / "shifted.npz", logits=table[1000:], labels=wrong)
     done = run("evaluate", folder / "cal.json", tmp_path / "shifted.npz")
-    assert "measured  refuted: coverage accuracy" in done.stdout
+    assert "measured  refuted: selective accuracy" in done.stdout
     assert "promised at least 0.9" in done.stdout
     assert "fit again on recent labelled rows" in " ".join(done.stdout.split())
     answer = json.loads(

@@ -167,7 +167,7 @@ def test_verify_says_whether_the_promise_stands(fitted, folder):
 @pytest.mark.slow
 def test_evaluate_measures_gate_ranking_and_confidence(fitted):
     done = fitted("evaluate cal.json new.jsonl --resamples 50")
-    assert "measured  kept: coverage accuracy 0.9521" in done.stdout
+    assert "measured  kept: selective accuracy 0.9521" in done.stdout
     assert "ECE, equal width" in done.stdout
     answer = json.loads(fitted("evaluate cal.json new.jsonl --resamples 50 --json").stdout)
     assert answer["promise"]["kept"] is True
@@ -201,7 +201,7 @@ def test_show_explains_it(fitted):
 @pytest.mark.slow
 def test_report_without_probabilities(fitted, folder):
     done = fitted("report cal.json new.jsonl -o report.html --resamples 20")
-    assert "measured  kept: coverage accuracy 0.9521" in done.stdout
+    assert "measured  kept: selective accuracy 0.9521" in done.stdout
     answer = json.loads(
         fitted("report cal.json new.jsonl -o report.html --resamples 20 --json").stdout
     )

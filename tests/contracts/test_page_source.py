@@ -19,7 +19,7 @@ import pytest
 
 import metacal as mc
 from browser import modules
-from metacal.certificates.quantities import COVERAGE_ACCURACY, MISCOVERAGE
+from metacal.certificates.quantities import MISCOVERAGE, SELECTIVE_ACCURACY
 from metacal.estimators.comparison import ComparisonEntry
 from metacal.reports import html
 from metacal.reports.status import status
@@ -165,6 +165,7 @@ def test_the_types_describe_the_numbers(data):
         "Verdict": promise["verdicts"][0],
         "Estimate": data["evaluation"]["all_rows"]["ece"],
         "Evaluation": data["evaluation"],
+        "QuantityNames": data["quantity_names"],
         "CalibrationMetric": data["calibration_metrics"][0],
         "Diagram": diagram[0],
         "Bins": diagram[0]["equal_width"],
@@ -185,7 +186,7 @@ def test_the_types_describe_the_numbers(data):
 
 def test_the_page_is_told_the_direction_of_each_quantity(data):
     told = {verdict["quantity"]: verdict for verdict in data["promise"]["verdicts"]}
-    assert set(told) == {COVERAGE_ACCURACY, MISCOVERAGE}
+    assert set(told) == {SELECTIVE_ACCURACY, MISCOVERAGE}
     for quantity, verdict in told.items():
         below = verdict["high"] <= verdict["target"]
         assert verdict["direction"] == ("at most" if below == verdict["kept"] else "at least"), (
@@ -193,7 +194,7 @@ def test_the_page_is_told_the_direction_of_each_quantity(data):
         )
         assert verdict["curve"] in data["curves"]
     accepted = f"{data['evaluation']['n_accepted']:,}"
-    assert told["coverage accuracy"]["counted"] == f"of the {accepted} accepted rows are right"
+    assert told["selective accuracy"]["counted"] == f"of the {accepted} accepted rows are right"
 
 
 # ── the live page ─────────────────────────────────────────────────────────────────────────────────

@@ -126,10 +126,10 @@ def test_page_evaluate_and_metrics_give_the_same_numbers(folder, page):
     told = shown["evaluation"]["gate"]
     assert told["coverage"]["estimate"] == metrics.coverage(accept)
     assert told["miscoverage"]["estimate"] == metrics.miscoverage(accept, correct)
-    assert told["coverage_accuracy"]["estimate"] == metrics.coverage_accuracy(accept, correct)
+    assert told["selective_accuracy"]["estimate"] == metrics.selective_accuracy(accept, correct)
     k = shown["curves"]["current"]
     assert shown["curves"]["coverage"]["estimate"][k] == metrics.coverage(accept)
-    assert shown["curves"]["accuracy"]["estimate"][k] == metrics.coverage_accuracy(accept, correct)
+    assert shown["curves"]["accuracy"]["estimate"][k] == metrics.selective_accuracy(accept, correct)
     assert shown["curves"]["miscoverage"]["estimate"][k] == pytest.approx(
         metrics.miscoverage(accept, correct), abs=1e-14
     )
@@ -233,7 +233,7 @@ def test_says_what_was_found_and_how_to_open_it(folder, tmp_path, monkeypatch):
         "report", folder / "cal.json", folder / "test.npz", "--resamples", 0, "--title", "Release 7"
     )
     assert done.stdout.startswith("promised  What is accepted is right at least 97%")
-    assert "measured  kept: coverage accuracy" in done.stdout
+    assert "measured  kept: selective accuracy" in done.stdout
     assert (tmp_path / "report.html").as_uri() in done.stderr
     assert "<title>Release 7</title>" in (tmp_path / "report.html").read_text(encoding="utf-8")
     done = run("report", folder / "test.npz", "--resamples", 0, "--quiet")

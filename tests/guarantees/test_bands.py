@@ -209,7 +209,7 @@ def broken(real_set, certificate):
     right = accept & real_set.correct
     found = {
         "miscoverage": 1 - right.sum() / real_set.correct.sum(),
-        "coverage accuracy": right.sum() / accept.sum(),
+        "selective accuracy": right.sum() / accept.sum(),
     }
     return any(
         found[quantity] > target if quantity == "miscoverage" else found[quantity] < target

@@ -23,7 +23,7 @@ def alarms(quantity, limit, delta, rate, rows=ROWS, streams=STREAMS, seed=0):
     count = 0
     for _ in range(streams):
         events = random.random(rows) < rate
-        if quantity == "coverage accuracy":
+        if quantity == "selective accuracy":
             monitor = PromiseMonitor(quantity, limit, delta).update(
                 np.ones(rows, dtype=bool), ~events
             )
@@ -41,7 +41,7 @@ def tolerance(delta):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("quantity", "limit", "delta"), [("coverage accuracy", 0.03, 0.1), ("miscoverage", 0.13, 0.05)]
+    ("quantity", "limit", "delta"), [("selective accuracy", 0.03, 0.1), ("miscoverage", 0.13, 0.05)]
 )
 def test_a_kept_promise_raises_an_alarm_at_most_delta_of_the_time(quantity, limit, delta):
     assert alarms(quantity, limit, delta, limit) <= tolerance(
@@ -52,12 +52,12 @@ def test_a_kept_promise_raises_an_alarm_at_most_delta_of_the_time(quantity, limi
 @pytest.mark.slow
 def test_a_rate_that_moves_but_stays_below_the_limit_is_no_alarm():
     wave = 0.03 * (0.5 + 0.5 * np.sin(np.arange(ROWS) / 50.0))
-    assert alarms("coverage accuracy", 0.03, 0.1, wave) <= tolerance(0.1)
+    assert alarms("selective accuracy", 0.03, 0.1, wave) <= tolerance(0.1)
 
 
 @pytest.mark.slow
 def test_a_broken_promise_is_noticed():
-    assert alarms("coverage accuracy", 0.03, 0.05, 0.06, rows=1500, streams=200) > 0.95
+    assert alarms("selective accuracy", 0.03, 0.05, 0.06, rows=1500, streams=200) > 0.95
     late = np.where(np.arange(ROWS) < 1000, 0.02, 0.08)  # a good start must not hide a bad end
     assert alarms("miscoverage", 0.03, 0.05, late, streams=200) > 0.95
 
@@ -65,8 +65,8 @@ def test_a_broken_promise_is_noticed():
 def test_batches_and_single_rows_and_a_restart_agree():
     random = np.random.default_rng(1)
     accepted, correct = random.random(500) < 0.8, random.random(500) < 0.9
-    whole = PromiseMonitor("coverage accuracy", 0.05).update(accepted, correct)
-    single = PromiseMonitor("coverage accuracy", 0.05)
+    whole = PromiseMonitor("selective accuracy", 0.05).update(accepted, correct)
+    single = PromiseMonitor("selective accuracy", 0.05)
     for a, c in zip(accepted, correct):
         single.update(bool(a), bool(c))
         single = PromiseMonitor(**asdict(single))
@@ -105,11 +105,11 @@ def test_two_promises_have_two_monitors_at_half_the_level():
         (m.quantity, round(m.limit, 6), m.delta)
         for m in mc.PromiseMonitor.of(cal.certificate_, delta=0.1)
     ]
-    assert found == [("coverage accuracy", 0.04, 0.05), ("miscoverage", 0.3, 0.05)]
+    assert found == [("selective accuracy", 0.04, 0.05), ("miscoverage", 0.3, 0.05)]
 
 
 def test_no_row_that_counts_changes_nothing():
-    monitor = PromiseMonitor("coverage accuracy", 0.05).update([], [])
+    monitor = PromiseMonitor("selective accuracy", 0.05).update([], [])
     assert (monitor.update([False], [True]).rows, monitor.evidence) == (0, 1.0)
     assert "0 of 0 wrong among the accepted, limit 5%: evidence 1, no alarm." in str(monitor)
 

@@ -36,7 +36,7 @@ def draws(real_set, n):
 
 
 def truth(real_set, threshold):
-    """True miscoverage, coverage accuracy and coverage of a threshold."""
+    """True miscoverage, selective accuracy and coverage of a threshold."""
     accept = accepts(real_set.scores, threshold)
     right = accept & real_set.correct
     return (

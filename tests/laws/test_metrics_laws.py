@@ -210,5 +210,5 @@ def test_the_curve_holds_the_gate(rows):
     for threshold, coverage, risk in zip(curve.threshold, curve.coverage, curve.risk, strict=True):
         accept = score <= threshold
         assert metrics.coverage(accept) == pytest.approx(coverage)
-        assert metrics.coverage_accuracy(accept, correct) == pytest.approx(1 - risk)
+        assert metrics.selective_accuracy(accept, correct) == pytest.approx(1 - risk)
     assert metrics.e_aurc(score, correct) <= metrics.aurc(score, correct) + 1e-12

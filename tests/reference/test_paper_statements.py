@@ -148,7 +148,7 @@ def test_coverage_accuracy_is_not_the_precision_of_phi():
     phi = np.where(accept, -1, 1)  # +1: taken to be wrong
     precision = (~right)[phi == 1].mean()
     assert precision == pytest.approx(2 / 3)
-    assert metrics.coverage_accuracy(accept, right) == pytest.approx(8 / 9)
+    assert metrics.selective_accuracy(accept, right) == pytest.approx(8 / 9)
 
 
 def test_the_ranking_risk_with_its_missing_sign_is_one_minus_the_auroc():
@@ -167,10 +167,10 @@ def test_the_ranking_risk_with_its_missing_sign_is_one_minus_the_auroc():
 
 def test_the_smallest_miscoverage_is_that_of_one_score_only():
     score, right = np.array([1.0, 2.0, 3.0, 4.0]), np.array([True, False, True, True])
-    kept = [s for s in score if metrics.coverage_accuracy(accepts(score, s), right) >= 0.99]
+    kept = [s for s in score if metrics.selective_accuracy(accepts(score, s), right) >= 0.99]
     assert min(metrics.miscoverage(accepts(score, s), right) for s in kept) == pytest.approx(2 / 3)
     other_map = score != 2.0
-    assert metrics.coverage_accuracy(other_map, right) == 1.0
+    assert metrics.selective_accuracy(other_map, right) == 1.0
     assert metrics.miscoverage(other_map, right) == 0.0
 
 

@@ -91,7 +91,7 @@ def test_a_miscoverage_takes_the_score_that_keeps_fewest_wrong_rows(crowded):
     auto = mc.MetaCal(mc.MaxMiscoverage(0.1), score="auto").fit(logits, labels)
     entropy = mc.MetaCal(mc.MaxMiscoverage(0.1)).fit(logits, labels)
     assert auto.gate_.source.score != "entropy"
-    assert auto.certificate_.coverage_accuracy > entropy.certificate_.coverage_accuracy
+    assert auto.certificate_.selective_accuracy > entropy.certificate_.selective_accuracy
 
 
 def test_two_classes_need_no_choice():

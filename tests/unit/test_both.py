@@ -30,7 +30,7 @@ def test_both_takes_the_threshold_of_the_accuracy_at_half_delta(columns):
     found = mc.Both(alpha=0.3, beta=0.95).certify(*columns)
     assert found.threshold == MinAccuracy(0.95, 0.05).certify(*columns).threshold
     assert found.threshold >= MaxMiscoverage(0.3, 0.05).certify(*columns).threshold
-    assert found.limits == (("coverage accuracy", 0.95), ("miscoverage", 0.3))
+    assert found.limits == (("selective accuracy", 0.95), ("miscoverage", 0.3))
     assert (
         "and at most 30% of the correct predictions are rejected, both with 90% confidence"
         in found.statement

@@ -132,7 +132,7 @@ def test_one_cost_is_a_promise_of_accuracy(data):
         )
         accuracy = mc.MetaCal(mc.MinAccuracy(0.9, delta)).fit(logits, labels).certificate_
         assert cost.threshold == accuracy.threshold
-        assert math.isclose(cost.mean_cost, 50 * (1 - accuracy.coverage_accuracy))
+        assert math.isclose(cost.mean_cost, 50 * (1 - accuracy.selective_accuracy))
     alike = tuple(tuple(50.0 * (i != j) for j in range(3)) for i in range(3))
     table = mc.MetaCal(mc.MaxCost(wrong=alike, limit=5)).fit(logits, labels).certificate_
     assert (
@@ -370,7 +370,7 @@ def test_a_forged_certificate_without_labels_is_refused(data):
     logits, labels = data
     text = json.loads(artifact.dumps(mc.MetaCal(mc.MaxMiscoverage(0.2)).fit(logits, labels)))
     text["certificate"] |= {"labelled": False, "n_correct": None, "n_correct_accepted": None}
-    text["certificate"] |= {"miscoverage": None, "coverage_accuracy": None}
+    text["certificate"] |= {"miscoverage": None, "selective_accuracy": None}
     with pytest.raises(ArtifactError, match="cannot be certified without labels"):
         artifact.loads(json.dumps({**text, "checksum": artifact.checksum(text)}).encode())
 
@@ -430,7 +430,7 @@ def test_a_binary_cost_is_watched_like_an_accuracy():
     rng = np.random.default_rng(0)
     accept, correct = rng.random(800) < 0.9, rng.random(800) < 0.85
     cost = mc.PromiseMonitor("cost", 0.1, largest=5.0)
-    share = mc.PromiseMonitor("coverage accuracy", 0.1)
+    share = mc.PromiseMonitor("selective accuracy", 0.1)
     losses = Losses(np.where(correct, 0.0, 5.0), 0.0, 5.0, True)
     assert math.isclose(
         cost.update(accept, losses=losses).log_peak, share.update(accept, correct).log_peak
@@ -556,6 +556,6 @@ def test_wrong_usage_is_told(folder, words, said):
 def test_counts_after_replace_stay_honest():
     certificate = mc.MaxReview(0.2).certify(np.arange(100.0))
     assert math.isnan(certificate.miscoverage)
-    assert math.isnan(certificate.coverage_accuracy)
+    assert math.isnan(certificate.selective_accuracy)
     assert read_certificate(certificate.to_dict()) == certificate
     assert mc.MaxReview(0.2).contradiction(replace(certificate, n_accepted=70)) is not None

@@ -151,7 +151,7 @@ def test_labels_are_needed_only_where_models_disagree(data, relative):
         found = clone(relative).fit(small, few, large=large)
     assert found.certificate_.threshold == relative.certificate_.threshold
     assert found.certificate_.stages.n_labels == relative.certificate_.stages.n_labels < len(need)
-    assert math.isnan(found.certificate_.coverage_accuracy)
+    assert math.isnan(found.certificate_.selective_accuracy)
 
 
 def test_the_walk_goes_as_far_as_labels_do(data, relative):

@@ -283,7 +283,7 @@ def test_the_gate_is_like_any_other(tmp_path):
         {"n_correct": own.n_correct_accepted + own.n_labels - own.n_accepted + 1},
         {
             "n_correct_accepted": own.n_correct_accepted - 9,
-            "coverage_accuracy": (own.n_correct_accepted - 9) / own.n_accepted,
+            "selective_accuracy": (own.n_correct_accepted - 9) / own.n_accepted,
         },
         {"miscoverage": 0.01},
         {"rule": "a rule of mine"},

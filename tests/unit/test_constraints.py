@@ -373,7 +373,7 @@ class TestPaper:
             accepted, both = int(accept.sum()), int((accept & correct).sum())
             assert found.traffic == Traffic(2000, accepted, int(correct.sum()), both, "source")
             assert (
-                found.coverage_accuracy == both / accepted < found.tested_counts.n_correct_accepted
+                found.selective_accuracy == both / accepted < found.tested_counts.n_correct_accepted
             )
             assert found.n_rows == rule.split(correct)[0].sum() < 300
             assert found.coverage == accepted / 2000

@@ -123,7 +123,7 @@ def test_a_gate_on_scores_is_measured_on_rows_that_have_one():
     found = mc.evaluate(gate, new, right[3000:4500], n_resamples=0)
     accept = gate.accepts(new)
     assert (found.after.n_rows, found.after.n_accepted) == (1400, accept.sum())
-    assert found.after.gate["coverage_accuracy"].estimate == right[3000:4500][accept].mean()
+    assert found.after.gate["selective_accuracy"].estimate == right[3000:4500][accept].mean()
     assert found.certificate == gate.certificate_
     assert found.to_dict()["promise"]["verdict"] == "kept"
     assert found.fit_rows is None

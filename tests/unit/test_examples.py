@@ -145,7 +145,7 @@ def test_the_service_decides_like_python_and_counts_what_it_does(client, digits)
         ("rejected",): (~accept).sum(),
     }
     assert metric(client, "metacal_confidence_count") == {(): accept.sum()}
-    assert metric(client, "metacal_promised_limit") == {("coverage accuracy",): 0.95}
+    assert metric(client, "metacal_promised_limit") == {("selective accuracy",): 0.95}
 
     truths = [{"id": answer["id"], "label": int(label)} for answer, label in zip(answers, y)]
     reply = client.post("/feedback", json={"outcomes": truths}).json()
@@ -157,7 +157,7 @@ def test_the_service_decides_like_python_and_counts_what_it_does(client, digits)
         key = tuple(sorted(("accepted" if kept else "rejected", str(bool(good)).lower())))
         expected[key] = expected.get(key, 0) + 1
     assert metric(client, "metacal_outcomes_total") == expected
-    assert metric(client, "metacal_alarm") == {("coverage accuracy",): 0.0}
+    assert metric(client, "metacal_alarm") == {("selective accuracy",): 0.0}
 
     # Each answer has one truth; and truths that say the gate is wrong all the time raise the alarm.
     again = client.post("/feedback", json={"outcomes": truths[:2]}).json()
@@ -165,7 +165,7 @@ def test_the_service_decides_like_python_and_counts_what_it_does(client, digits)
     more = client.post("/predict", json={"inputs": X.tolist()}).json()["predictions"]
     lies = [{"id": answer["id"], "label": (answer["label"] + 1) % 10} for answer in more]
     client.post("/feedback", json={"outcomes": lies}).raise_for_status()
-    assert metric(client, "metacal_alarm") == {("coverage accuracy",): 1.0}
+    assert metric(client, "metacal_alarm") == {("selective accuracy",): 1.0}
 
 
 def test_the_service_shows_its_promise(client, digits):

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from scipy.stats import binom, binomtest
 
 import metacal as mc
-from metacal.certificates.quantities import COVERAGE_ACCURACY, MISCOVERAGE
+from metacal.certificates.quantities import MISCOVERAGE, SELECTIVE_ACCURACY
 from metacal.cli import main
 from metacal.promises.measurement import Measurement
 from metacal.promises.verdict import Verdict, judge
@@ -172,7 +172,7 @@ def test_accepted_and_correct_are_not_swapped(models, promise):
     found = mc.verify(cal, small[N:], labels[N:])
     (test,) = found.tests
     expected = {
-        COVERAGE_ACCURACY: (int((accept & ~correct).sum()), int(accept.sum())),
+        SELECTIVE_ACCURACY: (int((accept & ~correct).sum()), int(accept.sum())),
         MISCOVERAGE: (int((~accept & correct).sum()), int(correct.sum())),
     }
     assert (test.measurement.n_bad, test.measurement.n_rows) == expected[test.quantity]
@@ -355,7 +355,7 @@ def test_units_of_a_subgroup_are_bets_on_whole_units(sites):
 # ── intervals and levels ──────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize(("quantity", "target"), [(COVERAGE_ACCURACY, 0.9), (MISCOVERAGE, 0.1)])
+@pytest.mark.parametrize(("quantity", "target"), [(SELECTIVE_ACCURACY, 0.9), (MISCOVERAGE, 0.1)])
 @pytest.mark.parametrize("level", [0.9, 0.99])
 @pytest.mark.parametrize("bad", [0, 5, 18, 20, 22, 40, 200])
 def test_the_interval_is_that_of_clopper_and_pearson_and_gives_the_word(
@@ -383,14 +383,14 @@ def test_several_limits_share_the_error_rate(models):
     for test in mc.verify(cal, small[N:], labels[N:], confidence=0.9).tests:
         assert test.level == pytest.approx(0.95)
         hit, n = {
-            COVERAGE_ACCURACY: (int((accept & correct).sum()), int(accept.sum())),
+            SELECTIVE_ACCURACY: (int((accept & correct).sum()), int(accept.sum())),
             MISCOVERAGE: (int((~accept & correct).sum()), int(correct.sum())),
         }[test.quantity]
         expected = binomtest(hit, n).proportion_ci(0.95, method="exact")
         assert (test.low, test.high) == pytest.approx((expected.low, expected.high), abs=1e-9)
 
 
-@pytest.mark.parametrize("missed", [COVERAGE_ACCURACY, MISCOVERAGE])
+@pytest.mark.parametrize("missed", [SELECTIVE_ACCURACY, MISCOVERAGE])
 def test_both_limits_must_be_kept(missed):
     """One limit is missed by so little that it may be chance, whichever it is; the other is
     kept.
@@ -399,13 +399,13 @@ def test_both_limits_must_be_kept(missed):
         np.linspace(0, 1, 500), np.arange(500) % 500 > 5
     )
     n_accepted, n_wrong, n_rejected_correct = (
-        (400, 81, 50) if missed == COVERAGE_ACCURACY else (400, 20, 165)
+        (400, 81, 50) if missed == SELECTIVE_ACCURACY else (400, 20, 165)
     )
     accept = np.arange(700) < n_accepted
     correct = (accept & (np.arange(700) >= n_wrong)) | (np.arange(700) >= 700 - n_rejected_correct)
     verdict = judge(certificate, accept, correct, 0.95)
     assert {test.quantity: test.kept for test in verdict.tests} == {
-        COVERAGE_ACCURACY: missed != COVERAGE_ACCURACY,
+        SELECTIVE_ACCURACY: missed != SELECTIVE_ACCURACY,
         MISCOVERAGE: missed != MISCOVERAGE,
     }
     assert (verdict.word, verdict.kept) == ("undecided", False)

@@ -81,7 +81,7 @@ def test_what_is_drawn_is_what_the_summary_says(data, gate):
     accept = gate.accepts(logits)
     assert own[0, 0] == mc.metrics.coverage(accept)
     assert own[0, 1] == pytest.approx(
-        1 - mc.metrics.coverage_accuracy(accept, logits.argmax(axis=1) == labels)
+        1 - mc.metrics.selective_accuracy(accept, logits.argmax(axis=1) == labels)
     )
     histogram = plots.ConfidenceHistogramDisplay(summary).plot(log=True)
     assert histogram.ax_.get_yscale() == "log"

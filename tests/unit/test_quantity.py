@@ -13,7 +13,12 @@ import numpy as np
 import pytest
 
 import metacal as mc
-from metacal.certificates.quantities import COVERAGE_ACCURACY, MISCOVERAGE, QUANTITIES, get_quantity
+from metacal.certificates.quantities import (
+    MISCOVERAGE,
+    QUANTITIES,
+    SELECTIVE_ACCURACY,
+    get_quantity,
+)
 from metacal.certificates.quantity import Quantity
 from metacal.errors import InputError
 from metacal.io.artifact.audit import read_certificate
@@ -45,7 +50,9 @@ def certificates():
 
 def test_a_quantity_counts_what_its_metric_counts(decided):
     assert MISCOVERAGE.count_events(*decided) == selective.miscoverage_counts(*decided)
-    assert COVERAGE_ACCURACY.count_events(*decided) == selective.coverage_accuracy_counts(*decided)
+    assert SELECTIVE_ACCURACY.count_events(*decided) == selective.selective_accuracy_counts(
+        *decided
+    )
 
 
 @pytest.mark.parametrize("asked", QUANTITIES.values())
@@ -81,7 +88,7 @@ def test_a_quantity_is_its_name_wherever_it_goes():
 def test_an_unknown_quantity_is_refused():
     certificate = next(certificates())
     with pytest.raises(
-        InputError, match=r"one of 'miscoverage', 'coverage accuracy', .*; got 'profit'"
+        InputError, match=r"one of 'miscoverage', 'selective accuracy', .*; got 'profit'"
     ):
         replace(certificate, quantity="profit")
     with pytest.raises(InputError, match="got None"):
@@ -114,7 +121,7 @@ def _names_compared(node: ast.AST) -> bool:
         (isinstance(side, ast.Constant) and side.value in QUANTITIES)
         or (
             isinstance(side, ast.Name)
-            and side.id in ("MISCOVERAGE", "COVERAGE_ACCURACY", "REVIEW", "COST")
+            and side.id in ("MISCOVERAGE", "SELECTIVE_ACCURACY", "REVIEW", "COST")
         )
         for side in sides
     )
@@ -134,7 +141,7 @@ def test_no_module_decides_by_a_quantity_s_name():
 def test_the_page_asks_for_curve_and_direction_and_never_for_a_quantity():
     for path in (SOURCE / "report" / "page").glob("*.js"):
         text = path.read_text(encoding="utf-8")
-        assert "coverage accuracy" not in text, path.name
+        assert "selective accuracy" not in text, path.name
         assert "quantity ===" not in text, path.name
 
 

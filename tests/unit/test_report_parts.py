@@ -77,7 +77,7 @@ def test_the_command_certifies_the_very_threshold_shown(data, tmp_path, monkeypa
         assert certificate.n_accepted == curves.accepted[point]
         assert certificate.guarantee == "certified"
         limits = dict(certificate.limits)
-        assert limits["coverage accuracy"] == curves.min_accuracy[point]
+        assert limits["selective accuracy"] == curves.min_accuracy[point]
         assert limits["miscoverage"] == curves.max_miscoverage[point]
 
 

@@ -502,7 +502,7 @@ FORGERIES = {
     "a key too many": lambda d: d.update(classes=[]),
     "a key too few": lambda d: source(d).pop("curve"),
     "a bad hash": lambda d: d.update(data_hash="md5:0"),
-    "an infinite share": lambda d: d["certificate"].update(coverage_accuracy="-inf"),
+    "an infinite share": lambda d: d["certificate"].update(selective_accuracy="-inf"),
     "nothing promised": lambda d: d.update(certificate=None),
 }
 

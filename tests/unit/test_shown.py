@@ -154,7 +154,7 @@ def test_text_and_page_say_the_same(found):
 
 
 def test_an_alarm_is_said_in_words():
-    monitor = mc.PromiseMonitor("coverage accuracy", limit=0.03)
+    monitor = mc.PromiseMonitor("selective accuracy", limit=0.03)
     assert "No alarm" in monitor._repr_html_()
     monitor.update(accepted=[True] * 200, correct=[True, True, True, False] * 50)
     assert "ALARM" in monitor._repr_html_()
@@ -250,7 +250,7 @@ def test_a_frame_for_each_class(split):
 def test_without_labels_a_frame_does_not_count_right_rows(split):
     certificate = mc.MaxReview(0.2).certify(np.linspace(0, 1, 500), None)
     assert (
-        certificate.to_frame()[["n_correct", "n_correct_accepted", "coverage_accuracy"]]
+        certificate.to_frame()[["n_correct", "n_correct_accepted", "selective_accuracy"]]
         .isna()
         .all(axis=None)
     )

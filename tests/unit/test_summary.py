@@ -87,7 +87,7 @@ def test_metrics_evaluate_and_summary_agree(data, gate, summary, tmp_path):
     )
     curves, here = summary.curves, summary.curves.current
     assert curves.coverage.estimate[here] == mc.metrics.coverage(accept)
-    assert curves.accuracy.estimate[here] == mc.metrics.coverage_accuracy(accept, correct)
+    assert curves.accuracy.estimate[here] == mc.metrics.selective_accuracy(accept, correct)
     assert curves.miscoverage.estimate[here] == pytest.approx(
         mc.metrics.miscoverage(accept, correct)
     )
@@ -153,7 +153,7 @@ def test_the_json_is_plain_complete_and_small(summary):
     again = json.loads(text)
     assert again["format"] == 1
     assert set(again) == {
-        "format", "source", "settings", "promise", "evaluation", "calibration_metrics", "diagrams", "curves", "frontier", "sides", "classes",
+        "format", "source", "settings", "promise", "evaluation", "calibration_metrics", "quantity_names", "diagrams", "curves", "frontier", "sides", "classes",
         "parts", "mistakes", "hits", "comparison", "methods",
     }  # fmt: skip
     lengths = {
@@ -252,7 +252,7 @@ def test_promise_and_its_verdict(data, gate, summary):
     )
     both = mc.MetaCal(mc.Both(alpha=0.2, beta=0.96)).fit(data.logits[FIT], data.labels[FIT])
     verdicts = summarise(data.logits[NEW], data.labels[NEW], both, n_resamples=0).promise.verdicts
-    assert [part["quantity"] for part in verdicts] == ["coverage accuracy", "miscoverage"]
+    assert [part["quantity"] for part in verdicts] == ["selective accuracy", "miscoverage"]
     wrong = np.random.default_rng(0).permutation(data.labels[NEW])
     broken = summarise(data.logits[NEW], wrong, gate, n_resamples=0).promise
     assert broken.verdict == "refuted"

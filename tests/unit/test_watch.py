@@ -249,7 +249,7 @@ def test_labels_sampled_with_known_probabilities():
         told = random.random(4000) < chance
         for rate in (0.21, 0.6):  # 3% errors over all rows, which is the limit; 6.9%
             right = random.random(4000) >= np.where(hard, rate, 0.01)
-            monitor = mc.PromiseMonitor("coverage accuracy", 0.03, delta, least_probability=0.1)
+            monitor = mc.PromiseMonitor("selective accuracy", 0.03, delta, least_probability=0.1)
             kept = np.ones(int(told.sum()), dtype=bool)
             raised = monitor.update(kept, right[told], probability=chance[told]).alarm
             alarms, noticed = (
@@ -257,7 +257,7 @@ def test_labels_sampled_with_known_probabilities():
             )
             if k < 20 and rate == 0.21:
                 naive += (
-                    mc.PromiseMonitor("coverage accuracy", 0.03, delta)
+                    mc.PromiseMonitor("selective accuracy", 0.03, delta)
                     .update(kept, right[told])
                     .alarm
                 )
@@ -265,14 +265,14 @@ def test_labels_sampled_with_known_probabilities():
     assert noticed / 120 > 0.9
     assert naive == 20  # without the probabilities every one of them is fooled
     with pytest.raises(mc.InputError, match="below the least probability"):
-        mc.PromiseMonitor("coverage accuracy", 0.03).update([True], [True], probability=[0.5])
+        mc.PromiseMonitor("selective accuracy", 0.03).update([True], [True], probability=[0.5])
 
 
 @pytest.mark.slow
 def test_merged_monitors_keep_their_level_and_notice_together():
     random, delta, alarms = np.random.default_rng(0), 0.1, 0
     for _ in range(120):
-        both = [mc.PromiseMonitor("coverage accuracy", 0.05, delta) for _ in range(2)]
+        both = [mc.PromiseMonitor("selective accuracy", 0.05, delta) for _ in range(2)]
         raised = False
         for _ in range(5):
             for one in both:
@@ -280,7 +280,7 @@ def test_merged_monitors_keep_their_level_and_notice_together():
             raised |= both[0].merged(both[1]).alarm
         alarms += raised
     assert alarms / 120 <= limit(delta, 120)
-    halves = [mc.PromiseMonitor("coverage accuracy", 0.05, delta) for _ in range(4)]
+    halves = [mc.PromiseMonitor("selective accuracy", 0.05, delta) for _ in range(4)]
     for one in halves:
         one.update(np.ones(60, dtype=bool), np.arange(60) % 8 > 0)
     assert not any(one.alarm for one in halves)
@@ -288,7 +288,7 @@ def test_merged_monitors_keep_their_level_and_notice_together():
     assert merged.alarm
     assert mc.PromiseMonitor(**json.loads(json.dumps(asdict(merged)))) == merged
     with pytest.raises(mc.InputError, match="different promises"):
-        halves[0].merged(mc.PromiseMonitor("coverage accuracy", 0.1, delta))
+        halves[0].merged(mc.PromiseMonitor("selective accuracy", 0.1, delta))
 
 
 # ── drift and calibration ─────────────────────────────────────────────────────────────────────────

@@ -74,7 +74,7 @@ _FRAME_COLUMNS = (
     "n_accepted",
     "n_correct_accepted",
     "coverage",
-    "coverage_accuracy",
+    "selective_accuracy",
 )
 
 
@@ -86,7 +86,7 @@ class Certificate:
     ----------
     quantity : Quantity
         The limited quantity, for example "miscoverage" (P(reject | correct), limited from above) or
-        "coverage accuracy" (P(correct | accept), limited from below). The constructor also accepts
+        "selective accuracy" (P(correct | accept), limited from below). The constructor also accepts
         its name.
     target : float
         Limit of the quantity: alpha or beta.
@@ -271,7 +271,7 @@ class Certificate:
         return self.traffic.coverage
 
     @property
-    def coverage_accuracy(self) -> float:
+    def selective_accuracy(self) -> float:
         """Selective accuracy on the calibration rows; NaN if it is not known."""
         return self.traffic.accuracy if self.has_labels else math.nan
 
@@ -432,7 +432,7 @@ class Certificate:
         """Return the rates that follow from the counts, for human readers of a file."""
         rates = {
             "coverage": self.coverage,
-            "coverage_accuracy": self.coverage_accuracy,
+            "selective_accuracy": self.selective_accuracy,
             "miscoverage": self.miscoverage,
         }
         if self.loss is not None:

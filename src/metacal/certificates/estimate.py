@@ -345,7 +345,7 @@ def predict_review_count(
 
 @dataclass(frozen=True)
 class AccuracyEstimate:
-    """Estimated accuracy of accepted rows, from their confidences alone.
+    """Estimated selective accuracy, from their confidences alone.
 
     Attributes
     ----------
@@ -430,7 +430,7 @@ def infer_accuracy_from_sums(
     *,
     level: float = 0.95,
 ) -> AccuracyEstimate:
-    """Estimate the accuracy of accepted rows from sums of their confidences.
+    """Estimate the selective accuracy from sums of confidences of accepted rows.
 
     Parameters
     ----------

@@ -25,8 +25,8 @@ MISCOVERAGE = Quantity(
     violations_suffix="rejected among the right",
 )
 #: P(correct | accept).
-COVERAGE_ACCURACY = Quantity(
-    "coverage accuracy",
+SELECTIVE_ACCURACY = Quantity(
+    "selective accuracy",
     mask_function=lambda accept, correct: (correct & accept, accept),
     has_upper_limit=False,
     claim_template="What is accepted is right at least {} of the time",
@@ -146,7 +146,7 @@ QUANTITIES: dict[str, Quantity] = {
     registered.name: registered
     for registered in (
         MISCOVERAGE,
-        COVERAGE_ACCURACY,
+        SELECTIVE_ACCURACY,
         REVIEW,
         COST,
         RISK,
@@ -179,11 +179,11 @@ def get_quantity(name: str) -> Quantity:
 
     Examples
     --------
-    >>> get_quantity("coverage accuracy").comparison_sign
+    >>> get_quantity("selective accuracy").comparison_sign
     '>='
     >>> get_quantity("profit")
     Traceback (most recent call last):
-    metacal.errors.InputError: quantity must be one of 'miscoverage', 'coverage accuracy', ...; got 'profit'.
+    metacal.errors.InputError: quantity must be one of 'miscoverage', 'selective accuracy', ...; got 'profit'.
     """
     if isinstance(name, str) and name in QUANTITIES:
         return QUANTITIES[name]

@@ -82,13 +82,13 @@ class Quantity(str):
 
     Examples
     --------
-    >>> from metacal.certificates.quantities import COVERAGE_ACCURACY, MISCOVERAGE
+    >>> from metacal.certificates.quantities import SELECTIVE_ACCURACY, MISCOVERAGE
     >>> accept, correct = np.array([True, True, False, False]), np.array([True, False, True, False])
-    >>> MISCOVERAGE.count_events(accept, correct), COVERAGE_ACCURACY.count_events(accept, correct)
+    >>> MISCOVERAGE.count_events(accept, correct), SELECTIVE_ACCURACY.count_events(accept, correct)
     (EventCount(n_events=1, n_rows=2), EventCount(n_events=1, n_rows=2))
-    >>> COVERAGE_ACCURACY.count_violations(accept, correct), COVERAGE_ACCURACY.max_violation_rate(0.97)
+    >>> SELECTIVE_ACCURACY.count_violations(accept, correct), SELECTIVE_ACCURACY.max_violation_rate(0.97)
     (EventCount(n_events=1, n_rows=2), 0.030000000000000027)
-    >>> MISCOVERAGE == "miscoverage", MISCOVERAGE.is_kept(0.04, 0.05), COVERAGE_ACCURACY.is_kept(0.96, 0.97)
+    >>> MISCOVERAGE == "miscoverage", MISCOVERAGE.is_kept(0.04, 0.05), SELECTIVE_ACCURACY.is_kept(0.96, 0.97)
     (True, True, False)
     """
 

@@ -289,7 +289,7 @@ def _list_accepting_subgroups(subgroups: SubgroupCertificates, score_name: str) 
             condition = format_accepted_range(score_name, subgroup.threshold)
         text = (
             f"{subgroup.name}: {condition}; coverage {subgroup.coverage:.4f} of"
-            f" {subgroup.n_rows:,} rows, accuracy of accepted {subgroup.coverage_accuracy:.4f}"
+            f" {subgroup.n_rows:,} rows, selective accuracy {subgroup.selective_accuracy:.4f}"
         )
         accepting_lines.append(("accepts", text))
     n_omitted = len(accepting_subgroups) - _MAX_LISTED

@@ -163,7 +163,7 @@ class SubgroupCertificate:
         return self.n_accepted / self.n_rows if self.n_rows else None
 
     @property
-    def coverage_accuracy(self) -> float | None:
+    def selective_accuracy(self) -> float | None:
         """Accuracy of the accepted calibration rows; None if no row is accepted."""
         return self.n_correct_accepted / self.n_accepted if self.n_accepted else None
 

@@ -371,7 +371,7 @@ def _describe_outcome(certificate: Certificate) -> str:
     if certificate.all_rows_traffic is not None:
         outcome += f" of all {traffic.n_rows:,} rows"
     if certificate.has_labels and not certificate.quantity.uses_graded_losses:
-        outcome += f", accuracy of accepted {_format_share(certificate.coverage_accuracy)}"
+        outcome += f", selective accuracy {_format_share(certificate.selective_accuracy)}"
         if not math.isnan(certificate.miscoverage):
             outcome += f", miscoverage {certificate.miscoverage:.4f}"
     if certificate.mean_cost is not None:
@@ -424,8 +424,8 @@ def _list_stage_lines(certificate: Certificate, stages: Stages) -> list[Line]:
         share_texts.append(f"people {1.0 - stages.n_answered / n_rows:.4f}")
     stage_lines.append(("on these", ", ".join(share_texts)))
     stage_lines.append(("difference", _compare_with_last_model(certificate, stages)))
-    if not math.isnan(certificate.coverage_accuracy):
-        accuracy_text = f"{certificate.coverage_accuracy:.4f} of what is answered"
+    if not math.isnan(certificate.selective_accuracy):
+        accuracy_text = f"{certificate.selective_accuracy:.4f} of what is answered"
         stage_lines.append(("accuracy", accuracy_text))
     return stage_lines
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from metacal.certificates.certificate import Certificate
 from metacal.certificates.number_format import ceil_to_4_decimals
-from metacal.certificates.quantities import COVERAGE_ACCURACY, MISCOVERAGE
+from metacal.certificates.quantities import MISCOVERAGE, SELECTIVE_ACCURACY
 from metacal.certificates.rule_texts import ERROR_RATE_RISES_WITH_SCORE, SAME_SOURCE, register_rule
 from metacal.certification.one_threshold import OneThresholdProcedure
 from metacal.certification.pilot import PilotPolicy
@@ -83,8 +83,8 @@ class AccuracyAndMiscoverage:
     def accuracy_procedure(self) -> OneThresholdProcedure:
         """Procedure of the accuracy."""
         if self.in_expectation:
-            return OneThresholdProcedure(COVERAGE_ACCURACY, self.beta, ExpectedPrefixRule())
-        return OneThresholdProcedure(COVERAGE_ACCURACY, self.beta, FixedSequenceRule())
+            return OneThresholdProcedure(SELECTIVE_ACCURACY, self.beta, ExpectedPrefixRule())
+        return OneThresholdProcedure(SELECTIVE_ACCURACY, self.beta, FixedSequenceRule())
 
     @property
     def miscoverage_procedure(self) -> OneThresholdProcedure:
@@ -118,7 +118,7 @@ class AccuracyAndMiscoverage:
             raise self._build_infeasible_error(rows, n_correct_accepted, delta)
         certificate = build_certificate_for_threshold(
             rows,
-            quantity=COVERAGE_ACCURACY,
+            quantity=SELECTIVE_ACCURACY,
             target=self.beta,
             delta=delta,
             rule_name=self.rule_name,

@@ -9,7 +9,7 @@ import numpy as np
 
 from metacal.certificates.certificate import Certificate
 from metacal.certificates.number_format import ceil_to_4_decimals, floor_to_4_decimals
-from metacal.certificates.quantities import COVERAGE_ACCURACY, MISCOVERAGE
+from metacal.certificates.quantities import MISCOVERAGE, SELECTIVE_ACCURACY
 from metacal.certificates.rule_texts import SAME_SOURCE, register_rule
 from metacal.certification.pilot import PilotPolicy
 from metacal.certification.procedures import PromisedLimit
@@ -76,7 +76,7 @@ class SimultaneousThreshold:
         """The limits, the accuracy first."""
         limits = []
         if self.beta is not None:
-            limits.append(PromisedLimit(COVERAGE_ACCURACY, self.beta))
+            limits.append(PromisedLimit(SELECTIVE_ACCURACY, self.beta))
         if self.alpha is not None:
             limits.append(PromisedLimit(MISCOVERAGE, self.alpha))
         return tuple(limits)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from metacal.certificates.certificate import Certificate
-from metacal.certificates.quantities import COVERAGE_ACCURACY, MISCOVERAGE
+from metacal.certificates.quantities import MISCOVERAGE, SELECTIVE_ACCURACY
 from metacal.certificates.quantity import Quantity
 from metacal.certificates.rule_texts import register_rule
 from metacal.certification.one_threshold import OneThresholdProcedure
@@ -120,7 +120,7 @@ class PaperAccuracy:
         threshold = _find_largest_score_with_accuracy(self.beta, bin_scores, decreasing_accuracy)
         return _build_certificate_without_guarantee(
             rows,
-            quantity=COVERAGE_ACCURACY,
+            quantity=SELECTIVE_ACCURACY,
             target=self.beta,
             rule_name=ALGORITHM_2,
             threshold=threshold,

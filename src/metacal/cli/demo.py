@@ -72,7 +72,7 @@ class DemoRow:
         Expected calibration error of the accepted and of all test rows.
     coverage : float or None
         Fraction of test rows that are accepted.
-    accuracy_accepted : float or None
+    selective_accuracy : float or None
         Selective accuracy. None if no test row is accepted.
     miscoverage : float or None
         Fraction of correct predictions that are rejected.
@@ -87,7 +87,7 @@ class DemoRow:
     ece_accepted: float | None = None
     ece_all: float | None = None
     coverage: float | None = None
-    accuracy_accepted: float | None = None
+    selective_accuracy: float | None = None
     miscoverage: float | None = None
     verdict: Verdict | None = None
     problem: str | None = None
@@ -98,7 +98,7 @@ class DemoRow:
             self.ece_accepted,
             self.ece_all,
             self.coverage,
-            self.accuracy_accepted,
+            self.selective_accuracy,
             self.miscoverage,
         )
         metric_cells = ["-" if value is None else f"{value:.4f}" for value in metrics]
@@ -302,17 +302,17 @@ def _measure_on_test_rows(
         accept = gate.accepts(data.test_logits)
         verdict = gate.verify(data.test_logits, labels).verdict
     ece_accepted = None
-    accuracy_accepted = None
+    selective_accuracy = None
     if accept.any():
         ece_accepted = metrics.ece(probabilities[accept], labels[accept])
-        accuracy_accepted = metrics.coverage_accuracy(accept, correct)
+        selective_accuracy = metrics.selective_accuracy(accept, correct)
     return DemoRow(
         method=method,
         promise=promise,
         ece_accepted=ece_accepted,
         ece_all=metrics.ece(probabilities, labels),
         coverage=metrics.coverage(accept),
-        accuracy_accepted=accuracy_accepted,
+        selective_accuracy=selective_accuracy,
         miscoverage=metrics.miscoverage(accept, correct),
         verdict=verdict,
     )

@@ -115,7 +115,7 @@ def _evaluate_file(
 
 
 def _supports_estimate(gate: Gate) -> bool:
-    """Check whether the accuracy of accepted rows can be estimated without labels."""
+    """Check whether the selective accuracy can be estimated without labels."""
     return gate.certificate is not None and not gate.is_cascade and gate.is_calibrated
 
 

@@ -280,7 +280,7 @@ def evaluate(
     >>> data = mc.datasets.load("cifar10-resnet110")
     >>> cal = mc.MetaCal(mc.MinAccuracy(0.97)).fit(data.logits[:5000], data.labels[:5000])
     >>> evaluation = evaluate(cal, data.logits[5000:], data.labels[5000:], n_resamples=0)
-    >>> round(evaluation.after.gate["coverage_accuracy"].estimate, 3), evaluation.verdict.refuted
+    >>> round(evaluation.after.gate["selective_accuracy"].estimate, 3), evaluation.verdict.refuted
     (0.972, False)
     """
     fitted_gate, stage_inputs = find_gate_and_inputs(gate, X, large)

@@ -184,7 +184,7 @@ def evaluate_scores(
     >>> evaluation = evaluate_scores(
     ...     score, correct, Resampling(), 15, accept=score < 0.25, confidence=None
     ... )
-    >>> evaluation.gate["coverage_accuracy"].estimate, evaluation.gate["coverage"].estimate
+    >>> evaluation.gate["selective_accuracy"].estimate, evaluation.gate["coverage"].estimate
     (1.0, 0.5)
     >>> list(evaluation.all_rows)
     ['accuracy']

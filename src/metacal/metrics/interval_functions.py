@@ -5,7 +5,7 @@
     interval(ece, proba, labels, n_bins=15)
     interval(ece, confidence, correct)
     interval(aurc, score, correct)
-    interval(coverage_accuracy, accept, correct)
+    interval(selective_accuracy, accept, correct)
 
 The methods are described in `metacal.metrics.resampling`.
 """

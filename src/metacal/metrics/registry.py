@@ -294,6 +294,23 @@ def list_compared_metrics() -> list[Metric]:
     return sorted(metrics, key=lambda metric: not metric.proper)
 
 
+def get_gate_metric_names() -> dict[str, str]:
+    """Return the short names of the metrics of decisions, keyed by metric.
+
+    Every page and table takes them from here, so that each quantity has one name.
+
+    Examples
+    --------
+    >>> get_gate_metric_names()
+    {'coverage': 'coverage',
+     'miscoverage': 'miscoverage',
+     'selective_accuracy': 'selective accuracy'}
+    """
+    return {
+        metric.name: metric.heading for metric in list_evaluated_metrics(DECISION) if metric.heading
+    }
+
+
 def get_display_names(names: Iterable[str], *, few: bool = False) -> dict[str, str]:
     """Return the displayed name of each metric.
 

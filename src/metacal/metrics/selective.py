@@ -28,7 +28,7 @@ def miscoverage_counts(accept: ArrayLike, correct: ArrayLike) -> tuple[int, int]
     return int((is_correct & ~is_accepted).sum()), int(is_correct.sum())
 
 
-def coverage_accuracy_counts(accept: ArrayLike, correct: ArrayLike) -> tuple[int, int]:
+def selective_accuracy_counts(accept: ArrayLike, correct: ArrayLike) -> tuple[int, int]:
     """Count the accepted correct rows and all accepted rows."""
     is_accepted, is_correct = _read_decisions(accept, correct)
     return int((is_correct & is_accepted).sum()), int(is_accepted.sum())
@@ -44,8 +44,8 @@ _register_proportion = partial(register, input=DECISION, evaluated=True)
 
 
 @_register_proportion(
-    title="coverage",
-    words="coverage, P(accept)",
+    title="coverage, P(accept)",
+    heading="coverage",
     counts=coverage_counts,
     smaller_is_better=False,
     needs_rejected=False,
@@ -73,7 +73,7 @@ def coverage(accept: ArrayLike) -> float:
 
 @_register_proportion(
     title="miscoverage, P(reject | correct)",
-    words="miscoverage, P(reject | right)",
+    heading="miscoverage",
     counts=miscoverage_counts,
 )
 def miscoverage(accept: ArrayLike, correct: ArrayLike) -> float:
@@ -99,13 +99,13 @@ def miscoverage(accept: ArrayLike, correct: ArrayLike) -> float:
 
 
 @_register_proportion(
-    title="coverage accuracy, P(correct | accept)",
-    words="accuracy of accepted",
-    counts=coverage_accuracy_counts,
+    title="selective accuracy, P(correct | accept)",
+    heading="selective accuracy",
+    counts=selective_accuracy_counts,
     smaller_is_better=False,
     needs_rejected=False,
 )
-def coverage_accuracy(accept: ArrayLike, correct: ArrayLike) -> float:
+def selective_accuracy(accept: ArrayLike, correct: ArrayLike) -> float:
     """Compute the selective accuracy, P(correct | accept).
 
     Parameters
@@ -120,10 +120,10 @@ def coverage_accuracy(accept: ArrayLike, correct: ArrayLike) -> float:
 
     Examples
     --------
-    >>> coverage_accuracy([True, True, False], [True, False, False])
+    >>> selective_accuracy([True, True, False], [True, False, False])
     0.5
     """
-    n_correct, n_accepted = coverage_accuracy_counts(accept, correct)
+    n_correct, n_accepted = selective_accuracy_counts(accept, correct)
     return _ratio(n_correct, n_accepted)
 
 
@@ -154,7 +154,9 @@ def type_1_error(accept: ArrayLike, correct: ArrayLike) -> float:
 
 
 @_register_proportion(
-    title="type II error, P(accept | wrong)", words="P(accept | wrong)", counts=type_2_error_counts
+    title="type II error, P(accept | incorrect)",
+    words="P(accept | incorrect)",
+    counts=type_2_error_counts,
 )
 def type_2_error(accept: ArrayLike, correct: ArrayLike) -> float:
     """Compute the type II error, P(accept | incorrect).

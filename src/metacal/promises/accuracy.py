@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from metacal.certificates.quantities import COVERAGE_ACCURACY
+from metacal.certificates.quantities import SELECTIVE_ACCURACY
 from metacal.certificates.rule_texts import SAME_SOURCE_OF_BOTH, register_rule
 from metacal.certification.one_threshold import OneThresholdProcedure
 from metacal.certification.rules.expected_prefix import EXPECTED_PREFIX, ExpectedPrefixRule
@@ -57,16 +57,12 @@ class MinAccuracy(SubgroupPromise):
     beta: float
     delta: float | None = 0.1
 
-    quantities: ClassVar = {"beta": COVERAGE_ACCURACY}
+    quantities: ClassVar = {"beta": SELECTIVE_ACCURACY}
     rules: ClassVar = (FALLBACK_SEQUENCE, EXPECTED_PREFIX)
     cascade_rules: ClassVar = CASCADE_RULES
 
     def procedure(self) -> OneThresholdProcedure:
         """Return the procedure that certifies the rows."""
         if self.delta is None:
-            return OneThresholdProcedure(COVERAGE_ACCURACY, self.beta, ExpectedPrefixRule())
-        return OneThresholdProcedure(COVERAGE_ACCURACY, self.beta, FixedSequenceRule())
-
-
-# Name of the promise in the paper.
-MinCoverageAccuracy = MinAccuracy
+            return OneThresholdProcedure(SELECTIVE_ACCURACY, self.beta, ExpectedPrefixRule())
+        return OneThresholdProcedure(SELECTIVE_ACCURACY, self.beta, FixedSequenceRule())

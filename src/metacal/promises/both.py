@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from metacal.certificates.quantities import COVERAGE_ACCURACY, MISCOVERAGE
+from metacal.certificates.quantities import MISCOVERAGE, SELECTIVE_ACCURACY
 from metacal.certification.accuracy_and_miscoverage import (
     BOTH_CERTIFIED,
     BOTH_EXPECTED,
@@ -73,7 +73,7 @@ class Both(Promise):
     beta: float
     delta: float | None = 0.1
 
-    quantities: ClassVar = {"beta": COVERAGE_ACCURACY, "alpha": MISCOVERAGE}
+    quantities: ClassVar = {"beta": SELECTIVE_ACCURACY, "alpha": MISCOVERAGE}
     rules: ClassVar = (BOTH_CERTIFIED, BOTH_EXPECTED)
 
     def procedure(self) -> AccuracyAndMiscoverage:
@@ -113,7 +113,7 @@ class AfterLooking(Promise):
     >>> AfterLooking(beta=0.95).certify(scores, correct).coverage
     0.688
     >>> AfterLooking(alpha=0.3, beta=0.95).certify(scores, correct).limits
-    (('coverage accuracy', 0.95), ('miscoverage', 0.3))
+    (('selective accuracy', 0.95), ('miscoverage', 0.3))
     >>> AfterLooking(beta=0.95, threshold=0.6).certify(scores, correct).coverage
     0.604
     """
@@ -123,7 +123,7 @@ class AfterLooking(Promise):
     delta: float = 0.1
     threshold: float | None = field(default=None, metadata={"optional": True})
 
-    quantities: ClassVar = {"beta": COVERAGE_ACCURACY, "alpha": MISCOVERAGE}
+    quantities: ClassVar = {"beta": SELECTIVE_ACCURACY, "alpha": MISCOVERAGE}
     rules: ClassVar = (DISTRIBUTION_BAND, ACCURACY_BAND)
 
     def __post_init__(self) -> None:

@@ -230,7 +230,7 @@ class MaxCost(CostPromise):
     What is accepted costs at most 2.5 a row on average, with 90% confidence.
       gate         accept if score < 937
       ...
-      on these     coverage 0.9370, accuracy of accepted 0.9605, miscoverage 0.0000, cost 1.97439
+      on these     coverage 0.9370, selective accuracy 0.9605, miscoverage 0.0000, cost 1.97439
       ...
     """
 

@@ -306,10 +306,10 @@ class Measurement:
 
         Examples
         --------
-        >>> from metacal.certificates.quantities import COVERAGE_ACCURACY
+        >>> from metacal.certificates.quantities import SELECTIVE_ACCURACY
         >>> import numpy as np
         >>> all_rows, correct = np.ones(20, dtype=bool), np.arange(20) >= 3
-        >>> measurement = Measurement.from_rows(COVERAGE_ACCURACY, 0.95, all_rows, correct)
+        >>> measurement = Measurement.from_rows(SELECTIVE_ACCURACY, 0.95, all_rows, correct)
         >>> round(measurement.compute_p_value(0.05), 4)
         0.0755
         """

@@ -5,7 +5,7 @@ and 2. Both use 1/10 of the calibration rows (at most 500) for the threshold, an
 calibrator on the accepted rows among the others, however few of these are incorrect. Neither has a
 guarantee: the miscoverage target is exceeded in about half of all fits, and the accuracy target is
 missed in 20-40%. For anything but reproduction, use `metacal.MaxMiscoverage` and
-`metacal.MinCoverageAccuracy`.
+`metacal.MinAccuracy`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from metacal.certificates.certificate import Certificate, Guarantee, accepts
-from metacal.certificates.quantities import COVERAGE_ACCURACY, MISCOVERAGE
+from metacal.certificates.quantities import MISCOVERAGE, SELECTIVE_ACCURACY
 from metacal.certification.paper_rules import (
     ALGORITHM_1,
     ALGORITHM_2,
@@ -147,7 +147,7 @@ class MinCoverageAccuracy(_WithoutGuarantee):
     random_state: Any = None
     n_bins: int = 20
 
-    quantities: ClassVar = {"beta": COVERAGE_ACCURACY}
+    quantities: ClassVar = {"beta": SELECTIVE_ACCURACY}
     rules: ClassVar = (ALGORITHM_2,)
 
     def __post_init__(self) -> None:

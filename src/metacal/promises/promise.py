@@ -36,7 +36,7 @@ class Promise(ABC):
 
     A promise is data: a frozen dataclass with its limits and `delta`. A subclass defines
 
-    - `quantities`: the quantity that each parameter limits, for example {"beta": COVERAGE_ACCURACY};
+    - `quantities`: the quantity that each parameter limits, for example {"beta": SELECTIVE_ACCURACY};
     - `rules`: the names of its rules (`words.register_rule`), with a delta and in expectation;
     - `procedure()`: how calibration rows are certified, and how a certificate that was read from a
       file is checked (`metacal.certification.procedures.Procedure`).

@@ -438,7 +438,7 @@ class ThresholdDisplay(Display):
         list of dict
         """
         defaults: list[dict[str, Any]] = [
-            {"color": BLUE, "linestyle": "-", "label": f"{prefix}accuracy of accepted"},
+            {"color": BLUE, "linestyle": "-", "label": f"{prefix}selective accuracy"},
             {"color": GREEN, "linestyle": (0, (6, 2)), "label": f"{prefix}coverage"},
             {"color": ORANGE, "linestyle": (0, (2, 1.5)), "label": f"{prefix}miscoverage"},
         ]

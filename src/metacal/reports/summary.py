@@ -19,7 +19,7 @@ from metacal.formulas import Array, Codes
 from metacal.gate import Gate
 from metacal.gate.judged import find_gate_and_inputs
 from metacal.gate.thresholds import check_groups
-from metacal.metrics.registry import describe_calibration_metrics
+from metacal.metrics.registry import describe_calibration_metrics, get_gate_metric_names
 from metacal.reports.calibrator_comparison import compare_calibrators
 from metacal.reports.fit_command import build_fit_command
 from metacal.reports.json_types import to_json_types
@@ -125,6 +125,9 @@ class Summary:
     calibration_metrics : list of dict
         Output of `describe_calibration_metrics` for the metrics of all rows.
 
+    quantity_names : dict of str to str
+        Output of `get_gate_metric_names`: the names of coverage, miscoverage and selective accuracy.
+
     diagrams : tuple of ReliabilityDiagram
         Reliability diagrams: before calibration on all rows; with a calibrator, after calibration on
         all rows; with a gate, before and after calibration on the accepted rows.
@@ -159,6 +162,7 @@ class Summary:
     promise: Promise | None
     evaluation: dict[str, Any]
     calibration_metrics: list[dict[str, Any]]
+    quantity_names: dict[str, str]
     diagrams: tuple[ReliabilityDiagram, ...]
     curves: OperatingCurves
     frontier: dict[str, Any]
@@ -279,7 +283,7 @@ def summarise(
     >>> cal = mc.MetaCal(mc.MinAccuracy(0.97)).fit(fit_x, fit_y)
     >>> summary = summarise(new_x, new_y, cal, n_resamples=0)
     >>> summary.promise.verdicts[0]["text"]
-    'kept: coverage accuracy 0.9735 [0.9698, 0.9767], promised at least 0.97.'
+    'kept: selective accuracy 0.9735 [0.9698, 0.9767], promised at least 0.97.'
     >>> round(summary.diagrams[0].ece["estimate"], 4)
     0.0507
     """
@@ -338,6 +342,7 @@ def summarise(
         promise=describe_promise(effective_gate, report_rows),
         evaluation=evaluation,
         calibration_metrics=describe_calibration_metrics(evaluation["all_rows"]),
+        quantity_names=get_gate_metric_names(),
         diagrams=build_diagrams(report_rows, settings),
         curves=compute_operating_curves(
             uncertainty,

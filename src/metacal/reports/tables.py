@@ -14,7 +14,7 @@ import numpy as np
 from scipy.special import betainc
 
 from metacal.certificates.certificate import Certificate
-from metacal.certificates.quantities import COVERAGE_ACCURACY
+from metacal.certificates.quantities import SELECTIVE_ACCURACY
 from metacal.certificates.quantity import Quantity
 from metacal.certificates.subgroup_words import format_subgroup_name
 from metacal.formulas import Array, Codes, Flags, Float
@@ -62,7 +62,7 @@ def make_class_table(names: Array, report_rows: ReportRows) -> dict[str, Any]:
         - n : number of rows of this true class
         - accuracy : fraction of these rows that is correct
         - ece : calibration error of the class. The mean over all classes is the class-wise ECE
-        - coverage, miscoverage, accuracy_accepted : of the rows of this true class, NaN without a
+        - coverage, miscoverage, selective_accuracy : of the rows of this true class, NaN without a
           gate
         - surely : lower limit by which the classes are ordered
 
@@ -103,7 +103,7 @@ def make_class_table(names: Array, report_rows: ReportRows) -> dict[str, Any]:
         "ece": report_rows.class_calibration_errors[order],
         "coverage": coverage[order],
         "miscoverage": miscoverage[order],
-        "accuracy_accepted": accepted_accuracy[order],
+        "selective_accuracy": accepted_accuracy[order],
         "surely": lower_limits[order],
         "n_classes": len(names),
         "order": f"surest of a {worst_meaning} first",
@@ -254,10 +254,10 @@ def _choose_reference_limit(
             is_promised_of_each = subgroups is not None and subgroups.by == by
             promised_of = "each" if is_promised_of_each else "all"
             return _ReferenceLimit(quantity, promised_limit, promised_of)
-    n_correct, n_accepted = COVERAGE_ACCURACY.count_events(is_accepted, correct)
+    n_correct, n_accepted = SELECTIVE_ACCURACY.count_events(is_accepted, correct)
     selective_accuracy = n_correct / n_accepted if n_accepted else 0.5
     limit = min(max(selective_accuracy, _LIMIT_MARGIN), 1.0 - _LIMIT_MARGIN)
-    return _ReferenceLimit(COVERAGE_ACCURACY, limit, "none")
+    return _ReferenceLimit(SELECTIVE_ACCURACY, limit, "none")
 
 
 def _can_be_counted(quantity: Quantity) -> bool:

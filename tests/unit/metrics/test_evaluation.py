@@ -54,7 +54,7 @@ def test_sides_and_gate_are_the_plain_metrics(gated):
             getattr(metrics, name), proba[accept], labels[accept], n_resamples=30
         )
         assert interval == alone, name
-    for name in ("miscoverage", "coverage_accuracy", "type_1_error", "type_2_error"):
+    for name in ("miscoverage", "selective_accuracy", "type_1_error", "type_2_error"):
         assert found.gate[name] == metrics.interval(getattr(metrics, name), accept, correct)
     for name in ("aurc", "e_aurc", "augrc", "auroc"):
         assert found.gate[name] == metrics.interval(
@@ -86,7 +86,7 @@ def test_to_dict_is_strict_json(gated):
     bare = metrics.evaluate(
         proba, labels, accept=~accept & False, correct=correct, intervals=False
     ).to_dict()
-    assert bare["gate"]["coverage_accuracy"]["estimate"] is None
+    assert bare["gate"]["selective_accuracy"]["estimate"] is None
     assert bare["accepted_rows"] is None
     json.dumps(bare, allow_nan=False)
 
@@ -101,7 +101,7 @@ def test_the_printed_table_is_aligned_and_shows_both_sides(gated):
     row = next(line for line in lines if line.startswith("ECE, equal width"))
     assert header.index("accepted rows") == row.index("0.")
     assert "all rows" in header
-    assert "coverage accuracy, P(correct | accept)" in text
+    assert "selective accuracy, P(correct | accept)" in text
     assert all(len(line) <= 120 for line in lines)
 
 
@@ -120,7 +120,7 @@ def test_without_correct_uniform_rejected_rows_are_unknown_not_wrong(gated):
         found = metrics.evaluate(proba, labels, accept=accept, score=score, intervals=False)
     assert math.isnan(found.gate["miscoverage"].estimate)
     assert math.isnan(found.gate["aurc"].estimate)
-    assert found.gate["coverage_accuracy"].estimate == metrics.coverage_accuracy(accept, correct)
+    assert found.gate["selective_accuracy"].estimate == metrics.selective_accuracy(accept, correct)
 
 
 def test_without_correct_it_is_read_from_probabilities_that_show_it():

@@ -37,12 +37,12 @@ def test_gate_numbers_by_hand():
     correct = [True, True, False, True, False]
     assert metrics.coverage(accept) == 0.6
     assert metrics.miscoverage(accept, correct) == metrics.type_1_error(accept, correct) == 1 / 3
-    assert metrics.coverage_accuracy(accept, correct) == 2 / 3
+    assert metrics.selective_accuracy(accept, correct) == 2 / 3
     assert metrics.type_2_error(accept, correct) == 0.5
 
 
 def test_empty_denominators_are_nan():
-    assert np.isnan(metrics.coverage_accuracy([False, False], [True, False]))
+    assert np.isnan(metrics.selective_accuracy([False, False], [True, False]))
     assert np.isnan(metrics.miscoverage([True], [False]))
     assert np.isnan(metrics.type_2_error([True], [True]))
     assert np.isnan(metrics.auroc([0.1, 0.2], [True, True]))

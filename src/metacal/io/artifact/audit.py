@@ -69,7 +69,7 @@ FIELD_TYPES[Certificate] = {
     "traffic": Traffic,
     "marks": tuple[tuple[float, int, int], ...],
     "coverage": float,
-    "coverage_accuracy": float | None,
+    "selective_accuracy": float | None,
     "miscoverage": float | None,
     "loss": NotRequired[float],
     "disagreement": NotRequired[float],

@@ -93,7 +93,7 @@ class PromiseMonitor(Monitor):
 
     Parameters
     ----------
-    quantity : "coverage accuracy", "miscoverage", "review rate", "cost" or "cost per row"
+    quantity : "selective accuracy", "miscoverage", "review rate", "cost" or "cost per row"
         Promised quantity.
     limit : float
         Largest rate of events that the promise allows: 1 - β or α. For a cost, its limit as a
@@ -124,7 +124,7 @@ class PromiseMonitor(Monitor):
 
     Examples
     --------
-    >>> monitor = PromiseMonitor("coverage accuracy", limit=0.03)
+    >>> monitor = PromiseMonitor("selective accuracy", limit=0.03)
     >>> monitor.update(accepted=[True] * 200, correct=[True] * 196 + [False] * 4).alarm
     False
     >>> monitor.update(accepted=[True] * 200, correct=[True, True, True, False, True] * 40).alarm
@@ -191,7 +191,7 @@ class PromiseMonitor(Monitor):
         >>> data = mc.datasets.load("cifar10-resnet110")
         >>> cal = mc.MetaCal(mc.MinAccuracy(0.97)).fit(data.logits[:5000], data.labels[:5000])
         >>> [(monitor.quantity, round(monitor.limit, 6)) for monitor in PromiseMonitor.of(cal.certificate_)]
-        [('coverage accuracy', 0.03)]
+        [('selective accuracy', 0.03)]
         """
         if certificate.subgroups is not None:
             return cls._build_subgroup_monitors(
@@ -389,7 +389,7 @@ class PromiseMonitor(Monitor):
         merge a merged monitor with one of its sources, rows are counted twice. Raises InputError if
         the settings of the monitors differ.
 
-        >>> one, two = (PromiseMonitor("coverage accuracy", limit=0.03) for _ in range(2))
+        >>> one, two = (PromiseMonitor("selective accuracy", limit=0.03) for _ in range(2))
         >>> bad = [True, True, False, True] * 10
         >>> _ = one.update([True] * 40, bad), two.update([True] * 40, bad)
         >>> both = one.merged(two)
@@ -441,7 +441,7 @@ class PromiseMonitor(Monitor):
 
         For several monitors use `pandas.concat([monitor.to_frame() for monitor in monitors])`.
 
-        >>> monitor = PromiseMonitor("coverage accuracy", limit=0.03)
+        >>> monitor = PromiseMonitor("selective accuracy", limit=0.03)
         >>> monitor.update(accepted=[True] * 200, correct=[True] * 196 + [False] * 4).to_frame()["events"].item()
         4
         """

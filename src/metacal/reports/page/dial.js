@@ -3,15 +3,18 @@
 import { certify } from "./command.js";
 import { costs } from "./cost.js";
 import { make, put } from "./dom.js";
-import { atLeast, atMost, between, fixed, percent, up } from "./format.js";
+import { atLeast, atMost, between, capitalized, fixed, percent, up } from "./format.js";
 import { limitOn } from "./promise.js";
 
-/** @type {[string, string][]} */
-const READOUTS = [
+/**
+ * @param {Data["quantity_names"]} names
+ * @returns {[string, string][]}
+ */
+const readoutsOf = (names) => [
   ["threshold", "Threshold"],
-  ["coverage", "Coverage"],
-  ["accuracy", "Accuracy of accepted"],
-  ["miscoverage", "Miscoverage"],
+  ["coverage", capitalized(names.coverage)],
+  ["accuracy", capitalized(names.selective_accuracy)],
+  ["miscoverage", capitalized(names.miscoverage)],
   ["review", "For review per 1,000"],
 ];
 
@@ -19,7 +22,8 @@ const READOUTS = [
  * @param {Data} data
  * @param {OperatingPoint} point
  */
-export function dial({ curves, source }, point) {
+export function dial({ curves, source, quantity_names: names }, point) {
+  const readouts = readoutsOf(names);
   const slider = make("input", {
     type: "range",
     id: "operating",
@@ -46,7 +50,7 @@ export function dial({ curves, source }, point) {
       "Back to the gate's own threshold",
     );
   const cells = Object.fromEntries(
-    READOUTS.map(([key]) => [key, [make("dd", { id: `point-${key}` }), make("dd", { id: `point-${key}-bound` })]]),
+    readouts.map(([key]) => [key, [make("dd", { id: `point-${key}` }), make("dd", { id: `point-${key}-bound` })]]),
   );
   const track = make("div", { class: "track" }, slider);
   const host = put(
@@ -62,7 +66,7 @@ export function dial({ curves, source }, point) {
     make(
       "dl",
       { class: "readouts" },
-      READOUTS.map(([key, term]) => make("div", {}, make("dt", {}, term), cells[key])),
+      readouts.map(([key, term]) => make("div", {}, make("dt", {}, term), cells[key])),
     ),
   );
   point.listen(() => {
@@ -75,7 +79,7 @@ export function dial({ curves, source }, point) {
     const [coverage, accuracy, miscoverage] = [shown.coverage[0], shown.accuracy[0], shown.miscoverage[0]];
     slider.setAttribute(
       "aria-valuetext",
-      `coverage ${coverage}, accuracy of accepted ${accuracy}, miscoverage ${miscoverage}`,
+      `${names.coverage} ${coverage}, ${names.selective_accuracy} ${accuracy}, ${names.miscoverage} ${miscoverage}`,
     );
   });
   track.append(costs(host, curves, source.score, point));

@@ -104,3 +104,9 @@ export function general(value, digits = 6) {
   const shown = String(Math.abs(exponent)).padStart(2, "0");
   return `${Number(mantissa)}e${exponent < 0 ? "-" : "+"}${shown}`;
 }
+
+/**
+ * A text with a capital as its first letter.
+ * @param {string} text
+ */
+export const capitalized = (text) => text.charAt(0).toUpperCase() + text.slice(1);

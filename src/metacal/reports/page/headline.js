@@ -4,7 +4,7 @@ import { answerers } from "./answerers.js";
 import { badge, tiles } from "./badge.js";
 import { axes, chart } from "./chart.js";
 import { draw, facts, make, put } from "./dom.js";
-import { NOTHING, between, count, down, fixed, four, percent, up } from "./format.js";
+import { NOTHING, between, capitalized, count, down, fixed, four, percent, up } from "./format.js";
 import { ticks } from "./geometry.js";
 import { isCeiling, limitOf, measuredAs } from "./promise.js";
 
@@ -184,7 +184,7 @@ function gauge(host, verdict, [value, low, high]) {
  * The four numbers that matter.
  * @param {Data} data
  */
-function numbersOf({ evaluation }) {
+function numbersOf({ evaluation, quantity_names: names }) {
   const { gate, accepted_rows: accepted, all_rows: all, uncalibrated } = evaluation;
   const points = (/** @type {Maybe} */ share) => (share === null ? NOTHING : `${fixed(100 * share, 2)} pts`);
   /**
@@ -203,9 +203,9 @@ function numbersOf({ evaluation }) {
   /** @type {[string, string, Child][]} */
   const shown = gate.coverage
     ? [
-        tile("Accepted", gate.coverage, percent),
-        tile("Right when accepted", gate.coverage_accuracy, percent),
-        tile("Right but rejected", gate.miscoverage, percent),
+        tile(capitalized(names.coverage), gate.coverage, percent),
+        tile(capitalized(names.selective_accuracy), gate.selective_accuracy, percent),
+        tile(capitalized(names.miscoverage), gate.miscoverage, percent),
       ]
     : [
         ["Rows", count(evaluation.n_rows), evaluation.n_classes > 0 && `${count(evaluation.n_classes)} classes`],
@@ -236,7 +236,7 @@ function certificate(promise) {
     make("summary", {}, "The certificate"),
     facts([
       ...promise.certificate.map(([term, text]) => [
-        CERTIFICATE[term] ?? term.charAt(0).toUpperCase() + term.slice(1),
+        CERTIFICATE[term] ?? capitalized(term),
         text.replace("<=", "≤").replace(">=", "≥"),
       ]),
       ["Assuming", ...promise.assumptions],

@@ -1,7 +1,7 @@
 // The sections that are tables: classes, rows worth a look, calibrators compared, methods.
 /** @import { Column, Compared, Data, Failed, Maybe, Order, Row } from "./types.js" */
 import { byId, facts, make, put } from "./dom.js";
-import { NOTHING, atLeast, count, four, percent, plainPercent } from "./format.js";
+import { NOTHING, atLeast, capitalized, count, four, percent, plainPercent } from "./format.js";
 import { asGiven, nameOf } from "./promise.js";
 import { sortable, table } from "./table.js";
 
@@ -158,7 +158,7 @@ export function methodsSection({ methods, settings, source }) {
   put(
     "methods-list",
     facts([
-      ...methods.definitions.map(([term, text]) => [term.charAt(0).toUpperCase() + term.slice(1), text]),
+      ...methods.definitions.map(([term, text]) => [capitalized(term), text]),
       [
         "Settings",
         `${plainPercent(level)} intervals, bands at ${plainPercent(1 - delta)}, ${bins} bins, ` +

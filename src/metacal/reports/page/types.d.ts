@@ -12,6 +12,7 @@ export interface Data {
   promise: Promised | null;
   evaluation: Evaluation;
   calibration_metrics: CalibrationMetric[];
+  quantity_names: QuantityNames;
   diagrams: Diagram[];
   curves: Curves;
   frontier: Frontier;
@@ -112,6 +113,13 @@ export interface Estimate {
   high: Maybe;
   level: number;
   method: string;
+}
+
+/** Name of each quantity of a gate, as every table and page prints it. */
+export interface QuantityNames {
+  coverage: string;
+  miscoverage: string;
+  selective_accuracy: string;
 }
 
 /** A row of the table of calibration metrics. */
@@ -237,7 +245,7 @@ export interface Classes {
   ece: Maybe[];
   coverage: Maybe[];
   miscoverage: Maybe[];
-  accuracy_accepted: Maybe[];
+  selective_accuracy: Maybe[];
   /** The least that the miscoverage is, without a gate the error rate. */
   surely: Maybe[];
   n_classes: number;
