@@ -114,5 +114,3 @@ def test_report_is_a_function_also_after_its_package_was_imported():
     """A package of the same name would replace the function when it is imported."""
     importlib.import_module("metacal.reports.html")
     assert mc.report.__module__ == "metacal.reports"
-    with pytest.raises(ModuleNotFoundError):
-        importlib.import_module("metacal.report")
