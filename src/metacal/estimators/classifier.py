@@ -26,9 +26,7 @@ from metacal.estimators.crossfit import (
     ClassifierFitResult,
     ClassifierFitter,
     check_features_and_labels,
-    draw_calibration_rows,
     is_fitted,
-    make_folds,
     mark_approximate,
 )
 from metacal.estimators.metacal import MetaCal
@@ -38,6 +36,7 @@ from metacal.estimators.responses import (
     get_classifier_classes,
     get_classifier_logits,
 )
+from metacal.estimators.row_division import draw_calibration_rows, make_folds
 from metacal.estimators.scorers import SelectiveUtility
 from metacal.estimators.scorers import coverage as coverage
 from metacal.formulas import Array, Codes, Flags, Float

@@ -12,9 +12,6 @@ in use is fitted on all rows. The certificate is then only approximate:
 
 It is therefore not valid to certify with cross-fitted rows as if they had been held out.
 
-A *cluster* (`units`) is a set of dependent rows, which are never divided between fitting and
-calibration.
-
 References
 ----------
 Vovk, "Cross-conformal predictors", Annals of Mathematics and Artificial Intelligence 74, 2015.
@@ -26,14 +23,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from hashlib import blake2b
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
-from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold, check_cv
 from sklearn.utils import _safe_indexing
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.parallel import Parallel, delayed
@@ -53,16 +47,10 @@ from metacal.estimators.responses import (
     get_classifier_classes,
     get_classifier_logits,
 )
+from metacal.estimators.row_division import Folds
 from metacal.formulas import Array, Codes
 from metacal.rows.arrays import as_plain_array
-from metacal.rows.draws import RowDraws
 from metacal.rows.labels import check_labels
-from metacal.rows.row_hashes import hash_rows
-
-#: Indices of the rows to fit on and of the rows to score, for each fold.
-Folds = list[tuple[Codes, Codes]]
-#: Upper limit of the seeds of scikit-learn's splitters.
-_SEED_LIMIT = 2**31
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,6 +158,7 @@ class ClassifierFitter:
         --------
         >>> from sklearn.datasets import load_iris
         >>> from sklearn.naive_bayes import GaussianNB
+        >>> from metacal.estimators.row_division import make_folds
         >>> X, y = load_iris(return_X_y=True)
         >>> folds = make_folds(5, X, y, 0, None)
         >>> cross_fitted = ClassifierFitter(GaussianNB()).cross_fit(X, y, folds)
@@ -259,222 +248,3 @@ def is_fitted(estimator: Any) -> bool:
     except NotFittedError:
         return False
     return True
-
-
-def draw_calibration_rows(
-    X: Any, y: Array, holdout: float, random_state: int | None, units: Codes | None = None
-) -> tuple[Codes, Codes]:
-    """Draw the rows to calibrate on at random; the other rows are for fitting.
-
-    The draw is not stratified. A stratified draw would depend on the labels, and the calibration
-    rows would then not have the distribution of new rows.
-
-    Parameters
-    ----------
-    X : array-like
-        Features.
-    y : array of shape (n_rows,)
-        Labels.
-    holdout : float
-        Fraction of the rows, or of the clusters, to calibrate on.
-    random_state : int or None
-        Seed that the user chose. None derives it from X and y.
-    units : array of int or None, default=None
-        Cluster of each row. Clusters are not divided.
-
-    Returns
-    -------
-    fit_rows : array of int
-        Rows to fit on.
-    calibration_rows : array of int
-        Rows to calibrate on.
-    """
-    n_rows = len(y)
-    n_units = n_rows
-    if units is not None and n_rows > 0:
-        n_units = int(units.max()) + 1
-    n_held_out = min(round(holdout * n_units), n_units - 1)
-    if n_held_out < 1:
-        unit_name = "samples" if units is None else "units"
-        raise InputError(
-            f"an unfitted classifier needs rows to fit and rows to calibrate on; got {n_units}"
-            f" {unit_name} (n_samples={n_rows}). Bring more rows, or a fitted classifier."
-        )
-    draws = make_row_draws(X, y, random_state, units)
-    if units is None:
-        random_order = draws.draw_row_order("held-out rows")
-        is_held_out = np.zeros(n_rows, dtype=bool)
-        is_held_out[random_order[:n_held_out]] = True
-    else:
-        is_held_out = draws.draw_cluster_numbers("held-out units") < n_held_out
-    fit_rows = np.flatnonzero(~is_held_out)
-    calibration_rows = np.flatnonzero(is_held_out)
-    return fit_rows, calibration_rows
-
-
-def make_row_draws(X: Any, y: Array, random_state: int | None, units: Codes | None) -> RowDraws:
-    """Make a source of random draws that do not depend on the order of the rows.
-
-    Parameters
-    ----------
-    X : array-like
-        Features.
-    y : array of shape (n_rows,)
-        Labels.
-    random_state : int or None
-        Seed that the user chose. None derives it from X and y.
-    units : array of int or None
-        Cluster of each row.
-
-    Returns
-    -------
-    RowDraws
-    """
-    _, codes = np.unique(y, return_inverse=True)
-    codes = codes.reshape(-1)
-    feature_columns = _make_numeric_columns(X, len(y))
-    return RowDraws(*feature_columns, codes, units=units, random_state=random_state)
-
-
-def _make_numeric_columns(X: Any, n_rows: int) -> list[NDArray[Any]]:
-    """Return numeric columns that distinguish the rows of the features.
-
-    The rows of a sparse matrix, or of text, are hashed to one column. The list is empty if X holds
-    anything but numbers and text.
-    """
-    if hasattr(X, "tocsr"):
-        return [_hash_sparse_rows(X.tocsr(), n_rows)]
-    try:
-        table = np.asarray(X).reshape(n_rows, -1)
-    except (TypeError, ValueError):
-        return []
-    if table.dtype.kind in "biuf":
-        return list(table.T)
-    entries = table.ravel().tolist()
-    if any(not isinstance(entry, str | bytes | int | float | None) for entry in entries):
-        # The string form of an arbitrary object may differ from run to run.
-        return []
-    return [_hash_text_rows(table)]
-
-
-def _hash_sparse_rows(matrix: Any, n_rows: int) -> NDArray[np.uint64]:
-    """Compute a hash of each row of a sparse matrix in CSR format."""
-    hashes = np.zeros(n_rows, dtype=np.uint64)
-    n_entries_per_row = np.diff(matrix.indptr)
-    row_of_entry = np.repeat(np.arange(n_rows), n_entries_per_row)
-    entry_hashes = hash_rows(matrix.indices, matrix.data)
-    np.add.at(hashes, row_of_entry, entry_hashes)
-    return hashes
-
-
-def _hash_text_rows(table: NDArray[Any]) -> NDArray[Any]:
-    """Compute a hash of each row of a table of text."""
-    digests = []
-    for row in table.tolist():
-        row_text = "\0".join(map(str, row))
-        row_hash = blake2b(row_text.encode(errors="surrogatepass"), digest_size=8)
-        digests.append(row_hash.digest())
-    return np.frombuffer(b"".join(digests), dtype="<u8")
-
-
-def make_folds(
-    cv: Any, X: Any, y: Array, random_state: int | None, units: Codes | None, **split_params: Any
-) -> Folds:
-    """Draw the folds of a cross-fit, or take them from a splitter, and validate them.
-
-    Parameters
-    ----------
-    cv : int or splitter
-        Number of folds, or a scikit-learn splitter.
-    X : array-like
-        Features.
-    y : array of shape (n_rows,)
-        Labels.
-    random_state : int or None
-        Seed that the user chose, if `cv` is a number. None derives it from X and y.
-    units : array of int or None
-        Cluster of each row. All rows of a cluster are in one fold.
-    **split_params
-        Parameters of the splitter.
-
-    Returns
-    -------
-    list of pairs of arrays of int
-        Rows to fit and rows to score, for each fold.
-
-    Raises
-    ------
-    InputError
-        If a row is not scored exactly once, or if a cluster is divided.
-    """
-    is_number = isinstance(cv, int | np.integer)
-    if isinstance(cv, bool) or (is_number and cv < 2):
-        raise InputError(
-            f"cv must be at least 2 folds, a splitter or None (hold rows out once); got {cv!r}."
-        )
-    if is_number:
-        _, class_counts = np.unique(y, return_counts=True)
-        if class_counts.max() < cv:
-            raise InputError(
-                f"no class has the {cv} rows that cv={cv} needs (n_samples={len(y)}); use fewer"
-                " folds."
-            )
-        folds = _draw_folds(int(cv), y, units, make_row_draws(X, y, random_state, units))
-    else:
-        if units is not None:
-            split_params["groups"] = units
-        splitter = check_cv(cv, y, classifier=True)
-        folds = list(splitter.split(X, y, **split_params))
-    _check_folds(folds, len(y), units)
-    return folds
-
-
-def _check_folds(folds: Folds, n_rows: int, units: Codes | None) -> None:
-    """Check that every row is tested exactly once, and that no cluster is divided."""
-    all_test_rows = np.sort(np.concatenate([test_rows for _, test_rows in folds]))
-    if not np.array_equal(all_test_rows, np.arange(n_rows)):
-        raise InputError(
-            "cv must put every row in one test fold, as KFold does; rows counted twice certify"
-            " twice."
-        )
-    if units is None:
-        return
-    for fit_rows, test_rows in folds:
-        if np.isin(units[test_rows], units[fit_rows]).any():
-            raise InputError(
-                "cv parts rows of one unit between folds; give a number, GroupKFold or"
-                " StratifiedGroupKFold."
-            )
-
-
-def _draw_folds(n_folds: int, y: Array, units: Codes | None, draws: RowDraws) -> Folds:
-    """Draw stratified folds that do not depend on the order of the rows.
-
-    Parameters
-    ----------
-    n_folds : int
-        Number of folds.
-    y : array of shape (n_rows,)
-        Labels.
-    units : array of int or None
-        Cluster of each row. Clusters are not divided.
-    draws : RowDraws
-        Source of random draws.
-
-    Returns
-    -------
-    list of pairs of arrays of int
-        Rows to fit and rows to score, for each fold.
-    """
-    row_order = draws.draw_row_order("folds")
-    seed = draws.derive_seed("folds") % _SEED_LIMIT
-    splitter_class = StratifiedKFold if units is None else StratifiedGroupKFold
-    splitter = splitter_class(n_folds, shuffle=True, random_state=seed)
-    groups = None if units is None else units[row_order]
-    placeholder_features = np.zeros((len(y), 1))
-    folds = []
-    for fit_positions, test_positions in splitter.split(placeholder_features, y[row_order], groups):
-        fit_rows = np.sort(row_order[fit_positions])
-        test_rows = np.sort(row_order[test_positions])
-        folds.append((fit_rows, test_rows))
-    return folds
