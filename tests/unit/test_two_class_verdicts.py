@@ -173,7 +173,7 @@ def test_columns_that_get_names_later_rename_the_class():
 
 
 def test_a_file_with_another_class_is_refused():
-    cal = mc.MetaCal(mc.MinRecall(0.9), classes=CLASSES).fit(*FIT[:2])
+    cal = mc.MetaCal(mc.MinRecall(0.9, positive="fraud"), classes=CLASSES).fit(*FIT[:2])
     parts = cal.certificate_.subgroups
     forged = tuple(
         replace(part, promised_class="fine") if part.promised_class else part

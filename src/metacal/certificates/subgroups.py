@@ -32,8 +32,8 @@ from metacal.formulas import Flags
 By = Literal["class", "group"]
 #: Error rate that delta limits: familywise, of each subgroup by itself, or false-coverage rate.
 DeltaSharing = Literal["together", "each", "fcr"]
-#: Name of a class or group.
-Name = str | int
+#: Name of a class or group: the label itself, of the type that the user passed.
+Name = str | bool | int | float
 #: Decision about the rows of a subgroup.
 Status = Literal["certified", "accepts everything", "always rejected"]
 

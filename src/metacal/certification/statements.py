@@ -376,8 +376,11 @@ def build_trivial_promise_error(class_promise: ClassPromise, rows: CalibrationRo
 
 def build_unknown_class_error(positive: Name, class_names: Sequence[Name]) -> InputError:
     """Build the error for a positive class that the rows do not have."""
-    listed = ", ".join(map(str, class_names))
-    return InputError(f"positive={positive!r} is neither of the classes ({listed}).")
+    first_class, second_class = class_names
+    return InputError(
+        f"positive={positive!r} is neither of the classes {first_class!r} and {second_class!r}."
+        " Pass one of them."
+    )
 
 
 def build_same_class_error(class_name: Name) -> InputError:

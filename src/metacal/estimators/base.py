@@ -289,12 +289,14 @@ class LogitsEstimator(TransformerMixin, DataclassEstimator):
         may_use_column_names = classes is None and hasattr(self, "feature_names_in_")
         if may_use_column_names and check_labels(y).dtype.kind == "U":
             classes = self.feature_names_in_
-        if n_columns == 2 and not kernels.is_device_tensor(y):
-            classes = self._order_two_classes(classes, y)
-        elif self.positive is not None:
+        if n_columns != 2 and self.positive is not None:
             raise InputError(
                 f"positive={self.positive!r} is for two classes; the table has {n_columns}."
             )
+        # Labels on a device are 0 and 1, so only a positive class may change their order.
+        has_host_labels = not kernels.is_device_tensor(y)
+        if n_columns == 2 and (has_host_labels or self.positive is not None):
+            classes = self._order_two_classes(classes, validate.to_numpy(y, "labels"))
         self.classes_ = validate.check_classes(classes, n_columns)
         return validate.encode_labels_on_device(y, table, self.classes_)
 
@@ -386,6 +388,11 @@ class Calibrator(ClassifierMixin, LogitsEstimator, Generic[M]):
             get_estimator_method(type(self)).check_fits_on_cluster()
         with self._open_rows(X, reset=True, executor=executor) as rows:
             codes = self._read_labels(y, rows.table)
+            if self.positive is not None and not self._has_one_score:
+                raise InputError(
+                    f"positive={self.positive!r} has no effect, because X has a column for each"
+                    " class. Leave it out."
+                )
             weights = validate.check_row_weights(sample_weight, len(rows))
             warn_if_implausible(rows.table, self.input)
             self.map_ = self._fit_map(rows, codes, weights)

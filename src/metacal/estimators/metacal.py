@@ -29,6 +29,7 @@ from metacal.gate import (
 from metacal.gate.calibrate import calibrate
 from metacal.maps.map import Map
 from metacal.maps.methods import get_estimator_method
+from metacal.promises.positive_class import name_positive_class
 from metacal.promises.promise import Promise
 from metacal.rows import Rows, validate
 from metacal.rows.executors import ExecutorLike, is_remote
@@ -95,10 +96,11 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
         strings, the two values of the labels if there are two classes, and 0 ... K-1 otherwise. If
         the classes are strings, labels may also be column indices.
     positive : label or None, default=None
-        The positive one of two classes, which a higher score favours, if X has one score per row.
-        Then X is the result of `decision_function`, of shape (n_rows,) or (n_rows, 1), or with
-        input="probabilities" the probability of this class. The default is the larger label.
-        Strings have no such order, so it is required for them.
+        The positive one of two classes, for a promise such as MinPrecision that names none. If X
+        has one score per row, a higher score favours this class: X is the result of
+        `decision_function`, of shape (n_rows,) or (n_rows, 1), or with input="probabilities" the
+        probability of this class. The default is the larger label. Names have no such order, so for
+        them it is required.
     decision : {"largest", "calibrated"}, default="largest"
         For two classes, the decision that the promise is about and that `predict` returns:
         the larger logit, or the decision at even calibrated odds. Use "calibrated" if class weights
@@ -266,6 +268,9 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
         groups: ArrayLike | None = None,
     ) -> Self:
         """Fit the gate on validated rows; see `fit_codes` for the parameters."""
+        promise = name_positive_class(
+            self.promise, self.positive, has_one_score=self._has_one_score
+        )
         data = LogitsData(
             rows=rows,
             labels=codes,
@@ -282,7 +287,7 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
             selection=selection,
             groups=groups,
         )
-        gate = calibrate(data, self.promise)
+        gate = calibrate(data, promise)
         recipe = None
         if self.calibrator is not None:
             recipe = _make_recipe(self.calibrator_)

@@ -216,6 +216,10 @@ def _find_changed_parameter(estimator: Any) -> str | None:
 
     for name, fitted_value in _fitted_parameters(gate).items():
         value = getattr(estimator, name)
+        positive = getattr(estimator, "positive", None)
+        if name == "promise" and positive is not None:
+            # The promise of the gate is about the positive class of the estimator.
+            value = value.with_positive_class(positive)
         if not _is_unchanged(gate, name, value, fitted_value):
             return name
     return None

@@ -19,6 +19,7 @@ from metacal.certificates.notes import (
     Note,
     check_errors_and_ties,
     check_repeated_rows,
+    few_errors,
     not_calibrated,
     suspicion,
     weights_not_certified,
@@ -37,6 +38,7 @@ from metacal.gate.long_rows import check_long_table, expects_repeated_rows
 from metacal.maps.map import FitMap, Map
 from metacal.maps.methods import METHODS
 from metacal.maps.temperature import TemperatureMap
+from metacal.promises.positive_class import check_positive_class
 from metacal.promises.promise import Promise
 from metacal.promises.sequential.profile import build_profile
 from metacal.rows import Rows
@@ -105,6 +107,10 @@ class LogitsData:
     notes : sequence of Note
         Further notes for the certificate.
 
+    checks_for_training_rows : bool
+        Whether to warn about rows with so few errors that the classifier may have been fitted on
+        them.
+
     Examples
     --------
     >>> from metacal.gate.calibrate import calibrate
@@ -138,16 +144,21 @@ class LogitsData:
     selection: RowSelection | None = None
     groups: ArrayLike | None = None
     notes: Sequence[Note] = ()
+    checks_for_training_rows: bool = True
 
     def certify(self, promise: Promise) -> CertifiedTable:
         """Certify a promise on the rows, and add notes on the data to the certificate."""
         if self.labels is None:
             _check_needs_no_labels(promise, self.score)
         check_reject_label(self.reject_label, self._classes)
+        if len(self._classes) == 2:
+            check_positive_class(promise, self._classes.tolist())
         input_suspicion = warn_if_implausible(self.rows.table, self.input)
         table = self._certify_table(promise)
         table = replace(table, wait_for_fingerprint=_start_fingerprint(table))
-        data_notes = _collect_data_notes(table, input_suspicion)
+        data_notes = _collect_data_notes(
+            table, input_suspicion, checks_for_training_rows=self.checks_for_training_rows
+        )
         if self.weights is not None:
             data_notes.append(weights_not_certified())
         certificate = table.certificate.with_notes(*self.notes, *data_notes)
@@ -313,7 +324,9 @@ def _start_fingerprint(table: CertifiedTable) -> Callable[[], Fingerprint]:
     )
 
 
-def _collect_data_notes(table: CertifiedTable, input_suspicion: Suspicion | None) -> list[Note]:
+def _collect_data_notes(
+    table: CertifiedTable, input_suspicion: Suspicion | None, *, checks_for_training_rows: bool
+) -> list[Note]:
     """Collect notes on the input and on the rows, and issue the notes on rows as warnings."""
     notes: list[Note] = []
     if input_suspicion is not None:
@@ -322,6 +335,8 @@ def _collect_data_notes(table: CertifiedTable, input_suspicion: Suspicion | None
         row_notes = _collect_row_notes(table, input_suspicion)
     else:
         row_notes = check_long_table(table.rows, table.score, table.certificate, input_suspicion)
+    if not checks_for_training_rows:
+        row_notes = [note for note in row_notes if note.kind != few_errors.__name__]
     notes.extend(note.issue_warning() for note in row_notes)
     return notes
 

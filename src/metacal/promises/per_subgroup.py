@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self, get_args
 
 from metacal.certificates.certificate import Certificate
 from metacal.certificates.quantity import Limits
-from metacal.certificates.subgroups import By, DeltaSharing
+from metacal.certificates.subgroups import By, DeltaSharing, Name
 from metacal.certification.procedures import Procedure
 from metacal.certification.scopes import EachSubgroup
 from metacal.certification.two_sides import TwoClassProcedure
@@ -80,6 +80,10 @@ class Per(Promise):
     def procedure(self) -> Procedure:
         """Return the procedure that certifies the rows of each subgroup."""
         return self.promise.procedure()
+
+    def with_positive_class(self, positive: Name) -> Self:
+        """Return a copy whose inner promise is about this positive class."""
+        return replace(self, promise=self.promise.with_positive_class(positive))
 
     def with_delta_fraction(self, fraction: float) -> Self:
         """Return the promise with a fraction of its delta."""

@@ -16,6 +16,7 @@ from metacal.certificates.counts import (
     find_traffic_contradiction,
 )
 from metacal.certificates.quantity import Limits, Quantity
+from metacal.certificates.subgroups import Name
 from metacal.certification.arriving import get_sequential_procedure
 from metacal.certification.audit import find_contradiction, find_contradiction_of_clusters
 from metacal.certification.certify import certify
@@ -122,6 +123,24 @@ class Promise(ABC):
     def is_two_sided(self) -> bool:
         """Whether the promise is about the predictions of one or both of two classes."""
         return isinstance(self.procedure(), TwoClassProcedure)
+
+    @property
+    def positive_classes(self) -> tuple[Name | None, ...]:
+        """Positive class of each promise about one of two classes, None for the second class.
+
+        It is empty if the promise is not about one of two classes.
+        """
+        procedure = self.procedure()
+        if not isinstance(procedure, TwoClassProcedure):
+            return ()
+        return tuple(class_promise.positive for class_promise in procedure.class_promises)
+
+    def with_positive_class(self, positive: Name) -> Self:
+        """Return a copy that is about this positive class, unless the promise names another one.
+
+        A promise that is not about one of two classes is returned as it is.
+        """
+        return self
 
     def find_count_contradiction(self, certificate: Certificate) -> str | None:
         """Return a sentence if the counts of a certificate contradict its promise, or None."""

@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
 
 from metacal.certificates.certificate import Certificate
 from metacal.certificates.quantities import FALSE_POSITIVE_RATE, PRECISION, RECALL
@@ -47,6 +47,12 @@ class SidePromise(SubgroupPromise):
         convert_to_python = getattr(self.positive, "item", None)
         if convert_to_python is not None:
             object.__setattr__(self, "positive", convert_to_python())
+
+    def with_positive_class(self, positive: Name) -> Self:
+        """Return a copy that is about this positive class, unless it names another one."""
+        if self.positive is not None:
+            return self
+        return replace(self, positive=positive)
 
     def build_class_promise(self) -> ClassPromise:
         """Return the promise about the class, as the procedure needs it."""
@@ -234,6 +240,14 @@ class TwoSided(SubgroupPromise):
                     f" MaxFalsePositiveRate(...); got {side!r}."
                 )
         check_fraction("delta", self.delta)
+
+    def with_positive_class(self, positive: Name) -> Self:
+        """Return a copy in which a side that names no positive class is about this one."""
+        return replace(
+            self,
+            first=self.first.with_positive_class(positive),
+            second=self.second.with_positive_class(positive),
+        )
 
     @property
     def limits(self) -> Limits:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.errors import InputError, format_option
+from metacal.errors import InputError, choose_spelling, format_option
 from metacal.formulas import Codes, Flags
 from metacal.rows.arrays import as_plain_array, find_first_true
 from metacal.rows.reject_labels import check_reject_label as check_reject_label
@@ -237,12 +237,10 @@ def encode_labels(labels: Any, n_rows: int, classes: NDArray[Any]) -> Codes:
     if are_numbers and array.dtype.kind == "f":
         array = _whole_numbers(array)
     if are_numbers and array.dtype.kind == "U":
-        alternative = ""
-        if len(classes) == 2:
-            alternative = f", or of one score for two classes {format_option('positive')}"
+        source = choose_spelling(" A scikit-learn model has them in model.classes_.", "")
         raise InputError(
             f"labels are strings (row 0: {str(array[0])!r}) but no class order was given; give "
-            f"{format_option('classes')}, one name per column, in column order{alternative}."
+            f"{format_option('classes')}, one name per column, in column order.{source}"
         )
     comparable_classes = classes.astype(np.int64) if classes.dtype.kind == "b" else classes
     codes, unknown_row = find_class_columns(array, comparable_classes)

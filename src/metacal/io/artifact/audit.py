@@ -57,8 +57,8 @@ for _promise_class in (PerClass, PerGroup):
     FIELD_TYPES[_promise_class] = {**field_types(_promise_class), "promise": SubgroupPromise}
 FIELD_TYPES[SubgroupCertificate] = {
     **field_types(SubgroupCertificate),
-    "names": tuple[Name | bool, ...],
-    "called": NotRequired[Name | bool],
+    "names": tuple[Name, ...],
+    "called": NotRequired[Name],
     "quantity": QuantityName | None,
     "status": Status,
 }

@@ -1,0 +1,103 @@
+"""The positive class of a promise about one of two classes.
+
+A promise such as `MinPrecision(0.9, positive="fraud")` names its positive class. If it names none,
+the positive class is that of the estimator or, among numbers and booleans, the second class. Names
+have no order, so the positive one of two names is never assumed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+from metacal.certificates.subgroups import Name
+from metacal.certification.statements import build_unknown_class_error
+from metacal.errors import InputError, choose_spelling, format_option
+from metacal.promises.promise import Promise
+
+PromiseType = TypeVar("PromiseType", bound=Promise)
+
+
+def name_positive_class(
+    promise: PromiseType, positive: Name | None, *, has_one_score: bool = False
+) -> PromiseType:
+    """Return a promise about the positive class of an estimator.
+
+    Parameters
+    ----------
+    promise : Promise
+        Promise of the estimator. A positive class that it names is kept.
+
+    positive : str, bool, int, float or None
+        Positive class of the estimator.
+
+    has_one_score : bool, default=False
+        Whether the estimator reads one score per row, of which `positive` states the direction.
+
+    Returns
+    -------
+    Promise
+
+    Raises
+    ------
+    InputError
+        If `positive` has no effect.
+
+    Examples
+    --------
+    >>> import metacal as mc
+    >>> name_positive_class(mc.MinRecall(0.95), "fraud").positive
+    'fraud'
+    >>> name_positive_class(mc.MinAccuracy(0.95), "fraud")
+    Traceback (most recent call last):
+    metacal.errors.InputError: positive='fraud' has no effect, because MinAccuracy is about both classes. ...
+    """
+    if positive is None:
+        return promise
+    named_promise = promise.with_positive_class(positive)
+    named_classes = named_promise.positive_classes
+    if has_one_score or positive in named_classes:
+        return named_promise
+    if named_classes:
+        reason = f"{promise!r} names its own positive class"
+    else:
+        reason = f"{type(promise).__name__} is about both classes"
+    raise InputError(f"positive={positive!r} has no effect, because {reason}. Leave it out.")
+
+
+def check_positive_class(promise: Promise, class_names: Sequence[Name]) -> None:
+    """Raise InputError if the positive class of a promise is unknown, or missing among names.
+
+    Parameters
+    ----------
+    promise : Promise
+        Promise of any kind.
+
+    class_names : sequence of str, bool, int or float
+        Names of two classes.
+
+    Examples
+    --------
+    >>> import metacal as mc
+    >>> check_positive_class(mc.MinPrecision(0.9), [0, 1])
+    >>> check_positive_class(mc.MinPrecision(0.9), ["fine", "fraud"])
+    Traceback (most recent call last):
+    metacal.errors.InputError: MinPrecision is about one of the classes 'fine' and 'fraud', and none is named. ...
+    """
+    for positive in promise.positive_classes:
+        if positive is None and isinstance(class_names[0], str):
+            raise _build_missing_class_error(promise, class_names)
+        if positive is not None and positive not in class_names:
+            raise build_unknown_class_error(positive, class_names)
+
+
+def _build_missing_class_error(promise: Promise, class_names: Sequence[Name]) -> InputError:
+    """Build the error for a promise that names neither of two classes."""
+    first_class, second_class = class_names
+    first_option = format_option("positive", str(first_class))
+    second_option = format_option("positive", str(second_class))
+    place = choose_spelling(" to the promise or to the estimator", "")
+    return InputError(
+        f"{type(promise).__name__} is about one of the classes {first_class!r} and"
+        f" {second_class!r}, and none is named. Pass {first_option} or {second_option}{place}."
+    )
