@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from metacal.certificates.fingerprint import fingerprint_rows
-from metacal.certificates.notes import check_errors_and_ties
+from metacal.certificates.row_checks import check_errors_and_ties
 from metacal.certification import test_sequences as sequence
 from metacal.certification.ranking import Ranking
 from metacal.certification.rules.fixed_sequence import count_certified_rows

@@ -10,20 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any, Literal, ParamSpec
 
 from metacal.certificates.number_format import ceil_to_4_decimals
 from metacal.errors import choose_spelling, format_option, warn_caller
-from metacal.formulas import Float
 from metacal.rows.plausibility import Suspected, Suspicion
-
-if TYPE_CHECKING:
-    from metacal.certification.ranking import Ranking
-    from metacal.rows import Rows
 
 Facts = ParamSpec("Facts")
 #: Functions that format the facts of a note as a sentence, by the kind of the note.
@@ -379,119 +370,3 @@ def labels_ran_out() -> str:
         "the walk ended where labels are missing: label more of the rows on which the two models"
         " disagree, in the order of the small one's score, and fit again."
     )
-
-
-# ── checks of calibration rows ────────────────────────────────────────────────────────────────────
-
-#: Data sets with fewer rows are too small to suspect training data.
-_MIN_ROWS_TO_SUSPECT = 50
-#: An error rate of at most this suggests that the rows are training data.
-_SUSPICIOUS_ERROR_RATE = 0.001
-#: Ties of a smaller share of the rows cost little coverage.
-_MAX_TIED_SHARE = 0.01
-#: A smaller share of repeated rows hardly changes the confidence level.
-_MAX_REPEATED_SHARE = 0.01
-
-
-def check_errors_and_ties(
-    ranking: Ranking, origin: ScoreOrigin = "logits", *, with_ties: bool = True
-) -> list[Note]:
-    """Check for rows that look like training data, and for tied scores.
-
-    Parameters
-    ----------
-    ranking : Ranking
-        The calibration rows in the order of their scores.
-    origin : "logits", "sampled logits" or "given scores", default="logits"
-        Origin of the scores.
-    with_ties : bool, default=True
-        Whether to check for ties.
-
-    Returns
-    -------
-    list of Note
-
-    Examples
-    --------
-    >>> from metacal.certification.ranking import Ranking
-    >>> check_errors_and_ties(Ranking.from_scores(np.arange(100.0), np.ones(100, dtype=bool)))[0].kind
-    'few_errors'
-    """
-    notes = check_error_count(int(ranking.cumulative_errors[-1]), ranking.n_rows)
-    if with_ties:
-        notes += check_ties(ranking, origin)
-    return notes
-
-
-def check_error_count(n_errors: int, n_rows: int) -> list[Note]:
-    """Check for an error rate that suggests training data."""
-    if n_rows < _MIN_ROWS_TO_SUSPECT or n_errors > _SUSPICIOUS_ERROR_RATE * n_rows:
-        return []
-    return [few_errors(errors=n_errors, rows=n_rows)]
-
-
-def check_ties(ranking: Ranking, origin: ScoreOrigin = "logits") -> list[Note]:
-    """Check for many rows that share their score with at least two other rows."""
-    n_rows = ranking.n_rows
-    n_repeated_scores = n_rows - len(ranking.tie_block_end_ranks)
-    # A tie of c > 2 rows has c - 1 >= 2c / 3 repeats, so 1.5 times the repeats bounds the tied rows.
-    max_tied = 1.5 * n_repeated_scores
-    if max_tied <= _MAX_TIED_SHARE * n_rows:
-        return []
-    tie_sizes = np.diff(ranking.tie_block_end_ranks, prepend=0)
-    # Ties of two rows are ignored, because they occur by chance among millions of rows.
-    n_tied = int(tie_sizes[tie_sizes > 2].sum())
-    if n_tied <= _MAX_TIED_SHARE * n_rows:
-        return []
-    return [tied_scores(tied=n_tied, rows=n_rows, of=origin)]
-
-
-def check_repeated_rows(
-    rows: Rows, scores: Float, n_distinct_scores: int | None = None
-) -> list[Note]:
-    """Check for rows that repeat an earlier row, because copies are not independent.
-
-    Parameters
-    ----------
-    rows : Rows
-        Table of logits. Tables on a device are not checked.
-    scores : ndarray of shape (n_rows,)
-        A score of each row.
-    n_distinct_scores : int, optional
-        Number of distinct scores, if it is known.
-
-    Returns
-    -------
-    list of Note
-
-    Examples
-    --------
-    >>> from metacal.rows import Rows
-    >>> table = np.array([[2.0, 0.0], [1.0, 0.0], [2.0, 0.0]])
-    >>> str(check_repeated_rows(Rows(table), table[:, 0])[0])[:50]
-    '1 of 3 rows repeat the logits of an earlier row: i'
-    """
-    n_rows = len(scores)
-    if n_distinct_scores is None:
-        n_distinct_scores = len(np.unique(scores))
-    max_repeated = _MAX_REPEATED_SHARE * n_rows
-    if rows.is_on_device or n_rows - n_distinct_scores <= max_repeated:
-        return []
-    # Identical rows have identical scores, so only rows that share their score are read again.
-    _, score_indices, score_counts = np.unique(
-        scores, return_inverse=True, return_counts=True, equal_nan=False
-    )
-    shares_score = score_counts[score_indices] > 1
-    row_hashes = rows.select(shares_score).compute_column(_hash_rows)
-    n_repeated = len(row_hashes) - len(np.unique(row_hashes))
-    if n_repeated <= max_repeated:
-        return []
-    return [repeated_rows(repeated=n_repeated, rows=n_rows)]
-
-
-def _hash_rows(block: NDArray[Any]) -> NDArray[np.int64]:
-    """Hash each row to 64 bits, with the same result in every process."""
-    digests = [
-        blake2b(row.tobytes(), digest_size=8).digest() for row in np.ascontiguousarray(block)
-    ]
-    return np.frombuffer(b"".join(digests), dtype=np.int64)

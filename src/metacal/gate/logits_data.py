@@ -17,13 +17,12 @@ from numpy.typing import ArrayLike, NDArray
 from metacal.certificates.fingerprint import Fingerprint, fingerprint_rows
 from metacal.certificates.notes import (
     Note,
-    check_errors_and_ties,
-    check_repeated_rows,
     few_errors,
     not_calibrated,
     suspicion,
     weights_not_certified,
 )
+from metacal.certificates.row_checks import check_errors_and_ties, check_repeated_rows
 from metacal.certification.row_selection import RowSelection
 from metacal.errors import InputError
 from metacal.formulas import Codes, Float

@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from metacal import kernels
 from metacal.certificates.certificate import Certificate, accepts
 from metacal.certificates.fingerprint import Fingerprint, fingerprint_rows
-from metacal.certificates.notes import Note, check_error_count, check_repeated_rows, check_ties
+from metacal.certificates.notes import Note
+from metacal.certificates.row_checks import check_error_count, check_repeated_rows, check_ties
 from metacal.certification.ranking import Ranking
 from metacal.formulas import Codes, Flags, Float
 from metacal.kernels.grid import RELATIVE_GRID, Grid

@@ -26,10 +26,10 @@ from metacal.certificates.certificate import Certificate, accepts
 from metacal.certificates.fingerprint import Fingerprint, fingerprint_rows
 from metacal.certificates.notes import (
     Note,
-    check_errors_and_ties,
     rows_without_score,
     score_seems_reversed,
 )
+from metacal.certificates.row_checks import check_errors_and_ties
 from metacal.certification.importance import Importance
 from metacal.certification.ranking import Ranking, require_some_correct
 from metacal.certification.row_selection import RowSelection, SelectedRows, build_row_selection

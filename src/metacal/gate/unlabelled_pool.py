@@ -18,7 +18,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from metacal import kernels
 from metacal.certificates.fingerprint import RowSketch, fingerprint_rows, hash_in_order
-from metacal.certificates.notes import Note, check_repeated_rows, check_ties
+from metacal.certificates.notes import Note
+from metacal.certificates.row_checks import check_repeated_rows, check_ties
 from metacal.certification.arriving import CORRECT, INCORRECT, UNKNOWN
 from metacal.certification.ranking import Ranking
 from metacal.errors import InputError
