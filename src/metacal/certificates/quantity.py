@@ -130,7 +130,7 @@ class Quantity(str):
         """Name of the quantity in files, as a plain string."""
         return str(self)
 
-    def name_with_class(self, class_name: str | int | None) -> str:
+    def name_with_class(self, class_name: str | float | None) -> str:
         """Return the name of the quantity, with the class that it is about if there is one.
 
         >>> from metacal.certificates.quantities import RECALL
@@ -226,7 +226,7 @@ class Quantity(str):
         limit: float,
         format_lower_bound: FormatShare,
         format_upper_bound: FormatShare,
-        class_name: str | int | None = "positive",
+        class_name: str | float | None = "positive",
     ) -> str:
         """Format the promise as a sentence without its full stop.
 
@@ -236,7 +236,7 @@ class Quantity(str):
             The promised limit.
         format_lower_bound, format_upper_bound : callable
             Functions that format a share that is promised from below or from above.
-        class_name : str, int or None, default="positive"
+        class_name : str, bool, int, float or None, default="positive"
             The class that the quantity is about. Most quantities do not mention it.
 
         Returns
