@@ -224,7 +224,7 @@ def group_cell(job: tuple[str, str, Any, int, int]) -> dict[str, Any]:
         if policy is not None:
             rows = policy.withhold_pilot_rows(rows)
         try:
-            families = promise.certify(rows).subgroups.side_families  # type: ignore[union-attr]
+            families = promise.certify(rows).subgroups.sides_by_group  # type: ignore[union-attr]
         except mc.InfeasibleTargetError:
             continue
         for code, (population, family) in enumerate(zip(groups, families, strict=True)):

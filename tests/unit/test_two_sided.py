@@ -273,7 +273,7 @@ def test_the_rows_of_a_group_are_decided_as_if_alone():
     together = mc.PerGroup(promise).certify(
         Sample(s, y, part=codes, names=("north", "rare", "south"))
     )
-    for code, family in enumerate(together.subgroups.side_families):
+    for code, family in enumerate(together.subgroups.sides_by_group):
         alone = promise.with_delta(0.1 / 3).certify(Sample(s[codes == code], y[codes == code]))
         assert [part.threshold for part in family] == [
             part.threshold for part in alone.subgroups.items

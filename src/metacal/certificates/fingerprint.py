@@ -41,7 +41,7 @@ from scipy.special import bdtrc, gammaln
 
 from metacal import kernels
 from metacal.errors import InputError
-from metacal.formulas import Flags, Float
+from metacal.formulas import Codes, Flags, Float
 from metacal.kernels.grid import RELATIVE_GRID, Grid
 from metacal.rows.row_hashes import RowsDigest, digest_rows, hash_rows
 
@@ -176,11 +176,11 @@ class RowSketch:
         # A pair consists of two rows with the same score, which no other row of either sample has.
         is_split_pair = (fit_counts[fit_index] == 1) & (new_counts[new_index] == 1)
         n_split_pairs = int(is_split_pair.sum())
-        n_pairs_in_fit = int((fit_counts == 2).sum() - (fit_counts[fit_index] == 2).sum())
-        n_pairs_in_new = int((new_counts == 2).sum() - (new_counts[new_index] == 2).sum())
-        n_unsplit_pairs = n_pairs_in_fit + n_pairs_in_new
         if n_split_pairs == 0:
             return 0
+        n_pairs_in_fit = _count_pairs_of_one_sample(fit_counts, common_index=fit_index)
+        n_pairs_in_new = _count_pairs_of_one_sample(new_counts, common_index=new_index)
+        n_unsplit_pairs = n_pairs_in_fit + n_pairs_in_new
         n_pairs = n_split_pairs + n_unsplit_pairs
         # Independent samples split each pair with probability 1/2 at the most.
         p_value = bdtrc(n_split_pairs - 1, n_pairs, 0.5)
@@ -188,9 +188,29 @@ class RowSketch:
             return 0
         # Coincidence splits about as many pairs as it leaves within one sample.
         n_common_hashes = max(1, n_split_pairs - n_unsplit_pairs)
-        common_share = n_common_hashes / int((fit_counts == 1).sum())
+        n_unrepeated_hashes = int((fit_counts == 1).sum())
+        common_share = n_common_hashes / n_unrepeated_hashes
         n_common_rows = round(common_share * self.n_rows)
         return max(1, min(n_common_rows, self.n_rows, len(scores)))
+
+
+def _count_pairs_of_one_sample(hash_counts: NDArray[Any], *, common_index: Codes) -> int:
+    """Count the hashes that two rows of a sample have, and no row of the other sample.
+
+    Parameters
+    ----------
+    hash_counts : ndarray of int
+        Number of rows of the sample with each hash.
+    common_index : ndarray of int
+        Index of the hashes that rows of the other sample have too.
+
+    Returns
+    -------
+    int
+    """
+    n_pairs = (hash_counts == 2).sum()
+    n_common_pairs = (hash_counts[common_index] == 2).sum()
+    return int(n_pairs - n_common_pairs)
 
 
 @dataclass(frozen=True, eq=False)
@@ -336,10 +356,10 @@ def _matches_data_hash(data_hash: str, scores: Any, correct: Flags) -> bool:
     n = len(row_hashes)
     _, counts = np.unique(row_hashes, return_counts=True)
     # The largest probability that any multinomial distribution gives to these counts.
-    log_max_probability = (
+    log_max_multinomial_probability = (
         gammaln(n + 1.0) + (counts * np.log(counts / n) - gammaln(counts + 1.0)).sum()
     )
-    return bool(log_max_probability <= np.log(MAX_COINCIDENCE_PROBABILITY))
+    return bool(log_max_multinomial_probability <= np.log(MAX_COINCIDENCE_PROBABILITY))
 
 
 def _count_hashes_up_to(bound: int, scores: Any) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:

@@ -105,7 +105,7 @@ def state_subgroup_claim(subgroups: SubgroupCertificates, claim: str) -> str:
     every_subgroup = "every predicted class" if subgroups.by == "class" else "every group"
     continued_claim = lower_first_letter(claim)
     n_pooled = len(subgroups.pooled_names)
-    all_are_pooled = len(subgroups.side_families) == 1
+    all_are_pooled = len(subgroups.sides_by_group) == 1
     if n_pooled == 0:
         return f"For {every_subgroup}, {continued_claim}"
     if all_are_pooled:
@@ -300,7 +300,7 @@ def _list_accepting_subgroups(subgroups: SubgroupCertificates, score_name: str) 
 
 def _list_side_lines(subgroups: SubgroupCertificates) -> list[Line]:
     """List lines about both sides of all rows, or of each of the first groups."""
-    side_pairs = subgroups.side_families
+    side_pairs = subgroups.sides_by_group
     if subgroups.is_two_sided_without_groups:
         return _list_pair_lines(side_pairs[0], prefix="")
     side_lines = [(subgroups.plural, f"{len(subgroups.names):,}, both sides of each by itself")]

@@ -2,8 +2,7 @@
 
 A *subgroup* is a class or a group of rows with its own threshold, or several of them that are pooled
 because they have too few rows. If a promise is about two classes, a subgroup is a *side*: the rows
-that are predicted to be of one of the two classes, among all rows or among the rows of one group. A
-*family* is the pair of sides of the same rows or, if there are no sides, a single subgroup.
+that are predicted to be of one of the two classes, among all rows or among the rows of one group.
 """
 
 from __future__ import annotations
@@ -210,7 +209,7 @@ class SubgroupCertificate:
         return convert_to_json(entries)
 
 
-class JudgedRows(NamedTuple):
+class SubgroupRows(NamedTuple):
     """Rows on which the promise of a subgroup is judged.
 
     Attributes
@@ -242,7 +241,7 @@ class SubgroupCertificates:
         ("together"), that of each subgroup by itself ("each"), or the expected share of broken
         subgroups among those that accept rows, which is the false-coverage rate ("fcr").
     items : tuple of SubgroupCertificate
-        The subgroups. The two sides of a family follow each other.
+        The subgroups. The two sides of a group follow each other.
     """
 
     by: By
@@ -266,7 +265,7 @@ class SubgroupCertificates:
 
     def iterate_judged_rows(
         self, row_names: NDArray[Any], accept: Flags, correct: Flags
-    ) -> Iterator[JudgedRows]:
+    ) -> Iterator[SubgroupRows]:
         """Iterate over the subgroups that have a promise, with the rows that it counts.
 
         A quantity of a side may count all rows of a class (`Quantity.conditions_on_true_class`). It is then judged
@@ -284,34 +283,34 @@ class SubgroupCertificates:
         ------
         JudgedRows
         """
-        for family in self.side_families:
-            side_masks = [subgroup.find_rows(row_names) for subgroup in family]
-            family_mask = np.logical_or.reduce(side_masks)
-            for subgroup, side_mask in zip(family, side_masks):
-                has_promise = subgroup.quantity is not None or not self.is_two_sided
-                if subgroup.quantity is not None and subgroup.quantity.conditions_on_true_class:
+        for sides in self.sides_by_group:
+            side_masks = [side.find_rows(row_names) for side in sides]
+            group_mask = np.logical_or.reduce(side_masks)
+            for side, side_mask in zip(sides, side_masks):
+                has_promise = side.quantity is not None or not self.is_two_sided
+                if side.quantity is not None and side.quantity.conditions_on_true_class:
                     is_accepted_on_side = accept & side_mask
                     is_of_predicted_class = side_mask == correct
-                    yield JudgedRows(
-                        subgroup,
-                        row_mask=family_mask,
-                        accept=is_accepted_on_side[family_mask],
-                        correct=is_of_predicted_class[family_mask],
+                    yield SubgroupRows(
+                        side,
+                        row_mask=group_mask,
+                        accept=is_accepted_on_side[group_mask],
+                        correct=is_of_predicted_class[group_mask],
                     )
                 elif has_promise:
-                    yield JudgedRows(
-                        subgroup,
+                    yield SubgroupRows(
+                        side,
                         row_mask=side_mask,
                         accept=accept[side_mask],
                         correct=correct[side_mask],
                     )
 
     @property
-    def side_families(self) -> tuple[tuple[SubgroupCertificate, ...], ...]:
-        """Subgroups of the same rows: pairs of sides, or single subgroups without sides."""
-        family_size = 2 if self.is_two_sided else 1
-        starts = range(0, len(self.items), family_size)
-        return tuple(self.items[start : start + family_size] for start in starts)
+    def sides_by_group(self) -> tuple[tuple[SubgroupCertificate, ...], ...]:
+        """For each class or group, its subgroups: the two sides, or one if it has no sides."""
+        n_sides = 2 if self.is_two_sided else 1
+        starts = range(0, len(self.items), n_sides)
+        return tuple(self.items[start : start + n_sides] for start in starts)
 
     @property
     def names(self) -> tuple[Name, ...]:

@@ -95,10 +95,10 @@ def _find_contradiction_in_subgroups(
     level_if_untested = promise.delta
     if isinstance(procedure, TwoClassProcedure):
         n_tested = sum(
-            _get_significance_level(family) is not None for family in all_subgroups.side_families
+            _get_significance_level(family) is not None for family in all_subgroups.sides_by_group
         )
         level_if_untested = scope.compute_level_of_next_subgroup(n_tested, promise.delta)
-    for subgroup_certificates in all_subgroups.side_families:
+    for subgroup_certificates in all_subgroups.sides_by_group:
         contradiction = _find_contradiction_in_subgroup(
             procedure, subgroup_certificates, level_if_untested, promise
         )
@@ -107,7 +107,7 @@ def _find_contradiction_in_subgroups(
             return f"{scope.by} {subgroup_name}: {contradiction}"
 
     highest_level = _compute_highest_possible_level(scope, all_subgroups, promise.delta)
-    for subgroup_certificates in all_subgroups.side_families:
+    for subgroup_certificates in all_subgroups.sides_by_group:
         level = _get_significance_level(subgroup_certificates)
         if level is not None and not 0.0 < level <= ONE_PLUS_ROUNDING_ERROR * highest_level:
             return f"a {scope.by} was tested at more than its share of delta {promise.delta:g}"
@@ -161,7 +161,7 @@ def _compute_highest_possible_level(
     """Compute the highest significance level at which a subgroup can have been tested."""
     certificates_by_tested_subgroup = [
         certificates
-        for certificates in all_subgroups.side_families
+        for certificates in all_subgroups.sides_by_group
         if _get_significance_level(certificates) is not None
     ]
     n_tested = len(certificates_by_tested_subgroup)

@@ -275,7 +275,7 @@ def _build_no_subgroup_error(
         delta,
         by=all_certificates.by,
         n_rows=n_rows,
-        n_subgroups=len(all_certificates.side_families),
+        n_subgroups=len(all_certificates.sides_by_group),
         best_limit=max(best_limits, default=None),
         rows_needed=min(rows_needed, default=None),
         has_sides=all_certificates.is_two_sided,

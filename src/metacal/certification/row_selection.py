@@ -50,6 +50,8 @@ _NOT_REPRESENTED = -1
 class SelectedRows:
     """Rows that a certificate counts, selected from all calibration rows.
 
+    They are the result of a draw. `RowSelection` is the rule by which the draw is made.
+
     Attributes
     ----------
     indices : array of int
@@ -107,6 +109,8 @@ class SelectedRows:
 @dataclass(frozen=True, eq=False)
 class RowSelection:
     """Rule by which the rows of a certificate are drawn from clustered or weighted rows.
+
+    Its method `draw` draws the rows and returns them as `SelectedRows`.
 
     Attributes
     ----------

@@ -90,7 +90,9 @@ class Subgroups:
 
 @dataclass(frozen=True, eq=False)
 class CalibrationRows:
-    """Rows that are tested.
+    """Columns of the rows that are tested, as procedures read them.
+
+    A `Sample` has the same rows as flat columns, and is what callers of `Promise.certify` pass.
 
     Attributes
     ----------

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Sample(Evidence):
-    """Calibration rows as flat columns.
+    """Calibration rows as flat columns, which you pass to `Promise.certify`.
+
+    It converts itself to `CalibrationRows`, in which subgroups and clusters are objects.
 
     Attributes
     ----------

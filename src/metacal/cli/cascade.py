@@ -212,7 +212,7 @@ def _fit_logits(small: str, large: str, promise: Promise, options: Options) -> G
     from metacal.cli.reading import read_table
     from metacal.gate import LogitsCascadeData
     from metacal.gate.calibrate import calibrate
-    from metacal.gate.logits_source import check_score
+    from metacal.gate.ranking_score import check_score
     from metacal.promises.cascade_candidates import CascadePlan
     from metacal.rows import Rows, open_executor, validate
 

@@ -19,7 +19,7 @@ from metacal.gate import Decision, LogitsCascadeData, ScoreCascadeData
 from metacal.gate.calibrate import calibrate
 from metacal.gate.judged import find_gate_and_inputs
 from metacal.gate.logits_cascade_data import find_rows_to_label
-from metacal.gate.logits_source import check_score
+from metacal.gate.ranking_score import check_score
 from metacal.gate.score_source import HigherIs
 from metacal.maps.map import Map
 from metacal.promises.accuracy import MinAccuracy

@@ -28,7 +28,12 @@ from metacal.formulas import Codes, Flags, Float
 from metacal.gate.decision import Decision, DecisionOptions
 from metacal.gate.shifted_rows import shift_rows, shift_second_class
 from metacal.gate.source import BaseSource
-from metacal.gate.thresholds import SingleThreshold, Thresholds, get_decision_offsets
+from metacal.gate.thresholds import (
+    SingleThreshold,
+    Thresholds,
+    get_decision_offsets,
+    get_thresholds_of_rows,
+)
 from metacal.maps.map import Map
 from metacal.maps.methods import find_map_method
 from metacal.rows import Rows
@@ -43,7 +48,6 @@ from metacal.scores import (
     compute_score_and_predictions,
     get_rounding_grid,
     get_score_name,
-    needs_logits,
     resolve,
     score_rows,
 )
@@ -213,10 +217,10 @@ class LogitsSource(BaseSource[Rows]):
             return get_decision_offsets(thresholds, group_codes)
         return self.decision_at
 
-    def _shift_block(
-        self, thresholds: Thresholds, group_codes: Codes | None, block: NDArray[Any]
+    def _compute_decision_logits(
+        self, block: NDArray[Any], thresholds: Thresholds, group_codes: Codes | None
     ) -> NDArray[Any]:
-        """Convert a block of logits to decision logits."""
+        """Shift a block of logits so that the largest one is the predicted class."""
         decision_offset = self._decision_offset(thresholds, group_codes)
         if thresholds.decision_offsets or decision_offset:
             return shift_second_class(block, decision_offset)
@@ -239,7 +243,10 @@ class LogitsSource(BaseSource[Rows]):
         if thresholds.subgroup_kind == "class" or thresholds.decision_offsets:
             predicted_codes = decision_rows.compute_column(kernels.predict_classes)
         scores = score_rows(decision_rows, self.score)
-        return accepts(scores, _get_row_thresholds(thresholds, group_codes, predicted_codes))
+        row_thresholds = get_thresholds_of_rows(
+            thresholds, group_codes=group_codes, predicted_codes=predicted_codes
+        )
+        return accepts(scores, row_thresholds)
 
     def decide(self, rows: Rows, options: DecisionOptions) -> Decision:
         """Compute scores, predictions, probabilities and acceptance in one pass over the table."""
@@ -292,12 +299,12 @@ class LogitsSource(BaseSource[Rows]):
             Code of the group of each row, if the thresholds depend on the group.
         """
         # The map may overwrite the logits, so rows are accepted before it is applied.
-        decision_block = self._shift_block(thresholds, group_codes, block)
-        unrounded_scores = resolve(self.score).compute_unrounded(decision_block)
+        decision_logits = self._compute_decision_logits(block, thresholds, group_codes)
+        unrounded_scores = resolve(self.score).compute_unrounded(decision_logits)
         is_accepted = self._accepts_block(
             thresholds,
             unrounded_scores=unrounded_scores,
-            decision_block=decision_block,
+            decision_logits=decision_logits,
             group_codes=group_codes,
         )
         self.map.fill(block, out)
@@ -308,7 +315,7 @@ class LogitsSource(BaseSource[Rows]):
         self,
         thresholds: Thresholds,
         unrounded_scores: Float,
-        decision_block: NDArray[Any],
+        decision_logits: NDArray[Any],
         group_codes: Codes | None,
     ) -> Flags:
         """Compare the scores of a block with their thresholds, before the scores are rounded.
@@ -318,14 +325,16 @@ class LogitsSource(BaseSource[Rows]):
         """
         grid = get_rounding_grid(self.score)
         # Between grid points, a score is on the same side of a threshold before it is rounded.
-        thresholds = thresholds.move_between_grid_points(grid)
-        if isinstance(thresholds, SingleThreshold):
-            return accepts(unrounded_scores, thresholds.threshold)
+        thresholds_between_grid_points = thresholds.move_between_grid_points(grid)
+        if isinstance(thresholds_between_grid_points, SingleThreshold):
+            return accepts(unrounded_scores, thresholds_between_grid_points.threshold)
         predicted_codes = None
         needs_predictions = group_codes is None or len(thresholds.decision_offsets) > 0
         if needs_predictions:
-            predicted_codes = kernels.predict_classes(decision_block)
-        row_thresholds = _get_row_thresholds(thresholds, group_codes, predicted_codes)
+            predicted_codes = kernels.predict_classes(decision_logits)
+        row_thresholds = get_thresholds_of_rows(
+            thresholds_between_grid_points, group_codes=group_codes, predicted_codes=predicted_codes
+        )
         return accepts(unrounded_scores, row_thresholds)
 
     def _decide_block(
@@ -359,9 +368,9 @@ class LogitsSource(BaseSource[Rows]):
             *output_columns, group_codes = optional_columns
         else:
             output_columns = list(optional_columns)
-        decision_block = self._shift_block(options.thresholds, group_codes, block)
+        decision_logits = self._compute_decision_logits(block, options.thresholds, group_codes)
         score_kernel = resolve(self.score).compute_unrounded
-        scores[...] = compute_score_and_predictions(score_kernel, decision_block, predicted_codes)
+        scores[...] = compute_score_and_predictions(score_kernel, decision_logits, predicted_codes)
         answer_codes[...] = predicted_codes
         if not options.with_probabilities and not options.is_calibrator:
             return
@@ -383,7 +392,7 @@ class LogitsSource(BaseSource[Rows]):
             is_accepted = self._accepts_block(
                 options.thresholds,
                 unrounded_scores=scores,
-                decision_block=decision_block,
+                decision_logits=decision_logits,
                 group_codes=group_codes,
             )
             probabilities[~is_accepted] = uniform_probability
@@ -458,8 +467,8 @@ class LogitsSource(BaseSource[Rows]):
             Calibrated probabilities, and the probability of the answer.
         """
         scores = kernels.round_to_grid(unrounded_scores, get_rounding_grid(self.score))
-        row_thresholds = _get_row_thresholds(
-            options.thresholds, options.group_codes, predicted_codes
+        row_thresholds = get_thresholds_of_rows(
+            options.thresholds, group_codes=options.group_codes, predicted_codes=predicted_codes
         )
         return Decision(
             accept=accepts(scores, row_thresholds),
@@ -469,30 +478,4 @@ class LogitsSource(BaseSource[Rows]):
             confidence=confidence,
             answer=self.classes[answer_codes],
             probabilities=probabilities,
-        )
-
-
-def _get_row_thresholds(
-    thresholds: Thresholds, group_codes: Codes | None, predicted_codes: Codes | None
-) -> float | Float:
-    """Return the threshold of each row, by its group or else by its predicted class."""
-    subgroup_codes = predicted_codes if group_codes is None else group_codes
-    return thresholds.get_row_thresholds(subgroup_codes, predicted_codes)
-
-
-def check_score(score: str | Score, input: str) -> None:
-    """Raise InputError if a ranking score is unknown, or cannot rank this kind of input.
-
-    Parameters
-    ----------
-    score : str or callable
-        Ranking score.
-    input : "logits" or "probabilities"
-        Content of the tables to be ranked.
-    """
-    resolve(score)
-    if needs_logits(score) and input == "probabilities":
-        raise InputError(
-            f"the score {score!r} is the same for every row of probabilities; use 'entropy' or"
-            " logits."
         )

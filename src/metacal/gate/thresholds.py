@@ -174,6 +174,14 @@ def get_decision_offsets(thresholds: Thresholds, group_codes: Codes) -> Float:
     return offset_by_code[group_codes]
 
 
+def get_thresholds_of_rows(
+    thresholds: Thresholds, *, group_codes: Codes | None, predicted_codes: Codes | None
+) -> float | Float:
+    """Return the threshold of each row, by its group or else by its predicted class."""
+    subgroup_codes = predicted_codes if group_codes is None else group_codes
+    return thresholds.get_row_thresholds(subgroup_codes, predicted_codes)
+
+
 def get_certified_thresholds(certificate: Certificate, classes: NDArray[Any]) -> Thresholds:
     """Return the threshold of a certificate, or the thresholds of its subgroups.
 
@@ -216,7 +224,7 @@ def _map_names_to_thresholds(
             for name in subgroup.names:
                 threshold_by_name[name] = subgroup.threshold
         return threshold_by_name
-    for first_class_subgroup, second_class_subgroup in subgroups.side_families:
+    for first_class_subgroup, second_class_subgroup in subgroups.sides_by_group:
         threshold_pair = (first_class_subgroup.threshold, second_class_subgroup.threshold)
         for name in first_class_subgroup.names:
             threshold_by_name[name] = threshold_pair

@@ -24,7 +24,7 @@ from metacal.certification.arriving import CORRECT, INCORRECT, UNKNOWN
 from metacal.certification.ranking import Ranking
 from metacal.errors import InputError
 from metacal.formulas import Codes, Flags, Float
-from metacal.gate.logits_source import check_score
+from metacal.gate.ranking_score import check_score
 from metacal.gate.score_source import ScoreSource
 from metacal.rows import Rows, validate
 from metacal.rows.draws import RowDraws

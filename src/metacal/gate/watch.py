@@ -294,8 +294,8 @@ class Watch:
             rows = self._decide_block(
                 X[block],
                 label_codes[block],
-                groups=None if row_groups is None else row_groups[block],
-                probabilities=None if probabilities is None else probabilities[block],
+                groups=_select_block(row_groups, block),
+                probabilities=_select_block(probabilities, block),
             )
             ready_rows = self.waiting.add_rows(
                 rows,
@@ -492,3 +492,8 @@ class Watch:
         """Store the current number of rows for each alarm that is raised for the first time."""
         for name in self.raised:
             self.first_raised.setdefault(name, self.counts.rows)
+
+
+def _select_block(column: NDArray[Any] | None, block: slice) -> NDArray[Any] | None:
+    """Return the rows of a block of an optional column."""
+    return None if column is None else column[block]

@@ -122,15 +122,17 @@ def _count_clusters(watch: Watch) -> dict[str, int] | None:
     return {"complete": clusters.n_complete, "strays": clusters.n_stray_rows}
 
 
-def _make_headline(promise: str | None, raised_alarms: list[str]) -> str:
-    """Return the promise, prefixed with a warning if an alarm is raised."""
-    if promise is None:
+def _make_headline(promise_statement: str | None, raised_alarm_names: list[str]) -> str:
+    """Return the promise as a sentence, after a warning if an alarm is raised."""
+    if promise_statement is None:
         return "Nothing is promised; the confidence is watched."
-    if "promise" in raised_alarms:
-        return f"No longer kept: {promise}"
-    if raised_alarms:
-        return f"In doubt: {promise}"
-    return promise
+    is_promise_broken = "promise" in raised_alarm_names
+    if is_promise_broken:
+        return f"No longer kept: {promise_statement}"
+    has_other_alarm = len(raised_alarm_names) > 0
+    if has_other_alarm:
+        return f"In doubt: {promise_statement}"
+    return promise_statement
 
 
 def _describe_alarm(alarm: Any, first_row: int | None) -> dict[str, Any]:

@@ -265,7 +265,7 @@ def _check_sides_of_groups(subgroups: SubgroupCertificates, location: str) -> No
     n_expected_keys = 0
     if subgroups.by == "group" and subgroups.is_two_sided:
         n_expected_keys = 1
-    for family in subgroups.side_families:
+    for family in subgroups.sides_by_group:
         side_keys = {
             (subgroup.names, subgroup.decision_log_odds)
             for subgroup in family

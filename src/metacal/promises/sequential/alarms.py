@@ -306,7 +306,7 @@ class Alarms:
         for name in ALARM_NAMES:
             monitors = getattr(self, name)
             if monitors:
-                yield _summarize_monitors(name, monitors)
+                yield _combine_monitors(name, monitors)
 
     @property
     def raised(self) -> tuple[str, ...]:
@@ -361,17 +361,17 @@ def _compute_drift_delta(delta: float, *, has_promise: bool, has_drift_alarms: b
     return 0.0
 
 
-def _summarize_monitors(name: str, monitors: tuple[Monitor, ...]) -> Alarm:
+def _combine_monitors(name: str, monitors: tuple[Monitor, ...]) -> Alarm:
     """Summarize the monitors of one alarm by the monitor that is nearest to raising it."""
-    nearest = max(monitors, key=lambda monitor: monitor.log_evidence - monitor.log_needed)
+    nearest_to_alarm = max(monitors, key=lambda monitor: monitor.log_evidence - monitor.log_needed)
     highest_log_excess = max(monitor.log_peak - monitor.log_needed for monitor in monitors)
     return Alarm(
         name=name,
         raised=any(monitor.alarm for monitor in monitors),
         delta=sum(monitor.delta for monitor in monitors),
-        log_evidence=nearest.log_evidence,
-        log_peak=nearest.log_needed + highest_log_excess,
-        log_needed=nearest.log_needed,
+        log_evidence=nearest_to_alarm.log_evidence,
+        log_peak=nearest_to_alarm.log_needed + highest_log_excess,
+        log_needed=nearest_to_alarm.log_needed,
         descriptions=tuple(monitor.summary for monitor in monitors),
     )
 

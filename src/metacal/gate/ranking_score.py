@@ -1,0 +1,24 @@
+"""Check of the ranking score that a gate on logits is fitted with."""
+
+from __future__ import annotations
+
+from metacal.errors import InputError
+from metacal.scores import Score, needs_logits, resolve
+
+
+def check_score(score: str | Score, input: str) -> None:
+    """Raise InputError if a ranking score is unknown, or cannot rank this kind of input.
+
+    Parameters
+    ----------
+    score : str or callable
+        Ranking score.
+    input : "logits" or "probabilities"
+        Content of the tables to be ranked.
+    """
+    resolve(score)
+    if needs_logits(score) and input == "probabilities":
+        raise InputError(
+            f"the score {score!r} is the same for every row of probabilities; use 'entropy' or"
+            " logits."
+        )
