@@ -98,13 +98,15 @@ def find_last_passing_candidate(
         None if no candidate passed.
     """
     last_passing: Candidate | None = None
-    level_fraction = 0.0
+    passed_on_fraction = 0.0
     for sequence in plan.sequences:
-        level_fraction += sequence.level_fraction
+        level_fraction = passed_on_fraction + sequence.level_fraction
+        # A sequence whose every candidate passes adds its level to that of the next sequence.
+        passed_on_fraction = level_fraction
         for candidate in sequence.candidates:
             if not rule.passes(rows, candidate, plan.limit, level_fraction * significance_level):
-                # A failed sequence passes no level on to the next sequence.
-                level_fraction = 0.0
+                # A sequence ends at its first failure, and passes no level on.
+                passed_on_fraction = 0.0
                 break
             last_passing = candidate
     return last_passing

@@ -99,7 +99,9 @@ class CheapestThreshold:
             rows.scores, losses.if_accepted / max_cost, seed=draws.derive_seed("order of bets")
         )
         n_accepted, mean_cost = self._find_cheapest_candidate(loss_ranking)
-        return self._build_certificate(rows, loss_ranking, n_accepted, mean_cost, delta)
+        return self._build_certificate(
+            rows, loss_ranking, n_accepted=n_accepted, mean_cost=mean_cost, delta=delta
+        )
 
     def _find_cheapest_candidate(self, loss_ranking: LossRanking) -> tuple[int, float]:
         """Return the number of rows that the cheapest candidate accepts, and its mean cost."""

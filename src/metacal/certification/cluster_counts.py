@@ -37,7 +37,7 @@ class ClusterCounts:
     n_reference_rows: Float
     max_reference_rows: int
 
-    def to_unit_interval(self, limit: float) -> Float:
+    def convert_to_values_with_mean_at_limit(self, limit: float) -> Float:
         """Map the counts of each cluster to a number in [0, 1].
 
         The expected value of this number is at most `limit` if and only if the rate
@@ -78,16 +78,22 @@ class ClusterCounts:
             Lower and upper end.
         """
 
-        def is_certified_lower_bound(limit: float) -> bool:
-            cluster_values = self.to_unit_interval(limit)
-            return betting.certifies_mean_above(cluster_values, limit, tail_probability)
+        def rate_may_be_at_most(limit: float) -> bool:
+            cluster_values = self.convert_to_values_with_mean_at_limit(limit)
+            rate_is_above_limit = betting.certifies_mean_above(
+                cluster_values, limit, significance_level=tail_probability
+            )
+            return not rate_is_above_limit
 
-        def is_certified_upper_bound(limit: float) -> bool:
-            cluster_values = self.to_unit_interval(limit)
-            return betting.certifies_mean_below(cluster_values, limit, tail_probability)
+        def rate_is_below(limit: float) -> bool:
+            cluster_values = self.convert_to_values_with_mean_at_limit(limit)
+            return betting.certifies_mean_below(
+                cluster_values, limit, significance_level=tail_probability
+            )
 
-        lower_bracket = betting.bisect_first_true(lambda limit: not is_certified_lower_bound(limit))
-        upper_bracket = betting.bisect_first_true(is_certified_upper_bound)
+        # Both conditions are false for small limits and true for large ones.
+        lower_bracket = betting.bracket_first_true_up_to_1(rate_may_be_at_most)
+        upper_bracket = betting.bracket_first_true_up_to_1(rate_is_below)
         return lower_bracket.largest_false, upper_bracket.smallest_true
 
 
@@ -166,11 +172,10 @@ def count_violations_per_cluster(
             max_reference_rows=clusters.max_size,
         )
 
-    # Each cluster counts once, and the maximum avoids a division by zero.
+    violation_fraction = n_violations / np.maximum(n_reference_rows, 1.0)
+    has_reference_rows = np.minimum(n_reference_rows, 1.0)
     return ClusterCounts(
-        n_violations=n_violations / np.maximum(n_reference_rows, 1.0),
-        n_reference_rows=np.minimum(n_reference_rows, 1.0),
-        max_reference_rows=1,
+        n_violations=violation_fraction, n_reference_rows=has_reference_rows, max_reference_rows=1
     )
 
 

@@ -97,7 +97,7 @@ def build_increasing_sequences(
         Sequences in increasing order of threshold. Starts that fall on the same
         threshold are merged into one sequence with the sum of their levels.
     """
-    log_capital = _estimate_error_free_log_capital(
+    increasing_log_capital = _estimate_error_free_log_capital(
         pilot, increasing_thresholds, n_test_clusters=n_test_clusters, limit=limit
     )
     last_index = len(increasing_thresholds) - 1
@@ -107,24 +107,28 @@ def build_increasing_sequences(
     for sequence_start in _SEQUENCE_STARTS:
         sequence_level = sequence_start.level_fraction * significance_level
         required_log_capital = -math.log(sequence_level)
-        start = int(
-            np.searchsorted(log_capital, sequence_start.capital_margin * required_log_capital)
-        )
-        start = max(min(start, last_index), previous_start)
+        wanted_log_capital = sequence_start.capital_margin * required_log_capital
+        first_index_with_capital = int(np.searchsorted(increasing_log_capital, wanted_log_capital))
+        start = max(min(first_index_with_capital, last_index), previous_start)
         previous_start = start
         level_fraction_by_start.setdefault(start, 0.0)
         level_fraction_by_start[start] += sequence_start.level_fraction
+    return _divide_at_starts(increasing_thresholds, level_fraction_by_start)
 
+
+def _divide_at_starts(
+    thresholds: list[float], level_fraction_by_start: dict[int, float]
+) -> tuple[CandidateSequence[float], ...]:
+    """Divide thresholds into sequences that begin at the given indices."""
     starts = list(level_fraction_by_start)
-    stops = [*starts[1:], len(increasing_thresholds)]
-    sequences = []
-    for start, stop in zip(starts, stops):
-        sequence = CandidateSequence(
+    stops = [*starts[1:], len(thresholds)]
+    return tuple(
+        CandidateSequence(
             level_fraction=level_fraction_by_start[start],
-            candidates=tuple(increasing_thresholds[start:stop]),
+            candidates=tuple(thresholds[start:stop]),
         )
-        sequences.append(sequence)
-    return tuple(sequences)
+        for start, stop in zip(starts, stops)
+    )
 
 
 def _estimate_error_free_log_capital(

@@ -89,7 +89,7 @@ WHOLE_CLUSTERS = register_rule(
     SAME_SOURCE,
 )
 
-# Number of clusters per pilot cluster.
+# One of this many clusters is a pilot cluster.
 _CLUSTERS_PER_PILOT_CLUSTER = 10
 
 # Smallest number of pilot clusters.
@@ -98,8 +98,8 @@ _MIN_PILOT_CLUSTERS = 5
 # Number of bisection steps in the search for the highest certifiable accuracy.
 _N_BISECTION_STEPS = 12
 
-# Number of decimal places to which the highest certifiable accuracy is rounded down.
-_ACCURACY_DECIMALS = 4
+# The highest certifiable accuracy is rounded down to four decimal places.
+_ACCURACY_STEPS_PER_UNIT = 10_000.0
 
 
 @dataclass(frozen=True)
@@ -206,11 +206,11 @@ class ClusterBettingRule:
         counts = cluster_counter.count(threshold)
 
         # A betting test can pass although the observed rate exceeds the limit, so check the rate.
-        if counts.n_violations.sum() > limit * counts.n_reference_rows.sum():
+        max_violations = limit * counts.n_reference_rows.sum()
+        if counts.n_violations.sum() > max_violations:
             return False
-        return betting.certifies_mean_below(
-            counts.to_unit_interval(limit), limit, significance_level
-        )
+        cluster_values = counts.convert_to_values_with_mean_at_limit(limit)
+        return betting.certifies_mean_below(cluster_values, limit, significance_level)
 
     def certify(
         self,
@@ -261,14 +261,14 @@ class ClusterBettingRule:
             Accuracy, rounded down so that it is still certified. None if the search
             finds no error rate below 1.
         """
-        bracket = betting.bisect_first_true(
-            certifies, lower_limit=failed_limit, n_steps=_N_BISECTION_STEPS
+        bracket = betting.bracket_first_true_up_to_1(
+            certifies, lower_end=failed_limit, n_steps=_N_BISECTION_STEPS
         )
-        certified_error_rate = bracket.smallest_true
-        if certified_error_rate >= 1.0:
+        smallest_certified_error_rate = bracket.smallest_true
+        if smallest_certified_error_rate >= 1.0:
             return None
-        scale = 10.0**_ACCURACY_DECIMALS
-        return math.floor(scale * (1.0 - certified_error_rate)) / scale
+        highest_accuracy = 1.0 - smallest_certified_error_rate
+        return math.floor(_ACCURACY_STEPS_PER_UNIT * highest_accuracy) / _ACCURACY_STEPS_PER_UNIT
 
     def could_certify(
         self,
@@ -320,7 +320,7 @@ class ClusterBettingRule:
         if uses_cluster_means:
             # A cluster that counts by its mean may consist of a single reference row.
             max_reference_rows_per_cluster = 1
-        # This bound holds because a stake is less than 1 / (1 - limit) and log(1 + x) <= x.
+        # A stake is less than 1 / (1 - limit), and log(1 + x) <= x bounds the log capital.
         max_log_capital = limit / (1.0 - limit) * n_reference_rows / max_reference_rows_per_cluster
         required_log_capital = -math.log(significance_level)
         return ONE_PLUS_ROUNDING_ERROR * max_log_capital >= required_log_capital

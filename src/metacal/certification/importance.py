@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 
 from metacal.certificates.circumstances import Weights
 from metacal.errors import InputError
-from metacal.formulas import Float
+from metacal.formulas import Codes, Float
 from metacal.rows import validate
 from metacal.rows.arrays import check_row_weights
 
@@ -92,24 +92,27 @@ class Importance:
         >>> np.asarray(importance.weights).tolist(), importance.estimated
         ([1.6, 0.4, 0.4], False)
         """
-        label_array = np.asarray(labels)
-        unique_labels, label_codes, label_counts = np.unique(
-            label_array, return_inverse=True, return_counts=True
+        row_labels = np.asarray(labels)
+        class_array, class_codes, n_rows_of_class = np.unique(
+            row_labels, return_inverse=True, return_counts=True
         )
-        label_names = unique_labels.tolist()
-        source_shares = source
-        if source_shares is None:
-            observed_shares = label_counts / len(label_array)
-            source_shares = dict(zip(label_names, observed_shares.tolist()))
+        classes = class_array.tolist()
+        shares_are_observed = source is None
+        if source is None:
+            observed_shares = n_rows_of_class / len(row_labels)
+            source = dict(zip(classes, observed_shares.tolist()))
 
         class_weights = np.array(
-            [_compute_class_weight(name, target, source_shares) for name in label_names]
+            [
+                _compute_class_weight(class_name, target_shares=target, source_shares=source)
+                for class_name in classes
+            ]
         )
-        _check_target_classes_occur(target, label_names)
+        _check_target_classes_occur(target, observed_classes=classes)
         return cls(
-            weights=class_weights[label_codes.reshape(-1)],
+            weights=class_weights[class_codes.reshape(-1)],
             largest=float(class_weights.max()),
-            estimated=source is None,
+            estimated=shares_are_observed,
         )
 
     @classmethod
@@ -181,14 +184,12 @@ class Importance:
         class_names = validate.check_classes(classes, n_classes)
         label_codes = validate.encode_labels(labels, len(calibration_table), class_names)
 
-        # Entry (i, j) is the share of calibration rows of class j that are predicted as i.
-        confusion_shares = np.zeros((n_classes, n_classes))
         predicted_codes = np.asarray(calibration_table).argmax(axis=1)
-        np.add.at(confusion_shares, (predicted_codes, label_codes), 1.0 / len(label_codes))
-
+        confusion_shares = _compute_confusion_shares(predicted_codes, label_codes, n_classes)
         new_predicted_codes = np.asarray(new_table).argmax(axis=1)
-        new_class_counts = np.bincount(new_predicted_codes, minlength=n_classes)
-        class_weights, _ = nnls(confusion_shares, new_class_counts / len(new_table))
+        n_new_rows_by_prediction = np.bincount(new_predicted_codes, minlength=n_classes)
+        new_prediction_shares = n_new_rows_by_prediction / len(new_table)
+        class_weights, _residual_norm = nnls(confusion_shares, new_prediction_shares)
         row_weights = class_weights[label_codes]
         if not row_weights.any():
             raise InputError(
@@ -210,38 +211,52 @@ class Importance:
         """Compute the probability with which rejection sampling keeps each row."""
         weights = check_row_weights(self.weights, n_rows, name="importance")
         assert weights is not None
-        max_weight = float(weights.max())
+        largest_observed_weight = weights.max()
+        max_weight = float(largest_observed_weight)
         if self.largest is not None:
             max_weight = float(self.largest)
-        if not weights.max() <= max_weight < np.inf:
+        if not largest_observed_weight <= max_weight < np.inf:
             raise InputError(
                 f"largest must be a number that no weight exceeds; got {max_weight:g}, and a weight"
-                f" of {weights.max():g}."
+                f" of {largest_observed_weight:g}."
             )
         return weights / max_weight
 
 
 def _compute_class_weight(
-    label: Any, target_shares: Mapping[Any, float], source_shares: Mapping[Any, float]
+    class_name: Any, target_shares: Mapping[Any, float], source_shares: Mapping[Any, float]
 ) -> float:
     """Compute the ratio of the target share to the source share of one class."""
     for shares_name, shares in (("target", target_shares), ("source", source_shares)):
-        if label not in shares:
-            raise InputError(f"label {label!r} has no share in {shares_name}.")
-    if not source_shares[label] > 0.0 or not target_shares[label] >= 0.0:
+        if class_name not in shares:
+            raise InputError(f"label {class_name!r} has no share in {shares_name}.")
+    target_share = target_shares[class_name]
+    source_share = source_shares[class_name]
+    if not source_share > 0.0 or not target_share >= 0.0:
         raise InputError(
-            f"the shares of label {label!r} must be positive, or 0 in the target alone."
+            f"the shares of label {class_name!r} must be positive, or 0 in the target alone."
         )
-    return target_shares[label] / source_shares[label]
+    return target_share / source_share
+
+
+def _compute_confusion_shares(predicted_codes: Codes, label_codes: Codes, n_classes: int) -> Float:
+    """Compute the share of rows with each pair of predicted and true class.
+
+    Entry (i, j) is the share of all rows that are predicted as i and are of class j.
+    """
+    confusion_shares = np.zeros((n_classes, n_classes))
+    share_of_one_row = 1.0 / len(label_codes)
+    np.add.at(confusion_shares, (predicted_codes, label_codes), share_of_one_row)
+    return confusion_shares
 
 
 def _check_target_classes_occur(
-    target_shares: Mapping[Any, float], observed_labels: Sequence[Any]
+    target_shares: Mapping[Any, float], observed_classes: Sequence[Any]
 ) -> None:
     """Raise an error if a class with a positive share in the target has no row."""
-    observed = set(observed_labels)
-    for label, share in target_shares.items():
-        if share > 0.0 and label not in observed:
+    observed_class_set = set(observed_classes)
+    for class_name, share in target_shares.items():
+        if share > 0.0 and class_name not in observed_class_set:
             raise InputError(
-                f"no calibration row has the label {label!r}, which the target has; add some."
+                f"no calibration row has the label {class_name!r}, which the target has; add some."
             )

@@ -156,7 +156,8 @@ class MeanLossLimit:
             rule_name=rule_name,
             threshold=loss_ranking.ranking.largest_threshold_accepting_exactly(n_accepted),
         )
-        mean_relative_loss = float(loss_ranking.losses[: certificate.n_accepted].mean())
+        accepted_relative_losses = loss_ranking.losses[: certificate.n_accepted]
+        mean_relative_loss = float(accepted_relative_losses.mean())
         certificate = replace(certificate, mean_cost=mean_relative_loss * self.max_loss)
         rule_is_random = rule_name in (BETTING, ROUNDED)
         if not rule_is_random:
@@ -184,7 +185,8 @@ class MeanLossLimit:
             exact_rule_name = self._choose_exact_rule_name(losses)
         if exact_rule_name == ROUNDED:
             # For a uniform U, the rounded loss 1[U < L] has mean L, so tests of errors apply to it.
-            is_rounded_to_zero = draws.draw_uniform_numbers("rounded losses") >= relative_losses
+            uniform_numbers = draws.draw_uniform_numbers("rounded losses")
+            is_rounded_to_zero = uniform_numbers >= relative_losses
             rounded_rows = replace(rows, correct=is_rounded_to_zero, precomputed_ranking=None)
             loss_ranking = replace(loss_ranking, ranking=rounded_rows.ranking)
         elif exact_rule_name is not None:
@@ -235,19 +237,22 @@ class MeanLossLimit:
 
     def _find_smallest_limit(self, loss_tests: _LossTests) -> float | None:
         """Find the smallest limit, to three digits, that the rows certify."""
-        bracket = betting.bisect_first_true(
+        # A larger limit is easier to certify, so the bracket contains the smallest certified limit.
+        bracket = betting.bracket_first_true_up_to_1(
             loss_tests.certifies_limit,
-            lower_limit=self.relative_limit,
+            lower_end=self.relative_limit,
             n_steps=_N_BISECTION_STEPS,
         )
-        smallest_limit = bracket.smallest_true * self.max_loss
+        smallest_relative_limit = bracket.smallest_true
+        smallest_limit = smallest_relative_limit * self.max_loss
         unit_of_third_digit = 10.0 ** (math.floor(math.log10(smallest_limit)) - 2)
-        rounded_limit = math.ceil(smallest_limit / unit_of_third_digit) * unit_of_third_digit
-        if rounded_limit >= self.max_loss:
+        rounded_up_limit = math.ceil(smallest_limit / unit_of_third_digit) * unit_of_third_digit
+        if rounded_up_limit >= self.max_loss:
             return None
-        if not loss_tests.certifies_limit(rounded_limit / self.max_loss):
+        if not loss_tests.certifies_limit(rounded_up_limit / self.max_loss):
             return None
-        return float(f"{rounded_limit:.6g}")
+        # Six digits remove the rounding error of the product, such as 0.30000000000000004.
+        return float(f"{rounded_up_limit:.6g}")
 
     def find_contradiction(
         self, certificate: Certificate, delta: float | None, promise: object

@@ -113,12 +113,13 @@ class CellTally:
     @classmethod
     def from_first_pass(cls, count_rows: CountRows, max_cells: int = MAX_CELLS) -> CellTally:
         """Count all rows by the top bits of their scores."""
-        cut = KeyPartition.of_all_keys(max_cells)
-        counts = count_rows(cut)
+        partition = KeyPartition.of_all_keys(max_cells)
+        counts = count_rows(partition)
         if counts.n_missing_scores:
             raise InputError("certify needs a score for every row; some are NaN.")
-        require_some_correct(counts.n_correct, int(counts.n_incorrect.sum()))
-        first_keys, last_keys = cut.get_key_ranges(counts.cells)
+        # If no row is correct, the number of incorrect rows is that of all rows.
+        require_some_correct(counts.n_correct, n_rows=int(counts.n_incorrect.sum()))
+        first_keys, last_keys = partition.get_key_ranges(counts.cells)
         return cls(
             first_keys=first_keys,
             last_keys=last_keys,
@@ -138,7 +139,7 @@ class CellTally:
             Indices of the cells to divide.
 
         count_rows : callable
-            Function that counts all rows in the cells of a cut.
+            Function that counts all rows in the cells of a partition.
 
         max_cells : int
             Largest number of new cells. If it is too small, only the first cells are divided.
@@ -152,15 +153,16 @@ class CellTally:
         InputError
             If the number of rows in the cells has changed.
         """
+        requested_cells = np.unique(np.array(list(cells), dtype=np.int64))
         max_divided_cells = max(1, max_cells // _MIN_NEW_CELLS)
-        divided_cells = np.unique(np.array(list(cells), dtype=np.int64))[:max_divided_cells]
-        cut = KeyPartition.of_key_ranges(
+        divided_cells = requested_cells[:max_divided_cells]
+        partition = KeyPartition.of_key_ranges(
             self.first_keys[divided_cells],
             self.last_keys[divided_cells],
-            self.n_zero_bits,
-            max_cells,
+            n_zero_bits=self.n_zero_bits,
+            max_cells=max_cells,
         )
-        counts = count_rows(cut)
+        counts = count_rows(partition)
         n_rows_in_earlier_pass = int((self.n_correct + self.n_errors)[divided_cells].sum())
         n_rows_in_this_pass = int((counts.n_correct + counts.n_incorrect).sum())
         if n_rows_in_this_pass != n_rows_in_earlier_pass:
@@ -168,17 +170,19 @@ class CellTally:
                 "the rows changed between two passes over them; count rows that stay as they are."
             )
 
-        def replace_divided_cells(old_column: Ints, new_column: Ints) -> Ints:
-            return np.concatenate((np.delete(old_column, divided_cells), new_column))
+        new_first_keys, new_last_keys = partition.get_key_ranges(counts.cells)
+        undivided_first_keys = np.delete(self.first_keys, divided_cells)
+        order = np.argsort(np.concatenate((undivided_first_keys, new_first_keys)))
 
-        new_first_keys, new_last_keys = cut.get_key_ranges(counts.cells)
-        first_keys = replace_divided_cells(self.first_keys, new_first_keys)
-        order = np.argsort(first_keys)
+        def replace_divided_cells(old_column: Ints, new_column: Ints) -> Ints:
+            undivided_entries = np.delete(old_column, divided_cells)
+            return np.concatenate((undivided_entries, new_column))[order]
+
         return CellTally(
-            first_keys=first_keys[order],
-            last_keys=replace_divided_cells(self.last_keys, new_last_keys)[order],
-            n_correct=replace_divided_cells(self.n_correct, counts.n_correct)[order],
-            n_errors=replace_divided_cells(self.n_errors, counts.n_incorrect)[order],
+            first_keys=replace_divided_cells(self.first_keys, new_first_keys),
+            last_keys=replace_divided_cells(self.last_keys, new_last_keys),
+            n_correct=replace_divided_cells(self.n_correct, counts.n_correct),
+            n_errors=replace_divided_cells(self.n_errors, counts.n_incorrect),
             n_zero_bits=self.n_zero_bits,
         )
 
@@ -188,12 +192,14 @@ class CellTally:
 
         The order of the rows in a cell with several scores is unknown.
         """
-        zero_bits_mask = np.int64((1 << self.n_zero_bits) - 1)
-        # The first key is rounded up to a key of a score, because every such key has zero bits.
+        # All keys of scores are multiples of this number, because their last bits are zero.
+        distance_of_score_keys = 1 << self.n_zero_bits
+        zero_bits_mask = np.int64(distance_of_score_keys - 1)
+        # The first key of a cell is rounded up to a multiple.
         lowest_score_keys = (self.first_keys + zero_bits_mask) & ~zero_bits_mask
         # The difference of two keys may exceed int64, so it is read as an unsigned integer.
         key_distances = (self.last_keys - lowest_score_keys).view(np.uint64)
-        contains_several_scores = key_distances >= np.uint64(1 << self.n_zero_bits)
+        contains_several_scores = key_distances >= np.uint64(distance_of_score_keys)
         return Ranking(
             tie_block_end_ranks=np.cumsum(self.n_correct + self.n_errors),
             cumulative_errors=np.cumsum(self.n_errors),
@@ -228,7 +234,7 @@ class Passes(Evidence):
     Parameters
     ----------
     count : callable
-        Function that counts all rows in the cells of a cut. `Passes.over` builds it from blocks
+        Function that counts all rows in the cells of a partition. `Passes.over` builds it from blocks
         that workers read.
     cells : int
         Number of cells that one pass counts.
@@ -293,7 +299,7 @@ class Passes(Evidence):
         procedure = promise.procedure()
         if not isinstance(procedure, OneThresholdProcedure) or promise.scope is not None:
             raise build_sorting_required_error(promise)
-        tally = CellTally.from_first_pass(self.count, self.cells)
+        tally = CellTally.from_first_pass(count_rows=self.count, max_cells=self.cells)
         while True:
             cells_to_refine = tally.find_unordered_cells(self.ranks)
             try:
@@ -301,16 +307,17 @@ class Passes(Evidence):
             except FinerCountsNeeded as request:
                 cells_to_refine = [*request.cells, *cells_to_refine]
             else:
-                if not cells_to_refine:
+                is_finished = not cells_to_refine
+                if is_finished:
                     self.ranking = tally.ranking
                     return certificate
-            tally = tally.refine(cells_to_refine, self.count, self.cells)
+            tally = tally.refine(cells_to_refine, count_rows=self.count, max_cells=self.cells)
 
 
 def _count_all_blocks(
     read: ReadBlock, blocks: list[Any], executor: Executor | None, cut: KeyPartition
 ) -> CellCounts:
-    """Count the rows of all blocks in the cells of a cut.
+    """Count the rows of all blocks in the cells of a partition.
 
     Parameters
     ----------
@@ -341,7 +348,7 @@ def _count_all_blocks(
 
 
 def _count_block(read: ReadBlock, cut: KeyPartition, block: Any) -> CellCounts:
-    """Read a block and count its rows in the cells of a cut."""
+    """Read a block and count its rows in the cells of a partition."""
     scores, correct = map(np.asarray, read(block))
     if scores.shape != correct.shape:
         # `check_scores` raises the error for columns of different lengths.

@@ -82,7 +82,9 @@ class Losses:
         >>> losses.counted_by(COST, is_accepted), losses.counted_by(COST_PER_ROW, is_accepted)
         (array([5.]), array([5., 1.]))
         """
-        _, is_counted = quantity.mask_function(is_accepted, np.zeros_like(is_accepted))
+        # Which rows a mean loss counts does not depend on whether they are correct.
+        any_correctness = np.zeros_like(is_accepted)
+        _, is_counted = quantity.mask_function(is_accepted, any_correctness)
         row_losses = np.where(is_accepted, self.if_accepted, self.if_rejected)
         return row_losses[is_counted]
 
@@ -192,20 +194,24 @@ def validate_error_costs(costs: Any) -> ErrorCosts:
         table = np.array(costs, dtype=np.float64)
     except (TypeError, ValueError):
         table = np.zeros(0)
-    if table.ndim != 2 or table.shape[0] != table.shape[1] or len(table) < 2:
+    is_square_table = table.ndim == 2 and table.shape[0] == table.shape[1]
+    if not is_square_table or len(table) < 2:
         raise InputError(
             "a table of costs has a row for each true class and in it a number for each answer;"
             f" got {_describe_shape(costs)}. Give K rows of K numbers, wrong[truth][answer], or one number"
             " for any wrong answer."
         )
     is_valid_cost = (table >= 0.0) & (table <= _MAX_COST)
-    if not is_valid_cost.all() or not table.any():
+    has_positive_cost = table.any()
+    if not is_valid_cost.all() or not has_positive_cost:
         raise InputError(
             f"costs must be numbers from 0 to {_MAX_COST:g}, not all of them 0; add a constant where an"
             " answer earns money."
         )
     valid_table = tuple(map(tuple, table.tolist()))
-    if _is_table_of_floats(costs) and costs == valid_table:
+    is_already_valid_table = _is_table_of_floats(costs) and costs == valid_table
+    if is_already_valid_table:
+        # The same object is returned, because scikit-learn compares parameters by identity.
         return costs
     return valid_table
 
@@ -257,9 +263,10 @@ def has_uniform_costs(error_costs: ErrorCosts) -> bool:
     """
     if isinstance(error_costs, float):
         return True
-    table = np.array(error_costs)
-    uniform_table = table.max() * (1.0 - np.eye(len(table)))
-    return bool((table == uniform_table).all())
+    cost_table = np.array(error_costs)
+    is_error = 1.0 - np.eye(len(cost_table))
+    uniform_table = cost_table.max() * is_error
+    return bool((cost_table == uniform_table).all())
 
 
 def max_error_cost(error_costs: ErrorCosts) -> float:
@@ -298,9 +305,11 @@ def compute_prediction_costs(
     """
     if isinstance(error_costs, float):
         return np.where(true_codes == predicted_codes, 0.0, error_costs)
-    table = np.array(error_costs)
-    largest_costs = table.max(axis=0)[predicted_codes]
-    return np.asarray(np.where(true_codes < 0, largest_costs, table[true_codes, predicted_codes]))
+    cost_table = np.array(error_costs)
+    cost_if_class_known = cost_table[true_codes, predicted_codes]
+    max_cost_of_prediction = cost_table.max(axis=0)[predicted_codes]
+    has_unknown_class = true_codes < 0
+    return np.asarray(np.where(has_unknown_class, max_cost_of_prediction, cost_if_class_known))
 
 
 def _describe_shape(costs: Any) -> str:

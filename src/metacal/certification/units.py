@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from metacal.certificates.circumstances import Circumstances, CountedBy
 from metacal.certification.rows import Clusters
 from metacal.errors import InputError
-from metacal.formulas import Codes
+from metacal.formulas import Codes, Flags
 from metacal.rows.arrays import as_plain_array
 
 
@@ -95,16 +95,19 @@ class Units:
         InputError
             If a cluster has more rows than declared.
         """
-        largest_observed = int(np.bincount(shuffled_codes).max())
-        max_size = largest_observed
+        largest_observed_size = int(np.bincount(shuffled_codes).max())
+        max_size = largest_observed_size
         if self.largest is not None:
             max_size = int(self.largest)
-        if largest_observed > max_size:
+        if largest_observed_size > max_size:
             raise InputError(
-                f"a unit has {largest_observed:,} rows, more than the {self.largest:,} declared as"
-                " the most."
+                f"a unit has {largest_observed_size:,} rows, more than the {self.largest:,} declared"
+                " as the most."
             )
-        return Clusters.from_codes(shuffled_codes, max_size, uses_cluster_means=self.per == "mean")
+        counts_cluster_means = self.per == "mean"
+        return Clusters.from_codes(
+            shuffled_codes, max_size=max_size, uses_cluster_means=counts_cluster_means
+        )
 
     def build_circumstances(self, clusters: Clusters | None) -> Circumstances:
         """Return what a certificate records about clustered rows.
@@ -146,11 +149,7 @@ def encode_units(unit_names: ArrayLike, n_rows: int) -> Codes:
             f"units must have shape ({n_rows},), the name of each row's unit; got"
             f" {name_array.shape}."
         )
-    # A missing value is None, or a value such as NaN that does not equal itself.
-    if name_array.dtype.kind in "fc":
-        is_missing = np.isnan(name_array)
-    else:
-        is_missing = np.array([name is None or name != name for name in name_array.tolist()])
+    is_missing = _find_missing_names(name_array)
     if is_missing.any():
         first_missing_row = int(np.argmax(is_missing))
         raise InputError(
@@ -161,3 +160,11 @@ def encode_units(unit_names: ArrayLike, n_rows: int) -> Codes:
         name_array = name_array.astype(str)
     _, codes = np.unique(name_array, return_inverse=True)
     return codes.reshape(-1).astype(np.intp)
+
+
+def _find_missing_names(name_array: NDArray[Any]) -> Flags:
+    """Find the names that are None, or a value such as NaN that does not equal itself."""
+    is_numeric = name_array.dtype.kind in "fc"
+    if is_numeric:
+        return np.asarray(np.isnan(name_array))
+    return np.array([name is None or name != name for name in name_array.tolist()], dtype=bool)

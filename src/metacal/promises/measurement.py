@@ -324,7 +324,7 @@ class Measurement:
                 gamma=nuisance_level,
             )
         if self.cluster_counts is not None:
-            cluster_values = self.cluster_counts.to_unit_interval(max_bad_share)
+            cluster_values = self.cluster_counts.convert_to_values_with_mean_at_limit(max_bad_share)
             return betting.p_value_of_mean_above(
                 cluster_values, limit=max_bad_share, significance_level=significance_level
             )

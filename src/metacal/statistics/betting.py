@@ -184,7 +184,7 @@ def mean_upper_bound(values: Float, significance_level: float, guessed_mean: flo
     def is_certified_upper_bound(limit: float) -> bool:
         return max_log_capital_betting_below(values, limit, stakes) >= required_log_capital
 
-    return bisect_first_true(is_certified_upper_bound).smallest_true
+    return bracket_first_true_up_to_1(is_certified_upper_bound).smallest_true
 
 
 def mean_lower_bound(values: Float, significance_level: float, guessed_mean: float) -> float:
@@ -199,7 +199,7 @@ def mean_lower_bound(values: Float, significance_level: float, guessed_mean: flo
     def is_possible_mean(limit: float) -> bool:
         return max_log_capital_betting_above(values, limit, stakes) < required_log_capital
 
-    return bisect_first_true(is_possible_mean).largest_false
+    return bracket_first_true_up_to_1(is_possible_mean).largest_false
 
 
 class Bracket(NamedTuple):
@@ -217,9 +217,9 @@ class Bracket(NamedTuple):
     smallest_true: float
 
 
-def bisect_first_true(
+def bracket_first_true_up_to_1(
     condition: Callable[[float], bool],
-    lower_limit: float = 0.0,
+    lower_end: float = 0.0,
     n_steps: int = _N_BISECTION_STEPS,
 ) -> Bracket:
     """Bracket the smallest number up to 1 at which a monotone condition is true.
@@ -228,8 +228,8 @@ def bisect_first_true(
     ----------
     condition : callable
         Function of a number that is false up to some number and true above it. It is taken to be
-        false at `lower_limit` and true at 1.
-    lower_limit : float
+        false at `lower_end` and true at 1.
+    lower_end : float
         Lower end of the searched interval.
     n_steps : int
         Number of times that the interval is halved.
@@ -240,10 +240,10 @@ def bisect_first_true(
 
     Examples
     --------
-    >>> bisect_first_true(lambda number: number >= 0.7, n_steps=3)
+    >>> bracket_first_true_up_to_1(lambda number: number >= 0.7, n_steps=3)
     Bracket(largest_false=0.625, smallest_true=0.75)
     """
-    largest_false = lower_limit
+    largest_false = lower_end
     smallest_true = 1.0
     for _ in range(n_steps):
         middle = (largest_false + smallest_true) / 2
