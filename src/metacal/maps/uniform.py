@@ -134,6 +134,60 @@ class _SearchResult:
     statistics: RowStatistics
 
 
+@dataclass(frozen=True)
+class _Expansion:
+    """Series of the mean loss around one point (log b, uniform), from one pass over the rows.
+
+    Attributes
+    ----------
+    point : array of shape (2,)
+        Point around which the loss is expanded.
+
+    statistics : RowStatistics
+        Statistics of all rows at this point.
+
+    usable_statistics : RowStatistics
+        Statistics of the rows whose true class is not masked.
+
+    loss_derivatives : array of shape (6,)
+        Mean loss at the point, with its first and second derivatives.
+    """
+
+    point: Float
+    statistics: RowStatistics
+    usable_statistics: RowStatistics
+    loss_derivatives: Float
+
+    @classmethod
+    def compute(cls, run_pass: StatisticsPass, point: Float) -> _Expansion:
+        """Expand the loss around a point, with one pass over the rows."""
+        statistics = run_pass(float(np.exp(point[0])))
+        usable_statistics = statistics.drop_masked_labels()
+        if not len(usable_statistics):
+            raise build_all_labels_masked_error()
+        loss_derivatives = usable_statistics.compute_mean_loss(point)
+        return cls(point, statistics, usable_statistics, loss_derivatives)
+
+    @property
+    def loss(self) -> Any:
+        """Mean loss at the point."""
+        return self.loss_derivatives[0]
+
+    def minimise_nearby(self, max_log_b_step: float, box: Float, tolerance: float) -> Minimum:
+        """Minimise the series where log b is within `max_log_b_step` of the point."""
+        log_b = self.point[0]
+        lower_limits = [log_b - max_log_b_step, 0.0]
+        upper_limits = [log_b + max_log_b_step, 1.0]
+        nearby_box = np.clip(box, lower_limits, upper_limits)
+        return minimise_in_box(
+            self.usable_statistics.compute_mean_loss,
+            self.point,
+            box=nearby_box,
+            tolerance=tolerance,
+            derivatives_at_point=self.loss_derivatives,
+        )
+
+
 def fit_uniform_temperature(
     rows: Rows, labels: Codes, weights: Weights = None
 ) -> UniformTemperatureMap:
@@ -266,7 +320,7 @@ def _search_on_growing_samples(
         start = np.maximum(result.minimum.point, [lowest_log_b, min_uniform])
         is_last = run_pass is passes[-1]
         max_error = _MAX_ERROR_AFTER_SAMPLE if is_last else _SAMPLE_MAX_ERROR
-        result = _search(run_pass, start=start, box=box, max_error=max_error)
+        result = _search_by_expansions(run_pass, start=start, box=box, max_error=max_error)
     return result
 
 
@@ -329,7 +383,7 @@ def _search_from(
     Parameters
     ----------
     run_pass, box, max_error
-        See `_search`.
+        See `_search_by_expansions`.
 
     b : float
         Inverse temperature to start from.
@@ -342,10 +396,12 @@ def _search_from(
     _SearchResult
     """
     start = np.clip([np.log(b), uniform], *box)
-    return _search(run_pass, start=start, box=box, max_error=max_error)
+    return _search_by_expansions(run_pass, start=start, box=box, max_error=max_error)
 
 
-def _search(run_pass: StatisticsPass, start: Float, box: Float, max_error: float) -> _SearchResult:
+def _search_by_expansions(
+    run_pass: StatisticsPass, start: Float, box: Float, max_error: float
+) -> _SearchResult:
     """Alternate between passes and Newton steps until the last step is small.
 
     Parameters
@@ -371,49 +427,31 @@ def _search(run_pass: StatisticsPass, start: Float, box: Float, max_error: float
     InputError
         If the true class of every row is masked.
     """
-    tolerance = NEWTON_TOLERANCE
+    newton_tolerance = NEWTON_TOLERANCE
     if max_error >= _SAMPLE_MAX_ERROR:
-        tolerance = _SAMPLE_NEWTON_TOLERANCE
-    point = start
-    max_distance = _MAX_LOG_B_DISTANCE
-    statistics = run_pass(float(np.exp(point[0])))
-    usable_statistics = statistics.drop_masked_labels()
-    if not len(usable_statistics):
-        raise build_all_labels_masked_error()
-    loss_derivatives = usable_statistics.compute_mean_loss(point)
+        newton_tolerance = _SAMPLE_NEWTON_TOLERANCE
+    max_log_b_step = _MAX_LOG_B_DISTANCE
+    current = _Expansion.compute(run_pass, point=start)
     for _ in range(_MAX_PASSES):
-        log_b = point[0]
-        lower_limits = [log_b - max_distance, 0.0]
-        upper_limits = [log_b + max_distance, 1.0]
-        nearby_box = np.clip(box, lower_limits, upper_limits)
-        minimum = minimise_in_box(
-            usable_statistics.compute_mean_loss, point, nearby_box, tolerance, loss_derivatives
-        )
-        new_log_b = minimum.point[0]
-        distance = abs(new_log_b - log_b)
-        if distance**4 <= max_error:
-            return _SearchResult(minimum, statistics)
-        new_statistics = run_pass(float(np.exp(new_log_b)))
-        new_usable_statistics = new_statistics.drop_masked_labels()
-        new_loss_derivatives = new_usable_statistics.compute_mean_loss(minimum.point)
-        loss = loss_derivatives[0]
-        new_loss = new_loss_derivatives[0]
-        if new_loss > loss + _NEGLIGIBLE_LOSS_DIFFERENCE:
+        minimum = current.minimise_nearby(max_log_b_step, box, newton_tolerance)
+        log_b_step = abs(minimum.point[0] - current.point[0])
+        estimated_error = log_b_step**4
+        if estimated_error <= max_error:
+            return _SearchResult(minimum, current.statistics)
+        candidate = _Expansion.compute(run_pass, point=minimum.point)
+        if candidate.loss > current.loss + _NEGLIGIBLE_LOSS_DIFFERENCE:
             # The loss increased, so the series was not accurate at this distance.
-            max_distance = 0.25 * distance
+            max_log_b_step = 0.25 * log_b_step
             continue
-        if loss - new_loss <= _MIN_LOSS_DECREASE:
-            return _SearchResult(minimum, new_statistics)
-        point = minimum.point
-        statistics = new_statistics
-        usable_statistics = new_usable_statistics
-        loss_derivatives = new_loss_derivatives
+        if current.loss - candidate.loss <= _MIN_LOSS_DECREASE:
+            return _SearchResult(minimum, candidate.statistics)
+        current = candidate
     unconverged_minimum = Minimum(
-        point=point,
-        value=float(loss_derivatives[0]),
+        point=current.point,
+        value=float(current.loss),
         remaining_decrease=np.inf,
         gradient_norm=np.inf,
         n_steps=_MAX_PASSES,
         converged=False,
     )
-    return _SearchResult(unconverged_minimum, statistics)
+    return _SearchResult(unconverged_minimum, current.statistics)

@@ -168,12 +168,15 @@ def start_in_thread(
     1024
     """
     if isinstance(executor, ThreadPoolExecutor):
-        return executor.submit(task, *arguments).result
+        future = executor.submit(task, *arguments)
+        return future.result
     if not creates_thread:
+        # The calling thread runs the task when it asks for the result.
         return partial(task, *arguments)
-    single_thread_pool = ThreadPoolExecutor(1, "metacal")
-    future = single_thread_pool.submit(task, *arguments)
-    single_thread_pool.shutdown(wait=False)
+    new_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="metacal")
+    future = new_thread.submit(task, *arguments)
+    # The thread still finishes its task, and ends then.
+    new_thread.shutdown(wait=False)
     return future.result
 
 

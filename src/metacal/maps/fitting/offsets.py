@@ -53,8 +53,8 @@ class ClassOffsets:
 
 
 @dataclass(frozen=True)
-class _Posterior:
-    """Negative log-posterior and its derivatives in theta = (offsets, scale)."""
+class _LossDerivatives:
+    """Negative log-density and its derivatives in theta = (offsets, scale)."""
 
     loss: float
     gradient: Float
@@ -85,16 +85,27 @@ class _OffsetModel:
     sample: LabelledRows
     precision: Float
 
-    def evaluate(self, theta: Float) -> _Posterior:
+    def evaluate(self, theta: Float) -> _LossDerivatives:
         """Compute the negative log-posterior with gradient and Hessian."""
+        likelihood = self._evaluate_likelihood(offsets=theta[:-1], scale=theta[-1])
+        # The prior mean of each offset is 0, and that of the scale is 1.
+        n_offsets = len(theta) - 1
+        prior_mean = np.append(np.zeros(n_offsets), 1.0)
+        deviation = theta - prior_mean
+        return _LossDerivatives(
+            loss=float(likelihood.loss + 0.5 * self.precision @ deviation**2),
+            gradient=likelihood.gradient + self.precision * deviation,
+            hessian=likelihood.hessian + np.diag(self.precision),
+        )
+
+    def _evaluate_likelihood(self, offsets: Float, scale: float) -> _LossDerivatives:
+        """Compute the negative log-likelihood with gradient and Hessian, without the prior."""
         features = self.features
         labels = self.sample.labels
         row_weights = self.sample.weights_or_ones
-        row_indices = np.arange(len(features))
-        n_classes = features.shape[1]
+        n_rows, n_classes = features.shape
+        label_entries = (np.arange(n_rows), labels)
 
-        offsets = theta[:-1]
-        scale = theta[-1]
         logits = scale * features + offsets
         if self.masked is not None:
             logits = np.where(self.masked, -np.inf, logits)
@@ -102,27 +113,25 @@ class _OffsetModel:
         p = np.exp(logits)
         normaliser = p.sum(axis=1)
         p /= normaliser[:, None]
-        prior_mean = np.append(np.zeros(n_classes), 1.0)
-        deviation = theta - prior_mean
-        row_losses = np.log(normaliser) - logits[row_indices, labels]
-        loss = float(row_weights @ row_losses + 0.5 * self.precision @ deviation**2)
+        row_losses = np.log(normaliser) - logits[label_entries]
 
+        class_totals = row_weights @ p
         mean_feature = (p * features).sum(axis=1)
-        offset_gradient = row_weights @ p - np.bincount(labels, row_weights, n_classes)
-        scale_gradient = row_weights @ (mean_feature - features[row_indices, labels])
-        gradient = np.append(offset_gradient, scale_gradient)
+        offset_gradient = class_totals - np.bincount(labels, row_weights, n_classes)
+        scale_gradient = row_weights @ (mean_feature - features[label_entries])
 
-        hessian = np.empty((len(theta), len(theta)))
-        hessian[:-1, :-1] = np.diag(row_weights @ p) - (p * row_weights[:, None]).T @ p
+        # The scale is the last parameter.
+        hessian = np.empty((n_classes + 1, n_classes + 1))
+        hessian[:-1, :-1] = np.diag(class_totals) - (p * row_weights[:, None]).T @ p
         mixed_derivatives = row_weights @ (p * (features - mean_feature[:, None]))
         hessian[-1, :-1] = mixed_derivatives
         hessian[:-1, -1] = mixed_derivatives
         feature_variance = (p * features * features).sum(axis=1) - mean_feature**2
         hessian[-1, -1] = row_weights @ feature_variance
-        return _Posterior(
-            loss=loss,
-            gradient=gradient + self.precision * deviation,
-            hessian=hessian + np.diag(self.precision),
+        return _LossDerivatives(
+            loss=row_weights @ row_losses,
+            gradient=np.append(offset_gradient, scale_gradient),
+            hessian=hessian,
         )
 
     def find_mode(self, theta: Float) -> Float:
