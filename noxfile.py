@@ -12,7 +12,6 @@ A session installs metacal as a user would, without the repository on the path.
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import tomllib
 from pathlib import Path
@@ -22,17 +21,6 @@ import nox
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 #: The bounds in tests/lower-bounds.txt have wheels for this Python alone.
 OLDEST_PYTHON = "3.11"
-#: What [test] needs that is large, or has nothing to do with the version of Python.
-NOT_IN_CELLS = {
-    "torch",
-    "triton",
-    "transformers",
-    "onnxscript",
-    "mlflow-skinny",
-    "selenium",
-    "pypdf",
-}
-NOT_IN_CELLS |= {"ruff", "mypy", "import-linter"}
 #: Share of lines and branches that the tests must reach, in percent. Measured: 96, in promises/ and
 #: gate/ 97.
 COVERAGE = 95
@@ -47,9 +35,7 @@ def cell_requirements() -> list[str]:
     declared = tomllib.loads(Path("pyproject.toml").read_text(encoding="utf-8"))["project"][
         "optional-dependencies"
     ]
-    return [
-        text for text in declared["test"] if re.split(r"[<>=; \[]", text)[0] not in NOT_IN_CELLS
-    ]
+    return list(declared["test"])
 
 
 def wheel(kernel: str) -> str:
@@ -94,14 +80,14 @@ if config.kernel != sys.argv[1] or "site-packages" not in metacal.__file__:
 @nox.session(python=OLDEST_PYTHON)
 def lint(session: nox.Session) -> None:
     """Style, types, imports."""
-    session.install("-e", ".[test]")
+    session.install("-e", ".[test-all]")
     session.run("bash", ".ci/lint", external=True)
 
 
 @nox.session(python=OLDEST_PYTHON)
 def coverage(session: nox.Session) -> None:
     """What the tests reach, subprocesses included; fails below the floor."""
-    session.install("-e", ".[test]", "coverage[toml]>=7.10")
+    session.install("-e", ".[test-all]", "coverage[toml]>=7.10")
     session.run("coverage", "erase")
     session.run("coverage", "run", "-m", "pytest", "-n", "2", *session.posargs)
     session.run("coverage", "combine", "-q")

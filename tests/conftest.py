@@ -34,10 +34,10 @@ from metacal import datasets
 from metacal.metrics import smooth
 from metacal.rows import Rows
 from metacal.scores import score_rows
+from skips import NO_DATA, SkipsAreFailures
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = Path(os.environ.get("METACAL_DATA", ROOT.parent / "shared" / "data"))
-NO_DATA = "further logits not found: set METACAL_DATA to their folder"
 
 PUBLIC = ("cifar10_densenet40_paper", "cifar100_resnet110_mit", "langid176_sentences")
 
@@ -180,6 +180,9 @@ def pytest_addoption(parser):
 def pytest_configure(config):
     if config.getoption("--long"):
         settings.load_profile("long")
+    if os.environ.get("METACAL_REQUIRE_ALL") == "1":
+        # Registered, it is asked about the doctests of src/metacal, too; a hook of this file is not.
+        config.pluginmanager.register(SkipsAreFailures())
 
 
 def pytest_collection_modifyitems(config, items):
@@ -208,21 +211,6 @@ def pytest_collection_finish():
     ever again.
     """
     gc.freeze()
-
-
-@pytest.hookimpl(hookwrapper=True)
-def pytest_runtest_makereport(item, call):
-    outcome = yield
-    report = outcome.get_result()
-    if (
-        os.environ.get("METACAL_REQUIRE_ALL") == "1"
-        and report.skipped
-        and not hasattr(report, "wasxfail")
-    ):
-        reason = str(report.longrepr)
-        if NO_DATA not in reason:
-            report.outcome = "failed"
-            report.longrepr = f"skipped although METACAL_REQUIRE_ALL=1: {reason}"
 
 
 @pytest.fixture(scope="session")

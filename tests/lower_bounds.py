@@ -38,6 +38,8 @@ def declared_bounds() -> dict[str, Version]:
     bounds: dict[str, Version] = {}
     pinned = set()
     for requirement in map(Requirement, lines):
+        if requirement.name == PROJECT["name"]:  # an extra that includes another one
+            continue
         (specifier,) = requirement.specifier
         version = Version(specifier.version)
         if specifier.operator == "==":

@@ -67,7 +67,7 @@ LARGE = ("ray", "pyspark")
 )
 def test_the_recipe_gives_what_apply_writes(engine, before, tmp_path):
     if importlib.util.find_spec(engine.partition(".")[0]) is None:
-        pytest.skip(f"{engine} not found: pip install -e '.[test,engines]'")
+        pytest.skip(f"{engine} not found: pip install -e '.[test-all,engines]'")
     if engine == "pyspark" and shutil.which("java") is None:
         pytest.skip("java not found: apt-get install default-jre-headless")
     assert f"import {engine}" in RECIPES[engine] or f"from {engine}" in RECIPES[engine]
