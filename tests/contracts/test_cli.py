@@ -416,6 +416,7 @@ def test_apply(folder, tmp_path, rows, suffix):
         with np.load(out) as found:
             assert set(found) == {
                 "id",
+                "labels",
                 "prediction",
                 "answer",
                 "confidence",
@@ -436,7 +437,7 @@ def test_apply(folder, tmp_path, rows, suffix):
         lines = out.read_text().splitlines()
         separator = "," if suffix == "csv" else "\t"
         assert lines[0].split(separator) == [
-            *("id", "prediction", "answer", "confidence", "accept", "score"),
+            *("id", "labels", "prediction", "answer", "confidence", "accept", "score"),
             *("probs_0", "probs_1", "probs_2"),
         ]
         assert len(lines) == 1001
@@ -486,7 +487,7 @@ def test_apply_json(folder, tmp_path):
 def test_apply_a_plain_calibrator(folder, tmp_path):
     run("apply", folder / "temperature.json", folder / "test.npz", "-o", tmp_path / "out.npz")
     with np.load(tmp_path / "out.npz") as found:
-        assert set(found) == {"id", "prediction", "confidence", "probs"}
+        assert set(found) == {"id", "labels", "prediction", "confidence", "probs"}
         assert np.array_equal(found["confidence"], found["probs"].max(axis=1))
         assert np.array_equal(found["prediction"], found["probs"].argmax(axis=1))
     answer = json.loads(
@@ -517,12 +518,11 @@ def test_apply_refuses_other_classes(folder, tmp_path, rows):
     new = rows[0][1000:]
     mc.io.write_table(tmp_path / "other.npz", {"logits": new}, class_names=["cow", "dog", "cat"])
     message = run("apply", folder / "named.json", tmp_path / "other.npz", "-o", "-", code=2).stderr
-    assert "'cow', 'dog', 'cat'" in message
-    assert "'cat', 'dog', 'bird'" in message
+    assert "it has no 'bird', and it has 'cow', which the gate does not know" in message
     np.savez(tmp_path / "wide.npz", logits=np.zeros((5, 4)))
     message = run("apply", folder / "cal.json", tmp_path / "wide.npz", "-o", "-", code=2).stderr
-    assert "has 4 columns but" in message
-    assert "was fitted on 3" in message
+    assert "has 4 columns of logits" in message
+    assert "was fitted on 3 classes (0, 1, 2)" in message
 
 
 @pytest.mark.parametrize(
@@ -735,9 +735,12 @@ def test_a_reader_that_goes_away(folder):
         f" {folder}/test.npz -o -"
     )
     done = subprocess.run(
-        ["bash", "-c", f"{argv} | head -n 1"], capture_output=True, text=True, check=True
+        ["bash", "-c", f"set -o pipefail; {argv} | head -n 1"],
+        capture_output=True,
+        text=True,
+        check=True,
     )
-    assert done.stdout.startswith("id,prediction")
+    assert done.stdout.startswith("id,labels,prediction")
     assert done.stderr == ""
 
 

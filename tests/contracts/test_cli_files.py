@@ -121,6 +121,7 @@ def test_apply_writes_what_the_estimator_says(folder, tmp_path, suffix, n_jobs, 
         held = pq.read_table(out)
         assert held.column_names == [
             "id",
+            "label",
             "prediction",
             "answer",
             "confidence",
@@ -263,7 +264,15 @@ def test_kept_columns_of_scores_and_folders(folder, tmp_path):
         "-o",
         f"{tmp_path}/results/",
     )
-    run("apply", folder / "cal.json", folder / "val.npz", "-o", f"{tmp_path}/results/")
+    run(
+        "apply",
+        folder / "cal.json",
+        folder / "val.npz",
+        "--keep",
+        "id",
+        "-o",
+        f"{tmp_path}/results/",
+    )
     with np.load(tmp_path / "results" / "val.npz") as found:
         assert "label" not in found
 

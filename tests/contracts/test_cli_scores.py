@@ -121,7 +121,7 @@ def test_apply_gives_accept_score_and_confidence(fitted, folder):
     assert "10,000 rows, 9,504 accepted (95.0%)" in done.stderr
     rows = [json.loads(line) for line in (folder / "out.jsonl").read_text().splitlines()]
     given = [json.loads(line) for line in (folder / "new.jsonl").read_text().splitlines()]
-    assert list(rows[0]) == ["id", "accept", "score", "confidence"]
+    assert list(rows[0]) == ["id", "ok", "accept", "score", "confidence"]
     assert [row["id"] for row in rows] == [row["id"] for row in given]
     assert [row["score"] for row in rows] == [row["confidence"] for row in given]
     assert [row["accept"] for row in rows] == [row["confidence"] > 0.87 for row in given]
@@ -319,7 +319,7 @@ WRONG = {
     ),
     "fit judge.jsonl --score-key confidence --label-key ok --min-accuracy 0.9": (
         2,
-        "--label-key is about logits",
+        "--label-key ok needs --prediction-key",
     ),
     "fit judge.jsonl --score-key confidence --input probabilities --min-accuracy 0.9": (
         2,
@@ -335,7 +335,10 @@ WRONG = {
         "logits.json was fitted on logits",
     ),
     "apply logits.json new.jsonl --json": (2, "new.jsonl:1: the entry 'answer' is"),
-    "verify cal.json unlabelled.jsonl": (2, "does not say which rows are right"),
+    "verify cal.json unlabelled.jsonl": (
+        2,
+        "there is no column 'ok', from which the gate reads what is right",
+    ),
     "compare judge.jsonl --score-key confidence": (2, "this command needs logits"),
     "attach model.onnx cal.json -o served.onnx": (
         2,

@@ -144,7 +144,8 @@ class Commands(click.Group):
         except BrokenPipeError:
             # Without this redirection, flushing buffered output at exit would raise again.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            ctx.exit(1)
+            # `metacal apply -o - | head` has given its reader all the rows that it wanted.
+            ctx.exit(0 if ctx.invoked_subcommand == "apply" else 1)
         except Exception as error:
             command_error = _as_click_exception(error)
             if command_error is None:

@@ -21,6 +21,7 @@ from metacal.cli.options import (
 from metacal.cli.outputs import check_not_input, is_folder_output, output_option
 from metacal.cli.printing import flag_is_set, print_json, print_note, progress_bar
 from metacal.cli.values import bad_option
+from metacal.display import format_names
 from metacal.io.formats import list_extensions
 
 if TYPE_CHECKING:
@@ -48,7 +49,8 @@ class Options:
         default="calibrated",
     )
     keep: tuple[str, ...] = option(
-        "A column of FILE to pass on to OUT: an id, a prompt, a time; once for each.",
+        "A column of FILE to pass on to OUT; once for each.  [default: every column that is no"
+        " class, unless FILE is too large for memory]",
         "NAME",
         multiple=True,
     )
@@ -66,10 +68,10 @@ def command(artifact: str, file: str, options: Options) -> None:
     """Give new rows calibrated probabilities and an accept/reject decision.
 
     GATE is what `metacal fit` saved; FILE holds logits of the same classifier, with or without
-    labels. OUT has for each row its id (if FILE has ids), prediction (the reject label where
-    rejected), answer and confidence (also where rejected: what a reviewer wants to see), accept,
-    score (higher: less sure) and one calibrated probability per class; before them the columns of
-    FILE that --keep names. A calibrator without a promise rejects nothing: prediction, confidence
+    labels. OUT has for each row the columns of FILE that are no classes, or those that --keep
+    names, then prediction (the reject label where rejected), answer and confidence (also where
+    rejected: what a reviewer wants to see), accept, score (higher: less sure) and one calibrated
+    probability per class. A calibrator without a promise rejects nothing: prediction, confidence
     and probabilities. A gate on scores gives accept, score (as it is in FILE) and confidence. Rows
     are read and written block by block, so FILE may be larger than memory.
 
@@ -94,7 +96,8 @@ def command(artifact: str, file: str, options: Options) -> None:
       metacal apply cal.json 'logs/*.parquet' -o out/ --executor dask://host:8786
       metacal apply cascade.json small.npz --large large.npz -o out.csv
     """  # noqa: D301
-    options = replace(options, reading=replace(options.reading, keep=options.keep))
+    # Without --keep, every column except the table is kept.
+    options = replace(options, reading=replace(options.reading, keep=options.keep or None))
     _check_output_options(options)
     check_not_input(options.output, file, artifact, reading=options.reading)
     _check_folder_options(options)
@@ -297,6 +300,11 @@ def _print_notes(gate: Gate, applied: Applied, output: str | None) -> None:
         )
     if output != "-":
         print_note(_summary_sentence(applied, output))
+    if applied.left_out:
+        print_note(
+            f"Left out: {format_names(applied.left_out)}. --keep NAME passes a column on, unless the"
+            " results have one of that name."
+        )
     if applied.answered_by.get("nobody"):
         print_note(
             "Run the large model on the rows that nobody has answered, and give its predictions as"

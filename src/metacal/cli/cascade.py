@@ -30,6 +30,7 @@ from metacal.cli.outputs import (
     print_saved_note,
     save_gate,
     sign_option,
+    with_file_layout,
 )
 from metacal.cli.printing import print_result, progress_bar, wrap_lines
 from metacal.cli.promise_options import min_accuracy_option
@@ -154,6 +155,7 @@ def command(small: str, large: str | None, options: Options) -> None:
             )
         else:
             gate = _fit_logits(small, large, promise, options)
+    gate = with_file_layout(gate, options.reading)
     save_gate(gate, options.output, options.key, options.n_jobs)
     assert gate.certificate is not None
     answer = {

@@ -28,6 +28,7 @@ from metacal.cli.outputs import (
     print_saved_note,
     save_gate,
     sign_option,
+    with_file_layout,
 )
 from metacal.cli.printing import N_FORECAST_ROWS, print_result, progress_bar, wrap_lines
 from metacal.cli.promise_options import PromiseOptions
@@ -161,6 +162,7 @@ def command(file: str, options: Options) -> None:
         report_progress_to(bar.update),
     ):
         gate, n_rows = _fit_file(file, options)
+    gate = with_file_layout(gate, options.reading)
     save_gate(gate, options.output, options.key, options.n_jobs)
     _print_fit(
         gate,
@@ -287,8 +289,7 @@ def _fit_logits(predictions: Predictions, options: Options) -> Gate:
         )
     if is_unlabelled:
         return gate
-    recipe = map_fitter.make_recipe()
-    return gate.with_source(recipe=recipe, score_column=predictions.score_column)
+    return gate.with_source(recipe=map_fitter.make_recipe())
 
 
 def _fit_table(

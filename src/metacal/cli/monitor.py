@@ -251,7 +251,8 @@ def _new_watch(artifact: str, file: str, options: Options) -> Watch:
     from metacal.gate.watch import Watch
 
     gate = load_gate(artifact, None if file == "-" else file)
-    check_units(gate.certificate, has_units=options.unit_key is not None)
+    unit_name = options.unit_key or gate.file_layout.unit_key
+    check_units(gate.certificate, has_units=unit_name is not None)
     # Without sampling probabilities, every row has the same chance to be labelled.
     least_probability = 1.0
     if options.probability_key is not None:

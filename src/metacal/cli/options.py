@@ -29,7 +29,7 @@ _SECTIONS = {
     "What is written": "output output-format json title",
     "What is in FILE": "label-key input logits-key classes drop labels id-key format",
     "One score in place of logits": (
-        "score-key correct-key agree-key higher-is loss-key positive marks"
+        "score-key correct-key prediction-key agree-key higher-is loss-key positive marks"
     ),
     "Other promises": (
         "max-review max-risk max-cost cheapest cost-wrong cost-matrix cost-review after-looking "
@@ -298,8 +298,8 @@ class ReadOptions:
         "A second file with the labels: .npy, or text with one per line."
     )
     logits_key: str | None = option(
-        "Name of the table in FILE, prefix of its columns, or of two classes the column with the"
-        " score of the positive one.  [default: logits, or probabilities or probs; score, or prob;"
+        "Name of the table in FILE, prefix of its columns, pattern of their names such as 'p(*)', or"
+        " of two classes the column with the score of the positive one.  [default: logits, or probabilities or probs; score, or prob;"
         " what the JSON was fitted on]",
         "--logits-key --positive-key NAME",
     )
@@ -331,6 +331,9 @@ class ReadOptions:
         "With a score: what says right or wrong, as true/false, 1/0 or yes/no.  [default: correct"
         " or ok]"
     )
+    prediction_key: str | None = column_option(
+        "With a score: the answers, which are right where they equal --label-key."
+    )
     agree_key: str | None = column_option(
         "For a cascade over scores with --max-loss: what says whether each model but the last gives"
         " the last model's answer, one name for each, separated by commas."
@@ -351,7 +354,7 @@ class ReadOptions:
         **_STORED_IN_CONTEXT,
     )
     unit_key: str | None = None
-    keep: tuple[str, ...] = ()
+    keep: tuple[str, ...] | None = ()
 
 
 def _check_n_jobs(ctx: click.Context, parameter: click.Parameter, n_jobs: int | None) -> int | None:

@@ -7,6 +7,7 @@ loaded again and decides the same.
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -112,6 +113,20 @@ def check_can_sign(key: str | None, output: str | None) -> None:
     if output is None:
         raise click.UsageError("--sign signs what -o saves; give -o cal.json.")
     read_key(key).compute(b"")
+
+
+def with_file_layout(gate: Gate, reading: ReadOptions) -> Gate:
+    """Return a gate that stores the names of the columns of its calibration file."""
+    from metacal.gate.file_layout import FileLayout
+
+    layout = FileLayout.from_options(vars(reading))
+    if layout == FileLayout():
+        return gate
+    stages = []
+    for stage in gate.stages:
+        source: Any = replace(stage.source, file_layout=layout)
+        stages.append(replace(stage, source=source))
+    return replace(gate, stages=tuple(stages))
 
 
 def save_gate(gate: Gate, path: str | None, key: str | None, n_jobs: int | None = None) -> None:

@@ -22,9 +22,16 @@ if TYPE_CHECKING:
     from metacal.io.scores import Scores
 
 # Options for a table of logits, as fields of `ReadOptions`.
-_LOGIT_OPTIONS = ("input", "labels", "logits_key", "label_key", "classes", "drop")
+_LOGIT_OPTIONS = ("input", "labels", "logits_key", "classes", "drop")
 # Options for scores in place of logits, as fields of `ReadOptions`.
-_SCORE_OPTIONS = ("score_key", "correct_key", "agree_key", "loss_key", "higher_is")
+_SCORE_OPTIONS = (
+    "score_key",
+    "correct_key",
+    "prediction_key",
+    "agree_key",
+    "loss_key",
+    "higher_is",
+)
 # Parameters of single commands that have a meaning only for logits.
 _LOGIT_PARAMETERS = ("score", "calibrator", "reject_label", "rejected", "comparing", "calibrators")
 
@@ -175,7 +182,8 @@ def check_read_options(
                 f"{artifact} was fitted where a higher score is {gate.score_source.higher_is}; leave"
                 " --higher-is out."
             )
-    if gate.has_group_thresholds and reading.group_key is None:
+    stored_group_name = gate.file_layout.group_key
+    if gate.has_group_thresholds and reading.group_key is None and stored_group_name is None:
         raise click.UsageError(
             f"{artifact} has a threshold for each group of rows; say where FILE has the groups:"
             " --group-key NAME."
@@ -231,8 +239,9 @@ def read_score_table(
     -------
     Scores
     """
+    from metacal.io.gate_predictions import remember_columns
     from metacal.io.opening import NoScoreError
-    from metacal.io.scores import read_scores
+    from metacal.io.scores import build_score_request, read_requested_scores
 
     _check_no_logit_options(reading)
     if reading.agree_key is not None:
@@ -241,22 +250,30 @@ def read_score_table(
             " right or wrong."
         )
     score_name = reading.score_key or "score"
+    prediction_name = reading.prediction_key
     if gate is not None:
-        score_name = reading.score_key or gate.score_source.score
+        stored_name = gate.file_layout.score_key or gate.score_source.score
+        score_name = reading.score_key or stored_name
+        if reading.label_key is not None:
+            prediction_name = prediction_name or gate.file_layout.prediction_key
+    request = build_score_request(
+        score_key=score_name,
+        losses=gate is not None and gate.reads_losses,
+        agreement=agreement,
+        correct_key=reading.correct_key,
+        label_key=reading.label_key,
+        prediction_key=prediction_name,
+        loss_key=reading.loss_key,
+        id_key=reading.id_key,
+        group_key=reading.group_key,
+        unit_key=reading.unit_key,
+        keep=reading.keep,
+        format=reading.format,
+    )
+    if gate is not None:
+        request = remember_columns(request, gate, artifact or "the gate")
     try:
-        return read_scores(
-            path,
-            score_key=score_name,
-            losses=gate is not None and gate.reads_losses,
-            agreement=agreement,
-            correct_key=reading.correct_key,
-            loss_key=reading.loss_key,
-            id_key=reading.id_key,
-            group_key=reading.group_key,
-            unit_key=reading.unit_key,
-            keep=reading.keep,
-            format=reading.format,
-        )
+        return read_requested_scores(path, request)
     except NoScoreError as error:
         if gate is None or reading.score_key is not None:
             raise
@@ -361,8 +378,10 @@ def cascade_column_names(gate: Gate, reading: ReadOptions) -> tuple[list[str], l
     n_models = gate.n_stages
     # The last model always agrees with itself, so it has no flag of agreement.
     n_flags = n_models - 1 if gate.reads_agreement else n_models
-    score_names = split_names(reading.score_key) or fitted_names
-    flag_names = split_names(getattr(reading, flag_option))
+    layout = gate.file_layout
+    stored_score_names = split_names(layout.score_key) or fitted_names
+    score_names = split_names(reading.score_key) or stored_score_names
+    flag_names = split_names(getattr(reading, flag_option) or getattr(layout, flag_option))
     n_scores = len(fitted_names)
     if len(score_names) not in (n_scores, n_models) or len(flag_names) not in (0, n_flags):
         raise click.UsageError(

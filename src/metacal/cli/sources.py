@@ -29,6 +29,7 @@ from metacal.cli.printing import flag_is_set
 from metacal.cli.reading import cascade_column_names, check_read_options
 from metacal.errors import InputError
 from metacal.io.artifact.watch_journal import MonitorState, ReceivedBatch
+from metacal.io.gate_predictions import remember_columns
 from metacal.io.lines import LogFileSystem, Pipe, Position
 from metacal.io.opening import check_first_bytes
 from metacal.io.request import Request
@@ -84,6 +85,7 @@ def open_source(
         # A pipe cannot be read again, so no saved position applies to it.
         return _build_line_source(
             monitor_state,
+            artifact,
             lines=Pipe(descriptor),
             source_name=STANDARD_INPUT,
             text_format=file_format,
@@ -95,6 +97,7 @@ def open_source(
     saved_state = _find_saved_state(monitor_state, source_name, path, append=options.append) or {}
     return _build_line_source(
         monitor_state,
+        artifact,
         lines=_open_tail(path, saved_state, options),
         source_name=source_name,
         text_format=file_format,
@@ -150,6 +153,7 @@ def _open_tail(path: str, saved_state: dict[str, Any], options: Options) -> Tail
 
 def _build_line_source(
     monitor_state: MonitorState,
+    artifact: str,
     *,
     lines: Tail | Pipe,
     source_name: str,
@@ -164,6 +168,8 @@ def _build_line_source(
     ----------
     monitor_state : MonitorState
         State of the monitor.
+    artifact : str
+        Name of the gate's file in messages.
     lines : Tail or Pipe
         Lines to read.
     source_name : str
@@ -181,7 +187,7 @@ def _build_line_source(
     -------
     LineSource
     """
-    request = _build_request(monitor_state.watch.gate, path, options.reading)
+    request = _build_request(monitor_state.watch.gate, artifact, path, options.reading)
     reader = StreamReader(
         request,
         stream_format=text_format,
@@ -327,19 +333,23 @@ def _row_labels(gate: Gate, gate_rows: GateRows) -> Any:
     return np.where(np.isnan(model_flags), np.array(None), model_flags)
 
 
-def _build_request(gate: Gate, path: str, reading: ReadOptions) -> Request:
+def _build_request(gate: Gate, artifact: str, path: str, reading: ReadOptions) -> Request:
     """Describe which columns of a text file a gate needs."""
     request = Request(
         path, id_key=reading.id_key, group_key=reading.group_key, unit_key=reading.unit_key
     )
+    layout = gate.file_layout
     if gate.is_score_gate:
-        return replace(
+        stored_name = layout.score_key or gate.score_source.score
+        request = replace(
             request,
-            logits_key=reading.score_key or gate.score_source.score,
-            label_key=reading.loss_key or reading.correct_key,
+            logits_key=reading.score_key or stored_name,
+            label_key=reading.loss_key or reading.correct_key or reading.label_key,
+            prediction_key=reading.prediction_key,
             reads_scores=True,
             labels_are_losses=gate.reads_losses,
         )
+        return remember_columns(request, gate, artifact)
     if gate.is_cascade:
         score_names, flag_names = cascade_column_names(gate, reading)
         return replace(
@@ -350,13 +360,14 @@ def _build_request(gate: Gate, path: str, reading: ReadOptions) -> Request:
             reads_scores=True,
             labels_are_agreement=gate.reads_agreement,
         )
-    return replace(
+    request = replace(
         request,
         input=gate.logits_source.input,
-        logits_key=reading.logits_key or gate.logits_source.score_column,
+        logits_key=reading.logits_key,
         label_key=reading.label_key,
         classes=tuple(gate.classes.tolist()),
     )
+    return remember_columns(request, gate, artifact)
 
 
 class TableSource:

@@ -26,6 +26,7 @@ from metacal.certification.row_losses import Losses
 from metacal.errors import InputError
 from metacal.formulas import Codes, Flags, Float
 from metacal.gate.decision import Decision, DecisionOptions, Rejected
+from metacal.gate.file_layout import FileLayout
 from metacal.gate.logits_source import LogitsSource
 from metacal.gate.score_source import ScoreSource
 from metacal.gate.stages import Source, Stage, decide_later_stages
@@ -206,6 +207,11 @@ class Gate(GateMethods):
     def source(self) -> Source:
         """Source of the first stage, of either kind."""
         return self.stages[0].source
+
+    @property
+    def file_layout(self) -> FileLayout:
+        """Names of the columns of the calibration file, as far as they are not the default ones."""
+        return self.source.file_layout or FileLayout()
 
     @property
     def thresholds(self) -> Thresholds:

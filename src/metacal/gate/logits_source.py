@@ -26,6 +26,7 @@ from metacal.certificates.stored_fields import OPTIONAL
 from metacal.errors import InputError
 from metacal.formulas import Codes, Flags, Float
 from metacal.gate.decision import Decision, DecisionOptions
+from metacal.gate.file_layout import FileLayout
 from metacal.gate.shifted_rows import shift_rows, shift_second_class
 from metacal.gate.source import BaseSource
 from metacal.gate.thresholds import (
@@ -81,9 +82,8 @@ class LogitsSource(BaseSource[Rows]):
         Whether the classes have names. If not, they are the column indices.
     decision_at : float
         Decision offset for two classes, 0 if the class with the larger logit is predicted.
-    score_column : str or None
-        For two classes: name of the file column with the score of the second class, if the
-        calibration file had one score per row.
+    file_layout : FileLayout or None
+        Names of the columns of the calibration file, if it was read from one.
     """
 
     map: Map
@@ -93,7 +93,7 @@ class LogitsSource(BaseSource[Rows]):
     recipe: Recipe | None = None
     classes_given: bool = False
     decision_at: float = field(default=0.0, metadata=OPTIONAL)
-    score_column: str | None = field(default=None, metadata=OPTIONAL)
+    file_layout: FileLayout | None = field(default=None, metadata=OPTIONAL)
     #: Name of the input of an exported graph.
     input_name: ClassVar[str] = "logits"
 

@@ -12,16 +12,18 @@ The *truth* of a row is whether its answer is correct, or its loss between 0 and
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from metacal.certificates.certificate import Certificate, accepts
+from metacal.certificates.stored_fields import OPTIONAL
 from metacal.errors import InputError
 from metacal.formulas import Codes, Flags, Float
 from metacal.gate.decision import Decision, DecisionOptions
+from metacal.gate.file_layout import FileLayout
 from metacal.gate.source import BaseSource
 from metacal.gate.thresholds import SingleThreshold, Thresholds
 from metacal.kernels.grid import RELATIVE_GRID
@@ -68,6 +70,8 @@ class ScoreSource(BaseSource[NDArray[np.floating[Any]]]):
         Whether the promise still holds if a further row is accepted.
     truth : "correct" or "losses"
         Kind of truth that the gate was fitted with and is evaluated by.
+    file_layout : FileLayout or None
+        Names of the columns of the calibration file, if it was read from one.
     """
 
     score: str = "score"
@@ -76,6 +80,7 @@ class ScoreSource(BaseSource[NDArray[np.floating[Any]]]):
     neighbours: tuple[ThresholdNeighbours, ...] = ()
     accepting_is_safe: bool = False
     truth: Truth = "correct"
+    file_layout: FileLayout | None = field(default=None, compare=False, metadata=OPTIONAL)
     #: Name of the input of an exported graph.
     input_name: ClassVar[str] = "scores"
     classes: ClassVar[NDArray[Any]] = np.empty(0, dtype=np.intp)

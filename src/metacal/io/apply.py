@@ -118,7 +118,9 @@ def apply(
         Called with a message for each result that is kept.
 
     **read_options
-        Other parameters of `read_predictions`, such as `logits_key`, `id_key` and `format`.
+        Other parameters of `read_predictions`, such as `logits_key`, `id_key` and `format`. By
+        default, the results have every column of the source except the table (`keep=None`), unless
+        the table stays in its file. `Applied.left_out` lists the others.
 
     Returns
     -------
@@ -150,7 +152,7 @@ def apply(
         batch_gate = BatchGate(gate, group_key=read_options.get("group_key"))
     applier = FileApplier(
         batch_gate=batch_gate,
-        read_options=read_options,
+        read_options={"keep": None, **read_options},
         rejected=rejected,
         output_format=output_format,
         n_jobs=n_jobs,
@@ -238,9 +240,9 @@ class FileApplier:
         """Return the settings that determine the results, apart from their sources."""
         non_default_options = {}
         for name, value in sorted(self.read_options.items()):
-            value_text = repr(value)
-            if value_text not in ("None", "()"):
-                non_default_options[name] = value_text
+            default_value = None if name == "keep" else ()
+            if value is not None and value != default_value:
+                non_default_options[name] = repr(value)
         return {
             "rejected": self.rejected,
             "reading": non_default_options,

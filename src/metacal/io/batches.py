@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from metacal.display import format_names
 from metacal.errors import InputError
 from metacal.gate import Decision, Gate, Rejected
 from metacal.gate.find_gate import find_gate
@@ -32,7 +33,7 @@ from metacal.io.formats.arrow_columns import (
 )
 from metacal.io.formats.arrow_metadata import read_class_names
 from metacal.io.formats.arrow_writer import build_record_batch
-from metacal.io.gate_predictions import find_class_order
+from metacal.io.gate_predictions import find_class_order, remember_columns
 from metacal.io.request import ClassNames, Request
 from metacal.rows import Rows
 from metacal.rows.arrays import check_choice
@@ -163,14 +164,14 @@ class BatchGate:
         self.fingerprint = hashlib.sha256(content).hexdigest()
         self.logits_key = logits_key
         self.id_key = id_key
-        self.group_key = group_key
         self.keep = tuple(keep)
         self.rejected: Rejected = rejected
         self.probabilities = bool(probabilities)
         self.fixed_size = bool(fixed_size)
 
         loaded_gate = _load_gate(content, self.fingerprint, self.name, key)
-        if loaded_gate.has_group_thresholds and group_key is None:
+        self.group_key = group_key or loaded_gate.file_layout.group_key
+        if loaded_gate.has_group_thresholds and self.group_key is None:
             raise InputError(
                 f"{self.name} has a threshold for each group of rows; name their column with"
                 " group_key."
@@ -256,12 +257,13 @@ class BatchGate:
         request = Request(
             _BATCH_NAME,
             input=gate.logits_source.input,
-            logits_key=self.logits_key or gate.logits_source.score_column,
+            logits_key=self.logits_key,
             classes=gate_classes if isinstance(gate_classes[0], str) else None,
             id_key=self.id_key,
             group_key=self.group_key,
             kept_names=self.keep,
         )
+        request = remember_columns(request, gate, self.name)
         selection = select_arrow_columns(request, batch.schema)
         layout = determine_table_layout(selection, InMemoryBatches(batch), _BATCH_NAME)
         if layout.list_size == 0 and batch.num_rows == 0:
@@ -275,7 +277,7 @@ class BatchGate:
         if layout.n_classes != n_classes and not is_single_score:
             raise InputError(
                 f"the batch has {layout.n_classes} columns of {gate.logits_source.input} but {self.name}"
-                f" was fitted on {n_classes}; give predictions of the same classifier."
+                f" was fitted on {n_classes} classes ({format_names(gate_classes)})."
             )
         class_names = None
         if not has_class_columns:

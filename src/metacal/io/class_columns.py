@@ -6,10 +6,15 @@ The terms *table* and *single score* are defined in `metacal.io.request`.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from typing import NamedTuple
 
 from metacal.display import format_names
 from metacal.errors import InputError, format_option
-from metacal.io.named_columns import find_named_column, missing_table_error
+from metacal.io.named_columns import (
+    find_named_column,
+    missing_remembered_column_error,
+    missing_table_error,
+)
 from metacal.io.opening import single_score_parameter
 from metacal.io.request import (
     CLASS_COLUMN_PREFIXES,
@@ -52,25 +57,63 @@ def find_list_column(
     )
 
 
-def list_class_column_prefixes(request: Request) -> tuple[str, ...]:
-    """Return the prefixes that the names of class columns may have."""
+class ClassColumnPattern(NamedTuple):
+    """Text before and after the name of the class, in the name of its column.
+
+    Examples
+    --------
+    >>> ClassColumnPattern.from_key("p(*)").find_class_name("p(cat)")
+    'cat'
+    >>> ClassColumnPattern.from_key("p").find_class_name("p_cat")
+    'cat'
+    >>> ClassColumnPattern.from_key("p").find_class_name("probability") is None
+    True
+    """
+
+    prefix: str
+    suffix: str = ""
+
+    @classmethod
+    def from_key(cls, logits_key: str) -> ClassColumnPattern:
+        """Return the pattern of a key: the name of a class replaces "*", or follows "KEY_"."""
+        prefix, star, suffix = logits_key.partition("*")
+        if not star:
+            return cls(f"{logits_key}_")
+        return cls(prefix, suffix)
+
+    def __str__(self) -> str:
+        return f"{self.prefix}*{self.suffix}"
+
+    def find_class_name(self, column_name: str) -> str | None:
+        """Return the class that the name of a column refers to, or None."""
+        n_class_characters = len(column_name) - len(self.prefix) - len(self.suffix)
+        if n_class_characters < 1:
+            return None
+        if not column_name.startswith(self.prefix) or not column_name.endswith(self.suffix):
+            return None
+        return column_name[len(self.prefix) :][:n_class_characters]
+
+
+def list_class_column_patterns(request: Request) -> tuple[ClassColumnPattern, ...]:
+    """Return the patterns that the names of class columns may have."""
     if request.logits_key is None:
-        return CLASS_COLUMN_PREFIXES[request.input]
-    return (f"{request.logits_key}_",)
+        return tuple(map(ClassColumnPattern, CLASS_COLUMN_PREFIXES[request.input]))
+    return (ClassColumnPattern.from_key(request.logits_key),)
 
 
-def remove_common_prefix(column_names: Sequence[str], prefixes: Sequence[str]) -> ClassNames:
-    """Remove the first prefix that all columns share from their names."""
-    shared_prefix = ""
-    for prefix in prefixes:
-        if all(name.startswith(prefix) for name in column_names):
-            shared_prefix = prefix
-            break
-    return as_class_names([name.removeprefix(shared_prefix) for name in column_names])
+def find_class_names(
+    column_names: Sequence[str], patterns: Sequence[ClassColumnPattern]
+) -> ClassNames:
+    """Return the classes of columns, by the first pattern that fits all of them."""
+    for pattern in patterns:
+        class_names = [pattern.find_class_name(name) for name in column_names]
+        if None not in class_names:
+            return as_class_names([str(name) for name in class_names])
+    return as_class_names(column_names)
 
 
 def find_columns_of_known_classes(
-    request: Request, header: Sequence[str], prefixes: Sequence[str]
+    request: Request, header: Sequence[str], patterns: Sequence[ClassColumnPattern]
 ) -> list[str]:
     """Return the columns named after the requested classes or the classes of the gate.
 
@@ -82,8 +125,8 @@ def find_columns_of_known_classes(
     header : sequence of str
         Names of all columns.
 
-    prefixes : sequence of str
-        Prefixes that a column name may have before the class name.
+    patterns : sequence of ClassColumnPattern
+        Patterns that the name of a column may have.
 
     Returns
     -------
@@ -99,10 +142,11 @@ def find_columns_of_known_classes(
     column_of_class: dict[str, str] = {}
     if request.logits_key is None:
         column_of_class.update((name, name) for name in header)
-    for prefix in prefixes:
+    for pattern in patterns:
         for name in header:
-            if name.startswith(prefix):
-                column_of_class[name.removeprefix(prefix)] = name
+            class_name = pattern.find_class_name(name)
+            if class_name is not None:
+                column_of_class[class_name] = name
 
     class_names = [str(name) for name in request.classes or request.gate_classes or ()]
     missing_names = [name for name in class_names if name not in column_of_class]
@@ -117,12 +161,15 @@ def find_columns_of_known_classes(
 
 
 def find_class_columns(
-    request: Request, header: Sequence[str], prefixes: Sequence[str], role_names: Iterable[str]
+    request: Request,
+    header: Sequence[str],
+    patterns: Sequence[ClassColumnPattern],
+    role_names: Iterable[str],
 ) -> list[str]:
     """Return the class columns of a file whose classes are not known.
 
-    These are the columns that begin with a prefix, or a single score, or all columns without
-    another meaning.
+    These are the columns that fit a pattern, or a single score, or all columns without another
+    meaning.
 
     Parameters
     ----------
@@ -132,8 +179,8 @@ def find_class_columns(
     header : sequence of str
         Names of all columns.
 
-    prefixes : sequence of str
-        Prefixes of class columns, in order of preference.
+    patterns : sequence of ClassColumnPattern
+        Patterns of the names of class columns, in order of preference.
 
     role_names : iterable of str
         Columns with a role.
@@ -152,30 +199,32 @@ def find_class_columns(
         excluded_names.update(ID_KEYS)
     candidates = [name for name in header if name not in excluded_names]
 
-    prefixed_columns = _find_prefixed_columns(request, candidates, prefixes)
-    if prefixed_columns:
-        return prefixed_columns
+    fitting_columns = _find_fitting_columns(request, candidates, patterns)
+    if fitting_columns:
+        return fitting_columns
     single_score = _find_single_score(request, candidates)
     if single_score is not None:
         return [single_score]
+    if "logits_key" in request.remembered_fields:
+        raise missing_remembered_column_error(request, header, "logits_key")
     if request.logits_key is not None:
         raise InputError(
-            f"{request.path}: there is no column {request.logits_key!r} with lists, nor one that"
-            f" begins with {prefixes[0]!r}; it has {format_names(header)}."
+            f"{request.path}: there is no column {request.logits_key!r} with lists, nor one named"
+            f" '{patterns[0]}'; it has {format_names(header)}."
         )
     _check_all_are_classes(request, candidates)
     return candidates
 
 
-def _find_prefixed_columns(
-    request: Request, candidates: Sequence[str], prefixes: Sequence[str]
+def _find_fitting_columns(
+    request: Request, candidates: Sequence[str], patterns: Sequence[ClassColumnPattern]
 ) -> list[str]:
-    """Return the columns of the first prefix that enough columns share."""
+    """Return the columns that fit the first pattern that enough columns fit."""
     min_columns = 1
     if request.logits_key is None:
         min_columns = 2
-    for prefix in prefixes:
-        column_names = [name for name in candidates if name.startswith(prefix)]
+    for pattern in patterns:
+        column_names = [name for name in candidates if pattern.find_class_name(name) is not None]
         if len(column_names) >= min_columns:
             return column_names
     return []

@@ -7,17 +7,17 @@ Readers of whole files, of batches and of streams select with the same rules. Th
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from metacal.display import format_names
 from metacal.errors import InputError, format_option
 from metacal.io.class_columns import (
     find_class_columns,
+    find_class_names,
     find_columns_of_known_classes,
     find_list_column,
-    list_class_column_prefixes,
-    remove_common_prefix,
+    list_class_column_patterns,
 )
 from metacal.io.columns import Columns
 from metacal.io.named_columns import find_named_column, find_role_columns, missing_table_error
@@ -69,6 +69,18 @@ class ColumnSelection:
     class_list_name: str | None = None
     kept_names: tuple[str, ...] = ()
     path: str = ""
+
+    def without_kept_columns(self) -> ColumnSelection:
+        """Return a copy that copies no columns to the results."""
+        return replace(self, kept_names=(), unused_names=(*self.unused_names, *self.kept_names))
+
+    def with_kept_columns(self, names: Collection[str]) -> ColumnSelection:
+        """Return a copy that also copies the given columns to the results."""
+        return replace(
+            self,
+            kept_names=(*self.kept_names, *names),
+            unused_names=tuple(name for name in self.unused_names if name not in names),
+        )
 
     @property
     def other_names(self) -> list[str]:
@@ -257,11 +269,14 @@ def select_columns(
         return _select_class_columns(request, header, min_classes)
 
     role_names = find_role_columns(request, header, [table_name])
+    kept_names = _find_kept_names(request, header, [table_name])
     return ColumnSelection(
         table_names=(table_name,),
         role_names=role_names,
-        unused_names=_find_unused_names(request, header, {table_name, *role_names.values()}),
-        kept_names=tuple(dict.fromkeys(request.kept_names)),
+        unused_names=_find_unused_names(
+            request, header, {table_name, *role_names.values(), *kept_names}
+        ),
+        kept_names=kept_names,
         path=request.path,
     )
 
@@ -270,22 +285,25 @@ def _select_class_columns(
     request: Request, header: Sequence[str], min_classes: int
 ) -> ColumnSelection:
     """Select the requested columns from a file with one column per class."""
-    prefixes = list_class_column_prefixes(request)
-    table_names = find_columns_of_known_classes(request, header, prefixes)
+    patterns = list_class_column_patterns(request)
+    table_names = find_columns_of_known_classes(request, header, patterns)
     role_names = find_role_columns(request, header, table_names)
     if not table_names:
-        table_names = find_class_columns(request, header, prefixes, role_names.values())
+        table_names = find_class_columns(request, header, patterns, role_names.values())
     if len(table_names) < min_classes and not request.is_single_score(table_names):
         raise _too_few_classes_error(request, header, table_names)
 
     position_of_name = {name: position for position, name in enumerate(header)}
+    kept_names = _find_kept_names(request, header, table_names)
     return ColumnSelection(
         table_names=tuple(table_names),
         role_names=role_names,
-        unused_names=_find_unused_names(request, header, {*table_names, *role_names.values()}),
-        class_names=remove_common_prefix(table_names, prefixes),
+        unused_names=_find_unused_names(
+            request, header, {*table_names, *role_names.values(), *kept_names}
+        ),
+        class_names=find_class_names(table_names, patterns),
         class_positions=tuple(position_of_name[name] for name in table_names),
-        kept_names=tuple(dict.fromkeys(request.kept_names)),
+        kept_names=kept_names,
         path=request.path,
     )
 
@@ -318,6 +336,15 @@ def _too_few_classes_error(
         f"{request.path}: found {len(table_names)} class column(s) among {format_names(header)}; there"
         f" must be at least 2, or one column 'logits' of lists.{hint}"
     )
+
+
+def _find_kept_names(
+    request: Request, header: Sequence[str], table_names: Collection[str]
+) -> tuple[str, ...]:
+    """Return the columns to copy to the results: those that were requested, or all others."""
+    if not request.keeps_other_columns:
+        return tuple(dict.fromkeys(request.kept_names))
+    return tuple(name for name in header if name != "" and name not in table_names)
 
 
 def _find_unused_names(

@@ -12,6 +12,8 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from metacal.display import format_names
+from metacal.errors import InputError, format_option
 from metacal.io.request import ROLE_PARAMETERS, ClassNames
 from metacal.rows.stored import StoredTable
 
@@ -33,6 +35,9 @@ class Columns:
     labels, ids : array of shape (n_rows,) or None
         None if the file has no such column.
 
+    predictions : array of shape (n_rows,) or None
+        Answers to compare with the labels. None if they were not requested.
+
     groups, units : array of shape (n_rows,) or None
         None if the column was not requested.
 
@@ -52,20 +57,24 @@ class Columns:
     kept : mapping of str to array of shape (n_rows,)
         Columns to copy to the results.
 
+    keeps_all_columns : bool
+        Whether `kept` has every column that can be kept, and not those that the user named.
+
     line_numbers : sequence of int or None
         For text files of scores, the line number of each row.
 
     remarks : tuple of str
         Warnings about columns that may not be classes.
 
-    score_column : str or None
-        Name of the single score, if one was named.
+    missing_label_name : str or None
+        Column from which the gate reads labels, if the file lacks it.
     """
 
     path: str
     table: NDArray[Any] | StoredTable
     labels: NDArray[Any] | None = None
     ids: NDArray[Any] | None = None
+    predictions: NDArray[Any] | None = None
     groups: NDArray[Any] | None = None
     units: NDArray[Any] | None = None
     class_names: ClassNames | None = None
@@ -73,9 +82,10 @@ class Columns:
     class_positions: tuple[int, ...] | None = None
     role_names: Mapping[str, str] = field(default_factory=dict)
     kept: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    keeps_all_columns: bool = False
     line_numbers: Sequence[int] | None = None
     remarks: tuple[str, ...] = ()
-    score_column: str | None = None
+    missing_label_name: str | None = None
 
     def __len__(self) -> int:
         return len(self.table)
@@ -89,6 +99,23 @@ class Columns:
             if column is not None:
                 columns[role] = column
         return columns
+
+    def check_label_column(self, parameter: str) -> None:
+        """Raise InputError if the file lacks the column from which the gate reads labels.
+
+        The message names the `parameter` with which the user can name another column.
+        """
+        if self.missing_label_name is None:
+            return
+        other_names = [*self.role_names.values(), *self.unused_names, *self.kept]
+        content = "it has no other column"
+        if other_names:
+            content = f"besides its input, it has {format_names(other_names)}"
+        raise InputError(
+            f"{self.path}: there is no column {self.missing_label_name!r}, from which the gate reads"
+            f" what is right; {content}. If the column has another name here, name it with"
+            f" {format_option(parameter)}."
+        )
 
     def describe_row_position(self, row: int) -> str:
         """Return the file and the line or row number of a row, for error messages."""

@@ -64,6 +64,14 @@ def build_decision_columns(
     return columns
 
 
+def list_result_names(gate: Gate) -> list[str]:
+    """Return the names that the result columns of a gate can have, without the ids."""
+    result_names = ["prediction", "answer", "confidence", "answered_by", "accept", "score", "probs"]
+    for stage in gate.stages[1:]:
+        result_names.append(f"{stage.name}_score")
+    return result_names
+
+
 def merge_result_columns(
     kept_columns: Mapping[str, Any], result_columns: Mapping[str, Any]
 ) -> dict[str, Any]:

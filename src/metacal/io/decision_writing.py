@@ -20,7 +20,11 @@ from numpy.typing import NDArray
 
 from metacal.errors import InputError
 from metacal.gate import Decision, Gate, Rejected
-from metacal.io.decision_columns import build_decision_columns, merge_result_columns
+from metacal.io.decision_columns import (
+    build_decision_columns,
+    list_result_names,
+    merge_result_columns,
+)
 from metacal.io.formats.numpy import to_fixed_width_text
 from metacal.io.writing import get_output_suffix, open_table
 from metacal.rows import Rows, open_executor, report_finished_rows, report_progress_to
@@ -67,6 +71,9 @@ class Applied:
 
     answered_by : mapping of str to int
         For a cascade, number of rows that each model answers.
+
+    left_out : tuple of str
+        Columns of the input that are neither classes nor in the results.
     """
 
     n_rows: int
@@ -79,6 +86,7 @@ class Applied:
     edited: tuple[str, ...] = ()
     n_without_score: int = 0
     answered_by: Mapping[str, int] = field(default_factory=dict)
+    left_out: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -185,7 +193,16 @@ def write_decisions(
         n_accepted=None if gate.is_calibrator else n_accepted,
         n_without_score=n_without_score,
         answered_by=answered_by,
+        left_out=_find_columns_left_out(predictions, output_file),
     )
+
+
+def _find_columns_left_out(predictions: Any, output_file: _Output | None) -> tuple[str, ...]:
+    """Return the input columns that are not in the results although all were to be kept."""
+    if output_file is None or not predictions.keeps_all_columns:
+        return ()
+    conflicting_names = [name for name in predictions.kept if name not in output_file.kept_columns]
+    return (*filter(None, predictions.unused_names), *conflicting_names)
 
 
 @dataclass(frozen=True)
@@ -261,10 +278,35 @@ def _open_output(
     class_names = getattr(predictions, "class_names", None)
     if gate.source.classes_given:
         class_names = gate.classes.tolist()
+    ids = predictions.ids
+    if predictions.keeps_all_columns:
+        kept_columns = _without_result_names(gate, kept_columns, class_names)
+        id_name = predictions.role_names.get("ids")
+        if id_name in kept_columns:
+            # The results begin with the ids, under the name of their own column.
+            kept_columns = {id_name: kept_columns[id_name], **kept_columns}
+            ids = None
     with open_table(
         output, len(predictions), class_names=class_names, format=output_format, part=temporary_path
     ) as write_columns:
-        yield _Output(gate, write_columns, predictions.ids, kept_columns)
+        yield _Output(gate, write_columns, ids, kept_columns)
+
+
+def _without_result_names(
+    gate: Gate, kept_columns: Mapping[str, Any], class_names: Sequence[Any] | None
+) -> dict[str, Any]:
+    """Return the kept columns without those that a result file cannot have.
+
+    The names of some are those of result columns. A name with "/" cannot be written.
+    """
+    result_names = set(list_result_names(gate))
+    for class_name in class_names or ():
+        result_names.add(f"probs_{class_name}")
+    return {
+        name: column
+        for name, column in kept_columns.items()
+        if name not in result_names and "/" not in name
+    }
 
 
 def _slice_column(column: NDArray[Any] | None, start: int, n_rows: int) -> NDArray[Any] | None:

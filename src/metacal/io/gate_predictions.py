@@ -13,8 +13,8 @@ from metacal.display import format_names
 from metacal.errors import InputError, format_option, warn_caller
 from metacal.io.input_paths import Paths
 from metacal.io.named_columns import OtherKindError
-from metacal.io.predictions import Predictions, read_predictions
-from metacal.io.request import ClassNames
+from metacal.io.predictions import Predictions, read_requested_predictions
+from metacal.io.request import ClassNames, Request
 from metacal.rows.plausibility import inspect_table
 from metacal.rows.validate import check_classes, encode_labels
 
@@ -28,7 +28,11 @@ def read_for_gate(
     path: Paths,
     *,
     classes: Sequence[str | int] | None = None,
-    **options: Any,
+    labels: Paths | None = None,
+    drop: Sequence[str] = (),
+    keep: Sequence[str] | None = (),
+    unpack_limit: int | None = None,
+    **names: Any,
 ) -> Predictions:
     """Read predictions in the form that a gate requires.
 
@@ -49,9 +53,12 @@ def read_for_gate(
         Class names in column order. By default, the classes of the gate select columns of the same
         names.
 
-    **options
-        Other parameters of `read_predictions`. By default, a single score has the name that it had
-        when the gate was fitted.
+    labels, drop, keep, unpack_limit
+        See `read_predictions`.
+
+    **names
+        Other parameters of `read_predictions`, such as `label_key`. By default, columns have the
+        names that they had when the gate was fitted.
 
     Returns
     -------
@@ -66,14 +73,20 @@ def read_for_gate(
     gate_input = gate.logits_source.input
     gate_classes = tuple(gate.classes.tolist())
     uses_gate_classes = classes is None
-    options["logits_key"] = options.get("logits_key") or gate.logits_source.score_column
-    options.setdefault("input", gate_input)
+    request = Request(
+        "",
+        input=names.pop("input", gate_input),
+        classes=None if classes is None else tuple(classes),
+        excluded_columns=tuple(drop),
+        kept_names=tuple(keep or ()),
+        keeps_other_columns=keep is None,
+        gate_classes=gate_classes if uses_gate_classes else None,
+        **names,
+    )
+    request = remember_columns(request, gate, gate_name, has_label_file=labels is not None)
     try:
-        predictions = read_predictions(
-            path,
-            classes=classes,
-            of_gate=gate_classes if uses_gate_classes else None,
-            **options,
+        predictions = read_requested_predictions(
+            path, request, labels=labels, unpack_limit=unpack_limit
         )
     except OtherKindError:
         other_input = "logits" if gate_input == "probabilities" else "probabilities"
@@ -85,8 +98,8 @@ def read_for_gate(
     n_columns = predictions.table.shape[1]
     if n_columns != len(gate_classes):
         raise InputError(
-            f"{path_text} has {n_columns} columns but {gate_name} was fitted on {len(gate_classes)};"
-            " give predictions of the same classifier."
+            f"{path_text} has {n_columns} columns of {gate_input}, but {gate_name} was fitted on"
+            f" {len(gate_classes)} classes ({format_names(gate_classes)}){_column_difference(predictions, gate_classes)}."
         )
     _warn_if_implausible(gate, gate_name, predictions)
     if uses_gate_classes and predictions.class_names == gate_classes:
@@ -97,6 +110,82 @@ def read_for_gate(
     return replace(
         predictions.select_table_columns(order), labels=_renumber_labels(predictions, order)
     )
+
+
+def remember_columns(
+    request: Request, gate: Gate, gate_name: str, *, has_label_file: bool = False
+) -> Request:
+    """Complete a request with the names of the columns that the gate was fitted on.
+
+    Parameters
+    ----------
+    request : Request
+        Columns to read. Names that the user gave are not changed.
+
+    gate : Gate
+        Gate that will be applied.
+
+    gate_name : str
+        Name of the gate in messages.
+
+    has_label_file : bool, default=False
+        Whether the labels are in another file, so that no column holds them.
+
+    Returns
+    -------
+    Request
+    """
+    layout = gate.file_layout
+    stored_names = {
+        "id_key": layout.id_key,
+        "group_key": layout.group_key,
+        "unit_key": layout.unit_key,
+    }
+    if not request.reads_scores:
+        stored_names["logits_key"] = layout.logits_key
+    if request.reads_scores and request.label_key is None and request.prediction_key is None:
+        stored_names["label_key"] = layout.truth_of_scores
+        stored_names["prediction_key"] = layout.prediction_key
+    elif not has_label_file and not request.reads_scores:
+        stored_names["label_key"] = layout.label_key
+    remembered_names: dict[str, Any] = {}
+    for field_name, column_name in stored_names.items():
+        if column_name is not None and getattr(request, field_name) is None:
+            remembered_names[field_name] = column_name
+    return replace(
+        request,
+        **remembered_names,
+        excluded_columns=(*request.excluded_columns, *layout.drop),
+        gate_name=gate_name,
+        remembered_fields=frozenset(remembered_names),
+    )
+
+
+def _column_difference(predictions: Predictions, gate_classes: ClassNames) -> str:
+    """Return which columns a file has too much or too little, for use within a message."""
+    if predictions.class_names is None:
+        return ""
+    return f"; {describe_class_difference(predictions.class_names, gate_classes)}"
+
+
+def describe_class_difference(table_classes: ClassNames, gate_classes: ClassNames) -> str:
+    """Describe how the classes of a table differ from those of a gate.
+
+    Examples
+    --------
+    >>> describe_class_difference(("dog", "cow"), ("cat", "dog"))
+    "it has no 'cat', and it has 'cow', which the gate does not know"
+    """
+    table_names = {str(name) for name in table_classes}
+    gate_names = {str(name) for name in gate_classes}
+    missing_names = [name for name in gate_classes if str(name) not in table_names]
+    unknown_names = [name for name in table_classes if str(name) not in gate_names]
+    differences = []
+    if missing_names:
+        differences.append(f"it has no {format_names(missing_names)}")
+    if unknown_names:
+        differences.append(f"it has {format_names(unknown_names)}, which the gate does not know")
+    return ", and ".join(differences)
 
 
 def _with_labels_of_selected_columns(predictions: Predictions) -> Predictions:
@@ -147,7 +236,7 @@ def find_class_order(
     [1, 0]
     >>> find_class_order(("dog", "cow"), ("cat", "dog"), "new.csv", "cal.json")
     Traceback (most recent call last):
-    metacal.errors.InputError: new.csv has the classes 'dog', 'cow' but cal.json was fitted on ...
+    metacal.errors.InputError: new.csv does not have the classes that cal.json was fitted on: ...
     """
     if table_classes is None or table_classes == gate_classes:
         return None
@@ -155,8 +244,8 @@ def find_class_order(
         return None
     if sorted(map(str, table_classes)) != sorted(map(str, gate_classes)):
         raise InputError(
-            f"{table_name} has the classes {format_names(table_classes)} but {gate_name} was fitted on"
-            f" {format_names(gate_classes)}; give predictions of the same classifier."
+            f"{table_name} does not have the classes that {gate_name} was fitted on:"
+            f" {describe_class_difference(table_classes, gate_classes)}."
         )
     return [table_classes.index(name) for name in gate_classes]
 

@@ -10,7 +10,20 @@ from collections.abc import Collection, Sequence
 from metacal.display import format_names
 from metacal.errors import InputError, choose_spelling, format_option
 from metacal.io.opening import NoScoreError
-from metacal.io.request import ID_KEYS, ROLE_PARAMETERS, TABLE_KEYS, Request
+from metacal.io.request import (
+    ID_KEYS,
+    OPTIONAL_ROLE_PARAMETERS,
+    ROLE_PARAMETERS,
+    TABLE_KEYS,
+    Request,
+)
+
+#: Meaning in messages of the columns that a gate reads.
+_MEANINGS = {
+    "logits_key": "its input",
+    "label_key": "the labels",
+    "group_key": "the groups",
+}
 
 
 class OtherKindError(InputError):
@@ -88,7 +101,8 @@ def find_named_column(
     Returns
     -------
     str or None
-        None if the user gave no name and no column has a default name.
+        None if the user gave no name and no column has a default name, or if a gate remembers a name
+        that it does not need.
 
     Raises
     ------
@@ -97,6 +111,11 @@ def find_named_column(
         missing score raises `NoScoreError`.
     """
     given_name = getattr(request, request_field)
+    is_remembered = request_field in request.remembered_fields
+    if is_remembered and given_name not in column_names:
+        if request_field in OPTIONAL_ROLE_PARAMETERS:
+            return None
+        raise missing_remembered_column_error(request, column_names, request_field)
     if given_name is not None:
         _check_named_column(request, column_names, request_field, used_names)
         return str(given_name)
@@ -110,6 +129,21 @@ def find_named_column(
     if not candidates:
         return None
     return candidates[0]
+
+
+def missing_remembered_column_error(
+    request: Request, column_names: Collection[str], request_field: str
+) -> InputError:
+    """Build the error for a file that lacks a column of the file that a gate was fitted on."""
+    message = (
+        f"{request.path}: there is no column {getattr(request, request_field)!r}, from which"
+        f" {request.gate_name} reads {_MEANINGS[request_field]}; it has"
+        f" {format_names(column_names)}. If the column has another name here, name it with"
+        f" {format_option(request.user_parameter_name(request_field))}."
+    )
+    if request.reads_scores and request_field == "logits_key":
+        return NoScoreError(message)
+    return InputError(message)
 
 
 def _check_named_column(

@@ -49,6 +49,7 @@ class Predictions(Columns):
         """Return the labels. Raise InputError with advice if the file has none."""
         if self.labels is not None:
             return self.labels
+        self.check_label_column("label_key")
         other_columns = ""
         if self.unused_names:
             other_columns = f"; it also holds {format_names(self.unused_names)}"
@@ -77,7 +78,7 @@ def read_predictions(
     classes: Sequence[str | int] | None = None,
     format: str | None = None,
     drop: Sequence[str] = (),
-    keep: Sequence[str] = (),
+    keep: Sequence[str] | None = (),
     of_gate: ClassNames | None = None,
     stream: bool | None = None,
     unpack_limit: int | None = None,
@@ -109,7 +110,8 @@ def read_predictions(
 
     logits_key, label_key, id_key : str, optional
         Other names of the table, the labels and the ids. If there is one column per class,
-        `logits_key="z"` selects the columns that begin with `z_`.
+        `logits_key="z"` selects the columns that begin with `z_`, and `logits_key="p(*)"` those
+        that are named `p(cat)`, `p(dog)` and so on.
 
     group_key, unit_key : str, optional
         Names of the groups, for a promise per group, and of the clusters of dependent rows.
@@ -129,8 +131,9 @@ def read_predictions(
     drop : sequence of str, default=()
         Columns that are not classes.
 
-    keep : sequence of str, default=()
-        Columns to copy to the results. They are not classes either.
+    keep : sequence of str or None, default=()
+        Columns to copy to the results. They are not classes either. None stands for all columns
+        except the table.
 
     of_gate : sequence, optional
         Classes of a gate. If there is one column per class, the columns with these names are
@@ -184,13 +187,25 @@ def read_predictions(
         format=format,
         stream=stream,
         excluded_columns=tuple(drop),
-        kept_names=tuple(keep),
+        kept_names=tuple(keep or ()),
+        keeps_other_columns=keep is None,
         gate_classes=of_gate,
     )
+    return read_requested_predictions(path, request, labels=labels, unpack_limit=unpack_limit)
+
+
+def read_requested_predictions(
+    path: Paths,
+    request: Request,
+    *,
+    labels: Paths | None = None,
+    unpack_limit: int | None = None,
+) -> Predictions:
+    """Read the predictions that a request describes; see `read_predictions`."""
     columns = read_columns(
         path, request, _check_and_convert, unpack_limit=unpack_limit, labels=labels
     )
-    return Predictions(**vars(columns), input=input)
+    return Predictions(**vars(columns), input=request.input)
 
 
 def _check_and_convert(request: Request, columns: Columns) -> Columns:
@@ -200,7 +215,12 @@ def _check_and_convert(request: Request, columns: Columns) -> Columns:
     flat_columns: dict[str, Any] = {}
     for role, column in columns.role_columns.items():
         flat_columns[role] = column.ravel()
-    columns = replace(columns, **flat_columns)
+    columns = replace(
+        columns,
+        **flat_columns,
+        missing_label_name=request.missing_label_name(columns),
+        keeps_all_columns=request.keeps_other_columns,
+    )
     if request.classes is not None:
         return replace(columns, class_names=request.classes)
     return _without_stray_columns(columns)
@@ -236,9 +256,7 @@ def _expand_single_score(request: Request, columns: Columns) -> Columns:
         two_class_table = scores_to_two_columns(np.asarray(table), request.input)
     except InputError as error:
         raise InputError(f"{request.path}: {error}") from None
-    return replace(
-        columns, table=two_class_table, class_names=None, score_column=request.logits_key
-    )
+    return replace(columns, table=two_class_table, class_names=None)
 
 
 def _check_shapes(request: Request, columns: Columns) -> None:

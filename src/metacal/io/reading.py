@@ -214,10 +214,14 @@ def _concatenate(path: str, columns_of_files: Sequence[Columns]) -> Columns:
             [file_columns.role_columns[role] for file_columns in columns_of_files]
         )
     kept_columns = {}
+    unused_names = list(first_columns.unused_names)
     for name in first_columns.kept:
-        kept_columns[name] = np.concatenate(
-            [file_columns.kept[name] for file_columns in columns_of_files]
-        )
+        if all(name in file_columns.kept for file_columns in columns_of_files):
+            kept_columns[name] = np.concatenate(
+                [file_columns.kept[name] for file_columns in columns_of_files]
+            )
+        else:
+            unused_names.append(name)
     remarks = [remark for file_columns in columns_of_files for remark in file_columns.remarks]
     return replace(
         first_columns,
@@ -226,6 +230,7 @@ def _concatenate(path: str, columns_of_files: Sequence[Columns]) -> Columns:
         line_numbers=None,
         remarks=tuple(dict.fromkeys(remarks)),
         kept=kept_columns,
+        unused_names=tuple(unused_names),
         **role_columns,
     )
 

@@ -7,7 +7,8 @@ Terms used in this package:
 
 - *table*: the logits or probabilities, with one row per item and one column per class. For a file
   of scores it is a single column.
-- *role*: the meaning of a column other than the table: "labels", "ids", "groups" or "units".
+- *role*: the meaning of a column other than the table: "labels", "predictions", "ids", "groups" or
+  "units".
 - *single score*: one column for a classifier with two classes. A higher value favours the second
   class.
 """
@@ -18,6 +19,10 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from metacal.io.columns import Columns
 
 #: Size in bytes above which a table stays in its file instead of being read into memory.
 STREAM_BYTES = 1 << 28
@@ -41,10 +46,13 @@ CLASS_KEYS = ("classes", "class_names")
 #: Parameter that names the column of each role.
 ROLE_PARAMETERS = {
     "labels": "label_key",
+    "predictions": "prediction_key",
     "ids": "id_key",
     "groups": "group_key",
     "units": "unit_key",
 }
+#: Roles of a gate's file that a later file may lack.
+OPTIONAL_ROLE_PARAMETERS = ("label_key", "prediction_key", "id_key", "unit_key")
 #: Names of columns that probably hold labels. Messages suggest them; readers do not use them.
 LABEL_NAME_PATTERN = re.compile(
     r"targets?|truths?|gt|gold|ground[_ ]?truth|(true|gold)[_ ]?(label|labels|class|target)|y[_"
@@ -77,11 +85,16 @@ class Request:
         Content of the table.
 
     logits_key : str or None
-        Name of the table, or prefix of its columns. If `reads_scores` is true, name of the score column.
+        Name of the table, or prefix of its columns, or pattern of their names such as "p(*)". If
+        `reads_scores` is true, name of the score column.
 
     label_key, id_key, group_key, unit_key : str or None
         Names of the columns with a role. If `reads_scores` is true, `label_key` names the column that
-        marks a row as correct or incorrect.
+        marks a row as correct or incorrect, or the true answers if there is a `prediction_key`.
+
+    prediction_key : str or None
+        If `reads_scores` is true, name of a column of answers. An answer is correct if it equals the
+        label.
 
     classes : tuple or None
         Class names, in the order in which the table must have them.
@@ -104,6 +117,9 @@ class Request:
     kept_names : tuple of str
         Columns to copy to the results. They are not classes either.
 
+    keeps_other_columns : bool
+        Whether every column except the table is copied to the results.
+
     gate_classes : tuple or None
         Classes of the gate that is applied. They select and order columns of the same names.
 
@@ -121,6 +137,12 @@ class Request:
 
     correctness_columns : tuple of str
         For a cascade, the columns that mark whether each model is correct.
+
+    gate_name : str or None
+        Name in messages of the gate that is applied.
+
+    remembered_fields : frozenset of str
+        Fields of this request whose values the gate stores and the user did not give.
     """
 
     path: str
@@ -131,18 +153,22 @@ class Request:
     id_key: str | None = None
     group_key: str | None = None
     unit_key: str | None = None
+    prediction_key: str | None = None
     copy_path: str | None = None
     copy_is_permanent: bool = False
     format: str | None = None
     stream: bool | None = None
     excluded_columns: tuple[str, ...] = ()
     kept_names: tuple[str, ...] = ()
+    keeps_other_columns: bool = False
     gate_classes: ClassNames | None = None
     reads_scores: bool = False
     labels_are_losses: bool = False
     labels_are_agreement: bool = False
     later_score_columns: tuple[str, ...] = ()
     correctness_columns: tuple[str, ...] = ()
+    gate_name: str | None = None
+    remembered_fields: frozenset[str] = frozenset()
 
     @property
     def path_to_open(self) -> str:
@@ -155,6 +181,15 @@ class Request:
     def allows_single_score(self) -> bool:
         """Whether a single column of any name may be a single score."""
         return self.input == "probabilities" or self.logits_key is not None
+
+    def missing_label_name(self, columns: Columns) -> str | None:
+        """Return the column from which the gate reads labels, if the columns read lack it."""
+        needed_names = {"labels": self.label_key, "predictions": self.prediction_key}
+        for role, name in needed_names.items():
+            is_remembered = ROLE_PARAMETERS[role] in self.remembered_fields
+            if is_remembered and getattr(columns, role) is None:
+                return name
+        return None
 
     def is_single_score(self, column_names: Sequence[str | int]) -> bool:
         """Check whether the columns are one score for the second of two classes."""
@@ -169,7 +204,7 @@ class Request:
             return LOSS_KEYS
         if self.labels_are_agreement:
             return AGREE_KEYS
-        if self.reads_scores:
+        if self.reads_scores and self.prediction_key is None:
             return CORRECT_KEYS
         return LABEL_KEYS
 
@@ -185,6 +220,8 @@ class Request:
             return "loss_key"
         if self.labels_are_agreement:
             return "agree_key"
+        if self.prediction_key is not None:
+            return "label_key"
         return "correct_key"
 
     def keeps_table_in_file(self, n_bytes: int, *, is_held_open: bool = False) -> bool:

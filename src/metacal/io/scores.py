@@ -15,7 +15,12 @@ from metacal.io.columns import Columns
 from metacal.io.input_paths import Paths
 from metacal.io.reading import read_columns
 from metacal.io.request import AGREE_KEYS, CORRECT_KEYS, Request
-from metacal.rows.score_columns import check_correctness, check_losses, check_scores
+from metacal.rows.score_columns import (
+    check_correctness,
+    check_losses,
+    check_scores,
+    compare_answers,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,6 +59,7 @@ class Scores(Columns):
         """
         if self.labels is not None:
             return self.labels
+        self.check_label_column("correct_key")
         meaning = "which rows are right"
         parameter = "correct_key"
         default_names: tuple[str, ...] = CORRECT_KEYS
@@ -75,13 +81,15 @@ def read_scores(
     *,
     score_key: str,
     correct_key: str | None = None,
+    label_key: str | None = None,
+    prediction_key: str | None = None,
     loss_key: str | None = None,
     losses: bool = False,
     agreement: bool = False,
     id_key: str | None = None,
     group_key: str | None = None,
     unit_key: str | None = None,
-    keep: Sequence[str] = (),
+    keep: Sequence[str] | None = (),
     format: str | None = None,
     unpack_limit: int | None = None,
 ) -> Scores:
@@ -100,6 +108,13 @@ def read_scores(
     correct_key : str, optional
         Name of the column that marks a row as correct, with true or false, 1 or 0, yes or no. The
         default is "correct" or "ok", if the file has such a column.
+
+    prediction_key : str, optional
+        Name of a column of answers, instead of `correct_key`. An answer is correct if it equals the
+        label.
+
+    label_key : str, optional
+        With `prediction_key`, name of the labels. The default is "labels", "label" or "y".
 
     loss_key : str, optional
         Name of a column of losses from 0 to 1, instead of `correct_key`.
@@ -139,26 +154,103 @@ def read_scores(
     >>> scores.score, scores.correct
     (array([0.9, nan]), array([ True, False]))
     """
+    request = build_score_request(
+        score_key=score_key,
+        correct_key=correct_key,
+        label_key=label_key,
+        prediction_key=prediction_key,
+        loss_key=loss_key,
+        losses=losses,
+        agreement=agreement,
+        id_key=id_key,
+        group_key=group_key,
+        unit_key=unit_key,
+        keep=keep,
+        format=format,
+    )
+    return read_requested_scores(path, request, unpack_limit=unpack_limit)
+
+
+def build_score_request(
+    *,
+    score_key: str,
+    correct_key: str | None,
+    label_key: str | None,
+    prediction_key: str | None,
+    loss_key: str | None,
+    losses: bool,
+    agreement: bool,
+    keep: Sequence[str] | None,
+    **other_fields: Any,
+) -> Request:
+    """Return the request of a file of scores.
+
+    Parameters
+    ----------
+    score_key, correct_key, label_key, prediction_key, loss_key, losses, agreement, keep
+        See `read_scores`.
+
+    **other_fields
+        Fields of `Request` of the same name.
+
+    Returns
+    -------
+    Request
+
+    Raises
+    ------
+    InputError
+        If more than one parameter says which rows are correct.
+    """
+    _check_truth_keys(correct_key, label_key, prediction_key, loss_key)
+    return Request(
+        "",
+        logits_key=score_key,
+        label_key=loss_key or correct_key or label_key,
+        prediction_key=prediction_key,
+        kept_names=tuple(keep or ()),
+        keeps_other_columns=keep is None,
+        reads_scores=True,
+        labels_are_losses=losses or loss_key is not None,
+        labels_are_agreement=agreement,
+        **other_fields,
+    )
+
+
+def read_requested_scores(
+    path: Paths, request: Request, *, unpack_limit: int | None = None
+) -> Scores:
+    """Read the scores that a request describes; see `read_scores`."""
+    columns = read_columns(path, request, _convert_score_columns, unpack_limit=unpack_limit)
+    return Scores(
+        **vars(columns), name=str(request.logits_key), agreement=request.labels_are_agreement
+    )
+
+
+def _check_truth_keys(
+    correct_key: str | None,
+    label_key: str | None,
+    prediction_key: str | None,
+    loss_key: str | None,
+) -> None:
+    """Raise InputError if more than one parameter says which rows are correct."""
     if loss_key is not None and correct_key is not None:
         raise InputError(
             f"give {format_option('correct_key')} or {format_option('loss_key')}: a row is right or wrong, or"
             " loses."
         )
-    request = Request(
-        "",
-        logits_key=score_key,
-        label_key=loss_key or correct_key,
-        id_key=id_key,
-        group_key=group_key,
-        unit_key=unit_key,
-        format=format,
-        kept_names=tuple(keep),
-        reads_scores=True,
-        labels_are_losses=losses or loss_key is not None,
-        labels_are_agreement=agreement,
-    )
-    columns = read_columns(path, request, _convert_score_columns, unpack_limit=unpack_limit)
-    return Scores(**vars(columns), name=score_key, agreement=agreement)
+    if prediction_key is not None and (correct_key is not None or loss_key is not None):
+        other_key = "loss_key" if correct_key is None else "correct_key"
+        raise InputError(
+            f"give {format_option('prediction_key')} or {format_option(other_key)}: predictions are"
+            " compared with the labels."
+        )
+    if label_key is not None and prediction_key is None:
+        raise InputError(
+            f"{format_option('label_key', label_key)} needs {format_option('prediction_key')}, which"
+            f" names the answers to compare with the labels. If {label_key!r} says which answers are"
+            f" correct, give {format_option('correct_key', label_key)}."
+        )
 
 
 def _convert_score_columns(request: Request, columns: Columns) -> Columns:
@@ -169,6 +261,9 @@ def _convert_score_columns(request: Request, columns: Columns) -> Columns:
     scores = check_scores(
         columns.table, name=str(request.logits_key), get_row_name=columns.describe_row_position
     )
+    missing_label_name = request.missing_label_name(columns)
+    if request.prediction_key is not None:
+        columns = _compare_predictions(request, columns)
     role_columns: dict[str, Any] = columns.role_columns
     if "labels" in role_columns:
         convert_labels = check_losses if request.labels_are_losses else check_correctness
@@ -186,4 +281,23 @@ def _convert_score_columns(request: Request, columns: Columns) -> Columns:
                 f"{request.path}: there are {len(scores)} scores but {len(flat_column)}"
                 f" {role_name}; one each."
             )
-    return replace(columns, table=scores, **role_columns)
+    return replace(
+        columns,
+        table=scores,
+        missing_label_name=missing_label_name,
+        keeps_all_columns=request.keeps_other_columns,
+        **role_columns,
+    )
+
+
+def _compare_predictions(request: Request, columns: Columns) -> Columns:
+    """Replace the labels by whether the prediction of each row equals its label."""
+    if columns.labels is None or columns.predictions is None:
+        return replace(columns, labels=None, predictions=None)
+    is_correct = compare_answers(
+        columns.predictions,
+        columns.labels,
+        name=columns.role_names["labels"],
+        get_row_name=columns.describe_row_position,
+    )
+    return replace(columns, labels=is_correct, predictions=None)

@@ -31,6 +31,7 @@ from metacal.io.stream_cells import (
     parse_numbers,
     parse_score_value,
 )
+from metacal.rows.score_columns import compare_answers
 
 #: Supported formats of streams.
 STREAM_FORMATS = ("csv", "tsv", "jsonl", "ndjson")
@@ -284,6 +285,8 @@ class StreamReader:
         """Convert the cells of a line to a record."""
         request = self.request
         label = self._find_value(cells, "labels", request.default_label_names)
+        if request.prediction_key is not None and label is not None:
+            label = self._compare_with_prediction(cells, label)
         correctness_flags = tuple(cells.get(name) for name in request.correctness_columns)
         if any(flag is not None for flag in correctness_flags):
             label = correctness_flags
@@ -295,6 +298,15 @@ class StreamReader:
             group=parse_group(_optional_cell(cells, request.group_key)),
             unit=parse_identifier("unit", _optional_cell(cells, request.unit_key)),
         )
+
+    def _compare_with_prediction(self, cells: dict[str, Any], label: Any) -> bool:
+        """Return whether the prediction of a line equals its label."""
+        prediction = _optional_cell(cells, self.request.prediction_key)
+        if prediction is None:
+            raise invalid_line_error(
+                f"there is a label but no {self.request.prediction_key!r} to compare it with"
+            )
+        return bool(compare_answers([prediction], [label])[0])
 
     def _parse_probability(self, cells: dict[str, Any]) -> float | None:
         """Return the sampling probability of a row, or None if it is not given."""

@@ -134,6 +134,62 @@ def check_correctness(
     return np.array(flags, dtype=np.bool_)
 
 
+def compare_answers(
+    answers: Any, labels: Any, *, name: str = "label", get_row_name: RowNamer = describe_row
+) -> Flags:
+    """Compare answers with labels. An answer is correct if it equals the label.
+
+    Parameters
+    ----------
+    answers, labels : array-like of shape (n,) or (n, 1)
+        Numbers, booleans or texts. The number 1.0 equals the text "1", and spaces around a text are
+        ignored.
+
+    name : str, default="label"
+        Name of the column of labels in messages.
+
+    get_row_name : callable, default=describe_row
+        Function that returns the name of a row in messages.
+
+    Returns
+    -------
+    array of bool of shape (n,)
+        A missing answer is incorrect.
+
+    Raises
+    ------
+    InputError
+        If a label is missing.
+
+    Examples
+    --------
+    >>> compare_answers(["cat", "dog ", None], ["cat", "dog", "cat"])
+    array([ True,  True, False])
+    >>> compare_answers(["1", "0", "n/a"], [1.0, 1.0, 0.0])
+    array([ True, False, False])
+    """
+    answer_texts = [_format_answer(value) for value in _flatten(answers, "answer").tolist()]
+    label_texts = [_format_answer(value) for value in _flatten(labels, name).tolist()]
+    if "" in label_texts:
+        row_name = get_row_name(label_texts.index(""))
+        raise InputError(f"{row_name}: {name!r} is empty; fill it in, or leave the row out.")
+    return np.array(
+        [answer == label for answer, label in zip(answer_texts, label_texts, strict=True)],
+        dtype=np.bool_,
+    )
+
+
+def _format_answer(value: Any) -> str:
+    """Return an answer as text, with one spelling for each number and boolean."""
+    if is_missing(value):
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return str(value).strip()
+
+
 def check_losses(
     values: Any, *, name: str = "loss", get_row_name: RowNamer = describe_row
 ) -> NDArray[Any]:

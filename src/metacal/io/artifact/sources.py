@@ -13,6 +13,7 @@ from typing import Any, Literal, NewType
 
 from metacal.errors import ArtifactError
 from metacal.formulas import Float
+from metacal.gate.file_layout import FileLayout
 from metacal.gate.logits_source import LogitsSource, Recipe
 from metacal.gate.score_source import HigherIs, ScoreSource, Truth
 from metacal.gate.stages import Source
@@ -204,11 +205,12 @@ FIELD_TYPES[LogitsSource] = {
     "recipe": Recipe | None,
     "map": Map,
     "decision_at": float,
-    "score_column": str | None,
+    "file_layout": FileLayout | None,
 }
 FIELD_TYPES[ScoreSource] = {
     "score": str,
     "higher_is": HigherIs,
     "truth": Truth,
     "curve": ConfidenceCurve | None,
+    "file_layout": FileLayout | None,
 }

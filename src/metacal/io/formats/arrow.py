@@ -178,6 +178,9 @@ def read_batches(request: Request, source: BatchSource) -> Columns:
     if table is None:
         table, side_columns = _read_table(source, selection, layout, path)
     else:
+        if request.keeps_other_columns:
+            # All columns together may be larger than memory.
+            selection = selection.without_kept_columns()
         side_columns = _read_columns(source, selection.other_names, path)
 
     class_names = None

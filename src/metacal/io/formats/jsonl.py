@@ -81,10 +81,10 @@ def read(request: Request) -> Columns:
             table, entries.label_column, entries.values_by_name.__getitem__
         )
 
-    correctness_name = selection.role_names.get("labels")
+    truth_names = [selection.role_names.get(role) for role in ("labels", "predictions")]
 
     def read_side_column(name: str) -> NDArray[Any]:
-        if name == correctness_name:
+        if name in truth_names:
             return _object_array(entries.values_by_name[name])
         return entries.label_column(name)
 

@@ -75,6 +75,11 @@ def read_npz(request: Request) -> Columns:
             name: f"{location.shape} {location.dtype}" for name, location in locations.items()
         }
         selection = select_arrays(request, descriptions)
+        if request.keeps_other_columns:
+            n_rows = locations[selection.table_names[0]].shape[:1]
+            selection = selection.with_kept_columns(
+                [name for name, location in locations.items() if location.shape == n_rows]
+            )
         array_names = list(selection.all_names)
         if selection.class_list_name is not None:
             array_names.append(selection.class_list_name)
