@@ -106,4 +106,4 @@ def test_standard_output_by_any_name(folder):
         CliRunner().invoke(main, [*words, name]).stdout for name in ("-", "/dev/stdout")
     )
     assert plain == device
-    assert plain.startswith("prediction,answer,confidence,accept")
+    assert plain.startswith("labels,prediction,answer,confidence,accept")

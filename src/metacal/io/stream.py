@@ -366,8 +366,8 @@ class StreamReader:
                 return _Layout(role_names=role_names)
             raise InputError(
                 f"{request.path}: it has {len(selection.table_names)} columns of classes"
-                f" ({format_names(selection.table_names)}), and the gate was fitted on {n_required_columns}; give"
-                " predictions of the same classifier."
+                f" ({format_names(selection.table_names)}), and the gate was fitted on"
+                f" {n_required_columns} classes ({format_names(request.classes or ())})."
             )
         missing_names = {*request.later_score_columns, *request.correctness_columns} - set(
             column_names
@@ -406,7 +406,7 @@ class StreamReader:
         if n_classes and len(numbers) != n_classes:
             raise invalid_line_error(
                 f"this row has {len(numbers)} numbers, and the gate was fitted on {n_classes}"
-                " classes; give predictions of the same classifier"
+                " classes"
             )
         return numbers
 

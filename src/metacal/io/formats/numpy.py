@@ -76,9 +76,14 @@ def read_npz(request: Request) -> Columns:
         }
         selection = select_arrays(request, descriptions)
         if request.keeps_other_columns:
-            n_rows = locations[selection.table_names[0]].shape[:1]
+            row_shape = locations[selection.table_names[0]].shape[:1]
+            used_names = (*selection.table_names, selection.class_list_name)
             selection = selection.with_kept_columns(
-                [name for name, location in locations.items() if location.shape == n_rows]
+                [
+                    name
+                    for name, location in locations.items()
+                    if location.shape == row_shape and name not in used_names
+                ]
             )
         array_names = list(selection.all_names)
         if selection.class_list_name is not None:
