@@ -110,11 +110,11 @@ class AccuracyAndMiscoverage:
         threshold = self.accuracy_procedure.certify_all(rows, half_delta).threshold
         n_correct_accepted = int((rows.is_correct & (rows.scores <= threshold)).sum())
         n_correct = int(rows.is_correct.sum())
-        n_correct_required = bounds.smallest_rank_keeping_miscoverage(
-            n_correct, self.alpha, half_delta
+        n_correct_to_accept = bounds.smallest_rank_keeping_miscoverage(
+            n_correct=n_correct, alpha=self.alpha, delta=half_delta
         )
         rejects_some_rows = threshold < math.inf
-        if rejects_some_rows and n_correct_accepted < n_correct_required:
+        if rejects_some_rows and n_correct_accepted < n_correct_to_accept:
             raise self._build_infeasible_error(rows, n_correct_accepted, delta)
         certificate = build_certificate_for_threshold(
             rows,
@@ -142,21 +142,13 @@ class AccuracyAndMiscoverage:
         """Build the error for rows that support each promise, but not both."""
         half_delta = _halve_unless_in_expectation(delta)
         n_correct = int(rows.is_correct.sum())
-        smallest_alpha = _find_smallest_alpha(n_correct, n_correct_accepted, half_delta)
-        n_rows_keeping_miscoverage = self._count_rows_keeping_miscoverage(rows, delta)
-
-        def keeps_miscoverage(beta: float) -> bool:
-            n_accepted = self._count_rows_accepted_for_accuracy(rows, beta, delta)
-            return n_accepted >= n_rows_keeping_miscoverage
-
-        best_step = find_highest_certified_step(
-            certified_step=0,
-            uncertified_step=math.ceil(ACCURACY_STEPS_PER_UNIT * self.beta),
-            certifies=keeps_miscoverage,
+        smallest_alpha = _find_smallest_alpha(
+            n_correct=n_correct, n_correct_accepted=n_correct_accepted, delta=half_delta
         )
-        other_pair = f"no min accuracy goes with max miscoverage {self.alpha:g}"
-        if best_step > 0:
-            best_beta = best_step / ACCURACY_STEPS_PER_UNIT
+        best_beta = self._find_highest_beta_keeping_miscoverage(rows, delta)
+        if best_beta is None:
+            other_pair = f"no min accuracy goes with max miscoverage {self.alpha:g}"
+        else:
             other_pair = (
                 f"with max miscoverage {self.alpha:g} the best min accuracy is {best_beta:.4f}"
             )
@@ -167,6 +159,25 @@ class AccuracyAndMiscoverage:
             " loosen one of them, use more rows, or find a better ranking score."
         )
         return InfeasibleTargetError(message, target=self.alpha, best=smallest_alpha)
+
+    def _find_highest_beta_keeping_miscoverage(
+        self, rows: CalibrationRows, delta: float | None
+    ) -> float | None:
+        """Find the highest accuracy, to four decimals, whose threshold keeps the miscoverage."""
+        n_rows_to_accept = self._count_rows_keeping_miscoverage(rows, delta)
+
+        def keeps_miscoverage(beta: float) -> bool:
+            n_accepted = self._count_rows_accepted_for_accuracy(rows, beta, delta)
+            return n_accepted >= n_rows_to_accept
+
+        best_step = find_highest_certified_step(
+            certified_step=0,
+            uncertified_step=math.ceil(ACCURACY_STEPS_PER_UNIT * self.beta),
+            certifies=keeps_miscoverage,
+        )
+        if best_step == 0:
+            return None
+        return best_step / ACCURACY_STEPS_PER_UNIT
 
     def _count_rows_accepted_for_accuracy(
         self, rows: CalibrationRows, beta: float, delta: float | None
@@ -182,7 +193,7 @@ class AccuracyAndMiscoverage:
         correct_scores = np.sort(rows.scores[rows.is_correct])
         n_correct = len(correct_scores)
         threshold_rank = bounds.smallest_rank_keeping_miscoverage(
-            n_correct, self.alpha, _halve_unless_in_expectation(delta)
+            n_correct=n_correct, alpha=self.alpha, delta=_halve_unless_in_expectation(delta)
         )
         threshold = math.inf
         if threshold_rank <= n_correct:
@@ -209,11 +220,14 @@ def _find_smallest_alpha(n_correct: int, n_correct_accepted: int, delta: float |
         )
 
     def is_certified(alpha: float) -> bool:
-        n_correct_required = bounds.smallest_rank_keeping_miscoverage(n_correct, alpha, delta)
-        return n_correct_accepted >= n_correct_required
+        n_correct_to_accept = bounds.smallest_rank_keeping_miscoverage(
+            n_correct=n_correct, alpha=alpha, delta=delta
+        )
+        return n_correct_accepted >= n_correct_to_accept
 
-    # Because of rounding errors, the rounded quantile may be slightly too small.
     alpha = ceil_to_4_decimals(exact_alpha)
+    # Because of rounding errors, the rounded quantile may be slightly too small.
     while alpha < 1.0 and not is_certified(alpha):
-        alpha = round(alpha + 1e-4, 4)
+        next_alpha = alpha + 1e-4
+        alpha = round(next_alpha, 4)
     return alpha

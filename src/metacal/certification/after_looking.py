@@ -98,10 +98,11 @@ class SimultaneousThreshold:
         """Certify the given threshold, or find one."""
         assert delta is not None
         if self.threshold is None:
-            return self._build_certificate(rows, self._find_threshold(rows, delta), delta)
+            found_threshold = self._find_threshold(rows, delta)
+            return self._build_certificate(rows, found_threshold, delta)
 
         certificate = self._build_certificate(rows, self.threshold, delta)
-        contradiction = self.find_contradiction(certificate, delta, self)
+        contradiction = self.find_contradiction(certificate, delta, promise=self)
         if contradiction is not None:
             message = (
                 f"the threshold {self.threshold:g} does not carry it on these rows:"
@@ -147,13 +148,14 @@ class SimultaneousThreshold:
         """
         assert self.alpha is not None
         correct_scores = np.sort(rows.scores[rows.is_correct])
-        miscoverage = bands.certified_miscoverage(
-            correct_scores, correct_scores, self._compute_limit_level(delta)
+        max_miscoverage_at_scores = bands.certified_miscoverage(
+            correct_scores, thresholds=correct_scores, delta=self._compute_limit_level(delta)
         )
-        certified_ranks = np.flatnonzero(miscoverage <= float(self.alpha))
-        if len(certified_ranks) == 0:
+        is_certified = max_miscoverage_at_scores <= float(self.alpha)
+        certified_scores = correct_scores[is_certified]
+        if len(certified_scores) == 0:
             return math.inf
-        return float(correct_scores[certified_ranks[0]])
+        return float(certified_scores[0])
 
     def _find_threshold_for_beta(self, rows: CalibrationRows, beta: float, delta: float) -> float:
         """Find the largest threshold that supports `beta`.
@@ -163,15 +165,25 @@ class SimultaneousThreshold:
         InfeasibleTargetError
             If no threshold supports `beta`, or if the threshold does not support `alpha`.
         """
-        level = self._compute_limit_level(delta)
-        threshold = bands.largest_supporting_threshold(rows.scores, rows.is_correct, beta, level)
+        limit_level = self._compute_limit_level(delta)
+        threshold = bands.largest_supporting_threshold(
+            rows.scores, rows.is_correct, accuracy=beta, delta=limit_level
+        )
         if threshold is None:
             raise self._build_accuracy_error(rows, beta, delta)
         if self.alpha is not None:
             correct_scores = rows.scores[rows.is_correct]
-            miscoverage = bands.certified_miscoverage(correct_scores, [threshold], level)
-            if miscoverage[0] > self.alpha:
-                raise self._build_pair_error(rows, beta, self.alpha, float(miscoverage[0]), delta)
+            (max_miscoverage,) = bands.certified_miscoverage(
+                correct_scores, thresholds=[threshold], delta=limit_level
+            )
+            if max_miscoverage > self.alpha:
+                raise self._build_pair_error(
+                    rows,
+                    beta=beta,
+                    alpha=self.alpha,
+                    miscoverage=float(max_miscoverage),
+                    delta=delta,
+                )
         return threshold
 
     def _compute_limit_level(self, delta: float) -> float:

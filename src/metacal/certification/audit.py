@@ -58,13 +58,14 @@ def find_contradiction_of_clusters(
 
     circumstances = certificate.circumstances
     max_cluster_size = circumstances.largest_cluster
+    counts_cluster_means = circumstances.cluster_counting == "mean"
     rule = ClusterBettingRule(quantity)
     could_certify = rule.could_certify(
         certificate.tested_counts,
-        quantity.max_violation_rate(target),
-        promise.delta,
+        limit=quantity.max_violation_rate(target),
+        significance_level=promise.delta,
         max_cluster_size=max_cluster_size or 1,
-        uses_cluster_means=circumstances.cluster_counting == "mean",
+        uses_cluster_means=counts_cluster_means,
     )
     if could_certify:
         return None
@@ -141,17 +142,20 @@ def _find_contradiction_in_subgroup(
     str or None
         None if no contradiction was found.
     """
-    level = _get_significance_level(subgroup_certificates)
+    significance_level = _get_significance_level(subgroup_certificates)
+    was_tested = significance_level is not None
     accepts_rows = _accepts_any_row(subgroup_certificates)
-    was_tested = level is not None
-    if not was_tested and accepts_rows and procedure.fallback_threshold == REJECT_ALL_ROWS:
+    untested_rows_are_rejected = procedure.fallback_threshold == REJECT_ALL_ROWS
+    if accepts_rows and not was_tested and untested_rows_are_rejected:
         return "it accepts rows, but was never tested"
     if not accepts_rows and not isinstance(procedure, TwoClassProcedure):
         return None
-    if level is None:
-        level = level_if_untested
+    if significance_level is None:
+        significance_level = level_if_untested
     return procedure.find_contradiction_in_subgroup(
-        subgroup_certificates, level, _get_inner_promise(promise)
+        subgroup_certificates,
+        significance_level=significance_level,
+        promise=_get_inner_promise(promise),
     )
 
 
@@ -159,23 +163,23 @@ def _compute_highest_possible_level(
     scope: EachSubgroup, all_subgroups: SubgroupCertificates, delta: float
 ) -> float:
     """Compute the highest significance level at which a subgroup can have been tested."""
-    certificates_by_tested_subgroup = [
-        certificates
-        for certificates in all_subgroups.sides_by_group
-        if _get_significance_level(certificates) is not None
+    tested_subgroups = [
+        subgroup_certificates
+        for subgroup_certificates in all_subgroups.sides_by_group
+        if _get_significance_level(subgroup_certificates) is not None
     ]
-    n_tested = len(certificates_by_tested_subgroup)
-    if scope.error_rate == "each":
-        return delta
-    if scope.error_rate == "fcr":
-        n_accepting = sum(map(_accepts_any_row, certificates_by_tested_subgroup))
+    if scope.controls_false_coverage_rate:
+        n_tested = len(tested_subgroups)
+        n_accepting = sum(map(_accepts_any_row, tested_subgroups))
         return delta * n_accepting / max(1, n_tested)
-    # Holm's correction divides delta by the number of subgroups in which a test failed.
-    n_possibly_failed = sum(
-        not all(certificate.accepts_everything for certificate in certificates)
-        for certificates in certificates_by_tested_subgroup
-    )
-    return delta / max(1, n_possibly_failed)
+    if scope.controls_family_wise_error_rate:
+        # Holm's correction divides delta by the number of subgroups in which a test failed.
+        n_possibly_failed = sum(
+            not _accepts_every_row(subgroup_certificates)
+            for subgroup_certificates in tested_subgroups
+        )
+        return delta / max(1, n_possibly_failed)
+    return delta
 
 
 def _get_significance_level(
@@ -193,6 +197,11 @@ def _get_significance_level(
 def _accepts_any_row(subgroup_certificates: tuple[SubgroupCertificate, ...]) -> bool:
     """Check whether a subgroup accepts any row."""
     return any(certificate.status != "always rejected" for certificate in subgroup_certificates)
+
+
+def _accepts_every_row(subgroup_certificates: tuple[SubgroupCertificate, ...]) -> bool:
+    """Check whether a subgroup accepts every row."""
+    return all(certificate.accepts_everything for certificate in subgroup_certificates)
 
 
 def _get_inner_promise(promise: CertifiablePromise) -> object:

@@ -127,8 +127,10 @@ def _certify_clusters(
     n_test_clusters = test_rows.clusters.n_clusters
 
     def find_threshold(max_error_rate: float) -> float | None:
-        plan = rule.plan(pilot_rows, n_test_clusters, max_error_rate, delta)
-        return rule.certify(test_rows, plan, delta).threshold
+        plan = rule.plan(
+            pilot_rows, n_test_clusters, limit=max_error_rate, significance_level=delta
+        )
+        return rule.certify(test_rows, plan, significance_level=delta).threshold
 
     limit = quantity.max_violation_rate(target)
     threshold = find_threshold(limit)
@@ -171,27 +173,33 @@ def _certify_subgroups(
     level_if_untested = scope.compute_level_of_next_subgroup(n_tested, delta)
     certificates_per_subgroup = [
         procedure.build_subgroup_certificates(
-            test.subgroup.names,
-            test.subgroup.rows,
-            test.result,
-            test.significance_level,
-            level_if_untested,
+            subgroup_names=test.subgroup.names,
+            rows=test.subgroup.rows,
+            result=test.result,
+            significance_level=test.significance_level,
+            level_if_untested=level_if_untested,
         )
         for test in subgroup_tests
     ]
     all_certificates = SubgroupCertificates(
-        scope.by, scope.error_rate, tuple(chain.from_iterable(certificates_per_subgroup))
+        by=scope.by,
+        delta_sharing=scope.error_rate,
+        items=tuple(chain.from_iterable(certificates_per_subgroup)),
     )
-    if len(all_certificates.always_rejected) == len(all_certificates.items):
+    every_subgroup_is_rejected = len(all_certificates.always_rejected) == len(
+        all_certificates.items
+    )
+    if every_subgroup_is_rejected:
         raise _build_no_subgroup_error(procedure, all_certificates, delta, n_rows=len(rows))
 
     outcome = _count_accepted_rows(procedure, rows, subgroup_tests, certificates_per_subgroup)
-    quantity, target = procedure.get_main_limit(rows)
+    main_limit = procedure.get_main_limit(rows)
     certificate = build_certificate(
-        quantity=quantity,
-        target=target,
+        quantity=main_limit.quantity,
+        target=main_limit.target,
         delta=delta,
         rule_name=procedure.rule_name,
+        # The thresholds are those of the subgroups, so a row outside of them is rejected.
         threshold=REJECT_ALL_ROWS,
         outcome=outcome,
     )
@@ -233,26 +241,30 @@ def _count_accepted_rows(
         for code in test.subgroup.codes
     }
     n_codes = len(rows.subgroups.names)
-    certificates_in_order = [certificates_by_code[code] for code in range(n_codes)]
+    certificates_in_order_of_codes = [certificates_by_code[code] for code in range(n_codes)]
     thresholds_by_code = np.array(
         [
             [certificate.threshold for certificate in certificates]
-            for certificates in certificates_in_order
+            for certificates in certificates_in_order_of_codes
         ]
     )
+    # All certificates of a subgroup have the same decision point.
     decision_point_by_code = np.array(
-        [certificates[0].decision_log_odds for certificates in certificates_in_order]
+        [certificates[0].decision_log_odds for certificates in certificates_in_order_of_codes]
     )
 
     row_codes = rows.subgroups.codes
-    columns = procedure.compute_decision_columns(rows, decision_point_by_code[row_codes])
-    row_thresholds = thresholds_by_code[row_codes, columns.threshold_indices]
-    is_accepted = accepts(columns.uncertainty, row_thresholds)
+    decision_columns = procedure.compute_decision_columns(
+        rows, decision_points=decision_point_by_code[row_codes]
+    )
+    row_thresholds = thresholds_by_code[row_codes, decision_columns.threshold_indices]
+    is_accepted = accepts(decision_columns.uncertainty, row_thresholds)
+    is_correct = decision_columns.correct
     return ThresholdOutcome(
         n_rows=len(rows),
-        n_correct=int(columns.correct.sum()),
+        n_correct=int(is_correct.sum()),
         n_accepted=int(is_accepted.sum()),
-        n_correct_accepted=int((is_accepted & columns.correct).sum()),
+        n_correct_accepted=int((is_accepted & is_correct).sum()),
         highest_accepted=None,
         lowest_rejected=None,
     )
@@ -265,14 +277,21 @@ def _build_no_subgroup_error(
     n_rows: int,
 ) -> InfeasibleTargetError:
     """Build the error for rows that certify the promise for no subgroup."""
-    certificates = all_certificates.items
-    rows_needed = [item.rows_needed for item in certificates if item.rows_needed is not None]
-    best_limits = [item.best_target for item in certificates if item.best_target is not None]
-    quantity, target = procedure.promised_limits[0]
+    rows_needed = [
+        certificate.rows_needed
+        for certificate in all_certificates.items
+        if certificate.rows_needed is not None
+    ]
+    best_limits = [
+        certificate.best_target
+        for certificate in all_certificates.items
+        if certificate.best_target is not None
+    ]
+    first_limit = procedure.promised_limits[0]
     return build_no_certified_subgroup_error(
-        quantity,
-        float(target),
-        delta,
+        quantity=first_limit.quantity,
+        target=float(first_limit.target),
+        delta=delta,
         by=all_certificates.by,
         n_rows=n_rows,
         n_subgroups=len(all_certificates.sides_by_group),

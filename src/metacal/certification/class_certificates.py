@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from metacal.certificates.counts import Counts
+from metacal.certificates.quantity import Quantity
 from metacal.certificates.subgroups import Name, SubgroupCertificate
 from metacal.certification.procedures import DecisionColumns
 from metacal.certification.ranking import Ranking, ThresholdOutcome
@@ -46,9 +48,8 @@ def build_class_certificate(
     ranking = Ranking.from_scores(
         decision_columns.uncertainty[is_predicted], decision_columns.correct[is_predicted]
     )
-    threshold = RELATIVE_GRID.snap_to_midpoint(
-        ranking.largest_threshold_accepting_at_most(n_accepted)
-    )
+    largest_threshold = ranking.largest_threshold_accepting_at_most(n_accepted)
+    threshold = RELATIVE_GRID.snap_to_midpoint(largest_threshold)
     outcome = ranking.summarize_threshold(threshold)
     return SubgroupCertificate(names, threshold=threshold, **outcome._asdict())
 
@@ -85,20 +86,21 @@ def add_class_promise(
     -------
     SubgroupCertificate
     """
-    own_level = None
-    requirement_level = level_if_untested
+    level_of_class = None
+    level_of_both_classes = level_if_untested
     if significance_level is not None:
-        own_level = significance_level * class_promise.level_fraction
-        requirement_level = significance_level
+        level_of_both_classes = significance_level
+        level_of_class = significance_level * class_promise.level_fraction
     rows_needed = None
-    if certificate.threshold == REJECT_ALL_ROWS:
-        rows_needed = class_promise.compute_required_rows(requirement_level)
+    rejects_all_rows = certificate.threshold == REJECT_ALL_ROWS
+    if rejects_all_rows:
+        rows_needed = class_promise.compute_required_rows(level_of_both_classes)
     return replace(
         certificate,
         quantity=class_promise.quantity,
         target=float(class_promise.target),
         promised_class=positive_name,
-        delta=own_level,
+        delta=level_of_class,
         rows_needed=rows_needed,
     )
 
@@ -108,6 +110,15 @@ def get_predicted_class(certificate: SubgroupCertificate) -> Name:
     if certificate.predicted_class is None:
         return certificate.names[0]
     return certificate.predicted_class
+
+
+class _StatedPromise(NamedTuple):
+    """What the certificate of a class states about its promise, None if nothing is promised."""
+
+    quantity: Quantity | None = None
+    target: float | None = None
+    positive_class: Name | None = None
+    rows_needed: int | None = None
 
 
 def states_class_promise(
@@ -136,23 +147,24 @@ def states_class_promise(
     -------
     bool
     """
-    stated_promise = (
-        certificate.quantity,
-        certificate.target,
-        certificate.promised_class,
-        certificate.rows_needed,
+    stated_promise = _StatedPromise(
+        quantity=certificate.quantity,
+        target=certificate.target,
+        positive_class=certificate.promised_class,
+        rows_needed=certificate.rows_needed,
     )
     if class_promise is None:
-        return stated_promise == (None, None, None, None)
+        return stated_promise == _StatedPromise()
     rows_needed = None
-    if certificate.threshold == REJECT_ALL_ROWS:
-        own_level = certificate.delta or significance_level * class_promise.level_fraction
-        rows_needed = class_promise.rule.compute_required_rows(class_promise.limit, own_level)
-    expected_promise = (
-        class_promise.quantity,
-        float(class_promise.target),
-        class_names[class_promise.get_positive_code(class_names)],
-        rows_needed,
+    rejects_all_rows = certificate.threshold == REJECT_ALL_ROWS
+    if rejects_all_rows:
+        level_of_class = certificate.delta or significance_level * class_promise.level_fraction
+        rows_needed = class_promise.rule.compute_required_rows(class_promise.limit, level_of_class)
+    expected_promise = _StatedPromise(
+        quantity=class_promise.quantity,
+        target=float(class_promise.target),
+        positive_class=class_names[class_promise.get_positive_code(class_names)],
+        rows_needed=rows_needed,
     )
     return stated_promise == expected_promise
 
@@ -176,12 +188,13 @@ def count_rows_of_both_classes(
         All rows, the rows of the class of `certificate`, and the rows accepted as this class.
     """
     n_rows = certificate.n_rows + other_certificate.n_rows
-    n_incorrect = certificate.n_rows - certificate.n_correct
-    n_of_other_class = n_incorrect + other_certificate.n_correct
+    # An incorrect row is of the class that it is not predicted as.
+    n_predicted_incorrectly = certificate.n_rows - certificate.n_correct
+    n_rows_of_other_class = n_predicted_incorrectly + other_certificate.n_correct
     return Counts(
         n_rows=n_rows,
         n_accepted=certificate.n_accepted,
-        n_correct=n_rows - n_of_other_class,
+        n_correct=n_rows - n_rows_of_other_class,
         n_correct_accepted=certificate.n_correct_accepted,
     )
 
