@@ -298,13 +298,14 @@ def _judge_cascade_rows(
     _check_needed_labels(gate, has_label, differs_from_last_model)
     is_correct = decision.predicted_codes == true_codes
     is_last_model_correct = last_model_codes == true_codes
-    is_worse = (~is_correct & is_last_model_correct).astype(np.float64)
+    is_worse = ~is_correct & is_last_model_correct
     is_better = is_correct & ~is_last_model_correct
+    loss_differences = is_worse.astype(np.float64) - is_better
     models_agree = np.asarray(first_model_codes == last_model_codes)
     return JudgedRows(
         decision=decision,
         correct=is_correct,
-        losses=Losses.from_graded(is_worse - is_better),
+        losses=Losses.from_graded(loss_differences),
         row_subgroups=None,
         has_label=has_label,
         fit_rows=gate.find_fit_rows(decision.uncertainty, models_agree),

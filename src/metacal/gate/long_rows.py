@@ -2,7 +2,7 @@
 
 Sorting takes memory for the score of each row. For a long table, scores are instead computed again
 in each of several passes, block by block, where the rows are. A block returns how many correct and
-incorrect rows lie in each *cell*, an interval of scores that a *cut* defines
+incorrect rows lie in each *cell*, an interval of scores that a *key_partition* defines
 (`metacal.certification.passes`, which proves that the certificate is the same as with sorting). The
 first pass also computes the fingerprint of the rows. A last pass returns two flags for each row:
 whether it is accepted, and whether its prediction is correct.
@@ -45,7 +45,7 @@ _CORRECT_BIT = 2
 
 
 class CountTableRows:
-    """Function that counts the rows of a table in the cells of a cut.
+    """Function that counts the rows of a table in the cells of a key_partition.
 
     Parameters
     ----------
@@ -73,7 +73,7 @@ class CountTableRows:
         self.score = score
         self.fingerprint: Fingerprint | None = None
 
-    def __call__(self, cut: KeyPartition) -> CellCounts:
+    def __call__(self, key_partition: KeyPartition) -> CellCounts:
         """Count all rows in one pass, or in two if the first pass finds rows to validate.
 
         A kernel can count rows that are not validated, but it returns no score for a row that is
@@ -83,14 +83,16 @@ class CountTableRows:
         compute_columns = ScoreAndCorrectness(self.score)
         table = self.rows.table
         if self.rows.is_unvalidated and kernels.can_pass_whole_blocks(compute_columns, table):
-            counts = self._count_rows(partial(compute_columns, is_unvalidated=True), cut)
+            counts = self._count_rows(partial(compute_columns, is_unvalidated=True), key_partition)
             if not counts.n_missing_scores:
                 self.rows = self.rows.as_validated(already_validated=True)
                 return counts
         self.rows = self.rows.as_validated(already_validated=False)
-        return self._count_rows(compute_columns, cut)
+        return self._count_rows(compute_columns, key_partition)
 
-    def _count_rows(self, compute_columns: Callable[..., Float], cut: KeyPartition) -> CellCounts:
+    def _count_rows(
+        self, compute_columns: Callable[..., Float], key_partition: KeyPartition
+    ) -> CellCounts:
         """Count all rows, and compute their fingerprint if it is not known yet.
 
         Parameters
@@ -98,8 +100,8 @@ class CountTableRows:
         compute_columns : callable
             Function that returns the score and the correctness of each row of a block.
 
-        cut : KeyPartition
-            Cells.
+        key_partition : KeyPartition
+            Cells of scores, in each of which rows are counted.
 
         Returns
         -------
@@ -108,14 +110,19 @@ class CountTableRows:
         needs_fingerprint = self.fingerprint is None
         make_accumulator = partial(
             _BlockAccumulator,
-            cut,
+            key_partition,
             grid=get_rounding_grid(self.score),
             needs_fingerprint=needs_fingerprint,
         )
-        share_results = self.rows.accumulate_blocks(compute_columns, make_accumulator, self.labels)
+        counts_and_fingerprints = self.rows.accumulate_blocks(
+            compute_columns, make_accumulator, self.labels
+        )
+        # The list is filled while the counts are added up, so that few counts are in memory.
         fingerprints: list[Fingerprint] = []
-        share_counts = _separate_fingerprints(share_results, fingerprints)
-        counts = CellCounts.add_up(cut, share_counts)
+        counts_of_row_ranges = _separate_fingerprints(
+            counts_and_fingerprints, fingerprints_out=fingerprints
+        )
+        counts = CellCounts.add_up(key_partition, counts_of_row_ranges)
         if needs_fingerprint and not counts.n_missing_scores:
             first_fingerprint, *other_fingerprints = fingerprints
             self.fingerprint = sum(other_fingerprints, start=first_fingerprint)
@@ -123,13 +130,14 @@ class CountTableRows:
 
 
 def _separate_fingerprints(
-    share_results: Iterator[tuple[CellCounts, Fingerprint | None]],
-    fingerprints: list[Fingerprint],
+    counts_and_fingerprints: Iterator[tuple[CellCounts, Fingerprint | None]],
+    *,
+    fingerprints_out: list[Fingerprint],
 ) -> Iterator[CellCounts]:
-    """Yield the counts of each share of the rows, and append its fingerprint to a list."""
-    for counts, fingerprint in share_results:
+    """Yield the counts of each range of rows, and append its fingerprint to a list."""
+    for counts, fingerprint in counts_and_fingerprints:
         if fingerprint is not None:
-            fingerprints.append(fingerprint)
+            fingerprints_out.append(fingerprint)
         yield counts
 
 
@@ -138,8 +146,8 @@ class _BlockAccumulator:
 
     Parameters
     ----------
-    cut : KeyPartition
-        Cells.
+    key_partition : KeyPartition
+        Cells of scores, in each of which rows are counted.
 
     grid : Grid
         Rounding grid of the score.
@@ -148,8 +156,8 @@ class _BlockAccumulator:
         Whether to compute the fingerprint.
     """
 
-    def __init__(self, cut: KeyPartition, grid: Grid, needs_fingerprint: bool) -> None:
-        self._cell_counter = CellCounter(cut)
+    def __init__(self, key_partition: KeyPartition, grid: Grid, needs_fingerprint: bool) -> None:
+        self._cell_counter = CellCounter(key_partition)
         self._grid = grid
         self._needs_fingerprint = needs_fingerprint
         self._fingerprint: Fingerprint | None = None

@@ -12,6 +12,7 @@ The *truth* of a row is whether its answer is correct, or its loss between 0 and
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 
 from metacal.certificates.certificate import Certificate, accepts
 from metacal.certificates.stored_fields import OPTIONAL
+from metacal.certificates.subgroups import SubgroupCertificate
 from metacal.errors import InputError
 from metacal.formulas import Codes, Flags, Float
 from metacal.gate.decision import Decision, DecisionOptions
@@ -106,16 +108,16 @@ class ScoreSource(BaseSource[NDArray[np.floating[Any]]]):
     def with_certificate(self, certificate: Certificate) -> ScoreSource:
         """Return a copy with the calibration scores next to each threshold of a certificate."""
         # A certificate and the certificate of a subgroup have the same fields for a threshold.
-        threshold_holders: tuple[Any, ...] = (certificate,)
+        certificates_with_threshold: Sequence[Certificate | SubgroupCertificate] = (certificate,)
         if certificate.subgroups is not None:
-            threshold_holders = certificate.subgroups.items
+            certificates_with_threshold = certificate.subgroups.items
         neighbours = tuple(
             ThresholdNeighbours(
-                threshold=holder.threshold,
-                highest_accepted=holder.highest_accepted,
-                lowest_rejected=holder.lowest_rejected,
+                threshold=threshold_certificate.threshold,
+                highest_accepted=threshold_certificate.highest_accepted,
+                lowest_rejected=threshold_certificate.lowest_rejected,
             )
-            for holder in threshold_holders
+            for threshold_certificate in certificates_with_threshold
         )
         return replace(
             self,

@@ -29,6 +29,8 @@ _MIN_ACCEPTED_ROWS = 50
 _N_BOOTSTRAP_SAMPLES = 25
 # Number of parameters of the default map, which determines by how much it can overfit.
 _N_MAP_PARAMETERS = 10.0
+# Smallest gain in log loss, times n_rows / n_parameters, that overfitting does not explain.
+_MIN_LOSS_GAIN_PER_PARAMETER = 4.0
 # Number of confidence bins of the expected calibration error (ECE).
 _N_BINS = 15
 
@@ -224,9 +226,9 @@ def is_clearly_better(accepted_quality: OutOfFoldQuality, n_fit_rows: int) -> bo
         accepted_quality.uncalibrated_confidence, accepted_quality.correct
     )
     ece_improvement = uncalibrated_bins.compute_ece() - calibrated_bins.compute_ece()
-    min_loss_improvement = 4.0 * _N_MAP_PARAMETERS / n_fit_rows
-    min_ece_improvement = 0.5 * math.sqrt(_N_MAP_PARAMETERS / n_fit_rows)
-    return loss_improvement > min_loss_improvement and ece_improvement > min_ece_improvement
+    min_loss_improvement = _MIN_LOSS_GAIN_PER_PARAMETER * _N_MAP_PARAMETERS / n_fit_rows
+    max_error_of_confidence = 0.5 * math.sqrt(_N_MAP_PARAMETERS / n_fit_rows)
+    return loss_improvement > min_loss_improvement and ece_improvement > max_error_of_confidence
 
 
 def compare_metrics(quality: OutOfFoldQuality) -> SoftmaxComparison:

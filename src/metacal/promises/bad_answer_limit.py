@@ -89,14 +89,16 @@ class BadAnswerLimit:
 
     def passes(self, n_bad: int, n_tested: int, *, has_one_threshold: bool) -> bool:
         """Check whether the p-value is at most the significance level."""
-        p_value = self.compute_p_value(n_bad, n_tested, has_one_threshold=has_one_threshold)
+        p_value = self.compute_p_value(
+            n_bad=n_bad, n_tested=n_tested, has_one_threshold=has_one_threshold
+        )
         return p_value <= self.significance_level
 
     def find_max_bad_rows(self, n_tested: int, *, has_one_threshold: bool) -> int | None:
         """Return the largest number of bad rows that passes the test, or None if none does."""
         max_bad_rows = None
         for n_bad in range(n_tested + 1):
-            if not self.passes(n_bad, n_tested, has_one_threshold=has_one_threshold):
+            if not self.passes(n_bad=n_bad, n_tested=n_tested, has_one_threshold=has_one_threshold):
                 break
             max_bad_rows = n_bad
         return max_bad_rows
@@ -123,7 +125,9 @@ class BadAnswerLimit:
         n_failing_sizes = bisect_left(
             candidate_sizes,
             True,
-            key=lambda n_tested: self.passes(n_bad, n_tested, has_one_threshold=has_one_threshold),
+            key=lambda n_tested: self.passes(
+                n_bad=n_bad, n_tested=n_tested, has_one_threshold=has_one_threshold
+            ),
         )
         return smallest_size + n_failing_sizes
 

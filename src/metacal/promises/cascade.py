@@ -176,12 +176,12 @@ class CascadeLoss:
             significance_level = bounds.ONE_PLUS_ROUNDING_ERROR * delta
             nuisance_level = NUISANCE_LEVEL_FRACTION * delta
             is_supported = certifies_noninferiority(
-                n_worse,
-                n_better,
-                certificate.n_rows,
-                self.epsilon,
-                significance_level,
-                nuisance_level,
+                n_only_first_incorrect=n_worse,
+                n_only_second_incorrect=n_better,
+                n=certificate.n_rows,
+                margin=self.epsilon,
+                level=significance_level,
+                gamma=nuisance_level,
             )
         else:
             is_supported = self._supports_agreement_rule(certificate, stages, delta)
@@ -220,6 +220,6 @@ class CascadeLoss:
         if n_bad is None:
             n_bad = stages.n_worse or 0
         passes_limit = limit.passes(
-            n_bad, n_tested=certificate.n_rows, has_one_threshold=has_one_threshold
+            n_bad=n_bad, n_tested=certificate.n_rows, has_one_threshold=has_one_threshold
         )
         return not stages.n_better and is_pool_large_enough and passes_limit

@@ -141,12 +141,12 @@ class LossTest(CascadeTest):
         """Check whether the counts certify a loss of at most `max_loss`."""
         nuisance_level = NUISANCE_LEVEL_FRACTION * self.promise.delta
         return certifies_noninferiority(
-            counts.n_worse,
-            counts.n_better,
-            n_tested,
-            max_loss,
-            significance_level,
-            nuisance_level,
+            n_only_first_incorrect=counts.n_worse,
+            n_only_second_incorrect=counts.n_better,
+            n=n_tested,
+            margin=max_loss,
+            level=significance_level,
+            gamma=nuisance_level,
         )
 
     def make_infeasible_error(

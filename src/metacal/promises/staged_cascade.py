@@ -209,7 +209,7 @@ class CascadeScores(Evidence):
             pilot = self._select_pilot(random_row_order[:n_pilot])
             end_points = [
                 self._find_last_passing_point(path, tested_rows, max_bad_rows=max_bad_rows)
-                for path in self._build_threshold_paths(pilot, uncharged_bad_share=0.0)
+                for path in self._build_threshold_paths(pilot, tolerated_bad_share=0.0)
             ]
             thresholds = self._find_cheapest_thresholds(end_points, tested_rows)
         return build_loss_certificate(
@@ -245,8 +245,8 @@ class CascadeScores(Evidence):
             paths = [pilot.build_common_rank_path()]
         else:
             # People answer the other rows, so a share 1 - beta of the models' answers may be wrong.
-            uncharged_bad_share = 1.0 - promise.beta if self.has_human_review else 0.0
-            paths = self._build_threshold_paths(pilot, uncharged_bad_share)
+            tolerated_bad_share = 1.0 - promise.beta if self.has_human_review else 0.0
+            paths = self._build_threshold_paths(pilot, tolerated_bad_share)
         significance_level = (promise.delta or 0.0) / len(paths)
 
         path_tests = [
@@ -339,12 +339,12 @@ class CascadeScores(Evidence):
         )
 
     def _build_threshold_paths(
-        self, pilot: PilotScores, uncharged_bad_share: float
+        self, pilot: PilotScores, tolerated_bad_share: float
     ) -> list[list[Float]]:
         """Build the common-rank path and the price path from pilot rows."""
         return [
             pilot.build_common_rank_path(),
-            pilot.build_price_path(uncharged_bad_share, uses_joint_risk=self.uses_joint_risk),
+            pilot.build_price_path(tolerated_bad_share, uses_joint_risk=self.uses_joint_risk),
         ]
 
     def _find_single_threshold(self, tested_rows: Codes, *, max_bad_rows: int) -> Float:

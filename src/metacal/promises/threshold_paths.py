@@ -78,12 +78,12 @@ class PilotScores:
         thresholds = np.quantile(all_scores, accepted_shares, axis=0, method="lower")
         return _snap_distinct_thresholds(thresholds)
 
-    def build_price_path(self, uncharged_bad_share: float, *, uses_joint_risk: bool) -> list[Float]:
+    def build_price_path(self, tolerated_bad_share: float, *, uses_joint_risk: bool) -> list[Float]:
         """Build the path of thresholds that cost least at each price of a bad answer.
 
         Parameters
         ----------
-        uncharged_bad_share : float
+        tolerated_bad_share : float
             Share of bad answers that is free of charge. It is subtracted from the risk of an answer.
         uses_joint_risk : bool
             Whether the risk of an answer is estimated from the scores of all models asked so far,
@@ -94,24 +94,24 @@ class PilotScores:
         list of array of shape (m,)
         """
         if uses_joint_risk:
-            thresholds = self._optimize_by_coordinate_descent(uncharged_bad_share)
+            thresholds = self._optimize_by_coordinate_descent(tolerated_bad_share)
         else:
-            thresholds = self._optimize_by_dynamic_programming(uncharged_bad_share)
+            thresholds = self._optimize_by_dynamic_programming(tolerated_bad_share)
         # A lower price must not make a threshold stricter.
         return _snap_distinct_thresholds(np.maximum.accumulate(thresholds, axis=0))
 
-    def _optimize_by_dynamic_programming(self, uncharged_bad_share: float) -> Float:
+    def _optimize_by_dynamic_programming(self, tolerated_bad_share: float) -> Float:
         """Compute the thresholds for each price from the last model back to the first.
 
         A model's risk is estimated from its own score, as if every row reached the model.
         """
         row_orders = []
-        charged_risks = []
+        priced_risks = []
         for model in range(self.n_models):
             scores = self.uncertainty[:, model]
             row_orders.append(np.argsort(scores, kind="stable"))
             bad_probability = fit_error_probabilities(scores, correct=~self.is_bad[:, model])
-            charged_risks.append(bad_probability - uncharged_bad_share)
+            priced_risks.append(bad_probability - tolerated_bad_share)
         last_model_risk = float(self.is_bad[:, -1].mean())
 
         prices = _PRICES_IN_LAST_MODEL_CALLS * self.costs[-1]
@@ -121,7 +121,7 @@ class PilotScores:
             for model in reversed(range(self.n_models)):
                 row_order = row_orders[model]
                 cost_of_passing_on = self.costs[model + 1] + mean_later_cost
-                cost_of_answering = price_of_bad_answer * charged_risks[model]
+                cost_of_answering = price_of_bad_answer * priced_risks[model]
                 is_worth_answering = cost_of_answering[row_order] <= cost_of_passing_on
                 n_answered = _count_leading_true(is_worth_answering)
                 if n_answered > 0:
@@ -130,7 +130,7 @@ class PilotScores:
                 mean_later_cost = float(np.minimum(cost_of_answering, cost_of_passing_on).mean())
         return thresholds
 
-    def _optimize_by_coordinate_descent(self, uncharged_bad_share: float) -> Float:
+    def _optimize_by_coordinate_descent(self, tolerated_bad_share: float) -> Float:
         """Compute the thresholds for each price by improving one model at a time.
 
         A model's risk is estimated from all scores up to its own, for the rows that reach it.
@@ -138,12 +138,12 @@ class PilotScores:
         models = range(self.n_models)
         row_orders = np.argsort(self.uncertainty, axis=0, kind="stable")
         ranks = np.argsort(row_orders, axis=0, kind="stable")
-        charged_risks = []
+        priced_risks = []
         for model in models:
             scores_so_far = self.uncertainty[:, : model + 1]
             bad_probability = fit_error_probabilities(scores_so_far, correct=~self.is_bad[:, model])
-            charged_risks.append(bad_probability - uncharged_bad_share)
-        charged_risks.append(self.is_bad[:, -1].astype(np.float64))
+            priced_risks.append(bad_probability - tolerated_bad_share)
+        priced_risks.append(self.is_bad[:, -1].astype(np.float64))
 
         prices = _PRICES_IN_LAST_MODEL_CALLS * self.costs[-1]
         thresholds = np.full((len(prices), self.n_models), -math.inf)
@@ -151,7 +151,7 @@ class PilotScores:
         n_accepted = np.zeros(self.n_models, dtype=np.intp)
         for price_index, price_of_bad_answer in enumerate(prices):
             cost_if_answered_by = self.costs.cumsum() + price_of_bad_answer * np.stack(
-                charged_risks, axis=1
+                priced_risks, axis=1
             )
             for _ in range(_N_SWEEPS):
                 for model in reversed(models):
