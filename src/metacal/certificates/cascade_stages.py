@@ -123,9 +123,11 @@ class Stages:
         counts_with_labels = [self.n_worse, self.n_better]
         counts_without_labels = [self.n_disagreements]
         if certificate.quantity.uses_agreement_only:
-            required_counts, forbidden_counts = counts_without_labels, counts_with_labels
+            required_counts = counts_without_labels
+            forbidden_counts = counts_with_labels
         else:
-            required_counts, forbidden_counts = counts_with_labels, counts_without_labels
+            required_counts = counts_with_labels
+            forbidden_counts = counts_without_labels
         has_forbidden_counts = any(count is not None for count in forbidden_counts)
         if None in required_counts or has_forbidden_counts:
             return "worse and better rows belong to labels, differing ones to agreement"

@@ -21,7 +21,7 @@ Weights = Literal["given", "unbounded", "estimated"]
 #: Way of counting rows in clusters: one row of each cluster, every row, or the mean of each cluster.
 CountedBy = Literal["unit", "row", "mean"]
 
-#: Number of scores from which on a certificate is implausible.
+#: Smallest number of competing scores that is implausible in a certificate.
 _TOO_MANY_SCORES = 1000
 
 
@@ -95,9 +95,10 @@ class Circumstances:
 
     def merge_with(self, other: Circumstances) -> Circumstances:
         """Merge two sets of circumstances; a field that `other` sets takes precedence."""
-        merged_fields: dict[str, Any] = {
-            name: other_value or getattr(self, name) for name, other_value in vars(other).items()
-        }
+        merged_fields: dict[str, Any] = {}
+        for name, other_value in vars(other).items():
+            is_set_by_other = bool(other_value)
+            merged_fields[name] = other_value if is_set_by_other else getattr(self, name)
         # The default of these fields is 1, so a truth test cannot tell whether `other` sets them.
         merged_fields["delta_share"] = min(self.delta_share, other.delta_share)
         merged_fields["n_scores"] = max(self.n_scores, other.n_scores)

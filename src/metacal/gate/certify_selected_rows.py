@@ -116,7 +116,7 @@ def certify_selected_rows(
         may_train_calibrator = selected_rows.extend_to_all_rows(may_train_calibrator)
         certificate = selected_rows.annotate_certificate(certificate)
     return SelectedRowsResult(
-        certificate=_name_score(certificate, grid=grid, score_name=score_name),
+        certificate=_name_score_and_snap_thresholds(certificate, grid=grid, score_name=score_name),
         may_train_calibrator=may_train_calibrator,
     )
 
@@ -151,7 +151,9 @@ def _add_pilot_facts(
     )
 
 
-def _name_score(certificate: Certificate, *, grid: Grid, score_name: str) -> Certificate:
+def _name_score_and_snap_thresholds(
+    certificate: Certificate, *, grid: Grid, score_name: str
+) -> Certificate:
     """Name the score of a certificate, and move its thresholds to midpoints of the grid.
 
     Certificates are computed on the finest grid. A midpoint of a coarser grid is farther from the

@@ -105,7 +105,9 @@ def _certify_best_score(table: CalibrationTable, promise: Promise) -> CertifiedT
         closest_error = max(errors, key=lambda error: error.best or 0.0)
         raise closest_error
 
-    best_table = max(certified_tables, key=lambda certified: _get_merit(certified.certificate))
+    best_table = max(
+        certified_tables, key=lambda certified: _make_comparison_key(certified.certificate)
+    )
     certificate = replace(best_table.certificate, delta=promise.delta)
     if len(delta_fractions) > 1:
         best_name = str(best_table.score)
@@ -118,8 +120,8 @@ def _certify_best_score(table: CalibrationTable, promise: Promise) -> CertifiedT
     return replace(best_table, certificate=certificate)
 
 
-def _get_merit(certificate: Certificate) -> tuple[float, int]:
-    """Return the criterion by which scores are compared. Higher is better.
+def _make_comparison_key(certificate: Certificate) -> tuple[float, int]:
+    """Make the key by which certificates of several scores are compared. Higher is better.
 
     A lower certified cost comes first, then a larger number of accepted rows. If accepting is safe,
     every score accepts about as many rows, and fewer incorrect accepted rows are better.

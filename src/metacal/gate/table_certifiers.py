@@ -311,7 +311,7 @@ class CountedScoreCertifier:
         assert labels is not None
         count_table_rows = CountTableRows(self.table.rows, labels, self.score)
         profile_ranks = compute_edge_ranks(len(self.table.rows))
-        passes = Passes(count_table_rows, MAX_CELLS, profile_ranks)
+        passes = Passes(count=count_table_rows, cells=MAX_CELLS, ranks=profile_ranks)
         certificate = promise.certify(passes)
         threshold = get_rounding_grid(self.score).snap_to_midpoint(certificate.threshold)
         certificate = replace(certificate, score=get_score_name(self.score), threshold=threshold)

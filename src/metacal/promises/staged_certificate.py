@@ -192,7 +192,12 @@ def _build_certificate_from_stages(
     )
     quantity, target = promise.limits[0]
     certificate = build_certificate(
-        quantity, target, promise.delta, rule_name, first_threshold, outcome
+        quantity,
+        target=target,
+        delta=promise.delta,
+        rule_name=rule_name,
+        threshold=first_threshold,
+        outcome=outcome,
     )
     certificate = replace(certificate, stages=stages)
     return add_circumstances(certificate, Circumstances(random_state=random_state))
