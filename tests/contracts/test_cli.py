@@ -456,7 +456,7 @@ def test_apply_gives_the_paper_s_map_where_asked(folder, tmp_path, rows):
     cal, new = mc.load(folder / "cal.json"), rows[0][1000:]
     with np.load(tmp_path / "out.npz") as found:
         assert not found["accept"].all()
-        assert np.array_equal(found["probs"], cal.predict_proba(new))
+        assert np.array_equal(found["probs"], cal.predict_proba(new, rejected="uniform"))
         calibrated = cal.gate_.source.map(new)[np.arange(len(new)), found["answer"]]
         assert np.array_equal(found["confidence"], calibrated)  # also where rejected
 

@@ -129,7 +129,7 @@ def test_a_rejected_row_has_no_class_and_uniform_probabilities():
     rejected = ~gate.accepts(new)
     assert rejected.any()
     assert set(gate.predict(new[rejected]).tolist()) == {-1}
-    assert np.allclose(gate.predict_proba(new[rejected]), 0.1)
+    assert np.allclose(gate.predict_proba(new[rejected], rejected="uniform"), 0.1)
 
 
 def test_the_rough_estimate_of_the_miscoverage_is_not_below_alpha():

@@ -43,7 +43,7 @@ def test_the_numbers_of_whole_tables(kind):
     cal = GATES[kind].fit(*FIT, **({"groups": GROUPS[:3000]} if by_group else {}))
     groups = GROUPS[3000:] if by_group else None
     gate = cal.gate_
-    told = gate.decide(Rows(NEW), rejected="uniform", groups=groups)
+    told = gate.decide(Rows(NEW), groups=groups)
     accept = None if gate.is_calibrator else told.accept
     correct = told.predicted_codes == LABELS
     expected = evaluate_table(

@@ -60,10 +60,8 @@ def test_onnx_decides_like_python_by_class(n_classes, score, dtype):
     assert 0 < expected.sum() < len(X)
     assert len(set(cal.gate_.subgroup_thresholds.values)) > 2
     assert (accept == expected).all()
-    assert ((probs == probs[:, :1]).all(axis=1) >= ~accept).all()
-    np.testing.assert_allclose(
-        probs[accept], cal.predict_proba(X)[accept], atol=2e-6 if dtype != "float16" else 2e-3
-    )
+    tolerance = 2e-6 if dtype != "float16" else 2e-3
+    np.testing.assert_allclose(probs, cal.predict_proba(X), atol=tolerance)
 
 
 @pytest.mark.slow
@@ -138,7 +136,8 @@ def test_torch_decides_like_python(dtype):
     cal = by_class()
     probs, _, accept = to_module(cal)(X)
     assert (accept.numpy() == cal.accepts(X.numpy())).all()
-    assert (probs[~accept] == probs[~accept][:, :1]).all()
+    tolerance = 1e-5 if dtype != torch.float16 else 2e-3
+    np.testing.assert_allclose(probs.numpy(), cal.predict_proba(X.numpy()), atol=tolerance)
     cal, codes = by_group(), torch.arange(5000) % 3
     accept = to_module(cal)(X, codes)[2]
     assert (

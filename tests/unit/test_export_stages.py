@@ -39,7 +39,9 @@ def cascade(models):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "options", [{}, {"dtype": "float64"}, {"opset": 11, "ir_version": 3}], ids=str
+    "options",
+    [{}, {"dtype": "float64", "rejected": "uniform"}, {"opset": 11, "ir_version": 3}],
+    ids=str,
 )
 def test_any_number_of_stages(options, models, cascade, tmp_path):
     small, large = (table[2000:].astype(options.get("dtype", "float32")) for table in models[1:])
@@ -52,7 +54,7 @@ def test_any_number_of_stages(options, models, cascade, tmp_path):
     assert json.loads(saved.metadata["metacal.answered_by"]) == ["tiny", "small", "large", "person"]
     assert saved.metadata["metacal.small_threshold"] == repr(first.thresholds.threshold)
     found = run(tmp_path / "gate.onnx", logits_tiny=small, logits_small=small, logits_large=large)
-    wanted = gate.decide(small, small, large, rejected="uniform")
+    wanted = gate.decide(small, small, large, rejected=options.get("rejected"))
     assert set(wanted.by) == {0, 1, 2, 3}
     np.testing.assert_array_equal(found["answered_by"], wanted.by)
     np.testing.assert_array_equal(found["accept"], wanted.accept)

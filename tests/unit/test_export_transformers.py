@@ -108,9 +108,7 @@ def test_results_carry_the_calibrated_score_and_the_decision(pipe, cal, texts, l
     assert 0 < accept.mean() < 1
     assert [result["accept"] for result in found] == accept.tolist()
     assert [result["label"] for result in found] == [NAMES[i] for i in logits[600:].argmax(axis=1)]
-    np.testing.assert_allclose(
-        [r["score"] for r in found], np.where(accept, proba.max(axis=1), 1 / 3), atol=1e-5
-    )
+    np.testing.assert_allclose([r["score"] for r in found], proba.max(axis=1), atol=1e-5)
 
 
 def test_one_text_gives_a_list_of_one_as_in_transformers(pipe, texts):

@@ -36,8 +36,10 @@ def test_output(halves, promise):
     proba, accept, labels = cal.predict_proba(new_x), cal.accepts(new_x), cal.predict(new_x)
     assert 0 < accept.mean() < 1
     np.testing.assert_array_equal(accept, cal.ranking_scores(new_x) <= cal.threshold_)
-    assert (proba[~accept] == np.float32(0.1)).all()
-    np.testing.assert_array_equal(proba[accept], cal.calibrator_.predict_proba(new_x[accept]))
+    np.testing.assert_array_equal(proba, cal.calibrator_.predict_proba(new_x))
+    paper_proba = cal.predict_proba(new_x, rejected="uniform")
+    assert (paper_proba[~accept] == np.float32(0.1)).all()
+    np.testing.assert_array_equal(paper_proba[accept], proba[accept])
     assert (labels[~accept] == -1).all()
     np.testing.assert_array_equal(labels[accept], new_x[accept].argmax(axis=1))
     assert labels.dtype.kind == "i"

@@ -18,7 +18,12 @@ from metacal.cli.options import (
     resolve_n_jobs,
     switch_option,
 )
-from metacal.cli.outputs import check_not_input, is_folder_output, output_option
+from metacal.cli.outputs import (
+    check_not_input,
+    is_folder_output,
+    output_option,
+    rejected_option,
+)
 from metacal.cli.printing import flag_is_set, print_json, print_note, progress_bar
 from metacal.cli.values import bad_option
 from metacal.display import format_names
@@ -43,11 +48,7 @@ class Options:
         "KIND",
         type=click.Choice(OUTPUT_FORMATS),
     )
-    rejected: Rejected = option(
-        "Probabilities of rejected rows: calibrated too, or 1/K in every class, the paper's map.",
-        type=click.Choice(("calibrated", "uniform")),
-        default="calibrated",
-    )
+    rejected: Rejected | None = rejected_option()
     keep: tuple[str, ...] = option(
         "A column of FILE to pass on to OUT; once for each.  [default: every column that is no"
         " class, unless FILE is too large for memory]",
@@ -285,7 +286,7 @@ def _check_gate_options(gate: Gate, artifact: str, options: Options) -> None:
         raise click.UsageError(
             f"a folder of results is for a gate on logits; give a file for those of {artifact}."
         )
-    if options.rejected != "calibrated" and gate.is_cascade:
+    if options.rejected == "uniform" and gate.is_cascade:
         raise click.UsageError(
             "--rejected uniform is the map of one gate; a cascade gives calibrated probabilities."
         )

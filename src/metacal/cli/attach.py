@@ -9,9 +9,10 @@ import click
 
 from metacal.cli.export import check_onnx_output, input_option, onnx_output_option, print_export
 from metacal.cli.options import as_command, column_option, option, switch_option
+from metacal.cli.outputs import rejected_option
 
 if TYPE_CHECKING:
-    from metacal.gate import Gate
+    from metacal.gate import Gate, Rejected
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,7 @@ class Options:
         " table]"
     )
     kind: str | None = input_option("What that output holds")
+    rejected: Rejected | None = rejected_option()
     inputs: str | None = option(
         "An .npz with inputs by name, to run MODEL on.  [default: made up]", "FILE"
     )
@@ -64,6 +66,7 @@ def command(model: str, artifact: str, options: Options) -> None:
         inputs=model_inputs,
         logits=options.logits,
         input=options.kind,
+        rejected=options.rejected,
         unchecked=options.unchecked,
     )
     print_export(saved_model, artifact)

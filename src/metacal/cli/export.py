@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from metacal.cli.options import as_command, option
-from metacal.cli.outputs import check_not_input
+from metacal.cli.outputs import check_not_input, rejected_option
 from metacal.cli.printing import flag_is_set, print_json, print_note
 from metacal.cli.values import bad_option
+
+if TYPE_CHECKING:
+    from metacal.gate import Rejected
 
 
 def input_option(what: str) -> Any:
@@ -47,6 +50,7 @@ class Options:
         "ONNX IR version.  [default: 8]", "N", type=click.IntRange(1, 1000)
     )
     kind: str | None = input_option("What the gate will be given")
+    rejected: Rejected | None = rejected_option()
     part: str | None = option(
         "Of a cascade: both gates in one graph, or the small one's alone.  [default: both]",
         type=click.Choice(["both", "small"]),
@@ -89,6 +93,7 @@ def command(artifact: str, options: Options) -> None:
         "opset": options.opset,
         "ir_version": options.ir_version,
         "dtype": options.dtype,
+        "rejected": options.rejected,
     }
     print_export(save(gate, options.output, **parameters), artifact)
 

@@ -36,6 +36,15 @@ def output_option(help: str, metavar: str, **more: Any) -> Any:
     return option(help, f"-o --output {metavar}", type=OutputPath(), **more)
 
 
+def rejected_option() -> Any:
+    """Return a field for --rejected."""
+    return option(
+        "Probabilities of rejected rows: calibrated too, or 1/K in every class, the paper's map."
+        "  [default: calibrated; uniform if GATE was fitted with --rule paper]",
+        type=click.Choice(("calibrated", "uniform")),
+    )
+
+
 def is_folder_output(output: str | None) -> bool:
     """Check whether the output is an existing folder or a name ending in "/"."""
     if output is None or output == "-":

@@ -40,7 +40,7 @@ from metacal.estimators.row_division import draw_calibration_rows, make_folds
 from metacal.estimators.scorers import SelectiveUtility
 from metacal.estimators.scorers import coverage as coverage
 from metacal.formulas import Array, Codes, Flags, Float
-from metacal.gate import check_logits_gate_options
+from metacal.gate import Rejected, check_logits_gate_options
 from metacal.promises.promise import Promise
 from metacal.rows import validate
 from metacal.rows.arrays import check_choice, check_fraction
@@ -319,22 +319,31 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, DataclassEstimat
         check_is_fitted(self)
         return get_classifier_logits(self.estimator_, X, self.response_method)
 
-    def predict_proba(self, X: Any, *, groups: Any = None) -> Array:
-        """Return calibrated probabilities, which are uniform for rejected rows.
+    def predict_proba(
+        self, X: Any, *, groups: Any = None, rejected: Rejected | None = None
+    ) -> Array:
+        """Return calibrated probabilities of accepted and rejected rows.
 
         Parameters
         ----------
         X : array-like
             Features.
         groups : array-like of shape (n_rows,) or None, default=None
-            Group of each row, for a promise per group.
+            Group of each row, for a promise per group. Only `rejected="uniform"` needs it.
+        rejected : {"calibrated", "uniform"} or None, default=None
+            Probabilities of rejected rows: calibrated too, or 1/K in every class as in the paper.
+            None is "calibrated", and "uniform" for the rules of `metacal.paper`. Without a promise,
+            no row is rejected.
 
         Returns
         -------
         array of shape (n_rows, n_classes)
         """
         logits = self.logits(X)
-        return np.asarray(self.calibrator_.predict_proba(logits, **_group_keywords(groups)))
+        keywords = _group_keywords(groups)
+        if self.promise is not None:
+            keywords["rejected"] = rejected
+        return np.asarray(self.calibrator_.predict_proba(logits, **keywords))
 
     def accepts(self, X: Any, *, groups: Any = None) -> Flags:
         """Return whether each row is accepted. Without a promise, every row is accepted.

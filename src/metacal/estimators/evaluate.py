@@ -453,7 +453,10 @@ def evaluate_table(
         no_resampling = replace(resampling, n_resamples=0, exact_proportions=False)
         before = evaluate_metrics(softmax_metrics, resampling=no_resampling)
     after = evaluate_metrics(
-        measurements.gate_metrics, resampling=resampling, score=measurements.scores
+        measurements.gate_metrics,
+        resampling=resampling,
+        score=measurements.scores,
+        is_paper_map=gate_or_softmax.default_rejected == "uniform",
     )
     if gate is None or gate.certificate is None or measurements.accept is None:
         return measurements, GateEvaluation(after, before)

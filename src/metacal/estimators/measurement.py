@@ -74,7 +74,7 @@ class RowMeasurements:
     accept : array of bool of shape (n_rows,) or None
         Whether each row is accepted. None if the gate is only a calibrator.
     gate_metrics : ProbabilityColumns
-        Metrics of the probabilities of the gate, which are 1/K for rejected rows.
+        Metrics of the probabilities of the gate, those that `Gate.decide` returns by default.
     softmax_metrics : ProbabilityColumns or None
         Metrics of the softmax of the logits, if requested.
     """
@@ -201,7 +201,7 @@ def _measure_block(
     _BlockMeasurements
     """
     logits = gate.source.read(block) if is_unvalidated else block
-    decision = gate.decide(Rows(logits), rejected="uniform", groups=groups)
+    decision = gate.decide(Rows(logits), groups=groups)
     assert decision.probabilities is not None
     tables = [checked_table(decision.probabilities, codes)]
     if with_softmax:

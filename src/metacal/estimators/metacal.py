@@ -62,9 +62,9 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
     """Calibrator with a gate that accepts or rejects each row under a promise.
 
     The gate accepts a row iff its ranking score is at most the threshold that `promise` certifies
-    on the calibration rows. Accepted rows get the probabilities of the base calibrator, and
-    rejected rows get 1/K in every class. The promise is about the prediction of the uncalibrated
-    classifier, the largest logit, which `predict` returns too.
+    on the calibration rows. `predict_proba` returns the probabilities of the base calibrator for
+    accepted and rejected rows. The promise is about the prediction of the uncalibrated classifier,
+    the largest logit, which `predict` returns too.
 
     The score does not depend on labels, so the threshold and the base calibrator both use all rows,
     and the split into tenths of the paper is not needed. The base calibrator is fitted on all rows
@@ -310,7 +310,7 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
 
     @property
     def map_(self) -> Gate:
-        """Gate as a map to calibrated probabilities, which are 1/K for rejected rows."""
+        """Gate as a map to calibrated probabilities."""
         check_is_fitted(self)
         return self.gate_
 
@@ -346,9 +346,14 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
 
     @match_array_library
     def predict_proba(
-        self, X: ArrayLike, *, out: Array | None = None, groups: ArrayLike | None = None
+        self,
+        X: ArrayLike,
+        *,
+        out: Array | None = None,
+        groups: ArrayLike | None = None,
+        rejected: Rejected | None = None,
     ) -> Array:
-        """Return calibrated probabilities of accepted rows, and 1/K for rejected rows.
+        """Return calibrated probabilities of accepted and rejected rows.
 
         Parameters
         ----------
@@ -357,7 +362,10 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
         out : array or None, default=None
             Array of the shape and dtype of the result, which is written to and returned.
         groups : array-like of shape (n_rows,) or None, default=None
-            Group of each row, for a promise per group.
+            Group of each row, for a promise per group. Only `rejected="uniform"` needs it.
+        rejected : {"calibrated", "uniform"} or None, default=None
+            Probabilities of rejected rows: calibrated too, or 1/K in every class as in the paper.
+            None is "calibrated", and "uniform" for the rules of `metacal.paper`.
 
         Returns
         -------
@@ -367,7 +375,7 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
         with self._open_rows(X, reset=False) as rows:
             if out is not None:
                 out = validate.get_probability_buffer(rows.table, out)
-            return self.gate_(rows.table, rows=rows, out=out, groups=groups)
+            return self.gate_(rows.table, rows=rows, out=out, groups=groups, rejected=rejected)
 
     @match_array_library
     def predict(self, X: ArrayLike, *, groups: ArrayLike | None = None) -> Array:
@@ -377,7 +385,7 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
             return decision.label  # type: ignore[return-value]
 
     def decide(
-        self, X: ArrayLike, *, rejected: Rejected = "calibrated", groups: ArrayLike | None = None
+        self, X: ArrayLike, *, rejected: Rejected | None = None, groups: ArrayLike | None = None
     ) -> Decision:
         """Return the predictions, decisions, scores and probabilities of all rows.
 
@@ -385,8 +393,8 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
         ----------
         X : table of shape (n_rows, n_classes)
             Logits or probabilities.
-        rejected : {"calibrated", "uniform"}, default="calibrated"
-            Probabilities of rejected rows: calibrated too, or 1/K in every class.
+        rejected : {"calibrated", "uniform"} or None, default=None
+            Probabilities of rejected rows, as in `predict_proba`.
         groups : array-like of shape (n_rows,) or None, default=None
             Group of each row, for a promise per group.
 

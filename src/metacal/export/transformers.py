@@ -10,6 +10,7 @@ import metacal
 from metacal.errors import InputError, needs_extra
 from metacal.export.fitted import extract_gate
 from metacal.formulas import Array
+from metacal.gate import Rejected
 
 with needs_extra("metacal.export.transformers", "transformers"):
     from transformers import TextClassificationPipeline
@@ -21,15 +22,18 @@ class CalibratedTextClassificationPipeline(TextClassificationPipeline):
     """Text-classification pipeline of transformers with a gate in place of the softmax.
 
     Each result is a dictionary `{"label", "score", "accept"}`. The label is the class with the
-    largest logit, which the promise is about. The score is its calibrated probability, or 1/K for a
-    rejected row. With `top_k`, this class comes first and the others follow by calibrated
-    probability; `accept` is the decision on the row in every entry.
+    largest logit, which the promise is about. The score is its calibrated probability. With
+    `top_k`, this class comes first and the others follow by calibrated probability; `accept` is the
+    decision on the row in every entry.
 
     Parameters
     ----------
     cal : MetaCal, calibrator or path
         Calibrator fitted on this model's logits, or the JSON file written by `mc.save`. Its classes
         are those of the model, in the order of `config.id2label`, or numbers.
+
+    rejected : {"calibrated", "uniform"} or None, default=None
+        Probabilities of rejected rows; see `metacal.export.torch.to_module`.
 
     **kwargs
         Parameters of TextClassificationPipeline: model, tokenizer, device, batch_size, top_k, ...
@@ -45,10 +49,12 @@ class CalibratedTextClassificationPipeline(TextClassificationPipeline):
         pipe("Well made.")        # [{'label': 'POSITIVE', 'score': 0.97, 'accept': True}]
     """
 
-    def __init__(self, *args: Any, cal: Any, **kwargs: Any) -> None:
+    def __init__(
+        self, *args: Any, cal: Any, rejected: Rejected | None = None, **kwargs: Any
+    ) -> None:
         super().__init__(*args, **kwargs)
         fitted = metacal.load(cal) if isinstance(cal, str | Path) else cal
-        self.gate = to_module(fitted)
+        self.gate = to_module(fitted, rejected=rejected)
         if self.gate.subgroup_kind == "group":
             raise InputError(
                 "this gate has a threshold for each group of rows, and a pipeline knows no groups."

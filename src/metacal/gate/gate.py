@@ -12,14 +12,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from functools import partial
 from html import escape
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal import kernels
 from metacal.certificates.certificate import Certificate
 from metacal.certificates.fingerprint import FitRows, RowSketch, find_fit_rows
 from metacal.certification.row_losses import Losses
@@ -28,6 +26,7 @@ from metacal.formulas import Codes, Flags, Float
 from metacal.gate.decision import Decision, DecisionOptions, Rejected
 from metacal.gate.file_layout import FileLayout
 from metacal.gate.logits_source import LogitsSource
+from metacal.gate.paper_map import compute_paper_probabilities
 from metacal.gate.score_source import ScoreSource
 from metacal.gate.stages import Source, Stage, decide_later_stages
 from metacal.gate.thresholds import (
@@ -45,7 +44,6 @@ from metacal.promises.sequential.profile import Profile
 from metacal.rows import Rows
 from metacal.rows.arrays import check_choice
 from metacal.rows.labels import replace_rejected_labels
-from metacal.rows.validate import get_probability_buffer
 
 #: Kind of a gate, as files and reports name it.
 GateKind = Literal["logits", "scores", "cascade"]
@@ -83,7 +81,7 @@ class Gate(GateMethods):
     >>> decision.label.tolist(), decision.answer.tolist(), decision.confidence.round(3).tolist()
     (['cat', '?'], ['cat', 'cat'], [0.993, 0.525])
     >>> gate(np.array([[5.0, 0.0], [0.1, 0.0]])).round(3)
-    array([[0.993, 0.007], [0.5  , 0.5  ]])
+    array([[0.993, 0.007], [0.525, 0.475]])
     """
 
     stages: tuple[Stage, ...]
@@ -255,6 +253,20 @@ class Gate(GateMethods):
         return self.certificate.has_labels
 
     @property
+    def default_rejected(self) -> Rejected:
+        """Probabilities of rejected rows by default: "uniform" only for rules of the paper."""
+        if self.certificate is not None and self.certificate.guarantee == "none":
+            return "uniform"
+        return "calibrated"
+
+    def choose_rejected(self, rejected: Rejected | None) -> Rejected:
+        """Check the argument `rejected` of a caller, and replace None by the default."""
+        if rejected is None:
+            return self.default_rejected
+        check_choice("rejected", rejected, "calibrated", "uniform")
+        return rejected
+
+    @property
     def has_group_thresholds(self) -> bool:
         """Whether each group has its own threshold, so that callers must pass the groups."""
         return self.thresholds.subgroup_kind == "group"
@@ -421,7 +433,7 @@ class Gate(GateMethods):
     def decide(
         self,
         *tables: Any,
-        rejected: Rejected = "calibrated",
+        rejected: Rejected | None = None,
         probabilities: bool = True,
         groups: Any = None,
     ) -> Decision:
@@ -433,18 +445,17 @@ class Gate(GateMethods):
             Logits, probabilities or scores. For a cascade: one table for each stage, with all rows,
             or in order only those that earlier stages reject. It may be None or left out if they
             reject none.
-        rejected : "calibrated" or "uniform", default="calibrated"
+        rejected : "calibrated", "uniform" or None, default=None
             Probabilities of rejected rows: calibrated, or 1/K for each of K classes as in the
-            Meta-Cal paper. Answer and confidence do not depend on it.
+            Meta-Cal paper. None is `default_rejected`. Answer and confidence do not depend on it.
         probabilities : bool, default=True
             Whether to compute probabilities and confidence.
         groups : array-like of shape (n_rows,) or None, default=None
             Group of each row, if each group has its own threshold.
         """
-        check_choice("rejected", rejected, "calibrated", "uniform")
         options = DecisionOptions(
             thresholds=self.thresholds,
-            rejected=rejected,
+            rejected=self.choose_rejected(rejected),
             with_probabilities=probabilities,
             is_calibrator=self.is_calibrator,
         )
@@ -467,8 +478,9 @@ class Gate(GateMethods):
         rows: Rows | None = None,
         out: NDArray[Any] | None = None,
         groups: Any = None,
+        rejected: Rejected | None = None,
     ) -> NDArray[Any]:
-        """Compute calibrated probabilities, with 1/K in each of K classes for rejected rows.
+        """Compute calibrated probabilities.
 
         Parameters
         ----------
@@ -479,21 +491,14 @@ class Gate(GateMethods):
         out : ndarray or None, default=None
             Output array.
         groups : array-like of shape (n_rows,) or None, default=None
-            Group of each row, if each group has its own threshold.
+            Group of each row, if each group has its own threshold. Calibrated probabilities do not
+            depend on it.
+        rejected : "calibrated", "uniform" or None, default=None
+            Probabilities of rejected rows, as in `decide`.
         """
         source = self.logits_source
         rows = rows if rows is not None else Rows(logits)
-        if rows.is_on_device:
-            is_accepted = self.accepts(rows, groups)
-            probabilities = source.map(logits, rows=rows, out=out)
-            if not is_accepted.all():
-                uniform_probability = 1.0 / logits.shape[1]
-                kernels.device_kernels().fill_rows(probabilities, ~is_accepted, uniform_probability)
-            return probabilities
+        if self.choose_rejected(rejected) == "calibrated":
+            return source.map(logits, rows=rows, out=out)
         group_codes = self.encode_groups(groups, len(rows))
-        group_columns = () if group_codes is None else (group_codes,)
-        write_block = partial(source.write_block, self.thresholds)
-        buffer = get_probability_buffer(logits, out)
-        return rows.fill_columns(
-            write_block, buffer, *group_columns, takes_whole_blocks=source.whole_blocks
-        )
+        return compute_paper_probabilities(source, self.thresholds, rows, group_codes, out)

@@ -217,7 +217,7 @@ class LogitsSource(BaseSource[Rows]):
             return get_decision_offsets(thresholds, group_codes)
         return self.decision_at
 
-    def _compute_decision_logits(
+    def compute_decision_logits(
         self, block: NDArray[Any], thresholds: Thresholds, group_codes: Codes | None
     ) -> NDArray[Any]:
         """Shift a block of logits so that the largest one is the predicted class."""
@@ -278,40 +278,7 @@ class LogitsSource(BaseSource[Rows]):
             confidence=confidence,
         )
 
-    def write_block(
-        self,
-        thresholds: Thresholds,
-        block: NDArray[Any],
-        out: NDArray[Any],
-        group_codes: Codes | None = None,
-    ) -> None:
-        """Write the probabilities of a block of logits to `out`, 1/K for rejected rows.
-
-        Parameters
-        ----------
-        thresholds : SingleThreshold or SubgroupThresholds
-            Largest score of an accepted row.
-        block : ndarray of shape (n_rows, n_classes)
-            Checked logits.
-        out : ndarray of shape (n_rows, n_classes)
-            Output array. It may be `block` itself.
-        group_codes : ndarray of int, shape (n_rows,), or None
-            Code of the group of each row, if the thresholds depend on the group.
-        """
-        # The map may overwrite the logits, so rows are accepted before it is applied.
-        decision_logits = self._compute_decision_logits(block, thresholds, group_codes)
-        unrounded_scores = resolve(self.score).compute_unrounded(decision_logits)
-        is_accepted = self._accepts_block(
-            thresholds,
-            unrounded_scores=unrounded_scores,
-            decision_logits=decision_logits,
-            group_codes=group_codes,
-        )
-        self.map.fill(block, out)
-        if not is_accepted.all():
-            out[~is_accepted] = 1.0 / block.shape[1]
-
-    def _accepts_block(
+    def accepts_block(
         self,
         thresholds: Thresholds,
         unrounded_scores: Float,
@@ -368,7 +335,7 @@ class LogitsSource(BaseSource[Rows]):
             *output_columns, group_codes = optional_columns
         else:
             output_columns = list(optional_columns)
-        decision_logits = self._compute_decision_logits(block, options.thresholds, group_codes)
+        decision_logits = self.compute_decision_logits(block, options.thresholds, group_codes)
         score_kernel = resolve(self.score).compute_unrounded
         scores[...] = compute_score_and_predictions(score_kernel, decision_logits, predicted_codes)
         answer_codes[...] = predicted_codes
@@ -389,7 +356,7 @@ class LogitsSource(BaseSource[Rows]):
             return
         confidence[...] = probabilities[np.arange(len(block)), answer_codes]
         if options.rejected == "uniform":
-            is_accepted = self._accepts_block(
+            is_accepted = self.accepts_block(
                 options.thresholds,
                 unrounded_scores=scores,
                 decision_logits=decision_logits,

@@ -73,7 +73,7 @@ def apply(
     source: Paths,
     output: str | os.PathLike[str],
     *,
-    rejected: Rejected = "calibrated",
+    rejected: Rejected | None = None,
     output_format: str | None = None,
     n_jobs: int | None = None,
     executor: ExecutorLike | None = None,
@@ -96,8 +96,9 @@ def apply(
         directory gets one result for each file that is read. Results of an earlier run are kept if
         their source has not changed.
 
-    rejected : {"calibrated", "uniform"}, default="calibrated"
-        Probabilities of rejected rows.
+    rejected : {"calibrated", "uniform"} or None, default=None
+        Probabilities of rejected rows: calibrated too, or 1/K in every class as in the paper. None
+        is "calibrated", and "uniform" for the rules of `metacal.paper`.
 
     output_format : str, optional
         Format of the output, such as "parquet" or "csv", if its name does not determine it.
@@ -153,7 +154,7 @@ def apply(
     applier = FileApplier(
         batch_gate=batch_gate,
         read_options={"keep": None, **read_options},
-        rejected=rejected,
+        rejected=batch_gate.rejected if rejected is None else rejected,
         output_format=output_format,
         n_jobs=n_jobs,
     )
@@ -197,7 +198,7 @@ class FileApplier:
 
     batch_gate: BatchGate
     read_options: Mapping[str, Any]
-    rejected: Rejected = "calibrated"
+    rejected: Rejected
     output_format: str | None = None
     n_jobs: int | None = None
 

@@ -36,7 +36,6 @@ from metacal.io.formats.arrow_writer import build_record_batch
 from metacal.io.gate_predictions import find_class_order, remember_columns
 from metacal.io.request import ClassNames, Request
 from metacal.rows import Rows
-from metacal.rows.arrays import check_choice
 
 #: Maximum number of gates that a process keeps in memory.
 _MAX_CACHED_GATES = 8
@@ -107,8 +106,9 @@ class BatchGate:
     keep : sequence of str, default=()
         Other columns to copy to the result.
 
-    rejected : {"calibrated", "uniform"}, default="calibrated"
-        Probabilities of rejected rows. "uniform" is 1/K in every class.
+    rejected : {"calibrated", "uniform"} or None, default=None
+        Probabilities of rejected rows: calibrated too, or 1/K in every class as in the paper. None
+        is "calibrated", and "uniform" for the rules of `metacal.paper`.
 
     probabilities : bool, default=True
         Whether to return `probs`, with K numbers per row. Without them there is no confidence
@@ -143,7 +143,7 @@ class BatchGate:
         id_key: str | None = None,
         group_key: str | None = None,
         keep: Sequence[str] = (),
-        rejected: Rejected = "calibrated",
+        rejected: Rejected | None = None,
         probabilities: bool = True,
         fixed_size: bool = True,
         key: Any = None,
@@ -152,7 +152,6 @@ class BatchGate:
 
         if isinstance(keep, str):
             raise InputError(f"keep must be a list of columns, such as keep=[{keep!r}].")
-        check_choice("rejected", rejected, "calibrated", "uniform")
         self.path: str | None = None
         self.text: str | None = None
         if isinstance(gate, str | os.PathLike):
@@ -165,11 +164,11 @@ class BatchGate:
         self.logits_key = logits_key
         self.id_key = id_key
         self.keep = tuple(keep)
-        self.rejected: Rejected = rejected
         self.probabilities = bool(probabilities)
         self.fixed_size = bool(fixed_size)
 
         loaded_gate = _load_gate(content, self.fingerprint, self.name, key)
+        self.rejected = loaded_gate.choose_rejected(rejected)
         self.group_key = group_key or loaded_gate.file_layout.group_key
         if loaded_gate.has_group_thresholds and self.group_key is None:
             raise InputError(

@@ -113,7 +113,7 @@ def write_decisions(
     output_format: str | None = None,
     *,
     tables: Sequence[Any],
-    rejected: Rejected = "calibrated",
+    rejected: Rejected | None = None,
     n_jobs: int | None = None,
     temporary_path: str | None = None,
 ) -> Applied:
@@ -137,8 +137,8 @@ def write_decisions(
         Validated table of each stage of the gate. All of it was validated before, so that the row
         numbers in messages are those of the file. The later table of a cascade may be missing.
 
-    rejected : {"calibrated", "uniform"}, default="calibrated"
-        Probabilities of rejected rows.
+    rejected : {"calibrated", "uniform"} or None, default=None
+        Probabilities of rejected rows, as in `Gate.decide`.
 
     n_jobs : int, optional
         Number of threads.

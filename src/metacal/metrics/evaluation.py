@@ -64,8 +64,8 @@ def evaluate(
     Parameters
     ----------
     proba : array of shape (n, K)
-        Output of `MetaCal.predict_proba`: calibrated probabilities for accepted rows and uniform
-        ones for rejected rows, which count 1/K.
+        Probabilities, such as the output of `MetaCal.predict_proba`. A row whose probabilities are
+        all equal, as those of rejected rows in the paper, counts as 1/K correct.
 
     labels : array of shape (n,)
         True classes.
@@ -130,6 +130,9 @@ def evaluate(
     columns = ProbabilityColumns(
         top=table.top_label(), losses=compute_row_losses(table), table=table
     )
+    is_paper_map = False
+    if accept is not None:
+        is_paper_map = _has_uniform_rejected_rows(table, read_bool_column(accept, "accept"))
     return evaluate_columns(
         columns,
         table.n_classes,
@@ -139,6 +142,7 @@ def evaluate(
         correct=correct,
         score=score,
         predicted_classes=PredictedClasses(find_predicted_columns(table), classes),
+        is_paper_map=is_paper_map,
     )
 
 
@@ -217,6 +221,7 @@ def evaluate_columns(
     correct: ArrayLike | None = None,
     score: ArrayLike | None = None,
     predicted_classes: PredictedClasses | None = None,
+    is_paper_map: bool = False,
 ) -> Evaluation:
     """Evaluate probabilities that are reduced to columns, and the decisions of a gate.
 
@@ -240,6 +245,9 @@ def evaluate_columns(
     predicted_classes : PredictedClasses, default=None
         Predicted classes for the marginal check. If None, there is no marginal check.
 
+    is_paper_map : bool, default=False
+        Whether the probabilities of rejected rows are 1/K in every class, as in the paper.
+
     Returns
     -------
     Evaluation
@@ -251,17 +259,21 @@ def evaluate_columns(
     if accept is not None:
         is_accepted = read_bool_column(accept, "accept")
         check_same_length(proba=top.confidence, accept=is_accepted)
-    n_errors = _count_errors(top, is_accepted)
     if is_accepted is not None and is_accepted.any():
         accepted_sources = columns.select_accepted(is_accepted).prepare_metric_sources(n_bins)
         accepted_intervals = resampling.compute_intervals(
-            accepted_sources, int(is_accepted.sum()), n_errors
+            accepted_sources, int(is_accepted.sum()), _count_errors(top.correct[is_accepted])
         )
         release_freed_memory(len(top) * n_classes)
 
     # The metrics of the gate and of all rows share their resamples, so that they are drawn once.
     gate_sources = _prepare_gate_sources(top, is_accepted, correct, score)
     metric_sources = [*columns.prepare_metric_sources(n_bins), *gate_sources]
+    known_correct = top.correct
+    if is_paper_map:
+        # The prediction for a uniform row cannot be read from its probabilities.
+        known_correct = top.correct[is_accepted]
+    n_errors = _count_errors(known_correct)
     all_intervals = resampling.compute_intervals(metric_sources, len(top), n_errors)
     gate_intervals = {metric.name: all_intervals.pop(metric.name) for metric, _ in gate_sources}
     if correct is None and is_accepted is not None:
@@ -279,6 +291,7 @@ def evaluate_columns(
         level=resampling.level,
         n_bins=n_bins,
         marginal=marginal_check,
+        is_paper_map=is_paper_map,
     )
 
 
@@ -408,12 +421,18 @@ def _read_correctness(top: TopLabel, correct: ArrayLike | None) -> Flags:
     return read_bool_column(correct, "correct")
 
 
-def _count_errors(top: TopLabel, is_accepted: Flags | None) -> float:
-    """Count the incorrect rows, among accepted rows only if there is a gate.
+def _has_uniform_rejected_rows(table: CheckedTable, is_accepted: Flags) -> bool:
+    """Check whether there are rejected rows, and all of them have 1/K in every class."""
+    check_same_length(proba=table.row_maxima, accept=is_accepted)
+    if is_accepted.all():
+        return False
+    largest_probabilities = table.row_maxima[~is_accepted]
+    # The largest of K probabilities is 1/K only if all of them are, up to float32 rounding.
+    return bool(np.allclose(largest_probabilities, 1.0 / table.n_classes, rtol=1e-6, atol=0.0))
 
-    Rejected rows are uniform, so their correctness is unknown.
-    """
-    correct = top.correct if is_accepted is None else top.correct[is_accepted]
+
+def _count_errors(correct: Float) -> float:
+    """Count the incorrect rows. A row that is tied with other classes is incorrect."""
     return float((correct < 1.0).sum())
 
 

@@ -20,9 +20,10 @@ Intervals = Mapping[str, Interval]
 #: Rows of a table as text. The first row is the heading.
 TextTable = list[tuple[str, ...]]
 
-_UNIFORM_ROWS_NOTE = (
-    "Rejected rows have probability 1/K in every class, which dilutes the ECE of all rows and"
-    " lowers\ntheir accuracy: judge calibration by the accepted rows, next to the coverage."
+_PAPER_MAP_NOTE = (
+    "The paper's map assigns 1/K to every class of a rejected row, which dilutes the ECE of all"
+    " rows and\nlowers their accuracy: judge calibration by the accepted rows, next to the"
+    " coverage."
 )
 
 
@@ -36,7 +37,7 @@ class Evaluation:
     Attributes
     ----------
     all_rows : mapping of metric name to Interval
-        Metrics of the probabilities of all rows. Rejected rows are uniform, with confidence 1/K.
+        Metrics of the probabilities of all rows.
 
     accepted_rows : mapping of metric name to Interval, or None
         The same metrics on the accepted rows. None without `accept`, or if nothing was accepted.
@@ -62,6 +63,9 @@ class Evaluation:
     marginal : MarginalCheck or None
         Whether the confidence matches the accuracy for each predicted class, on the accepted rows
         if there is a gate. None if there are no classes.
+
+    is_paper_map : bool
+        Whether the probabilities of rejected rows are 1/K in every class, as in the paper.
     """
 
     all_rows: Intervals
@@ -73,6 +77,7 @@ class Evaluation:
     level: float
     n_bins: int
     marginal: MarginalCheck | None = None
+    is_paper_map: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result as JSON types; numbers that are not finite become None."""
@@ -82,6 +87,7 @@ class Evaluation:
             "n_classes": self.n_classes,
             "level": self.level,
             "n_bins": self.n_bins,
+            "is_paper_map": self.is_paper_map,
             "marginal": None if self.marginal is None else self.marginal.to_dict(),
             "accepted_rows": _intervals_to_dict(self.accepted_rows),
             "all_rows": _intervals_to_dict(self.all_rows),
@@ -178,10 +184,8 @@ class Evaluation:
         return [str(self.marginal)]
 
     def _remarks(self) -> list[str]:
-        """Return the note on uniform rows if rejected rows have probabilities."""
-        if self.n_accepted is None or not self.n_classes:
-            return []
-        return [_UNIFORM_ROWS_NOTE]
+        """Return the note on the paper's map if the probabilities of rejected rows are 1/K."""
+        return [_PAPER_MAP_NOTE] if self.is_paper_map else []
 
     def _text_tables(
         self, before: Evaluation | None = None, *, few: bool = False
@@ -208,7 +212,8 @@ class Evaluation:
         groups: dict[str, list[Intervals]] = {}
         if self.n_accepted is not None:
             groups["accepted rows"] = [each.accepted_rows or {} for each in evaluations]
-        groups["all rows"] = [each.all_rows for each in evaluations]
+        all_rows_name = "all rows, paper's map" if self.is_paper_map else "all rows"
+        groups[all_rows_name] = [each.all_rows for each in evaluations]
 
         heading = ["probabilities" if self.n_classes else "confidence"]
         for group_name in groups:

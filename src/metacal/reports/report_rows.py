@@ -210,8 +210,8 @@ def make_report_rows_from_logits(
     else:
         softmax_top_label = columns.softmax_metrics.top
         calibrated_top_label = columns.gate_metrics.top
-        if accept is not None:
-            # A gate calibrates the confidence of accepted rows only.
+        if accept is not None and effective_gate.default_rejected == "uniform":
+            # The paper's map has the same confidence, 1/K, for every rejected row.
             confidence = np.where(accept, confidence, softmax_top_label.confidence)
     class_gaps = columns.gate_metrics.sums["classwise_ece"]
     return ReportRows(

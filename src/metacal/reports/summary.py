@@ -120,7 +120,7 @@ class Summary:
 
     evaluation : dict
         Output of `metacal evaluate --json` for the same rows: n_rows, n_accepted, n_classes, level,
-        n_bins, accepted_rows, all_rows, gate, uncalibrated.
+        n_bins, is_paper_map, accepted_rows, all_rows, gate, uncalibrated.
 
     calibration_metrics : list of dict
         Output of `describe_calibration_metrics` for the metrics of all rows.

@@ -26,7 +26,7 @@ from metacal.export.fitted import SUM_TOLERANCE
 from metacal.export.onnx.probe import COLUMN_GUARD_NAME
 from metacal.export.onnx.probe_rows import generate_probe_rows
 from metacal.formulas import Array, Flags
-from metacal.gate import Decision, Gate
+from metacal.gate import Decision, Gate, Rejected
 
 if TYPE_CHECKING:
     from metacal.export.onnx.gate import AttachedGate
@@ -117,7 +117,14 @@ def check_gate_model(path: Path, exported: AttachedGate, dtype: str, n_bytes: in
     model_check = run_in_child_process(path, inputs, n_bytes)
     if not model_check.was_run:
         raise ArtifactError("onnxruntime could not run the exported graph.")
-    compare_with_python(gate, stage_rows, model_check.outputs, is_valid_input, group_indices)
+    compare_with_python(
+        gate,
+        stage_rows,
+        model_check.outputs,
+        is_valid_input,
+        group_indices,
+        rejected=exported.rejected,
+    )
     return model_check
 
 
@@ -184,7 +191,14 @@ def check_attached_model(
         if output_name in model_check.outputs:
             gate_outputs[default_name] = model_check.outputs[output_name][is_finite]
     all_valid = np.ones((len(finite_rows), 1), dtype=bool)
-    compare_with_python(gate, [finite_rows], gate_outputs, all_valid, group_indices)
+    compare_with_python(
+        gate,
+        [finite_rows],
+        gate_outputs,
+        all_valid,
+        group_indices,
+        rejected=attached.rejected,
+    )
     return model_check
 
 
@@ -233,6 +247,8 @@ def compare_with_python(
     outputs: dict[str, Array],
     is_valid_input: Flags,
     group_indices: NDArray[np.int64] | None = None,
+    *,
+    rejected: Rejected,
 ) -> None:
     """Compare the outputs of an exported gate with those of Python.
 
@@ -253,6 +269,9 @@ def compare_with_python(
     group_indices : array of int of shape (n_rows,) or None, default=None
         Index of each row's group.
 
+    rejected : {"calibrated", "uniform"}
+        Probabilities of rejected rows.
+
     Raises
     ------
     ArtifactError
@@ -272,7 +291,7 @@ def compare_with_python(
         return
 
     valid_rows = [rows[is_valid_row] for rows in stage_rows]
-    decision = gate.decide(*valid_rows, rejected="uniform", groups=group_names)
+    decision = gate.decide(*valid_rows, rejected=rejected, groups=group_names)
     valid_outputs = {name: values[is_valid_row] for name, values in outputs.items()}
     is_invalid_in_all_stages = ~is_valid_input.any(axis=1)
     accepts_invalid_row = "accept" in outputs and outputs["accept"][is_invalid_in_all_stages].any()

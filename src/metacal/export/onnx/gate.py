@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from metacal.export.onnx.graph import Graph, make_tensor_info
@@ -20,7 +21,7 @@ from metacal.export.onnx.stages import (
     append_table_stage,
     working_dtype,
 )
-from metacal.gate import Gate
+from metacal.gate import Gate, Rejected
 
 _GROUP_DESCRIPTION = (
     "the place of each row's group in the list metacal.groups; any other number is rejected"
@@ -73,6 +74,9 @@ class AttachedGate:
     output_names : dict of str to str
         Names of the gate's outputs in the model, keyed by their default names.
 
+    rejected : {"calibrated", "uniform"}
+        Probabilities of rejected rows.
+
     group_input_name : str or None
         Name of the input with the group index of each row. None without thresholds by group.
     """
@@ -81,6 +85,7 @@ class AttachedGate:
     gate: Gate
     stage_input_names: tuple[str, ...]
     output_names: dict[str, str]
+    rejected: Rejected
     group_input_name: str | None = None
 
 
@@ -91,6 +96,7 @@ def append_gate(
     *,
     dtype: str,
     batch_dimension: int | str,
+    rejected: Rejected,
     checks_columns: bool = False,
 ) -> AttachedGate:
     """Append the nodes of a gate to a model, which keeps its own outputs.
@@ -111,6 +117,9 @@ def append_gate(
 
     batch_dimension : int or str
         Size or name of the batch dimension.
+
+    rejected : {"calibrated", "uniform"}
+        Probabilities of rejected rows.
 
     checks_columns : bool, default=False
         Whether to add a node that fails at run time if a table does not have one column per class.
@@ -134,7 +143,9 @@ def append_gate(
     if checks_columns:
         checked_input_names = _append_column_checks(graph, stage_input_names, gate.n_classes)
 
-    append_stage = append_table_stage if gate.has_classes else append_score_stage
+    append_stage = append_score_stage
+    if gate.has_classes:
+        append_stage = partial(append_table_stage, rejected=rejected)
     stage_outputs = []
     for stage_index, input_name in enumerate(checked_input_names):
         single_stage_gate = gate.stage(stage_index)
@@ -165,6 +176,7 @@ def append_gate(
         gate=gate,
         stage_input_names=stage_input_names,
         output_names=output_names,
+        rejected=rejected,
         group_input_name=group_input_name,
     )
 

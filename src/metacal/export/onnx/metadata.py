@@ -12,6 +12,7 @@ from typing import Any
 from metacal import __version__
 from metacal.certificates.certificate import Certificate
 from metacal.errors import ArtifactError
+from metacal.export.onnx.gate import AttachedGate
 from metacal.export.onnx.graph import import_onnx
 from metacal.gate import Gate, ScoreSource, Stage
 from metacal.gate.thresholds import SubgroupThresholds
@@ -22,12 +23,7 @@ from metacal.io.artifact.wrapping import checksum
 METADATA_PREFIX = "metacal."
 
 
-def gate_metadata(
-    fitted_gate: Gate,
-    exported_gate: Gate,
-    output_names: dict[str, str],
-    group_input_name: str | None = None,
-) -> dict[str, str]:
+def gate_metadata(fitted_gate: Gate, exported: AttachedGate) -> dict[str, str]:
     """Return the metadata properties of an exported gate.
 
     Parameters
@@ -35,14 +31,8 @@ def gate_metadata(
     fitted_gate : Gate
         Gate as it was fitted.
 
-    exported_gate : Gate
+    exported : AttachedGate
         Gate as it is exported. It may read probabilities instead of logits.
-
-    output_names : dict of str to str
-        Names of the gate's outputs in the graph, keyed by their default names.
-
-    group_input_name : str or None, default=None
-        Name of the input with the group index of each row.
 
     Returns
     -------
@@ -51,6 +41,7 @@ def gate_metadata(
 
         - `metacal.artifact_hash`: SHA-256 of the document that `metacal.save` would write, which
           does not depend on the number of threads of the estimator;
+        - `metacal.rejected`: probabilities of rejected rows, "calibrated" or "uniform";
         - `metacal.data_hash`: SHA-256 of the calibration rows, if the gate contains it;
         - `metacal.thresholds`: thresholds of classes or groups, if each has its own;
         - `metacal.groups`: names of the groups in the order of their indices;
@@ -63,13 +54,15 @@ def gate_metadata(
     --------
     >>> import metacal as mc
     >>> gate = mc.TemperatureScaling().fit([[2.0, 0.0], [0.0, 1.0], [0.5, 0.0]], [0, 1, 1]).gate_
-    >>> properties = gate_metadata(gate, gate, {"probs": "probs"})
+    >>> exported = AttachedGate(None, gate, ("logits",), {"probs": "probs"}, "calibrated")
+    >>> properties = gate_metadata(gate, exported)
     >>> properties["metacal.calibrator"], properties["metacal.classes"]
     ('TemperatureMap', '[0, 1]')
     >>> "metacal.promise" in properties
     False
     """
-    properties = {"version": __version__, "outputs": json.dumps(output_names)}
+    exported_gate = exported.gate
+    properties = {"version": __version__, "outputs": json.dumps(exported.output_names)}
     if fitted_gate.data_hash is not None:
         properties["data_hash"] = fitted_gate.data_hash
     # A gate inside a classifier may contain a calibrator that cannot be saved.
@@ -86,8 +79,11 @@ def gate_metadata(
         properties |= _certificate_metadata(exported_gate.certificate)
         if exported_gate.has_classes:
             properties["reject_label"] = _encode_label(fitted_gate.reject_label)
+            properties["rejected"] = exported.rejected
     if exported_gate.subgroup_thresholds is not None:
-        properties |= _thresholds_metadata(exported_gate.subgroup_thresholds, group_input_name)
+        properties |= _thresholds_metadata(
+            exported_gate.subgroup_thresholds, exported.group_input_name
+        )
     return {METADATA_PREFIX + name: text for name, text in properties.items()}
 
 

@@ -26,7 +26,7 @@ from metacal.export.onnx.graph import import_onnx, make_tensor_info
 from metacal.export.onnx.logits import LogitsValue, check_not_probabilities, find_logits
 from metacal.export.onnx.metadata import METADATA_PREFIX, gate_metadata, write_metadata
 from metacal.export.onnx.reading import ensure_supported_opset, get_opset, read_model
-from metacal.gate import Gate
+from metacal.gate import Gate, Rejected
 from metacal.io.disk import input_error_if_write_fails
 from metacal.io.writing import open_atomic_path
 from metacal.rows.arrays import check_choice
@@ -82,6 +82,7 @@ def to_onnx(
     ir_version: int | None = None,
     dtype: str = "float32",
     input: str | None = None,
+    rejected: Rejected | None = None,
 ) -> Any:
     """Convert a gate, or the gate of a fitted estimator, to an `onnx.ModelProto`.
 
@@ -89,8 +90,7 @@ def to_onnx(
     the input:
 
     - A gate on logits has the input `logits` (batch × K) and the outputs `probs` (batch × K;
-      float64 for float64 logits, otherwise float32), `score` (float64) and `accept` (bool). The
-      probabilities of rejected rows are 1/K.
+      float64 for float64 logits, otherwise float32), `score` (float64) and `accept` (bool).
     - A gate with a threshold for each group has the additional input `group` (int64): the index of
       the row's group in the list `metacal.groups` of the metadata. A row with any other index is
       rejected.
@@ -98,14 +98,14 @@ def to_onnx(
     - A gate on given scores has the input `scores` and the outputs `accept` and `confidence`
       (float64; NaN if there is no score).
     - A cascade has an input for each stage, `logits_small` and `logits_large`, and the outputs
-      `probs` of the model that answers (1/K if a person does), `answered_by` (int64: 0 for the
-      small model, 1 for the large one, 2 for a person), `accept` (whether a model answers) and
+      `probs` of the model that answers (those of the large model if a person does), `answered_by`
+      (int64: 0 for the small model, 1 for the large one, 2 for a person), `accept` (whether a model answers) and
       `score` of the small model. `logits_large` may contain anything in rows that the small model
       answers. To export the first stage alone, pass `cascade.gate_.stage(0)`; its `accept` denotes
       that the small model answers. The promise holds for all stages together, not for this one.
 
-    Rows that Python would reject as invalid (NaN, +inf, every class masked) are never accepted. If
-    there is no gate, their probabilities are NaN.
+    Rows that Python would reject as invalid (NaN, +inf, every class masked) are never accepted, and
+    their probabilities are 1/K. If there is no gate, their probabilities are NaN.
 
     Parameters
     ----------
@@ -126,6 +126,10 @@ def to_onnx(
         Type of the model outputs that the graph reads. By default, the type that `cal` was fitted
         on.
 
+    rejected : {"calibrated", "uniform"}, default=None
+        Probabilities of rejected rows: calibrated too, or 1/K in every class as in the paper. By
+        default "calibrated", and "uniform" for the rules of `metacal.paper`.
+
     Returns
     -------
     onnx.ModelProto
@@ -141,11 +145,16 @@ def to_onnx(
     >>> {entry.key: entry.value for entry in gate.metadata_props}["metacal.promise"]
     'At most 5% of the correct predictions are rejected, with 90% confidence.'
     """
-    return _build_gate_model(cal, opset, ir_version, dtype, input).model
+    return _build_gate_model(cal, opset, ir_version, dtype, input, rejected).model
 
 
 def _build_gate_model(
-    cal: Any, opset: int | None, ir_version: int | None, dtype: str, input: str | None
+    cal: Any,
+    opset: int | None,
+    ir_version: int | None,
+    dtype: str,
+    input: str | None,
+    rejected: Rejected | None,
 ) -> AttachedGate:
     """Build a model that contains only a gate; the parameters are those of `to_onnx`."""
     onnx = import_onnx("ONNX export")
@@ -162,9 +171,14 @@ def _build_gate_model(
         producer_name="metacal",
     )
     attached = append_gate(
-        model, gate, default_input_names(gate), dtype=dtype, batch_dimension="batch"
+        model,
+        gate,
+        default_input_names(gate),
+        dtype=dtype,
+        batch_dimension="batch",
+        rejected=fitted_gate.choose_rejected(rejected),
     )
-    properties = gate_metadata(fitted_gate, gate, attached.output_names, attached.group_input_name)
+    properties = gate_metadata(fitted_gate, attached)
     write_metadata(model, properties)
     return attached
 
@@ -183,7 +197,14 @@ def _describe_inputs(gate: Gate, dtype: str) -> list[Any]:
     return input_infos
 
 
-def attach(model: Any, cal: Any, *, logits: str | None = None, input: str | None = None) -> Any:
+def attach(
+    model: Any,
+    cal: Any,
+    *,
+    logits: str | None = None,
+    input: str | None = None,
+    rejected: Rejected | None = None,
+) -> Any:
     """Attach a gate to the logits of a classifier.
 
     The result has the operator set, the IR version and the outputs of the classifier, followed by
@@ -206,16 +227,19 @@ def attach(model: Any, cal: Any, *, logits: str | None = None, input: str | None
     input : {"logits", "probabilities"}, default=None
         Content of that output. By default, the type that `cal` was fitted on.
 
+    rejected : {"calibrated", "uniform"}, default=None
+        Probabilities of rejected rows, as for `to_onnx`.
+
     Returns
     -------
     onnx.ModelProto
     """
-    attached, _ = _attach_gate(read_model(model).model, cal, logits, input)
+    attached, _ = _attach_gate(read_model(model).model, cal, logits, input, rejected)
     return attached.model
 
 
 def _attach_gate(
-    model: Any, cal: Any, logits: str | None, input: str | None
+    model: Any, cal: Any, logits: str | None, input: str | None, rejected: Rejected | None
 ) -> tuple[AttachedGate, LogitsValue]:
     """Attach a gate to a parsed model; the other parameters are those of `attach`."""
     if any(entry.key.startswith(METADATA_PREFIX) for entry in model.metadata_props):
@@ -237,9 +261,10 @@ def _attach_gate(
         (table.name,),
         dtype=table.dtype,
         batch_dimension=table.batch_dimension,
+        rejected=fitted_gate.choose_rejected(rejected),
         checks_columns=True,
     )
-    properties = gate_metadata(fitted_gate, gate, attached.output_names, attached.group_input_name)
+    properties = gate_metadata(fitted_gate, attached)
     properties[f"{METADATA_PREFIX}logits"] = table.name
     write_metadata(model, properties)
     return attached, table
@@ -253,6 +278,7 @@ def save(
     ir_version: int | None = None,
     dtype: str = "float32",
     input: str | None = None,
+    rejected: Rejected | None = None,
 ) -> Saved:
     """Write the graph of a gate after checking it.
 
@@ -267,7 +293,7 @@ def save(
     path : str or path
         File to create or replace.
 
-    opset, ir_version, dtype, input
+    opset, ir_version, dtype, input, rejected
         As for `to_onnx`.
 
     Returns
@@ -280,7 +306,7 @@ def save(
         If a check fails.
     """
     _require_runtime()
-    attached = _build_gate_model(cal, opset, ir_version, dtype, input)
+    attached = _build_gate_model(cal, opset, ir_version, dtype, input, rejected)
     with open_atomic_path(path) as temporary_path:
         n_bytes = _write_model(attached.model, temporary_path, path)
         checked = check_gate_model(temporary_path, attached, dtype, n_bytes)
@@ -296,6 +322,7 @@ def save_attached(
     input: str | None = None,
     inputs: Mapping[str, Any] | None = None,
     unchecked: bool = False,
+    rejected: Rejected | None = None,
 ) -> Saved:
     """Attach a gate to the logits of a classifier, and write the result after checking it.
 
@@ -305,7 +332,7 @@ def save_attached(
 
     Parameters
     ----------
-    model, cal, logits, input
+    model, cal, logits, input, rejected
         As for `attach`.
 
     path : str or path
@@ -340,7 +367,7 @@ def save_attached(
             f"the model's weights lie in files beside it, in {source.folder}; write the result"
             f" there too: -o {source.folder / Path(path).name}."
         )
-    attached, table = _attach_gate(source.model, cal, logits, input)
+    attached, table = _attach_gate(source.model, cal, logits, input, rejected)
     input_arrays = None
     if inputs is not None:
         input_arrays = {name: np.asarray(value) for name, value in inputs.items()}

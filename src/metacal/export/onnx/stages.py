@@ -22,7 +22,7 @@ from metacal.export.onnx.scores import (
     is_valid_row,
 )
 from metacal.formulas.logits import replace_zero_probabilities
-from metacal.gate import Gate, ScoreSource
+from metacal.gate import Gate, Rejected, ScoreSource
 from metacal.gate.thresholds import SingleThreshold, SubgroupThresholds, Thresholds
 from metacal.maps.confidence import ConfidenceCurve
 from metacal.maps.temperature import TemperatureMap
@@ -116,7 +116,12 @@ def _interpolate(xp: OnnxOperations, curve: ConfidenceCurve, uncertainty: GraphV
 
 
 def append_table_stage(
-    graph: Graph, gate: Gate, input_name: str, dtype: str, group_input_name: str | None
+    graph: Graph,
+    gate: Gate,
+    input_name: str,
+    dtype: str,
+    group_input_name: str | None,
+    rejected: Rejected,
 ) -> Outputs:
     """Append the nodes of a stage that reads logits or probabilities.
 
@@ -136,6 +141,9 @@ def append_table_stage(
 
     group_input_name : str or None
         Name of the input with the group index of each row.
+
+    rejected : {"calibrated", "uniform"}
+        Probabilities of rejected rows.
 
     Returns
     -------
@@ -164,10 +172,10 @@ def append_table_stage(
     elif has_single_threshold:
         single_scores = append_single_precision_scores(xp, x, score_name, gate.threshold)
         if single_scores is not None:
-            return _append_single_precision_outputs(xp, gate, single_scores, x)
+            return _append_single_precision_outputs(xp, gate, single_scores, x, rejected)
     score = append_double_precision_scores(score_xp, score_logits, score_name)
     is_accepted = _is_accepted(gate.thresholds, score, score_logits, group_input_name)
-    probs, accept = _append_gated_probabilities(xp, gate, x, is_accepted)
+    probs, accept = _append_gated_probabilities(xp, gate, x, score, is_accepted, rejected)
     return {"probs": probs, "score": score, "accept": accept}
 
 
@@ -188,7 +196,11 @@ def _subtract_decision_offset(
 
 
 def _append_single_precision_outputs(
-    xp: OnnxOperations, gate: Gate, single_scores: SinglePrecisionScores, x: GraphValue
+    xp: OnnxOperations,
+    gate: Gate,
+    single_scores: SinglePrecisionScores,
+    x: GraphValue,
+    rejected: Rejected,
 ) -> Outputs:
     """Append the outputs of a stage that scores most rows in single precision.
 
@@ -206,6 +218,9 @@ def _append_single_precision_outputs(
     x : GraphValue of shape (n, K)
         Logits.
 
+    rejected : {"calibrated", "uniform"}
+        Probabilities of rejected rows.
+
     Returns
     -------
     dict of str to GraphValue
@@ -214,7 +229,7 @@ def _append_single_precision_outputs(
     fitted_map = gate.logits_source.map
     if isinstance(fitted_map, TemperatureMap):
         return _append_temperature_outputs(
-            xp, gate, fitted_map.inverse_temperature, single_scores, x
+            xp, gate, fitted_map.inverse_temperature, single_scores, x, rejected
         )
 
     def write_settled(branch_xp: OnnxOperations) -> list[GraphValue]:
@@ -229,7 +244,7 @@ def _append_single_precision_outputs(
     all_settled = xp.all_true(single_scores.is_settled)
     dtypes = ["float64", "bool"]
     score, is_accepted = xp.if_else(all_settled, write_settled, write_unsettled, dtypes)
-    probs, accept = _append_gated_probabilities(xp, gate, x, is_accepted)
+    probs, accept = _append_gated_probabilities(xp, gate, x, score, is_accepted, rejected)
     return {"probs": probs, "score": score, "accept": accept}
 
 
@@ -239,12 +254,13 @@ def _append_temperature_outputs(
     inverse_temperature: float,
     single_scores: SinglePrecisionScores,
     x: GraphValue,
+    rejected: Rejected,
 ) -> Outputs:
     """Append the outputs of a stage with temperature scaling, with a single softmax.
 
     If all scores are settled, all logits are finite. One softmax can then compute the probabilities
-    of accepted and rejected rows, because an inverse temperature of zero results in a uniform row.
-    This is not valid for infinite logits, because 0 · (-inf) is NaN.
+    of accepted rows and uniform rejected rows, because an inverse temperature of zero results in a
+    uniform row. This is not valid for infinite logits, because 0 · (-inf) is NaN.
 
     Parameters
     ----------
@@ -263,6 +279,9 @@ def _append_temperature_outputs(
     x : GraphValue of shape (n, K)
         Logits.
 
+    rejected : {"calibrated", "uniform"}
+        Probabilities of rejected rows.
+
     Returns
     -------
     dict of str to GraphValue
@@ -272,7 +291,9 @@ def _append_temperature_outputs(
     def write_settled(branch_xp: OnnxOperations) -> list[GraphValue]:
         score = single_scores.estimates_in_double(branch_xp)
         accept = _is_accepted(gate.thresholds, score)
-        logit_factor = branch_xp.where(branch_xp.unsqueeze(accept), inverse_temperature, 0.0)
+        logit_factor: Any = inverse_temperature
+        if rejected == "uniform":
+            logit_factor = branch_xp.where(branch_xp.unsqueeze(accept), inverse_temperature, 0.0)
         probs = branch_xp.softmax(branch_xp.graph_value(x) * logit_factor)
         return [score, accept, probs]
 
@@ -281,7 +302,9 @@ def _append_temperature_outputs(
         score = single_scores.rescore_unsettled_rows(branch_xp, x, score_name)
         is_accepted = _is_accepted(gate.thresholds, score)
         logits = branch_xp.graph_value(x)
-        probs, accept = _append_gated_probabilities(branch_xp, gate, logits, is_accepted)
+        probs, accept = _append_gated_probabilities(
+            branch_xp, gate, logits, score, is_accepted, rejected
+        )
         return [score, accept, probs]
 
     can_use_one_softmax = xp.all_true(single_scores.is_settled)
@@ -380,12 +403,37 @@ def _logits_of_probabilities(xp: OnnxOperations, table: GraphValue, tolerance: f
 
 
 def _append_gated_probabilities(
-    xp: OnnxOperations, gate: Gate, x: GraphValue, is_accepted: GraphValue
+    xp: OnnxOperations,
+    gate: Gate,
+    x: GraphValue,
+    score: GraphValue,
+    is_accepted: GraphValue,
+    rejected: Rejected,
 ) -> tuple[GraphValue, GraphValue]:
-    """Append the map of a stage, with probabilities of 1/K for rejected rows.
+    """Append the map of a stage, with probabilities of 1/K for invalid rows.
 
-    Rejected rows are overwritten by ScatterND. The operator Where would also compute a choice for
-    every element of accepted rows.
+    If `rejected` is "uniform", rejected rows have 1/K too. These rows are overwritten by ScatterND.
+    The operator Where would also compute a choice for every element of the other rows.
+
+    Parameters
+    ----------
+    xp : OnnxOperations
+        Operations in the precision of the table.
+
+    gate : Gate
+        Gate with a single stage.
+
+    x : GraphValue of shape (n, K)
+        Logits.
+
+    score : GraphValue of shape (n,)
+        Score of each row, NaN if the row is invalid.
+
+    is_accepted : GraphValue of shape (n,)
+        Whether the score is at most the threshold.
+
+    rejected : {"calibrated", "uniform"}
+        Probabilities of rejected rows.
 
     Returns
     -------
@@ -396,14 +444,20 @@ def _append_gated_probabilities(
     """
     fitted_map = gate.logits_source.map
     probs = append_map(xp, fitted_map, x)
-    accept = is_accepted & has_no_nan(xp, fitted_map, probs)
-    _, rejected_indices = xp.find_true_rows(~accept)
-    rejected_shape = xp.append_node("Shape", rejected_indices)
-    n_rejected = xp.take(rejected_shape, xp.graph_value(xp.graph.add_integers(0)))
+    has_probabilities = has_no_nan(xp, fitted_map, probs)
+    accept = is_accepted & has_probabilities
+    keeps_probabilities = accept
+    if rejected == "calibrated":
+        # A comparison with NaN is false.
+        has_score = xp.with_dtype("float64").graph_value(score) <= np.inf
+        keeps_probabilities = has_score & has_probabilities
+    _, uniform_indices = xp.find_true_rows(~keeps_probabilities)
+    indices_shape = xp.append_node("Shape", uniform_indices)
+    n_uniform = xp.take(indices_shape, xp.graph_value(xp.graph.add_integers(0)))
     n_classes = xp.graph.add_integers(gate.n_classes)
-    uniform_shape = xp.append_node("Concat", n_rejected, n_classes, axis=0)
+    uniform_shape = xp.append_node("Concat", n_uniform, n_classes, axis=0)
     uniform_rows = xp.append_node("Expand", 1.0 / gate.n_classes, uniform_shape)
-    gated_probs = xp.append_node("ScatterND", probs, rejected_indices, uniform_rows)
+    gated_probs = xp.append_node("ScatterND", probs, uniform_indices, uniform_rows)
     return gated_probs, accept
 
 

@@ -35,9 +35,8 @@ _MAX_QUOTED_GROUPS = 5
 class Gate(FixedDtypeModule):
     """Module that returns probabilities, score and decision for a table of logits.
 
-    A row is accepted if its score is at most the threshold. The probabilities of a rejected row are
-    uniform. A row that contains NaN or +inf, or in which every class is masked, has the score NaN
-    and is rejected.
+    A row is accepted if its score is at most the threshold. A row that contains NaN or +inf, or in
+    which every class is masked, has the score NaN, uniform probabilities, and is rejected.
 
     If each predicted class has its own threshold, the threshold of the row's prediction decides. If
     each group has its own threshold, `gate(logits, group)` takes the index of each row's group in
@@ -48,8 +47,14 @@ class Gate(FixedDtypeModule):
     fitted : metacal.Gate
         Fitted gate with one stage that reads logits or probabilities.
 
+    rejected : {"calibrated", "uniform"} or None, default=None
+        Probabilities of rejected rows, as in `Gate.decide`.
+
     Attributes
     ----------
+    rejected : str
+        Probabilities of rejected rows.
+
     groups : tuple or None
         Names of the groups. None if there is no threshold by group.
 
@@ -57,12 +62,13 @@ class Gate(FixedDtypeModule):
         Certificate of the gate.
     """
 
-    def __init__(self, fitted: gates.Gate) -> None:
+    def __init__(self, fitted: gates.Gate, rejected: gates.Rejected | None = None) -> None:
         super().__init__()
         source = fitted.logits_source
         thresholds = fitted.subgroup_thresholds
         self.n_classes = fitted.n_classes
         self.input = source.input
+        self.rejected = fitted.choose_rejected(rejected)
         self.certificate = fitted.certificate
         self.keeps_predictions = bool(source.map.preserves_accuracy)
         # As in Python, no decision depends on the precision of temperature scaling.
@@ -121,10 +127,11 @@ class Gate(FixedDtypeModule):
             output_dtype = torch.get_default_dtype()
         probs = self._probabilities(table, output_dtype)
         # A row whose probabilities are NaN is rejected, whatever its score.
-        has_probabilities = probs.sum(dim=1) < torch.inf
+        has_probabilities = is_usable & (probs.sum(dim=1) < torch.inf)
         is_certain = score <= self._row_thresholds(shifted_table, group_index)
-        accept = is_certain & is_usable & has_probabilities
-        probs = probs.masked_fill(~accept.unsqueeze(1), 1.0 / self.n_classes)
+        accept = is_certain & has_probabilities
+        keeps_probabilities = accept if self.rejected == "uniform" else has_probabilities
+        probs = probs.masked_fill(~keeps_probabilities.unsqueeze(1), 1.0 / self.n_classes)
         return probs, score, accept
 
     def extra_repr(self) -> str:
@@ -245,7 +252,7 @@ def _restore_prediction(table: Tensor, probs: Tensor) -> Tensor:
     return probs.scatter(1, prediction, predicted_prob)
 
 
-def to_module(cal: Any) -> Gate:
+def to_module(cal: Any, *, rejected: gates.Rejected | None = None) -> Gate:
     """Convert a fitted gate or calibrator to a module that returns (probs, score, accept).
 
     Parameters
@@ -255,6 +262,10 @@ def to_module(cal: Any) -> Gate:
         `scores.learned`); also the result of `mc.load`. A calibrator without a gate accepts every
         valid row, and its score is the entropy. For a CalibratedClassifier, the module reads the
         logits of the inner classifier.
+
+    rejected : {"calibrated", "uniform"} or None, default=None
+        Probabilities of rejected rows: calibrated too, or 1/K in every class as in the paper. None
+        is "calibrated", and "uniform" for the rules of `metacal.paper`.
 
     Returns
     -------
@@ -272,7 +283,7 @@ def to_module(cal: Any) -> Gate:
     >>> probs.dtype, bool((accept.numpy() == cal.accepts(data.logits.astype("float16"))).all())
     (torch.float16, True)
     """
-    return Gate(extract_gate(cal, requires_logits_gate=True))
+    return Gate(extract_gate(cal, requires_logits_gate=True), rejected)
 
 
 class CalibratedModule(nn.Module):
@@ -291,6 +302,9 @@ class CalibratedModule(nn.Module):
     cal : MetaCal or calibrator
         Fitted; see `to_module`.
 
+    rejected : {"calibrated", "uniform"} or None, default=None
+        Probabilities of rejected rows; see `to_module`.
+
     Examples
     --------
     >>> import metacal as mc
@@ -302,10 +316,12 @@ class CalibratedModule(nn.Module):
     (torch.Size([4, 10]), torch.float64, torch.bool)
     """
 
-    def __init__(self, model: nn.Module, cal: Any) -> None:
+    def __init__(
+        self, model: nn.Module, cal: Any, *, rejected: gates.Rejected | None = None
+    ) -> None:
         super().__init__()
         self.model = model
-        self.gate = to_module(cal)
+        self.gate = to_module(cal, rejected=rejected)
         self.eval()
 
     def train(self, mode: bool = True) -> Self:

@@ -26,7 +26,8 @@ function intervals(estimates) {
  * @param {Evaluation} evaluation
  * @param {CalibrationMetric[]} metrics
  */
-export function metricsTable({ accepted_rows: accepted, all_rows: all, uncalibrated, level }, metrics) {
+export function metricsTable(evaluation, metrics) {
+  const { accepted_rows: accepted, all_rows: all, uncalibrated, level, is_paper_map: isPaperMap } = evaluation;
   /** @type {Column<CalibrationMetric>[]} */
   const columns = [{ head: "Measure", name: true, cell: ({ title }) => title }];
   const column = (/** @type {string} */ head, /** @type {Column<CalibrationMetric>["cell"]} */ cell) =>
@@ -34,9 +35,10 @@ export function metricsTable({ accepted_rows: accepted, all_rows: all, uncalibra
   if (accepted && uncalibrated) column("Accepted rows, before", points(uncalibrated.accepted_rows));
   if (accepted) column(uncalibrated ? "Accepted rows, after" : "Accepted rows", intervals(accepted));
   if (uncalibrated) column("All rows, before", points(uncalibrated.all_rows));
-  column(uncalibrated ? "All rows, after" : "All rows", intervals(all));
-  const mind = accepted && uncalibrated
-    ? " Rejected rows have probability 1/K in every class: judge calibration by the accepted rows."
+  const allRowsHead = uncalibrated ? "All rows, after" : "All rows";
+  column(isPaperMap ? `${allRowsHead} (paper's map)` : allRowsHead, intervals(all));
+  const mind = isPaperMap
+    ? " The paper's map assigns 1/K to every class of a rejected row: judge calibration by the accepted rows."
     : "";
   const caption = `Calibration in numbers, with ${plainPercent(level)} intervals.${mind}`;
   return make("div", { class: "gap" }, table(caption, columns, metrics).node);

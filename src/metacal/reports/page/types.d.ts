@@ -136,6 +136,8 @@ export interface Evaluation {
   n_classes: number;
   level: number;
   n_bins: number;
+  /** Whether the probabilities of rejected rows are 1/K in every class, as in the paper. */
+  is_paper_map: boolean;
   accepted_rows: Record<string, Estimate> | null;
   all_rows: Record<string, Estimate>;
   gate: Record<string, Estimate>;

@@ -1,0 +1,85 @@
+"""The map of the Meta-Cal paper: calibrated probabilities, and 1/K for rejected rows.
+
+The paper assigns 1/K to each of the K classes of a rejected row. The ranking of the rejected rows
+is then lost, so gates return calibrated probabilities for every row unless the caller asks for
+`rejected="uniform"`.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from numpy.typing import NDArray
+
+from metacal import kernels
+from metacal.formulas import Codes
+from metacal.gate.logits_source import LogitsSource
+from metacal.gate.thresholds import Thresholds
+from metacal.rows import Rows
+from metacal.rows.validate import get_probability_buffer
+from metacal.scores import resolve
+
+
+def compute_paper_probabilities(
+    source: LogitsSource,
+    thresholds: Thresholds,
+    rows: Rows,
+    group_codes: Codes | None = None,
+    out: NDArray[Any] | None = None,
+) -> NDArray[Any]:
+    """Compute calibrated probabilities of accepted rows, and 1/K for rejected rows.
+
+    Parameters
+    ----------
+    source : LogitsSource
+        Map and ranking score.
+    thresholds : SingleThreshold or SubgroupThresholds
+        Largest score of an accepted row.
+    rows : Rows
+        Checked logits.
+    group_codes : ndarray of int, shape (n_rows,), or None
+        Code of the group of each row, if the thresholds depend on the group.
+    out : ndarray or None, default=None
+        Output array.
+
+    Returns
+    -------
+    ndarray or tensor of shape (n_rows, n_classes)
+        A tensor if the rows are a tensor on a GPU.
+    """
+    if rows.is_on_device:
+        is_accepted = source.accepts(rows, thresholds, group_codes)
+        probabilities = source.map(rows.table, rows=rows, out=out)
+        if not is_accepted.all():
+            uniform_probability = 1.0 / rows.n_classes
+            kernels.device_kernels().fill_rows(probabilities, ~is_accepted, uniform_probability)
+        return probabilities
+    group_columns = () if group_codes is None else (group_codes,)
+    write_block = partial(_write_block, source, thresholds)
+    buffer = get_probability_buffer(rows.table, out)
+    return rows.fill_columns(
+        write_block, buffer, *group_columns, takes_whole_blocks=source.whole_blocks
+    )
+
+
+def _write_block(
+    source: LogitsSource,
+    thresholds: Thresholds,
+    block: NDArray[Any],
+    out: NDArray[Any],
+    group_codes: Codes | None = None,
+) -> None:
+    """Write the probabilities of a block of logits to `out`, which may be the block itself."""
+    # The map may overwrite the logits, so rows are accepted before it is applied.
+    decision_logits = source.compute_decision_logits(block, thresholds, group_codes)
+    unrounded_scores = resolve(source.score).compute_unrounded(decision_logits)
+    is_accepted = source.accepts_block(
+        thresholds,
+        unrounded_scores=unrounded_scores,
+        decision_logits=decision_logits,
+        group_codes=group_codes,
+    )
+    source.map.fill(block, out)
+    if not is_accepted.all():
+        out[~is_accepted] = 1.0 / block.shape[1]
