@@ -101,7 +101,7 @@ def gate_case(
         return {
             **{column: getattr(made, column) for column in columns},
             "top": made.predicted_codes,
-            "predict_proba": cal.predict_proba(rows.new, **(new or {})),
+            "predict_proba": cal.predict_proba(rows.new, rejected="uniform", **(new or {})),
             **certificate(cal.certificate_),
         }
 
@@ -353,7 +353,8 @@ def from_classifiers() -> Iterator[Case]:
     def case(title: str, estimator: Any, fit: Fit | None = None) -> Case:
         def said() -> dict[str, Any]:
             cal = estimator.fit(x[500:1500], y[500:1500], **(fit or {}))
-            answers = {"label": cal.predict(x[1500:]), "probabilities": cal.predict_proba(x[1500:])}
+            probabilities = cal.predict_proba(x[1500:], rejected="uniform")
+            answers = {"label": cal.predict(x[1500:]), "probabilities": probabilities}
             if cal.get_params()["estimator"] is None or not hasattr(cal.gate_, "certificate_"):
                 return answers
             return {**answers, "accept": cal.accepts(x[1500:]), **certificate(cal.certificate_)}

@@ -134,7 +134,7 @@ def meta_cal_errors(gate: Any, logits: Table, labels: Codes) -> list[float]:
     """
     accept = gate.accepts(logits)
     is_correct = logits.argmax(axis=1) == labels
-    top = metrics.top_label(gate.predict_proba(logits), labels)
+    top = metrics.top_label(gate.predict_proba(logits, rejected="uniform"), labels)
     return [
         float((~accept)[is_correct].mean()),
         float(accept[~is_correct].mean()),

@@ -11,8 +11,7 @@ and load it anywhere metacal is installed:
     gate.predict(logits)                # float32, one row per item, one column per class
 
 returns a table: `label` (what is accepted, or the reject label), `confidence` (the calibrated
-probability of the predicted class, 1/K where rejected), `score` (the ranking score, higher = less
-sure) and `accept`.
+probability of the predicted class), `score` (the ranking score, higher = less sure) and `accept`.
 """
 
 from __future__ import annotations

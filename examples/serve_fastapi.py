@@ -269,8 +269,7 @@ class GatedModel:
         self.classes: list[int | str] = json.loads(said["metacal.classes"])
         names = json.loads(said["metacal.outputs"])
         self.outputs = [names[name] for name in ("probs", "score", "accept")]
-        # Probabilities of a rejected row are uniform: what the classifier said is in its logits,
-        # where it returns them.
+        # The prediction is the class with the largest logit. Probabilities may have another order.
         plain = said.get("metacal.logits")
         self.tells = plain in [output.name for output in self.session.get_outputs()]
         self.outputs.append(plain if self.tells else names["probs"])

@@ -234,6 +234,8 @@ def _measured(method: str, split: _Split) -> tuple[Line | None, Line]:
     done = time.process_time()
     if fitted is None:
         proba = softmax(split.test_logits.astype(np.float64), axis=1)
+    elif method in RULES:
+        proba = fitted.predict_proba(split.test_logits, rejected="uniform")
     else:
         proba = fitted.predict_proba(split.test_logits)
     seconds = {"fit": round(done - started, 6), "predict": round(time.process_time() - done, 6)}

@@ -118,7 +118,8 @@ def _split(
             gate = mc.MetaCal(rule, mc.TemperatureScaling()).fit(logits, labels)
         except InfeasibleTargetError:
             continue
-        proba, accept = gate.predict_proba(new_logits), gate.accepts(new_logits)
+        proba = gate.predict_proba(new_logits, rejected="uniform")
+        accept = gate.accepts(new_logits)
         if not accept.any():
             continue
         said = top_label(proba, new_labels)

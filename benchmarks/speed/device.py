@@ -160,7 +160,7 @@ def calls(table: torch.Tensor, labels: torch.Tensor, b: float) -> dict[str, Call
             mc.MetaCal(mc.MaxMiscoverage(0.05), calibrator="temperature").fit, table, labels
         ),
         "MetaCal ranking_scores": partial(gate.ranking_scores, table),
-        "MetaCal predict_proba": partial(gate.predict_proba, table),
+        "MetaCal predict_proba": partial(gate.predict_proba, table, rejected="uniform"),
     }
 
 

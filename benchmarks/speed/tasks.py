@@ -65,7 +65,7 @@ def prepare(task: str, table: NDArray[Any], labels: NDArray[np.int64]) -> Callab
         proba = mc.TemperatureScaling().fit(table, labels).predict_proba(table)
         return lambda: mc.metrics.ece(proba, labels)
     gate = mc.MetaCal(promises["max_miscoverage"]).fit(table, labels)
-    return lambda: gate.predict_proba(table)
+    return lambda: gate.predict_proba(table, rejected="uniform")
 
 
 def reads(table: NDArray[Any]) -> dict[str, Callable[[], Any]]:

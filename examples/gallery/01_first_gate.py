@@ -37,13 +37,13 @@ accept = gate.accepts(new_logits)
 right = gate.predict(new_logits) == new_labels
 print(f"{accept.mean():.1%} accepted, {right[accept].mean():.2%} of them right")
 
-# %% ``predict`` says -1 where a person should look; ``predict_proba`` is calibrated on what is
-# accepted.
+# %% ``predict`` says -1 where a person should look; ``predict_proba`` is calibrated for every row.
 
 print(gate.predict(new_logits[:10]))
+proba = gate.predict_proba(new_logits)
 print(
-    "calibration error"
-    f" {mc.metrics.ece(gate.predict_proba(new_logits)[accept], new_labels[accept]):.4f}"
+    f"calibration error {mc.metrics.ece(proba, new_labels):.4f},"
+    f" of accepted rows {mc.metrics.ece(proba[accept], new_labels[accept]):.4f}"
 )
 
 # %%

@@ -48,7 +48,8 @@ _COLUMNS = """\
 ECE: how far stated confidence lies from the share of right answers (0: honest; 0.05: 5 points off).
 Coverage: share of rows accepted. Miscoverage: share of the right answers that were rejected.
 Verdict: kept, or missed by so little that it may be chance (undecided), or by more (refuted).
-A certified promise is kept by at least 90% of all fits; the paper's rules aim without a guarantee."""
+A certified promise is kept by at least 90% of all fits; the paper's rules aim without a guarantee,
+and their ECE of all rows is that of the paper's map: 1/K for every class of a rejected row."""
 
 _NEXT = """\
 Now on your own predictions, an .npz with logits and labels or a .csv with a column per class:
