@@ -25,7 +25,7 @@ from metacal.errors import warn_caller
 if TYPE_CHECKING:
     from metacal.certificates.estimate import AccuracyEstimate
     from metacal.cli.gate_rows import GateRows
-    from metacal.estimators.evaluate import GateEvaluation
+    from metacal.estimators.gate_evaluation import GateEvaluation
     from metacal.gate import Gate
 
 

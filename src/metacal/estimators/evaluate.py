@@ -5,19 +5,14 @@ All measurements come from one pass over the rows (`metacal.estimators.measureme
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from metacal import display
-from metacal.certificates.certificate import Certificate
-from metacal.certificates.fingerprint import FitRows
-from metacal.certificates.notes import miscalibrated_by_class
-from metacal.certificates.number_format import format_percent_floor
 from metacal.errors import InputError
+from metacal.estimators.gate_evaluation import Answerer, GateEvaluation
 from metacal.estimators.measurement import (
     RowMeasurements,
     make_lazy_softmax_table,
@@ -30,196 +25,15 @@ from metacal.gate import Gate
 from metacal.gate.judged import JudgedRows, check_measurable, find_gate_and_inputs, judge_rows
 from metacal.metrics import registry
 from metacal.metrics.evaluation import evaluate_columns, evaluate_scores
-from metacal.metrics.evaluation_result import Evaluation, describe_harm
-from metacal.metrics.intervals import Interval, clopper_pearson
+from metacal.metrics.intervals import clopper_pearson
 from metacal.metrics.marginal import PredictedClasses
 from metacal.metrics.registry import PROBABILITIES
 from metacal.metrics.resampling import Resampling
-from metacal.promises.verdict import Verdict, judge
+from metacal.promises.verdict import judge
 from metacal.rows import Rows, open_executor
 from metacal.rows.executors import ExecutorLike, is_remote
 from metacal.rows.stored import StoredTable
 from metacal.rows.validate import encode_labels
-
-#: Maximal number of subgroups that the text shows, worst first. `to_dict` returns all of them.
-_MAX_SHOWN_SUBGROUPS = 10
-
-
-@dataclass(frozen=True)
-class Answerer:
-    """Share and accuracy of the rows that one model of a cascade, or people, answer.
-
-    Attributes
-    ----------
-    name : str
-        Name of the model, or "person".
-    n_rows : int
-        Number of rows answered.
-    share : Interval
-        Fraction of all rows that are answered.
-    accuracy : Interval or None
-        Accuracy on the answered rows. None for people.
-    """
-
-    name: str
-    n_rows: int
-    share: Interval
-    accuracy: Interval | None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields as JSON types."""
-        accuracy = None if self.accuracy is None else self.accuracy.to_dict()
-        return {
-            "name": self.name,
-            "n_rows": self.n_rows,
-            "share": self.share.to_dict(),
-            "accuracy": accuracy,
-        }
-
-    def __str__(self) -> str:
-        accuracy = "" if self.accuracy is None else f", right {self.accuracy} of them"
-        return f"answers {self.share} of all rows{accuracy}"
-
-
-@dataclass(frozen=True)
-class GateEvaluation:
-    """Evaluation of a gate and its classifier, with the verdict on the promise.
-
-    Attributes
-    ----------
-    after : Evaluation
-        Evaluation of the probabilities of the gate.
-    before : Evaluation or None
-        Evaluation of the softmax of the logits. None if there is no gate.
-    certificate : Certificate or None
-        Certificate of the gate.
-    verdict : Verdict or None
-        Whether the promise is kept on these rows.
-    fit_rows : FitRows or None
-        Rows that the gate was fitted on. If there are any, the promise is not judged, and the
-        calibration looks better than it is.
-    answered_by : tuple of Answerer
-        For a cascade: how many rows each model answers, and how accurately.
-    """
-
-    after: Evaluation
-    before: Evaluation | None = None
-    certificate: Certificate | None = None
-    verdict: Verdict | None = None
-    fit_rows: FitRows | None = None
-    answered_by: tuple[Answerer, ...] = ()
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the evaluation as JSON types."""
-        document = self.after.to_dict()
-        document["promise"] = self._promise_to_dict()
-        document["uncalibrated"] = self._uncalibrated_to_dict()
-        if self.answered_by:
-            document["answered_by"] = [answerer.to_dict() for answerer in self.answered_by]
-        document["calibration"] = self.caveat
-        return document
-
-    def _promise_to_dict(self) -> dict[str, Any] | None:
-        """Return the promise and its verdict as JSON types; None without a promise."""
-        if self.certificate is None or self.verdict is None:
-            return None
-        promise = {"statement": self.certificate.statement, **self.verdict.to_dict()}
-        promise["fit_rows"] = None if self.fit_rows is None else vars(self.fit_rows)
-        return promise
-
-    @property
-    def caveat(self) -> str | None:
-        """Note on metrics that calibration worsens and on a failed marginal check."""
-        notes = []
-        if self.before is not None:
-            notes.append(describe_harm(self.after, self.before))
-        if self.after.marginal is not None and self.after.marginal.failure is not None:
-            notes.append(str(miscalibrated_by_class(**self.after.marginal.failure)))
-        sentences = [f"{note[0].upper()}{note[1:]}" for note in notes if note is not None]
-        return " ".join(sentences) or None
-
-    def _uncalibrated_to_dict(self) -> dict[str, Any] | None:
-        """Return the metrics of the softmax of the logits as JSON types."""
-        if self.before is None:
-            return None
-        accepted_estimates = None
-        if self.before.accepted_rows is not None:
-            accepted_estimates = _estimates_to_dict(self.before.accepted_rows)
-        return {
-            "accepted_rows": accepted_estimates,
-            "all_rows": _estimates_to_dict(self.before.all_rows),
-        }
-
-    def text(
-        self, title_prefix: str = "", wrap_line: Callable[[str], str] = str, *, brief: bool = False
-    ) -> str:
-        """Format the evaluation as text.
-
-        Parameters
-        ----------
-        title_prefix : str, default=""
-            Beginning of the first line.
-        wrap_line : callable, default=str
-            Function that wraps a long line.
-        brief : bool, default=False
-            Whether to omit the metrics that `metacal evaluate` does not print.
-
-        Returns
-        -------
-        str
-        """
-        lines = [f"{title_prefix}{self.after.size}", self._interval_note()]
-        if self.certificate is not None:
-            lines += ["", f"promised  {self.certificate.statement}", f"measured  {self.verdict}"]
-        if self.verdict is not None:
-            for subgroup_verdict in self.verdict.subgroup_verdicts[:_MAX_SHOWN_SUBGROUPS]:
-                lines.append(f"  {subgroup_verdict.subgroup}  {subgroup_verdict.summary}")
-            lines.append(f"to do     {self.verdict.advice}")
-        lines += [f"  {answerer.name:<8}{answerer}" for answerer in self.answered_by]
-        wrapped_lines = [wrap_line(line) for line in lines]
-        caveat_lines = []
-        if self.caveat is not None:
-            caveat_lines.append(wrap_line(self.caveat))
-        return self.after.text(wrapped_lines, self.before, caveat_lines, few=brief)
-
-    def _interval_note(self) -> str:
-        """Return the line about the confidence levels of the intervals and the promise."""
-        explanation = ""
-        if self.certificate is not None and self.certificate.confidence is not None:
-            promise_level = format_percent_floor(self.certificate.confidence)
-            explanation = (
-                f" of what these rows show; the promise's {promise_level} is about the fit"
-            )
-        return f"(in brackets: {100 * self.after.level:g}% intervals{explanation})"
-
-    def __str__(self) -> str:
-        return self.text()
-
-    __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        promise_html = ""
-        if self.certificate is not None:
-            promise_html = display.make_paragraphs_html(
-                self.certificate.statement, str(self.verdict)
-            )
-        return f"<div>{promise_html}{self.after._repr_html_()}</div>"
-
-    def to_frame(self) -> Any:
-        """Return a `pandas.DataFrame` with one row per metric.
-
-        The column `uncalibrated` has the estimates of the softmax of the logits.
-        """
-        frame = self.after.to_frame()
-        if self.before is None:
-            return frame
-        uncalibrated_estimates = self.before.to_frame()[["estimate"]]
-        return frame.join(uncalibrated_estimates.rename(columns={"estimate": "uncalibrated"}))
-
-
-def _estimates_to_dict(intervals: Mapping[str, Interval]) -> dict[str, Any]:
-    """Return the estimate of each metric, without its interval, as JSON types."""
-    return {name: interval.to_dict()["estimate"] for name, interval in intervals.items()}
 
 
 def evaluate(

@@ -14,7 +14,8 @@ import numpy as np
 
 from metacal.certificates.fingerprint import FitRows
 from metacal.certificates.number_format import format_percent_ceil, format_percent_floor
-from metacal.estimators.evaluate import Answerer, GateEvaluation, evaluate_decisions, evaluate_table
+from metacal.estimators.evaluate import evaluate_decisions, evaluate_table
+from metacal.estimators.gate_evaluation import Answerer, GateEvaluation
 from metacal.formulas import Codes, Flags, Float
 from metacal.gate import Gate, LogitsSource
 from metacal.gate.judged import check_measurable, judge_rows
