@@ -33,9 +33,9 @@ from metacal.gate.thresholds import (
     SingleThreshold,
     SubgroupThresholds,
     Thresholds,
-    check_groups,
     encode_groups_if_needed,
     get_certified_thresholds,
+    get_subgroup_names,
 )
 from metacal.gate.verbs import GateMethods
 from metacal.promises.max_risk import CostPromise
@@ -330,31 +330,12 @@ class Gate(GateMethods):
         return encode_groups_if_needed(self.thresholds, groups, n_rows)
 
     def get_row_subgroups(self, predicted_codes: Codes, groups: Any = None) -> NDArray[Any] | None:
-        """Return the predicted class or the group of each row, if each has its own promise.
+        """Return the class or group of each row, if each has its own promise; else None.
 
-        Parameters
-        ----------
-        predicted_codes : ndarray of int, shape (n_rows,)
-            Column of the largest logit of each row.
-        groups : array-like of shape (n_rows,) or None, default=None
-            Group of each row.
-
-        Returns
-        -------
-        ndarray of shape (n_rows,) or (n_rows, 2), or None
-            Two columns, the group and the predicted class, if each group has a promise for each
-            predicted class. None if all rows have the same promise.
+        The result has two columns, the group and the predicted class, if each group has a promise
+        for each predicted class. `predicted_codes` are the columns of the largest logits.
         """
-        if self.thresholds.subgroup_kind is None:
-            return None
-        if self.thresholds.subgroup_kind == "class":
-            return self.classes[predicted_codes]
-        row_groups = check_groups(groups)
-        has_threshold_pairs = len(self.thresholds.decision_offsets) > 0
-        if not has_threshold_pairs:
-            return row_groups
-        predicted_names = self.classes.astype(str)[predicted_codes]
-        return np.column_stack([row_groups.astype(str), predicted_names])
+        return get_subgroup_names(self.thresholds, self.classes, predicted_codes, groups)
 
     def losses(self, codes: Codes, answers: Codes) -> Losses | None:
         """Compute the loss of each answer, or return None if the promise is not about a cost.

@@ -336,6 +336,40 @@ def check_groups(groups: Any) -> NDArray[Any]:
     return row_groups
 
 
+def get_subgroup_names(
+    thresholds: Thresholds, classes: NDArray[Any], predicted_codes: Codes, groups: Any
+) -> NDArray[Any] | None:
+    """Return the predicted class or the group of each row, if each has its own promise.
+
+    Parameters
+    ----------
+    thresholds : SingleThreshold or SubgroupThresholds
+        Thresholds of the gate.
+    classes : ndarray of shape (n_classes,)
+        Labels in column order.
+    predicted_codes : ndarray of int, shape (n_rows,)
+        Column of the largest logit of each row.
+    groups : array-like of shape (n_rows,) or None
+        Group of each row.
+
+    Returns
+    -------
+    ndarray of shape (n_rows,) or (n_rows, 2), or None
+        Two columns, the group and the predicted class, if each group has a promise for each
+        predicted class. None if all rows have the same promise.
+    """
+    if thresholds.subgroup_kind is None:
+        return None
+    if thresholds.subgroup_kind == "class":
+        return classes[predicted_codes]
+    row_groups = check_groups(groups)
+    has_threshold_pairs = len(thresholds.decision_offsets) > 0
+    if not has_threshold_pairs:
+        return row_groups
+    predicted_names = classes.astype(str)[predicted_codes]
+    return np.column_stack([row_groups.astype(str), predicted_names])
+
+
 def _holds_whole_floats(values: NDArray[Any]) -> bool:
     """Check whether an array has a float type but holds only whole, finite numbers."""
     if values.dtype.kind != "f":
