@@ -130,7 +130,7 @@ class Circumstances:
         return None
 
     def _has_consistent_cluster_size(self) -> bool:
-        """Return whether a cluster size is stored exactly if whole clusters were counted."""
+        """Check that a cluster size is stored only if whole clusters were counted."""
         if self.largest_cluster is None:
             return not self.counts_whole_clusters and not self.is_largest_cluster_declared
         # Files may store a size of zero, which is treated like a size of one.
@@ -138,7 +138,7 @@ class Circumstances:
         return self.counts_whole_clusters and is_positive
 
     def _has_consistent_delta_share(self) -> bool:
-        """Return whether the share of delta agrees with the number of scores."""
+        """Check that the share of delta agrees with the number of scores."""
         if self.n_scores == 1:
             return self.delta_share == 1.0
         return 0.0 < self.delta_share < 1.0 and 1 < self.n_scores < _TOO_MANY_SCORES

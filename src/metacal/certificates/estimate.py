@@ -345,7 +345,7 @@ def predict_review_count(
 
 @dataclass(frozen=True)
 class AccuracyEstimate:
-    """Estimated selective accuracy, from their confidences alone.
+    """Selective accuracy, estimated from the confidences of accepted rows alone.
 
     Attributes
     ----------

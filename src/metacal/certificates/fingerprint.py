@@ -195,7 +195,7 @@ class RowSketch:
 
 
 def _count_pairs_of_one_sample(hash_counts: NDArray[Any], *, common_index: Codes) -> int:
-    """Count the hashes that two rows of a sample have, and no row of the other sample.
+    """Count pairs of rows with the same hash that only one of two samples contains.
 
     Parameters
     ----------

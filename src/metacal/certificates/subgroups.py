@@ -141,7 +141,7 @@ class SubgroupCertificate:
 
     @property
     def names_and_sides(self) -> tuple[tuple[Name, Name | None], ...]:
-        """Pairs of each class or group and the predicted class, which is None without sides."""
+        """Each class or group with its predicted class, which is None without sides."""
         return tuple((name, self.predicted_class) for name in self.names)
 
     @property
@@ -307,7 +307,7 @@ class SubgroupCertificates:
 
     @property
     def sides_by_group(self) -> tuple[tuple[SubgroupCertificate, ...], ...]:
-        """For each class or group, its subgroups: the two sides, or one if it has no sides."""
+        """Sides of each class or group. Without sides, each has a single subgroup."""
         n_sides = 2 if self.is_two_sided else 1
         starts = range(0, len(self.items), n_sides)
         return tuple(self.items[start : start + n_sides] for start in starts)

@@ -149,7 +149,7 @@ class CalibrationMapFitter:
     def _select_training_rows(
         self, table: CertifiedTable, labels: Codes, promise: Promise
     ) -> MapTrainingRows:
-        """Select the rows that the promise allows for fitting, or raise InputError if none is left."""
+        """Select the rows that the promise allows for fitting a map."""
         columns = table.columns
         scores = columns.scores
         has_subgroup_thresholds = table.certificate.subgroups is not None

@@ -18,7 +18,7 @@ from metacal.promises.promise import Promise
 
 
 def calibrate(data: CalibrationData[ResultT], promise: Promise) -> Gate:
-    """Build a gate from calibration data whose thresholds are certified to keep a promise.
+    """Certify a promise on calibration data, and build the gate.
 
     Parameters
     ----------

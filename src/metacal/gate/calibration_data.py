@@ -34,7 +34,7 @@ class CertificationResult(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class FittedSources:
-    """Fitted sources of a gate, which compute scores and probabilities, with notes on them.
+    """Fitted sources of scores and probabilities, with notes on them.
 
     Attributes
     ----------

@@ -165,6 +165,6 @@ class CertifiedTable:
 
 
 def check_two_classes(n_classes: int, option_name: str) -> None:
-    """Raise InputError if an option for two classes is used with another number of classes."""
+    """Raise InputError if an option for two classes is used with more classes."""
     if n_classes != 2:
         raise InputError(f"{option_name} is for two classes; the table has {n_classes} columns.")

@@ -49,7 +49,7 @@ _MIN_BATCH_SIZE = 5
 
 
 class _Phase(NamedTuple):
-    """Test of a promise, at a fraction of its delta, on the first `n_rows` rows that are drawn."""
+    """Test of a promise on the first `n_rows` drawn rows, at a fraction of its delta."""
 
     promise: Promise
     n_rows: int
@@ -175,7 +175,7 @@ class Certifier:
         return UnlabelledPool.from_logits(pool, self.score, self.input, self.classes)
 
     def _withhold_pilot_rows(self) -> None:
-        """Use rows that are never drawn, and drawn rows if these are too few, as pilot rows."""
+        """Choose pilot rows among the rows that are never drawn, then among drawn rows."""
         final_size = self._sample_sizes[-1]
         scores_in_draw_order = self.unlabelled_pool.uncertainty_scores[self._draw_order]
         self.pilot = choose_pilot_rows_of_pool(scores_in_draw_order, final_size)
@@ -285,7 +285,7 @@ class Certifier:
         self.answers.store(new_rows, is_correct=new_is_correct, true_codes=new_codes)
 
     def check_answers(self, row_indices: Codes, is_correct: Flags) -> None:
-        """Raise InputError if a row was not drawn, or if an answer contradicts another one."""
+        """Raise InputError if a row was not drawn or an answer contradicts another one."""
         in_pool = (row_indices >= 0) & (row_indices < self.n_pool)
         is_drawn = np.zeros(len(row_indices), dtype=bool)
         is_drawn[in_pool] = self._draw_position[row_indices[in_pool]] < self.n_drawn
@@ -370,7 +370,7 @@ class Certifier:
         return PartialLabels(scores, self.answers.label_states[rows], self.pilot)
 
     def _assess_phases(self) -> list[_AssessedPhase]:
-        """Return each started phase with its progress, cached until the next answer."""
+        """Return the progress of each started phase, cached until the next answer."""
         n_labels = self.n_labels
         is_cache_valid = (
             self._n_labels_when_assessed == n_labels

@@ -141,7 +141,7 @@ def _decide_rows(certificate: Certificate, scores: Float, subgroups: Subgroups |
 def _add_pilot_facts(
     certificate: Certificate, pilot_policy: PilotPolicy, tested_rows: CalibrationRows
 ) -> Certificate:
-    """Record in a certificate the pilot rows and the number of tested rows per score value."""
+    """Add the numbers of pilot rows and of tested rows per score value."""
     assert tested_rows.pilot is not None
     certificate = add_circumstances(
         certificate, pilot_policy.build_circumstances(tested_rows.pilot)
@@ -154,7 +154,7 @@ def _add_pilot_facts(
 def _name_score_and_snap_thresholds(
     certificate: Certificate, *, grid: Grid, score_name: str
 ) -> Certificate:
-    """Name the score of a certificate, and move its thresholds to midpoints of the grid.
+    """Name the score of a certificate, and snap its thresholds to grid midpoints.
 
     Certificates are computed on the finest grid. A midpoint of a coarser grid is farther from the
     scores on both sides.

@@ -72,7 +72,7 @@ def certify_table(
 
 
 def _must_count_rows(table: CalibrationTable, promise: Promise) -> bool:
-    """Check whether the rows are too many to sort and the promise can be certified from counts."""
+    """Check whether a table is too long to sort and its promise needs only counts."""
     if len(table.rows) <= long_rows.MAX_SORTED_ROWS:
         return False
     if table.labels is None or table.selection is not None or table.subgroups is not None:
@@ -121,7 +121,7 @@ def _certify_best_score(table: CalibrationTable, promise: Promise) -> CertifiedT
 
 
 def _make_comparison_key(certificate: Certificate) -> tuple[float, int]:
-    """Make the key by which certificates of several scores are compared. Higher is better.
+    """Make the key that compares certificates of several scores. Higher is better.
 
     A lower certified cost comes first, then a larger number of accepted rows. If accepting is safe,
     every score accepts about as many rows, and fewer incorrect accepted rows are better.
@@ -138,7 +138,7 @@ def _make_comparison_key(certificate: Certificate) -> tuple[float, int]:
 def find_subgroups_by_class_or_group(
     promise: Promise, rows: Rows, class_names: NDArray[Any], groups: ArrayLike | None
 ) -> Subgroups | None:
-    """Return the subgroup of each row if a promise is about each class or group, else None.
+    """Return the subgroup of each row, or None if the promise has no subgroups.
 
     Parameters
     ----------

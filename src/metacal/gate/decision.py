@@ -226,7 +226,7 @@ def merge_stage_decisions(
 def _overwrite_rows(
     column: NDArray[Any], row_indices: Codes, new_values: NDArray[Any]
 ) -> NDArray[Any]:
-    """Return a copy of a column with new values in some rows, in a type that holds both."""
+    """Return a copy of a column with new values in some rows, in a common type."""
     common_dtype = np.result_type(column.dtype, new_values.dtype)
     merged_column = column.astype(common_dtype)
     merged_column[row_indices] = new_values

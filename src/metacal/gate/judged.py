@@ -253,7 +253,7 @@ def judge_rows(
 def _judge_cascade_rows(
     gate: Gate, stage_inputs: Sequence[Any], truth: Any, *, probabilities: bool
 ) -> JudgedRows:
-    """Decide on rows by a cascade, and compare its answers with those of its last model.
+    """Decide on rows by a cascade, and compare its answers with its last model.
 
     Parameters
     ----------
@@ -333,7 +333,7 @@ def _check_needed_labels(gate: Gate, has_label: Flags, differs_from_last_model: 
 
 
 def _judge_score_cascade_rows(gate: Gate, stage_inputs: Sequence[Any], truth: Any) -> JudgedRows:
-    """Decide on rows by a cascade on scores, and compare with the last model or with people."""
+    """Decide on rows by a cascade on scores, and look up which answers are correct."""
     decision = gate.decide(*stage_inputs)
     truth_name = "agrees" if gate.reads_agreement else "correct"
     model_flags, has_label = read_model_flags(truth, len(decision), truth_name)
@@ -398,7 +398,7 @@ def check_measurable(gate: Gate) -> None:
 
 
 def stack_model_outputs(gate: Gate, X: Any) -> NDArray[Any]:
-    """Stack the outputs of the models of a cascade as an array of shape (rows, models, ...)."""
+    """Stack the outputs of the models of a cascade along a second axis."""
     is_sequence = isinstance(X, list | tuple)
     if not is_sequence or (gate.has_classes and len(X) != gate.n_stages):
         raise InputError(
@@ -419,14 +419,14 @@ def stack_model_outputs(gate: Gate, X: Any) -> NDArray[Any]:
 
 
 def split_model_outputs(gate: Gate, rows: NDArray[Any]) -> Any:
-    """Split an array of shape (rows, models, ...) by model. It is unchanged without a cascade."""
+    """Split stacked outputs of a cascade by model. Other rows are returned unchanged."""
     if gate.is_cascade and len(rows):
         return list(np.moveaxis(rows, 1, 0))
     return rows
 
 
 def select_label_of_answering_model(gate: Gate, X: NDArray[Any], y: Any) -> Any:
-    """Return the label of the given answer, if `y` has a label for each model of a cascade.
+    """Select the label of the answering model, if `y` has a label for each model.
 
     Parameters
     ----------

@@ -39,7 +39,7 @@ _MIN_PILOTS = 40
 
 @dataclass(frozen=True, eq=False)
 class LearnedDecision:
-    """Decision offset that was learned from pilot rows, and the rows that are left to certify.
+    """Decision offset learned from pilot rows, and the rows left to certify.
 
     Attributes
     ----------
@@ -136,7 +136,7 @@ def _take_pilot_clusters(clusters: Clusters) -> Flags:
 
 
 def _choose_n_pilots(n_independent: int) -> int:
-    """Return the number of independent rows or clusters that the decision is learned from."""
+    """Choose how many independent rows or clusters the decision is learned from."""
     n_pilots = max(_MIN_PILOTS, n_independent // _ROWS_PER_PILOT)
     return min(n_pilots, n_independent // 2)
 

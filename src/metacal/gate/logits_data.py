@@ -221,7 +221,7 @@ class LogitsData:
         return certify_table(table, promise, self.score, background_map=background_map)
 
     def _certify_learned_decision(self, labels: Codes, promise: Promise) -> CertifiedTable:
-        """Certify rows of two classes that are predicted at log-odds learned from some of them."""
+        """Certify predictions of two classes at log-odds learned from pilot rows."""
         validated_rows = self.rows.as_validated()
         learned_decision = learn_decision(validated_rows, labels, self.selection)
         shifted_rows = learned_decision.shifted_rows
@@ -261,7 +261,7 @@ class LogitsData:
 def check_logits_gate_options(
     promise: Any, score: str | Score, input: str, decision: str = "largest"
 ) -> None:
-    """Raise InputError if a promise, score and decision rule cannot make a gate on logits.
+    """Raise InputError if promise, score and decision rule cannot make a gate.
 
     Parameters
     ----------
@@ -311,7 +311,7 @@ def _check_needs_no_labels(promise: Promise, score: str | Score) -> None:
 
 
 def _start_fingerprint(table: CertifiedTable) -> Callable[[], Fingerprint]:
-    """Start to compute the fingerprint of the rows, and return a function that waits for it."""
+    """Start to compute the fingerprint, and return a function that waits for it."""
     if table.wait_for_fingerprint is not None:
         return table.wait_for_fingerprint
     rows = table.rows
@@ -327,7 +327,7 @@ def _start_fingerprint(table: CertifiedTable) -> Callable[[], Fingerprint]:
 def _collect_data_notes(
     table: CertifiedTable, input_suspicion: Suspicion | None, *, checks_for_training_rows: bool
 ) -> list[Note]:
-    """Collect notes on the input and on the rows, and issue the notes on rows as warnings."""
+    """Collect notes on the input and the rows, and warn about the rows."""
     notes: list[Note] = []
     if input_suspicion is not None:
         notes.append(suspicion(looks=input_suspicion.kind, lowest=input_suspicion.lowest))

@@ -285,7 +285,7 @@ class LogitsSource(BaseSource[Rows]):
         decision_logits: NDArray[Any],
         group_codes: Codes | None,
     ) -> Flags:
-        """Compare the scores of a block with their thresholds, before the scores are rounded.
+        """Compare unrounded scores of a block with thresholds between grid points.
 
         Rounding the scores would give the same result with more calls, because we first move the
         thresholds between the points of the grid to which scores are rounded.

@@ -2,7 +2,7 @@
 
 Sorting takes memory for the score of each row. For a long table, scores are instead computed again
 in each of several passes, block by block, where the rows are. A block returns how many correct and
-incorrect rows lie in each *cell*, an interval of scores that a *key_partition* defines
+incorrect rows lie in each *cell*, an interval of scores that a *partition* defines
 (`metacal.certification.passes`, which proves that the certificate is the same as with sorting). The
 first pass also computes the fingerprint of the rows. A last pass returns two flags for each row:
 whether it is accepted, and whether its prediction is correct.
@@ -45,7 +45,7 @@ _CORRECT_BIT = 2
 
 
 class CountTableRows:
-    """Function that counts the rows of a table in the cells of a key_partition.
+    """Function that counts the rows of a table in each cell of a partition of scores.
 
     Parameters
     ----------
@@ -218,7 +218,7 @@ def decide_counted_rows(
 
 
 class _BlockDecider:
-    """Function that encodes whether each row of a block is accepted and correct as bits.
+    """Function that encodes as bits whether each row is accepted and correct.
 
     Parameters
     ----------
@@ -252,7 +252,7 @@ def check_long_table(
     certificate: Certificate,
     input_suspicion: Suspicion | None,
 ) -> list[Note]:
-    """Check a long table for few errors and, in a sample, for equal scores and repeated rows.
+    """Check a long table for few errors, and a sample of it for equal rows and scores.
 
     Parameters
     ----------

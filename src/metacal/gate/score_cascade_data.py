@@ -153,7 +153,7 @@ class ScoreCascadeData:
         )
 
     def fit_sources(self, result: CertifiedScoreCascade, promise: Promise) -> FittedSources:
-        """Return the sources without confidence curves, which a cascade of scores does not have."""
+        """Return the sources. A cascade of scores has no confidence curves to fit."""
         return FittedSources(sources=result.sources)
 
     def _read_score_columns(self) -> list[NDArray[np.floating[Any]]]:
@@ -176,7 +176,7 @@ class ScoreCascadeData:
     def _require_flags(
         self, promise: Promise, flag_name: Literal["agrees", "correct"]
     ) -> ArrayLike:
-        """Return the flags that the promise is about. Raise InputError if others were given."""
+        """Return the flags that the promise needs. Raise InputError if others were given."""
         if flag_name == "correct":
             if self.correct is not None and self.agrees is None:
                 return self.correct

@@ -304,7 +304,7 @@ class ScoreSource(BaseSource[NDArray[np.floating[Any]]]):
 
 
 def _round_to_dtype(value: float, dtype: np.dtype[Any]) -> float:
-    """Round a number to a float type. It becomes infinite if it is too large for the type."""
+    """Round a number to a float type, to infinity if it is too large for the type."""
     with np.errstate(over="ignore"):
         return float(np.asarray(value).astype(dtype))
 
@@ -325,7 +325,7 @@ def clean_score_name(name: str) -> str:
 
 
 def check_score_gate_options(promise: Any, higher_is: Any) -> None:
-    """Raise InputError if a promise or `higher_is` is not valid for a gate on given scores."""
+    """Raise InputError if a promise or `higher_is` is invalid for a gate on scores."""
     if not isinstance(promise, Promise):
         raise InputError(
             "promise must be one such as MaxMiscoverage(0.05) or MinAccuracy(0.9); got"

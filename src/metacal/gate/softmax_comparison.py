@@ -200,7 +200,7 @@ def compare_with_softmax(
 
 
 def is_clearly_better(accepted_quality: OutOfFoldQuality, n_fit_rows: int) -> bool:
-    """Check whether a map improves its training rows by more than overfitting explains.
+    """Check whether a map improves training rows by more than overfitting explains.
 
     A map with p parameters has a log loss that is smaller by p/(2n) per row on its n training rows
     than in expectation, and larger by p/(2n) on new rows. A map that is fitted on half of the rows
@@ -257,7 +257,7 @@ def compare_metrics(quality: OutOfFoldQuality) -> SoftmaxComparison:
 
 
 class _ConfidenceBins:
-    """Rows in bins of equal width by confidence, with the calibration error of each row.
+    """Confidence bins of equal width, with the calibration error of each row.
 
     Parameters
     ----------
@@ -296,7 +296,7 @@ class _ConfidenceBins:
 def _bootstrap_ece_difference(
     calibrated_bins: _ConfidenceBins, uncalibrated_bins: _ConfidenceBins
 ) -> float:
-    """Estimate the standard error of the difference in ECE from bootstrap samples of the rows."""
+    """Estimate the standard error of a difference in ECE by the bootstrap."""
     n_rows = len(calibrated_bins.bin_of_row)
     row_samples = make_generator(0).integers(n_rows, size=(_N_BOOTSTRAP_SAMPLES, n_rows))
     calibrated_ece = calibrated_bins.compute_resampled_ece(row_samples)

@@ -232,7 +232,7 @@ def _map_names_to_thresholds(
 
 
 def _map_names_to_offsets(subgroups: SubgroupCertificates) -> dict[Name, float]:
-    """Return the decision offset of each group, empty if groups have no offsets of their own."""
+    """Return the decision offset of each group, empty if groups have no offsets."""
     offset_by_name = {}
     for subgroup in subgroups.items:
         if subgroup.predicted_class is not None:
@@ -297,7 +297,7 @@ def encode_groups_if_needed(thresholds: Thresholds, groups: Any, n_rows: int) ->
 
 
 def factorize_groups(groups: Any, n_rows: int) -> tuple[Codes, tuple[Name, ...]]:
-    """Encode the group of each row as an integer, and return the codes and the group names.
+    """Encode the group of each row as an integer. Return codes and group names.
 
     Raises
     ------
@@ -320,7 +320,7 @@ def factorize_groups(groups: Any, n_rows: int) -> tuple[Codes, tuple[Name, ...]]
 
 
 def check_groups(groups: Any) -> NDArray[Any]:
-    """Convert the groups of rows to an array of integers or strings, or raise InputError.
+    """Convert the groups of rows to an array of integers or strings.
 
     Booleans, and floats that are all whole numbers, become integers.
     """

@@ -235,7 +235,7 @@ class UnlabelledPool:
         return fingerprint_rows(scores, np.zeros(len(scores), dtype=bool)).data_hash
 
     def sketch_rows(self, is_selected: Flags) -> RowSketch:
-        """Return a random sample of the hashes of some rows, for detecting them in other data."""
+        """Sample hashes of some rows, by which they are recognised in other data."""
         scores = self.uncertainty_scores[is_selected]
         return fingerprint_rows(scores, np.zeros(len(scores), dtype=bool)).sketch
 

@@ -191,7 +191,7 @@ class WaitingRows:
             self.n_forgotten += 1
 
     def add_label(self, label: EncodedLabel) -> list[PendingRow]:
-        """Set the label of a waiting row. Return a list of the row if it need not wait longer."""
+        """Set the label of a waiting row, and return the row if it stops waiting."""
         stored_id = make_stored_id(label.row_id)
         row = self.rows_by_id.get(stored_id)
         if row is None or row.has_label:

@@ -191,7 +191,7 @@ class Watch:
 
     @property
     def _circumstances(self) -> Circumstances:
-        """Circumstances of the gate's certificate, the default ones if there is no certificate."""
+        """Circumstances of the gate's certificate, or the default circumstances."""
         if self.gate.certificate is None:
             return Circumstances()
         return self.gate.certificate.circumstances
@@ -347,7 +347,7 @@ class Watch:
         return self
 
     def read_rows(self, X: Any) -> NDArray[Any]:
-        """Convert input to the array that the gate reads, with one axis for the models of a cascade.
+        """Convert input to an array. A cascade has its models on the second axis.
 
         Raises InputError if the gate cannot read the input.
         """
@@ -489,7 +489,7 @@ class Watch:
                 self.classes[class_code].add_flags(in_class, **flags_by_count)
 
     def _record_raised_alarms(self) -> None:
-        """Store the current number of rows for each alarm that is raised for the first time."""
+        """Store the number of rows at which each alarm was raised for the first time."""
         for name in self.raised:
             self.first_raised.setdefault(name, self.counts.rows)
 

@@ -104,7 +104,7 @@ class BadAnswerLimit:
         return max_bad_rows
 
     def find_min_tested_rows(self, n_bad: int, n_available: int, *, has_one_threshold: bool) -> int:
-        """Return the smallest number of tested rows with which `n_bad` bad rows pass the test.
+        """Return the smallest number of tested rows for which `n_bad` bad rows pass.
 
         Parameters
         ----------

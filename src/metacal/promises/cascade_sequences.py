@@ -51,7 +51,7 @@ class CandidateSequence(NamedTuple):
 
 
 def build_loss_sequences(pilot: PairedPredictions, small_grid: Grid) -> list[CandidateSequence]:
-    """Build the test sequence of a loss, in which the small model answers ever more rows."""
+    """Build the test sequence of a loss: the small model answers ever more rows."""
     thresholds = _compute_quantile_thresholds(
         pilot.small_score, n_thresholds=_N_THRESHOLDS, grid=small_grid
     )
@@ -92,7 +92,7 @@ def build_review_sequences(
     review_cost: float,
     grids: tuple[Grid, Grid],
 ) -> list[CandidateSequence]:
-    """Build the test sequence of an accuracy with people from the Pareto-optimal pairs.
+    """Build the test sequence of an accuracy with people: Pareto-optimal pairs.
 
     A pair is in the sequence if every safer pair costs more. Safety is the p-value that is to be
     expected on the tested rows.
@@ -183,7 +183,7 @@ def build_review_sequences(
 
 
 def _find_pareto_front(*, risks: Float, costs: Float, is_allowed: Flags) -> list[tuple[int, int]]:
-    """Find the entries of a table that are cheaper than every allowed entry of lower risk.
+    """Find table entries that are cheaper than every allowed entry of lower risk.
 
     Parameters
     ----------
@@ -216,7 +216,7 @@ def _find_pareto_front(*, risks: Float, costs: Float, is_allowed: Flags) -> list
 
 
 def _compute_quantile_thresholds(scores: Float, *, n_thresholds: int, grid: Grid) -> list[float]:
-    """Return increasing thresholds that accept even shares of the scores, and +inf at the end."""
+    """Return increasing thresholds at evenly spaced quantiles of the scores, then +inf."""
     accepted_shares = np.arange(1, n_thresholds + 1) / n_thresholds
     quantiles = np.quantile(scores, accepted_shares, method="lower")
     distinct_thresholds = {grid.snap_to_midpoint(float(quantile)) for quantile in quantiles}

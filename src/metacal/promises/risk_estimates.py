@@ -40,7 +40,7 @@ def compute_expected_p_value(n_answered: Float, n_errors: Float, min_accuracy: f
 
 
 def estimate_error_probabilities(scores: Float, correct: Flags) -> Float:
-    """Average each row's observed error with its error probability in a logistic regression."""
+    """Average the observed error of each row with a fitted error probability."""
     n_rows = len(scores)
     weight_of_observed_error = n_rows / (n_rows + _EQUAL_WEIGHT_ROWS)
     fitted_probabilities = fit_error_probabilities(scores, correct)
@@ -49,7 +49,7 @@ def estimate_error_probabilities(scores: Float, correct: Flags) -> Float:
 
 
 def fit_error_probabilities(scores: Float, correct: Flags) -> Float:
-    """Fit the error probability of each row by logistic regression on the ranks of scores.
+    """Fit the error probability of each row by logistic regression on score ranks.
 
     The features are the logits of the ranks. The regression has ridge penalties and is fitted by
     Newton's method.

@@ -94,7 +94,7 @@ class _RowSplit(NamedTuple):
 
 
 class AnswerCounts(NamedTuple):
-    """Number of rows that the models of a cascade answer, and of bad answers among them."""
+    """Number of rows that models of a cascade answer, and of bad answers."""
 
     n_answered: int
     n_bad: int
@@ -383,7 +383,7 @@ class CascadeScores(Evidence):
         return find_answering_model(self.uncertainty[rows], thresholds)
 
     def select_bad_flags(self, rows: Codes) -> Flags:
-        """Return the bad answers of the m models and of the last model, shape (n_rows, m + 1)."""
+        """Return the bad-answer flags of the m models, and of the last model or people."""
         is_bad = self.is_bad[rows]
         if is_bad.shape[1] > self.n_models:
             return is_bad
@@ -407,7 +407,7 @@ def _compute_pilot_size(n_rows: int) -> int:
 
 
 def _choose_counts_to_report(failed_counts: list[AnswerCounts]) -> AnswerCounts:
-    """Return the first counts with an answered row, or the last counts if there are none."""
+    """Return the first counts with an answered row, or else the last counts."""
     for counts in failed_counts:
         if counts.n_answered > 0:
             return counts
@@ -417,7 +417,7 @@ def _choose_counts_to_report(failed_counts: list[AnswerCounts]) -> AnswerCounts:
 def _make_loss_error(
     promise: MaxLoss, limit: BadAnswerLimit, *, n_tested: int
 ) -> InfeasibleTargetError:
-    """Make the error for too few tested rows, with the number of rows that would suffice."""
+    """Make the error for too few tested rows, with the number of rows needed."""
     max_bad_share = limit.max_bad_share
     # The p-value of n rows without a bad answer is (1 - max_bad_share) ** n.
     rows_needed = math.ceil(math.log(limit.significance_level) / math.log1p(-max_bad_share))

@@ -362,7 +362,7 @@ def _compute_drift_delta(delta: float, *, has_promise: bool, has_drift_alarms: b
 
 
 def _combine_monitors(name: str, monitors: tuple[Monitor, ...]) -> Alarm:
-    """Summarize the monitors of one alarm by the monitor that is nearest to raising it."""
+    """Summarize the monitors of an alarm by the one nearest to raising it."""
     nearest_to_alarm = max(monitors, key=lambda monitor: monitor.log_evidence - monitor.log_needed)
     highest_log_excess = max(monitor.log_peak - monitor.log_needed for monitor in monitors)
     return Alarm(

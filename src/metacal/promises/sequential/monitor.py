@@ -217,7 +217,7 @@ class PromiseMonitor(Monitor):
     def _build_subgroup_monitors(
         cls, certificate: Certificate, *, delta: float, least_probability: float
     ) -> tuple[Self, ...]:
-        """Build a monitor for each class or group that accepts rows, with equal shares of delta."""
+        """Build a monitor for each class or group that accepts rows, sharing delta equally."""
         assert certificate.subgroups is not None
         monitored_subgroups = [
             subgroup

@@ -14,7 +14,7 @@ from metacal.formulas import Codes, Flags, Float
 def compute_sampling_weights(
     probability: ArrayLike | None, n_rows: int, least_probability: float
 ) -> Float:
-    """Compute the weight of each labelled row, which is inverse to its labelling probability.
+    """Compute sampling weights, inverse to the probability of labelling each row.
 
     The weight is `least_probability` divided by the probability of the row, so it is at most 1.
 

@@ -49,7 +49,7 @@ ConfidenceBin = tuple[int, int, float]
 
 @dataclass(frozen=True)
 class Profile:
-    """Summary of the calibration rows.
+    """Summary of calibration rows that monitors compare new rows with.
 
     Attributes
     ----------
@@ -148,7 +148,7 @@ def compute_edge_ranks(n_rows: int) -> tuple[int, ...]:
 def build_profile(
     ranking: Ranking, confidence: Float | None = None, correct: Flags | None = None
 ) -> Profile:
-    """Build the profile of calibration rows.
+    """Summarize scores and confidences of calibration rows as a profile.
 
     Parameters
     ----------
@@ -183,7 +183,7 @@ def build_profile(
 def _draw_edge_tie_breakers(
     edge_ranks: Codes, *, edge_tie_blocks: Codes, tie_block_end_ranks: Codes
 ) -> Float:
-    """Draw the random number of each edge, which orders it among rows with the same score.
+    """Draw the random number that orders each edge among rows of the same score.
 
     Parameters
     ----------

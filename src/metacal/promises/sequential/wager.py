@@ -316,7 +316,7 @@ class Wager:
     def _bet_within_stretch(
         self, state: _GamblerState, bets: _RowBets, mean_weights_before: Float
     ) -> tuple[_GamblerState, Float]:
-        """Bet on rows of one stretch with Kelly's stake for the mean payoff before each row.
+        """Bet Kelly's stake for the mean payoff before each row of a stretch.
 
         Parameters
         ----------
@@ -353,7 +353,7 @@ class Wager:
 
 
 def _compute_investment(stretch: int, *, has_window: bool) -> float:
-    """Return the share of the capital that a gambler invests at the start of a stretch."""
+    """Return the share of capital that is invested at the start of a stretch."""
     if not has_window:
         return 1.0
     if stretch == 0:
@@ -362,7 +362,7 @@ def _compute_investment(stretch: int, *, has_window: bool) -> float:
 
 
 def _compute_idle_capital(stretch: int) -> float:
-    """Return the idle share of the capital of a gambler with a window during a stretch."""
+    """Return the share of capital that stays idle during a stretch."""
     # The investments so far leave 1/2 - Σ_{k <= stretch} 1/(2k(k+1)) = 1/(2(stretch + 1)).
     return 0.5 / (stretch + 1.0)
 
