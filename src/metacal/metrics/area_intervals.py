@@ -34,9 +34,10 @@ from metacal.metrics.ranked_errors import ErrorBlocks, Ranking
 
 #: Number of elements of one array of weighted resamples. A few such arrays fit into the cache.
 _BATCH_ELEMENTS = 1 << 16
-#: Number of blocks at the start of a ranking that are never merged, and number of merged blocks
-#: into which a long ranking combines the rest.
-_SINGLE_BLOCKS = 400
+#: Number of blocks at the start of a ranking that are never merged.
+_N_UNMERGED_BLOCKS = 400
+#: Number of blocks into which the other blocks of a long ranking are merged.
+_N_MERGED_BLOCKS = 400
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,22 +75,23 @@ class WeightedErrorBlocks(ErrorBlocks):
 
 @dataclass(frozen=True, eq=False)
 class RowRuns:
-    """Numbers of correct and incorrect rows in each run of a ranking.
+    """Weights of the correct and incorrect rows in each run of a ranking.
 
     A run is a block with an incorrect row, or the correct rows between two such blocks.
 
     Attributes
     ----------
-    between_blocks : array of shape (n_blocks + 1,)
-        Number of correct rows before each block with an incorrect row, and after the last block.
+    weights_between_blocks : array of shape (n_blocks + 1,)
+        Weight of the correct rows before each block with an incorrect row, and after the last block.
+        Without resampling, every row has weight 1.
 
-    correct, incorrect : array of shape (n_blocks,)
-        Number of correct and incorrect rows in each block.
+    correct_weights, incorrect_weights : array of shape (n_blocks,)
+        Weights of the correct and incorrect rows in each block.
     """
 
-    between_blocks: Float
-    correct: Float
-    incorrect: Float
+    weights_between_blocks: Float
+    correct_weights: Float
+    incorrect_weights: Float
 
     @classmethod
     def from_ranking(cls, ranking: Ranking) -> RowRuns:
@@ -102,9 +104,9 @@ class RowRuns:
         gap_start = np.concatenate(([0.0], block_stop))
         gap_stop = np.append(block_start, blocks.total_rows[0])
         return cls(
-            between_blocks=gap_stop - gap_start,
-            correct=block_stop - block_start - n_incorrect,
-            incorrect=n_incorrect,
+            weights_between_blocks=gap_stop - gap_start,
+            correct_weights=block_stop - block_start - n_incorrect,
+            incorrect_weights=n_incorrect,
         )
 
     def merge_blocks(self) -> RowRuns:
@@ -112,19 +114,19 @@ class RowRuns:
 
         The first blocks stay as they are, because they have the largest influence on an AURC.
         """
-        n_blocks = len(self.incorrect)
-        if n_blocks <= 2 * _SINGLE_BLOCKS:
+        n_blocks = len(self.incorrect_weights)
+        if n_blocks <= _N_UNMERGED_BLOCKS + _N_MERGED_BLOCKS:
             return self
-        single_starts = np.arange(_SINGLE_BLOCKS)
-        merged_starts = np.linspace(_SINGLE_BLOCKS, n_blocks, _SINGLE_BLOCKS, endpoint=False)
+        single_starts = np.arange(_N_UNMERGED_BLOCKS)
+        merged_starts = np.linspace(_N_UNMERGED_BLOCKS, n_blocks, _N_MERGED_BLOCKS, endpoint=False)
         block_starts = np.concatenate([single_starts, merged_starts.astype(np.intp)])
         # Correct rows between two blocks that are merged belong to the merged block.
-        absorbed_correct = self.between_blocks[:-1].copy()
+        absorbed_correct = self.weights_between_blocks[:-1].copy()
         absorbed_correct[block_starts] = 0.0
         return RowRuns(
-            between_blocks=self.between_blocks[np.append(block_starts, n_blocks)],
-            correct=np.add.reduceat(self.correct + absorbed_correct, block_starts),
-            incorrect=np.add.reduceat(self.incorrect, block_starts),
+            weights_between_blocks=self.weights_between_blocks[np.append(block_starts, n_blocks)],
+            correct_weights=np.add.reduceat(self.correct_weights + absorbed_correct, block_starts),
+            incorrect_weights=np.add.reduceat(self.incorrect_weights, block_starts),
         )
 
     def resample(
@@ -135,15 +137,19 @@ class RowRuns:
         The weights of k rows add up to a gamma variable of shape k, so one draw for each run of
         rows is enough.
         """
-        n_gaps = len(self.between_blocks)
-        n_blocks = len(self.incorrect)
+        n_gaps = len(self.weights_between_blocks)
+        n_blocks = len(self.incorrect_weights)
         batch_size = max(1, _BATCH_ELEMENTS // n_gaps)
         for start in range(0, n_resamples, batch_size):
             n_drawn = min(batch_size, n_resamples - start)
             weighted_runs = RowRuns(
-                between_blocks=random.standard_gamma(self.between_blocks, (n_drawn, n_gaps)),
-                correct=random.standard_gamma(self.correct, (n_drawn, n_blocks)),
-                incorrect=random.standard_gamma(self.incorrect, (n_drawn, n_blocks)),
+                weights_between_blocks=random.standard_gamma(
+                    self.weights_between_blocks, (n_drawn, n_gaps)
+                ),
+                correct_weights=random.standard_gamma(self.correct_weights, (n_drawn, n_blocks)),
+                incorrect_weights=random.standard_gamma(
+                    self.incorrect_weights, (n_drawn, n_blocks)
+                ),
             )
             unseen_weights = random.standard_exponential((n_drawn, 2))
             yield WeightedResamples(weighted_runs.to_error_blocks(), unseen_weights)
@@ -151,23 +157,23 @@ class RowRuns:
     def to_unit_weight_blocks(self) -> WeightedErrorBlocks:
         """Return the error blocks of a single resample in which every row has weight 1."""
         single_resample = RowRuns(
-            between_blocks=self.between_blocks[None],
-            correct=self.correct[None],
-            incorrect=self.incorrect[None],
+            weights_between_blocks=self.weights_between_blocks[None],
+            correct_weights=self.correct_weights[None],
+            incorrect_weights=self.incorrect_weights[None],
         )
         return single_resample.to_error_blocks()
 
     def to_error_blocks(self) -> WeightedErrorBlocks:
         """Convert two-dimensional runs, one row per resample, to error blocks."""
-        block_weights = self.correct + self.incorrect
-        weight_through = np.cumsum(self.between_blocks[:, :-1] + block_weights, axis=1)
-        gap_total = self.between_blocks.sum(axis=1, keepdims=True)
+        block_weights = self.correct_weights + self.incorrect_weights
+        weight_through = np.cumsum(self.weights_between_blocks[:, :-1] + block_weights, axis=1)
+        gap_total = self.weights_between_blocks.sum(axis=1, keepdims=True)
         block_total = block_weights.sum(axis=1, keepdims=True)
         return WeightedErrorBlocks(
             total_rows=gap_total + block_total,
             rows_before=weight_through - block_weights,
             rows_through=weight_through,
-            n_errors=self.incorrect,
+            n_errors=self.incorrect_weights,
         )
 
 
@@ -187,13 +193,13 @@ class WeightedResamples:
     observed: WeightedErrorBlocks
     unseen_weights: Float
 
-    def add_unfavourable_rows(self, *, both_kinds: bool) -> WeightedErrorBlocks:
-        """Add an unseen incorrect row first and, with `both_kinds`, a correct row last."""
+    def add_unfavourable_rows(self, *, adds_correct_row_last: bool) -> WeightedErrorBlocks:
+        """Add an unseen incorrect row first and, if requested, a correct row last."""
         observed = self.observed
         incorrect_weight = self.unseen_weights[:, :1]
         correct_weight = self.unseen_weights[:, 1:]
         total_rows = observed.total_rows + incorrect_weight
-        if both_kinds:
+        if adds_correct_row_last:
             total_rows = total_rows + correct_weight
         no_weight = np.zeros_like(incorrect_weight)
         return WeightedErrorBlocks(
@@ -203,15 +209,15 @@ class WeightedResamples:
             n_errors=np.hstack([incorrect_weight, observed.n_errors]),
         )
 
-    def add_favourable_rows(self, *, both_kinds: bool) -> WeightedErrorBlocks:
-        """Add an unseen correct row first and, with `both_kinds`, an incorrect row last."""
+    def add_favourable_rows(self, *, adds_incorrect_row_last: bool) -> WeightedErrorBlocks:
+        """Add an unseen correct row first and, if requested, an incorrect row last."""
         observed = self.observed
         correct_weight = self.unseen_weights[:, :1]
         incorrect_weight = self.unseen_weights[:, 1:]
         total_rows = observed.total_rows + correct_weight
         rows_before = observed.rows_before + correct_weight
         rows_through = observed.rows_through + correct_weight
-        if not both_kinds:
+        if not adds_incorrect_row_last:
             return WeightedErrorBlocks(
                 total_rows=total_rows,
                 rows_before=rows_before,
@@ -238,7 +244,7 @@ class AreaStatistic:
     compute_area : callable
         Function from `ErrorBlocks` to one area per resample.
 
-    compares_kinds : bool
+    compares_correct_with_incorrect : bool
         Whether the area compares the ranks of incorrect rows with those of correct rows. It then
         gets an unseen row of each kind.
 
@@ -248,7 +254,7 @@ class AreaStatistic:
 
     ranking: Ranking
     compute_area: Callable[[ErrorBlocks], Float]
-    compares_kinds: bool = False
+    compares_correct_with_incorrect: bool = False
     smaller_is_better: bool = True
 
     def __call__(self, row_weights: Weights) -> Float:
@@ -257,8 +263,12 @@ class AreaStatistic:
 
     def compute_bounding_areas(self, resamples: WeightedResamples) -> tuple[Float, Float]:
         """Compute the areas lowered by unseen rows and the areas raised by unseen rows."""
-        unfavourable_blocks = resamples.add_unfavourable_rows(both_kinds=self.compares_kinds)
-        favourable_blocks = resamples.add_favourable_rows(both_kinds=self.compares_kinds)
+        unfavourable_blocks = resamples.add_unfavourable_rows(
+            adds_correct_row_last=self.compares_correct_with_incorrect
+        )
+        favourable_blocks = resamples.add_favourable_rows(
+            adds_incorrect_row_last=self.compares_correct_with_incorrect
+        )
         worse_areas = self.compute_area(unfavourable_blocks)
         better_areas = self.compute_area(favourable_blocks)
         if self.smaller_is_better:
@@ -269,7 +279,7 @@ class AreaStatistic:
 def compute_area_limits(
     statistics: Mapping[str, AreaStatistic],
     n_resamples: int,
-    tail: float,
+    tail_probability: float,
     random: np.random.Generator,
 ) -> dict[str, tuple[float, float]]:
     """Compute the confidence limits of several areas of one ranking.
@@ -306,8 +316,8 @@ def compute_area_limits(
 
     limits = {}
     for name, statistic in statistics.items():
-        lower_limit = _sample_quantile(lower_areas[name], tail)
-        upper_limit = _sample_quantile(upper_areas[name], 1.0 - tail)
+        lower_limit = _sample_quantile(lower_areas[name], tail_probability)
+        upper_limit = _sample_quantile(upper_areas[name], 1.0 - tail_probability)
         # Merging blocks changes the area slightly, so the limits are shifted back by the change.
         area_of_all_runs = statistic.compute_area(all_runs.to_unit_weight_blocks())[0]
         area_of_merged_runs = statistic.compute_area(merged_runs.to_unit_weight_blocks())[0]

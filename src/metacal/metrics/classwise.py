@@ -45,7 +45,7 @@ _MANY_ROWS = 1 << 14
 #: Largest number of rows whose sums of integer units are exact in float64.
 _MAX_EXACT_ROWS = 1 << 21
 #: Number of coarse integer units in the value 1 of a true label.
-_UNITS_OF_ONE = round(1.0 / exact.UNITS[0])
+_UNITS_PER_PROBABILITY_ONE = round(1.0 / exact.UNITS[0])
 #: Kernel that adds a block of rows to the sums of each class and cell.
 _add_class_units = getattr(host_kernels, "add_class_units", exact.add_class_units)
 
@@ -150,8 +150,10 @@ class ClassGaps:
         decision_codes = is_accepted.astype(np.intp)
         label_bins = assign_bins(table.true_probability, self._edges)
         label_cells = table.label_codes * self.n_bins + label_bins
-        np.add.at(self._class_totals[0], (decision_codes, table.label_codes), _UNITS_OF_ONE)
-        np.add.at(self._cell_units[0], (decision_codes, label_cells), _UNITS_OF_ONE)
+        np.add.at(
+            self._class_totals[0], (decision_codes, table.label_codes), _UNITS_PER_PROBABILITY_ONE
+        )
+        np.add.at(self._cell_units[0], (decision_codes, label_cells), _UNITS_PER_PROBABILITY_ONE)
         self.n_rows += np.bincount(decision_codes, minlength=2)
 
     def _reserve_pending_rows(self, n_rows: int) -> None:

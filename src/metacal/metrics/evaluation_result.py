@@ -167,7 +167,7 @@ class Evaluation:
         str
         """
         tables = []
-        for text_table in self._text_tables(before, few=few):
+        for text_table in self._text_tables(before, only_printed=few):
             tables.append("\n".join(display.align_columns(text_table)))
         probability_table, *other_tables = tables
         paragraphs = ["\n".join(head), probability_table, *caveat, *other_tables, *self._remarks()]
@@ -188,21 +188,23 @@ class Evaluation:
         return [_PAPER_MAP_NOTE] if self.is_paper_map else []
 
     def _text_tables(
-        self, before: Evaluation | None = None, *, few: bool = False
+        self, before: Evaluation | None = None, *, only_printed: bool = False
     ) -> list[TextTable]:
         """Return the table of probabilities and, if there is a gate or score, the gate's table."""
-        tables = [self._probability_table(before, few=few)]
+        tables = [self._probability_table(before, only_printed=only_printed)]
         if self.gate:
             gate_rows = [
                 (title, str(self.gate[name]))
-                for name, title in registry.get_display_names(self.gate, few=few).items()
+                for name, title in registry.get_display_names(
+                    self.gate, only_printed=only_printed
+                ).items()
             ]
             heading = "ranking of the rows" if self.n_accepted is None else "gate"
             if gate_rows:
                 tables.append([(heading, ""), *gate_rows])
         return tables
 
-    def _probability_table(self, before: Evaluation | None, *, few: bool) -> TextTable:
+    def _probability_table(self, before: Evaluation | None, *, only_printed: bool) -> TextTable:
         """Return the metrics of the probabilities as text.
 
         The columns are the accepted rows, if there is a gate, and all rows. If `before` is given,
@@ -221,7 +223,9 @@ class Evaluation:
             if before is not None:
                 heading.append("uncalibrated")
         table: TextTable = [tuple(heading)]
-        for name, title in registry.get_display_names(self.all_rows, few=few).items():
+        for name, title in registry.get_display_names(
+            self.all_rows, only_printed=only_printed
+        ).items():
             cells = [title]
             for calibrated, *uncalibrated in groups.values():
                 cells.append(_interval_text(calibrated.get(name)))

@@ -80,7 +80,10 @@ def interval(
         counts = None
         if registered_metric.counts is not None:
             counts = registered_metric.counts(*data, **options)
-        metric_source = (registered_metric, counts or (0, 0))
+        if counts is None:
+            # A proportion without trials is NaN.
+            counts = (0, 0)
+        metric_source = (registered_metric, counts)
         return resampling.compute_intervals([metric_source], n_rows=0)[name]
 
     input_options = {}

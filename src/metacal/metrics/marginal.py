@@ -59,7 +59,7 @@ _MIN_VARIANCE = 2.0
 _MAX_BINS = 10
 _MIN_BIN_VARIANCE = 5.0
 #: Replacement for a variance of 0 in a denominator.
-_TINY = 1e-300
+_SMALLEST_DIVISOR = 1e-300
 #: Eigenvalues smaller than this fraction of the largest variance count as 0.
 _RELATIVE_RANK_TOLERANCE = 1e-6
 #: Significance level of the test.
@@ -402,7 +402,7 @@ def _remove_functions_of_confidence(
     n_cells = len(gaps)
     row_variance = confidence * (1.0 - confidence)
     bins, n_bins = _bins_of_equal_variance(confidence, row_variance)
-    information = np.maximum(np.bincount(bins, row_variance, n_bins), _TINY)
+    information = np.maximum(np.bincount(bins, row_variance, n_bins), _SMALLEST_DIVISOR)
     bin_gaps = np.bincount(bins, correct - confidence, n_bins)
     cross_variance = np.bincount(cells * n_bins + bins, row_variance, n_cells * n_bins)
     cross_variance = cross_variance.reshape(n_cells, n_bins)
@@ -418,6 +418,6 @@ def _bins_of_equal_variance(confidence: Float, row_variance: Float) -> tuple[Cod
     if len(cumulative):
         n_bins = int(np.clip(cumulative[-1] / _MIN_BIN_VARIANCE, 1, _MAX_BINS))
     bins = np.empty(len(order), dtype=np.intp)
-    ordered_bins = (n_bins * cumulative / max(cumulative[-1], _TINY)).astype(np.intp)
+    ordered_bins = (n_bins * cumulative / max(cumulative[-1], _SMALLEST_DIVISOR)).astype(np.intp)
     bins[order] = np.minimum(ordered_bins, n_bins - 1)
     return bins, n_bins

@@ -82,10 +82,13 @@ class Ranking:
         # A cumulative sum of integers is faster than one of floats.
         segment_sizes = np.ascontiguousarray(self._compute_segment_sizes(row_weights), np.int64)
         segment_ends = np.cumsum(segment_sizes, axis=1).astype(np.float64)
+        # Segments alternate: correct rows between two error blocks, then an error block.
+        block_starts = segment_ends[:, 0:-1:2]
+        block_ends = segment_ends[:, 1::2]
         return ErrorBlocks(
             total_rows=segment_ends[:, -1:],
-            rows_before=segment_ends[:, 0:-1:2],
-            rows_through=segment_ends[:, 1::2],
+            rows_before=block_starts,
+            rows_through=block_ends,
             n_errors=np.ascontiguousarray(self._compute_error_counts(row_weights)),
         )
 

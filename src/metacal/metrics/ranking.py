@@ -47,7 +47,7 @@ def e_aurc_statistic(ranking: Ranking) -> Statistic:
         )
         return np.maximum(0.0, blocks.aurc - oracle_blocks.aurc)
 
-    return AreaStatistic(ranking, compute_excess_aurc, compares_kinds=True)
+    return AreaStatistic(ranking, compute_excess_aurc, compares_correct_with_incorrect=True)
 
 
 def augrc_statistic(ranking: Ranking) -> Statistic:
@@ -82,7 +82,9 @@ def auroc_statistic(ranking: Ranking) -> Statistic:
         undefined_areas = np.full_like(n_pairs, np.nan)
         return np.divide(n_ordered_pairs, n_pairs, out=undefined_areas, where=n_pairs > 0)
 
-    return AreaStatistic(ranking, compute_auroc, compares_kinds=True, smaller_is_better=False)
+    return AreaStatistic(
+        ranking, compute_auroc, compares_correct_with_incorrect=True, smaller_is_better=False
+    )
 
 
 def exponential_statistic(ranking: Ranking) -> Statistic:

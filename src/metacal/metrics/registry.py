@@ -311,15 +311,15 @@ def get_gate_metric_names() -> dict[str, str]:
     }
 
 
-def get_display_names(names: Iterable[str], *, few: bool = False) -> dict[str, str]:
+def get_display_names(metric_names: Iterable[str], *, only_printed: bool = False) -> dict[str, str]:
     """Return the displayed name of each metric.
 
     Parameters
     ----------
-    names : iterable of str
+    metric_names : iterable of str
         Names of metrics. A metric that is not registered (any more) is displayed by its name.
 
-    few : bool, default=False
+    only_printed : bool, default=False
         Whether to use the names in the output of `metacal evaluate`, and to omit the metrics that
         this output does not contain.
 
@@ -329,11 +329,11 @@ def get_display_names(names: Iterable[str], *, few: bool = False) -> dict[str, s
         Displayed names, keyed by the names of the metrics.
     """
     displayed_names: dict[str, str] = {}
-    for name in names:
+    for name in metric_names:
         metric = METRICS.get(name)
         if metric is None:
             displayed_names[name] = name
-        elif not few:
+        elif not only_printed:
             displayed_names[name] = metric.title
         elif metric.words is not None:
             displayed_names[name] = metric.words or metric.title

@@ -64,6 +64,8 @@ RandomState = int | np.random.Generator | None
 _FEW_ROWS = 1 << 14
 #: Smallest number of incorrect rows at which a metric with `needs_errors` has an interval.
 _MIN_ERRORS = 5
+#: Factor that allows for rounding errors when an estimate is compared with a limit.
+_ONE_PLUS_ROUNDING_ERROR = 1.0 + 1e-9
 #: Number of draws of random signs.
 _N_SIGN_DRAWS = 200
 
@@ -286,7 +288,9 @@ class Resampling:
             # A resample without any row in the denominator of the metric gives NaN.
             values = values_by_name[name]
             values_by_name[name] = values[~np.isnan(values)]
-            intervals[name] = self._compute_hull(estimates[name], values_by_name[name], target)
+            intervals[name] = self._compute_bootstrap_interval(
+                estimates[name], values_by_name[name], target
+            )
 
         positive_targets = {
             name: target
@@ -312,26 +316,30 @@ class Resampling:
         if not areas:
             return {}
         intervals = {}
-        tail = (1.0 - self.level) / 2.0
-        limits = compute_area_limits(areas, self.n_resamples, tail, random)
-        for name, (low, high) in limits.items():
+        tail_probability = (1.0 - self.level) / 2.0
+        limits = compute_area_limits(areas, self.n_resamples, tail_probability, random)
+        for name, (lower_limit, upper_limit) in limits.items():
             value = estimates[name]
             if isnan(value):
-                low = high = nan
+                lower_limit = upper_limit = nan
             # An area lies between 0 and 1, but sums of real weights are rounded.
-            low = max(min(low, value), 0.0)
-            high = min(max(high, value), 1.0)
-            intervals[name] = Interval(value, low, high, self.level, BAYESIAN_BOOTSTRAP)
+            low = max(min(lower_limit, value), 0.0)
+            high = min(max(upper_limit, value), 1.0)
+            intervals[name] = Interval(
+                value, low=low, high=high, level=self.level, method=BAYESIAN_BOOTSTRAP
+            )
         return intervals
 
-    def _compute_hull(self, value: float, replicate_values: Float, target: Target) -> Interval:
+    def _compute_bootstrap_interval(
+        self, value: float, replicate_values: Float, target: Target
+    ) -> Interval:
         """Compute the hull of the percentile and the basic bootstrap interval.
 
         If the estimate is infinite, the interval is the percentile interval, extended to the
         estimate.
         """
         if isnan(value) or not len(replicate_values):
-            return Interval(value, nan, nan, self.level, BOOTSTRAP)
+            return Interval(value, low=nan, high=nan, level=self.level, method=BOOTSTRAP)
         lower_quantile, upper_quantile = self._compute_tail_quantiles(replicate_values, target)
         if isfinite(value):
             half_width = max(upper_quantile - value, value - lower_quantile)
@@ -340,7 +348,9 @@ class Resampling:
         else:
             low = lower_quantile
             high = upper_quantile
-        return Interval(value, min(low, value), max(high, value), self.level, BOOTSTRAP)
+        return Interval(
+            value, low=min(low, value), high=max(high, value), level=self.level, method=BOOTSTRAP
+        )
 
     def _compute_tail_quantiles(
         self, replicate_values: Float, target: Target
@@ -380,11 +390,12 @@ class Resampling:
         Interval
             The low end is 0 if chance alone often produces errors as large as the estimate.
         """
-        upper_probability = (1.0 + self.level) / 2.0
-        chance_limit = float(np.quantile(chance_values, upper_probability, method="inverted_cdf"))
-        if interval.estimate <= chance_limit * (1.0 + 1e-9):
+        limit_probability = (1.0 + self.level) / 2.0
+        chance_limit = float(np.quantile(chance_values, limit_probability, method="inverted_cdf"))
+        if interval.estimate <= chance_limit * _ONE_PLUS_ROUNDING_ERROR:
             return replace(interval, low=0.0)
         lower_quantile, upper_quantile = self._compute_tail_quantiles(replicate_values, target)
-        half_spread = 0.5 * (upper_quantile - lower_quantile)
-        low = interval.estimate - float(chance_values.mean()) - half_spread
-        return replace(interval, low=max(0.0, min(interval.low, low)))
+        half_width = 0.5 * (upper_quantile - lower_quantile)
+        debiased_estimate = interval.estimate - float(chance_values.mean())
+        low = min(interval.low, debiased_estimate - half_width)
+        return replace(interval, low=max(0.0, low))

@@ -47,8 +47,8 @@ def smooth_ece_statistic(top: TopLabel) -> Statistic:
     n_rows = len(top)
     sum_on_fine_mesh = _prepare_mesh_sums(top, n_cells=MESH_CELLS)
     sample_sums = sum_on_fine_mesh(np.ones((1, n_rows)))
-    sample_cosines = _compute_cosine_coefficients(sample_sums, n_rows)
-    sample_value = float(_find_fixed_points(sample_cosines)[0])
+    sample_coefficients = _compute_cosine_coefficients(sample_sums, n_rows)
+    sample_value = float(_find_fixed_points(sample_coefficients)[0])
     cells_per_width = MESH_CELLS * sample_value
     n_halvings = int(np.log2(max(cells_per_width / _MIN_CELLS_PER_WIDTH, 1.0)))
     sum_on_coarse_mesh = _prepare_mesh_sums(top, n_cells=MESH_CELLS >> n_halvings)
@@ -56,12 +56,12 @@ def smooth_ece_statistic(top: TopLabel) -> Statistic:
     def compute_smooth_ece(row_weights: Weights) -> Float:
         # Random signs give the error of chance alone, which can be far smaller than the error of
         # the sample. The coarse mesh would be too coarse for it.
-        has_signs = row_weights[0].min() < 0
-        needs_fine_mesh = len(row_weights) == 1 or has_signs
+        are_random_signs = row_weights[0].min() < 0
+        needs_fine_mesh = len(row_weights) == 1 or are_random_signs
         sum_on_mesh = sum_on_fine_mesh if needs_fine_mesh else sum_on_coarse_mesh
         node_sums = np.ascontiguousarray(sum_on_mesh(row_weights))
-        cosines = _compute_cosine_coefficients(node_sums, n_rows)
-        return _find_fixed_points(cosines, sample_value)
+        cosine_coefficients = _compute_cosine_coefficients(node_sums, n_rows)
+        return _find_fixed_points(cosine_coefficients, first_guess=sample_value)
 
     return compute_smooth_ece
 
@@ -94,20 +94,20 @@ def _compute_cosine_coefficients(node_sums: Float, n_rows: int) -> Float:
     return np.ascontiguousarray(np.fft.rfft(mirrored_density).real)
 
 
-def _compute_smoothed_areas(cosines: Float, bandwidths: Float) -> Float:
+def _compute_smoothed_areas(cosine_coefficients: Float, bandwidths: Float) -> Float:
     """Compute smECE_σ of each resample at its own bandwidth σ from cosine coefficients."""
-    n_cells = cosines.shape[1] - 1
+    n_cells = cosine_coefficients.shape[1] - 1
     # A wide kernel removes the high frequencies, so a coarser mesh is precise enough.
     cells_per_width = n_cells * bandwidths
-    n_halvings = np.ceil(np.log2(np.maximum(cells_per_width / 16.0, 1.0)))
+    n_halvings = np.ceil(np.log2(np.maximum(cells_per_width / _MIN_CELLS_PER_WIDTH, 1.0)))
     areas = np.empty(len(bandwidths))
     for n_mesh_halvings in np.unique(n_halvings):
         resamples = np.flatnonzero(n_halvings == n_mesh_halvings)
         n_coarse_cells = n_cells >> int(n_mesh_halvings)
         n_nodes = n_coarse_cells + 1
         exponents = _HALF_SQUARED_FREQUENCIES[:n_nodes] * -(bandwidths[resamples, None] ** 2)
-        smoothed_cosines = cosines[resamples, :n_nodes] * np.exp(exponents)
-        density = np.fft.irfft(smoothed_cosines, 2 * n_coarse_cells)[:, :n_nodes]
+        smoothed_coefficients = cosine_coefficients[resamples, :n_nodes] * np.exp(exponents)
+        density = np.fft.irfft(smoothed_coefficients, 2 * n_coarse_cells)[:, :n_nodes]
         heights = np.abs(density)
         # The trapezoidal rule counts the two end nodes one half.
         end_correction = 0.5 * (heights[:, 0] + heights[:, -1])
@@ -115,15 +115,15 @@ def _compute_smoothed_areas(cosines: Float, bandwidths: Float) -> Float:
     return areas
 
 
-def _find_fixed_points(cosines: Float, guess: float | None = None) -> Float:
+def _find_fixed_points(cosine_coefficients: Float, first_guess: float | None = None) -> Float:
     """Solve smECE_σ = σ for σ, for each resample.
 
     Parameters
     ----------
-    cosines : array of shape (n_resamples, n_nodes)
+    cosine_coefficients : array of shape (n_resamples, n_nodes)
         Cosine coefficients of the residuals of each resample.
 
-    guess : float, default=None
+    first_guess : float, default=None
         Smooth ECE of the sample, which is near that of its resamples. It saves half of the
         transforms.
 
@@ -131,16 +131,18 @@ def _find_fixed_points(cosines: Float, guess: float | None = None) -> Float:
     -------
     array of shape (n_resamples,)
     """
-    n_cells = cosines.shape[1] - 1
+    n_cells = cosine_coefficients.shape[1] - 1
     # The absolute mean residual does not depend on the bandwidth, so it is a lower bound.
-    lower_bound = np.abs(cosines[:, 0]) / (2 * n_cells)
-    if guess is None:
+    lower_bound = np.abs(cosine_coefficients[:, 0]) / (2 * n_cells)
+    if first_guess is None:
         tolerance = _SAMPLE_TOLERANCE
         first_sigma = lower_bound.copy()
     else:
         tolerance = _RESAMPLE_TOLERANCE
-        first_sigma = np.maximum(guess, lower_bound)
-    search = _SecantSearch.from_first_sigma(cosines, first_sigma, lower_bound, tolerance)
+        first_sigma = np.maximum(first_guess, lower_bound)
+    search = _SecantSearch.from_first_sigma(
+        cosine_coefficients, first_sigma, lower_bound, tolerance
+    )
     for _ in range(_MAX_STEPS):
         if not len(search.active_resamples):
             break
@@ -154,7 +156,7 @@ class _SecantSearch:
 
     Attributes
     ----------
-    cosines : array of shape (n_resamples, n_nodes)
+    cosine_coefficients : array of shape (n_resamples, n_nodes)
         Cosine coefficients.
 
     tolerance : float
@@ -176,7 +178,7 @@ class _SecantSearch:
         Indices of the resamples that are not solved.
     """
 
-    cosines: Float
+    cosine_coefficients: Float
     tolerance: float
     low: Float
     high: Float
@@ -188,13 +190,13 @@ class _SecantSearch:
 
     @classmethod
     def from_first_sigma(
-        cls, cosines: Float, first_sigma: Float, lower_bound: Float, tolerance: float
+        cls, cosine_coefficients: Float, first_sigma: Float, lower_bound: Float, tolerance: float
     ) -> _SecantSearch:
         """Build the brackets from the first bandwidth of each resample and its smECE_σ.
 
         Parameters
         ----------
-        cosines : array of shape (n_resamples, n_nodes)
+        cosine_coefficients : array of shape (n_resamples, n_nodes)
             Cosine coefficients.
 
         first_sigma : array of shape (n_resamples,)
@@ -210,12 +212,12 @@ class _SecantSearch:
         -------
         _SecantSearch
         """
-        first_excess = _compute_smoothed_areas(cosines, first_sigma) - first_sigma
+        first_excess = _compute_smoothed_areas(cosine_coefficients, first_sigma) - first_sigma
         first_area = np.maximum(first_sigma + first_excess, lower_bound)
         low = np.minimum(first_sigma, first_area)
         high = np.maximum(first_sigma, first_area)
         return cls(
-            cosines=cosines,
+            cosine_coefficients=cosine_coefficients,
             tolerance=tolerance,
             low=low,
             high=high,
@@ -230,7 +232,7 @@ class _SecantSearch:
         """Evaluate smECE_σ of active resamples, shrink their brackets, choose the next σ."""
         active = self.active_resamples
         sigma = self.sigma[active]
-        excess = _compute_smoothed_areas(self.cosines[active], sigma) - sigma
+        excess = _compute_smoothed_areas(self.cosine_coefficients[active], sigma) - sigma
         area = sigma + excess
         sigma_is_too_low = excess > 0.0
         high = np.where(sigma_is_too_low, np.minimum(self.high[active], area), sigma)
