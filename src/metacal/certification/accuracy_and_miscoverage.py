@@ -29,7 +29,7 @@ from metacal.errors import InfeasibleTargetError
 from metacal.formulas import Float
 from metacal.statistics import bounds
 
-# Name of the rule with a confidence level.
+# Name of the rule in certificates and files if the promises have a confidence level.
 BOTH_CERTIFIED = register_rule(
     "both-half-each",
     "binomial tests in a fixed sequence of ranks with fallback shares, and the order statistic of"
@@ -41,7 +41,7 @@ BOTH_CERTIFIED = register_rule(
     ),
 )
 
-# Name of the rule in expectation.
+# Name of the rule in certificates and files if the promises hold in expectation.
 BOTH_EXPECTED = register_rule(
     "both-expected", "both rules in expectation", SAME_SOURCE, ERROR_RATE_RISES_WITH_SCORE
 )

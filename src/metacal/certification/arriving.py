@@ -55,7 +55,7 @@ from metacal.statistics import bounds
 # States of a label.
 INCORRECT, CORRECT, UNKNOWN = 0, 1, -1
 
-# Number of errors that the target allows among the rows that are drawn by default.
+# By default, so many rows are drawn that the target allows this number of errors.
 _N_ALLOWED_ERRORS = 40
 
 # Fractions of delta if one extension is declared beforehand.

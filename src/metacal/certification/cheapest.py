@@ -107,14 +107,15 @@ class CheapestThreshold:
         """Return the number of rows that the cheapest candidate accepts, and its mean cost."""
         n_rows = loss_ranking.ranking.n_rows
         max_cost = self.costs.max_prediction_cost
+        candidate_ranks = choose_candidate_ranks(n_rows)
         # A candidate accepts only whole tie blocks up to its rank.
         tie_block_ends = loss_ranking.ranking.tie_block_end_ranks
-        candidate_ranks = choose_candidate_ranks(n_rows)
         n_accepted_blocks = np.searchsorted(tie_block_ends, candidate_ranks, side="right")
-        n_accepted = np.append(0, tie_block_ends)[n_accepted_blocks]
-        cumulative_costs = np.append(0.0, np.cumsum(loss_ranking.losses)) * max_cost
-        total_costs = cumulative_costs[n_accepted] + self.review_cost * (n_rows - n_accepted)
-        mean_costs = total_costs / n_rows
+        n_rows_of_first_blocks = np.append(0, tie_block_ends)
+        n_accepted = n_rows_of_first_blocks[n_accepted_blocks]
+        cost_of_first_rows = np.append(0.0, np.cumsum(loss_ranking.losses)) * max_cost
+        review_costs = self.review_cost * (n_rows - n_accepted)
+        mean_costs = (cost_of_first_rows[n_accepted] + review_costs) / n_rows
 
         # One more error is assumed, because a few rows without an error do not show a low error rate.
         cost_of_one_more_error = np.where(n_accepted > 0, max_cost / n_rows, 0.0)

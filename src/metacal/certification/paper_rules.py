@@ -25,13 +25,13 @@ from metacal.errors import InfeasibleTargetError
 from metacal.formulas import Flags, Float
 from metacal.statistics import bounds
 
-# Name of Algorithm 1.
+# Name of Algorithm 1 of the paper in certificates and files.
 ALGORITHM_1 = register_rule(
     "paper-algorithm-1",
     "the paper's rank on up to 500 correct rows (Ma & Blaschko 2021, Algorithm 1)",
 )
 
-# Name of Algorithm 2.
+# Name of Algorithm 2 of the paper in certificates and files.
 ALGORITHM_2 = register_rule(
     "paper-algorithm-2",
     "the paper's binned isotonic estimate on up to 500 rows (Ma & Blaschko 2021, Algorithm 2)",

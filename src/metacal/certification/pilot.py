@@ -46,7 +46,7 @@ _MIN_ROWS_TO_WITHHOLD = 100
 # Number of first pilot rows. If their scores tie, more pilot rows are withheld.
 _N_FIRST_PILOT_ROWS = 10
 
-# Mean number of ties per row from which on score values are tested for two classes.
+# For two classes, score values are tested if a row has at least this many ties on average.
 _MIN_TIES_PER_ROW = 8.0
 
 # Largest number of score values that a certificate lists.
@@ -151,29 +151,31 @@ class PilotPolicy:
         if len(score_values) > _MAX_LISTED_VALUES:
             return ()
 
-        # The counts start with 0, which is the count at declared values below the lowest score.
+        # The first entry is 0, for declared values below the lowest score.
         cumulative_rows = np.append(0, ranking.tie_block_end_ranks)
         cumulative_errors = np.append(0, ranking.cumulative_errors)
-        n_values_up_to = np.searchsorted(ranking.tie_block_scores, score_values, side="right")
-        n_rows = np.diff(cumulative_rows[n_values_up_to], prepend=0)
-        n_errors = np.diff(cumulative_errors[n_values_up_to], prepend=0)
-        columns = zip(score_values.tolist(), n_rows.tolist(), n_errors.tolist())
-        return tuple(ScoreValueCount(*counts) for counts in columns)
+        n_blocks_up_to_value = np.searchsorted(ranking.tie_block_scores, score_values, side="right")
+        n_rows = np.diff(cumulative_rows[n_blocks_up_to_value], prepend=0)
+        n_errors = np.diff(cumulative_errors[n_blocks_up_to_value], prepend=0)
+        values_and_counts = zip(score_values.tolist(), n_rows.tolist(), n_errors.tolist())
+        return tuple(ScoreValueCount(*value_and_counts) for value_and_counts in values_and_counts)
 
     def _draw_pilot_mask(self, rows: CalibrationRows) -> Flags:
         """Draw the pilot rows of each subgroup and return a mask of them."""
         has_declared_values = self.declared_values is not None
         is_pilot_row = np.zeros(len(rows), dtype=bool)
         for shuffled_indices in self._shuffle_each_subgroup(rows):
-            n_rows = len(shuffled_indices)
-            if n_rows < _MIN_ROWS_TO_WITHHOLD and not has_declared_values:
+            n_subgroup_rows = len(shuffled_indices)
+            if n_subgroup_rows < _MIN_ROWS_TO_WITHHOLD and not has_declared_values:
                 continue
+            first_indices = shuffled_indices[:_N_FIRST_PILOT_ROWS]
             n_pilot_rows = _choose_number_of_pilot_rows(
-                n_rows,
-                first_scores=rows.scores[shuffled_indices[:_N_FIRST_PILOT_ROWS]],
+                n_subgroup_rows,
+                first_scores=rows.scores[first_indices],
                 needs_many=self.reads_labels or has_declared_values,
             )
-            is_pilot_row[shuffled_indices[:n_pilot_rows]] = True
+            pilot_indices = shuffled_indices[:n_pilot_rows]
+            is_pilot_row[pilot_indices] = True
         return is_pilot_row
 
     def _shuffle_each_subgroup(self, rows: CalibrationRows) -> list[Codes]:
@@ -208,11 +210,12 @@ def choose_pilot_rows_of_pool(pool_scores: Float, n_drawn: int) -> PilotRows:
     """
     n_pool_rows = len(pool_scores)
     n_pilot_rows = n_pool_rows - n_drawn
-    if n_pilot_rows**2 < n_drawn and n_drawn >= _MIN_ROWS_TO_WITHHOLD:
-        n_wanted = _choose_number_of_pilot_rows(
+    has_few_pilot_rows = n_pilot_rows**2 < n_drawn
+    if has_few_pilot_rows and n_drawn >= _MIN_ROWS_TO_WITHHOLD:
+        n_wanted_pilot_rows = _choose_number_of_pilot_rows(
             n_drawn, first_scores=pool_scores[-_N_FIRST_PILOT_ROWS:], needs_many=False
         )
-        n_pilot_rows = max(n_pilot_rows, n_wanted)
+        n_pilot_rows = max(n_pilot_rows, n_wanted_pilot_rows)
     n_tested = n_pool_rows - n_pilot_rows
     pilot_scores = pool_scores[n_tested:]
     has_frequent_ties = n_pilot_rows > 0 and (

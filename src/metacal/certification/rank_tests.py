@@ -118,7 +118,7 @@ class BinomialRankTests:
             passes_without_errors = max_errors >= 0
             if passes_without_errors and self._has_p_value_near_level(max_errors, rank):
                 return rank
-            # The p-value of `max_errors` only falls until a rank allows one more error.
+            # Until a rank allows one more error, the p-values are even smaller.
             rank = self.lowest_rank_passing_with(max_errors + 1)
         # The last rank is always tested.
         return self.n_rows

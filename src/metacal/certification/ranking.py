@@ -185,6 +185,11 @@ class ErrorRuns(NamedTuple):
         return self.n_rows_before[1:] + 1
 
 
+def _prepend_error_free_run(entries_of_later_runs: Codes, entry: int = 0) -> Codes:
+    """Prepend the entry of the first run, which has no errors and no rows before it."""
+    return np.append(entry, entries_of_later_runs)
+
+
 @dataclass(frozen=True)
 class Ranking:
     """Calibration rows in increasing order of score, with one entry per tie block.
@@ -220,9 +225,9 @@ class Ranking:
         # The sort also returns the rank of each error, so the cached property is filled here.
         n_errors = len(error_ranks)
         ranking.__dict__["error_runs"] = ErrorRuns(
-            n_rows_before=np.append(0, error_ranks - 1),
-            n_errors=np.append(0, np.ones(n_errors, dtype=np.intp)),
-            cumulative_errors=np.append(0, np.arange(1, n_errors + 1)),
+            n_rows_before=_prepend_error_free_run(error_ranks - 1),
+            n_errors=_prepend_error_free_run(np.ones(n_errors, dtype=np.intp)),
+            cumulative_errors=_prepend_error_free_run(np.arange(1, n_errors + 1)),
         )
         return ranking
 
@@ -238,20 +243,20 @@ class Ranking:
         """Runs of errors, each followed by the correct rows up to the next error."""
         n_errors_per_block = np.diff(self.cumulative_errors, prepend=0)
         n_rows_per_block = np.diff(self.tie_block_end_ranks, prepend=0)
-        n_rows_before_block = np.append(0, self.tie_block_end_ranks)
+        n_rows_before_block = self.tie_block_end_ranks - n_rows_per_block
         has_unknown_order = self.has_unknown_order
         if has_unknown_order is None:
             has_unknown_order = np.zeros(len(n_errors_per_block), dtype=bool)
         # If every row of a block is an error, the order of its rows makes no difference.
         is_unordered = has_unknown_order & (n_errors_per_block != n_rows_per_block)
-        # Each tie block with errors starts a run, after the first run, which has no errors.
+        # Each tie block with errors starts a run.
         blocks_with_errors = np.flatnonzero(n_errors_per_block)
         unordered_cells = np.where(is_unordered[blocks_with_errors], blocks_with_errors, _NO_CELL)
         return ErrorRuns(
-            n_rows_before=np.append(0, n_rows_before_block[blocks_with_errors]),
-            n_errors=np.append(0, n_errors_per_block[blocks_with_errors]),
-            cumulative_errors=np.append(0, self.cumulative_errors[blocks_with_errors]),
-            unordered_cells=np.append(_NO_CELL, unordered_cells),
+            n_rows_before=_prepend_error_free_run(n_rows_before_block[blocks_with_errors]),
+            n_errors=_prepend_error_free_run(n_errors_per_block[blocks_with_errors]),
+            cumulative_errors=_prepend_error_free_run(self.cumulative_errors[blocks_with_errors]),
+            unordered_cells=_prepend_error_free_run(unordered_cells, entry=_NO_CELL),
         )
 
     def require_known_order(self, *tie_blocks: int) -> None:

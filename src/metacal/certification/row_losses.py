@@ -19,7 +19,7 @@ from metacal.formulas import Codes, Flags, Float
 # Cost of any incorrect prediction, or a table of costs, `costs[true class][prediction]`.
 ErrorCosts = float | tuple[tuple[float, ...], ...]
 
-# Largest cost. A larger number is probably a typing error.
+# Largest allowed cost, because a larger number is probably a mistake.
 _MAX_COST = 1e15
 
 # Largest number of characters of an invalid value that an error message shows.

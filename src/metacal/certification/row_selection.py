@@ -200,14 +200,15 @@ class RowSelection:
 
     def _find_representatives(self, indices: Codes) -> Codes:
         """Return, for each row, the position in `indices` of its representative."""
-        group_codes = np.arange(self.n_rows)
+        # A row represents itself, unless one row is drawn to represent its whole cluster.
+        represented_codes = np.arange(self.n_rows)
         if self._draws_one_row_per_cluster:
             assert self.cluster_codes is not None
-            group_codes = self.cluster_codes
-        n_groups = int(group_codes.max()) + 1
-        position_by_group = np.full(n_groups, _NOT_REPRESENTED, dtype=np.intp)
-        position_by_group[group_codes[indices]] = np.arange(len(indices))
-        return position_by_group[group_codes]
+            represented_codes = self.cluster_codes
+        n_codes = int(represented_codes.max()) + 1
+        position_by_code = np.full(n_codes, _NOT_REPRESENTED, dtype=np.intp)
+        position_by_code[represented_codes[indices]] = np.arange(len(indices))
+        return position_by_code[represented_codes]
 
     def _build_circumstances(self, clusters: Clusters | None) -> Circumstances:
         """Return what a certificate records about clusters, weights and seed."""

@@ -59,16 +59,16 @@ class StartingTest(NamedTuple):
 # Function that returns the starting tests for a number of rows.
 StartingTestPlanner = Callable[[int], Sequence[StartingTest]]
 
-# Probability of certifying, averaged over the curves, that defines the number of rows needed.
+# The rows needed certify the target with this probability, averaged over the error curves.
 TARGET_CHANCE = 0.8
 
 # Largest estimate that is reported, as a multiple of the present rows.
 _MAX_ROW_FACTOR = 50
 
-# An estimate up to this number of rows is reported, even if it is a larger multiple.
+# An estimate of at most this many rows is reported, however few the present rows are.
 _MAX_ROWS = 20_000
 
-# Resolution of the search for the number of rows.
+# Number of sample sizes that the search can try between a size and its double.
 _STEPS_PER_DOUBLING = 8
 
 # Number of samples that are drawn for each sample size if rows are resampled.

@@ -101,7 +101,7 @@ TWO_SIDED = register_rule(
     ),
 )
 
-# Threshold of a whole certificate whose thresholds are those of its two class certificates.
+# Threshold of a certificate that has a threshold for each class instead of a common one.
 _THRESHOLD_BESIDE_CLASS_THRESHOLDS = REJECT_ALL_ROWS
 
 # A class is rare if its declared share is at most this one.

@@ -392,8 +392,9 @@ def certified_frontier(
         rising_thresholds = candidate_thresholds(score_array, is_correct)
     else:
         rising_thresholds = np.unique(np.asarray(thresholds, dtype=np.float64))
-    alpha = certified_miscoverage(score_array[is_correct], rising_thresholds, share * delta)
-    beta = certified_accuracy(score_array, is_correct, rising_thresholds, share * delta)
+    delta_per_bound = share * delta
+    alpha = certified_miscoverage(score_array[is_correct], rising_thresholds, delta_per_bound)
+    beta = certified_accuracy(score_array, is_correct, rising_thresholds, delta_per_bound)
     # As the threshold falls, alpha rises, so a pair is useful only if it raises beta.
     falling_thresholds = rising_thresholds[::-1]
     rising_alpha = alpha[::-1]

@@ -59,27 +59,25 @@ def local_level(n: int, delta: float) -> float:
     log_levels = np.log10(LEVELS)
     # The product below rises with the level, so it can be inverted by interpolation on a grid.
     log_level_grid = np.linspace(log_levels[0], log_levels[-1], _N_GRID_POINTS)
-    grid_exits = (
-        10.0**log_level_grid
-        * np.interp(log_level_grid, log_levels, exits_per_level)
-        * _INTERPOLATION_MARGIN
-    )
+    exits_per_level_on_grid = np.interp(log_level_grid, log_levels, exits_per_level)
+    exits_on_grid = 10.0**log_level_grid * exits_per_level_on_grid * _INTERPOLATION_MARGIN
     allowed_exits = -math.log1p(-delta)
     # The union bound is always valid, also if delta is smaller than every entry of the table.
     union_bound_level = delta / max(n, 1)
-    if allowed_exits < grid_exits[0]:
+    if allowed_exits < exits_on_grid[0]:
         return union_bound_level
-    log_level = np.interp(math.log(allowed_exits), np.log(grid_exits), log_level_grid)
+    log_level = np.interp(math.log(allowed_exits), np.log(exits_on_grid), log_level_grid)
     return max(union_bound_level, float(10.0**log_level))
 
 
 def _interpolate_exits_per_level(n: int) -> Float:
     """Interpolate the row of `EXITS_PER_LEVEL` for n draws, linearly in log n."""
-    table_position = math.log2(max(n, 1))
-    row = min(int(table_position), len(EXITS_PER_LEVEL) - 2)
-    row_difference = EXITS_PER_LEVEL[row + 1] - EXITS_PER_LEVEL[row]
-    exits_per_level = EXITS_PER_LEVEL[row] + (table_position - row) * row_difference
-    is_beyond_table = table_position > row + 1
+    # Row k of the table is for n = 2**k draws.
+    exact_row = math.log2(max(n, 1))
+    lower_row = min(int(exact_row), len(EXITS_PER_LEVEL) - 2)
+    row_difference = EXITS_PER_LEVEL[lower_row + 1] - EXITS_PER_LEVEL[lower_row]
+    exits_per_level = EXITS_PER_LEVEL[lower_row] + (exact_row - lower_row) * row_difference
+    is_beyond_table = exact_row > lower_row + 1
     if is_beyond_table:
         exits_per_level = exits_per_level * _EXTRAPOLATION_MARGIN
     return np.asarray(exits_per_level)

@@ -328,13 +328,13 @@ def _tail_probability(
     -------
     float
     """
-    mean_better = n * better_rate
-    # The sum leaves out counts that are more than 9 standard deviations and 25 from their mean.
-    max_deviation = 9.0 * math.sqrt(n * better_rate) + 25.0
-    lowest_count = max(0.0, math.floor(mean_better - max_deviation))
-    highest_count = min(n, math.ceil(mean_better + max_deviation))
+    expected_better = n * better_rate
+    # Counts more than nine standard deviations and 25 from the mean have negligible probability.
+    max_deviation = 9.0 * math.sqrt(expected_better) + 25.0
+    lowest_count = max(0.0, math.floor(expected_better - max_deviation))
+    highest_count = min(n, math.ceil(expected_better + max_deviation))
     n_better = np.arange(lowest_count, highest_count + 1)
-    log_probabilities = (
+    log_binomial_probabilities = (
         gammaln(n + 1)
         - gammaln(n_better + 1)
         - gammaln(n - n_better + 1)
@@ -349,10 +349,14 @@ def _tail_probability(
     n_other_rows = (n - n_better).astype(np.int64)
     conditional_worse_rate = min(worse_rate / (1.0 - better_rate), 1.0)
     if uses_upper_tail:
-        tails = _upper_binomial_tails(n_worse_at_observed_t, n_other_rows, conditional_worse_rate)
+        tail_given_better = _upper_binomial_tails(
+            n_worse_at_observed_t, n_other_rows, conditional_worse_rate
+        )
     else:
-        tails = _lower_binomial_tails(n_worse_at_observed_t, n_other_rows, conditional_worse_rate)
-    return float(np.exp(log_probabilities) @ tails) + _OMITTED_PROBABILITY
+        tail_given_better = _lower_binomial_tails(
+            n_worse_at_observed_t, n_other_rows, conditional_worse_rate
+        )
+    return float(np.exp(log_binomial_probabilities) @ tail_given_better) + _OMITTED_PROBABILITY
 
 
 def _upper_binomial_tails(limits: Float, n_rows: Codes, rate: float) -> Float:

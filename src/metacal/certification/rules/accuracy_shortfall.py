@@ -171,7 +171,6 @@ def find_highest_certified_step(
             if n_bisections_ahead == 0:
                 raise
             # It is unknown which half contains the result, so both halves request their cells.
-            # Later bisections run in either half, so the cells that they need are requested as well.
             requested_cells = request.cells
             halves = ((certified_step, middle_step), (middle_step, uncertified_step))
             for lower_step, upper_step in halves:
@@ -240,18 +239,19 @@ def compute_ruled_out_share(ranking: Ranking, accuracy: float, delta: float) -> 
         return None
     n_errors = ranking.cumulative_errors
     ranks = ranking.tie_block_end_ranks
-    test_level = 0.5 * delta
+    # Half of delta is for the tests of the ranks, and half for the bound on the share of rows.
+    half_delta = 0.5 * delta
     # P(Bin(m, q) >= e) is the incomplete beta function I_q(e, m - e + 1) for e > 0.
     upper_tails = betainc(np.maximum(n_errors, 1), ranks - n_errors + 1.0, 1.0 - accuracy)
     p_values = np.where(n_errors > 0, upper_tails, 1.0)
-    blocks_not_rejected = np.flatnonzero(p_values > test_level)
+    blocks_not_rejected = np.flatnonzero(p_values > half_delta)
     if len(blocks_not_rejected) == 0:
-        return bounds.clopper_pearson_upper(0, ranking.n_rows, test_level)
+        return bounds.clopper_pearson_upper(0, ranking.n_rows, half_delta)
     last_block_not_rejected = blocks_not_rejected[-1]
     if last_block_not_rejected == len(ranks) - 1:
         return None
     n_rows_not_rejected = int(ranks[last_block_not_rejected])
-    return bounds.clopper_pearson_upper(n_rows_not_rejected, ranking.n_rows, test_level)
+    return bounds.clopper_pearson_upper(n_rows_not_rejected, ranking.n_rows, half_delta)
 
 
 def describe_ruled_out(

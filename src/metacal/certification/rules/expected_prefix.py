@@ -57,7 +57,7 @@ from metacal.certification.rules.rule import (
 )
 from metacal.statistics import bounds
 
-# Name of the rule.
+# Name of the rule in certificates and files.
 EXPECTED_PREFIX = register_rule(
     "expected-prefix",
     "largest prefix of the ranking with (errors + 1) <= (1 - beta)(rows + 1)",
@@ -84,7 +84,7 @@ class ExpectedPrefixRule:
     # A rule that certifies nothing rejects every row.
     fallback_threshold = REJECT_ALL_ROWS
 
-    # The largest prefix depends on all labels.
+    # All labels are read, because the largest prefix depends on each of them.
     reads_labels_in_order = False
 
     def plan(

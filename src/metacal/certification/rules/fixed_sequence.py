@@ -350,7 +350,7 @@ def _test_rank_ranges(
     """
     best_rank = 0
     every_test_passed = len(rank_ranges) > 0
-    # Delta fractions that earlier ranges may have passed on. Unknown orders allow more than one.
+    # Fractions of delta that earlier ranges may pass on: several if an order of rows is unknown.
     possible_carried_fractions = {Fraction(0)}
     failures: list[_Failure] = []
     unordered_cells: set[int] = set()
@@ -360,23 +360,23 @@ def _test_rank_ranges(
             delta_fraction = carried_fraction + rank_range.delta_fraction
             range_level = float(delta_fraction) * significance_level
             first_failure = find_first_failure(ranking, rank_range, range_level)
-            failed_rank = first_failure.rank
+            end_of_passed_ranks = first_failure.rank
             unordered_cells.update(first_failure.unordered_cells)
-            if last_rank is not None and failed_rank > last_rank:
-                failed_rank = last_rank + 1
+            if last_rank is not None and first_failure.rank > last_rank:
+                end_of_passed_ranks = last_rank + 1
                 every_test_passed = False
                 next_carried_fractions.add(delta_fraction)
-            elif failed_rank < rank_range.stop_rank:
+            elif first_failure.rank < rank_range.stop_rank:
                 every_test_passed = False
                 rank_tests = replace(rank_range.rank_tests, significance_level=range_level)
-                failures.append(_Failure(failed_rank, rank_tests))
+                failures.append(_Failure(first_failure.rank, rank_tests))
                 next_carried_fractions.add(Fraction(0))
             else:
                 next_carried_fractions.add(delta_fraction)
                 if first_failure.unordered_cells:
                     # A test in an unordered cell may fail, and then no fraction is passed on.
                     next_carried_fractions.add(Fraction(0))
-            last_passed_rank = rank_range.rank_tests.highest_tested_rank_below(failed_rank)
+            last_passed_rank = rank_range.rank_tests.highest_tested_rank_below(end_of_passed_ranks)
             if last_passed_rank >= rank_range.start_rank:
                 best_rank = last_passed_rank
         possible_carried_fractions = next_carried_fractions
@@ -410,6 +410,7 @@ def _trace_sequence(ranking: Ranking, best_rank: int, failures: list[_Failure]) 
 
     first_failure = failures_above_best_rank[0]
     n_tolerated_errors = max(first_failure.rank_tests.max_passing_errors(first_failure.rank), 0)
+    # Errors are counted from 0, so the error with this index is the first that is not tolerated.
     rank_of_first_excess_error = int(ranking.error_runs.error_ranks[n_tolerated_errors])
     deciding_rank = max(best_rank, rank_of_first_excess_error)
     stopping_tie_block = ranking.find_tie_block(deciding_rank)
@@ -457,7 +458,8 @@ def _test_every_score_value(
 
     n_passed = _count_passes_before_first_failure(p_values, significance_level)
     best_rank = get_last_or_zero(tested_ranks[:n_passed])
-    passed_last_block = first_tested_block + n_passed == n_tie_blocks
+    n_blocks_up_to_best_rank = first_tested_block + n_passed
+    passed_last_block = n_blocks_up_to_best_rank == n_tie_blocks
     every_test_passed = n_passed > 0 and passed_last_block
     stopping_rank = _find_end_of_next_tie_block(ranking, best_rank)
     return SequenceTrace(best_rank, stopping_rank=stopping_rank), every_test_passed
