@@ -163,7 +163,7 @@ class AccuracyAndMiscoverage:
     def _find_highest_beta_keeping_miscoverage(
         self, rows: CalibrationRows, delta: float | None
     ) -> float | None:
-        """Find the highest accuracy, to four decimals, whose threshold keeps the miscoverage."""
+        """Find the highest accuracy whose threshold keeps the miscoverage."""
         n_rows_to_accept = self._count_rows_keeping_miscoverage(rows, delta)
 
         def keeps_miscoverage(beta: float) -> bool:

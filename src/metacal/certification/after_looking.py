@@ -131,7 +131,7 @@ class SimultaneousThreshold:
         return replace(certificate, max_miscoverage=float(miscoverage_limit.target))
 
     def _find_threshold(self, rows: CalibrationRows, delta: float) -> float:
-        """Find the threshold, just below the next score."""
+        """Find a certified threshold, and raise it to just below the next score."""
         if self.beta is None:
             threshold = self._find_threshold_for_alpha(rows, delta)
         else:

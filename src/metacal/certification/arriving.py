@@ -67,7 +67,7 @@ EXTENSION_FACTOR = 4
 
 @dataclass(frozen=True)
 class PartialLabels(Evidence):
-    """Rows that were drawn, and what is known about their labels.
+    """Rows that were drawn, with the labels that are known so far.
 
     Attributes
     ----------
@@ -126,7 +126,7 @@ class PartialLabels(Evidence):
 
 
 class LabellingProgress(NamedTuple):
-    """What labels certify by now, and what they can still certify.
+    """Thresholds that labels certify by now, and that they can still certify.
 
     Attributes
     ----------
@@ -146,7 +146,7 @@ class LabellingProgress(NamedTuple):
 
 
 def assess_progress(promise: CertifiablePromise, labels: PartialLabels) -> LabellingProgress:
-    """Determine what labels certify by now and what they can still certify."""
+    """Find the thresholds that labels certify by now, and can still certify."""
     procedure = get_sequential_procedure(promise)
     if procedure is None:
         return _assess_by_certifying(promise, labels)

@@ -67,7 +67,7 @@ class CandidateRule(Protocol[Pilot, Rows, Candidate]):
     def passes(
         self, rows: Rows, candidate: Candidate, limit: float, significance_level: float
     ) -> bool:
-        """Test one candidate."""
+        """Test whether one candidate keeps the limit."""
 
 
 def find_last_passing_candidate(

@@ -113,7 +113,7 @@ def get_predicted_class(certificate: SubgroupCertificate) -> Name:
 
 
 class _StatedPromise(NamedTuple):
-    """What the certificate of a class states about its promise, None if nothing is promised."""
+    """Promise that the certificate of a class states, all None if it states no promise."""
 
     quantity: Quantity | None = None
     target: float | None = None

@@ -165,7 +165,7 @@ class MeanLossLimit:
         return add_circumstances(certificate, Circumstances(random_state=self.random_state))
 
     def _build_loss_tests(self, rows: CalibrationRows, delta: float | None) -> _LossTests:
-        """Sort the rows by score, and choose exact tests or bets for their losses.
+        """Rank the rows, and choose between exact tests of their losses and bets.
 
         The type of the losses decides about the tests, not their values. It is known before any
         loss is read, so that one test is made. If exact tests were used whenever the losses happen

@@ -196,13 +196,13 @@ class Ranking:
 
     Attributes
     ----------
-    block_end_ranks : array of int of shape (n_blocks,)
+    tie_block_end_ranks : array of int of shape (n_blocks,)
         Number of rows up to the end of each block.
 
     cumulative_errors : array of int of shape (n_blocks,)
         Number of errors up to the end of each block.
 
-    block_scores : array of float of shape (n_blocks,)
+    tie_block_scores : array of float of shape (n_blocks,)
         Score of each block, in increasing order.
 
     has_unknown_order : array of bool of shape (n_blocks,), optional

@@ -212,7 +212,7 @@ class TwoClassProcedure:
     def compute_row_requirements(
         self, rows: CalibrationRows, significance_level: float
     ) -> list[RowRequirement]:
-        """Count the reference rows of each class promise.
+        """Count the reference rows and the required rows of each class promise.
 
         If a precision is promised, labels must not influence how delta is divided. Only the
         promises whose counts do not depend on labels are then used.

@@ -55,7 +55,7 @@ def compute_band_on_share_above(
     lower_delta: float,
     upper_delta: float,
 ) -> Band:
-    """Compute a band on P(X > s).
+    """Compute a band on the share P(X > s) of draws above each threshold s.
 
     Parameters
     ----------

@@ -33,7 +33,7 @@ from metacal.formulas import Float
 
 
 class _VariancePrior(NamedTuple):
-    """A prior guess of the variance of the numbers.
+    """Prior guess of the variance of the values.
 
     Attributes
     ----------

@@ -148,7 +148,7 @@ def bound_selective_accuracy(
 def certifies_selective_accuracy(
     n_correct: Codes, n_incorrect: Codes, n_rows: int, accuracy: float, delta: float
 ) -> Flags:
-    """Check at which thresholds the selective accuracy is certified to be at least `accuracy`.
+    """Check which thresholds are certified to have at least this selective accuracy.
 
     The result is that of `bound_selective_accuracy(...) >= accuracy`. No root is searched, so this
     function is faster.
@@ -262,7 +262,7 @@ class _MixtureEvidence:
         return np.asarray(log_integral - math.log(self.log_max_s - self.log_min_s))
 
     def compute_log_evidence_over_limit(self, error_rate: Float) -> Float:
-        """Compute log Z less its limit for each end of the coverage, kept finite."""
+        """Compute log Z less its limit, clipped to a finite range, for each coverage."""
         return np.clip(
             self.compute_log_evidence(error_rate) - self.log_limit,
             -_MAX_LOG_EVIDENCE_OVER_LIMIT,
@@ -329,7 +329,7 @@ def _choose_ends(condition: Flags, if_true: _BracketEnds, if_false: _BracketEnds
 
 
 def _find_largest_possible_error_rate(evidence: _MixtureEvidence) -> Float:
-    """Find the largest error rate that the evidence does not rule out at each threshold.
+    """Find the largest error rate that is not ruled out at each threshold.
 
     The rates are rounded up, to the safe side.
     """
@@ -399,7 +399,7 @@ def _bracket_largest_possible_error_rate(
 def _find_root_by_chandrupatla(
     evidence: _MixtureEvidence, low_ends: _BracketEnds, high_ends: _BracketEnds
 ) -> Float:
-    """Find the error rates with excess 0, each rounded up to the upper end of its bracket.
+    """Find the error rate with excess 0 in each bracket, rounded up.
 
     The excess is negative at `low_ends` and nonnegative at `high_ends`.
     """
@@ -435,7 +435,7 @@ def _find_root_by_chandrupatla(
 def _choose_chandrupatla_step(
     newest: _BracketEnds, opposite: _BracketEnds, replaced: _BracketEnds
 ) -> Float:
-    """Choose the next rate, as a fraction of the way from the newest to the opposite end.
+    """Choose the next step, as a fraction of the way to the opposite end.
 
     The symbols are those of the paper. The step is that of inverse quadratic interpolation through
     the three points if the paper's criterion holds, and a bisection otherwise.
