@@ -296,8 +296,10 @@ def read_model_flags(values: Any, n_rows: int, name: str) -> tuple[Flags, Flags]
     table = np.array(values, dtype=object)
     if table.ndim == 1:
         table = table[:, None]
-    elif table.shape[0] != n_rows == table.shape[1]:
-        table = table.T
+    else:
+        has_one_row_per_model = table.shape[0] != n_rows and table.shape[1] == n_rows
+        if has_one_row_per_model:
+            table = table.T
     if table.ndim != 2 or len(table) != n_rows:
         raise InputError(
             f"{name} must have an entry for each of {n_rows} rows and each model; got"

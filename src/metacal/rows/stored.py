@@ -297,4 +297,7 @@ class JoinedTable(StoredTable):
             stop_row = min(stop, self.starts[table_index + 1]) - table_start
             row_ranges.append((table_index, first_row, stop_row))
         # An empty range is read from the first table, so that its type and columns are known.
-        return row_ranges or [(0, 0, 0)]
+        if not row_ranges:
+            no_rows_of_first_table = (0, 0, 0)
+            return [no_rows_of_first_table]
+        return row_ranges

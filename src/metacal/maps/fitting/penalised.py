@@ -161,7 +161,7 @@ class SoftmaxRegression:
             strength, start = regression._choose_strength(sample, start, selection)
         else:
             strength = float(selection.regularisation)
-        minimum = regression._minimise(sample, strength, start, _TOLERANCE)
+        minimum = regression._minimise(sample, strength, start, tolerance=_TOLERANCE)
         minimum.warn_unless_converged(
             "matrix scaling" if self.has_full_matrix else "vector scaling"
         )
@@ -202,7 +202,7 @@ class SoftmaxRegression:
 
         def fit(training: LabelledRows, strength: float, theta: Float) -> Float:
             minimum = self._minimise(
-                training, strength, theta, _COMPARISON_TOLERANCE, _MAX_COMPARISON_STEPS
+                training, strength, theta, _COMPARISON_TOLERANCE, max_steps=_MAX_COMPARISON_STEPS
             )
             return minimum.point
 
@@ -427,7 +427,8 @@ class SoftmaxRegression:
         )
         hessian = hessian / subsample.total_weight
         on_diagonal = np.diag_indices_from(hessian)
-        hessian[on_diagonal] += ridge.ravel() + 1e-9 * hessian.diagonal().mean()
+        rounding_ridge = 1e-9 * hessian.diagonal().mean()
+        hessian[on_diagonal] += ridge.ravel() + rounding_ridge
         cholesky_factor = cho_factor(hessian)
 
         def multiply_by_inverse(gradient: Float) -> Float:
