@@ -140,6 +140,9 @@ class _RowBets(NamedTuple):
 
     def select_rows(self, rows: slice) -> _RowBets:
         """Return the bets of consecutive rows."""
+        selects_all_rows = rows.start == 0 and rows.stop == len(self.payoffs)
+        if selects_all_rows:
+            return self
         return _RowBets(*(column[rows] for column in self))
 
 
@@ -344,7 +347,9 @@ class Wager:
         log_capitals = _compute_running_sums(
             np.log1p(stakes * bets.payoffs), initial_sum=state.log_invested
         )
-        new_state = state._replace(
+        new_state = _GamblerState(
+            previous_payoff_sum=state.previous_payoff_sum,
+            previous_weight_sum=state.previous_weight_sum,
             payoff_sum=float(payoff_sums[-1]),
             weight_sum=float(weight_sums[-1]),
             log_invested=float(log_capitals[-1]),
