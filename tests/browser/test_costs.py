@@ -69,7 +69,7 @@ def test_the_point_and_the_cheapest_one_cost_what_python_says(gated, see, wrong,
     estimate, bound = cost_at(curves, wrong, review, curves["current"])
     told = text(driver, "cost-here")
     assert f"1,000 rows cost {estimate:,.0f}, at most {math.ceil(bound):,}." in told
-    high = curves["review"]["high"][curves["current"]]
+    high = 1000 * (1 - curves["coverage"]["low"][curves["current"]])
     assert f"go to review, at most {math.ceil(high):,}." in told
     costs = [cost_at(curves, wrong, review, k)[0] for k in range(len(curves["threshold"]))]
     driver.find_element(By.ID, "go-cheapest").click()

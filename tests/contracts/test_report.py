@@ -139,7 +139,7 @@ def test_the_page_keeps_every_digit_of_the_curves(folder, page):
     gate, found = mc.load(folder / "cal.json"), mc.read_predictions(folder / "test.npz")
     curves = summarise(found.table, found.labels, gate, n_resamples=0).curves
     shown = embedded(page)["curves"]
-    for name in ("coverage", "accuracy", "miscoverage", "review"):
+    for name in ("coverage", "accuracy", "miscoverage"):
         for part in ("estimate", "low", "high"):
             np.testing.assert_array_equal(shown[name][part], getattr(getattr(curves, name), part))
     np.testing.assert_array_equal(shown["threshold"], curves.threshold)

@@ -160,7 +160,7 @@ def test_the_json_is_plain_complete_and_small(summary):
         len(again["curves"][name])
         for name in ("threshold", "accepted", "min_accuracy", "max_miscoverage")
     }
-    lengths |= {len(part) for name in ("coverage", "accuracy", "miscoverage", "review")
+    lengths |= {len(part) for name in ("coverage", "accuracy", "miscoverage")
                 for part in again["curves"][name].values()}  # fmt: skip
     assert len(lengths) == 1
     assert 300 < lengths.pop() <= 420
@@ -173,11 +173,6 @@ def test_the_thresholds_of_the_page_accept_the_rows_they_say(data, gate, summary
         assert accepts(scores, threshold).sum() == accepted
     assert curves["accepted"][-1] == len(scores)
     assert curves["accepted"][curves["current"]] == gate.accepts(data.logits[NEW]).sum()
-    assert np.allclose(
-        curves["review"]["estimate"],
-        1000 * (1 - np.array(curves["coverage"]["estimate"])),
-        atol=1e-3,
-    )
 
 
 @pytest.mark.slow

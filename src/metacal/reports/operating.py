@@ -49,14 +49,14 @@ class OperatingCurves:
     Attributes
     ----------
     threshold : array of shape (n_points,)
-        Shortest decimal that separates the rows accepted at this point from the next row.
+        Shortest decimal that separates the rows accepted at this point from the next row. At the
+        point of the gate, the threshold of the gate.
 
     accepted : array of shape (n_points,)
         Number of accepted rows.
 
-    coverage, accuracy, miscoverage, review : CurveWithBand
-        P(accept), P(correct | accept), P(reject | correct), and the number of rows for review per
-        1,000 rows.
+    coverage, accuracy, miscoverage : CurveWithBand
+        P(accept), P(correct | accept) and P(reject | correct).
 
     min_accuracy, max_miscoverage : array of shape (n_points,)
         Promises that the data support at this point: `accuracy.low` rounded down and
@@ -83,7 +83,6 @@ class OperatingCurves:
     coverage: CurveWithBand
     accuracy: CurveWithBand
     miscoverage: CurveWithBand
-    review: CurveWithBand
     min_accuracy: Float
     max_miscoverage: Float
     command: str | None
@@ -162,26 +161,23 @@ def compute_operating_curves(
         n_gate_accepted = int(np.searchsorted(sorted_scores, gate_threshold, side="right"))
     n_accepted = choose_accepted_counts(sorted_scores, _N_OPERATING_POINTS, n_gate_accepted)
     thresholds = choose_short_thresholds(sorted_scores, n_accepted)
+    gate_point = None
+    if n_gate_accepted and gate_threshold is not None:
+        gate_point = int(np.searchsorted(n_accepted, n_gate_accepted))
+        if math.isfinite(gate_threshold):
+            # The report starts at the threshold of the gate itself, as its certificate prints it.
+            thresholds[gate_point] = gate_threshold
     bands = operating_bands(scores, correct, delta, thresholds)
-    coverage = convert_band(bands.coverage)
     user_thresholds = -thresholds if scores_are_negated else thresholds
     decimal_scale = 10**_LIMIT_DECIMALS
     min_accuracy = np.floor(bands.accuracy.lower * decimal_scale) / decimal_scale
     max_miscoverage = np.ceil(bands.miscoverage.upper * decimal_scale) / decimal_scale
-    gate_point = None
-    if n_gate_accepted:
-        gate_point = int(np.searchsorted(n_accepted, n_gate_accepted))
     return OperatingCurves(
         threshold=thresholds,
         accepted=n_accepted.astype(np.float64),
-        coverage=coverage,
+        coverage=convert_band(bands.coverage),
         accuracy=convert_band(bands.accuracy),
         miscoverage=convert_band(bands.miscoverage),
-        review=CurveWithBand(
-            estimate=1000.0 * (1.0 - coverage.estimate),
-            low=1000.0 * (1.0 - coverage.high),
-            high=1000.0 * (1.0 - coverage.low),
-        ),
         min_accuracy=_replace_outside_unit_interval(min_accuracy),
         max_miscoverage=_replace_outside_unit_interval(max_miscoverage),
         command=command_start,

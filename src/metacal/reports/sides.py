@@ -7,6 +7,7 @@ up to which it calls rows negative, and an upper threshold, above which it calls
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,7 @@ from metacal.statistics.bands import operating_bands
 if TYPE_CHECKING:
     from metacal.formulas import Codes, Flags, Float
     from metacal.gate import Gate
+    from metacal.reports.report_rows import ReportRows, Settings
     from metacal.rows import Rows
 
 #: Approximate number of thresholds.
@@ -42,7 +44,7 @@ _POSITIVE = 1
 
 
 def compute_side_curves(
-    gate: Gate, rows: Rows, codes: Codes, names: Array, delta: float, level: float
+    gate: Gate, report_rows: ReportRows, rows: Rows, names: Array, settings: Settings
 ) -> dict[str, Any]:
     """Compute precision, recall and related curves at about 200 log-odds thresholds.
 
@@ -51,65 +53,158 @@ def compute_side_curves(
     gate : Gate
         Gate or calibrator.
 
+    report_rows : ReportRows
+        Labelled rows of the report, with the decisions of the gate.
+
     rows : Rows
         Logits of two classes.
-
-    codes : array of int of shape (n_rows,)
-        True classes, 1 for the positive class.
 
     names : array of shape (2,)
         Names of the classes, the negative class first.
 
-    delta : float
-        All bands hold at all thresholds at once with probability 1 - delta.
-
-    level : float
-        Confidence level of the intervals near the thresholds.
+    settings : Settings
+        Settings of the report. All bands hold at all thresholds at once with probability 1 - delta.
 
     Returns
     -------
     dict
         "called" is P(above). "recall" and "false_positive_rate" are P(above | positive) and P(above
         | negative), the ROC curve. "precision" and "npv" are P(positive | above) and P(negative |
-        not above). "lower" and "upper" are the indices of the thresholds of the gate, None if a side
-        is closed or the gate has no sides. "near" has the calibration of the rows next to these
-        thresholds, or next to the decision threshold.
+        not above). "lower" and "upper" are the indices of the thresholds of the gate, as
+        `_GateCounts` defines them. "gate" has the numbers of the gate itself, None without a gate.
+        "is_two_sided" says whether the promise is about the sides. "near" has the calibration of the
+        rows next to the certified thresholds, or next to the decision threshold.
     """
-    is_positive = codes == _POSITIVE
     row_log_odds = rows.compute_column(log_odds)
-    n_rows = len(row_log_odds)
+    gate_counts = _GateCounts.from_decisions(report_rows, row_log_odds)
     sorted_log_odds = np.sort(row_log_odds)
-    gate_thresholds = _get_gate_thresholds(gate)
-    n_below_gate_threshold = {
-        side: int(np.searchsorted(sorted_log_odds, threshold, side="right"))
-        for side, threshold in gate_thresholds.items()
-    }
-    counts_by_side = [
-        choose_accepted_counts(sorted_log_odds, _N_THRESHOLDS, n_below_gate_threshold.get(side, 0))
-        for side in (_NEGATIVE, _POSITIVE)
-    ]
-    n_below = np.unique(np.concatenate(counts_by_side))
+    n_below = _choose_counts_below(sorted_log_odds, gate_counts)
     thresholds = choose_short_thresholds(sorted_log_odds, n_below)
+    lower, upper = gate_counts.find_indices(n_below)
+    certified_thresholds = _get_certified_thresholds(gate)
+    for side, index in ((_NEGATIVE, lower), (_POSITIVE, upper)):
+        _insert_certified_threshold(
+            thresholds, index, certified_thresholds.get(side), sorted_log_odds, n_below
+        )
 
+    is_positive = report_rows.true_codes == _POSITIVE
+    examined_thresholds = certified_thresholds or {_POSITIVE: gate.logits_source.decision_at}
+    positive_probability = rows.compute_column(partial(_compute_positive_probability, gate))
+    certificate = gate.certificate
+    subgroups = None if certificate is None else certificate.subgroups
+    return {
+        "names": [str(name) for name in names],
+        "n_rows": len(row_log_odds),
+        "n_positive": int(is_positive.sum()),
+        "threshold": thresholds,
+        "called": 1.0 - n_below / len(row_log_odds),
+        **_compute_rates(row_log_odds, is_positive, thresholds, settings.delta),
+        "auroc": auroc(-row_log_odds, is_positive),
+        "lower": lower,
+        "upper": upper,
+        "gate": _measure_gate(report_rows),
+        "is_two_sided": subgroups is not None and subgroups.is_two_sided,
+        "near": _compare_near_thresholds(
+            positive_probability, row_log_odds, is_positive, examined_thresholds, settings.level
+        ),
+        "delta": settings.delta,
+    }
+
+
+@dataclass(frozen=True)
+class _GateCounts:
+    """Numbers of rows below the thresholds of a gate, counted from its decisions.
+
+    Attributes
+    ----------
+    n_below_lower : int or None
+        Number of rows that the gate calls negative. None without a gate, or if no threshold of the
+        log-odds separates these rows from the others, as for a gate with thresholds by group.
+
+    n_below_upper : int or None
+        Number of rows that the gate does not call positive.
+
+    n_rows : int
+        Number of all rows.
+    """
+
+    n_below_lower: int | None
+    n_below_upper: int | None
+    n_rows: int
+
+    @classmethod
+    def from_decisions(cls, report_rows: ReportRows, row_log_odds: Float) -> _GateCounts:
+        """Count the rows on each side, if the sides are intervals of the log-odds."""
+        n_rows = len(row_log_odds)
+        accept = report_rows.accept
+        if accept is None:
+            return cls(None, None, n_rows)
+        called_negative = accept & (report_rows.predicted_codes == _NEGATIVE)
+        called_positive = accept & (report_rows.predicted_codes == _POSITIVE)
+        are_separated = _is_below(row_log_odds, called_negative) and _is_below(
+            row_log_odds, ~called_positive
+        )
+        if not are_separated:
+            return cls(None, None, n_rows)
+        return cls(int(called_negative.sum()), n_rows - int(called_positive.sum()), n_rows)
+
+    def find_indices(self, n_below: Codes) -> tuple[int | None, int | None]:
+        """Find the indices of the lower and the upper threshold among increasing counts.
+
+        A side without rows is closed. The lower index is then -1, and the upper index is the number
+        of thresholds.
+        """
+        if self.n_below_lower is None or self.n_below_upper is None:
+            return None, None
+        lower = -1
+        if self.n_below_lower:
+            lower = int(np.searchsorted(n_below, self.n_below_lower))
+        upper = len(n_below)
+        if self.n_below_upper < self.n_rows:
+            upper = int(np.searchsorted(n_below, self.n_below_upper))
+        return lower, upper
+
+
+def _is_below(values: Float, mask: Flags) -> bool:
+    """Check whether all values in a mask are smaller than all other values."""
+    if mask.all() or not mask.any():
+        return True
+    return bool(values[mask].max() < values[~mask].min())
+
+
+def _choose_counts_below(sorted_log_odds: Float, gate_counts: _GateCounts) -> Codes:
+    """Choose the numbers of rows below the thresholds, with those of the gate among them."""
+    counts_by_side = [
+        choose_accepted_counts(sorted_log_odds, _N_THRESHOLDS, n_below or 0)
+        for n_below in (gate_counts.n_below_lower, gate_counts.n_below_upper)
+    ]
+    return np.unique(np.concatenate(counts_by_side))
+
+
+def _insert_certified_threshold(
+    thresholds: Float,
+    index: int | None,
+    certified_threshold: float | None,
+    sorted_log_odds: Float,
+    n_below: Codes,
+) -> None:
+    """Replace the threshold at an index by the certified one, if it separates the same rows."""
+    if certified_threshold is None or index is None or not 0 <= index < len(thresholds):
+        return
+    if int(np.searchsorted(sorted_log_odds, certified_threshold, side="right")) == n_below[index]:
+        thresholds[index] = certified_threshold
+
+
+def _compute_rates(
+    row_log_odds: Float, is_positive: Flags, thresholds: Float, delta: float
+) -> dict[str, CurveWithBand]:
+    """Compute recall, false-positive rate, precision and NPV at each threshold, with bands."""
     negative_bands = operating_bands(row_log_odds, ~is_positive, delta / 2.0, thresholds)
     # Rows with log-odds equal to a threshold are called negative, so they are excluded here.
     negated_thresholds = np.nextafter(-thresholds, -np.inf)
     positive_bands = operating_bands(-row_log_odds, is_positive, delta / 2.0, negated_thresholds)
     false_negative_rate = convert_band(positive_bands.miscoverage)
-
-    gate_threshold_indices = {
-        side: int(np.searchsorted(n_below, count))
-        for side, count in n_below_gate_threshold.items()
-        if count
-    }
-    examined_thresholds = gate_thresholds or {_POSITIVE: gate.logits_source.decision_at}
-    positive_probability = rows.compute_column(partial(_compute_positive_probability, gate))
     return {
-        "names": [str(name) for name in names],
-        "n_rows": n_rows,
-        "n_positive": int(is_positive.sum()),
-        "threshold": thresholds,
-        "called": 1.0 - n_below / n_rows,
         "recall": CurveWithBand(
             estimate=1.0 - false_negative_rate.estimate,
             low=1.0 - false_negative_rate.high,
@@ -118,18 +213,40 @@ def compute_side_curves(
         "false_positive_rate": convert_band(negative_bands.miscoverage),
         "precision": convert_band(positive_bands.accuracy),
         "npv": convert_band(negative_bands.accuracy),
-        "auroc": auroc(-row_log_odds, is_positive),
-        "lower": gate_threshold_indices.get(_NEGATIVE),
-        "upper": gate_threshold_indices.get(_POSITIVE),
-        "near": _compare_near_thresholds(
-            positive_probability, row_log_odds, is_positive, examined_thresholds, level
-        ),
-        "delta": delta,
     }
 
 
-def _get_gate_thresholds(gate: Gate) -> dict[int, float]:
-    """Return the log-odds thresholds of a two-sided gate, keyed by side.
+def _measure_gate(report_rows: ReportRows) -> dict[str, float] | None:
+    """Measure the sides of a gate by its own decisions. Return None without a gate.
+
+    "called_positive" and "called_negative" are shares of all rows. "recall" is P(called positive |
+    positive), and "caught" is P(not called negative | positive). Rates without rows are NaN.
+    """
+    accept = report_rows.accept
+    if accept is None:
+        return None
+    is_positive = report_rows.true_codes == _POSITIVE
+    called_positive = accept & (report_rows.predicted_codes == _POSITIVE)
+    called_negative = accept & (report_rows.predicted_codes == _NEGATIVE)
+    return {
+        "called_positive": float(called_positive.mean()),
+        "called_negative": float(called_negative.mean()),
+        "precision": _compute_share(is_positive, called_positive),
+        "npv": _compute_share(~is_positive, called_negative),
+        "recall": _compute_share(called_positive, is_positive),
+        "caught": _compute_share(~called_negative, is_positive),
+        "false_positive_rate": _compute_share(called_positive, ~is_positive),
+    }
+
+
+def _compute_share(event: Flags, among: Flags) -> float:
+    """Compute the share of rows with an event among the rows in a mask, NaN if there are none."""
+    n_among = int(among.sum())
+    return int((event & among).sum()) / n_among if n_among else float("nan")
+
+
+def _get_certified_thresholds(gate: Gate) -> dict[int, float]:
+    """Return the certified log-odds thresholds of a two-sided gate, keyed by side.
 
     The result is empty if the gate is not two-sided, or if each group has its own thresholds.
     """

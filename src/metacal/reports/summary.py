@@ -43,6 +43,7 @@ from metacal.reports.sides import compute_side_curves
 from metacal.reports.tables import make_class_table, make_subgroup_table, select_striking_rows
 from metacal.rows import Rows, open_executor, validate
 from metacal.rows.arrays import check_fraction
+from metacal.scores.registry import NAMED
 
 if TYPE_CHECKING:
     from metacal.estimators.comparison import Comparison
@@ -53,7 +54,7 @@ FORMAT = 1
 _DRAWN_DIGITS = 7
 #: Number of significant digits that identifies every double exactly.
 _ALL_DIGITS = 17
-#: Number of significant digits in the table of subgroups.
+#: Number of significant digits in the tables of classes and subgroups.
 _TABLE_DIGITS = 5
 #: Largest number of logits for which bootstrap intervals are computed by default.
 _MAX_BOOTSTRAP_ELEMENTS = 20_000_000
@@ -84,6 +85,9 @@ class Source:
     score : str
         Name of the ranking score.
 
+    score_unit : str
+        Unit of the ranking score, empty for a score of the user's own.
+
     calibrator : str or None
         Name of the calibrator. None for the softmax of the logits.
 
@@ -99,6 +103,7 @@ class Source:
     n_classes: int
     n_correct: int
     score: str
+    score_unit: str
     calibrator: str | None
     n_without_score: int = 0
 
@@ -185,6 +190,7 @@ class Summary:
             "evaluation": _ALL_DIGITS,
             "promise": _ALL_DIGITS,
             "curves": _ALL_DIGITS,
+            "classes": _TABLE_DIGITS,
             "parts": _TABLE_DIGITS,
         }
         data: dict[str, Any] = {"format": FORMAT}
@@ -322,7 +328,7 @@ def summarise(
     side_curves = None
     if effective_gate.is_logits_gate and _has_rows_of_two_classes(true_codes, names):
         side_curves = compute_side_curves(
-            effective_gate, Rows(tables[0]), true_codes, names, delta, level
+            effective_gate, report_rows, Rows(tables[0]), names, settings
         )
     fit_command = build_fit_command(effective_gate, command, file, delta)
     return Summary(
@@ -336,6 +342,7 @@ def summarise(
             n_classes=len(names),
             n_correct=int(correct.sum()),
             score=report_rows.score_name,
+            score_unit=_get_score_unit(report_rows.score_name),
             calibrator=_join_calibrator_names(user_gate),
         ),
         settings=settings,
@@ -396,6 +403,12 @@ def _has_rows_of_two_classes(codes: Codes, names: Array) -> bool:
         return False
     n_positive = int(codes.sum())
     return 0 < n_positive < len(codes)
+
+
+def _get_score_unit(score_name: str) -> str:
+    """Return the unit of a registered score, or an empty text for another score."""
+    score = NAMED.get(score_name)
+    return "" if score is None else score.unit
 
 
 def _join_calibrator_names(gate: Gate | None) -> str | None:

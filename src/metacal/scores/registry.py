@@ -78,6 +78,8 @@ class NamedScore:
         relative to the score.
     needs_logits : bool
         Whether the score is meaningless for probabilities, which are logits up to a constant.
+    unit : str
+        Unit of the score, as a report names it beside a threshold.
 
     Examples
     --------
@@ -95,6 +97,7 @@ class NamedScore:
     value_range: ValueRange = unbounded_range
     absolute_error: bool = False
     needs_logits: bool = False
+    unit: str = ""
 
     @cached_property
     def compute_unrounded(self) -> Callable[[NDArray[Any]], Float]:
@@ -132,17 +135,32 @@ def _score_with_kernel(name: str, formula: str, **properties: Any) -> NamedScore
 
 
 _SCORES = (
-    _score_with_kernel("entropy", "entropy", value_range=entropy_range),
+    _score_with_kernel("entropy", "entropy", value_range=entropy_range, unit="nats"),
     _score_with_kernel(
-        "max_probability", "one_minus_max_probability", value_range=error_probability_range
+        "max_probability",
+        "one_minus_max_probability",
+        value_range=error_probability_range,
+        unit="1 - probability",
     ),
-    _score_with_kernel("margin", "negative_margin", value_range=non_positive_range),
+    _score_with_kernel(
+        "margin",
+        "negative_margin",
+        value_range=non_positive_range,
+        unit="difference of logits",
+    ),
     NamedScore(
         "maxlogit_pnorm",
         formula="metacal.formulas.rowwise:maxlogit_pnorm",
         value_range=non_negative_range,
+        unit="ratio of logits",
     ),
-    _score_with_kernel("energy", "free_energy", absolute_error=True, needs_logits=True),
+    _score_with_kernel(
+        "energy",
+        "free_energy",
+        absolute_error=True,
+        needs_logits=True,
+        unit="nats",
+    ),
 )
 #: Score name with which `fit` chooses the best of `get_auto_candidates`.
 AUTO_SCORE = "auto"

@@ -1,17 +1,20 @@
 // The `metacal fit` command that certifies the chosen point, and how to copy it.
-/** @import { Curves, OperatingPoint, Source } from "./types.js" */
+/** @import { Curves, Data, OperatingPoint, Source } from "./types.js" */
 import { announce, make, unbroken } from "./dom.js";
 import { count, plainPercent } from "./format.js";
-import { limitOn } from "./promise.js";
+import { limitOn, nameOf } from "./promise.js";
+
+const GATE_NOTE =
+  "The numbers above are those of the gate itself. The command certifies one threshold for all rows.";
+const FEW_ROWS_NOTE = "Too few rows say something about this point: accept more, or use more rows.";
 
 /**
  * The command that turns the chosen point into a promise.
  * @param {HTMLElement} host
- * @param {Curves} curves
- * @param {Source} source
+ * @param {Data} data
  * @param {OperatingPoint} point
  */
-export function certify(host, curves, source, point) {
+export function certify(host, { curves, source }, point) {
   if (curves.command === null) return; // no file to fit on
   const code = make("code", { id: "command" });
   const copy = make("button", { type: "button", id: "copy", onclick: () => copied(code, copy) }, "Copy");
@@ -26,13 +29,11 @@ export function certify(host, curves, source, point) {
     ),
   );
   point.listen(() => {
-    const text = commandAt(curves, point.at);
-    code.replaceChildren(...unbroken(text ?? "nothing can be promised here"));
+    const text = point.isGate ? null : commandAt(curves, point.at);
+    const nothing = point.isGate ? "move the point to choose a threshold" : "nothing can be promised here";
+    code.replaceChildren(...unbroken(text ?? nothing));
     copy.disabled = text === null;
-    note.textContent =
-      text === null
-        ? "Too few rows speak about this point: accept more, or use more rows."
-        : certifyNote(curves, source, point.at);
+    note.textContent = point.isGate ? GATE_NOTE : text === null ? FEW_ROWS_NOTE : certifyNote(curves, source, point.at);
   });
 }
 
@@ -44,11 +45,11 @@ export function certify(host, curves, source, point) {
 function certifyNote(curves, source, k) {
   const promises = [];
   const [beta, alpha] = [curves.min_accuracy[k], curves.max_miscoverage[k]];
-  if (beta !== null) promises.push(`right at least ${plainPercent(beta)} of the time`);
-  if (alpha !== null) promises.push(`at most ${plainPercent(alpha)} of the right answers rejected`);
+  if (beta !== null) promises.push(`accepted predictions are correct at least ${plainPercent(beta)} of the time`);
+  if (alpha !== null) promises.push(`at most ${plainPercent(alpha)} of the correct predictions are rejected`);
   const rows = `the ${count(source.n_rows)} rows of ${source.file ?? "this page"}`;
   return (
-    `It certifies the threshold ${limitOn(source.score, curves.threshold[k])[0]}, this one and no other, on ${rows}: ` +
+    `It certifies the threshold ${limitOn(source, curves.threshold[k])[0]} on ${nameOf(source.score)}, this one and no other, on ${rows}: ` +
     `${promises.join(", and ")}. Because the band holds everywhere at once, the promise is valid although you picked ` +
     "the point from these rows. They are then used up: whoever measures the new gate on them again measures what it was " +
     "chosen by. Keep other rows for that."

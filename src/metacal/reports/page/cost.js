@@ -1,7 +1,8 @@
 // What the chosen point costs, from two numbers that the reader fills in, and where it costs least.
-/** @import { Curves, OperatingPoint } from "./types.js" */
+/** @import { Curves, Data, OperatingPoint, PointNumbers } from "./types.js" */
 import { announce, make, unbroken } from "./dom.js";
 import { count, fixed, general, percent } from "./format.js";
+import { numbersAt } from "./point.js";
 import { asGiven } from "./promise.js";
 
 /** What is shown before anybody has filled in their own. */
@@ -24,13 +25,23 @@ function costAt({ accuracy, coverage }, { wrong, review }, k) {
 }
 
 /**
+ * The cost of a row on average, as these rows show it.
+ * @param {PointNumbers} numbers
+ * @param {{ wrong: number, review: number }} costs
+ */
+function meanCost({ accuracy, coverage }, { wrong, review }) {
+  const share = coverage.estimate ?? 0;
+  return share * wrong * (1 - (accuracy.estimate ?? 0)) + (1 - share) * review;
+}
+
+/**
  * Boxes for the two costs, what they make of the point, and the way to the cheapest one.
  * @param {HTMLElement} host
- * @param {Curves} curves
- * @param {string} score
+ * @param {Data} data
  * @param {OperatingPoint} point
  */
-export function costs(host, curves, score, point) {
+export function costs(host, data, point) {
+  const { curves, source } = data;
   const boxes = {
     wrong: box("cost-wrong", EXAMPLE.wrong),
     review: box("cost-review", EXAMPLE.review),
@@ -58,8 +69,10 @@ export function costs(host, curves, score, point) {
     }
     const all = curves.threshold.map((_, k) => costAt(curves, given, k));
     cheapest = all.reduce((low, { estimate }, k) => (estimate < all[low].estimate ? k : low), 0);
-    told.textContent = `${inWords(curves, point.at)} ${costInWords(all[point.at])}`;
-    best.textContent = bestInWords(curves, score, given.review, all[cheapest], cheapest);
+    const numbers = numbersAt(data, point);
+    const cost = point.isGate ? { estimate: meanCost(numbers, given), bound: null } : all[point.at];
+    told.textContent = `${inWords(numbers)} ${costInWords(cost)}`;
+    best.textContent = bestInWords(curves, source.score, given.review, all[cheapest], cheapest);
     mark.style.setProperty("--at", String(point.last ? cheapest / point.last : 0));
     mark.dataset.at = String(cheapest);
     certify.hidden = curves.command === null;
@@ -80,7 +93,7 @@ export function costs(host, curves, score, point) {
       make(
         "div",
         { class: "cost-boxes" },
-        make("div", {}, make("label", { for: "cost-wrong" }, "A wrong answer that is used costs"), boxes.wrong),
+        make("div", {}, make("label", { for: "cost-wrong" }, "An accepted incorrect prediction costs"), boxes.wrong),
         make("div", {}, make("label", { for: "cost-review" }, "A review costs"), boxes.review),
       ),
       told,
@@ -102,16 +115,16 @@ function box(id, value) {
 
 /**
  * The review budget at the point.
- * @param {Curves} curves
- * @param {number} k
+ * @param {PointNumbers} numbers
  */
-function inWords({ review }, k) {
-  return `Of 1,000 rows ${fixed(review.estimate[k], 0)} go to review, at most ${upward(review.high[k])}.`;
+function inWords({ review }) {
+  return `Of 1,000 rows ${fixed(review.estimate, 0)} go to review, at most ${upward(review.high)}.`;
 }
 
-/** @param {{ estimate: number, bound: number }} cost */
+/** @param {{ estimate: number, bound: number | null }} cost */
 function costInWords({ estimate, bound }) {
-  return `1,000 rows cost ${money(1000 * estimate)}, at most ${upward(1000 * bound)}.`;
+  const limit = bound === null ? "" : `, at most ${upward(1000 * bound)}`;
+  return `1,000 rows cost ${money(1000 * estimate)}${limit}.`;
 }
 
 /**

@@ -1,9 +1,10 @@
 // The slider, which is the accessible twin of the point in the charts, and the numbers at the point.
-/** @import { Curves, Data, OperatingPoint } from "./types.js" */
+/** @import { Data, OperatingPoint } from "./types.js" */
 import { certify } from "./command.js";
 import { costs } from "./cost.js";
 import { make, put } from "./dom.js";
-import { atLeast, atMost, between, capitalized, fixed, percent, up } from "./format.js";
+import { NOTHING, atLeast, atMost, between, capitalized, fixed, percent, up } from "./format.js";
+import { numbersAt } from "./point.js";
 import { limitOn } from "./promise.js";
 
 /**
@@ -22,7 +23,8 @@ const readoutsOf = (names) => [
  * @param {Data} data
  * @param {OperatingPoint} point
  */
-export function dial({ curves, source, quantity_names: names }, point) {
+export function dial(data, point) {
+  const { curves, evaluation, quantity_names: names } = data;
   const readouts = readoutsOf(names);
   const slider = make("input", {
     type: "range",
@@ -33,9 +35,8 @@ export function dial({ curves, source, quantity_names: names }, point) {
     value: point.at,
     oninput: () => point.move(Number(slider.value)),
   });
-  const { current } = curves;
   const back =
-    current !== null &&
+    evaluation.gate.coverage &&
     make(
       "button",
       {
@@ -43,11 +44,11 @@ export function dial({ curves, source, quantity_names: names }, point) {
         id: "reset",
         class: "quiet no-print",
         onclick: () => {
-          point.move(current);
+          point.reset();
           slider.focus();
         },
       },
-      "Back to the gate's own threshold",
+      curves.current === null ? "Back to the gate" : "Back to the gate's own threshold",
     );
   const cells = Object.fromEntries(
     readouts.map(([key]) => [key, [make("dd", { id: `point-${key}` }), make("dd", { id: `point-${key}-bound` })]]),
@@ -70,7 +71,7 @@ export function dial({ curves, source, quantity_names: names }, point) {
     ),
   );
   point.listen(() => {
-    const shown = readoutsAt(curves, source.score, point.at);
+    const shown = readoutsAt(data, point);
     for (const [key, texts] of Object.entries(shown))
       texts.forEach((text, k) => {
         cells[key][k].textContent = text;
@@ -82,24 +83,35 @@ export function dial({ curves, source, quantity_names: names }, point) {
       `${names.coverage} ${coverage}, ${names.selective_accuracy} ${accuracy}, ${names.miscoverage} ${miscoverage}`,
     );
   });
-  track.append(costs(host, curves, source.score, point));
-  certify(host, curves, source, point);
+  track.append(costs(host, data, point));
+  certify(host, data, point);
   return slider;
 }
 
 /**
- * Each number at a point, and its bound from the simultaneous band.
- * @param {Curves} curves
- * @param {string} score
- * @param {number} k
+ * Each number at the point, and its bound: from the simultaneous band, or for the gate itself from its interval.
+ * @param {Data} data
+ * @param {OperatingPoint} point
  */
-function readoutsAt(curves, score, k) {
-  const { coverage, accuracy, miscoverage, review } = curves;
+function readoutsAt(data, point) {
+  const { coverage, accuracy, miscoverage, review } = numbersAt(data, point);
   return {
-    threshold: limitOn(score, curves.threshold[k]),
-    coverage: [percent(coverage.estimate[k]), between(coverage.low[k], coverage.high[k])],
-    accuracy: [percent(accuracy.estimate[k]), `at least ${atLeast(accuracy.low[k])}`],
-    miscoverage: [percent(miscoverage.estimate[k]), `at most ${atMost(miscoverage.high[k])}`],
-    review: [fixed(review.estimate[k], 1), `at most ${up(review.high[k], 1)}`],
+    threshold: thresholdAt(data, point),
+    coverage: [percent(coverage.estimate), between(coverage.low, coverage.high)],
+    accuracy: [percent(accuracy.estimate), `at least ${atLeast(accuracy.low)}`],
+    miscoverage: [percent(miscoverage.estimate), `at most ${atMost(miscoverage.high)}`],
+    review: [fixed(review.estimate, 1), `at most ${up(review.high, 1)}`],
   };
+}
+
+/**
+ * The threshold at the point and what it is compared with; a gate off the curves has several, or accepts no row.
+ * @param {Data} data
+ * @param {OperatingPoint} point
+ */
+function thresholdAt({ curves, evaluation, parts, source }, point) {
+  if (!point.isGate) return limitOn(source, curves.threshold[point.at]);
+  if (!evaluation.n_accepted) return [NOTHING, "the gate accepts no row"];
+  const each = parts.find((part) => part.promised === "each");
+  return ["several", `one for each ${each ? each.by : "model"}, in the certificate`];
 }

@@ -61,7 +61,7 @@ export function frontierChart({ frontier, promise, source }) {
     numbers(
       "The certified frontier",
       ["accuracy at least", "miscoverage at most", "coverage here", "threshold"],
-      xs.map((x, k) => [atLeast(x), atMost(ys[k]), percent(coverage[k]), limitOn(source.score, frontier.threshold[k])[0]]),
+      xs.map((x, k) => [atLeast(x), atMost(ys[k]), percent(coverage[k]), limitOn(source, frontier.threshold[k])[0]]),
     ),
   );
 }

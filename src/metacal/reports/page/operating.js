@@ -1,11 +1,12 @@
 // The operating point on two linked curves: drag it in one, it moves in both.
-/** @import { Curves, Data, Frame, Maybe, OperatingPoint, Point, Scale } from "./types.js" */
+/** @import { Data, Frame, Maybe, OperatingPoint, Point, PointNumbers, Scale } from "./types.js" */
 import { axes, chart } from "./chart.js";
 import { dial } from "./dial.js";
 import { byId, draw, put, set } from "./dom.js";
 import { between, percent, plainPercent } from "./format.js";
 import { area, nearest, path } from "./geometry.js";
 import { settle } from "./labels.js";
+import { numbersAt, operatingPoint } from "./point.js";
 import { promisedOn } from "./promise.js";
 import { readable } from "./readout.js";
 
@@ -18,32 +19,13 @@ import { readable } from "./readout.js";
  * @property {Maybe[]} low
  * @property {Maybe[]} high
  * @property {Maybe} target  what was promised: at most this
+ * @property {(numbers: PointNumbers) => Maybe} at  its value at the point
  */
-
-/**
- * @param {Curves} curves
- * @returns {OperatingPoint}
- */
-function operatingPoint(curves) {
-  const last = curves.threshold.length - 1;
-  /** @type {(() => void)[]} */
-  const listeners = [];
-  const point = {
-    at: curves.current ?? nearest(curves.coverage.estimate, 0.9),
-    last,
-    listen: (/** @type {() => void} */ listener) => void listeners.push(listener),
-    move(/** @type {number} */ at) {
-      point.at = Math.max(0, Math.min(last, at));
-      for (const listener of listeners) listener();
-    },
-  };
-  return point;
-}
 
 /** @param {Data} data */
 export function operating(data) {
   const { curves, promise } = data;
-  const point = operatingPoint(curves);
+  const point = operatingPoint(data);
   const each = data.parts.find((part) => part.promised === "each");
   put(
     "point-lead",
@@ -57,23 +39,25 @@ export function operating(data) {
   const slider = dial(data, point);
   const accuracy = promisedOn(promise, "accuracy");
   const flipped = (/** @type {Maybe[]} */ values) => values.map((value) => (value === null ? null : 1 - value));
-  draggable(curves, point, slider, {
+  draggable(data, point, slider, {
     heading: "Errors among the accepted",
     note: "Risk against coverage; lower is better",
     values: flipped(curves.accuracy.estimate),
     low: flipped(curves.accuracy.high),
     high: flipped(curves.accuracy.low),
     target: accuracy && 1 - accuracy.target,
+    at: (numbers) => (numbers.accuracy.estimate === null ? null : 1 - numbers.accuracy.estimate),
   });
-  draggable(curves, point, slider, {
+  draggable(data, point, slider, {
     heading: "Right answers rejected",
     note: "Miscoverage against coverage; lower is better",
     values: curves.miscoverage.estimate,
     low: curves.miscoverage.low,
     high: curves.miscoverage.high,
     target: promisedOn(promise, "miscoverage")?.target ?? null,
+    at: (numbers) => numbers.miscoverage.estimate,
   });
-  point.move(point.at);
+  point.reset();
 }
 
 /**
@@ -90,19 +74,23 @@ function ceiling(xs, { values, high, target }) {
 }
 
 /**
- * @param {Curves} curves
+ * @param {Data} data
  * @param {OperatingPoint} point
  * @param {HTMLInputElement} slider
  * @param {Drawn} spec
  */
-function draggable(curves, point, slider, spec) {
-  const xs = curves.coverage.estimate;
-  const { values, target } = spec;
+function draggable(data, point, slider, spec) {
+  const xs = data.curves.coverage.estimate;
+  const { target } = spec;
+  const here = () => {
+    const numbers = numbersAt(data, point);
+    return { coverage: numbers.coverage.estimate ?? 0, value: spec.at(numbers) };
+  };
   const top = ceiling(xs, spec);
   const description = () =>
     `${spec.heading} against coverage, with a simultaneous band. At the chosen point, coverage ` +
-    `${percent(xs[point.at])}: ${percent(values[point.at])}. The slider below moves the point.`;
-  /** @type {((at: number) => void) | null} */
+    `${percent(here().coverage)}: ${percent(here().value)}. The slider below moves the point.`;
+  /** @type {ReturnType<typeof pointer> | null} */
   let place = null;
   const made = chart(byId("curves"), {
     heading: spec.heading,
@@ -117,15 +105,15 @@ function draggable(curves, point, slider, spec) {
         y: { domain: [0, top] },
       });
       const { line, promised } = paintCurve(svg, frame, xs, spec);
-      place = pointer(svg, frame, values, xs, [line, promised]);
-      place(point.at);
+      place = pointer(svg, frame, [line, promised]);
+      place(here());
       follow(svg, frame.sx, xs, point, slider);
       // By keyboard the slider below says the same and more.
       readable(svg, frame, readingsOf(frame, line, xs, spec));
     },
   });
   point.listen(() => {
-    place?.(point.at);
+    place?.(here());
     const told = made.holder.querySelector("desc");
     if (told) told.textContent = description();
   });
@@ -178,11 +166,9 @@ const STEPS = [-12, -28, 24, -44, 40, -60, -76, 56, -92, -108, 72, 4];
  * The vertical line, the handle on the curve and the number beside it, clear of all lines; returns what moves them.
  * @param {SVGSVGElement} svg
  * @param {Frame} frame
- * @param {Maybe[]} values
- * @param {number[]} xs
  * @param {(Point | null)[][]} lines
  */
-function pointer(svg, { sx, sy, left, right, top, bottom }, values, xs, lines) {
+function pointer(svg, { sx, sy, left, right, top, bottom }, lines) {
   const line = draw("line", { class: "cursor", y1: top, y2: bottom });
   const handle = draw(
     "g",
@@ -194,12 +180,12 @@ function pointer(svg, { sx, sy, left, right, top, bottom }, values, xs, lines) {
   svg.append(draw("g", { "aria-hidden": "true" }, line, handle, label));
   const bounds = { left, right: right + 10, top: top - 10, bottom: bottom - 2 };
   let last = 0;
-  return (/** @type {number} */ at) => {
-    const x = sx(xs[at]);
-    const y = Math.max(top, sy(values[at] ?? 0));
+  return (/** @type {{ coverage: number, value: Maybe }} */ { coverage, value }) => {
+    const x = sx(coverage);
+    const y = Math.max(top, sy(value ?? 0));
     set(line, { x1: x, x2: x });
     set(handle, { transform: `translate(${x},${y})` });
-    label.textContent = percent(values[at]);
+    label.textContent = percent(value);
     const places = STEPS.flatMap((step) => [
       { x: x - 15, y: y + step, anchor: /** @type {const} */ ("end") },
       { x: x + 15, y: y + step, anchor: /** @type {const} */ ("start") },

@@ -18,10 +18,13 @@ function start() {
   document.body.append(make("p", { id: "said", role: "status", class: "skip" }));
   headOf(data);
   headline(data);
-  operating(data);
+  // A promise about the sides has two thresholds of the log-odds, and none on a score of all rows.
+  const hasOneThreshold = !data.sides?.is_two_sided;
+  for (const id of ["point", "frontier"]) byId(id).hidden = !hasOneThreshold;
+  if (hasOneThreshold) operating(data);
   sidesSection(data);
   honesty(data);
-  frontierChart(data);
+  if (hasOneThreshold) frontierChart(data);
   partsSection(data);
   classSection(data);
   rowSection(data);

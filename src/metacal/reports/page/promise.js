@@ -43,11 +43,11 @@ export const asGiven = (score, doubt) =>
   general(score.startsWith("-") && typeof doubt === "number" ? -doubt : doubt);
 
 /**
- * A threshold, and what it asks for.
- * @param {string} score
+ * A threshold, and what it is compared with, in its unit.
+ * @param {{ score: string, score_unit: string }} source
  * @param {number | string} threshold
  */
-export const limitOn = (score, threshold) => [
+export const limitOn = ({ score, score_unit: unit }, threshold) => [
   asGiven(score, threshold),
-  `accept if ${nameOf(score)} ${score.startsWith("-") ? "≥" : "≤"} this`,
+  `accept if ${nameOf(score)}${unit && ` (${unit})`} ${score.startsWith("-") ? "≥" : "≤"} this`,
 ];

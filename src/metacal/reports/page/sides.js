@@ -1,12 +1,16 @@
 // Two classes: ROC and precision-recall with bands, both thresholds on one slider, what each side costs.
-/** @import { Chart, Data, Maybe, Near, Point, Series, Sides } from "./types.js" */
+/** @import { Chart, Data, Maybe, Near, Point, Series, Sides, SidesOfGate } from "./types.js" */
 import { axes, chart } from "./chart.js";
 import { announce, byId, draw, make, put } from "./dom.js";
-import { count, four, general, percent, plainPercent } from "./format.js";
+import { NOTHING, atLeast, count, down, four, general, percent, plainPercent } from "./format.js";
 import { path } from "./geometry.js";
 import { numbers, table } from "./table.js";
 
-/** @typedef {{ lower: number, upper: number }} Pair */
+/**
+ * Both thresholds, as indices. A lower one of -1 calls no row negative, an upper one past the last no row positive.
+ * `isGate`: the numbers are those of the gate itself, which has thresholds of its own in each group.
+ * @typedef {{ lower: number, upper: number, isGate: boolean }} Pair
+ */
 
 /** How each threshold is marked on a curve. */
 const SIDE_MARKS = { lower: { class: "side-lower" }, upper: { class: "side-upper" } };
@@ -19,15 +23,85 @@ export function sidesSection({ sides }) {
   put(
     "sides-lead",
     `${count(sides.n_positive)} of ${count(sides.n_rows)} rows are ${positive}. Rows above the upper threshold are called `,
-    `${positive}, rows at or below the lower one ${negative}, those between go to review. The bands hold everywhere at `,
+    `${positive}, rows at or below the lower one ${negative}, those between go to review. Thresholds are log-odds of `,
+    `${positive}, the natural logarithm of P(${positive}) / P(${negative}) before calibration. The bands hold everywhere at `,
     `once with ${plainPercent(1 - sides.delta)} confidence; AUROC ${four(sides.auroc)}.`,
   );
-  const middle = nearestThreshold(sides.threshold, 0);
-  /** @type {Pair} */
-  const pair = { lower: sides.lower ?? sides.upper ?? middle, upper: sides.upper ?? sides.lower ?? middle };
+  const pair = startOf(sides);
   const charts = [rocChart(sides, pair), recallChart(sides, pair)];
   sidesSlider(sides, pair, () => charts.forEach((one) => one.render()));
   nearTable(sides);
+}
+
+/**
+ * The thresholds start at those of the gate, or at even odds if there is no gate.
+ * @param {Sides} sides
+ * @returns {Pair}
+ */
+function startOf({ threshold, called, lower, upper, gate }) {
+  if (lower !== null && upper !== null) return { lower, upper, isGate: false };
+  if (gate === null) {
+    const middle = nearestThreshold(threshold, 0);
+    return { lower: middle, upper: middle, isGate: false };
+  }
+  return {
+    lower: nearestThreshold(called, 1 - gate.called_negative),
+    upper: nearestThreshold(called, gate.called_positive),
+    isGate: true,
+  };
+}
+
+/**
+ * @typedef {object} Rates
+ * @property {number} calledPositive
+ * @property {number} calledNegative
+ * @property {Rate} precision
+ * @property {Rate} npv
+ * @property {Rate} found  recall if a review counts as a miss
+ * @property {Rate} caught  recall if a review counts as caught
+ * @property {number} alarms  false-positive rate
+ *
+ * @typedef {{ estimate: Maybe, low: Maybe }} Rate
+ */
+
+/**
+ * What these rows show at the thresholds, with the lower ends of the bands.
+ * @param {Sides} sides
+ * @param {Pair} pair
+ * @returns {Rates}
+ */
+function ratesAt(sides, { lower, upper, isGate }) {
+  if (isGate && sides.gate !== null) return ratesOfGate(sides.gate);
+  const isClosedBelow = lower < 0;
+  const isClosedAbove = upper >= sides.threshold.length;
+  const nothing = { estimate: null, low: null };
+  const at = (/** @type {Series} */ series, /** @type {number} */ k) => ({ estimate: series.estimate[k], low: series.low[k] });
+  return {
+    calledPositive: isClosedAbove ? 0 : sides.called[upper],
+    calledNegative: isClosedBelow ? 0 : 1 - sides.called[lower],
+    precision: isClosedAbove ? nothing : at(sides.precision, upper),
+    npv: isClosedBelow ? nothing : at(sides.npv, lower),
+    found: isClosedAbove ? { estimate: 0, low: 0 } : at(sides.recall, upper),
+    caught: isClosedBelow ? { estimate: 1, low: 1 } : at(sides.recall, lower),
+    alarms: isClosedAbove ? 0 : (sides.false_positive_rate.estimate[upper] ?? 0),
+  };
+}
+
+/**
+ * @param {SidesOfGate} gate
+ * @returns {Rates}
+ */
+function ratesOfGate(gate) {
+  const alone = (/** @type {Maybe} */ estimate) => ({ estimate, low: null });
+  return {
+    calledPositive: gate.called_positive,
+    calledNegative: gate.called_negative,
+    precision: alone(gate.precision),
+    npv: alone(gate.npv),
+    found: alone(gate.recall),
+    caught: alone(gate.caught),
+    alarms: gate.false_positive_rate ?? 0,
+  };
 }
 
 /**
@@ -58,7 +132,7 @@ function recallChart(sides, pair) {
   const { precision, recall } = sides;
   return sidesCurve("Precision against recall", sides, pair, ["upper"], {
     x: { values: recall, title: `${sides.names[1]} found (recall)`, turned: false },
-    y: { values: precision, title: `called ${sides.names[1]} and right (precision)` },
+    y: { values: precision, title: `called ${sides.names[1]} and correct (precision)` },
     description: `${percent(sides.n_positive / sides.n_rows)} of the rows are ${sides.names[1]}.`,
   });
 }
@@ -97,8 +171,9 @@ function sidesCurve(heading, sides, pair, marks, { x, y, description }) {
         draw("path", { class: "line after", d: path(points(x.values.estimate, y.values.estimate)) }),
       );
       svg.append(draw("text", { x: left, y: 10 }, y.title));
-      for (const name of marks) {
+      for (const name of marks.filter(() => !pair.isGate)) {
         const k = pair[name];
+        if (k < 0 || k >= sides.threshold.length) continue; // a closed side has no threshold
         const at = { cx: sx(x.values.estimate[k] ?? 0), cy: sy(y.values.estimate[k] ?? 0), r: 5, ...SIDE_MARKS[name] };
         svg.append(draw("circle", at, draw("title", {}, `${name} threshold ${general(sides.threshold[k], 4)}`)));
       }
@@ -107,14 +182,14 @@ function sidesCurve(heading, sides, pair, marks, { x, y, description }) {
   made.figure.append(
     numbers(
       heading,
-      ["log-odds above", x.title, y.title, "at least"],
+      [`log-odds of ${sides.names[1]} above`, x.title, y.title, "at least"],
       known
         .filter((_, k) => k % 8 === 0)
         .map((k) => [
           general(sides.threshold[k], 4),
           percent(x.values.estimate[k]),
           percent(y.values.estimate[k]),
-          percent(y.values.low[k]),
+          atLeast(y.values.low[k]),
         ]),
     ),
   );
@@ -128,20 +203,21 @@ function sidesCurve(heading, sides, pair, marks, { x, y, description }) {
  * @param {() => void} moved
  */
 function sidesSlider(sides, pair, moved) {
-  const last = sides.threshold.length - 1;
+  const start = { ...pair };
   const [negative, positive] = sides.names;
   /** @param {"lower" | "upper"} name */
   const handle = (name) =>
     make("input", {
       type: "range",
       id: `side-${name}`,
-      min: 0,
-      max: last,
+      min: -1,
+      max: sides.threshold.length,
       value: pair[name],
       "aria-label": name === "lower" ? `Called ${negative} up to` : `Called ${positive} above`,
     });
   const handles = { lower: handle("lower"), upper: handle("upper") };
   const told = make("div", { id: "sides-told" });
+  const promise = make("p", { class: "fine", id: "sides-promise" });
   const boxes = {
     alarm: sideBox("side-alarm", `${negative} called ${positive} costs`, 5),
     miss: sideBox("side-miss", `${positive} called ${negative} costs`, 50),
@@ -157,6 +233,7 @@ function sidesSlider(sides, pair, moved) {
   const show = () => {
     for (const name of /** @type {const} */ (["lower", "upper"])) handles[name].value = String(pair[name]);
     told.replaceChildren(sidesInWords(sides, pair));
+    promise.textContent = promiseInWords(sides, pair);
     const given = costs();
     const usable = Object.values(given).every((cost) => Number.isFinite(cost) && cost >= 0);
     go.hidden = !usable;
@@ -164,13 +241,32 @@ function sidesSlider(sides, pair, moved) {
   };
   /** @param {"lower" | "upper"} name */
   const follow = (name) => () => {
-    pair[name] = Number(handles[name].value);
+    const last = sides.threshold.length - 1;
+    const value = Number(handles[name].value);
+    pair.isGate = false;
+    pair[name] = name === "lower" ? Math.min(value, last) : Math.max(value, 0);
     if (name === "lower") pair.upper = Math.max(pair.upper, pair.lower);
     else pair.lower = Math.min(pair.lower, pair.upper);
     show();
     moved();
     announce(told.textContent ?? "");
   };
+  const back =
+    sides.gate !== null &&
+    make(
+      "button",
+      {
+        type: "button",
+        id: "sides-reset",
+        class: "quiet no-print",
+        onclick: () => {
+          Object.assign(pair, start);
+          show();
+          moved();
+        },
+      },
+      "Back to the gate's own thresholds",
+    );
   handles.lower.addEventListener("input", follow("lower"));
   handles.upper.addEventListener("input", follow("upper"));
   for (const { input } of Object.values(boxes)) input.addEventListener("input", show);
@@ -181,8 +277,10 @@ function sidesSlider(sides, pair, moved) {
   });
   put(
     "sides-dial",
+    make("div", { class: "dial-head" }, make("span", {}, "Both thresholds"), back),
     make("div", { class: "two-handles no-print" }, handles.lower, handles.upper),
     told,
+    promise,
     make(
       "div",
       { class: "costs" },
@@ -210,38 +308,66 @@ function sideBox(id, label, value) {
  * @param {Sides} sides
  * @param {Pair} pair
  */
-function sidesInWords(sides, { lower, upper }) {
+function sidesInWords(sides, pair) {
   const [negative, positive] = sides.names;
-  const review = sides.called[lower] - sides.called[upper];
-  /** @param {Series} series @param {number} k */
-  const both = (series, k) => `${percent(series.estimate[k])}, at least ${percent(series.low[k])}`;
+  const rates = ratesAt(sides, pair);
+  const measured = (/** @type {string} */ name, /** @type {Rate} */ { estimate, low }) =>
+    estimate === null ? NOTHING : `${name} ${percent(estimate)}${low === null ? "" : `, at least ${atLeast(low)}`}`;
   return table(
     "Both sides at these thresholds",
     [
       { head: "", name: true, cell: (/** @type {string[]} */ row) => row[0] },
-      { head: "Log-odds", cell: (row) => row[1] },
+      { head: `Log-odds of ${positive}`, cell: (row) => row[1] },
       { head: "Rows", number: true, cell: (row) => row[2] },
-      { head: "Right", cell: (row) => row[3] },
-      { head: "Of its class", cell: (row) => row[4] },
+      { head: "Of the rows called so", cell: (row) => row[3] },
+      { head: `Of all ${positive}`, cell: (row) => row[4] },
     ],
     [
       [
         `called ${positive}`,
-        `above ${general(sides.threshold[upper], 4)}`,
-        percent(sides.called[upper]),
-        both(sides.precision, upper),
-        `${both(sides.recall, upper)} of ${positive} found`,
+        sideLimit(sides, pair, "upper"),
+        percent(rates.calledPositive),
+        measured("precision", rates.precision),
+        measured("recall", rates.found),
       ],
-      ["to review", "between", percent(review), "", ""],
+      ["to review", pair.isGate ? "" : "between", percent(1 - rates.calledPositive - rates.calledNegative), "", ""],
       [
         `called ${negative}`,
-        `up to ${general(sides.threshold[lower], 4)}`,
-        percent(1 - sides.called[lower]),
-        both(sides.npv, lower),
-        `${both(sides.recall, lower)} of ${positive} caught or reviewed`,
+        sideLimit(sides, pair, "lower"),
+        percent(rates.calledNegative),
+        measured("negative predictive value", rates.npv),
+        measured("caught or reviewed", rates.caught),
       ],
     ],
   ).node;
+}
+
+/**
+ * The threshold of a side, also as the probability that the classifier states.
+ * @param {Sides} sides
+ * @param {Pair} pair
+ * @param {"lower" | "upper"} name
+ */
+function sideLimit({ threshold, names }, pair, name) {
+  if (pair.isGate) return "its own in each group";
+  const value = threshold[pair[name]];
+  if (value === undefined) return `closed: no row is called ${names[name === "lower" ? 0 : 1]}`;
+  const words = name === "lower" ? "up to" : "above";
+  return `${words} ${general(value)} (P(${names[1]}) ${words} ${percent(1 / (1 + Math.exp(-value)))})`;
+}
+
+/**
+ * Which options would promise what the bands show at these thresholds.
+ * @param {Sides} sides
+ * @param {Pair} pair
+ */
+function promiseInWords(sides, pair) {
+  const { precision, caught } = ratesAt(sides, pair);
+  const option = (/** @type {string} */ name, /** @type {Maybe} */ low) =>
+    low !== null && low > 0 && low < 1 ? [`${name} ${Number(down(low, 4))}`] : [];
+  const options = [...option("--min-precision", precision.low), ...option("--min-recall", caught.low)];
+  if (!options.length) return "";
+  return `To promise as much, fit a gate on labelled rows that are not on this page, with ${options.join(" ")}.`;
 }
 
 /**
@@ -250,11 +376,14 @@ function sidesInWords(sides, { lower, upper }) {
  * @param {Pair} pair
  * @param {{ alarm: number, miss: number, review: number }} costs
  */
-function sidesCost(sides, { lower, upper }, costs) {
+function sidesCost(sides, pair, costs) {
+  const { calledPositive, calledNegative, alarms, caught } = ratesAt(sides, pair);
   const share = sides.n_positive / sides.n_rows;
-  const alarms = 1000 * costs.alarm * (1 - share) * (sides.false_positive_rate.estimate[upper] ?? 0);
-  const misses = 1000 * costs.miss * share * (1 - (sides.recall.estimate[lower] ?? 0));
-  return { alarms, misses, reviews: 1000 * costs.review * (sides.called[lower] - sides.called[upper]) };
+  return {
+    alarms: 1000 * costs.alarm * (1 - share) * alarms,
+    misses: 1000 * costs.miss * share * (1 - (caught.estimate ?? 0)),
+    reviews: 1000 * costs.review * (1 - calledPositive - calledNegative),
+  };
 }
 
 /**
@@ -278,12 +407,15 @@ function sidesCostInWords(sides, pair, costs) {
  * @returns {Pair}
  */
 function cheapestPair(sides, costs) {
-  let best = { lower: 0, upper: 0 };
+  const end = sides.threshold.length;
+  /** @type {Pair} */
+  let best = { lower: -1, upper: end, isGate: false };
   let least = Infinity;
-  for (let lower = 0; lower < sides.threshold.length; lower += 1) {
-    for (let upper = lower; upper < sides.threshold.length; upper += 1) {
-      const { alarms, misses, reviews } = sidesCost(sides, { lower, upper }, costs);
-      if (alarms + misses + reviews < least) [best, least] = [{ lower, upper }, alarms + misses + reviews];
+  for (let lower = -1; lower < end; lower += 1) {
+    for (let upper = Math.max(0, lower); upper <= end; upper += 1) {
+      const pair = { lower, upper, isGate: false };
+      const { alarms, misses, reviews } = sidesCost(sides, pair, costs);
+      if (alarms + misses + reviews < least) [best, least] = [pair, alarms + misses + reviews];
     }
   }
   return best;
@@ -294,7 +426,7 @@ function nearTable({ near, names }) {
   if (!near.length) return;
   const columns = [
     {
-      head: "Log-odds",
+      head: `Log-odds of ${names[1]}`,
       name: true,
       cell: (/** @type {Near} */ row) => `just ${row.side ? "above" : "below"} ${general(row.at, 4)}`,
     },
@@ -312,6 +444,6 @@ function nearTable({ near, names }) {
   put(
     "sides-near",
     make("h3", {}, "Calibration near the decision"),
-    table("The rows nearest each threshold: is the stated probability right just where it decides?", columns, near).node,
+    table("The rows nearest each threshold: does the stated probability hold just where it decides?", columns, near).node,
   );
 }

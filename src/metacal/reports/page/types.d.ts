@@ -36,6 +36,8 @@ export interface Source {
   n_correct: number;
   /** Higher is less sure: "-mark" where a higher mark is surer. */
   score: string;
+  /** Unit of the score, empty for a score of the user's own. */
+  score_unit: string;
   calibrator: string | null;
   /** Rows that are left out. */
   n_without_score: number;
@@ -183,7 +185,7 @@ export interface Series {
   high: Maybe[];
 }
 
-export type CurveName = "coverage" | "accuracy" | "miscoverage" | "review";
+export type CurveName = "coverage" | "accuracy" | "miscoverage";
 
 export interface Curves {
   threshold: (number | string)[];
@@ -191,7 +193,6 @@ export interface Curves {
   coverage: { estimate: number[]; low: Maybe[]; high: Maybe[] };
   accuracy: Series;
   miscoverage: Series;
-  review: Series;
   min_accuracy: Maybe[];
   max_miscoverage: Maybe[];
   command: string | null;
@@ -222,10 +223,26 @@ export interface Sides {
   precision: Series;
   npv: Series;
   auroc: number;
+  /** Index of the gate's lower threshold; -1 if it calls no row negative; null if there is none for all rows. */
   lower: number | null;
+  /** Index of the gate's upper threshold; the number of thresholds if it calls no row positive. */
   upper: number | null;
+  /** The gate's own numbers, whatever its thresholds. */
+  gate: SidesOfGate | null;
+  /** Whether the promise is about the sides. */
+  is_two_sided: boolean;
   near: Near[];
   delta: number;
+}
+
+export interface SidesOfGate {
+  called_positive: number;
+  called_negative: number;
+  precision: Maybe;
+  npv: Maybe;
+  recall: Maybe;
+  caught: Maybe;
+  false_positive_rate: Maybe;
 }
 
 /** Rows next to a threshold: the mean probability of the second class, and how many are of it. */
@@ -408,6 +425,24 @@ export interface Order<T> {
 export interface OperatingPoint {
   at: number;
   last: number;
+  /** Whether the numbers are those of the gate itself, which has several thresholds or accepts no row. */
+  isGate: boolean;
   listen(listener: () => void): void;
   move(at: number): void;
+  /** Go back to the gate's own threshold or thresholds. */
+  reset(): void;
+}
+
+/** What is measured at an operating point, with its bounds. */
+export interface Measured {
+  estimate: Maybe;
+  low: Maybe;
+  high: Maybe;
+}
+
+export interface PointNumbers {
+  coverage: Measured;
+  accuracy: Measured;
+  miscoverage: Measured;
+  review: Measured;
 }
