@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from sklearn.base import is_classifier
+from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -33,7 +34,7 @@ def fitted(kind):
         cascade = mc.Cascade(promise=mc.MinAccuracy(0.8)).fit(small[FIT], LABELS[FIT], large=X[FIT])
         return cascade, (small[NEW],), LABELS[NEW], {"large": X[NEW]}
     if kind == "CalibratedClassifier":
-        classifier = LogisticRegression().fit(X[:300], LABELS[:300])
+        classifier = FrozenEstimator(LogisticRegression().fit(X[:300], LABELS[:300]))
         gate = mc.CalibratedClassifier(classifier, mc.MinAccuracy(0.9)).fit(
             X[300:700], LABELS[300:700]
         )

@@ -11,6 +11,7 @@ import warnings
 import numpy as np
 import pytest
 import scipy.sparse
+from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression
 
 import metacal as mc
@@ -268,7 +269,7 @@ GATE = quietly(
     mc.MetaCal(mc.MaxMiscoverage(0.2), mc.VectorScaling(regularisation=1.0)).fit, LOGITS, LABELS
 )
 VECTOR = mc.VectorScaling(regularisation=1.0).fit(LOGITS, LABELS)
-CLASSIFIER = LogisticRegression().fit(LOGITS, LABELS)
+CLASSIFIER = FrozenEstimator(LogisticRegression().fit(LOGITS, LABELS))
 
 
 @pytest.mark.parametrize("case", SAME_TABLES)

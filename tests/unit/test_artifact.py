@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from sklearn.base import clone
+from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression
 from sklearn.utils.validation import check_is_fitted
 
@@ -193,7 +194,7 @@ def test_the_fingerprint_of_the_calibration_rows(tmp_path):
 
 def test_a_calibrated_classifier_saves_its_gate(tmp_path):
     names = NAMES[CODES]
-    classifier = LogisticRegression().fit(ROWS[:200], names[:200])
+    classifier = FrozenEstimator(LogisticRegression().fit(ROWS[:200], names[:200]))
     clf = mc.CalibratedClassifier(classifier, mc.MaxMiscoverage(0.1), reject_label="?").fit(
         ROWS[200:], names[200:]
     )

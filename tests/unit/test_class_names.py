@@ -182,12 +182,13 @@ def test_the_reject_label_follows_the_classes():
 
 
 def test_a_classifier_of_strings_needs_no_reject_label():
+    from sklearn.frozen import FrozenEstimator
     from sklearn.linear_model import LogisticRegression
 
     X = RNG.normal(size=(600, 4))
     y = NAMES[(X[:, :3] + RNG.normal(size=(600, 3))).argmax(axis=1)]
     clf = mc.CalibratedClassifier(
-        LogisticRegression().fit(X[:300], y[:300]), mc.MaxMiscoverage(0.2)
+        FrozenEstimator(LogisticRegression().fit(X[:300], y[:300])), mc.MaxMiscoverage(0.2)
     )
     clf = clone(clf).fit(X[300:], y[300:])
     assert set(clf.predict(X)) == {*NAMES, "rejected"}

@@ -8,6 +8,7 @@ from concurrent.futures import ProcessPoolExecutor
 
 import numpy as np
 import pytest
+from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression
 
 import metacal as mc
@@ -138,7 +139,7 @@ def test_a_gate_on_scores_is_measured_on_rows_that_have_one():
 def test_around_a_classifier_features_are_measured():
     X, y = DATA.logits[:4500], DATA.labels[:4500]
     cal = mc.CalibratedClassifier(
-        LogisticRegression(max_iter=50).fit(X[:500], y[:500]), PROMISE
+        FrozenEstimator(LogisticRegression(max_iter=50).fit(X[:500], y[:500])), PROMISE
     ).fit(X[500:3000], y[500:3000])
     found = mc.evaluate(cal, X[3000:], y[3000:], n_resamples=0)
     assert found.after.n_accepted == cal.accepts(X[3000:]).sum()

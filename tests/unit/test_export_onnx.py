@@ -254,10 +254,11 @@ def test_the_choice_of_auto_is_exported(ten):
 
 
 def test_a_calibrated_classifier_is_its_gate(ten):
+    from sklearn.frozen import FrozenEstimator
     from sklearn.linear_model import LogisticRegression
 
     X, y = ten.logits[:2500].astype(np.float64) / 10, ten.labels[:2500]
-    inner = LogisticRegression(max_iter=500).fit(X[:500], y[:500])
+    inner = FrozenEstimator(LogisticRegression(max_iter=500).fit(X[:500], y[:500]))
     wrapped = mc.CalibratedClassifier(inner, mc.MaxMiscoverage(0.1)).fit(X[500:1500], y[500:1500])
     found = run(
         to_onnx(wrapped, dtype="float64", input="probabilities"), inner.predict_proba(X[1500:])

@@ -10,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression
 
 import metacal as mc
@@ -114,9 +115,8 @@ class ScoreCascade(LogitsGate):
 class Classifier(LogitsGate):
     def fit(self, rows):
         train = logits_and_labels(300, seed=5)
-        return mc.CalibratedClassifier(LogisticRegression().fit(*train), self.promise).fit(
-            TABLE[rows], LABELS[rows]
-        )
+        classifier = FrozenEstimator(LogisticRegression().fit(*train))
+        return mc.CalibratedClassifier(classifier, self.promise).fit(TABLE[rows], LABELS[rows])
 
 
 KINDS = [

@@ -124,12 +124,9 @@ def unsure(block):
 
 def test_a_score_of_ones_own_and_labels_that_are_no_class(counting, monkeypatch):
     codes = np.where(np.arange(N) % 97 == 0, -1, LABELS)
-    found = mc.MetaCal(PROMISES[1], score=unsure).fit_codes(TABLE, codes, None, None, None)
+    found = mc.MetaCal(PROMISES[1], score=unsure).fit_codes(TABLE, codes)
     monkeypatch.setattr(long_rows, "MAX_SORTED_ROWS", 10**9)
-    assert (
-        mc.MetaCal(PROMISES[1], score=unsure).fit_codes(TABLE, codes, None, None, None).gate_
-        == found.gate_
-    )
+    assert mc.MetaCal(PROMISES[1], score=unsure).fit_codes(TABLE, codes).gate_ == found.gate_
 
 
 @pytest.mark.slow

@@ -337,11 +337,12 @@ def test_names_of_groups():
 
 
 def test_a_classifier_names_its_own_classes():
+    from sklearn.frozen import FrozenEstimator
     from sklearn.linear_model import LogisticRegression
 
     X, y = made_up(2000)
     clf = mc.CalibratedClassifier(
-        LogisticRegression().fit(X[:1000], y[:1000]),
+        FrozenEstimator(LogisticRegression().fit(X[:1000], y[:1000])),
         mc.PerClass(mc.MinAccuracy(0.9)),
         reject_label="?",
     ).fit(X[1000:], y[1000:])

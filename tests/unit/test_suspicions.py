@@ -159,9 +159,10 @@ def test_probabilities_that_are_said_to_be_are_not_questioned(rows):
 def test_a_classifier_s_own_zeros_are_not_a_floor():
     from sklearn.datasets import load_digits
     from sklearn.ensemble import RandomForestClassifier
+    from sklearn.frozen import FrozenEstimator
 
     X, y = load_digits(return_X_y=True)
-    forest = RandomForestClassifier(20, random_state=0).fit(X[:600], y[:600])
+    forest = FrozenEstimator(RandomForestClassifier(20, random_state=0).fit(X[:600], y[:600]))
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         mc.CalibratedClassifier(forest, PROMISE).fit(X[600:], y[600:])

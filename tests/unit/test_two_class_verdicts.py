@@ -164,14 +164,6 @@ def test_the_command_line_names_the_class(tmp_path):
     assert "recall of 1" in run("monitor", gate, new)
 
 
-def test_columns_that_get_names_later_rename_the_class():
-    cal = mc.MetaCal(mc.MinRecall(0.9)).fit(FIT[0], (FIT[1] == "fraud").astype(int))
-    named = cal.gate_.with_classes(CLASSES, "rejected")
-    assert [part.promised_class for part in named.certificate.subgroups.items] == ["fraud", None]
-    assert "at least 90% of all fraud is caught" in named.certificate.statement.lower()
-    assert mc.verify(named, NEW[0], NEW[1]).tests[0].measured_quantity == "recall of fraud"
-
-
 def test_a_file_with_another_class_is_refused():
     cal = mc.MetaCal(mc.MinRecall(0.9, positive="fraud"), classes=CLASSES).fit(*FIT[:2])
     parts = cal.certificate_.subgroups

@@ -32,7 +32,7 @@ CLASSIFIERS = [
 @pytest.mark.slow
 @pytest.mark.parametrize("classifier", CLASSIFIERS, ids=lambda c: type(c).__name__)
 def test_around_a_fitted_classifier(classifier):
-    fitted = clone(classifier).fit(X[TRAIN], Y[TRAIN])
+    fitted = FrozenEstimator(clone(classifier).fit(X[TRAIN], Y[TRAIN]))
     gate = mc.CalibratedClassifier(fitted, mc.MinAccuracy(0.9)).fit(X[FIT], Y[FIT])
     assert gate.estimator_ is fitted
     accept = gate.accepts(X[TEST])
@@ -48,7 +48,7 @@ def test_around_a_fitted_classifier(classifier):
 @pytest.mark.slow
 @pytest.mark.parametrize("classifier", [CLASSIFIERS[0], CLASSIFIERS[2]], ids=["logistic", "forest"])
 def test_without_a_constraint_probabilities_improve_and_nothing_is_rejected(classifier):
-    fitted = clone(classifier).fit(X[TRAIN], Y[TRAIN])
+    fitted = FrozenEstimator(clone(classifier).fit(X[TRAIN], Y[TRAIN]))
     calibrated = mc.CalibratedClassifier(fitted).fit(X[FIT], Y[FIT])
     rows = np.arange(len(Y[TEST]))
 
@@ -82,7 +82,7 @@ def test_string_labels_and_frozen_estimators_survive_clone():
 
 
 def test_calibration_rows_may_miss_a_class_and_a_label_of_none_counts_as_wrong():
-    fitted = LogisticRegression(C=0.001, max_iter=500).fit(X[TRAIN], Y[TRAIN])
+    fitted = FrozenEstimator(LogisticRegression(C=0.001, max_iter=500).fit(X[TRAIN], Y[TRAIN]))
     without = Y[FIT] != 3
     gate = mc.CalibratedClassifier(fitted, mc.MaxMiscoverage(0.1)).fit(
         X[FIT][without], Y[FIT][without]
@@ -117,7 +117,7 @@ def test_an_unfitted_classifier_is_fitted_on_other_rows_than_it_is_calibrated_on
 
 def test_two_classes_by_decision_values():
     binary = (Y < 5).astype(int)
-    machine = LinearSVC(C=0.0001).fit(X[TRAIN], binary[TRAIN])
+    machine = FrozenEstimator(LinearSVC(C=0.0001).fit(X[TRAIN], binary[TRAIN]))
     gate = mc.CalibratedClassifier(machine, mc.MinAccuracy(0.85)).fit(X[FIT], binary[FIT])
     accept = gate.accepts(X[TEST])
     np.testing.assert_array_equal(gate.predict(X[TEST])[accept], machine.predict(X[TEST])[accept])

@@ -219,6 +219,16 @@ def few_errors(*, errors: int, rows: int) -> str:
     )
 
 
+@register_note("frozen_few_errors")
+def frozen_few_errors(*, errors: int, rows: int) -> str:
+    """Report that a frozen classifier makes as few errors as on rows that it was fitted on."""
+    return (
+        f"the frozen classifier makes {errors:,} errors on {rows:,} calibration rows. If it was"
+        " fitted on these rows, the promise does not hold: pass rows that it has not seen, or pass"
+        " the classifier without FrozenEstimator, which fits it on a part of the rows."
+    )
+
+
 #: Origin of tied scores: logits, a sample of the rows of logits, or scores that the user passed.
 ScoreOrigin = Literal["logits", "sampled logits", "given scores"]
 

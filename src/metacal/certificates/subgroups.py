@@ -8,7 +8,7 @@ that are predicted to be of one of the two classes, among all rows or among the 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, Literal, NamedTuple
 
@@ -337,42 +337,3 @@ class SubgroupCertificates:
             replace(subgroup, threshold=convert(subgroup.threshold)) for subgroup in self.items
         )
         return replace(self, items=converted_items)
-
-    def replace_class_codes(self, class_names: Sequence[Name]) -> SubgroupCertificates:
-        """Return a copy in which class names replace the column numbers of classes."""
-        if self.by == "class":
-            renamed_items = [_name_class_subgroup(item, class_names) for item in self.items]
-        else:
-            renamed_items = [_name_group_side(item, class_names) for item in self.items]
-        return replace(self, items=tuple(renamed_items))
-
-
-def _name_class_subgroup(
-    subgroup: SubgroupCertificate, class_names: Sequence[Name]
-) -> SubgroupCertificate:
-    """Replace class codes by names in a subgroup that consists of classes."""
-    return replace(
-        subgroup,
-        names=tuple(class_names[int(code)] for code in subgroup.names),
-        promised_class=_get_class_name(subgroup.promised_class, class_names),
-    )
-
-
-def _name_group_side(
-    subgroup: SubgroupCertificate, class_names: Sequence[Name]
-) -> SubgroupCertificate:
-    """Replace class codes by names in a side of a group; other subgroups hold no codes."""
-    if subgroup.predicted_class is None:
-        return subgroup
-    return replace(
-        subgroup,
-        predicted_class=_get_class_name(subgroup.predicted_class, class_names),
-        promised_class=_get_class_name(subgroup.promised_class, class_names),
-    )
-
-
-def _get_class_name(class_code: Name | None, class_names: Sequence[Name]) -> Name | None:
-    """Return the name of a class, or None if there is no class."""
-    if class_code is None:
-        return None
-    return class_names[int(class_code)]

@@ -3,47 +3,46 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, field, replace
-from inspect import signature
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
-from sklearn import get_config
 from sklearn.base import ClassifierMixin, MetaEstimatorMixin
 from sklearn.utils import get_tags
-from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping, process_routing
+from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping
 from sklearn.utils.validation import check_is_fitted
 
 from metacal.certificates.certificate import Certificate
 from metacal.certificates.circumstances import Circumstances, add_circumstances
+from metacal.certificates.notes import Note
 from metacal.certification.row_selection import build_row_selection
 from metacal.certification.units import Units
-from metacal.errors import InputError, warn_caller
+from metacal.errors import InputError
 from metacal.estimators.base import Calibrator, DataclassEstimator
 from metacal.estimators.calibrator_factory import make_base_calibrator
-from metacal.estimators.crossfit import (
-    ClassifierFitResult,
-    ClassifierFitter,
+from metacal.estimators.classifier_checks import (
+    check_classifier_parameters,
     check_features_and_labels,
-    is_fitted,
-    mark_approximate,
 )
+from metacal.estimators.crossfit import ClassifierFitResult, ClassifierFitter, mark_approximate
+from metacal.estimators.fit_params import RoutedParams, check_no_fit_params, route_fit_params
+from metacal.estimators.frozen import check_frozen_classifier, is_frozen, score_frozen_classifier
 from metacal.estimators.metacal import MetaCal
 from metacal.estimators.responses import (
-    RESPONSE_METHODS,
     encode_labels,
-    get_classifier_classes,
     get_classifier_logits,
 )
 from metacal.estimators.row_division import draw_calibration_rows, make_folds
 from metacal.estimators.scorers import SelectiveUtility
 from metacal.estimators.scorers import coverage as coverage
 from metacal.formulas import Array, Codes, Flags, Float
-from metacal.gate import Rejected, check_logits_gate_options
+from metacal.gate import Decision, DecisionRule, Rejected
+from metacal.gate.find_gate import find_gate
 from metacal.promises.promise import Promise
 from metacal.rows import validate
-from metacal.rows.arrays import check_choice, check_fraction
+from metacal.rows.arrays import check_fraction
 from metacal.rows.labels import check_reject_label
 from metacal.rows.plausibility import skip_plausibility_checks
 from metacal.scores import Score
@@ -54,18 +53,30 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, DataclassEstimat
 
     Without a promise, there is no gate, and nothing is rejected.
 
-    A fitted classifier is not changed, and `fit` calibrates it on rows that it has not seen. To let
-    it survive `clone` and searches, wrap it in scikit-learn's FrozenEstimator. An unfitted
-    classifier is fitted first, on a part of the rows that is then not used for calibration, and the
-    certificate is exact. With `cv`, every row serves both purposes, and the certificate is marked
-    as approximate.
+    As in scikit-learn, `fit` clones the classifier and fits the clone, also if the classifier was
+    fitted before. The clone is fitted on a part of the rows that is then not used for calibration,
+    and the certificate is exact. With `cv`, every row serves both purposes, and the certificate is
+    marked as approximate. To calibrate a classifier that is already fitted, wrap it in
+    scikit-learn's FrozenEstimator, and pass rows that it has not seen.
+
+    Labels are of any type: strings, booleans, pandas categories or numbers. Promises name the
+    classes by them, `predict` returns them, and saved gates contain them.
 
     Parameters
     ----------
     estimator : classifier
-        Classifier with `predict_proba` or `decision_function`.
+        Classifier with `predict_proba` or `decision_function`. `FrozenEstimator(classifier)`, and
+        an object that scikit-learn cannot clone and fit, is used as it is.
     promise : Promise or None, default=None
         Promise of the gate. With None, the probabilities are calibrated and nothing is rejected.
+
+        - About accepted rows: MinAccuracy, MaxCost, MaxRisk, Cheapest.
+        - About rejected rows: MaxMiscoverage, MaxReview.
+        - Several at once, or after looking at the rows: Both, AfterLooking.
+        - For each predicted class or group: PerClass, PerGroup.
+        - About one of two classes: MinPrecision, MinRecall, MaxFalsePositiveRate, TwoSided.
+
+        `metacal.paper` has the rules of the paper. `MaxLoss` is for a `Cascade`.
     calibrator : str, estimator or None, default=None
         Base calibrator on logits, by its name on the command line or as an estimator. The default
         is that of `MetaCal`.
@@ -74,12 +85,19 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, DataclassEstimat
         method of a classifier.
     reject_label : label or None, default=None
         Prediction for a rejected row. It has the type of the classes and is none of them. The
-        default is -1, or "rejected" if the classes are strings.
+        default is -1 (0 if the classes are -1 and 1), or "rejected" if the classes are strings.
+    positive : label or None, default=None
+        The positive one of two classes, for a promise such as MinPrecision that names none. The
+        default is the larger label. Names have no such order, so for them it is required, here or
+        in the promise.
+    decision : {"largest", "calibrated"}, default="largest"
+        For two classes, the decision that the promise is about and that `predict` returns, as in
+        `MetaCal`: the larger logit, or the decision at even calibrated odds.
     response_method : {"auto", "predict_proba", "decision_function"}, default="auto"
         Method of the classifier that gives the logits: the logarithms of the probabilities, or the
         decision values (for two classes, [0, s]). "auto" uses `predict_proba` if it exists.
     holdout : float, default=0.3
-        Fraction of the rows for calibration, if `estimator` is not fitted.
+        Fraction of the rows for calibration. A frozen classifier uses all rows.
     cv : int, splitter or None, default=None
         Cross-fitting instead of `holdout`. Each row is scored by a classifier fitted without its
         fold, the threshold and the calibrator come from these scores, and the classifier in use is
@@ -115,12 +133,22 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, DataclassEstimat
     >>> from sklearn.utils import shuffle
     >>> import metacal as mc
     >>> X, y = shuffle(*load_digits(return_X_y=True), random_state=0)  # sorted by writer
-    >>> classifier = LogisticRegression(max_iter=5000).fit(X[:700], y[:700])
-    >>> gate = mc.CalibratedClassifier(classifier, mc.MinAccuracy(0.95))
-    >>> gate = gate.fit(X[700:1300], y[700:1300])
+    >>> classifier = LogisticRegression(max_iter=5000)
+    >>> gate = mc.CalibratedClassifier(classifier, mc.MinAccuracy(0.95), random_state=0)
+    >>> gate = gate.fit(X[:1300], y[:1300])
     >>> accept = gate.accepts(X[1300:])
     >>> bool((gate.predict(X[1300:])[accept] == y[1300:][accept]).mean() >= 0.95)
     True
+
+    Two classes with names, and a classifier that is already fitted:
+
+    >>> from sklearn.frozen import FrozenEstimator
+    >>> size = np.where(y < 5, "small", "large")
+    >>> fitted = LogisticRegression(max_iter=5000).fit(X[:700], size[:700])
+    >>> promise = mc.MinPrecision(0.95, positive="small")
+    >>> gate = mc.CalibratedClassifier(FrozenEstimator(fitted), promise)
+    >>> gate.fit(X[700:1300], size[700:1300]).certificate_.statement
+    'At least 95% of what is called small is small, with 90% confidence.'
     """
 
     estimator: Any
@@ -129,6 +157,8 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, DataclassEstimat
     calibrator: Any = None
     ranking: str | Score = "entropy"
     reject_label: Any = None
+    positive: Any = None
+    decision: DecisionRule = "largest"
     response_method: str = "auto"
     holdout: float = 0.3
     cv: Any = None
@@ -149,7 +179,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, DataclassEstimat
         units: Any = None,
         **fit_params: Any,
     ) -> Self:
-        """Calibrate the classifier. If it is not fitted yet, fit it first.
+        """Fit a clone of the classifier unless it is frozen, and calibrate it.
 
         Parameters
         ----------
@@ -176,15 +206,12 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, DataclassEstimat
         self
         """
         X, y = check_features_and_labels(X, y)
-        self._check_parameters(y, groups)
+        check_classifier_parameters(self, y, groups)
         weights = validate.check_row_weights(sample_weight, len(y))
-        clusters = None
-        cluster_codes = None
-        if units is not None:
-            clusters = Units.from_units_argument(units)
-            cluster_codes = clusters.encode_names(len(y))
-        estimator_params, splitter_params = self._route_params(weights, fit_params)
-        fit_result = self._fit_classifier(X, y, estimator_params, splitter_params, cluster_codes)
+        clusters = None if units is None else Units.from_units_argument(units)
+        cluster_codes = None if clusters is None else clusters.encode_names(len(y))
+        routed_params = route_fit_params(self, weights, fit_params)
+        fit_result = self._fit_classifier(X, y, routed_params, cluster_codes)
         calibration_rows = fit_result.calibration_rows
         if calibration_rows is not None:
             y = y[calibration_rows]
@@ -198,13 +225,16 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, DataclassEstimat
             )
         self._set_classifier(fit_result)
         codes = encode_labels(y, self.classes_)
+        notes = []
+        if is_frozen(self.estimator):
+            notes = check_frozen_classifier(fit_result.calibration_logits, codes)
         if clusters is not None and cluster_codes is not None:
             clusters = replace(clusters, names=cluster_codes)
         with skip_plausibility_checks():
             if self.promise is None:
                 self._fit_calibrator(fit_result.calibration_logits, codes, weights)
             else:
-                self._fit_gate(fit_result, codes, weights, clusters, groups)
+                self._fit_gate(fit_result, codes, weights, clusters, groups, notes)
         return self
 
     def _set_classifier(self, fit_result: ClassifierFitResult) -> None:
@@ -214,20 +244,6 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, DataclassEstimat
         for name in ("n_features_in_", "feature_names_in_"):
             if hasattr(self.estimator_, name):
                 setattr(self, name, getattr(self.estimator_, name))
-
-    def _check_parameters(self, y: Array, groups: Any) -> None:
-        """Check the parameters before the classifier is trained, which may take hours."""
-        # Creating a calibrator raises an error if its name is unknown.
-        make_base_calibrator(self.calibrator, self.promise)
-        check_choice("response_method", self.response_method, "auto", *RESPONSE_METHODS)
-        if self.promise is not None:
-            check_logits_gate_options(self.promise, self.ranking, "logits")
-            classes = np.asarray(getattr(self.estimator, "classes_", np.unique(y)))
-            check_reject_label(self.reject_label, classes)
-        if groups is not None and len(groups) != len(y):
-            raise InputError(
-                f"groups must have one entry per row; got {len(groups):,} for {len(y):,} rows."
-            )
 
     def _fit_calibrator(self, logits: Array, codes: Codes, weights: Float | None) -> None:
         """Fit the calibrator of the probabilities, without a gate."""
@@ -240,7 +256,8 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, DataclassEstimat
         self.calibrator_.fit(logits[has_known_label], codes[has_known_label], **fit_params)
         # A calibrator of another package keeps column indices as its classes.
         if isinstance(self.calibrator_, Calibrator):
-            self._set_class_names()
+            self.calibrator_.classes = self.classes_.tolist()
+            self.calibrator_.classes_ = self.classes_
 
     def _fit_gate(
         self,
@@ -249,6 +266,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, DataclassEstimat
         weights: Float | None,
         clusters: Units | None,
         groups: Any,
+        notes: Sequence[Note],
     ) -> None:
         """Fit the gate under the promise of this estimator.
 
@@ -264,29 +282,35 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, DataclassEstimat
             Cluster of each row.
         groups : array of shape (n_rows,) or None
             Group of each row.
+        notes : sequence of Note
+            Notes on the rows for the certificate.
         """
         assert self.promise is not None
         self.calibrator_ = MetaCal(
-            self.promise, self.calibrator, score=self.ranking, n_jobs=self.n_jobs
+            self.promise,
+            self.calibrator,
+            score=self.ranking,
+            reject_label=check_reject_label(self.reject_label, self.classes_),
+            positive=self.positive,
+            decision=self.decision,
+            n_jobs=self.n_jobs,
         )
-        selection = build_row_selection(len(codes), clusters, random_state=self.random_state)
-        self.calibrator_.fit_codes(fit_result.calibration_logits, codes, weights, selection, groups)
+        self.calibrator_.fit_codes(
+            fit_result.calibration_logits,
+            codes,
+            class_names=self.classes_,
+            weights=weights,
+            selection=build_row_selection(len(codes), clusters, random_state=self.random_state),
+            groups=groups,
+            notes=notes,
+        )
         certificate = self.calibrator_.certificate_
         if fit_result.n_folds:
             certificate = mark_approximate(certificate, fit_result.n_folds)
         if fit_result.uses_random_state and self.random_state is not None:
             circumstances = Circumstances(random_state=self.random_state)
             certificate = add_circumstances(certificate, circumstances)
-        gate = replace(self.calibrator_.gate_, certificate=certificate)
-        reject_label = check_reject_label(self.reject_label, self.classes_)
-        self.calibrator_.gate_ = gate.with_classes(self.classes_, reject_label)
-        self.calibrator_.reject_label = reject_label
-        self._set_class_names()
-
-    def _set_class_names(self) -> None:
-        """Set the classes of the classifier as the classes of the calibrator."""
-        self.calibrator_.classes = self.classes_.tolist()
-        self.calibrator_.classes_ = self.classes_
+        self.calibrator_.gate_ = replace(self.calibrator_.gate_, certificate=certificate)
 
     @property
     def certificate_(self) -> Certificate:
@@ -345,6 +369,27 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, DataclassEstimat
             keywords["rejected"] = rejected
         return np.asarray(self.calibrator_.predict_proba(logits, **keywords))
 
+    def decide(self, X: Any, *, rejected: Rejected | None = None, groups: Any = None) -> Decision:
+        """Return the predictions, decisions, scores and probabilities of all rows.
+
+        Without a promise, every row is accepted.
+
+        Parameters
+        ----------
+        X : array-like
+            Features.
+        rejected : {"calibrated", "uniform"} or None, default=None
+            Probabilities of rejected rows, as in `predict_proba`.
+        groups : array-like of shape (n_rows,) or None, default=None
+            Group of each row, for a promise per group.
+
+        Returns
+        -------
+        Decision
+        """
+        logits = self.logits(X)
+        return find_gate(self).decide(logits, rejected=rejected, groups=groups)
+
     def accepts(self, X: Any, *, groups: Any = None) -> Flags:
         """Return whether each row is accepted. Without a promise, every row is accepted.
 
@@ -400,41 +445,14 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, DataclassEstimat
         tags.input_tags.allow_nan = estimator_tags.allow_nan
         return tags
 
-    def _route_params(
-        self, weights: Float | None, fit_params: dict[str, Any]
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the parameters for `fit` of the classifier and `split` of the splitter."""
-        if get_config().get("enable_metadata_routing"):
-            metadata = dict(fit_params)
-            if weights is not None:
-                metadata["sample_weight"] = weights
-            routed_params = process_routing(self, "fit", **metadata)
-            splitter_params: dict[str, Any] = {}
-            if "splitter" in routed_params:
-                splitter_params = dict(routed_params.splitter.split)
-            return dict(routed_params.estimator.fit), splitter_params
-        estimator_params = dict(fit_params)
-        if weights is not None and not is_fitted(self.estimator):
-            if "sample_weight" in signature(self.estimator.fit).parameters:
-                estimator_params["sample_weight"] = weights
-            else:
-                class_name = type(self.estimator).__name__
-                warn_caller(
-                    f"{class_name}.fit takes no sample_weight: only the calibrator is weighted. In"
-                    " a pipeline switch on scikit-learn's metadata routing, and"
-                    " set_fit_request(sample_weight=True) on the step."
-                )
-        return estimator_params, {}
-
     def _fit_classifier(
         self,
         X: Any,
         y: Array,
-        estimator_params: dict[str, Any],
-        splitter_params: dict[str, Any],
+        routed_params: RoutedParams,
         cluster_codes: Codes | None,
     ) -> ClassifierFitResult:
-        """Fit the classifier if necessary, and compute the logits of calibration rows.
+        """Fit the classifier unless it is frozen, and compute the logits of calibration rows.
 
         Parameters
         ----------
@@ -442,10 +460,8 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, DataclassEstimat
             Features.
         y : array of shape (n_rows,)
             Labels.
-        estimator_params : dict
-            Parameters of the `fit` of the classifier.
-        splitter_params : dict
-            Parameters of the splitter.
+        routed_params : RoutedParams
+            Parameters of the `fit` of the classifier and of the splitter.
         cluster_codes : array of int or None
             Cluster of each row.
 
@@ -453,14 +469,14 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, DataclassEstimat
         -------
         ClassifierFitResult
         """
-        if is_fitted(self.estimator):
-            self._check_no_fit_params(estimator_params)
-            logits = get_classifier_logits(self.estimator, X, self.response_method)
-            classes = get_classifier_classes(self.estimator, logits.shape[1])
-            return ClassifierFitResult(self.estimator, classes, logits)
-        fitter = ClassifierFitter(self.estimator, estimator_params, self.response_method)
+        if is_frozen(self.estimator):
+            check_no_fit_params(self.cv, routed_params)
+            return score_frozen_classifier(self.estimator, X, self.response_method)
+        fitter = ClassifierFitter(self.estimator, routed_params.fit, self.response_method)
         if self.cv is not None:
-            folds = make_folds(self.cv, X, y, self.random_state, cluster_codes, **splitter_params)
+            folds = make_folds(
+                self.cv, X, y, self.random_state, cluster_codes, **routed_params.split
+            )
             fit_result = fitter.cross_fit(X, y, folds, self.n_jobs)
             return replace(fit_result, uses_random_state=isinstance(self.cv, int | np.integer))
         holdout = check_fraction("holdout", self.holdout)
@@ -469,17 +485,6 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, DataclassEstimat
         )
         fit_result = fitter.fit_held_out(X, y, fit_rows, calibration_rows)
         return replace(fit_result, uses_random_state=True)
-
-    def _check_no_fit_params(self, estimator_params: dict[str, Any]) -> None:
-        """Raise InputError if `cv` or fit parameters are set for a fitted classifier."""
-        if self.cv is not None:
-            raise InputError(
-                "cv fits the classifier, and this one is fitted: pass an unfitted one, or no cv."
-            )
-        if set(estimator_params) - {"sample_weight"}:
-            raise InputError(
-                f"the classifier is fitted already, so nobody takes {', '.join(estimator_params)}."
-            )
 
 
 def _select_rows(column: Any, rows: Codes) -> Any:

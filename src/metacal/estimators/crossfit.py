@@ -27,21 +27,15 @@ from typing import Any
 
 import numpy as np
 from sklearn.base import clone
-from sklearn.exceptions import NotFittedError
 from sklearn.utils import _safe_indexing
-from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.parallel import Parallel, delayed
 from sklearn.utils.validation import (
     _check_method_params,
-    _num_samples,
-    check_is_fitted,
-    column_or_1d,
 )
 
 from metacal.certificates.certificate import Certificate
 from metacal.certificates.circumstances import Circumstances, add_circumstances
 from metacal.certificates.notes import cross_fitted
-from metacal.errors import InputError
 from metacal.estimators.responses import (
     expand_columns,
     get_classifier_classes,
@@ -49,8 +43,6 @@ from metacal.estimators.responses import (
 )
 from metacal.estimators.row_division import Folds
 from metacal.formulas import Array, Codes
-from metacal.rows.arrays import as_plain_array
-from metacal.rows.labels import check_labels
 
 
 @dataclass(frozen=True, eq=False)
@@ -200,51 +192,3 @@ def mark_approximate(certificate: Certificate, n_folds: int) -> Certificate:
     approximate_certificate = add_circumstances(certificate, Circumstances(n_folds=n_folds))
     notes = (*certificate.notes, cross_fitted(folds=n_folds))
     return replace(approximate_certificate, notes=notes)
-
-
-def check_features_and_labels(X: Any, y: Any) -> tuple[Any, Array]:
-    """Validate the features and labels that are passed to `fit`.
-
-    Returns
-    -------
-    X : array, sparse matrix or frame
-        Features whose rows can be selected.
-    y : array of shape (n_rows,)
-        Labels.
-
-    Raises
-    ------
-    InputError
-        If there are no labels, if they are not classes, or if their number is not that of the rows.
-    """
-    if y is None:
-        raise InputError("CalibratedClassifier requires y to be passed, but the target y is None.")
-    if len(getattr(y, "shape", ())) == 2 and y.shape[1] == 1:
-        y = column_or_1d(as_plain_array(y, "labels"), warn=True)
-    y = check_labels(y)
-    try:
-        check_classification_targets(y)
-    except (ValueError, TypeError) as error:
-        raise InputError(f"labels are no classes: {error}") from None
-    n_rows = _num_samples(X)
-    if len(y) != n_rows:
-        raise InputError(f"there are {n_rows} rows but {len(y)} labels; each row needs one label.")
-    if hasattr(X, "tocsr"):
-        X = X.tocsr()
-    elif not hasattr(X, "__getitem__"):
-        X = np.asarray(X)
-    return X, y
-
-
-def is_fitted(estimator: Any) -> bool:
-    """Check whether a classifier is fitted.
-
-    An object without `fit` or `get_params` counts as fitted, because scikit-learn cannot fit it.
-    """
-    if not (hasattr(estimator, "fit") and hasattr(estimator, "get_params")):
-        return True
-    try:
-        check_is_fitted(estimator)
-    except NotFittedError:
-        return False
-    return True

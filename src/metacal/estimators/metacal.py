@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -10,6 +11,7 @@ from numpy.typing import ArrayLike
 from sklearn.utils import ClassifierTags
 from sklearn.utils.validation import check_is_fitted
 
+from metacal.certificates.notes import Note
 from metacal.certification.importance import Importance
 from metacal.certification.row_selection import RowSelection, build_row_selection
 from metacal.certification.units import Units
@@ -74,8 +76,9 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
     Parameters
     ----------
     promise : Promise
-        MaxMiscoverage, MinAccuracy, Both, AfterLooking, PerClass, PerGroup, MaxReview, MaxCost or
-        Cheapest. `metacal.promises.paper` has the rules of the paper.
+        MinAccuracy, MaxMiscoverage, MaxReview, MaxCost, MaxRisk, Cheapest, Both, AfterLooking,
+        PerClass or PerGroup, and for two classes MinPrecision, MinRecall, MaxFalsePositiveRate or
+        TwoSided. `metacal.paper` has the rules of the paper.
     calibrator : str, estimator or None, default=None
         Base calibrator, by its name on the command line ("spline", "auto", ...), or any estimator
         with `fit` and `predict_proba` on logits. The default is ComposedCalibration(), a monotone
@@ -216,11 +219,17 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
         self,
         X: ArrayLike,
         codes: Codes,
-        weights: Float | None,
-        selection: RowSelection | None,
-        groups: ArrayLike | None,
+        *,
+        class_names: Array | None = None,
+        weights: Float | None = None,
+        selection: RowSelection | None = None,
+        groups: ArrayLike | None = None,
+        notes: Sequence[Note] = (),
     ) -> Self:
         """Certify the threshold and fit the calibrator on labels that are column indices.
+
+        The caller knows whether the classifier was fitted on the rows, so few errors lead to no
+        warning.
 
         Parameters
         ----------
@@ -229,21 +238,35 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
         codes : array of int of shape (n_rows,)
             Column of each label. -1 is a label without a column, so that the prediction is always
             incorrect.
-        weights : array of shape (n_rows,) or None
+        class_names : array of shape (n_classes,) or None, default=None
+            Labels in column order, which replace the parameter `classes`.
+        weights : array of shape (n_rows,) or None, default=None
             Weights for the base calibrator.
-        selection : RowSelection or None
+        selection : RowSelection or None, default=None
             Rows that count for the certificate.
-        groups : array-like of shape (n_rows,) or None
+        groups : array-like of shape (n_rows,) or None, default=None
             Group of each row.
+        notes : sequence of Note, default=()
+            Notes on the rows for the certificate.
 
         Returns
         -------
         self
         """
         with self._open_rows(X, reset=True, defer_validation=True) as rows:
-            self.classes_ = validate.check_classes(self.classes, rows.n_classes)
+            if class_names is None:
+                self.classes_ = validate.check_classes(self.classes, rows.n_classes)
+            else:
+                self.classes = class_names.tolist()
+                self.classes_ = class_names
             return self._fit_validated_rows(
-                rows, codes, weights=weights, selection=selection, groups=groups
+                rows,
+                codes,
+                weights=weights,
+                selection=selection,
+                groups=groups,
+                notes=notes,
+                checks_for_training_rows=False,
             )
 
     def _fit_unlabelled(self, rows: Rows, selection: RowSelection | None) -> Self:
@@ -266,6 +289,8 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
         weights: Float | None = None,
         selection: RowSelection | None = None,
         groups: ArrayLike | None = None,
+        notes: Sequence[Note] = (),
+        checks_for_training_rows: bool = True,
     ) -> Self:
         """Fit the gate on validated rows; see `fit_codes` for the parameters."""
         promise = name_positive_class(
@@ -286,6 +311,8 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
             weights=weights,
             selection=selection,
             groups=groups,
+            notes=notes,
+            checks_for_training_rows=checks_for_training_rows,
         )
         gate = calibrate(data, promise)
         recipe = None

@@ -10,6 +10,7 @@ from metacal.errors import InputError, warn_caller
 from metacal.formulas import Array, Codes
 from metacal.rows import validate
 from metacal.rows.arrays import check_choice
+from metacal.rows.labels import check_labels
 
 #: Methods of a classifier that give its logits, in the order in which "auto" tries them.
 RESPONSE_METHODS = ("predict_proba", "decision_function")
@@ -66,7 +67,11 @@ def get_classifier_logits(classifier: Any, X: Any, method: str = "auto") -> Arra
 
 def get_classifier_classes(classifier: Any, n_columns: int) -> Array:
     """Return the classes of a classifier in column order. The default is 0 ... K-1."""
-    return np.asarray(getattr(classifier, "classes_", np.arange(n_columns)))
+    classes = getattr(classifier, "classes_", None)
+    if classes is None:
+        return np.arange(n_columns)
+    # A classifier that was fitted on labels of pandas may hold them as objects.
+    return check_labels(classes, noun="class label")
 
 
 def expand_columns(logits: Array, known_classes: Array, classes: Array) -> Array:

@@ -34,7 +34,6 @@ from metacal.gate.thresholds import (
     SubgroupThresholds,
     Thresholds,
     encode_groups_if_needed,
-    get_certified_thresholds,
     get_subgroup_names,
 )
 from metacal.gate.verbs import GateMethods
@@ -290,23 +289,6 @@ class Gate(GateMethods):
         changed_source = replace(first_stage.source, **changes)
         changed_stage = replace(first_stage, source=changed_source)
         return replace(self, stages=(changed_stage, *later_stages))
-
-    def with_classes(self, classes: NDArray[Any], reject_label: Any) -> Gate:
-        """Return a copy that names the classes, for a gate fitted with column indices as labels.
-
-        The new `classes` are in column order. Rejected rows get the new `reject_label`.
-        """
-        renamed_gate = self.with_source(classes=classes, classes_given=True)
-        if self.certificate is None:
-            return replace(renamed_gate, reject_label=reject_label)
-        subgroups = self.certificate.subgroups
-        if subgroups is not None:
-            subgroups = subgroups.replace_class_codes(classes.tolist())
-        certificate = replace(self.certificate, subgroups=subgroups)
-        thresholds = get_certified_thresholds(certificate, classes)
-        first_stage, *later_stages = renamed_gate.stages
-        stages = (replace(first_stage, thresholds=thresholds), *later_stages)
-        return replace(self, stages=stages, reject_label=reject_label, certificate=certificate)
 
     def read(self, table: Any) -> Any:
         """Convert the input of the first stage to a checked array of logits or scores."""

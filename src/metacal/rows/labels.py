@@ -237,10 +237,12 @@ def encode_labels(labels: Any, n_rows: int, classes: NDArray[Any]) -> Codes:
     if are_numbers and array.dtype.kind == "f":
         array = _whole_numbers(array)
     if are_numbers and array.dtype.kind == "U":
-        source = choose_spelling(" A scikit-learn model has them in model.classes_.", "")
+        hint = choose_spelling("A scikit-learn model has them in model.classes_.", "")
+        if len(classes) == 2:
+            hint = choose_spelling(hint, "For one score of two classes, give --positive NAME.")
         raise InputError(
             f"labels are strings (row 0: {str(array[0])!r}) but no class order was given; give "
-            f"{format_option('classes')}, one name per column, in column order.{source}"
+            f"{format_option('classes')}, one name per column, in column order. {hint}".rstrip()
         )
     comparable_classes = classes.astype(np.int64) if classes.dtype.kind == "b" else classes
     codes, unknown_row = find_class_columns(array, comparable_classes)
@@ -370,6 +372,9 @@ def check_labels(labels: Any, noun: str = "label") -> NDArray[Any]:
         raise InputError(f"{noun}s must be integers or strings. Complex data not supported.")
     if array.dtype.kind not in "iubfU":
         raise InputError(f"{noun}s must be integers or strings, got type {array.dtype}.")
+    if array.dtype == np.uint64 and array.max(initial=0) < _INT64_RANGE:
+        # NumPy has no integer type for both uint64 and a negative label of rejected rows.
+        return array.astype(np.int64)
     return array
 
 

@@ -1,0 +1,112 @@
+"""Checks of the parameters and rows of a CalibratedClassifier."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import _num_samples, column_or_1d
+
+from metacal.errors import InputError
+from metacal.estimators.calibrator_factory import make_base_calibrator
+from metacal.estimators.frozen import is_frozen
+from metacal.estimators.responses import RESPONSE_METHODS, get_classifier_classes
+from metacal.formulas import Array
+from metacal.gate import check_logits_gate_options
+from metacal.promises.positive_class import check_positive_class, name_positive_class
+from metacal.rows.arrays import as_plain_array, check_choice
+from metacal.rows.labels import check_labels, check_reject_label
+
+
+def check_features_and_labels(X: Any, y: Any) -> tuple[Any, Array]:
+    """Validate the features and labels that are passed to `fit`.
+
+    Returns
+    -------
+    X : array, sparse matrix or frame
+        Features whose rows can be selected.
+    y : array of shape (n_rows,)
+        Labels.
+
+    Raises
+    ------
+    InputError
+        If there are no labels, if they are not classes, or if their number is not that of the rows.
+    """
+    if y is None:
+        raise InputError("CalibratedClassifier requires y to be passed, but the target y is None.")
+    if len(getattr(y, "shape", ())) == 2 and y.shape[1] == 1:
+        y = column_or_1d(as_plain_array(y, "labels"), warn=True)
+    y = check_labels(y)
+    try:
+        check_classification_targets(y)
+    except (ValueError, TypeError) as error:
+        raise InputError(f"labels are no classes: {error}") from None
+    n_rows = _num_samples(X)
+    if len(y) != n_rows:
+        raise InputError(f"there are {n_rows} rows but {len(y)} labels; each row needs one label.")
+    if hasattr(X, "tocsr"):
+        X = X.tocsr()
+    elif not hasattr(X, "__getitem__"):
+        X = np.asarray(X)
+    return X, y
+
+
+def check_classifier_parameters(meta_estimator: Any, y: Array, groups: Any) -> None:
+    """Check the parameters before the classifier is trained, which may take hours.
+
+    Parameters
+    ----------
+    meta_estimator : CalibratedClassifier
+        Meta-estimator with the parameters.
+    y : array of shape (n_rows,)
+        Labels.
+    groups : array-like of shape (n_rows,) or None
+        Group of each row.
+
+    Raises
+    ------
+    InputError
+        If a parameter is invalid, or does not fit the labels.
+    """
+    promise = meta_estimator.promise
+    positive = meta_estimator.positive
+    # Creating a calibrator raises an error if its name is unknown.
+    make_base_calibrator(meta_estimator.calibrator, promise)
+    response_method = meta_estimator.response_method
+    check_choice("response_method", response_method, "auto", *RESPONSE_METHODS)
+    check_choice("decision", meta_estimator.decision, "largest", "calibrated")
+    if promise is not None:
+        _check_gate_parameters(meta_estimator, y)
+    elif positive is not None:
+        raise InputError(
+            f"positive={positive!r} has no effect without a promise. Leave it out, or pass a"
+            f" promise such as MinPrecision(0.9, positive={positive!r})."
+        )
+    if groups is not None and len(groups) != len(y):
+        raise InputError(
+            f"groups must have one entry per row; got {len(groups):,} for {len(y):,} rows."
+        )
+
+
+def _check_gate_parameters(meta_estimator: Any, y: Array) -> None:
+    """Check the parameters of the gate, with the classes that the labels have."""
+    decision = meta_estimator.decision
+    check_logits_gate_options(meta_estimator.promise, meta_estimator.ranking, "logits", decision)
+    promise = name_positive_class(meta_estimator.promise, meta_estimator.positive)
+    classes = np.unique(y)
+    estimator = meta_estimator.estimator
+    if is_frozen(estimator) and hasattr(estimator, "classes_"):
+        classes = get_classifier_classes(estimator, len(classes))
+    check_reject_label(meta_estimator.reject_label, classes)
+    n_classes = len(classes)
+    option_for_two_classes = None
+    if promise.is_two_sided:
+        option_for_two_classes = type(promise).__name__
+    elif decision == "calibrated":
+        option_for_two_classes = "decision='calibrated'"
+    if option_for_two_classes is not None and n_classes != 2:
+        raise InputError(f"{option_for_two_classes} is for two classes; y has {n_classes}.")
+    if n_classes == 2:
+        check_positive_class(promise, classes.tolist())
