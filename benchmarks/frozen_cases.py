@@ -341,13 +341,14 @@ def from_cascades() -> Iterator[Case]:
 def from_classifiers() -> Iterator[Case]:
     """Gates around classifiers."""
     from sklearn.datasets import load_digits
+    from sklearn.frozen import FrozenEstimator
     from sklearn.linear_model import LogisticRegression
     from sklearn.svm import LinearSVC
 
     x, y = load_digits(return_X_y=True)
     order = np.random.default_rng(17).permutation(len(y))
     x, y = x[order] / 16.0, y[order]
-    fitted = LogisticRegression(C=0.01, max_iter=2000).fit(x[:500], y[:500])
+    fitted = FrozenEstimator(LogisticRegression(C=0.01, max_iter=2000).fit(x[:500], y[:500]))
     of_rows = np.random.default_rng(19).integers(500, size=1000)
 
     def case(title: str, estimator: Any, fit: Fit | None = None) -> Case:
