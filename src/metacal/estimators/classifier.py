@@ -145,10 +145,10 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, DataclassEstimat
     >>> from sklearn.frozen import FrozenEstimator
     >>> size = np.where(y < 5, "small", "large")
     >>> fitted = LogisticRegression(max_iter=5000).fit(X[:700], size[:700])
-    >>> promise = mc.MinPrecision(0.95, positive="small")
+    >>> promise = mc.MinPrecision(0.9, positive="small")
     >>> gate = mc.CalibratedClassifier(FrozenEstimator(fitted), promise)
     >>> gate.fit(X[700:1300], size[700:1300]).certificate_.statement
-    'At least 95% of what is called small is small, with 90% confidence.'
+    'At least 90% of what is called small is small, with 90% confidence.'
     """
 
     estimator: Any
