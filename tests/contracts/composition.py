@@ -380,7 +380,8 @@ def certificate_of(promise: Any, half: Half, classes: list[str]) -> Any:
         return (
             mc.Cascade(promise=promise).fit(half.logits, half.labels, large=half.large).certificate_
         )
-    gate = mc.MetaCal(promise, calibrator="temperature", classes=classes)
+    positive = "approve" if "approve" in classes else None
+    gate = mc.MetaCal(promise, calibrator="temperature", classes=classes, positive=positive)
     groups = half.group if isinstance(promise, mc.PerGroup) else None
     return gate.fit(half.logits, half.labels, groups=groups).certificate_
 

@@ -102,8 +102,11 @@ def test_every_calibrator_is_valid_in_gates_of_promises_in_turn(name, gates):
         VALIDATOR.validate(data)
         loaded = artifact.loads(json.dumps(data).encode())
         kept = loaded.accepts(LOGITS)
-        want = np.where(kept[:, None], expected, 1 / 3)
-        np.testing.assert_allclose(loaded.predict_proba(LOGITS), want, rtol=1e-12)
+        paper_map = np.where(kept[:, None], expected, 1 / 3)
+        for rejected, probabilities in (("calibrated", expected), ("uniform", paper_map)):
+            np.testing.assert_allclose(
+                loaded.predict_proba(LOGITS, rejected=rejected), probabilities, rtol=1e-12
+            )
 
 
 #: Changes that break the schema: path, new value (KeyError: remove it).

@@ -119,11 +119,11 @@ def test_groups_in_tables_with_a_column_per_class(folder, tmp_path, kind):
     assert sum(part["n_rows"] for part in parts["items"]) == 900
 
 
-def test_groups_must_be_said_where_the_gate_goes_by_them(folder):
-    assert (
-        "--group-key NAME"
-        in run("apply", folder / "site.json", folder / "test.npz", "--json", code=2).stderr
-    )
+def test_groups_must_be_in_the_file_of_a_gate_by_group(folder, tmp_path):
+    with np.load(folder / "test.npz") as test:
+        np.savez(tmp_path / "no-site.npz", logits=test["logits"], labels=test["labels"])
+    done = run("apply", folder / "site.json", tmp_path / "no-site.npz", "--json", code=2)
+    assert "'site'" in done.stderr
     done = run("verify", folder / "class.json", folder / "test.npz", "--group-key", "site", code=2)
     assert "no threshold by group" in done.stderr
     done = run("fit", folder / "val.npz", "--min-accuracy", 0.9, "--group-key", "ward", code=2)

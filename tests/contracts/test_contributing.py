@@ -242,7 +242,7 @@ def test_the_format_is_read_and_written_everywhere(outside, data, tmp_path):
     ).score.shape == (50,)
     gate = mc.TemperatureScaling().fit(data.logits[:1000], data.labels[:1000])
     assert mc.apply(gate, tmp_path, f"{tmp_path}/out/").n_files == 2
-    assert (tmp_path / "out" / "a.bars").read_text().startswith("prediction|")
+    assert (tmp_path / "out" / "a.bars").read_text().startswith("label|prediction|")
 
 
 # ── the command line ──────────────────────────────────────────────────────────────────────────────

@@ -94,9 +94,10 @@ def _file_name(name: str) -> str:
 def expectation(estimator: Any, rows: np.ndarray) -> dict[str, Any]:
     """Return what a fitted estimator predicts for some rows, as `expected.json` has it."""
     is_gate = isinstance(estimator, mc.MetaCal)
+    paper_map = {"rejected": "uniform"} if is_gate else {}
     return {
         "rows": rows.tolist(),
-        "probs": estimator.predict_proba(rows).tolist(),
+        "probs": estimator.predict_proba(rows, **paper_map).tolist(),
         "prediction": estimator.predict(rows).tolist(),
         "accept": estimator.accepts(rows).tolist() if is_gate else None,
         "score": estimator.decide(rows).score.tolist() if is_gate else None,

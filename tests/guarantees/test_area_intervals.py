@@ -67,7 +67,7 @@ def test_merging_the_blocks_of_many_errors_hardly_moves_the_limits(monkeypatch):
     score = random.normal(0.0, 1.0, 4_000) + 1.5 * ~correct
     statistics = {area: METRICS[area].prepare_statistic(Ranking(score, correct)) for area in AREAS}
     merged = compute_area_limits(statistics, 1_000, 0.025, np.random.default_rng(1))
-    monkeypatch.setattr("metacal.metrics.area_intervals._SINGLE_BLOCKS", 4_000)
+    monkeypatch.setattr("metacal.metrics.area_intervals._N_UNMERGED_BLOCKS", 4_000)
     single = compute_area_limits(statistics, 1_000, 0.025, np.random.default_rng(2))
     for area in AREAS:
         assert merged[area] == pytest.approx(

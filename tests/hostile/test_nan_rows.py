@@ -111,7 +111,9 @@ def test_nothing_accepts_it_and_the_map_is_uniform(kernel, dtype):
                 LogitsSource(TemperatureMap(1.0), np.arange(5), score), threshold
             )
             assert not gate.accepts(Rows(bad)).any()
-            np.testing.assert_array_equal(gate(bad), np.full(bad.shape, gate(bad).dtype.type(0.2)))
+            paper_map = gate(bad, rejected="uniform")
+            np.testing.assert_array_equal(paper_map, np.full(bad.shape, paper_map.dtype.type(0.2)))
+            assert np.isnan(gate(bad)).all()
 
 
 @pytest.mark.slow

@@ -300,7 +300,7 @@ def test_certificates_agree(device, score, promise, crossings):
     accept = found.accepts(tensor)
     assert isinstance(accept, np.ndarray)
     assert accept.sum() == found.certificate_.n_accepted
-    probabilities = found.predict_proba(tensor)
+    probabilities = found.predict_proba(tensor, rejected="uniform")
     assert probabilities.device == tensor.device
     assert (probabilities[torch.from_numpy(~accept).to(device)] == 1 / array.shape[1]).all()
     np.testing.assert_allclose(
@@ -415,7 +415,10 @@ def test_the_warm_start_reads_a_view(device):
 def test_maps_called_directly(device):
     tensor = torch.tensor([[5.0, 0.0], [0.1, 0.0]], device=device, requires_grad=True)
     gate = Gate.from_source(LogitsSource(TemperatureMap(1.0), np.arange(2), "entropy"), 0.5)
-    np.testing.assert_allclose(gate(tensor).cpu(), [[0.9933071, 0.0066929], [0.5, 0.5]], atol=1e-6)
+    expected = [[0.9933071, 0.0066929], [0.5249792, 0.4750208]]
+    np.testing.assert_allclose(gate(tensor).cpu(), expected, atol=1e-6)
+    paper_map = gate(tensor, rejected="uniform").cpu()
+    np.testing.assert_allclose(paper_map, [expected[0], [0.5, 0.5]], atol=1e-6)
 
 
 def test_probabilities(device):

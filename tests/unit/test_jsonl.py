@@ -223,11 +223,12 @@ def test_fit_and_apply_in_json_lines(tmp_path, monkeypatch):
         assert done.exit_code == 0, done.stderr
         done = run(main, ["apply", "cal.json", source, "-o", f"{source}.out.jsonl"])
         assert done.exit_code == 0, done.stderr
-    assert (tmp_path / "val.jsonl.out.jsonl").read_text() == (
-        tmp_path / "val.npz.out.jsonl"
-    ).read_text()
-    first = json.loads((tmp_path / "val.jsonl.out.jsonl").read_text().splitlines()[0])
-    assert list(first) == [
+    decided = (tmp_path / "val.jsonl.out.jsonl").read_text()
+    # The other columns of a file are passed on under their own names.
+    decided_arrays = (tmp_path / "val.npz.out.jsonl").read_text().replace("labels", "label")
+    assert decided == decided_arrays
+    assert list(json.loads(decided.splitlines()[0])) == [
+        "label",
         "prediction",
         "answer",
         "confidence",

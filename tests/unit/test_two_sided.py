@@ -262,7 +262,7 @@ def test_each_group_has_two_sides_of_its_own(by_group):
         by_group.predict(SHIFTED)
     with pytest.raises(mc.InputError, match="rows of each group"):
         by_group.ranking_scores(SHIFTED)
-    proba = by_group.predict_proba(SHIFTED, groups=GROUP)
+    proba = by_group.predict_proba(SHIFTED, groups=GROUP, rejected="uniform")
     assert np.array_equal((proba == 0.5).all(axis=1), label == "rejected")
 
 

@@ -462,6 +462,8 @@ class Gate(GateMethods):
         source = self.logits_source
         rows = rows if rows is not None else Rows(logits)
         if self.choose_rejected(rejected) == "calibrated":
+            if groups is not None:
+                self.encode_groups(groups, len(rows))  # raises InputError for wrong groups
             return source.map(logits, rows=rows, out=out)
         group_codes = self.encode_groups(groups, len(rows))
         return compute_paper_probabilities(source, self.thresholds, rows, group_codes, out)
