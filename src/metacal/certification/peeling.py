@@ -1,0 +1,238 @@
+r"""Peeling: read the least certain rows from the bottom of a ranking upward, and reject them.
+
+The ranks at which the tests of an accuracy start are fractions of the errors that all tested rows may
+have. If correct rows are rare, no ranking comes near so many errors, and every test fails. Peeling
+removes the bottom of the ranking, which consists of errors, before the tests are planned. It reads
+losses from the least certain row upward until a window of rows contains enough correct ones. The rows
+that were read are rejected. The remaining *unread* rows are tested as if they were all rows.
+
+Terms used in this module:
+
+- *loss*: 1 for an incorrect row and 0 for a correct one, or any number in [0, 1].
+- *rank*: number of rows, counted from the most certain one.
+- *tie block*: rows with equal scores. They are read together.
+- *unread rows*: the rows that were not read. They are the first ranks of the ranking.
+
+**Proof.** The rows are assumed to be independent draws from one distribution, and nothing else. Let F
+be the accuracy (or the mean loss) of all possible rows up to a score.
+
+1. The rows are read in tie blocks, from the highest score downward. The decision to read another
+   block depends on the rows that were read, on the number of rows, and on values that are
+   independent of the rows, such as pilot rows. So the last score that is read, S, is a stopping time.
+2. Given the rows with a score of at least S, the M unread rows are independent draws from the
+   distribution of the rows with a lower score. Nothing is known about them but their number.
+3. Up to any score below S, F is the same for this distribution as for all rows. So whatever
+   certifies a threshold from M independent rows is valid for the unread rows, whichever of its
+   choices (first rank, fractions of the level, treatment of ties) depend on the rows that were read.
+   Given these rows, the promise is broken with probability at most delta. Hence also on average. ∎
+
+**Not valid**: testing ranks among the rows that were read ("un-peeling"). If one reads the least
+certain rows, finds them good, and then tests all rows as if none had been read, the plan depends on
+labels that are tested. With an error rate of 1.002 times the allowed one everywhere, 1,000 rows and
+accuracy 0.9, this breaks 0.11 to 0.12 of the promises at delta = 0.1, while each of the two plans
+alone breaks 0.09. Also not valid: reading a tie block in part, or looking at the score of an unread
+row before deciding whether to read it. Within a tie block, or given their scores, the unread rows
+would no longer be independent draws from one distribution.
+
+`LeastCertainRows` ensures this by its type. A plan receives it instead of the ranking. It returns
+losses of rows that it counts as read, and no other, and `OneThresholdProcedure` and `ClassPromise`
+test no rank above its `n_unread`, whatever the plan says.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from metacal.certification.ranking import Ranking
+from metacal.formulas import Codes, Float
+
+# Number of rows of a window, as a fraction of the rows up to its end, and its smallest number of rows.
+_WINDOW_FRACTION = 0.04
+_MIN_WINDOW_ROWS = 8
+
+# A window moves by one of this many of its rows at a time.
+_WINDOW_ROWS_PER_STEP = 8
+
+
+class LeastCertainRows:
+    """Reader of a ranking from its least certain row upward.
+
+    It returns facts about rows that were read, and about no others. Rows are read in whole tie
+    blocks. The rows that stay unread may be tested, because the caller learns only their number.
+
+    Parameters
+    ----------
+    tie_block_end_ranks : array of int of shape (n_blocks,)
+        Number of rows up to the end of each tie block.
+
+    cumulative_losses : array of shape (n_blocks,)
+        Sum of the losses up to the end of each tie block. The losses are between 0 and 1.
+
+    tie_block_scores : array of float of shape (n_blocks,)
+        Score of each tie block, in increasing order.
+
+    highest_kept_score : float, default=-inf
+        Rows with this score or a lower one are never read. It must not depend on the rows.
+
+    Examples
+    --------
+    >>> ranking = Ranking.from_scores(np.arange(10.0), np.arange(10) < 4)
+    >>> rows = LeastCertainRows.from_ranking(ranking)
+    >>> rows.read_down_to(3)
+    >>> rows.n_unread, rows.mean_loss_of_last_read(2), rows.mean_loss_of_last_read(7)
+    (3, 0.5, 0.8571428571428571)
+    """
+
+    def __init__(
+        self,
+        tie_block_end_ranks: Codes,
+        cumulative_losses: Codes | Float,
+        tie_block_scores: Float,
+        highest_kept_score: float = -math.inf,
+    ) -> None:
+        # Both arrays start at rank 0, so that a block lies between consecutive entries.
+        self._block_ends = np.append(0, tie_block_end_ranks)
+        self._cumulative_losses = np.append(0.0, cumulative_losses)
+        self._n_kept_blocks = int(
+            np.searchsorted(tie_block_scores, highest_kept_score, side="right")
+        )
+        self._n_unread_blocks = len(tie_block_end_ranks)
+
+    @classmethod
+    def from_ranking(
+        cls, ranking: Ranking, highest_kept_score: float = -math.inf
+    ) -> LeastCertainRows:
+        """Read the errors of a ranking as losses of 1."""
+        return cls(
+            ranking.tie_block_end_ranks,
+            ranking.cumulative_errors,
+            ranking.tie_block_scores,
+            highest_kept_score,
+        )
+
+    @classmethod
+    def from_losses(
+        cls, ranking: Ranking, losses: Float, highest_kept_score: float = -math.inf
+    ) -> LeastCertainRows:
+        """Read graded losses, which are given in the order of the ranking."""
+        end_ranks = ranking.tie_block_end_ranks
+        cumulative_losses = np.cumsum(losses)[end_ranks - 1]
+        return cls(end_ranks, cumulative_losses, ranking.tie_block_scores, highest_kept_score)
+
+    @property
+    def n_rows(self) -> int:
+        """Number of all rows."""
+        return int(self._block_ends[-1])
+
+    @property
+    def n_unread(self) -> int:
+        """Number of rows that were not read. Only ranks up to this one may be tested."""
+        return int(self._block_ends[self._n_unread_blocks])
+
+    @property
+    def n_read(self) -> int:
+        """Number of rows that were read."""
+        return self.n_rows - self.n_unread
+
+    def read_down_to(self, max_unread: int) -> None:
+        """Read tie blocks, the least certain first, until at most `max_unread` rows are unread.
+
+        Reading stops earlier at `highest_kept_score`.
+        """
+        n_blocks_up_to_rank = int(np.searchsorted(self._block_ends, max_unread, side="right")) - 1
+        n_blocks = max(n_blocks_up_to_rank, self._n_kept_blocks)
+        self._n_unread_blocks = min(self._n_unread_blocks, n_blocks)
+
+    def mean_loss_of_last_read(self, n_rows: int) -> float:
+        """Compute the mean loss of the most certain rows among those that were read.
+
+        If only a part of a tie block belongs to these rows, that part has the mean loss of the block.
+
+        Parameters
+        ----------
+        n_rows : int
+            Number of rows, at least 1 and at most `n_read`.
+        """
+        self._require_read(n_rows)
+        first_rank = self.n_unread
+        last_rank = first_rank + n_rows
+        last_block = self._find_block(last_rank)
+        block_start, block_end = self._block_ends[last_block : last_block + 2]
+        losses_at_start, losses_at_end = self._cumulative_losses[last_block : last_block + 2]
+        read_fraction_of_block = (last_rank - block_start) / (block_end - block_start)
+        losses_in_block = read_fraction_of_block * (losses_at_end - losses_at_start)
+        losses_before = losses_at_start - self._cumulative_losses[self._n_unread_blocks]
+        return float((losses_before + losses_in_block) / n_rows)
+
+    def mean_ties_of_last_read(self, n_rows: int) -> float:
+        """Compute how many other rows have the score of a row, on average over rows read last.
+
+        Parameters
+        ----------
+        n_rows : int
+            Number of rows to average over, at least 1 and at most `n_read`. They are the most
+            certain rows among those that were read.
+        """
+        self._require_read(n_rows)
+        last_rank = self.n_unread + n_rows
+        last_block = self._find_block(last_rank)
+        block_ends = self._block_ends[self._n_unread_blocks : last_block + 2]
+        n_rows_of_blocks = np.diff(block_ends)
+        n_averaged_rows = np.diff(np.minimum(block_ends, last_rank))
+        return float((n_averaged_rows * (n_rows_of_blocks - 1)).sum() / n_rows)
+
+    def _find_block(self, rank: int) -> int:
+        """Return the index of the tie block that contains a rank."""
+        return int(np.searchsorted(self._block_ends, rank)) - 1
+
+    def _require_read(self, n_rows: int) -> None:
+        """Raise ValueError if a fact about rows that were not read is requested."""
+        if not 1 <= n_rows <= self.n_read:
+            raise ValueError(f"{n_rows} rows are requested, but {self.n_read} were read.")
+
+
+def peel(rows: LeastCertainRows, *, max_window_loss: float, min_unread: int) -> None:
+    """Read rows from the bottom upward until a window of them has a low mean loss.
+
+    The window has 4% of the rows up to its end, and at least eight. It moves by an eighth of its
+    rows. The first window is read in any case, because nothing is known without it.
+
+    Parameters
+    ----------
+    rows : LeastCertainRows
+        Rows to read. Afterwards, `rows.n_unread` is the number of rows that may be tested.
+
+    max_window_loss : float
+        Reading ends if the mean loss of the window is at most this value.
+
+    min_unread : int
+        Number of rows that must stay unread, because fewer could not pass a test. Reading also ends
+        if the next step would leave fewer. Only a large tie block can still leave fewer.
+
+    Examples
+    --------
+    >>> ranking = Ranking.from_scores(np.arange(1000.0), np.arange(1000) < 100)
+    >>> rows = LeastCertainRows.from_ranking(ranking)
+    >>> peel(rows, max_window_loss=0.775, min_unread=29)
+    >>> rows.n_unread
+    98
+    """
+    window_rows = _choose_window_rows(rows.n_rows)
+    next_unread = rows.n_rows - window_rows
+    while next_unread >= min_unread:
+        n_unread_before = rows.n_unread
+        rows.read_down_to(next_unread)
+        if rows.n_unread == n_unread_before:
+            # The remaining rows must not be read.
+            return
+        window_rows = min(_choose_window_rows(rows.n_unread + window_rows), rows.n_read)
+        if rows.mean_loss_of_last_read(window_rows) <= max_window_loss:
+            return
+        next_unread = rows.n_unread - max(1, window_rows // _WINDOW_ROWS_PER_STEP)
+
+
+def _choose_window_rows(n_rows: int) -> int:
+    """Choose the number of rows of a window that ends at a rank."""
+    return max(_MIN_WINDOW_ROWS, round(_WINDOW_FRACTION * n_rows))

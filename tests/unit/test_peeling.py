@@ -1,0 +1,111 @@
+"""Peeling reads the least certain rows from the bottom, in whole tie blocks, and nothing above."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from metacal.certification.peeling import LeastCertainRows, peel
+from metacal.certification.ranking import Ranking
+
+
+def ranking_of(correct, scores=None):
+    """Rank rows that are given from the most certain one."""
+    correct = np.asarray(correct, dtype=bool)
+    if scores is None:
+        scores = np.arange(len(correct))
+    return Ranking.from_scores(np.asarray(scores, dtype=float), correct)
+
+
+def peeled(rows, window_loss=0.775, min_unread=29):
+    peel(rows, max_window_loss=window_loss, min_unread=min_unread)
+    return rows.n_unread
+
+
+def test_labels_of_unread_rows_make_no_difference():
+    """Whatever the labels up to the last unread row are, the same rows are read."""
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        correct = rng.random(600) < np.linspace(0.6, 0.0, 600)
+        n_unread = peeled(LeastCertainRows.from_ranking(ranking_of(correct)))
+        assert 29 <= n_unread < 600
+        other_labels = correct.copy()
+        other_labels[:n_unread] = rng.random(n_unread) < rng.random()
+        assert peeled(LeastCertainRows.from_ranking(ranking_of(other_labels))) == n_unread
+
+
+def test_scores_of_unread_rows_make_no_difference():
+    """Ties among unread rows are as invisible as their labels."""
+    rng = np.random.default_rng(1)
+    correct = rng.random(600) < np.linspace(0.6, 0.0, 600)
+    n_unread = peeled(LeastCertainRows.from_ranking(ranking_of(correct)))
+    tied = np.arange(600)
+    tied[:n_unread] = 0
+    assert peeled(LeastCertainRows.from_ranking(ranking_of(correct, tied))) == n_unread
+
+
+def test_rows_are_read_until_the_window_contains_enough_correct_rows():
+    assert peeled(LeastCertainRows.from_ranking(ranking_of(np.arange(1000) < 100))) == 98
+    # All rows are correct: only the first window is read.
+    assert peeled(LeastCertainRows.from_ranking(ranking_of(np.ones(1000)))) == 960
+    # No row is correct: as many rows as a test requires stay unread.
+    assert 29 <= peeled(LeastCertainRows.from_ranking(ranking_of(np.zeros(1000)))) <= 30
+    # Too few rows for a window: none is read.
+    assert peeled(LeastCertainRows.from_ranking(ranking_of(np.zeros(30)))) == 30
+
+
+def test_tie_blocks_are_read_as_a_whole():
+    scores = np.repeat([0.0, 1.0, 2.0], [100, 50, 850])
+    rows = LeastCertainRows.from_ranking(ranking_of(scores == 0.0, scores))
+    rows.read_down_to(999)
+    assert rows.n_unread == 150
+    rows.read_down_to(120)
+    assert rows.n_unread == 100
+    # A part of a block has the mean loss of the block.
+    assert rows.mean_loss_of_last_read(20) == 1.0
+    assert rows.mean_ties_of_last_read(50) == 49.0
+    assert rows.mean_ties_of_last_read(60) == (50 * 49 + 10 * 849) / 60
+
+
+def test_kept_scores_are_never_read():
+    scores = np.repeat([0.0, 1.0, 2.0], [100, 50, 850])
+    ranking = ranking_of(scores == 0.0, scores)
+    assert peeled(LeastCertainRows.from_ranking(ranking, highest_kept_score=0.0)) == 100
+    assert peeled(LeastCertainRows.from_ranking(ranking)) == 0
+    assert peeled(LeastCertainRows.from_ranking(ranking, highest_kept_score=2.0)) == 1000
+
+
+def test_facts_about_unread_rows_are_refused():
+    rows = LeastCertainRows.from_ranking(ranking_of(np.arange(100) < 50))
+    with pytest.raises(ValueError, match="were read"):
+        rows.mean_loss_of_last_read(1)
+    rows.read_down_to(60)
+    with pytest.raises(ValueError, match="were read"):
+        rows.mean_loss_of_last_read(41)
+    with pytest.raises(ValueError, match="were read"):
+        rows.mean_ties_of_last_read(41)
+    # Rows cannot be put back.
+    rows.read_down_to(80)
+    assert rows.n_unread == 60
+    public = {name for name in dir(rows) if not name.startswith("_")}
+    assert public == {
+        "from_losses",
+        "from_ranking",
+        "mean_loss_of_last_read",
+        "mean_ties_of_last_read",
+        "n_read",
+        "n_rows",
+        "n_unread",
+        "read_down_to",
+    }
+
+
+def test_graded_losses_of_0_and_1_are_errors():
+    rng = np.random.default_rng(2)
+    scores = np.sort(rng.integers(0, 300, 1000)).astype(float)
+    correct = rng.random(1000) < np.linspace(0.7, 0.0, 1000)
+    ranking = ranking_of(correct, scores)
+    sorted_losses = (~correct).astype(float)
+    of_errors = peeled(LeastCertainRows.from_ranking(ranking))
+    assert peeled(LeastCertainRows.from_losses(ranking, sorted_losses)) == of_errors
+    assert peeled(LeastCertainRows.from_losses(ranking, 0.5 * sorted_losses), 0.3875) == of_errors
