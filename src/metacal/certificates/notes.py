@@ -115,6 +115,26 @@ def too_few_units(*, units: int, rows: int) -> str:
     )
 
 
+@register_note("class_never_predicted")
+def class_never_predicted(
+    *,
+    called: str,
+    quantity: str,
+    positive: str,
+    target: float,
+    best: float | None,
+    rows: int,
+    needed: int | None,
+) -> str:
+    """Report that one of two promises about two classes accepts no row."""
+    best_text = "" if best is None else f"; the best that they support is {best:g}"
+    more_rows_text = "" if needed is None else f", or collect about {needed:,} rows"
+    return (
+        f"no row is called {called}: these {rows:,} rows do not certify a {quantity} of"
+        f" {target:g} for {positive}{best_text}. Relax this promise{more_rows_text}."
+    )
+
+
 @register_note("review_is_cheapest")
 def review_is_cheapest(*, review: float) -> str:
     """Report that sending every row to review has the lowest expected cost."""

@@ -72,7 +72,10 @@ def state_side_claims(
     format_lower_bound: FormatShare,
     format_upper_bound: FormatShare,
 ) -> str:
-    """Join the claims of both sides to one claim, starting with the second class.
+    """Join the claims of the open sides to one claim, starting with the second class.
+
+    A side is closed if no row is predicted as its class in any group. Its promise then cannot be
+    broken, and `state_closed_sides` states that instead of the promise.
 
     Parameters
     ----------
@@ -86,16 +89,26 @@ def state_side_claims(
     str
         The claim without a full stop.
     """
-    first_class_side, second_class_side = subgroups.items[:2]
     claims = [
         side.quantity.format_claim(
             side.target, format_lower_bound, format_upper_bound, side.promised_class
         )
-        for side in (second_class_side, first_class_side)
+        for side in subgroups.open_sides
         if side.quantity is not None and side.target is not None
     ]
     continued_claims = map(lower_first_letter, claims[1:])
     return ", and ".join([claims[0], *continued_claims])
+
+
+def state_closed_sides(subgroups: SubgroupCertificates) -> str:
+    """State for which promises no row is predicted as the class, in no or one sentence each."""
+    sentences = [
+        f" No row is called {_get_predicted_class_name(side)}, because"
+        f" {side.quantity.name_with_class(side.promised_class)} {side.target:g} is not certified."
+        for side in subgroups.closed_sides
+        if side.quantity is not None
+    ]
+    return "".join(sentences)
 
 
 def state_subgroup_claim(subgroups: SubgroupCertificates, claim: str) -> str:
@@ -136,8 +149,7 @@ def state_subgroup_confidence(
         End of the sentence that states the promise, without a full stop.
     """
     if subgroups.is_two_sided_without_groups:
-        both_promised = all(side.quantity is not None for side in subgroups.items)
-        scope = " for both together" if both_promised else ""
+        scope = " for both together" if len(subgroups.open_sides) == 2 else ""
         return f"with {confidence_text} confidence{scope}"
     if subgroups.delta_sharing == "fcr":
         return (
@@ -178,12 +190,7 @@ def describe_two_sided_condition(certificate: Certificate, subgroups: SubgroupCe
     if subgroups.is_two_sided_without_groups:
         conditions = _describe_side_conditions(subgroups.items, certificate.decision_at)
         return f"{', '.join(conditions)}, else review"
-    first_class_side, second_class_side = subgroups.items[:2]
-    class_names = [
-        _get_predicted_class_name(side)
-        for side in (second_class_side, first_class_side)
-        if side.quantity is not None
-    ]
+    class_names = [_get_predicted_class_name(side) for side in subgroups.open_sides]
     return f"called {' or '.join(class_names)} beyond the log-odds of the row's group, else review"
 
 
@@ -335,6 +342,8 @@ def _describe_side(side: SubgroupCertificate, prefix: str) -> Line:
         reason = (
             f"{side.quantity.name_with_class(side.promised_class)} {side.target:g} is not certified"
         )
+        if side.best_target is not None:
+            reason += f" ({side.best_target:g} is the best that these rows certify)"
         if side.rows_needed:
             reason += f"; it takes at least {side.rows_needed:,} rows that speak about it"
         return "closed", f"{prefix}nothing is called {class_name}: {reason}"

@@ -313,6 +313,31 @@ class SubgroupCertificates:
         return tuple(self.items[start : start + n_sides] for start in starts)
 
     @property
+    def open_sides(self) -> tuple[SubgroupCertificate, ...]:
+        """Side of each class with a promise that accepts rows, the second class first.
+
+        With groups, it is the side of the first group, and a row of any group may be accepted.
+        """
+        return self._select_sides(are_closed=False)
+
+    @property
+    def closed_sides(self) -> tuple[SubgroupCertificate, ...]:
+        """Side of each class with a promise that accepts no row of any group, like `open_sides`."""
+        return self._select_sides(are_closed=True)
+
+    def _select_sides(self, *, are_closed: bool) -> tuple[SubgroupCertificate, ...]:
+        """Return the sides of the first group whose promise is closed, or open, in every group."""
+        if not self.is_two_sided:
+            return ()
+        second_class_first = (self.items[1::2], self.items[0::2])
+        return tuple(
+            sides[0]
+            for sides in second_class_first
+            if sides[0].quantity is not None
+            and all(side.threshold == -math.inf for side in sides) == are_closed
+        )
+
+    @property
     def names(self) -> tuple[Name, ...]:
         """Names of all classes or groups, without repetition."""
         all_names = (name for subgroup in self.items for name in subgroup.names)

@@ -24,6 +24,7 @@ from metacal.certificates.subgroup_words import (
     format_accepted_range,
     list_subgroup_lines,
     lower_first_letter,
+    state_closed_sides,
     state_side_claims,
     state_subgroup_claim,
     state_subgroup_confidence,
@@ -74,13 +75,17 @@ _DELTA_SHARING_TEXTS: dict[DeltaSharing, str] = {
 
 
 def state_promise(certificate: Certificate) -> str:
-    """State the promise of a certificate as one sentence."""
+    """State the promise of a certificate, in one sentence unless a side is closed."""
     claim = _state_claim(certificate)
     claim_with_confidence = _state_guarantee(certificate, claim)
+    seed_text = ""
     seed = certificate.circumstances.random_state
-    if seed is None:
-        return f"{claim_with_confidence}."
-    return f"{claim_with_confidence} (random_state={seed} chosen by the user)."
+    if seed is not None:
+        seed_text = f" (random_state={seed} chosen by the user)"
+    closed_sides_text = ""
+    if certificate.subgroups is not None and certificate.subgroups.is_two_sided:
+        closed_sides_text = state_closed_sides(certificate.subgroups)
+    return f"{claim_with_confidence}{seed_text}.{closed_sides_text}"
 
 
 def _state_claim(certificate: Certificate) -> str:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from metacal.certificates.counts import Counts
 from metacal.certificates.quantity import Quantity
 from metacal.certificates.subgroups import Name, SubgroupCertificate
+from metacal.certification.class_shortfall import ClassShortfall
 from metacal.certification.procedures import DecisionColumns
 from metacal.certification.ranking import Ranking, ThresholdOutcome
 from metacal.certification.rules.rule import REJECT_ALL_ROWS
@@ -102,6 +103,20 @@ def add_class_promise(
         promised_class=positive_name,
         delta=level_of_class,
         rows_needed=rows_needed,
+    )
+
+
+def add_best_targets(
+    class_certificates: tuple[SubgroupCertificate, ...], shortfalls: Sequence[ClassShortfall]
+) -> tuple[SubgroupCertificate, ...]:
+    """Return the certificates of both classes with the best value of each uncertified promise."""
+    best_targets = {shortfall.predicted_class: shortfall.best_target for shortfall in shortfalls}
+    return tuple(
+        replace(
+            certificate,
+            best_target=best_targets.get(get_predicted_class(certificate), certificate.best_target),
+        )
+        for certificate in class_certificates
     )
 
 

@@ -153,7 +153,7 @@ class ClassPromise:
         """
         if last_rank == 0:
             return NOTHING_CERTIFIED
-        rule = self._get_rule_for_class_share(pilot, class_code)
+        rule = self.get_rule_for_class_share(pilot, class_code)
         own_level = self._compute_own_level(significance_level)
         plan = rule.plan(ranking.n_rows, self.limit, own_level, pilot)
         return rule.certify(ranking, plan, own_level, last_rank)
@@ -166,7 +166,7 @@ class ClassPromise:
         """Compute the part of a significance level that this promise receives."""
         return significance_level * self.level_fraction
 
-    def _get_rule_for_class_share(self, pilot: PilotRows | None, class_code: int) -> ThresholdRule:
+    def get_rule_for_class_share(self, pilot: PilotRows | None, class_code: int) -> ThresholdRule:
         """Return the rule for the declared or estimated share of the class."""
         class_share = self.declared_class_share
         if class_share is None and pilot is not None:

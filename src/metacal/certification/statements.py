@@ -12,7 +12,12 @@ from typing import TYPE_CHECKING
 
 from metacal.certificates.certificate import Certificate
 from metacal.certificates.counts import Counts
-from metacal.certificates.notes import Note, too_few_right, too_few_to_review
+from metacal.certificates.notes import (
+    Note,
+    class_never_predicted,
+    too_few_right,
+    too_few_to_review,
+)
 from metacal.certificates.number_format import format_percent_floor
 from metacal.certificates.quantity import Quantity
 from metacal.certificates.subgroups import Name
@@ -22,6 +27,7 @@ from metacal.kernels.grid import RELATIVE_GRID
 from metacal.statistics import bounds
 
 if TYPE_CHECKING:
+    from metacal.certification.class_shortfall import ClassShortfall
     from metacal.certification.rows import CalibrationRows
     from metacal.certification.sides import ClassPromise
 
@@ -244,25 +250,74 @@ def build_incomplete_labels_error(
     return InfeasibleTargetError(message, target=target, rows_needed=n_rows)
 
 
-def explain_uncertified_class(
-    class_promise: ClassPromise, rows: CalibrationRows, significance_level: float
-) -> str:
-    """Explain why no row may be accepted as the class of a promise."""
-    class_code = class_promise.get_predicted_code(rows.class_names)
-    required_rows_phrase = "rows without an error from that end of the scores, or more with some"
-    if class_promise.quantity.conditions_on_true_class:
-        n_of_other_class = int((rows.true_class_codes != class_code).sum())
-        other_name = rows.class_names[1 - class_code]
-        required_rows_phrase = f"rows that are {other_name}; there are {n_of_other_class:,}"
-    positive_name = rows.class_names[class_promise.get_positive_code(rows.class_names)]
-    n_required_rows = class_promise.rule.compute_required_rows(
-        class_promise.limit, significance_level
+def build_uncertified_classes_error(shortfalls: Sequence[ClassShortfall]) -> InfeasibleTargetError:
+    """Build the error for rows that certify no promise about either of two classes.
+
+    Parameters
+    ----------
+    shortfalls : sequence of ClassShortfall
+        Shortfall of each promise. The error has the numbers of the first one.
+
+    Returns
+    -------
+    InfeasibleTargetError
+    """
+    first_shortfall = shortfalls[0]
+    return InfeasibleTargetError(
+        " ".join(_explain_uncertified_class(shortfall) for shortfall in shortfalls),
+        target=first_shortfall.class_promise.target,
+        best=first_shortfall.best_target,
+        rows_needed=first_shortfall.rows_needed,
     )
-    quantity_name = class_promise.quantity.name_with_class(positive_name)
-    return (
-        f"{quantity_name} {class_promise.target:g} cannot be certified: at this delta it takes"
-        f" {n_required_rows:,} {required_rows_phrase}"
+
+
+def _explain_uncertified_class(shortfall: ClassShortfall) -> str:
+    """Explain why no row may be accepted as the class of a promise, and what to do."""
+    support_sentence = "They support no useful value."
+    advice = "Lower the target"
+    if shortfall.best_target is not None:
+        support_sentence = f"The best that they support is {shortfall.best_target:g}."
+        advice = f"Lower the target to {shortfall.best_target:g}"
+        if shortfall.class_promise.quantity.has_upper_limit:
+            advice = f"Raise the limit to {shortfall.best_target:g}"
+    elif not shortfall.class_promise.quantity.conditions_on_true_class:
+        support_sentence = (
+            f"They support none above {shortfall.class_share:.4g}, the share of"
+            f" {shortfall.predicted_class!r} among them."
+        )
+    more_rows_advice = "improve the model"
+    if shortfall.rows_needed is not None:
+        more_rows_advice = f"collect about {shortfall.rows_needed:,} rows (a rough estimate)"
+    if shortfall.class_promise.quantity.conditions_on_true_class:
+        support_sentence += (
+            f" It takes at least {shortfall.n_required_rows:,} rows of"
+            f" {shortfall.other_class!r}, and there are {shortfall.n_of_other_class:,}."
+        )
+    quantity = shortfall.class_promise.quantity
+    claim = f"{quantity.name} of {quantity.direction} {shortfall.class_promise.target:g}"
+    confidence = format_confidence_level(shortfall.significance_level)
+    message = (
+        f"A {claim} for {shortfall.positive_class!r} cannot be certified on these"
+        f" {shortfall.n_rows:,} rows {confidence}. {support_sentence} {advice}, or"
+        f" {more_rows_advice}."
     )
+    if shortfall.rows_needed is None and shortfall.ruled_out_sentence is not None:
+        message += f" {shortfall.ruled_out_sentence}"
+    return message
+
+
+def warn_about_uncertified_class(shortfall: ClassShortfall) -> Note:
+    """Warn that no row is predicted as the class of a promise, and return the note."""
+    note = class_never_predicted(
+        called=str(shortfall.predicted_class),
+        quantity=shortfall.class_promise.quantity.name,
+        positive=str(shortfall.positive_class),
+        target=float(shortfall.class_promise.target),
+        best=shortfall.best_target,
+        rows=shortfall.n_rows,
+        needed=shortfall.rows_needed,
+    )
+    return note.issue_warning()
 
 
 def build_no_certified_subgroup_error(

@@ -57,6 +57,7 @@ from metacal.certificates.certificate import Certificate
 from metacal.certificates.rule_texts import SAME_SOURCE, register_rule
 from metacal.certificates.subgroups import Name, SubgroupCertificate, SubgroupCertificates
 from metacal.certification.class_certificates import (
+    add_best_targets,
     add_class_promise,
     add_counts_of_classes,
     build_class_certificate,
@@ -64,6 +65,7 @@ from metacal.certification.class_certificates import (
     get_predicted_class,
     states_class_promise,
 )
+from metacal.certification.class_shortfall import ClassShortfall, find_class_shortfall
 from metacal.certification.decision_point import find_decision_point
 from metacal.certification.pilot import PilotPolicy
 from metacal.certification.plans import PilotRows
@@ -80,8 +82,9 @@ from metacal.certification.statements import (
     build_certificate,
     build_same_class_error,
     build_trivial_promise_error,
-    explain_uncertified_class,
+    build_uncertified_classes_error,
     format_promise_mismatch,
+    warn_about_uncertified_class,
 )
 from metacal.errors import InfeasibleTargetError
 from metacal.formulas import Float
@@ -332,6 +335,9 @@ class TwoClassProcedure:
             significance_level=delta,
             level_if_untested=delta,
         )
+        shortfalls = self._find_shortfalls(rows, delta, class_certificates)
+        class_certificates = add_best_targets(class_certificates, shortfalls)
+        notes = tuple(warn_about_uncertified_class(shortfall) for shortfall in shortfalls)
         main_limit = self.get_main_limit(rows)
         certificate = build_certificate(
             quantity=main_limit.quantity,
@@ -340,6 +346,7 @@ class TwoClassProcedure:
             rule_name=self.rule_name,
             threshold=_THRESHOLD_BESIDE_CLASS_THRESHOLDS,
             outcome=add_counts_of_classes(class_certificates),
+            notes=notes,
         )
         return replace(
             certificate,
@@ -352,14 +359,31 @@ class TwoClassProcedure:
 
     def _build_infeasible_error(self, rows: CalibrationRows, delta: float) -> InfeasibleTargetError:
         """Build the error for rows that certify nothing for either class."""
-        promises_by_class = self.get_promises_by_class(rows.class_names)
-        reasons = [
-            explain_uncertified_class(class_promise, rows, delta * class_promise.level_fraction)
-            for class_promise in promises_by_class.values()
+        shortfalls = self._find_shortfalls(rows, delta)
+        # The error has the numbers of the promise that the user names first.
+        first_promise = self.class_promises[0]
+        shortfalls.sort(key=lambda shortfall: shortfall.class_promise != first_promise)
+        return build_uncertified_classes_error(shortfalls)
+
+    def _find_shortfalls(
+        self,
+        rows: CalibrationRows,
+        delta: float,
+        class_certificates: Sequence[SubgroupCertificate] | None = None,
+    ) -> list[ClassShortfall]:
+        """Find what the rows lack for each promise, or for those about classes that are rejected."""
+        return [
+            find_class_shortfall(
+                class_promise,
+                rows,
+                _orient_pilot_scores(rows.pilot, class_code),
+                significance_level=delta,
+                class_code=class_code,
+            )
+            for class_code, class_promise in self.get_promises_by_class(rows.class_names).items()
+            if class_certificates is None
+            or class_certificates[class_code].threshold == REJECT_ALL_ROWS
         ]
-        return InfeasibleTargetError(
-            f"{'; '.join(reasons)}.", target=self.promised_limits[0].target
-        )
 
     def compute_decision_columns(
         self, rows: CalibrationRows, decision_points: float | Float

@@ -1,0 +1,255 @@
+"""Explanation of why nothing is certified for a promise about one of two classes.
+
+It has the best value that the rows certify, and about how many rows would certify the promised one.
+None of this influences a certificate.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from metacal.certificates.subgroups import Name
+from metacal.certification.plans import PilotRows
+from metacal.certification.rank_tests import BinomialRankTests
+from metacal.certification.rows import CalibrationRows
+from metacal.certification.rows_needed import (
+    StartingTest,
+    estimate_rows_needed,
+    estimate_rows_needed_by_resampling,
+)
+from metacal.certification.rules.accuracy_shortfall import (
+    ACCURACY_STEPS_PER_UNIT,
+    describe_ruled_out,
+    find_highest_certified_step,
+)
+from metacal.certification.sides import ClassPromise
+from metacal.formulas import Codes
+from metacal.statistics import bounds
+
+# The error curves of `rows_needed` describe rankings in which most rows are correct. Rows are
+# resampled instead if the class has a smaller share.
+_MIN_SHARE_FOR_ERROR_CURVES = 0.2
+
+# Resampling more rows than this takes seconds, so that nothing is estimated.
+_MAX_ROWS_TO_RESAMPLE = 30_000
+
+
+@dataclass(frozen=True)
+class ClassShortfall:
+    """What the rows lack to certify a promise about one of two classes.
+
+    Attributes
+    ----------
+    class_promise : ClassPromise
+        Promise for which no row may be accepted.
+
+    predicted_class, positive_class, other_class : str, bool, int or float
+        Class that rows would be accepted as, positive class of the promise, and the class of the
+        rows that must not be accepted so.
+
+    n_rows, n_of_other_class : int
+        Number of tested rows, and how many of them are of the other class.
+
+    class_share : float
+        Share of the predicted class among the tested rows.
+
+    significance_level : float
+        Significance level of this promise.
+
+    best_target : float or None
+        Best value that these rows certify and that accepting every row does not reach. None if
+        there is none.
+
+    n_required_rows : int
+        Smallest number of rows with which a test passes: accepted rows for a precision, and rows
+        of the other class for a recall or a false-positive rate.
+
+    rows_needed : int or None
+        Approximate number of rows, of both classes, that would certify the promise.
+
+    ruled_out_sentence : str or None
+        Proved sentence about thresholds on a precision.
+    """
+
+    class_promise: ClassPromise
+    predicted_class: Name
+    positive_class: Name
+    other_class: Name
+    n_rows: int
+    n_of_other_class: int
+    class_share: float
+    significance_level: float
+    best_target: float | None
+    n_required_rows: int
+    rows_needed: int | None
+    ruled_out_sentence: str | None
+
+
+def find_class_shortfall(
+    class_promise: ClassPromise,
+    rows: CalibrationRows,
+    pilot: PilotRows | None,
+    significance_level: float,
+    class_code: int,
+) -> ClassShortfall:
+    """Find the best value that the rows certify, and about how many rows are needed.
+
+    Parameters
+    ----------
+    class_promise : ClassPromise
+        Promise for which the rows certify nothing.
+
+    rows : CalibrationRows
+        Tested rows of both classes.
+
+    pilot : PilotRows or None
+        Pilot rows, with scores that decrease as the class becomes more likely.
+
+    significance_level : float
+        Significance level of both class promises together.
+
+    class_code : int
+        Index of the class that rows are accepted as.
+
+    Returns
+    -------
+    ClassShortfall
+    """
+    n_of_class = int((rows.true_class_codes == class_code).sum())
+    class_share = n_of_class / max(len(rows), 1)
+    positive_code = class_promise.get_positive_code(rows.class_names)
+    own_level = significance_level * class_promise.level_fraction
+    ruled_out_sentence = None
+    if not class_promise.quantity.conditions_on_true_class:
+        ruled_out_sentence = describe_ruled_out(
+            rows.rank_for_class(class_code), class_promise.limit, own_level, "is that precise"
+        )
+    return ClassShortfall(
+        class_promise=class_promise,
+        predicted_class=rows.class_names[class_code],
+        positive_class=rows.class_names[positive_code],
+        other_class=rows.class_names[1 - class_code],
+        n_rows=len(rows),
+        n_of_other_class=len(rows) - n_of_class,
+        class_share=class_share,
+        significance_level=own_level,
+        best_target=_find_best_target(
+            class_promise, rows, pilot, significance_level, class_code, class_share
+        ),
+        n_required_rows=class_promise.compute_required_rows(significance_level),
+        rows_needed=_estimate_rows_needed(
+            class_promise, rows, pilot, significance_level, class_code, class_share
+        ),
+        ruled_out_sentence=ruled_out_sentence,
+    )
+
+
+def _find_best_target(
+    class_promise: ClassPromise,
+    rows: CalibrationRows,
+    pilot: PilotRows | None,
+    significance_level: float,
+    class_code: int,
+    class_share: float,
+) -> float | None:
+    """Find the best value that is certified, with four decimals; see `find_class_shortfall`."""
+    has_upper_limit = class_promise.quantity.has_upper_limit
+    ranking = rows.rank_for_class(class_code)
+
+    def convert_share_to_target(share: float) -> float:
+        return round(1.0 - share if has_upper_limit else share, 4)
+
+    def certifies(share: float) -> bool:
+        weaker_promise = replace(class_promise, target=convert_share_to_target(share))
+        result = weaker_promise.certify(ranking, significance_level, pilot, class_code)
+        return result.n_accepted > 0
+
+    lowest_step = 0
+    if not class_promise.quantity.conditions_on_true_class:
+        # Accepting every row reaches the share of the class, so such a precision is refused.
+        lowest_step = math.floor(ACCURACY_STEPS_PER_UNIT * class_share)
+    promised_share = convert_share_to_target(class_promise.target)
+    promised_step = math.ceil(ACCURACY_STEPS_PER_UNIT * promised_share)
+    best_step = find_highest_certified_step(
+        certified_step=lowest_step, uncertified_step=promised_step, certifies=certifies
+    )
+    if best_step == lowest_step:
+        return None
+    return convert_share_to_target(best_step / ACCURACY_STEPS_PER_UNIT)
+
+
+def _estimate_rows_needed(
+    class_promise: ClassPromise,
+    rows: CalibrationRows,
+    pilot: PilotRows | None,
+    significance_level: float,
+    class_code: int,
+    class_share: float,
+) -> int | None:
+    """Estimate how many rows would certify the promise; see `find_class_shortfall`."""
+    if class_promise.quantity.conditions_on_true_class:
+        n_required_rows = class_promise.compute_required_rows(significance_level)
+        other_share = 1.0 - class_share
+        if other_share == 0.0:
+            return None
+        n_rows_with_required = math.ceil(n_required_rows / other_share)
+        if n_rows_with_required > len(rows):
+            return bounds.round_up_to_two_digits(n_rows_with_required)
+    elif class_share >= _MIN_SHARE_FOR_ERROR_CURVES:
+        return _estimate_rows_by_error_curves(
+            class_promise, rows, pilot, significance_level, class_code
+        )
+    if len(rows) > _MAX_ROWS_TO_RESAMPLE:
+        return None
+    return _estimate_rows_by_resampling(class_promise, rows, pilot, significance_level, class_code)
+
+
+def _estimate_rows_by_error_curves(
+    class_promise: ClassPromise,
+    rows: CalibrationRows,
+    pilot: PilotRows | None,
+    significance_level: float,
+    class_code: int,
+) -> int | None:
+    """Estimate the rows that a precision needs from curves of the errors along the ranking."""
+    own_level = significance_level * class_promise.level_fraction
+    rule = class_promise.get_rule_for_class_share(pilot, class_code)
+    error_rate = 1.0 - class_promise.limit
+
+    def plan_starting_tests(n_rows: int) -> list[StartingTest]:
+        plan = rule.plan(n_rows, class_promise.limit, own_level)
+        levels_by_start = {
+            rank_range.start_rank: float(rank_range.delta_fraction) * own_level
+            for rank_range in plan.rank_ranges
+        }
+        if plan.first_tested_rank is not None and plan.first_tested_rank <= n_rows:
+            levels_by_start = {plan.first_tested_rank: own_level}
+        return [
+            StartingTest(
+                rank, BinomialRankTests(n_rows, error_rate, level).max_passing_errors(rank)
+            )
+            for rank, level in levels_by_start.items()
+        ]
+
+    return estimate_rows_needed(rows.rank_for_class(class_code), plan_starting_tests)
+
+
+def _estimate_rows_by_resampling(
+    class_promise: ClassPromise,
+    rows: CalibrationRows,
+    pilot: PilotRows | None,
+    significance_level: float,
+    class_code: int,
+) -> int | None:
+    """Estimate the rows that a promise needs by drawing rows with replacement."""
+    order = np.argsort(rows.scores, kind="stable")
+
+    def certifies(drawn_ranks: Codes) -> bool:
+        ranking = rows.take(order[drawn_ranks]).rank_for_class(class_code)
+        result = class_promise.certify(ranking, significance_level, pilot, class_code)
+        return result.n_accepted > 0
+
+    return estimate_rows_needed_by_resampling(len(rows), certifies)
