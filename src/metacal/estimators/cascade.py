@@ -78,8 +78,9 @@ class Cascade(GateEstimator, kw_only=False):
         MinAccuracy. It is never so for MaxLoss.
     review_cost : float, default=10.0
         Cost of a review, in calls of the large model.
-    reject_label : label, default=-1
-        Prediction for a row that goes to review.
+    reject_label : label or None, default=None
+        Prediction for a row that goes to review. The default is -1 (0 if the classes are -1 and 1),
+        or "rejected" if the classes are strings.
     input : {"logits", "probabilities"}, default="logits"
         Content of the tables, if `small` and `large` are None or functions.
     classes : sequence or None, default=None
@@ -125,7 +126,7 @@ class Cascade(GateEstimator, kw_only=False):
     large_score: str | Score | None = None
     people: bool | None = None
     review_cost: float = 10.0
-    reject_label: Any = -1
+    reject_label: Any = None
     input: str = "logits"
     classes: Sequence[Any] | None = None
     random_state: int | None = None

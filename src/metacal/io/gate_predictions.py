@@ -265,7 +265,7 @@ def _warn_if_implausible(gate: Gate, gate_name: str, predictions: Predictions) -
 
     suspicion = inspect_table(predictions.table)
     if suspicion is None:
-        if "probabilities" in known_suspicions:
+        if known_suspicions & {"probabilities", "one probability"}:
             warn_caller(
                 f"{gate_name} was fitted on rows that look like probabilities read as logits, and"
                 f" {predictions.path} holds other rows: what it says of them means nothing. Fit"

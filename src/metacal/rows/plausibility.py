@@ -42,11 +42,17 @@ _MIN_FLOOR_FRACTION = 0.05
 _FLOOR_TOLERANCE = 1e-3
 
 #: Possible suspicions about a table of logits.
-Suspected = Literal["probabilities", "one-hot", "whole numbers", "alike", "floor"]
+Suspected = Literal[
+    "probabilities", "one probability", "one-hot", "whole numbers", "alike", "floor"
+]
 _REMARKS: dict[Suspected, str] = {
     "probabilities": (
         "the rows are taken for logits, but every one lies in [0, 1] and sums to one, as"
         " probabilities do: if they are, say {probabilities}."
+    ),
+    "one probability": (
+        "the scores are taken for logits, but every one lies in [0, 1], as probabilities do: if"
+        " they are, say {probabilities}."
     ),
     "one-hot": (
         "every row is a single 1 among zeros: these are decisions, which do not say how sure the"
@@ -116,6 +122,8 @@ def judge_sample(sample: NDArray[Any]) -> Suspicion | None:
         return Suspicion("one-hot" if are_integers else "probabilities")
     if are_integers and has_enough_rows:
         return Suspicion("whole numbers")
+    if has_enough_rows and _is_one_probability(sample):
+        return Suspicion("one probability")
     if has_enough_rows and largest <= _SUM_TOLERANCE:
         return _detect_floor(sample)
     return None
@@ -193,6 +201,14 @@ def _do_rows_sum_to_one(sample: Float) -> bool:
     distances = np.abs(sample.sum(axis=1) - 1.0)
     is_close = (distances <= _SUM_TOLERANCE + rounding).all()
     return bool(sample.min() >= _MIN_PROBABILITY and is_close)
+
+
+def _is_one_probability(sample: Float) -> bool:
+    """Check whether one score per row, which was converted to [0, s], lies in [0, 1]."""
+    if sample.shape[1] != 2 or sample[:, 0].any():
+        return False
+    scores = sample[:, 1]
+    return bool(scores.min() >= _MIN_PROBABILITY and scores.max() <= _MAX_PROBABILITY)
 
 
 def _are_integers(sample: Float) -> bool:

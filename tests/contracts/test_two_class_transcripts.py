@@ -1,0 +1,269 @@
+"""Two classes with labels of the user's own, from fitting to the exported gate.
+
+Each test follows one wish of a data scientist who has a classifier with two named classes. Only the
+public interface is used.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+import metacal as mc
+
+N_FIT = 4000
+
+
+def draw_rows(n_rows=6000, seed=0):
+    """Return features, log-odds of the positive class, and whether each row is positive."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n_rows, 3))
+    log_odds = 2.5 * X[:, 0] + X[:, 1] - 1
+    return X, log_odds, rng.random(n_rows) < 1 / (1 + np.exp(-log_odds))
+
+
+X, LOG_ODDS, IS_POSITIVE = draw_rows()
+
+#: The negative and the positive class, by the kind of labels. The positive one may sort first.
+CLASSES = {
+    "strings": ("No", "Yes"),
+    "strings, positive first": ("good", "bad"),
+    "objects": ("No", "Yes"),
+    "booleans": (False, True),
+    "integers": (3, 7),
+    "minus one and one": (-1, 1),
+    "floats": (1.0, 2.0),
+    "pandas categories": ("No", "Yes"),
+    "pandas strings": ("No", "Yes"),
+    "pandas booleans": (False, True),
+}
+DTYPES = {
+    "objects": object,
+    "pandas categories": "category",
+    "pandas strings": "string",
+    "pandas booleans": "boolean",
+}
+
+
+def make_labels(kind, is_positive=IS_POSITIVE):
+    """Return labels of a kind, with the negative and the positive class."""
+    negative, positive = CLASSES[kind]
+    labels = np.where(is_positive, positive, negative)
+    dtype = DTYPES.get(kind)
+    if dtype is object:
+        labels = labels.astype(object)
+    elif dtype is not None:
+        pd = pytest.importorskip("pandas")
+        labels = pd.Series(labels).astype(dtype)
+    return labels, negative, positive
+
+
+def make_promise(name, negative, positive):
+    """Return a promise about two classes that these rows support."""
+    return {
+        "precision": lambda: mc.MinPrecision(0.8, positive=positive),
+        "negative predictive value": lambda: mc.MinPrecision(0.85, positive=negative),
+        "recall": lambda: mc.MinRecall(0.9, positive=positive),
+        "false-positive rate": lambda: mc.MaxFalsePositiveRate(0.05, positive=positive),
+        "two sides": lambda: mc.TwoSided(
+            mc.MinPrecision(0.8, positive=positive), mc.MinRecall(0.9, positive=positive)
+        ),
+        "both predictive values": lambda: mc.TwoSided(
+            mc.MinPrecision(0.8, positive=positive), mc.MinPrecision(0.85, positive=negative)
+        ),
+    }[name]()
+
+
+PROMISES = (
+    "precision",
+    "negative predictive value",
+    "recall",
+    "false-positive rate",
+    "two sides",
+    "both predictive values",
+)
+# Every kind of labels with one promise, and every promise with strings.
+LABELS_AND_PROMISES = [
+    *((kind, PROMISES[index % len(PROMISES)]) for index, kind in enumerate(CLASSES)),
+    *(("strings", name) for name in PROMISES[1:]),
+]
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+@pytest.mark.parametrize(("kind", "promise_name"), LABELS_AND_PROMISES)
+def test_promises_work_with_the_labels_of_the_user(kind, promise_name, tmp_path):
+    labels, negative, positive = make_labels(kind)
+    promise = make_promise(promise_name, negative, positive)
+    fit_labels, new_labels = labels[:N_FIT], labels[N_FIT:]
+    fit_X, new_X = X[:N_FIT], X[N_FIT:]
+
+    gate = mc.CalibratedClassifier(LogisticRegression(), promise, random_state=0)
+    gate.fit(fit_X, fit_labels)
+    predictions = gate.predict(new_X)
+    accept = gate.accepts(new_X)
+    assert set(predictions[accept].tolist()) <= {negative, positive}
+    assert set(predictions[~accept].tolist()).isdisjoint({negative, positive})
+    statement = gate.certificate_.statement
+    assert str(positive) in statement or str(negative) in statement
+    assert gate.verify(new_X, new_labels).verdict.word == "kept"
+
+    gate.save(tmp_path / "gate.json")
+    loaded = mc.load(tmp_path / "gate.json")
+    np.testing.assert_array_equal(loaded.predict(gate.logits(new_X)), predictions)
+
+    pipeline = make_pipeline(StandardScaler(), clone(gate))
+    assert np.isfinite(cross_val_score(pipeline, fit_X, fit_labels, cv=2)).all()
+    grid = {"calibratedclassifier__estimator__C": [0.1, 1.0]}
+    search = GridSearchCV(pipeline, grid, cv=2).fit(fit_X, fit_labels)
+    assert np.isfinite(search.best_score_)
+    assert mc.verify(search.best_estimator_, new_X, new_labels).n_accepted > 0
+
+    # One score per row, and the same as two columns.
+    cal = mc.MetaCal(promise, positive=positive).fit(LOG_ODDS[:N_FIT], fit_labels)
+    cal_predictions = cal.predict(LOG_ODDS[N_FIT:])
+    table = np.column_stack([np.zeros_like(LOG_ODDS), LOG_ODDS])
+    of_table = mc.MetaCal(promise, classes=[negative, positive])
+    of_table.fit(table[:N_FIT], fit_labels)
+    np.testing.assert_array_equal(of_table.predict(table[N_FIT:]), cal_predictions)
+    cal.save(tmp_path / "cal.json")
+    np.testing.assert_array_equal(
+        mc.load(tmp_path / "cal.json").predict(LOG_ODDS[N_FIT:]), cal_predictions
+    )
+    weaker = clone(of_table).set_params(promise=mc.MaxReview(0.3)).fit(table[:N_FIT], fit_labels)
+    assert weaker.accepts(table[N_FIT:]).mean() > 0.6
+
+
+@pytest.mark.parametrize("promise_name", PROMISES)
+def test_scores_and_cascades_refuse_promises_about_two_classes_with_a_sentence(promise_name):
+    labels, negative, positive = make_labels("strings")
+    promise = make_promise(promise_name, negative, positive)
+    with pytest.raises(mc.InputError, match=r"MetaCal\(promise\)\.fit\(scores, labels\)"):
+        mc.ScoreGate(promise).fit(LOG_ODDS, IS_POSITIVE)
+    table = np.column_stack([-LOG_ODDS, LOG_ODDS])
+    with pytest.raises(mc.InputError, match="a cascade promises"):
+        mc.Cascade(promise=promise, classes=["No", "Yes"]).fit(table, labels, large=2 * table)
+
+
+def test_a_cascade_and_a_score_gate_keep_the_labels_of_the_user():
+    labels, negative, positive = make_labels("strings")
+    table = np.column_stack([-LOG_ODDS, LOG_ODDS])
+    small = table + np.random.default_rng(1).normal(size=table.shape)
+    cascade = mc.Cascade(promise=mc.MinAccuracy(0.9), classes=[negative, positive])
+    cascade.fit(small[:N_FIT], labels[:N_FIT], large=table[:N_FIT])
+    predictions = cascade.predict(small[N_FIT:], large=table[N_FIT:])
+    assert set(predictions) == {negative, positive, "rejected"}
+
+
+def test_positive_is_honoured_or_refused():
+    labels, _, _ = make_labels("strings")
+    table = np.column_stack([-LOG_ODDS, LOG_ODDS])
+    promise = mc.MinPrecision(0.85)
+    about_no = mc.MetaCal(promise, positive="No", classes=["No", "Yes"]).fit(table, labels)
+    assert about_no.certificate_.statement.startswith("At least 85% of what is called No is No")
+    assert set(about_no.predict(table)) == {"No", "rejected"}
+    pd = pytest.importorskip("pandas")
+    of_frame = mc.MetaCal(promise, positive="No")
+    of_frame.fit(pd.DataFrame(table, columns=["No", "Yes"]), labels)
+    np.testing.assert_array_equal(of_frame.predict(table), about_no.predict(table))
+    about_yes = mc.MetaCal(mc.MinPrecision(0.85, positive="Yes"), classes=["No", "Yes"])
+    for estimator in (
+        about_yes.set_params(positive="No"),
+        mc.MetaCal(mc.MinAccuracy(0.85), positive="No", classes=["No", "Yes"]),
+    ):
+        with pytest.raises(mc.InputError, match=r"positive='.*' has no effect, because"):
+            estimator.fit(table, labels)
+    with pytest.raises(mc.InputError, match="positive='no'"):
+        mc.MetaCal(promise, positive="no", classes=["No", "Yes"]).fit(table, labels)
+
+
+@pytest.mark.parametrize(
+    ("promise", "n_rows", "words"),
+    [
+        (mc.MinPrecision(0.99), 1000, "precision of at least 0.99 for 'Yes'"),
+        (mc.MinPrecision(0.9), 40, "precision of at least 0.9 for 'Yes'"),
+        (mc.MinPrecision(0.99, positive="No"), 200, "precision of at least 0.99 for 'No'"),
+        (mc.MinRecall(0.99), 140, "recall of at least 0.99 for 'Yes'"),
+        (mc.MaxFalsePositiveRate(0.01), 140, "false-positive rate of at most 0.01 for 'Yes'"),
+    ],
+)
+def test_an_infeasible_promise_names_the_class_the_best_value_and_the_rows(promise, n_rows, words):
+    labels, _, _ = make_labels("strings")
+    with pytest.raises(mc.InfeasibleTargetError, match=re.escape(words)) as caught:
+        mc.MetaCal(promise, positive="Yes").fit(LOG_ODDS[:n_rows], labels[:n_rows])
+    error = caught.value
+    assert error.target == promise.level
+    assert f"{error.best:g}" in str(error)
+    # The best value is certified by the same rows.
+    certified = promise.set_params(level=error.best)
+    gate = mc.MetaCal(certified, positive="Yes").fit(LOG_ODDS[:n_rows], labels[:n_rows])
+    assert gate.accepts(LOG_ODDS[:n_rows]).any()
+    if error.rows_needed is None:
+        assert re.search(r"it takes about [0-9,]+ rows or more", str(error))
+    else:
+        assert error.rows_needed > n_rows
+        assert f"about {error.rows_needed:,} rows" in str(error)
+
+
+def test_the_positive_one_of_two_names_must_be_named():
+    labels, _, _ = make_labels("strings")
+    with pytest.raises(mc.InputError, match="Pass positive='No' or positive='Yes'"):
+        mc.CalibratedClassifier(LogisticRegression(), mc.MinPrecision(0.9)).fit(X, labels)
+
+
+@pytest.mark.parametrize(
+    ("promise", "closed", "open_claim"),
+    [
+        (
+            mc.TwoSided(mc.MinPrecision(0.995), mc.MinRecall(0.9)),
+            "Yes",
+            "At least 90% of all Yes is caught or sent to review, with 90% confidence.",
+        ),
+        (
+            mc.TwoSided(mc.MinPrecision(0.8), mc.MinRecall(0.9999)),
+            "No",
+            "At least 80% of what is called Yes is Yes, with 90% confidence.",
+        ),
+    ],
+)
+def test_a_closed_side_is_not_stated_as_if_it_worked(promise, closed, open_claim, tmp_path):
+    labels, _, _ = make_labels("strings")
+    with pytest.warns(mc.MetacalWarning, match=f"no row is called {closed}: .* do not certify"):
+        gate = mc.MetaCal(promise, positive="Yes").fit(LOG_ODDS[:1000], labels[:1000])
+    assert closed not in gate.predict(LOG_ODDS)
+    statement = gate.certificate_.statement
+    assert statement.startswith(f"{open_claim} No row is called {closed}, because ")
+    assert "for both together" not in statement
+    assert any(note.kind == "class_never_predicted" for note in gate.certificate_.notes)
+    gate.report(LOG_ODDS[1000:], labels[1000:], tmp_path / "report.html", n_resamples=0)
+    page = (tmp_path / "report.html").read_text()
+    assert f"No row is called {closed}" in page
+    gate.save(tmp_path / "gate.json")
+    assert mc.load(tmp_path / "gate.json").certificate_ == gate.certificate_
+
+
+@pytest.mark.parametrize("as_column", [False, True])
+def test_one_column_of_probabilities_leads_to_the_warning_of_two(as_column):
+    labels, _, _ = make_labels("strings")
+    probabilities = 1 / (1 + np.exp(-LOG_ODDS))
+    one_column = probabilities.reshape(-1, 1) if as_column else probabilities
+    with pytest.warns(mc.MetacalWarning, match="as probabilities do: .* input='probabilities'"):
+        mc.MetaCal(mc.MinPrecision(0.8), positive="Yes").fit(one_column, labels)
+    two_columns = np.column_stack([1 - probabilities, probabilities])
+    with pytest.warns(mc.MetacalWarning, match="as probabilities do: .* input='probabilities'"):
+        mc.MetaCal(mc.MinPrecision(0.8, positive="Yes"), classes=["No", "Yes"]).fit(
+            two_columns, labels
+        )
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        mc.MetaCal(mc.MinPrecision(0.8), positive="Yes", input="probabilities").fit(
+            one_column, labels
+        )
+        mc.MetaCal(mc.MinPrecision(0.8), positive="Yes").fit(LOG_ODDS, labels)
