@@ -21,7 +21,7 @@ from metacal.promises import Sample
 from metacal.promises.cascade_candidates import CascadePlan, PairedPredictions, draw_pilot_rows
 from metacal.promises.staged_cascade import CascadeScores
 from metacal.promises.two_model_cascade import TwoModelEvidence
-from metacal.statistics import betting, bounds
+from metacal.statistics import bounds, replicating_bets
 
 DELTA, BETA = 0.1, 0.9
 
@@ -48,13 +48,13 @@ def in_clusters(wrong_rows, n=2000):
 def test_the_starts_of_whole_clusters_share_delta(monkeypatch):
     """The surest rows have nearly as many errors as is allowed, so that the first start fails."""
     levels = []
-    plain = betting.certifies_mean_below
+    plain = replicating_bets.certifies_mean_below
 
     def spied(values, limit, level, **options):
         levels.append(level)
         return plain(values, limit, level, **options)
 
-    monkeypatch.setattr(betting, "certifies_mean_below", spied)
+    monkeypatch.setattr(replicating_bets, "certifies_mean_below", spied)
     certificate = mc.MinAccuracy(BETA, DELTA).certify(in_clusters(np.arange(0, 130, 11)))
     assert certificate.accepts_everything
     assert levels[0] == pytest.approx(0.9 * DELTA)
@@ -63,9 +63,9 @@ def test_the_starts_of_whole_clusters_share_delta(monkeypatch):
 
 def test_a_start_of_whole_clusters_that_passes_hands_on_its_share(monkeypatch):
     levels = []
-    plain = betting.certifies_mean_below
+    plain = replicating_bets.certifies_mean_below
     monkeypatch.setattr(
-        betting,
+        replicating_bets,
         "certifies_mean_below",
         lambda values, limit, level: levels.append(level) or plain(values, limit, level),
     )

@@ -86,9 +86,10 @@ class ClusterCounts:
             return not rate_is_above_limit
 
         def rate_is_below(limit: float) -> bool:
+            # The mean is below the limit if 1 minus the mean is above 1 minus the limit.
             cluster_values = self.convert_to_values_with_mean_at_limit(limit)
-            return betting.certifies_mean_below(
-                cluster_values, limit, significance_level=tail_probability
+            return betting.certifies_mean_above(
+                1.0 - cluster_values, 1.0 - limit, significance_level=tail_probability
             )
 
         # Both conditions are false for small limits and true for large ones.

@@ -28,7 +28,7 @@ A reference rows that
     E[B] <= q E[A],   or   E[X] <= 0   with   X = (B - q A) / S   and   -q <= X <= 1 - q,
 
 where S is the largest number of rows of a cluster. Clusters are independent draws. A bettor who bets
-that X + q is below q on average becomes rich only if the promise is kept (`statistics.betting`).
+that X + q is below q on average becomes rich only if the promise is kept (`statistics.replicating_bets`).
 So a threshold that breaks the promise passes with probability at most the level of its test.
 
 1. *Thresholds.* The proof for ranks (`rules.fixed_sequence`) needs independent rows. Thresholds must
@@ -78,7 +78,7 @@ from metacal.certification.rules.rule import (
     Certifies,
     ThresholdResult,
 )
-from metacal.statistics import betting
+from metacal.statistics import betting, replicating_bets
 from metacal.statistics.bounds import ONE_PLUS_ROUNDING_ERROR
 
 # Name of the rule in certificates and files.
@@ -210,7 +210,7 @@ class ClusterBettingRule:
         if counts.n_violations.sum() > max_violations:
             return False
         cluster_values = counts.convert_to_values_with_mean_at_limit(limit)
-        return betting.certifies_mean_below(cluster_values, limit, significance_level)
+        return replicating_bets.certifies_mean_below(cluster_values, limit, significance_level)
 
     def certify(
         self,

@@ -47,7 +47,7 @@ from metacal.certification.test_sequences import (
 )
 from metacal.formulas import Codes, Float
 from metacal.rows.draws import make_generator
-from metacal.statistics import betting
+from metacal.statistics import replicating_bets
 
 # Factor by which the first rank of bets exceeds that of exact tests, because bets need more rows.
 _FIRST_RANK_FACTOR = 1.2
@@ -96,7 +96,7 @@ class LossRanking:
         losses = self.losses_up_to(rank)
         if losses.mean() > limit:
             return False
-        return betting.certifies_mean_below(losses, limit, significance_level, losses_are_rare=True)
+        return replicating_bets.certifies_mean_below(losses, limit, significance_level)
 
     def count_accepted_after_passing_rank(self, rank: int, limit: float) -> int:
         """Count the rows that may be accepted if a rank passed.
