@@ -109,7 +109,7 @@ def test_the_command_certifies_the_cheapest(gated, see, tmp_path, monkeypatch):
     assert (program, done.exit_code) == ("metacal", 0), done.output
     certificate = json.loads(done.stdout)["certificate"]
     assert certificate["quantity"] == "cost per row"
-    assert mc.load_gate("cal.json").promise == mc.Cheapest(20, 1)
+    assert mc.load_gate("new-gate.json").promise == mc.Cheapest(20, 1)
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
@@ -140,8 +140,9 @@ def test_both_sides_cost_what_python_says_and_never_cross(see, tmp_path):
     driver = see(SimpleNamespace(address=path.as_uri()))
     share = sides.n_positive / sides.n_rows
 
-    above = 5 * (1 - share) * sides.false_positive_rate.estimate - sides.called
-    below = 50 * share * (1 - sides.recall.estimate) + sides.called
+    called = 1 - sides.n_below / sides.n_rows
+    above = 5 * (1 - share) * sides.false_positive_rate.estimate - called
+    below = 50 * share * (1 - sides.recall.estimate) + called
     cost = 1000 * (below[:, None] + above)
     assert f"1,000 rows cost {cost[sides.lower, sides.upper]:.4g}:" in text(driver, "sides-cost")
     driver.find_element(By.ID, "sides-cheapest").click()

@@ -221,8 +221,8 @@ def shown_at(curves, k):
         f"{curves['command']}{asked}"
         f" --at-threshold={curves['threshold_text'][k]}{curves['command_end']}"
     )
-    named = {"command": command if asked else "nothing can be promised here"}
-    return (named if curves["command"] is not None else {}) | {
+    named = {"command": command if asked else "Nothing can be promised at this point."}
+    return (named if curves["command_language"] is not None else {}) | {
         "point-threshold": "∞" if cut == "inf" else f"{cut:.6g}",
         "point-coverage": percent(coverage["estimate"][k]),
         "point-coverage-bound": f"{at_least(coverage['low'][k])} to {at_most(coverage['high'][k])}",
@@ -369,7 +369,7 @@ def test_the_command_can_be_copied_and_run(gated, see, tmp_path, monkeypatch):
     certificate = json.loads(done.stdout)["certificate"]
     curves = gated.data["curves"]
     k = curves["current"]
-    assert Path("cal.json").exists()
+    assert Path("new-gate.json").exists()
     assert certificate["n_accepted"] >= curves["accepted"][k]
 
 

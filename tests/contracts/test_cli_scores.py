@@ -208,7 +208,9 @@ def test_report_without_probabilities(fitted, folder):
     assert answer["source"]["n_classes"] == 0
     assert answer["source"]["score"] == "-confidence"
     assert [(d["stage"], d["rows"]) for d in answer["diagrams"]] == [("after", "all")]
-    assert answer["curves"]["command"] == "metacal fit new.jsonl --score-key confidence"
+    assert answer["curves"]["command"] == (
+        "metacal fit new.jsonl --score-key confidence --correct-key ok"
+    )
     point = answer["curves"]["current"]
     assert answer["curves"]["accepted"][point] == 9504
     assert -answer["curves"]["threshold"][point] == pytest.approx(
@@ -237,7 +239,7 @@ def test_the_command_under_the_point_certifies_it(fitted):
         f"{curves['command']}{promises}"
         f" --at-threshold={curves['threshold_text'][at]}{curves['command_end']}"
     )
-    done = fitted(line.removeprefix("metacal ").replace("cal.json", "picked.json"))
+    done = fitted(line.removeprefix("metacal ").replace("new-gate.json", "picked.json"))
     assert (
         "certified"
         in json.loads(fitted("show picked.json --json").stdout)["certificate"]["guarantee"]

@@ -324,12 +324,14 @@ def test_the_command_begins_as_the_report_was_called(folder):
 
 
 @pytest.mark.parametrize("given", ["metacal fit x.npz", None])
-def test_the_command_goes_on_with_what_the_gate_was_fitted_with(folder, given):
+def test_the_command_has_the_options_of_the_gate(folder, given):
     gate = mc.load(folder / "cal.json").gate_.with_source(
         recipe=Recipe("SplineCalibration"), input="probabilities"
     )
     proba = np.full((40, gate.n_classes), 0.5 / (gate.n_classes - 1))
     proba[:, 0] = 0.5
-    found = summarise(proba, gate.classes[[0, 1] * 20], gate, n_resamples=0, command=given)
-    begin = "metacal fit FILE" if given is None else given
+    found = summarise(
+        proba, gate.classes[[0, 1] * 20], gate, n_resamples=0, command=given, file="y.npz"
+    )
+    begin = "metacal fit y.npz" if given is None else given
     assert found.curves.command == f"{begin} --input probabilities --calibrator spline"

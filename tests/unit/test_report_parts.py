@@ -73,7 +73,7 @@ def test_the_command_certifies_the_very_threshold_shown(data, tmp_path, monkeypa
         command = curves.command_at(point)
         done = CliRunner().invoke(main, shlex.split(command)[1:])
         assert done.exit_code == 0, done.output
-        certificate = mc.load_gate("cal.json").certificate
+        certificate = mc.load_gate("new-gate.json").certificate
         assert certificate.n_accepted == curves.accepted[point]
         assert certificate.guarantee == "certified"
         limits = dict(certificate.limits)
@@ -126,7 +126,7 @@ def test_both_sides_are_those_of_the_rows():
     assert found.names == ["fine", "fraud"]
     for k in (found.lower, found.upper, 10):
         above = s > found.threshold[k]
-        assert found.called[k] == pytest.approx(above.mean())
+        assert found.n_below[k] == (~above).sum()
         assert found.recall.estimate[k] == pytest.approx(above[y].mean())
         assert found.false_positive_rate.estimate[k] == pytest.approx(above[~y].mean())
         assert found.precision.estimate[k] == pytest.approx(y[above].mean())

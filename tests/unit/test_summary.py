@@ -204,7 +204,9 @@ def test_the_command_of_any_point_certifies_it(data, tmp_path):
             if "beta" in promised:
                 assert certificate.n_accepted >= curves.accepted[k]
     for k in (120, 250, len(points) - 1):
-        argv = shlex.split(curves.command_at(k).replace("cal.json", str(tmp_path / "cal.json")))
+        argv = shlex.split(
+            curves.command_at(k).replace("new-gate.json", str(tmp_path / "new-gate.json"))
+        )
         done = CliRunner().invoke(main, [*argv[1:], "--json"])
         assert done.exit_code == 0, done.output
         certificate = json.loads(done.stdout)["certificate"]
@@ -220,7 +222,9 @@ def test_the_command_carries_score_and_confidence(data):
         data.logits[NEW], data.labels[NEW], gate, n_resamples=0, delta=0.05, file="a.npz"
     )
     assert found.curves.command_at(200).startswith("metacal fit a.npz --min-accuracy 0.")
-    assert found.curves.command_at(200).endswith(" --score margin --confidence 0.95 -o cal.json")
+    assert found.curves.command_at(200).endswith(
+        " --score margin --confidence 0.95 -o new-gate.json"
+    )
     assert f" --at-threshold={float(found.curves.threshold[200])!r} " in found.curves.command_at(
         200
     )

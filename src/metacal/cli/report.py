@@ -176,12 +176,16 @@ def _summarise_rows(
     from metacal.reports.summary import summarise
 
     columns = gate_rows.columns
-    first_model_table = gate_rows.tables[0]
+    gate_input: Any = gate_rows.tables[0]
     large_model_table = None
-    if len(gate_rows.tables) > 1:
-        large_model_table = gate_rows.tables[1]
+    if gate is not None and gate.is_cascade:
+        if gate.has_classes:
+            large_model_table = gate_rows.tables[1]
+        else:
+            # A cascade over scores reads the scores of all models at once.
+            gate_input = gate_rows.tables
     return summarise(
-        first_model_table,
+        gate_input,
         gate_rows.require_truth(),
         gate,
         large=large_model_table,
@@ -190,7 +194,7 @@ def _summarise_rows(
         file=gate_rows.path,
         artifact=artifact,
         sha256=_file_checksum(gate_rows.path, options.reading),
-        command=fit_command(gate_rows.path, options.reading),
+        command=_fit_command_of_rows(gate, gate_rows, options.reading),
         progress=with_progress,
         compare=compared_names,
         level=options.level,
@@ -225,6 +229,27 @@ def _summary_class_arguments(gate: Gate | None, predictions: Any) -> dict[str, A
     if file_has_class_names:
         return {"class_names": names_in_file}
     return {"class_names": None}
+
+
+def _fit_command_of_rows(
+    gate: Gate | None, gate_rows: GateRows, reading: ReadOptions
+) -> str | None:
+    """Return the start of a `metacal fit` command for rows that a gate has read.
+
+    Returns None for rows from standard input, which a command cannot read again.
+    """
+    if gate_rows.path == "-":
+        return None
+    names_classes = gate is not None and gate.has_classes and gate.logits_source.classes_given
+    if names_classes and reading.classes is None and gate_rows.columns.class_names is None:
+        assert gate is not None
+        class_names = [str(name) for name in gate.classes.tolist()]
+        start = fit_command(gate_rows.path, reading)
+        if len(class_names) == 2:
+            # A file of two classes may hold one score for each row, which takes no --classes.
+            return f"{start} {shlex.join(['--positive', class_names[1]])}"
+        return f"{start} {shlex.join(['--classes', ','.join(class_names)])}"
+    return fit_command(gate_rows.path, reading)
 
 
 def fit_command(file: str, reading: ReadOptions) -> str:

@@ -1,9 +1,11 @@
-"""`metacal fit` command that certifies an operating point of a report."""
+"""How to certify an operating point of a report: a shell command, or a promise in Python."""
 
 from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
 
 from metacal.gate import Gate
 from metacal.maps.composed import get_default_base_method
@@ -13,6 +15,8 @@ from metacal.maps.methods import find_method_by_public_name
 _DEFAULT_DELTA = 0.1
 #: Values that are left out of the command, because they are the defaults of `metacal fit`.
 _DEFAULT_VALUES = {"--higher-is": "surer", "--input": "logits", "--score": "entropy"}
+#: Files that the command may write. The first one that is not the file of the gate is used.
+_OUTPUT_NAMES = ("new-gate.json", "new-gate-2.json")
 
 
 @dataclass(frozen=True)
@@ -21,20 +25,24 @@ class FitCommand:
 
     Attributes
     ----------
+    language : {"shell", "python"} or None
+        "python" if the rows of the report are arrays, which no command can read. The page then
+        shows the promise in Python. None if neither would certify a point of the report.
+
     start : str or None
-        Program, file and options before the promise. None if no command fits such a gate, because
-        it is a cascade or its ranking score has no name.
+        Program, file and options before the promise. None unless `language` is "shell".
 
     end : str
         Options after the promise.
     """
 
-    start: str | None
-    end: str
+    language: Literal["shell", "python"] | None
+    start: str | None = None
+    end: str = ""
 
 
 def build_fit_command(
-    gate: Gate, command: str | None, file: str | None, delta: float
+    gate: Gate, command: str | None, file: str | None, artifact: str | None, delta: float
 ) -> FitCommand:
     """Build the command that fits another gate with the same options.
 
@@ -44,10 +52,10 @@ def build_fit_command(
         Gate of the report. Its options are added unless `command` has them.
 
     command : str or None
-        Start of the command, with the options to read the rows. None for "metacal fit FILE".
+        Start of the command, with the options to read the rows. None for "metacal fit" and `file`.
 
-    file : str or None
-        File of the rows.
+    file, artifact : str or None
+        File of the rows, and file of the gate, which the command must not overwrite.
 
     delta : float
         Error probability of the promise.
@@ -56,16 +64,18 @@ def build_fit_command(
     -------
     FitCommand
     """
-    end = " -o cal.json"
+    if not _can_certify_points(gate):
+        return FitCommand(language=None)
+    if command is None and file is None:
+        return FitCommand(language="python")
+    end = f" -o {_choose_output_name(artifact)}"
     if delta != _DEFAULT_DELTA:
         end = f" --confidence {round(1.0 - delta, 12):g}{end}"
-    if gate.is_cascade or not isinstance(gate.source.score, str):
-        return FitCommand(start=None, end=end)
-
-    start = command or shlex.join(["metacal", "fit", file or "FILE"])
+    start = command or shlex.join(["metacal", "fit", str(file)])
     if gate.is_score_gate:
+        layout = gate.file_layout
         options = {
-            "--score-key": gate.score_source.score,
+            "--score-key": layout.score_key or gate.score_source.score,
             "--higher-is": gate.score_source.higher_is,
         }
     else:
@@ -76,12 +86,59 @@ def build_fit_command(
         score_name = gate.logits_source.registered_score
         if score_name != _DEFAULT_VALUES["--score"]:
             end = f" --score {score_name}{end}"
+    options |= _get_layout_options(gate, start)
     for name, value in options.items():
         is_default = not value or value == _DEFAULT_VALUES.get(name)
-        is_in_command = f" {name} " in start
-        if not is_default and not is_in_command:
+        if not is_default and not _has_option(start, name):
             start += f" {name} {shlex.quote(value)}"
-    return FitCommand(start=start, end=end)
+    if not gate.is_score_gate:
+        for column_name in gate.file_layout.drop:
+            start += f" --drop {shlex.quote(column_name)}"
+    return FitCommand(language="shell", start=start, end=end)
+
+
+def _can_certify_points(gate: Gate) -> bool:
+    """Return whether a gate on all rows, taken as independent, can be fitted like this one.
+
+    The bands of a report take rows as independent, so a gate that was certified by clusters has no
+    command. Neither has a gate with a learned decision, which is fitted on other rows than it is
+    certified on.
+    """
+    if gate.is_cascade or gate.reads_losses or not isinstance(gate.source.score, str):
+        return False
+    if not gate.is_score_gate and gate.logits_source.decision_at != 0.0:
+        return False
+    certificate = gate.certificate
+    return certificate is None or certificate.circumstances.cluster_counting is None
+
+
+def _choose_output_name(artifact: str | None) -> str:
+    """Return the name of a file that is not the file of the gate."""
+    gate_name = None if artifact is None else Path(artifact).name
+    return next(name for name in _OUTPUT_NAMES if name != gate_name)
+
+
+def _has_option(command: str, name: str) -> bool:
+    """Return whether a command gives an option."""
+    return f" {name} " in command
+
+
+def _get_layout_options(gate: Gate, command: str) -> dict[str, str]:
+    """Return the columns that the calibration file of a gate had, as options of a command.
+
+    Columns of groups and clusters are left out, because the command certifies one threshold on
+    independent rows.
+    """
+    layout = gate.file_layout
+    options = {"--id-key": layout.id_key or ""}
+    if not gate.is_score_gate:
+        options["--logits-key"] = layout.logits_key or ""
+    truth_options = ("--labels", "--label-key", "--correct-key", "--prediction-key")
+    if not any(_has_option(command, name) for name in truth_options):
+        options["--label-key"] = layout.label_key or ""
+        options["--correct-key"] = layout.correct_key or ""
+        options["--prediction-key"] = layout.prediction_key or ""
+    return options
 
 
 def _get_calibrator_option(gate: Gate) -> str:

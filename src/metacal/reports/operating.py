@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from metacal.formulas import Codes, Flags, Float
 from metacal.kernels.grid import RELATIVE_GRID
+from metacal.reports.fit_command import FitCommand
 from metacal.statistics.accepted_counts import candidate_thresholds
 from metacal.statistics.bands import Band, certified_frontier, operating_bands
 
@@ -28,6 +29,8 @@ _N_FRONTIER_THRESHOLDS = 2000
 _N_FRONTIER_POINTS = 200
 #: Largest number of significant digits of a threshold.
 _MAX_DIGITS = 16
+#: Options of `metacal fit` for the limits of `mc.AfterLooking`.
+_LIMIT_OPTIONS = {"beta": "--min-accuracy", "alpha": "--max-miscoverage"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +53,7 @@ class OperatingCurves:
     ----------
     threshold : array of shape (n_points,)
         Shortest decimal that separates the rows accepted at this point from the next row. At the
-        point of the gate, the threshold of the gate.
+        point of the gate, the threshold as its certificate prints it, if it accepts the same rows.
 
     accepted : array of shape (n_points,)
         Number of accepted rows.
@@ -63,10 +66,12 @@ class OperatingCurves:
         `miscoverage.high` rounded up to four decimals. NaN if nothing can be promised. The command
         then omits the option.
 
+    command_language : {"shell", "python"} or None
+        Whether `command_at` returns a command, a promise in Python, or nothing.
+
     command, command_end : str or None, str
         `command` + " --min-accuracy B" + " --max-miscoverage A" + " --at-threshold=T" +
-        `command_end` certifies this point (see `command_at`). `command` is None if the ranking
-        score has no name.
+        `command_end` certifies this point. `command` is None unless the language is "shell".
 
     current : int or None
         Index of the operating point of the gate. None without a gate.
@@ -85,6 +90,7 @@ class OperatingCurves:
     miscoverage: CurveWithBand
     min_accuracy: Float
     max_miscoverage: Float
+    command_language: Literal["shell", "python"] | None
     command: str | None
     command_end: str
     current: int | None
@@ -92,18 +98,29 @@ class OperatingCurves:
     threshold_text: tuple[str, ...] = ()
 
     def command_at(self, point: int) -> str | None:
-        """Return the `metacal fit` command that certifies an operating point, if any."""
-        min_accuracy = self.min_accuracy[point]
-        max_miscoverage = self.max_miscoverage[point]
-        promise_options = ""
-        if not math.isnan(min_accuracy):
-            promise_options += f" --min-accuracy {min_accuracy:g}"
-        if not math.isnan(max_miscoverage):
-            promise_options += f" --max-miscoverage {max_miscoverage:g}"
-        if self.command is None or not promise_options:
+        """Return what certifies an operating point: a command, or a promise in Python.
+
+        Returns None if the data support no promise at this point, or if there is no language.
+        """
+        limits = {
+            name: limit
+            for name, limit in (
+                ("beta", self.min_accuracy[point]),
+                ("alpha", self.max_miscoverage[point]),
+            )
+            if not math.isnan(limit)
+        }
+        if self.command_language is None or not limits:
             return None
-        threshold_option = f" --at-threshold={self.threshold_text[point]}"
-        return f"{self.command}{promise_options}{threshold_option}{self.command_end}"
+        threshold_text = self.threshold_text[point]
+        if self.command_language == "python":
+            arguments = [f"{name}={limit:g}" for name, limit in limits.items()]
+            return f"mc.AfterLooking({', '.join(arguments)}, threshold={threshold_text})"
+        promise_options = " ".join(
+            f"{_LIMIT_OPTIONS[name]} {limit:g}" for name, limit in limits.items()
+        )
+        threshold_option = f"--at-threshold={threshold_text}"
+        return f"{self.command} {promise_options} {threshold_option}{self.command_end}"
 
 
 def compute_operating_curves(
@@ -113,8 +130,8 @@ def compute_operating_curves(
     delta: float,
     gate_threshold: float | None = None,
     scores_are_negated: bool = False,
-    command_start: str | None = None,
-    command_end: str = "",
+    highest_score: float = math.inf,
+    fit_command: FitCommand | None = None,
 ) -> OperatingCurves:
     """Compute coverage, accuracy and miscoverage at about 400 thresholds.
 
@@ -136,8 +153,11 @@ def compute_operating_curves(
         Whether `scores` are the user's scores with the opposite sign. The command has the threshold
         of the user's scores.
 
-    command_start, command_end : str
-        Start and end of the command that certifies a point.
+    highest_score : float, default=inf
+        Highest possible score. No threshold is higher.
+
+    fit_command : FitCommand, default=None
+        How a point is certified. None if there is no way.
 
     Returns
     -------
@@ -148,9 +168,8 @@ def compute_operating_curves(
     >>> rng = np.random.default_rng(0)
     >>> scores = rng.random(2000)
     >>> correct = rng.random(2000) > scores**3 / 2
-    >>> curves = compute_operating_curves(
-    ...     scores, correct, delta=0.1, command_start="metacal fit val.npz"
-    ... )
+    >>> command = FitCommand("shell", "metacal fit val.npz")
+    >>> curves = compute_operating_curves(scores, correct, delta=0.1, fit_command=command)
     >>> point = int(np.searchsorted(curves.coverage.estimate, 0.5))
     >>> curves.command_at(point)
     'metacal fit val.npz --min-accuracy 0.9638 --max-miscoverage 0.4754 --at-threshold=0.499'
@@ -160,15 +179,19 @@ def compute_operating_curves(
     if gate_threshold is not None:
         n_gate_accepted = int(np.searchsorted(sorted_scores, gate_threshold, side="right"))
     n_accepted = choose_accepted_counts(sorted_scores, _N_OPERATING_POINTS, n_gate_accepted)
-    thresholds = choose_short_thresholds(sorted_scores, n_accepted)
+    thresholds = choose_short_thresholds(sorted_scores, n_accepted, highest_score)
     gate_point = None
     if n_gate_accepted and gate_threshold is not None:
         gate_point = int(np.searchsorted(n_accepted, n_gate_accepted))
-        if math.isfinite(gate_threshold):
-            # The report starts at the threshold of the gate itself, as its certificate prints it.
-            thresholds[gate_point] = gate_threshold
+        # The report starts at the threshold that the certificate prints, if it accepts these rows.
+        printed_threshold = float(f"{gate_threshold:.6g}")
+        if _count_accepted(sorted_scores, printed_threshold) == n_gate_accepted:
+            thresholds[gate_point] = printed_threshold
     bands = operating_bands(scores, correct, delta, thresholds)
-    user_thresholds = -thresholds if scores_are_negated else thresholds
+    fit_command = fit_command or FitCommand(language=None)
+    # A command has the score of the user, and a promise in Python the ranking score.
+    shows_user_score = scores_are_negated and fit_command.language == "shell"
+    command_thresholds = -thresholds if shows_user_score else thresholds
     decimal_scale = 10**_LIMIT_DECIMALS
     min_accuracy = np.floor(bands.accuracy.lower * decimal_scale) / decimal_scale
     max_miscoverage = np.ceil(bands.miscoverage.upper * decimal_scale) / decimal_scale
@@ -180,12 +203,13 @@ def compute_operating_curves(
         miscoverage=convert_band(bands.miscoverage),
         min_accuracy=_replace_outside_unit_interval(min_accuracy),
         max_miscoverage=_replace_outside_unit_interval(max_miscoverage),
-        command=command_start,
-        command_end=command_end,
+        command_language=fit_command.language,
+        command=fit_command.start,
+        command_end=fit_command.end,
         current=gate_point,
         delta=delta,
         # Adding 0.0 turns a threshold of -0.0 into 0.0, which users expect in a command.
-        threshold_text=tuple(repr(float(threshold) + 0.0) for threshold in user_thresholds),
+        threshold_text=tuple(repr(float(threshold) + 0.0) for threshold in command_thresholds),
     )
 
 
@@ -268,21 +292,36 @@ def choose_accepted_counts(sorted_scores: Float, n_points: int, n_gate_accepted:
     return np.unique(n_accepted_with_ties)
 
 
-def choose_short_thresholds(sorted_scores: Float, n_accepted: Codes) -> Float:
+def choose_short_thresholds(
+    sorted_scores: Float, n_accepted: Codes, highest_score: float = math.inf
+) -> Float:
     """Choose, for each number of accepted rows, the threshold with the fewest digits.
+
+    No threshold is above `highest_score`.
 
     Examples
     --------
     >>> choose_short_thresholds(np.array([0.12345, 0.2, 0.31]), np.array([1, 3]))
     array([0.13, 0.4 ])
+    >>> choose_short_thresholds(np.array([0.12, 0.2, 0.3123]), np.array([3]), highest_score=0.35)
+    array([0.32])
     """
-    scores_and_infinity = np.append(sorted_scores, np.inf)
+    end_of_scores = np.nextafter(highest_score, np.inf)
+    scores_and_end = np.append(sorted_scores, end_of_scores)
     thresholds = []
     for count in n_accepted:
         last_accepted_score = float(sorted_scores[count - 1])
-        first_rejected_score = float(scores_and_infinity[count])
+        first_rejected_score = float(scores_and_end[count])
         thresholds.append(_find_shortest_decimal(last_accepted_score, first_rejected_score))
     return np.array(thresholds)
+
+
+def _count_accepted(sorted_scores: Float, threshold: float) -> int | None:
+    """Count the scores up to a threshold that gates round. Return None if it is not finite."""
+    if not math.isfinite(threshold):
+        return None
+    grid_threshold = RELATIVE_GRID.round([threshold])[0]
+    return int(np.searchsorted(sorted_scores, grid_threshold, side="right"))
 
 
 def _find_shortest_decimal(low: float, high: float) -> float:

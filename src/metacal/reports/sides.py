@@ -68,7 +68,7 @@ def compute_side_curves(
     Returns
     -------
     dict
-        "called" is P(above). "recall" and "false_positive_rate" are P(above | positive) and P(above
+        "n_below" is the number of rows at or below each threshold. "recall" and "false_positive_rate" are P(above | positive) and P(above
         | negative), the ROC curve. "precision" and "npv" are P(positive | above) and P(negative |
         not above). "lower" and "upper" are the indices of the thresholds of the gate, as
         `_GateCounts` defines them. "gate" has the numbers of the gate itself, None without a gate.
@@ -97,7 +97,7 @@ def compute_side_curves(
         "n_rows": len(row_log_odds),
         "n_positive": int(is_positive.sum()),
         "threshold": thresholds,
-        "called": 1.0 - n_below / len(row_log_odds),
+        "n_below": n_below,
         **_compute_rates(row_log_odds, is_positive, thresholds, settings.delta),
         "auroc": auroc(-row_log_odds, is_positive),
         "lower": lower,
@@ -204,9 +204,13 @@ def _compute_rates(
     negated_thresholds = np.nextafter(-thresholds, -np.inf)
     positive_bands = operating_bands(-row_log_odds, is_positive, delta / 2.0, negated_thresholds)
     false_negative_rate = convert_band(positive_bands.miscoverage)
+    positive_log_odds = np.sort(row_log_odds[is_positive])
+    n_missed = np.searchsorted(positive_log_odds, thresholds, side="right")
+    n_positive = len(positive_log_odds)
     return {
         "recall": CurveWithBand(
-            estimate=1.0 - false_negative_rate.estimate,
+            # Computed from counts, so that it is the recall of a gate to the last bit.
+            estimate=(n_positive - n_missed) / n_positive,
             low=1.0 - false_negative_rate.high,
             high=1.0 - false_negative_rate.low,
         ),

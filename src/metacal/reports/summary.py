@@ -7,6 +7,7 @@ are NaN in a `Summary` and None in JSON. Only `to_dict` rounds numbers.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -192,6 +193,7 @@ class Summary:
             "curves": _ALL_DIGITS,
             "classes": _TABLE_DIGITS,
             "parts": _TABLE_DIGITS,
+            "sides": _ALL_DIGITS,
         }
         data: dict[str, Any] = {"format": FORMAT}
         for name, value in vars(self).items():
@@ -272,7 +274,8 @@ def summarise(
         arrays are hashed.
 
     command : str, default=None
-        Start of a `metacal fit` command for these rows. None stands for "metacal fit FILE".
+        Start of a `metacal fit` command for these rows. None stands for "metacal fit" and `file`.
+        Without `command` and `file`, the page shows the promise of a point in Python.
 
     n_jobs : int, default=None
         Number of threads, which does not change any number.
@@ -330,7 +333,7 @@ def summarise(
         side_curves = compute_side_curves(
             effective_gate, report_rows, Rows(tables[0]), names, settings
         )
-    fit_command = build_fit_command(effective_gate, command, file, delta)
+    fit_command = build_fit_command(effective_gate, command, file, artifact, delta)
     return Summary(
         source=Source(
             file=file,
@@ -357,8 +360,8 @@ def summarise(
             delta=delta,
             gate_threshold=report_rows.threshold,
             scores_are_negated=report_rows.score_name.startswith("-"),
-            command_start=fit_command.start,
-            command_end=fit_command.end,
+            highest_score=_get_highest_score(effective_gate, report_rows.score_name),
+            fit_command=fit_command,
         ),
         frontier=compute_frontier_points(uncertainty, correct, delta=delta),
         sides=side_curves,
@@ -409,6 +412,15 @@ def _get_score_unit(score_name: str) -> str:
     """Return the unit of a registered score, or an empty text for another score."""
     score = NAMED.get(score_name)
     return "" if score is None else score.unit
+
+
+def _get_highest_score(gate: Gate, score_name: str) -> float:
+    """Return the highest value of a registered score, or inf for another score."""
+    score = NAMED.get(score_name)
+    if score is None or not gate.has_classes:
+        return math.inf
+    _, highest_score = score.value_range(gate.n_classes)
+    return highest_score
 
 
 def _join_calibrator_names(gate: Gate | None) -> str | None:

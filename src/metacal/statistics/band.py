@@ -74,8 +74,8 @@ def compute_band_on_share_above(
     """
     band_thresholds = choose_band_thresholds(thresholds, distribution.sorted_draws)
     if distribution.n_draws:
-        share_at_most = distribution.count_at_most(band_thresholds) / distribution.n_draws
-        estimate = 1.0 - share_at_most
+        n_above = distribution.n_draws - distribution.count_at_most(band_thresholds)
+        estimate = n_above / distribution.n_draws
     else:
         estimate = np.full(len(band_thresholds), np.nan)
     return Band(

@@ -1,21 +1,24 @@
-// The `metacal fit` command that certifies the chosen point, and how to copy it.
+// What certifies the chosen point, a `metacal fit` command or a promise in Python, and how to copy it.
 /** @import { Curves, Data, OperatingPoint, Source } from "./types.js" */
 import { announce, make, unbroken } from "./dom.js";
 import { count, plainPercent } from "./format.js";
 import { limitOn, nameOf } from "./promise.js";
 
+/** The text for a point that nothing certifies: what to do. */
+const GATE_TEXT = "Move the point to choose one threshold for all rows.";
 const GATE_NOTE =
-  "The numbers above are those of the gate itself. The command certifies one threshold for all rows.";
-const FEW_ROWS_NOTE = "Too few rows say something about this point: accept more, or use more rows.";
+  "The numbers above are those of the gate, which has several thresholds. This section certifies one threshold for all rows.";
+const FEW_ROWS_TEXT = "Nothing can be promised at this point.";
+const FEW_ROWS_NOTE = "There are too few rows for a promise here. Accept more rows, or make the report from more rows.";
 
 /**
- * The command that turns the chosen point into a promise.
+ * The command or the promise that certifies the chosen point.
  * @param {HTMLElement} host
  * @param {Data} data
  * @param {OperatingPoint} point
  */
 export function certify(host, { curves, source }, point) {
-  if (curves.command === null) return; // no file to fit on
+  if (curves.command_language === null) return; // no gate with one threshold can be fitted on these rows
   const code = make("code", { id: "command" });
   const copy = make("button", { type: "button", id: "copy", onclick: () => copied(code, copy) }, "Copy");
   const note = make("p", { class: "fine", id: "command-note" });
@@ -30,8 +33,7 @@ export function certify(host, { curves, source }, point) {
   );
   point.listen(() => {
     const text = point.isGate ? null : commandAt(curves, point.at);
-    const nothing = point.isGate ? "move the point to choose a threshold" : "nothing can be promised here";
-    code.replaceChildren(...unbroken(text ?? nothing));
+    code.replaceChildren(...unbroken(text ?? (point.isGate ? GATE_TEXT : FEW_ROWS_TEXT)));
     copy.disabled = text === null;
     note.textContent = point.isGate ? GATE_NOTE : text === null ? FEW_ROWS_NOTE : certifyNote(curves, source, point.at);
   });
@@ -48,16 +50,19 @@ function certifyNote(curves, source, k) {
   if (beta !== null) promises.push(`accepted predictions are correct at least ${plainPercent(beta)} of the time`);
   if (alpha !== null) promises.push(`at most ${plainPercent(alpha)} of the correct predictions are rejected`);
   const rows = `the ${count(source.n_rows)} rows of ${source.file ?? "this page"}`;
+  const [threshold] = limitOn(source, curves.threshold[k]);
+  const how =
+    curves.command_language === "python"
+      ? `Fit a gate with this promise on ${rows}. It certifies the threshold ${threshold} on ${nameOf(source.score)}: `
+      : `The command certifies the threshold ${threshold} on ${nameOf(source.score)}, from ${rows}: `;
   return (
-    `It certifies the threshold ${limitOn(source, curves.threshold[k])[0]} on ${nameOf(source.score)}, this one and no other, on ${rows}: ` +
-    `${promises.join(", and ")}. Because the band holds everywhere at once, the promise is valid although you picked ` +
-    "the point from these rows. They are then used up: whoever measures the new gate on them again measures what it was " +
-    "chosen by. Keep other rows for that."
+    `${how}${promises.join(", and ")}. The promise is valid although you chose the point after looking at these rows, ` +
+    "because the bands hold at every threshold at once. Measure the new gate on other rows: these rows are used up."
   );
 }
 
 /**
- * The same text as Python's Curves.command_at.
+ * The same text as Python's OperatingCurves.command_at.
  * @param {Curves} curves
  * @param {number} k
  */
@@ -65,11 +70,16 @@ function commandAt(curves, k) {
   const beta = curves.min_accuracy[k];
   const alpha = curves.max_miscoverage[k];
   if (beta === null && alpha === null) return null;
+  const threshold = curves.threshold_text[k];
+  if (curves.command_language === "python") {
+    const limits = [beta === null ? [] : [`beta=${beta}`], alpha === null ? [] : [`alpha=${alpha}`]].flat();
+    return `mc.AfterLooking(${[...limits, `threshold=${threshold}`].join(", ")})`;
+  }
   return (
     curves.command +
     (beta === null ? "" : ` --min-accuracy ${beta}`) +
     (alpha === null ? "" : ` --max-miscoverage ${alpha}`) +
-    ` --at-threshold=${curves.threshold_text[k]}` +
+    ` --at-threshold=${threshold}` +
     curves.command_end
   );
 }

@@ -54,7 +54,7 @@ export function costs(host, data, point) {
   const certify = make(
     "p",
     { class: "fine" },
-    "To certify it, with costs that are yours and were not chosen by looking at these rows: ",
+    "To certify the cheapest gate, with your own costs, which you must not choose by looking at these rows: ",
     command,
   );
   let cheapest = 0;
@@ -75,7 +75,7 @@ export function costs(host, data, point) {
     best.textContent = bestInWords(curves, source.score, given.review, all[cheapest], cheapest);
     mark.style.setProperty("--at", String(point.last ? cheapest / point.last : 0));
     mark.dataset.at = String(cheapest);
-    certify.hidden = curves.command === null;
+    certify.hidden = curves.command_language === null;
     command.replaceChildren(...unbroken(commandFor(curves, given)));
   };
   for (const input of Object.values(boxes))
@@ -166,5 +166,6 @@ function upward(value) {
  * @param {{ wrong: number, review: number }} costs
  */
 function commandFor(curves, { wrong, review }) {
+  if (curves.command_language === "python") return `mc.Cheapest(wrong=${wrong}, review=${review})`;
   return `${curves.command} --cheapest --cost-wrong ${wrong} --cost-review ${review}${curves.command_end}`;
 }

@@ -38,15 +38,15 @@ export function sidesSection({ sides }) {
  * @param {Sides} sides
  * @returns {Pair}
  */
-function startOf({ threshold, called, lower, upper, gate }) {
+function startOf({ threshold, n_below, n_rows, lower, upper, gate }) {
   if (lower !== null && upper !== null) return { lower, upper, isGate: false };
   if (gate === null) {
     const middle = nearestThreshold(threshold, 0);
     return { lower: middle, upper: middle, isGate: false };
   }
   return {
-    lower: nearestThreshold(called, 1 - gate.called_negative),
-    upper: nearestThreshold(called, gate.called_positive),
+    lower: nearestThreshold(n_below, n_rows * gate.called_negative),
+    upper: nearestThreshold(n_below, n_rows * (1 - gate.called_positive)),
     isGate: true,
   };
 }
@@ -77,8 +77,8 @@ function ratesAt(sides, { lower, upper, isGate }) {
   const nothing = { estimate: null, low: null };
   const at = (/** @type {Series} */ series, /** @type {number} */ k) => ({ estimate: series.estimate[k], low: series.low[k] });
   return {
-    calledPositive: isClosedAbove ? 0 : sides.called[upper],
-    calledNegative: isClosedBelow ? 0 : 1 - sides.called[lower],
+    calledPositive: isClosedAbove ? 0 : (sides.n_rows - sides.n_below[upper]) / sides.n_rows,
+    calledNegative: isClosedBelow ? 0 : sides.n_below[lower] / sides.n_rows,
     precision: isClosedAbove ? nothing : at(sides.precision, upper),
     npv: isClosedBelow ? nothing : at(sides.npv, lower),
     found: isClosedAbove ? { estimate: 0, low: 0 } : at(sides.recall, upper),
@@ -103,6 +103,12 @@ function ratesOfGate(gate) {
     alarms: gate.false_positive_rate ?? 0,
   };
 }
+
+/**
+ * The share of rows that are called neither, never below 0 by a rounding error.
+ * @param {Rates} rates
+ */
+const reviewShare = ({ calledPositive, calledNegative }) => Math.max(0, 1 - calledPositive - calledNegative);
 
 /**
  * @param {number[]} values
@@ -330,7 +336,7 @@ function sidesInWords(sides, pair) {
         measured("precision", rates.precision),
         measured("recall", rates.found),
       ],
-      ["to review", pair.isGate ? "" : "between", percent(1 - rates.calledPositive - rates.calledNegative), "", ""],
+      ["to review", pair.isGate ? "" : "between", percent(reviewShare(rates)), "", ""],
       [
         `called ${negative}`,
         sideLimit(sides, pair, "lower"),
@@ -377,12 +383,13 @@ function promiseInWords(sides, pair) {
  * @param {{ alarm: number, miss: number, review: number }} costs
  */
 function sidesCost(sides, pair, costs) {
-  const { calledPositive, calledNegative, alarms, caught } = ratesAt(sides, pair);
+  const rates = ratesAt(sides, pair);
+  const { alarms, caught } = rates;
   const share = sides.n_positive / sides.n_rows;
   return {
     alarms: 1000 * costs.alarm * (1 - share) * alarms,
     misses: 1000 * costs.miss * share * (1 - (caught.estimate ?? 0)),
-    reviews: 1000 * costs.review * (1 - calledPositive - calledNegative),
+    reviews: 1000 * costs.review * reviewShare(rates),
   };
 }
 

@@ -195,6 +195,8 @@ export interface Curves {
   miscoverage: Series;
   min_accuracy: Maybe[];
   max_miscoverage: Maybe[];
+  /** Whether a point is certified by a command or by a promise in Python; null if by neither. */
+  command_language: "shell" | "python" | null;
   command: string | null;
   command_end: string;
   current: number | null;
@@ -217,7 +219,8 @@ export interface Sides {
   n_rows: number;
   n_positive: number;
   threshold: number[];
-  called: number[];
+  /** Number of rows at or below each threshold. */
+  n_below: number[];
   recall: Series;
   false_positive_rate: Series;
   precision: Series;
