@@ -140,7 +140,7 @@ def run_labelling_call(
             )
         certifier_options = _certifier_options(journal, pool, options)
         certifier = certifier_from_journal(
-            journal, pool.table, promise, sheet=sheet, **certifier_options
+            journal, pool.table, promise, sheet_settings=sheet, **certifier_options
         )
         if call.extend:
             certifier.extend()

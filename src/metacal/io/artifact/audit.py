@@ -123,8 +123,11 @@ def read_certificate(data: Any, location: str = "certificate") -> Certificate:
     require(n_notes <= MAX_NOTES, f"{n_notes:,} notes are too many")
     for note in certificate.notes:
         if note.kind == "cross_fitted":
-            n_folds = dict(note.facts)["folds"]
-            require(n_folds == certificate.circumstances.n_folds, "its notes speak of other folds")
+            n_noted_folds = dict(note.facts)["folds"]
+            require(
+                n_noted_folds == certificate.circumstances.n_folds,
+                "its notes speak of other folds",
+            )
     # A derived entry must equal the value that would be written for this certificate.
     recomputed_data = encode(certificate.to_dict(), "certificate")
     difference = _find_difference(data, recomputed_data)
@@ -153,14 +156,17 @@ def decode_certificate(data: Any, location: str = "certificate") -> Certificate:
         If an entry is missing or has another type.
     """
     entries = decode_entries(Certificate, data, location)
-    field_values = {name: entries[key] for key, name in STORED_FIELDS.items() if key in entries}
+    field_values = {
+        field_name: entries[key] for key, field_name in STORED_FIELDS.items() if key in entries
+    }
     stored_value_counts = field_values.get("score_value_counts", ())
     field_values["score_value_counts"] = tuple(
         ScoreValueCount(*value_count) for value_count in stored_value_counts
     )
-    for name in LABEL_COUNT_FIELDS:
-        if field_values[name] is None:
-            field_values[name] = 0
+    # A certificate that was made without labels stores null for the counts that need labels.
+    for count_name in LABEL_COUNT_FIELDS:
+        if field_values[count_name] is None:
+            field_values[count_name] = 0
     field_values["all_rows_traffic"] = _traffic_unless_tested_rows(entries)
     certificate: Certificate = call_constructor(Certificate, field_values, location)
     return certificate
@@ -198,7 +204,7 @@ def check_promise(certificate: Certificate, promise: Promise) -> None:
     try:
         contradiction = promise.contradiction(certificate)
     except InputError as error:
-        # The significance level of a subgroup is one that no promise can have.
+        # The check recomputes each subgroup at its significance level, which may be impossible.
         contradiction = error_summary(error)
     require(contradiction is None, str(contradiction))
 

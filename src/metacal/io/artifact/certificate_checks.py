@@ -52,6 +52,7 @@ def check_certificate_numbers(certificate: Certificate) -> None:
     require(n_rows <= MAX_ROWS, f"n_rows {n_rows} is more than anybody has")
     _check_needed_labels_exist(certificate)
     _check_mean_cost(certificate)
+    _check_some_row_is_correct(certificate)
     _check_counts(certificate, "certificate")
     traffic = certificate.traffic
     require(1 <= traffic.n_rows <= MAX_ROWS, "such traffic cannot be")
@@ -70,14 +71,16 @@ def check_certificate_numbers(certificate: Certificate) -> None:
 
 def _check_needed_labels_exist(certificate: Certificate) -> None:
     """Raise ArtifactError if a promise that needs labels was certified without them."""
-    needs_labels = any(quantity.needs_labels for quantity, _ in certificate.limits)
-    quantity = certificate.quantity
+    has_limit_on_labels = any(quantity.needs_labels for quantity, _ in certificate.limits)
+    is_cascade = certificate.stages is not None
+    certified_quantity = certificate.quantity
     # A cascade can be certified from the agreement of its models.
-    is_certified_by_models = certificate.stages is not None and (
-        quantity.is_paired_difference or quantity.uses_agreement_only
+    is_certified_by_agreement = is_cascade and (
+        certified_quantity.is_paired_difference or certified_quantity.uses_agreement_only
     )
+    needs_labels = has_limit_on_labels and not is_certified_by_agreement
     require(
-        certificate.has_labels or is_certified_by_models or not needs_labels,
+        certificate.has_labels or not needs_labels,
         "what is promised cannot be certified without labels",
     )
 
@@ -92,8 +95,16 @@ def _check_mean_cost(certificate: Certificate) -> None:
     )
     is_valid_cost = mean_cost is None or 0.0 <= mean_cost < math.inf
     require(is_valid_cost, f"mean_cost {mean_cost} is no cost")
-    has_correct_rows = not certificate.has_labels or has_cost_limit or certificate.n_correct >= 1
-    require(has_correct_rows, f"0 of {certificate.n_rows} rows cannot be right")
+
+
+def _check_some_row_is_correct(certificate: Certificate) -> None:
+    """Raise ArtifactError if no row is correct, unless correctness is unknown or costs count."""
+    has_cost_limit = any(quantity.is_mean_cost for quantity, _ in certificate.limits)
+    counts_correct_rows = certificate.has_labels and not has_cost_limit
+    require(
+        certificate.n_correct >= 1 or not counts_correct_rows,
+        f"0 of {certificate.n_rows} rows cannot be right",
+    )
 
 
 def _check_counts(counts: Certificate | SubgroupCertificate | Counts, location: str) -> None:
@@ -243,9 +254,9 @@ def _check_subgroup_names(subgroups: SubgroupCertificates, location: str) -> Non
     require(not has_duplicates, "two parts bear the same name", location)
     _check_sides_of_groups(subgroups, location)
     names = subgroups.names
-    name_is_text = {isinstance(name, str) for name in names}
+    kinds_of_names = {"text" if isinstance(name, str) else "number" for name in names}
     require(
-        len(name_is_text) == 1,
+        len(kinds_of_names) == 1,
         "names must be all text or all numbers",
         location,
     )
@@ -262,17 +273,18 @@ def _check_sides_of_groups(subgroups: SubgroupCertificates, location: str) -> No
     A *side* of a group is one predicted class, with a threshold of its own. The two sides of a
     group have the same names and the same decision offset. Only groups have sides.
     """
-    n_expected_keys = 0
-    if subgroups.by == "group" and subgroups.is_two_sided:
-        n_expected_keys = 1
-    for family in subgroups.sides_by_group:
-        side_keys = {
+    groups_have_sides = subgroups.by == "group" and subgroups.is_two_sided
+    n_expected = 1 if groups_have_sides else 0
+    for subgroups_of_group in subgroups.sides_by_group:
+        names_and_offsets_of_sides = {
             (subgroup.names, subgroup.decision_log_odds)
-            for subgroup in family
+            for subgroup in subgroups_of_group
             if subgroup.predicted_class is not None
         }
         require(
-            len(side_keys) == n_expected_keys, "the two sides of a group are not of one", location
+            len(names_and_offsets_of_sides) == n_expected,
+            "the two sides of a group are not of one",
+            location,
         )
 
 

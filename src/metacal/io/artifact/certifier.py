@@ -27,16 +27,16 @@ from metacal.io.journal import Journal, Record, Seal
 from metacal.promises.promise import Promise
 from metacal.scores import NAMED
 
-# Parameters of the certifier in the first record.
-_PARAMETERS = (
-    "labels",
-    "may_extend",
-    "random_state",
-    "higher_is",
-    "score_name",
-    "score",
-    "input",
-)
+# Parameters of the certifier in the first record, and the attributes that hold their values.
+_ATTRIBUTE_OF_PARAMETER = {
+    "may_extend": "may_extend",
+    "random_state": "random_state",
+    "higher_is": "higher_is",
+    "score_name": "score_name",
+    "score": "score",
+    "input": "input",
+    "labels": "n_requested",
+}
 
 # Other entries of the first record.
 _POOL_ENTRIES = ("classes", "classes_given", "n_pool", "pool", "sheet")
@@ -44,8 +44,7 @@ _POOL_ENTRIES = ("classes", "classes_given", "n_pool", "pool", "sheet")
 # Entries of a record with labels.
 _LABEL_ENTRIES = ("rows", "right", "classes")
 
-# Line of the journal with the first record after the one with the settings. The first line is the
-# header of the journal.
+# Number of the first line with labels. Line 1 is the header of the journal, line 2 the settings.
 _FIRST_LABEL_LINE = 3
 
 
@@ -151,7 +150,7 @@ def certifier_from_journal(
     promise: Promise | None = None,
     *,
     classes: Any = None,
-    sheet: dict[str, Any] | None = None,
+    sheet_settings: dict[str, Any] | None = None,
     **options: Any,
 ) -> Certifier:
     """Create or restore the certifier of an open journal.
@@ -170,7 +169,7 @@ def certifier_from_journal(
     classes : sequence or None, default=None
         Class labels in column order, for a new journal.
 
-    sheet : dict or None, default=None
+    sheet_settings : dict or None, default=None
         Description of the label sheet, stored in a new journal.
 
     **options
@@ -184,18 +183,19 @@ def certifier_from_journal(
         if promise is None:
             raise InputError(f"{journal.path} is not there yet: give a promise to begin with.")
         certifier = Certifier(promise, pool, classes=classes, **options)
-        journal.append(_settings_record(certifier, sheet or {}))
+        journal.append(_build_settings_record(certifier, sheet_settings or {}))
     else:
         certifier = _restore_certifier(journal, pool)
         _check_unchanged(journal.path, certifier, promise, options)
         for line_number, record in enumerate(journal.records[1:], start=_FIRST_LABEL_LINE):
             _replay_record(certifier, record, f"{journal.path}:{line_number}")
     certifier.sheet_settings = journal.records[0]["sheet"]
+    # From now on, the certifier appends every new label to the journal.
     certifier.record = journal.append
     return certifier
 
 
-def _settings_record(certifier: Certifier, sheet: dict[str, Any]) -> Record:
+def _build_settings_record(certifier: Certifier, sheet_settings: dict[str, Any]) -> Record:
     """Return the first record: everything that determines the sample and its test."""
     predictions = certifier.unlabelled_pool.predictions
     if predictions is not None and not isinstance(certifier.score, str):
@@ -204,17 +204,15 @@ def _settings_record(certifier: Certifier, sheet: dict[str, Any]) -> Record:
             f" {', '.join(NAMED)}."
         )
     record: Record = {"promise": encode(certifier.promise, "the promise")}
-    for name in _PARAMETERS:
-        if name != "labels":
-            record[name] = getattr(certifier, name)
-    record["labels"] = certifier.n_requested
+    for parameter, attribute in _ATTRIBUTE_OF_PARAMETER.items():
+        record[parameter] = getattr(certifier, attribute)
     record["classes"] = None
     if predictions is not None:
         record["classes"] = encode(encode_labels(predictions.classes), "classes")
     record["classes_given"] = certifier.classes is not None
     record["n_pool"] = certifier.n_pool
     record["pool"] = certifier.unlabelled_pool.fingerprint
-    record["sheet"] = sheet
+    record["sheet"] = sheet_settings
     return record
 
 
@@ -224,20 +222,22 @@ def _restore_certifier(journal: Journal, pool: ArrayLike) -> Certifier:
     Raise InputError if the pool is not the one that the journal was created with.
     """
     settings = journal.records[0]
-    check_keys(settings, ("promise", *_PARAMETERS, *_POOL_ENTRIES), f"{journal.path}:2")
-    is_on_logits = settings["classes"] is not None
-    if is_on_logits != (np.ndim(pool) == 2):
-        kind = "logits" if is_on_logits else "scores"
+    check_keys(settings, ("promise", *_ATTRIBUTE_OF_PARAMETER, *_POOL_ENTRIES), f"{journal.path}:2")
+    began_with_logits = settings["classes"] is not None
+    is_pool_of_logits = np.ndim(pool) == 2
+    if began_with_logits != is_pool_of_logits:
+        kind = "logits" if began_with_logits else "scores"
         raise InputError(f"{journal.path} was begun on a pool of {kind}; give the same {kind}.")
     classes = decode(Labels | None, settings["classes"], "classes")
     try:
-        if not decode(bool, settings["classes_given"], "classes_given"):
+        are_classes_given = decode(bool, settings["classes_given"], "classes_given")
+        if not are_classes_given:
             classes = None
         certifier = Certifier(
             decode(Promise, settings["promise"], "promise"),
             pool,
             classes=classes,
-            **{name: settings[name] for name in _PARAMETERS},
+            **{parameter: settings[parameter] for parameter in _ATTRIBUTE_OF_PARAMETER},
         )
     except (InputError, TypeError) as error:
         raise InputError(f"{journal.path} does not go with this pool: {error}") from error
@@ -282,7 +282,7 @@ def _check_unchanged(
             path, "the promise", f"for {certifier.promise!r}", repr(promise)
         )
     for name, value in options.items():
-        stored_value = certifier.n_requested if name == "labels" else getattr(certifier, name)
+        stored_value = getattr(certifier, _ATTRIBUTE_OF_PARAMETER.get(name, name))
         if value is not None and value != stored_value:
             raise _changed_setting_error(path, name, f"with {name}={stored_value!r}", repr(value))
 
@@ -311,12 +311,12 @@ def _replay_record(certifier: Certifier, record: Record, location: str) -> None:
         for name in _LABEL_ENTRIES:
             arrays[name] = np.array(decode(tuple[int, ...], record[name], name), np.intp)
         rows = arrays["rows"]
-        correct = arrays["right"]
+        correctness = arrays["right"]
         class_codes = arrays["classes"]
-        have_equal_length = len(rows) == len(correct) == len(class_codes)
-        if not have_equal_length or not np.isin(correct, (0, 1)).all():
+        have_equal_length = len(rows) == len(correctness) == len(class_codes)
+        if not have_equal_length or not np.isin(correctness, (0, 1)).all():
             raise ArtifactError("rows, right and classes must be of one length, and right 1 or 0.")
-        certifier.add_answers(rows, correct == 1, class_codes)
+        certifier.add_answers(rows, correctness == 1, class_codes)
     except (InputError, ValueError) as error:
         raise ArtifactError(
             f"{location}: this record does not follow from those before it: {error}"

@@ -144,31 +144,32 @@ def _encode_dataclass(value: Any, location: str) -> dict[str, Any]:
         json_object["type"] = _stored_class_name(cls, location)
 
     layout = class_layout(cls)
-    omitted_defaults = layout.omitted_defaults
-    for name, annotation in layout.field_types.items():
-        field_value = getattr(value, layout.attribute_names.get(name, name))
-        if name in omitted_defaults and field_value == omitted_defaults[name]:
+    for key, entry_type in layout.type_of_key.items():
+        entry = getattr(value, layout.attribute_of_key.get(key, key))
+        is_optional = key in layout.omitted_defaults
+        if is_optional and entry == layout.omitted_defaults[key]:
             continue
-        field_location = f"{location}.{name}"
-        stored_form = _find_stored_form(annotation)
-        if stored_form is not None and field_value is not None:
-            field_value = stored_form.to_stored(field_value, field_location)
-        json_object[name] = encode(field_value, field_location)
+        entry_location = f"{location}.{key}"
+        stored_form = _find_stored_form(entry_type)
+        if stored_form is not None and entry is not None:
+            entry = stored_form.to_stored(entry, entry_location)
+        json_object[key] = encode(entry, entry_location)
     return json_object
 
 
 def _stored_class_name(cls: type, location: str) -> str:
     """Return the name of a class in a file. Raise ArtifactError if it is not registered."""
     base = find_registered_base(cls)
-    subclasses = SUBCLASSES[base]()
+    classes_by_stored_name = SUBCLASSES[base]()
     # A lookup by the usual name avoids importing all subclasses.
-    if subclasses.get(cls.__name__) is cls:
+    if classes_by_stored_name.get(cls.__name__) is cls:
         return cls.__name__
-    for stored_name, subclass in subclasses.items():
-        if subclass is cls:
+    for stored_name, storable_class in classes_by_stored_name.items():
+        if storable_class is cls:
             return stored_name
     raise ArtifactError(
-        f"{location} is {with_article(cls.__name__)}; what can be saved is {', '.join(subclasses)}."
+        f"{location} is {with_article(cls.__name__)}; what can be saved is"
+        f" {', '.join(classes_by_stored_name)}."
     )
 
 
@@ -269,8 +270,8 @@ def _decode_subclass(subclasses: Mapping[str, type], data: Any, location: str, d
         raise ArtifactError(
             f"{location} must be one of {', '.join(subclasses)}, not {describe_json(type_name)}."
         )
-    values = decode_entries(cls, data, location, depth, has_type_name=True)
-    return _construct_object(cls, values, location)
+    entries = decode_entries(cls, data, location, depth, has_type_name=True)
+    return _construct_object(cls, entries, location)
 
 
 def _decode_items(annotation: Any, data: list[Any], location: str, depth: int) -> Iterator[Any]:
@@ -319,44 +320,42 @@ def decode_entries(
     """
     layout = class_layout(cls)
     present_keys = data.keys() if isinstance(data, dict) else ()
-    field_names = []
-    for name in layout.field_types:
-        is_optional = name in layout.omitted_defaults
-        if name in present_keys or not is_optional:
-            field_names.append(name)
-    required_keys = field_names
-    if has_type_name:
-        required_keys = ["type", *field_names]
-    check_keys(data, required_keys, location)
-    values = {}
-    for name in field_names:
-        field_type = layout.field_types[name]
-        values[name] = decode(field_type, data[name], f"{location}.{name}", depth + 1)
-    for name, default in layout.omitted_defaults.items():
-        if name in values and values[name] == default:
-            raise ArtifactError(f"{location}: {name} must not be there, for it says nothing.")
-    return values
+    expected_keys = []
+    for key in layout.type_of_key:
+        is_optional = key in layout.omitted_defaults
+        if key in present_keys or not is_optional:
+            expected_keys.append(key)
+    type_key = ["type"] if has_type_name else []
+    check_keys(data, type_key + expected_keys, location)
+    entries = {}
+    for key in expected_keys:
+        entry_type = layout.type_of_key[key]
+        entries[key] = decode(entry_type, data[key], f"{location}.{key}", depth + 1)
+    for key, default in layout.omitted_defaults.items():
+        if key in entries and entries[key] == default:
+            raise ArtifactError(f"{location}: {key} must not be there, for it says nothing.")
+    return entries
 
 
-def _construct_object(cls: Any, values: dict[str, Any], location: str) -> Any:
+def _construct_object(cls: Any, entries: dict[str, Any], location: str) -> Any:
     """Construct an object from the entries of a file.
 
     Entries that are not fields of the class are derived values. Raise ArtifactError if they
     differ from those of the constructed object.
     """
     if cls in CONSTRUCTORS:
-        return call_constructor(CONSTRUCTORS[cls], values, location)
-    attribute_names = class_layout(cls).attribute_names
+        return call_constructor(CONSTRUCTORS[cls], entries, location)
+    attribute_of_key = class_layout(cls).attribute_of_key
     field_values = {
-        attribute_names[key]: value for key, value in values.items() if key in attribute_names
+        attribute_of_key[key]: entry for key, entry in entries.items() if key in attribute_of_key
     }
     constructed = call_constructor(cls, field_values, location)
-    derived_keys = values.keys() - attribute_names.keys()
-    for name in derived_keys:
-        stored_value = values[name]
-        if getattr(constructed, name) != stored_value:
+    derived_keys = entries.keys() - attribute_of_key.keys()
+    for key in derived_keys:
+        stored_value = entries[key]
+        if getattr(constructed, key) != stored_value:
             raise ArtifactError(
-                f"{location}: {name} {describe_json(stored_value)} does not follow from the rest."
+                f"{location}: {key} {describe_json(stored_value)} does not follow from the rest."
             )
     return constructed
 

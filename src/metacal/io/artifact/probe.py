@@ -72,10 +72,10 @@ def check_map(fitted: Gate | Map, n_classes: int) -> None:
     metacal.errors.ArtifactError: the map gives no probabilities for flat rows in float32: some are not finite.
     """
     for dtype in _TOLERANCE:
-        rows = build_probe_rows(n_classes, dtype)
-        logits = np.stack(list(rows.values()))
+        row_by_kind = build_probe_rows(n_classes, dtype)
+        logits = np.stack(list(row_by_kind.values()))
         probabilities = _apply_to_logits(fitted, logits)
-        _check_probabilities(probabilities, row_kinds=list(rows))
+        _check_probabilities(probabilities, row_kinds=list(row_by_kind))
 
 
 def _apply_to_logits(fitted: Gate | Map, logits: NDArray[Any]) -> NDArray[Any]:
@@ -112,15 +112,15 @@ def _check_probabilities(probabilities: NDArray[Any], row_kinds: list[str]) -> N
     is_finite = np.isfinite(probabilities).all(axis=1)
     in_range = ((probabilities >= 0.0) & (probabilities <= 1.0 + tolerance)).all(axis=1)
     sums_to_one = np.abs(row_sums - 1.0) <= tolerance
-    row_checks = {
+    is_valid_by_problem = {
         "some are not finite": is_finite,
         "some are not between 0 and 1": in_range,
-        "they sum to {:.6g}": sums_to_one,
+        "they sum to {row_sum:.6g}": sums_to_one,
     }
-    for problem, passes in row_checks.items():
-        row = find_first_true(~passes)
+    for problem, is_valid in is_valid_by_problem.items():
+        row = find_first_true(~is_valid)
         if row is not None:
             raise ArtifactError(
                 f"the map gives no probabilities for {row_kinds[row]} rows in"
-                f" {probabilities.dtype}: {problem.format(row_sums[row])}."
+                f" {probabilities.dtype}: {problem.format(row_sum=row_sums[row])}."
             )

@@ -122,28 +122,28 @@ class ClassLayout:
 
     Attributes
     ----------
-    field_types : dict of str to type
-        Entries and their types, see `field_types`.
+    type_of_key : dict of str to type
+        Keys of the entries and their types, see `field_types`.
 
     omitted_defaults : dict of str to object
-        Optional entries, see `omitted_defaults`.
+        Keys of the optional entries, and the values at which they are omitted.
 
-    attribute_names : dict of str to str
-        Name of the field that is stored in each entry.
+    attribute_of_key : dict of str to str
+        Name of the attribute that is stored under each key.
     """
 
-    field_types: dict[str, Any]
+    type_of_key: dict[str, Any]
     omitted_defaults: dict[str, Any]
-    attribute_names: dict[str, str]
+    attribute_of_key: dict[str, str]
 
 
 @cache
 def class_layout(cls: type) -> ClassLayout:
     """Return the layout of a class in a file. Register all classes before the first call."""
     return ClassLayout(
-        field_types=field_types(cls),
+        type_of_key=field_types(cls),
         omitted_defaults=omitted_defaults(cls),
-        attribute_names={get_stored_key(field): field.name for field in fields(cls)},
+        attribute_of_key={get_stored_key(field): field.name for field in fields(cls)},
     )
 
 

@@ -15,9 +15,12 @@ from metacal.kernels.grid import Grid
 from metacal.maps.map import find_component_maps
 from metacal.scores import named as scores
 
-# Attribute with the points of a curve, and their largest number. The cost of applying a map is the
-# number of points times the number of rows. A fit produces at most 200 points.
-_MAX_POINTS = {"SplineMap": ("knots", 1000), "GaussianProcessMap": ("inducing", 1000)}
+# Attribute of each map that holds the points of a curve.
+_POINTS_ATTRIBUTES = {"SplineMap": "knots", "GaussianProcessMap": "inducing"}
+
+# Maximum number of points of a curve. A fit produces at most 200 points. The cost of applying a map
+# is the number of points times the number of rows.
+_MAX_POINTS = 1000
 
 # Maximum number of points times classes, which is the cost per row.
 _MAX_OPERATIONS_PER_ROW = 2_000_000
@@ -47,12 +50,14 @@ def check_map_cost(fitted: Any, n_classes: int) -> None:
     for inner_map in find_component_maps(fitted):
         check_map_cost(inner_map, n_classes)
     map_name = type(fitted).__name__
-    if map_name not in _MAX_POINTS:
+    if map_name not in _POINTS_ATTRIBUTES:
         return
-    attribute, max_points = _MAX_POINTS[map_name]
+    attribute = _POINTS_ATTRIBUTES[map_name]
     n_points = len(getattr(fitted, attribute))
-    if n_points > max_points:
-        raise ArtifactError(f"{map_name} has {n_points:,} {attribute}; {max_points:,} is the most.")
+    if n_points > _MAX_POINTS:
+        raise ArtifactError(
+            f"{map_name} has {n_points:,} {attribute}; {_MAX_POINTS:,} is the most."
+        )
     if n_points * n_classes > _MAX_OPERATIONS_PER_ROW:
         raise ArtifactError(
             f"{map_name} has {n_points:,} {attribute} for {n_classes:,} classes: too many."

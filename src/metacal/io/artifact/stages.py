@@ -221,10 +221,11 @@ def _check_logits_source(
     n_classes = source.n_classes
     check_calibrator_is_supported(source)
     check_map_cost(source.map, n_classes)
-    n_score_classes = getattr(source.score, "n_classes_", n_classes)
-    if n_score_classes != n_classes:
+    # A learned score was trained on tables with a certain number of classes.
+    n_classes_of_score = getattr(source.score, "n_classes_", n_classes)
+    if n_classes_of_score != n_classes:
         raise ArtifactError(
-            f"{location}.source: n_classes is {n_score_classes}, but there are {n_classes} classes."
+            f"{location}.source: n_classes is {n_classes_of_score}, but there are {n_classes} classes."
         )
     if needs_logits(source.score) and source.input == "probabilities":
         raise ArtifactError(

@@ -7,9 +7,10 @@ same significance levels. The state is checked before it is used.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from metacal.certificates.stored_fields import stored_as
 from metacal.errors import ArtifactError
 from metacal.gate import Gate
 from metacal.gate.traffic import LONGEST_ID, ConfidenceSums, Counts, Id, PendingRow, Point
@@ -17,7 +18,7 @@ from metacal.gate.waiting_rows import MAX_WAITING_ROWS, CompleteClusters
 from metacal.gate.watch import Watch
 from metacal.gate.watch_history import MAX_POINTS, History
 from metacal.io.artifact.document import SavedContent, encode_document
-from metacal.io.artifact.encoding import decode_entries, encode
+from metacal.io.artifact.encoding import decode, encode
 from metacal.io.artifact.registry import (
     STORED_FORMS,
     StoredForm,
@@ -95,58 +96,61 @@ STORED_FORMS[dict[Id, None]] = StoredForm(
 
 @dataclass
 class WatchState:
-    """Entries of a watch in a file, under their names there.
+    """State of a watch as it is stored in a file.
 
     Attributes
     ----------
     alarms : Alarms
         Monitors with their evidence.
 
-    counts, classes : Counts, and list of Counts
+    counts, counts_by_class : Counts, and list of Counts
         Numbers of rows, in total and for each class.
 
-    waiting : dict of row id to PendingRow
+    waiting_rows : dict of row id to PendingRow
         Rows that wait for their label, or for the rest of their cluster.
 
-    unknown, forgotten, unlabelled : int
+    n_unknown_labels, n_forgotten, n_unlabelled : int
         Labels without a waiting row, dropped rows, and rows that were released without a label.
 
-    gaps : int
+    n_gaps : int
         Number of times that rows were lost before they were read.
 
-    confidence, variance : float
+    confidence_sum, variance_sum : float
         Sums over the accepted rows, see `ConfidenceSums`.
 
-    stride, history : int, and list of Point
+    history_stride, history_points : int, and list of Point
         Interval and points of the history.
 
-    first : dict of alarm name to int
+    first_raised : dict of alarm name to int
         Number of rows when each alarm was first raised.
 
     horizon : int
         Number of later rows after which a row is used.
 
-    closed, complete, strays : dict of cluster id to None, int and int
-        Latest complete clusters, the number of all complete clusters, and of stray rows.
+    recent_cluster_ids : dict of cluster id to None
+        Ids of the latest complete clusters, in order.
+
+    n_complete_clusters, n_stray_rows : int
+        Number of all complete clusters, and of stray rows, see `CompleteClusters`.
     """
 
     alarms: Alarms
     counts: Counts
-    classes: list[Counts]
-    waiting: dict[Id, PendingRow]
-    unknown: int
-    forgotten: int
-    gaps: int
-    confidence: float
-    variance: float
-    stride: int
-    history: list[Point]
-    first: dict[str, int]
+    counts_by_class: list[Counts] = field(metadata=stored_as("classes"))
+    waiting_rows: dict[Id, PendingRow] = field(metadata=stored_as("waiting"))
+    n_unknown_labels: int = field(metadata=stored_as("unknown"))
+    n_forgotten: int = field(metadata=stored_as("forgotten"))
+    n_gaps: int = field(metadata=stored_as("gaps"))
+    confidence_sum: float = field(metadata=stored_as("confidence"))
+    variance_sum: float = field(metadata=stored_as("variance"))
+    history_stride: int = field(metadata=stored_as("stride"))
+    history_points: list[Point] = field(metadata=stored_as("history"))
+    first_raised: dict[str, int] = field(metadata=stored_as("first"))
     horizon: int
-    unlabelled: int
-    closed: dict[Id, None]
-    complete: int
-    strays: int
+    n_unlabelled: int = field(metadata=stored_as("unlabelled"))
+    recent_cluster_ids: dict[Id, None] = field(metadata=stored_as("closed"))
+    n_complete_clusters: int = field(metadata=stored_as("complete"))
+    n_stray_rows: int = field(metadata=stored_as("strays"))
 
     @classmethod
     def from_watch(cls, watch: Watch) -> WatchState:
@@ -155,47 +159,49 @@ class WatchState:
         return cls(
             alarms=watch.alarms,
             counts=watch.counts,
-            classes=watch.classes,
-            waiting=waiting.rows_by_id,
-            unknown=waiting.n_unknown_labels,
-            forgotten=waiting.n_forgotten,
-            gaps=watch.gaps,
-            confidence=watch.confidence_sums.confidence,
-            variance=watch.confidence_sums.variance,
-            stride=watch.history.stride,
-            history=watch.history.points,
-            first=watch.first_raised,
+            counts_by_class=watch.classes,
+            waiting_rows=waiting.rows_by_id,
+            n_unknown_labels=waiting.n_unknown_labels,
+            n_forgotten=waiting.n_forgotten,
+            n_gaps=watch.gaps,
+            confidence_sum=watch.confidence_sums.confidence,
+            variance_sum=watch.confidence_sums.variance,
+            history_stride=watch.history.stride,
+            history_points=watch.history.points,
+            first_raised=watch.first_raised,
             horizon=waiting.horizon,
-            unlabelled=waiting.n_unlabelled,
-            closed=waiting.clusters.recent_ids,
-            complete=waiting.clusters.n_complete,
-            strays=waiting.clusters.n_stray_rows,
+            n_unlabelled=waiting.n_unlabelled,
+            recent_cluster_ids=waiting.clusters.recent_ids,
+            n_complete_clusters=waiting.clusters.n_complete,
+            n_stray_rows=waiting.clusters.n_stray_rows,
         )
 
     def restore(self, new_watch: Watch) -> Watch:
         """Return a copy of a new watch that continues from this state."""
         clusters = CompleteClusters(
-            recent_ids=self.closed, n_complete=self.complete, n_stray_rows=self.strays
+            recent_ids=self.recent_cluster_ids,
+            n_complete=self.n_complete_clusters,
+            n_stray_rows=self.n_stray_rows,
         )
         waiting = replace(
             new_watch.waiting,
             horizon=self.horizon,
-            rows_by_id=self.waiting,
+            rows_by_id=self.waiting_rows,
             clusters=clusters,
-            n_unknown_labels=self.unknown,
-            n_forgotten=self.forgotten,
-            n_unlabelled=self.unlabelled,
+            n_unknown_labels=self.n_unknown_labels,
+            n_forgotten=self.n_forgotten,
+            n_unlabelled=self.n_unlabelled,
         )
         return replace(
             new_watch,
             alarms=self.alarms,
             counts=self.counts,
-            classes=self.classes,
+            classes=self.counts_by_class,
             waiting=waiting,
-            history=History(stride=self.stride, points=self.history),
-            first_raised=self.first,
-            gaps=self.gaps,
-            confidence_sums=ConfidenceSums(self.confidence, self.variance),
+            history=History(stride=self.history_stride, points=self.history_points),
+            first_raised=self.first_raised,
+            gaps=self.n_gaps,
+            confidence_sums=ConfidenceSums(self.confidence_sum, self.variance_sum),
         )
 
 
@@ -231,7 +237,7 @@ def decode_watch(document: Any, gate: Any) -> Watch:
     if not isinstance(document, dict) or document.get("kind") != MONITOR:
         raise ArtifactError("this is not the state of a monitor.")
     entries = {name: entry for name, entry in document.items() if name not in ("kind", "gate")}
-    state = WatchState(**decode_entries(WatchState, entries, "the state"))
+    state = decode(WatchState, entries, "the state")
     watched_gate = getattr(gate, "gate_", gate)
     if document.get("gate") != _gate_checksum(watched_gate):
         raise ArtifactError(
@@ -239,9 +245,9 @@ def decode_watch(document: Any, gate: Any) -> Watch:
             " anew."
         )
     new_watch = _build_watch_with_alarms(state.alarms, watched_gate)
-    if len(state.classes) != len(new_watch.classes):
+    if len(state.counts_by_class) != len(new_watch.classes):
         raise ArtifactError(
-            f"there are counts of {len(state.classes)} classes, and the gate has"
+            f"there are counts of {len(state.counts_by_class)} classes, and the gate has"
             f" {len(new_watch.classes)}."
         )
     watch = state.restore(new_watch)
@@ -305,41 +311,42 @@ def _build_watch_with_alarms(alarms: Alarms, gate: Gate) -> Watch:
     ArtifactError
         If the alarms of the gate would have other settings.
     """
-    sampling_monitors: list[Any] = [*alarms.promise, *alarms.calibration]
+    # A file has only the monitors, so the parameters of the watch are taken from them.
+    monitors_of_labels: list[Any] = [*alarms.promise, *alarms.calibration]
     least_probability = min(
-        (monitor.least_probability for monitor in sampling_monitors), default=1.0
+        (monitor.least_probability for monitor in monitors_of_labels), default=1.0
     )
-    tolerance = DEFAULT_TOLERANCE
+    calibration_tolerance = DEFAULT_TOLERANCE
     if alarms.calibration:
-        tolerance = alarms.calibration[0].tolerance
-    most_unreadable = None
+        calibration_tolerance = alarms.calibration[0].tolerance
+    max_unreadable_fraction = None
     if alarms.unreadable:
-        most_unreadable = alarms.unreadable[0].limit
+        max_unreadable_fraction = alarms.unreadable[0].limit
     try:
-        watch = Watch.of(
+        new_watch = Watch.of(
             gate,
             alarms.delta,
             least_probability=least_probability,
-            tolerance=tolerance,
-            most_unreadable=most_unreadable,
+            tolerance=calibration_tolerance,
+            most_unreadable=max_unreadable_fraction,
         )
     except ValueError as error:
         raise ArtifactError(f"alarms: {error}") from error
 
-    for name in ALARM_NAMES:
-        if _alarm_settings(alarms, name) != _alarm_settings(watch.alarms, name):
-            raise ArtifactError(f"what the {name} alarm watches is not what this gate gives.")
-        monitors = getattr(alarms, name)
-        new_monitors = getattr(watch.alarms, name)
-        for monitor, new_monitor in zip(monitors, new_monitors):
-            _check_evidence(monitor, new_monitor)
-    return watch
+    for alarm_name in ALARM_NAMES:
+        if _alarm_settings(alarms, alarm_name) != _alarm_settings(new_watch.alarms, alarm_name):
+            raise ArtifactError(f"what the {alarm_name} alarm watches is not what this gate gives.")
+        stored_monitors = getattr(alarms, alarm_name)
+        new_monitors = getattr(new_watch.alarms, alarm_name)
+        for stored_monitor, new_monitor in zip(stored_monitors, new_monitors):
+            _check_evidence(stored_monitor, new_monitor)
+    return new_watch
 
 
-def _check_evidence(monitor: Any, new_monitor: Any) -> None:
-    """Raise ArtifactError if the evidence of a monitor is not possible."""
-    capital = monitor.capital
-    if _wager_guesses(monitor) != _wager_guesses(new_monitor):
+def _check_evidence(stored_monitor: Any, new_monitor: Any) -> None:
+    """Raise ArtifactError if the evidence of a stored monitor is not possible."""
+    capital = stored_monitor.capital
+    if _wager_guesses(stored_monitor) != _wager_guesses(new_monitor):
         raise ArtifactError("a monitor has other wagers than it began with.")
     is_peak_valid = capital.log_peak >= max(0.0, capital.log_now)
     has_too_many_rows = any(wager.rows > _MAX_ROWS for wager in capital.wagers)
@@ -357,17 +364,22 @@ def _wager_guesses(monitor: Any) -> list[tuple[Any, Any]]:
 
 def _check_watch_state(watch: Watch) -> None:
     """Raise ArtifactError if the state of a watch is inconsistent."""
-    for counts in (watch.counts, *watch.classes):
+    counts_by_class = watch.classes
+    for counts in (watch.counts, *counts_by_class):
         _check_counts(counts)
-    n_class_rows = sum(counts.rows for counts in watch.classes)
-    if watch.classes and n_class_rows != watch.counts.rows:
+    n_rows_of_classes = sum(counts.rows for counts in counts_by_class)
+    if counts_by_class and n_rows_of_classes != watch.counts.rows:
         raise ArtifactError("the rows of the classes are not all rows.")
     _check_history(watch)
     has_valid_horizon = 0 <= watch.waiting.horizon < MAX_WAITING_ROWS
     if not has_valid_horizon or watch.waiting.n_unlabelled < 0:
         raise ArtifactError("the horizon is no number of rows.")
     _check_clusters(watch)
-    waiting_rows = watch.waiting.rows_by_id
+    _check_waiting_rows(watch.waiting.rows_by_id)
+
+
+def _check_waiting_rows(waiting_rows: dict[Id, PendingRow]) -> None:
+    """Raise ArtifactError if too many rows wait for a label, or an id is too long."""
     if len(waiting_rows) > MAX_WAITING_ROWS:
         raise ArtifactError(
             f"{len(waiting_rows):,} rows wait for a label; {MAX_WAITING_ROWS:,} is the most."
@@ -400,13 +412,15 @@ def _check_history(watch: Watch) -> None:
 
 def _check_clusters(watch: Watch) -> None:
     """Raise ArtifactError if open and complete clusters are inconsistent."""
-    open_ids = {row.unit for row in watch.waiting.rows_by_id.values()} - {None}
-    clusters = watch.waiting.clusters
-    has_clusters = bool(open_ids or clusters.recent_ids)
+    waiting_rows = watch.waiting.rows_by_id.values()
+    open_cluster_ids = {row.unit for row in waiting_rows if row.unit is not None}
+    complete_clusters = watch.waiting.clusters
+    complete_cluster_ids = complete_clusters.recent_ids.keys()
+    has_clusters = bool(open_cluster_ids or complete_cluster_ids)
     has_unexpected_clusters = has_clusters and not watch.watches_clusters
-    is_open_and_complete = bool(open_ids & clusters.recent_ids.keys())
+    is_open_and_complete = bool(open_cluster_ids & complete_cluster_ids)
     if has_unexpected_clusters or is_open_and_complete:
         raise ArtifactError("what is known of units contradicts itself or the gate.")
-    has_negative_count = min(clusters.n_complete, clusters.n_stray_rows) < 0
-    if has_negative_count or len(clusters.recent_ids) > MAX_WAITING_ROWS:
+    has_negative_count = min(complete_clusters.n_complete, complete_clusters.n_stray_rows) < 0
+    if has_negative_count or len(complete_cluster_ids) > MAX_WAITING_ROWS:
         raise ArtifactError("the counts of units contradict each other.")

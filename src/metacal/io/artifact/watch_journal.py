@@ -127,14 +127,7 @@ class ReceivedBatch:
         groups = None
         if self.groups is not None:
             groups = np.array(self.groups, dtype=np.str_)
-        unreadable_indices = [line.index_in_batch for line in self.unreadable_lines]
-        is_unreadable = np.zeros(self.n_lines, dtype=bool)
-        is_unreadable[unreadable_indices] = True
-        lines = None
-        if self.n_lines:
-            if len(self.line_indices) != len(self.rows):
-                raise ArtifactError("a record holds other rows than lines.")
-            lines = BatchLines(is_unreadable, self.line_indices)
+        lines = self._describe_lines()
         watch.update(
             split_model_outputs(watch.gate, self.rows),
             self.labels,
@@ -147,15 +140,31 @@ class ReceivedBatch:
         )
         watch.gaps += self.n_gaps
 
+    def _describe_lines(self) -> BatchLines | None:
+        """Return which lines are unreadable, and the line of each row. None without lines."""
+        unreadable_indices = [line.index_in_batch for line in self.unreadable_lines]
+        is_unreadable = np.zeros(self.n_lines, dtype=bool)
+        is_unreadable[unreadable_indices] = True
+        if self.n_lines == 0:
+            return None
+        if len(self.line_indices) != len(self.rows):
+            raise ArtifactError("a record holds other rows than lines.")
+        return BatchLines(is_unreadable, self.line_indices)
+
     def to_json(self) -> dict[str, Any]:
         """Convert the batch to a JSON object."""
         dtype_name = "<f4" if self.rows.dtype == np.float32 else "<f8"
         row_bytes = np.ascontiguousarray(self.rows, dtype=dtype_name).tobytes()
         stored_ids = [None if row_id is None else make_stored_id(row_id) for row_id in self.ids]
         stored_late_labels = []
-        for late in self.late_labels:
+        for late_label in self.late_labels:
             stored_late_labels.append(
-                [late.after, make_stored_id(late.id), late.label, late.probability]
+                [
+                    late_label.after,
+                    make_stored_id(late_label.id),
+                    late_label.label,
+                    late_label.probability,
+                ]
             )
         return {
             "dtype": dtype_name,
@@ -198,6 +207,53 @@ class ReceivedBatch:
             )
         except (KeyError, TypeError, ValueError) as error:
             raise ArtifactError("a record is none of what a monitor takes in.") from error
+
+
+@dataclass(frozen=True)
+class BatchRecord:
+    """Journal record of one batch.
+
+    Attributes
+    ----------
+    serial_number : int
+        Number of batches received, including this one.
+
+    batch : ReceivedBatch
+        Batch of rows and labels.
+
+    source_name : str
+        Name of the source of the batch.
+
+    source_position : dict
+        Position up to which the source was read.
+    """
+
+    serial_number: int
+    batch: ReceivedBatch
+    source_name: str
+    source_position: SourcePosition
+
+    def to_json(self) -> dict[str, Any]:
+        """Convert the record to a JSON object."""
+        return {
+            "n": self.serial_number,
+            "taken": self.batch.to_json(),
+            "name": self.source_name,
+            "source": self.source_position,
+        }
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> BatchRecord:
+        """Convert a JSON object to a record. Raise ValueError if it has no source."""
+        record = cls(
+            serial_number=data["n"],
+            batch=ReceivedBatch.from_json(data["taken"]),
+            source_name=data["name"],
+            source_position=data["source"],
+        )
+        if not isinstance(record.source_name, str) or not isinstance(record.source_position, dict):
+            raise ValueError("the record has no source")
+        return record
 
 
 @dataclass
@@ -247,6 +303,7 @@ class MonitorState:
             Record for the journal.
         """
         batch.update_watch(self.watch)
+        # The dict is ordered by the time of the last batch, so the source moves to its end.
         self.source_positions.pop(source_name, None)
         self.source_positions[source_name] = source_position
         if len(self.source_positions) > MAX_SOURCES:
@@ -254,12 +311,13 @@ class MonitorState:
             del self.source_positions[oldest_name]
         self.n_batches += 1
         self.last_batch = batch
-        return {
-            "n": self.n_batches,
-            "taken": batch.to_json(),
-            "name": source_name,
-            "source": source_position,
-        }
+        record = BatchRecord(
+            serial_number=self.n_batches,
+            batch=batch,
+            source_name=source_name,
+            source_position=source_position,
+        )
+        return record.to_json()
 
     def replay(self, records: Sequence[dict[str, Any]]) -> None:
         """Update the state with the batches of journal records."""
@@ -273,14 +331,10 @@ class MonitorState:
 
     def _replay_record(self, record: dict[str, Any]) -> None:
         """Update the state with the batch of one record."""
-        batch = ReceivedBatch.from_json(record["taken"])
-        source_name = record["name"]
-        source_position = record["source"]
-        if record["n"] != self.n_batches + 1:
+        batch_record = BatchRecord.from_json(record)
+        if batch_record.serial_number != self.n_batches + 1:
             raise ValueError("the record has another serial number")
-        if not isinstance(source_name, str) or not isinstance(source_position, dict):
-            raise ValueError("the record has no source")
-        self.add_batch(batch, source_name, source_position)
+        self.add_batch(batch_record.batch, batch_record.source_name, batch_record.source_position)
 
 
 def save_watch(watch: Watch, path: str | os.PathLike[str]) -> None:

@@ -307,17 +307,20 @@ def parse_bytes(content: bytes, max_bytes: int) -> Any:
 
 def _check_size(content: bytes, max_bytes: int) -> None:
     """Raise ArtifactError if a file is too large."""
-    size_limit = max_bytes
+    n_bytes = len(content)
+    is_large_non_ascii = n_bytes > _MAX_NON_ASCII_BYTES and (
+        b"\\" in content or not content.isascii()
+    )
+    exceeded_limit = max_bytes
     remark = ""
-    is_large = len(content) > _MAX_NON_ASCII_BYTES
-    is_large_non_ascii = is_large and (b"\\" in content or not content.isascii())
     if is_large_non_ascii:
-        size_limit = _MAX_NON_ASCII_BYTES
+        exceeded_limit = _MAX_NON_ASCII_BYTES
         remark = " and not plain ASCII"
-    is_limit_raised = max_bytes > MAX_BYTES
-    if len(content) > max_bytes or (is_large_non_ascii and not is_limit_raised):
+    # A caller who raises the limit also accepts large files that are not plain ASCII.
+    has_raised_limit = max_bytes > MAX_BYTES
+    if n_bytes > max_bytes or (is_large_non_ascii and not has_raised_limit):
         raise ArtifactError(
-            f"it is larger than {size_limit / _MEGABYTE:.0f} MB{remark}; if"
+            f"it is larger than {exceeded_limit / _MEGABYTE:.0f} MB{remark}; if"
             " you trust where it comes from, raise the limit: mc.load(path, max_bytes=...)."
         )
 
