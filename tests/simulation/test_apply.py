@@ -128,7 +128,7 @@ class History:
         told: list[str] = []
         try:
             with ResultFolder(OUT, {"gate": gate}, disk=self.world) as results:
-                done = make_missing_results(results, present, each, prune=prune, say=told.append)
+                done = make_missing_results(results, present, each, prune=prune, notify=told.append)
                 # Nothing is asked of the disk from here on: what is there is what the run has left.
                 self.check(present, since, gate, done.orphans if prune else ())
         except NoRowsError:

@@ -78,7 +78,7 @@ def apply(
     n_jobs: int | None = None,
     executor: ExecutorLike | None = None,
     prune: bool = False,
-    say: Callable[[str], object] = lambda text: None,
+    notify: Callable[[str], object] = lambda text: None,
     **read_options: Any,
 ) -> Applied:
     """Apply a gate to the rows of files and write the results.
@@ -115,7 +115,7 @@ def apply(
         Whether to remove results in the directory whose source no longer exists. Results that were
         edited are not removed.
 
-    say : callable, optional
+    notify : callable, optional
         Called with a message for each result that is kept.
 
     **read_options
@@ -147,12 +147,12 @@ def apply(
     >>> apply(cal, f"{folder}/*.npz", f"{folder}/results/").n_kept
     1
     """
-    uses_remote_workers = is_remote(executor)
     batch_gate = gate
     if not isinstance(gate, BatchGate):
         batch_gate = BatchGate(gate, group_key=read_options.get("group_key"))
     applier = FileApplier(
         batch_gate=batch_gate,
+        # By default, `keep=None` copies every column of the source to the results.
         read_options={"keep": None, **read_options},
         rejected=batch_gate.rejected if rejected is None else rejected,
         output_format=output_format,
@@ -162,11 +162,11 @@ def apply(
     is_directory = output_path.endswith(("/", os.sep)) or os.path.isdir(output_path)
     if is_directory:
         return _apply_to_folder(
-            applier, source, output_path, executor=executor, prune=prune, say=say
+            applier, source, output_path, executor=executor, prune=prune, notify=notify
         )
     if prune:
         raise InputError(f"prune is for a folder of results; {output_path} is one file.")
-    if uses_remote_workers:
+    if is_remote(executor):
         raise InputError(
             "workers write a result for each file that they read: give a folder in place of"
             f" {output_path}, with / at its end."
@@ -226,12 +226,13 @@ class FileApplier:
         gate = self.batch_gate.gate
         with delete_downloads_after_use():
             predictions = read_for_gate(gate, self.batch_gate.name, source, **self.read_options)
+            validated_table = gate.source.read(predictions.table, by_rows=True)
             return write_decisions(
                 gate,
                 predictions,
                 target,
                 self.output_format,
-                tables=(gate.source.read(predictions.table, by_rows=True),),
+                tables=(validated_table,),
                 rejected=self.rejected,
                 n_jobs=self.n_jobs,
                 temporary_path=temporary_path,
@@ -241,8 +242,9 @@ class FileApplier:
         """Return the settings that determine the results, apart from their sources."""
         non_default_options = {}
         for name, value in sorted(self.read_options.items()):
-            default_value = None if name == "keep" else ()
-            if value is not None and value != default_value:
+            # `keep=()` keeps no column, which is not the default. Other options are empty by default.
+            is_default = value is None or (value == () and name != "keep")
+            if not is_default:
                 non_default_options[name] = repr(value)
         return {
             "rejected": self.rejected,
@@ -258,7 +260,7 @@ def _apply_to_folder(
     *,
     executor: ExecutorLike | None,
     prune: bool,
-    say: Callable[[str], object],
+    notify: Callable[[str], object],
 ) -> Applied:
     """Write the results that are missing or outdated to a directory.
 
@@ -279,7 +281,7 @@ def _apply_to_folder(
     prune : bool
         Whether to remove results whose source no longer exists.
 
-    say : callable
+    notify : callable
         Called with a message for each result that is kept.
 
     Returns
@@ -300,7 +302,9 @@ def _apply_to_folder(
         ) -> Iterator[tuple[SourceAndTarget, WrittenResult]]:
             return _write_results(applier, sources_and_targets, executor)
 
-        return make_missing_results(results, source_of_result, write_results, prune=prune, say=say)
+        return make_missing_results(
+            results, source_of_result, write_results, prune=prune, notify=notify
+        )
 
 
 def _choose_suffix(output_format: str | None, first_source: str) -> str:
@@ -333,12 +337,17 @@ def _check_results_are_not_read(
     suffix : str
         Suffix of the results.
     """
-    for path in sources:
-        input_paths = [path]
+    for source_path in sources:
+        input_paths = [source_path]
+        # A directory or pattern may also match files that do not exist yet.
         if isinstance(source, str):
             input_paths.append(source)
-        for name in (short_result_name(path, suffix), distinct_result_name(path, suffix)):
-            target = os.path.join(folder, name)
+        possible_result_names = (
+            short_result_name(source_path, suffix),
+            distinct_result_name(source_path, suffix),
+        )
+        for result_name in possible_result_names:
+            target = os.path.join(folder, result_name)
             if any(is_also_input(target, input_path, FORMATS) for input_path in input_paths):
                 raise InputError(f"{target} is also read; write to another file.")
 
@@ -349,7 +358,7 @@ def make_missing_results(
     write_results: ResultsWriter,
     *,
     prune: bool,
-    say: Callable[[str], object],
+    notify: Callable[[str], object],
 ) -> Applied:
     """Compute and record the results that are missing in a directory.
 
@@ -367,7 +376,7 @@ def make_missing_results(
     prune : bool
         Whether to remove results whose source no longer exists.
 
-    say : callable
+    notify : callable
         Called with a message for each result that is kept.
 
     Returns
@@ -383,7 +392,7 @@ def make_missing_results(
     records = _find_current_records(results, source_of_result)
     kept_names = [name for name, record in records.items() if record["n_rows"]]
     for name in kept_names:
-        say(f"{name} is finished; it is kept.")
+        notify(f"{name} is finished; it is kept.")
 
     missing_names = [name for name in source_of_result if name not in records]
     # Check before any result is computed, so that no work is lost on failure.
@@ -394,7 +403,7 @@ def make_missing_results(
     try:
         for (source, target), written_result in write_results(missing_results):
             name = os.path.basename(target)
-            records[name] = results.finish(
+            records[name] = results.record_and_move(
                 name,
                 source,
                 written_result.source_fingerprint,
@@ -440,7 +449,8 @@ def _summarize_records(
             f"{first_source}: it holds no rows, nor does any other; give at least one."
         )
     n_accepted = None
-    if nonempty_records[0]["n_accepted"] is not None:
+    is_calibrator = nonempty_records[0]["n_accepted"] is None
+    if not is_calibrator:
         n_accepted = sum(record["n_accepted"] for record in nonempty_records)
     empty_sources = [
         source for name, source in source_of_result.items() if not records[name]["n_rows"]

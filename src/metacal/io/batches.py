@@ -167,7 +167,7 @@ class BatchGate:
         self.probabilities = bool(probabilities)
         self.fixed_size = bool(fixed_size)
 
-        loaded_gate = _load_gate(content, self.fingerprint, self.name, key)
+        loaded_gate = _load_and_cache_gate(content, self.fingerprint, self.name, key)
         self.rejected = loaded_gate.choose_rejected(rejected)
         self.group_key = group_key or loaded_gate.file_layout.group_key
         if loaded_gate.has_group_thresholds and self.group_key is None:
@@ -192,7 +192,8 @@ class BatchGate:
                 f"{self.path}: this is not the file that was sent; it was written over, or differs"
                 " here."
             )
-        return _load_gate(content, self.fingerprint, self.name, None)
+        # The signature was verified when this BatchGate was made, and the content is the same.
+        return _load_and_cache_gate(content, self.fingerprint, self.name, None)
 
     def __call__(self, batch: Any) -> Any:
         """Return the decisions on a RecordBatch or Table, as the same type."""
@@ -227,7 +228,7 @@ class BatchGate:
     def _apply_to_batch(self, pa: Any, batch: Any) -> Any:
         """Apply the gate to a record batch, and return the record batch of results."""
         gate = self.gate
-        batch_table = self._find_table(batch)
+        batch_table = self._select_table(batch)
         decision = self._decide(batch, batch_table)
 
         class_names: Any = batch_table.class_names
@@ -248,7 +249,7 @@ class BatchGate:
         )
         return pa.record_batch(list(merged_columns.values()), schema=schema)
 
-    def _find_table(self, batch: Any) -> _BatchTable:
+    def _select_table(self, batch: Any) -> _BatchTable:
         """Select the columns of a batch and check that they have the classes of the gate."""
         gate = self.gate
         gate_classes = tuple(gate.classes.tolist())
@@ -298,11 +299,12 @@ class BatchGate:
         """
         gate = self.gate
         is_empty = batch.num_rows == 0
-        rows = np.zeros((1, gate.n_classes), dtype=batch_table.layout.dtype)
-        if not is_empty:
-            rows = self._read_rows(batch, batch_table)
+        if is_empty:
+            logits = np.zeros((1, gate.n_classes), dtype=batch_table.layout.dtype)
+        else:
+            logits = self._read_logits(batch, batch_table)
         decision = gate.decide(
-            Rows(rows),
+            Rows(logits),
             rejected=self.rejected,
             probabilities=self.probabilities,
             groups=self._read_groups(batch),
@@ -311,9 +313,9 @@ class BatchGate:
             return decision.without_rows()
         return decision
 
-    def _read_rows(self, batch: Any, batch_table: _BatchTable) -> Any:
-        """Return the validated table of a batch, in the column order of the gate."""
-        table = table_to_array(batch, batch_table.layout, _BATCH_NAME, 0)
+    def _read_logits(self, batch: Any, batch_table: _BatchTable) -> Any:
+        """Return the validated logits of a batch, in the column order of the gate."""
+        table = table_to_array(batch, batch_table.layout, _BATCH_NAME, first_row=0)
         if batch_table.column_order is not None:
             table = np.ascontiguousarray(table[:, batch_table.column_order])
         return self.gate.source.read(table, by_rows=True)
@@ -340,7 +342,7 @@ def _select_kept_columns(batch: Any, selection: ColumnSelection) -> dict[str, An
     return kept_columns
 
 
-def _load_gate(content: bytes, fingerprint: str, name: str, key: Any) -> Gate:
+def _load_and_cache_gate(content: bytes, fingerprint: str, name: str, key: Any) -> Gate:
     """Load a gate and store it in the cache.
 
     Parameters
@@ -372,7 +374,8 @@ def _load_gate(content: bytes, fingerprint: str, name: str, key: Any) -> Gate:
 
     with prefix_errors_with(name):
         signature_key = None if key is None else read_key(key)
-        gate = load_bytes(content, signature_key)[0].gate
+        saved_content, _ = load_bytes(content, signature_key)
+    gate = saved_content.gate
     if not gate.is_logits_gate:
         raise InputError(
             f"{name} is no gate on logits; a BatchGate reads one table of logits or probabilities."

@@ -53,13 +53,14 @@ def build_decision_columns(
         **decision.columns,
         "probs": decision.probabilities,
     }
-    hidden_names = {"label"}
+    # The column "prediction" replaces the decision's column "label".
+    omitted_names = {"label"}
     if gate.is_calibrator:
-        hidden_names.update(("answer", "accept", "score"))
+        omitted_names.update(("answer", "accept", "score"))
 
     columns = {}
     for name, column in all_columns.items():
-        if column is not None and name not in hidden_names:
+        if column is not None and name not in omitted_names:
             columns[name] = column
     return columns
 

@@ -12,6 +12,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import starmap
 from typing import Any
 
@@ -161,19 +162,13 @@ def write_decisions(
             )
         pool = stack.enter_context(open_executor(n_jobs))
 
-        def decide_block(block: _Block) -> tuple[_Block, Decision]:
-            n_rows = len(block.tables[0])
-            # Progress is reported only when the rows are written.
-            with report_progress_to(None):
-                decision = _decide(
-                    gate,
-                    block.tables,
-                    rejected=rejected,
-                    probabilities=output is not None,
-                    groups=_slice_column(predictions.groups, block.start, n_rows),
-                )
-            return block, decision
-
+        decide_block = partial(
+            _decide_block,
+            gate,
+            predictions.groups,
+            rejected=rejected,
+            probabilities=output is not None,
+        )
         block_arguments = ((block,) for block in _split_into_blocks(gate, tables))
         decided_blocks: Iterator[tuple[_Block, Decision]]
         if pool is None:
@@ -280,7 +275,7 @@ def _open_output(
         class_names = gate.classes.tolist()
     ids = predictions.ids
     if predictions.keeps_all_columns:
-        kept_columns = _without_result_names(gate, kept_columns, class_names)
+        kept_columns = _select_writable_columns(gate, kept_columns, class_names)
         id_name = predictions.role_names.get("ids")
         if id_name in kept_columns:
             # The results begin with the ids, under the name of their own column.
@@ -292,21 +287,22 @@ def _open_output(
         yield _Output(gate, write_columns, ids, kept_columns)
 
 
-def _without_result_names(
+def _select_writable_columns(
     gate: Gate, kept_columns: Mapping[str, Any], class_names: Sequence[Any] | None
 ) -> dict[str, Any]:
-    """Return the kept columns without those that a result file cannot have.
+    """Return the kept columns whose names a result file can have.
 
-    The names of some are those of result columns. A name with "/" cannot be written.
+    A kept column must not have the name of a result column, nor a name with "/".
     """
     result_names = set(list_result_names(gate))
     for class_name in class_names or ():
         result_names.add(f"probs_{class_name}")
-    return {
-        name: column
-        for name, column in kept_columns.items()
-        if name not in result_names and "/" not in name
-    }
+    writable_columns = {}
+    for name, column in kept_columns.items():
+        has_valid_name = "/" not in name
+        if has_valid_name and name not in result_names:
+            writable_columns[name] = column
+    return writable_columns
 
 
 def _slice_column(column: NDArray[Any] | None, start: int, n_rows: int) -> NDArray[Any] | None:
@@ -328,8 +324,42 @@ def _count_answers(decision: Decision) -> dict[str, int]:
     return dict(zip(names, counts, strict=True))
 
 
-def _decide(gate: Gate, tables: Sequence[Any], **options: Any) -> Decision:
-    """Apply the gate to one block of validated rows.
+def _decide_block(
+    gate: Gate, groups: NDArray[Any] | None, block: _Block, **decision_options: Any
+) -> tuple[_Block, Decision]:
+    """Apply the gate to a block of rows, and return the block with the decision.
+
+    Parameters
+    ----------
+    gate : Gate
+        Gate or cascade.
+
+    groups : array of shape (n_rows,) or None
+        Group of each row of the first table.
+
+    block : _Block
+        Validated rows.
+
+    **decision_options
+        Keyword arguments of `Gate.decide`.
+
+    Returns
+    -------
+    block : _Block
+        The argument.
+
+    decision : Decision
+    """
+    n_block_rows = len(block.tables[0])
+    block_groups = _slice_column(groups, block.start, n_block_rows)
+    # Progress is reported only when the rows are written.
+    with report_progress_to(None):
+        decision = _decide(gate, block.tables, groups=block_groups, **decision_options)
+    return block, decision
+
+
+def _decide(gate: Gate, tables: Sequence[Any], **decision_options: Any) -> Decision:
+    """Apply the gate to the validated rows of each table.
 
     If the later table of a cascade is missing, the first model decides, and the rows that it
     rejects are answered by "nobody".
@@ -342,21 +372,22 @@ def _decide(gate: Gate, tables: Sequence[Any], **options: Any) -> Decision:
     tables : sequence of array
         Rows of each table.
 
-    **options
+    **decision_options
         Keyword arguments of `Gate.decide`.
 
     Returns
     -------
     Decision
     """
-    checked_rows = [
+    rows_by_stage = [
         stage.source.wrap_checked(table) for stage, table in zip(gate.stages, tables, strict=False)
     ]
-    if len(checked_rows) == gate.n_stages:
-        return gate.decide(*checked_rows, **options)
-    first_decision = gate.stage(0).decide(*checked_rows, **options)
+    if len(rows_by_stage) == gate.n_stages:
+        return gate.decide(*rows_by_stage, **decision_options)
+    first_decision = gate.stage(0).decide(*rows_by_stage, **decision_options)
     return replace(
         first_decision,
+        # `by` is an index into `stage_names`. The number after its last index is the reviewer.
         by=np.where(first_decision.accept, 0, 1),
         stage_names=(gate.stages[0].name,),
         reviewer_name="nobody",
@@ -389,20 +420,27 @@ def _split_into_blocks(gate: Gate, tables: Sequence[Any]) -> Iterator[_Block]:
 
 
 def _find_later_table_offsets(gate: Gate, tables: Sequence[Any]) -> NDArray[np.int64]:
-    """Return the offset in the later table of each row of the first table."""
+    """Return the offset in the later table of each row of the first table.
+
+    Row i of the first table belongs to the rows from `offsets[i]` to `offsets[i + 1]` of the later
+    table. There is at most one.
+    """
     first_table = tables[0]
     n_rows = len(first_table)
     later_offsets = np.arange(n_rows + 1)
-    if len(tables) == 1 or len(tables[1]) == n_rows:
+    has_later_table = len(tables) > 1
+    if not has_later_table or len(tables[1]) == n_rows:
         return later_offsets
 
+    later_table = tables[1]
     is_rejected = ~gate.accepts(gate.source.wrap_checked(first_table))
     n_rejected = is_rejected.sum()
-    if len(tables[1]) != n_rejected:
+    if len(later_table) != n_rejected:
         raise InputError(
-            f"--large has {len(tables[1]):,} rows; give all {n_rows:,}, or the {n_rejected:,} that"
+            f"--large has {len(later_table):,} rows; give all {n_rows:,}, or the {n_rejected:,} that"
             " the small model does not answer."
         )
+    # The later table has the rejected rows only, in the same order.
     later_offsets[1:] = np.cumsum(is_rejected)
     return later_offsets
 

@@ -135,27 +135,29 @@ def remember_columns(
     -------
     Request
     """
-    layout = gate.file_layout
-    stored_names = {
-        "id_key": layout.id_key,
-        "group_key": layout.group_key,
-        "unit_key": layout.unit_key,
+    fitted_file = gate.file_layout
+    names_in_fitted_file = {
+        "id_key": fitted_file.id_key,
+        "group_key": fitted_file.group_key,
+        "unit_key": fitted_file.unit_key,
     }
-    if not request.reads_scores:
-        stored_names["logits_key"] = layout.logits_key
-    if request.reads_scores and request.label_key is None and request.prediction_key is None:
-        stored_names["label_key"] = layout.truth_of_scores
-        stored_names["prediction_key"] = layout.prediction_key
-    elif not has_label_file and not request.reads_scores:
-        stored_names["label_key"] = layout.label_key
+    if request.reads_scores:
+        user_named_truth = request.label_key is not None or request.prediction_key is not None
+        if not user_named_truth:
+            names_in_fitted_file["label_key"] = fitted_file.truth_of_scores
+            names_in_fitted_file["prediction_key"] = fitted_file.prediction_key
+    else:
+        names_in_fitted_file["logits_key"] = fitted_file.logits_key
+        if not has_label_file:
+            names_in_fitted_file["label_key"] = fitted_file.label_key
     remembered_names: dict[str, Any] = {}
-    for field_name, column_name in stored_names.items():
+    for field_name, column_name in names_in_fitted_file.items():
         if column_name is not None and getattr(request, field_name) is None:
             remembered_names[field_name] = column_name
     return replace(
         request,
         **remembered_names,
-        excluded_columns=(*request.excluded_columns, *layout.drop),
+        excluded_columns=(*request.excluded_columns, *fitted_file.drop),
         gate_name=gate_name,
         remembered_fields=frozenset(remembered_names),
     )
@@ -257,21 +259,21 @@ def _warn_if_implausible(gate: Gate, gate_name: str, predictions: Predictions) -
     """
     if gate.logits_source.input != "logits":
         return
-    known_suspicions = set()
+    suspicions_at_fit = set()
     if gate.certificate is not None:
         for note in gate.certificate.notes:
             if note.kind == "suspicion":
-                known_suspicions.add(dict(note.facts)["looks"])
+                suspicions_at_fit.add(dict(note.facts)["looks"])
 
     suspicion = inspect_table(predictions.table)
     if suspicion is None:
-        if known_suspicions & {"probabilities", "one probability"}:
+        if suspicions_at_fit & {"probabilities", "one probability"}:
             warn_caller(
                 f"{gate_name} was fitted on rows that look like probabilities read as logits, and"
                 f" {predictions.path} holds other rows: what it says of them means nothing. Fit"
                 f" again, with {format_option('input', 'probabilities')} or on logits."
             )
-    elif suspicion.kind in known_suspicions:
+    elif suspicion.kind in suspicions_at_fit:
         return
     elif suspicion.kind == "probabilities":
         warn_caller(

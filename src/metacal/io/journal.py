@@ -170,7 +170,7 @@ class Journal:
             with input_error_if_write_fails(lock_path):
                 stack.enter_context(self.disk.lock(lock_path))
             stack.enter_context(self.disk.lock_content(self.real_path))
-            self._repair(self._read())
+            self._repair(self._read_records())
             self._locks = stack.pop_all()
         return self
 
@@ -184,19 +184,18 @@ class Journal:
                 f"cannot write {self.path}: the disk has failed before; call again once it is"
                 " mended."
             )
-        previous_seal = ""
+        is_new_journal = self.size == 0
+        seal_before = "" if is_new_journal else self._last_seal
         lines = []
-        if self.size == 0:
+        if is_new_journal:
             lines.append(self._seal_next_record(self._header))
-        else:
-            previous_seal = self._last_seal
         record_line = self._seal_next_record(record)
         lines.append(record_line)
         content = b"".join(lines)
         try:
             self.disk.append(self.real_path, content)
         except OSError as error:
-            self._last_seal = previous_seal
+            self._last_seal = seal_before
             self._undo_append()
             raise InputError(
                 f"cannot write {self.path}: {error.strerror or error}; nothing of this was"
@@ -215,7 +214,8 @@ class Journal:
         for record in records:
             lines.append(self._seal_next_record(record))
         content = b"".join(lines)
-        # After a failed write, the file may have the old or the new content.
+        # If the write fails, the file may have the old or the new content, and the journal stays
+        # marked as failed.
         self.has_failed = True
         with input_error_if_write_fails(self.path):
             self.disk.write(self.real_path, content)
@@ -247,7 +247,7 @@ class Journal:
         seal = self.seal.compute(previous_seal.encode() + b" " + text_bytes)
         return seal.encode("ascii") + b" " + text_bytes + b"\n"
 
-    def _read(self) -> _Content:
+    def _read_records(self) -> _Content:
         """Read the records and return the content, whose last line may be incomplete.
 
         Raises
@@ -265,7 +265,7 @@ class Journal:
         self._last_seal = ""
         records, valid_size = self._parse_lines(file_bytes)
         tail = file_bytes[valid_size:]
-        repaired_line = self._repair_line(tail)
+        repaired_line = self._repair_last_line(tail)
         if repaired_line is not None:
             records.append(repaired_line.record)
         elif tail:
@@ -297,17 +297,18 @@ class Journal:
             if line_end < 0:
                 return records, valid_size
             seal, _, text = content[valid_size:line_end].partition(b" ")
-            record = self._parse_record(seal, text)
+            record = self._parse_next_record(seal, text)
             if record is None:
                 return records, valid_size
             records.append(record)
             valid_size = line_end + 1
 
-    def _parse_record(self, seal: bytes, text: bytes) -> Record | None:
-        """Parse a record and store its seal. Return None if the seal is not valid."""
+    def _parse_next_record(self, seal: bytes, text: bytes) -> Record | None:
+        """Parse the record after the last one, and store its seal. None if the seal is not valid."""
         try:
             seal_text = seal.decode("ascii")
-            if not self.seal.matches(seal_text, self._last_seal.encode() + b" " + text):
+            sealed_content = self._last_seal.encode() + b" " + text
+            if not self.seal.matches(seal_text, sealed_content):
                 return None
             record = json.loads(text)
         except ValueError:
@@ -317,7 +318,7 @@ class Journal:
         self._last_seal = seal_text
         return record
 
-    def _repair_line(self, tail: bytes) -> _RepairedLine | None:
+    def _repair_last_line(self, tail: bytes) -> _RepairedLine | None:
         """Repair a last line that is damaged only in the bytes that no seal covers.
 
         These are the space before the record, and the end of the line, which may also be missing.
@@ -326,9 +327,10 @@ class Journal:
         if text_start < 1:
             return None
         seal = tail[: text_start - 1]
+        # The last byte is the end of the line, or that of the record if the end is missing.
         for text_end in (len(tail), len(tail) - 1):
             text = tail[text_start:text_end]
-            record = self._parse_record(seal, text)
+            record = self._parse_next_record(seal, text)
             if record is not None:
                 return _RepairedLine(record=record, line=seal + b" " + text + b"\n")
         return None
@@ -465,7 +467,7 @@ def read_journal(path: str, kind: str, *, disk: Disk = DISK) -> list[Record]:
     """
     journal = Journal(path, kind, disk=disk)
     journal.real_path = journal.disk.real_path(path)
-    content = journal._read()
+    content = journal._read_records()
     # Another process may still be writing the last line.
     if content.repaired_line is None and content.tail.endswith(b"\n"):
         warn_caller(f"{path}: the last record is damaged and does not count.")

@@ -58,7 +58,7 @@ class LineSplitter:
     last_line_number : int
         Number of the last line.
 
-    is_skipping : bool
+    is_inside_long_line : bool
         Whether the rest of a line that is too long is being skipped.
 
     max_line_bytes : int
@@ -81,47 +81,47 @@ class LineSplitter:
     """
 
     last_line_number: int = 0
-    is_skipping: bool = False
+    is_inside_long_line: bool = False
     max_line_bytes: int = MAX_LINE_BYTES
     n_buffered_bytes: int = 0
-    _pieces: list[bytes] = field(default_factory=list)
+    _buffered_pieces: list[bytes] = field(default_factory=list)
 
     def feed(self, new_bytes: bytes) -> list[Line]:
         """Add bytes, and return the lines that are now complete or too long."""
-        if self.is_skipping:
+        if self.is_inside_long_line:
             line_end = new_bytes.find(b"\n")
             if line_end < 0:
                 return []
-            self.is_skipping = False
+            self.is_inside_long_line = False
             new_bytes = new_bytes[line_end + 1 :]
 
         *complete_lines, incomplete_line = new_bytes.split(b"\n")
         lines = []
         for line_content in complete_lines:
-            self._pieces.append(line_content)
-            lines.append(self._build_line(self._take_pieces()))
+            self._buffered_pieces.append(line_content)
+            lines.append(self._build_next_line(self._empty_buffer()))
         if incomplete_line:
-            self._pieces.append(incomplete_line)
+            self._buffered_pieces.append(incomplete_line)
             self.n_buffered_bytes += len(incomplete_line)
         if self.n_buffered_bytes > self.max_line_bytes:
-            lines.append(self._build_line(self._take_pieces()))
-            self.is_skipping = True
+            lines.append(self._build_next_line(self._empty_buffer()))
+            self.is_inside_long_line = True
         return lines
 
     def flush(self, fault: str = "") -> list[Line]:
         """Return the incomplete last line, if there is one, and empty the buffer."""
         if self.n_buffered_bytes == 0:
             return []
-        return [self._build_line(self._take_pieces(), fault)]
+        return [self._build_next_line(self._empty_buffer(), fault)]
 
-    def _take_pieces(self) -> bytes:
+    def _empty_buffer(self) -> bytes:
         """Return the content of the buffer and empty it."""
-        content = b"".join(self._pieces)
-        self._pieces = []
+        content = b"".join(self._buffered_pieces)
+        self._buffered_pieces = []
         self.n_buffered_bytes = 0
         return content
 
-    def _build_line(self, content: bytes, fault: str = "") -> Line:
+    def _build_next_line(self, content: bytes, fault: str = "") -> Line:
         """Number a line, and truncate it if it is too long."""
         self.last_line_number += 1
         if len(content) <= self.max_line_bytes:
@@ -243,7 +243,7 @@ _POSITION_FIELDS = {
     "mark": "digest",
     "before": "n_digest_bytes",
     "modified": "modification_time_ns",
-    "skipping": "is_skipping",
+    "skipping": "is_inside_long_line",
 }
 #: Types of the entries of a stored position that are not integers.
 _POSITION_TYPES = {"mark": str, "skipping": bool}
@@ -273,7 +273,7 @@ class Position:
     modification_time_ns : int
         Modification time of the file when it was read, in nanoseconds.
 
-    is_skipping : bool
+    is_inside_long_line : bool
         Whether the offset lies within a line that is too long.
     """
 
@@ -284,7 +284,7 @@ class Position:
     digest: str
     n_digest_bytes: int
     modification_time_ns: int
-    is_skipping: bool = False
+    is_inside_long_line: bool = False
 
     def matches(self, file: LogFile) -> bool:
         """Check whether a file has the bytes that were read before the offset."""
@@ -305,7 +305,7 @@ class Position:
         bytes_before_offset: bytes,
         modification_time_ns: int,
         line_number: int = 0,
-        is_skipping: bool = False,
+        is_inside_long_line: bool = False,
     ) -> Self:
         """Build the position at an offset of a file.
 
@@ -326,7 +326,7 @@ class Position:
         line_number : int, default=0
             Number of the last line.
 
-        is_skipping : bool, default=False
+        is_inside_long_line : bool, default=False
             Whether the offset lies within a line that is too long.
 
         Returns
@@ -342,7 +342,7 @@ class Position:
             digest=_digest(bytes_before_offset),
             n_digest_bytes=len(bytes_before_offset),
             modification_time_ns=modification_time_ns,
-            is_skipping=is_skipping,
+            is_inside_long_line=is_inside_long_line,
         )
 
     def to_dict(self) -> dict[str, int | str | bool]:

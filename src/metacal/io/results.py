@@ -72,12 +72,12 @@ class RecordedResult:
     record : dict
         Record of the result in the journal.
 
-    made_with : dict
+    settings : dict
         What the result depends on besides its source, see `ResultFolder`.
     """
 
     record: Record
-    made_with: Any
+    settings: Any
 
 
 class ResultFolder:
@@ -88,7 +88,7 @@ class ResultFolder:
     folder : str
         Existing directory.
 
-    made_with : dict
+    settings : dict
         What the results depend on besides their sources, such as the checksum of the gate and the
         options. It must be representable as JSON.
 
@@ -106,7 +106,7 @@ class ResultFolder:
     >>> with ResultFolder(folder, {"gate": "sha256:…"}) as results:
     ...     temporary_path = temporary_path_for(f"{folder}/out.csv")
     ...     DISK.write(temporary_path, b"result")
-    ...     record = results.finish(
+    ...     record = results.record_and_move(
     ...         "out.csv", source, compute_fingerprint(source), temporary_path, counts={"n_rows": 1}
     ...     )
     ...     record["bytes"]
@@ -119,18 +119,19 @@ class ResultFolder:
     True
     """
 
-    def __init__(self, folder: str, made_with: dict[str, Any], *, disk: Disk = DISK) -> None:
+    def __init__(self, folder: str, settings: dict[str, Any], *, disk: Disk = DISK) -> None:
         self.folder = folder.rstrip("/" + os.sep) or os.sep
         self.disk = disk
-        self.made_with = json.loads(json.dumps(made_with))
+        # The settings of earlier results are read from JSON, so these are converted as well.
+        self.settings = json.loads(json.dumps(settings))
         self.journal = Journal(self._path_of(JOURNAL), "apply", disk=disk)
         #: Last record of each result, keyed by the name of the result.
         self.records: dict[str, RecordedResult] = {}
-        #: Sizes and times of all files that were ever written under a name.
+        #: Sizes and times of all files that were ever written, keyed by the name of the result.
         self._known_sizes_and_times: dict[str, set[_SizeAndTime]] = {}
-        #: Checksums of the same files, because a copy of the directory has other file times.
+        #: Checksums of these files. A copy of the directory has the same checksums, but other times.
         self._known_checksums: dict[str, set[str]] = {}
-        self._last_made_with: Any = None
+        self._last_recorded_settings: Any = None
 
     def __enter__(self) -> Self:
         try:
@@ -153,7 +154,7 @@ class ResultFolder:
             return None
         recorded_result = self.records[name]
         record = recorded_result.record
-        if recorded_result.made_with != self.made_with:
+        if recorded_result.settings != self.settings:
             return None
         if record["source"] != full_source_name(source):
             return None
@@ -167,7 +168,7 @@ class ResultFolder:
             return None
         return record
 
-    def finish(
+    def record_and_move(
         self,
         name: str,
         source: str,
@@ -214,11 +215,11 @@ class ResultFolder:
             self.check_no_foreign_files([name])
             record |= self._describe_temporary_file(temporary_path, target)
             if self._read_size_and_time(name) == _recorded_size_and_time(record):
-                # Otherwise the old file could be mistaken for the new one after a crash.
+                # After a crash, an old file of the same size and time would pass for the new one.
                 self.disk.remove(target)
 
-        if self._last_made_with != self.made_with:
-            self._append_record({"made_with": self.made_with})
+        if self._last_recorded_settings != self.settings:
+            self._append_record({"made_with": self.settings})
         self._append_record(record)
         if temporary_path is not None:
             with input_error_if_write_fails(target):
@@ -406,7 +407,7 @@ class ResultFolder:
         """Check whether the source of a recorded result no longer exists."""
         source = record["source"]
         if source is None or record["fingerprint"] is None:
-            # A pipe, or a source without a fingerprint, cannot be searched for again.
+            # A pipe cannot be found again, and without a fingerprint a source cannot be recognised.
             return False
         return source not in current_sources and self._is_source_gone(source)
 
@@ -427,14 +428,15 @@ class ResultFolder:
     def _update_from_record(self, record: Record) -> None:
         """Update the recorded results with one record of the journal."""
         if "made_with" in record:
-            self._last_made_with = record["made_with"]
+            self._last_recorded_settings = record["made_with"]
             return
         if "removed" in record:
             self.records.pop(record["removed"], None)
             return
         name = record["result"]
-        self.records[name] = RecordedResult(record=record, made_with=self._last_made_with)
-        if "bytes" in record:
+        self.records[name] = RecordedResult(record=record, settings=self._last_recorded_settings)
+        has_file = "bytes" in record
+        if has_file:
             size_and_time = (record["bytes"], record["written_ns"])
             self._known_sizes_and_times.setdefault(name, set()).add(size_and_time)
             self._known_checksums.setdefault(name, set()).add(record["checksum"])

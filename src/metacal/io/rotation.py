@@ -70,13 +70,13 @@ class Neighbour:
 
 
 @dataclass(frozen=True)
-class NextRotated:
-    """File that was rotated after a given file, if there is one.
+class NextLog:
+    """Log that follows a given file, if there is one.
 
     Attributes
     ----------
     log : LogFile or None
-        File that was rotated just after the given one. None if the given file is the last.
+        Log that was begun just after the given one. None if the given file is the last.
 
     file_was_removed : bool
         Whether the given file is no longer in the directory although rotated files of the same age
@@ -119,7 +119,7 @@ def iterate_neighbours(
                 yield Neighbour(log=log, rank=rank)
 
 
-def find_next_rotated(logs: LogFileSystem, path: str, file: LogFile) -> NextRotated:
+def find_next_rotated(logs: LogFileSystem, path: str, file: LogFile) -> NextLog:
     """Find the file that was rotated just after the given one.
 
     Files are ordered by modification time, because some systems number them from the oldest and
@@ -138,7 +138,7 @@ def find_next_rotated(logs: LogFileSystem, path: str, file: LogFile) -> NextRota
 
     Returns
     -------
-    NextRotated
+    NextLog
     """
     rotated_logs: dict[_RotatedKey, LogFile] = {}
     for neighbour in iterate_neighbours(logs, path, only_rotated=True):
@@ -146,20 +146,20 @@ def find_next_rotated(logs: LogFileSystem, path: str, file: LogFile) -> NextRota
         key = _RotatedKey(neighbour.log.modification_time_ns(), neighbour.rank)
         rotated_logs[key] = neighbour.log
 
-    for file_key, log in rotated_logs.items():
+    for key_of_file, log in rotated_logs.items():
         if log.identity == file.identity:
             later_keys = [
                 key
                 for key in rotated_logs
-                if key.rank.is_comparable(file_key.rank) and key > file_key
+                if key.rank.is_comparable(key_of_file.rank) and key > key_of_file
             ]
-            return NextRotated(log=_find_oldest(rotated_logs, later_keys), file_was_removed=False)
+            return NextLog(log=_find_oldest(rotated_logs, later_keys), file_was_removed=False)
 
     # The file was removed from the directory, so files are ordered by time alone.
     file_time_ns = file.modification_time_ns()
     later_keys = [key for key in rotated_logs if key.modification_time_ns > file_time_ns]
     has_file_of_same_age = any(key.modification_time_ns >= file_time_ns for key in rotated_logs)
-    return NextRotated(
+    return NextLog(
         log=_find_oldest(rotated_logs, later_keys), file_was_removed=has_file_of_same_age
     )
 
@@ -211,6 +211,7 @@ def rotation_rank(name: str, base_name: str) -> RotationRank | None:
             continue
         number_or_date = match[1]
         if number_or_date.isdigit() and len(number_or_date) <= _MAX_NUMBER_DIGITS:
+            # The log with the highest number is the oldest.
             return RotationRank(naming_scheme, is_numbered=True, sort_key=-int(number_or_date))
         return RotationRank(naming_scheme, is_numbered=False, sort_key=number_or_date)
     return None

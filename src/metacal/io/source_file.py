@@ -128,8 +128,7 @@ def open_source(request: Request) -> Iterator[SourceFile]:
         check_first_bytes(request.path_to_open, magic_bytes, name_in_messages=path)
         if format_suffix == ".jsonl" and _is_json_array_of_objects(first_bytes):
             request = _with_copy(request, stack, _copy_as_json_lines)
-        is_binary = magic_bytes != ()
-        if is_binary:
+        if not FORMATS[format_suffix].is_text:
             stack.enter_context(input_error_if_decoding_fails(path))
         yield SourceFile(request=request, suffix=format_suffix, is_compressed=is_compressed)
 
@@ -164,8 +163,12 @@ def detect_suffix(name_suffix: str, first_bytes: bytes) -> str:
     if magic_bytes and first_bytes.startswith(magic_bytes):
         return name_suffix
 
-    is_text_name = name_suffix in _TEXT_SUFFIXES or magic_bytes == ()
-    if is_text_name or magic_bytes is not None:
+    is_text_name = name_suffix in _TEXT_SUFFIXES or (
+        named_format is not None and named_format.is_text
+    )
+    # A format without known magic bytes accepts any content.
+    has_unexpected_bytes = magic_bytes is not None
+    if is_text_name or has_unexpected_bytes:
         detected_suffix = find_extension_by_magic_bytes(first_bytes)
         if detected_suffix is not None:
             return detected_suffix

@@ -268,10 +268,12 @@ class StreamReader:
             except InputError:
                 if list_names or self.request.logits_key in cells:
                     raise
-            if self._layout.table_names:
+            has_row = bool(self._layout.table_names)
+            if has_row:
                 self.header = list(cells)
                 self.list_names = list_names
             else:
+                # The next object with a row determines the layout.
                 self._layout = _Layout()
         record = self._build_record(cells)
         is_late_label = record.id is not None and record.label is not None

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from metacal.errors import InputError
 from metacal.io.formats.jsonl import MAX_LINE_BYTES
@@ -32,7 +32,7 @@ from metacal.io.lines import (
     LogFileSystem,
     Position,
 )
-from metacal.io.rotation import find_next_rotated, iterate_neighbours
+from metacal.io.rotation import NextLog, find_next_rotated, iterate_neighbours
 
 
 @dataclass(frozen=True)
@@ -112,8 +112,6 @@ class Tail:
         self._last_note = ""
         #: Whether a newer file existed when the end of this one was last reached.
         self._was_rotated_at_last_end = False
-        #: Whether the file, and perhaps later ones, were removed while it was read.
-        self._was_removed_with_later_files = False
         self._go_to_offset(0)
 
     def read(self) -> list[Line]:
@@ -124,17 +122,17 @@ class Tail:
                 return []
             try:
                 modification_time_ns = file.modification_time_ns()
-                n_last_bytes = len(self._last_bytes)
-                content = file.read(self._offset - n_last_bytes, n_last_bytes + READ_BYTES)
+                n_known_bytes = len(self._last_read_bytes)
+                content = file.read(self._read_offset - n_known_bytes, n_known_bytes + READ_BYTES)
             except OSError as error:
                 # A disk or a network drive may become available again.
                 return self._handle_read_error(error)
 
-            if not content.startswith(self._last_bytes):
+            if not content.startswith(self._last_read_bytes):
                 result = _ReadResult(self._handle_truncation(file), should_read_again=True)
             else:
                 self._modification_time_ns = modification_time_ns
-                new_bytes = content[n_last_bytes:]
+                new_bytes = content[n_known_bytes:]
                 if new_bytes:
                     result = _ReadResult(self._split_lines(new_bytes), should_read_again=True)
                 else:
@@ -153,11 +151,11 @@ class Tail:
             return self._resume_position
         return Position.in_file(
             self._file,
-            offset=self._offset - self._splitter.n_buffered_bytes,
-            bytes_before_offset=self._bytes_before_position,
+            offset=self._read_offset - self._splitter.n_buffered_bytes,
+            bytes_before_offset=self._last_returned_bytes,
             modification_time_ns=self._modification_time_ns,
             line_number=self._splitter.last_line_number,
-            is_skipping=self._splitter.is_skipping,
+            is_inside_long_line=self._splitter.is_inside_long_line,
         )
 
     @property
@@ -171,7 +169,7 @@ class Tail:
         *,
         line_number: int = 0,
         bytes_before: bytes = b"",
-        is_skipping: bool = False,
+        is_inside_long_line: bool = False,
     ) -> None:
         """Continue reading at an offset of the file.
 
@@ -186,19 +184,19 @@ class Tail:
         bytes_before : bytes, default=b""
             Bytes just before the offset.
 
-        is_skipping : bool, default=False
+        is_inside_long_line : bool, default=False
             Whether the offset lies within a line that is too long.
         """
         self._splitter = LineSplitter(
             last_line_number=line_number,
-            is_skipping=is_skipping,
+            is_inside_long_line=is_inside_long_line,
             max_line_bytes=self._max_line_length,
         )
-        self._offset = offset
-        #: Last bytes that were read from the file.
-        self._last_bytes = bytes_before
+        self._read_offset = offset
+        #: Last bytes before the offset, to detect that the file was truncated or rewritten.
+        self._last_read_bytes = bytes_before
         #: Last bytes of the lines that were returned.
-        self._bytes_before_position = bytes_before
+        self._last_returned_bytes = bytes_before
 
     def _split_lines(self, new_bytes: bytes) -> list[Line]:
         """Return the lines that end in new bytes of the file."""
@@ -206,16 +204,16 @@ class Tail:
         n_returned_bytes = len(new_bytes) - self._splitter.n_buffered_bytes
         if n_returned_bytes > 0 or lines:
             returned_bytes = new_bytes[: max(n_returned_bytes, 0)]
-            self._bytes_before_position = (self._last_bytes + returned_bytes)[-MAX_DIGEST_BYTES:]
-        self._offset += len(new_bytes)
-        self._last_bytes = (self._last_bytes + new_bytes)[-MAX_DIGEST_BYTES:]
+            self._last_returned_bytes = (self._last_read_bytes + returned_bytes)[-MAX_DIGEST_BYTES:]
+        self._read_offset += len(new_bytes)
+        self._last_read_bytes = (self._last_read_bytes + new_bytes)[-MAX_DIGEST_BYTES:]
         return lines
 
     def _flush_incomplete_line(self, fault: str) -> list[Line]:
         """Return an incomplete line whose end will never arrive, if there is one."""
         lines = self._splitter.flush(fault)
         if lines:
-            self._bytes_before_position = self._last_bytes
+            self._last_returned_bytes = self._last_read_bytes
         return lines
 
     def _handle_read_error(self, error: OSError) -> list[Line]:
@@ -281,7 +279,7 @@ class Tail:
             position.offset,
             line_number=position.line_number,
             bytes_before=file.read(position.offset - n_digest_bytes, n_digest_bytes),
-            is_skipping=position.is_skipping,
+            is_inside_long_line=position.is_inside_long_line,
         )
         return file
 
@@ -334,8 +332,8 @@ class Tail:
         """Continue in the copy of a truncated file, or else at the beginning of the file."""
         position = Position.in_file(
             file,
-            offset=self._offset,
-            bytes_before_offset=self._last_bytes,
+            offset=self._read_offset,
+            bytes_before_offset=self._last_read_bytes,
             modification_time_ns=self._modification_time_ns,
         )
         copy = self._find_copy(position, file)
@@ -351,8 +349,8 @@ class Tail:
 
     def _handle_end_of_file(self, file: LogFile) -> _ReadResult:
         """Stop at the end of the current log, or continue with the next file after a rotation."""
-        next_file = self._find_next_file(file)
-        if next_file is None:
+        next_log = self._find_next_log(file)
+        if next_log.log is None:
             self._was_rotated_at_last_end = False
             last_lines = self._end_if_not_following()
             return _ReadResult(last_lines, should_read_again=False)
@@ -366,9 +364,9 @@ class Tail:
         )
         if incomplete_lines:
             return _ReadResult(incomplete_lines, should_read_again=True)
-        if self._was_removed_with_later_files:
+        if next_log.file_was_removed:
             self._add_gap("it was removed from the folder while it was read")
-        self._go_to_next_file(next_file)
+        self._go_to_next_file(next_log.log)
         return _ReadResult(lines=[], should_read_again=True)
 
     def _end_if_not_following(self) -> list[Line]:
@@ -380,31 +378,24 @@ class Tail:
             return self._splitter.flush()
         return []
 
-    def _find_next_file(self, file: LogFile) -> LogFile | None:
-        """Return the file that follows a rotated file.
-
-        Return None if the file may still grow.
-        """
+    def _find_next_log(self, file: LogFile) -> NextLog:
+        """Find the log that follows a rotated file. There is none if the file may still grow."""
         current_file = self._open_current_file()
         if current_file is not None and current_file.identity == file.identity:
-            return None
+            return NextLog(log=None, file_was_removed=False)
         next_rotated = find_next_rotated(self._log_file_system, self.path, file)
-        self._was_removed_with_later_files = next_rotated.file_was_removed
-        if next_rotated.log is not None:
-            return next_rotated.log
-        if current_file is not None and current_file.size():
-            return current_file
-        return None
+        if next_rotated.log is None and current_file is not None and current_file.size():
+            return replace(next_rotated, log=current_file)
+        return next_rotated
 
     def _go_to_next_file(self, next_file: LogFile) -> None:
         """Continue with the next file, after the bytes that it shares with the last one."""
         self._file = next_file
         self._was_rotated_at_last_end = False
-        self._was_removed_with_later_files = False
         contains_last_bytes = False
-        if self._offset > 0:
-            n_last_bytes = len(self._last_bytes)
-            next_file_bytes = next_file.read(self._offset - n_last_bytes, n_last_bytes)
-            contains_last_bytes = next_file_bytes == self._last_bytes
+        if self._read_offset > 0:
+            n_known_bytes = len(self._last_read_bytes)
+            next_file_bytes = next_file.read(self._read_offset - n_known_bytes, n_known_bytes)
+            contains_last_bytes = next_file_bytes == self._last_read_bytes
         if not contains_last_bytes:
             self._go_to_offset(0)

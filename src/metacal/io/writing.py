@@ -109,18 +109,18 @@ def open_table(
     suffix = get_output_suffix(path, format)
     with _open_target(path, suffix, unfinished_path=part) as target:
 
-        def plain_errors() -> contextlib.AbstractContextManager[None]:
+        def explain_write_errors() -> contextlib.AbstractContextManager[None]:
             if isinstance(target, Path):
                 return input_error_if_write_fails(path)
             return contextlib.nullcontext()
 
         create_writer: Any = FORMATS[suffix].write
-        with plain_errors():
+        with explain_write_errors():
             writer = create_writer(target, class_names, n_rows, compress)
 
         def write_block(columns: Mapping[str, ArrayLike]) -> None:
             arrays = _check_columns(columns, class_names)
-            with plain_errors():
+            with explain_write_errors():
                 writer.write(arrays)
 
         try:
@@ -131,7 +131,7 @@ def open_table(
                 abandon = getattr(writer, "abandon", writer.close)
                 abandon()
             raise
-        with plain_errors():
+        with explain_write_errors():
             writer.close()
 
 

@@ -67,20 +67,22 @@ def read(request: Request) -> Columns:
         If a line is not a JSON object, or an entry is missing or invalid.
     """
     entries = _read_entries(request)
-    selection = entries.selection
-    first_name = selection.table_names[0]
     if request.reads_scores:
-        table: Any = _object_array(entries.values_by_name[first_name])
-    elif selection.class_positions is None:
-        table = entries.list_table(first_name)
+        return _build_score_columns(entries)
+
+    selection = entries.selection
+    has_list_column = selection.class_positions is None
+    if has_list_column:
+        table = entries.list_table(selection.table_names[0])
     else:
         table = np.column_stack([entries.number_column(name) for name in selection.table_names])
+    return selection.build_columns(table, entries.label_column, entries.values_by_name.__getitem__)
 
-    if not request.reads_scores:
-        return selection.build_columns(
-            table, entries.label_column, entries.values_by_name.__getitem__
-        )
 
+def _build_score_columns(entries: _Entries) -> Columns:
+    """Build the columns of a file of scores. Scores and truth keep the types of the file."""
+    selection = entries.selection
+    score_name = selection.table_names[0]
     truth_names = [selection.role_names.get(role) for role in ("labels", "predictions")]
 
     def read_side_column(name: str) -> NDArray[Any]:
@@ -89,7 +91,7 @@ def read(request: Request) -> Columns:
         return entries.label_column(name)
 
     return selection.build_columns(
-        table,
+        _object_array(entries.values_by_name[score_name]),
         read_side_column,
         entries.values_by_name.__getitem__,
         line_numbers=entries.line_numbers,
@@ -125,7 +127,7 @@ def _iterate_leaves(item: Mapping[str, Any], prefix: str = "") -> Iterator[tuple
 def _read_entries(request: Request) -> _Entries:
     """Read the requested entries of all lines; an entry that a line lacks is None."""
     selection: ColumnSelection | None = None
-    values: dict[str, list[Any]] = {}
+    values_by_name: dict[str, list[Any]] = {}
     line_numbers = []
     with open(request.path_to_open, "rb") as file:
         for line_number, json_object in iterate_objects(request.path, file):
@@ -133,16 +135,19 @@ def _read_entries(request: Request) -> _Entries:
             if selection is None:
                 list_names = [name for name, value in row.items() if isinstance(value, list)]
                 selection = select_columns(request, list(row), list_names)
-                values = {name: [] for name in selection.all_names}
+                values_by_name = {name: [] for name in selection.all_names}
             line_numbers.append(line_number)
-            for name, column in values.items():
-                column.append(row.get(name))
+            for name, values in values_by_name.items():
+                values.append(row.get(name))
     if selection is None:
         raise NoRowsError(
             f"{request.path}: it holds no rows; give at least one, as a JSON object on a line."
         )
     return _Entries(
-        path=request.path, selection=selection, values_by_name=values, line_numbers=line_numbers
+        path=request.path,
+        selection=selection,
+        values_by_name=values_by_name,
+        line_numbers=line_numbers,
     )
 
 
@@ -217,10 +222,10 @@ def add_requested_entries(
     LineError
         If a dotted key leads to an unsupported value.
     """
-    side_keys = [getattr(request, key) for key in ROLE_PARAMETERS.values()]
+    role_keys = [getattr(request, parameter) for parameter in ROLE_PARAMETERS.values()]
     keys = (
         request.logits_key,
-        *side_keys,
+        *role_keys,
         *request.kept_names,
         *extra_keys,
         *request.later_score_columns,

@@ -311,16 +311,15 @@ def load_array(
     if conversion is None and dtype.kind == "f" and dtype.itemsize > 8:
         # Extended-precision floats depend on the platform, so they are converted to float64.
         conversion = Conversion(partial(np.asarray, dtype=np.float64), np.float64)
-    if dtype.kind not in "fiubU" or n_dimensions not in (1, 2):
+    has_supported_type = dtype.kind in "fiubU"
+    if not has_supported_type or n_dimensions not in (1, 2):
+        # Validation rejects the type or shape, so the array is not read.
         zero = np.zeros((), dtype if conversion is None else conversion.dtype)
         return np.broadcast_to(zero, location.shape)
 
-    if (
-        may_stay_in_file
-        and n_dimensions == 2
-        and dtype.kind != "U"
-        and not location.is_fortran_ordered
-    ):
+    has_contiguous_rows = n_dimensions == 2 and not location.is_fortran_ordered
+    holds_text = dtype.kind == "U"
+    if may_stay_in_file and has_contiguous_rows and not holds_text:
         table: StoredTable = RawTable(file, location)
         if conversion is not None:
             table = ConvertedTable(table, conversion.convert, conversion.dtype)
