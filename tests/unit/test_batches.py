@@ -150,7 +150,9 @@ def test_what_travels_is_small_and_is_loaded_once(saved, cal, monkeypatch):
     assert not module._gate_cache  # nothing is read before a batch comes
     loads = []
     monkeypatch.setattr(
-        module, "_load_and_cache_gate", lambda *given, load=module._load_and_cache_gate: loads.append(1) or load(*given)
+        module,
+        "_load_and_cache_gate",
+        lambda *given, load=module._load_and_cache_gate: loads.append(1) or load(*given),
     )
     for one in there:
         one(batch(NEW, id=np.arange(len(NEW))))
