@@ -7,11 +7,12 @@ import pytest
 
 import metacal as mc
 from metacal.export import saved as artifact
+from metacal.maps.candidate_weights import weight_candidates
 from metacal.maps.composed import transform_rows
 from metacal.maps.fitting.mixture import fit_mixture_weights
 from metacal.maps.members import MEMBERS, fit_members, get_default_members
 from metacal.maps.methods import METHODS
-from metacal.maps.stack import StackMap, fit_stack, weight_candidates
+from metacal.maps.stack import StackMap, fit_stack
 from metacal.maps.temperature import TemperatureMap
 from metacal.rows import Rows
 

@@ -20,9 +20,9 @@ from metacal.gate.softmax_comparison import (
 )
 from metacal.maps.composed import fit_composed, make_softmax_map
 from metacal.maps.cross_fitting import (
+    compare_cross_fitted_map,
+    compute_cross_fitted_quality,
     compute_softmax_quality,
-    cross_fit_map,
-    cross_fit_statistics,
     find_temperature_map,
 )
 from metacal.maps.heldout import (
@@ -118,8 +118,8 @@ def test_two_walks_say_what_fitting_every_fold_anew_says(honest, fit, sure, loss
             for b in (1.0, front.inverse_temperature)
         )
         plain = compute_softmax_quality(plain_statistics)
-        calibrated = cross_fit_statistics(fitted, front, statistics, fold)
-        refitted = cross_fit_map(fit, Rows(logits), labels, weights, fold)
+        calibrated = compute_cross_fitted_quality(fitted, front, statistics, fold)
+        refitted = compare_cross_fitted_map(fit, Rows(logits), labels, weights, fold)
     np.testing.assert_allclose(plain.loss, refitted.uncalibrated.loss, atol=1e-12)
     np.testing.assert_allclose(plain.confidence, refitted.uncalibrated.confidence, atol=1e-12)
     np.testing.assert_array_equal(statistics.correct, refitted.correct)

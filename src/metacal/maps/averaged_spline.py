@@ -43,7 +43,8 @@ class _SplinePrior:
     slope_change: float
 
 
-#: Priors from loose to nearly the identity; real tables deviate by about 0.3, a precision of 10.
+#: Priors from loose to nearly the identity. Splines of real tables deviate from the identity by
+#: about 0.3, which is a precision of 10.
 _PRIORS = (
     _SplinePrior(median_value=1.0, mean_slope=1.0, slope_change=1.0),
     _SplinePrior(median_value=10.0, mean_slope=10.0, slope_change=1.0),
@@ -166,10 +167,10 @@ def fit_averaged_splines(
             for sample in samples
         ]
 
-    theta_of_samples = _fit_averaged_parameters(grouped_samples, knots_of_samples)
+    slopes_and_intercepts = _fit_averaged_parameters(grouped_samples, knots_of_samples)
     return [
         SplineMap(knots=knots, slopes=theta[:-1], intercept=float(theta[-1]))
-        for knots, theta in zip(knots_of_samples, theta_of_samples, strict=True)
+        for knots, theta in zip(knots_of_samples, slopes_and_intercepts, strict=True)
     ]
 
 
@@ -200,12 +201,13 @@ def _fit_averaged_parameters(
     array of shape (n_samples, n_knots + 1)
         Non-negative slopes, then the intercept.
     """
+    # One problem per pair of a sample and a prior; the priors of a sample are neighbours.
     n_samples = len(samples)
     n_priors = len(_PRIORS)
     n_knots = len(knots_of_samples[0])
-    identities = [np.append(np.ones(n_knots), knots[0]) for knots in knots_of_samples]
-    prior_mean = np.array(identities).repeat(n_priors, axis=0)
-    precisions = np.concatenate(
+    identity_thetas = [np.append(np.ones(n_knots), knots[0]) for knots in knots_of_samples]
+    prior_mean_of_problems = np.array(identity_thetas).repeat(n_priors, axis=0)
+    precision_of_problems = np.concatenate(
         [
             _compute_prior_precisions(knots, sample)
             for knots, sample in zip(knots_of_samples, samples, strict=True)
@@ -215,19 +217,29 @@ def _fit_averaged_parameters(
     likelihood = partial(
         _compute_stacked_derivatives, design, _compute_outer_products(design), correct, row_weights
     )
-    theta_of_priors, derivatives = minimise_by_newton(
-        partial(add_normal_prior, likelihood, prior_mean=prior_mean, precision=precisions),
-        start=prior_mean,
-        is_nonnegative=np.append(np.ones(n_knots, dtype=bool), False),
+    negative_log_posterior = partial(
+        add_normal_prior,
+        likelihood,
+        prior_mean=prior_mean_of_problems,
+        precision=precision_of_problems,
+    )
+    slopes_are_nonnegative = np.append(np.ones(n_knots, dtype=bool), False)
+    theta_of_problems, derivatives = minimise_by_newton(
+        negative_log_posterior,
+        start=prior_mean_of_problems,
+        is_nonnegative=slopes_are_nonnegative,
         total_weights=row_weights.sum(axis=1).repeat(n_priors),
         method_name="spline calibration",
         tolerance=_TOLERANCE,
     )
-    prior_weights = _compute_prior_weights(derivatives, precisions, n_samples)
-    theta_by_sample = theta_of_priors.reshape(n_samples, n_priors, -1)
-    theta = (prior_weights[:, None] @ theta_by_sample)[:, 0]
-    np.maximum(theta[:, :-1], 0.0, out=theta[:, :-1])
-    return theta
+    weights_by_sample_and_prior = _compute_prior_weights(
+        derivatives, precision_of_problems, n_samples
+    )
+    theta_by_sample_and_prior = theta_of_problems.reshape(n_samples, n_priors, -1)
+    theta_of_samples = (weights_by_sample_and_prior[:, None] @ theta_by_sample_and_prior)[:, 0]
+    slopes = theta_of_samples[:, :-1]
+    np.maximum(slopes, 0.0, out=slopes)
+    return theta_of_samples
 
 
 def _group_on_grid(sample: BinaryRows, grid_spacing: float) -> _GroupedRows:
@@ -247,15 +259,15 @@ def _group_on_grid(sample: BinaryRows, grid_spacing: float) -> _GroupedRows:
         )
     first_point_index = math.floor(-_MAX_LOG_ODDS / grid_spacing)
     n_points = math.floor(_MAX_LOG_ODDS / grid_spacing) - first_point_index + 2
-    point_weight, correct_weight = kernels.host_kernels.bin_linearly(
+    weight_of_point, correct_weight_of_point = kernels.host_kernels.bin_linearly(
         z, sample.correct, weights, grid_spacing, _MAX_LOG_ODDS, first_point_index, n_points
     )
-    is_used_point = point_weight > 0.0
-    row_weights = point_weight[is_used_point]
+    used_points = np.flatnonzero(weight_of_point > 0.0)
+    group_weight = weight_of_point[used_points]
     return _GroupedRows(
-        log_odds=np.asarray((first_point_index + np.flatnonzero(is_used_point)) * grid_spacing),
-        correct=np.clip(correct_weight[is_used_point] / row_weights, 0.0, 1.0),
-        row_weights=row_weights,
+        log_odds=np.asarray((first_point_index + used_points) * grid_spacing),
+        correct=np.clip(correct_weight_of_point[used_points] / group_weight, 0.0, 1.0),
+        row_weights=group_weight,
     )
 
 
@@ -313,7 +325,7 @@ def _compute_outer_products(design: Float) -> Float:
 
 
 def _compute_stacked_derivatives(
-    design: Float, products: Float, correct: Float, row_weights: Float, theta: Float
+    design: Float, design_products: Float, correct: Float, row_weights: Float, theta: Float
 ) -> Derivatives:
     """Compute the log loss and its derivatives for all samples and priors.
 
@@ -322,7 +334,7 @@ def _compute_stacked_derivatives(
     design : array of shape (n_samples, n_rows, n_parameters)
         Design matrices.
 
-    products : array of shape (n_samples, n_rows, n_parameters**2)
+    design_products : array of shape (n_samples, n_rows, n_parameters**2)
         Outer products of the rows of the design matrices.
 
     correct, row_weights : arrays of shape (n_samples, n_rows)
@@ -336,55 +348,64 @@ def _compute_stacked_derivatives(
     Derivatives
         Derivatives of n_samples * n_priors problems.
     """
-    correct = correct[:, None]
-    row_weights = row_weights[:, None]
-    theta_by_sample = theta.reshape(len(design), -1, theta.shape[1])
-    z = theta_by_sample @ design.transpose(0, 2, 1)
+    # Arrays have the axes (sample, prior, row), so that samples with one prior broadcast.
+    correct = correct[:, None, :]
+    row_weights = row_weights[:, None, :]
+    n_samples = len(design)
+    theta_by_sample_and_prior = theta.reshape(n_samples, -1, theta.shape[1])
+    z = theta_by_sample_and_prior @ design.transpose(0, 2, 1)
     exp_minus_abs_z = np.exp(-np.abs(z))
     denominator = 1.0 + exp_minus_abs_z
     probability = np.where(z >= 0.0, 1.0, exp_minus_abs_z) / denominator
     loss = np.maximum(z, 0.0) + np.log(denominator) - correct * z
-    hessian = (row_weights * probability * (1.0 - probability)) @ products
+    hessian = (row_weights * probability * (1.0 - probability)) @ design_products
     gradient = (row_weights * (probability - correct)) @ design
-    total_loss = (loss @ row_weights.transpose(0, 2, 1)).reshape(-1)
+    total_loss = loss @ row_weights.transpose(0, 2, 1)
     return Derivatives(
-        loss=total_loss,
+        loss=total_loss.reshape(-1),
         gradient=gradient.reshape(theta.shape),
         hessian=hessian.reshape(*theta.shape, -1),
     )
 
 
 def _compute_prior_precisions(knots: Float, sample: _GroupedRows) -> Float:
-    """Compute the precision matrix of slopes and intercept for each of `_PRIORS`."""
+    """Compute the precision matrix of slopes and intercept for each of `_PRIORS`.
+
+    A prior with precision k on a linear function c·θ of the parameters adds k c cᵀ.
+    """
     n_knots = len(knots)
+    n_parameters = n_knots + 1
     median = compute_weighted_quantiles(sample.log_odds, sample.row_weights, 1)
-    value_at_median_coefficients = np.append(build_spline_design(knots, median)[0], 1.0)
-    mean_slope_coefficients = np.append(np.full(n_knots, 1.0 / n_knots), 0.0)
-    slope_change_coefficients = np.diff(np.eye(n_knots, n_knots + 1), axis=0)
-    precision_terms = np.array(
+    median_value = np.append(build_spline_design(knots, median)[0], 1.0)
+    mean_slope = np.append(np.full(n_knots, 1.0 / n_knots), 0.0)
+    slope_changes = np.diff(np.eye(n_knots, n_parameters), axis=0)
+    unit_precisions = np.array(
         [
-            np.outer(mean_slope_coefficients, mean_slope_coefficients),
-            slope_change_coefficients.T @ slope_change_coefficients,
-            np.eye(n_knots + 1),
+            np.outer(mean_slope, mean_slope),
+            slope_changes.T @ slope_changes,
+            np.eye(n_parameters),
         ]
     )
-    slope_precisions = np.array(
+    factors_by_prior = np.array(
         [(prior.mean_slope, prior.slope_change, _MIN_PRECISION) for prior in _PRIORS]
     )
-    slope_part = slope_precisions @ precision_terms.reshape(len(precision_terms), -1)
-    slope_part = slope_part.reshape(-1, n_knots + 1, n_knots + 1)
-    value_precisions = np.array([prior.median_value for prior in _PRIORS])
-    value_term = np.outer(value_at_median_coefficients, value_at_median_coefficients)
-    return np.asarray(slope_part + value_precisions[:, None, None] * value_term)
+    precisions = factors_by_prior @ unit_precisions.reshape(len(unit_precisions), -1)
+    precisions = precisions.reshape(-1, n_parameters, n_parameters)
+    median_value_factors = np.array([prior.median_value for prior in _PRIORS])
+    unit_median_precision = np.outer(median_value, median_value)
+    return np.asarray(precisions + median_value_factors[:, None, None] * unit_median_precision)
 
 
-def _compute_prior_weights(derivatives: Derivatives, precisions: Float, n_samples: int) -> Float:
+def _compute_prior_weights(
+    derivatives_at_mode: Derivatives, precision_of_problems: Float, n_samples: int
+) -> Float:
     """Compute the posterior weights of the priors of each sample from their evidence."""
-    _, precision_log_determinant = np.linalg.slogdet(precisions)
-    _, hessian_log_determinant = np.linalg.slogdet(derivatives.hessian)
+    _, precision_log_determinant = np.linalg.slogdet(precision_of_problems)
+    _, hessian_log_determinant = np.linalg.slogdet(derivatives_at_mode.hessian)
     log_determinant_ratio = precision_log_determinant - hessian_log_determinant
-    log_evidence = -derivatives.loss + 0.5 * log_determinant_ratio
-    log_evidence = log_evidence.reshape(n_samples, -1)
-    weights = np.exp(log_evidence - log_evidence.max(axis=1, keepdims=True))
-    weights /= weights.sum(axis=1, keepdims=True)
-    return weights
+    log_evidence = -derivatives_at_mode.loss + 0.5 * log_determinant_ratio
+    log_evidence_by_sample = log_evidence.reshape(n_samples, -1)
+    highest_log_evidence = log_evidence_by_sample.max(axis=1, keepdims=True)
+    weights_by_sample_and_prior = np.exp(log_evidence_by_sample - highest_log_evidence)
+    weights_by_sample_and_prior /= weights_by_sample_and_prior.sum(axis=1, keepdims=True)
+    return weights_by_sample_and_prior

@@ -114,28 +114,34 @@ def fit_top_label_bbq(
 
 def fit_bbq_curve(distinct_points: DistinctPoints) -> PiecewiseCurve:
     """Fit the averaged step function of one class in O(N log N) time."""
+    # The bins of all binnings are in one array, one binning after another.
     binnings = build_equal_mass_binnings(distinct_points.weight)
     n_bins_of_binning = binnings.n_bins_of_binning
-    bin_weight = _sum_by_bin(distinct_points.weight, binnings)
-    positive_weight = _sum_by_bin(distinct_points.positive_weight, binnings)
-    bin_middle = _compute_bin_middles(distinct_points, binnings)
-    bin_prior_rows = np.repeat(_PRIOR_ROWS / n_bins_of_binning, n_bins_of_binning)
+    weight_of_bin = _sum_by_bin(distinct_points.weight, binnings)
+    positive_weight_of_bin = _sum_by_bin(distinct_points.positive_weight, binnings)
+    middle_of_bin = _compute_bin_middles(distinct_points, binnings)
+    prior_rows_of_bin = np.repeat(_PRIOR_ROWS / n_bins_of_binning, n_bins_of_binning)
 
-    bin_log_evidence = _compute_log_evidence(
-        bin_weight, positive_weight, bin_prior_rows, middle=bin_middle
+    log_evidence_of_bin = _compute_log_evidence(
+        weight_of_bin, positive_weight_of_bin, prior_rows_of_bin, middle=middle_of_bin
     )
-    log_evidence = np.add.reduceat(bin_log_evidence, binnings.first_bin_of_binning)
-    posterior = np.exp(log_evidence - log_evidence.max())
-    posterior[posterior < _NEGLIGIBLE_PROBABILITY] = 0.0
-    posterior /= posterior.sum()
+    log_evidence_of_binning = np.add.reduceat(log_evidence_of_bin, binnings.first_bin_of_binning)
+    posterior_of_binning = np.exp(log_evidence_of_binning - log_evidence_of_binning.max())
+    posterior_of_binning[posterior_of_binning < _NEGLIGIBLE_PROBABILITY] = 0.0
+    posterior_of_binning /= posterior_of_binning.sum()
 
-    prior_positive_rows = bin_prior_rows * bin_middle
-    bin_frequency = (positive_weight + prior_positive_rows) / (bin_weight + bin_prior_rows)
-    return _average_histograms(distinct_points, binnings, posterior, bin_frequency)
+    prior_positives_of_bin = prior_rows_of_bin * middle_of_bin
+    frequency_of_bin = (positive_weight_of_bin + prior_positives_of_bin) / (
+        weight_of_bin + prior_rows_of_bin
+    )
+    return _average_histograms(distinct_points, binnings, posterior_of_binning, frequency_of_bin)
 
 
 def _average_histograms(
-    distinct_points: DistinctPoints, binnings: Binnings, posterior: Float, bin_frequency: Float
+    distinct_points: DistinctPoints,
+    binnings: Binnings,
+    posterior_of_binning: Float,
+    frequency_of_bin: Float,
 ) -> PiecewiseCurve:
     """Average the histograms of several binnings, which gives a step function.
 
@@ -147,28 +153,31 @@ def _average_histograms(
     binnings : Binnings
         Bins of every histogram.
 
-    posterior : array of shape (n_binnings,)
+    posterior_of_binning : array of shape (n_binnings,)
         Posterior probability of each binning.
 
-    bin_frequency : array of shape (n_bins,)
+    frequency_of_bin : array of shape (n_bins,)
         Frequency of the class in each bin, one binning after another.
 
     Returns
     -------
     PiecewiseCurve
     """
-    n_bins_of_binning = binnings.n_bins_of_binning
-    is_used_bin = np.repeat(posterior > 0.0, n_bins_of_binning)
-    step_ends = np.unique(binnings.last_point_of_bin[is_used_bin])
-    average_frequency = np.zeros(len(step_ends))
-    for binning in np.flatnonzero(posterior):
-        first_bin = binnings.first_bin_of_binning[binning]
-        bin_ends = binnings.last_point_of_bin[first_bin : first_bin + n_bins_of_binning[binning]]
-        bin_of_step = np.searchsorted(bin_ends, step_ends, side="left")
-        average_frequency += posterior[binning] * bin_frequency[first_bin + bin_of_step]
+    # A step of the average ends wherever a bin of some binning ends.
+    is_used_bin = np.repeat(posterior_of_binning > 0.0, binnings.n_bins_of_binning)
+    last_point_of_step = np.unique(binnings.last_point_of_bin[is_used_bin])
+    average_frequency_of_step = np.zeros(len(last_point_of_step))
+    first_bins = binnings.first_bin_of_binning
+    for binning in np.flatnonzero(posterior_of_binning):
+        bins = slice(first_bins[binning], first_bins[binning] + binnings.n_bins_of_binning[binning])
+        bin_of_step = np.searchsorted(
+            binnings.last_point_of_bin[bins], last_point_of_step, side="left"
+        )
+        frequency_of_step = frequency_of_bin[bins][bin_of_step]
+        average_frequency_of_step += posterior_of_binning[binning] * frequency_of_step
     return PiecewiseCurve(
-        knots=np.append(0.0, distinct_points.probability[step_ends[:-1]]),
-        values=np.clip(average_frequency, 0.0, 1.0),
+        knots=np.append(0.0, distinct_points.probability[last_point_of_step[:-1]]),
+        values=np.clip(average_frequency_of_step, 0.0, 1.0),
     )
 
 
@@ -177,27 +186,39 @@ def build_equal_mass_binnings(weights: Float) -> Binnings:
 
     There is at most one bin per five rows. Ties merge bins, and a binning that equals the
     previous one is omitted.
+
+    Parameters
+    ----------
+    weights : array of shape (n_points,)
+        Weight of each point.
+
+    Returns
+    -------
+    Binnings
     """
     cumulative_weight = np.cumsum(weights)
-    numbers_of_bins = _choose_numbers_of_bins(float(cumulative_weight[-1]))
-    n_bins_in_binning = np.repeat(numbers_of_bins, numbers_of_bins)
-    n_previous_bins = np.cumsum(numbers_of_bins) - numbers_of_bins
-    bin_index = np.arange(1, len(n_bins_in_binning) + 1)
-    number_in_binning = bin_index - np.repeat(n_previous_bins, numbers_of_bins)
-    weight_at_bin_end = cumulative_weight[-1] * number_in_binning / n_bins_in_binning
-    last_point = np.searchsorted(cumulative_weight, weight_at_bin_end, side="left")
+    total_weight = cumulative_weight[-1]
+    # Every array `..._of_bin` holds the bins of all binnings, one binning after another.
+    n_bins_of_binning = _choose_numbers_of_bins(float(total_weight))
+    binning_size_of_bin = np.repeat(n_bins_of_binning, n_bins_of_binning)
+    first_bin_of_binning = np.cumsum(n_bins_of_binning) - n_bins_of_binning
+    bin_count = np.arange(1, len(binning_size_of_bin) + 1)
+    rank_of_bin = bin_count - np.repeat(first_bin_of_binning, n_bins_of_binning)
+    weight_up_to_bin = total_weight * rank_of_bin / binning_size_of_bin
+    last_point_of_bin = np.searchsorted(cumulative_weight, weight_up_to_bin, side="left")
     # The last bin must end at the last point in spite of rounding errors in the sum.
-    last_point[number_in_binning == n_bins_in_binning] = len(weights) - 1
+    last_point_of_bin[rank_of_bin == binning_size_of_bin] = len(weights) - 1
 
-    starts_binning = number_in_binning[1:] == 1
-    is_not_empty = np.append(True, (last_point[1:] > last_point[:-1]) | starts_binning)
-    last_point = last_point[is_not_empty]
-    # Each binning has more bins than the previous one, so a new number starts a new binning.
-    n_bins_in_binning = n_bins_in_binning[is_not_empty]
-    first_bin = np.flatnonzero(np.append(True, np.diff(n_bins_in_binning) > 0))
+    is_first_bin = rank_of_bin[1:] == 1
+    is_not_empty = np.append(True, (np.diff(last_point_of_bin) > 0) | is_first_bin)
     if is_not_empty.all():
-        return Binnings(last_point_of_bin=last_point, first_bin_of_binning=first_bin)
-    return _drop_repeated_binnings(np.split(last_point, first_bin[1:]))
+        return Binnings(
+            last_point_of_bin=last_point_of_bin, first_bin_of_binning=first_bin_of_binning
+        )
+    n_kept_before_bin = np.cumsum(is_not_empty) - is_not_empty
+    return _drop_repeated_binnings(
+        np.split(last_point_of_bin[is_not_empty], n_kept_before_bin[first_bin_of_binning[1:]])
+    )
 
 
 def _choose_numbers_of_bins(total_weight: float) -> Codes:
@@ -211,10 +232,10 @@ def _choose_numbers_of_bins(total_weight: float) -> Codes:
     return np.arange(min_bins, max_bins + 1)
 
 
-def _drop_repeated_binnings(last_points: list[Codes]) -> Binnings:
+def _drop_repeated_binnings(last_points_of_binnings: list[Codes]) -> Binnings:
     """Join binnings, except for those that equal the previous one."""
-    distinct_binnings = [last_points[0]]
-    for previous, current in pairwise(last_points):
+    distinct_binnings = [last_points_of_binnings[0]]
+    for previous, current in pairwise(last_points_of_binnings):
         if not np.array_equal(previous, current):
             distinct_binnings.append(current)
     n_bins_of_binning = [len(last_point) for last_point in distinct_binnings]

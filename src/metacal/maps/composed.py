@@ -164,13 +164,15 @@ def fit_composed(
 def _fit_default_pair(sample: LabelledRows) -> ComposedMap:
     """Fit uniform temperature scaling and a spline on top of it."""
     uniform_fit = fit_uniform_temperature_with_statistics(sample)
-    statistics = uniform_fit.statistics
-    weights = statistics.weights
+    row_statistics = uniform_fit.statistics
+    weights = row_statistics.weights
     if weights is not None:
         weights = np.asarray(to_numpy(weights))
-    first_map = ensure_min_uniform_component(uniform_fit.fitted, statistics, weights)
+    first_map = ensure_min_uniform_component(uniform_fit.fitted, row_statistics, weights)
     spline = fit_averaged_spline(
-        statistics.compute_log_odds(first_map), statistics.correct, weights
+        z=row_statistics.compute_log_odds(first_map),
+        correct=row_statistics.correct,
+        weights=weights,
     )
     return ComposedMap(first_map, spline)
 
@@ -245,11 +247,11 @@ def transform_rows(first_map: Map, rows: Rows) -> Rows:
     time it is read.
     """
     rows = rows.to_host()
-    is_stored = not isinstance(rows.table, np.ndarray) or isinstance(rows.table, np.memmap)
-    max_entries = _MAX_HELD_STORED_ENTRIES if is_stored else _MAX_HELD_ENTRIES
+    is_on_disk = not isinstance(rows.table, np.ndarray) or isinstance(rows.table, np.memmap)
+    max_entries = _MAX_HELD_STORED_ENTRIES if is_on_disk else _MAX_HELD_ENTRIES
     if len(rows) * rows.n_classes > max_entries:
-        convert = partial(compute_log_probabilities, first_map)
-        return rows.copy_with(table=ConvertedTable(rows.table, convert, np.float64))
+        convert_block = partial(compute_log_probabilities, first_map)
+        return rows.copy_with(table=ConvertedTable(rows.table, convert_block, np.float64))
     table = np.empty((len(rows), rows.n_classes))
     rows.fill_columns(partial(_write_log_probabilities, first_map), table)
     return Rows(table, executor=rows.executor)

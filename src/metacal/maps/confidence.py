@@ -93,7 +93,7 @@ class ConfidenceCurve:
 def fit_confidence(uncertainty: Float, correct: Flags) -> ConfidenceCurve:
     """Fit the probability of being correct as a monotone curve of the uncertainty.
 
-    Let F be the fraction of rows below a uncertainty, with half of the ties counted, and
+    Let F be the fraction of rows below an uncertainty, with half of the ties counted, and
     z = -log(F / (1 - F)). The fit minimises the log loss of σ(s(z)) over splines s with
     non-negative slopes g_i at quantiles of z, plus ½ Σ (g_{i+1} - g_i)² and a weak penalty
     towards zero. For an uninformative score the result is the overall accuracy.
@@ -118,34 +118,33 @@ def fit_confidence(uncertainty: Float, correct: Flags) -> ConfidenceCurve:
         uncertainty, return_inverse=True, return_counts=True
     )
     fraction_below = (np.cumsum(n_ties) - 0.5 * n_ties) / len(uncertainty)
-    rank_log_odds = np.log1p(-fraction_below) - np.log(fraction_below)
-    z = rank_log_odds[distinct_index.ravel()]
+    z_of_distinct = np.log1p(-fraction_below) - np.log(fraction_below)
+    z = z_of_distinct[distinct_index.ravel()]
 
     spline_knots = compute_weighted_quantiles(z, np.ones(len(z)), _N_SPLINE_KNOTS)
-    prior_mean = np.zeros(len(spline_knots) + 1)
     theta = fit_spline_slopes(
         z,
         correct=correct.astype(np.float64),
         weights=np.ones(n_rows),
         knots=spline_knots,
-        prior_mean=prior_mean,
+        prior_mean=np.zeros(len(spline_knots) + 1),
         method_name="the confidence",
     )
     slopes = theta[:-1]
     intercept = theta[-1]
 
-    knot_positions = _choose_curve_knots(n_ties)
-    design = build_spline_design(spline_knots, rank_log_odds[knot_positions])
+    knot_indices = _choose_knot_indices(n_ties)
+    design = build_spline_design(spline_knots, z_of_distinct[knot_indices])
     confidence = expit(intercept + design @ slopes)
     min_confidence = 0.5 / (n_rows + 1.0)
     confidence = np.clip(confidence, min_confidence, 1.0 - min_confidence)
     return ConfidenceCurve(
-        knots=distinct_uncertainties[knot_positions],
+        knots=distinct_uncertainties[knot_indices],
         values=np.minimum.accumulate(confidence),
     )
 
 
-def _choose_curve_knots(n_ties: Codes) -> Codes:
+def _choose_knot_indices(n_ties: Codes) -> Codes:
     """Choose which distinct uncertainties become knots of the curve.
 
     These are all of them, or about evenly spaced quantiles if they are many.
@@ -158,12 +157,12 @@ def _choose_curve_knots(n_ties: Codes) -> Codes:
     Returns
     -------
     array of int
-        Increasing positions.
+        Increasing indices of distinct uncertainties.
     """
     n_distinct = len(n_ties)
     if n_distinct <= _MAX_CURVE_KNOTS:
         return np.arange(n_distinct)
     cumulative_rows = np.cumsum(n_ties)
     ranks = np.linspace(1, cumulative_rows[-1], _MAX_CURVE_KNOTS)
-    positions = np.searchsorted(cumulative_rows, ranks)
-    return np.unique(np.clip(positions, 0, n_distinct - 1))
+    indices = np.searchsorted(cumulative_rows, ranks)
+    return np.unique(np.clip(indices, 0, n_distinct - 1))

@@ -76,7 +76,7 @@ def find_temperature_map(fitted: Map) -> UniformTemperatureMap | None:
         temperature_map, _ = fitted.default_pair
         return temperature_map
     if isinstance(fitted, TemperatureMap):
-        return UniformTemperatureMap(fitted.inverse_temperature, 0.0)
+        return UniformTemperatureMap(fitted.inverse_temperature, uniform=0.0)
     if isinstance(fitted, UniformTemperatureMap):
         return fitted
     return None
@@ -93,12 +93,16 @@ def compute_in_sample_quality(fitted: ComposedMap, statistics: RowStatistics) ->
     """Compute loss and confidence under a default pair that was fitted on all rows."""
     assert fitted.default_pair is not None
     temperature_map, spline = fitted.default_pair
-    single_fold = np.zeros(len(statistics), dtype=np.intp)
     spline_log_odds = spline.curve.value(statistics.compute_log_odds(temperature_map))
-    return _compute_fold_quality([temperature_map], statistics, single_fold, spline_log_odds)
+    return _compute_quality_by_fold(
+        [temperature_map],
+        statistics,
+        fold_of_row=np.zeros(len(statistics), dtype=np.intp),
+        spline_log_odds=spline_log_odds,
+    )
 
 
-def cross_fit_statistics(
+def compute_cross_fitted_quality(
     fitted: Map,
     temperature_map: UniformTemperatureMap,
     statistics: RowStatistics,
@@ -126,21 +130,21 @@ def cross_fit_statistics(
     """
     n_folds = int(fold_of_row.max()) + 1
     max_uniform = 0.0 if isinstance(fitted, TemperatureMap) else MAX_UNIFORM
-    training_statistics = []
-    temperature_maps = []
+    has_spline = isinstance(fitted, ComposedMap)
+    fold_maps = []
     for fold in range(n_folds):
         training_rows = np.flatnonzero(fold_of_row != fold)
-        fold_training = statistics.select(training_rows).drop_masked_labels()
-        training_statistics.append(fold_training)
-        temperature_maps.append(_refit_temperature_map(fold_training, temperature_map, max_uniform))
-    if not isinstance(fitted, ComposedMap):
-        return _compute_fold_quality(temperature_maps, statistics, fold_of_row)
-    temperature_maps = [
-        ensure_min_uniform_component(fold_map, fold_training, fold_training.weights)
-        for fold_map, fold_training in zip(temperature_maps, training_statistics, strict=True)
-    ]
-    spline_log_odds = _cross_fit_splines(temperature_maps, statistics, fold_of_row)
-    return _compute_fold_quality(temperature_maps, statistics, fold_of_row, spline_log_odds)
+        training_statistics = statistics.select(training_rows).drop_masked_labels()
+        fold_map = _refit_temperature_map(training_statistics, temperature_map, max_uniform)
+        if has_spline:
+            fold_map = ensure_min_uniform_component(
+                fold_map, training_statistics, training_statistics.weights
+            )
+        fold_maps.append(fold_map)
+    spline_log_odds = None
+    if has_spline:
+        spline_log_odds = _compute_out_of_fold_spline(fold_maps, statistics, fold_of_row)
+    return _compute_quality_by_fold(fold_maps, statistics, fold_of_row, spline_log_odds)
 
 
 def _refit_temperature_map(
@@ -155,12 +159,12 @@ def _refit_temperature_map(
     return UniformTemperatureMap(float(np.exp(fold_log_b)), float(fold_uniform))
 
 
-def _cross_fit_splines(
-    temperature_maps: list[UniformTemperatureMap], statistics: RowStatistics, fold_of_row: Codes
+def _compute_out_of_fold_spline(
+    fold_maps: list[UniformTemperatureMap], statistics: RowStatistics, fold_of_row: Codes
 ) -> Float:
     """Compute the out-of-fold, spline-calibrated log-odds of each row's confidence."""
     correct = statistics.correct
-    log_odds_of_folds = [statistics.compute_log_odds(fold_map) for fold_map in temperature_maps]
+    log_odds_of_folds = [statistics.compute_log_odds(fold_map) for fold_map in fold_maps]
     training_samples = []
     for fold, log_odds in enumerate(log_odds_of_folds):
         is_training = fold_of_row != fold
@@ -179,8 +183,8 @@ def _cross_fit_splines(
     return spline_log_odds
 
 
-def _compute_fold_quality(
-    temperature_maps: list[UniformTemperatureMap],
+def _compute_quality_by_fold(
+    fold_maps: list[UniformTemperatureMap],
     statistics: RowStatistics,
     fold_of_row: Codes,
     spline_log_odds: Float | None = None,
@@ -189,7 +193,7 @@ def _compute_fold_quality(
 
     Parameters
     ----------
-    temperature_maps : list of UniformTemperatureMap
+    fold_maps : list of UniformTemperatureMap
         Temperature map of each fold.
 
     statistics : RowStatistics
@@ -208,27 +212,30 @@ def _compute_fold_quality(
     """
     label_gap = statistics.label_gap
     uniform_p = 1.0 / statistics.n_unmasked
-    # Each row takes the parameters of the map of its fold.
-    b = np.array([fold_map.inverse_temperature for fold_map in temperature_maps])[fold_of_row]
-    uniform = np.array([fold_map.uniform for fold_map in temperature_maps])[fold_of_row]
-    log_sum, _, _ = log_partition(np, statistics.columns, b - statistics.inverse_temperature)
+    # Each row takes the parameters b and e of the map of its fold.
+    b = np.array([fold_map.inverse_temperature for fold_map in fold_maps])[fold_of_row]
+    e = np.array([fold_map.uniform for fold_map in fold_maps])[fold_of_row]
+    # With gaps d_k = x_k - max x, softmax(b x)_k = e^{b d_k} / Σ_j e^{b d_j}.
+    log_exp_sum, _, _ = log_partition(np, statistics.columns, b - statistics.inverse_temperature)
     # Rows with a single unmasked class or with a masked true class give infinities.
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        p_true = (1.0 - uniform) * np.exp(b * label_gap - log_sum) + uniform * uniform_p
+        p_true = (1.0 - e) * np.exp(b * label_gap - log_exp_sum) + e * uniform_p
         p_true[np.isneginf(label_gap)] = 0.0
-        p_others = -(1.0 - uniform) * np.expm1(-log_sum) + uniform * (1.0 - uniform_p)
+        p_not_predicted = -(1.0 - e) * np.expm1(-log_exp_sum) + e * (1.0 - uniform_p)
         if spline_log_odds is None:
-            return RowQuality.with_capped_loss(-np.log(p_true), confidence=1.0 - p_others)
+            return RowQuality.with_capped_loss(-np.log(p_true), confidence=1.0 - p_not_predicted)
+        # The spline changes the confidence. Every other class keeps its share of the rest.
         loss_if_correct = np.log1p(np.exp(-spline_log_odds))
-        loss_if_incorrect = np.log1p(np.exp(spline_log_odds)) + np.log(p_others) - np.log(p_true)
+        spline_loss_of_error = np.log1p(np.exp(spline_log_odds))
+        loss_if_incorrect = spline_loss_of_error + np.log(p_not_predicted) - np.log(p_true)
         loss = np.where(statistics.correct > 0.0, loss_if_correct, loss_if_incorrect)
         return RowQuality.with_capped_loss(loss, confidence=expit(spline_log_odds))
 
 
-def cross_fit_map(
+def compare_cross_fitted_map(
     refit: FitMap, rows: Rows, labels: Codes, weights: Weights, fold_of_row: Codes
 ) -> QualityComparison:
-    """Compute out-of-fold loss and confidence by refitting a map on each fold.
+    """Compare a map, refitted without each fold, with the softmax.
 
     Parameters
     ----------

@@ -179,11 +179,11 @@ def join_curves(
     curves: Sequence[PiecewiseCurve], interpolation: str, inverse_temperature: float = 1.0
 ) -> PiecewiseMap:
     """Build a one-vs-rest map from the curve of each class."""
-    n_knots = [len(curve.knots) for curve in curves]
+    n_knots_of_curves = [len(curve.knots) for curve in curves]
     return PiecewiseMap(
         knots=np.concatenate([curve.knots for curve in curves]),
         values=np.concatenate([curve.values for curve in curves]),
-        offsets=np.append(0, np.cumsum(n_knots)).astype(np.int64),
+        offsets=np.append(0, np.cumsum(n_knots_of_curves)).astype(np.int64),
         interpolation=interpolation,
         inverse_temperature=inverse_temperature,
     )
@@ -201,24 +201,24 @@ def make_identity_curve(interpolation: str = "linear") -> PiecewiseCurve:
 def iterate_class_columns(
     sample: LabelledRows, inverse_temperature: float = 1.0
 ) -> Iterator[BinaryColumn]:
-    """Yield probabilities and outcomes of each class that has a curve, without masked rows."""
+    """Yield the unmasked probabilities and outcomes of each class that has a curve."""
     rows = sample.rows
     labels = sample.labels
     weights = sample.weights_or_ones
-    classes = [1] if rows.n_classes == 2 else range(rows.n_classes)
+    # For two classes, the curve of the second class determines both probabilities.
+    first_class_with_curve = 1 if rows.n_classes == 2 else 0
     group_size = max(1, MAX_GROUP_ENTRIES // len(labels))
-    for first_position in range(0, len(classes), group_size):
-        class_group = classes[first_position : first_position + group_size]
-        class_range = slice(class_group[0], class_group[-1] + 1)
-        table = rows.compute_column(
+    for group_start in range(first_class_with_curve, rows.n_classes, group_size):
+        group_stop = min(group_start + group_size, rows.n_classes)
+        group_probabilities = rows.compute_column(
             partial(
                 compute_unmasked_probabilities,
                 inverse_temperature=inverse_temperature,
-                class_range=class_range,
+                class_range=slice(group_start, group_stop),
             )
         )
-        for position, class_index in enumerate(class_group):
-            probability = table[:, position]
+        for class_index in range(group_start, group_stop):
+            probability = group_probabilities[:, class_index - group_start]
             outcome = (labels == class_index).astype(np.float64)
             unmasked = ~np.isnan(probability)
             if unmasked.all():
@@ -241,12 +241,13 @@ def pool_ties(column: BinaryColumn) -> DistinctPoints:
     """Sort the probabilities of a class and sum the weights of equal probabilities."""
     order = np.argsort(column.probability, kind="stable")
     sorted_probability = column.probability[order]
-    tie_starts = np.flatnonzero(np.append(True, sorted_probability[1:] > sorted_probability[:-1]))
+    differs_from_previous = np.append(True, sorted_probability[1:] > sorted_probability[:-1])
+    first_of_ties = np.flatnonzero(differs_from_previous)
     positive_weights = column.weight * column.outcome
     return DistinctPoints(
-        probability=sorted_probability[tie_starts],
-        weight=np.add.reduceat(column.weight[order], tie_starts),
-        positive_weight=np.add.reduceat(positive_weights[order], tie_starts),
+        probability=sorted_probability[first_of_ties],
+        weight=np.add.reduceat(column.weight[order], first_of_ties),
+        positive_weight=np.add.reduceat(positive_weights[order], first_of_ties),
     )
 
 

@@ -35,7 +35,8 @@ from metacal.formulas.operations import NUMPY, Operations
 from metacal.formulas.temperature import tempered_softmax
 from metacal.maps.map import Map, TemperedMap
 
-#: Shift of the knots of a step function, in rounding errors, so that all runtimes agree.
+#: Number of rounding errors by which the knots of a step function are shifted, so that all
+#: runtimes find the same step.
 _LOOKUP_SHIFT = 8.0
 #: Largest relative rounding error of a double.
 _UNIT_ROUNDOFF = 2.0**-53
@@ -98,23 +99,23 @@ class CurvesMap(TemperedMap):
         knots = self.knots
         values = self.values
         is_step = self.interpolation == "step"
-        first_knot_of_curve = self.offsets[:-1]
-        later_knots = np.delete(np.arange(len(knots)), first_knot_of_curve)
-        knot = knots[later_knots]
-        previous_knot = knots[later_knots - 1]
+        first_knots_of_curves = self.offsets[:-1]
+        later_indices = np.delete(np.arange(len(knots)), first_knots_of_curves)
+        knot = knots[later_indices]
+        previous_knot = knots[later_indices - 1]
         # Two steps may begin at zero, because the first one may be for p = 0 only.
-        is_double_zero = (knot == 0.0) & (previous_knot == 0.0) & is_step
-        increases = (knot > previous_knot) | is_double_zero
-        if not ((knots >= 0.0) & (knots <= 1.0)).all() or not increases.all():
+        is_second_step_from_zero = (knot == 0.0) & (previous_knot == 0.0) & is_step
+        is_valid_successor = (knot > previous_knot) | is_second_step_from_zero
+        if not ((knots >= 0.0) & (knots <= 1.0)).all() or not is_valid_successor.all():
             raise InputError("the knots of a curve must rise strictly within [0, 1].")
         if not ((values >= 0.0) & (values <= 1.0)).all():
             raise InputError("the values of a curve must lie in [0, 1].")
-        if not is_step and (values[later_knots] < values[later_knots - 1]).any():
+        if not is_step and (values[later_indices] < values[later_indices - 1]).any():
             raise InputError("the values of an increasing curve must not fall.")
 
     @cached_property
     def lookup_knots(self) -> Float:
-        """Knots by which the piece of a probability is found.
+        """Knots among which a probability is looked up.
 
         The knots of a step function are shifted up by more than the rounding error, but by
         no more than a quarter of the distance to the next knot.
@@ -132,8 +133,8 @@ class CurvesMap(TemperedMap):
             shifted_knots = self.knots * (1.0 + _LOOKUP_SHIFT * rounding_error)
         shifted_knots = np.where(self.knots > 0.0, shifted_knots, 0.0)
         distance_to_next = np.append(np.diff(self.knots), np.inf)
-        last_knot_of_curve = self.offsets[1:] - 1
-        distance_to_next[last_knot_of_curve] = np.inf
+        last_knots_of_curves = self.offsets[1:] - 1
+        distance_to_next[last_knots_of_curves] = np.inf
         limited_knots = np.minimum(
             shifted_knots, self.knots + _MAX_SHIFT_FRACTION * distance_to_next
         )
@@ -261,8 +262,11 @@ def evaluate_curve(knots: Float, values: Float, interpolation: str, points: Floa
     return np.asarray(values[np.searchsorted(knots[1:], points, side="left")])
 
 
-def _evaluate_curves(_: Operations, fitted: CurvesMap, points: Float) -> Float:
-    """Evaluate the curve of each column, up to three times as fast as the formula."""
+def _evaluate_curves(_xp: Operations, fitted: CurvesMap, points: Float) -> Float:
+    """Evaluate the curve of each column, up to three times as fast as the formula.
+
+    Curve k has the knots and values from `offsets[k]` to `offsets[k + 1]`.
+    """
     n_curves = len(fitted.offsets) - 1
     if n_curves == 1:
         return evaluate_curve(fitted.lookup_knots, fitted.values, fitted.interpolation, points)
@@ -277,7 +281,7 @@ def _evaluate_curves(_: Operations, fitted: CurvesMap, points: Float) -> Float:
     return curve_values
 
 
-def _tempered(_: Operations, x: NDArray[Any], inverse_temperature: float) -> Float:
+def _tempered(_xp: Operations, x: NDArray[Any], inverse_temperature: float) -> Float:
     """Compute the formula `tempered_softmax` by the softmax kernel."""
     return softmax(x, inverse_temperature)
 

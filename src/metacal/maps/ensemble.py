@@ -133,9 +133,9 @@ def fit_ensemble_temperature(
     if loss not in _LOSSES:
         raise InputError(f"loss must be 'nll', 'mse' or 'sequential', got {loss!r}.")
     sample = LabelledRows(rows, labels, weights).drop_unusable_rows()
-    fit_scaling = fit_uniform_temperature if loss == "nll" else fit_temperature
-    scaling_map = fit_scaling(sample.rows, sample.labels, sample.weights)
-    inverse_temperature = scaling_map.inverse_temperature
+    fit_temperature_map = fit_uniform_temperature if loss == "nll" else fit_temperature
+    temperature_map = fit_temperature_map(sample.rows, sample.labels, sample.weights)
+    inverse_temperature = temperature_map.inverse_temperature
     if loss == "mse":
         inverse_temperature = _fit_brier_inverse_temperature(sample, start=inverse_temperature)
         member_weights = _fit_brier_member_weights(sample, inverse_temperature)
@@ -143,30 +143,34 @@ def fit_ensemble_temperature(
         compute_label_probabilities = partial(
             kernels.ensemble_label_probabilities, inverse_temperature=inverse_temperature
         )
-        label_probabilities = sample.rows.compute_column(compute_label_probabilities, sample.labels)
-        member_weights = fit_mixture_weights(label_probabilities, sample.weights)
+        label_p_by_member = sample.rows.compute_column(compute_label_probabilities, sample.labels)
+        member_weights = fit_mixture_weights(label_p_by_member, sample.weights)
     return EnsembleTemperatureMap(inverse_temperature, _limit_uniform_weight(member_weights))
 
 
 def _limit_uniform_weight(member_weights: Float) -> tuple[float, float, float]:
     """Limit the weight of the uniform member; the other two keep their ratio."""
-    softmax_weights = member_weights[:2]
-    uniform_weight = min(float(member_weights[2]), MAX_UNIFORM)
-    softmax_total = softmax_weights.sum()
-    softmax_shares = np.array([1.0, 0.0])
+    *softmax_weights, uniform_weight = member_weights.tolist()
+    uniform_weight = min(uniform_weight, MAX_UNIFORM)
+    softmax_total = sum(softmax_weights)
+    softmax_shares = [1.0, 0.0]
     if softmax_total > 0.0:
-        softmax_shares = softmax_weights / softmax_total
-    tempered_weight, untempered_weight = (softmax_shares * (1.0 - uniform_weight)).tolist()
-    return tempered_weight, untempered_weight, uniform_weight
+        softmax_shares = [weight / softmax_total for weight in softmax_weights]
+    tempered_share, untempered_share = softmax_shares
+    return (
+        tempered_share * (1.0 - uniform_weight),
+        untempered_share * (1.0 - uniform_weight),
+        uniform_weight,
+    )
 
 
 def _fit_brier_member_weights(sample: LabelledRows, inverse_temperature: float) -> Float:
     """Fit the weights of the members that minimise the Brier score."""
     sum_terms = partial(_sum_squared_error_terms, inverse_temperature)
-    sums = sample.rows.sum(sum_terms, sample.labels, sample.weights)
-    member_products = sums[:_N_MEMBERS]
-    true_class_sums = sums[_N_MEMBERS]
-    return minimise_on_simplex(hessian=2.0 * member_products, gradient=-2.0 * true_class_sums)
+    *member_products, true_class_sums = sample.rows.sum(sum_terms, sample.labels, sample.weights)
+    return minimise_on_simplex(
+        hessian=2.0 * np.array(member_products), gradient=-2.0 * true_class_sums
+    )
 
 
 def _sum_squared_error_terms(
@@ -174,7 +178,7 @@ def _sum_squared_error_terms(
 ) -> Float:
     """Sum the coefficients of the squared error, which is quadratic in the weights.
 
-    The error is Σ over rows and classes of (Σ_k w_k m_k - e_y)², with m_k the members.
+    The error is Σ over rows and classes of (Σ_k w_k m_k - e_y)², where m_k are the members.
 
     Parameters
     ----------
@@ -200,12 +204,13 @@ def _sum_squared_error_terms(
     members = (softmax(block, inverse_temperature), softmax(block), uniform_p)
     row_weights = np.ones(len(block)) if weights is None else weights
     row_indices = np.arange(len(block))
-    sums = np.empty((_N_MEMBERS + 1, _N_MEMBERS))
+    member_products = np.empty((_N_MEMBERS, _N_MEMBERS))
+    true_class_sums = np.empty(_N_MEMBERS)
     for i, member in enumerate(members):
         for j, other_member in enumerate(members):
-            sums[i, j] = np.einsum("ij,ij,i->", member, other_member, row_weights)
-        sums[_N_MEMBERS, i] = (member[row_indices, labels] * row_weights).sum()
-    return sums
+            member_products[i, j] = np.einsum("ij,ij,i->", member, other_member, row_weights)
+        true_class_sums[i] = (member[row_indices, labels] * row_weights).sum()
+    return np.vstack([member_products, true_class_sums])
 
 
 def minimise_on_simplex(hessian: Float, gradient: Float) -> Float:
@@ -248,9 +253,9 @@ def minimise_on_simplex(hessian: Float, gradient: Float) -> Float:
 
 
 def _minimise_on_face(hessian: Float, gradient: Float, nonzero_members: list[int]) -> Float:
-    """Minimise over weights of some members that sum to one but may be negative."""
+    """Minimise over the weights of some members, which sum to one but may be negative."""
     n_nonzero = len(nonzero_members)
-    # The last row and column belong to the Lagrange multiplier of the sum.
+    # The last equation is Σ w = 1, and the last unknown is its Lagrange multiplier.
     lagrange_matrix = np.ones((n_nonzero + 1, n_nonzero + 1))
     lagrange_matrix[:n_nonzero, :n_nonzero] = hessian[np.ix_(nonzero_members, nonzero_members)]
     lagrange_matrix[n_nonzero, n_nonzero] = 0.0

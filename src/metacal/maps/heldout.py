@@ -22,10 +22,10 @@ from metacal.formulas import Codes, Flags, Float
 from metacal.maps.composed import ComposedMap
 from metacal.maps.cross_fitting import (
     QualityComparison,
+    compare_cross_fitted_map,
+    compute_cross_fitted_quality,
     compute_in_sample_quality,
     compute_softmax_quality,
-    cross_fit_map,
-    cross_fit_statistics,
     find_temperature_map,
 )
 from metacal.maps.labelled import LabelledRows, Weights
@@ -175,20 +175,20 @@ def compute_out_of_fold_quality(
         return None
     positions = _draw_row_positions(len(rows), max_rows)
     device_sample = LabelledRows(rows, labels, weights).take(positions)
-    sample = _copy_labels_to_host(device_sample, positions)
+    host_sample = _copy_labels_to_host(device_sample, positions)
     if temperature_map is None:
-        return _compare_by_refitting(refit, sample)
+        return _compare_by_refitting(refit, host_sample)
     return _compare_by_statistics(
         fitted,
         temperature_map,
-        sample,
+        host_sample,
         device_labels=device_sample.labels,
         in_sample_quality_suffices=in_sample_quality_suffices,
     )
 
 
 def _copy_labels_to_host(device_sample: LabelledRows, positions: Codes) -> _HostSample:
-    """Copy labels and weights of sampled rows to the host; the logits stay on their device."""
+    """Copy labels and weights, but not the logits, of sampled rows to the host."""
     host_weights = None
     if device_sample.weights is not None:
         host_weights = np.asarray(to_numpy(device_sample.weights))
@@ -234,30 +234,32 @@ def _compare_by_statistics(
     softmax_statistics = collect_statistics_on_host(
         sample.rows, device_labels, weights, inverse_temperature=1.0
     )
-    statistics = collect_statistics_on_host(
+    tempered_statistics = collect_statistics_on_host(
         sample.rows,
         device_labels,
         weights,
         inverse_temperature=temperature_map.inverse_temperature,
     )
     uncalibrated = compute_softmax_quality(softmax_statistics)
-    correct = statistics.correct
+    correct = tempered_statistics.correct
     if isinstance(fitted, ComposedMap) and weights is None:
         in_sample_comparison = QualityComparison(
-            calibrated=compute_in_sample_quality(fitted, statistics),
+            calibrated=compute_in_sample_quality(fitted, tempered_statistics),
             uncalibrated=uncalibrated,
             correct=correct,
         )
-        in_sample_quality = _build_quality(sample.positions, in_sample_comparison)
+        in_sample_quality = _join_positions_and_quality(sample.positions, in_sample_comparison)
         if in_sample_quality_suffices(in_sample_quality):
             return in_sample_quality
     fold_of_row = _assign_folds(softmax_statistics, sample.labels)
     with warnings.catch_warnings():
         # The fit on all rows has issued the same warnings already.
         warnings.simplefilter("ignore", MetacalWarning)
-        calibrated = cross_fit_statistics(fitted, temperature_map, statistics, fold_of_row)
+        calibrated = compute_cross_fitted_quality(
+            fitted, temperature_map, tempered_statistics, fold_of_row
+        )
     comparison = QualityComparison(calibrated, uncalibrated, correct)
-    return _build_quality(sample.positions, comparison)
+    return _join_positions_and_quality(sample.positions, comparison)
 
 
 def _compare_by_refitting(refit: FitMap, sample: _HostSample) -> OutOfFoldQuality | None:
@@ -270,14 +272,18 @@ def _compare_by_refitting(refit: FitMap, sample: _HostSample) -> OutOfFoldQualit
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", MetacalWarning)
         try:
-            comparison = cross_fit_map(refit, host_rows, sample.labels, sample.weights, fold_of_row)
+            comparison = compare_cross_fitted_map(
+                refit, host_rows, sample.labels, sample.weights, fold_of_row
+            )
         except MetacalError:
             # Some fold contains no correct prediction or only masked classes.
             return None
-    return _build_quality(sample.positions, comparison)
+    return _join_positions_and_quality(sample.positions, comparison)
 
 
-def _build_quality(positions: Codes, comparison: QualityComparison) -> OutOfFoldQuality:
+def _join_positions_and_quality(
+    positions: Codes, comparison: QualityComparison
+) -> OutOfFoldQuality:
     """Combine row positions and the quality under both maps into one object."""
     return OutOfFoldQuality(
         positions=positions,
@@ -306,26 +312,27 @@ def _draw_row_positions(n_rows: int, max_rows: int) -> Codes:
 def _assign_folds(softmax_statistics: RowStatistics, labels: Codes) -> Codes:
     """Assign each row to a fold by the rank of its confidence under the softmax.
 
-    The order of the rows in the table has no influence.
+    The folds do not depend on the order of the rows in the table.
     """
     n_rows = len(softmax_statistics)
     n_folds = _N_FOLDS_FEW_ROWS if n_rows < _MANY_ROWS else _N_FOLDS_MANY_ROWS
-    order = np.argsort(softmax_statistics.others_sum)
-    _order_tied_rows(order, softmax_statistics, labels)
+    rows_by_confidence = _sort_rows_by_confidence(softmax_statistics, labels)
     fold_of_row = np.empty(n_rows, dtype=np.intp)
-    fold_of_row[order] = np.arange(n_rows) % n_folds
+    fold_of_row[rows_by_confidence] = np.arange(n_rows) % n_folds
     return fold_of_row
 
 
-def _order_tied_rows(order: Codes, softmax_statistics: RowStatistics, labels: Codes) -> None:
-    """Reorder, in place, rows of equal confidence by their other properties."""
-    sorted_others_sum = softmax_statistics.others_sum[order]
+def _sort_rows_by_confidence(softmax_statistics: RowStatistics, labels: Codes) -> Codes:
+    """Sort the rows by confidence, and rows of equal confidence by other properties."""
+    sorted_rows = np.argsort(softmax_statistics.others_sum)
+    sorted_others_sum = softmax_statistics.others_sum[sorted_rows]
     equals_previous = np.append(False, sorted_others_sum[1:] == sorted_others_sum[:-1])
     if not equals_previous.any():
-        return
+        return sorted_rows
     equals_next = np.append(equals_previous[1:], False)
     tied_ranks = np.flatnonzero(equals_previous | equals_next)
-    tied_rows = order[tied_ranks]
+    tied_rows = sorted_rows[tied_ranks]
+    # `lexsort` sorts by the last key first. All rows of a tie share that key.
     sort_keys = [
         labels[tied_rows],
         softmax_statistics.label_gap[tied_rows],
@@ -334,4 +341,5 @@ def _order_tied_rows(order: Codes, softmax_statistics: RowStatistics, labels: Co
     ]
     if softmax_statistics.weights is not None:
         sort_keys.insert(0, softmax_statistics.weights[tied_rows])
-    order[tied_ranks] = tied_rows[np.lexsort(sort_keys)]
+    sorted_rows[tied_ranks] = tied_rows[np.lexsort(sort_keys)]
+    return sorted_rows

@@ -87,7 +87,8 @@ def fit_histogram_binning(
     PiecewiseMap
     """
     fit_curve = _make_curve_fitter(n_bins, bins, prior_rows)
-    if bins == "equal_mass" or weights is not None or len(rows) > exact.MAX_ENTRIES:
+    has_exact_counts = bins == "equal_width" and weights is None and len(rows) <= exact.MAX_ENTRIES
+    if not has_exact_counts:
         return fit_piecewise(rows, labels, weights, fit_curve, "step")
     make_empty_counts = partial(BinCounts, rows.n_classes, n_bins)
     total_counts = make_empty_counts()
@@ -164,25 +165,26 @@ class BinCounts:
             Probabilities of the classes that have a curve, NaN if masked, and the labels.
         """
         probability_table, labels = block
+        # A cell is a pair of a class and a bin; the cells of a class are neighbours.
         n_cells = self.sums.shape[1]
-        cuts = _compute_equal_width_cuts(self.n_bins)
-        bin_of_entry = np.searchsorted(cuts, probability_table, side="left")
+        inner_edges = _compute_equal_width_edges(self.n_bins)
+        bin_table = np.searchsorted(inner_edges, probability_table, side="left")
         first_cell_of_class = self.n_bins * np.arange(len(self.classes))
-        cell_of_entry = bin_of_entry + first_cell_of_class
+        cell_table = bin_table + first_cell_of_class
         is_true_class = labels[:, None] == self.classes
 
-        probability = probability_table.reshape(-1)
-        unmasked = np.flatnonzero(~np.isnan(probability))
-        probability = probability[unmasked]
-        cell = cell_of_entry.reshape(-1)[unmasked]
-        positive_cell = cell[is_true_class.reshape(-1)[unmasked]]
-        self.sums[_N_ROWS] += np.bincount(cell, minlength=n_cells)
-        self.sums[_N_POSITIVE] += np.bincount(positive_cell, minlength=n_cells)
-        unit_components = exact.split_into_units(probability)
+        is_unmasked = ~np.isnan(probability_table)
+        probabilities = probability_table[is_unmasked]
+        cells = cell_table[is_unmasked]
+        positive_cells = cells[is_true_class[is_unmasked]]
+        self.sums[_N_ROWS] += np.bincount(cells, minlength=n_cells)
+        self.sums[_N_POSITIVE] += np.bincount(positive_cells, minlength=n_cells)
+        # Each probability is a sum of components, whole multiples of a coarse and a fine unit.
+        components = exact.split_into_units(probabilities)
         for sum_row, unit, component in zip(
-            _PROBABILITY_SUMS, exact.UNITS, unit_components, strict=True
+            _PROBABILITY_SUMS, exact.UNITS, components, strict=True
         ):
-            component_sum = _sum_by_bin(cell, component, n_cells)
+            component_sum = _sum_by_bin(cells, component, n_cells)
             self.sums[sum_row] += exact.units_to_integers(component_sum, unit)
 
     def result(self) -> BinCounts:
@@ -198,11 +200,12 @@ class BinCounts:
         n_curves = len(self.classes)
         probability_sums = exact.units_to_floats(self.sums[list(_PROBABILITY_SUMS)])
         sums = np.stack([self.sums[_N_ROWS], self.sums[_N_POSITIVE], probability_sums])
-        n_rows, n_positive, probability_sum = sums.reshape(3, n_curves, self.n_bins)
-        cuts = _compute_equal_width_cuts(self.n_bins)
+        sums_by_curve_and_bin = sums.reshape(3, n_curves, self.n_bins)
+        n_rows, n_positive, probability_sum = sums_by_curve_and_bin
+        inner_edges = _compute_equal_width_edges(self.n_bins)
         return [
             build_histogram_curve(
-                cuts,
+                inner_edges,
                 weight=n_rows[k],
                 positive_weight=n_positive[k],
                 probability_sum=probability_sum[k],
@@ -230,15 +233,15 @@ def fit_histogram_curve(
     PiecewiseCurve
     """
     if bins == "equal_width":
-        cuts = _compute_equal_width_cuts(n_bins)
+        inner_edges = _compute_equal_width_edges(n_bins)
     else:
-        cuts = distinct_points.probability[
-            find_equal_mass_bin_ends(distinct_points.weight, n_bins)[:-1]
-        ]
-    bin_of_point = np.searchsorted(cuts, distinct_points.probability, side="left")
-    n_bins = len(cuts) + 1
+        last_points_of_bins = find_equal_mass_bin_ends(distinct_points.weight, n_bins)
+        inner_edges = distinct_points.probability[last_points_of_bins[:-1]]
+    bin_of_point = np.searchsorted(inner_edges, distinct_points.probability, side="left")
+    # Ties can leave fewer bins than requested.
+    n_bins = len(inner_edges) + 1
     return build_histogram_curve(
-        cuts,
+        inner_edges,
         weight=_sum_by_bin(bin_of_point, distinct_points.weight, n_bins),
         positive_weight=_sum_by_bin(bin_of_point, distinct_points.positive_weight, n_bins),
         probability_sum=_sum_by_bin(
@@ -249,17 +252,17 @@ def fit_histogram_curve(
 
 
 def build_histogram_curve(
-    cuts: Float,
+    inner_edges: Float,
     weight: Float,
     positive_weight: Float,
     probability_sum: Float,
     prior_rows: float,
 ) -> PiecewiseCurve:
-    """Build the step function of smoothed frequencies from the sums of the bins.
+    """Build a step function whose value in each bin is the smoothed frequency.
 
     Parameters
     ----------
-    cuts : array of shape (n_bins - 1,)
+    inner_edges : array of shape (n_bins - 1,)
         Edges between the bins.
 
     weight, positive_weight : arrays of shape (n_bins,)
@@ -277,7 +280,7 @@ def build_histogram_curve(
     """
     if not weight.any():
         return make_identity_curve("step")
-    edges = np.concatenate(([0.0], cuts, [1.0]))
+    edges = np.concatenate(([0.0], inner_edges, [1.0]))
     is_empty = weight <= 0.0
     mean_probability = probability_sum / np.where(is_empty, 1.0, weight)
     bin_middles = 0.5 * (edges[1:] + edges[:-1])
@@ -328,7 +331,7 @@ def _sum_by_bin(bin_of_value: Codes, values: Float, n_bins: int) -> Float:
     return np.asarray(np.bincount(bin_of_value, values, n_bins), dtype=np.float64)
 
 
-def _compute_equal_width_cuts(n_bins: int) -> Float:
+def _compute_equal_width_edges(n_bins: int) -> Float:
     """Compute the edges between bins of equal width on [0, 1]."""
     return np.arange(1, n_bins) / n_bins
 

@@ -69,12 +69,13 @@ class _CellSums:
     positive_weight: Float
     probability_sum: Float
 
-    def group(self, first_cell: Codes) -> _CellSums:
-        """Sum over groups of neighbouring cells, given the first cell of each group."""
+    def merge_neighbours(self, last_cell_of_group: Codes) -> _CellSums:
+        """Sum over groups of neighbouring cells, given the last cell of each group."""
+        first_cell_of_group = np.append(0, last_cell_of_group[:-1] + 1)
         return _CellSums(
-            weight=np.add.reduceat(self.weight, first_cell),
-            positive_weight=np.add.reduceat(self.positive_weight, first_cell),
-            probability_sum=np.add.reduceat(self.probability_sum, first_cell),
+            weight=np.add.reduceat(self.weight, first_cell_of_group),
+            positive_weight=np.add.reduceat(self.positive_weight, first_cell_of_group),
+            probability_sum=np.add.reduceat(self.probability_sum, first_cell_of_group),
         )
 
 
@@ -119,7 +120,7 @@ def fit_imax_binning(
     n_bins = check_count("n_bins", n_bins, usual=15)
     prior_rows = check_prior_rows(prior_rows)
     sample = LabelledRows(rows, labels, weights).drop_zero_weight_rows()
-    cells_of_classes = [_sum_cells(column) for column in iterate_class_columns(sample)]
+    cells_of_classes = [_sum_in_cells(column) for column in iterate_class_columns(sample)]
     if shared:
         curve = _fit_curve(_add_cells(cells_of_classes), n_bins, prior_rows)
         return join_curves([curve] * len(cells_of_classes), "step")
@@ -153,17 +154,18 @@ def find_most_informative_bin_ends(weight: Float, positive: Float, n_bins: int) 
     array([2, 5])
     """
     n_cells = len(weight)
-    entropy = _compute_bin_entropies(weight, positive)
-    # Entry j is the lowest entropy of the cells 0 to j that the bins so far can reach.
-    lowest_entropy = entropy[0]
-    first_cells = [np.zeros(n_cells, dtype=np.intp)]
+    entropy_of_bin = _compute_bin_entropies(weight, positive)
+    # Entry j is the lowest entropy of the cells 0 to j in bins, at first in one bin.
+    lowest_entropy_up_to = entropy_of_bin[0]
+    # Entry j of each array is the first cell of the bin that ends at cell j.
+    first_cells_by_n_bins = [np.zeros(n_cells, dtype=np.intp)]
     for _ in range(min(n_bins, n_cells) - 1):
         # Entry (i, j) is the entropy of the cells 0 to j if the last bin starts at cell i.
-        entropy_before = np.append(np.inf, lowest_entropy[:-1])
-        total_entropy = entropy_before[:, None] + entropy
-        first_cells.append(total_entropy.argmin(axis=0))
-        lowest_entropy = total_entropy.min(axis=0)
-    return _trace_back_bin_ends(first_cells, n_cells)
+        lowest_entropy_before = np.append(np.inf, lowest_entropy_up_to[:-1])
+        total_entropy = lowest_entropy_before[:, None] + entropy_of_bin
+        first_cells_by_n_bins.append(total_entropy.argmin(axis=0))
+        lowest_entropy_up_to = total_entropy.min(axis=0)
+    return _trace_back_bin_ends(first_cells_by_n_bins, n_cells)
 
 
 def _compute_bin_entropies(weight: Float, positive: Float) -> Float:
@@ -187,19 +189,33 @@ def _compute_bin_entropies(weight: Float, positive: Float) -> Float:
     return np.where(is_bin, entropy, np.inf)
 
 
-def _trace_back_bin_ends(first_cells: list[Codes], n_cells: int) -> Codes:
-    """Recover the last cell of each bin from the tables of the dynamic programme."""
-    last_cells = []
+def _trace_back_bin_ends(first_cells_by_n_bins: list[Codes], n_cells: int) -> Codes:
+    """Recover the last cell of each bin from the tables of the dynamic programme.
+
+    Parameters
+    ----------
+    first_cells_by_n_bins : list of arrays of shape (n_cells,)
+        For 1, 2, ... bins, entry j is the first cell of the last bin if it ends at cell j.
+
+    n_cells : int
+        Number of cells.
+
+    Returns
+    -------
+    array of int
+        Last cell of each bin, in increasing order.
+    """
+    last_cells_in_reverse = []
     last_cell = n_cells - 1
-    for first_cell in reversed(first_cells):
-        last_cells.append(last_cell)
-        last_cell = int(first_cell[last_cell]) - 1
+    for first_cell_given_last in reversed(first_cells_by_n_bins):
+        last_cells_in_reverse.append(last_cell)
+        last_cell = int(first_cell_given_last[last_cell]) - 1
         if last_cell < 0:
             break
-    return np.array(last_cells[::-1], dtype=np.intp)
+    return np.array(last_cells_in_reverse[::-1], dtype=np.intp)
 
 
-def _sum_cells(column: BinaryColumn) -> _CellSums:
+def _sum_in_cells(column: BinaryColumn) -> _CellSums:
     """Sum weights and probabilities of a class in narrow cells of its log-odds."""
     p = column.probability
     with np.errstate(divide="ignore"):
@@ -234,20 +250,20 @@ def _fit_curve(cells: _CellSums, n_bins: int, prior_rows: float) -> PiecewiseCur
     if not len(used_cells):
         return make_identity_curve("step")
     last_cell_of_group = used_cells[_choose_group_ends(cells, used_cells)]
-    groups = cells.group(np.append(0, last_cell_of_group[:-1] + 1))
+    groups = cells.merge_neighbours(last_cell_of_group)
     frequency = groups.positive_weight / groups.weight
     monotone_frequency = np.asarray(isotonic_regression(frequency, weights=groups.weight).x)
     last_group_of_bin = find_most_informative_bin_ends(
         groups.weight, monotone_frequency * groups.weight, n_bins
     )
 
-    bins = groups.group(np.append(0, last_group_of_bin[:-1] + 1))
+    bins = groups.merge_neighbours(last_group_of_bin)
     prior_positive_rows = prior_rows * bins.probability_sum / bins.weight
     values = (bins.positive_weight + prior_positive_rows) / (bins.weight + prior_rows)
     # A bin ends at the right end of its last cell.
-    last_cell_of_bin = last_cell_of_group[last_group_of_bin[:-1]]
-    inner_edges = (last_cell_of_bin + 1) / _CELLS_PER_UNIT - _MAX_LOG_ODDS
-    knots = np.append(0.0, expit(inner_edges))
+    last_cell_of_bin = last_cell_of_group[last_group_of_bin]
+    log_odds_at_bin_end = (last_cell_of_bin + 1) / _CELLS_PER_UNIT - _MAX_LOG_ODDS
+    knots = np.append(0.0, expit(log_odds_at_bin_end[:-1]))
     return PiecewiseCurve(knots=knots, values=np.clip(values, 0.0, 1.0))
 
 

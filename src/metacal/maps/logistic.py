@@ -33,8 +33,8 @@ from metacal.maps.curves import OneVsRestMap, one_vs_rest_columns
 from metacal.maps.fitting.newton import (
     Derivatives,
     add_normal_prior,
-    logistic_loss_sums,
     minimise_by_newton,
+    sum_logistic_derivatives,
     unpack_derivatives,
 )
 from metacal.maps.labelled import LabelledRows, Weights
@@ -323,12 +323,12 @@ def _sum_block_derivatives(
     Returns
     -------
     array
-        Packed sums of `logistic_loss_sums`.
+        Packed sums of `sum_logistic_derivatives`.
     """
     curve_weights = _compute_curve_weights(block, weights)
     is_positive = _find_positive_rows(block, labels)
     target_table = np.where(is_positive, targets.positive, targets.negative)
-    return logistic_loss_sums(compute_features(block), target_table, curve_weights, theta)
+    return sum_logistic_derivatives(compute_features(block), target_table, curve_weights, theta)
 
 
 def _compute_curve_weights(block: NDArray[Any], weights: Weights) -> Float:

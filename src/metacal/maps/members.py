@@ -27,7 +27,7 @@ _MIN_GAUSSIAN_PROCESS_ROWS = 2_000
 _TOLERANCE = 1e-8
 #: Possible decrease of the mean loss at which the fit of a map for comparison stops.
 _COMPARISON_TOLERANCE = 1e-5
-#: Functions that fit a method at several penalty strengths together.
+#: Functions that fit a method at several penalty strengths, by the name of the method.
 _FIT_PATH_FUNCTIONS: dict[str, Callable[..., Mapping[float, Map]]] = {
     "structured": fit_structured_path,
     "dirichlet": fit_dirichlet_path,
@@ -233,8 +233,9 @@ class _MemberFitter:
         if member.input_member is not None:
             self.fit_member(member.input_member)
         input_sample = self._get_input_sample(member)
-        if member.method in _FIT_PATH_FUNCTIONS and member.options:
-            new_maps = self._fit_strengths(name, member, input_sample)
+        has_given_strength = "regularisation" in member.options
+        if member.method in _FIT_PATH_FUNCTIONS and has_given_strength:
+            new_maps = self._fit_with_other_strengths(name, member, input_sample)
         else:
             fit = METHODS[member.method].fit_function()
             training = _limit_rows(input_sample, member)
@@ -253,19 +254,22 @@ class _MemberFitter:
             self.transformed_samples[input_member] = replace(self.sample, rows=rows)
         return self.transformed_samples[input_member]
 
-    def _fit_strengths(
+    def _fit_with_other_strengths(
         self, name: str, member: Member, input_sample: LabelledRows
     ) -> dict[str, Map]:
-        """Fit all requested members that differ from a member only in their strength."""
-        strengths = {}
+        """Fit a member and all requested members that differ only in their strength."""
+        strength_by_name = {}
         for other_name, other in {**self.requested, name: member}.items():
             has_same_method = other.method == member.method
             has_same_input = other.input_member == member.input_member
-            if has_same_method and has_same_input and other.options:
-                strengths[other_name] = other.options["regularisation"]
+            if has_same_method and has_same_input and "regularisation" in other.options:
+                strength_by_name[other_name] = other.options["regularisation"]
         fit_path = _FIT_PATH_FUNCTIONS[member.method]
-        path = fit_path(input_sample, tuple(strengths.values()), self.tolerance)
-        return {other_name: path[strength] for other_name, strength in strengths.items()}
+        map_by_strength = fit_path(input_sample, tuple(strength_by_name.values()), self.tolerance)
+        return {
+            other_name: map_by_strength[strength]
+            for other_name, strength in strength_by_name.items()
+        }
 
     def _compose_with_input(self, member: Member, fitted: Map) -> Map:
         """Compose a fitted map with the map of its input member."""

@@ -27,8 +27,11 @@ from metacal.rows.arrays import to_numpy
 if TYPE_CHECKING:
     from metacal.maps.uniform import UniformTemperatureMap
 
-#: Number of columns of `kernels.temperature_statistics`.
-_N_COLUMNS = 8
+#: Number of statistics of a row that `kernels.temperature_statistics` computes.
+_N_STATISTICS = 8
+#: Number of inverse temperatures whose statistics are cached, for large and for small samples.
+_LARGE_CACHE_SIZE = 2
+_SMALL_CACHE_SIZE = 8
 
 
 @dataclass(frozen=True)
@@ -72,7 +75,7 @@ class RowStatistics:
         log_b, uniform = point
         # The loss of a row whose true class is masked is infinite.
         with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
-            sums = kernels.mixture_loss_sums(
+            loss_and_derivative_sums = kernels.mixture_loss_sums(
                 self.columns,
                 self.weights,
                 self.inverse_temperature,
@@ -80,7 +83,7 @@ class RowStatistics:
                 float(uniform),
                 self.pool,
             )
-            return sums / total_weight
+            return loss_and_derivative_sums / total_weight
 
     def compute_log_odds(self, fitted: UniformTemperatureMap) -> Float:
         """Compute the log-odds of the confidence of each row under a map, on the host."""
@@ -131,7 +134,7 @@ class RowStatistics:
 
 
 #: Function that computes the statistics at an inverse temperature.
-StatisticsPass = Callable[[float], RowStatistics]
+ComputeRowStatistics = Callable[[float], RowStatistics]
 
 
 def collect_statistics_on_host(
@@ -166,7 +169,7 @@ def collect_statistics_on_host(
     )
 
 
-def make_statistics_pass(sample: LabelledRows) -> StatisticsPass:
+def make_row_statistics_function(sample: LabelledRows) -> ComputeRowStatistics:
     """Return a cached function from an inverse temperature to the row statistics.
 
     Parameters
@@ -180,32 +183,32 @@ def make_statistics_pass(sample: LabelledRows) -> StatisticsPass:
     """
     rows = sample.rows
     labels = sample.labels
-    pool = rows.executor if isinstance(rows.executor, ThreadPoolExecutor) else None
+    thread_pool = rows.executor if isinstance(rows.executor, ThreadPoolExecutor) else None
     # Sums over few rows are faster on the host than on a device.
     is_large = len(rows) >= MIN_ROWS_TO_SAMPLE_TWICE
     weights = sample.weights if is_large else to_numpy(sample.weights)
 
-    @lru_cache(maxsize=2 if is_large else 8)
-    def run_pass(inverse_temperature: float) -> RowStatistics:
+    @lru_cache(maxsize=_LARGE_CACHE_SIZE if is_large else _SMALL_CACHE_SIZE)
+    def compute_row_statistics(inverse_temperature: float) -> RowStatistics:
         if rows.gives_kernels_whole_blocks:
             # Each thread writes its rows directly into the shared columns.
-            columns: Any = np.empty((_N_COLUMNS, len(rows)))
-            write_block = partial(_write_columns, inverse_temperature)
-            rows.fill_columns(write_block, columns.T, labels, takes_whole_blocks=True)
+            statistic_columns: Any = np.empty((_N_STATISTICS, len(rows)))
+            write_block = partial(_write_statistics, inverse_temperature)
+            rows.fill_columns(write_block, statistic_columns.T, labels, takes_whole_blocks=True)
         else:
             kernel = partial(
                 kernels.temperature_statistics, inverse_temperature=inverse_temperature
             )
-            table = rows.compute_column(kernel, labels, keep_on_device=is_large)
-            columns = _transpose_contiguously(table)
+            statistics_table = rows.compute_column(kernel, labels, keep_on_device=is_large)
+            statistic_columns = _transpose_contiguously(statistics_table)
         return RowStatistics(
-            columns=columns,
+            columns=statistic_columns,
             weights=weights,
             inverse_temperature=inverse_temperature,
-            pool=pool,
+            pool=thread_pool,
         )
 
-    return run_pass
+    return compute_row_statistics
 
 
 def _transpose_contiguously(table: Any) -> Any:
@@ -215,7 +218,7 @@ def _transpose_contiguously(table: Any) -> Any:
     return table.T.contiguous()
 
 
-def _write_columns(
+def _write_statistics(
     inverse_temperature: float, block: NDArray[Any], out: Float, labels: Codes
 ) -> None:
     """Write the statistics of a block of rows into `out`."""

@@ -13,31 +13,22 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit
 
 from metacal import kernels
 from metacal.errors import InputError, MetacalWarning
 from metacal.formulas import Codes, Flags, Float
 from metacal.formulas import parts as formulas
+from metacal.maps.candidate_weights import weight_candidates
 from metacal.maps.fitting.crossvalidation import deduplicate_warnings, random_folds
-from metacal.maps.fitting.mixture import fit_mixture_weights
 from metacal.maps.labelled import LabelledRows, Weights
 from metacal.maps.map import CombinedMap, Map
 from metacal.maps.members import MEMBERS, Member, fit_members, get_default_members
 from metacal.rows import Rows
 
-#: Weight below which a member is omitted.
-_MIN_WEIGHT = 0.03
-#: Number of prior rows of each member in the mixture of all members.
-_PRIOR_ROWS = 0.05
-#: Number of prior rows of each member in the mixture of members near temperature scaling.
-_NEAR_PRIOR_ROWS = 1.0
-#: Gain in nats at which the mixture of all members is as probable as that of the near ones.
-_PRIOR_LOG_ODDS = 3.0
 #: Default number of folds.
 _N_FOLDS = 5
 #: Number of folds for few rows, so that each fit has more training rows.
@@ -105,6 +96,26 @@ class StackMap(CombinedMap):
             kernels.restore_predictions(kernels.predict_classes(block), out)
 
 
+class WeightedStack(NamedTuple):
+    """Fitted stack, with the comparison of its candidates.
+
+    Attributes
+    ----------
+    stack : StackMap
+        The stack.
+
+    member_names : tuple of str
+        Names of its members.
+
+    losses : dict
+        Held-out mean loss of every candidate by name; empty if there is one candidate only.
+    """
+
+    stack: StackMap
+    member_names: tuple[str, ...]
+    losses: dict[str, float]
+
+
 @dataclass(frozen=True)
 class _OutOfFoldProbabilities:
     """Out-of-fold probabilities of the true class of each row, by candidate.
@@ -164,17 +175,18 @@ def fit_stack(
     StackMap
     """
     names = get_default_members(rows.n_classes) if candidates is None else tuple(candidates)
-    fitted, _, _ = fit_weighted_stack(
+    weighted_stack = fit_weighted_stack(
         rows,
         labels,
         weights,
         fit=fit_members,
+        fit_for_comparison=partial(fit_members, for_comparison=True),
         names=names,
         keep_predictions=keep_predictions,
         n_splits=n_splits,
         random_state=random_state,
     )
-    return fitted
+    return weighted_stack.stack
 
 
 @deduplicate_warnings()
@@ -184,11 +196,12 @@ def fit_weighted_stack(
     weights: Weights,
     *,
     fit: FitCandidates,
+    fit_for_comparison: FitCandidates,
     names: Sequence[str],
     keep_predictions: bool,
     n_splits: int | None,
     random_state: int,
-) -> tuple[StackMap, tuple[str, ...], dict[str, float]]:
+) -> WeightedStack:
     """Fit candidates and weight them by the likelihood of held-out rows.
 
     Every candidate is fitted on all folds but one and gives the true classes of that fold
@@ -210,6 +223,9 @@ def fit_weighted_stack(
     fit : function
         Fits the candidates with the given names.
 
+    fit_for_comparison : function
+        Fits them less precisely, to compare them on held-out rows.
+
     names : sequence of str
         Names of the candidates.
 
@@ -225,14 +241,7 @@ def fit_weighted_stack(
 
     Returns
     -------
-    fitted : StackMap
-        The stack.
-
-    member_names : tuple of str
-        Names of its members.
-
-    losses : dict
-        Held-out mean loss of every candidate by name; empty if there is one candidate only.
+    WeightedStack
     """
     if keep_predictions:
         names = [name for name in names if name not in MEMBERS or MEMBERS[name].keeps_predictions]
@@ -240,40 +249,46 @@ def fit_weighted_stack(
         raise InputError("there is no candidate to stack; give at least one calibrator.")
     sample = LabelledRows(rows, labels, weights).drop_unusable_rows()
     n_splits = min(n_splits or _choose_n_splits(sample), len(sample.labels))
-    if len(names) > 1 and n_splits > 1:
-        fit_for_comparison = fit
-        if fit is fit_members:
-            fit_for_comparison = partial(fit_members, for_comparison=True)
+    can_compare = len(names) > 1 and n_splits > 1
+    if can_compare:
         out_of_fold = _compute_out_of_fold_probabilities(
             sample, partial(fit_for_comparison, names), n_splits, random_state
         )
         losses = _compute_mean_losses(names, out_of_fold)
     else:
+        # The first candidate is used alone; one row that it predicts gives it weight one.
         names = names[:1]
-        out_of_fold = _OutOfFoldProbabilities(np.ones((1, 1)), None)
+        out_of_fold = _OutOfFoldProbabilities(table=np.ones((1, 1)), weights=None)
         losses = {}
 
     priors = _get_candidate_priors(names, sample.rows.n_classes)
-    mixture = weight_candidates(
+    candidate_weights = weight_candidates(
         out_of_fold.table, out_of_fold.weights, priors.handicaps, priors.is_near_temperature
     )
-    weighted_names = [name for name, weight in zip(names, mixture, strict=True) if weight]
-    maps = fit(weighted_names, sample.rows, sample.labels, sample.weights)
-    if keep_predictions:
-        mixture = _reweight_prediction_preserving(names, maps, mixture, out_of_fold, priors)
-    fitted, member_names = _build_stack(names, maps, mixture)
-    return fitted, member_names, losses
+    used_names = [name for name, weight in zip(names, candidate_weights, strict=True) if weight]
+    maps_by_name = fit(used_names, sample.rows, sample.labels, sample.weights)
+    if keep_predictions and not all(fitted.preserves_accuracy for fitted in maps_by_name.values()):
+        candidate_weights = _reweight_prediction_preserving(
+            names, maps_by_name, out_of_fold, priors
+        )
+    stack, member_names = _build_stack(names, maps_by_name, candidate_weights)
+    return WeightedStack(stack, member_names, losses)
 
 
 def _build_stack(
-    names: Sequence[str], maps: dict[str, Map], mixture: Float
+    names: Sequence[str], maps_by_name: dict[str, Map], candidate_weights: Float
 ) -> tuple[StackMap, tuple[str, ...]]:
     """Build the stack of the candidates with positive weight; return it with their names."""
-    member_weights = {
-        name: weight for name, weight in zip(names, mixture.tolist(), strict=True) if weight
+    weight_by_name = {
+        name: weight
+        for name, weight in zip(names, candidate_weights.tolist(), strict=True)
+        if weight
     }
-    members = tuple(maps[name] for name in member_weights)
-    return StackMap(members, tuple(member_weights.values())), tuple(member_weights)
+    stack = StackMap(
+        members=tuple(maps_by_name[name] for name in weight_by_name),
+        weights=tuple(weight_by_name.values()),
+    )
+    return stack, tuple(weight_by_name)
 
 
 def _choose_n_splits(sample: LabelledRows) -> int:
@@ -309,8 +324,7 @@ def _get_candidate_priors(names: Sequence[str], n_classes: int) -> _CandidatePri
 
 def _reweight_prediction_preserving(
     names: Sequence[str],
-    maps: dict[str, Map],
-    mixture: Float,
+    maps_by_name: dict[str, Map],
     out_of_fold: _OutOfFoldProbabilities,
     priors: _CandidatePriors,
 ) -> Float:
@@ -321,11 +335,8 @@ def _reweight_prediction_preserving(
     names : sequence of str
         Names of the candidates.
 
-    maps : dict
-        Maps of the candidates that have a weight.
-
-    mixture : array of shape (n_candidates,)
-        Weights of all candidates, returned if every map preserves the predictions.
+    maps_by_name : dict
+        Fitted maps of some candidates. The others get weight zero.
 
     out_of_fold : _OutOfFoldProbabilities
         Out-of-fold probabilities.
@@ -337,23 +348,21 @@ def _reweight_prediction_preserving(
     -------
     array of shape (n_candidates,)
     """
-    if all(fitted.preserves_accuracy for fitted in maps.values()):
-        return mixture
     preserves_predictions = np.array(
-        [name in maps and maps[name].preserves_accuracy for name in names]
+        [name in maps_by_name and maps_by_name[name].preserves_accuracy for name in names]
     )
     if not preserves_predictions.any():
         raise InputError(
             "no candidate keeps every prediction; add one that does, such as 'temperature'."
         )
-    mixture = np.zeros(len(names))
-    mixture[preserves_predictions] = weight_candidates(
+    candidate_weights = np.zeros(len(names))
+    candidate_weights[preserves_predictions] = weight_candidates(
         out_of_fold.table[:, preserves_predictions],
         out_of_fold.weights,
         priors.handicaps[preserves_predictions],
         priors.is_near_temperature[preserves_predictions],
     )
-    return mixture
+    return candidate_weights
 
 
 def _compute_out_of_fold_probabilities(
@@ -386,24 +395,24 @@ def _compute_out_of_fold_probabilities(
     """
     n_used_folds = _count_used_folds(sample, n_splits)
     fold_of_row = random_folds(len(sample.labels), n_splits, random_state)
-    fold_tables = []
-    fold_rows = []
+    tables_of_folds = []
+    held_out_rows_of_folds = []
     for fold in range(n_used_folds):
         training = _copy_if_small(sample.select(fold_of_row != fold))
         test = _copy_if_small(sample.select(fold_of_row == fold))
         with warnings.catch_warnings():
             # The final fit on all rows issues the same warnings.
             warnings.simplefilter("ignore", MetacalWarning)
-            maps = fit(training.rows, training.labels, training.weights)
-        columns = [
+            maps_by_name = fit(training.rows, training.labels, training.weights)
+        columns_of_candidates = [
             test.rows.compute_column(partial(_compute_true_class_probability, fitted), test.labels)
-            for fitted in maps.values()
+            for fitted in maps_by_name.values()
         ]
-        fold_tables.append(np.stack(columns, axis=1))
-        fold_rows.append(np.flatnonzero(fold_of_row == fold))
-    table = np.concatenate(fold_tables)
+        tables_of_folds.append(np.stack(columns_of_candidates, axis=1))
+        held_out_rows_of_folds.append(np.flatnonzero(fold_of_row == fold))
+    table = np.concatenate(tables_of_folds)
     is_informative = table.max(axis=1) > 0.0
-    informative_rows = np.concatenate(fold_rows)[is_informative]
+    informative_rows = np.concatenate(held_out_rows_of_folds)[is_informative]
     weights = None if sample.weights is None else sample.weights[informative_rows]
     return _OutOfFoldProbabilities(table[is_informative], weights)
 
@@ -428,71 +437,3 @@ def _copy_if_small(sample: LabelledRows) -> LabelledRows:
     if len(rows) * rows.n_classes > _MAX_COPIED_ENTRIES:
         return sample
     return replace(sample, rows=Rows(rows.to_array(), executor=rows.executor))
-
-
-def weight_candidates(
-    probabilities: Float, weights: Weights, handicaps: Float, is_near_temperature: Flags
-) -> Float:
-    """Compute the mixture weights of the candidates, zero instead of less than 3%.
-
-    The result combines two mixtures:
-
-    1. The mixture of the candidates near temperature scaling, each with a prior of one row on
-       which only it is correct (a Dirichlet prior with exponents of 2). With few rows it is hard
-       to improve on.
-    2. The mixture of all candidates with a weak prior. A candidate with a handicap of h must
-       make the held-out rows h nats more likely to be as good as one without, so its
-       probabilities are divided by e^(h/n).
-
-    The second mixture has the posterior probability that Bayes' rule gives it if it is e³ times
-    less probable a priori: σ(gain in nats - 3).
-
-    Parameters
-    ----------
-    probabilities : array of shape (n_rows, n_candidates)
-        Out-of-fold probabilities of the true class.
-
-    weights : array of shape (n_rows,) or None
-        Weight of each row.
-
-    handicaps : array of shape (n_candidates,)
-        Handicaps in nats.
-
-    is_near_temperature : array of bool of shape (n_candidates,)
-        Mask of the candidates near temperature scaling.
-
-    Returns
-    -------
-    array of shape (n_candidates,)
-        Weights, which sum to one.
-    """
-    row_weights = np.ones(len(probabilities)) if weights is None else weights
-    near_temperature_mixture = np.zeros(len(is_near_temperature))
-    if is_near_temperature.any():
-        is_informative = probabilities[:, is_near_temperature].max(axis=1) > 0.0
-        near_temperature_table = probabilities[is_informative][:, is_near_temperature]
-        near_temperature_mixture[is_near_temperature] = _fit_mixture_with_prior(
-            near_temperature_table, row_weights[is_informative], _NEAR_PRIOR_ROWS
-        )
-    mixture = near_temperature_mixture
-    if not is_near_temperature.all():
-        penalised_table = probabilities * np.exp(-handicaps / len(probabilities))
-        full_mixture = _fit_mixture_with_prior(penalised_table, row_weights, _PRIOR_ROWS)
-        with np.errstate(divide="ignore"):
-            full_log_likelihood = np.log(probabilities @ full_mixture)
-            row_gains = full_log_likelihood - np.log(probabilities @ near_temperature_mixture)
-        mean_gain = float(np.average(row_gains, weights=row_weights))
-        gain_in_nats = mean_gain * len(row_gains) - float(handicaps @ full_mixture)
-        p_full = float(expit(gain_in_nats - _PRIOR_LOG_ODDS))
-        mixture = p_full * full_mixture + (1.0 - p_full) * near_temperature_mixture
-    is_negligible = mixture < min(_MIN_WEIGHT, mixture.max())
-    mixture[is_negligible] = 0.0
-    return np.asarray(mixture / mixture.sum())
-
-
-def _fit_mixture_with_prior(table: Float, row_weights: Float, prior_rows: float) -> Float:
-    """Fit mixture weights with prior rows that favour each candidate equally."""
-    n_candidates = table.shape[1]
-    prior_weights = np.full(n_candidates, prior_rows * row_weights.mean())
-    extended_table = np.concatenate([table, np.eye(n_candidates)])
-    return fit_mixture_weights(extended_table, np.append(row_weights, prior_weights))

@@ -28,7 +28,7 @@ from metacal.errors import InputError, MetacalWarning
 from metacal.formulas import Codes, Float
 from metacal.formulas.temperature import uniform_temperature
 from metacal.maps.fitting.box_newton import TOLERANCE as NEWTON_TOLERANCE
-from metacal.maps.fitting.box_newton import minimise_in_box
+from metacal.maps.fitting.box_newton import VALUE, minimise_in_box
 from metacal.maps.fitting.lbfgs import Minimum
 from metacal.maps.labelled import (
     LabelledRows,
@@ -37,7 +37,11 @@ from metacal.maps.labelled import (
     warn_masked_labels,
 )
 from metacal.maps.map import TemperedMap
-from metacal.maps.row_statistics import RowStatistics, StatisticsPass, make_statistics_pass
+from metacal.maps.row_statistics import (
+    ComputeRowStatistics,
+    RowStatistics,
+    make_row_statistics_function,
+)
 from metacal.maps.temperature import (
     SAMPLE_TOLERANCE,
     TOLERANCE,
@@ -49,6 +53,8 @@ from metacal.maps.temperature import (
 )
 from metacal.rows import Rows
 
+#: Index of log b in a point (log b, uniform) of the search.
+_LOG_B = 0
 #: Largest weight of the uniform component, below one so that predictions are preserved.
 MAX_UNIFORM = 1.0 - 2.0**-10
 #: Weights of the uniform component at the starting points of the search.
@@ -159,9 +165,9 @@ class _Expansion:
     loss_derivatives: Float
 
     @classmethod
-    def compute(cls, run_pass: StatisticsPass, point: Float) -> _Expansion:
+    def compute(cls, compute_row_statistics: ComputeRowStatistics, point: Float) -> _Expansion:
         """Expand the loss around a point, with one pass over the rows."""
-        statistics = run_pass(float(np.exp(point[0])))
+        statistics = compute_row_statistics(float(np.exp(point[_LOG_B])))
         usable_statistics = statistics.drop_masked_labels()
         if not len(usable_statistics):
             raise build_all_labels_masked_error()
@@ -171,11 +177,11 @@ class _Expansion:
     @property
     def loss(self) -> Any:
         """Mean loss at the point."""
-        return self.loss_derivatives[0]
+        return self.loss_derivatives[VALUE]
 
     def minimise_nearby(self, max_log_b_step: float, box: Float, tolerance: float) -> Minimum:
-        """Minimise the series where log b is within `max_log_b_step` of the point."""
-        log_b = self.point[0]
+        """Minimise the loss by its series, with log b within `max_log_b_step` of the point."""
+        log_b = self.point[_LOG_B]
         lower_limits = [log_b - max_log_b_step, 0.0]
         upper_limits = [log_b + max_log_b_step, 1.0]
         nearby_box = np.clip(box, lower_limits, upper_limits)
@@ -220,26 +226,30 @@ def fit_uniform_temperature(
 
 
 def fit_uniform_temperature_with_statistics(sample: LabelledRows) -> UniformFit:
-    """Fit temperature and uniform component; return the row statistics as well."""
+    """Fit temperature and uniform component, and keep the row statistics of the fit."""
     sample = sample.drop_zero_weight_rows()
     stride = math.ceil(len(sample.rows) / _MAX_ROWS)
     sample = sample.every_nth_row(stride).move_to_table_device()
     subsamples = _build_nested_samples(sample)
     is_sampled = len(subsamples) > 1
-    margin = compute_typical_margin(subsamples[0].rows)
-    plain_inverse_temperature = _fit_plain_temperature(subsamples[0], margin, is_sampled=is_sampled)
-    passes = [make_statistics_pass(subsample) for subsample in subsamples]
+    smallest_sample = subsamples[0]
+    margin = compute_typical_margin(smallest_sample.rows)
+    plain_inverse_temperature = _fit_plain_temperature(
+        smallest_sample, margin, is_sampled=is_sampled
+    )
+    statistics_functions = [make_row_statistics_function(subsample) for subsample in subsamples]
     if margin == 0.0:
         margin = compute_typical_margin(sample.rows)
     if margin == 0.0:
+        # All logits of every row are equal, so no temperature changes anything.
         plain_map = UniformTemperatureMap(plain_inverse_temperature, uniform=0.0)
-        run_full_pass = passes[-1]
-        return UniformFit(plain_map, run_full_pass(plain_inverse_temperature))
+        compute_statistics_of_all_rows = statistics_functions[-1]
+        return UniformFit(plain_map, compute_statistics_of_all_rows(plain_inverse_temperature))
 
     lowest_b, highest_b = get_inverse_temperature_bounds(margin)
     box = np.array([[np.log(lowest_b), 0.0], [np.log(highest_b), MAX_UNIFORM]])
     result = _search_on_growing_samples(
-        passes, plain_inverse_temperature, box, n_rows=len(sample.rows)
+        statistics_functions, plain_inverse_temperature, box, n_rows=len(sample.rows)
     )
     result.minimum.warn_unless_converged("temperature scaling with a uniform part")
     if is_sampled:
@@ -277,8 +287,8 @@ def _warn_about_fit(result: _SearchResult, box: Float) -> None:
     n_masked = n_rows - len(result.statistics.drop_masked_labels())
     if n_masked:
         warn_masked_labels(n_masked, n_rows)
-    log_b = result.minimum.point[0]
-    lowest_log_b, highest_log_b = box[:, 0]
+    log_b = result.minimum.point[_LOG_B]
+    lowest_log_b, highest_log_b = box[:, _LOG_B]
     if log_b in (lowest_log_b, highest_log_b):
         warn_temperature_at_bound(
             all_correct=bool(log_b == highest_log_b), temperature=float(np.exp(-log_b))
@@ -286,13 +296,16 @@ def _warn_about_fit(result: _SearchResult, box: Float) -> None:
 
 
 def _search_on_growing_samples(
-    passes: list[StatisticsPass], plain_inverse_temperature: float, box: Float, n_rows: int
+    statistics_functions: list[ComputeRowStatistics],
+    plain_inverse_temperature: float,
+    box: Float,
+    n_rows: int,
 ) -> _SearchResult:
     """Search on the smallest sample, then continue on larger ones from its minimum.
 
     Parameters
     ----------
-    passes : list of functions
+    statistics_functions : list of functions
         Computes the row statistics of each sample, from the smallest to all rows.
 
     plain_inverse_temperature : float
@@ -308,30 +321,35 @@ def _search_on_growing_samples(
     -------
     _SearchResult
     """
-    is_sampled = len(passes) > 1
+    is_sampled = len(statistics_functions) > 1
     first_max_error = _SAMPLE_MAX_ERROR if is_sampled else _MAX_ERROR
     result = _search_from_several_starts(
-        passes[0], plain_inverse_temperature, box=box, max_error=first_max_error
+        statistics_functions[0], plain_inverse_temperature, box=box, max_error=first_max_error
     )
-    lowest_log_b = box[0, 0]
-    for run_pass in passes[1:]:
-        # A sample may contain none of the few rows that need a uniform component.
-        min_uniform = 1.0 / (n_rows + 1.0)
-        start = np.maximum(result.minimum.point, [lowest_log_b, min_uniform])
-        is_last = run_pass is passes[-1]
+    lowest_point, _ = box
+    # A sample may contain none of the few rows that need a uniform component.
+    min_uniform = 1.0 / (n_rows + 1.0)
+    for compute_row_statistics in statistics_functions[1:]:
+        start = np.maximum(result.minimum.point, [lowest_point[_LOG_B], min_uniform])
+        is_last = compute_row_statistics is statistics_functions[-1]
         max_error = _MAX_ERROR_AFTER_SAMPLE if is_last else _SAMPLE_MAX_ERROR
-        result = _search_by_expansions(run_pass, start=start, box=box, max_error=max_error)
+        result = _search_by_expansions(
+            compute_row_statistics, start=start, box=box, max_error=max_error
+        )
     return result
 
 
 def _search_from_several_starts(
-    run_pass: StatisticsPass, plain_inverse_temperature: float, box: Float, max_error: float
+    compute_row_statistics: ComputeRowStatistics,
+    plain_inverse_temperature: float,
+    box: Float,
+    max_error: float,
 ) -> _SearchResult:
     """Search from several starting points and return the best minimum.
 
     Parameters
     ----------
-    run_pass : function
+    compute_row_statistics : function
         Computes the row statistics at an inverse temperature.
 
     plain_inverse_temperature : float
@@ -348,7 +366,7 @@ def _search_from_several_starts(
     _SearchResult
         The plain temperature if a uniform component does not decrease the loss.
     """
-    search_from = partial(_search_from, run_pass, box=box, max_error=max_error)
+    search_from = partial(_search_from, compute_row_statistics, box=box, max_error=max_error)
     result_from_plain = search_from(b=plain_inverse_temperature, uniform=_SMALL_UNIFORM)
     result_from_untempered = search_from(b=1.0, uniform=_LARGE_UNIFORM)
     results = [result_from_plain, result_from_untempered]
@@ -360,8 +378,9 @@ def _search_from_several_starts(
 
     # The plain temperature is preferred if a uniform component does not decrease the loss.
     plain_point = np.clip([np.log(plain_inverse_temperature), 0.0], *box)
-    statistics = run_pass(float(np.exp(plain_point[0])))
-    plain_loss = float(statistics.drop_masked_labels().compute_mean_loss(plain_point)[0])
+    statistics = compute_row_statistics(float(np.exp(plain_point[_LOG_B])))
+    plain_derivatives = statistics.drop_masked_labels().compute_mean_loss(plain_point)
+    plain_loss = float(plain_derivatives[VALUE])
     if plain_loss > best_result.minimum.value + _NEGLIGIBLE_LOSS_DIFFERENCE:
         return best_result
     plain_minimum = Minimum(
@@ -376,13 +395,17 @@ def _search_from_several_starts(
 
 
 def _search_from(
-    run_pass: StatisticsPass, b: float, uniform: float, box: Float, max_error: float
+    compute_row_statistics: ComputeRowStatistics,
+    b: float,
+    uniform: float,
+    box: Float,
+    max_error: float,
 ) -> _SearchResult:
     """Search from the point (log b, uniform), clipped to the box.
 
     Parameters
     ----------
-    run_pass, box, max_error
+    compute_row_statistics, box, max_error
         See `_search_by_expansions`.
 
     b : float
@@ -396,17 +419,17 @@ def _search_from(
     _SearchResult
     """
     start = np.clip([np.log(b), uniform], *box)
-    return _search_by_expansions(run_pass, start=start, box=box, max_error=max_error)
+    return _search_by_expansions(compute_row_statistics, start=start, box=box, max_error=max_error)
 
 
 def _search_by_expansions(
-    run_pass: StatisticsPass, start: Float, box: Float, max_error: float
+    compute_row_statistics: ComputeRowStatistics, start: Float, box: Float, max_error: float
 ) -> _SearchResult:
-    """Alternate between passes and Newton steps until the last step is small.
+    """Minimise the loss by its series around one point after another.
 
     Parameters
     ----------
-    run_pass : function
+    compute_row_statistics : function
         Computes the row statistics at an inverse temperature.
 
     start : array of shape (2,)
@@ -431,14 +454,14 @@ def _search_by_expansions(
     if max_error >= _SAMPLE_MAX_ERROR:
         newton_tolerance = _SAMPLE_NEWTON_TOLERANCE
     max_log_b_step = _MAX_LOG_B_DISTANCE
-    current = _Expansion.compute(run_pass, point=start)
+    current = _Expansion.compute(compute_row_statistics, point=start)
     for _ in range(_MAX_PASSES):
         minimum = current.minimise_nearby(max_log_b_step, box, newton_tolerance)
-        log_b_step = abs(minimum.point[0] - current.point[0])
+        log_b_step = abs(minimum.point[_LOG_B] - current.point[_LOG_B])
         estimated_error = log_b_step**4
         if estimated_error <= max_error:
             return _SearchResult(minimum, current.statistics)
-        candidate = _Expansion.compute(run_pass, point=minimum.point)
+        candidate = _Expansion.compute(compute_row_statistics, point=minimum.point)
         if candidate.loss > current.loss + _NEGLIGIBLE_LOSS_DIFFERENCE:
             # The loss increased, so the series was not accurate at this distance.
             max_log_b_step = 0.25 * log_b_step

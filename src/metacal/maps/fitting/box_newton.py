@@ -18,6 +18,9 @@ from metacal.maps.fitting.lbfgs import Minimum
 
 #: Function that returns value, gradient and Hessian at a point as six numbers.
 FunctionOfTwo = Callable[[Float], Float]
+#: Indices of the value and of the gradient among the six numbers.
+VALUE = 0
+_GRADIENT = slice(1, 3)
 
 #: Expected decrease at which the iteration stops, after one more step.
 TOLERANCE = 1e-9
@@ -25,7 +28,7 @@ TOLERANCE = 1e-9
 _MAX_UNCHECKED_DECREASE = 1e-6
 #: Expected decrease that rounding errors can leave at the minimum.
 _ROUNDING = 1e-8
-#: Largest change of the first parameter in one step. It is the logarithm of a temperature.
+#: Largest change of the first parameter, the logarithm of a temperature, in one step.
 _MAX_STEP_0 = 1.0
 _MAX_STEPS = 100
 _MAX_HALVINGS = 30
@@ -53,6 +56,18 @@ class _Quadratic:
     hessian_00: float
     hessian_01: float
     hessian_11: float
+
+    @classmethod
+    def from_derivatives(cls, derivatives: Float) -> _Quadratic:
+        """Build the model from the six numbers of a `FunctionOfTwo`."""
+        _, gradient_0, gradient_1, hessian_00, hessian_01, hessian_11 = derivatives.tolist()
+        return cls(
+            gradient_0=gradient_0,
+            gradient_1=gradient_1,
+            hessian_00=hessian_00,
+            hessian_01=hessian_01,
+            hessian_11=hessian_11,
+        )
 
     def is_finite(self) -> bool:
         """Check whether no derivative is infinite or NaN."""
@@ -94,22 +109,23 @@ class _Quadratic:
         mean = 0.5 * (self.hessian_00 + self.hessian_11)
         half_difference = math.hypot(0.5 * (self.hessian_00 - self.hessian_11), self.hessian_01)
         low_eigenvalue = mean - half_difference
-        low_size = abs(low_eigenvalue)
-        high_size = abs(mean + half_difference)
-        min_size = _MIN_CURVATURE * max(1.0, low_size, high_size)
-        if low_eigenvalue >= min_size:
+        high_eigenvalue = mean + half_difference
+        min_eigenvalue = _MIN_CURVATURE * max(1.0, abs(low_eigenvalue), abs(high_eigenvalue))
+        if low_eigenvalue >= min_eigenvalue:
             return self
-        low_size = max(low_size, min_size)
-        high_size = max(high_size, min_size)
-        deviation_factor = 0.0
+        new_low_eigenvalue = max(abs(low_eigenvalue), min_eigenvalue)
+        new_high_eigenvalue = max(abs(high_eigenvalue), min_eigenvalue)
+        new_mean = 0.5 * (new_low_eigenvalue + new_high_eigenvalue)
+        half_difference_ratio = 0.0
         if half_difference > 0.0:
-            deviation_factor = 0.5 * (high_size - low_size) / half_difference
-        new_mean = 0.5 * (low_size + high_size)
+            half_difference_ratio = (
+                0.5 * (new_high_eigenvalue - new_low_eigenvalue) / half_difference
+            )
         return replace(
             self,
-            hessian_00=new_mean + deviation_factor * (self.hessian_00 - mean),
-            hessian_01=deviation_factor * self.hessian_01,
-            hessian_11=new_mean + deviation_factor * (self.hessian_11 - mean),
+            hessian_00=new_mean + half_difference_ratio * (self.hessian_00 - mean),
+            hessian_01=half_difference_ratio * self.hessian_01,
+            hessian_11=new_mean + half_difference_ratio * (self.hessian_11 - mean),
         )
 
 
@@ -167,12 +183,11 @@ def minimise_in_box(
             derivatives = function(point + step)
         point = point + step
         previous_decrease = expected_decrease
-    value, gradient_0, gradient_1 = derivatives[:3]
     return Minimum(
         point=point,
-        value=float(value) - final_decrease,
+        value=float(derivatives[VALUE]) - final_decrease,
         remaining_decrease=expected_decrease,
-        gradient_norm=math.hypot(gradient_0, gradient_1),
+        gradient_norm=math.hypot(*derivatives[_GRADIENT]),
         n_steps=n_steps,
         converged=expected_decrease <= _ROUNDING,
     )
@@ -197,12 +212,13 @@ def _compute_newton_step(derivatives: Float, step_bounds: Float) -> tuple[Float,
     expected_decrease : float
         Decrease of the model, infinite if a derivative is not finite.
     """
-    _, *gradient_and_hessian = derivatives.tolist()
-    model = _Quadratic(*gradient_and_hessian)
+    model = _Quadratic.from_derivatives(derivatives)
     if not model.is_finite():
         return np.zeros(2), math.inf
     model = model.with_positive_definite_hessian()
-    (min_step_0, min_step_1), (max_step_0, max_step_1) = step_bounds.tolist()
+    min_step, max_step = step_bounds.tolist()
+    min_step_0, min_step_1 = min_step
+    max_step_0, max_step_1 = max_step
     step_0, step_1 = model.find_unbounded_step()
     # A parameter that leaves the box is set to its bound, and the other one is minimised.
     if not min_step_1 <= step_1 <= max_step_1:
@@ -240,13 +256,12 @@ def _halve_until_sufficient_decrease(
     tuple of arrays or None
         Shortened step, and value, gradient and Hessian after it. None if no step is found.
     """
-    value = derivatives[0]
-    gradient = derivatives[1:3]
+    value = derivatives[VALUE]
+    gradient = derivatives[_GRADIENT]
     for _ in range(_MAX_HALVINGS):
         trial_derivatives = function(point + step)
-        trial_value = trial_derivatives[0]
         linear_change = float(gradient @ step)
-        if trial_value <= value + _SUFFICIENT_DECREASE * linear_change:
+        if trial_derivatives[VALUE] <= value + _SUFFICIENT_DECREASE * linear_change:
             return step, trial_derivatives
         step = 0.5 * step
     return None

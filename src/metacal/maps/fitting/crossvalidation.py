@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -17,6 +18,8 @@ from metacal.rows.draws import make_generator
 
 #: Penalty strengths to compare, strongest first, while the held-out loss decreases.
 STRENGTHS = (1e3, 1e2, 1e1, 1e0, 1e-1, 1e-2, 1e-3, 1e-4)
+#: Strength for a table of one row, which cannot be split into folds.
+_STRENGTH_WITHOUT_FOLDS = 1.0
 #: Number of rows that suffice to choose a strength, which is measured in rows.
 _MAX_ROWS = 25_000
 #: Number of entries above which a table is large; only one fold of it is evaluated.
@@ -97,12 +100,12 @@ def deduplicate_warnings() -> Iterator[None]:
         with warnings.catch_warnings(record=True) as caught:
             yield
     finally:
-        issued = set()
+        issued_kinds = set()
         for warning in caught:
             text_without_numbers = re.sub(_NUMBER_PATTERN, "#", str(warning.message))
-            category_and_text = (warning.category, text_without_numbers)
-            if category_and_text not in issued:
-                issued.add(category_and_text)
+            kind = (warning.category, text_without_numbers)
+            if kind not in issued_kinds:
+                issued_kinds.add(kind)
                 warnings.warn_explicit(
                     warning.message, warning.category, warning.filename, warning.lineno
                 )
@@ -111,7 +114,7 @@ def deduplicate_warnings() -> Iterator[None]:
 def choose_strength(
     sample: LabelledRows,
     fit: FitParameters,
-    loss: SumLoss,
+    sum_loss: SumLoss,
     start: Float,
     *,
     strengths: Sequence[float] = STRENGTHS,
@@ -133,7 +136,7 @@ def choose_strength(
     fit : function
         Fits parameters to rows at a strength, starting from other parameters.
 
-    loss : function
+    sum_loss : function
         Sums the loss of parameters over rows.
 
     start : array
@@ -162,8 +165,8 @@ def choose_strength(
     if n_folds < 2:
         raise InputError(f"n_folds must be at least 2, got {n_folds!r}.")
     if len(sample.labels) < 2:
-        return 1.0, start
-    folds = _split_into_folds(sample, n_folds, random_state)
+        return _STRENGTH_WITHOUT_FOLDS, start
+    folds = _sample_folds(sample, n_folds, random_state)
     fold_parameters = [start] * len(folds)
     best_loss = np.inf
     best_strength = strengths[0]
@@ -175,7 +178,7 @@ def choose_strength(
             for fold, parameters in zip(folds, fold_parameters, strict=True)
         ]
         held_out_loss = sum(
-            loss(fold.test, parameters)
+            sum_loss(fold.test, parameters)
             for fold, parameters in zip(folds, fold_parameters, strict=True)
         )
         if held_out_loss < best_loss:
@@ -190,14 +193,14 @@ def choose_strength(
     return best_strength, best_parameters
 
 
-def _split_into_folds(
+def _sample_folds(
     sample: LabelledRows, n_folds: int, random_state: int | np.random.Generator
 ) -> list[_Fold]:
-    """Split a sample into folds; only the first fold of a large table is returned."""
+    """Split enough of the rows into folds; return only the first fold of a large table."""
     n_entries = len(sample.labels) * sample.rows.n_classes
     is_large = n_entries > _LARGE_TABLE_ENTRIES
     max_rows = _MAX_ROWS_OF_LARGE_TABLE if is_large else _MAX_ROWS
-    stride = -(-len(sample.labels) // max_rows)
+    stride = math.ceil(len(sample.labels) / max_rows)
     sample = sample.every_nth_row(stride).load_into_memory()
     n_rows = len(sample.labels)
     fold_of_row = random_folds(n_rows, min(n_folds, n_rows), random_state)

@@ -68,7 +68,7 @@ def fit_mixture_weights(member_probabilities: Float, weights: Float | None = Non
     mixture_weights = np.full(n_members, 1.0 / n_members)
     loss = _compute_loss(member_probabilities, row_weights, mixture_weights)
     for n_steps in range(1, _MAX_STEPS + 1):  # noqa: B007 used after the loop
-        quadratic_minimum, gradient = _minimise_quadratic(
+        quadratic_minimum, gradient = _minimise_quadratic_model(
             member_probabilities, row_weights, mixture_weights
         )
         direction = quadratic_minimum - mixture_weights
@@ -121,7 +121,7 @@ def _compute_gradient(
     )
 
 
-def _minimise_quadratic(
+def _minimise_quadratic_model(
     member_probabilities: Float, row_weights: Float, mixture_weights: Float
 ) -> tuple[Float, Float]:
     """Minimise the quadratic approximation of the loss over non-negative weights.
@@ -148,11 +148,13 @@ def _minimise_quadratic(
     ratios = member_probabilities / (member_probabilities @ mixture_weights)[:, None]
     gradient = 1.0 - row_weights @ ratios
     hessian = (row_weights[:, None] * ratios).T @ ratios
+    # The weights are scaled so that the Hessian has a unit diagonal.
     member_scale = np.maximum(np.sqrt(np.diag(hessian)), np.finfo(np.float64).tiny)
     scaled_hessian = hessian / np.outer(member_scale, member_scale)
+    scaled_linear_term = (hessian @ mixture_weights - gradient) / member_scale
+    # With H = L Lᵀ, the quadratic ½ v·Hv - c·v is ½ |Lᵀv - L⁻¹c|² up to a constant.
     cholesky_factor = np.linalg.cholesky(scaled_hessian + _RIDGE * np.eye(len(member_scale)))
-    linear_term = (hessian @ mixture_weights - gradient) / member_scale
-    target = np.linalg.solve(cholesky_factor, linear_term)
+    target = np.linalg.solve(cholesky_factor, scaled_linear_term)
     scaled_minimum, _ = nnls(cholesky_factor.T, target)
     minimum = scaled_minimum / member_scale
     return minimum, gradient
@@ -171,7 +173,7 @@ def _search_line(
     Parameters
     ----------
     member_probabilities, row_weights, mixture_weights
-        See `_minimise_quadratic`.
+        See `_minimise_quadratic_model`.
 
     direction : array of shape (n_members,)
         Direction of descent.

@@ -49,7 +49,7 @@ class Derivatives:
 ComputeDerivatives = Callable[[Float], Derivatives]
 
 
-def logistic_loss_sums(
+def sum_logistic_derivatives(
     features: list[Float], targets: Float, weights: Float, theta: Float
 ) -> Float:
     """Sum the logistic loss over rows, with its gradient and Hessian, in one array.
@@ -83,22 +83,22 @@ def logistic_loss_sums(
     residual = weights * (probability - targets)
     curvature = weights * (exp_minus_abs_z / (1.0 + exp_minus_abs_z) ** 2)
 
-    n_parameters = len(features)
-    first_hessian_column = 1 + n_parameters
-    packed = np.empty((len(theta), first_hessian_column + n_parameters * n_parameters))
-    packed[:, 0] = (weights * loss).sum(axis=0)
+    n_problems, n_parameters = theta.shape
+    loss_sums = np.empty((n_problems, 1))
+    loss_sums[:, 0] = (weights * loss).sum(axis=0)
+    gradient = np.empty((n_problems, n_parameters))
+    hessian = np.empty((n_problems, n_parameters, n_parameters))
     for i, feature in enumerate(features):
-        packed[:, 1 + i] = (residual * feature).sum(axis=0)
+        gradient[:, i] = (residual * feature).sum(axis=0)
         curved_feature = curvature * feature
         for j in range(i + 1):
-            hessian_entry = (curved_feature * features[j]).sum(axis=0)
-            packed[:, first_hessian_column + i * n_parameters + j] = hessian_entry
-            packed[:, first_hessian_column + j * n_parameters + i] = hessian_entry
-    return packed
+            hessian[:, i, j] = (curved_feature * features[j]).sum(axis=0)
+            hessian[:, j, i] = hessian[:, i, j]
+    return np.concatenate([loss_sums, gradient, hessian.reshape(n_problems, -1)], axis=1)
 
 
 def unpack_derivatives(packed: Float) -> Derivatives:
-    """Split an array of `logistic_loss_sums` into loss, gradient and Hessian."""
+    """Split an array of `sum_logistic_derivatives` into loss, gradient and Hessian."""
     n_problems, n_columns = packed.shape
     # The number n of parameters solves n_columns = 1 + n + n².
     n_parameters = int((np.sqrt(4 * n_columns - 3) - 1) / 2)

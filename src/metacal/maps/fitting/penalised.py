@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve
@@ -32,6 +32,7 @@ from metacal.maps.fitting.penalties import (
     check_strength,
     get_diagonal_index,
 )
+from metacal.maps.fitting.preconditioner import BlockPreconditioner
 from metacal.maps.labelled import LabelledRows
 from metacal.maps.temperature import fit_temperature
 from metacal.rows import Rows
@@ -42,7 +43,7 @@ _TOLERANCE = 1e-10
 _COMPARISON_TOLERANCE = 1e-6
 #: Largest number of steps of a fit that only compares strengths.
 _MAX_COMPARISON_STEPS = 100
-#: Number of curvatures that `kernels.hessian_parts` returns for each class.
+#: Number of curvatures that `kernels.hessian_parts` returns for each class of a full matrix.
 _N_CLASS_CURVATURES = 4
 #: Largest number of classes for which the Hessian of a diagonal matrix is inverted.
 _MAX_CLASSES_TO_INVERT = 1_500
@@ -55,8 +56,6 @@ _MANY_CLASSES = 300
 _STRONG_STRENGTHS = STRENGTHS[:4]
 #: Largest size of a table of features that is held in memory instead of recomputed.
 _MAX_HELD_ENTRIES = 1 << 22
-#: Smallest eigenvalue that the preconditioner uses, relative to the mean eigenvalue.
-_MIN_RELATIVE_EIGENVALUE = 0.1
 
 
 @dataclass(frozen=True)
@@ -117,7 +116,7 @@ class SoftmaxRegression:
         Diagonal coefficient of temperature scaling for scaled features. It is 1 if the
         feature scale is the inverse temperature.
 
-    curvature : array of shape (4, n_classes)
+    curvature : array of shape (3, n_classes) or (4, n_classes)
         Mean curvature at temperature scaling, for the preconditioner.
 
     spectrum : tuple of arrays or None
@@ -140,7 +139,7 @@ class SoftmaxRegression:
             )
 
     def solve(self, sample: LabelledRows, selection: StrengthSelection) -> RegressionFit:
-        """Fit the coefficients.
+        """Fit the coefficients at a given strength of the penalty, or at the best one.
 
         Parameters
         ----------
@@ -156,12 +155,12 @@ class SoftmaxRegression:
         """
         if selection.regularisation is not None:
             check_strength("regularisation", selection.regularisation)
-        regression, sample, start = self._prepare(sample)
+        regression, usable_sample, start = self._prepare(sample)
         if selection.regularisation is None:
-            strength, start = regression._choose_strength(sample, start, selection)
+            strength, start = regression._choose_strength(usable_sample, start, selection)
         else:
             strength = float(selection.regularisation)
-        minimum = regression._minimise(sample, strength, start, tolerance=_TOLERANCE)
+        minimum = regression._minimise(usable_sample, strength, start, tolerance=_TOLERANCE)
         minimum.warn_unless_converged(
             "matrix scaling" if self.has_full_matrix else "vector scaling"
         )
@@ -188,10 +187,13 @@ class SoftmaxRegression:
         list of RegressionFit
             Fit at each strength, strongest first.
         """
-        regression, sample, theta = self._prepare(sample)
+        regression, usable_sample, theta = self._prepare(sample)
         fits = []
         for strength in sorted(strengths, reverse=True):
-            theta = regression._minimise(sample, strength, theta, tolerance).point
+            minimum = regression._minimise(
+                usable_sample, strength, start=theta, tolerance=tolerance
+            )
+            theta = minimum.point
             fits.append(RegressionFit(regression._unscale(theta), strength))
         return fits
 
@@ -200,9 +202,13 @@ class SoftmaxRegression:
     ) -> tuple[float, Float]:
         """Choose the strength by cross-validation; return it with a starting point."""
 
-        def fit(training: LabelledRows, strength: float, theta: Float) -> Float:
+        def fit_theta(training: LabelledRows, strength: float, start_theta: Float) -> Float:
             minimum = self._minimise(
-                training, strength, theta, _COMPARISON_TOLERANCE, max_steps=_MAX_COMPARISON_STEPS
+                training,
+                strength,
+                start_theta,
+                tolerance=_COMPARISON_TOLERANCE,
+                max_steps=_MAX_COMPARISON_STEPS,
             )
             return minimum.point
 
@@ -215,28 +221,21 @@ class SoftmaxRegression:
             strengths = _STRONG_STRENGTHS
         return choose_strength(
             sample,
-            fit,
-            sum_loss,
-            start,
+            fit=fit_theta,
+            sum_loss=sum_loss,
+            start=start,
             n_folds=selection.n_folds,
             random_state=selection.random_state,
             strengths=strengths,
             patience=1 if self.has_full_matrix else 2,
         )
 
-    def _prepare(self, sample: LabelledRows) -> tuple[Self, LabelledRows, Float]:
-        """Determine feature scale and curvature from the rows.
+    def _prepare(self, sample: LabelledRows) -> _PreparedRegression:
+        """Determine feature scale and curvature from the usable rows.
 
         Returns
         -------
-        regression : SoftmaxRegression
-            Regression with feature scale and curvature.
-
-        sample : LabelledRows
-            Usable rows, possibly with precomputed features.
-
-        start : array
-            Coefficients of temperature scaling.
+        _PreparedRegression
         """
         if self.intercept_regularisation is not None:
             check_strength("intercept_regularisation", self.intercept_regularisation)
@@ -251,18 +250,20 @@ class SoftmaxRegression:
         if self.has_full_matrix and len(sample.labels) * n_classes <= _MAX_HELD_ENTRIES:
             sample = regression._precompute_features(sample)
             regression = replace(regression, features=kernels.read_features)
-        n_coefficients = n_classes + 1 if self.has_full_matrix else 2
-        start = np.zeros((n_coefficients, n_classes))
-        start[get_diagonal_index(start.shape)] = regression.diagonal
-        curvature_sums = regression._sum_over_rows(kernels.hessian_parts, sample, start)
-        mean_curvature = curvature_sums / sample.total_weight
-        class_curvature = mean_curvature[:_N_CLASS_CURVATURES]
+        n_theta_rows = n_classes + 1 if self.has_full_matrix else 2
+        temperature_scaling = np.zeros((n_theta_rows, n_classes))
+        temperature_scaling[get_diagonal_index(temperature_scaling.shape)] = regression.diagonal
+        hessian_part_sums = regression._sum_over_rows(
+            kernels.hessian_parts, sample, temperature_scaling
+        )
+        mean_hessian_parts = hessian_part_sums / sample.total_weight
+        class_curvature = mean_hessian_parts[:_N_CLASS_CURVATURES]
         spectrum = None
         if self.has_full_matrix:
-            feature_products = mean_curvature[_N_CLASS_CURVATURES:]
+            feature_products = mean_hessian_parts[_N_CLASS_CURVATURES:]
             spectrum = np.linalg.eigh(feature_products)
         regression = replace(regression, curvature=class_curvature, spectrum=spectrum)
-        return regression, sample, start
+        return _PreparedRegression(regression, sample, start=temperature_scaling)
 
     def _precompute_features(self, sample: LabelledRows) -> LabelledRows:
         """Replace the logits of a sample by their features."""
@@ -272,7 +273,7 @@ class SoftmaxRegression:
         return replace(sample, rows=rows)
 
     def _with_feature_scale(self, sample: LabelledRows) -> Self:
-        """Determine the feature scale. One temperature, of all rows, serves all folds."""
+        """Return the regression with the feature scale of these rows, used in every fold."""
         inverse_temperature = fit_temperature(
             sample.rows, sample.labels, sample.weights
         ).inverse_temperature
@@ -357,7 +358,7 @@ class SoftmaxRegression:
 
         ridge = 2.0 * penalty_weights
         if self.has_full_matrix or start.shape[1] > _MAX_CLASSES_TO_INVERT:
-            precondition = _BlockPreconditioner(self.curvature, self.spectrum, ridge)
+            precondition = BlockPreconditioner(self.curvature, self.spectrum, ridge)
             return minimise_by_lbfgs(
                 compute_objective, start, precondition, tolerance=tolerance, max_steps=max_steps
             )
@@ -418,14 +419,15 @@ class SoftmaxRegression:
 
         The Hessian of a diagonal matrix is small, so a subsample of the rows determines it.
         """
-        n_hessian_rows = max(_MIN_HESSIAN_ROWS, 2 * theta.shape[1])
+        n_classes = theta.shape[1]
+        n_hessian_rows = max(_MIN_HESSIAN_ROWS, 2 * n_classes)
         subsample = sample.every_nth_row(max(1, len(sample.labels) // n_hessian_rows))
         # The rows form one block, because each block would need a Hessian of its own.
         block = subsample.rows.to_array()
-        hessian = kernels.full_hessian(
+        hessian_sum = kernels.full_hessian(
             block, subsample.weights, self.features, self.feature_scale or 1.0, theta
         )
-        hessian = hessian / subsample.total_weight
+        hessian = hessian_sum / subsample.total_weight
         on_diagonal = np.diag_indices_from(hessian)
         rounding_ridge = 1e-9 * hessian.diagonal().mean()
         hessian[on_diagonal] += ridge.ravel() + rounding_ridge
@@ -438,60 +440,21 @@ class SoftmaxRegression:
         return multiply_by_inverse
 
 
-class _BlockPreconditioner:
-    """Approximate inverse Hessian with two blocks per class.
+class _PreparedRegression(NamedTuple):
+    """Regression whose scale and curvature are known, with the rows to fit it to.
 
-    The first block holds the diagonal coefficient and the intercept of a class. They are
-    strongly correlated, because in the rows in which a class competes its feature is near one
-    value, not near zero. The second block holds the other coefficients of the class. It is
-    approximated by a multiple of one matrix of feature products, so that one
-    eigendecomposition inverts the blocks of all classes at every strength.
-
-    Parameters
+    Attributes
     ----------
-    curvature : array of shape (4, n_classes)
-        Mean curvature at temperature scaling.
+    regression : SoftmaxRegression
+        Regression with feature scale and curvature.
 
-    spectrum : tuple of arrays or None
-        Eigenvalues and eigenvectors of the feature products. None for a diagonal matrix.
+    sample : LabelledRows
+        Usable rows, possibly with precomputed features.
 
-    ridge : array
-        Second derivatives of the penalty.
+    start : array
+        Coefficients of temperature scaling.
     """
 
-    def __init__(
-        self, curvature: Float, spectrum: tuple[Float, Float] | None, ridge: Float
-    ) -> None:
-        self._diagonal_index = get_diagonal_index(ridge.shape)
-        self._slope_curvature = (curvature[0] + ridge[self._diagonal_index]) * (1.0 + 1e-6)
-        self._cross_curvature = curvature[1]
-        self._intercept_curvature = (curvature[2] + ridge[-1]) * (1.0 + 1e-6)
-        self._determinant = (
-            self._slope_curvature * self._intercept_curvature - self._cross_curvature**2
-        )
-        if spectrum is not None:
-            eigenvalues, self._eigenvectors = spectrum
-            # Centred features have no curvature along (1, ..., 1), so eigenvalues are bounded.
-            min_eigenvalue = _MIN_RELATIVE_EIGENVALUE * eigenvalues.mean()
-            eigenvalues = np.maximum(eigenvalues, min_eigenvalue)
-            class_factor = curvature[3] / max(eigenvalues.sum(), 1e-300)
-            self._other_curvature = eigenvalues[:, None] * class_factor + ridge[0, 1]
-
-    def __call__(self, gradient: Float) -> Float:
-        """Multiply a gradient by the approximate inverse Hessian."""
-        slope_gradient = gradient[self._diagonal_index]
-        intercept_gradient = gradient[-1]
-        step = np.empty_like(gradient)
-        has_full_matrix = len(gradient) > 2
-        if has_full_matrix:
-            other_gradient = gradient[:-1].copy()
-            other_gradient[self._diagonal_index] = 0.0
-            rotated = (self._eigenvectors.T @ other_gradient) / self._other_curvature
-            step[:-1] = self._eigenvectors @ rotated
-        step[self._diagonal_index] = (
-            self._intercept_curvature * slope_gradient - self._cross_curvature * intercept_gradient
-        ) / self._determinant
-        step[-1] = (
-            self._slope_curvature * intercept_gradient - self._cross_curvature * slope_gradient
-        ) / self._determinant
-        return step
+    regression: SoftmaxRegression
+    sample: LabelledRows
+    start: Float

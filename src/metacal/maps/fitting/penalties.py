@@ -99,18 +99,20 @@ def build_penalty(
     array([[0.1, 0.1, 0.1], [3. , 3. , 3. ]])
     """
     n_classes = shape[1]
+    matrix_rows = slice(None, -1)
+    intercept_row = -1
     targets = np.zeros(shape)
     strengths = np.empty(shape)
     if kind == "l2":
-        strengths[:-1] = strength
-        strengths[-1] = intercept_strength
+        strengths[matrix_rows] = strength
+        strengths[intercept_row] = intercept_strength
         return QuadraticPenalty(np.maximum(strengths, _MIN_STRENGTH), targets)
     on_diagonal = get_diagonal_index(shape)
-    strengths[:-1] = strength * n_classes * (n_classes - 1)
+    strengths[matrix_rows] = strength * n_classes * (n_classes - 1)
     strengths[on_diagonal] = _FREE_DIAGONAL_STRENGTH
     if kind == "structured":
         strengths[on_diagonal] = strength * n_classes
-    strengths[-1] = intercept_strength * n_classes
+    strengths[intercept_row] = intercept_strength * n_classes
     targets[on_diagonal] = diagonal
     return QuadraticPenalty(np.maximum(strengths, _MIN_STRENGTH), targets)
 

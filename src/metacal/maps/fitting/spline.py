@@ -15,8 +15,8 @@ from metacal.formulas import Float
 from metacal.maps.fitting.newton import (
     Derivatives,
     add_normal_prior,
-    logistic_loss_sums,
     minimise_by_newton,
+    sum_logistic_derivatives,
     unpack_derivatives,
 )
 
@@ -139,7 +139,7 @@ def _compute_spline_derivatives(
     for first_row in range(0, len(design), _CHUNK_ROWS):
         chunk = slice(first_row, first_row + _CHUNK_ROWS)
         features = [*design[chunk].T[:, :, None], np.ones((1, 1))]
-        packed_sums = packed_sums + logistic_loss_sums(
+        packed_sums = packed_sums + sum_logistic_derivatives(
             features, correct[chunk, None], weights[chunk, None], theta
         )
     return unpack_derivatives(packed_sums)

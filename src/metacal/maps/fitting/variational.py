@@ -163,25 +163,29 @@ class EvidenceData:
     def sum_over_rows(self, curve: kernels.TabulatedProcess, basis: InducingBasis) -> _DataSums:
         """Sum the parts of the bound, in one pass if both samples are the same."""
         if self.curvature_sample is self.sample:
-            sums = self._sum_quantities(self.sample, curve, "evidence", "covariances")
+            packed_sums = self._sum_quantities(self.sample, curve, "evidence", "covariances")
         else:
             evidence_sums = self._sum_quantities(self.sample, curve, "evidence")
             covariance_sums = self._sum_quantities(self.curvature_sample, curve, "covariances")
-            sums = np.concatenate([evidence_sums, covariance_sums])
-        expected_likelihood = float(sums[0])
+            packed_sums = np.concatenate([evidence_sums, covariance_sums])
         n_points = len(curve.mean)
         n_features = len(basis.features)
-        sizes = [n_points, n_points, n_features * n_features]
-        true_mass, expected_mass, squared_row_means, total_mass = np.split(
-            sums[1:], np.cumsum(sizes)
-        )
-        squared_row_means = squared_row_means.reshape(n_features, n_features)
-        covariance = basis.compute_second_moments(total_mass) - squared_row_means
+        sizes = [1, n_points, n_points, n_features * n_features, n_points]
+        (
+            expected_likelihood,
+            true_mass,
+            expected_mass,
+            mean_products,
+            total_mass,
+        ) = np.split(packed_sums, np.cumsum(sizes[:-1]))
+        # Cov(a) = E[a aᵀ] - E[a] E[a]ᵀ in each row; `mean_products` is the sum of the last term.
+        mean_products = mean_products.reshape(n_features, n_features)
+        covariance_sum = basis.compute_second_moments(total_mass) - mean_products
         return _DataSums(
-            expected_likelihood=expected_likelihood,
+            expected_likelihood=float(expected_likelihood[0]),
             true_mass=true_mass,
             expected_mass=expected_mass,
-            curvature=np.asarray(self.weight_ratio * covariance),
+            curvature=np.asarray(self.weight_ratio * covariance_sum),
         )
 
     def _sum_quantities(
