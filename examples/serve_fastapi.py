@@ -269,10 +269,15 @@ class GatedModel:
         self.classes: list[int | str] = json.loads(said["metacal.classes"])
         names = json.loads(said["metacal.outputs"])
         self.outputs = [names[name] for name in ("probs", "score", "accept")]
-        # The prediction is the class with the largest logit. Probabilities may have another order.
+        # The prediction is the class with the largest logit, or an output of its own: for one logit,
+        # and for promises about one of two classes. Probabilities may have another order.
         plain = said.get("metacal.logits")
-        self.tells = plain in [output.name for output in self.session.get_outputs()]
-        self.outputs.append(plain if self.tells else names["probs"])
+        self.predicts = "prediction" in names
+        has_logits = plain in [output.name for output in self.session.get_outputs()]
+        self.tells = self.predicts or has_logits
+        self.outputs.append(plain if has_logits else names["probs"])
+        if self.predicts:
+            self.outputs.append(names["prediction"])
         (source,) = self.session.get_inputs()
         self.name, self.dtype, self.shape = source.name, _DTYPES[source.type], source.shape[1:]
 
@@ -311,12 +316,14 @@ class GatedModel:
         say).
         """
         try:
-            probs, score, accept, logits = self.session.run(self.outputs, {self.name: batch})
+            probs, score, accept, logits, *more = self.session.run(self.outputs, {self.name: batch})
         except Exception as error:  # onnxruntime's own classes are not public
             raise ValueError(
                 f"the model does not run on inputs of shape {list(batch.shape)}"
             ) from error
-        winner = logits.argmax(axis=1)  # the promise is about the largest logit
+        logits = logits.reshape(len(logits), -1)  # one logit may come without columns
+        # The promise is about the prediction: the largest logit, unless the model says otherwise.
+        winner = more[0] if self.predicts else logits.argmax(axis=1)
         clear = np.isfinite(logits.max(axis=1)) & np.isfinite(probs).all(
             axis=1
         )  # a model may overflow

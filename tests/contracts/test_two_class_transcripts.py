@@ -267,3 +267,205 @@ def test_one_column_of_probabilities_leads_to_the_warning_of_two(as_column):
             one_column, labels
         )
         mc.MetaCal(mc.MinPrecision(0.8), positive="Yes").fit(LOG_ODDS, labels)
+
+
+ONE_LOGIT_PROMISES = {
+    "precision": mc.MinPrecision(0.8, positive="Yes"),
+    "two sides": mc.TwoSided(
+        mc.MinPrecision(0.8, positive="Yes"), mc.MinPrecision(0.85, positive="No")
+    ),
+    "accuracy": mc.MinAccuracy(0.85),
+    "miscoverage": mc.MaxMiscoverage(0.1),
+}
+
+
+def build_one_logit_model(weights, *, n_dimensions, has_sigmoid, dtype):
+    """Build an ONNX classifier that ends in one logit, or in one probability."""
+    import onnx
+    from onnx import helper
+
+    element_type = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    nodes = [helper.make_node("MatMul", ["features", "weights"], ["column"])]
+    name = "column"
+    if n_dimensions == 1:
+        nodes.append(helper.make_node("Reshape", [name, "flat"], ["scores"]))
+        name = "scores"
+    if has_sigmoid:
+        nodes.append(helper.make_node("Sigmoid", [name], ["p"]))
+        name = "p"
+    shape = ["batch", 1][:n_dimensions]
+    graph = helper.make_graph(
+        nodes,
+        "classifier",
+        [helper.make_tensor_value_info("features", element_type, ["batch", len(weights)])],
+        [helper.make_tensor_value_info(name, element_type, shape)],
+        [
+            onnx.numpy_helper.from_array(weights.reshape(-1, 1).astype(dtype), "weights"),
+            onnx.numpy_helper.from_array(np.array([-1]), "flat"),
+        ],
+    )
+    opset = helper.make_opsetid("", 17)
+    return helper.make_model(graph, opset_imports=[opset], ir_version=8)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "promise_name"),
+    [
+        *(("float32", name) for name in ONE_LOGIT_PROMISES),
+        ("float16", "two sides"),
+        ("float64", "two sides"),
+    ],
+)
+@pytest.mark.parametrize("has_sigmoid", [False, True], ids=["logit", "probability"])
+@pytest.mark.parametrize("n_dimensions", [1, 2])
+def test_a_model_that_ends_in_one_logit_is_served_by_onnx(
+    n_dimensions, has_sigmoid, dtype, promise_name, tmp_path
+):
+    onnx = pytest.importorskip("onnx")
+    onnxruntime = pytest.importorskip("onnxruntime")
+    from metacal.export.onnx import save_attached
+
+    labels, _, _ = make_labels("strings")
+    weights = np.array([2.5, 1.0, 0.0])
+    features = X.astype(dtype)
+    model = build_one_logit_model(
+        weights, n_dimensions=n_dimensions, has_sigmoid=has_sigmoid, dtype=dtype
+    )
+    onnx.save(model, tmp_path / "model.onnx")
+    session = onnxruntime.InferenceSession(tmp_path / "model.onnx")
+    (scores,) = session.run(None, {"features": features})
+    assert scores.shape == (len(X), 1)[:n_dimensions]
+
+    cal = mc.MetaCal(
+        ONE_LOGIT_PROMISES[promise_name],
+        positive="Yes",
+        input="probabilities" if has_sigmoid else "logits",
+    )
+    cal.fit(scores[:N_FIT], labels[:N_FIT])
+    saved = save_attached(tmp_path / "model.onnx", cal, tmp_path / "served.onnx")
+    assert saved.ran
+    served = onnxruntime.InferenceSession(tmp_path / "served.onnx")
+    names = [output.name for output in served.get_outputs()]
+    outputs = dict(zip(names, served.run(None, {"features": features[N_FIT:]})))
+    expected = cal.decide(scores[N_FIT:])
+    assert 0 < expected.accept.sum() < len(expected)
+    np.testing.assert_array_equal(outputs["accept"], expected.accept)
+    np.testing.assert_array_equal(outputs["prediction"], expected.predicted_codes)
+    answers = np.where(outputs["accept"], cal.classes_[outputs["prediction"]], "rejected")
+    np.testing.assert_array_equal(answers, expected.label)
+    np.testing.assert_allclose(outputs["probs"], expected.probabilities, atol=2e-6)
+
+
+def test_the_logit_before_a_sigmoid_is_found_and_a_probability_refused(tmp_path):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    onnx = pytest.importorskip("onnx")
+    from metacal.export.onnx import save_attached
+
+    labels, _, _ = make_labels("strings")
+    cal = mc.MetaCal(ONE_LOGIT_PROMISES["two sides"], positive="Yes")
+    cal.fit(LOG_ODDS[:N_FIT], labels[:N_FIT])
+    ten_classes = mc.MetaCal(mc.MaxMiscoverage(0.1))
+    ten_classes.fit(X[:N_FIT], X[:N_FIT].argmax(axis=1))
+    for n_dimensions, logits_name in ((1, "scores"), (2, "column")):
+        model = build_one_logit_model(
+            np.array([2.5, 1.0, 0.0]), n_dimensions=n_dimensions, has_sigmoid=True, dtype="float32"
+        )
+        onnx.save(model, tmp_path / "model.onnx")
+        source, path = tmp_path / "model.onnx", tmp_path / "served.onnx"
+        with pytest.raises(mc.InputError, match=f"Sigmoid.*'{logits_name}', may be the logits"):
+            save_attached(source, cal, path)
+        save_attached(source, cal, path, logits=logits_name)
+        accept = onnxruntime.InferenceSession(path).run(
+            ["accept"], {"features": X.astype(np.float32)}
+        )
+        scores = X.astype(np.float32) @ np.array([2.5, 1.0, 0.0], dtype=np.float32)
+        np.testing.assert_array_equal(accept[0], cal.accepts(scores))
+        with pytest.raises(mc.InputError, match=r"3 classes|which output|no output"):
+            save_attached(source, ten_classes, path)
+
+
+@pytest.mark.parametrize("promise_name", ONE_LOGIT_PROMISES)
+def test_a_model_that_ends_in_one_logit_is_served_by_torch(promise_name):
+    torch = pytest.importorskip("torch")
+    from metacal.export.torch import CalibratedModule, to_module
+
+    labels, _, _ = make_labels("strings")
+    features = torch.tensor(X, dtype=torch.float32)
+    head = torch.nn.Linear(3, 1)
+    with torch.no_grad():
+        head.weight.copy_(torch.tensor([[2.5, 1.0, 0.0]]))
+    for model in (head, torch.nn.Sequential(head, torch.nn.Flatten(0))):
+        with torch.no_grad():
+            scores = model(features)
+        cal = mc.MetaCal(ONE_LOGIT_PROMISES[promise_name], positive="Yes")
+        cal.fit(scores[:N_FIT], labels[:N_FIT])
+        served = CalibratedModule(model, cal)
+        probs, score, accept = served(features[N_FIT:])
+        prediction = served.predict(features[N_FIT:])
+        expected = cal.decide(scores[N_FIT:])
+        np.testing.assert_array_equal(accept.numpy(), expected.accept)
+        np.testing.assert_array_equal(prediction.numpy(), expected.predicted_codes)
+        np.testing.assert_allclose(probs.numpy(), expected.probabilities, atol=2e-6)
+        assert score.shape == (len(expected),)
+        program = torch.export.export(served, (features[:8],))
+        np.testing.assert_array_equal(program.module()(features[:8])[2], served(features[:8])[2])
+        traced = torch.jit.trace(served, (features[:8],))
+        np.testing.assert_array_equal(traced(features[N_FIT:])[2], accept)
+
+    probabilities = torch.sigmoid(scores)
+    of_probabilities = mc.MetaCal(
+        ONE_LOGIT_PROMISES[promise_name], positive="Yes", input="probabilities"
+    )
+    of_probabilities.fit(probabilities[:N_FIT], labels[:N_FIT])
+    accept = to_module(of_probabilities)(probabilities[N_FIT:])[2]
+    np.testing.assert_array_equal(accept, of_probabilities.accepts(probabilities[N_FIT:]))
+
+
+@pytest.mark.parametrize("promise_name", ["two sides", "accuracy"])
+def test_a_model_that_ends_in_one_logit_is_served_by_transformers(promise_name):
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    tokenizers = pytest.importorskip("tokenizers")
+    from metacal.export.transformers import CalibratedTextClassificationPipeline
+
+    words = [f"word{index}" for index in range(40)]
+    vocabulary = {word: index for index, word in enumerate(["[PAD]", "[UNK]", *words])}
+    word_level = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="[UNK]"))
+    word_level.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=word_level, pad_token="[PAD]", unk_token="[UNK]"
+    )
+    torch.manual_seed(0)
+    config = transformers.BertConfig(
+        vocab_size=len(vocabulary),
+        hidden_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=32,
+        max_position_embeddings=16,
+        num_labels=1,
+    )
+    model = transformers.BertForSequenceClassification(config).eval()
+    rng = np.random.default_rng(0)
+    texts = [" ".join(rng.choice(words, 6)) for _ in range(1200)]
+    with torch.no_grad():
+        model.classifier.weight.mul_(100.0)  # a random head says next to nothing otherwise
+        scores = model(**tokenizer(texts, return_tensors="pt")).logits.numpy()
+    scale = 3.0 / scores.std()
+    with torch.no_grad():
+        model.classifier.weight.mul_(scale)
+        model.classifier.bias.copy_(torch.tensor([-float(scores.mean() * scale)]))
+        scores = model(**tokenizer(texts, return_tensors="pt")).logits.numpy()
+    labels = np.where(rng.random(len(texts)) < 1 / (1 + np.exp(-scores[:, 0])), "Yes", "No")
+    cal = mc.MetaCal(ONE_LOGIT_PROMISES[promise_name], positive="Yes")
+    cal.fit(scores[:1000], labels[:1000])
+    pipe = CalibratedTextClassificationPipeline(
+        model=model, tokenizer=tokenizer, cal=cal, device="cpu"
+    )
+    decision = cal.decide(scores[1000:])
+    results = pipe(texts[1000:])
+    assert [result["accept"] for result in results] == decision.accept.tolist()
+    assert [result["label"] for result in results] == decision.answer.tolist()
+    config.problem_type = "regression"
+    with pytest.raises(mc.InputError, match="'regression'"):
+        CalibratedTextClassificationPipeline(model=model, tokenizer=tokenizer, cal=cal)

@@ -481,12 +481,14 @@ def test_saved_and_exported_gates_decide_alike(promise, tmp_path):
     model = onnxruntime.InferenceSession(
         to_onnx(cal).SerializeToString(), providers=["CPUExecutionProvider"]
     )
-    probs, _, accepted = model.run(None, {"logits": table, **codes})
+    probs, _, accepted, prediction = model.run(None, {"logits": table, **codes})
     assert np.array_equal(accepted, accept)
+    expected_prediction = cal.decide(table, **groups).predicted_codes
+    assert np.array_equal(prediction, expected_prediction)
     np.testing.assert_allclose(probs, probabilities, atol=2e-6)
-    assert np.array_equal(
-        to_module(cal)(torch.tensor(table), *map(torch.tensor, codes.values()))[2].numpy(), accept
-    )
+    module, tensors = to_module(cal), [torch.tensor(table), *map(torch.tensor, codes.values())]
+    assert np.array_equal(module(*tensors)[2].numpy(), accept)
+    assert np.array_equal(module.predict(*tensors).numpy(), expected_prediction)
 
 
 def test_command_line(tmp_path):

@@ -21,10 +21,13 @@ from metacal.export.torch import to_module
 class CalibratedTextClassificationPipeline(TextClassificationPipeline):
     """Text-classification pipeline of transformers with a gate in place of the softmax.
 
-    Each result is a dictionary `{"label", "score", "accept"}`. The label is the class with the
-    largest logit, which the promise is about. The score is its calibrated probability. With
-    `top_k`, this class comes first and the others follow by calibrated probability; `accept` is the
-    decision on the row in every entry.
+    Each result is a dictionary `{"label", "score", "accept"}`. The label is the predicted class,
+    which the promise is about. The score is its calibrated probability. With `top_k`, this class
+    comes first and the others follow by calibrated probability; `accept` is the decision on the row
+    in every entry.
+
+    A model with one label (`num_labels=1`) has one logit, for the second of two classes. The labels
+    are then those of the calibrator.
 
     Parameters
     ----------
@@ -59,7 +62,27 @@ class CalibratedTextClassificationPipeline(TextClassificationPipeline):
             raise InputError(
                 "this gate has a threshold for each group of rows, and a pipeline knows no groups."
             )
-        self._check_model(extract_gate(fitted).classes)
+        classes = extract_gate(fitted).classes
+        config = self.model.config
+        if config.num_labels == 1 and self.gate.n_classes == 2:
+            self._check_model_with_one_logit()
+            self.label_names = [str(name) for name in classes.tolist()]
+        else:
+            self._check_model(classes)
+            self.label_names = [config.id2label[index] for index in range(self.gate.n_classes)]
+        if self.gate.input != "logits":
+            raise InputError(
+                "the calibrator reads probabilities, but a pipeline has logits; fit it on logits."
+            )
+
+    def _check_model_with_one_logit(self) -> None:
+        """Raise InputError if the only output of the model is not a logit."""
+        problem_type = self.model.config.problem_type
+        if problem_type == "regression":
+            raise InputError(
+                f"a gate is for classes; this model's problem is {problem_type!r}, so its only"
+                " output is not a logit."
+            )
 
     def _check_model(self, classes: Array) -> None:
         """Raise InputError unless the model returns logits of the gate's classes."""
@@ -79,10 +102,6 @@ class CalibratedTextClassificationPipeline(TextClassificationPipeline):
             raise InputError(
                 f"the calibrator's classes {classes.tolist()} are not the model's, in order:"
                 f" {label_names}. Pass classes=[config.id2label[i] for i in range(K)] when fitting."
-            )
-        if self.gate.input != "logits":
-            raise InputError(
-                "the calibrator reads probabilities, but a pipeline has logits; fit it on logits."
             )
 
     def postprocess(
@@ -119,17 +138,19 @@ class CalibratedTextClassificationPipeline(TextClassificationPipeline):
             )
         logits = model_outputs["logits"].float()
         probs, _, accept = self.gate(logits)
-        prediction = int(logits[0].argmax())
+        prediction = int(self.gate.predict(logits))
+        class_logits = logits[0].tolist()
+        if len(class_logits) == 1:
+            class_logits = [0.0, *class_logits]
 
         def sort_key(class_index: int) -> tuple[bool, float, float]:
             is_other = class_index != prediction
-            return is_other, -float(probs[0, class_index]), -float(logits[0, class_index])
+            return is_other, -float(probs[0, class_index]), -class_logits[class_index]
 
-        label_names = self.model.config.id2label
         results = []
         for class_index in sorted(range(self.gate.n_classes), key=sort_key):
             result = {
-                "label": label_names[class_index],
+                "label": self.label_names[class_index],
                 "score": float(probs[0, class_index]),
                 "accept": bool(accept[0]),
             }

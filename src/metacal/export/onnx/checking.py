@@ -27,6 +27,7 @@ from metacal.export.onnx.probe import COLUMN_GUARD_NAME
 from metacal.export.onnx.probe_rows import generate_probe_rows
 from metacal.formulas import Array, Flags
 from metacal.gate import Decision, Gate, Rejected
+from metacal.rows.validate import scores_to_two_columns
 
 if TYPE_CHECKING:
     from metacal.export.onnx.gate import AttachedGate
@@ -168,11 +169,14 @@ def check_attached_model(
     except ArtifactError as error:
         if COLUMN_GUARD_NAME not in str(error):
             raise
-        raise _column_count_error(str(error), logits_name, gate.n_classes) from None
+        n_columns = 1 if attached.has_one_score else gate.n_classes
+        raise _column_count_error(str(error), logits_name, n_columns, gate.n_classes) from None
     if not model_check.was_run or logits_name not in model_check.outputs:
         return model_check
 
     table = model_check.outputs[logits_name]
+    if attached.has_one_score:
+        table = _complete_one_score(table, gate.logits_source.input, logits_name)
     is_finite = np.isfinite(table).all(axis=1)
     if not is_finite.any():
         reason = f"{logits_name!r} is not finite in any row of its answer"
@@ -202,16 +206,25 @@ def check_attached_model(
     return model_check
 
 
-def _column_count_error(message: str, logits_name: str, n_classes: int) -> InputError:
+def _complete_one_score(scores: Array, input_type: str, logits_name: str) -> Array:
+    """Return the table of two classes for one score per row, or raise InputError."""
+    try:
+        return scores_to_two_columns(scores, input_type)
+    except InputError as error:
+        raise InputError(f"{logits_name!r}: {error}") from None
+
+
+def _column_count_error(
+    message: str, logits_name: str, n_columns: int, n_classes: int
+) -> InputError:
     """Build the error for logits with a wrong number of columns.
 
     The actual number of columns is part of onnxruntime's message.
     """
     shape_match = re.search(r"[Ii]nput shape: ?\{(\d+), ?(\d+)\}", message)
-    problem = f"does not have {n_classes} columns"
+    problem = f"does not have {n_columns} columns"
     if shape_match is not None:
-        n_columns = shape_match[2]
-        problem = f"comes out with {n_columns} columns"
+        problem = f"comes out with {shape_match[2]} columns"
     return InputError(
         f"{logits_name!r} {problem}, whatever the model says, but the calibration has"
         f" {n_classes} classes; attach the one that was fitted on this model's logits."
@@ -302,7 +315,11 @@ def compare_with_python(
 
 def _has_same_decisions(outputs: dict[str, Array], decision: Decision) -> bool:
     """Check whether exported decisions are equal to those of Python."""
-    expected_values = {"accept": decision.accept, "answered_by": decision.by}
+    expected_values = {
+        "accept": decision.accept,
+        "answered_by": decision.by,
+        "prediction": decision.predicted_codes,
+    }
     for output_name, expected in expected_values.items():
         if output_name in outputs and (outputs[output_name] != expected).any():
             return False

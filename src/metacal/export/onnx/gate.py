@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from metacal.export.onnx.decisions import append_second_column
 from metacal.export.onnx.graph import Graph, make_tensor_info
 from metacal.export.onnx.operations import OnnxOperations
 from metacal.export.onnx.probe import COLUMN_GUARD_NAME
@@ -36,6 +37,7 @@ _OUTPUT_DTYPES = {
     "accept": "bool",
     "confidence": "float64",
     "answered_by": "int64",
+    "prediction": "int64",
 }
 
 
@@ -79,6 +81,9 @@ class AttachedGate:
 
     group_input_name : str or None
         Name of the input with the group index of each row. None without thresholds by group.
+
+    has_one_score : bool
+        Whether the gate reads one score per row, for the second of two classes.
     """
 
     model: Any
@@ -87,6 +92,7 @@ class AttachedGate:
     output_names: dict[str, str]
     rejected: Rejected
     group_input_name: str | None = None
+    has_one_score: bool = False
 
 
 def append_gate(
@@ -98,6 +104,7 @@ def append_gate(
     batch_dimension: int | str,
     rejected: Rejected,
     checks_columns: bool = False,
+    has_one_score: bool = False,
 ) -> AttachedGate:
     """Append the nodes of a gate to a model, which keeps its own outputs.
 
@@ -126,6 +133,10 @@ def append_gate(
         Otherwise the gate of a model with an unknown or wrong number of columns could return
         meaningless results.
 
+    has_one_score : bool, default=False
+        Whether the only tensor has one score per row, of shape (n,) or (n, 1), for the second of
+        two classes.
+
     Returns
     -------
     AttachedGate
@@ -141,11 +152,19 @@ def append_gate(
         group_input_name = _unused_name("group", names_in_model)
     checked_input_names = stage_input_names
     if checks_columns:
-        checked_input_names = _append_column_checks(graph, stage_input_names, gate.n_classes)
+        n_columns = 1 if has_one_score else gate.n_classes
+        checked_input_names = _append_column_checks(graph, stage_input_names, n_columns)
+    if has_one_score:
+        (score_name,) = checked_input_names
+        checked_input_names = (
+            append_second_column(graph, score_name, dtype, gate.logits_source.input),
+        )
 
     append_stage = append_score_stage
     if gate.has_classes:
-        append_stage = partial(append_table_stage, rejected=rejected)
+        append_stage = partial(
+            append_table_stage, rejected=rejected, outputs_prediction=has_one_score
+        )
     stage_outputs = []
     for stage_index, input_name in enumerate(checked_input_names):
         single_stage_gate = gate.stage(stage_index)
@@ -178,15 +197,19 @@ def append_gate(
         output_names=output_names,
         rejected=rejected,
         group_input_name=group_input_name,
+        has_one_score=has_one_score,
     )
 
 
 def _append_column_checks(
-    graph: Graph, table_names: Sequence[str], n_classes: int
+    graph: Graph, table_names: Sequence[str], n_columns: int
 ) -> tuple[str, ...]:
-    """Append Reshape nodes that fail unless each table has one column per class."""
+    """Append Reshape nodes that fail unless each table has this number of columns.
+
+    A tensor with one dimension becomes a single column.
+    """
     # In the operator Reshape, a size of 0 keeps the size of the dimension.
-    target_shape = graph.add_integers(0, n_classes)
+    target_shape = graph.add_integers(0, n_columns)
     checked_names = tuple(graph.append_node("Reshape", name, target_shape) for name in table_names)
     # The name of the failing node identifies this check in the error of onnxruntime.
     graph.nodes[-1].name = COLUMN_GUARD_NAME

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from metacal.errors import ArtifactError, InputError, format_option
@@ -31,6 +31,9 @@ _IDENTITY_OPERATORS = {
 
 # Operators whose output has the dtype of their first input.
 _SAME_TYPE_OPERATORS = {"Softmax", "LogSoftmax", "Sigmoid", *_IDENTITY_OPERATORS} - {"Cast"}
+
+# Operators whose output has the dtype and the shape of their first input.
+_SAME_SHAPE_OPERATORS = {"Sigmoid", "Identity", "Dropout"}
 
 # With these values of `post_transform`, an operator of ai.onnx.ml outputs probabilities.
 _PROBABILITY_TRANSFORMS = {b"SOFTMAX", b"LOGISTIC", b"PROBIT", b"SOFTMAX_ZERO"}
@@ -59,15 +62,24 @@ class LogitsValue:
 
     batch_dimension : int or str
         Size or name of the batch dimension.
+
+    n_dimensions : int
+        Number of dimensions: 2, or 1 if the model returns one score per row without columns.
     """
 
     name: str
     dtype: str
     n_columns: int | None = None
     batch_dimension: int | str = _BATCH_NAME
+    n_dimensions: int = 2
+
+    @property
+    def has_one_score(self) -> bool:
+        """Whether there is one score per row, for the second of two classes."""
+        return self.n_dimensions == 1 or self.n_columns == 1
 
 
-def find_logits(model: Any, logits_name: str | None) -> LogitsValue:
+def find_logits(model: Any, logits_name: str | None, n_classes: int) -> LogitsValue:
     """Find the tensor of a classifier that contains the logits.
 
     Parameters
@@ -77,7 +89,10 @@ def find_logits(model: Any, logits_name: str | None) -> LogitsValue:
 
     logits_name : str or None
         Name of an output or of a tensor inside the graph. If None, the only floating-point output
-        with two dimensions is used.
+        with two dimensions is used or, for two classes, the only one with one dimension.
+
+    n_classes : int
+        Number of classes of the gate. Two classes need one score per row only.
 
     Returns
     -------
@@ -88,14 +103,18 @@ def find_logits(model: Any, logits_name: str | None) -> LogitsValue:
     InputError
         If there is no such value, or several outputs are possible.
     """
+    allowed_dimensions = (2, 1) if n_classes == 2 else (2,)
     outputs = {output.name: output for output in model.graph.output}
     if len(outputs) < len(model.graph.output):
         raise ArtifactError("two outputs of the model bear the same name; export it again.")
     if logits_name is not None:
         if logits_name in outputs:
-            return _logits_from_info(outputs[logits_name])
-        return _find_inner_value(model, logits_name, outputs)
-    candidates = list(_possible_logits(outputs.values()))
+            return _logits_from_info(outputs[logits_name], allowed_dimensions)
+        return _find_inner_value(model, logits_name, outputs, allowed_dimensions)
+    candidates: list[LogitsValue] = []
+    for n_dimensions in allowed_dimensions:
+        if not candidates:
+            candidates = list(_possible_logits(outputs.values(), (n_dimensions,)))
     if len(candidates) == 1:
         return candidates[0]
     for output in outputs.values():
@@ -108,10 +127,11 @@ def find_logits(model: Any, logits_name: str | None) -> LogitsValue:
     )
 
 
-def _logits_from_info(info: Any) -> LogitsValue:
+def _logits_from_info(info: Any, allowed_dimensions: Sequence[int]) -> LogitsValue:
     """Extract dtype and shape of the logits from the description of a tensor.
 
-    Raise InputError if the tensor is not a floating-point table.
+    Raise InputError unless it is a floating-point tensor with a number of dimensions that is
+    allowed: 2, or 1 for one score per row.
     """
     _check_not_dictionaries(info)
     tensor_type = info.type.tensor_type
@@ -124,7 +144,15 @@ def _logits_from_info(info: Any) -> LogitsValue:
     if not tensor_type.HasField("shape"):
         return LogitsValue(name=info.name, dtype=dtype)
     dimensions = [_dimension(dimension) for dimension in tensor_type.shape.dim]
-    if len(dimensions) != 2:
+    if len(dimensions) == 1 and 1 in allowed_dimensions:
+        return LogitsValue(
+            name=info.name,
+            dtype=dtype,
+            n_columns=1,
+            batch_dimension=dimensions[0] or _BATCH_NAME,
+            n_dimensions=1,
+        )
+    if len(dimensions) != 2 or 2 not in allowed_dimensions:
         raise InputError(
             f"output {info.name!r} has {len(dimensions)} dimensions; logits need 2, one row per"
             " item and one column per class."
@@ -138,11 +166,13 @@ def _logits_from_info(info: Any) -> LogitsValue:
     )
 
 
-def _possible_logits(infos: Iterable[Any]) -> Iterator[LogitsValue]:
+def _possible_logits(
+    infos: Iterable[Any], allowed_dimensions: Sequence[int]
+) -> Iterator[LogitsValue]:
     """Iterate over the tensors that could be logits, given their descriptions."""
     for info in infos:
         with contextlib.suppress(InputError):
-            yield _logits_from_info(info)
+            yield _logits_from_info(info, allowed_dimensions)
 
 
 def _dimension(dimension: Any) -> int | str:
@@ -152,7 +182,9 @@ def _dimension(dimension: Any) -> int | str:
     return str(dimension.dim_param)
 
 
-def _find_inner_value(model: Any, value_name: str, outputs: dict[str, Any]) -> LogitsValue:
+def _find_inner_value(
+    model: Any, value_name: str, outputs: dict[str, Any], allowed_dimensions: Sequence[int]
+) -> LogitsValue:
     """Find a tensor inside the graph, such as the input of the last softmax.
 
     Parameters
@@ -165,6 +197,9 @@ def _find_inner_value(model: Any, value_name: str, outputs: dict[str, Any]) -> L
 
     outputs : dict of str to onnx.ValueInfoProto
         Outputs of the model.
+
+    allowed_dimensions : sequence of int
+        Numbers of dimensions that the tensor may have.
 
     Returns
     -------
@@ -181,14 +216,15 @@ def _find_inner_value(model: Any, value_name: str, outputs: dict[str, Any]) -> L
         )
     for info in model.graph.value_info:
         if info.name == value_name:
-            return _logits_from_info(info)
-    same_type_values = {value_name}
-    for node in model.graph.node:
-        keeps_type = node.op_type in _SAME_TYPE_OPERATORS and len(node.input) > 0
-        if keeps_type and node.input[0] in same_type_values:
-            same_type_values.update(node.output[:1])
+            return _logits_from_info(info, allowed_dimensions)
+    same_shape_values = _follow_value(model, value_name, _SAME_SHAPE_OPERATORS)
+    same_shape_outputs = [output for name, output in outputs.items() if name in same_shape_values]
+    for logits in _possible_logits(same_shape_outputs, allowed_dimensions):
+        if logits.has_one_score:
+            return replace(logits, name=value_name)
+    same_type_values = _follow_value(model, value_name, _SAME_TYPE_OPERATORS)
     same_type_outputs = [output for name, output in outputs.items() if name in same_type_values]
-    for logits in _possible_logits(same_type_outputs):
+    for logits in _possible_logits(same_type_outputs, allowed_dimensions):
         return LogitsValue(name=value_name, dtype=logits.dtype)
     raise InputError(
         f"the model does not say what type {value_name!r} has; run onnx.shape_inference.infer_shapes on"
@@ -196,8 +232,17 @@ def _find_inner_value(model: Any, value_name: str, outputs: dict[str, Any]) -> L
     )
 
 
+def _follow_value(model: Any, value_name: str, operators: Collection[str]) -> set[str]:
+    """Return the names of a tensor and of what some operators compute from it."""
+    value_names = {value_name}
+    for node in model.graph.node:
+        if node.op_type in operators and len(node.input) > 0 and node.input[0] in value_names:
+            value_names.update(node.output[:1])
+    return value_names
+
+
 def check_not_probabilities(model: Any, name: str) -> None:
-    """Raise InputError if a tensor is obviously the output of a softmax.
+    """Raise InputError if a tensor is obviously the output of a softmax or a sigmoid.
 
     A gate that was fitted on logits would silently return wrong results.
     """
@@ -210,7 +255,7 @@ def check_not_probabilities(model: Any, name: str) -> None:
             return
         if _outputs_probabilities(node):
             hint = ""
-            if node.op_type == "Softmax":
+            if node.op_type in ("Softmax", "Sigmoid"):
                 hint = f" (what goes into it, {node.input[0]!r}, may be the logits)"
             raise InputError(
                 f"{name!r} holds probabilities: it comes out of a {node.op_type} node{hint}. Name"

@@ -94,6 +94,8 @@ def to_onnx(
     - A gate with a threshold for each group has the additional input `group` (int64): the index of
       the row's group in the list `metacal.groups` of the metadata. A row with any other index is
       rejected.
+    - If the prediction is not always the class of the largest logit, as for a promise about one of
+      two classes, there is the output `prediction` (int64), the index of the predicted class.
     - A calibrator without a promise has only the output `probs`.
     - A gate on given scores has the input `scores` and the outputs `accept` and `confidence`
       (float64; NaN if there is no score).
@@ -208,7 +210,8 @@ def attach(
     """Attach a gate to the logits of a classifier.
 
     The result has the operator set, the IR version and the outputs of the classifier, followed by
-    `probs`, `score` and `accept` (`metacal_probs`, ... if a name is taken). External data stay in
+    `probs`, `score` and `accept` (`metacal_probs`, ... if a name is taken). If the prediction is not
+    the largest of several logits, it has the output `prediction`, as for `to_onnx`. External data stay in
     their files, so the result must be saved in the same folder. `attach` does not check the result;
     `save_attached` does.
 
@@ -222,7 +225,8 @@ def attach(
 
     logits : str, default=None
         Output with the logits, or a value inside the graph, such as the input of the last softmax.
-        By default, the only floating-point output with two dimensions.
+        By default, the only floating-point output with two dimensions. For two classes, one logit
+        per row is enough, of shape (n,) or (n, 1), which favours the second class.
 
     input : {"logits", "probabilities"}, default=None
         Content of that output. By default, the type that `cal` was fitted on.
@@ -245,10 +249,11 @@ def _attach_gate(
     if any(entry.key.startswith(METADATA_PREFIX) for entry in model.metadata_props):
         raise InputError("this model already has a metacal gate; attach to the original model.")
     ensure_supported_opset(model)
-    table = find_logits(model, logits)
     fitted_gate = extract_gate(cal, requires_logits_gate=True)
+    table = find_logits(model, logits, fitted_gate.n_classes)
     gate = check_exportable_gate(fitted_gate, input)
-    if table.n_columns is not None and table.n_columns != gate.n_classes:
+    has_one_score = table.has_one_score and gate.n_classes == 2
+    if table.n_columns not in (None, gate.n_classes) and not has_one_score:
         raise InputError(
             f"output {table.name!r} has {table.n_columns} columns, but the calibration has"
             f" {gate.n_classes} classes; attach the one that was fitted on this model's logits."
@@ -263,6 +268,7 @@ def _attach_gate(
         batch_dimension=table.batch_dimension,
         rejected=fitted_gate.choose_rejected(rejected),
         checks_columns=True,
+        has_one_score=has_one_score,
     )
     properties = gate_metadata(fitted_gate, attached)
     properties[f"{METADATA_PREFIX}logits"] = table.name
@@ -394,7 +400,8 @@ def _with_logits_output(model: Any, table: LogitsValue) -> Any:
     if table.name in [output.name for output in model.graph.output]:
         return model
     model_copy = deepcopy(model)
-    model_copy.graph.output.append(make_tensor_info(table.name, table.dtype, [None, None]))
+    shape = [None] * table.n_dimensions
+    model_copy.graph.output.append(make_tensor_info(table.name, table.dtype, shape))
     return model_copy
 
 

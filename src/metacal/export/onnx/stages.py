@@ -12,6 +12,11 @@ from typing import Any
 import numpy as np
 
 from metacal.export.fitted import SUM_TOLERANCE
+from metacal.export.onnx.decisions import (
+    append_predicted_class,
+    compare_with_thresholds,
+    subtract_decision_offset,
+)
 from metacal.export.onnx.graph import Graph
 from metacal.export.onnx.maps import append_map, has_no_nan
 from metacal.export.onnx.operations import GraphValue, OnnxOperations
@@ -23,7 +28,7 @@ from metacal.export.onnx.scores import (
 )
 from metacal.formulas.logits import replace_zero_probabilities
 from metacal.gate import Gate, Rejected, ScoreSource
-from metacal.gate.thresholds import SingleThreshold, SubgroupThresholds, Thresholds
+from metacal.gate.thresholds import SingleThreshold, Thresholds
 from metacal.maps.confidence import ConfidenceCurve
 from metacal.maps.temperature import TemperatureMap
 
@@ -73,7 +78,7 @@ def append_score_stage(
     thresholds = _thresholds_for_dtype(gate.thresholds, source, dtype)
     uncertainty = xp.cast(input_name) * source.uncertainty_sign
     is_finite = xp.absolute(uncertainty) < np.inf
-    is_certain = _is_accepted(thresholds, uncertainty, group_input_name=group_input_name)
+    is_certain = compare_with_thresholds(thresholds, uncertainty, group_input_name=group_input_name)
     outputs = {"accept": is_certain & is_finite}
     if source.curve is not None:
         finite_uncertainty = xp.where(is_finite, uncertainty, 0.0)
@@ -122,6 +127,8 @@ def append_table_stage(
     dtype: str,
     group_input_name: str | None,
     rejected: Rejected,
+    *,
+    outputs_prediction: bool = False,
 ) -> Outputs:
     """Append the nodes of a stage that reads logits or probabilities.
 
@@ -145,10 +152,15 @@ def append_table_stage(
     rejected : {"calibrated", "uniform"}
         Probabilities of rejected rows.
 
+    outputs_prediction : bool, default=False
+        Whether to output the prediction of each row also if it is the class of the largest logit.
+
     Returns
     -------
     dict of str to GraphValue
         The outputs `probs`, `score` and `accept`. A calibrator without a promise has only `probs`.
+        If the prediction is not always the class of the largest logit, there is the output
+        `prediction`, the column of the predicted class.
     """
     xp = OnnxOperations(graph, working_dtype(dtype), gate.n_classes)
     table = xp.graph_value(input_name)
@@ -168,31 +180,21 @@ def append_table_stage(
     if has_decision_offset:
         # The decision offset affects the score, but not the probabilities.
         score_xp = xp.with_dtype("float64")
-        score_logits = _subtract_decision_offset(score_xp, gate, x, group_input_name)
+        score_logits = subtract_decision_offset(score_xp, gate, x, group_input_name)
     elif has_single_threshold:
         single_scores = append_single_precision_scores(xp, x, score_name, gate.threshold)
         if single_scores is not None:
-            return _append_single_precision_outputs(xp, gate, single_scores, x, rejected)
+            outputs = _append_single_precision_outputs(xp, gate, single_scores, x, rejected)
+            if outputs_prediction:
+                outputs["prediction"] = append_predicted_class(xp, x)
+            return outputs
     score = append_double_precision_scores(score_xp, score_logits, score_name)
-    is_accepted = _is_accepted(gate.thresholds, score, score_logits, group_input_name)
+    is_accepted = compare_with_thresholds(gate.thresholds, score, score_logits, group_input_name)
     probs, accept = _append_gated_probabilities(xp, gate, x, score, is_accepted, rejected)
-    return {"probs": probs, "score": score, "accept": accept}
-
-
-def _subtract_decision_offset(
-    double_xp: OnnxOperations, gate: Gate, x: GraphValue, group_input_name: str | None
-) -> GraphValue:
-    """Subtract the decision offset from the logits of the second of two classes."""
-    decision_offset: Any = gate.logits_source.decision_at
-    thresholds = gate.thresholds
-    if isinstance(thresholds, SubgroupThresholds) and thresholds.decision_offsets:
-        offset_of_unknown_group = 0.0
-        group_offsets = double_xp.constant([*thresholds.decision_offsets, offset_of_unknown_group])
-        group_index = _group_index(double_xp, thresholds, group_input_name)
-        decision_offset = double_xp.unsqueeze(double_xp.take(group_offsets, group_index))
-    double_logits = double_xp.graph_value(x) if x.xp.dtype == "float64" else double_xp.cast(x)
-    is_second_class = np.array([[0.0, 1.0]])
-    return double_logits - decision_offset * is_second_class
+    outputs = {"probs": probs, "score": score, "accept": accept}
+    if has_decision_offset or outputs_prediction:
+        outputs["prediction"] = append_predicted_class(score_xp, score_logits)
+    return outputs
 
 
 def _append_single_precision_outputs(
@@ -234,12 +236,12 @@ def _append_single_precision_outputs(
 
     def write_settled(branch_xp: OnnxOperations) -> list[GraphValue]:
         score = single_scores.estimates_in_double(branch_xp)
-        return [score, _is_accepted(gate.thresholds, score)]
+        return [score, compare_with_thresholds(gate.thresholds, score)]
 
     def write_unsettled(branch_xp: OnnxOperations) -> list[GraphValue]:
         score_name = gate.logits_source.registered_score
         score = single_scores.rescore_unsettled_rows(branch_xp, x, score_name)
-        return [score, _is_accepted(gate.thresholds, score)]
+        return [score, compare_with_thresholds(gate.thresholds, score)]
 
     all_settled = xp.all_true(single_scores.is_settled)
     dtypes = ["float64", "bool"]
@@ -290,7 +292,7 @@ def _append_temperature_outputs(
 
     def write_settled(branch_xp: OnnxOperations) -> list[GraphValue]:
         score = single_scores.estimates_in_double(branch_xp)
-        accept = _is_accepted(gate.thresholds, score)
+        accept = compare_with_thresholds(gate.thresholds, score)
         logit_factor: Any = inverse_temperature
         if rejected == "uniform":
             logit_factor = branch_xp.where(branch_xp.unsqueeze(accept), inverse_temperature, 0.0)
@@ -300,7 +302,7 @@ def _append_temperature_outputs(
     def write_unsettled(branch_xp: OnnxOperations) -> list[GraphValue]:
         score_name = gate.logits_source.registered_score
         score = single_scores.rescore_unsettled_rows(branch_xp, x, score_name)
-        is_accepted = _is_accepted(gate.thresholds, score)
+        is_accepted = compare_with_thresholds(gate.thresholds, score)
         logits = branch_xp.graph_value(x)
         probs, accept = _append_gated_probabilities(
             branch_xp, gate, logits, score, is_accepted, rejected
@@ -328,63 +330,6 @@ def _cast_to_float32(xp: OnnxOperations, input_name: str) -> GraphValue:
     reshaped_table = xp.cast(xp.unsqueeze(xp.graph_value(input_name)))
     original_shape = xp.append_node("Shape", input_name)
     return xp.append_node("Reshape", reshaped_table, original_shape)
-
-
-def _is_accepted(
-    thresholds: Thresholds,
-    score: GraphValue,
-    x: GraphValue | None = None,
-    group_input_name: str | None = None,
-) -> GraphValue:
-    """Append the nodes that compare each score with its threshold.
-
-    Parameters
-    ----------
-    thresholds : Thresholds
-        Single threshold, or thresholds by predicted class, by group, or by both.
-
-    score : GraphValue of shape (n,)
-        Score of each row.
-
-    x : GraphValue of shape (n, K) or None, default=None
-        Logits, for thresholds by predicted class.
-
-    group_input_name : str or None, default=None
-        Name of the input with the group index of each row.
-
-    Returns
-    -------
-    GraphValue of shape (n,)
-    """
-    if isinstance(thresholds, SingleThreshold):
-        return score <= thresholds.threshold
-    xp = score.xp
-
-    def append_predicted_class() -> GraphValue:
-        return xp.with_dtype("int64").append_node("ArgMax", x, axis=1, keepdims=0)
-
-    has_threshold_per_group_and_class = bool(thresholds.decision_offsets)
-    if thresholds.subgroup_kind == "class":
-        threshold_index = append_predicted_class()
-    elif has_threshold_per_group_and_class:
-        n_classes = 2
-        group_index = _group_index(xp, thresholds, group_input_name)
-        threshold_index = group_index * n_classes + append_predicted_class()
-    else:
-        threshold_index = _group_index(xp, thresholds, group_input_name)
-    flat_thresholds = xp.constant(thresholds.threshold_table.ravel().tolist())
-    return score <= xp.take(flat_thresholds, threshold_index)
-
-
-def _group_index(
-    xp: OnnxOperations, thresholds: SubgroupThresholds, group_input_name: str | None
-) -> GraphValue:
-    """Append the nodes that replace the index of an unknown group by the number of groups."""
-    integer_xp = xp.with_dtype("int64")
-    n_groups = len(thresholds.names)
-    input_index = integer_xp.graph_value(str(group_input_name))
-    is_known_group = (input_index < n_groups) & (input_index > -1)
-    return integer_xp.where(is_known_group, input_index, n_groups)
 
 
 def _logits_of_probabilities(xp: OnnxOperations, table: GraphValue, tolerance: float) -> GraphValue:

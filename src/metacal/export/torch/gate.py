@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from contextlib import nullcontext
 from typing import Any, Self
@@ -37,6 +38,9 @@ class Gate(FixedDtypeModule):
 
     A row is accepted if its score is at most the threshold. A row that contains NaN or +inf, or in
     which every class is masked, has the score NaN, uniform probabilities, and is rejected.
+
+    A gate of two classes also takes one score per row, of shape (n,) or (n, 1), for the second class:
+    the output of a model that ends in one logit.
 
     If each predicted class has its own threshold, the threshold of the row's prediction decides. If
     each group has its own threshold, `gate(logits, group)` takes the index of each row's group in
@@ -101,7 +105,8 @@ class Gate(FixedDtypeModule):
         Parameters
         ----------
         logits : Tensor of shape (n, K)
-            Logits or probabilities, as `input` states.
+            Logits or probabilities, as `input` states. For two classes, also of shape (n,) or
+            (n, 1), with one score per row.
 
         group : Tensor of shape (n,) or None, default=None
             Index of each row's group. Required if there is a threshold by group.
@@ -116,6 +121,7 @@ class Gate(FixedDtypeModule):
 
         accept : Tensor of bool of shape (n,)
         """
+        logits = self._complete_one_score(logits)
         self._check_arguments(logits, group)
         table, is_usable = self._read_logits(logits.detach())
         group_index = self._group_index(table, group)
@@ -134,12 +140,53 @@ class Gate(FixedDtypeModule):
         probs = probs.masked_fill(~keeps_probabilities.unsqueeze(1), 1.0 / self.n_classes)
         return probs, score, accept
 
+    def predict(self, logits: Tensor, group: Tensor | None = None) -> Tensor:
+        """Return the column of the predicted class of each row, also if the row is rejected.
+
+        The promise is about this class. It is that of the largest logit unless the gate has its own
+        decision between two classes, as for a promise about precision and recall.
+
+        Parameters
+        ----------
+        logits : Tensor
+            Logits or probabilities, as for `forward`.
+
+        group : Tensor of shape (n,) or None, default=None
+            Index of each row's group, as for `forward`.
+
+        Returns
+        -------
+        Tensor of int64 of shape (n,)
+        """
+        logits = self._complete_one_score(logits)
+        self._check_arguments(logits, group)
+        table, _ = self._read_logits(logits.detach())
+        shifted_table = self._subtract_decision_offset(table, self._group_index(table, group))
+        return TORCH.argmax(shifted_table)[:, 0]
+
     def extra_repr(self) -> str:
         """Return the number of classes, the input and the promise."""
         statement = "no promise: every row is accepted"
         if self.certificate is not None:
             statement = self.certificate.statement
         return f"{self.n_classes} classes, input={self.input!r}; {statement}"
+
+    def _complete_one_score(self, logits: Tensor) -> Tensor:
+        """Convert one score per row to a table of two classes, as Python does."""
+        if self.n_classes != 2 or logits.ndim not in (1, 2):
+            return logits
+        with warnings.catch_warnings():
+            # The number of columns does not depend on the rows, so it may be fixed in a trace.
+            warnings.simplefilter("ignore", torch.jit.TracerWarning)
+            has_one_score = logits.ndim == 1 or bool(logits.shape[1] == 1)
+        if not has_one_score:
+            return logits
+        scores = logits.reshape(-1, 1)
+        if not scores.is_floating_point():
+            scores = scores.to(torch.get_default_dtype())
+        if self.input == "probabilities":
+            return torch.cat([1.0 - scores, scores], dim=1)
+        return torch.cat([torch.zeros_like(scores), scores], dim=1)
 
     def _check_arguments(self, logits: Tensor, group: Tensor | None) -> None:
         """Raise InputError unless logits and group have the required shape."""
@@ -297,7 +344,8 @@ class CalibratedModule(nn.Module):
     ----------
     model : nn.Module
         Classifier. It returns the logits as a tensor, as the first item of a tuple or list, or as
-        `logits` of an object or mapping (a transformers model output).
+        `logits` of an object or mapping (a transformers model output). For two classes, one logit
+        per row is enough, of shape (n,) or (n, 1).
 
     cal : MetaCal or calibrator
         Fitted; see `to_module`.
@@ -348,6 +396,22 @@ class CalibratedModule(nn.Module):
 
         accept : Tensor of bool of shape (n,)
         """
+        logits, group = self._apply_model(inputs, more, named)
+        probs, score, accept = self.gate(logits, group)
+        return probs, score, accept
+
+    def predict(self, inputs: Any = None, /, *more: Any, **named: Any) -> Tensor:
+        """Return the column of the predicted class of each row, also if the row is rejected.
+
+        The parameters are those of `forward`. See `Gate.predict`.
+        """
+        logits, group = self._apply_model(inputs, more, named)
+        return self.gate.predict(logits, group)
+
+    def _apply_model(
+        self, inputs: Any, more: tuple[Any, ...], named: dict[str, Any]
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return the logits of the classifier, and the groups for the gate."""
         group = None
         if self.gate.subgroup_kind == "group":
             group = named.pop("group", None)
@@ -357,8 +421,7 @@ class CalibratedModule(nn.Module):
         # An exported graph has no gradients, and disabling them would add a node to it.
         with nullcontext() if is_exporting() else torch.no_grad():
             output = self.model(*arguments, **named)
-        probs, score, accept = self.gate(extract_logits(output), group)
-        return probs, score, accept
+        return extract_logits(output), group
 
 
 def extract_logits(output: Any) -> Tensor:

@@ -1,0 +1,119 @@
+"""Decisions of a stage as ONNX nodes: predicted class, decision offset and thresholds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from metacal.export.onnx.graph import ELEMENT_TYPES, Graph
+from metacal.export.onnx.operations import GraphValue, OnnxOperations
+from metacal.gate import Gate
+from metacal.gate.thresholds import SingleThreshold, SubgroupThresholds, Thresholds
+
+
+def append_second_column(graph: Graph, score_name: str, dtype: str, input_type: str) -> str:
+    """Append the nodes that convert one score per row to a table of two classes.
+
+    Parameters
+    ----------
+    graph : Graph
+        Graph under construction.
+
+    score_name : str
+        Name of the column of scores, of shape (n, 1).
+
+    dtype : str
+        Dtype of the scores.
+
+    input_type : {"logits", "probabilities"}
+        Content of the column.
+
+    Returns
+    -------
+    str
+        Name of the table: [0, s] for log-odds and [1 - p, p] for probabilities, as in Python.
+    """
+    if input_type == "logits":
+        # The padding is 0, of the dtype of the scores. A row of -inf stays a masked class.
+        return graph.append_node("Pad", score_name, graph.add_integers(0, 1, 0, 0))
+    one = graph.append_node("Cast", graph.add_integers(1), to=ELEMENT_TYPES[dtype])
+    complement = graph.append_node("Sub", one, score_name)
+    return graph.append_node("Concat", complement, score_name, axis=1)
+
+
+def append_predicted_class(xp: OnnxOperations, x: GraphValue) -> GraphValue:
+    """Append the node that returns the column of the largest logit of each row."""
+    return xp.with_dtype("int64").append_node("ArgMax", x, axis=1, keepdims=0)
+
+
+def subtract_decision_offset(
+    double_xp: OnnxOperations, gate: Gate, x: GraphValue, group_input_name: str | None
+) -> GraphValue:
+    """Subtract the decision offset from the logits of the second of two classes."""
+    decision_offset: Any = gate.logits_source.decision_at
+    thresholds = gate.thresholds
+    if isinstance(thresholds, SubgroupThresholds) and thresholds.decision_offsets:
+        offset_of_unknown_group = 0.0
+        group_offsets = double_xp.constant([*thresholds.decision_offsets, offset_of_unknown_group])
+        group_index = _group_index(double_xp, thresholds, group_input_name)
+        decision_offset = double_xp.unsqueeze(double_xp.take(group_offsets, group_index))
+    double_logits = double_xp.graph_value(x) if x.xp.dtype == "float64" else double_xp.cast(x)
+    is_second_class = np.array([[0.0, 1.0]])
+    return double_logits - decision_offset * is_second_class
+
+
+def compare_with_thresholds(
+    thresholds: Thresholds,
+    score: GraphValue,
+    x: GraphValue | None = None,
+    group_input_name: str | None = None,
+) -> GraphValue:
+    """Append the nodes that compare each score with its threshold.
+
+    Parameters
+    ----------
+    thresholds : Thresholds
+        Single threshold, or thresholds by predicted class, by group, or by both.
+
+    score : GraphValue of shape (n,)
+        Score of each row.
+
+    x : GraphValue of shape (n, K) or None, default=None
+        Logits, for thresholds by predicted class.
+
+    group_input_name : str or None, default=None
+        Name of the input with the group index of each row.
+
+    Returns
+    -------
+    GraphValue of shape (n,)
+    """
+    if isinstance(thresholds, SingleThreshold):
+        return score <= thresholds.threshold
+    xp = score.xp
+
+    has_threshold_per_group_and_class = bool(thresholds.decision_offsets)
+    if thresholds.subgroup_kind == "class":
+        assert x is not None
+        threshold_index = append_predicted_class(xp, x)
+    elif has_threshold_per_group_and_class:
+        assert x is not None
+        n_classes = 2
+        group_index = _group_index(xp, thresholds, group_input_name)
+        threshold_index = group_index * n_classes + append_predicted_class(xp, x)
+    else:
+        threshold_index = _group_index(xp, thresholds, group_input_name)
+    flat_thresholds = xp.constant(thresholds.threshold_table.ravel().tolist())
+    return score <= xp.take(flat_thresholds, threshold_index)
+
+
+def _group_index(
+    xp: OnnxOperations, thresholds: SubgroupThresholds, group_input_name: str | None
+) -> GraphValue:
+    """Append the nodes that replace the index of an unknown group by the number of groups."""
+    integer_xp = xp.with_dtype("int64")
+    n_groups = len(thresholds.names)
+    input_index = integer_xp.graph_value(str(group_input_name))
+    is_known_group = (input_index < n_groups) & (input_index > -1)
+    return integer_xp.where(is_known_group, input_index, n_groups)
