@@ -13,6 +13,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from benchmarks.pages.source_notes import inline_notes
+
 #: Why a number may stand without a result.
 KINDS = (
     "definition",  # a parameter, a target, a limit of the software
@@ -71,14 +73,14 @@ class Unsourced:
 
 def kinds(text: str) -> Iterator[str]:
     """What each number that is given is said to be."""
-    for found in _GIVEN.finditer(text):
+    for found in _GIVEN.finditer(inline_notes(text)):
         yield found[1].split(",")[0].split(":")[0].strip()
 
 
 def unsourced(text: str) -> Iterator[Unsourced]:
     """Every measured digit of a page without a source."""
     lines = text.split("\n")
-    for at, line in enumerate(_bare(text).split("\n")):
+    for at, line in enumerate(_bare(inline_notes(text)).split("\n")):
         for found in MEASURED.finditer(line):
             yield Unsourced(at + 1, found[0], lines[at].strip())
 

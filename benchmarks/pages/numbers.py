@@ -1,19 +1,24 @@
-"""Measured numbers inside a sentence: each has a comment right behind it that names its source.
+"""Measured numbers inside a sentence. A comment at the end of the section names their sources.
 
-    certified gates accept 97.3%<!--=cascade; pairs/*/exact/share; max; .1%--> of the rows
+    Certified gates accept 97.3% of the rows.
 
-The comment is `=`, then a result (a path below `benchmarks/results`, without `.json`), where in it,
-how several values become one (`min`, `max`, `mean`, `sum`, `count`; left out where there is one),
-and a format. On GitHub and on the site the comment is not seen. *Where* is a chain of keys with `/`
+    <!-- sources
+    97.3%: cascade; pairs/*/exact/share; max; .1%
+    -->
+
+A source is a result (a path below `benchmarks/results`, without `.json`), where in it, how several
+values become one (`min`, `max`, `mean`, `sum`, `count`; left out if there is one), and a format.
+The comment is not visible on GitHub or on the site. `benchmarks.pages.source_notes` describes it;
+while a page is processed, each source stands behind its number, as
+`97.3%<!--=cascade; pairs/*/exact/share; max; .1%-->`. *Where* is a chain of keys with `/`
 between them: `*` is every one, `0` the first of a list, `rows[n=300&rule=auto]` those of a list
 that have these values, `[n>=1000]` and `[n!=300]` likewise. A result that begins with `@` is one of
 `benchmarks.pages.figures`, for numbers that take some arithmetic. A format is one of Python's
 (`.3f`, `,d`, `.1%`), a share without its leading zero (`.3`), points of a percentage (`.1p`), a
 factor before one of these (`1000*.1f`), or `word` (twenty-two).
 
-A number that was not measured but looks like it, in a paper or by definition, is marked `<!--given:
-KIND, ...-->` behind it; a line `<!-- given: KIND, ... -->` of its own stands for the paragraph or
-table below it.
+A number that was not measured but looks like it, in a paper or by definition, has the source
+`given: KIND, ...`. A line `<!-- given: KIND, ... -->` stands for the paragraph or table below it.
 """
 
 from __future__ import annotations
@@ -28,6 +33,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.pages import RESULTS
+from benchmarks.pages.source_notes import collect_notes, inline_notes
 from benchmarks.tables.markdown import number
 
 #: A number, or a word for one, and the comment that says where it comes from.
@@ -219,7 +225,7 @@ def words(count: int) -> str:
 
 def sources(text: str) -> Iterator[tuple[str, Source]]:
     """Every number of a page that names its source, as it is shown, and the source."""
-    for found in MARKED.finditer(text):
+    for found in MARKED.finditer(inline_notes(text)):
         yield found[1], Source.parsed(found[2])
 
 
@@ -230,4 +236,4 @@ def filled(text: str) -> str:
         shown = Source.parsed(found[2]).shown
         return f"{shown.capitalize() if found[1][0].isupper() else shown}<!--={found[2]}-->"
 
-    return MARKED.sub(renewed, text)
+    return collect_notes(MARKED.sub(renewed, inline_notes(text)))

@@ -19,6 +19,7 @@ from benchmarks.pages import PAGES
 from benchmarks.pages.figures import FIGURES
 from benchmarks.pages.measured import KINDS, kinds, unsourced
 from benchmarks.pages.numbers import Source, filled, sources
+from benchmarks.pages.source_notes import collect_notes
 from benchmarks.pages.tables import MARKED, TABLES, refreshed, tables
 
 TEXTS = {page.name: page.read_text(encoding="utf-8") for page in PAGES}
@@ -124,13 +125,35 @@ def test_what_is_no_measurement_is_left_alone(text):
 
 
 def test_a_number_follows_its_result():
-    text = (
-        "It draws 3<!--=cascade; draws; d--> times, at .5<!--=cascade; pairs/*/oracle; max; .2-->."
-    )
+    notes = "<!-- sources\n{}: cascade; draws; d\n{}: cascade; pairs/*/oracle; max; .2\n-->\n"
+    text = "It draws 3 times, at .5 or more.\n\n" + notes.format("3", ".5")
     draws = json.loads((RESULTS / "cascade.json").read_text(encoding="utf-8"))["draws"]
-    assert filled(text).startswith(f"It draws {draws}<!--=cascade; draws; d--> times, at 1.00<!--")
+    expected = f"It draws {draws} times, at 1.00 or more.\n\n" + notes.format(draws, "1.00")
+    assert filled(text) == expected
+    assert filled(expected) == expected
     with pytest.raises(ValueError, match="12 values; say which"):
         _ = Source.parsed("cascade; pairs/*/oracle; .2").value
+
+
+def test_sources_are_collected_below_their_section():
+    text = (
+        "# One\n\nAt 5% and at 5%<!--=cascade; draws; d-->.\n\n```python\n# 7\n```\n\nThen 7<!--given: paper-->.\n\n"
+        "# Two\n\nFive.\n"
+    )
+    collected = collect_notes(text)
+    assert collected == (
+        "# One\n\nAt 5% and at 5%.\n\n```python\n# 7\n```\n\nThen 7.\n\n"
+        "<!-- sources\nat 5%: cascade; draws; d\n7: given: paper\n-->\n\n# Two\n\nFive.\n"
+    )
+    assert collect_notes(collected) == collected
+    assert list(sources(collected)) == list(sources(text))
+    assert list(kinds(collected)) == ["paper"]
+
+
+def test_a_source_of_a_number_that_is_not_there_is_an_error():
+    text = "It draws 3 times.\n\n<!-- sources\n4: cascade; draws; d\n-->\n"
+    with pytest.raises(ValueError, match="does not contain '4'"):
+        filled(text)
 
 
 def test_a_stamp_leaves_the_rest_of_a_file_alone(tmp_path):
