@@ -213,7 +213,7 @@ def _apply_to_folder(gate: Gate, artifact: str, file: str, options: Options) -> 
             str(options.output),
             n_jobs=n_jobs,
             executor=client,
-            notify=print_note,
+            say=print_note,
             rejected=options.rejected,
             output_format=options.output_format,
             prune=options.prune,

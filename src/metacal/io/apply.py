@@ -78,7 +78,7 @@ def apply(
     n_jobs: int | None = None,
     executor: ExecutorLike | None = None,
     prune: bool = False,
-    notify: Callable[[str], object] = lambda text: None,
+    say: Callable[[str], object] = lambda text: None,
     **read_options: Any,
 ) -> Applied:
     """Apply a gate to the rows of files and write the results.
@@ -115,7 +115,7 @@ def apply(
         Whether to remove results in the directory whose source no longer exists. Results that were
         edited are not removed.
 
-    notify : callable, optional
+    say : callable, optional
         Called with a message for each result that is kept.
 
     **read_options
@@ -147,6 +147,8 @@ def apply(
     >>> apply(cal, f"{folder}/*.npz", f"{folder}/results/").n_kept
     1
     """
+    # An invalid executor is rejected before anything is written.
+    uses_remote_workers = is_remote(executor)
     batch_gate = gate
     if not isinstance(gate, BatchGate):
         batch_gate = BatchGate(gate, group_key=read_options.get("group_key"))
@@ -162,11 +164,11 @@ def apply(
     is_directory = output_path.endswith(("/", os.sep)) or os.path.isdir(output_path)
     if is_directory:
         return _apply_to_folder(
-            applier, source, output_path, executor=executor, prune=prune, notify=notify
+            applier, source, output_path, executor=executor, prune=prune, notify=say
         )
     if prune:
         raise InputError(f"prune is for a folder of results; {output_path} is one file.")
-    if is_remote(executor):
+    if uses_remote_workers:
         raise InputError(
             "workers write a result for each file that they read: give a folder in place of"
             f" {output_path}, with / at its end."
