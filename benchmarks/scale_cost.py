@@ -31,6 +31,7 @@ from benchmarks.machine import description, load_average
 from benchmarks.speed.sizes import fill_table
 from metacal import kernels
 from metacal.rows import BLOCK_ELEMENTS, Rows
+from metacal.rows.strips import Span
 from metacal.scores.named import ScoreAndCorrectness
 
 RESULTS = Path(__file__).parent / "results" / "scale-cost.json"
@@ -111,11 +112,11 @@ def wire(folder: Path) -> dict[str, float]:
     table = mc.read_predictions(tables, stream=True).table
     labels = np.zeros(len(table), dtype=np.intp)
     rows = Rows(table)
-    span = (0, BLOCK_ELEMENTS // 1000 // rows._strip_rows)
+    span = Span(0, BLOCK_ELEMENTS // 1000 // rows._rows_per_strip)
     bare, full = (
         len(pickle.dumps(rows._extract_piece(columns, span))) for columns in ((), (labels,))
     )
-    n = (span[1] - span[0]) * rows._strip_rows
+    n = (span.stop - span.start) * rows._rows_per_strip
     return {
         "description of a block, bytes": bare,
         "labels out, bytes a row": round((full - bare) / n, 2),

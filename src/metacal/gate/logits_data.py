@@ -43,7 +43,7 @@ from metacal.promises.promise import Promise
 from metacal.promises.sequential.profile import build_profile
 from metacal.rows import Rows
 from metacal.rows.arrays import check_choice
-from metacal.rows.executors import start_in_thread
+from metacal.rows.executors import start_or_defer
 from metacal.rows.labels import check_reject_label
 from metacal.rows.plausibility import Suspicion, warn_if_implausible
 from metacal.scores import Score
@@ -319,8 +319,8 @@ def _start_fingerprint(table: CertifiedTable) -> Callable[[], Fingerprint]:
     is_correct = table.columns.correct
     if len(rows) < MIN_ROWS_FOR_THREAD:
         return partial(fingerprint_rows, scores, is_correct)
-    return start_in_thread(
-        rows.executor, fingerprint_rows, scores, is_correct, creates_thread=rows.is_on_device
+    return start_or_defer(
+        rows.executor, fingerprint_rows, scores, is_correct, may_create_thread=rows.is_on_device
     )
 
 

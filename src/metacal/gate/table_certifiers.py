@@ -42,7 +42,7 @@ from metacal.promises.promise import Promise
 from metacal.promises.sequential.profile import compute_edge_ranks
 from metacal.rows import Rows
 from metacal.rows.arrays import to_numpy
-from metacal.rows.executors import start_in_thread
+from metacal.rows.executors import start_or_defer
 from metacal.scores import (
     Score,
     compute_score_and_correctness,
@@ -163,7 +163,7 @@ class SortedScoreCertifier:
         selected_correct = scored_table.correct[selected_index]
         if self.background_map is None:
             return _rank_rows(selected_scores, selected_correct, self.score)
-        wait_for_ranking = start_in_thread(
+        wait_for_ranking = start_or_defer(
             scored_table.rows.executor, _rank_rows, selected_scores, selected_correct, self.score
         )
         self.background_map.fit(scored_table.rows)

@@ -1,8 +1,8 @@
 """Tables of logits as `Rows`, which are validated once and processed strip by strip.
 
 Nearly all fitting needs only sums over rows and one-dimensional columns. `Rows` has the methods
-`sum(fn)`, `collect(fn)`, and `fill(fn, out)` to write a table of the same shape. Kernels always get
-the same *strips* (a number of rows that depends only on the number of classes), and the sums of
+`sum(fn)`, `compute_column(fn)`, and `fill_columns(fn, out)` to write a table of the same shape.
+Kernels always get the same *strips* (a number of rows that depends only on the number of classes), and the sums of
 strips are added in row order. Results are therefore equal to the bit for every block size and every
 executor.
 """
@@ -36,8 +36,11 @@ from metacal.rows.strips import (
     Accumulation,
     Columns,
     ColumnWriting,
+    CopyWriting,
+    EntryType,
     HostCopies,
     RowSubset,
+    Span,
     Strips,
 )
 from metacal.rows.strips import get_rows_per_run as get_rows_per_run
@@ -116,8 +119,8 @@ class Rows(Strips):
         self._requested_block_rows = block_rows
         if block_rows is None:
             block_rows = BLOCK_ELEMENTS // self.n_classes
-        block_strips = max(1, -(-block_rows // self._strip_rows))
-        self.block_rows = self._strip_rows * block_strips
+        strips_per_block = max(1, -(-block_rows // self._rows_per_strip))
+        self.block_rows = self._rows_per_strip * strips_per_block
 
     def copy_with(self, **changes: Any) -> Rows:
         """Return a copy with some of the arguments of the constructor replaced."""
@@ -170,18 +173,21 @@ class Rows(Strips):
         """Select a few of these rows by their indices; they are processed in full strips."""
         is_stored = isinstance(self.table, StoredTable)
         if is_stored and is_remote(self.executor):
-            n_bytes = len(positions) * self.n_classes * self.table.dtype.itemsize
-            if n_bytes <= _MAX_FETCHED_BYTES:
+            n_sample_bytes = len(positions) * self.n_classes * self.table.dtype.itemsize
+            if n_sample_bytes <= _MAX_FETCHED_BYTES:
                 # The workers read the rows, and this process works on the small sample.
-                mask = np.zeros(len(self), dtype=bool)
-                mask[positions] = True
-                return Rows(self.select(mask).to_array())
-        indices = positions if self.row_mask is None else np.flatnonzero(self.row_mask)[positions]
+                is_taken = np.zeros(len(self), dtype=bool)
+                is_taken[positions] = True
+                return Rows(self.select(is_taken).to_array())
+        table_indices = positions
+        if self.row_mask is not None:
+            table_indices = np.flatnonzero(self.row_mask)[positions]
         if self.is_on_device:
-            return Rows(kernels.device_kernels().copy_rows(self.table, indices))
-        sample: Any = RowSubset(self.table, indices)
-        if is_stored and self.table.fits_in_memory(len(indices)):
-            sample = self.table[indices]
+            return Rows(kernels.device_kernels().copy_rows(self.table, table_indices))
+        if is_stored and self.table.fits_in_memory(len(table_indices)):
+            sample: Any = self.table[table_indices]
+        else:
+            sample = RowSubset(self.table, table_indices)
         return Rows(sample, executor=self.executor)
 
     def sum(self, fn: BlockFunction, *columns: NDArray[Any] | None) -> NDArray[Any]:
@@ -204,9 +210,10 @@ class Rows(Strips):
         if self.is_on_device:
             return to_numpy(reduce(add, self._device_results(fn, columns)))
         total: Any = None
-        for strip_sums in self._map("_compute_strip_sums", fn, columns):
+        for strip_sums in self._run_on_blocks("_compute_strip_sums", fn, columns):
             if isinstance(strip_sums, np.ndarray):
-                # `np.add.accumulate` adds the strips one after another, with the same bits as a loop.
+                # A kernel that takes whole blocks returns the sums of all strips in one array.
+                # `np.add.accumulate` adds them one after another, with the same bits as a loop.
                 if total is not None:
                     strip_sums = np.concatenate((total[None], strip_sums))
                 total = np.add.accumulate(strip_sums)[-1]
@@ -241,7 +248,7 @@ class Rows(Strips):
             column = kernels.device_kernels().concatenate(self._device_results(fn, columns))
             return column if keep_on_device else to_numpy(column)
         pieces: list[NDArray[Any]] = []
-        for block_pieces in self._map("_compute_column_pieces", fn, columns):
+        for block_pieces in self._run_on_blocks("_compute_column_pieces", fn, columns):
             pieces.extend(block_pieces)
         return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 
@@ -270,18 +277,19 @@ class Rows(Strips):
         object
         """
         rows_per_run = get_rows_per_run(self.n_classes)
-        share_runs = max(1, _SHARE_ELEMENTS // (rows_per_run * self.n_classes))
+        runs_per_share = max(1, _SHARE_ELEMENTS // (rows_per_run * self.n_classes))
         if isinstance(self.executor, ThreadPoolExecutor):
+            # Shares of a short table are smaller, so that every thread has some.
             n_shares = _BLOCKS_PER_THREAD * count_threads(self.executor)
             rows_per_share = -(-len(self.table) // n_shares)
-            share_runs = min(share_runs, max(1, -(-rows_per_share // rows_per_run)))
-        share_strips = rows_per_run * share_runs // self._strip_rows
-        return self._map(
+            runs_per_share = min(runs_per_share, max(1, -(-rows_per_share // rows_per_run)))
+        strips_per_share = runs_per_share * rows_per_run // self._rows_per_strip
+        return self._run_on_blocks(
             "_accumulate_blocks",
             Accumulation(fn, make_accumulator, takes_whole_blocks=False),
             columns,
-            share_strips,
-            _MAX_SHARES_AT_WORK,
+            strips_per_block=strips_per_share,
+            max_running=_MAX_SHARES_AT_WORK,
         )
 
     @property
@@ -318,16 +326,16 @@ class Rows(Strips):
         accumulation = Accumulation(
             fn, make_accumulator, takes_whole_blocks=not host_rows._copies_rows
         )
-        return host_rows._map("_accumulate_blocks", accumulation, columns)
+        return host_rows._run_on_blocks("_accumulate_blocks", accumulation, columns)
 
     def fill_columns(
         self,
         fn: Callable[..., None],
         out: NDArray[Any],
-        *more: NDArray[Any],
+        *other_columns: NDArray[Any],
         takes_whole_blocks: bool = False,
     ) -> NDArray[Any]:
-        """Let fn write its results for each strip into `out` and other columns; return `out`.
+        """Let fn write its results for each strip into `out` and other columns. Return `out`.
 
         Parameters
         ----------
@@ -337,7 +345,7 @@ class Rows(Strips):
         out : array of shape (n_selected_rows, ...)
             Table or column to write.
 
-        *more : array of shape (n_selected_rows, ...)
+        *other_columns : array of shape (n_selected_rows, ...)
             Other columns to write.
 
         takes_whole_blocks : bool, default=False
@@ -348,34 +356,36 @@ class Rows(Strips):
         -------
         array
         """
-        columns = (out, *more)
-        if self._copies_rows or not kernels.takes_whole_blocks:
-            takes_whole_blocks = False
-        work = ColumnWriting(fn, takes_whole_blocks)
+        columns = (out, *other_columns)
+        can_pass_whole_blocks = kernels.takes_whole_blocks and not self._copies_rows
+        writing = ColumnWriting(fn, takes_whole_blocks=takes_whole_blocks and can_pass_whole_blocks)
         if is_remote(self.executor) and isinstance(self.table, StoredTable):
-            self._fill_remotely(work, columns)
+            self._fill_remotely(writing, columns)
             return out
         local_rows = self
         if not isinstance(self.executor, ThreadPoolExecutor):
             # Another process would write into its own copy of `out`.
             local_rows = self.copy_with(executor=None)
-        for _ in local_rows._map("_fill_columns", work, columns):
+        for _ in local_rows._run_on_blocks("_fill_columns", writing, columns):
             pass
         return out
 
-    def _fill_remotely(self, work: ColumnWriting, columns: Columns) -> None:
+    def _fill_remotely(self, writing: ColumnWriting, columns: Columns) -> None:
         """Let other processes write into copies of columns, and copy the results back.
 
         A one-dimensional column is sent with its values, which fn may read. A table is allocated by
         the worker.
         """
         sent_columns = tuple(column if column.ndim == 1 else None for column in columns)
-        entry_types = tuple((column.shape[1:], column.dtype) for column in columns)
+        entry_types = tuple(EntryType(column.shape[1:], column.dtype) for column in columns)
+        copy_writing = CopyWriting(writing, entry_types)
         start = 0
-        for written_blocks in self._map("_fill_column_copies", (work, entry_types), sent_columns):
-            stop = start + len(written_blocks[0])
-            for column, block in zip(columns, written_blocks, strict=True):
-                column[start:stop] = block
+        for written_copies in self._run_on_blocks(
+            "_fill_column_copies", copy_writing, sent_columns
+        ):
+            stop = start + len(written_copies[0])
+            for column, written_copy in zip(columns, written_copies, strict=True):
+                column[start:stop] = written_copy
             start = stop
 
     def to_array(self) -> NDArray[Any]:
@@ -406,16 +416,17 @@ class Rows(Strips):
         """Return fn of each strip on the device, as tensors."""
         device_columns = tuple(self.move_column_to_device(column) for column in columns)
         results: list[Any] = []
-        for block_results in self._map("_apply_to_strips", fn, device_columns):
+        for block_results in self._run_on_blocks("_apply_to_strips", fn, device_columns):
             results.extend(block_results)
         return results
 
-    def _map(
+    def _run_on_blocks(
         self,
         task: str,
         work: Any,
         columns: Columns,
-        block_strips: int = 0,
+        *,
+        strips_per_block: int | None = None,
         max_running: int = _MAX_BLOCKS_AT_WORK,
     ) -> Iterator[Any]:
         """Run a task on all blocks, with the executor, and yield the results in row order.
@@ -431,8 +442,8 @@ class Rows(Strips):
         columns : tuple of arrays
             Columns of the selected rows.
 
-        block_strips : int, default=0
-            Number of strips per block. 0 chooses it by the executor.
+        strips_per_block : int or None, default=None
+            Number of strips per block. None chooses it by the executor.
 
         max_running : int
             Largest number of blocks that other processes work on at a time.
@@ -441,13 +452,15 @@ class Rows(Strips):
         ------
         object
         """
-        n_strips = self._n_strips
-        block_strips = block_strips or self._choose_block_strips()
-        spans = [
-            (start, min(start + block_strips, n_strips))
-            for start in range(0, n_strips, block_strips)
-        ]
-        n_rows_of_spans = [int(self._offsets[stop] - self._offsets[start]) for start, stop in spans]
+        if strips_per_block is None:
+            strips_per_block = self._choose_strips_per_block()
+        spans = []
+        n_rows_of_spans = []
+        for first_strip in range(0, self._n_strips, strips_per_block):
+            span = Span(first_strip, min(first_strip + strips_per_block, self._n_strips))
+            _, selected_slice = self._find_slices(span)
+            spans.append(span)
+            n_rows_of_spans.append(selected_slice.stop - selected_slice.start)
         run_task = partial(getattr(self, task), work, columns)
         results: Iterator[Any]
         if self.executor is None or len(spans) == 1:
@@ -465,28 +478,28 @@ class Rows(Strips):
             )
         return report_progress(results, n_rows_of_spans)
 
-    def _choose_block_strips(self) -> int:
+    def _choose_strips_per_block(self) -> int:
         """Return the number of strips per block.
 
         Threads get fewer and larger blocks of a table in memory.
         """
         n_strips = self._n_strips
-        default_strips = self.block_rows // self._strip_rows
+        default_strips_per_block = self.block_rows // self._rows_per_strip
         if self._requested_block_rows:
-            return default_strips
+            return default_strips_per_block
         if is_remote(self.executor):
-            factor = n_strips // (default_strips * _N_REMOTE_BLOCKS)
-            return default_strips * max(1, min(_MAX_REMOTE_BLOCK_FACTOR, factor))
+            enlargement = n_strips // (default_strips_per_block * _N_REMOTE_BLOCKS)
+            return default_strips_per_block * max(1, min(_MAX_REMOTE_BLOCK_FACTOR, enlargement))
         source = self.table.table if isinstance(self.table, RowSubset) else self.table
         if isinstance(source, StoredTable):
-            return max(1, READ_ELEMENTS // (self._strip_rows * self.n_classes))
+            return max(1, READ_ELEMENTS // (self._rows_per_strip * self.n_classes))
         if self.executor is None or not isinstance(source, np.ndarray):
-            return default_strips
+            return default_strips_per_block
         n_threads = count_threads(self.executor)
-        max_blocks = round(len(self) * self.n_classes / _MIN_THREAD_BLOCK_ELEMENTS)
+        n_worthwhile_blocks = round(len(self) * self.n_classes / _MIN_THREAD_BLOCK_ELEMENTS)
         n_blocks = _BLOCKS_PER_THREAD * n_threads
-        if max_blocks < n_blocks:
-            n_blocks = min(max(1, max_blocks), n_threads)
+        if n_worthwhile_blocks < n_blocks:
+            n_blocks = min(max(1, n_worthwhile_blocks), n_threads)
         return max(1, -(-n_strips // n_blocks))
 
 

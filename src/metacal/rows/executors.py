@@ -62,6 +62,7 @@ def open_executor(
     if n_threads == 1:
         yield None
         return
+    # Creating threads is slow, so a pool is used again after the context.
     idle_pools = _idle_pools.setdefault(n_threads, [])
     # Another thread could take the last pool between a test of the list and `pop`.
     try:
@@ -129,16 +130,16 @@ def is_remote(executor: ExecutorLike | None) -> bool:
     return executor is not None and not isinstance(resolve_executor(executor), ThreadPoolExecutor)
 
 
-def start_in_thread(
+def start_or_defer(
     executor: Executor | None,
     task: Callable[..., Any],
     *arguments: Any,
-    creates_thread: bool = False,
+    may_create_thread: bool = False,
 ) -> Callable[[], Any]:
-    """Start a task in a thread and return a function that waits for its result.
+    """Start a task in a thread if possible, and return a function that returns its result.
 
-    Without a pool of threads, the task runs when the returned function is called. Other processes
-    are not used, because the data of the task would have to be sent to them.
+    Without a thread, the task runs when the returned function is called. Other processes are not
+    used, because the data of the task would have to be sent to them.
 
     Parameters
     ----------
@@ -151,7 +152,7 @@ def start_in_thread(
     *arguments
         Arguments of the task.
 
-    creates_thread : bool, default=False
+    may_create_thread : bool, default=False
         Whether to create a thread if there is no pool, for example while a device computes.
 
     Returns
@@ -161,22 +162,22 @@ def start_in_thread(
     Examples
     --------
     >>> with open_executor(2) as pool:
-    ...     wait_for_result = start_in_thread(pool, pow, 2, 10)
+    ...     wait_for_result = start_or_defer(pool, pow, 2, 10)
     ...     wait_for_result()
     1024
-    >>> start_in_thread(None, pow, 2, 10, creates_thread=True)()
+    >>> start_or_defer(None, pow, 2, 10, may_create_thread=True)()
     1024
     """
     if isinstance(executor, ThreadPoolExecutor):
         future = executor.submit(task, *arguments)
         return future.result
-    if not creates_thread:
-        # The calling thread runs the task when it asks for the result.
+    if not may_create_thread:
+        # The calling thread runs the task when it calls the returned function.
         return partial(task, *arguments)
-    new_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="metacal")
-    future = new_thread.submit(task, *arguments)
+    single_thread_pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="metacal")
+    future = single_thread_pool.submit(task, *arguments)
     # The thread still finishes its task, and ends then.
-    new_thread.shutdown(wait=False)
+    single_thread_pool.shutdown(wait=False)
     return future.result
 
 

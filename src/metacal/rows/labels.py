@@ -144,30 +144,36 @@ def find_two_classes(
     array(['fine', 'fraud'], dtype='<U5')
     """
     array = check_labels(labels)
-    kind = array.dtype.kind
-    values = np.unique(array)
-    if kind == "b" or (kind == "f" and np.isin(values, (0.0, 1.0)).all()):
-        values = np.array([0, 1], dtype=array.dtype)
-    _check_positive_class(values, positive, one_score=has_one_score)
-    if kind == "U" and not has_one_score:
+    dtype_kind = array.dtype.kind
+    distinct_labels = np.unique(array)
+    # Booleans, and the numbers 0 and 1, stand for both classes even if only one of them occurs.
+    is_boolean = dtype_kind == "b"
+    if is_boolean or (dtype_kind == "f" and np.isin(distinct_labels, (0.0, 1.0)).all()):
+        distinct_labels = np.array([0, 1], dtype=array.dtype)
+    _check_positive_class(distinct_labels, positive, has_one_score=has_one_score)
+    if dtype_kind == "U" and not has_one_score:
         return None
-    are_binary_integers = kind in "iu" and np.isin(values, (0, 1)).all()
+    are_binary_integers = dtype_kind in "iu" and np.isin(distinct_labels, (0, 1)).all()
     if are_binary_integers:
-        values = np.array([0, 1])
-    if len(values) != 2:
+        distinct_labels = np.array([0, 1])
+    if len(distinct_labels) != 2:
         return None
-    if has_one_score and positive is not None and positive == values[0]:
-        return values[::-1]
-    return None if are_binary_integers else values
+    is_first_positive = positive is not None and positive == distinct_labels[0]
+    if has_one_score and is_first_positive:
+        return distinct_labels[::-1]
+    # The integers 0 and 1 are column numbers already.
+    return None if are_binary_integers else distinct_labels
 
 
-def _check_positive_class(values: NDArray[Any], positive: Any, *, one_score: bool) -> None:
+def _check_positive_class(
+    distinct_labels: NDArray[Any], positive: Any, *, has_one_score: bool
+) -> None:
     """Raise InputError if the positive class is invalid or missing.
 
     Parameters
     ----------
-    values : array
-        Distinct labels.
+    distinct_labels : array
+        Distinct labels, sorted.
 
     positive : label or None
         Class that a higher score favours.
@@ -175,17 +181,19 @@ def _check_positive_class(values: NDArray[Any], positive: Any, *, one_score: boo
     has_one_score : bool
         Whether there is one score per row.
     """
-    if one_score and len(values) > 2:
+    if has_one_score and len(distinct_labels) > 2:
         raise InputError(
             "scores must be 2-D, one column per class, where there are more than two classes: one"
-            f" score per row (n_features=1) speaks of two, and the labels have {len(values)} values"
-            f" ({_shorten(values[:5])}). Reshape your data: at least 2 columns are needed."
+            f" score per row (n_features=1) speaks of two, and the labels have {len(distinct_labels)} values"
+            f" ({_shorten(distinct_labels[:5])}). Reshape your data: at least 2 columns are needed."
         )
-    if positive is not None and positive not in values.tolist():
-        raise InputError(f"positive={positive!r} is none of the labels ({_shorten(values[:5])}).")
-    if one_score and values.dtype.kind == "U" and positive is None:
+    if positive is not None and positive not in distinct_labels.tolist():
         raise InputError(
-            f"which of the labels ({_shorten(values)}) does the score speak for? Name it with"
+            f"positive={positive!r} is none of the labels ({_shorten(distinct_labels[:5])})."
+        )
+    if has_one_score and distinct_labels.dtype.kind == "U" and positive is None:
+        raise InputError(
+            f"which of the labels ({_shorten(distinct_labels)}) does the score speak for? Name it with"
             f" {format_option('positive')}: the class that is the likelier the higher the score."
         )
 

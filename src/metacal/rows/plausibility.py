@@ -112,7 +112,8 @@ def judge_sample(sample: NDArray[Any]) -> Suspicion | None:
     True
     """
     largest = sample.max(initial=-np.inf)
-    if not sample.size or not largest < np.inf:
+    has_nan_or_inf = not largest < np.inf
+    if not sample.size or has_nan_or_inf:
         return None
     has_enough_rows = len(sample) >= _MIN_ROWS
     if has_enough_rows and _are_rows_identical(sample):
@@ -125,7 +126,8 @@ def judge_sample(sample: NDArray[Any]) -> Suspicion | None:
     if has_enough_rows and _is_one_probability(sample):
         return Suspicion("one probability")
     if has_enough_rows and largest <= _SUM_TOLERANCE:
-        return _detect_floor(sample)
+        # No value is positive, so these may be log-probabilities.
+        return _detect_clipped_log_probabilities(sample)
     return None
 
 
@@ -174,12 +176,13 @@ def draw_sample(table: Any) -> Float:
     n_sampled = int(np.clip(n_fitting_rows, _MIN_ROWS, _MAX_SAMPLE_ROWS))
     if n_rows <= n_sampled:
         return _as_array(table[0:n_rows])
-    stretch_rows = n_sampled // _N_STRETCHES
-    last_start = n_rows - stretch_rows
+    rows_per_stretch = n_sampled // _N_STRETCHES
+    last_start = n_rows - rows_per_stretch
     stretches = []
     for index in range(_N_STRETCHES):
+        # The starts are spread evenly from row 0 to `last_start`.
         start = index * last_start // (_N_STRETCHES - 1)
-        stretches.append(_as_array(table[start : start + stretch_rows]))
+        stretches.append(_as_array(table[start : start + rows_per_stretch]))
     return np.concatenate(stretches)
 
 
@@ -223,7 +226,7 @@ def _are_rows_identical(sample: Float) -> bool:
     return bool((sample[1] == sample[0]).all() and (sample == sample[0]).all())
 
 
-def _detect_floor(sample: Float) -> Suspicion | None:
+def _detect_clipped_log_probabilities(sample: Float) -> Suspicion | None:
     """Detect logarithms of clipped probabilities.
 
     Their exponentials sum to 1, or slightly more because of the floor, and many rows reach the

@@ -100,14 +100,17 @@ class StoredTable:
             raise IndexError(f"row {int(rows.max())} of a table with {len(self)} rows")
         order = np.argsort(rows, kind="stable")
         sorted_rows = rows[order]
-        block_rows = max(1, BLOCK_ELEMENTS // max(1, self.shape[1]))
-        for block_start in range(int(sorted_rows[0]), int(sorted_rows[-1]) + 1, block_rows):
-            first, stop = np.searchsorted(sorted_rows, (block_start, block_start + block_rows))
+        rows_per_block = max(1, BLOCK_ELEMENTS // max(1, self.shape[1]))
+        for block_start in range(int(sorted_rows[0]), int(sorted_rows[-1]) + 1, rows_per_block):
+            block_stop = block_start + rows_per_block
+            # The requested rows of this block are sorted_rows[first:stop].
+            first, stop = np.searchsorted(sorted_rows, (block_start, block_stop))
             if first == stop:
                 continue
             # Rows after the last requested one are not read, because a stream cannot go back.
             read_start = int(sorted_rows[first])
-            block = self.read(read_start, int(sorted_rows[stop - 1]) + 1)
+            read_stop = int(sorted_rows[stop - 1]) + 1
+            block = self.read(read_start, read_stop)
             values[order[first:stop]] = block[sorted_rows[first:stop] - read_start]
         return values
 

@@ -7,11 +7,12 @@ are equal to the bit.
 Terms used in this module:
 
 - *selected rows*: the rows where the row mask is true; all rows without a mask.
-- *span*: a range of strips, as (first, last + 1).
+- *span*: a range of strips.
 - *columns*: arrays with one entry per selected row, which a function gets next to the rows.
 
 A `Strips` object is everything that is sent to another process. A task is a method of `Strips`,
-called by its name, with the arguments (work, columns, span).
+called by its name, with the arguments (work, columns, span). The *work* is a function of strips, or
+a named tuple that contains one.
 """
 
 from __future__ import annotations
@@ -42,9 +43,13 @@ DEVICE_COPY_ELEMENTS = 1 << 26
 _MIN_RUN_ROWS = 4096
 
 Columns = tuple[Any, ...]
-Span = tuple[int, int]
-#: Shape and type of the entries of each column.
-EntryTypes = tuple[tuple[tuple[int, ...], np.dtype[Any]], ...]
+
+
+class Span(NamedTuple):
+    """Range of strips, from `start` up to but excluding `stop`."""
+
+    start: int
+    stop: int
 
 
 class Accumulation(NamedTuple):
@@ -83,14 +88,57 @@ class ColumnWriting(NamedTuple):
     takes_whole_blocks: bool
 
 
+class EntryType(NamedTuple):
+    """Shape and type of the entry that a column has for each row."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+
+class CopyWriting(NamedTuple):
+    """Work of a task that writes copies of columns in another process.
+
+    Attributes
+    ----------
+    writing : ColumnWriting
+        Function that writes the columns.
+
+    entry_types : tuple of EntryType
+        Entries of each column, to allocate those that are not sent.
+    """
+
+    writing: ColumnWriting
+    entry_types: tuple[EntryType, ...]
+
+
+class _SelectedBlock(NamedTuple):
+    """Selected rows of a span, which have not been copied.
+
+    Attributes
+    ----------
+    table : array
+        Block that contains the rows.
+
+    row_indices : array of int or None
+        Indices of the selected rows in the block. None if all its rows are selected.
+
+    columns : tuple of arrays
+        Columns of the selected rows.
+    """
+
+    table: Any
+    row_indices: Codes | None
+    columns: Columns
+
+
 def get_rows_per_run(n_classes: int) -> int:
     """Return the number of rows in a run of whole strips, about 4,096 or more.
 
     It depends only on the number of classes.
     """
-    strip_rows = max(1, STRIP_ELEMENTS // n_classes)
-    strips_per_run = max(1, _MIN_RUN_ROWS // strip_rows)
-    return strip_rows * strips_per_run
+    rows_per_strip = max(1, STRIP_ELEMENTS // n_classes)
+    strips_per_run = max(1, _MIN_RUN_ROWS // rows_per_strip)
+    return rows_per_strip * strips_per_run
 
 
 class RowSubset(StoredTable):
@@ -137,7 +185,7 @@ class HostCopies:
         return np.asarray(to_numpy(self.table[rows]))
 
 
-def _copy_rows(block: NDArray[Any], indices: Codes) -> NDArray[Any]:
+def _copy_to_strip_buffer(block: NDArray[Any], indices: Codes) -> NDArray[Any]:
     """Copy rows of a block into a buffer that the next strip overwrites.
 
     Allocating memory for every strip would take longer than the copy.
@@ -174,15 +222,15 @@ class Strips:
         self.row_mask = row_mask
         self.n_classes = int(table.shape[1])
         n_rows = len(table)
-        self._strip_rows = max(1, self._strip_elements() // self.n_classes)
-        strip_starts = np.arange(0, n_rows, self._strip_rows)
-        #: Number of selected rows before each strip. The last entry is the number of all selected rows.
-        self._offsets = np.minimum(np.append(strip_starts, n_rows), n_rows)
+        self._rows_per_strip = max(1, self._elements_per_strip() // self.n_classes)
+        strip_starts = np.arange(0, n_rows, self._rows_per_strip)
+        #: Number of selected rows before each strip. The last entry counts all selected rows.
+        self._n_selected_before = np.minimum(np.append(strip_starts, n_rows), n_rows)
         if row_mask is not None:
             n_selected_per_strip = np.add.reduceat(row_mask.astype(np.intp), strip_starts)
-            self._offsets = np.append(0, np.cumsum(n_selected_per_strip))
+            self._n_selected_before = np.append(0, np.cumsum(n_selected_per_strip))
 
-    def _strip_elements(self) -> int:
+    def _elements_per_strip(self) -> int:
         """Return the number of elements of a strip."""
         if not self.is_on_device:
             return STRIP_ELEMENTS
@@ -191,17 +239,17 @@ class Strips:
         return DEVICE_COPY_ELEMENTS
 
     def __len__(self) -> int:
-        return int(self._offsets[-1])
+        return int(self._n_selected_before[-1])
 
     @property
     def _n_strips(self) -> int:
         """Number of strips."""
-        return len(self._offsets) - 1
+        return len(self._n_selected_before) - 1
 
     def run_on_all_strips(self, columns: Columns, task: str, work: Any) -> Any:
         """Run the method with the name `task` on all strips."""
         run_task = getattr(self, task)
-        all_strips = (0, self._n_strips)
+        all_strips = Span(0, self._n_strips)
         return run_task(work, columns, all_strips)
 
     @property
@@ -211,11 +259,10 @@ class Strips:
 
     def _find_slices(self, span: Span) -> tuple[slice, slice]:
         """Return the slices of the table and of the selected rows that a span of strips covers."""
-        first_strip, stop_strip = span
-        table_start = first_strip * self._strip_rows
-        table_stop = min(stop_strip * self._strip_rows, len(self.table))
-        selected_start = int(self._offsets[first_strip])
-        selected_stop = int(self._offsets[stop_strip])
+        table_start = span.start * self._rows_per_strip
+        table_stop = min(span.stop * self._rows_per_strip, len(self.table))
+        selected_start = int(self._n_selected_before[span.start])
+        selected_stop = int(self._n_selected_before[span.stop])
         return slice(table_start, table_stop), slice(selected_start, selected_stop)
 
     def _extract_piece(self, columns: Columns, span: Span) -> tuple[Strips, Columns]:
@@ -233,28 +280,28 @@ class Strips:
         return Strips(piece_table, piece_mask), _slice_columns(columns, selected_slice)
 
     def _iterate_strips(self, span: Span) -> Iterator[tuple[NDArray[Any], slice]]:
-        """Yield the selected rows of each strip, and their slice of a column; skip empty strips."""
-        for strip in range(*span):
-            table_slice, selected_slice = self._find_slices((strip, strip + 1))
+        """Yield the selected rows of each strip, and their slice of a column. Skip empty strips."""
+        for strip in range(span.start, span.stop):
+            table_slice, selected_slice = self._find_slices(Span(strip, strip + 1))
             n_selected = selected_slice.stop - selected_slice.start
             if n_selected == 0:
                 continue
-            block = self.table[table_slice]
-            if self.row_mask is not None and n_selected < len(block):
-                indices = np.flatnonzero(self.row_mask[table_slice])
+            strip_rows = self.table[table_slice]
+            if self.row_mask is not None and n_selected < len(strip_rows):
+                selected_indices = np.flatnonzero(self.row_mask[table_slice])
                 if self.is_on_device:
-                    block = kernels.device_kernels().copy_rows(block, indices)
+                    strip_rows = kernels.device_kernels().copy_rows(strip_rows, selected_indices)
                 else:
-                    block = _copy_rows(block, indices)
-            yield block, selected_slice
+                    strip_rows = _copy_to_strip_buffer(strip_rows, selected_indices)
+            yield strip_rows, selected_slice
 
     def _apply_to_strips(
         self, fn: Callable[..., Any], columns: Columns, span: Span
     ) -> list[NDArray[Any]]:
         """Apply fn to each strip and its part of the columns, and return the list of results."""
         results = []
-        for block, selected_slice in self._iterate_strips(span):
-            result = fn(block, *_slice_columns(columns, selected_slice))
+        for strip_rows, selected_slice in self._iterate_strips(span):
+            result = fn(strip_rows, *_slice_columns(columns, selected_slice))
             results.append(_copy_if_buffered(result))
         return results
 
@@ -264,10 +311,10 @@ class Strips:
         """Compute the sums of each strip, in one call if fn takes whole blocks."""
         if not kernels.can_pass_whole_blocks(fn, self.table):
             return self._apply_to_strips(fn, columns, span)
-        block, row_indices, block_columns = self._select_block(columns, span)
-        first_strip, stop_strip = span
-        strip_ends = self._offsets[first_strip : stop_strip + 1] - self._offsets[first_strip]
-        return fn(block, *block_columns, rows=row_indices, ends=strip_ends)
+        block = self._select_block(columns, span)
+        n_selected_before = self._n_selected_before[span.start : span.stop + 1]
+        strip_ends = n_selected_before - n_selected_before[0]
+        return fn(block.table, *block.columns, rows=block.row_indices, ends=strip_ends)
 
     def _compute_column_pieces(
         self, fn: Callable[..., Any], columns: Columns, span: Span
@@ -275,79 +322,66 @@ class Strips:
         """Compute the column of fn, in one piece per strip or in one piece for all strips."""
         if not kernels.can_pass_whole_blocks(fn, self.table):
             return self._apply_to_strips(fn, columns, span)
-        block, row_indices, block_columns = self._select_block(columns, span)
-        return [fn(block, *block_columns, rows=row_indices)]
+        block = self._select_block(columns, span)
+        return [fn(block.table, *block.columns, rows=block.row_indices)]
 
-    def _accumulate_blocks(self, work: Accumulation, columns: Columns, span: Span) -> Any:
+    def _accumulate_blocks(self, accumulation: Accumulation, columns: Columns, span: Span) -> Any:
         """Apply a function to consecutive blocks, and return the accumulated result."""
-        accumulator = work.make_accumulator()
-        block_elements = READ_ELEMENTS
-        if work.takes_whole_blocks:
-            block_elements = _WHOLE_BLOCK_ELEMENTS
-        block_strips = max(1, block_elements // (self._strip_rows * self.n_classes))
-        first_strip, stop_strip = span
-        for block_start in range(first_strip, stop_strip, block_strips):
-            block_span = (block_start, min(block_start + block_strips, stop_strip))
-            if work.takes_whole_blocks:
-                block, _, block_columns = self._select_block(columns, block_span)
-                accumulator.add(work.fn(np.asarray(block), *block_columns))
+        accumulator = accumulation.make_accumulator()
+        elements_per_block = READ_ELEMENTS
+        if accumulation.takes_whole_blocks:
+            elements_per_block = _WHOLE_BLOCK_ELEMENTS
+        elements_per_strip = self._rows_per_strip * self.n_classes
+        strips_per_block = max(1, elements_per_block // elements_per_strip)
+        for first_strip in range(span.start, span.stop, strips_per_block):
+            block_span = Span(first_strip, min(first_strip + strips_per_block, span.stop))
+            if accumulation.takes_whole_blocks:
+                block = self._select_block(columns, block_span)
+                accumulator.add(accumulation.fn(np.asarray(block.table), *block.columns))
             else:
-                for result in self._compute_column_pieces(work.fn, columns, block_span):
+                for result in self._compute_column_pieces(accumulation.fn, columns, block_span):
                     accumulator.add(result)
         return accumulator.result()
 
-    def _select_block(self, columns: Columns, span: Span) -> tuple[Any, Any, Columns]:
-        """Select the rows of a span as a block without copying them.
-
-        Returns
-        -------
-        block : array
-            Block that contains the rows.
-
-        row_indices : array of int or None
-            Indices of the rows in the block. None if all rows of the block are selected.
-
-        block_columns : tuple of arrays
-            Columns of the rows.
-        """
+    def _select_block(self, columns: Columns, span: Span) -> _SelectedBlock:
+        """Select the rows of a span as a block without copying them."""
         table_slice, selected_slice = self._find_slices(span)
-        block_columns = _slice_columns(columns, selected_slice)
+        row_indices = None
         if self.row_mask is not None:
-            return (
-                self.table[table_slice],
-                np.flatnonzero(self.row_mask[table_slice]),
-                block_columns,
-            )
-        if isinstance(self.table, RowSubset) and self.table.is_readable_without_copy:
-            return self.table.table, self.table.row_indices[table_slice], block_columns
-        return self.table[table_slice], None, block_columns
+            block_table = self.table[table_slice]
+            row_indices = np.flatnonzero(self.row_mask[table_slice])
+        elif isinstance(self.table, RowSubset) and self.table.is_readable_without_copy:
+            block_table = self.table.table
+            row_indices = self.table.row_indices[table_slice]
+        else:
+            block_table = self.table[table_slice]
+        return _SelectedBlock(block_table, row_indices, _slice_columns(columns, selected_slice))
 
-    def _fill_columns(self, work: ColumnWriting, columns: Columns, span: Span) -> None:
+    def _fill_columns(self, writing: ColumnWriting, columns: Columns, span: Span) -> None:
         """Write into the columns, with one call per strip or one call for the span."""
-        if work.takes_whole_blocks:
-            block, _, block_columns = self._select_block(columns, span)
-            work.fn(block, *block_columns)
+        if writing.takes_whole_blocks:
+            block = self._select_block(columns, span)
+            writing.fn(block.table, *block.columns)
             return
-        for block, selected_slice in self._iterate_strips(span):
-            work.fn(block, *_slice_columns(columns, selected_slice))
+        for strip_rows, selected_slice in self._iterate_strips(span):
+            writing.fn(strip_rows, *_slice_columns(columns, selected_slice))
 
     def _fill_column_copies(
-        self, work: tuple[ColumnWriting, EntryTypes], columns: Columns, span: Span
+        self, copy_writing: CopyWriting, columns: Columns, span: Span
     ) -> Columns:
         """Write into copies of the columns, and return the copies.
 
         A column that is None is a table of results, for which a buffer is allocated.
         """
-        column_writing, entry_types = work
         piece, piece_columns = self._extract_piece(columns, span)
-        buffers = []
-        for column, (entry_shape, dtype) in zip(piece_columns, entry_types, strict=True):
+        copies = []
+        for column, entry_type in zip(piece_columns, copy_writing.entry_types, strict=True):
             if column is None:
-                buffers.append(np.empty((len(piece), *entry_shape), dtype=dtype))
+                copies.append(np.empty((len(piece), *entry_type.shape), dtype=entry_type.dtype))
             else:
-                buffers.append(np.array(column))
-        piece.run_on_all_strips(tuple(buffers), "_fill_columns", column_writing)
-        return tuple(buffers)
+                copies.append(np.array(column))
+        piece.run_on_all_strips(tuple(copies), "_fill_columns", copy_writing.writing)
+        return tuple(copies)
 
 
 def _slice_columns(columns: Columns, selected_slice: slice) -> Columns:

@@ -31,6 +31,77 @@ class NoWorkersError(BrokenExecutor):
     """Error of a cluster without workers, without a scheduler, or without metacal."""
 
 
+class _SubmittedPieces:
+    """Pieces that were submitted to an executor and whose results were not yielded yet.
+
+    Parameters
+    ----------
+    executor : Executor
+        Executor of the tasks.
+
+    task : callable
+        Function of the entries of a piece.
+
+    pieces : iterable of tuples
+        Pieces to submit.
+
+    max_running : int
+        Largest number of pieces at work at a time.
+
+    max_pending : int
+        Largest number of pieces at work or finished but not yielded.
+    """
+
+    def __init__(
+        self, executor: Executor, task: Task, pieces: Pieces, max_running: int, max_pending: int
+    ) -> None:
+        self.executor = executor
+        self.task = task
+        self.remaining_pieces = iter(pieces)
+        self.max_running = max_running
+        self.max_pending = max_pending
+        #: Pending pieces, keyed by their futures in the order of submission.
+        self.piece_of_future: dict[Future[Any], Piece] = {}
+        self.running_futures: set[Future[Any]] = set()
+        self.completion_signals: SimpleQueue[None] = SimpleQueue()
+
+    def submit_more(self) -> None:
+        """Submit remaining pieces until one of the limits is reached."""
+        while (
+            len(self.running_futures) < self.max_running
+            and len(self.piece_of_future) < self.max_pending
+        ):
+            piece = next(self.remaining_pieces, None)
+            if piece is None:
+                return
+            future = self.executor.submit(self.task, *piece)
+            self.piece_of_future[future] = piece
+            self.running_futures.add(future)
+            future.add_done_callback(self._signal_completion)
+
+    def _signal_completion(self, future: Future[Any]) -> None:
+        """Count a future as finished. This may be called in another thread."""
+        self.running_futures.discard(future)
+        self.completion_signals.put(None)
+
+    def find_finished(self, *, in_order: bool) -> Future[Any] | None:
+        """Return a finished future, or None. In order, only the first pending one is considered."""
+        candidates = list(self.piece_of_future)
+        if in_order:
+            candidates = candidates[:1]
+        return next((future for future in candidates if future.done()), None)
+
+    def remove(self, finished_future: Future[Any]) -> Piece:
+        """Remove a finished future from the pending ones, and return its piece."""
+        self.running_futures.discard(finished_future)
+        return self.piece_of_future.pop(finished_future)
+
+    def cancel_all(self) -> None:
+        """Cancel the pending pieces."""
+        for future in self.piece_of_future:
+            future.cancel()
+
+
 def run_in_order(
     executor: Executor,
     task: Task,
@@ -121,51 +192,28 @@ def run_as_completed(
     ...     sorted(run_as_completed(pool, pow, ((2, n) for n in range(3)), max_running=2))
     [((2, 0), 1), ((2, 1), 2), ((2, 2), 4)]
     """
-    # Futures in the order of their submission.
-    pending_pieces: dict[Future[Any], Piece] = {}
-    running_futures: set[Future[Any]] = set()
-    completion_signals: SimpleQueue[None] = SimpleQueue()
-
-    def signal_completion(future: Future[Any]) -> None:
-        running_futures.discard(future)
-        completion_signals.put(None)
-
-    remaining_pieces = iter(pieces)
     yields_in_order = max_pending is not None
-    pending_limit = max_running if max_pending is None else max_pending
-
-    def submit_pieces() -> None:
-        while len(running_futures) < max_running and len(pending_pieces) < pending_limit:
-            piece = next(remaining_pieces, None)
-            if piece is None:
-                return
-            future = executor.submit(task, *piece)
-            pending_pieces[future] = piece
-            running_futures.add(future)
-            future.add_done_callback(signal_completion)
-
+    if max_pending is None:
+        max_pending = max_running
+    submitted = _SubmittedPieces(executor, task, pieces, max_running, max_pending)
     try:
         while True:
-            submit_pieces()
-            if not pending_pieces:
+            submitted.submit_more()
+            if not submitted.piece_of_future:
                 return
-            candidates = list(pending_pieces)
-            if yields_in_order:
-                candidates = candidates[:1]
-            finished_future = next((future for future in candidates if future.done()), None)
+            finished_future = submitted.find_finished(in_order=yields_in_order)
             if finished_future is None:
-                completion_signals.get()
+                # Wait until a piece is finished. Another one may then be submitted.
+                submitted.completion_signals.get()
                 continue
-            running_futures.discard(finished_future)
-            piece = pending_pieces.pop(finished_future)
+            piece = submitted.remove(finished_future)
             try:
                 result = finished_future.result()
             except (MemoryError, BrokenExecutor, CancelledError) as error:
                 raise _lost_piece_error(error, piece, describe_piece) from error
             yield piece, result
     finally:
-        for future in pending_pieces:
-            future.cancel()
+        submitted.cancel_all()
 
 
 def _lost_piece_error(
@@ -201,7 +249,8 @@ def describe_sources(table: Any) -> str:
 
 def _source_names(table: Any) -> Iterator[str]:
     """Yield the names of the files of a table, found in its attributes."""
-    if hasattr(table, "names") and hasattr(table, "tables"):
+    is_joined_table = hasattr(table, "names") and hasattr(table, "tables")
+    if is_joined_table:
         yield from table.names
         return
     for attribute in ("display_path", "path", "name"):
@@ -209,6 +258,7 @@ def _source_names(table: Any) -> Iterator[str]:
         if isinstance(name, str):
             yield name
             return
+    # A table that converts or selects rows of another one has the names of that one.
     for attribute in ("source", "file", "table"):
         inner_table = getattr(table, attribute, None)
         if inner_table is not None:

@@ -7,7 +7,7 @@ functions are available here, too.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -84,10 +84,10 @@ def check_logits(table: Any, *, executor: Executor | None = None) -> NDArray[Any
     array: Any = _read_float_table(table, "logits")
     is_on_device = kernels.is_device_tensor(array)
     mask_value: float | None = None
-    for rows, (invalid_row, has_low_values) in _inspect_blocks(array, executor):
-        if invalid_row is not None:
-            _raise_invalid_logit(array, rows.start + invalid_row)
-        if not has_low_values:
+    for rows, (invalid_row_in_block, may_hold_masks) in _inspect_blocks(array, executor):
+        if invalid_row_in_block is not None:
+            _raise_invalid_logit(array, rows.start + invalid_row_in_block)
+        if not may_hold_masks:
             continue
         if is_on_device:
             array, mask_value = kernels.device_kernels().replace_finite_masks(array)
@@ -167,6 +167,7 @@ def scores_to_two_columns(table: Any, kind: str) -> NDArray[Any]:
     """
     scores = _as_float(as_plain_array(table, "scores").reshape(-1), "scores")
     if kind != "probabilities":
+        # The softmax of (0, s) depends on the score s alone.
         return np.column_stack([np.zeros_like(scores), scores])
     row = find_first_true(~((scores >= 0.0) & (scores <= 1.0)))
     if row is not None:
@@ -180,24 +181,34 @@ def scores_to_two_columns(table: Any, kind: str) -> NDArray[Any]:
 def _inspect_blocks(
     array: Any, executor: Executor | None
 ) -> Iterator[tuple[slice, tuple[int | None, bool]]]:
-    """Yield the rows of each block with the result of `kernels.inspect_logits`.
+    """Inspect the blocks of a table of logits. A table on a device is one block.
 
-    A table on a device is one block.
+    Yields
+    ------
+    rows : slice
+        Rows of the block.
+
+    inspection : tuple of (int or None, bool)
+        Index of the first invalid row within the block, and whether a number of the block may stand
+        for a mask, see `kernels.inspect_logits`.
     """
     n_rows, n_classes = array.shape
+
+    def inspect_rows(rows: slice) -> tuple[int | None, bool]:
+        return kernels.inspect_logits(array[rows])
+
     if kernels.is_device_tensor(array):
-        rows = slice(0, len(array))
-        yield rows, kernels.inspect_logits(array[rows])
+        all_rows = slice(0, n_rows)
+        yield all_rows, inspect_rows(all_rows)
         return
-    uses_threads = (
-        isinstance(executor, ThreadPoolExecutor) and n_rows * n_classes >= _MIN_THREADED_ELEMENTS
-    )
-    block_elements = _THREAD_BLOCK_ELEMENTS if uses_threads else BLOCK_ELEMENTS
-    block_rows = max(1, block_elements // n_classes)
-    row_slices = [slice(start, start + block_rows) for start in range(0, n_rows, block_rows)]
-    map_blocks = executor.map if uses_threads and executor is not None else map
-    results = map_blocks(lambda rows: kernels.inspect_logits(array[rows]), row_slices)
-    yield from zip(row_slices, results)
+    map_blocks: Callable[..., Iterator[tuple[int | None, bool]]] = map
+    elements_per_block = BLOCK_ELEMENTS
+    if isinstance(executor, ThreadPoolExecutor) and n_rows * n_classes >= _MIN_THREADED_ELEMENTS:
+        map_blocks = executor.map
+        elements_per_block = _THREAD_BLOCK_ELEMENTS
+    rows_per_block = max(1, elements_per_block // n_classes)
+    blocks = [slice(start, start + rows_per_block) for start in range(0, n_rows, rows_per_block)]
+    yield from zip(blocks, map_blocks(inspect_rows, blocks))
 
 
 def check_probabilities(table: Any, *, advice: str | None = None) -> NDArray[Any]:
@@ -233,8 +244,10 @@ def check_probabilities(table: Any, *, advice: str | None = None) -> NDArray[Any
     blocks: Iterable[tuple[int, NDArray[Any]]] = iterate_blocks(array, BLOCK_ELEMENTS)
     if kernels.is_device_tensor(array):
         # Only the first invalid row is copied to the host, for the message.
-        row = kernels.device_kernels().find_invalid_probability_row(array, tolerance)
-        blocks = [] if row is None else [(row, to_numpy(array[row : row + 1]))]
+        invalid_row = kernels.device_kernels().find_invalid_probability_row(array, tolerance)
+        blocks = []
+        if invalid_row is not None:
+            blocks = [(invalid_row, to_numpy(array[invalid_row : invalid_row + 1]))]
     for start, block in blocks:
         _check_probability_block(block, start, tolerance, advice)
     return array
@@ -304,7 +317,7 @@ def read_logits(
     kind : {"logits", "probabilities"}
         Content of the table. It is never guessed from the values.
 
-    by_rows : bool, default=False
+    convert_lazily : bool, default=False
         Whether probabilities in an array are converted when their rows are read, as those of a
         stored table are, and not into a second table.
 
