@@ -112,11 +112,11 @@ def wire(folder: Path) -> dict[str, float]:
     table = mc.read_predictions(tables, stream=True).table
     labels = np.zeros(len(table), dtype=np.intp)
     rows = Rows(table)
-    span = Span(0, BLOCK_ELEMENTS // 1000 // rows._rows_per_strip)
+    span = Span(0, BLOCK_ELEMENTS // 1000 // rows.rows_per_strip)
     bare, full = (
         len(pickle.dumps(rows._extract_piece(columns, span))) for columns in ((), (labels,))
     )
-    n = (span.stop - span.start) * rows._rows_per_strip
+    n = (span.stop - span.start) * rows.rows_per_strip
     return {
         "description of a block, bytes": bare,
         "labels out, bytes a row": round((full - bare) / n, 2),

@@ -124,15 +124,17 @@ def test_how_often_the_table_is_read(name, most, found, monkeypatch):
     monkeypatch.setattr(
         curve_fitting, "MAX_GROUP_ENTRIES", 30_000
     )  # where classes are gathered by groups: one at a time
-    walks, walk = [], rows_module.Rows._map
-    monkeypatch.setattr(
-        rows_module.Rows,
-        "_map",
-        lambda rows, *work: (walks.append(rows.executor), walk(rows, *work))[1],
-    )
+    executors_of_passes = []
+    run_on_blocks = rows_module.Rows._run_on_blocks
+
+    def record_executor(rows, *arguments, **options):
+        executors_of_passes.append(rows.executor)
+        return run_on_blocks(rows, *arguments, **options)
+
+    monkeypatch.setattr(rows_module.Rows, "_run_on_blocks", record_executor)
     with ProcessPoolExecutor(1) as pool:
         METHODS[name].fit(found.table, found.labels, executor=pool)
-    assert 1 <= len([None for executor in walks if executor is pool]) <= most
+    assert 1 <= len([None for executor in executors_of_passes if executor is pool]) <= most
 
 
 def test_a_pool_of_processes_is_an_executor_too(found):
@@ -145,7 +147,7 @@ def test_a_pool_of_processes_is_an_executor_too(found):
 def test_descriptions_travel_and_never_rows(found, client):
     from distributed.protocol import dumps
 
-    piece, _ = rows_module.Rows(found.table)._extract_piece((), (0, 2))
+    piece, _ = rows_module.Rows(found.table)._extract_piece((), rows_module.strips.Span(0, 2))
     assert sum(len(frame) for frame in dumps(piece)) < 20_000 < found.table[:6000].nbytes / 20
 
 

@@ -113,7 +113,7 @@ def test_workers_count():
 @pytest.mark.parametrize("kept", [None, 3, 40])
 @pytest.mark.parametrize("threads", [1, 2, 16])
 def test_a_walk_over_blocks_gives_the_bits_of_a_walk_over_strips(dtype, kept, threads, monkeypatch):
-    monkeypatch.setattr(rows_module, "_MIN_THREAD_BLOCK_ELEMENTS", 200)
+    monkeypatch.setattr(rows_module.block_sizes, "_MIN_THREAD_BLOCK_ELEMENTS", 200)
     rng = np.random.default_rng(7)
     table = (3.0 * rng.normal(size=(2017, 5))).astype(dtype)
     keep = None if kept is None else np.arange(2017) % kept == 1

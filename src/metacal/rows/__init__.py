@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 
 from metacal import kernels
 from metacal.formulas import Codes, Flags
+from metacal.rows.block_sizes import choose_rows_per_share, choose_strips_per_block
 from metacal.rows.executors import (
     ExecutorLike,
-    count_threads,
     is_remote,
     report_progress,
     resolve_executor,
@@ -32,7 +32,6 @@ from metacal.rows.executors import report_finished_rows as report_finished_rows
 from metacal.rows.executors import report_progress_to as report_progress_to
 from metacal.rows.stored import StoredTable
 from metacal.rows.strips import (
-    READ_ELEMENTS,
     Accumulation,
     Columns,
     ColumnWriting,
@@ -49,24 +48,14 @@ from metacal.rows.validate import check_logits, to_numpy
 
 #: Function of the rows of a block, and of the columns of these rows.
 BlockFunction = Callable[..., NDArray[Any]]
-#: Elements of a block, the unit of work of an executor.
+#: Default number of elements of a block, the unit of work of an executor.
 BLOCK_ELEMENTS = 1 << 20
-#: Number of blocks per thread for a table in memory. With several, no thread waits long at the end.
-_BLOCKS_PER_THREAD = 4
-#: Smallest number of elements of a block that is worth a thread.
-_MIN_THREAD_BLOCK_ELEMENTS = 1 << 19
 #: Largest number of blocks that other processes work on at a time.
 _MAX_BLOCKS_AT_WORK = 256
 #: Largest number of pending blocks, as a multiple of the blocks that are worked on.
 _PENDING_FACTOR = 4
-#: Number of blocks of a large table for other processes. Scheduling a block takes a millisecond.
-_N_REMOTE_BLOCKS = 256
-#: Largest factor by which blocks for other processes are enlarged.
-_MAX_REMOTE_BLOCK_FACTOR = 64
 #: Largest size in bytes of a sample that is fetched from other machines.
 _MAX_FETCHED_BYTES = 1 << 28
-#: Number of elements of a share of the rows that has one accumulator.
-_SHARE_ELEMENTS = 1 << 26
 #: Largest number of shares that other processes work on at a time.
 _MAX_SHARES_AT_WORK = 32
 
@@ -119,8 +108,8 @@ class Rows(Strips):
         self._requested_block_rows = block_rows
         if block_rows is None:
             block_rows = BLOCK_ELEMENTS // self.n_classes
-        strips_per_block = max(1, -(-block_rows // self._rows_per_strip))
-        self.block_rows = self._rows_per_strip * strips_per_block
+        strips_per_block = max(1, -(-block_rows // self.rows_per_strip))
+        self.block_rows = self.rows_per_strip * strips_per_block
 
     def copy_with(self, **changes: Any) -> Rows:
         """Return a copy with some of the arguments of the constructor replaced."""
@@ -276,19 +265,12 @@ class Rows(Strips):
         ------
         object
         """
-        rows_per_run = get_rows_per_run(self.n_classes)
-        runs_per_share = max(1, _SHARE_ELEMENTS // (rows_per_run * self.n_classes))
-        if isinstance(self.executor, ThreadPoolExecutor):
-            # Shares of a short table are smaller, so that every thread has some.
-            n_shares = _BLOCKS_PER_THREAD * count_threads(self.executor)
-            rows_per_share = -(-len(self.table) // n_shares)
-            runs_per_share = min(runs_per_share, max(1, -(-rows_per_share // rows_per_run)))
-        strips_per_share = runs_per_share * rows_per_run // self._rows_per_strip
+        rows_per_share = choose_rows_per_share(len(self.table), self.n_classes, self.executor)
         return self._run_on_blocks(
             "_accumulate_blocks",
             Accumulation(fn, make_accumulator, takes_whole_blocks=False),
             columns,
-            strips_per_block=strips_per_share,
+            strips_per_block=rows_per_share // self.rows_per_strip,
             max_running=_MAX_SHARES_AT_WORK,
         )
 
@@ -453,11 +435,13 @@ class Rows(Strips):
         object
         """
         if strips_per_block is None:
-            strips_per_block = self._choose_strips_per_block()
+            strips_per_block = self.block_rows // self.rows_per_strip
+            if not self._requested_block_rows:
+                strips_per_block = choose_strips_per_block(self, self.executor, strips_per_block)
         spans = []
         n_rows_of_spans = []
-        for first_strip in range(0, self._n_strips, strips_per_block):
-            span = Span(first_strip, min(first_strip + strips_per_block, self._n_strips))
+        for first_strip in range(0, self.n_strips, strips_per_block):
+            span = Span(first_strip, min(first_strip + strips_per_block, self.n_strips))
             _, selected_slice = self._find_slices(span)
             spans.append(span)
             n_rows_of_spans.append(selected_slice.stop - selected_slice.start)
@@ -477,30 +461,6 @@ class Rows(Strips):
                 describe_piece=_describe_piece,
             )
         return report_progress(results, n_rows_of_spans)
-
-    def _choose_strips_per_block(self) -> int:
-        """Return the number of strips per block.
-
-        Threads get fewer and larger blocks of a table in memory.
-        """
-        n_strips = self._n_strips
-        default_strips_per_block = self.block_rows // self._rows_per_strip
-        if self._requested_block_rows:
-            return default_strips_per_block
-        if is_remote(self.executor):
-            enlargement = n_strips // (default_strips_per_block * _N_REMOTE_BLOCKS)
-            return default_strips_per_block * max(1, min(_MAX_REMOTE_BLOCK_FACTOR, enlargement))
-        source = self.table.table if isinstance(self.table, RowSubset) else self.table
-        if isinstance(source, StoredTable):
-            return max(1, READ_ELEMENTS // (self._rows_per_strip * self.n_classes))
-        if self.executor is None or not isinstance(source, np.ndarray):
-            return default_strips_per_block
-        n_threads = count_threads(self.executor)
-        n_worthwhile_blocks = round(len(self) * self.n_classes / _MIN_THREAD_BLOCK_ELEMENTS)
-        n_blocks = _BLOCKS_PER_THREAD * n_threads
-        if n_worthwhile_blocks < n_blocks:
-            n_blocks = min(max(1, n_worthwhile_blocks), n_threads)
-        return max(1, -(-n_strips // n_blocks))
 
 
 def _copy_block(block: NDArray[Any], out: NDArray[Any]) -> None:

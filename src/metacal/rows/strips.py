@@ -214,6 +214,11 @@ class Strips:
 
     row_mask : array of bool of shape (n_rows,), default=None
         Mask of the selected rows. None selects all rows.
+
+    Attributes
+    ----------
+    rows_per_strip : int
+        Number of rows of the table in each strip. The last strip may be shorter.
     """
 
     def __init__(self, table: Any, row_mask: Flags | None = None) -> None:
@@ -222,8 +227,8 @@ class Strips:
         self.row_mask = row_mask
         self.n_classes = int(table.shape[1])
         n_rows = len(table)
-        self._rows_per_strip = max(1, self._elements_per_strip() // self.n_classes)
-        strip_starts = np.arange(0, n_rows, self._rows_per_strip)
+        self.rows_per_strip = max(1, self._elements_per_strip() // self.n_classes)
+        strip_starts = np.arange(0, n_rows, self.rows_per_strip)
         #: Number of selected rows before each strip. The last entry counts all selected rows.
         self._n_selected_before = np.minimum(np.append(strip_starts, n_rows), n_rows)
         if row_mask is not None:
@@ -242,14 +247,14 @@ class Strips:
         return int(self._n_selected_before[-1])
 
     @property
-    def _n_strips(self) -> int:
+    def n_strips(self) -> int:
         """Number of strips."""
         return len(self._n_selected_before) - 1
 
     def run_on_all_strips(self, columns: Columns, task: str, work: Any) -> Any:
         """Run the method with the name `task` on all strips."""
         run_task = getattr(self, task)
-        all_strips = Span(0, self._n_strips)
+        all_strips = Span(0, self.n_strips)
         return run_task(work, columns, all_strips)
 
     @property
@@ -259,8 +264,8 @@ class Strips:
 
     def _find_slices(self, span: Span) -> tuple[slice, slice]:
         """Return the slices of the table and of the selected rows that a span of strips covers."""
-        table_start = span.start * self._rows_per_strip
-        table_stop = min(span.stop * self._rows_per_strip, len(self.table))
+        table_start = span.start * self.rows_per_strip
+        table_stop = min(span.stop * self.rows_per_strip, len(self.table))
         selected_start = int(self._n_selected_before[span.start])
         selected_stop = int(self._n_selected_before[span.stop])
         return slice(table_start, table_stop), slice(selected_start, selected_stop)
@@ -331,7 +336,7 @@ class Strips:
         elements_per_block = READ_ELEMENTS
         if accumulation.takes_whole_blocks:
             elements_per_block = _WHOLE_BLOCK_ELEMENTS
-        elements_per_strip = self._rows_per_strip * self.n_classes
+        elements_per_strip = self.rows_per_strip * self.n_classes
         strips_per_block = max(1, elements_per_block // elements_per_strip)
         for first_strip in range(span.start, span.stop, strips_per_block):
             block_span = Span(first_strip, min(first_strip + strips_per_block, span.stop))

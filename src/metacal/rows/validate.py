@@ -181,16 +181,10 @@ def scores_to_two_columns(table: Any, kind: str) -> NDArray[Any]:
 def _inspect_blocks(
     array: Any, executor: Executor | None
 ) -> Iterator[tuple[slice, tuple[int | None, bool]]]:
-    """Inspect the blocks of a table of logits. A table on a device is one block.
+    """Yield the rows of each block with the result of `kernels.inspect_logits`.
 
-    Yields
-    ------
-    rows : slice
-        Rows of the block.
-
-    inspection : tuple of (int or None, bool)
-        Index of the first invalid row within the block, and whether a number of the block may stand
-        for a mask, see `kernels.inspect_logits`.
+    A table on a device is one block. The result is the index of the first invalid row within the
+    block, and whether a number may stand for a mask.
     """
     n_rows, n_classes = array.shape
 
