@@ -223,7 +223,7 @@ def test_a_saved_file_keeps_its_decisions(path):
     if source["input"] == "probabilities":
         table = np.exp(table) / np.exp(table).sum(axis=1, keepdims=True)
     rows = Rows(validate.read_logits(table, gate.gate_.source.input))
-    raw = scores.collect_and_validate(
+    raw = scores.score_and_validate_rows(
         rows, scores.resolve(gate.gate_.source.score).compute_unrounded
     )[1]
     far = (
@@ -249,7 +249,7 @@ def test_rows_are_recognised_by_their_fingerprint(decisions):
     sketch_hashes = set(gate.gate_.sketch.hash_values.tolist())
     for kernel in decisions.kernel_names():
         with decisions.using(kernel):
-            own_scores = scores.collect_and_validate(
+            own_scores = scores.score_and_validate_rows(
                 rows, scores.resolve("entropy").compute_unrounded
             )[1]
         found = fingerprint_rows(own_scores, correct)

@@ -21,10 +21,10 @@ from metacal.kernels.columns import Curve, confidence_log_odds, mixture_loss_sum
 from metacal.kernels.grid import Grid
 from metacal.rows import Rows
 from metacal.scores import (
-    collect_and_validate,
     compute_score_and_correctness,
     get_rounding_grid,
     resolve,
+    score_and_validate_rows,
     score_rows,
 )
 
@@ -177,7 +177,7 @@ def test_one_walk_writes_rounded_scores_and_which_rows_are_right(instruction_set
         Rows(logits, is_unvalidated=True), name, labels
     )
     expected = get_rounding_grid(name).round(
-        collect_and_validate(Rows(logits), resolve(name).compute_unrounded)[1]
+        score_and_validate_rows(Rows(logits), resolve(name).compute_unrounded)[1]
     )
     np.testing.assert_array_equal(scores, expected)
     np.testing.assert_array_equal(score_rows(Rows(logits), name), expected)

@@ -36,11 +36,12 @@ def test_gradient_and_information():
     weights = rng.uniform(0.5, 2.0, 50)
     design = local.design_matrix(local.row_features(logits, 1.0), np.zeros(3), np.ones(3))
     c = np.array([0.1, -0.2, 0.3, 0.05])
-    found = local.loss_terms(logits, labels, weights, design, c)
+    found = local.sum_loss_derivatives(logits, labels, weights, design, c)
     for k in range(4):
         move = 1e-6 * np.eye(4)[k]
         up, down = (
-            local.loss_terms(logits, labels, weights, design, c + s * move)[0] for s in (1, -1)
+            local.sum_loss_derivatives(logits, labels, weights, design, c + s * move)[0]
+            for s in (1, -1)
         )
         assert (up - down) / 2e-6 == pytest.approx(found[1 + k], rel=1e-6)
     information = found[5:].reshape(4, 4)

@@ -66,7 +66,9 @@ def top_label(xp: Operations, fitted: Any, x: Any) -> Any:
     scaled_logits = x * fitted.inverse_temperature
     max_probability = 1.0 - one_minus_max_probability(xp, scaled_logits)
     confidence = evaluate_curves(xp, fitted, max_probability)
-    return _set_confidence(xp, scaled_logits, confidence, error_probability=1.0 - confidence)
+    return _build_table_with_confidence(
+        xp, scaled_logits, confidence, error_probability=1.0 - confidence
+    )
 
 
 @formula
@@ -75,7 +77,9 @@ def spline(xp: Operations, fitted: Any, x: Any) -> Any:
     scaled_logits = x * fitted.inverse_temperature
     log_odds = spline_value(xp, fitted, confidence_log_odds(xp, scaled_logits))
     confidence = xp.logistic(log_odds)
-    return _set_confidence(xp, scaled_logits, confidence, error_probability=xp.logistic(-log_odds))
+    return _build_table_with_confidence(
+        xp, scaled_logits, confidence, error_probability=xp.logistic(-log_odds)
+    )
 
 
 @formula
@@ -94,30 +98,36 @@ def monotone(xp: Operations, fitted: Any, x: Any) -> Any:
     else:
         log_odds = confidence_log_odds(xp, scaled_logits)
 
-    frequency = fitted.level
+    frequency_of_positives = fitted.level
     frequency_weight = fitted.rest
-    p_negative = frequency_weight * (1.0 - frequency)
-    p_positive = frequency_weight * frequency
-    curve_families = (
-        ("", log_odds),
-        ("_2", shrink_log_odds(xp, fitted.n_rows, log_odds)),
-    )
-    for field_suffix, curve_input in curve_families:
+    p_negative = frequency_weight * (1.0 - frequency_of_positives)
+    p_positive = frequency_weight * frequency_of_positives
+    input_by_field_suffix = {
+        "": log_odds,
+        "_2": shrink_log_odds(xp, fitted.n_rows, log_odds),
+    }
+    for field_suffix, curve_input in input_by_field_suffix.items():
         curve_log_odds = _evaluate_monotone_curves(xp, fitted, field_suffix, curve_input)
         curve_weights = getattr(fitted, "weight" + field_suffix)
         p_negative = p_negative + xp.sum(xp.logistic(-curve_log_odds) * curve_weights)
         p_positive = p_positive + xp.sum(xp.logistic(curve_log_odds) * curve_weights)
 
     if not fitted.two_classes:
-        return _set_confidence(xp, scaled_logits, p_positive, error_probability=p_negative)
+        return _build_table_with_confidence(
+            xp, scaled_logits, p_positive, error_probability=p_negative
+        )
 
     def uncalibrated() -> Any:
         return tempered_softmax(xp, x, 1.0)
 
     first_is_positive = fitted.turned
     if first_is_positive:
-        return _join_two_classes(xp, x, p_positive, p_negative, fallback=uncalibrated)
-    return _join_two_classes(xp, x, p_negative, p_positive, fallback=uncalibrated)
+        p_first = p_positive
+        p_second = p_negative
+    else:
+        p_first = p_negative
+        p_second = p_positive
+    return _join_two_classes(xp, x, p_first, p_second, fallback=uncalibrated)
 
 
 def _two_class_log_odds(xp: Operations, x: Any, *, first_is_positive: bool) -> Any:
@@ -255,18 +265,18 @@ def log_probabilities_and_complements(xp: Operations, x: Any) -> tuple[Any, Any]
     """
     exponentials = exponentiate_gaps(xp, x)
     others_sum = exponentials.others_sum
-    log_sum = xp.log1p(others_sum)
+    log_total = xp.log1p(others_sum)
     # Both tables were created by `exponentiate_gaps`, so they may be changed in place.
     log_p = exponentials.gaps
-    log_p -= log_sum
+    log_p -= log_total
     p_of_others = exponentials.other_exponentials
     p_of_others /= 1.0 + others_sum
     minus_log_complement = -xp.log1p(-p_of_others)
     # The complement of the predicted class is S / (1 + S), which 1 - p would round.
-    of_predicted_class = xp.minimum(log_sum - xp.log(others_sum), MAX_LOG_ODDS)
+    predicted_entry = xp.minimum(log_total - xp.log(others_sum), MAX_LOG_ODDS)
     log_p = xp.maximum(log_p, -MAX_LOG_ODDS)
     minus_log_complement = xp.replace_class_entry(
-        minus_log_complement, exponentials.predicted_class, of_predicted_class
+        minus_log_complement, exponentials.predicted_class, predicted_entry
     )
     return log_p, minus_log_complement
 
@@ -345,8 +355,10 @@ def _join_two_classes(xp: Operations, x: Any, p_first: Any, p_second: Any, fallb
     return _normalise(xp, x, class_values, fallback=fallback)
 
 
-def _set_confidence(xp: Operations, x: Any, confidence: Any, error_probability: Any) -> Any:
-    """Build the table in which the predicted class has the given probability.
+def _build_table_with_confidence(
+    xp: Operations, x: Any, confidence: Any, error_probability: Any
+) -> Any:
+    """Build a table in which the predicted class has the given probability.
 
     The other classes share the error probability in proportion to e^x. The confidence is
     raised if necessary, so that the predicted class stays more probable than any other.
@@ -374,13 +386,15 @@ def _set_confidence(xp: Operations, x: Any, confidence: Any, error_probability: 
     second_logit = xp.max(other_logits)
     has_other_class = second_logit > -np.inf
     other_logits -= xp.where(has_other_class, second_logit, 0.0)
+    # Odds are ratios to the probability of the second class, which has odds 1 itself.
     other_odds = xp.exp(other_logits)
-    total_odds = xp.sum(other_odds)
-    # The second class has odds 1, and the predicted class needs odds of at least this ratio.
-    min_confidence = MIN_CONFIDENCE_RATIO / (MIN_CONFIDENCE_RATIO + total_odds)
+    total_other_odds = xp.sum(other_odds)
+    min_total_odds = MIN_CONFIDENCE_RATIO + total_other_odds
+    min_confidence = MIN_CONFIDENCE_RATIO / min_total_odds
     predicted_p = xp.where(has_other_class, xp.maximum(confidence, min_confidence), 1.0)
-    max_error_probability = total_odds / (MIN_CONFIDENCE_RATIO + total_odds)
-    others_p = xp.minimum(error_probability, max_error_probability)
-    probability_per_odds = others_p / xp.where(has_other_class, total_odds, 1.0)
-    other_odds *= xp.where(has_other_class, probability_per_odds, 0.0)
-    return xp.replace_class_entry(other_odds, predicted_class, predicted_p)
+    max_error_probability = total_other_odds / min_total_odds
+    total_other_p = xp.minimum(error_probability, max_error_probability)
+    probability_per_odds = total_other_p / xp.where(has_other_class, total_other_odds, 1.0)
+    other_p = other_odds
+    other_p *= xp.where(has_other_class, probability_per_odds, 0.0)
+    return xp.replace_class_entry(other_p, predicted_class, predicted_p)

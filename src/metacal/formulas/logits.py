@@ -84,8 +84,8 @@ def find_finite_masks(block: NDArray[Any]) -> NDArray[np.bool_] | None:
     if not is_mask.any():
         return None
     with np.errstate(over="ignore"):
-        highest_mask = -MIN_MASK_RATIO * np.abs(logits.max(axis=1, keepdims=True))
-    is_mask &= logits <= highest_mask
+        largest_mask_of_row = -MIN_MASK_RATIO * np.abs(logits.max(axis=1, keepdims=True))
+    is_mask &= logits <= largest_mask_of_row
     is_mask &= (logits <= LARGEST_ARBITRARY_MASK) | np.isin(logits, KNOWN_MASKS)
     if not is_mask.any():
         return None
@@ -168,12 +168,13 @@ def limit_logits(block: NDArray[Any]) -> NDArray[Any]:
     """
     if block.dtype != np.float64 or not block.size:
         return block
-    top_logit = block.max(axis=1, keepdims=True)
-    if np.abs(top_logit).max() < MAX_LOGIT_SIZE and not (block < -MAX_LOGIT_SIZE).any():
+    largest_logit_of_row = block.max(axis=1, keepdims=True)
+    row_is_in_range = np.abs(largest_logit_of_row) < MAX_LOGIT_SIZE
+    if row_is_in_range.all() and not (block < -MAX_LOGIT_SIZE).any():
         return block
     with np.errstate(over="ignore"):
-        shifted = block - np.where(np.abs(top_logit) < MAX_LOGIT_SIZE, 0.0, top_logit)
-    return np.where(np.isneginf(block), -np.inf, np.maximum(shifted, -MAX_LOGIT_SIZE))
+        shifted_block = block - np.where(row_is_in_range, 0.0, largest_logit_of_row)
+    return np.where(np.isneginf(block), -np.inf, np.maximum(shifted_block, -MAX_LOGIT_SIZE))
 
 
 def scale_logits(block: NDArray[Any], inverse_temperature: float) -> NDArray[np.float64]:

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -200,11 +201,12 @@ class Operations:
         n_curves = len(offsets) - 1
         if n_curves == 1:
             return np.searchsorted(knots[1:], points, side="left")
-        pieces = np.empty(points.shape, dtype=np.intp, order="F")
-        for k, first_knot in enumerate(offsets[:-1]):
-            inner_knots = knots[first_knot + 1 : offsets[k + 1]]
-            pieces[:, k] = first_knot + np.searchsorted(inner_knots, points[:, k], side="left")
-        return pieces
+        knot_indices = np.empty(points.shape, dtype=np.intp, order="F")
+        for k, (curve_start, curve_stop) in enumerate(pairwise(offsets)):
+            later_knots = knots[curve_start + 1 : curve_stop]
+            n_later_below = np.searchsorted(later_knots, points[:, k], side="left")
+            knot_indices[:, k] = curve_start + n_later_below
+        return knot_indices
 
     def finfo(self, x: Any) -> Any:
         """Return the floating-point limits of the precision of x (`max`, `tiny`)."""

@@ -95,13 +95,16 @@ class Torch(Operations):
         return torch.cat([first, second], dim=1)
 
     def find_piece(self, knots: Tensor, offsets: Tensor, max_knots: int, points: Tensor) -> Tensor:
-        # A binary search runs for all entries at the same time.
-        knot_index = offsets[:-1] + torch.zeros_like(points, dtype=torch.int64)
-        end_of_curve = offsets[1:]
-        step = 1 << (max_knots - 1).bit_length()
+        # A binary search runs for all entries at the same time. Curve k has the knots from
+        # `offsets[k]` to `offsets[k + 1]`.
+        first_knots = offsets[:-1]
+        ends_of_curves = offsets[1:]
+        knot_index = first_knots + torch.zeros_like(points, dtype=torch.int64)
+        next_power_of_two = 1 << (max_knots - 1).bit_length()
+        step = next_power_of_two
         while step > 1:
             step //= 2
-            is_in_curve = knot_index + step < end_of_curve
+            is_in_curve = knot_index + step < ends_of_curves
             candidate_index = torch.where(is_in_curve, knot_index + step, knot_index)
             is_below_point = knots[candidate_index] < points
             knot_index = torch.where(is_below_point, candidate_index, knot_index)

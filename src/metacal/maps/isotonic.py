@@ -195,17 +195,18 @@ def fit_irm(
             weight=row_weights[unmasked],
         )
     )
-    piece_starts, levels = _fit_constant_pieces(
+    piece_starts, piece_values = _fit_constant_pieces(
         rows, row_weights, positive_pairs, inverse_temperature
     )
-    end_kernel = partial(
+    find_piece_ends = partial(
         _find_largest_between_cuts, cuts=piece_starts[1:], inverse_temperature=inverse_temperature
     )
-    block_ends = rows.compute_column(end_kernel).reshape(-1, len(piece_starts))
-    piece_ends = np.maximum(block_ends.max(axis=0), piece_starts)
+    ends_by_block_and_piece = rows.compute_column(find_piece_ends).reshape(-1, len(piece_starts))
+    piece_ends = np.maximum(ends_by_block_and_piece.max(axis=0), piece_starts)
     knots = np.stack([piece_starts, piece_ends], axis=1).ravel()
+    values = np.repeat(piece_values, 2)
     is_distinct = np.append(True, np.diff(knots) > 0.0)
-    curve = PiecewiseCurve(knots=knots[is_distinct], values=np.repeat(levels, 2)[is_distinct])
+    curve = PiecewiseCurve(knots=knots[is_distinct], values=values[is_distinct])
     curve = blend_with_identity(curve, float(row_weights.sum()), prior_rows)
     return SharedMap(curve.knots, curve.values, inverse_temperature)
 
@@ -231,25 +232,27 @@ def _fit_constant_pieces(
 
     Returns
     -------
-    starts : array
+    piece_starts : array of shape (n_pieces,)
         First probability of each constant piece.
 
-    levels : array
-        Its value.
+    piece_values : array of shape (n_pieces,)
+        Value of the fit on each piece.
     """
-    cuts = positive_pairs.probability
+    positive_p = positive_pairs.probability
     # Group 0 lies below the first positive pair. Group i starts at the i-th positive pair.
-    group_weight = rows.sum(
-        partial(_sum_weights_between_cuts, cuts=cuts, inverse_temperature=inverse_temperature),
+    weight_of_group = rows.sum(
+        partial(
+            _sum_weights_between_cuts, cuts=positive_p, inverse_temperature=inverse_temperature
+        ),
         row_weights,
     )
-    has_weight = group_weight > 0.0
-    used_weight = group_weight[has_weight]
-    frequency = np.append(0.0, positive_pairs.positive_weight)[has_weight] / used_weight
-    monotone_frequency = isotonic_regression(frequency, weights=used_weight).x
-    group_starts = np.append(0.0, cuts)[has_weight]
-    is_new_level = np.append(True, np.diff(monotone_frequency) > 0.0)
-    return group_starts[is_new_level], monotone_frequency[is_new_level]
+    positive_weight_of_group = np.append(0.0, positive_pairs.positive_weight)
+    start_of_group = np.append(0.0, positive_p)
+    has_weight = weight_of_group > 0.0
+    frequency = positive_weight_of_group[has_weight] / weight_of_group[has_weight]
+    fitted_frequency = isotonic_regression(frequency, weights=weight_of_group[has_weight]).x
+    starts_piece = np.append(True, np.diff(fitted_frequency) > 0.0)
+    return start_of_group[has_weight][starts_piece], fitted_frequency[starts_piece]
 
 
 def _make_curve_fitter(prior_rows: object) -> FitCurve:
@@ -271,6 +274,7 @@ def blend_with_identity(
     curve: PiecewiseCurve, total_weight: float, prior_rows: float
 ) -> PiecewiseCurve:
     """Compute (N curve + s p) / (N + s) for a curve of weight N and s prior rows."""
+    # The curve is constant beyond its outer knots.
     knots = curve.knots
     values = curve.values
     if knots[0] > 0.0:
@@ -318,14 +322,15 @@ def _sum_weights_between_cuts(
     array of shape (n_cuts + 1,)
         Weight below the first cut, from each cut to the next, and from the last cut on.
     """
-    unmasked = block > -np.inf
-    probabilities = softmax(block, inverse_temperature)[unmasked]
+    is_unmasked = block > -np.inf
+    probabilities = softmax(block, inverse_temperature)[is_unmasked]
+    probability_weights = np.broadcast_to(weights[:, None], block.shape)[is_unmasked]
     order = np.argsort(probabilities, kind="stable")
-    pair_weights = np.broadcast_to(weights[:, None], block.shape)[unmasked]
-    cumulative_weight = np.append(0.0, np.cumsum(pair_weights[order]))
-    cut_positions = np.searchsorted(probabilities[order], cuts, side="left")
-    weight_below_cuts = cumulative_weight[cut_positions]
-    return np.diff(np.concatenate(([0.0], weight_below_cuts, cumulative_weight[-1:])))
+    cumulative_weight = np.append(0.0, np.cumsum(probability_weights[order]))
+    total_weight = cumulative_weight[-1:]
+    n_below_cuts = np.searchsorted(probabilities[order], cuts, side="left")
+    weight_below_cuts = cumulative_weight[n_below_cuts]
+    return np.diff(np.concatenate(([0.0], weight_below_cuts, total_weight)))
 
 
 def _find_largest_between_cuts(
@@ -336,8 +341,8 @@ def _find_largest_between_cuts(
     The groups are those of `_sum_weights_between_cuts`.
     """
     probabilities = np.sort(softmax(block, inverse_temperature)[block > -np.inf])
-    cut_positions = np.searchsorted(probabilities, cuts, side="left")
-    group_edges = np.concatenate(([0], cut_positions, [len(probabilities)]))
+    n_below_cuts = np.searchsorted(probabilities, cuts, side="left")
+    group_edges = np.concatenate(([0], n_below_cuts, [len(probabilities)]))
     largest = probabilities[np.maximum(group_edges[1:] - 1, 0)]
     is_empty = group_edges[1:] == group_edges[:-1]
     return np.where(is_empty, 0.0, largest)

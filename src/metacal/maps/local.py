@@ -175,8 +175,8 @@ def _fit_coefficients(
     start = np.array([start_log_b, *np.zeros(len(FEATURES))])
     n_coefficients = len(start)
 
-    def sum_loss_terms(coefficients: Float) -> tuple[float, Float, Float]:
-        kernel = partial(loss_terms, coefficients=coefficients)
+    def sum_over_rows(coefficients: Float) -> tuple[float, Float, Float]:
+        kernel = partial(sum_loss_derivatives, coefficients=coefficients)
         sums = sample.rows.sum(kernel, sample.labels, sample.weights, design)
         loss = sums[0]
         gradient = sums[1 : 1 + n_coefficients]
@@ -184,13 +184,13 @@ def _fit_coefficients(
         return loss, gradient, information
 
     def compute_objective(coefficients: Float) -> tuple[float, Float]:
-        loss, loss_gradient, _ = sum_loss_terms(coefficients)
+        loss, loss_gradient, _ = sum_over_rows(coefficients)
         penalty_gradient = ridge @ coefficients
         value = loss + 0.5 * coefficients @ penalty_gradient
         gradient = loss_gradient + penalty_gradient
         return float(value / total_weight), np.asarray(gradient / total_weight)
 
-    _, _, information = sum_loss_terms(start)
+    _, _, information = sum_over_rows(start)
     hessian = information + ridge
     hessian[0, 0] += 1e-12 * total_weight + np.finfo(np.float64).tiny
     inverse_hessian = np.linalg.pinv(hessian / total_weight, hermitian=True)
@@ -222,10 +222,10 @@ def design_matrix(features: Float, means: Float, scales: Float) -> Float:
     return np.column_stack([np.ones(len(features)), standardised])
 
 
-def loss_terms(
+def sum_loss_derivatives(
     block: NDArray[Any], labels: Codes, weights: Float | None, design: Float, coefficients: Float
 ) -> Float:
-    """Sum the loss over a block of rows, with its gradient and the Fisher information.
+    """Sum loss, gradient and Fisher information over the rows of a block.
 
     The loss of a row is log Σ e^{b d} - b d_y with the gaps d = x - max x, its gradient is
     b (E d - d_y) φ, and its information is b² Var(d) φ φᵀ, where φ is a row of the design.
@@ -261,16 +261,17 @@ def loss_terms(
     np.maximum(gaps, (_MIN_SCALED_GAP / b)[:, None], out=gaps)
     # The array of exponentials is multiplied by the gaps in place, once for each moment.
     moment_terms = np.exp(gaps * b[:, None])
-    partition = moment_terms.sum(axis=1)
+    exp_sum = moment_terms.sum(axis=1)
     moment_terms *= gaps
-    mean_gap = moment_terms.sum(axis=1) / partition
+    mean_gap = moment_terms.sum(axis=1) / exp_sum
     moment_terms *= gaps
-    mean_squared_gap = moment_terms.sum(axis=1) / partition
-    variance = np.maximum(mean_squared_gap - mean_gap * mean_gap, 0.0)
+    mean_squared_gap = moment_terms.sum(axis=1) / exp_sum
+    gap_variance = np.maximum(mean_squared_gap - mean_gap * mean_gap, 0.0)
 
     row_weights = np.ones(len(gaps)) if weights is None else weights
-    loss = row_weights @ (np.log(partition) - b * label_gap)
-    slope = row_weights * b * (mean_gap - label_gap)
-    information_weights = row_weights * b * b * variance
-    information = (design * information_weights[:, None]).T @ design
-    return np.concatenate([[loss], slope @ design, information.ravel()])
+    loss = row_weights @ (np.log(exp_sum) - b * label_gap)
+    slope_in_log_b = row_weights * b * (mean_gap - label_gap)
+    gradient = slope_in_log_b @ design
+    information_in_log_b = row_weights * b * b * gap_variance
+    information = (design * information_in_log_b[:, None]).T @ design
+    return np.concatenate([[loss], gradient, information.ravel()])

@@ -52,7 +52,7 @@ class LogisticMap(OneVsRestMap):
 
     intercept: Float
 
-    #: Names of the fields that hold the slopes.
+    #: Names of the fields of a map that hold its slopes.
     slopes: ClassVar[tuple[str, ...]]
     derived = ("n_curves",)
 
@@ -233,20 +233,23 @@ def fit_beta_calibration(
     curve_weights = _sum_curve_weights(sample)
     n_curves = len(curve_weights.total)
     compute_features = _BETA_VARIANTS[variant].compute_features
-    identity = _BETA_VARIANTS[variant].identity
-    prior_mean = np.tile(identity, (n_curves, 1))
-    prior_precision = np.eye(len(identity)) * _BETA_PRIOR_PRECISION
-    start = prior_mean.copy()
-    if variant != "ab":
+    identity_theta = np.array(_BETA_VARIANTS[variant].identity)
+    prior_means = np.tile(identity_theta, (n_curves, 1))
+    prior_precision = np.eye(len(identity_theta)) * _BETA_PRIOR_PRECISION
+    start = prior_means.copy()
+    has_intercept = variant != "ab"
+    if has_intercept:
+        # The start is the curve that is constant at the frequency of the class.
         start[:, :-1] = 0.0
         start[:, -1] = curve_weights.compute_smoothed_log_odds()
 
     targets = _TargetProbabilities(negative=np.zeros(n_curves), positive=np.ones(n_curves))
     likelihood = partial(_sum_derivatives, sample, compute_features, targets)
+    slopes_are_nonnegative = identity_theta > 0.0
     theta, _ = minimise_by_newton(
-        partial(add_normal_prior, likelihood, prior_mean=prior_mean, precision=prior_precision),
+        partial(add_normal_prior, likelihood, prior_mean=prior_means, precision=prior_precision),
         start,
-        is_nonnegative=np.array(identity) > 0.0,
+        is_nonnegative=slopes_are_nonnegative,
         total_weights=curve_weights.total,
         method_name=f"beta calibration ({variant!r})",
     )

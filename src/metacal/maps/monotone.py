@@ -67,6 +67,8 @@ from metacal.rows.arrays import to_numpy
 _N_CELLS = 2048
 #: Relative weight below which a curve is omitted from the average.
 _NEGLIGIBLE_WEIGHT = 1e-4
+#: Suffixes of the fields of the curves in the log-odds and in the shrunken log-odds.
+_FAMILY_SUFFIXES = ("", "_2")
 #: Weight of the class frequency in the map that changes nothing.
 _IDENTITY_FREQUENCY_WEIGHT = 1e-12
 
@@ -143,7 +145,7 @@ class MonotoneMap(TemperedMap):
         frequency = self.level
         frequency_weight = self.rest
         total_weight = frequency_weight
-        for suffix in ("", "_2"):
+        for suffix in _FAMILY_SUFFIXES:
             if not self._has_valid_curves(suffix):
                 raise InputError(
                     "the curves of a monotone map must not fall, nor their weights be negative."
@@ -157,7 +159,7 @@ class MonotoneMap(TemperedMap):
             )
 
     def _has_valid_curves(self, suffix: str) -> bool:
-        """Check shapes, finiteness and signs of one family of curves."""
+        """Check the shapes and values of the fields with a suffix, one family of curves."""
         piece_starts = getattr(self, "low" + suffix)
         piece_widths = getattr(self, "width" + suffix)
         piece_rises = getattr(self, "rise" + suffix)
@@ -264,6 +266,10 @@ def make_identity_monotone_map() -> MonotoneMap:
     >>> make_identity_monotone_map()(np.array([[0.0, 2.0]])).round(3)
     array([[0.119, 0.881]])
     """
+    knots = np.array([-0.5, 0.5])
+    first_value_and_rise = np.array([[-0.5, 1.0]])
+    identity_line = CurveFamily(knots, theta=first_value_and_rise, log_evidence=np.zeros(1))
+    line_weight = np.array([1.0 - _IDENTITY_FREQUENCY_WEIGHT])
     return MonotoneMap(
         inverse_temperature=1.0,
         two_classes=True,
@@ -271,16 +277,8 @@ def make_identity_monotone_map() -> MonotoneMap:
         n_rows=1.0,
         level=0.5,
         rest=_IDENTITY_FREQUENCY_WEIGHT,
-        low=np.array([-0.5]),
-        width=np.ones(1),
-        rise=np.ones((1, 1)),
-        start=np.array([-0.5]),
-        weight=np.array([1.0 - _IDENTITY_FREQUENCY_WEIGHT]),
-        low_2=np.array([-0.5]),
-        width_2=np.ones(1),
-        rise_2=np.empty((1, 0)),
-        start_2=np.empty(0),
-        weight_2=np.empty(0),
+        **_build_curve_fields(identity_line, line_weight, suffix=""),
+        **_build_curve_fields(identity_line, np.zeros(1), suffix="_2"),
     )
 
 
@@ -371,11 +369,11 @@ def _group_into_cells(sample: _BinarySample, weight_scale: float) -> Cells:
     """
     n_rows = len(sample.log_odds)
     if n_rows == 0:
-        return Cells(np.zeros(1), np.zeros(1), np.zeros(1))
+        return Cells(log_odds=np.zeros(1), positive_weight=np.zeros(1), negative_weight=np.zeros(1))
     weights = sample.weights * weight_scale
-    order = np.argsort(sample.log_odds, kind="stable")
+    rows_by_log_odds = np.argsort(sample.log_odds, kind="stable")
     cell_of_row = np.empty(n_rows, dtype=np.intp)
-    cell_of_row[order] = np.arange(n_rows) * _N_CELLS // n_rows
+    cell_of_row[rows_by_log_odds] = np.arange(n_rows) * _N_CELLS // n_rows
 
     def sum_by_cell(row_values: Float) -> Float:
         return np.asarray(np.bincount(cell_of_row, weights=row_values, minlength=_N_CELLS))

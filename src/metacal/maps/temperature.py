@@ -201,9 +201,11 @@ def _fit_on_growing_samples(
             subsample_tolerance = _TOLERANCE_AFTER_SAMPLE
         else:
             subsample_tolerance = tolerance
-        compute_loss = partial(_sum_loss, subsample, masked_labels_dropped)
         inverse_temperature = _find_minimum(
-            compute_loss, inverse_temperature, bounds, subsample_tolerance
+            partial(_sum_loss_derivatives, subsample, masked_labels_dropped),
+            inverse_temperature,
+            bounds,
+            subsample_tolerance,
         )
     if inverse_temperature in bounds:
         _, upper_bound = bounds
@@ -229,13 +231,14 @@ def _check_margin(margin: float) -> None:
     )
 
 
-def _sum_loss(sample: LabelledRows, masked_labels_dropped: bool, b: float) -> Float:
+def _sum_loss_derivatives(sample: LabelledRows, masked_labels_dropped: bool, b: float) -> Float:
     """Sum the loss over the rows, and its first three derivatives in b."""
-    compute_loss = partial(kernels.tempered_loss, inverse_temperature=b)
-    loss_and_derivatives = sample.rows.sum(compute_loss, sample.labels, sample.weights)
-    slope = loss_and_derivatives[1]
+    compute_derivatives = partial(kernels.tempered_loss, inverse_temperature=b)
+    loss_and_derivatives = sample.rows.sum(compute_derivatives, sample.labels, sample.weights)
+    _, slope, _, _ = loss_and_derivatives
     if np.isfinite(slope):
         return loss_and_derivatives
+    # The loss is infinite if a true class is masked, or if a difference of logits overflows.
     if not masked_labels_dropped:
         raise _MaskedLabelError
     raise InputError(

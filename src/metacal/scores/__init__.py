@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from metacal.scores import registry as registry
     from metacal.scores.named import Score as Score
     from metacal.scores.named import ScoreAndCorrectness as ScoreAndCorrectness
-    from metacal.scores.named import collect_and_validate as collect_and_validate
     from metacal.scores.named import compute_score_and_correctness as compute_score_and_correctness
     from metacal.scores.named import compute_score_and_predictions as compute_score_and_predictions
     from metacal.scores.named import get_rounding_grid as get_rounding_grid
     from metacal.scores.named import get_score_name as get_score_name
     from metacal.scores.named import needs_logits as needs_logits
     from metacal.scores.named import resolve as resolve
+    from metacal.scores.named import score_and_validate_rows as score_and_validate_rows
     from metacal.scores.named import score_rows as score_rows
     from metacal.scores.registry import NAMED as NAMED
     from metacal.scores.registry import NamedScore as NamedScore

@@ -42,7 +42,7 @@ _MAX_NEWTON_STEPS = 50
 _MIN_STEP_FRACTION = 1e-8
 #: Squared Newton decrement at which the iteration stops.
 _NEWTON_TOLERANCE = 1e-12
-#: Number of features of a row, minus the number of its largest logits that are used.
+#: Number of features of a row besides one feature for each of its largest logits.
 _N_OTHER_FEATURES = 4
 
 LogitsAndLabels = tuple[NDArray[Any], NDArray[Any]]
@@ -125,8 +125,10 @@ def compute_row_features(block: NDArray[Any], n_top: int = 5) -> Float:
     log_error_probability = np.log(np.maximum(error_probability, np.exp(-MAX_LOGIT_GAP)))
     top_logits = np.partition(block, n_classes - n_top, axis=1)[:, -n_top:].astype(np.float64)
     top_logits.sort(axis=1)
-    largest_logit = top_logits[:, -1]
-    gaps_to_largest = np.maximum(top_logits[:, -2::-1] - top_logits[:, -1:], -MAX_LOGIT_GAP)
+    descending_logits = top_logits[:, ::-1]
+    largest_logit = descending_logits[:, 0]
+    gaps = descending_logits[:, 1:] - descending_logits[:, :1]
+    gaps_to_largest = np.maximum(gaps, -MAX_LOGIT_GAP)
     return np.column_stack(
         [
             kernels.entropy(block),
@@ -382,7 +384,7 @@ class PairwiseRanker(Ranker):
     def _compute_pair_differences(
         self, incorrect_features: Float, correct_features: Float
     ) -> Float:
-        """Subtract the features of a correct row from those of an incorrect row, by pair."""
+        """Compute features of an incorrect row minus those of a correct row, by pair."""
         n_incorrect, n_features = incorrect_features.shape
         n_correct = len(correct_features)
         if n_incorrect * n_correct <= self.max_pairs:
@@ -437,9 +439,9 @@ def _fit_logistic_regression(signed_features: Float, penalties: Float) -> Float:
     current_loss = compute_loss(w)
     for _ in range(_MAX_NEWTON_STEPS):
         # This is the logistic function of -w·u, in a form that cannot overflow.
-        error_probability = 0.5 - 0.5 * np.tanh(0.5 * (signed_features @ w))
-        gradient = penalties * w - signed_features.T @ error_probability / n_rows
-        variance = error_probability * (1.0 - error_probability)
+        p_other_outcome = 0.5 - 0.5 * np.tanh(0.5 * (signed_features @ w))
+        gradient = penalties * w - signed_features.T @ p_other_outcome / n_rows
+        variance = p_other_outcome * (1.0 - p_other_outcome)
         information = (signed_features * variance[:, None]).T @ signed_features / n_rows
         hessian = information + np.diag(penalties)
         newton_step = np.linalg.solve(hessian, gradient)

@@ -159,17 +159,17 @@ class ScoreAndCorrectness:
         array of shape (n_rows, 2)
             Score, and 1 if the largest logit is the true class, else 0.
         """
-        columns = np.empty((len(labels), 2))
+        score_and_correctness = np.empty((len(labels), 2))
         predictions = np.empty(len(labels), dtype=np.intp)
-        columns[:, 0] = compute_score_and_predictions(
-            self.compute_unrounded, block, predictions, **kernel_options
+        score_and_correctness[:, 0] = compute_score_and_predictions(
+            self.compute_unrounded, block, predictions_out=predictions, **kernel_options
         )
-        columns[:, 1] = predictions == labels
-        return columns
+        score_and_correctness[:, 1] = predictions == labels
+        return score_and_correctness
 
 
 def compute_score_and_correctness(
-    rows: Rows, score: str | Score, codes: Codes
+    rows: Rows, score: str | Score, label_codes: Codes
 ) -> tuple[Rows, Any, Any]:
     """Compute score and correctness of every row in one pass, and validate the rows.
 
@@ -183,7 +183,7 @@ def compute_score_and_correctness(
     score : str or function
         The score.
 
-    codes : array of int of shape (n_rows,)
+    label_codes : array of int of shape (n_rows,)
         Column index of the true class of each row.
 
     Returns
@@ -203,33 +203,35 @@ def compute_score_and_correctness(
     >>> compute_score_and_correctness(rows, "margin", np.array([0, 0]))[1:]
     (array([-2., -2.]), array([ True, False]))
     """
-    kernel = resolve(score).compute_unrounded
+    score_kernel = resolve(score).compute_unrounded
     grid = get_rounding_grid(score)
-    if rows.is_on_device and kernels.reads_tensors(kernel):
-        return _score_on_device(rows, kernel, grid, codes)
+    if rows.is_on_device and kernels.reads_tensors(score_kernel):
+        return _score_on_device(rows, score_kernel, grid, label_codes)
     if (
         rows.gives_kernels_whole_blocks
-        and isinstance(kernel, kernels.FormulaKernel)
-        and kernel.host_kernel is not None
+        and isinstance(score_kernel, kernels.FormulaKernel)
+        and score_kernel.host_kernel is not None
     ):
-        return _score_with_c_kernel(rows, kernel, grid, codes)
-    rows, columns = collect_and_validate(rows, ScoreAndCorrectness(score), codes)
-    scores = grid.round(columns[:, 0])
-    is_correct = columns[:, 1] > 0.0
-    return rows, scores, is_correct
+        return _score_with_c_kernel(rows, score_kernel, grid, label_codes)
+    validated_rows, score_and_correctness = score_and_validate_rows(
+        rows, ScoreAndCorrectness(score), label_codes
+    )
+    scores = grid.round(score_and_correctness[:, 0])
+    is_correct = score_and_correctness[:, 1] > 0.0
+    return validated_rows, scores, is_correct
 
 
 def _score_on_device(
-    rows: Rows, kernel: Callable[..., Any], grid: Grid, codes: Codes
+    rows: Rows, score_kernel: Callable[..., Any], grid: Grid, label_codes: Codes
 ) -> tuple[Rows, Any, Any]:
     """Compute score and correctness on the device of the table.
 
     Parameters
     ----------
-    rows, codes
+    rows, label_codes
         See `compute_score_and_correctness`.
 
-    kernel : function
+    score_kernel : function
         Kernel of the score.
 
     grid : Grid
@@ -241,30 +243,30 @@ def _score_on_device(
         See `compute_score_and_correctness`.
     """
     device_kernels = kernels.device_kernels()
-    device_kernel = partial(device_kernels.score_and_correctness, score=kernel)
+    device_kernel = partial(device_kernels.score_and_correctness, score=score_kernel)
 
-    def run_pass(pass_rows: Rows, kernel_options: dict[str, bool]) -> Any:
-        return pass_rows.compute_column(
-            partial(device_kernel, **kernel_options), codes, keep_on_device=True
+    def compute_columns(scored_rows: Rows, **kernel_options: bool) -> Any:
+        return scored_rows.compute_column(
+            partial(device_kernel, **kernel_options), label_codes, keep_on_device=True
         )
 
-    rows, columns = _run_pass_and_validate(rows, run_pass)
-    scores = device_kernels.round_to_grid(columns[:, 0].contiguous(), grid)
-    is_correct = columns[:, 1] > 0.0
-    return rows, scores, is_correct
+    validated_rows, score_and_correctness = _compute_scores_and_validate(rows, compute_columns)
+    scores = device_kernels.round_to_grid(score_and_correctness[:, 0].contiguous(), grid)
+    is_correct = score_and_correctness[:, 1] > 0.0
+    return validated_rows, scores, is_correct
 
 
 def _score_with_c_kernel(
-    rows: Rows, kernel: kernels.FormulaKernel, grid: Grid, codes: Codes
+    rows: Rows, score_kernel: kernels.FormulaKernel, grid: Grid, label_codes: Codes
 ) -> tuple[Rows, Any, Any]:
     """Compute rounded score and correctness with the C kernel, without temporary arrays.
 
     Parameters
     ----------
-    rows, codes
+    rows, label_codes
         See `compute_score_and_correctness`.
 
-    kernel : FormulaKernel
+    score_kernel : FormulaKernel
         Kernel of the score.
 
     grid : Grid
@@ -276,33 +278,39 @@ def _score_with_c_kernel(
         See `compute_score_and_correctness`.
     """
     c_kernel = partial(
-        kernels.host_kernels.write_scores_and_correctness, score=kernel.formula.__name__, grid=grid
+        kernels.host_kernels.write_scores_and_correctness,
+        score=score_kernel.formula.__name__,
+        grid=grid,
     )
     score_column = np.empty(len(rows))
     is_correct = np.empty(len(rows), dtype=bool)
 
-    def run_pass(pass_rows: Rows, kernel_options: dict[str, bool]) -> Any:
-        write = partial(c_kernel, **kernel_options)
-        return pass_rows.fill_columns(
-            write, score_column, is_correct, codes, takes_whole_blocks=True
+    def fill_columns(scored_rows: Rows, **kernel_options: bool) -> Any:
+        return scored_rows.fill_columns(
+            partial(c_kernel, **kernel_options),
+            score_column,
+            is_correct,
+            label_codes,
+            takes_whole_blocks=True,
         )
 
-    rows, scores = _run_pass_and_validate(rows, run_pass)
-    return rows, scores, is_correct
+    validated_rows, scores = _compute_scores_and_validate(rows, fill_columns)
+    return validated_rows, scores, is_correct
 
 
-def _run_pass_and_validate(
-    rows: Rows, run_pass: Callable[[Rows, dict[str, bool]], Any]
+def _compute_scores_and_validate(
+    rows: Rows, compute_scores: Callable[..., Any]
 ) -> tuple[Rows, Any]:
-    """Run a pass that computes scores, and validate the rows if necessary.
+    """Compute the scores of rows, and validate the rows on the way if possible.
 
     Parameters
     ----------
     rows : Rows
         Rows of logits.
 
-    run_pass : function
-        Computes the scores of rows with options for the kernel.
+    compute_scores : function
+        Computes the scores of rows in one pass. With `is_unvalidated=True`, the score of an
+        invalid row is NaN.
 
     Returns
     -------
@@ -310,34 +318,32 @@ def _run_pass_and_validate(
         Validated rows.
 
     scores : array or tensor
-        Result of the pass.
+        Scores of the rows.
     """
     if rows.is_unvalidated:
-        scores = run_pass(rows, {"is_unvalidated": True})
-        # The score of an invalid row is NaN, and so is the minimum of scores with a NaN.
+        scores = compute_scores(rows, is_unvalidated=True)
+        # The minimum is NaN if any score is NaN.
         has_invalid_row = math.isnan(float(scores.min()))
         if not has_invalid_row:
             return rows.as_validated(already_validated=True), scores
         rows = rows.as_validated()
-    no_kernel_options: dict[str, bool] = {}
-    scores = run_pass(rows, no_kernel_options)
-    return rows, scores
+    return rows, compute_scores(rows)
 
 
 def compute_score_and_predictions(
-    compute_unrounded: Any, block: NDArray[Any], predictions: Codes, **kernel_options: Any
+    score_kernel: Any, block: NDArray[Any], predictions_out: Codes, **kernel_options: Any
 ) -> Float:
-    """Compute the unrounded scores of a block and write its predictions to `predictions`.
+    """Return the unrounded scores of a block and write its predictions to an array.
 
     Parameters
     ----------
-    compute_unrounded : function
+    score_kernel : function
         Kernel of the score.
 
     block : array of shape (n_rows, n_classes)
         Logits.
 
-    predictions : array of int of shape (n_rows,)
+    predictions_out : array of int of shape (n_rows,)
         Output: column index of the largest logit of each row.
 
     **kernel_options
@@ -347,15 +353,15 @@ def compute_score_and_predictions(
     -------
     array of shape (n_rows,)
     """
-    kernel_writes_predictions = (
-        getattr(compute_unrounded, "takes_whole_blocks", False)
-        and predictions.dtype == np.int64
-        and predictions.flags.c_contiguous
+    kernel_can_write_predictions = (
+        getattr(score_kernel, "takes_whole_blocks", False)
+        and predictions_out.dtype == np.int64
+        and predictions_out.flags.c_contiguous
     )
-    if kernel_writes_predictions:
-        return compute_unrounded(block, predictions_out=predictions, **kernel_options)
-    predictions[...] = kernels.predict_classes(block, **kernel_options)
-    return compute_unrounded(block, **kernel_options)
+    if kernel_can_write_predictions:
+        return score_kernel(block, predictions_out=predictions_out, **kernel_options)
+    predictions_out[...] = kernels.predict_classes(block, **kernel_options)
+    return score_kernel(block, **kernel_options)
 
 
 def score_rows(rows: Rows, score: str | Score) -> Float:
@@ -365,11 +371,11 @@ def score_rows(rows: Rows, score: str | Score) -> Float:
     arithmetic.
     """
     resolved_score = resolve(score)
-    _, scores = collect_and_validate(rows, resolved_score.compute_unrounded)
+    _, scores = score_and_validate_rows(rows, resolved_score.compute_unrounded)
     return np.asarray(kernels.round_to_grid(scores, resolved_score.grid))
 
 
-def collect_and_validate(
+def score_and_validate_rows(
     rows: Rows, score_block: Callable[..., Float], *columns: NDArray[Any]
 ) -> tuple[Rows, Float]:
     """Apply a score function to all rows, and validate the rows.
@@ -396,9 +402,8 @@ def collect_and_validate(
     if not kernels.can_pass_whole_blocks(score_block, rows.table):
         rows = rows.as_validated()
 
-    def run_pass(pass_rows: Rows, kernel_options: dict[str, bool]) -> Any:
-        if not kernel_options:
-            return pass_rows.compute_column(score_block, *columns)
-        return pass_rows.compute_column(partial(score_block, **kernel_options), *columns)
+    def compute_scores(scored_rows: Rows, **kernel_options: bool) -> Any:
+        score_kernel = partial(score_block, **kernel_options) if kernel_options else score_block
+        return scored_rows.compute_column(score_kernel, *columns)
 
-    return _run_pass_and_validate(rows, run_pass)
+    return _compute_scores_and_validate(rows, compute_scores)

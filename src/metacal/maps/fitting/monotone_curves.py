@@ -100,31 +100,33 @@ def fit_curves(x: Float, cells: Cells) -> CurveFamily:
     -------
     CurveFamily
     """
+    # The parameters are the value at the first knot and the rise over each piece.
     knots = _choose_knots(x, cells)
-    identity = np.append(knots[0], np.diff(knots))
+    identity_theta = np.append(knots[0], np.diff(knots))
+    rises_are_nonnegative = np.arange(len(identity_theta)) > 0
     prior_covariances = _compute_prior_covariances(x, cells, knots)
     prior_precisions: Float = np.asarray(np.linalg.inv(prior_covariances), dtype=np.float64)
     n_priors = len(prior_covariances)
-    prior_mean = np.tile(identity, (n_priors, 1))
-    is_nonnegative = np.arange(len(identity)) > 0
+    prior_means = np.tile(identity_theta, (n_priors, 1))
     total_cell_weight = float(cells.positive_weight.sum() + cells.negative_weight.sum())
 
     design = _build_curve_design(x, knots)
     likelihood = partial(_compute_curve_derivatives, design, cells)
-    compute_derivatives = partial(
-        add_normal_prior, likelihood, prior_mean=prior_mean, precision=prior_precisions
+    negative_log_posterior = partial(
+        add_normal_prior, likelihood, prior_mean=prior_means, precision=prior_precisions
     )
-    theta, derivatives = minimise_by_newton(
-        compute_derivatives,
-        start=prior_mean,
-        is_nonnegative=is_nonnegative,
+    theta_by_prior, derivatives = minimise_by_newton(
+        negative_log_posterior,
+        start=prior_means,
+        is_nonnegative=rises_are_nonnegative,
         total_weights=np.full(n_priors, max(1.0, total_cell_weight)),
         method_name="monotone calibration",
         tolerance=_TOLERANCE,
     )
     _, log_determinant = np.linalg.slogdet(derivatives.hessian @ prior_covariances)
-    log_evidence = -compute_derivatives(theta).loss - 0.5 * log_determinant
-    return CurveFamily(knots=knots, theta=theta, log_evidence=log_evidence)
+    # Laplace's approximation of the evidence, up to a constant.
+    log_evidence = -negative_log_posterior(theta_by_prior).loss - 0.5 * log_determinant
+    return CurveFamily(knots=knots, theta=theta_by_prior, log_evidence=log_evidence)
 
 
 def _build_curve_design(x: Float, knots: Float) -> Float:
@@ -138,15 +140,15 @@ def _build_curve_design(x: Float, knots: Float) -> Float:
 
 def _compute_prior_covariances(x: Float, cells: Cells, knots: Float) -> Float:
     """Compute the prior covariance matrix of the curve parameters for each prior."""
-    width = np.diff(knots)
+    piece_widths = np.diff(knots)
     cell_weight = cells.positive_weight + cells.negative_weight
     total_weight = float(cells.positive_weight.sum() + cells.negative_weight.sum())
     cell_share = cell_weight / max(total_weight, TINY)
     mean = float(cell_share @ x)
     variance = float(cell_share @ (x - mean) ** 2)
     deviation = max(variance**0.5, _MIN_DEVIATION)
-    line = np.append(knots[0], width)
-    standardised_line = np.append(knots[0] - mean, width) / deviation
+    line = np.append(knots[0], piece_widths)
+    standardised_line = np.append(knots[0] - mean, piece_widths) / deviation
     covariances = [_compute_line_covariance(prior, line) for prior in _PRIORS]
     covariances += [
         _compute_line_covariance(prior, standardised_line) for prior in _STANDARDISED_PRIORS
@@ -188,13 +190,14 @@ def _choose_knots(x: Float, cells: Cells) -> Float:
     cumulative_share = np.cumsum((positive_share + negative_share)[order])
     # Quantiles are not interpolated, so that a row of weight two is equivalent to two rows.
     quantile_levels = np.linspace(0.0, cumulative_share[-1], n_pieces + 1) - _LEVEL_SHIFT
-    sorted_positions = np.searchsorted(cumulative_share, quantile_levels)
-    quantiles = x[order][np.minimum(sorted_positions, len(x) - 1)]
+    quantile_ranks = np.searchsorted(cumulative_share, quantile_levels)
+    quantiles = x[order][np.minimum(quantile_ranks, len(x) - 1)]
 
+    # Only the first of several quantiles within the smallest distance becomes a knot.
     min_distance = _MIN_RELATIVE_KNOT_DISTANCE * max(1.0, float(x.max() - x.min()))
-    distance_bin = np.floor((quantiles - quantiles[0]) / min_distance)
-    _, first_in_distance_bin = np.unique(distance_bin, return_index=True)
-    knots = quantiles[first_in_distance_bin]
+    n_distances_from_first = np.floor((quantiles - quantiles[0]) / min_distance)
+    _, well_separated = np.unique(n_distances_from_first, return_index=True)
+    knots = quantiles[well_separated]
     if len(knots) == 1:
         return knots[0] + np.array([-0.5, 0.5])
     return knots
