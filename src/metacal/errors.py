@@ -46,6 +46,16 @@ class InfeasibleTargetError(MetacalError, ValueError):
         these. It may be wrong by a factor of three or more. None if the simulation finds no such
         number up to 50 times as many rows, or 32 times for graded losses.
 
+    cases_needed : int or None
+        For a promise about cases: smallest number of calibration cases that can certify the target.
+
+    n_cases : int or None
+        For a promise about cases: number of calibration cases that the promise counts.
+
+    n_uncovered, floor_low : int and float, or None
+        If some cases have a true item without a score: the number of these cases, and the lower
+        confidence limit of their share. No threshold brings the share of misses below it.
+
     Examples
     --------
     >>> import metacal as mc
@@ -63,12 +73,20 @@ class InfeasibleTargetError(MetacalError, ValueError):
         target: float = nan,
         best: float | None = None,
         rows_needed: int | None = None,
+        cases_needed: int | None = None,
+        n_cases: int | None = None,
+        n_uncovered: int | None = None,
+        floor_low: float | None = None,
     ) -> None:
         # Pickle recreates the error from its positional arguments, so only the message is one.
         super().__init__(message)
         self.target = target
         self.best = best
         self.rows_needed = rows_needed
+        self.cases_needed = cases_needed
+        self.n_cases = n_cases
+        self.n_uncovered = n_uncovered
+        self.floor_low = floor_low
 
 
 class ArtifactError(MetacalError, ValueError):

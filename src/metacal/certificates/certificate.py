@@ -17,6 +17,7 @@ import numpy as np
 from metacal import display
 from metacal.certificates import words
 from metacal.certificates.cascade_stages import Stages
+from metacal.certificates.case_counts import CaseCounts
 from metacal.certificates.circumstances import Circumstances
 from metacal.certificates.counts import ScoreValueCount, TestedCounts, Traffic
 from metacal.certificates.estimate import NextRows, estimate_review_rate, predict_review_count
@@ -133,6 +134,9 @@ class Certificate:
     stages : Stages or None
         Models of a cascade, each with its threshold and counts. `threshold` and `score` are then
         those of the first model, and a row is accepted if any model answers it.
+    cases : CaseCounts or None
+        Counts of cases, if the promise is about cases. `subgroups` are then types of items, which
+        have a threshold each, and the promise is about all of them together.
     score_value_counts : tuple of ScoreValueCount
         Counts for each value of a score that has few values, such as a rating from 1 to 5.
     decision_at : float
@@ -176,6 +180,7 @@ class Certificate:
     n_labels: int | None = field(default=None, metadata=stored_as("labels", is_optional=True))
     circumstances: Circumstances = field(default=_NO_CIRCUMSTANCES, metadata=OPTIONAL)
     stages: Stages | None = field(default=None, metadata=OPTIONAL)
+    cases: CaseCounts | None = field(default=None, metadata=OPTIONAL)
     score_value_counts: tuple[ScoreValueCount, ...] = field(
         default=(), metadata=stored_as("marks", is_optional=True)
     )
@@ -212,6 +217,11 @@ class Certificate:
         if self.stages is not None:
             return not self.stages.has_human_review
         return self.threshold == math.inf
+
+    @property
+    def has_promise_per_subgroup(self) -> bool:
+        """Whether each class or group has its own promise, and not only its own threshold."""
+        return self.subgroups is not None and self.cases is None
 
     # ── counts and rates ──────────────────────────────────────────────────────────────────────────
 

@@ -150,6 +150,30 @@ def one_row_of_each_unit(*, units: int, rows: int) -> str:
     return f"{units:,} units of {rows:,} rows: one row of each, drawn at random, is counted."
 
 
+@register_note("items_without_score")
+def items_without_score(*, missing: int, rows: int) -> str:
+    """Report that items of cases have no score."""
+    return f"{missing:,} of {rows:,} items have no score and are never accepted."
+
+
+@register_note("uncovered_items")
+def uncovered_items(*, uncovered: int, cases: int) -> str:
+    """Report that some cases have a true item without a score, which counts as missed."""
+    return (
+        f"{uncovered:,} of {cases:,} cases with a true item have one without a score; no threshold"
+        " accepts it, so these cases count as missed."
+    )
+
+
+@register_note("unlabelled_cases")
+def unlabelled_cases(*, unlabelled: int, cases: int) -> str:
+    """Report that cases with an item of unknown correctness were left out."""
+    return (
+        f"{unlabelled:,} of {cases:,} cases have an item without a label and were left out; the"
+        " promise is about cases like the others."
+    )
+
+
 @register_note("whole_units_counted")
 def whole_units_counted(*, units: int, rows: int) -> str:
     """Report that all rows of each cluster were tested."""

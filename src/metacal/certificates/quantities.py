@@ -141,6 +141,54 @@ FALSE_POSITIVE_RATE = Quantity(
     conditions_on_true_class=True,
     **_FALSE_POSITIVE_TEXTS,
 )
+# The arguments `accept` and `correct` of the masks of the following quantities have an entry for each
+# case, as `metacal.certification.case_outcomes` computes them.
+
+#: P(a case has a wrong accepted item).
+CASE_ERRORS = Quantity(
+    "case error rate",
+    mask_function=lambda accept, correct: (~correct, np.ones_like(accept)),
+    claim_template="At most {} of all cases contain a wrong accepted item",
+    measured_template="of the {n:,} cases contain a wrong accepted item",
+    violations_text="cases with a wrong accepted item",
+    violations_suffix="with a wrong accepted item",
+    case_outcome="wrong",
+)
+#: P(a case has a wrong accepted item | it has an accepted item).
+AUTOMATED_CASE_ERRORS = Quantity(
+    "error rate of automated cases",
+    mask_function=lambda accept, correct: (accept & ~correct, accept),
+    claim_template="At most {} of the cases with an accepted item contain a wrong one",
+    measured_template="of the {n:,} cases with an accepted item contain a wrong one",
+    violations_text="cases with a wrong accepted item",
+    violations_suffix="with a wrong accepted item",
+    case_outcome="wrong",
+)
+#: P(every true item of a case is accepted | it has a true item).
+CASE_RECALL = Quantity(
+    "case recall",
+    mask_function=lambda accept, correct: (accept & correct, correct),
+    has_upper_limit=False,
+    accepting_is_safe=True,
+    claim_template="In at least {} of the cases with a true item, every true item is accepted",
+    measured_template="of the {n:,} cases with a true item have all of them accepted",
+    violations_text="cases with a missed true item",
+    violations_suffix="with a missed true item",
+    violation_rate_name="share of cases with a miss",
+    case_outcome="missed",
+)
+#: E[number of wrong accepted items of a case].
+ERRORS_PER_CASE = Quantity(
+    "errors per case",
+    mask_function=lambda accept, correct: (~correct, np.ones_like(accept)),
+    claim_template="A case contains at most {} wrong accepted items on average",
+    measured_template="is the mean number of wrong accepted items of the {n:,} cases",
+    violations_text="cases with a wrong accepted item",
+    violations_suffix="with a wrong accepted item",
+    violation_rate_name="mean number of errors",
+    is_mean_cost=True,
+    case_outcome="wrong",
+)
 #: Registered quantities by name.
 QUANTITIES: dict[str, Quantity] = {
     registered.name: registered
@@ -156,6 +204,10 @@ QUANTITIES: dict[str, Quantity] = {
         PRECISION,
         RECALL,
         FALSE_POSITIVE_RATE,
+        CASE_ERRORS,
+        AUTOMATED_CASE_ERRORS,
+        CASE_RECALL,
+        ERRORS_PER_CASE,
     )
 }
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import decimal
 from collections.abc import Callable
-from typing import Any, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 
@@ -76,6 +76,10 @@ class Quantity(str):
     uses_agreement_only : bool, default=False
         Whether `correct` means that a cascade returns the answer of its last model. It is then not
         known which answers are correct.
+    case_outcome : "wrong", "missed" or None, default=None
+        If the quantity counts cases, and not rows: which items make up the outcome of a case, wrong
+        accepted ones or missed true ones (`metacal.certification.case_outcomes`). The
+        arguments of `mask_function` then have an entry for each case.
 
     In `claim_template`, `measured_template` and the texts about violations, "{name}" stands for the
     class that the quantity is about.
@@ -107,6 +111,7 @@ class Quantity(str):
     is_paired_difference: bool = False
     uses_agreement_only: bool = False
     conditions_on_true_class: bool = False
+    case_outcome: Literal["wrong", "missed"] | None = None
 
     def __new__(cls, name: str, **attributes: Any) -> Self:
         """Create a quantity from its name and the attributes that the class documents."""
@@ -129,6 +134,11 @@ class Quantity(str):
     def name(self) -> str:
         """Name of the quantity in files, as a plain string."""
         return str(self)
+
+    @property
+    def counts_cases(self) -> bool:
+        """Whether the quantity counts cases, and not rows."""
+        return self.case_outcome is not None
 
     def name_with_class(self, class_name: str | float | None) -> str:
         """Return the name of the quantity, with the class that it is about if there is one.

@@ -9,6 +9,11 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from metacal.certificates.case_words import (
+    describe_calibration_cases,
+    describe_case_outcome,
+    list_type_lines,
+)
 from metacal.certificates.number_format import (
     format_percent,
     format_percent_ceil,
@@ -124,7 +129,8 @@ def _state_guarantee(certificate: Certificate, claim: str) -> str:
     subgroups = certificate.subgroups
     guarantee = certificate.guarantee
     confidence = certificate.confidence
-    if subgroups is not None and certificate.delta is not None:
+    has_promise_per_subgroup = certificate.has_promise_per_subgroup
+    if subgroups is not None and has_promise_per_subgroup and certificate.delta is not None:
         return _state_subgroup_guarantee(certificate, subgroups, certificate.delta, claim)
     if guarantee == "certified" and confidence is not None:
         scope = "both " if len(certificate.limits) > 1 else ""
@@ -202,7 +208,8 @@ def describe_rule(certificate: Certificate) -> str:
     description = rule.description
     if circumstances.tests_score_values:
         description = rule.score_value_description
-    if subgroups is not None and not subgroups.is_two_sided_without_groups:
+    has_own_levels = certificate.has_promise_per_subgroup
+    if subgroups is not None and has_own_levels and not subgroups.is_two_sided_without_groups:
         delta_sharing_text = _DELTA_SHARING_TEXTS[subgroups.delta_sharing]
         description += f"; each {subgroups.by} by itself, {delta_sharing_text}"
     return (
@@ -305,6 +312,8 @@ def describe_condition(certificate: Certificate) -> str:
     comparison = ">=" if is_negated else "<="
     if subgroups is not None:
         subgroup_text = "the predicted class" if subgroups.by == "class" else "the row's group"
+        if certificate.cases is not None:
+            subgroup_text = "the item's type"
         return f"{score_name} {comparison} the threshold of {subgroup_text}"
     sign = -1.0 if is_negated else 1.0
     printed_threshold = f"{sign * certificate.threshold:.6g}"
@@ -324,6 +333,14 @@ def list_description_lines(certificate: Certificate) -> list[Line]:
     if certificate.stages is not None:
         stage_lines = _list_stage_lines(certificate, certificate.stages)
         return [*stage_lines, ("rule", describe_rule(certificate))]
+    if certificate.cases is not None:
+        return [
+            ("gate", _describe_gate(certificate)),
+            ("from", describe_calibration_cases(certificate, certificate.cases)),
+            ("on these", describe_case_outcome(certificate, certificate.cases)),
+            ("rule", describe_rule(certificate)),
+            *list_type_lines(certificate),
+        ]
     description_lines = [
         ("gate", _describe_gate(certificate)),
         ("from", _describe_calibration_rows(certificate)),

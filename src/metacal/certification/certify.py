@@ -13,6 +13,11 @@ from metacal.certificates.certificate import Certificate, accepts
 from metacal.certificates.notes import Note, too_few_units
 from metacal.certificates.quantity import Limits
 from metacal.certificates.subgroups import SubgroupCertificate, SubgroupCertificates
+from metacal.certification.case_statements import (
+    build_dependent_cases_error,
+    build_missing_cases_error,
+    build_unused_cases_error,
+)
 from metacal.certification.clusters import ClusterBettingRule, split_pilot_clusters
 from metacal.certification.one_threshold import OneThresholdProcedure
 from metacal.certification.procedures import Procedure, PromisedLimit, SubgroupProcedure
@@ -82,6 +87,8 @@ def certify(promise: CertifiablePromise, rows: CalibrationRows) -> Certificate:
     if rows.correct is None and promise.needs_labels:
         raise build_missing_labels_error(promise)
     procedure = promise.procedure()
+    if check_cases(promise, rows):
+        return procedure.certify_all(rows, promise.delta)
     if rows.clusters is not None:
         return _certify_clusters(promise, procedure, rows)
     if promise.scope is None:
@@ -90,6 +97,24 @@ def certify(promise: CertifiablePromise, rows: CalibrationRows) -> Certificate:
         raise build_missing_subgroups_error(promise, promise.scope.by)
     assert promise.delta is not None
     return _certify_subgroups(as_subgroup_procedure(procedure), promise.scope, rows, promise.delta)
+
+
+def check_cases(promise: CertifiablePromise, rows: CalibrationRows) -> bool:
+    """Check that the rows have cases iff the promise is about cases, and return whether it is."""
+    if not counts_cases(promise):
+        if rows.cases is not None:
+            raise build_unused_cases_error(promise)
+        return False
+    if rows.cases is None:
+        raise build_missing_cases_error(promise)
+    if rows.clusters is not None or rows.losses is not None:
+        raise build_dependent_cases_error(promise)
+    return True
+
+
+def counts_cases(promise: CertifiablePromise) -> bool:
+    """Check whether a promise is about cases."""
+    return any(quantity.counts_cases for quantity, _ in promise.limits)
 
 
 def as_subgroup_procedure(procedure: Procedure) -> SubgroupProcedure:

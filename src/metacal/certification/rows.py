@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 
 from metacal.certificates.subgroups import Name
+from metacal.certification.case_items import Cases
 from metacal.certification.plans import PilotRows
 from metacal.certification.ranking import Ranking, find_even_odds_score, require_some_correct
 from metacal.errors import InputError
@@ -112,6 +113,9 @@ class CalibrationRows:
     clusters : Clusters, optional
         Cluster of each row, if the rows are dependent and every row counts.
 
+    cases : Cases, optional
+        Case of each row, for a promise about cases. Subgroups are then types of items.
+
     class_codes : array of int of shape (n_rows,), optional
         For a promise about two classes, the true class of each row, or -1 if it is neither of them.
         By default, correct rows are of the second class.
@@ -131,6 +135,7 @@ class CalibrationRows:
     losses: Losses | None = None
     subgroups: Subgroups | None = None
     clusters: Clusters | None = None
+    cases: Cases | None = None
     class_codes: Codes | None = None
     class_names: tuple[Name, ...] = (0, 1)
     pilot: PilotRows | None = None
@@ -245,6 +250,9 @@ class CalibrationRows:
         clusters = self.clusters
         if clusters is not None:
             clusters = clusters.take(index)
+        cases = self.cases
+        if cases is not None:
+            cases = cases.take(index)
         return replace(
             self,
             scores=self.scores[index],
@@ -252,6 +260,7 @@ class CalibrationRows:
             losses=losses,
             subgroups=subgroups,
             clusters=clusters,
+            cases=cases,
             class_codes=_take(self.class_codes, index),
             precomputed_ranking=None,
         )

@@ -149,7 +149,7 @@ def encode_units(unit_names: ArrayLike, n_rows: int) -> Codes:
             f"units must have shape ({n_rows},), the name of each row's unit; got"
             f" {name_array.shape}."
         )
-    is_missing = _find_missing_names(name_array)
+    is_missing = find_missing_names(name_array)
     if is_missing.any():
         first_missing_row = int(np.argmax(is_missing))
         raise InputError(
@@ -162,7 +162,7 @@ def encode_units(unit_names: ArrayLike, n_rows: int) -> Codes:
     return codes.reshape(-1).astype(np.intp)
 
 
-def _find_missing_names(name_array: NDArray[Any]) -> Flags:
+def find_missing_names(name_array: NDArray[Any]) -> Flags:
     """Find the names that are None, or a value such as NaN that does not equal itself."""
     is_numeric = name_array.dtype.kind in "fc"
     if is_numeric:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from metacal.certification.case_outcomes import CaseOutcomes
 from metacal.errors import InputError
 from metacal.estimators.gate_evaluation import Answerer, GateEvaluation
 from metacal.estimators.measurement import (
@@ -23,6 +24,7 @@ from metacal.estimators.measurement import (
 from metacal.formulas import Array, Codes
 from metacal.gate import Gate
 from metacal.gate.judged import JudgedRows, check_measurable, find_gate_and_inputs, judge_rows
+from metacal.gate.judged_cases import check_case_columns, is_about_cases, judge_case_rows
 from metacal.metrics import registry
 from metacal.metrics.evaluation import evaluate_columns, evaluate_scores
 from metacal.metrics.intervals import clopper_pearson
@@ -43,6 +45,7 @@ def evaluate(
     *,
     large: Any = None,
     groups: Any = None,
+    cases: Any = None,
     n_bins: int = 15,
     level: float = 0.95,
     n_resamples: int = 1000,
@@ -66,7 +69,9 @@ def evaluate(
         The result contains how many rows each model answers, how accurately, and whether the
         promise is kept, with exact intervals.
     groups : array-like of shape (n_rows,) or None, default=None
-        Group of each row, for a promise per group.
+        Group of each row, for a promise per group, or type of each item.
+    cases : array-like of shape (n_rows,) or None, default=None
+        Case of each item, for a promise about cases. The verdict counts cases, the metrics items.
     n_bins : int, default=15
         Number of bins of binned errors.
     level : float, default=0.95
@@ -101,6 +106,14 @@ def evaluate(
     if fitted_gate is not None:
         check_measurable(fitted_gate)
     resampling = Resampling(level, n_resamples, random_state)
+    if fitted_gate is not None and (cases is not None or is_about_cases(fitted_gate)):
+        check_case_columns(fitted_gate)
+        decisions = judge_case_rows(
+            fitted_gate, stage_inputs[0], y, cases, groups, probabilities=True
+        )
+        return evaluate_decisions(fitted_gate, decisions, resampling, n_bins)
+    if cases is not None:
+        raise InputError("Only a gate with a promise about cases takes cases. Leave out cases.")
     if fitted_gate is not None and not fitted_gate.is_logits_gate:
         decisions = judge_rows(fitted_gate, stage_inputs, y, groups, probabilities=True)
         return evaluate_decisions(fitted_gate, decisions, resampling, n_bins)
@@ -158,12 +171,15 @@ def evaluate_decisions(
     )
     if gate.certificate is None:
         return GateEvaluation(evaluation)
+    counted: JudgedRows | CaseOutcomes = decisions
+    if decisions.case_outcomes is not None:
+        counted = decisions.case_outcomes
     verdict = judge(
         gate.certificate,
-        decisions.accept,
-        decisions.correct,
+        counted.accept,
+        counted.correct,
         evaluation.level,
-        losses=decisions.losses,
+        losses=counted.losses,
         row_names=decisions.row_subgroups,
         fit_rows=decisions.fit_rows,
     )

@@ -39,7 +39,9 @@ class _FlatScores:
     clusters : Units or None
         The row of the table of each entry, if the promise is about rows.
     groups : array of shape (n_entries,) or None
-        The label of each entry, if the promise is about each label.
+        The label of each entry, if each label has its own threshold.
+    cases : array of shape (n_entries,)
+        The row of the table of each entry.
     """
 
     scores: Any
@@ -47,6 +49,7 @@ class _FlatScores:
     losses: Any
     clusters: Units | None
     groups: Any
+    cases: Any
 
 
 class ScoreGate(GateEstimator, kw_only=False):
@@ -109,6 +112,7 @@ class ScoreGate(GateEstimator, kw_only=False):
         units: Units | ArrayLike | None = None,
         importance: Importance | ArrayLike | None = None,
         groups: ArrayLike | None = None,
+        cases: ArrayLike | None = None,
         random_state: int | None = None,
     ) -> Self:
         """Certify the threshold of the score on labelled rows.
@@ -136,10 +140,16 @@ class ScoreGate(GateEstimator, kw_only=False):
             Importance weight of each row, if new rows have another distribution. The promise is
             certified if you declare the largest possible weight (`largest`).
         groups : array-like of shape (n_rows,) or None, default=None
-            Group of each row, for a promise per group.
+            Group of each row, for a promise per group, or type of each item, for a promise about
+            cases. Each group or type has its own threshold.
+        cases : array-like of shape (n_rows,) or None, default=None
+            Case of each item, such as the document of a field, for `MaxCaseErrors`, `MinCaseRecall`
+            and `MaxErrorsPerCase`. `correct` may be None or NaN for some items. Cases in which such
+            an item could decide the outcome are left out, and a note says how many. If the scores
+            are a table, each of its rows is a case and each column a type.
         random_state : int or None, default=None
-            Seed of the draw of the rows that count, with `units` or `importance`, and of the pilot
-            rows of an accuracy promise. By default it is derived from the rows. A seed that you
+            Seed of the draw of the rows that count, with `units` or `importance`, of the pilot cases
+            of a promise about cases, and of the pilot rows of an accuracy promise. By default it is derived from the rows. A seed that you
             pass is recorded in the certificate. Pilot rows choose the score at which the tests
             begin, and certify nothing. Of n rows, about √n are pilot rows, or ten if these ten have
             distinct scores.
@@ -149,7 +159,7 @@ class ScoreGate(GateEstimator, kw_only=False):
         self
         """
         if has_several_columns(score):
-            if units is not None or importance is not None:
+            if units is not None or importance is not None or cases is not None:
                 raise _table_shape_error(score, correct if loss is None else loss)
             flat_scores = self._flatten_table(score, correct, loss, groups)
             score = flat_scores.scores
@@ -157,6 +167,8 @@ class ScoreGate(GateEstimator, kw_only=False):
             loss = flat_scores.losses
             units = flat_scores.clusters
             groups = flat_scores.groups
+            if self.promise.counts_cases:
+                cases = flat_scores.cases
         data = ScoreData(
             scores=score,
             correct=correct,
@@ -166,6 +178,7 @@ class ScoreGate(GateEstimator, kw_only=False):
             clusters=units,
             importance=importance,
             groups=groups,
+            cases=cases,
             random_state=random_state,
             declared_values=self.marks,
         )
@@ -194,10 +207,10 @@ class ScoreGate(GateEstimator, kw_only=False):
         n_rows, n_labels = np.shape(score)
         flat_truth = np.asarray(truth).reshape(-1)
         flat_scores, label_names = flatten_score_table(score, groups)
-        is_per_label = isinstance(self.promise, PerGroup)
+        is_per_label = isinstance(self.promise, PerGroup) or self.promise.counts_cases
         clusters = None
+        row_of_entry = np.repeat(np.arange(n_rows), n_labels)
         if not is_per_label:
-            row_of_entry = np.repeat(np.arange(n_rows), n_labels)
             clusters = Units(row_of_entry)
             if can_count_clusters(self.promise):
                 # Each row of the table counts once, by the mean over its labels.
@@ -208,6 +221,7 @@ class ScoreGate(GateEstimator, kw_only=False):
             losses=None if loss is None else flat_truth,
             clusters=clusters,
             groups=label_names if is_per_label else None,
+            cases=row_of_entry,
         )
 
     def accepts(self, score: ArrayLike, groups: ArrayLike | None = None) -> Flags:
@@ -266,5 +280,5 @@ def _table_shape_error(score: Any, truth: Any) -> InputError:
     """Build the error about scores whose shape does not match the other arguments."""
     return InputError(
         f"scores of {np.shape(score)} rows and labels take a truth of that shape, got"
-        f" {np.shape(truth)}; and no units or importance."
+        f" {np.shape(truth)}; and no units, importance or cases, because each row is a case."
     )

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from metacal.certificates.certificate import Certificate
 from metacal.certificates.estimate import (
     AccuracyEstimate,
     infer_accuracy_from_sums,
@@ -14,7 +15,8 @@ from metacal.certificates.estimate import (
 from metacal.certification.units import Units
 from metacal.errors import InputError
 from metacal.gate.gate import Gate
-from metacal.gate.judged import find_gate_and_inputs, judge_rows
+from metacal.gate.judged import JudgedRows, find_gate_and_inputs, judge_rows
+from metacal.gate.judged_cases import check_case_columns, judge_case_rows
 from metacal.promises.verification import Verification, verify_decisions
 from metacal.rows.score_columns import flatten_score_table, has_several_columns
 
@@ -29,6 +31,7 @@ def verify(
     confidence: float = 0.95,
     groups: Any = None,
     units: Any = None,
+    cases: Any = None,
 ) -> Verification:
     """Test the promise of a gate on labelled rows that were not used to fit it.
 
@@ -55,6 +58,8 @@ def verify(
     units : sequence or None, default=None
         Cluster of each row. Depending on the promise, the test uses one row of each cluster, or
         bets on whole clusters if the promise is about rows.
+    cases : sequence or None, default=None
+        Case of each item, for a promise about cases. Whole cases are tested.
 
     Returns
     -------
@@ -75,6 +80,10 @@ def verify(
     if fitted_gate is None or fitted_gate.certificate is None:
         raise InputError("verify needs a gate with a certificate; this one promises nothing.")
     certificate = fitted_gate.certificate
+    if certificate.cases is not None or cases is not None:
+        check_case_columns(fitted_gate, units)
+        decisions = judge_case_rows(fitted_gate, stage_inputs[0], y, cases, groups)
+        return verify_cases(certificate, decisions, confidence)
     truth = _select_truth(fitted_gate, y, agrees)
     is_score_table = fitted_gate.is_score_gate and has_several_columns(X)
     counts_clusters = certificate.circumstances.cluster_counting is not None
@@ -107,6 +116,22 @@ def verify(
         losses=decisions.losses,
         row_names=decisions.row_subgroups,
         units=clusters,
+        fit_rows=decisions.fit_rows,
+    )
+
+
+def verify_cases(
+    certificate: Certificate, decisions: JudgedRows, confidence: float
+) -> Verification:
+    """Test a promise about cases on the outcomes of whole cases."""
+    outcomes = decisions.case_outcomes
+    assert outcomes is not None
+    return verify_decisions(
+        certificate,
+        outcomes.accept,
+        outcomes.correct,
+        confidence,
+        losses=outcomes.losses,
         fit_rows=decisions.fit_rows,
     )
 

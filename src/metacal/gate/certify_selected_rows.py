@@ -173,14 +173,17 @@ def _name_score_and_snap_thresholds(
 def find_subgroups_by_group(
     promise: Promise, n_rows: int, groups: ArrayLike | None
 ) -> Subgroups | None:
-    """Return the group of each row if the promise is about each group, else None.
+    """Return the group of each row if each group has its own threshold, else None.
+
+    A promise about cases may have groups, which are types of items.
 
     Raises
     ------
     InputError
         If groups are missing, or are given for a promise that does not use them.
     """
-    if isinstance(promise, PerGroup):
+    has_item_types = promise.counts_cases and groups is not None
+    if isinstance(promise, PerGroup) or has_item_types:
         group_codes, group_names = factorize_groups(groups, n_rows)
         return Subgroups(codes=group_codes, names=tuple(group_names))
     if groups is not None:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from metacal import kernels
 from metacal.certificates.fingerprint import FitRows
+from metacal.certification.case_outcomes import CaseOutcomes
 from metacal.certification.row_losses import Losses
 from metacal.errors import InputError
 from metacal.formulas import Codes, Flags
@@ -50,6 +51,8 @@ class JudgedRows:
         Calibration rows of the gate among these rows. None if there are none.
     row_indices : array
         Index of each row in the input. Rows without a score are left out.
+    case_outcomes : CaseOutcomes or None
+        Outcome of each case, if the promise is about cases (`metacal.gate.judged_cases`).
     """
 
     decision: Decision
@@ -59,6 +62,7 @@ class JudgedRows:
     has_label: Flags
     fit_rows: FitRows | None
     row_indices: Codes
+    case_outcomes: CaseOutcomes | None = None
 
     @property
     def accept(self) -> Flags:
@@ -371,8 +375,10 @@ def _judge_score_cascade_rows(gate: Gate, stage_inputs: Sequence[Any], truth: An
 def check_watchable(gate: Gate) -> None:
     """Raise InputError if a watch cannot monitor the promise of a gate.
 
-    A paired difference compares two answers to each row, and a watch sees only one of them.
+    A paired difference compares two answers to each row, and a watch sees only one of them. Rows of a
+    watch have no cases.
     """
+    refuse_cases(gate, "A watch")
     is_logits_cascade = gate.is_cascade and gate.has_classes
     if not is_logits_cascade or gate.certificate is None:
         return
@@ -381,6 +387,15 @@ def check_watchable(gate: Gate) -> None:
             "MaxLoss over tables compares two answers to every row, and a watch sees the one that"
             " was given; verify it on labelled rows (mc.verify, metacal verify), or fit the cascade"
             " on scores."
+        )
+
+
+def refuse_cases(gate: Gate, feature: str) -> None:
+    """Raise InputError if the promise of a gate is about cases, which a feature does not support."""
+    if gate.certificate is not None and gate.certificate.cases is not None:
+        raise InputError(
+            f"{feature} does not support {type(gate.promise).__name__}, which is about cases. Use"
+            " evaluate or verify with cases=...."
         )
 
 

@@ -26,10 +26,16 @@ from metacal.certificates.certificate import Certificate, accepts
 from metacal.certificates.fingerprint import Fingerprint, fingerprint_rows
 from metacal.certificates.notes import (
     Note,
+    items_without_score,
     rows_without_score,
     score_seems_reversed,
 )
 from metacal.certificates.row_checks import check_errors_and_ties
+from metacal.certification.case_items import Cases
+from metacal.certification.case_statements import (
+    build_dependent_cases_error,
+    build_unused_cases_error,
+)
 from metacal.certification.importance import Importance
 from metacal.certification.ranking import Ranking, require_some_correct
 from metacal.certification.row_selection import RowSelection, SelectedRows, build_row_selection
@@ -37,6 +43,7 @@ from metacal.certification.units import Units
 from metacal.errors import InputError
 from metacal.formulas import Flags, Float
 from metacal.gate.calibration_data import FittedSources
+from metacal.gate.case_rows import read_case_rows, select_group_rows
 from metacal.gate.certify_selected_rows import certify_selected_rows, get_index_of_selected_rows
 from metacal.gate.score_source import (
     HigherIs,
@@ -138,10 +145,14 @@ class ScoreData:
         (`metacal.certification.row_selection`).
 
     groups : array-like of shape (n_rows,) or None
-        Group of each row, for a promise per group.
+        Group of each row, for a promise per group, or type of each item, for a promise about cases.
+
+    cases : array-like of shape (n_rows,) or None
+        Case of each row, for a promise about cases. `correct` may then have missing entries.
 
     random_state : int or None
-        Seed for drawing the rows that count and the pilot rows. None derives it from the rows.
+        Seed for drawing the rows that count, the pilot rows and the pilot cases. None derives it from
+        the rows.
 
     declared_values : array-like of float or None
         All values that the score can have, if the caller declares them.
@@ -166,12 +177,40 @@ class ScoreData:
     clusters: Units | ArrayLike | None = None
     importance: Importance | ArrayLike | None = None
     groups: ArrayLike | None = None
+    cases: ArrayLike | None = None
     random_state: int | None = None
     declared_values: ArrayLike | None = None
 
     def certify(self, promise: Promise) -> CertifiedScores:
         """Certify a promise on the rows that have a score."""
         check_score_gate_options(promise, self.higher_is)
+        if not promise.counts_cases and self.cases is None:
+            return self._certify_rows(promise)
+        self._check_case_columns(promise)
+        quantity, _ = promise.limits[0]
+        case_rows = read_case_rows(
+            self.scores, self.correct, self.cases, quantity, self.random_state
+        )
+        groups = self.groups
+        if groups is not None:
+            groups = select_group_rows(groups, len(np.asarray(self.scores)), case_rows.row_indices)
+        item_data = replace(
+            self, scores=case_rows.scores, correct=case_rows.correct, groups=groups, cases=None
+        )
+        result = item_data._certify_rows(promise, case_rows.cases.take(case_rows.has_score))
+        for note in case_rows.notes:
+            note.issue_warning()
+        return replace(result, certificate=result.certificate.with_notes(*case_rows.notes))
+
+    def _check_case_columns(self, promise: Promise) -> None:
+        """Raise InputError if the promise is not about cases, or columns do not suit cases."""
+        if not promise.counts_cases:
+            raise build_unused_cases_error(promise)
+        if any(column is not None for column in (self.clusters, self.importance, self.losses)):
+            raise build_dependent_cases_error(promise)
+
+    def _certify_rows(self, promise: Promise, cases: Cases | None = None) -> CertifiedScores:
+        """Certify a promise on the rows that have a score, or on the items of cases."""
         columns = read_columns(self.scores, self.correct, self.losses, promise)
         has_score = ~np.isnan(columns.scores)
         check_any_score(has_score, self.score_name)
@@ -184,6 +223,7 @@ class ScoreData:
         rows = build_scored_rows(
             scored_columns, source, promise, groups=self.groups, has_score=has_score
         )
+        rows = replace(rows, cases=cases)
         selected_rows = rows.draw_selected_rows(self._build_selection(has_score))
 
         ranking = _rank_selected_rows(rows, selected_rows)
@@ -311,7 +351,8 @@ def _warn_about_scores(
     notes = check_errors_and_ties(ranking, "given scores", with_ties=checks_ties)
     if not has_score.all():
         n_missing = int((~has_score).sum())
-        notes.append(rows_without_score(missing=n_missing, rows=len(has_score)))
+        missing_note = rows_without_score if rows.cases is None else items_without_score
+        notes.append(missing_note(missing=n_missing, rows=len(has_score)))
     n_standard_errors = _count_standard_errors_below_chance(
         rows.uncertainties[selected_index], rows.has_good_outcome[selected_index]
     )

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from metacal.certification.case_items import Cases
 from metacal.certification.row_losses import Losses
 from metacal.certification.row_selection import RowSelection, SelectedRows
 from metacal.certification.rows import CalibrationRows, Subgroups
@@ -72,7 +73,10 @@ class ScoredRows:
         Losses that a promise about costs or risks limits.
 
     subgroups : Subgroups or None
-        Group of each row, for a promise per group.
+        Group of each row, for a promise per group or about cases.
+
+    cases : Cases or None
+        Case of each row, for a promise about cases.
     """
 
     uncertainties: Float
@@ -80,6 +84,7 @@ class ScoredRows:
     graded_losses: Float | None
     promise_losses: Losses | None
     subgroups: Subgroups | None
+    cases: Cases | None = None
 
     @property
     def subgroup_codes(self) -> Codes | None:
@@ -102,6 +107,7 @@ class ScoredRows:
             correct=self.correct,
             losses=self.promise_losses,
             subgroups=self.subgroups,
+            cases=self.cases,
         )
 
     def draw_selected_rows(self, selection: RowSelection | None) -> SelectedRows | None:

@@ -71,6 +71,9 @@ class SubgroupThresholds:
     decision_offsets : tuple of float
         Log-odds above which the second of two classes is predicted, for each group. Empty if all
         groups have the same offset.
+    unknown_threshold : float
+        Threshold of groups that are not in `names`. It is -inf, so that their rows are rejected,
+        unless the promise is a recall of cases: +inf, so that no true item of them is missed.
 
     Examples
     --------
@@ -100,6 +103,7 @@ class SubgroupThresholds:
     names: tuple[Name, ...]
     values: tuple[float | tuple[float, float], ...]
     decision_offsets: tuple[float, ...] = ()
+    unknown_threshold: float = -math.inf
     #: This threshold rejects every row, for callers that do not distinguish subgroups.
     threshold: ClassVar[float] = -math.inf
 
@@ -108,12 +112,12 @@ class SubgroupThresholds:
         """Thresholds by subgroup code (rows) and predicted class (columns).
 
         There is one column if the threshold does not depend on the predicted class. The last row
-        is -inf. Unknown groups have the code -1, so indexing finds this row and rejects them.
+        is `unknown_threshold`. Unknown groups have the code -1, so indexing finds this row.
         """
         n_subgroups = len(self.names)
         known_subgroups = np.array(self.values, dtype=np.float64).reshape(n_subgroups, -1)
         n_columns = known_subgroups.shape[1]
-        unknown_subgroup = np.full((1, n_columns), -math.inf)
+        unknown_subgroup = np.full((1, n_columns), self.unknown_threshold)
         return np.vstack([known_subgroups, unknown_subgroup])
 
     def get_row_thresholds(
@@ -206,11 +210,13 @@ def get_certified_thresholds(certificate: Certificate, classes: NDArray[Any]) ->
     decision_offsets: tuple[float, ...] = ()
     if has_decision_offsets:
         decision_offsets = tuple(offset_by_name[name] for name in names)
+    misses_break_promise = certificate.quantity.case_outcome == "missed"
     return SubgroupThresholds(
         subgroup_kind=subgroups.by,
         names=names,
         values=tuple(threshold_by_name[name] for name in names),
         decision_offsets=decision_offsets,
+        unknown_threshold=math.inf if misses_break_promise else -math.inf,
     )
 
 
@@ -289,9 +295,12 @@ def encode_groups_if_needed(thresholds: Thresholds, groups: Any, n_rows: int) ->
     is_unknown = codes == _UNKNOWN_GROUP
     if is_unknown.any():
         unknown_group = check_groups(groups)[is_unknown][0]
+        decision = "rejected"
+        if thresholds.unknown_threshold == math.inf:
+            decision = "accepted, so that no true item of them is missed"
         warn_caller(
             f"rows of groups that this gate was not fitted on ({unknown_group!s}, for one) are"
-            " rejected."
+            f" {decision}."
         )
     return codes
 

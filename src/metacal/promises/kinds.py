@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from metacal.promises.both import AfterLooking as AfterLooking
     from metacal.promises.both import Both as Both
     from metacal.promises.cascade import MaxLoss as MaxLoss
+    from metacal.promises.case_errors import MaxCaseErrors as MaxCaseErrors
+    from metacal.promises.case_errors import MaxErrorsPerCase as MaxErrorsPerCase
+    from metacal.promises.case_errors import MinCaseRecall as MinCaseRecall
     from metacal.promises.max_risk import Cheapest as Cheapest
     from metacal.promises.max_risk import MaxCost as MaxCost
     from metacal.promises.max_risk import MaxRisk as MaxRisk

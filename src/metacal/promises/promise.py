@@ -19,7 +19,7 @@ from metacal.certificates.quantity import Limits, Quantity
 from metacal.certificates.subgroups import Name
 from metacal.certification.arriving import get_sequential_procedure
 from metacal.certification.audit import find_contradiction, find_contradiction_of_clusters
-from metacal.certification.certify import certify
+from metacal.certification.certify import certify, counts_cases
 from metacal.certification.clusters import WHOLE_CLUSTERS
 from metacal.certification.procedures import Procedure, SubgroupProcedure
 from metacal.certification.ranking import Evidence
@@ -198,6 +198,11 @@ class Promise(ABC):
         return any(quantity.needs_labels for quantity, _ in self.limits)
 
     @property
+    def counts_cases(self) -> bool:
+        """Whether the promise is about cases, and not about rows."""
+        return counts_cases(self)
+
+    @property
     def split_seed(self) -> int | None:
         """Seed that the user passed for the random split, or None."""
         return None
@@ -314,7 +319,8 @@ class Promise(ABC):
         contradiction = circumstances.find_contradiction(max_folds=max_folds, delta=self.delta)
         if contradiction is not None:
             return contradiction
-        if not self._has_same_terms(certificate):
+        has_same_unit = self.counts_cases == (certificate.cases is not None)
+        if not has_same_unit or not self._has_same_terms(certificate):
             return format_promise_mismatch(self)
         allowed_rules = self.rules_allowed_in(certificate)
         if counts_whole_clusters:
@@ -337,10 +343,12 @@ class Promise(ABC):
     def _find_row_count_contradiction(self, certificate: Certificate) -> str | None:
         """Return a sentence if numbers of rows in a certificate contradict each other, or None."""
         circumstances = certificate.circumstances
+        withholds_cases = certificate.cases is not None and certificate.cases.n_pilot > 0
         withholds_rows = (
             self._certifies_on_split
             or circumstances.counts_whole_clusters
             or circumstances.n_pilot_rows > 0
+            or withholds_cases
         )
         contradiction = find_traffic_contradiction(certificate, withholds_rows=withholds_rows)
         if not contradiction and certificate.stages is not None:

@@ -360,7 +360,7 @@ def judge(
     """
     if fit_rows is not None:
         return Verdict.not_judged(certificate, fit_rows, level)
-    if certificate.subgroups is not None:
+    if certificate.has_promise_per_subgroup:
         return _judge_subgroups(
             certificate,
             accept=accept,

@@ -88,7 +88,8 @@ class Verification:
         Confidence level of the intervals. A promise that is kept is refuted with probability at
         most (1 - confidence) / 2.
     n_rows, n_accepted : int
-        Number of tested rows, and how many of them were accepted.
+        Number of tested rows, and how many of them were accepted. For a promise about cases: number
+        of tested cases, and how many of them have an accepted item or, for a recall, miss none.
     units : {"unit", "row", "mean"} or None
         How dependent rows were tested: one row of each cluster, every row by bets on whole
         clusters, or the means of clusters. None for independent rows.
@@ -177,10 +178,7 @@ class Verification:
         """
         lines = [
             f"{self.verdict.word}: {self.certificate.statement}",
-            (
-                f"  rows         {self.n_rows:,}{source}, {self.n_accepted:,}"
-                f" accepted{_CLUSTER_TEXTS[self.units]}"
-            ),
+            self._format_row_counts(source),
         ]
         if self.verdict.fit_rows is not None:
             lines.append(f"  why          {self.verdict.fit_rows}")
@@ -191,13 +189,22 @@ class Verification:
 
     __str__ = __repr__ = text
 
+    def _format_row_counts(self, source: str) -> str:
+        """Return the printed line with the numbers of tested and accepted rows or cases."""
+        if self.certificate.cases is not None:
+            return f"  cases        {self.n_rows:,}{source}"
+        return (
+            f"  rows         {self.n_rows:,}{source}, {self.n_accepted:,}"
+            f" accepted{_CLUSTER_TEXTS[self.units]}"
+        )
+
     def _format_tests(self) -> list[str]:
         """Return the printed lines of the tests and of the tested claim."""
         lines = []
         for test in self.tests[:_MAX_PRINTED_TESTS]:
             lines += _format_test(test)
         n_omitted = len(self.tests) - _MAX_PRINTED_TESTS
-        if self.certificate.subgroups and n_omitted > 0:
+        if self.certificate.has_promise_per_subgroup and n_omitted > 0:
             lines.append(f"  measured     and {n_omitted:,} more, with less against them")
         max_false_refutations = format_percent_ceil(0.5 * (1.0 - self.confidence))
         lines.append(

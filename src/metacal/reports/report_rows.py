@@ -18,7 +18,7 @@ from metacal.estimators.evaluate import evaluate_decisions, evaluate_table
 from metacal.estimators.gate_evaluation import Answerer, GateEvaluation
 from metacal.formulas import Codes, Flags, Float
 from metacal.gate import Gate, LogitsSource
-from metacal.gate.judged import check_measurable, judge_rows
+from metacal.gate.judged import check_measurable, judge_rows, refuse_cases
 from metacal.maps.temperature import TemperatureMap
 from metacal.metrics.resampling import Resampling
 from metacal.metrics.toplabel import TopLabel
@@ -260,6 +260,7 @@ def make_report_rows_from_decisions(
     ReportRows
     """
     check_measurable(gate)
+    refuse_cases(gate, "A report")
     stage_inputs = [
         stage.source.wrap_checked(table) for stage, table in zip(gate.stages, tables, strict=True)
     ]

@@ -134,6 +134,52 @@ def check_correctness(
     return np.array(flags, dtype=np.bool_)
 
 
+def check_known_correctness(values: Any, *, name: str = "correct") -> tuple[Flags, Flags]:
+    """Validate a column of correctness that may have missing entries.
+
+    Parameters
+    ----------
+    values : array-like of shape (n,) or (n, 1)
+        Booleans, 0 and 1, verdicts such as "yes", or missing values.
+
+    name : str, default="correct"
+        Name of the column in messages.
+
+    Returns
+    -------
+    is_correct, is_known : array of bool of shape (n,)
+        Entries that are not known are not correct.
+
+    Raises
+    ------
+    InputError
+        If a value is neither missing nor one of these.
+
+    Examples
+    --------
+    >>> check_known_correctness([1, None, "no"])
+    (array([ True, False, False]), array([ True, False,  True]))
+    """
+    if np.ma.isMA(values):
+        values = np.ma.filled(np.ma.asarray(values, dtype=object), None)
+    array = _flatten(values, name)
+    if array.dtype.kind == "b":
+        return array.astype(np.bool_), np.ones(len(array), dtype=bool)
+    if array.dtype.kind == "f":
+        is_known = ~np.isnan(array)
+    else:
+        is_known = np.array(
+            [not is_missing(value) and str(value).strip() != "" for value in array.tolist()],
+            dtype=np.bool_,
+        )
+    known_rows = np.flatnonzero(is_known)
+    is_correct = np.zeros(len(array), dtype=np.bool_)
+    is_correct[known_rows] = check_correctness(
+        array[known_rows], name=name, get_row_name=lambda index: f"row {known_rows[index]}"
+    )
+    return is_correct, is_known
+
+
 def compare_answers(
     answers: Any, labels: Any, *, name: str = "label", get_row_name: RowNamer = describe_row
 ) -> Flags:

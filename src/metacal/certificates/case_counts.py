@@ -1,0 +1,45 @@
+"""Counts of the cases behind a certificate whose promise is about cases."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class CaseCounts:
+    """Numbers of calibration cases, from which a certificate is recomputed.
+
+    Attributes
+    ----------
+    n_tested : int
+        Number of cases that certified the promise.
+    n_counted : int
+        How many of them the quantity counts: all, those with an accepted item, or those with a true
+        item.
+    n_broken : int
+        How many of these break the promise: they have a wrong accepted item, or miss a true item.
+    n_pilot : int
+        Number of further cases, which fitted the scale of the item types and certify nothing.
+    n_uncovered : int
+        How many of the counted cases have a true item without a score, which no threshold accepts.
+    """
+
+    n_tested: int
+    n_counted: int
+    n_broken: int
+    n_pilot: int
+    n_uncovered: int = 0
+
+    def find_contradiction(self) -> str | None:
+        """Describe why the counts contradict each other, or return None.
+
+        >>> CaseCounts(n_tested=90, n_counted=91, n_broken=0, n_pilot=0).find_contradiction()
+        '91 of 90 cases cannot be counted'
+        """
+        if self.n_tested < 1 or self.n_pilot < 0:
+            return f"{self.n_tested:,} cases cannot certify anything"
+        if not 0 <= self.n_counted <= self.n_tested:
+            return f"{self.n_counted:,} of {self.n_tested:,} cases cannot be counted"
+        if not 0 <= self.n_uncovered <= self.n_broken <= self.n_counted:
+            return f"{self.n_broken:,} of {self.n_counted:,} cases cannot break the promise"
+        return None

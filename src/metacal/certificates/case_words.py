@@ -1,0 +1,64 @@
+"""Lines that describe the cases and the item types of a certificate about cases."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from metacal.certificates.subgroup_words import Line, format_accepted_range
+
+if TYPE_CHECKING:
+    from metacal.certificates.case_counts import CaseCounts
+    from metacal.certificates.certificate import Certificate
+    from metacal.certificates.subgroups import SubgroupCertificate
+
+# Largest number of item types that are listed.
+_MAX_LISTED_TYPES = 8
+
+
+def describe_calibration_cases(certificate: Certificate, counts: CaseCounts) -> str:
+    """Describe the numbers of calibration cases and of their items."""
+    text = (
+        f"{counts.n_tested:,} calibration cases with {certificate.n_rows:,} scored items,"
+        f" {certificate.n_correct:,} of them right"
+    )
+    if counts.n_pilot:
+        text += f"; {counts.n_pilot:,} more cases only fitted the scale of the items"
+    return text
+
+
+def describe_case_outcome(certificate: Certificate, counts: CaseCounts) -> str:
+    """Describe the share of accepted items, and the cases that break the promise."""
+    traffic = certificate.traffic
+    text = (
+        f"{traffic.n_accepted:,} of {traffic.n_rows:,} items accepted, {counts.n_broken:,} of"
+        f" {counts.n_counted:,} cases {certificate.quantity.violations_suffix}"
+    )
+    if certificate.mean_cost is not None:
+        text += f", {certificate.quantity} {certificate.mean_cost:.6g}"
+    return text
+
+
+def list_type_lines(certificate: Certificate) -> list[Line]:
+    """List a line for each of the first item types, in rising order of coverage."""
+    if certificate.subgroups is None:
+        return []
+    types = sorted(certificate.subgroups.items, key=lambda item_type: item_type.coverage or 0.0)
+    lines = [
+        (item_type.name, _describe_type(item_type, certificate.score))
+        for item_type in types[:_MAX_LISTED_TYPES]
+    ]
+    n_omitted = len(types) - _MAX_LISTED_TYPES
+    if n_omitted > 0:
+        lines.append(("types", f"and {n_omitted:,} more, of higher coverage"))
+    return lines
+
+
+def _describe_type(item_type: SubgroupCertificate, score_name: str) -> str:
+    """Describe which items of a type are accepted, and how many of the calibration items."""
+    condition = f"accept if {score_name.removeprefix('-')}"
+    condition += f" {format_accepted_range(score_name, item_type.threshold)}"
+    if item_type.accepts_everything:
+        condition = "accept every item with a score"
+    elif item_type.status == "always rejected":
+        condition = "accept no item"
+    return f"{condition}; {item_type.n_accepted:,} of {item_type.n_rows:,} items"

@@ -1,0 +1,146 @@
+"""Cases and their items, as the rules about cases read them.
+
+Terms used by all rules about cases:
+
+- *case*: an independent draw from the source, such as a document, a tweet or a run of an agent.
+- *item*: a row of a case, such as a field of a document. Items of one case may depend on each other.
+- *type*: kind of an item, such as the name of the field. Each type has its own threshold.
+- *cleared*: an item on the lenient side of its threshold. It is an accepted item if wrong accepted
+  items are limited, and a rejected item if true items must be accepted.
+- *harmful*: an item that breaks the promise for its case if it is cleared: a wrong item, or a true
+  item that must be accepted.
+- *safety*: score of an item, with the sign for which higher means safer to clear. An item is cleared
+  iff its safety is strictly above the cut of its type.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from metacal.formulas import Codes, Flags, Float
+from metacal.rows.draws import RowDraws
+
+if TYPE_CHECKING:
+    from metacal.certification.rows import CalibrationRows
+
+
+@dataclass(frozen=True, eq=False)
+class Cases:
+    """Case of each row, and facts about cases that no row with a score shows.
+
+    Attributes
+    ----------
+    codes : array of int of shape (n_rows,)
+        Case of each row, an index from 0 to n_cases - 1. A case may have no rows.
+
+    has_uncovered_item : array of bool of shape (n_cases,)
+        Whether a correct item of each case has no score, so that no threshold accepts it.
+
+    random_state : int, optional
+        Seed of the division of the cases that the user chose. By default it is derived from the rows.
+    """
+
+    codes: Codes
+    has_uncovered_item: Flags
+    random_state: int | None = None
+
+    @property
+    def n_cases(self) -> int:
+        """Number of cases, with or without rows."""
+        return len(self.has_uncovered_item)
+
+    def take(self, index: Flags | Codes) -> Cases:
+        """Return the cases of some rows. The number of cases does not change."""
+        return replace(self, codes=self.codes[index])
+
+    def any_item(self, item_mask: Flags) -> Flags:
+        """Return whether each case has an item of a mask.
+
+        >>> cases = Cases(np.array([0, 0, 2]), has_uncovered_item=np.zeros(3, dtype=bool))
+        >>> cases.any_item(np.array([False, True, False]))
+        array([ True, False, False])
+        """
+        return self.count_items(item_mask) > 0
+
+    def count_items(self, item_mask: Flags) -> Codes:
+        """Count the items of a mask in each case."""
+        return np.bincount(self.codes[item_mask], minlength=self.n_cases)
+
+
+def draw_case_order(rows: CalibrationRows, cases: Cases) -> Codes:
+    """Draw a random order of the cases that depends on their items, not on their order or names.
+
+    Returns
+    -------
+    array of int of shape (n_cases,)
+        Cases in random order.
+    """
+    is_empty_case = np.bincount(cases.codes, minlength=cases.n_cases) == 0
+    # A case without items takes part in the draw by a row of its own.
+    empty_cases = np.flatnonzero(is_empty_case)
+    row_cases = np.concatenate([cases.codes, empty_cases])
+    n_empty = len(empty_cases)
+    subgroup_codes = np.zeros(len(rows), dtype=np.intp)
+    if rows.subgroups is not None:
+        subgroup_codes = rows.subgroups.codes
+    draws = RowDraws(
+        np.concatenate([rows.scores, np.zeros(n_empty)]),
+        np.concatenate([rows.is_correct, np.zeros(n_empty, dtype=bool)]),
+        np.concatenate([subgroup_codes, np.full(n_empty, -1)]),
+        cases.has_uncovered_item[row_cases],
+        units=row_cases,
+        random_state=cases.random_state,
+    )
+    case_order = np.empty(cases.n_cases, dtype=np.intp)
+    case_order[draws.draw_cluster_numbers("division of cases")] = row_cases
+    return case_order
+
+
+@dataclass(frozen=True, eq=False)
+class CaseItems:
+    """Items of some cases.
+
+    Attributes
+    ----------
+    safety : array of float of shape (n_items,)
+        Safety of each item.
+
+    is_harmful : array of bool of shape (n_items,)
+        Whether each item breaks the promise for its case if it is cleared.
+
+    types : array of int of shape (n_items,)
+        Type of each item, an index from 0 to n_types - 1.
+
+    cases : array of int of shape (n_items,)
+        Case of each item.
+
+    n_types : int
+        Number of types.
+    """
+
+    safety: Float
+    is_harmful: Flags
+    types: Codes
+    cases: Codes
+    n_types: int
+
+    def take(self, index: Flags | Codes) -> CaseItems:
+        """Return some of the items."""
+        return replace(
+            self,
+            safety=self.safety[index],
+            is_harmful=self.is_harmful[index],
+            types=self.types[index],
+            cases=self.cases[index],
+        )
+
+    def select_cases(self, case_mask: Flags) -> CaseItems:
+        """Return the items of the cases in a mask."""
+        return self.take(case_mask[self.cases])
+
+    def find_cleared(self, cuts: Float) -> Flags:
+        """Return whether each item is cleared by the cuts of the types."""
+        return self.safety > cuts[self.types]

@@ -1,0 +1,90 @@
+"""Outcomes of cases: what the decisions on the items of a case mean for the case."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from metacal.certificates.quantity import Quantity
+from metacal.certification.case_items import Cases
+from metacal.certification.row_losses import Losses
+from metacal.formulas import Flags
+
+
+@dataclass(frozen=True, eq=False)
+class CaseOutcomes:
+    """Outcome of each case, in the form in which a quantity about cases counts them.
+
+    Attributes
+    ----------
+    accept : array of bool of shape (n_cases,)
+        Whether the case has an accepted item. For a recall: whether every true item is accepted.
+
+    correct : array of bool of shape (n_cases,)
+        Whether the case has no wrong accepted item. For a recall: whether it has a true item.
+
+    losses : Losses or None
+        Number of wrong accepted items, if their mean is limited.
+    """
+
+    accept: Flags
+    correct: Flags
+    losses: Losses | None = None
+
+
+def compute_case_outcomes(
+    quantity: Quantity,
+    cases: Cases,
+    accept: Flags,
+    correct: Flags,
+    largest: int | None = None,
+) -> CaseOutcomes:
+    """Compute the outcome of each case from the decisions on its items.
+
+    Parameters
+    ----------
+    quantity : Quantity
+        Quantity about cases.
+
+    cases : Cases
+        Case of each item.
+
+    accept, correct : array of bool of shape (n_items,)
+        Whether each item is accepted, and whether it is correct.
+
+    largest : int, optional
+        Largest number of errors that counts in a case, if the mean number of errors is limited.
+
+    Returns
+    -------
+    CaseOutcomes
+
+    Examples
+    --------
+    >>> from metacal.certificates.quantities import CASE_ERRORS, CASE_RECALL
+    >>> cases = Cases(np.array([0, 0, 1, 1]), has_uncovered_item=np.array([False, False, True]))
+    >>> accept = np.array([True, False, True, False])
+    >>> correct = np.array([False, True, True, False])
+    >>> errors = compute_case_outcomes(CASE_ERRORS, cases, accept, correct)
+    >>> CASE_ERRORS.count_events(errors.accept, errors.correct)
+    EventCount(n_events=1, n_rows=3)
+    >>> recall = compute_case_outcomes(CASE_RECALL, cases, accept, correct)
+    >>> CASE_RECALL.count_events(recall.accept, recall.correct)
+    EventCount(n_events=1, n_rows=3)
+    """
+    if quantity.case_outcome == "missed":
+        misses_item = cases.any_item(correct & ~accept) | cases.has_uncovered_item
+        return CaseOutcomes(
+            accept=~misses_item, correct=cases.any_item(correct) | cases.has_uncovered_item
+        )
+    n_errors = cases.count_items(accept & ~correct)
+    losses = None
+    if largest is not None:
+        losses = Losses(
+            if_accepted=np.minimum(n_errors, largest).astype(np.float64),
+            if_rejected=0.0,
+            max_loss=float(largest),
+            is_all_or_nothing=largest == 1,
+        )
+    return CaseOutcomes(accept=cases.any_item(accept), correct=n_errors == 0, losses=losses)

@@ -1,0 +1,191 @@
+"""Errors about cases that do not support a promise."""
+
+from __future__ import annotations
+
+import math
+
+from metacal.certificates.number_format import (
+    ceil_to_4_decimals,
+    floor_to_4_decimals,
+    format_percent,
+    format_percent_floor,
+)
+from metacal.certificates.quantity import Quantity
+from metacal.certification.statements import format_confidence_level
+from metacal.errors import InfeasibleTargetError, InputError
+from metacal.statistics import bounds
+
+# Level of the interval of a floor if the promise holds in expectation.
+_FLOOR_DELTA = 0.1
+
+
+def build_too_few_cases_error(
+    quantity: Quantity,
+    target: float,
+    delta: float | None,
+    n_cases: int,
+    best_limit: float,
+    cases_needed: int,
+    *,
+    n_pilot: int,
+) -> InfeasibleTargetError:
+    """Build the error for so few cases that even cases without an error certify nothing.
+
+    Parameters
+    ----------
+    quantity : Quantity
+        Limited quantity.
+
+    target : float
+        Promised limit.
+
+    delta : float or None
+        Error probability of the promise.
+
+    n_cases : int
+        Number of calibration cases that the quantity counts.
+
+    best_limit : float
+        Largest violation rate that these cases certify at best.
+
+    cases_needed : int
+        Number of calibration cases that certify the promise at best.
+
+    n_pilot : int
+        How many of the cases fit the scale of the item types. 0 if there is one type.
+
+    Returns
+    -------
+    InfeasibleTargetError
+    """
+    best = _convert_to_target(quantity, best_limit)
+    needed_text = f"It takes {cases_needed:,} cases"
+    if n_pilot:
+        needed_text += ", because at least a fifth of them fit the scale of the item types"
+    message = (
+        f"Cannot certify a target of {target:g} for the {quantity} from {n_cases:,} cases"
+        f" {format_confidence_level(delta)}. {needed_text}, or a limit of {best:g}."
+    )
+    return InfeasibleTargetError(
+        message, target=target, best=best, cases_needed=cases_needed, n_cases=n_cases
+    )
+
+
+def build_uncovered_items_error(
+    quantity: Quantity, target: float, delta: float | None, n_cases: int, n_uncovered: int
+) -> InfeasibleTargetError:
+    """Build the error for cases whose true items have no score, so that no threshold finds them.
+
+    Parameters
+    ----------
+    quantity : Quantity
+        Limited recall.
+
+    target : float
+        Promised limit.
+
+    delta : float or None
+        Error probability of the promise.
+
+    n_cases, n_uncovered : int
+        Number of tested cases with a true item, and how many of them have one without a score.
+
+    Returns
+    -------
+    InfeasibleTargetError
+    """
+    if delta is None:
+        best_limit = (n_uncovered + 1) / (n_cases + 1)
+    else:
+        best_limit = bounds.clopper_pearson_upper(n_uncovered, n_cases, delta)
+    floor_level = _FLOOR_DELTA if delta is None else delta
+    floor_low = bounds.clopper_pearson_lower(n_uncovered, n_cases, floor_level)
+    best = _convert_to_target(quantity, best_limit)
+    low_text = format_percent(math.floor(1e3 * floor_low) / 1e3)
+    message = (
+        f"Cannot certify a target of {target:g} for the {quantity}: {n_uncovered:,} of"
+        f" {n_cases:,} cases ({format_percent(round(n_uncovered / n_cases, 3))}, at least {low_text}"
+        f" with {format_percent_floor(1.0 - floor_level)} confidence) have a true item that no"
+        f" candidate covers. These cases support {best:g} at most: lower the target, or propose more"
+        " candidates."
+    )
+    return InfeasibleTargetError(
+        message,
+        target=target,
+        best=best,
+        n_cases=n_cases,
+        n_uncovered=n_uncovered,
+        floor_low=floor_low,
+    )
+
+
+def build_no_passing_cuts_error(
+    quantity: Quantity,
+    target: float,
+    delta: float,
+    n_cases: int,
+    best: float | None,
+) -> InfeasibleTargetError:
+    """Build the error for cases on which the first cuts of a sequence fail.
+
+    Parameters
+    ----------
+    quantity : Quantity
+        Limited quantity.
+
+    target : float
+        Promised limit.
+
+    delta : float
+        Error probability of the promise.
+
+    n_cases : int
+        Number of tested cases.
+
+    best : float or None
+        Strictest limit that these cases support, if there is one.
+
+    Returns
+    -------
+    InfeasibleTargetError
+    """
+    support_text = "They support no limit."
+    if best is not None:
+        support_text = f"The strictest limit that they support is {best:g}."
+    message = (
+        f"Cannot certify a target of {target:g} for the {quantity} from {n_cases:,} tested"
+        f" cases {format_confidence_level(delta)}. {support_text} Raise the limit, collect more"
+        " cases, or improve the scores."
+    )
+    return InfeasibleTargetError(message, target=target, best=best, n_cases=n_cases)
+
+
+def build_missing_cases_error(promise: object) -> InputError:
+    """Build the error for a promise about cases without the case of each row."""
+    return InputError(
+        f"{type(promise).__name__} is about cases, and the rows have none. Pass the case of each"
+        " row: ScoreGate(promise).fit(score, correct, cases=document_id)."
+    )
+
+
+def build_unused_cases_error(promise: object) -> InputError:
+    """Build the error for cases that a promise does not use."""
+    return InputError(
+        f"{type(promise).__name__} is not about cases. Leave out cases, name dependent rows with"
+        " units=..., or promise MaxCaseErrors, MinCaseRecall or MaxErrorsPerCase."
+    )
+
+
+def build_dependent_cases_error(promise: object) -> InputError:
+    """Build the error for clusters or losses of the items of cases."""
+    return InputError(
+        f"{type(promise).__name__} takes cases without units, importance and losses. Pass the case"
+        " of each item and whether the item is correct."
+    )
+
+
+def _convert_to_target(quantity: Quantity, violation_rate: float) -> float:
+    """Convert the largest certified violation rate to a limit, rounded to the safe side."""
+    if quantity.has_upper_limit:
+        return ceil_to_4_decimals(violation_rate)
+    return floor_to_4_decimals(1.0 - violation_rate)

@@ -1,0 +1,115 @@
+"""Judged cases: decisions of a gate on the items of cases whose labels are known."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from metacal.certification.case_outcomes import compute_case_outcomes
+from metacal.certification.case_statements import (
+    build_dependent_cases_error,
+    build_unused_cases_error,
+)
+from metacal.errors import InputError
+from metacal.gate.case_rows import read_case_rows, select_group_rows
+from metacal.gate.gate import Gate
+from metacal.gate.judged import JudgedRows, judge_rows
+from metacal.promises.case_errors import CasePromise
+from metacal.rows.score_columns import flatten_score_table, has_several_columns
+
+
+def is_about_cases(gate: Gate) -> bool:
+    """Check whether the promise of a gate is about cases."""
+    return gate.certificate is not None and gate.certificate.cases is not None
+
+
+def check_case_columns(gate: Gate, units: Any = None) -> None:
+    """Raise InputError if cases are given for a promise about rows, or units for one about cases."""
+    promise = gate.promise
+    if not isinstance(promise, CasePromise):
+        raise build_unused_cases_error(promise)
+    if units is not None:
+        raise build_dependent_cases_error(promise)
+
+
+def judge_case_rows(
+    gate: Gate,
+    score: Any,
+    correct: Any,
+    cases: Any,
+    groups: Any = None,
+    *,
+    probabilities: bool = False,
+) -> JudgedRows:
+    """Decide on the items of cases, and compute the outcome of each case.
+
+    Parameters
+    ----------
+    gate : Gate
+        Gate whose promise is about cases.
+    score : array-like of shape (n_rows,) or (n_rows, n_types)
+        Score of each item. In a table, each row is a case.
+    correct : array-like of the same shape
+        Whether each item is correct. Cases in which an item of unknown correctness could decide the
+        outcome are left out.
+    cases : array-like of shape (n_rows,) or None
+        Case of each item. None for a table.
+    groups : array-like or None, default=None
+        Type of each item, or of each column of a table, if the types have their own thresholds.
+    probabilities : bool, default=False
+        Whether to compute the confidence of each item.
+
+    Returns
+    -------
+    JudgedRows
+        Decisions on the items that have a score, with `case_outcomes`.
+
+    Raises
+    ------
+    InputError
+        If a column is missing or invalid.
+    """
+    assert gate.certificate is not None
+    assert isinstance(gate.promise, CasePromise)
+    if has_several_columns(score):
+        score, correct, cases, groups = _flatten_table(gate, score, correct, cases, groups)
+    quantity = gate.certificate.quantity
+    case_rows = read_case_rows(score, correct, cases, quantity)
+    for note in case_rows.notes:
+        note.issue_warning()
+    if groups is not None:
+        groups = select_group_rows(groups, len(np.asarray(score)), case_rows.row_indices)
+    judged = judge_rows(
+        gate, [case_rows.scores], case_rows.correct, groups, probabilities=probabilities
+    )
+    outcomes = compute_case_outcomes(
+        quantity,
+        case_rows.cases.take(judged.row_indices),
+        judged.accept,
+        case_rows.correct[judged.row_indices],
+        gate.promise.largest_number_of_errors,
+    )
+    return replace(
+        judged,
+        row_indices=case_rows.row_indices[judged.row_indices],
+        row_subgroups=None,
+        case_outcomes=outcomes,
+    )
+
+
+def _flatten_table(
+    gate: Gate, score: Any, correct: Any, cases: Any, groups: Any
+) -> tuple[Any, Any, Any, Any]:
+    """Flatten a table of scores to items, whose case is the row and whose type is the column."""
+    if cases is not None or np.shape(correct) != np.shape(score):
+        raise InputError(
+            f"Each row of a table of scores is a case. Pass correct of the shape {np.shape(score)},"
+            f" and no cases; got correct of the shape {np.shape(correct)}."
+        )
+    n_rows, n_types = np.shape(score)
+    flat_scores, type_names = flatten_score_table(score, groups)
+    flat_correct = np.asarray(correct).reshape(-1)
+    row_of_item = np.repeat(np.arange(n_rows), n_types)
+    return flat_scores, flat_correct, row_of_item, type_names if gate.has_group_thresholds else None
