@@ -80,6 +80,11 @@ EXAMPLES = {
         "--min-precision 0.8 --min-recall 0.9",
         has_two_classes=True,
     ),
+    "MaxCaseErrors": PromiseExample(lambda: mc.MaxCaseErrors(0.2), "--max-case-errors 0.2"),
+    "MinCaseRecall": PromiseExample(lambda: mc.MinCaseRecall(0.8), "--min-case-recall 0.8"),
+    "MaxErrorsPerCase": PromiseExample(
+        lambda: mc.MaxErrorsPerCase(0.3, largest=2), "--max-errors-per-case 0.3 --largest 2"
+    ),
     "paper.MaxMiscoverage": PromiseExample(
         lambda: mc.paper.MaxMiscoverage(0.1), "--max-miscoverage 0.1 --rule paper"
     ),
@@ -164,8 +169,16 @@ class Cells:
     def promise(self) -> Any:
         return PROMISES[self.name]()
 
+    @property
+    def cases(self) -> dict[str, Any]:
+        """The case of each row, if the promise is about cases. Two rows have a case."""
+        if self.kind == "scores" and self.promise().counts_cases:
+            return {"cases": self.rows.unit}
+        return {}
+
     def _fit(self, promise: Any, **more: Any) -> Any:
         X, y, rest = given(self.kind, self.rows)
+        more = {**self.cases, **more}
         if self.kind == "score cascade":
             more[self._flags] = y
             return face(self.kind, promise).fit(X, **more)
@@ -217,11 +230,11 @@ class Cells:
         if self.kind == "score cascade" and self.name == "MaxLoss":
             mc.verify(self.fitted, X, agrees=y)
         else:
-            mc.verify(self.fitted, X, y, **rest)
+            mc.verify(self.fitted, X, y, **rest, **self.cases)
 
     def evaluate(self) -> None:
         X, y, rest = given(self.kind, self.new)
-        mc.evaluate(self.fitted, X, y, **rest, n_resamples=2)
+        mc.evaluate(self.fitted, X, y, **rest, **self.cases, n_resamples=2)
 
     def report(self) -> None:
         X, y, rest = given(self.kind, self.new)

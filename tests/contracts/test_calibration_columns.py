@@ -1,4 +1,4 @@
-"""Every promise uses the clusters and the pilot rows of its rows, or refuses them.
+"""Every promise uses the clusters, the cases and the pilot rows of its rows, or refuses them.
 
 A column that nobody reads is dropped without notice. Clustered rows would then be certified as if
 they were independent.
@@ -13,8 +13,10 @@ import pytest
 
 import metacal as mc
 from contracts.composition import PROMISES
+from metacal.certification.case_items import Cases
 from metacal.certification.clusters import WHOLE_CLUSTERS
 from metacal.certification.plans import PilotRows
+from metacal.certification.row_losses import Losses
 from metacal.certification.rows import CalibrationRows, Clusters, Subgroups
 
 RNG = np.random.default_rng(0)
@@ -23,6 +25,7 @@ SCORES = RNG.random(N_ROWS)
 CORRECT = RNG.random(N_ROWS) > 0.2 * SCORES**2
 ROWS = CalibrationRows(SCORES, CORRECT)
 CLUSTERS = Clusters.from_codes(np.arange(N_ROWS) // 3, max_size=3)
+CASES = Cases(np.arange(N_ROWS) // 3, has_uncovered_item=np.zeros(N_ROWS // 3, dtype=bool))
 SUBGROUPS = Subgroups(np.arange(N_ROWS) % 2, ("north", "south"))
 PER_SUBGROUP = {
     "PerClass": lambda: mc.PerClass(mc.MinAccuracy(0.85)),
@@ -32,6 +35,7 @@ PER_SUBGROUP = {
 ALL = {**PROMISES, **PER_SUBGROUP}
 
 
+COUNTS_CASES = ("MaxCaseErrors", "MinCaseRecall", "MaxErrorsPerCase")
 COUNTS_CLUSTERS = ("MinAccuracy", "MaxMiscoverage", "MaxReview")
 
 
@@ -41,8 +45,36 @@ def test_clusters_are_used_or_refused(name):
     if name in COUNTS_CLUSTERS:
         assert ALL[name]().certify(rows).rule == WHOLE_CLUSTERS
         return
-    with pytest.raises(mc.InputError, match="every row of a unit counts"):
+    expected_message = "every row of a unit counts"
+    if name in COUNTS_CASES:
+        expected_message = "is about cases"
+    with pytest.raises(mc.InputError, match=expected_message):
         ALL[name]().certify(rows)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_cases_are_used_or_refused(name):
+    rows = replace(ROWS, cases=CASES, subgroups=SUBGROUPS)
+    if name in COUNTS_CASES:
+        certificate = ALL[name]().certify(rows)
+        assert certificate.cases.n_tested + certificate.cases.n_pilot == CASES.n_cases
+        assert len(certificate.subgroups.items) == len(SUBGROUPS.names)
+        with pytest.raises(mc.InputError, match="needs|is about cases"):
+            ALL[name]().certify(ROWS)
+        return
+    with pytest.raises(mc.InputError, match="is not about cases"):
+        ALL[name]().certify(rows)
+
+
+@pytest.mark.parametrize("name", COUNTS_CASES)
+@pytest.mark.parametrize(
+    "columns",
+    [{"clusters": CLUSTERS}, {"losses": Losses.from_graded(np.zeros(N_ROWS))}],
+    ids=["clusters", "losses"],
+)
+def test_promises_about_cases_refuse_columns_that_they_do_not_use(name, columns):
+    with pytest.raises(mc.InputError, match="without units, importance and losses"):
+        ALL[name]().certify(replace(ROWS, cases=CASES, **columns))
 
 
 @pytest.mark.parametrize("name", ALL)
