@@ -59,7 +59,7 @@ def test_cases_are_used_or_refused(name):
         certificate = ALL[name]().certify(rows)
         assert certificate.cases.n_tested + certificate.cases.n_pilot == CASES.n_cases
         assert len(certificate.subgroups.items) == len(SUBGROUPS.names)
-        with pytest.raises(mc.InputError, match="needs|is about cases"):
+        with pytest.raises(mc.InputError, match="is about cases"):
             ALL[name]().certify(ROWS)
         return
     with pytest.raises(mc.InputError, match="is not about cases"):

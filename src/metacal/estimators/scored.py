@@ -21,7 +21,7 @@ from metacal.gate.calibrate import calibrate
 from metacal.gate.score_source import HigherIs
 from metacal.promises.per_subgroup import PerGroup
 from metacal.promises.promise import Promise
-from metacal.rows.score_columns import flatten_score_table, has_several_columns
+from metacal.rows.score_tables import flatten_score_table, has_several_columns
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,7 +18,7 @@ from metacal.gate.gate import Gate
 from metacal.gate.judged import JudgedRows, find_gate_and_inputs, judge_rows
 from metacal.gate.judged_cases import check_case_columns, judge_case_rows
 from metacal.promises.verification import Verification, verify_decisions
-from metacal.rows.score_columns import flatten_score_table, has_several_columns
+from metacal.rows.score_tables import flatten_score_table, has_several_columns
 
 
 def verify(

@@ -17,7 +17,7 @@ from metacal.gate.case_rows import read_case_rows, select_group_rows
 from metacal.gate.gate import Gate
 from metacal.gate.judged import JudgedRows, judge_rows
 from metacal.promises.case_errors import CasePromise
-from metacal.rows.score_columns import flatten_score_table, has_several_columns
+from metacal.rows.score_tables import flatten_score_table, has_several_columns
 
 
 def is_about_cases(gate: Gate) -> bool:
