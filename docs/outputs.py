@@ -5,7 +5,7 @@
 
 Blocks run as `tests/contracts/test_docs.py` runs them. A ```text block right below a ```python
 block and the lines below each command of a ```console block are replaced where they are not what
-comes out; "..." goes on standing for anything where it still does. In the README the lines of
+comes out; "..." goes on standing for anything where it still does. On the quick start the lines of
 `metacal demo` are renewed as well.
 """
 
@@ -38,7 +38,7 @@ def renewed(page: Path) -> str:
         printed = pages.run_python(block, names, where) if block.language == "python" else None
         if block.language == "console":
             code = "".join(console(block))
-        if page.name == "README.md" and "rows to fit" in code:  # what a test compares with the demo
+        if page.name == "quick-start.md" and "rows to fit" in code:  # what a test compares with the demo
             printed_by_demo = pages.answer_of("metacal demo").split("\n")
             code = "".join(
                 f"{likest(line, printed_by_demo)}\n" for line in code.rstrip("\n").split("\n")

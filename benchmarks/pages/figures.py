@@ -315,6 +315,11 @@ FIGURES: dict[str, tuple[str, Compute]] = {
         f"selective-mapie-{n}": ("selective/selective", partial(_of_oracle, rule="mapie", n=n))
         for n in _SIZES
     },
+    "selective-metacal-1000": ("selective/selective", partial(_of_oracle, rule="certified", n=1000)),
+    "selective-mapie-sequence-1000": (
+        "selective/selective",
+        partial(_of_oracle, rule="mapie-sequence", n=1000),
+    ),
     **{
         f"quality-langid-{name}": ("quality/quality", partial(_langid, beginning=name))
         for name in ("auto", "probmetrics", "temperature")

@@ -27,7 +27,7 @@ KINDS = (
 _GIVEN = re.compile(r"<!-- ?given: ([^>]*?) ?-->")
 _NUMBER = r"(?:\d[\d,]*)?(?:\.\d+)(?:e[-+]?\d+)?%?|\d[\d,]*%|\d(?:\.\d+)?e[-+]?\d+"
 _UNIT = (
-    r"\d[\d,]*(?= ?(?:ms|µs|ns|s|seconds|minutes|min|hours|kB|KB|MB|GB|TB)\b"
+    r"\d(?:[\d,]*\d)?(?= ?(?:ms|µs|ns|s|seconds|minutes|min|hours|kB|KB|MB|GB|TB)\b"
     r"| times (?:as|faster|slower|less|more|longer|the|its|that)\b| ?×(?! ?\d))"
 )
 _SHARE = r"\d+(?= million\b)|\d{1,2}(?= points?\b)|\d(?:[\d,]*\d)?(?= (?:in any )?of (?:the )?\d)"

@@ -151,14 +151,13 @@ def test_the_code_on_the_page_runs_and_prints_what_it_shows(page, tmp_path, monk
 
 
 @pytest.mark.slow
-def test_the_readme_shows_what_the_demo_prints(tmp_path, monkeypatch):
+def test_the_quick_start_shows_what_the_demo_prints(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    shown = next(
-        b.code for b in blocks(PAGES[0].read_text(encoding="utf-8")) if "rows to fit" in b.code
-    )
+    quick_start = (DOCS / "quick-start.md").read_text(encoding="utf-8")
+    shown = next(b.code for b in blocks(quick_start) if "rows to fit" in b.code)
     printed = CliRunner(**IN_ORDER).invoke(main, ["demo"]).output.splitlines()
     missing = [line for line in shown.splitlines() if line.strip() and line not in printed]
-    assert not missing, rewrite_command("README.md")
+    assert not missing, rewrite_command("quick-start.md")
 
 
 def slugs(text, collapse):
