@@ -38,7 +38,7 @@ def renewed(page: Path) -> str:
         printed = pages.run_python(block, names, where) if block.language == "python" else None
         if block.language == "console":
             code = "".join(console(block))
-        if page.name == "quick-start.md" and "rows to fit" in code:  # what a test compares with the demo
+        if page.name == "quick-start.md" and "rows to fit" in code:  # compared with the demo
             printed_by_demo = pages.answer_of("metacal demo").split("\n")
             code = "".join(
                 f"{likest(line, printed_by_demo)}\n" for line in code.rstrip("\n").split("\n")

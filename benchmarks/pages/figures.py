@@ -315,7 +315,10 @@ FIGURES: dict[str, tuple[str, Compute]] = {
         f"selective-mapie-{n}": ("selective/selective", partial(_of_oracle, rule="mapie", n=n))
         for n in _SIZES
     },
-    "selective-metacal-1000": ("selective/selective", partial(_of_oracle, rule="certified", n=1000)),
+    "selective-metacal-1000": (
+        "selective/selective",
+        partial(_of_oracle, rule="certified", n=1000),
+    ),
     "selective-mapie-sequence-1000": (
         "selective/selective",
         partial(_of_oracle, rule="mapie-sequence", n=1000),
