@@ -16,7 +16,6 @@ import metacal as mc
 from metacal.certification.pilot import PilotPolicy
 from metacal.certification.plans import PilotRows
 from metacal.certification.row_selection import build_row_selection
-from metacal.certification.rules.loss_bets import LossRanking
 from metacal.promises import Sample
 from metacal.promises.cascade_candidates import CascadePlan, PairedPredictions, draw_pilot_rows
 from metacal.promises.staged_cascade import CascadeScores
@@ -198,11 +197,11 @@ def test_the_starts_of_graded_losses_share_delta(monkeypatch):
     """If the first test of every sequence fails, the levels of these tests add up to delta."""
     levels = []
 
-    def fails(self, rank, limit, significance_level):
+    def fails(sequences, limit, significance_level, **options):
         levels.append(significance_level)
-        return False
+        return np.zeros(len(sequences), dtype=bool)
 
-    monkeypatch.setattr(LossRanking, "passes", fails)
+    monkeypatch.setattr(replicating_bets, "find_means_below", fails)
     rng = np.random.default_rng(8)
     gate = mc.ScoreGate(mc.MaxRisk(0.1, DELTA), higher_is="doubtful")
     with pytest.raises(mc.InfeasibleTargetError):

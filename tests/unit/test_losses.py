@@ -48,10 +48,16 @@ def test_losses_of_zero_and_one_are_an_accuracy():
 
 
 @pytest.mark.parametrize(
-    ("promise", "rule"), [(mc.MaxRisk(0.1), BETTING), (mc.MaxRisk(0.1, near_binary=True), ROUNDED)]
+    ("promise", "n", "rule"),
+    [
+        (mc.MaxRisk(0.1), 400, BETTING),
+        (mc.MaxRisk(0.1), N, BETTING),
+        (mc.MaxRisk(0.1, near_binary=True), 300, ROUNDED),
+        (mc.MaxRisk(0.1, near_binary=True), N, BETTING),
+    ],
 )
-def test_a_gate_on_losses_does_what_every_gate_does(promise, rule, tmp_path):
-    score, loss = graded()
+def test_a_gate_on_losses_does_what_every_gate_does(promise, n, rule, tmp_path):
+    score, loss = graded(n=n)
     gate = mc.ScoreGate(promise).fit(score, loss=loss)
     assert gate.certificate_.rule == rule
     assert loss[gate.accepts(score)].mean() == pytest.approx(gate.certificate_.mean_cost, abs=0.005)

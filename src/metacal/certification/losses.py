@@ -25,6 +25,7 @@ from metacal.certification.rules.loss_bets import (
     LossRanking,
     count_certified_loss_rows,
     count_expected_loss_rows,
+    has_one_start,
 )
 from metacal.certification.statements import (
     build_certificate_for_threshold,
@@ -97,8 +98,10 @@ class MeanLossLimit:
     bets_rule_name : str
         Name of the rule in the certificate if the tests are not exact.
 
-    rounds_losses : bool, default=False
-        Whether graded losses are rounded at random to 0 or 1, so that the exact tests apply.
+    expects_rare_losses : bool, default=False
+        Whether nearly all graded losses are 0 or 1. If there are fewer than 50 / limit rows, losses
+        are then rounded at random, so that the exact tests apply. Otherwise the bets begin with the
+        variance of 0 and 1.
 
     uses_pilot_rows : bool, default=True
         Whether tests run in a sequence, which pilot rows can plan.
@@ -116,7 +119,7 @@ class MeanLossLimit:
     costs: Costs
     noun: str
     bets_rule_name: str
-    rounds_losses: bool = False
+    expects_rare_losses: bool = False
     uses_pilot_rows: bool = True
     counts_errors: bool | None = None
     random_state: int | None = None
@@ -182,7 +185,7 @@ class MeanLossLimit:
 
         exact_rule_name = None
         if delta is not None:
-            exact_rule_name = self._choose_exact_rule_name(losses)
+            exact_rule_name = self._choose_exact_rule_name(losses, n_rows=len(rows))
         if exact_rule_name == ROUNDED:
             # For a uniform U, the rounded loss 1[U < L] has mean L, so tests of errors apply to it.
             uniform_numbers = draws.draw_uniform_numbers("rounded losses")
@@ -192,14 +195,18 @@ class MeanLossLimit:
         elif exact_rule_name is not None:
             loss_ranking = replace(loss_ranking, ranking=rows.ranking)
         return _LossTests(
-            loss_ranking, exact_rule_name=exact_rule_name, delta=delta, pilot=rows.pilot
+            loss_ranking,
+            exact_rule_name=exact_rule_name,
+            delta=delta,
+            pilot=rows.pilot,
+            losses_are_rare=self.expects_rare_losses,
         )
 
-    def _choose_exact_rule_name(self, losses: Losses) -> str | None:
-        """Return the name of the exact rule that fits the losses, or None."""
+    def _choose_exact_rule_name(self, losses: Losses, n_rows: int) -> str | None:
+        """Return the name of the exact rule that fits the losses and their number, or None."""
         if losses.is_all_or_nothing:
             return FALLBACK_SEQUENCE
-        if self.rounds_losses:
+        if self.expects_rare_losses and has_one_start(n_rows, self.relative_limit):
             return ROUNDED
         return None
 
@@ -328,12 +335,16 @@ class _LossTests:
 
     pilot : PilotRows or None
         Pilot rows.
+
+    losses_are_rare : bool
+        Whether nearly all graded losses are 0 or 1, according to the user.
     """
 
     loss_ranking: LossRanking
     exact_rule_name: str | None
     delta: float | None
     pilot: PilotRows | None
+    losses_are_rare: bool
 
     def count_certified_rows(self, relative_limit: float) -> int:
         """Count the rows that may be accepted at a limit, 0 if nothing is certified."""
@@ -342,7 +353,13 @@ class _LossTests:
         if self.exact_rule_name is not None:
             accuracy = 1.0 - relative_limit
             return count_certified_rows(self.loss_ranking.ranking, accuracy, self.delta, self.pilot)
-        return count_certified_loss_rows(self.loss_ranking, relative_limit, self.delta, self.pilot)
+        return count_certified_loss_rows(
+            self.loss_ranking,
+            relative_limit,
+            self.delta,
+            self.pilot,
+            losses_are_rare=self.losses_are_rare,
+        )
 
     def certifies_limit(self, relative_limit: float) -> bool:
         """Check whether any row may be accepted at a limit."""
@@ -353,7 +370,11 @@ class _LossTests:
         resampled_scores = np.arange(float(len(row_indices)))
         resampled_losses = self.loss_ranking.losses[row_indices]
         loss_ranking = LossRanking.from_scores(resampled_scores, resampled_losses, seed=0)
-        return replace(self, loss_ranking=loss_ranking, pilot=None)
+        pilot = self.pilot
+        if pilot is not None:
+            # No scores of the sample are equal, so ranks are tested.
+            pilot = replace(pilot, tests_score_values=False)
+        return replace(self, loss_ranking=loss_ranking, pilot=pilot)
 
 
 def is_close(first: float, second: float) -> bool:

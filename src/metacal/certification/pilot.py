@@ -99,9 +99,13 @@ class PilotPolicy:
         subgroup_codes = None
         if withheld_rows.subgroups is not None:
             subgroup_codes = withheld_rows.subgroups.codes
+        relative_losses = None
+        if withheld_rows.losses is not None:
+            relative_losses = withheld_rows.losses.if_accepted / withheld_rows.losses.max_loss
         pilot = PilotRows(
             scores=withheld_rows.scores,
             tests_score_values=self.should_test_score_values(withheld_rows.scores, len(rows)),
+            relative_losses=relative_losses,
             class_codes=withheld_rows.class_codes,
             subgroup_codes=subgroup_codes,
             n_withheld=len(withheld_rows),

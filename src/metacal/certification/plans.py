@@ -82,6 +82,9 @@ class PilotRows:
     tests_score_values : bool
         Whether to test values of the score instead of ranks, because many scores are equal.
 
+    relative_losses : array of float of shape (n_pilot,), optional
+        Loss of each pilot row if it is accepted, as a fraction of the largest loss.
+
     class_codes : array of int of shape (n_pilot,), optional
         True class of each pilot row, if the labels of pilot rows are read.
 
@@ -95,6 +98,7 @@ class PilotRows:
 
     scores: Float
     tests_score_values: bool = False
+    relative_losses: Float | None = None
     class_codes: Codes | None = None
     subgroup_codes: Codes | None = None
     n_withheld: int = 0

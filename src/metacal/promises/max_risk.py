@@ -118,9 +118,10 @@ class MaxRisk(CostPromise):
         approximately in expectation.
 
     near_binary : bool, default=False
-        Whether nearly every loss is 0 or 1. Each loss is then rounded at random, up with a
-        probability equal to the loss, and the exact tests of 0/1 losses certify the rounded losses,
-        which have the same mean. Decide this before you look at the rows, because the better of two
+        Whether nearly every loss is 0 or 1. With fewer than 50 / limit rows, each loss is then
+        rounded at random, up with a probability equal to the loss, and the exact tests of 0/1 losses
+        certify the rounded losses, which have the same mean. With more rows, the first bets expect
+        the variance of 0 and 1. Decide this before you look at the rows, because the better of two
         tests on the same rows would break more promises than `delta` allows.
 
     random_state : int, optional
@@ -158,7 +159,7 @@ class MaxRisk(CostPromise):
     >>> certificate.statement
     'What is accepted has a mean loss of at most 0.1, with 90% confidence.'
     >>> round(certificate.coverage, 2), round(certificate.mean_cost, 3)
-    (0.74, 0.092)
+    (0.74, 0.094)
     >>> MaxRisk(10)
     Traceback (most recent call last):
     metacal.errors.InputError: limit must be strictly between 0 and 1, got 10; write 10% as 0.1.
@@ -189,7 +190,7 @@ class MaxRisk(CostPromise):
             costs=self.costs,
             noun="risk",
             bets_rule_name=self.rule,
-            rounds_losses=self.near_binary,
+            expects_rare_losses=self.near_binary,
             uses_pilot_rows=self.delta is not None,
             random_state=self.random_state,
         )

@@ -15,7 +15,7 @@ the limit at l = 0.1. These stakes need about 1.3, as an exact test does.
 
 The computation is by arrays, so d is read from the capital only when a third of the numbers that were
 left is used up. In between, d follows the sum of m - x since then, divided by s, but not beyond the d of
-a capital of 1/l. If there are more than 2,047 numbers, one stake serves a group of several numbers.
+a capital of 1/l. If there are more than 1,023 numbers, one stake serves a group of several numbers.
 
 **Proof.** Let each number, given the numbers before it, have a mean of at least m.
 
@@ -61,6 +61,8 @@ _RARE_LOSS_PRIOR = VariancePrior(n_pseudo_values=30.0, variance_fraction=1.0)
 _TARGET_FACTOR = 1.05
 #: Price of an option that pays 1 if the capital is what is required. The test has passed then.
 _MAX_PRICE = 1.0 / _TARGET_FACTOR
+#: Quantile of the standard normal law at the largest price.
+_MAX_QUANTILE = float(ndtri(_MAX_PRICE))
 #: Smallest price of an option, to avoid the logarithm of 0.
 _MIN_PRICE = 1e-300
 #: Smallest variance, to avoid a division by zero.
@@ -68,8 +70,10 @@ _MIN_VARIANCE = 1e-12
 #: Largest ratio of the numbers that are left at two consecutive readings of the capital.
 _LEFT_RATIO = 1.5
 #: Smallest number of groups from which several numbers have one stake.
-_N_GROUPS = 1024
-#: Approximate number of values that are processed together, so that they stay in the processor's cache.
+_N_GROUPS = 512
+#: Largest numbers of groups and of values that are processed together, so that they stay in the
+#: processor's cache.
+_N_BATCH_GROUPS = 2**14
 _N_BATCH_VALUES = 2**16
 
 
@@ -175,7 +179,8 @@ def _split_into_batches(lengths: Sequence[int]) -> Iterable[tuple[list[int], int
             indices_by_group_size.setdefault(group_size, []).append(index)
     for group_size, indices in indices_by_group_size.items():
         max_length = max(lengths[index] for index in indices)
-        batch_size = max(1, _N_BATCH_VALUES // max_length)
+        n_groups = max_length // group_size
+        batch_size = max(1, min(_N_BATCH_GROUPS // n_groups, _N_BATCH_VALUES // max_length))
         for start in range(0, len(indices), batch_size):
             yield indices[start : start + batch_size], group_size
 
@@ -252,36 +257,56 @@ class _Bettor:
 
     def reaches_required_capital(self, batch: _Batch) -> Flags:
         """Bet on each sequence, and check whether the capital reaches what is required."""
-        required_capital = 1.0 / self.significance_level
-        max_stake = MAX_STAKE_FRACTION / (1.0 - self.limit)
         sums_before = batch.sum_gains_before(batch.gains)
-        n_left = batch.n_gains_left
-        root_n_left = np.sqrt(n_left)
+        root_n_left = np.sqrt(batch.n_gains_left)
         inverse_std_left = 1.0 / (
-            np.sqrt(self._estimate_variances(batch, sums_before)) * root_n_left
+            root_n_left * np.sqrt(self._estimate_variances(batch, sums_before))
         )
-
         capital = np.ones(len(batch.gains))
         max_capital = capital
         for start, stop in _choose_reading_intervals(batch.gains.shape[1]):
             block = slice(start, stop)
-            price = np.clip(
-                self.significance_level * capital / _TARGET_FACTOR, _MIN_PRICE, _MAX_PRICE
-            )
-            quantile_at_start = ndtri(price)[:, None] * root_n_left[:, start, None]
-            sums_since_start = sums_before[:, block] - sums_before[:, start, None]
-            quantiles = (
-                quantile_at_start / root_n_left[:, block]
-                + sums_since_start * inverse_std_left[:, block]
-            )
-            stakes = _compute_hedge_ratios(quantiles) * inverse_std_left[:, block]
-            factors = 1.0 + np.minimum(stakes, max_stake)[:, :, None] * batch.gains[:, block]
-            capital_after_groups = capital[:, None] * np.cumprod(
-                factors[:, :, 0] if batch.group_size == 1 else factors.prod(axis=2), axis=1
-            )
+            quantiles = sums_before[:, block] - sums_before[:, start, None]
+            quantiles *= inverse_std_left[:, block]
+            quantile_at_start = ndtri(self._compute_option_price(capital))
+            quantiles += (quantile_at_start * root_n_left[:, start])[:, None] / root_n_left[
+                :, block
+            ]
+            stakes = _compute_hedge_ratios(quantiles)
+            stakes *= inverse_std_left[:, block]
+            capital_after_groups = self._bet(capital, stakes, batch.gains[:, block])
             max_capital = np.maximum(max_capital, capital_after_groups.max(axis=1))
             capital = capital_after_groups[:, -1]
-        return max_capital >= required_capital
+        return max_capital >= 1.0 / self.significance_level
+
+    def _compute_option_price(self, capital: Float) -> Float:
+        """Compute the price of the option that a capital replicates, if the option pays 1."""
+        price = self.significance_level / _TARGET_FACTOR * capital
+        return np.minimum(np.maximum(price, _MIN_PRICE), _MAX_PRICE)
+
+    def _bet(self, capital: Float, stakes: Float, gains: Float) -> Float:
+        """Return the capital after each group of gains.
+
+        Parameters
+        ----------
+        capital : array of float of shape (n_sequences,)
+            Capital before the first group.
+
+        stakes : array of float of shape (n_sequences, n_groups)
+            Stakes before the cap.
+
+        gains : array of float of shape (n_sequences, n_groups, group_size)
+            Gains of a stake of 1.
+        """
+        max_stake = MAX_STAKE_FRACTION / (1.0 - self.limit)
+        capped_stakes = np.minimum(stakes, max_stake)
+        if gains.shape[2] == 1:
+            factors = capped_stakes * gains[:, :, 0]
+            factors += 1.0
+        else:
+            factors = (1.0 + capped_stakes[:, :, None] * gains).prod(axis=2)
+        factors[:, 0] *= capital
+        return np.asarray(factors.cumprod(axis=1), dtype=np.float64)
 
     def _estimate_variances(self, batch: _Batch, sums_before: Float) -> Float:
         """Estimate the variance of the gains from those before each group and the prior."""
@@ -297,9 +322,10 @@ class _Bettor:
 
 def _compute_hedge_ratios(quantiles: Float) -> Float:
     """Compute φ(d) / Φ(d) for the quantile d of each price, up to that of the largest price."""
-    capped_quantiles = np.minimum(quantiles, ndtri(_MAX_PRICE))
+    capped_quantiles = np.minimum(quantiles, _MAX_QUANTILE)
     # Φ(d) = exp(-d²/2) erfcx(-d/√2) / 2 does not underflow.
-    return math.sqrt(2.0 / math.pi) / erfcx(capped_quantiles / -math.sqrt(2.0))
+    capped_quantiles *= -math.sqrt(0.5)
+    return math.sqrt(2.0 / math.pi) / erfcx(capped_quantiles)
 
 
 def _choose_reading_intervals(n_groups: int) -> Iterable[tuple[int, int]]:

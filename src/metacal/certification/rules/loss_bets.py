@@ -1,12 +1,20 @@
 r"""Tests of a mean loss by betting.
 
-**The rule.** Let the loss of each row be a number in [0, 1]. A fixed sequence of ranks is tested with
-the starts, order and levels of `rules.fixed_sequence`, at every 200th part of the rows. Rank m passes
-at level l if a bettor who bets on the losses of the first m rows, in random order, that their mean is
-below the limit, ever has 1 / l of the initial capital (`statistics.betting`). Let m be the highest
+**The rule.** Let the loss of each row be a number in [0, 1]. Rank m passes at level l if a bettor who
+bets on the losses of the first m rows, in random order, that their mean is below the limit, ever has
+1 / l of the initial capital (`statistics.replicating_bets`). Ranks are tested in a fixed sequence, at
+every 100th part of the rows, until one fails. Let t be 1.2 times the first rank of the exact tests of
+an accuracy of 1 - limit (`certification.test_sequences`). If n · limit < 50 for n rows, the sequence
+starts at t and has all of delta. Otherwise there are two starts, 0.6 t with 0.85 of delta and 1.5 t
+with 0.15. A sequence whose every test passed passes its level on to the next one. Let m be the highest
 rank that passed. The rows that score less than row m + 1 are accepted. If rows m and m + 1 have equal
 scores, their whole block is accepted if the loss of row m + 1 is at most the limit, and rejected
 otherwise.
+
+**Rare good rows.** If at most one of the first ten pilot rows has a loss of at most the limit, the least
+certain rows are read before the tests are planned, as long as the mean loss of a window of them is at
+least min(4 limit, (1 + limit) / 2) (`certification.peeling`). They are rejected. In the rule above, n is
+the number of rows that stay unread, and no other rank is tested.
 
 **Proof.** As for the accuracy, with the loss L in place of the error. Order all possible rows by X =
 (score, largest loss first, an independent uniform number), and let A(x) = E[L | X <= x], which is
@@ -25,7 +33,13 @@ ends. Given the numbers of calibration rows up to each end:
    X_(m+1) all losses exceed the limit, so A stays above it. *Block accepted*: from X_(m+1) to t all
    losses are at most the limit, so A(t) > limit only if A was above it all along. *Otherwise* X_(m) <=
    t < X_(m+1), and X_(m+1) < b_i or m rows lie up to b_i.
-3. Fallback (Wiens 2003) over ranks of which the bad ones are fixed: delta in all. ∎
+3. Fallback (Wiens 2003) over ranks of which the bad ones are fixed: delta in all.
+4. If rows were read, all of this holds for the unread rows, given the rows that were read and the
+   pilot rows (`certification.peeling` has the proof). ∎
+
+**Not valid**: an order of the bets that follows the scores. The first rows may then be better than the
+limit although all rows up to the rank are worse, and a capital that was reached on them would pass.
+Also not valid is a test of a rank among the rows that were read.
 
 Losses of 0 and 1 are better served by the exact binomial tests of `rules.fixed_sequence`.
 """
@@ -33,27 +47,44 @@ Losses of 0 and 1 are better served by the exact binomial tests of `rules.fixed_
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 
 import numpy as np
 
+from metacal.certification.peeling import LeastCertainRows, peel
 from metacal.certification.plans import PilotRows
 from metacal.certification.ranking import Ranking
-from metacal.certification.test_sequences import (
-    choose_first_tested_score,
-    plan_rank_ranges,
-    run_fallback_tests,
-)
+from metacal.certification.test_sequences import choose_first_tested_score, plan_rank_ranges
 from metacal.formulas import Codes, Float
 from metacal.rows.draws import make_generator
-from metacal.statistics import replicating_bets
+from metacal.statistics import bounds, replicating_bets
 
 # Factor by which the first rank of bets exceeds that of exact tests, because bets need more rows.
 _FIRST_RANK_FACTOR = 1.2
 
+# Product of rows and limit from which there are two starts.
+_MIN_ALLOWED_LOSS_FOR_TWO_STARTS = 50
+
+# For each of two starts, its rank as a multiple of that of a single start, and its fraction of delta.
+_RANK_AND_DELTA_FRACTIONS = ((0.6, Fraction("0.85")), (1.5, Fraction("0.15")))
+
+# Number of pilot rows whose losses are read, and the largest number of good ones with which the
+# least certain rows are read.
+_N_PILOT_LOSSES = 10
+_MAX_GOOD_PILOT_ROWS = 1
+
+# As many rows stay unread as a test without a loss requires, times this factor.
+_MIN_UNREAD_FACTOR = 1.3
+
+# Number of ranks that are tested together, at the beginning of a sequence and later.
+_FIRST_BATCH_RANKS = 8
+_MAX_BATCH_RANKS = 64
+
 # Approximate number of ranks that are tested.
-_N_TESTED_RANKS = 200
+_N_TESTED_RANKS = 100
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,12 +122,58 @@ class LossRanking:
         """Return the losses of the first rows of the ranking, in the order of the bets."""
         return self.losses[self.bet_order[self.bet_order < rank]]
 
-    def passes(self, rank: int, limit: float, significance_level: float) -> bool:
-        """Test whether the mean loss of the rows up to a rank is at most the limit."""
-        losses = self.losses_up_to(rank)
-        if losses.mean() > limit:
-            return False
-        return replicating_bets.certifies_mean_below(losses, limit, significance_level)
+    @cached_property
+    def _cumulative_losses(self) -> Float:
+        """Sum of the losses up to each rank."""
+        return np.cumsum(self.losses)
+
+    def count_passed_ranks(
+        self, ranks: Sequence[int], limit: float, significance_level: float, losses_are_rare: bool
+    ) -> int:
+        """Count the ranks that pass before the first one that fails.
+
+        Parameters
+        ----------
+        ranks : sequence of int
+            Ranks in increasing order.
+
+        limit : float
+            Largest allowed mean loss.
+
+        significance_level : float
+            Significance level of each test.
+
+        losses_are_rare : bool
+            Whether most losses are 0.
+        """
+        # A bettor can become rich although the mean loss up to the rank exceeds the limit. Such a
+        # rank fails too, so no later rank needs a test.
+        rank_array = np.array(ranks, dtype=np.intp)
+        mean_exceeds_limit = self._cumulative_losses[rank_array - 1] > limit * rank_array
+        first_failures = np.flatnonzero(mean_exceeds_limit)
+        n_bets = int(first_failures[0]) if len(first_failures) > 0 else len(ranks)
+        n_passed = 0
+        batch_size = _FIRST_BATCH_RANKS
+        while n_passed < n_bets:
+            batch_ranks = ranks[n_passed : min(n_passed + batch_size, n_bets)]
+            passes = replicating_bets.find_means_below(
+                self._losses_up_to_each(batch_ranks),
+                limit,
+                significance_level,
+                losses_are_rare=losses_are_rare,
+            )
+            if not passes.all():
+                return n_passed + int(np.argmin(passes))
+            n_passed += len(batch_ranks)
+            # The first ranks fail most often, and ranks after a failure are tested in vain.
+            batch_size = _MAX_BATCH_RANKS
+        return n_passed
+
+    def _losses_up_to_each(self, ranks: Sequence[int]) -> list[Float]:
+        """Return the losses up to each of some ranks in increasing order, in the order of the bets."""
+        bet_order = self.bet_order[self.bet_order < ranks[-1]]
+        losses = self.losses[bet_order]
+        return [losses[bet_order < rank] for rank in ranks]
 
     def count_accepted_after_passing_rank(self, rank: int, limit: float) -> int:
         """Count the rows that may be accepted if a rank passed.
@@ -117,7 +194,12 @@ class LossRanking:
 
 
 def count_certified_loss_rows(
-    loss_ranking: LossRanking, limit: float, delta: float, pilot: PilotRows | None = None
+    loss_ranking: LossRanking,
+    limit: float,
+    delta: float,
+    pilot: PilotRows | None = None,
+    *,
+    losses_are_rare: bool = False,
 ) -> int:
     """Count the rows that may be accepted with a mean loss of at most `limit`.
 
@@ -133,7 +215,11 @@ def count_certified_loss_rows(
         Significance level.
 
     pilot : PilotRows, optional
-        Pilot rows. If many scores are equal, values are tested instead of ranks.
+        Pilot rows. If many scores are equal, values are tested instead of ranks. If few of their
+        losses are small, the least certain rows are read before the tests are planned.
+
+    losses_are_rare : bool, default=False
+        Whether most losses are 0, according to the user.
 
     Returns
     -------
@@ -149,26 +235,78 @@ def count_certified_loss_rows(
     >>> 1400 < n_accepted < 1560, bool(ranking.losses[:n_accepted].mean() < 0.05)
     (True, True)
     """
-    n_rows = loss_ranking.ranking.n_rows
-
-    def passes(rank: int, delta_fraction: Fraction) -> bool:
-        return loss_ranking.passes(rank, limit, significance_level=float(delta_fraction) * delta)
-
-    if pilot is None or not pilot.tests_score_values or len(pilot.scores) == 0:
-        best_rank = run_fallback_tests(plan_loss_ranks(n_rows, limit, delta), passes)
-        if best_rank is None:
-            return 0
-        return loss_ranking.count_accepted_after_passing_rank(best_rank, limit)
-
-    first_tested_score = choose_first_tested_score(
-        np.sort(pilot.scores), n_rows, accuracy=1.0 - limit, delta=delta
-    )
-    tie_block_ends = loss_ranking.ranking.find_tie_block_ends_from(first_tested_score)
-    every_end_at_full_delta = [(Fraction(1), tie_block_ends.tolist())]
-    n_accepted = run_fallback_tests(every_end_at_full_delta, passes)
-    if n_accepted is None:
+    n_tested = count_rows_to_test(loss_ranking, limit, delta, pilot)
+    if n_tested == 0:
         return 0
-    return n_accepted
+    tests_score_values = pilot is not None and pilot.tests_score_values and len(pilot.scores) > 0
+    if pilot is not None and tests_score_values:
+        sequences = _plan_score_values(loss_ranking.ranking, n_tested, limit, delta, pilot)
+    else:
+        sequences = plan_loss_ranks(n_tested, limit, delta)
+
+    best_rank = 0
+    available_delta_fraction = Fraction(0)
+    for added_delta_fraction, ranks in sequences:
+        available_delta_fraction += added_delta_fraction
+        n_passed = loss_ranking.count_passed_ranks(
+            ranks, limit, float(available_delta_fraction) * delta, losses_are_rare
+        )
+        if n_passed > 0:
+            best_rank = ranks[n_passed - 1]
+        if n_passed < len(ranks):
+            # A failed sequence passes no part of delta on to the next sequence.
+            available_delta_fraction = Fraction(0)
+    if best_rank == 0:
+        return 0
+    return loss_ranking.count_accepted_after_passing_rank(best_rank, limit)
+
+
+def count_rows_to_test(
+    loss_ranking: LossRanking, limit: float, delta: float, pilot: PilotRows | None
+) -> int:
+    """Count the rows that may be tested, after reading the least certain rows if good ones are rare.
+
+    Returns
+    -------
+    int
+        Ranks above this one must not be tested.
+    """
+    ranking = loss_ranking.ranking
+    if pilot is None or pilot.relative_losses is None:
+        return ranking.n_rows
+    first_pilot_losses = pilot.relative_losses[:_N_PILOT_LOSSES]
+    n_good_pilot_rows = int((first_pilot_losses <= limit).sum())
+    if len(first_pilot_losses) < _N_PILOT_LOSSES or n_good_pilot_rows > _MAX_GOOD_PILOT_ROWS:
+        return ranking.n_rows
+    n_required = bounds.error_free_rows_needed(1.0 - limit, delta)
+    least_certain_rows = LeastCertainRows.from_losses(ranking, loss_ranking.losses)
+    peel(
+        least_certain_rows,
+        max_window_loss=min(4.0 * limit, (1.0 + limit) / 2.0),
+        min_unread=math.ceil(_MIN_UNREAD_FACTOR * n_required),
+    )
+    return least_certain_rows.n_unread
+
+
+def _plan_score_values(
+    ranking: Ranking, n_tested: int, limit: float, delta: float, pilot: PilotRows
+) -> list[tuple[Fraction, list[int]]]:
+    """Plan tests at the ends of tie blocks, from a score that the pilot rows determine."""
+    tie_block_ends = ranking.tie_block_end_ranks
+    tie_block_ends = tie_block_ends[tie_block_ends <= n_tested]
+    if len(tie_block_ends) == 0:
+        return []
+    pilot_scores = np.sort(pilot.scores)
+    if n_tested < ranking.n_rows:
+        highest_tested_score = ranking.tie_block_scores[len(tie_block_ends) - 1]
+        pilot_scores = pilot_scores[pilot_scores <= highest_tested_score]
+    if len(pilot_scores) > 0:
+        first_tested_score = choose_first_tested_score(
+            pilot_scores, n_tested, accuracy=1.0 - limit, delta=delta
+        )
+        ends_from_first_score = ranking.find_tie_block_ends_from(first_tested_score)
+        tie_block_ends = ends_from_first_score[ends_from_first_score <= n_tested]
+    return [(Fraction(1), tie_block_ends.tolist())]
 
 
 def plan_loss_ranks(n_rows: int, limit: float, delta: float) -> list[tuple[Fraction, list[int]]]:
@@ -188,34 +326,47 @@ def plan_loss_ranks(n_rows: int, limit: float, delta: float) -> list[tuple[Fract
     Returns
     -------
     list of (Fraction, list of int)
-        For each rank range, the fraction of delta that it adds and its ranks.
+        For each sequence, the fraction of delta that it adds and its ranks.
 
     Examples
     --------
-    >>> delta_fractions, ranks = zip(*plan_loss_ranks(1000, 0.05, 0.1))
-    >>> sum(delta_fractions) == 1, ranks[0][:4], ranks[-1][-1]
-    (True, [284, 289, 294, 299], 1000)
+    >>> for delta_fraction, ranks in plan_loss_ranks(1000, 0.05, 0.1):
+    ...     print(delta_fraction, ranks[0], ranks[-1])
+    17/20 171 421
+    3/20 426 1000
     """
-    fractions_and_ranks: list[tuple[Fraction, list[int]]] = []
-    fraction_of_empty_ranges = Fraction(0)
+    rank_ranges = plan_rank_ranges(n_rows, accuracy=1.0 - limit, delta=delta)
+    if not rank_ranges:
+        return []
+    single_start = math.ceil(_FIRST_RANK_FACTOR * rank_ranges[0].start_rank)
+    starts_and_fractions = [(single_start, Fraction(1))]
+    if not has_one_start(n_rows, limit):
+        starts_and_fractions = [
+            (math.ceil(rank_factor * single_start), delta_fraction)
+            for rank_factor, delta_fraction in _RANK_AND_DELTA_FRACTIONS
+        ]
+
     distance_of_tested_ranks = max(1, n_rows // _N_TESTED_RANKS)
-    for rank_range in plan_rank_ranges(n_rows, accuracy=1.0 - limit, delta=delta):
-        start_rank = rank_range.start_rank
-        is_first_range = not fractions_and_ranks
-        if is_first_range:
-            start_rank = min(n_rows, math.ceil(_FIRST_RANK_FACTOR * rank_range.start_rank))
-        tested_ranks = set(range(start_rank, rank_range.stop_rank, distance_of_tested_ranks))
-        is_last_range = n_rows < rank_range.stop_rank
-        if is_last_range:
-            tested_ranks.add(n_rows)
-        delta_fraction = fraction_of_empty_ranges + rank_range.delta_fraction
-        if not tested_ranks:
-            # The next range receives the delta of a range in which no rank is tested.
-            fraction_of_empty_ranges = delta_fraction
-            continue
-        fractions_and_ranks.append((delta_fraction, sorted(tested_ranks)))
-        fraction_of_empty_ranges = Fraction(0)
-    return fractions_and_ranks
+    start_ranks = [min(start, n_rows) for start, _ in starts_and_fractions]
+    stop_ranks = [*start_ranks[1:], n_rows + 1]
+    sequences = []
+    for start_rank, stop_rank, (_, delta_fraction) in zip(
+        start_ranks, stop_ranks, starts_and_fractions
+    ):
+        ranks = set(range(start_rank, stop_rank, distance_of_tested_ranks))
+        if stop_rank > n_rows:
+            ranks.add(n_rows)
+        sequences.append((delta_fraction, sorted(ranks)))
+    return sequences
+
+
+def has_one_start(n_rows: int, limit: float) -> bool:
+    """Check whether all of delta is spent on one start, because there are few rows.
+
+    >>> has_one_start(999, 0.05), has_one_start(1000, 0.05)
+    (True, False)
+    """
+    return n_rows * limit < _MIN_ALLOWED_LOSS_FOR_TWO_STARTS
 
 
 def count_expected_loss_rows(loss_ranking: LossRanking, limit: float) -> int:
