@@ -25,6 +25,13 @@ class WrongTypeError(InputError, TypeError):
     """InputError for cases in which scikit-learn and Python expect a TypeError."""
 
 
+class MissingGateError(InputError, AttributeError):
+    """Error about the gate of an estimator that was fitted without one.
+
+    It is an AttributeError too, so that `hasattr(estimator, "gate_")` is False.
+    """
+
+
 class BusyError(InputError):
     """Error about a file that another process is using. The file was not changed."""
 

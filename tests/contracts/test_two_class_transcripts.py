@@ -6,12 +6,16 @@ public interface is used.
 
 from __future__ import annotations
 
+import inspect
 import re
 import warnings
 
 import numpy as np
 import pytest
+from scipy.stats import binom
 from sklearn.base import clone
+from sklearn.ensemble import RandomForestClassifier
+from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
@@ -469,3 +473,307 @@ def test_a_model_that_ends_in_one_logit_is_served_by_transformers(promise_name):
     config.problem_type = "regression"
     with pytest.raises(mc.InputError, match="'regression'"):
         CalibratedTextClassificationPipeline(model=model, tokenizer=tokenizer, cal=cal)
+
+
+@pytest.mark.parametrize(
+    ("promise", "default"),
+    [
+        (mc.TwoSided(mc.MinPrecision(0.8), mc.MinPrecision(0.85, positive="No")), "calibrated"),
+        (mc.paper.MinCoverageAccuracy(0.95, random_state=0), "uniform"),
+    ],
+    ids=["certified", "paper"],
+)
+def test_rejected_rows_have_the_same_probabilities_everywhere(promise, default, tmp_path):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnx")
+    torch = pytest.importorskip("torch")
+    labels, _, _ = make_labels("strings")
+    scores = LOG_ODDS.astype(np.float32)
+    positive = "Yes"
+    cal = mc.MetaCal(promise, positive=positive).fit(scores[:N_FIT], labels[:N_FIT])
+    new_scores, new_labels = scores[N_FIT:], labels[N_FIT:]
+    is_rejected = ~cal.accepts(new_scores)
+    assert 0 < is_rejected.sum() < len(is_rejected)
+    table = np.column_stack([np.zeros_like(new_scores), new_scores])
+    cal.export(tmp_path / "gate.onnx")
+    session = onnxruntime.InferenceSession(tmp_path / "gate.onnx")
+    cal.save(tmp_path / "gate.json")
+    expected = cal.predict_proba(new_scores)
+    is_uniform = (expected[is_rejected] == 0.5).all(axis=1)
+    assert is_uniform.all() if default == "uniform" else not is_uniform.any()
+    found = {
+        "decide": cal.decide(new_scores).probabilities,
+        "default, by name": cal.predict_proba(new_scores, rejected=default),
+        "loaded": mc.load(tmp_path / "gate.json").predict_proba(new_scores),
+        "onnx": session.run(["probs"], {"logits": table})[0],
+        "torch": cal.export(to="torch")(torch.tensor(new_scores))[0].numpy(),
+    }
+    for place, probabilities in found.items():
+        np.testing.assert_allclose(probabilities, expected, atol=2e-6, err_msg=place)
+    # evaluate and the report measure these probabilities.
+    evaluation = cal.evaluate(new_scores, new_labels, n_resamples=0)
+    probability_of_label = np.where(new_labels == positive, expected[:, 1], expected[:, 0])
+    measured = evaluation.after.all_rows["nll"].estimate
+    assert measured == pytest.approx(-np.log(probability_of_label).mean(), rel=1e-5)
+    assert ("paper's map" in str(evaluation)) == (default == "uniform")
+    cal.report(new_scores, new_labels, tmp_path / "report.html", n_resamples=0)
+    is_paper_map = str(default == "uniform").lower()
+    assert f'"is_paper_map":{is_paper_map}' in (tmp_path / "report.html").read_text()
+
+
+VERBS = ("decide", "evaluate", "verify", "report", "watch", "save", "export")
+
+
+def fit_every_kind():
+    """Return fitted objects by kind, each with new rows, their truth, and further arguments."""
+    labels, negative, positive = make_labels("strings")
+    fit, new = slice(0, N_FIT), slice(N_FIT, None)
+    table = np.column_stack([-LOG_ODDS, LOG_ODDS])
+    promise = mc.MinPrecision(0.8, positive=positive)
+    is_correct = (LOG_ODDS > 0) == IS_POSITIVE
+    cal = mc.MetaCal(promise, classes=[negative, positive]).fit(table[fit], labels[fit])
+    clf = mc.CalibratedClassifier(LogisticRegression(), promise).fit(X[fit], labels[fit])
+    without_promise = mc.CalibratedClassifier(LogisticRegression()).fit(X[fit], labels[fit])
+    pipeline = make_pipeline(StandardScaler(), clone(clf)).fit(X[fit], labels[fit])
+    gate = mc.ScoreGate(mc.MinAccuracy(0.9)).fit(np.abs(LOG_ODDS[fit]), is_correct[fit])
+    noise = np.random.default_rng(1).normal(size=table.shape)
+    cascade = mc.Cascade(promise=mc.MinAccuracy(0.85), classes=[negative, positive])
+    cascade.fit((table + noise)[fit], labels[fit], large=table[fit])
+    monotone = mc.MonotoneCalibration(positive=positive).fit(LOG_ODDS[fit], labels[fit])
+    return {
+        "MetaCal": (cal, table[new], labels[new], {}),
+        "Gate": (cal.gate_, table[new], labels[new], {}),
+        "CalibratedClassifier": (clf, X[new], labels[new], {}),
+        "CalibratedClassifier without a promise": (without_promise, X[new], labels[new], {}),
+        "Pipeline": (pipeline, X[new], labels[new], {}),
+        "ScoreGate": (gate, np.abs(LOG_ODDS[new]), is_correct[new], {}),
+        "Cascade": (cascade, (table + noise)[new], labels[new], {"large": table[new]}),
+        "Calibrator": (monotone, LOG_ODDS[new], labels[new], {}),
+    }
+
+
+def use_verb(verb, fitted, rows, truth, more, folder):
+    """Use a verb of a fitted object as a user writes it."""
+    if verb in ("decide", "evaluate", "verify"):
+        options = {"evaluate": {"n_resamples": 0}}.get(verb, {})
+        arguments = (rows,) if verb == "decide" else (rows, truth)
+        return getattr(fitted, verb)(*arguments, **options, **more)
+    if verb == "report":
+        return fitted.report(rows, truth, folder / "report.html", n_resamples=0, **more)
+    if verb == "watch":
+        return fitted.watch()
+    if verb == "save":
+        fitted.save(folder / "gate.json")
+        return mc.load(folder / "gate.json")
+    return fitted.export(folder / "gate.onnx")
+
+
+@pytest.mark.filterwarnings("ignore::metacal.errors.MetacalWarning")
+def test_every_verb_exists_on_everything_fitted_or_is_refused_with_a_sentence(tmp_path):
+    pytest.importorskip("onnxruntime")
+    everything = fit_every_kind()
+    pipeline = everything.pop("Pipeline")
+    for kind, (fitted, rows, truth, more) in everything.items():
+        for verb in VERBS:
+            promises_nothing = kind in ("CalibratedClassifier without a promise", "Calibrator")
+            if verb == "verify" and promises_nothing:
+                with pytest.raises(mc.InputError, match="this one promises nothing"):
+                    use_verb(verb, fitted, rows, truth, more, tmp_path)
+            else:
+                assert use_verb(verb, fitted, rows, truth, more, tmp_path) is not None
+    # scikit-learn's pipelines have no such methods, but the functions take them.
+    fitted, rows, truth, _ = pipeline
+    assert mc.verify(fitted, rows, truth).verdict.word == "kept"
+    assert mc.report(fitted, rows, truth, tmp_path / "report.html", n_resamples=0) > 0
+    assert mc.evaluate(fitted, rows, truth, n_resamples=0).verdict.word == "kept"
+    with pytest.raises(mc.ArtifactError, match="cannot save a Pipeline"):
+        mc.save(fitted, tmp_path / "gate.json")
+    # With a calibrator of another package and without a promise there is no gate.
+    foreign = mc.CalibratedClassifier(LogisticRegression(), calibrator=LogisticRegression())
+    foreign.fit(X[:N_FIT], truth_of_all()[:N_FIT])
+    assert not hasattr(foreign, "gate_")
+    for verb in VERBS:
+        with pytest.raises(mc.InputError, match="is of another package and there is no promise"):
+            use_verb(verb, foreign, rows, truth, {}, tmp_path)
+
+
+def truth_of_all():
+    """Return the labels of all rows."""
+    return make_labels("strings")[0]
+
+
+def test_the_docstring_of_the_classifier_names_every_promise():
+    from metacal.promises.kinds import find_promise_modules
+
+    for estimator in (mc.CalibratedClassifier, mc.MetaCal):
+        text = inspect.getdoc(estimator)
+        for name in find_promise_modules():
+            if name.startswith(("MaxCase", "MinCase", "MaxErrorsPerCase", "MaxLoss")):
+                continue  # about cases or about two models, and refused here
+            assert re.search(rf"\b{name}\b", text), f"{estimator.__name__} does not name {name}"
+
+
+ARGUMENT = re.compile(r"\b([a-z_]+)=")
+
+
+def list_parameters(estimator):
+    """Return the names of the parameters of an estimator and of its methods `fit` and `predict`."""
+    names = set(estimator.get_params(deep=False))
+    for method in (estimator.fit, getattr(estimator, "predict", None)):
+        if method is not None:
+            names |= set(inspect.signature(method).parameters)
+    return names
+
+
+def provoke_warnings():
+    """Yield estimators with arguments of `fit` that lead to warnings."""
+    labels, negative, positive = make_labels("strings")
+    named = {"classes": [negative, positive]}
+    table = np.column_stack([np.zeros_like(LOG_ODDS), LOG_ODDS])
+    shifted = table + np.array([0.0, 3.0])
+    probabilities = 1 / (1 + np.exp(-LOG_ODDS))
+    two_columns = np.column_stack([1 - probabilities, probabilities])
+    is_correct = (LOG_ODDS > 0) == IS_POSITIVE
+    per_class = mc.PerClass(mc.MinAccuracy(0.75))
+    closed = mc.TwoSided(
+        mc.MinPrecision(0.9999, positive=positive), mc.MinRecall(0.9, positive=positive)
+    )
+    weighted = LogisticRegression(class_weight={positive: 20, negative: 1})
+    forest = RandomForestClassifier(n_estimators=5, bootstrap=False, random_state=0).fit(X, labels)
+    strict = mc.MaxMiscoverage(0.001)
+    for promise in (per_class, closed):
+        yield mc.MetaCal(promise, **named), (shifted, labels)
+        yield mc.CalibratedClassifier(weighted, promise), (X, labels)
+    yield mc.MetaCal(mc.MinAccuracy(0.8), **named), (two_columns, labels)
+    yield mc.MetaCal(mc.MinAccuracy(0.8), **named), (shifted.round(), labels)
+    yield mc.MetaCal(mc.MinAccuracy(0.8), **named), (np.tile(table, (2, 1)), np.tile(labels, 2))
+    yield mc.MetaCal(mc.MinPrecision(0.8), positive=positive), (probabilities, labels)
+    yield mc.MetaCal(strict, **named), (table[:100], labels[:100])
+    yield mc.CalibratedClassifier(LogisticRegression(), strict), (X[:200], labels[:200])
+    yield mc.CalibratedClassifier(FrozenEstimator(forest), mc.MinAccuracy(0.9)), (X, labels)
+    yield mc.MonotoneCalibration(positive=positive), (probabilities, labels)
+    yield mc.TemperatureScaling(**named), (two_columns, labels)
+    yield mc.ScoreGate(mc.MaxMiscoverage(0.1)), (-np.abs(LOG_ODDS), is_correct)
+    yield mc.ScoreGate(mc.MinAccuracy(0.8)), (np.abs(LOG_ODDS).round(), is_correct)
+    yield mc.ScoreGate(strict), (np.abs(LOG_ODDS)[:100], is_correct[:100])
+    cascade = mc.Cascade(promise=mc.MinAccuracy(0.8), **named)
+    yield cascade, (two_columns, labels, two_columns)
+
+
+def test_no_warning_recommends_an_argument_that_the_class_does_not_have():
+    n_warnings = 0
+    recommended = set()
+    for estimator, arguments in provoke_warnings():
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            estimator.fit(*arguments)
+        for warning in caught:
+            names = set(ARGUMENT.findall(str(warning.message)))
+            missing = names - list_parameters(estimator)
+            assert not missing, f"{type(estimator).__name__}: {warning.message}"
+            recommended |= names
+            n_warnings += 1
+    assert n_warnings >= 12
+    # Each of these was recommended to somebody, so that the test is about something.
+    assert recommended >= {"decision", "input", "units", "higher_is"}
+
+
+def test_a_note_recommends_arguments_of_the_public_estimators_only():
+    from typing import get_type_hints
+
+    from metacal.certificates.notes import NOTE_TEXTS
+
+    estimators = (mc.MetaCal, mc.CalibratedClassifier, mc.ScoreGate, mc.Cascade)
+    known = set()
+    for estimator in estimators:
+        known |= set(inspect.signature(estimator).parameters)
+        known |= set(inspect.signature(estimator.fit).parameters)
+    for kind, format_sentence in NOTE_TEXTS.items():
+        if kind in ("remark", "suspicion"):
+            continue  # the first repeats another text, the second is provoked above
+        facts = {
+            name: _make_fact(name, hint)
+            for name, hint in get_type_hints(format_sentence).items()
+            if name != "return"
+        }
+        assert set(ARGUMENT.findall(format_sentence(**facts))) <= known, kind
+
+
+def _make_fact(name, hint):
+    """Make a fact of a note from its type."""
+    examples = {int: 3, float: 0.5, str: "surer", bool: True}
+    special = {
+        "shares": (("entropy", 0.5),) if "tuple[tuple" in str(hint) else (0.5, 0.5),
+        "log_loss": (0.5, 0.4, 0.01),
+        "ece": (0.5, 0.4, 0.01),
+        "of": "logits",
+        "higher_is": "surer",
+        "best": 0.5,
+        "needed": 3,
+        "predicted": "No",
+    }
+    return special.get(name, examples.get(hint, 0.5))
+
+
+def test_a_frozen_forest_on_its_own_rows_leads_to_a_warning_of_its_own():
+    labels, _, positive = make_labels("strings")
+    promise = mc.MinPrecision(0.8, positive=positive)
+    forest = RandomForestClassifier(n_estimators=20, random_state=0).fit(X[:2000], labels[:2000])
+    frozen = mc.CalibratedClassifier(FrozenEstimator(forest), promise)
+    with pytest.warns(mc.MetacalWarning, match="the frozen classifier makes .* errors on 2,000"):
+        frozen.fit(X[:2000], labels[:2000])
+    assert any(note.kind == "frozen_few_errors" for note in frozen.certificate_.notes)
+    on_new_rows = mc.CalibratedClassifier(FrozenEstimator(forest), promise)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", mc.MetacalWarning)
+        warnings.filterwarnings("ignore", message=".* share their score")  # 20 trees have few
+        on_new_rows.fit(X[2000:], labels[2000:])
+        # A forest that is not frozen is cloned and fitted again, on other rows than it calibrates.
+        refitted = mc.CalibratedClassifier(forest, promise, random_state=0)
+        refitted.fit(X[:2000], labels[:2000])
+    assert refitted.certificate_.traffic.n_rows == 600
+
+
+@pytest.mark.slow
+def test_a_forest_that_is_refitted_keeps_its_promise_in_200_splits():
+    """The forest was fitted on all rows before; the default does not certify on those rows."""
+    n_rows, n_splits, delta, level = 900, 200, 0.1, 0.85
+    new_X, _, is_positive = draw_rows(20_000, seed=10_000)
+    n_broken = n_certified = 0
+    for seed in range(n_splits):
+        split_X, _, split_is_positive = draw_rows(n_rows, seed=seed)
+        labels = np.where(split_is_positive, "Yes", "No")
+        forest = RandomForestClassifier(n_estimators=15, random_state=seed).fit(split_X, labels)
+        promise = mc.MinPrecision(level, positive="No", delta=delta)
+        gate = mc.CalibratedClassifier(forest, promise)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", mc.MetacalWarning)
+            try:
+                gate.fit(split_X, labels)
+            except mc.InfeasibleTargetError:
+                continue
+        n_certified += 1
+        accept = gate.accepts(new_X)
+        if accept.any():
+            n_broken += is_positive[accept].mean() > 1 - level
+    assert n_certified > 0.8 * n_splits
+    assert n_broken <= binom.ppf(0.999, n_splits, delta)
+
+
+def test_equal_votes_of_a_forest_are_no_copies_of_rows():
+    labels, _, positive = make_labels("strings")
+    forest = RandomForestClassifier(n_estimators=20, random_state=0)
+    promise = mc.MinPrecision(0.85, positive=positive)
+
+    def list_kinds(features, names):
+        gate = mc.CalibratedClassifier(forest, promise, random_state=0)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", mc.MetacalWarning)
+            return {note.kind for note in gate.fit(features, names).certificate_.notes}
+
+    assert "repeated_rows" not in list_kinds(X, labels)
+    assert "repeated_rows" in list_kinds(np.tile(X, (2, 1)), np.tile(labels, 2))
+    pd = pytest.importorskip("pandas")
+    frame = pd.DataFrame(X, columns=["a", "b", "c"])
+    assert "repeated_rows" not in list_kinds(frame, labels)
+    assert "repeated_rows" in list_kinds(pd.concat([frame, frame]), np.tile(labels, 2))

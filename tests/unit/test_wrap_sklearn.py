@@ -358,5 +358,5 @@ def test_decision_values_of_pairs_are_refused():
 
 def test_the_gate_of_somebody_else_s_calibrator():
     gate = mc.CalibratedClassifier(GaussianNB(), calibrator=LogisticRegression()).fit(X, Y)
-    with pytest.raises(AttributeError, match="LogisticRegression is somebody else's"):
+    with pytest.raises(AttributeError, match="LogisticRegression is of another package"):
         _ = gate.gate_

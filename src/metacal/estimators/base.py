@@ -28,7 +28,7 @@ from metacal import kernels
 from metacal.certificates.certificate import Certificate
 from metacal.errors import InputError, WrongTypeError
 from metacal.formulas import Array, Codes, Float
-from metacal.gate import Gate, LogitsSource, Recipe
+from metacal.gate import Decision, Gate, LogitsSource, Recipe
 from metacal.gate.verbs import GateMethods
 from metacal.maps.map import Map
 from metacal.maps.methods import get_estimator_method
@@ -462,6 +462,14 @@ class Calibrator(ClassifierMixin, LogitsEstimator, Generic[M]):
         else:
             codes = validate.to_numpy(probabilities).argmax(axis=1)
         return np.asarray(self.classes_[codes])
+
+    def decide(self, X: ArrayLike) -> Decision:
+        """Return the predictions, scores and probabilities of all rows.
+
+        A calibrator promises nothing and accepts every row.
+        """
+        with self._open_rows(X, reset=False) as rows:
+            return self.gate_.decide(rows)
 
     def _fit_map(self, rows: Rows, codes: Codes, weights: Float | None) -> M:
         """Fit the map with the function that is registered for this class."""

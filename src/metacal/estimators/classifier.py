@@ -19,22 +19,20 @@ from metacal.certificates.circumstances import Circumstances, add_circumstances
 from metacal.certificates.notes import Note
 from metacal.certification.row_selection import build_row_selection
 from metacal.certification.units import Units
-from metacal.errors import InputError
+from metacal.errors import InputError, MissingGateError
 from metacal.estimators.base import Calibrator, DataclassEstimator
 from metacal.estimators.calibrator_factory import make_base_calibrator
 from metacal.estimators.classifier_checks import (
     check_classifier_parameters,
     check_features_and_labels,
+    choose_skipped_checks,
 )
 from metacal.estimators.crossfit import ClassifierFitResult, ClassifierFitter, mark_approximate
 from metacal.estimators.fit_params import RoutedParams, check_no_fit_params, route_fit_params
 from metacal.estimators.frozen import check_frozen_classifier, is_frozen, score_frozen_classifier
 from metacal.estimators.metacal import MetaCal
-from metacal.estimators.responses import (
-    encode_labels,
-    get_classifier_logits,
-)
-from metacal.estimators.row_division import draw_calibration_rows, make_folds
+from metacal.estimators.responses import encode_labels, get_classifier_logits
+from metacal.estimators.row_division import draw_calibration_rows, make_folds, select_rows
 from metacal.estimators.scorers import SelectiveUtility
 from metacal.estimators.scorers import coverage as coverage
 from metacal.formulas import Array, Codes, Flags, Float
@@ -215,9 +213,9 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, DataclassEstimat
         calibration_rows = fit_result.calibration_rows
         if calibration_rows is not None:
             y = y[calibration_rows]
-            weights = _select_rows(weights, calibration_rows)
-            cluster_codes = _select_rows(cluster_codes, calibration_rows)
-            groups = _select_rows(groups, calibration_rows)
+            weights = select_rows(weights, calibration_rows)
+            cluster_codes = select_rows(cluster_codes, calibration_rows)
+            groups = select_rows(groups, calibration_rows)
         if weights is not None and not (weights > 0.0).any():
             raise InputError(
                 "sample_weight is zero on every row that is left to calibrate on: no class has a"
@@ -234,7 +232,8 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, DataclassEstimat
             if self.promise is None:
                 self._fit_calibrator(fit_result.calibration_logits, codes, weights)
             else:
-                self._fit_gate(fit_result, codes, weights, clusters, groups, notes)
+                checks = choose_skipped_checks(X, calibration_rows)
+                self._fit_gate(fit_result, codes, weights, clusters, groups, notes, checks)
         return self
 
     def _set_classifier(self, fit_result: ClassifierFitResult) -> None:
@@ -267,6 +266,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, DataclassEstimat
         clusters: Units | None,
         groups: Any,
         notes: Sequence[Note],
+        skipped_checks: tuple[str, ...],
     ) -> None:
         """Fit the gate under the promise of this estimator.
 
@@ -284,6 +284,8 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, DataclassEstimat
             Group of each row.
         notes : sequence of Note
             Notes on the rows for the certificate.
+        skipped_checks : tuple of str
+            Kinds of the notes that need no further check.
         """
         assert self.promise is not None
         self.calibrator_ = MetaCal(
@@ -303,6 +305,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, DataclassEstimat
             selection=build_row_selection(len(codes), clusters, random_state=self.random_state),
             groups=groups,
             notes=notes,
+            skipped_checks=skipped_checks,
         )
         certificate = self.calibrator_.certificate_
         if fit_result.n_folds:
@@ -333,8 +336,10 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, DataclassEstimat
         check_is_fitted(self)
         if not isinstance(self.calibrator_, MetaCal | Calibrator):
             class_name = type(self.calibrator_).__name__
-            raise AttributeError(
-                f"a {class_name} is somebody else's calibrator: store it as it asks for."
+            raise MissingGateError(
+                f"This CalibratedClassifier has no gate, because its calibrator {class_name} is of"
+                " another package and there is no promise. Pass a promise, or one of metacal's"
+                " calibrators."
             )
         return self.calibrator_
 
@@ -429,7 +434,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, DataclassEstimat
         return SelectiveUtility()(self, X, y, sample_weight)
 
     def get_metadata_routing(self) -> Any:
-        """Return the metadata router, as scikit-learn requires of a meta-estimator."""
+        """Return the metadata router."""
         fit_mapping = MethodMapping().add(caller="fit", callee="fit")
         router = MetadataRouter(owner=self).add_self_request(self)
         router.add(estimator=self.estimator, method_mapping=fit_mapping)
@@ -485,13 +490,6 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, DataclassEstimat
         )
         fit_result = fitter.fit_held_out(X, y, fit_rows, calibration_rows)
         return replace(fit_result, uses_random_state=True)
-
-
-def _select_rows(column: Any, rows: Codes) -> Any:
-    """Return the given rows of a column, or None if there is no column."""
-    if column is None:
-        return None
-    return np.asarray(column)[rows]
 
 
 def _group_keywords(groups: Any) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from metacal.errors import InputError
 from metacal.estimators.calibrator_factory import make_base_calibrator
 from metacal.estimators.frozen import is_frozen
 from metacal.estimators.responses import RESPONSE_METHODS, get_classifier_classes
-from metacal.formulas import Array
+from metacal.formulas import Array, Codes
 from metacal.gate import check_logits_gate_options
 from metacal.promises.positive_class import check_positive_class, name_positive_class
 from metacal.rows.arrays import as_plain_array, check_choice
@@ -110,3 +110,40 @@ def _check_gate_parameters(meta_estimator: Any, y: Array) -> None:
         raise InputError(f"{option_for_two_classes} is for two classes; y has {n_classes}.")
     if n_classes == 2:
         check_positive_class(promise, classes.tolist())
+
+
+def choose_skipped_checks(X: Any, calibration_rows: Codes | None) -> tuple[str, ...]:
+    """Choose the notes on the calibration rows for which the logits need not be checked.
+
+    It is known whether the classifier was fitted on the rows. Equal logits are no copies of a row if
+    the features differ: a forest, for example, has as many values as trees.
+
+    Parameters
+    ----------
+    X : array, sparse matrix or frame
+        Features.
+    calibration_rows : array of int or None
+        Rows of X that are used for calibration. None if all are.
+
+    Returns
+    -------
+    tuple of str
+        Kinds of notes.
+    """
+    if calibration_rows is None:
+        calibration_rows = np.arange(_num_samples(X))
+    if _may_repeat_features(X, calibration_rows):
+        return ("few_errors",)
+    return ("few_errors", "repeated_rows")
+
+
+def _may_repeat_features(X: Any, rows: Codes) -> bool:
+    """Check whether some rows have the same features, True if that is not known."""
+    if hasattr(X, "duplicated") and hasattr(X, "iloc"):
+        try:
+            return bool(X.iloc[rows].duplicated().any())
+        except TypeError:
+            return True  # a cell that is not hashable, such as a list
+    if not isinstance(X, np.ndarray) or X.ndim != 2 or X.dtype.kind not in "iubf":
+        return True
+    return len(np.unique(X[rows], axis=0)) < len(rows)

@@ -225,11 +225,9 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
         selection: RowSelection | None = None,
         groups: ArrayLike | None = None,
         notes: Sequence[Note] = (),
+        skipped_checks: tuple[str, ...] = (),
     ) -> Self:
         """Certify the threshold and fit the calibrator on labels that are column indices.
-
-        The caller knows whether the classifier was fitted on the rows, so few errors lead to no
-        warning.
 
         Parameters
         ----------
@@ -248,6 +246,8 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
             Group of each row.
         notes : sequence of Note, default=()
             Notes on the rows for the certificate.
+        skipped_checks : tuple of str, default=()
+            Kinds of the notes on the rows that the caller has checked itself.
 
         Returns
         -------
@@ -266,7 +266,7 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
                 selection=selection,
                 groups=groups,
                 notes=notes,
-                checks_for_training_rows=False,
+                skipped_checks=skipped_checks,
             )
 
     def _fit_unlabelled(self, rows: Rows, selection: RowSelection | None) -> Self:
@@ -290,7 +290,7 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
         selection: RowSelection | None = None,
         groups: ArrayLike | None = None,
         notes: Sequence[Note] = (),
-        checks_for_training_rows: bool = True,
+        skipped_checks: tuple[str, ...] = (),
     ) -> Self:
         """Fit the gate on validated rows; see `fit_codes` for the parameters."""
         promise = name_positive_class(
@@ -312,7 +312,7 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
             selection=selection,
             groups=groups,
             notes=notes,
-            checks_for_training_rows=checks_for_training_rows,
+            skipped_checks=skipped_checks,
         )
         gate = calibrate(data, promise)
         recipe = None

@@ -241,3 +241,10 @@ def _draw_folds(n_folds: int, y: Array, units: Codes | None, draws: RowDraws) ->
         test_rows = np.sort(row_order[test_positions])
         folds.append((fit_rows, test_rows))
     return folds
+
+
+def select_rows(column: Any, rows: Codes) -> Any:
+    """Return the given rows of a column, or None if there is no column."""
+    if column is None:
+        return None
+    return np.asarray(column)[rows]

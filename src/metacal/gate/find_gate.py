@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from metacal.errors import InputError
+from metacal.errors import InputError, MissingGateError
 from metacal.gate.gate import Gate
 
 
@@ -38,6 +38,8 @@ def find_gate(
         raise InputError(f"{needs}; got {received_name}.")
     try:
         return find_gate(fitted.gate_, needs)
+    except MissingGateError:
+        raise
     except AttributeError as error:
         # The NotFittedError of scikit-learn is both an AttributeError and a ValueError.
         is_not_fitted_error = isinstance(error, ValueError)

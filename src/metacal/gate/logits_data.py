@@ -17,7 +17,6 @@ from numpy.typing import ArrayLike, NDArray
 from metacal.certificates.fingerprint import Fingerprint, fingerprint_rows
 from metacal.certificates.notes import (
     Note,
-    few_errors,
     not_calibrated,
     suspicion,
     weights_not_certified,
@@ -107,9 +106,8 @@ class LogitsData:
     notes : sequence of Note
         Further notes for the certificate.
 
-    checks_for_training_rows : bool
-        Whether to warn about rows with so few errors that the classifier may have been fitted on
-        them.
+    skipped_checks : tuple of str
+        Kinds of the notes on the rows, such as "few_errors", that the caller has checked itself.
 
     Examples
     --------
@@ -144,7 +142,7 @@ class LogitsData:
     selection: RowSelection | None = None
     groups: ArrayLike | None = None
     notes: Sequence[Note] = ()
-    checks_for_training_rows: bool = True
+    skipped_checks: tuple[str, ...] = ()
 
     def certify(self, promise: Promise) -> CertifiedTable:
         """Certify a promise on the rows, and add notes on the data to the certificate."""
@@ -156,9 +154,7 @@ class LogitsData:
         input_suspicion = warn_if_implausible(self.rows.table, self.input)
         table = self._certify_table(promise)
         table = replace(table, wait_for_fingerprint=_start_fingerprint(table))
-        data_notes = _collect_data_notes(
-            table, input_suspicion, checks_for_training_rows=self.checks_for_training_rows
-        )
+        data_notes = _collect_data_notes(table, input_suspicion, skipped_checks=self.skipped_checks)
         if self.weights is not None:
             data_notes.append(weights_not_certified())
         certificate = table.certificate.with_notes(*self.notes, *data_notes)
@@ -325,7 +321,7 @@ def _start_fingerprint(table: CertifiedTable) -> Callable[[], Fingerprint]:
 
 
 def _collect_data_notes(
-    table: CertifiedTable, input_suspicion: Suspicion | None, *, checks_for_training_rows: bool
+    table: CertifiedTable, input_suspicion: Suspicion | None, *, skipped_checks: tuple[str, ...]
 ) -> list[Note]:
     """Collect notes on the input and the rows, and warn about the rows."""
     notes: list[Note] = []
@@ -335,9 +331,7 @@ def _collect_data_notes(
         row_notes = _collect_row_notes(table, input_suspicion)
     else:
         row_notes = check_long_table(table.rows, table.score, table.certificate, input_suspicion)
-    if not checks_for_training_rows:
-        row_notes = [note for note in row_notes if note.kind != few_errors.__name__]
-    notes.extend(note.issue_warning() for note in row_notes)
+    notes.extend(note.issue_warning() for note in row_notes if note.kind not in skipped_checks)
     return notes
 
 
