@@ -311,11 +311,12 @@ def _select_class_columns(
 def _check_unique_names(request: Request, header: Sequence[str]) -> None:
     """Raise InputError if a column name occurs twice.
 
-    One unnamed column is allowed, because pandas writes its index that way.
+    One unnamed column is allowed, because pandas writes its index that way. Excluded columns may
+    repeat.
     """
     last_position = {name: position for position, name in enumerate(header)}
     for position, name in enumerate(header):
-        if last_position[name] == position:
+        if last_position[name] == position or name in request.excluded_columns:
             continue
         problem = "has several columns without a name"
         if name:
@@ -344,7 +345,8 @@ def _find_kept_names(
     """Return the columns to copy to the results: those that were requested, or all others."""
     if not request.keeps_other_columns:
         return tuple(dict.fromkeys(request.kept_names))
-    return tuple(name for name in header if name != "" and name not in table_names)
+    other_names = [name for name in header if name != "" and name not in table_names]
+    return tuple(dict.fromkeys(other_names))
 
 
 def _find_unused_names(

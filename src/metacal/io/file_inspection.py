@@ -6,7 +6,7 @@ possible meaning, the result is a question to the user instead of a guess.
 
 Terms used in this module:
 
-- *truth column*: the column with the true classes, or with marks for correct and incorrect rows.
+- *truth*: the columns that say what is correct, see `metacal.io.truth_inspection`.
 - *class column*: a column with the logits or probabilities of one class.
 - *single score*: one number for each row, see `metacal.io.score_inspection`.
 """
@@ -14,7 +14,6 @@ Terms used in this module:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,49 +21,25 @@ from numpy.typing import NDArray
 
 from metacal.display import format_names
 from metacal.errors import InputError
-from metacal.formulas import Float
+from metacal.io.class_inspection import (
+    ClassColumnGroup,
+    find_class_column_group,
+    is_probability_table,
+    record_class_columns,
+)
+from metacal.io.column_facts import choose_positive
 from metacal.io.first_rows import read_first_rows
 from metacal.io.inspection import (
-    CORRECTNESS_NAME_PATTERN,
     AmbiguousFileError,
     Inspection,
     are_column_numbers,
-    contains_only,
-    has_non_class_name,
-    is_row_counter,
-    is_text,
 )
-from metacal.io.request import (
-    CLASS_COLUMN_PREFIXES,
-    CLASS_KEYS,
-    ID_KEYS,
-    LABEL_KEYS,
-    TABLE_KEYS,
-)
-from metacal.io.score_inspection import (
-    SCORE_NAME_PATTERN,
-    inspect_single_score,
-    parse_text_scores,
-)
-from metacal.io.truth_inspection import find_truth_column
+from metacal.io.request import CLASS_KEYS, ID_KEYS, LABEL_KEYS, TABLE_KEYS
+from metacal.io.score_inspection import find_score_column, inspect_single_score
+from metacal.io.truth_inspection import Truth, check_split, find_truth, missing_truth_question
 
-#: Maximum deviation from 1 of the sum of the probabilities in a row.
-_SUM_TOLERANCE = 0.01
 #: Maximum deviation from 100 of the sum of the percentages in a row.
 _PERCENT_TOLERANCE = 1.0
-
-
-@dataclass(frozen=True)
-class _ClassColumns:
-    """Names of the class columns and their common prefix."""
-
-    names: list[str]
-    prefix: str = ""
-
-    @property
-    def class_names(self) -> list[str]:
-        """Names without the prefix."""
-        return [name.removeprefix(self.prefix) for name in self.names]
 
 
 def inspect_file(path: str, **given_options: Any) -> Inspection:
@@ -73,7 +48,7 @@ def inspect_file(path: str, **given_options: Any) -> Inspection:
     Parameters
     ----------
     path : str
-        File to inspect.
+        File, folder or pattern to inspect. Of several files the first one is inspected.
 
     **given_options
         Parameters of the readers that the user gave. They are not questioned.
@@ -109,23 +84,16 @@ def inspect_file(path: str, **given_options: Any) -> Inspection:
 
 
 def _inspect(inspection: Inspection) -> None:
-    """Determine the truth column and the table or score, and record them."""
-    truth_name = find_truth_column(inspection)
+    """Determine the truth and the table or score, and record them."""
+    check_split(inspection)
     table_name = _find_table(inspection)
-    if table_name is None or "score_key" in inspection.options:
-        _inspect_flat_columns(inspection, truth_name)
-        return
-
-    table = inspection.columns[table_name]
-    n_classes = table.shape[1]
-    inspection.add_finding(
-        f"table: {table_name}",
-        f"{n_classes} numbers in each row",
-        options={"logits_key": table_name},
-        default_values=_default_table_names(),
-    )
-    _inspect_input_kind(inspection, table)
-    _inspect_labels(inspection, truth_name, n_classes)
+    wants_score = {"score_key", "correct_key", "prediction_key"} & inspection.options.keys()
+    truth = find_truth(inspection)
+    if table_name is not None and not wants_score:
+        _inspect_table_column(inspection, table_name, truth)
+    else:
+        _inspect_flat_columns(inspection, truth)
+    _record_ids_and_cases(inspection)
 
 
 def _find_table(inspection: Inspection) -> str | None:
@@ -144,8 +112,8 @@ def _find_table(inspection: Inspection) -> str | None:
     default_tables = [name for name in table_names if name in default_names]
     if len(default_tables) != 1:
         raise AmbiguousFileError(
-            f"which of {format_names(table_names)} holds the logits or probabilities? Say --logits-key"
-            " NAME."
+            f"which of {format_names(table_names)} holds the logits or probabilities? Name it with"
+            " --logits-key NAME."
         )
     return default_tables[0]
 
@@ -158,182 +126,65 @@ def _default_table_names() -> list[str]:
     return default_names
 
 
-def _inspect_flat_columns(inspection: Inspection, truth_name: str | None) -> None:
+def _inspect_table_column(inspection: Inspection, table_name: str, truth: Truth) -> None:
+    """Record the findings for a file with a column or array of lists."""
+    table = inspection.columns[table_name]
+    n_classes = table.shape[1]
+    inspection.add_finding(
+        f"table: {table_name}",
+        f"{n_classes} numbers in each row",
+        options={"logits_key": table_name},
+        default_values=_default_table_names(),
+    )
+    _inspect_input_kind(inspection, table)
+    _check_has_labels(inspection, truth)
+    _inspect_labels(inspection, truth.labels, n_classes)
+
+
+def _inspect_flat_columns(inspection: Inspection, truth: Truth) -> None:
     """Inspect a file without a 2-D table: one column per class, or a single score."""
     options = inspection.options
-    other_names = {truth_name, *CLASS_KEYS, *options.get("drop", ())}
-    flat_columns: dict[str, NDArray[Any]] = {}
-    number_columns: dict[str, Float] = {}
-    for name, column in inspection.columns.items():
-        if column.ndim != 1 or name in other_names:
-            continue
-        flat_columns[name] = column
-        if column.dtype.kind in "fiu":
-            number_columns[name] = column.astype(np.float64)
-
-    class_columns = _find_class_columns(inspection, truth_name, list(number_columns))
-    if options.get("score_key") is None and len(class_columns.names) > 1:
-        table = np.stack([number_columns[name] for name in class_columns.names], axis=1)
-        _inspect_class_columns(inspection, truth_name, class_columns, table)
+    group = ClassColumnGroup()
+    if options.get("score_key") is None and options.get("prediction_key") is None:
+        other_names = [truth.predictions, truth.correctness, *CLASS_KEYS]
+        group = find_class_column_group(inspection, truth.labels, other_names)
+    if group.names:
+        _check_has_labels(inspection, truth)
+        table = record_class_columns(inspection, group, truth.labels)
+        _inspect_input_kind(inspection, table)
+        _inspect_labels(inspection, truth.labels, len(group.names), group.class_names)
         return
 
-    score_columns = {**number_columns, **parse_text_scores(flat_columns)}
-    score_name = _find_score_column(inspection, list(score_columns), list(number_columns))
-    if score_name is None or truth_name is None:
+    score_name = None
+    if truth.labels is not None or truth.correctness is not None:
+        score_name = find_score_column(inspection, truth)
+    elif options.get("labels") is None:
+        raise missing_truth_question(inspection)
+    if score_name is None or score_name not in inspection.facts:
         raise AmbiguousFileError(
-            f"where are the scores? It has {format_names(inspection.columns)}. A table of classes has a"
-            " column per class, or one of lists (--logits-key NAME); one number for each answer is"
-            " named with --score-key NAME."
+            f"no column was recognised as scores; it has {format_names(inspection.columns)}. A table"
+            " has a column for each class, or a column of lists (--logits-key NAME); one number"
+            " for each answer is named with --score-key NAME."
         )
-    inspect_single_score(inspection, truth_name, score_name, score_columns[score_name])
+    if inspection.facts[score_name].numbers is None:
+        raise AmbiguousFileError(
+            f"{score_name!r} holds {format_names(inspection.facts[score_name].distinct_texts[:4])},"
+            " which are no numbers. Name the score with --score-key NAME."
+        )
+    inspect_single_score(inspection, truth, score_name)
 
 
-def _find_score_column(
-    inspection: Inspection, score_candidates: Sequence[str], number_names: Sequence[str]
-) -> str | None:
-    """Return the column that the user named as score, or the only possible one."""
-    options = inspection.options
-    requested_name = options.get("score_key") or options.get("logits_key")
-    if requested_name in score_candidates:
-        return str(requested_name)
-    score_names = [name for name in score_candidates if SCORE_NAME_PATTERN.fullmatch(name)]
-    if not score_names:
-        score_names = [name for name in number_names if not has_non_class_name(name)]
-    if len(score_names) != 1:
-        return None
-    return score_names[0]
-
-
-def _find_class_columns(
-    inspection: Inspection, truth_name: str | None, number_names: list[str]
-) -> _ClassColumns:
-    """Find the class columns among the columns of numbers.
-
-    Class columns share a prefix, or the labels name them, or the labels are their numbers.
-
-    Parameters
-    ----------
-    inspection : Inspection
-        Columns and options.
-
-    truth_name : str or None
-        Name of the truth column.
-
-    number_names : list of str
-        Names of the columns of numbers.
-
-    Returns
-    -------
-    _ClassColumns
-        Without names if there are no class columns.
-    """
-    requested_prefix = inspection.options.get("logits_key")
-    if requested_prefix is None:
-        names_of_prefix = _group_by_prefix(number_names)
-    else:
-        prefix = f"{requested_prefix}_"
-        names_of_prefix = {prefix: [name for name in number_names if name.startswith(prefix)]}
-    prefixes_by_size = sorted(names_of_prefix, key=lambda prefix: -len(names_of_prefix[prefix]))
-    for prefix in prefixes_by_size:
-        if len(names_of_prefix[prefix]) > 1:
-            return _ClassColumns(names_of_prefix[prefix], prefix)
-    if requested_prefix is not None or truth_name is None:
-        return _ClassColumns([])
-    return _ClassColumns(_find_labelled_columns(inspection, truth_name, number_names))
-
-
-def _find_labelled_columns(
-    inspection: Inspection, truth_name: str, number_names: list[str]
-) -> list[str]:
-    """Return the class columns that the labels refer to, by name or by number."""
-    labels = inspection.columns[truth_name]
-    possible_classes = []
-    for name in number_names:
-        if not has_non_class_name(name) and not is_row_counter(inspection.columns[name]):
-            possible_classes.append(name)
-    if is_text(labels):
-        label_values = set(map(str, np.unique(labels)))
-        if not label_values <= set(number_names):
-            return []
-        class_names = label_values | set(possible_classes)
-        return [name for name in number_names if name in class_names]
-
-    column_numbers = [str(number) for number in range(len(possible_classes))]
-    has_numbered_columns = sorted(possible_classes) == sorted(column_numbers)
-    # Labels 0 and 1 in a column such as "correct" are not column numbers.
-    may_be_classes = has_numbered_columns or not CORRECTNESS_NAME_PATTERN.fullmatch(truth_name)
-    if may_be_classes and are_column_numbers(labels, len(possible_classes)):
-        return possible_classes
-    return []
-
-
-def _group_by_prefix(names: list[str]) -> dict[str, list[str]]:
-    """Group column names by their beginning, up to and including the first underscore."""
-    names_of_prefix: dict[str, list[str]] = {}
-    for name in names:
-        beginning, underscore, remainder = name.partition("_")
-        if remainder and not has_non_class_name(name):
-            names_of_prefix.setdefault(beginning + underscore, []).append(name)
-    return names_of_prefix
-
-
-def _inspect_class_columns(
-    inspection: Inspection, truth_name: str | None, class_columns: _ClassColumns, table: Float
-) -> None:
-    """Record the findings for a file with one column per class.
-
-    Parameters
-    ----------
-    inspection : Inspection
-        Receives the findings.
-
-    truth_name : str or None
-        Name of the truth column.
-
-    class_columns : _ClassColumns
-        Names of the class columns.
-
-    table : array of shape (n_rows, n_classes)
-        Values of the class columns.
-    """
-    prefix = class_columns.prefix
-    class_names = class_columns.class_names
-    if prefix:
-        reason = f"their names begin with {prefix!r}"
-    elif truth_name is not None and is_text(inspection.columns[truth_name]):
-        reason = "the labels name them"
-    else:
-        reason = "all other columns of numbers"
-
-    default_prefixes = ["", *CLASS_COLUMN_PREFIXES["logits"]]
-    if _is_probability_table(table):
-        default_prefixes += CLASS_COLUMN_PREFIXES["probabilities"]
-    prefix_options = {}
-    if prefix not in default_prefixes:
-        prefix_options["logits_key"] = prefix.removesuffix("_")
-    inspection.add_finding(f"classes: {format_names(class_names)}", reason, options=prefix_options)
-
-    _inspect_input_kind(inspection, table)
-    _exclude_other_columns(inspection, truth_name, class_columns)
-    _inspect_labels(inspection, truth_name, len(class_names), class_names)
-
-
-def _exclude_other_columns(
-    inspection: Inspection, truth_name: str | None, class_columns: _ClassColumns
-) -> None:
-    """Record the columns that the readers must not use as classes."""
-    excluded_names = set(inspection.options.get("drop", ()))
-    if not class_columns.prefix:
-        used_names = {"", truth_name, *class_columns.names, *ID_KEYS}
-        excluded_names |= inspection.columns.keys() - used_names
-    if not excluded_names:
+def _check_has_labels(inspection: Inspection, truth: Truth) -> None:
+    """Ask for the true classes if a table of classes has none."""
+    if truth.labels is not None or inspection.options.get("labels") is not None:
         return
-    dropped_names = tuple(sorted(excluded_names))
-    inspection.options["drop"] = dropped_names
-    inspection.add_finding(
-        f"left out: {format_names(dropped_names)}",
-        "neither their names nor their numbers look like classes",
-    )
+    if truth.correctness is not None:
+        raise AmbiguousFileError(
+            f"{truth.correctness!r} says which rows are correct, but a table of classes needs the"
+            " true class. Name it with --label-key NAME, or name one score for each answer with"
+            " --score-key NAME."
+        )
+    raise missing_truth_question(inspection)
 
 
 def _inspect_input_kind(inspection: Inspection, table: NDArray[Any]) -> None:
@@ -342,43 +193,30 @@ def _inspect_input_kind(inspection: Inspection, table: NDArray[Any]) -> None:
         return
     finite_rows = table[np.isfinite(table).all(axis=1)]
     is_nonnegative = len(finite_rows) > 0 and finite_rows.min() >= 0.0
-    if not is_nonnegative:
-        inspection.add_finding(
-            "input: logits", "the rows are not probabilities: some numbers lie outside [0, 1]"
-        )
-        return
-    if _is_probability_table(finite_rows):
+    if is_nonnegative and is_probability_table(finite_rows):
         inspection.add_finding(
             "input: probabilities",
             "every row lies in [0, 1] and sums to one",
             options={"input": "probabilities"},
         )
         return
-    if finite_rows.max() <= 1.0:
+    if is_nonnegative and finite_rows.max() <= 1.0:
         raise AmbiguousFileError(
             "every number lies between 0 and 1, but rows do not sum to one. Are these probabilities"
             " of classes that exclude each other? Divide each row by its sum, and say --input"
             " probabilities; or say --input logits."
         )
-    if (np.abs(finite_rows.sum(axis=1) - 100.0) < _PERCENT_TOLERANCE).all():
+    sums_to_100 = np.abs(finite_rows.sum(axis=1) - 100.0) < _PERCENT_TOLERANCE
+    if is_nonnegative and sums_to_100.all():
         raise AmbiguousFileError(
             "every row sums to 100. Are these percentages? Divide them by 100, and say --input"
             " probabilities; or say --input logits."
         )
-    inspection.add_finding(
-        "input: logits", "the rows are not probabilities: some numbers lie outside [0, 1]"
-    )
-
-
-def _is_probability_table(table: NDArray[Any]) -> bool:
-    """Check whether all numbers are nonnegative and every row sums to about one."""
-    is_nonnegative = (table >= 0.0).all()
-    sums_to_one = (np.abs(table.sum(axis=1) - 1.0) < _SUM_TOLERANCE).all()
-    return bool(is_nonnegative and sums_to_one)
+    inspection.add_finding("input: logits", "some numbers lie outside [0, 1]")
 
 
 def _inspect_labels(
-    inspection: Inspection, truth_name: str | None, n_classes: int, class_names: Sequence[str] = ()
+    inspection: Inspection, labels: str | None, n_classes: int, class_names: Sequence[str] = ()
 ) -> None:
     """Determine whether the labels are class names or column numbers.
 
@@ -387,8 +225,8 @@ def _inspect_labels(
     inspection : Inspection
         Receives the findings.
 
-    truth_name : str or None
-        Name of the truth column. Nothing is done if it is None.
+    labels : str or None
+        Column of the labels. Nothing is done if they are in another file.
 
     n_classes : int
         Number of columns of the table.
@@ -396,31 +234,71 @@ def _inspect_labels(
     class_names : sequence of str, default=()
         Names of the classes, if there is one column per class.
     """
-    if truth_name is None:
+    if labels is None:
         return
-    labels = inspection.columns[truth_name]
-    if CORRECTNESS_NAME_PATTERN.fullmatch(truth_name) and truth_name not in LABEL_KEYS:
-        raise AmbiguousFileError(
-            f"{truth_name!r} seems to say right or wrong, and a table of classes needs the true"
-            " class. Name it with --label-key, or name one score for each answer with --score-key."
-        )
+    facts = inspection.facts[labels]
+    inspection.roles["labels"] = labels
     has_class_list = "classes" in inspection.options or any(
         name in inspection.columns for name in CLASS_KEYS
     )
-    if are_column_numbers(labels, n_classes):
+    if has_class_list or set(facts.distinct_texts) <= set(class_names):
+        reason = "its values are the names of the classes"
+    elif are_column_numbers(facts.values, n_classes):
         reason = f"whole numbers from 0 to {n_classes - 1}: they count the columns"
-    elif has_class_list or contains_only(labels, class_names):
-        reason = "its entries are names of classes"
     else:
-        examples = format_names(np.unique(labels)[:8].tolist())
         raise AmbiguousFileError(
-            f"{truth_name!r} holds {examples}, which are not the {n_classes} columns, nor their"
-            " numbers from 0. Which column is which class? Say --classes A,B,C in the order of the"
-            " columns, or --label-key NAME."
+            f"{labels!r} holds {format_names(facts.distinct_texts[:8])}, which are neither the names"
+            f" of the {n_classes} columns nor their numbers from 0. List the classes in the order of"
+            " the columns with --classes A,B,C, or name the labels with --label-key NAME."
         )
     inspection.add_finding(
-        f"labels: {truth_name}",
+        f"labels: {labels}",
         reason,
-        options={"label_key": truth_name},
+        options={"label_key": labels},
         default_values=LABEL_KEYS,
     )
+    if n_classes == 2:
+        _record_two_classes(inspection, list(class_names) or ["0", "1"])
+
+
+def _record_two_classes(inspection: Inspection, class_names: list[str]) -> None:
+    """Record which of two classes is positive: by its name, or else the second."""
+    positive = inspection.options.get("positive") or choose_positive(class_names)
+    if positive is None:
+        positive = class_names[1]
+    negative = class_names[1] if positive == class_names[0] else class_names[0]
+    inspection.two_classes = (negative, positive)
+    if positive != class_names[1]:
+        inspection.options["positive"] = positive
+
+
+def _record_ids_and_cases(inspection: Inspection) -> None:
+    """Record the ids of the rows, and the documents or cases to which several rows belong."""
+    used_names = set(inspection.roles.values())
+    for name, facts in inspection.facts.items():
+        if name in used_names:
+            continue
+        if facts.is_field:
+            inspection.roles.setdefault("group", name)
+        elif facts.is_case:
+            inspection.roles.setdefault("case", name)
+    case_name = inspection.roles.get("case")
+    if case_name is not None and "id_key" not in inspection.options:
+        n_cases = len(inspection.facts[case_name].distinct_texts)
+        inspection.add_finding(
+            f"dependent rows: {case_name}",
+            f"{n_cases:,} values in {inspection.n_rows:,} rows; rows of one value depend on each"
+            " other, and one of each is tested",
+            options={"unit_key": case_name},
+        )
+        return
+    for name, facts in inspection.facts.items():
+        if facts.is_id and name not in used_names:
+            inspection.roles["ids"] = name
+            inspection.add_finding(
+                f"ids: {name}",
+                "each row has its own",
+                options={"id_key": name},
+                default_values=ID_KEYS,
+            )
+            return

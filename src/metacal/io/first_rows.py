@@ -8,6 +8,7 @@ import numpy as np
 
 from metacal.io.formats import FORMATS
 from metacal.io.formats.first_rows import FirstRows
+from metacal.io.input_paths import list_input_files, requests_for_files
 from metacal.io.predictions import read_predictions
 from metacal.io.request import Request
 from metacal.io.source_file import SourceFile, open_source
@@ -17,12 +18,12 @@ _MAX_ROWS = 2000
 
 
 def read_first_rows(path: str, format: str | None) -> FirstRows:
-    """Read the first rows of a file of any format.
+    """Read the first rows of a file of any format, or of the first of several files.
 
     Parameters
     ----------
     path : str
-        File to read.
+        File, folder or pattern to read.
 
     format : str or None
         File format, for example "csv". None if the file determines it.
@@ -31,14 +32,18 @@ def read_first_rows(path: str, format: str | None) -> FirstRows:
     -------
     FirstRows
     """
-    with open_source(Request(path, format=format)) as source_file:
+    requests = requests_for_files(Request(path, format=format), list_input_files(path, FORMATS))
+    with open_source(requests[0]) as source_file:
         file_format = FORMATS[source_file.suffix]
         if file_format.read_first_rows is None:
             return _read_columns_with_default_names(source_file)
         first_rows = file_format.read_first_rows(source_file.request, _MAX_ROWS)
-        if file_format.is_text and source_file.is_compressed:
-            return replace(first_rows, description=f"compressed {first_rows.description}")
-        return first_rows
+    description = first_rows.description
+    if file_format.is_text and source_file.is_compressed:
+        description = f"compressed {description}"
+    if len(requests) > 1:
+        description = f"{len(requests):,} files of {description}"
+    return replace(first_rows, description=description)
 
 
 def _read_columns_with_default_names(source_file: SourceFile) -> FirstRows:

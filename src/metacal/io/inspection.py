@@ -1,20 +1,22 @@
-"""Result of inspecting a file, and tests of the names and values of columns."""
+"""Result of inspecting a file."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
-from metacal.io.strays import NON_CLASS_NAME_PATTERN
+from metacal.io.column_facts import ColumnFacts
 
 #: Names of columns that mark a row as correct or incorrect.
 CORRECTNESS_NAME_PATTERN = re.compile(
-    r"(.*[_. ])?(is[_ ]?)?(correct|ok|right|passed|success|hit)", re.IGNORECASE
+    r"(.*[_. ])?(is[_ ]?)?(correct(ness)?|ok|right|passed|success|hit|exact[_ ]?match|match(es)?"
+    r"|relevant|korrekt|richtig|correcto|juste)",
+    re.IGNORECASE,
 )
 
 
@@ -43,6 +45,14 @@ class Inspection:
     findings : list of (str, str)
         The meaning of each column, and the reason.
 
+    roles : dict of str to str
+        Column of each role: "labels", "correct", "predictions", "score", "ids", "case" for the
+        document or case to which several rows belong, "group" for the name of a field, and "split"
+        for the part of the data set.
+
+    two_classes : tuple of (str, str) or None
+        Negative and positive class, if there are two.
+
     question : str or None
         Question to the user if the meaning is ambiguous, with the options that answer it.
     """
@@ -52,7 +62,23 @@ class Inspection:
     columns: dict[str, NDArray[Any]]
     options: dict[str, Any]
     findings: list[tuple[str, str]] = field(default_factory=list)
+    roles: dict[str, str] = field(default_factory=dict)
+    two_classes: tuple[str, str] | None = None
     question: str | None = None
+
+    @cached_property
+    def facts(self) -> dict[str, ColumnFacts]:
+        """Facts about each column that holds one value per row."""
+        flat_facts = {}
+        for name, column in self.columns.items():
+            if column.ndim == 1:
+                flat_facts[name] = ColumnFacts(name, column)
+        return flat_facts
+
+    @property
+    def n_rows(self) -> int:
+        """Number of inspected rows."""
+        return max(len(column) for column in self.columns.values())
 
     def add_finding(
         self,
@@ -84,30 +110,8 @@ class Inspection:
                 self.options[name] = value
 
 
-def is_text(column: NDArray[Any]) -> bool:
-    """Check whether a column holds texts."""
-    return column.dtype.kind in "UO"
-
-
 def are_column_numbers(labels: NDArray[Any], n_columns: int) -> bool:
     """Check whether all labels are integers from 0 to `n_columns` - 1."""
     if labels.dtype.kind not in "iub":
         return False
     return bool(labels.min() >= 0 and labels.max() < n_columns)
-
-
-def contains_only(column: NDArray[Any], names: Collection[str]) -> bool:
-    """Check whether every value of a column is one of the names."""
-    return set(map(str, np.unique(column))) <= set(names)
-
-
-def has_non_class_name(name: str) -> bool:
-    """Check whether the name of a column suggests something other than a class."""
-    return name == "" or NON_CLASS_NAME_PATTERN.fullmatch(name) is not None
-
-
-def is_row_counter(column: NDArray[Any]) -> bool:
-    """Check whether a column of integers increases by one from row to row."""
-    if column.dtype.kind not in "iu" or len(column) <= 2:
-        return False
-    return bool((np.diff(column) == 1).all())

@@ -239,16 +239,22 @@ def add_nested_entries(row: dict[str, Any], keys: Iterable[str | None]) -> dict[
     Returns
     -------
     dict
-        The value of a nested key is None if its path does not exist.
+        The value of a nested key is None if its path does not exist. A key such as "probs.*" stands
+        for every entry of the object at "probs".
 
     Examples
     --------
     >>> add_nested_entries({"judge": {"score": 8}}, ["judge.score", "judge.mark", "P(yes)"])
     {'judge': {'score': 8}, 'judge.score': 8, 'judge.mark': None}
+    >>> add_nested_entries({"probs": {"cat": 0.9, "dog": 0.1}}, ["probs.*"])
+    {'probs': {'cat': 0.9, 'dog': 0.1}, 'probs.cat': 0.9, 'probs.dog': 0.1}
     """
     nested_entries = {}
     for key in keys:
         if key is None or key in row:
+            continue
+        if key.endswith(".*"):
+            nested_entries.update(_entries_of_object(row, key.removesuffix(".*")))
             continue
         first_step = _parse_key(key).steps[0]
         if first_step in row:
@@ -256,3 +262,11 @@ def add_nested_entries(row: dict[str, Any], keys: Iterable[str | None]) -> dict[
     if not nested_entries:
         return row
     return {**row, **nested_entries}
+
+
+def _entries_of_object(row: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """Return the entries of a nested object by their dotted keys, or {} if it is no object."""
+    nested_object = get_nested(row, key)
+    if not isinstance(nested_object, Mapping):
+        return {}
+    return {f"{key}.{name}": value for name, value in nested_object.items()}

@@ -175,7 +175,7 @@ def _check_requested_columns(request: Request, columns: Columns) -> None:
 
 def _read_label_file(request: Request) -> NDArray[Any]:
     """Read a file that holds only labels."""
-    from metacal.io.formats.delimited import read_labels
+    from metacal.io.formats.label_files import read_labels
 
     path = request.path
     name_suffix = get_suffix(path)

@@ -72,6 +72,41 @@ def token_logprobs(response: Any) -> list[float]:
     return []
 
 
+def find_response_entries(row: Mapping[str, Any], path: str = "") -> dict[str, Any]:
+    """Return the mean log-probability and the text of a response within a JSON object.
+
+    Parameters
+    ----------
+    row : mapping
+        JSON object.
+
+    path : str, default=""
+        Path of the response in the object, empty or with a dot at its end.
+
+    Returns
+    -------
+    dict
+        Values by the nested keys with which the readers find them.
+
+    Examples
+    --------
+    >>> choice = {"logprobs": {"token_logprobs": [-0.5, -0.1]}, "text": "yes"}
+    >>> find_response_entries({"body": {"choices": [choice]}}, "body.")
+    {'mean(body.choices[0].logprobs.token_logprobs[*])': -0.3, 'body.choices[0].text': 'yes'}
+    """
+    entries = {}
+    for key in LOGPROB_KEYS:
+        if get_nested(row, f"{path}{key}"):
+            score_key = f"mean({path}{key})"
+            entries[score_key] = get_nested(row, score_key)
+            break
+    for key in ("choices[0].message.content", "choices[0].text"):
+        text = get_nested(row, f"{path}{key}")
+        if text is not None:
+            entries[f"{path}{key}"] = text
+    return entries
+
+
 def sequence_scores(responses: Iterable[Any]) -> dict[str, Float]:
     """Compute the usual sequence scores of each response.
 

@@ -1,215 +1,403 @@
 """Inspection of a file with a single score.
 
-A single score is one number for each row. Its meaning is ambiguous: it is either the logit or the
-probability of the second of two classes, or a confidence score of an answer that is correct or
-incorrect.
+A single score is one number for each row. It is the logit or the probability of the positive one of
+two classes, or the confidence in a prediction that is correct or incorrect.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from metacal.display import format_names
 from metacal.formulas import Float
-from metacal.io.inspection import CORRECTNESS_NAME_PATTERN, AmbiguousFileError, Inspection, is_text
+from metacal.io.column_facts import ColumnFacts, choose_positive, split_words
+from metacal.io.inspection import AmbiguousFileError, Inspection
 from metacal.io.request import CORRECT_KEYS, LABEL_KEYS
-from metacal.rows.score_columns import VERDICTS, parse_score_text
+from metacal.io.truth_inspection import Truth
+from metacal.rows.score_columns import VERDICTS
 
 #: Typical names of score columns.
-SCORE_NAME_PATTERN = re.compile(
-    r"(.*[_."
-    r" ])?(score|mark|confidence|conf|prob|probability|proba|certainty|similarity|margin|rating|grade|logprob"
-    r"|logit|likelihood|perplexity|entropy|distance|loss|uncertainty|max[_ ]?prob|p)s?",
+_SCORE_NAME_PATTERN = re.compile(
+    r"(.*[_. ])?(score|mark|confidence|conf|prob|probability|proba|certainty|similarity|margin"
+    r"|rating|grade|logprob|logit|likelihood|perplexity|entropy|distance|loss|uncertainty"
+    r"|max[_ ]?prob|decision[_ ]?function|p)s?|(mean|min|sum)\(.*logprob.*\)",
     re.IGNORECASE,
 )
 #: Typical names of scores that are lower for more confident rows.
 _UNCERTAINTY_NAME_PATTERN = re.compile(
     r"(.*[_. ])?(perplexity|entropy|distance|loss|uncertainty|nll)", re.IGNORECASE
 )
-#: Typical names of columns of predictions.
-_PREDICTION_NAME_PATTERN = re.compile(
-    r"pred(iction|icted)?([_ ](label|class))?|y[_ ]?pred|answer|output|top1", re.IGNORECASE
+#: Words in the names of probabilities.
+_PROBABILITY_WORDS = frozenset(
+    [
+        "p",
+        "pr",
+        "prob",
+        "probs",
+        "proba",
+        "probability",
+        "probabilities",
+        "probabilite",
+        "probabilidad",
+        "wahrscheinlichkeit",
+        "risk",
+        "chance",
+        "likelihood",
+    ]
 )
-#: Typical names of columns of probabilities.
-_PROBABILITY_NAME_PATTERN = re.compile(
-    r"(.*[_. ])?(prob|probability|proba|p)([_ .].*)?", re.IGNORECASE
-)
+#: Words in the names of scores that are no probabilities.
+_LOGIT_WORDS = frozenset(["logit", "logits", "margin", "decision", "log", "odds"])
+#: Smallest fraction of the predictions that a threshold of the score must reproduce.
+_MIN_REPRODUCED = 0.98
+#: Number of rows from which the direction of a score is compared with the truth.
+_MIN_DIRECTION_ROWS = 50
 
 
-def parse_text_scores(columns: Mapping[str, NDArray[Any]]) -> dict[str, Float]:
-    """Return as numbers the text columns of scores such as 8/10 or 85%."""
-    score_columns = {}
-    for name, column in columns.items():
-        if not is_text(column) or not SCORE_NAME_PATTERN.fullmatch(name):
-            continue
-        scores = [parse_score_text(str(value)) for value in column.tolist()]
-        if all(score is not None for score in scores):
-            score_columns[name] = np.array(scores, dtype=np.float64)
-    return score_columns
+def find_score_column(inspection: Inspection, truth: Truth) -> str | None:
+    """Return the column of the single score, or None if there is none.
+
+    Raise AmbiguousFileError if several columns can be the score.
+    """
+    requested_name = inspection.options.get("score_key") or inspection.options.get("logits_key")
+    if requested_name is not None:
+        return str(requested_name)
+    candidates = _list_score_candidates(inspection, truth)
+    for group in _group_by_strength(candidates, truth.labels):
+        if len(group) == 1 or (group and _are_equivalent(group)):
+            in_unit_interval = [facts for facts in group if facts.lies_in_unit_interval]
+            return (in_unit_interval or group)[0].name
+        if group:
+            names = [facts.name for facts in group]
+            raise AmbiguousFileError(
+                f"which of {format_names(names)} is the score? Name it with --score-key NAME if"
+                " it is about an answer, with --logits-key NAME if it is about one of two classes."
+            )
+    return None
 
 
-def inspect_single_score(
-    inspection: Inspection, truth_name: str, score_name: str, scores: Float
-) -> None:
+def _list_score_candidates(inspection: Inspection, truth: Truth) -> list[ColumnFacts]:
+    """Return the columns of numbers that are no ids and have no other meaning."""
+    used_names = {
+        truth.labels,
+        truth.correctness,
+        truth.predictions,
+        *inspection.options.get("drop", ()),
+    }
+    candidates = []
+    for facts in inspection.facts.values():
+        is_usable = facts.numbers is not None and len(facts.finite_numbers) > 0
+        is_other = facts.name in used_names or facts.is_id or facts.is_row_counter
+        if is_usable and not is_other and len(facts.distinct_texts) > 1:
+            candidates.append(facts)
+    return candidates
+
+
+def _group_by_strength(
+    candidates: Sequence[ColumnFacts], labels: str | None
+) -> list[list[ColumnFacts]]:
+    """Return the columns that can be the score, the most probable ones first."""
+    has_name_of_labels = []
+    has_score_name = []
+    are_fractions = []
+    others = []
+    for facts in candidates:
+        matches = _SCORE_NAME_PATTERN.fullmatch(facts.name) is not None
+        if labels is not None and facts.has_score_name and facts.refers_to(labels):
+            has_name_of_labels.append(facts)
+        if matches or (facts.has_score_name and not facts.has_non_class_name):
+            has_score_name.append(facts)
+        if facts.has_fractions and facts.lies_in_unit_interval:
+            are_fractions.append(facts)
+        if not facts.has_non_class_name and facts.is_number:
+            others.append(facts)
+    return [has_name_of_labels, has_score_name, are_fractions, others]
+
+
+def _are_equivalent(group: Sequence[ColumnFacts]) -> bool:
+    """Check whether all columns order the rows in the same way, as a logit and a probability do."""
+    ranks = []
+    for facts in group:
+        assert facts.numbers is not None
+        if not np.isfinite(facts.numbers).all():
+            return False
+        ranks.append(np.argsort(np.argsort(facts.numbers, kind="stable"), kind="stable"))
+    return all(np.corrcoef(ranks[0], other)[0, 1] > 0.999 for other in ranks[1:])
+
+
+def inspect_single_score(inspection: Inspection, truth: Truth, score_name: str) -> None:
     """Determine the meaning of a single score and record it.
 
     Parameters
     ----------
     inspection : Inspection
         Receives the findings.
-
-    truth_name : str
-        Name of the truth column.
-
+    truth : Truth
+        Columns that say what is correct.
     score_name : str
         Name of the score column.
-
-    scores : array of shape (n_rows,)
-        Values of the score.
     """
     options = inspection.options
-    user_named_score = "score_key" in options or "correct_key" in options
-    marks_correctness = CORRECTNESS_NAME_PATTERN.fullmatch(truth_name) is not None
-    if user_named_score or marks_correctness:
-        _record_confidence_score(inspection, truth_name, score_name)
+    inspection.roles["score"] = score_name
+    if truth.correctness is not None:
+        _record_confidence_score(inspection, truth.correctness, score_name)
         return
-
-    labels = inspection.columns[truth_name]
-    has_flags = _holds_flags(labels)
-    if not has_flags:
-        _check_is_not_prediction_column(inspection, truth_name, score_name)
-        _check_is_not_long_table(inspection, truth_name, score_name)
-    has_probability_name = _PROBABILITY_NAME_PATTERN.fullmatch(score_name) is not None
-    if len(np.unique(labels)) == 2 and (has_probability_name or not has_flags):
-        _record_score_of_second_class(inspection, truth_name, score_name, scores)
+    labels = truth.labels
+    assert labels is not None
+    facts = inspection.facts[labels]
+    user_wants_score = "score_key" in options or "prediction_key" in options
+    has_two_labels = len(facts.distinct_texts) == 2
+    if len(facts.distinct_texts) < 2:
+        raise AmbiguousFileError(
+            f"every row of {labels!r} is {facts.distinct_texts[0]!r}, so nothing can be said of"
+            " incorrect predictions. Give a file with rows of every class, or name another column"
+            " of true classes with --label-key NAME."
+        )
+    if truth.predictions is not None:
+        positive = None
+        if has_two_labels and not user_wants_score:
+            positive = _find_predicted_class(inspection, truth, score_name)
+        if positive is None:
+            _record_compared_predictions(inspection, truth, score_name)
+            return
+        reason = f"{truth.predictions!r} is {positive!r} where {score_name!r} is high"
+        _record_score_of_class(inspection, labels, score_name, positive, reason)
         return
-    raise AmbiguousFileError(
-        f"is {truth_name!r} the true class, and {score_name!r} a score for the second of two"
-        f" classes (--logits-key {score_name} --label-key {truth_name}), or does it say whether an"
-        f" answer was right (--score-key {score_name} --correct-key {truth_name})?"
+    if not has_two_labels:
+        _ask_for_table_or_predictions(inspection, labels, score_name)
+    is_about_labels = (
+        not facts.holds_flags
+        or inspection.facts[score_name].refers_to(labels)
+        or _names_probability(score_name)
+        or {"logits_key", "positive"} & options.keys()
     )
-
-
-def _holds_flags(labels: NDArray[Any]) -> bool:
-    """Check whether every label is a spelling of true or false."""
-    spellings = {str(label).strip().lower() for label in labels.tolist()}
-    return spellings <= set(VERDICTS)
-
-
-def _check_is_not_prediction_column(
-    inspection: Inspection, truth_name: str, score_name: str
-) -> None:
-    """Ask for a column of correctness if the file has a column of predictions."""
-    for name in inspection.columns:
-        if _PREDICTION_NAME_PATTERN.fullmatch(name):
-            raise AmbiguousFileError(
-                f"{name!r} seems to be the answer, {truth_name!r} the truth and {score_name!r} how"
-                f" sure it is: add a column that says whether {name!r} is right, and name it with"
-                " --correct-key."
-            )
-
-
-def _check_is_not_long_table(inspection: Inspection, truth_name: str, score_name: str) -> None:
-    """Ask for a wide table if the file has one row for each item and class."""
-    repetitive_names = []
-    has_more_than_two_values = False
-    for name, column in inspection.columns.items():
-        if name == truth_name or not is_text(column):
-            continue
-        n_distinct = len(np.unique(column))
-        if n_distinct < len(column) / 2:
-            repetitive_names.append(name)
-            has_more_than_two_values = has_more_than_two_values or n_distinct > 2
-    if has_more_than_two_values:
+    if not is_about_labels:
         raise AmbiguousFileError(
-            "this looks like a long table, a row for each item and class. Make one row of each"
-            f" item, a column for each class: pandas' pivot(index=...,"
-            f" columns={repetitive_names[0]!r}, values={score_name!r})."
+            f"is {labels!r} the true class, and {score_name!r} a score for one of two"
+            f" classes (--logits-key {score_name} --label-key {labels}), or does {labels!r} say"
+            f" whether an answer was correct (--score-key {score_name} --correct-key {labels})?"
         )
+    positive, reason = _find_positive_class(inspection, labels, score_name)
+    _record_score_of_class(inspection, labels, score_name, positive, reason)
 
 
-def _record_confidence_score(inspection: Inspection, truth_name: str, score_name: str) -> None:
-    """Record a confidence score, and a truth column of correct and incorrect answers."""
-    labels = inspection.columns[truth_name]
-    if not _holds_flags(labels) and "loss_key" not in inspection.options:
-        examples = format_names(np.unique(labels)[:6].tolist())
+def _names_probability(score_name: str) -> bool:
+    """Check whether the name of a column contains a word for probability."""
+    return bool(_PROBABILITY_WORDS.intersection(split_words(score_name)))
+
+
+def _find_predicted_class(inspection: Inspection, truth: Truth, score_name: str) -> str | None:
+    """Return the class that is predicted where the score is high, or None if there is none."""
+    assert truth.labels is not None
+    assert truth.predictions is not None
+    scores = inspection.facts[score_name].numbers
+    assert scores is not None
+    predicted = inspection.facts[truth.predictions].texts
+    threshold = 0.5 if inspection.facts[score_name].lies_in_unit_interval else 0.0
+    is_high = scores > threshold
+    if is_high.all() or not is_high.any():
+        return None
+    for label in inspection.facts[truth.labels].distinct_texts:
+        if ((predicted == label) == is_high).mean() >= _MIN_REPRODUCED:
+            return label
+    return None
+
+
+def _find_positive_class(inspection: Inspection, labels: str, score_name: str) -> tuple[str, str]:
+    """Return the class that a higher score favours, and the reason."""
+    values = inspection.facts[labels].distinct_texts
+    requested_class = inspection.options.get("positive")
+    if requested_class is not None:
+        return str(requested_class), "you named it"
+    named_values = [value for value in values if value.lower() in split_words(score_name)]
+    if len(named_values) == 1 and not inspection.facts[labels].is_number:
+        return named_values[0], f"{score_name!r} names it"
+    positive = choose_positive(values)
+    if positive is None:
         raise AmbiguousFileError(
-            f"{truth_name!r} holds {examples}: which of them is right? Write true or false."
+            f"which class does a higher {score_name!r} favour? Say --positive {values[0]}, or"
+            f" --positive {values[1]}."
         )
+    return positive, f"{positive!r} is the positive one of {values[0]!r} and {values[1]!r}"
+
+
+def _record_confidence_score(inspection: Inspection, correctness: str, score_name: str) -> None:
+    """Record a confidence score, and the column of correct and incorrect answers."""
+    facts = inspection.facts[correctness]
+    is_loss = "loss_key" in inspection.options
+    if not facts.holds_flags and not is_loss:
+        raise AmbiguousFileError(
+            f"{correctness!r} holds {format_names(facts.distinct_texts[:6])}: which of them is"
+            " correct? Write true or false."
+        )
+    if len(facts.distinct_texts) < 2 and not is_loss:
+        raise AmbiguousFileError(
+            f"every row of {correctness!r} is {facts.distinct_texts[0]!r}, so nothing can be said"
+            " of the others. Give a file with correct and incorrect answers."
+        )
+    inspection.roles["correct"] = correctness
+    _record_score(inspection, score_name, "one number for each answer")
     inspection.add_finding(
-        f"score: {score_name}", "one number for each answer", options={"score_key": score_name}
-    )
-    inspection.add_finding(
-        f"right or wrong: {truth_name}",
-        "its entries say yes or no",
-        options={"correct_key": truth_name},
+        f"correctness: {correctness}",
+        "its entries say whether an answer is correct",
+        options={} if is_loss else {"correct_key": correctness},
         default_values=CORRECT_KEYS,
     )
+    if not is_loss:
+        is_correct = np.array([VERDICTS[text.lower()] for text in facts.texts.tolist()])
+        _check_direction(inspection, score_name, is_correct)
+
+
+def _record_compared_predictions(inspection: Inspection, truth: Truth, score_name: str) -> None:
+    """Record a confidence in predictions that are compared with the labels."""
+    assert truth.labels is not None
+    assert truth.predictions is not None
+    inspection.roles["predictions"] = truth.predictions
+    inspection.roles["labels"] = truth.labels
+    _record_score(inspection, score_name, "one number for each prediction")
+    is_correct = inspection.facts[truth.predictions].texts == inspection.facts[truth.labels].texts
+    inspection.add_finding(
+        f"correct: where {truth.predictions} equals {truth.labels}",
+        f"they hold the same classes, and are equal in {is_correct.mean():.0%} of the rows",
+        options={"prediction_key": truth.predictions, "label_key": truth.labels},
+    )
+    _check_direction(inspection, score_name, is_correct)
+
+
+def _record_score(inspection: Inspection, score_name: str, reason: str) -> None:
+    """Record the column of a confidence score, and whether it is lower for surer rows."""
+    inspection.add_finding(f"score: {score_name}", reason, options={"score_key": score_name})
     has_direction = "higher_is" in inspection.options
     if not has_direction and _UNCERTAINTY_NAME_PATTERN.fullmatch(score_name):
         inspection.add_finding(
-            "higher is doubtful",
-            f"{score_name!r} is lower where an answer is surer",
+            "a higher score means less confidence",
+            f"{score_name!r} is the name of an uncertainty",
             options={"higher_is": "doubtful"},
         )
 
 
-def _record_score_of_second_class(
-    inspection: Inspection, truth_name: str, score_name: str, scores: Float
+def _record_score_of_class(
+    inspection: Inspection, labels: str, score_name: str, positive: str, reason: str
 ) -> None:
-    """Record a score for one of two classes, and determine the positive class.
+    """Record a score for one of two classes.
 
     Parameters
     ----------
     inspection : Inspection
         Receives the findings.
-
-    truth_name : str
-        Name of the truth column, which has two distinct values.
-
+    labels : str
+        Column of the labels, which has two distinct values.
     score_name : str
         Name of the score column.
-
-    scores : array of shape (n_rows,)
-        Values of the score.
+    positive : str
+        Class that a higher score favours.
+    reason : str
+        Reason for this class.
     """
+    facts = inspection.facts[score_name]
+    values = inspection.facts[labels].distinct_texts
+    if positive not in values:
+        raise AmbiguousFileError(
+            f"--positive {positive} is none of the labels {format_names(values)}. Name one of them."
+        )
+    negative = values[1] if positive == values[0] else values[0]
+    inspection.two_classes = (negative, positive)
+    inspection.roles["labels"] = labels
     inspection.add_finding(
-        f"score: {score_name}",
-        "one number for the second of two classes",
+        f"score: {score_name}, of the class {positive!r}",
+        reason,
         options={"logits_key": score_name},
     )
-    if ((scores >= 0.0) & (scores <= 1.0)).all():
+    if not inspection.facts[labels].is_number or choose_positive(values) != positive:
+        inspection.options.setdefault("positive", positive)
+    _record_kind_of_score(inspection, facts)
+    inspection.add_finding(
+        f"labels: {labels}",
+        f"two values, {negative!r} and {positive!r}",
+        options={"label_key": labels},
+        default_values=LABEL_KEYS,
+    )
+    _check_direction(inspection, score_name, inspection.facts[labels].texts == positive)
+
+
+def _record_kind_of_score(inspection: Inspection, facts: ColumnFacts) -> None:
+    """Record whether the score of a class is a probability or a logit."""
+    if "input" in inspection.options:
+        return
+    if facts.lies_in_unit_interval:
         inspection.add_finding(
             "input: probabilities",
             "every number lies in [0, 1]",
             options={"input": "probabilities"},
         )
-
-    labels = inspection.columns[truth_name]
-    negative_class, positive_class = np.unique(labels).tolist()
-    words_of_name = re.split(r"[_. ]", score_name.lower())
-    names_negative_class = str(negative_class).lower() in words_of_name
-    names_positive_class = str(positive_class).lower() in words_of_name
-    names_one_class = names_negative_class != names_positive_class
-    if names_one_class and isinstance(positive_class, str):
-        if names_negative_class:
-            negative_class, positive_class = positive_class, negative_class
-        inspection.options.setdefault("positive", positive_class)
-
-    inspection.add_finding(
-        f"labels: {truth_name}",
-        f"two values; {score_name!r} is taken for the score of {positive_class!r}, not"
-        f" {negative_class!r}",
-        options={"label_key": truth_name},
-        default_values=LABEL_KEYS,
-    )
-    if is_text(labels) and "positive" not in inspection.options:
+        return
+    numbers = facts.finite_numbers
+    has_logit_name = bool(_LOGIT_WORDS.intersection(split_words(facts.name)))
+    if not has_logit_name and numbers.min() >= 0.0:
         raise AmbiguousFileError(
-            f"which class is {score_name!r} about? Say --positive {negative_class}, or --positive"
-            f" {positive_class}."
+            f"{facts.name!r} lies between {numbers.min():g} and {numbers.max():g}. If these are"
+            " percentages, divide them by 100; if they are log-odds, say --input logits."
         )
+    inspection.add_finding("input: logits", "some numbers lie outside [0, 1]")
+
+
+def _check_direction(
+    inspection: Inspection, score_name: str, is_favoured: NDArray[np.bool_]
+) -> None:
+    """Ask if higher scores go with the outcome that they should make less likely."""
+    scores = inspection.facts[score_name].numbers
+    assert scores is not None
+    is_finite = np.isfinite(scores)
+    if is_finite.sum() < _MIN_DIRECTION_ROWS or "higher_is" in inspection.options:
+        return
+    if "positive" in inspection.options and inspection.options.get("label_key") is None:
+        return
+    area, error = _area_under_curve(scores[is_finite], is_favoured[is_finite])
+    if area + 3.0 * error >= 0.5:
+        return
+    if "labels" in inspection.roles and "score_key" not in inspection.options:
+        assert inspection.two_classes is not None
+        negative, positive = inspection.two_classes
+        raise AmbiguousFileError(
+            f"rows of {positive!r} have lower {score_name!r} than rows of {negative!r} (AUC"
+            f" {area:.2f}). Name the class that a higher score favours: --positive {negative}."
+        )
+    raise AmbiguousFileError(
+        f"correct answers have lower {score_name!r} than incorrect ones (AUC {area:.2f}). If a"
+        " higher score means less confidence, say --higher-is doubtful."
+    )
+
+
+def _area_under_curve(scores: Float, is_favoured: NDArray[np.bool_]) -> tuple[float, float]:
+    """Return the area under the ROC curve, and its standard error if there is no relation."""
+    from scipy.stats import rankdata
+
+    n_favoured = int(is_favoured.sum())
+    n_others = len(scores) - n_favoured
+    if n_favoured == 0 or n_others == 0:
+        return 0.5, 0.0
+    rank_sum = float(rankdata(scores)[is_favoured].sum())
+    area = (rank_sum - n_favoured * (n_favoured + 1) / 2.0) / (n_favoured * n_others)
+    error = float(np.sqrt((len(scores) + 1) / (12.0 * n_favoured * n_others)))
+    return area, error
+
+
+def _ask_for_table_or_predictions(inspection: Inspection, labels: str, score_name: str) -> None:
+    """Ask for a wide table or a column of predictions, if there are more than two labels."""
+    for name, facts in inspection.facts.items():
+        n_distinct = len(facts.distinct_texts)
+        if name != labels and not facts.is_number and 2 < n_distinct < inspection.n_rows / 2:
+            raise AmbiguousFileError(
+                "this looks like a long table, a row for each item and class. Make one row of each"
+                f" item, a column for each class: pandas' pivot(index=..., columns={name!r},"
+                f" values={score_name!r})."
+            )
+    n_labels = len(inspection.facts[labels].distinct_texts)
+    raise AmbiguousFileError(
+        f"{labels!r} has {n_labels} classes, but there is only one score, {score_name!r}. Give a"
+        " column with the score of each class; or name the column of predictions with"
+        " --prediction-key NAME."
+    )

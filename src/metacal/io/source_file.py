@@ -7,11 +7,13 @@ line.
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import gzip
 import io
 import json
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -42,6 +44,10 @@ _TEXT_SUFFIXES = (*list_extensions(text=True), ".txt", ".json", ".dat", ".data",
 _GZIP_MAGIC = b"\x1f\x8b"
 #: Bytes that may precede text: a byte order mark and white space.
 _TEXT_PADDING = b"\xef\xbb\xbf \r\n\t"
+#: Byte order marks of UTF-16, in which spreadsheets save "Unicode text".
+_UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+#: First line that names the delimiter for a spreadsheet, such as sep=;.
+_SEPARATOR_LINE = re.compile(r'"?sep=.?"?\s*', re.IGNORECASE)
 #: Number of first bytes used to detect the format.
 _N_DETECTION_BYTES = 1024
 _COPY_BLOCK_BYTES = 1 << 20
@@ -114,16 +120,14 @@ def open_source(request: Request) -> Iterator[SourceFile]:
             request = _with_copy(request, stack, _copy_decompressed)
             first_bytes = _read_first_bytes(request.path_to_open)
 
+        if suffix in _TEXT_SUFFIXES and _is_spreadsheet_text(first_bytes):
+            request = _with_copy(request, stack, _copy_as_plain_text)
+            first_bytes = _read_first_bytes(request.path_to_open)
+
         format_suffix = suffix
         if request.format is None:
             format_suffix = detect_suffix(suffix, first_bytes)
-        if format_suffix not in FORMATS:
-            known_suffixes = ", ".join(sorted(FORMATS))
-            raise InputError(
-                f"{path}: cannot read {suffix or 'nameless'!r} files; metacal reads"
-                f" {known_suffixes}; {SAVE_AS_NPZ}."
-            )
-
+        _check_known_format(path, suffix, format_suffix)
         magic_bytes = FORMATS[format_suffix].magic
         check_first_bytes(request.path_to_open, magic_bytes, name_in_messages=path)
         if format_suffix == ".jsonl" and _is_json_array_of_objects(first_bytes):
@@ -131,6 +135,16 @@ def open_source(request: Request) -> Iterator[SourceFile]:
         if not FORMATS[format_suffix].is_text:
             stack.enter_context(input_error_if_decoding_fails(path))
         yield SourceFile(request=request, suffix=format_suffix, is_compressed=is_compressed)
+
+
+def _check_known_format(path: str, name_suffix: str, format_suffix: str) -> None:
+    """Raise InputError if no reader has the detected format."""
+    if format_suffix not in FORMATS:
+        known_suffixes = ", ".join(sorted(FORMATS))
+        raise InputError(
+            f"{path}: cannot read {name_suffix or 'nameless'!r} files; metacal reads"
+            f" {known_suffixes}; {SAVE_AS_NPZ}."
+        )
 
 
 def detect_suffix(name_suffix: str, first_bytes: bytes) -> str:
@@ -284,6 +298,32 @@ def _copy_as_json_lines(request: Request, copy_path: str) -> None:
         objects = json.load(file)
     with open(copy_path, "w", encoding="utf-8") as copy_file:
         copy_file.writelines(json.dumps(item) + "\n" for item in objects)
+
+
+def _is_spreadsheet_text(first_bytes: bytes) -> bool:
+    """Check whether text is UTF-16, or begins with a line such as sep=;."""
+    if first_bytes.startswith(codecs.BOM_UTF32_LE):
+        return False
+    if first_bytes.startswith(_UTF16_MARKS):
+        return True
+    first_line = first_bytes.lstrip(_TEXT_PADDING).partition(b"\n")[0]
+    return _SEPARATOR_LINE.fullmatch(first_line.decode("latin-1")) is not None
+
+
+def _copy_as_plain_text(request: Request, copy_path: str) -> None:
+    """Write text of a spreadsheet to `copy_path` as UTF-8, without a line such as sep=;."""
+    first_bytes = _read_first_bytes(request.path_to_open)
+    is_utf16 = first_bytes.startswith(_UTF16_MARKS)
+    encoding = "utf-16" if is_utf16 else "utf-8-sig"
+    with (
+        input_error_if_decoding_fails(request.path),
+        open(request.path_to_open, encoding=encoding, newline="") as file,
+        open(copy_path, "w", encoding="utf-8", newline="") as copy_file,
+    ):
+        first_line = file.readline()
+        if _SEPARATOR_LINE.fullmatch(first_line) is None:
+            copy_file.write(first_line)
+        shutil.copyfileobj(file, copy_file)
 
 
 def _copy_stream(request: Request, copy_path: str) -> None:

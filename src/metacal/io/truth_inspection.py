@@ -1,37 +1,110 @@
-"""Search for the truth column of an unknown file.
+"""Search for the columns of an unknown file that say what is correct.
 
-The *truth column* holds the true classes, or marks correct and incorrect rows. See
-`metacal.io.file_inspection`, which determines the meaning of the other columns.
+These are the *labels* (the true classes), the *predictions* that are compared with them, or a column
+of *correctness* that marks each row as correct or incorrect. Evidence is used in the order of its
+strength: names such as "truth", values that name the class columns, names that a score refers to.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
 
 from metacal.display import format_names
 from metacal.errors import InputError
-from metacal.io.inspection import (
-    CORRECTNESS_NAME_PATTERN,
-    AmbiguousFileError,
-    Inspection,
-    contains_only,
-    is_text,
-)
+from metacal.io.class_inspection import find_label_pattern
+from metacal.io.column_facts import ColumnFacts, choose_positive
+from metacal.io.inspection import CORRECTNESS_NAME_PATTERN, AmbiguousFileError, Inspection
 from metacal.io.request import CLASS_KEYS, CORRECT_KEYS, LABEL_KEYS, LABEL_NAME_PATTERN
 
+#: Names that belong to the truth even if another column is called "label".
+_GOLD_NAME_PATTERN = re.compile(
+    r"(.*[_. ])?(gold|truth|ground[_ ]?truth|gt|actual|observed|obs|reference|expected)"
+    r"([_. ](label|labels|class|value|answer))?|(true|y)[_ ](label|labels|class|true)",
+    re.IGNORECASE,
+)
+#: Further names of labels.
+_OTHER_LABEL_NAME_PATTERN = re.compile(r"outcome|klasse|classe|clase|response", re.IGNORECASE)
+#: Typical names of predictions.
+_PREDICTION_NAME_PATTERN = re.compile(
+    r"(.*[_. ])?(pred|predict|predicted|prediction|predictions)([_. ].*)?|(.*[_. ])?y[_ ]?(pred|hat)"
+    r"|scored[_ ]?labels?|answer|output|top[_ ]?1|.*message\.content",
+    re.IGNORECASE,
+)
+#: Names of columns for the part of the data set.
+_SPLIT_NAME_PATTERN = re.compile(r"(data)?[_ ]?(split|partition|subset|set)", re.IGNORECASE)
 
-def find_truth_column(inspection: Inspection) -> str | None:
-    """Return the truth column, or None if the labels are in another file."""
+
+@dataclass(frozen=True)
+class Truth:
+    """Columns that say what is correct.
+
+    Attributes
+    ----------
+    labels : str or None
+        Column of the true classes.
+    correctness : str or None
+        Column that marks each row as correct or incorrect, or holds its loss.
+    predictions : str or None
+        Column of the predictions, in the words of the labels.
+    reason : str
+        Reason for the choice of the labels.
+    """
+
+    labels: str | None = None
+    correctness: str | None = None
+    predictions: str | None = None
+    reason: str = ""
+
+
+def find_truth(inspection: Inspection) -> Truth:
+    """Find the columns that say what is correct.
+
+    Raise AmbiguousFileError if more than one column can hold the labels.
+    """
     options = inspection.options
-    option_value = options.get("label_key") or options.get("correct_key") or options.get("loss_key")
-    if option_value is not None:
-        _check_column_exists(inspection, option_value)
-        inspection.add_finding(f"truth: {option_value}", "you said so")
-        return str(option_value)
-    if options.get("labels") is not None:
-        return None
-    return _guess_truth_column(inspection)
+    for name in ("label_key", "correct_key", "loss_key", "prediction_key"):
+        if options.get(name) is not None:
+            _check_column_exists(inspection, options[name])
+    correctness = options.get("correct_key") or options.get("loss_key")
+    if correctness is not None:
+        return Truth(correctness=correctness, reason="you named it")
+    prediction_names = _list_prediction_names(inspection)
+    if options.get("label_key") is not None:
+        labels, reason = options["label_key"], "you named it"
+    elif options.get("labels") is not None:
+        return Truth()
+    else:
+        correctness = _find_correctness(inspection)
+        labels, reason = _find_labels(inspection, prediction_names, correctness)
+    predictions = _find_predictions(inspection, labels, prediction_names)
+    return Truth(labels, correctness, predictions, reason)
+
+
+def missing_truth_question(inspection: Inspection) -> AmbiguousFileError:
+    """Build the question for a file in which no column says what is correct."""
+    return AmbiguousFileError(
+        f"no column was recognised as the truth; it has {format_names(inspection.columns)}. Name the"
+        " true classes with --label-key NAME, or a column of correct and incorrect answers with"
+        " --correct-key NAME; a separate file of labels goes with --labels FILE."
+    )
+
+
+def check_split(inspection: Inspection) -> None:
+    """Record the column for the part of the data set. Ask if it marks rows of the training."""
+    for name, facts in inspection.facts.items():
+        if _SPLIT_NAME_PATTERN.fullmatch(name) is None or facts.is_number:
+            continue
+        inspection.roles["split"] = name
+        training_values = [text for text in facts.distinct_texts if text.lower() == "train"]
+        if training_values:
+            raise AmbiguousFileError(
+                f"column {name!r} marks rows as {training_values[0]!r}. Rows that the classifier was"
+                " trained on cannot be used: give a file without them."
+            )
 
 
 def _check_column_exists(inspection: Inspection, column_name: str) -> None:
@@ -43,59 +116,149 @@ def _check_column_exists(inspection: Inspection, column_name: str) -> None:
         )
 
 
-def _guess_truth_column(inspection: Inspection) -> str:
-    """Return the truth column by its name, or else by its values.
+def _list_prediction_names(inspection: Inspection) -> list[str]:
+    """Return the columns that have the name of a prediction and are not probabilities."""
+    requested_name = inspection.options.get("prediction_key")
+    if requested_name is not None:
+        return [requested_name]
+    names = []
+    for name, facts in inspection.facts.items():
+        if _PREDICTION_NAME_PATTERN.fullmatch(name) and not facts.has_fractions:
+            names.append(name)
+    return names
 
-    Raises AmbiguousFileError if no column, or more than one, can be the truth column.
-    """
+
+def _find_correctness(inspection: Inspection) -> str | None:
+    """Return the column that marks rows as correct, unless a score is about that column."""
     candidates = []
-    for name, column in inspection.columns.items():
-        if column.ndim == 1 and name not in CLASS_KEYS:
+    for name, facts in inspection.facts.items():
+        has_name = CORRECTNESS_NAME_PATTERN.fullmatch(name) is not None
+        may_hold_flags = facts.holds_flags or name in CORRECT_KEYS
+        if has_name and may_hold_flags and not _is_subject_of_score(inspection, name):
             candidates.append(name)
-
-    names_of_labels = _match_column_names(candidates, LABEL_KEYS, LABEL_NAME_PATTERN)
-    names_of_correctness = _match_column_names(candidates, CORRECT_KEYS, CORRECTNESS_NAME_PATTERN)
-    matching_names = names_of_labels or names_of_correctness
-    if len(matching_names) > 1:
+    default_names = [name for name in candidates if name in CORRECT_KEYS]
+    candidates = default_names or candidates
+    if len(candidates) > 1:
         raise AmbiguousFileError(
-            f"which of {format_names(matching_names)} holds the truth? Say --label-key NAME, or"
+            f"which of {format_names(candidates)} says whether a row is correct? Name it with"
             " --correct-key NAME."
         )
-    if not matching_names:
-        matching_names = _find_columns_of_class_names(inspection, candidates)
-    if len(matching_names) != 1:
+    return next(iter(candidates), None)
+
+
+def _is_subject_of_score(inspection: Inspection, name: str) -> bool:
+    """Check whether the name of a score refers to a column, as p_churn refers to churn."""
+    return any(
+        facts.name != name
+        and facts.numbers is not None
+        and facts.has_score_name
+        and not facts.has_non_class_name
+        and facts.refers_to(name)
+        for facts in inspection.facts.values()
+    )
+
+
+def _find_labels(
+    inspection: Inspection, prediction_names: Sequence[str], correctness: str | None
+) -> tuple[str | None, str]:
+    """Return the column of the labels and the reason, or None if there is no candidate."""
+    excluded_names = {*prediction_names, *CLASS_KEYS, *inspection.options.get("drop", ())}
+    pool = []
+    for name, facts in inspection.facts.items():
+        if name not in excluded_names and name != correctness and not _is_score(facts):
+            pool.append(facts)
+    pool = _without_copies(pool)
+
+    is_narrowed = False
+    for evidence, reason in _list_evidence(inspection, prediction_names):
+        matching = [facts for facts in pool if evidence(facts)]
+        if len(matching) == 1:
+            return matching[0].name, reason
+        if matching:
+            pool, is_narrowed = matching, True
+    if is_narrowed and correctness is None:
+        names = [facts.name for facts in pool]
         raise AmbiguousFileError(
-            f"which column says what was right? It has {format_names(inspection.columns)}. Say"
-            " --label-key NAME for true classes, --correct-key NAME for right and wrong, or give a"
-            " file of labels with --labels."
+            f"which of {format_names(names)} holds the true classes? Name it with --label-key NAME."
         )
-    return matching_names[0]
+    return None, ""
 
 
-def _match_column_names(
-    candidates: Sequence[str], default_names: Sequence[str], name_pattern: re.Pattern[str]
-) -> list[str]:
-    """Return the candidates with a default name, or else those that match a pattern."""
-    default_candidates = [name for name in default_names if name in candidates]
-    if default_candidates:
-        return default_candidates
-    return [name for name in candidates if name_pattern.fullmatch(name)]
+def _is_score(facts: ColumnFacts) -> bool:
+    """Check whether a column holds fractions, which cannot be labels."""
+    return facts.numbers is not None and facts.has_fractions
 
 
-def _find_columns_of_class_names(inspection: Inspection, candidates: Sequence[str]) -> list[str]:
-    """Return the text columns whose values are names of other columns.
+def _without_copies(pool: Sequence[ColumnFacts]) -> list[ColumnFacts]:
+    """Return the columns without later columns of the same values, such as label.1."""
+    distinct: list[ColumnFacts] = []
+    for facts in pool:
+        if not any(np.array_equal(facts.texts, other.texts) for other in distinct):
+            distinct.append(facts)
+    return distinct
 
-    A name may lack the prefix of its column.
-    """
-    possible_classes = set(candidates)
+
+def _list_evidence(
+    inspection: Inspection, prediction_names: Sequence[str]
+) -> list[tuple[Callable[[ColumnFacts], bool], str]]:
+    """Return the kinds of evidence for a column of labels, the strongest first."""
+    predicted_values = [set(inspection.facts[name].distinct_texts) for name in prediction_names]
+    number_names = [facts.name for facts in inspection.facts.values() if facts.is_number]
+
+    def shares_predicted_values(facts: ColumnFacts) -> bool:
+        values = set(facts.distinct_texts)
+        return any(len(values) >= 2 and values <= predicted for predicted in predicted_values)
+
+    def names_class_columns(facts: ColumnFacts) -> bool:
+        n_values = len(facts.distinct_texts)
+        if not 2 <= n_values <= len(number_names) or facts.has_non_class_name:
+            return False
+        other_names = [name for name in number_names if name != facts.name]
+        return find_label_pattern(facts.distinct_texts, other_names) is not None
+
+    def has_positive_value(facts: ColumnFacts) -> bool:
+        values = facts.distinct_texts
+        is_pair = len(values) == 2 and choose_positive(values) is not None
+        return is_pair and not facts.has_non_class_name
+
+    return [
+        (_name_matches(_GOLD_NAME_PATTERN), "its name"),
+        (lambda facts: facts.name.lower() in LABEL_KEYS, "its name"),
+        (_name_matches(LABEL_NAME_PATTERN), "its name"),
+        (_name_matches(_OTHER_LABEL_NAME_PATTERN), "its name"),
+        (shares_predicted_values, "its values are those of the predictions"),
+        (names_class_columns, "its values are in the names of other columns"),
+        (lambda facts: _is_subject_of_score(inspection, facts.name), "a score has its name"),
+        (has_positive_value, "the only column of two values such as yes and no"),
+    ]
+
+
+def _name_matches(pattern: re.Pattern[str]) -> Callable[[ColumnFacts], bool]:
+    """Return a function that checks the name of a column."""
+    return lambda facts: pattern.fullmatch(facts.name) is not None
+
+
+def _find_predictions(
+    inspection: Inspection, labels: str | None, prediction_names: Sequence[str]
+) -> str | None:
+    """Return the column of predictions in the words of the labels, or None."""
+    if labels is None or labels not in inspection.facts:
+        return None
+    label_facts = inspection.facts[labels]
+    candidates = list(prediction_names)
+    if _GOLD_NAME_PATTERN.fullmatch(labels):
+        # Beside a column such as gold_label, a column "label" is the prediction.
+        candidates += [name for name in LABEL_KEYS if name in inspection.facts]
+    matching = []
     for name in candidates:
-        _, separator, name_after_prefix = name.partition("_")
-        if separator:
-            possible_classes.add(name_after_prefix)
-
-    column_names = []
-    for name in candidates:
-        column = inspection.columns[name]
-        if is_text(column) and contains_only(column, possible_classes):
-            column_names.append(name)
-    return column_names
+        if name == labels:
+            continue
+        agreement = (inspection.facts[name].texts == label_facts.texts).mean()
+        if 0.0 < agreement < 1.0:
+            matching.append(name)
+    if len(matching) > 1:
+        raise AmbiguousFileError(
+            f"which of {format_names(matching)} holds the predictions? Name it with"
+            " --prediction-key NAME."
+        )
+    return next(iter(matching), None)

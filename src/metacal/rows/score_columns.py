@@ -22,6 +22,9 @@ from metacal.rows.labels import is_missing
 VERDICTS: dict[str, bool] = {
     **dict.fromkeys(("true", "yes", "1", "pass", "passed", "right", "correct"), True),
     **dict.fromkeys(("false", "no", "0", "fail", "failed", "wrong", "incorrect"), False),
+    # As databases and spreadsheets in other languages write them.
+    **dict.fromkeys(("y", "t", "ja", "wahr", "oui", "vrai", "si", "sí", "verdadero"), True),
+    **dict.fromkeys(("n", "f", "nein", "falsch", "non", "faux", "falso"), False),
 }
 #: Verdicts that are not numbers.
 _VERDICT_WORDS = VERDICTS.keys() - {"0", "1"}

@@ -1,4 +1,4 @@
-"""Reader of csv and tsv files with a header, and of files with one label per line.
+"""Reader of csv and tsv files with a header.
 
 The table of logits or probabilities has either one column per class, or a single column whose cells
 hold lists of numbers.
@@ -25,14 +25,15 @@ from metacal.io.formats.first_rows import FirstRows, cells_to_array
 from metacal.io.formats.text_cells import (
     is_number,
     parse_labels,
+    parse_localized_numbers,
     parse_number_lists,
     parse_number_or_text,
     parse_numbers_or_texts,
     unescape_formula,
 )
-from metacal.io.named_columns import find_named_column, label_column_advice
+from metacal.io.named_columns import label_column_advice
 from metacal.io.opening import SAVE_AS_NPZ, NoRowsError
-from metacal.io.request import LABEL_KEYS, Request
+from metacal.io.request import Request
 
 # Maximum number of characters that an error message quotes from a cell or a parser.
 _MAX_QUOTED = 40
@@ -70,9 +71,7 @@ def read(request: Request, delimiter: str = ",") -> Columns:
         cells = _parse_cells(request, selection, file, header)
         first_cells = cells.column(selection.table_names[0])
         if request.reads_scores:
-            table: Any = np.fromiter(
-                map(parse_number_or_text, first_cells), dtype=object, count=len(first_cells)
-            )
+            table: Any = _parse_scores(first_cells)
             line_numbers = [line_number for line_number, _ in cells.numbered_rows()]
         elif selection.class_positions is None:
             table = parse_number_lists(path, selection.table_names[0], first_cells)
@@ -88,6 +87,15 @@ def read(request: Request, delimiter: str = ",") -> Columns:
     return selection.build_columns(
         table, read_labels_or_ids, read_values, line_numbers=line_numbers
     )
+
+
+def _parse_scores(cells: NDArray[Any]) -> NDArray[Any]:
+    """Convert the cells of a score column to numbers, or to texts such as 8/10."""
+    scores = np.fromiter(map(parse_number_or_text, cells), dtype=object, count=len(cells))
+    if not any(isinstance(score, str) for score in scores):
+        return scores
+    numbers = parse_localized_numbers(cells)
+    return scores if numbers is None else numbers
 
 
 read_tsv = partial(read, delimiter="\t")
@@ -360,21 +368,47 @@ class _Cells:
                 yield line_number, row
             line_number = reader.line_num + 1
 
-    def _parse(self, fields: list[Any]) -> NDArray[Any]:
-        """Parse the rest of the file into an array with the given dtype fields."""
+    def _load(self, fields: list[Any]) -> NDArray[Any]:
+        """Load the rest of the file into an array with the given dtype fields."""
+        with warnings.catch_warnings():
+            # loadtxt warns about missing rows, which are reported when the header is read.
+            warnings.simplefilter("ignore", UserWarning)
+            return np.loadtxt(
+                self.file,
+                dtype=fields,
+                delimiter=self.delimiter,
+                comments=None,
+                quotechar='"',
+                ndmin=1,
+            )
+
+    def _parse_localized(self, fields: list[Any]) -> dict[str, NDArray[Any]] | None:
+        """Parse class columns with decimal commas or percent signs; None if that fails."""
+        self.file.seek(0)
+        next(csv.reader(self.file, delimiter=self.delimiter))
         try:
-            with warnings.catch_warnings():
-                # loadtxt warns about missing rows, which are reported when the header is read.
-                warnings.simplefilter("ignore", UserWarning)
-                return np.loadtxt(
-                    self.file,
-                    dtype=fields,
-                    delimiter=self.delimiter,
-                    comments=None,
-                    quotechar='"',
-                    ndmin=1,
-                )
+            texts = self._load([(name, object, shape) for name, _, shape in fields])
+        except ValueError:
+            return None
+        records: dict[str, NDArray[Any]] = {}
+        for name, cell_type, _ in fields:
+            records[name] = texts[name]
+            if cell_type is object:
+                continue
+            columns = [parse_localized_numbers(column) for column in texts[name].T]
+            if any(column is None or np.isnan(column).any() for column in columns):
+                return None
+            records[name] = np.stack([column for column in columns if column is not None], axis=1)
+        return records
+
+    def _parse(self, fields: list[Any]) -> NDArray[Any] | dict[str, NDArray[Any]]:
+        """Parse the rest of the file into arrays of the given dtype fields."""
+        try:
+            return self._load(fields)
         except ValueError as error:
+            localized_records = self._parse_localized(fields)
+            if localized_records is not None:
+                return localized_records
             self._raise_for_invalid_cell()
             message = " ".join(str(error).split())[:_MAX_PARSER_MESSAGE].rstrip(".")
             raise InputError(f"{self.path}: {message}.") from None
@@ -408,67 +442,3 @@ class _Cells:
                 f"{cell} holds {text[:_MAX_QUOTED]!r}, which is not a number; mend it,"
                 f" {label_hint}or say which columns are classes with {format_option('classes')}."
             )
-
-
-def read_labels(request: Request, name_suffix: str) -> NDArray[Any]:
-    """Read one label per line, or the label column of a table with a header.
-
-    Parameters
-    ----------
-    request : Request
-        File to read and, optionally, the name of the label column.
-
-    name_suffix : {".txt", ".csv", ".tsv"}
-        File name extension. A .txt file has one label per line.
-
-    Returns
-    -------
-    array of shape (n_rows,)
-
-    Raises
-    ------
-    InputError
-        If a label is missing, or the label column is ambiguous.
-    """
-    path = request.path
-    rows = _read_label_rows(request, name_suffix)
-    first_row = []
-    if rows:
-        first_row = [cell.strip() for cell in rows[0]]
-    label_column = find_named_column(request, first_row, "label_key", LABEL_KEYS)
-    if label_column is None and len(first_row) > 1:
-        raise InputError(
-            f"{path}:1: which column holds the labels? Say so with {format_option('label_key')}."
-        )
-
-    n_header_lines = 0
-    column_index = 0
-    if label_column is not None:
-        n_header_lines = 1
-        column_index = first_row.index(label_column)
-
-    labels = []
-    for line_number, row in enumerate(rows[n_header_lines:], start=n_header_lines + 1):
-        label = ""
-        if column_index < len(row):
-            label = row[column_index].strip()
-        if not label:
-            raise InputError(
-                f"{path}:{line_number}:{column_index + 1}: the label is missing; fill it in or drop"
-                " the row everywhere."
-            )
-        labels.append(label)
-    return parse_labels(path, label_column or "label", labels)
-
-
-def _read_label_rows(request: Request, name_suffix: str) -> list[list[str]]:
-    """Read the rows of a label file without the empty rows at its end."""
-    with open_text(request.path, request.path_to_open) as file:
-        if name_suffix == ".txt":
-            rows = [[line.strip()] for line in file]
-        else:
-            delimiter = "\t" if name_suffix == ".tsv" else ","
-            rows = list(csv.reader(file, delimiter=delimiter))
-    while rows and not any(rows[-1]):
-        rows.pop()
-    return rows

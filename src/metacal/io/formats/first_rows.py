@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from metacal.io.formats.text_cells import parse_localized_numbers
+
 if TYPE_CHECKING:
     from metacal.io.formats.arrow import BatchSource
 
@@ -65,7 +67,12 @@ def cells_to_array(cells: list[Any]) -> NDArray[Any]:
     for number_type in number_types:
         with suppress(ValueError, TypeError, OverflowError):
             return np.array(numbers, dtype=number_type)
-    return np.array(["" if value is None else str(value) for value in values])
+    texts = ["" if value is None else str(value) for value in values]
+    if all(isinstance(value, str) for value in values if value is not None):
+        localized_numbers = parse_localized_numbers(texts)
+        if localized_numbers is not None:
+            return localized_numbers
+    return np.array(texts)
 
 
 def _is_missing(value: Any) -> bool:

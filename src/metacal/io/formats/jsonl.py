@@ -28,6 +28,7 @@ from metacal.io.formats.text_writer import TextWriter
 from metacal.io.nested import add_nested_entries
 from metacal.io.opening import NoRowsError, check_text_array_size, uneven_row_error
 from metacal.io.request import ROLE_PARAMETERS, Request
+from metacal.io.responses import find_response_entries
 
 #: Maximum number of bytes in a line, which bounds the memory of a file without line breaks.
 MAX_LINE_BYTES = 1 << 26
@@ -105,11 +106,23 @@ def read_first_rows(request: Request, max_rows: int) -> FirstRows:
     """
     with open(request.path_to_open, "rb") as file:
         numbered_objects = islice(iterate_objects(request.path, file), max_rows)
-        rows = [dict(_iterate_leaves(item)) for _, item in numbered_objects]
+        rows = [_flatten_object(item) for _, item in numbered_objects]
 
     names = dict.fromkeys(name for row in rows for name in row)
     columns = {name: cells_to_array([row.get(name) for row in rows]) for name in names}
     return FirstRows("JSON, an object for each row", columns)
+
+
+def _flatten_object(item: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the entries of nested objects by their paths.
+
+    For a response of a language model, add the mean log-probability of its tokens and its text.
+    """
+    row = dict(_iterate_leaves(item))
+    for name in list(row):
+        if name.rpartition(".")[2] == "choices":
+            row.update(find_response_entries(item, name.removesuffix("choices")))
+    return row
 
 
 def _iterate_leaves(item: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

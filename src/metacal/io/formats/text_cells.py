@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import os
+import re
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -20,11 +21,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.errors import InputError
+from metacal.formulas import Float
 from metacal.io.opening import check_text_array_size, uneven_row_error
 from metacal.rows.labels import is_integer_text
 
 # First characters of a text that a spreadsheet may execute.
 _FORMULA_CHARACTERS = "=+-@\t\r\n＝＋－＠"
+
+# Number whose comma separates thousands, or decimals. A leading zero cannot precede thousands.
+_GROUPED_NUMBER = re.compile(r"[-+]?[1-9]\d{0,2}(,\d{3})+")
 
 # Number of characters of a cell that an error message quotes.
 _MAX_QUOTED = 40
@@ -83,6 +88,79 @@ def parse_number_or_text(cell: str) -> float | str | None:
     if not text:
         return None
     return text
+
+
+def parse_localized_number(text: str) -> float | None:
+    """Convert a number with a decimal comma, thousands separators or a percent sign.
+
+    Return None if the text is not such a number, or if its comma may mean either.
+
+    Examples
+    --------
+    >>> [parse_localized_number(text) for text in ("0,85", "1.234,5", "85%", "7")]
+    [0.85, 1234.5, 0.85, 7.0]
+    >>> parse_localized_number("1,234") is None
+    True
+    """
+    numbers = parse_localized_numbers([text])
+    return None if numbers is None else float(numbers[0])
+
+
+def parse_localized_numbers(cells: Sequence[str] | NDArray[Any]) -> Float | None:
+    """Convert a column of numbers as spreadsheets write them.
+
+    Parameters
+    ----------
+    cells : sequence of str
+        Cells of a column: numbers with a decimal comma or point, with thousands separators, or all
+        of them with a percent sign.
+
+    Returns
+    -------
+    array of shape (n_cells,) or None
+        NaN for an empty cell. None if a cell is not such a number, or if nobody can tell whether
+        the comma separates decimals or thousands.
+
+    Examples
+    --------
+    >>> parse_localized_numbers(["0,123", "1,000", ""])
+    array([0.123, 1.   ,   nan])
+    >>> parse_localized_numbers(["1,234.50", "7.25"]), parse_localized_numbers(["25 %", "100 %"])
+    (array([1234.5 ,    7.25]), array([0.25, 1.  ]))
+    """
+    texts = [str(cell).strip() for cell in cells]
+    filled_texts = [text for text in texts if text]
+    is_percent = bool(filled_texts) and all(text.endswith("%") for text in filled_texts)
+    if is_percent:
+        texts = [text.removesuffix("%").strip() for text in texts]
+    decimal_mark = _find_decimal_mark(texts)
+    if decimal_mark is None:
+        return None
+    numbers = np.full(len(texts), np.nan)
+    for index, text in enumerate(texts):
+        if not text:
+            continue
+        if decimal_mark == ",":
+            text = text.replace(".", "").replace(",", ".")
+        else:
+            text = text.replace(",", "")
+        if not is_number(text):
+            return None
+        numbers[index] = float(text)
+    return numbers / 100.0 if is_percent else numbers
+
+
+def _find_decimal_mark(texts: Sequence[str]) -> str | None:
+    """Return the decimal mark of numbers, or None if it is ambiguous."""
+    with_comma = [text for text in texts if "," in text]
+    if not with_comma:
+        return "."
+    for text in with_comma:
+        if "." in text:
+            return max(",.", key=text.rfind)
+        if _GROUPED_NUMBER.fullmatch(text) is None:
+            return ","
+    return None
 
 
 def parse_numbers_or_texts(cells: Sequence[str] | NDArray[Any]) -> list[Any]:

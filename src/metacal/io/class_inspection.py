@@ -1,0 +1,275 @@
+"""Search for the class columns of an unknown file: one column of numbers for each class."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from metacal.display import format_names
+from metacal.formulas import Float
+from metacal.io.class_columns import ClassColumnPattern
+from metacal.io.column_facts import ColumnFacts
+from metacal.io.inspection import AmbiguousFileError, Inspection, are_column_numbers
+from metacal.io.request import CLASS_COLUMN_PREFIXES, ID_KEYS
+
+#: Maximum deviation from 1 of the sum of the probabilities in a row.
+_SUM_TOLERANCE = 0.01
+#: Number of rows from which the agreement of columns and labels is compared with chance.
+_MIN_AGREEMENT_ROWS = 50
+#: Pattern of columns that have the names of the classes.
+_BARE_PATTERN = ClassColumnPattern("", "")
+
+
+@dataclass(frozen=True)
+class ClassColumnGroup:
+    """Class columns of a file.
+
+    Attributes
+    ----------
+    names : list of str
+        Names of the columns. Empty if there are no class columns.
+    pattern : ClassColumnPattern
+        Text around the name of the class in the names of the columns.
+    reason : str
+        Reason for taking the columns as classes.
+    """
+
+    names: list[str] = field(default_factory=list)
+    pattern: ClassColumnPattern = _BARE_PATTERN
+    reason: str = ""
+
+    @property
+    def class_names(self) -> list[str]:
+        """Names of the classes."""
+        return [str(self.pattern.find_class_name(name)) for name in self.names]
+
+    @property
+    def logits_key(self) -> str | None:
+        """Key with which the readers find the columns, or None if they have the classes' names."""
+        if self.pattern == _BARE_PATTERN:
+            return None
+        if self.pattern.prefix.endswith("_") and not self.pattern.suffix:
+            return self.pattern.prefix.removesuffix("_")
+        return str(self.pattern)
+
+
+def find_label_pattern(
+    labels: Sequence[str], column_names: Sequence[str]
+) -> ClassColumnPattern | None:
+    """Return the pattern by which every label names a column, or None.
+
+    Examples
+    --------
+    >>> find_label_pattern(["cat", "dog"], ["p(dog)", "p(cat)", "age"])
+    ClassColumnPattern(prefix='p(', suffix=')')
+    >>> find_label_pattern(["cat", "dog"], ["p(dog)", "age"]) is None
+    True
+    """
+    if len(labels) < 2:
+        return None
+    columns = set(column_names)
+    first_label = labels[0]
+    patterns = set()
+    for name in column_names:
+        start = name.find(first_label)
+        while start >= 0:
+            suffix = name[start + len(first_label) :]
+            patterns.add(ClassColumnPattern(name[:start], suffix))
+            start = name.find(first_label, start + 1)
+    for pattern in sorted(patterns, key=lambda pattern: len(pattern.prefix + pattern.suffix)):
+        if all(f"{pattern.prefix}{label}{pattern.suffix}" in columns for label in labels):
+            return pattern
+    return None
+
+
+def find_class_column_group(
+    inspection: Inspection, labels: str | None, other_names: Sequence[str | None]
+) -> ClassColumnGroup:
+    """Find the class columns among the columns of numbers.
+
+    Parameters
+    ----------
+    inspection : Inspection
+        Columns and options.
+    labels : str or None
+        Column of the labels.
+    other_names : sequence of str or None
+        Columns with another meaning.
+
+    Returns
+    -------
+    ClassColumnGroup
+        Without names if there are no class columns.
+    """
+    excluded_names = {labels, *other_names, *inspection.options.get("drop", ())}
+    number_columns = []
+    for facts in inspection.facts.values():
+        if facts.is_number and facts.name not in excluded_names:
+            number_columns.append(facts)
+    number_names = [facts.name for facts in number_columns]
+
+    requested_key = inspection.options.get("logits_key")
+    if requested_key is not None:
+        pattern = ClassColumnPattern.from_key(requested_key)
+        group = _columns_of_pattern(pattern, number_names, "you named them")
+        return group if len(group.names) > 1 else ClassColumnGroup()
+    if labels is not None and labels in inspection.facts:
+        label_texts = inspection.facts[labels].distinct_texts
+        pattern_of_labels = find_label_pattern(label_texts, number_names)
+        if pattern_of_labels == _BARE_PATTERN:
+            return _columns_named_as_classes(label_texts, number_columns)
+        if pattern_of_labels is not None:
+            return _columns_of_pattern(
+                pattern_of_labels, number_names, "their names contain the labels"
+            )
+    prefix_group = _find_prefix_group(number_columns)
+    if prefix_group.names:
+        return prefix_group
+    if labels is None or labels not in inspection.facts:
+        return ClassColumnGroup()
+    return _find_numbered_columns(inspection.facts[labels], number_columns)
+
+
+def _columns_of_pattern(
+    pattern: ClassColumnPattern, names: Sequence[str], reason: str
+) -> ClassColumnGroup:
+    """Return the columns whose names fit a pattern."""
+    fitting_names = [name for name in names if pattern.find_class_name(name) is not None]
+    return ClassColumnGroup(fitting_names, pattern, reason)
+
+
+def _columns_named_as_classes(
+    labels: Sequence[str], number_columns: Sequence[ColumnFacts]
+) -> ClassColumnGroup:
+    """Return the columns that the labels name, and others that may be classes without a row."""
+    named_columns = [facts for facts in number_columns if facts.name in labels]
+    reason = "the labels name them"
+    if is_probability_table(_stack(named_columns)):
+        return ClassColumnGroup([facts.name for facts in named_columns], _BARE_PATTERN, reason)
+    names = []
+    for facts in number_columns:
+        if facts in named_columns or may_be_class(facts):
+            names.append(facts.name)
+    return ClassColumnGroup(names, _BARE_PATTERN, reason)
+
+
+def may_be_class(facts: ColumnFacts) -> bool:
+    """Check whether neither the name nor the values of a column of numbers rule out a class."""
+    if facts.has_non_class_name or facts.is_row_counter or facts.is_id:
+        return False
+    return not facts.has_score_name and not facts.is_case
+
+
+def _find_prefix_group(number_columns: Sequence[ColumnFacts]) -> ClassColumnGroup:
+    """Return the largest group of columns whose names share the text before an underscore."""
+    names_of_prefix: dict[str, list[str]] = {}
+    for facts in number_columns:
+        beginning, underscore, remainder = facts.name.partition("_")
+        if remainder and not facts.has_non_class_name:
+            names_of_prefix.setdefault(beginning + underscore, []).append(facts.name)
+    for prefix in sorted(names_of_prefix, key=lambda prefix: -len(names_of_prefix[prefix])):
+        names = names_of_prefix[prefix]
+        columns = [facts for facts in number_columns if facts.name in names]
+        is_known_prefix = any(prefix in prefixes for prefixes in CLASS_COLUMN_PREFIXES.values())
+        has_fractions = all(facts.has_fractions for facts in columns)
+        if len(names) > 1 and (is_known_prefix or has_fractions):
+            return ClassColumnGroup(
+                names, ClassColumnPattern(prefix), f"their names begin with {prefix!r}"
+            )
+    return ClassColumnGroup()
+
+
+def _find_numbered_columns(
+    labels: ColumnFacts, number_columns: Sequence[ColumnFacts]
+) -> ClassColumnGroup:
+    """Return the remaining columns if the labels are their numbers."""
+    possible_columns = [facts for facts in number_columns if may_be_class(facts)]
+    names = [facts.name for facts in possible_columns]
+    has_numbers_as_names = sorted(names) == sorted(str(number) for number in range(len(names)))
+    if len(names) < 2 or not are_column_numbers(labels.values, len(names)):
+        return ClassColumnGroup()
+    if not has_numbers_as_names and not all(facts.has_fractions for facts in possible_columns):
+        return ClassColumnGroup()
+    return ClassColumnGroup(names, _BARE_PATTERN, "all other columns of numbers")
+
+
+def record_class_columns(
+    inspection: Inspection, group: ClassColumnGroup, labels: str | None
+) -> Float:
+    """Record the class columns and the columns to leave out, and return the table."""
+    columns = [inspection.facts[name] for name in group.names]
+    table = _stack(columns)
+    default_prefixes = ["", *CLASS_COLUMN_PREFIXES["logits"]]
+    if is_probability_table(table):
+        default_prefixes += CLASS_COLUMN_PREFIXES["probabilities"]
+    key_options = {}
+    is_default = group.pattern.prefix in default_prefixes and not group.pattern.suffix
+    if group.logits_key is not None and not is_default:
+        key_options["logits_key"] = group.logits_key
+    inspection.add_finding(
+        f"classes: {format_names(group.class_names)}", group.reason, options=key_options
+    )
+    _check_agreement(inspection, group, labels, table)
+    _exclude_other_columns(inspection, group, labels)
+    return table
+
+
+def _stack(columns: Sequence[ColumnFacts]) -> Float:
+    """Return the columns as a table."""
+    return np.stack([facts.values.astype(np.float64) for facts in columns], axis=1)
+
+
+def _exclude_other_columns(
+    inspection: Inspection, group: ClassColumnGroup, labels: str | None
+) -> None:
+    """Record the columns that the readers would otherwise take for classes."""
+    excluded_names = set(inspection.options.get("drop", ()))
+    used_names = {"", labels, *group.names, *ID_KEYS}
+    for name in inspection.columns:
+        if name not in used_names and group.pattern.find_class_name(name) is not None:
+            excluded_names.add(name)
+    if not excluded_names:
+        return
+    dropped_names = tuple(sorted(excluded_names))
+    inspection.options["drop"] = dropped_names
+    inspection.add_finding(
+        f"not classes: {format_names(dropped_names)}",
+        "neither their names nor their values are those of classes",
+    )
+
+
+def _check_agreement(
+    inspection: Inspection, group: ClassColumnGroup, labels: str | None, table: Float
+) -> None:
+    """Ask if the largest column agrees with the labels no more often than by chance."""
+    user_named_columns = {"logits_key", "classes"} & inspection.options.keys()
+    if labels is None or labels not in inspection.facts or "logits_key" in user_named_columns:
+        return
+    facts = inspection.facts[labels]
+    code_of_label = {name: code for code, name in enumerate(group.class_names)}
+    if not set(facts.distinct_texts) <= code_of_label.keys():
+        code_of_label = {str(code): code for code in range(len(group.names))}
+    if not set(facts.distinct_texts) <= code_of_label.keys() or len(table) < _MIN_AGREEMENT_ROWS:
+        return
+    true_codes = np.array([code_of_label.get(text, -1) for text in facts.texts.tolist()])
+    predicted_codes = np.nan_to_num(table, nan=-np.inf).argmax(axis=1)
+    agreement = (true_codes == predicted_codes).mean()
+    by_chance = 0.0
+    for code in range(len(group.names)):
+        by_chance += (true_codes == code).mean() * (predicted_codes == code).mean()
+    margin = 2.0 * np.sqrt(by_chance * (1.0 - by_chance) / len(table))
+    if agreement <= by_chance + margin and len(facts.distinct_texts) > 1:
+        raise AmbiguousFileError(
+            f"are {format_names(group.names)} classes? The largest of them agrees with"
+            f" {labels!r} in {agreement:.0%} of the rows, no more than by chance. Name the scores"
+            " with --logits-key NAME, or the labels with --label-key NAME."
+        )
+
+
+def is_probability_table(table: Float) -> bool:
+    """Check whether all numbers are nonnegative and every row sums to about one."""
+    is_nonnegative = (table >= 0.0).all()
+    sums_to_one = (np.abs(table.sum(axis=1) - 1.0) < _SUM_TOLERANCE).all()
+    return bool(is_nonnegative and sums_to_one)

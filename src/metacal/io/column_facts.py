@@ -1,0 +1,269 @@
+"""Facts about one column of an unknown file, from its name and the values of its first rows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metacal.formulas import Float
+from metacal.io.strays import NON_CLASS_NAME_PATTERN
+from metacal.rows.score_columns import VERDICTS, parse_score_text
+
+#: Words in the names of scores and probabilities.
+_SCORE_WORDS = frozenset(
+    [
+        "p",
+        "pr",
+        "prob",
+        "probs",
+        "proba",
+        "probability",
+        "probabilities",
+        "probabilite",
+        "probabilidad",
+        "wahrscheinlichkeit",
+        "score",
+        "scores",
+        "scored",
+        "confidence",
+        "conf",
+        "konfidenz",
+        "certainty",
+        "chance",
+        "risk",
+        "likelihood",
+        "logit",
+        "logits",
+        "logprob",
+        "margin",
+        "odds",
+    ]
+)
+#: Labels of the positive class, lower case, besides the spellings of true.
+_POSITIVE_LABELS = ("positive", "pos", "ja", "oui", "si", "sí", "wahr", "vrai", "verdadero")
+_NEGATIVE_LABELS = ("negative", "neg", "nein", "non", "falsch", "faux", "falso")
+#: Words that are left out when the names of two columns are compared.
+_FILLER_WORDS = _SCORE_WORDS | frozenset(
+    [
+        "is",
+        "has",
+        "was",
+        "label",
+        "labels",
+        "true",
+        "y",
+        "target",
+        "class",
+        "pred",
+        "predicted",
+        "prediction",
+        "model",
+        "the",
+        "of",
+    ]
+)
+#: Minimum number of characters of a word that links two column names.
+_MIN_WORD_LENGTH = 3
+#: Typical names of ids.
+_ID_NAME_PATTERN = re.compile(
+    r"(.+[_ .-]?)?(id|ids|uuid|guid|key|nr|number|no)|customer|patient|user|case|document",
+    re.IGNORECASE,
+)
+#: Typical names of the documents, cases or sessions to which several rows belong.
+_CASE_NAME_PATTERN = re.compile(
+    r"(.*[_. -])?(doc(ument)?|case|claim|invoice|contract|order|page|form|patient|customer|client"
+    r"|user|subject|session|conversation|dialog(ue)?|thread|video|recording|speaker)"
+    r"([_. -]?(id|ids|uuid|key|nr|no|number|name))?",
+    re.IGNORECASE,
+)
+#: Typical names of the column that names the extracted field.
+_FIELD_NAME_PATTERN = re.compile(
+    r"(.*[_. ])?(field|attribute|entity|slot)([_ ]?(name|type|key|label))?", re.IGNORECASE
+)
+
+
+def split_words(name: str) -> list[str]:
+    """Return the lower-case words of a column name.
+
+    >>> split_words("p(Churned)"), split_words("fraudScore_v2")
+    (['p', 'churned'], ['fraud', 'score', 'v2'])
+    """
+    spaced_name = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name)
+    return re.findall(r"[^\W_]+", spaced_name.lower())
+
+
+def format_value(value: Any) -> str:
+    """Return a value as text, with one spelling for each number.
+
+    >>> format_value(1.0), format_value(" cat ")
+    ('1', 'cat')
+    """
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return str(value).strip()
+
+
+def choose_positive(values: Sequence[str]) -> str | None:
+    """Return the positive one of two labels, or None if nobody can tell.
+
+    Examples
+    --------
+    >>> choose_positive(["No", "Yes"]), choose_positive(["-1", "1"]), choose_positive(["bad", "good"])
+    ('Yes', '1', None)
+    """
+    if all(_is_number_text(value) for value in values):
+        return max(values, key=float)
+    meanings = [_is_positive_label(value) for value in values]
+    if set(meanings) != {True, False}:
+        return None
+    return values[meanings.index(True)]
+
+
+def _is_number_text(text: str) -> bool:
+    """Check whether a text is a number."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_positive_label(label: str) -> bool | None:
+    """Return whether a label is positive, or None if it is neither positive nor negative."""
+    word = label.lower()
+    if word in _POSITIVE_LABELS:
+        return True
+    if word in _NEGATIVE_LABELS:
+        return False
+    return VERDICTS.get(word)
+
+
+@dataclass(frozen=True)
+class ColumnFacts:
+    """Facts about the first rows of a column.
+
+    Attributes
+    ----------
+    name : str
+        Name of the column.
+
+    values : array of shape (n_rows,)
+        First rows: integers, floats or texts.
+    """
+
+    name: str
+    values: NDArray[Any]
+
+    @cached_property
+    def texts(self) -> NDArray[Any]:
+        """Values as texts, with one spelling for each number."""
+        return np.array([format_value(value) for value in self.values.tolist()])
+
+    @cached_property
+    def distinct_texts(self) -> list[str]:
+        """Distinct values as texts, without missing ones."""
+        return [text for text in np.unique(self.texts).tolist() if text not in ("", "nan")]
+
+    @cached_property
+    def numbers(self) -> Float | None:
+        """Values as numbers, also of texts such as 8/10; None if some are no numbers."""
+        if self.values.dtype.kind in "iuf":
+            return self.values.astype(np.float64)
+        scores = [parse_score_text(text) if text else np.nan for text in self.texts.tolist()]
+        if not scores or any(score is None for score in scores) or self.holds_flags:
+            return None
+        return np.array(scores, dtype=np.float64)
+
+    @property
+    def is_number(self) -> bool:
+        """Whether the file holds numbers in this column, and not texts such as 8/10."""
+        return self.values.dtype.kind in "iuf"
+
+    @cached_property
+    def finite_numbers(self) -> Float:
+        """Numbers without missing ones."""
+        if self.numbers is None:
+            return np.zeros(0)
+        return np.asarray(self.numbers[np.isfinite(self.numbers)])
+
+    @property
+    def has_fractions(self) -> bool:
+        """Whether some numbers are not whole."""
+        return bool((self.finite_numbers != np.rint(self.finite_numbers)).any())
+
+    @property
+    def lies_in_unit_interval(self) -> bool:
+        """Whether all numbers lie between 0 and 1."""
+        numbers = self.finite_numbers
+        return len(numbers) > 0 and bool(((numbers >= 0.0) & (numbers <= 1.0)).all())
+
+    @property
+    def holds_flags(self) -> bool:
+        """Whether every value is a spelling of true or false."""
+        return bool(self.distinct_texts) and {text.lower() for text in self.distinct_texts} <= set(
+            VERDICTS
+        )
+
+    @property
+    def is_unique(self) -> bool:
+        """Whether no value occurs twice."""
+        return len(self.distinct_texts) == len(self.values)
+
+    @property
+    def is_row_counter(self) -> bool:
+        """Whether the numbers increase by one from row to row."""
+        if self.values.dtype.kind not in "iu" or len(self.values) <= 2:
+            return False
+        return bool((np.diff(self.values) == 1).all())
+
+    @property
+    def has_non_class_name(self) -> bool:
+        """Whether the name suggests an index, an id, a time or the like."""
+        return self.name == "" or NON_CLASS_NAME_PATTERN.fullmatch(self.name) is not None
+
+    @property
+    def has_score_name(self) -> bool:
+        """Whether the name contains a word such as "score" or "probability"."""
+        return bool(_SCORE_WORDS.intersection(split_words(self.name)))
+
+    @property
+    def is_id(self) -> bool:
+        """Whether every row has its own value, and the name is that of an id."""
+        return (
+            self.is_unique
+            and not self.has_fractions
+            and _ID_NAME_PATTERN.fullmatch(self.name) is not None
+        )
+
+    @property
+    def is_case(self) -> bool:
+        """Whether the name is that of a document or case, to which several rows belong."""
+        if _CASE_NAME_PATTERN.fullmatch(self.name) is None or self.has_fractions:
+            return False
+        n_cases = len(self.distinct_texts)
+        n_rows = len(self.values)
+        # Few distinct values are categories, such as the type of a document.
+        return n_rows / 20 <= n_cases < n_rows and n_cases >= 20
+
+    @property
+    def is_field(self) -> bool:
+        """Whether the column names the extracted field of each row."""
+        is_field_name = _FIELD_NAME_PATTERN.fullmatch(self.name) is not None
+        return is_field_name and 2 <= len(self.distinct_texts) <= len(self.values) / 2
+
+    def refers_to(self, other_name: str) -> bool:
+        """Check whether the name contains a word of another name, such as p_churn of churned."""
+        words = set(split_words(self.name)) - _FILLER_WORDS
+        other_words = set(split_words(other_name)) - _FILLER_WORDS
+        for word in words:
+            for other_word in other_words:
+                is_long = min(len(word), len(other_word)) >= _MIN_WORD_LENGTH
+                if is_long and (word.startswith(other_word) or other_word.startswith(word)):
+                    return True
+        return False

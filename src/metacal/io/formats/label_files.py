@@ -1,0 +1,78 @@
+"""Reader of files that hold only labels: one per line, or a column of a csv or tsv file."""
+
+from __future__ import annotations
+
+import csv
+from typing import Any
+
+from numpy.typing import NDArray
+
+from metacal.errors import InputError, format_option
+from metacal.io.formats.delimited import open_text
+from metacal.io.formats.text_cells import parse_labels
+from metacal.io.named_columns import find_named_column
+from metacal.io.request import LABEL_KEYS, Request
+
+
+def read_labels(request: Request, name_suffix: str) -> NDArray[Any]:
+    """Read one label per line, or the label column of a table with a header.
+
+    Parameters
+    ----------
+    request : Request
+        File to read and, optionally, the name of the label column.
+
+    name_suffix : {".txt", ".csv", ".tsv"}
+        File name extension. A .txt file has one label per line.
+
+    Returns
+    -------
+    array of shape (n_rows,)
+
+    Raises
+    ------
+    InputError
+        If a label is missing, or the label column is ambiguous.
+    """
+    path = request.path
+    rows = _read_label_rows(request, name_suffix)
+    first_row = []
+    if rows:
+        first_row = [cell.strip() for cell in rows[0]]
+    label_column = find_named_column(request, first_row, "label_key", LABEL_KEYS)
+    if label_column is None and len(first_row) > 1:
+        raise InputError(
+            f"{path}:1: which column holds the labels? Say so with {format_option('label_key')}."
+        )
+
+    n_header_lines = 0
+    column_index = 0
+    if label_column is not None:
+        n_header_lines = 1
+        column_index = first_row.index(label_column)
+
+    labels = []
+    for line_number, row in enumerate(rows[n_header_lines:], start=n_header_lines + 1):
+        label = ""
+        if column_index < len(row):
+            label = row[column_index].strip()
+        if not label:
+            raise InputError(
+                f"{path}:{line_number}:{column_index + 1}: the label is missing; fill it in or drop"
+                " the row everywhere."
+            )
+        labels.append(label)
+    return parse_labels(path, label_column or "label", labels)
+
+
+def _read_label_rows(request: Request, name_suffix: str) -> list[list[str]]:
+    """Read the rows of a label file without the empty rows at its end."""
+    with open_text(request.path, request.path_to_open) as file:
+        if name_suffix == ".txt":
+            rows = [[line.strip()] for line in file]
+        else:
+            delimiter = "\t" if name_suffix == ".tsv" else ","
+            rows = list(csv.reader(file, delimiter=delimiter))
+    while rows and not any(rows[-1]):
+        rows.pop()
+    return rows
