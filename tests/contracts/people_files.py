@@ -21,7 +21,9 @@ import numpy as np
 
 N_ROWS = 400
 ANIMALS = np.array(["cat", "dog", "bird"])
-RANDOM = np.random.default_rng(20)
+#: Seed of the rows. A test sets another one to get other rows of the same columns.
+SEED = globals().get("SEED", 20)
+RANDOM = np.random.default_rng(SEED)
 
 TRUE_CODES = RANDOM.integers(3, size=N_ROWS)
 LOGITS = (RANDOM.normal(size=(N_ROWS, 3)) + 3.5 * np.eye(3)[TRUE_CODES]).round(5)
@@ -641,7 +643,7 @@ PEOPLE_FILES: dict[str, PeopleFile] = {
                 correct=IS_CORRECT,
             )
         ),
-        answers(CONFIDENCE.round(3)),
+        answers([float(f"{10.0 * c:.2f}") / 10.0 for c in CONFIDENCE]),
     ),
     "stars.csv": PeopleFile(
         delimited(

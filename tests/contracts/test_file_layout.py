@@ -149,3 +149,17 @@ def test_what_apply_leaves_out_is_said(folder):
     done = run("apply", "gate.json", "wide.npz", "-o", "out.csv")
     assert "Left out: 'embedding'." in done.stderr
     assert (folder / "out.csv").read_text().startswith("customer,shop,prediction,")
+
+
+def test_rows_without_a_score_are_expected_by_a_monitor(folder):
+    rng = np.random.default_rng(0)
+    scores = rng.random(900)
+    lines = [
+        json.dumps({"score": None if row % 9 == 0 else score, "ok": bool(rng.random() < score)})
+        for row, score in enumerate(scores.tolist())
+    ]
+    for name in ("old", "new"):
+        (folder / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
+    run("fit", "old.jsonl", "--score-key", "score", "--min-accuracy", 0.6, "-o", "gate.json")
+    watched = json.loads(run("monitor", "gate.json", "new.jsonl", "--json").stdout)
+    assert watched["rows"] == 900

@@ -7,15 +7,12 @@ from __future__ import annotations
 import csv
 import gzip
 import json
-import re
 from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 import metacal as mc
-from metacal.cli import main
 from metacal.errors import InputError
 from metacal.io.file_inspection import inspect_file
 
@@ -233,76 +230,52 @@ def test_forty_files_as_people_have_them(tmp_path):
     assert len(set(tellable) - set(asked)) >= 38
 
 
-def run(*words, code=0, **more):
-    done = CliRunner().invoke(main, [*map(str, words)], **more)
-    assert done.exit_code == code, (done.output, done.exception)
-    return done
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["latency.csv", "marks.csv"])
-def test_it_leaves_a_gate_a_report_and_what_to_do_next(name, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    FILES[name][0](name)
-    stem = name.partition(".")[0]
-    done = run("start", name, "--yes", "--mistake-cost", 3)
-    assert "because" in done.stderr
-    gate = mc.load_gate(f"{stem}.gate.json")
-    after = Path(f"{stem}.next.md").read_text()
-    first = re.search(r"```sh\n(.*?)\n", after).group(1)
-    python = re.search(r"```python\n(.*?)```", after, re.DOTALL).group(1)
-    run(*first.split()[1:])
-    assert mc.load_gate(f"{stem}.gate.json") == gate
-    exec(python, {})
-    assert mc.load_gate(f"{stem}.gate.json").threshold == gate.threshold
-
-
-def test_two_questions_are_asked_and_nothing_is_written_where_a_third_is_needed(
-    tmp_path, monkeypatch
-):
-    monkeypatch.chdir(tmp_path)
-    FILES["by-name.csv"][0]("val.csv")
-    done = run("start", "val.csv", input="1.05\n0.5\n")
-    assert "A mistake costs as much as reviewing how many rows?" in done.stderr
-    assert "Which share of the rows can be reviewed?" in done.stderr
-    FILES["long.csv"][0]("long.csv")
-    before = set(Path().iterdir())
-    assert "which of 'category', 'target' holds the truth?" in " ".join(
-        run("start", "long.csv", "--yes", code=2).stderr.split()
-    )
-    assert set(Path().iterdir()) == before
-
-
-def test_odd_files_are_asked_about_or_refused(tmp_path):
-    rng = np.random.default_rng(0)
-    shares = rng.dirichlet(np.ones(3), size=300)
-    names = np.array(["cat", "dog", "owl"])[shares.argmax(axis=1)]
-    percent = "\n".join(
-        f"{100 * a:.3f},{100 * b:.3f},{100 * c:.3f},{name}"
-        for (a, b, c), name in zip(shares, names)
-    )
-    (tmp_path / "percent.csv").write_text(f"cat,dog,owl,label\n{percent}\n")
-    (tmp_path / "wide.csv").write_text(f"cat,dog,owl,label\n{percent}\n", encoding="utf-16")
-    (tmp_path / "bare.csv").write_text("\n".join(f"{a},{b},{c},1" for a, b, c in shares))
-    (tmp_path / "broken.jsonl").write_text('{"score": 0.5, "ok": true}\n{"score": \n')
-    (tmp_path / "long.csv").write_text("cat,dog,label\n1,2," + "x" * 200_000 + "\n")
-    np.save(tmp_path / "objects.npy", np.array([{"a": 1}], dtype=object))
-    for name, said in {
-        "percent.csv": "every row sums to 100. Are these percentages?",
-        "wide.csv": "this is not UTF-8 text",
-        "bare.csv": "the first line holds numbers",
-        "long.csv": "this is not text in columns",
-        "broken.jsonl": "broken.jsonl:2: this line is not a JSON object of its own",
-        "objects.npy": "objects.npy: the file is damaged or cut short",
-    }.items():
-        done = CliRunner().invoke(main, ["start", str(tmp_path / name), "--yes"])
-        assert done.exit_code == 2, name
-        assert said in done.output, done.output
-        assert "unexpected" not in done.output
-
-
 def test_a_label_column_that_is_not_there_is_named(tmp_path):
     path = tmp_path / "val.csv"
     path.write_text("a,b,truth\n0.9,0.1,a\n0.2,0.8,b\n")
     with pytest.raises(InputError, match=r"no column 'label'; it has 'a', 'b', 'truth'"):
         inspect_file(str(path), label_key="label")
+
+
+@pytest.mark.parametrize(
+    ("text", "question"),
+    [
+        ("id,score,label\n1,0.5,1\n2,0.6,0\n3,0.1,1\n", "is 'label' the true class"),
+        ("split,p_a,a\ntrain,0.5,1\ntrain,0.6,0\ntest,0.1,1\n", "marks rows as 'train'"),
+        ("p_a,conf,a,b\n0.5,0.1,x,y\n0.6,0.2,y,y\n", "no column was recognised as the truth"),
+        ("p_default,default\n12.5,1\n80,0\n7.5,1\n", "lies between 7.5 and 80"),
+        ("a_score,b_score,ok\n0.5,0.2,1\n0.6,0.9,0\n0.7,0.1,1\n", "is the score?"),
+    ],
+)
+def test_what_cannot_be_told_is_asked(text, question, tmp_path):
+    path = tmp_path / "val.csv"
+    path.write_text(text)
+    assert question in str(inspect_file(str(path)).question)
+
+
+def test_a_score_that_points_the_wrong_way_is_asked_about(tmp_path):
+    table(["p_churn", "churn"], [1.0 - CHANCE, TWO])(tmp_path / "val.csv")
+    assert "have lower 'p_churn'" in str(inspect_file(str(tmp_path / "val.csv")).question)
+    table(["confidence", "ok"], [1.0 - SURE, RIGHT])(tmp_path / "val.csv")
+    assert "say --higher-is doubtful" in str(inspect_file(str(tmp_path / "val.csv")).question)
+
+
+def test_columns_that_agree_with_the_labels_by_chance_are_asked_about(tmp_path):
+    rng = np.random.default_rng(1)
+    height, weight = rng.normal(size=(2, N))
+    table(["height", "mass", "label"], [height, weight, TWO])(tmp_path / "val.csv")
+    assert "no more than by chance" in str(inspect_file(str(tmp_path / "val.csv")).question)
+
+
+def test_documents_and_fields_are_recognised(tmp_path):
+    documents = np.repeat(np.arange(N // 4), 4)
+    fields = np.tile(["date", "total", "vendor", "tax"], N // 4)
+    table(["doc_id", "field", "score", "correct"], [documents, fields, SURE, RIGHT])(
+        tmp_path / "val.csv"
+    )
+    inspection = inspect_file(str(tmp_path / "val.csv"))
+    assert inspection.question is None
+    assert inspection.roles["case"] == "doc_id"
+    assert inspection.roles["group"] == "field"
+    assert inspection.options["unit_key"] == "doc_id"
+    assert any("depend on each other" in reason for _, reason in inspection.findings)

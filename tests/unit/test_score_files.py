@@ -119,8 +119,8 @@ BAD = {
     ),
     "a decimal comma": (
         "a.tsv",
-        "mark\tok\n0,87\t1\n",
-        "a.tsv:2: the mark is '0,87', which is no number",
+        "mark\tok\n1,234\t1\n",
+        "a.tsv:2: the mark is '1,234', which is no number",
     ),
     "a third verdict": (
         "a.csv",

@@ -59,7 +59,9 @@ class Options:
         "Where OUT is a folder: remove results whose source is gone, unless they were changed"
         " since."
     )
-    reading: ReadOptions = option_group(ReadOptions, excluded_fields=("labels", "agree_key"))
+    reading: ReadOptions = option_group(
+        ReadOptions, excluded_fields=("labels", "agree_key", "rows")
+    )
     n_jobs: int | None = jobs_option()
     executor: str | None = executor_option()
 

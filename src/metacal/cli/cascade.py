@@ -93,7 +93,7 @@ class Options:
     reject_label: str | None = option(
         "Prediction where people answer.  [default: -1, or 'rejected']", "LABEL"
     )
-    reading: ReadOptions = option_group(ReadOptions, excluded_fields=("large",))
+    reading: ReadOptions = option_group(ReadOptions, excluded_fields=("large", "rows"))
     n_jobs: int | None = jobs_option()
     output: str | None = output_option("Save the cascade here, for apply and verify.", "JSON")
     key: str | None = sign_option()

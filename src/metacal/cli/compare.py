@@ -53,7 +53,7 @@ class Options:
     folds: int = option("Folds of a repeat.", type=click.IntRange(2, 1000), default=5)
     repeats: int = option("How often folds are drawn.", type=REPEATS_RANGE, default=2)
     seed: int = option("Seed of the folds.", type=SEED_RANGE, default=0)
-    reading: ReadOptions = option_group(ReadOptions, excluded_fields=("large", "agree_key"))
+    reading: ReadOptions = option_group(ReadOptions, excluded_fields=("large", "agree_key", "rows"))
     n_jobs: int | None = jobs_option()
     executor: str | None = executor_option()
 

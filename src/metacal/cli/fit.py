@@ -393,6 +393,9 @@ def _find_label(text: str | None, labels: Sequence[Any] | None) -> Any:
         return None
     distinct_labels = dict.fromkeys([0, 1] if labels is None else labels)
     label_by_text = {str(label): label for label in distinct_labels}
+    for label in distinct_labels:
+        if isinstance(label, float) and label.is_integer():
+            label_by_text.setdefault(str(int(label)), label)
     if text not in label_by_text:
         shown_labels = ", ".join(list(label_by_text)[:5])
         raise click.UsageError(f"--positive {text} is none of the labels ({shown_labels}).")

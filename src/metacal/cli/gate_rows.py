@@ -16,6 +16,7 @@ from metacal.cli.reading import (
     cascade_column_names,
     check_not_gate,
     check_read_options,
+    draw_rows,
     load_gate,
     read_cascade_scores,
     read_keywords,
@@ -195,6 +196,11 @@ def read_gate_rows(
     GateRows
     """
     check_large_option(gate, artifact, reading.large)
+    if reading.large is not None and reading.rows is not None:
+        raise click.UsageError(
+            "--rows does not go with --large, because the two files may hold different rows. Write"
+            " the rows to judge into files of their own."
+        )
     check_read_options(
         gate, artifact, reading, allows_group_key=allows_group_key and gate.has_classes
     )
@@ -261,6 +267,7 @@ def _read_logit_rows(
 
     check_not_gate(file)
     predictions = read_for_gate(gate, artifact, file, stream=stream, **read_keywords(reading))
+    predictions = draw_rows(predictions, reading)
     if keeps_raw_table and gate.is_logits_gate:
         return GateRows(file, (predictions.table,), predictions.labels, predictions)
 

@@ -100,7 +100,7 @@ class Options:
         "Answer from the labels in POOL, to see how many labels it would have taken."
     )
     reading: ReadOptions = option_group(
-        ReadOptions, excluded_fields=("large", "labels", "agree_key")
+        ReadOptions, excluded_fields=("large", "labels", "agree_key", "rows")
     )
     key: str | None = file_option(
         "Sign every answer, and the gate, with this key: a secret, or an Ed25519 private key in"

@@ -100,7 +100,7 @@ class Options:
         "SECONDS",
         type=click.FloatRange(min=0.0, min_open=True),
     )
-    reading: ReadOptions = option_group(ReadOptions, excluded_fields=("labels",))
+    reading: ReadOptions = option_group(ReadOptions, excluded_fields=("labels", "rows"))
 
     @property
     def waits_for_more_input(self) -> bool:

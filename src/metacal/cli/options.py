@@ -17,7 +17,7 @@ from typing import Any
 
 import click
 
-from metacal.cli.values import MAX_JOBS, bad_option, parse_fraction
+from metacal.cli.values import MAX_JOBS, bad_option, parse_fraction, parse_row_range
 from metacal.io.formats import list_extensions
 
 # ── help in sections ──────────────────────────────────────────────────────────────────────────────
@@ -27,7 +27,7 @@ from metacal.io.formats import list_extensions
 _SECTIONS = {
     "The promise": "min-accuracy max-miscoverage confidence per-class group-key",
     "What is written": "output output-format json title",
-    "What is in FILE": "label-key input logits-key classes drop labels id-key format",
+    "What is in FILE": "label-key input logits-key classes drop labels id-key format rows",
     "One score in place of logits": (
         "score-key correct-key prediction-key agree-key higher-is loss-key positive marks"
     ),
@@ -346,6 +346,12 @@ class ReadOptions:
         "With a score: what a higher one says; doubtful for losses, distances, perplexities. "
         " [default: surer]",
         type=click.Choice(["surer", "doubtful"]),
+    )
+    rows: tuple[float, float] | None = option(
+        "Use only a random part of the rows, always the same: 0:0.7 is 70% of them, 0.7:1 the"
+        " others.",
+        "A:B",
+        type=parse_row_range,
     )
     strict: None = option(
         "A warning is an error: probabilities read as logits, a stray column, rows that"

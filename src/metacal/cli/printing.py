@@ -58,8 +58,8 @@ def print_result(answer: Any, text: object) -> None:
 
 
 def print_note(text: str) -> None:
-    """Print a note on stderr, unless --quiet was given."""
-    if not flag_is_set("quiet"):
+    """Print a note on stderr, unless --quiet was given or the notes are hidden."""
+    if not flag_is_set("quiet") and not flag_is_set("hidden_notes"):
         echo(text, err=True)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -18,8 +18,11 @@ from metacal.errors import InputError
 
 if TYPE_CHECKING:
     from metacal.gate import Gate
+    from metacal.io.columns import Columns
     from metacal.io.predictions import Predictions
     from metacal.io.scores import Scores
+
+_ColumnsType = TypeVar("_ColumnsType", bound="Columns")
 
 # Options for a table of logits, as fields of `ReadOptions`.
 _LOGIT_OPTIONS = ("input", "labels", "logits_key", "classes", "drop")
@@ -64,8 +67,16 @@ def read_table(path: str, reading: ReadOptions, *, stream: bool | None = None) -
     predictions = read_predictions(
         path, input=reading.input or "logits", stream=stream, **read_keywords(reading)
     )
+    predictions = draw_rows(predictions, reading)
     warn_if_implausible(predictions.table, predictions.input)
     return predictions
+
+
+def draw_rows(columns: _ColumnsType, reading: ReadOptions) -> _ColumnsType:
+    """Return the part of the rows that --rows names, or all rows."""
+    if reading.rows is None:
+        return columns
+    return columns.draw_part(*reading.rows)
 
 
 def read_keywords(reading: ReadOptions) -> dict[str, Any]:
@@ -273,7 +284,7 @@ def read_score_table(
     if gate is not None:
         request = remember_columns(request, gate, artifact or "the gate")
     try:
-        return read_requested_scores(path, request)
+        return draw_rows(read_requested_scores(path, request), reading)
     except NoScoreError as error:
         if gate is None or reading.score_key is not None:
             raise

@@ -108,3 +108,24 @@ def parse_numbers(value: str) -> list[float]:
         return [float(part) for part in value.split(",")]
     except ValueError:
         raise click.BadParameter(f"{value!r} must be numbers, separated by commas.") from None
+
+
+def parse_row_range(value: str) -> tuple[float, float]:
+    """Parse a part of the rows, such as 0:0.7.
+
+    Examples
+    --------
+    >>> parse_row_range("0.7:1")
+    (0.7, 1.0)
+    """
+    start_text, _, stop_text = value.partition(":")
+    try:
+        start, stop = float(start_text or 0.0), float(stop_text or 1.0)
+    except ValueError:
+        start, stop = 0.0, 0.0
+    if not 0.0 <= start < stop <= 1.0:
+        raise click.BadParameter(
+            f"{value!r} is not a part of the rows. Give two fractions in ascending order, such as"
+            " 0:0.7 for 70% of the rows and 0.7:1 for the others."
+        )
+    return start, stop

@@ -138,3 +138,60 @@ class Columns:
         if class_positions is not None:
             class_positions = tuple(class_positions[index] for index in column_indices)
         return replace(self, table=table, class_names=class_names, class_positions=class_positions)
+
+    def select_rows(self, indices: NDArray[np.intp]) -> Self:
+        """Return a copy with only the given rows. A table in a file is read into memory."""
+        fields_by_row: dict[str, Any] = {
+            role: np.asarray(column)[indices] for role, column in self.role_columns.items()
+        }
+        line_numbers = self.line_numbers
+        if line_numbers is not None:
+            line_numbers = [line_numbers[index] for index in indices.tolist()]
+        return replace(
+            self,
+            table=self.table[indices],
+            kept={name: column[indices] for name, column in self.kept.items()},
+            line_numbers=line_numbers,
+            **fields_by_row,
+        )
+
+    def draw_part(self, start: float, stop: float) -> Self:
+        """Return a random part of the rows, which is the same in every call.
+
+        Parameters
+        ----------
+        start, stop : float
+            Beginning and end of the part, as fractions of the rows in a shuffled order. Parts that
+            do not overlap share no row and, if there are `units`, no cluster.
+
+        Returns
+        -------
+        Columns
+            The rows of the part, in the order of the file.
+
+        Raises
+        ------
+        InputError
+            If the part has no rows.
+
+        Examples
+        --------
+        >>> columns = Columns("val.csv", np.arange(10.0))
+        >>> columns.draw_part(0, 0.7).table, columns.draw_part(0.7, 1).table
+        (array([0., 1., 3., 5., 6., 8., 9.]), array([2., 4., 7.]))
+        """
+        codes = np.arange(len(self))
+        if self.units is not None:
+            codes = np.unique(self.units, return_inverse=True)[1].ravel()
+        n_clusters = int(codes.max()) + 1 if len(codes) else 0
+        order = np.random.default_rng(0).permutation(n_clusters)
+        first, last = round(start * n_clusters), round(stop * n_clusters)
+        is_drawn = np.zeros(n_clusters, dtype=bool)
+        is_drawn[order[first:last]] = True
+        indices = np.flatnonzero(is_drawn[codes])
+        if not len(indices):
+            raise InputError(
+                f"{self.path}: the part {start:g}:{stop:g} of its {len(self):,} rows is empty. Take a"
+                f" larger part with {format_option('rows')}."
+            )
+        return self.select_rows(indices)

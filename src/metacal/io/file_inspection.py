@@ -268,8 +268,6 @@ def _record_two_classes(inspection: Inspection, class_names: list[str]) -> None:
         positive = class_names[1]
     negative = class_names[1] if positive == class_names[0] else class_names[0]
     inspection.two_classes = (negative, positive)
-    if positive != class_names[1]:
-        inspection.options["positive"] = positive
 
 
 def _record_ids_and_cases(inspection: Inspection) -> None:

@@ -20,7 +20,7 @@ from metacal.display import format_names
 from metacal.errors import InputError, format_option
 from metacal.io.column_selection import ColumnSelection, select_columns
 from metacal.io.formats.jsonl import add_requested_entries, parse_json_line
-from metacal.io.formats.text_cells import split_line
+from metacal.io.formats.text_cells import detect_delimiter, split_line
 from metacal.io.named_columns import find_role_columns
 from metacal.io.request import ID_KEYS, ROLE_PARAMETERS, TABLE_KEYS, Request
 from metacal.io.stream_cells import (
@@ -141,6 +141,7 @@ class StreamReader:
 
     def __post_init__(self) -> None:
         self._delimiter = _DELIMITERS.get(self.stream_format)
+        self._knows_delimiter = False
         self._layout = _Layout()
         if self.header is not None:
             self._determine_layout(self.header, self.list_names)
@@ -243,7 +244,7 @@ class StreamReader:
         if len(cells) != len(header):
             return False
         try:
-            self._parse_row(_cells_by_name(header, cells), label="")
+            self._parse_row(_cells_by_name(header, cells), may_lack_score=False)
         except InputError:
             return False
         return set(cells) != set(header)
@@ -251,7 +252,11 @@ class StreamReader:
     def _split_cells(self, content: bytes) -> list[str]:
         """Split a line of csv or tsv into its cells."""
         try:
-            return split_line(content.decode("utf-8"), str(self._delimiter))
+            line = content.decode("utf-8")
+            if not self._knows_delimiter:
+                self._delimiter = detect_delimiter(line, str(self._delimiter), self.header)
+                self._knows_delimiter = True
+            return split_line(line, str(self._delimiter))
         except UnicodeDecodeError:
             raise invalid_line_error("this is not UTF-8 text; save it as UTF-8") from None
         except (csv.Error, ValueError):
@@ -292,10 +297,12 @@ class StreamReader:
         correctness_flags = tuple(cells.get(name) for name in request.correctness_columns)
         if any(flag is not None for flag in correctness_flags):
             label = correctness_flags
+        row_id = parse_identifier("id", self._find_value(cells, "ids", ID_KEYS))
+        is_late_label = label is not None and row_id is not None
         return StreamRecord(
-            row=self._parse_row(cells, label),
+            row=self._parse_row(cells, may_lack_score=not is_late_label),
             label=label,
-            id=parse_identifier("id", self._find_value(cells, "ids", ID_KEYS)),
+            id=row_id,
             probability=self._parse_probability(cells),
             group=parse_group(_optional_cell(cells, request.group_key)),
             unit=parse_identifier("unit", _optional_cell(cells, request.unit_key)),
@@ -385,17 +392,19 @@ class StreamReader:
             role_names=dict(selection.role_names),
         )
 
-    def _parse_row(self, cells: dict[str, Any], label: Any) -> tuple[float, ...] | None:
+    def _parse_row(
+        self, cells: dict[str, Any], *, may_lack_score: bool
+    ) -> tuple[float, ...] | None:
         """Return the numbers of a row, or None for a late label.
 
-        A row of scores may lack its score, and is then rejected. It is NaN here.
+        A row of scores may lack its score, and is then rejected. It is NaN here. A line with an id
+        and a label but no score is a late label.
         """
         request = self.request
         table_names = self._layout.table_names
         values = [cells.get(name) for name in table_names]
         if all(value is None for value in values):
-            is_row_without_score = request.reads_scores and len(table_names) > 0 and label is None
-            if is_row_without_score:
+            if request.reads_scores and table_names and may_lack_score:
                 return (math.nan,) * len(table_names)
             return None
 

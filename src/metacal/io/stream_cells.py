@@ -11,7 +11,7 @@ from typing import Any
 
 from metacal.errors import InputError
 from metacal.io.formats.jsonl import LineError
-from metacal.io.formats.text_cells import parse_number_lists
+from metacal.io.formats.text_cells import parse_localized_number, parse_number_lists
 from metacal.rows.score_columns import parse_score_text
 
 #: Maximum number of characters in the name of a group.
@@ -62,6 +62,9 @@ def _parse_number(name: str, value: Any) -> float:
             raise ValueError
         return float(value)
     except (TypeError, ValueError, OverflowError):
+        number = parse_localized_number(value) if isinstance(value, str) else None
+        if number is not None and not math.isnan(number):
+            return number
         shown_value = str(value)[:_MAX_SHOWN]
         raise invalid_line_error(f"{name!r} holds {shown_value!r}, which is not a number") from None
 
@@ -77,6 +80,8 @@ def parse_score_value(value: Any) -> Any:
     if not isinstance(value, str | bool):
         return value
     score = parse_score_text(str(value))
+    if score is None and isinstance(value, str):
+        score = parse_localized_number(value)
     if score is None:
         return value
     return score
@@ -108,6 +113,9 @@ def parse_list(path: str, name: str, value: Any) -> list[Any]:
     if isinstance(value, list):
         return value
     if isinstance(value, str):
+        number = parse_localized_number(value)
+        if number is not None:
+            return [number]
         with suppress(InputError):
             return list(parse_number_lists(path, name, [value])[0].tolist())
     raise invalid_line_error(f"the entry {name!r} is no list of numbers")

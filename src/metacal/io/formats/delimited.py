@@ -23,6 +23,8 @@ from metacal.io.column_selection import ColumnSelection, select_columns
 from metacal.io.columns import Columns
 from metacal.io.formats.first_rows import FirstRows, cells_to_array
 from metacal.io.formats.text_cells import (
+    DELIMITER_NAMES,
+    detect_delimiter,
     is_number,
     parse_labels,
     parse_localized_numbers,
@@ -38,9 +40,6 @@ from metacal.io.request import Request
 # Maximum number of characters that an error message quotes from a cell or a parser.
 _MAX_QUOTED = 40
 _MAX_PARSER_MESSAGE = 200
-
-# Delimiters to try if the header does not contain the default delimiter, and their names.
-_DELIMITER_NAMES = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 
 
 def read(request: Request, delimiter: str = ",") -> Columns:
@@ -127,7 +126,7 @@ def read_first_rows(request: Request, max_rows: int, delimiter: str = ",") -> Fi
     columns = {}
     for name, cells in zip(header.column_names, zip(*rows)):
         columns[name] = cells_to_array(list(cells))
-    delimiter_name = _DELIMITER_NAMES[header.delimiter]
+    delimiter_name = DELIMITER_NAMES[header.delimiter]
     return FirstRows(f"text, columns separated by {delimiter_name}", columns)
 
 
@@ -208,7 +207,8 @@ def read_header(path: str, file: IO[str], default_delimiter: str) -> Header:
     NoRowsError
         If there are no rows below the header.
     """
-    delimiter = _detect_delimiter(file, default_delimiter)
+    delimiter = detect_delimiter(file.readline(), default_delimiter)
+    file.seek(0)
     reader = csv.reader(file, delimiter=delimiter)
     column_names = [unescape_formula(name.strip()) for name in next(reader, [])]
     if not column_names:
@@ -230,25 +230,6 @@ def read_header(path: str, file: IO[str], default_delimiter: str) -> Header:
     file.seek(0)
     next(csv.reader(file, delimiter=delimiter))
     return Header(column_names=column_names, list_columns=list_columns, delimiter=delimiter)
-
-
-def _detect_delimiter(file: IO[str], default_delimiter: str = ",") -> str:
-    """Return the default delimiter if the header has it, else the most frequent candidate.
-
-    Examples
-    --------
-    >>> import io
-    >>> _detect_delimiter(io.StringIO("cat;dog;label"))
-    ';'
-    >>> _detect_delimiter(io.StringIO("cat,dog;s,label"))
-    ','
-    """
-    header = file.readline()
-    file.seek(0)
-    if default_delimiter in header:
-        return default_delimiter
-    candidates = (default_delimiter, *_DELIMITER_NAMES)
-    return max(candidates, key=header.count)
 
 
 def _parse_cells(

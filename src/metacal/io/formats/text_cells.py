@@ -28,6 +28,9 @@ from metacal.rows.labels import is_integer_text
 # First characters of a text that a spreadsheet may execute.
 _FORMULA_CHARACTERS = "=+-@\t\r\n＝＋－＠"
 
+#: Delimiters of text in columns, and their names.
+DELIMITER_NAMES = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
+
 # Number whose comma separates thousands, or decimals. A leading zero cannot precede thousands.
 _GROUPED_NUMBER = re.compile(r"[-+]?[1-9]\d{0,2}(,\d{3})+")
 
@@ -230,6 +233,30 @@ def parse_labels(path: str, name: str, cells: Sequence[str] | NDArray[Any]) -> N
     if are_integers_saved_as_floats:
         return texts.astype(np.float64)
     return texts
+
+
+def detect_delimiter(
+    line: str, default_delimiter: str = ",", header: Sequence[str] | None = None
+) -> str:
+    """Return the delimiter of a header, or of a row below a known header.
+
+    Examples
+    --------
+    >>> detect_delimiter("cat;dog;label"), detect_delimiter("cat,dog;s,label")
+    (';', ',')
+    >>> detect_delimiter("0,5;0,5;cat", header=["cat", "dog", "label"])
+    ';'
+    """
+    candidates = (default_delimiter, *DELIMITER_NAMES)
+    if header is None:
+        if default_delimiter in line:
+            return default_delimiter
+        return max(candidates, key=line.count)
+    for delimiter in candidates:
+        with contextlib.suppress(csv.Error, ValueError):
+            if len(split_line(line, delimiter)) == len(header):
+                return delimiter
+    return default_delimiter
 
 
 def split_line(line: str, delimiter: str) -> list[str]:

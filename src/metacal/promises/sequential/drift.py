@@ -59,6 +59,15 @@ _MIN_GUESS_RATE = 0.01
 _MIN_PAYOFF_VARIANCE = 1e-12
 
 
+def _count_rows_without_score(certificate: Certificate) -> int:
+    """Return how many calibration rows had no score, and are therefore rejected."""
+    n_missing = 0
+    for note in certificate.notes:
+        if note.kind == "rows_without_score":
+            n_missing += int(dict(note.facts)["missing"])
+    return n_missing
+
+
 @dataclass
 class AbstentionMonitor(Monitor):
     """Evidence that rows are rejected more or less often than at calibration.
@@ -120,7 +129,9 @@ class AbstentionMonitor(Monitor):
             return (cls(n_rows=certificate.n_rows, n_accepted=first_stage.n_rows, delta=delta),)
         if certificate.subgroups is None:
             traffic = certificate.traffic
-            return (cls(n_rows=traffic.n_rows, n_accepted=traffic.n_accepted, delta=delta),)
+            # Rows without a score are rejected, and are not part of the traffic.
+            n_rows = traffic.n_rows + _count_rows_without_score(certificate)
+            return (cls(n_rows=n_rows, n_accepted=traffic.n_accepted, delta=delta),)
         monitored_subgroups = [
             subgroup
             for subgroup in certificate.subgroups.items

@@ -1,0 +1,138 @@
+"""Page of `metacal start` with the commands and the Python code for the next time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from metacal.cli.start_promises import OfferedPromise
+from metacal.cli.start_runs import shell_line
+
+if TYPE_CHECKING:
+    from metacal.io.inspection import Inspection
+
+#: Options that are arguments of the estimator, and not of the reader.
+_ESTIMATOR_OPTIONS = ("positive", "higher_is")
+
+
+def write_next_steps(
+    inspection: Inspection,
+    commands_run: Sequence[list[str]],
+    later_commands: Sequence[list[str]],
+    python_code: str,
+) -> str:
+    """Return a Markdown page with the findings, the commands and the Python code.
+
+    Parameters
+    ----------
+    inspection : Inspection
+        Meaning of the columns.
+    commands_run : sequence of lists of str
+        Commands that were run.
+    later_commands : sequence of lists of str
+        Commands for new files, which are called NEW.
+    python_code : str
+        Code that fits the same gate.
+
+    Returns
+    -------
+    str
+    """
+    findings = [f"- {finding}: {reason}" for finding, reason in inspection.findings]
+    sections = [
+        f"# {inspection.path}",
+        inspection.description + ".",
+        "\n".join(findings),
+        "These commands were run:",
+        _code_block("sh", "\n".join(map(shell_line, commands_run))),
+        "The gate remembers the columns of the file. For new files of the same columns, run:",
+        _code_block("sh", "\n".join(map(shell_line, later_commands))),
+        "The same gate in Python:",
+        _code_block("python", python_code),
+    ]
+    return "\n\n".join(sections) + "\n"
+
+
+def _code_block(language: str, text: str) -> str:
+    """Return a fenced block of code."""
+    return f"```{language}\n{text}\n```"
+
+
+def python_code(
+    inspection: Inspection,
+    promise: OfferedPromise,
+    target: float,
+    *,
+    fit_part: tuple[float, float] | None,
+    gate_path: str,
+) -> str:
+    """Return Python code that reads the file, fits the gate and saves it.
+
+    Parameters
+    ----------
+    inspection : Inspection
+        Meaning of the columns, with the options of the reader.
+    promise : OfferedPromise
+        Promise of the gate.
+    target : float
+        Target of the promise.
+    fit_part : tuple of float or None
+        Part of the rows that is used to fit, or None for all rows.
+    gate_path : str
+        File of the gate.
+
+    Returns
+    -------
+    str
+    """
+    options = inspection.options
+    read_arguments = [repr(inspection.path)]
+    for name, value in options.items():
+        if name not in _ESTIMATOR_OPTIONS:
+            read_arguments.append(f"{name}={value!r}")
+    arguments = ", ".join(read_arguments)
+    is_score = "score_key" in options
+    reader = "mc.io.read_scores" if is_score else "mc.read_predictions"
+    read_call = f"{reader}({arguments})"
+    if fit_part is not None:
+        read_call += f".draw_part({fit_part[0]:g}, {fit_part[1]:g})"
+    promise_code = _promise_code(inspection, promise, target)
+    units = ", units=rows.units" if "unit_key" in options else ""
+    if is_score:
+        keywords = _keyword_text(options, ("higher_is",))
+        fit_call = f"mc.ScoreGate({promise_code}{keywords}).fit(rows.score, rows.correct{units})"
+    else:
+        keywords = _keyword_text(options, ("input",)) + _classes_keyword(inspection)
+        fit_call = f"mc.MetaCal({promise_code}{keywords}).fit(rows.table, rows.labels{units})"
+    return (
+        f"import metacal as mc\n\nrows = {read_call}\ngate = {fit_call}\ngate.save({gate_path!r})"
+    )
+
+
+def _classes_keyword(inspection: Inspection) -> str:
+    """Return the keyword with the classes of the columns."""
+    if "score" in inspection.roles:
+        return f", classes=[{', '.join(_class_literals(inspection))}]"
+    return ", classes=None if rows.labels_count_columns else rows.class_names"
+
+
+def _class_literals(inspection: Inspection) -> tuple[str, str]:
+    """Return the negative and the positive class as Python literals."""
+    if inspection.two_classes is None:
+        return "", ""
+    negative, positive = inspection.two_classes
+    labels = inspection.roles.get("labels")
+    if labels is not None and inspection.facts[labels].is_number:
+        return negative, positive
+    return repr(negative), repr(positive)
+
+
+def _promise_code(inspection: Inspection, promise: OfferedPromise, target: float) -> str:
+    """Return the Python code of the promise, with the classes as Python literals."""
+    literals = _class_literals(inspection)
+    return promise.python.format(target=f"{target:.4g}", negative=literals[0], positive=literals[1])
+
+
+def _keyword_text(options: Mapping[str, Any], names: tuple[str, ...]) -> str:
+    """Return the options of these names as further keyword arguments in Python code."""
+    return "".join(f", {name}={options[name]!r}" for name in names if name in options)

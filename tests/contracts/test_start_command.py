@@ -1,0 +1,235 @@
+"""`metacal start` as a command: its questions, the rows that it holds out, and what it offers."""
+
+from __future__ import annotations
+
+import csv
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import metacal as mc
+from metacal.cli import main
+
+IDS = np.array([f"C{row:05d}" for row in range(4000)])
+
+
+def write_churn(path, n_rows=1000, noise=1.0, seed=0):
+    """Write a file with the probability of one of two classes."""
+    rng = np.random.default_rng(seed)
+    is_churn = rng.random(n_rows) < 0.4
+    log_odds = 4.0 * is_churn - 2.0 + noise * rng.normal(size=n_rows)
+    write_csv(
+        path,
+        {
+            "customer_id": IDS[:n_rows],
+            "tenure": rng.integers(1, 72, size=n_rows),
+            "p_churn": (1.0 / (1.0 + np.exp(-log_odds))).round(6),
+            "churn": np.where(is_churn, "Yes", "No"),
+        },
+    )
+
+
+def write_csv(path, columns):
+    """Write columns to a csv file."""
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(columns)
+        writer.writerows(zip(*(np.asarray(column).tolist() for column in columns.values())))
+
+
+def run(*words, codes=(0,)):
+    """Run a command and return its result."""
+    done = CliRunner().invoke(main, [*map(str, words)])
+    assert done.exit_code in codes, (words, done.output, done.exception)
+    return done
+
+
+def commands_in(text):
+    """Return the words of every command in a text, without "metacal"."""
+    assert "metacal" in text or "Nothing was written." in text
+    lines = re.findall(r"^(?:\$ )?metacal (.*)$", text, re.MULTILINE)
+    return [shlex.split(line) for line in lines]
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path, monkeypatch):
+    """Run every test in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+
+
+def test_the_gate_is_judged_on_rows_that_were_held_out():
+    write_churn("churn.csv")
+    done = run("start", "churn.csv", "--yes")
+    assert "about 700, drawn at random, fit the gate. The other 300 judge it." in done.stderr
+    assert "280 calibration rows" not in done.stdout
+    assert "from         700 calibration rows" in done.stdout
+    assert "300 of churn.csv through churn.gate.json" in done.stdout
+    assert "Warning" not in done.stderr
+    assert "not judged" not in done.stdout
+    everything = run("verify", "churn.gate.json", "churn.csv", codes=(1,))
+    assert "not judged" in everything.stdout
+
+
+def test_two_classes_get_promises_in_their_names_and_every_command_runs():
+    write_churn("churn.csv")
+    done = run("start", "churn.csv", "--yes")
+    for sentence in (
+        "of the rows accepted as 'Yes' are 'Yes'",
+        "of the rows accepted as 'No' are 'No'",
+        "of the rows that are 'Yes' are accepted as 'Yes' or reviewed",
+    ):
+        assert sentence in done.stderr
+    commands = commands_in(done.stderr)
+    assert {"--min-precision", "--min-npv", "--min-recall"} <= {
+        word for words in commands for word in words
+    }
+    for words in commands:
+        run(*words)
+
+
+@pytest.mark.parametrize("promise", ["precision", "npv", "recall"])
+def test_a_promise_about_one_class_is_fitted_and_judged(promise):
+    write_churn("churn.csv")
+    run("start", "churn.csv", "--yes", "--promise", promise)
+    gate = mc.load_gate("churn.gate.json")
+    page = Path("churn.next.md").read_text()
+    python = re.search(r"```python\n(.*?)```", page, re.DOTALL).group(1)
+    exec(python, {})
+    assert mc.load_gate("churn.gate.json").certificate == gate.certificate
+
+
+def test_a_promise_about_one_class_needs_two_classes():
+    rng = np.random.default_rng(0)
+    scores = rng.random(400)
+    write_csv("judge.csv", {"score": scores, "ok": rng.random(400) < scores})
+    done = run("start", "judge.csv", "--yes", "--promise", "recall", codes=(2,))
+    assert "needs two classes" in done.stderr
+
+
+def test_too_few_rows_are_not_judged_and_start_says_what_to_do():
+    write_churn("churn.csv", n_rows=200, noise=0.5)
+    done = run("start", "churn.csv", "--yes")
+    assert "Not judged:" in done.stderr
+    assert "Label at least 90 new rows" in done.stderr
+    assert "$ metacal verify churn.gate.json NEW" in done.stderr
+    write_churn("NEW", n_rows=100, noise=0.5, seed=1)
+    for words in commands_in(done.stderr):
+        run(*words)
+
+
+def test_a_target_that_is_not_supported_gives_the_best_one_certified_on_other_rows():
+    write_churn("churn.csv", n_rows=3000, noise=2.5)
+    done = run("start", "churn.csv", "--yes", "--mistake-cost", 500)
+    assert "The target is not supported" in done.stderr
+    certificate = mc.load_gate("churn.gate.json").certificate
+    assert 0.5 < certificate.target < 0.998
+    assert certificate.n_rows == 900
+    assert "Not judged: every row" in done.stderr
+    write_churn("NEW", n_rows=500, noise=2.5, seed=1)
+    for words in commands_in(done.stderr):
+        run(*words)
+    page = Path("churn.next.md").read_text()
+    for words in commands_in(page):
+        run(*words)
+
+
+def test_if_no_target_can_be_certified_nothing_is_printed_to_run():
+    write_churn("churn.csv", n_rows=120, noise=4.0)
+    done = run("start", "churn.csv", "--yes", "--mistake-cost", 500, codes=(1,))
+    assert "Nothing was written." in done.stderr
+    assert commands_in(done.stderr) == []
+    assert sorted(os.listdir()) == ["churn.csv"]
+
+
+def test_more_reviews_than_possible_give_a_command_that_runs():
+    write_churn("churn.csv", noise=3.0)
+    done = run("start", "churn.csv", "--yes", "--review", 0.05, "--mistake-cost", 8)
+    (words,) = [words for words in commands_in(done.stderr) if "--max-review" in words]
+    run(*words)
+
+
+def test_without_a_terminal_start_points_to_yes():
+    write_churn("churn.csv")
+    done = subprocess.run(
+        [sys.executable, "-m", "metacal", "start", "churn.csv"],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "Add --yes" in " ".join(done.stderr.split())
+    assert sorted(os.listdir()) == ["churn.csv"]
+
+
+def test_standard_input_is_refused():
+    done = run("start", "-", "--yes", codes=(2,))
+    assert "cannot be standard input" in " ".join(done.stderr.split())
+
+
+@pytest.mark.skipif(os.name == "nt", reason="there are no pseudo-terminals")
+def test_questions_on_a_terminal():
+    import pty
+
+    write_churn("churn.csv")
+    controller, terminal = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "metacal", "start", "churn.csv"],
+        stdin=terminal,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    os.write(controller, b"10\n2\n0.5\n")
+    output, _ = process.communicate(timeout=120)
+    os.close(terminal)
+    os.close(controller)
+    assert process.returncode == 0, output
+    assert "How many reviews does one mistake cost?" in output
+    assert "2  precision: at least 90% of the rows accepted as 'Yes' are 'Yes'" in output
+    assert "Which share of the rows can be reviewed?" in output
+    assert "--min-precision 0.9" in output
+
+
+def test_other_columns_in_a_new_file_are_named():
+    write_churn("churn.csv")
+    run("start", "churn.csv", "--yes")
+    write_csv("new.csv", {"customer_id": IDS[:5], "p_left": [0.1, 0.2, 0.3, 0.4, 0.5]})
+    done = run("apply", "churn.gate.json", "new.csv", "-o", "out.csv", codes=(2,))
+    assert "there is no column 'p_churn', from which churn.gate.json reads its input" in done.stderr
+
+
+def test_rows_of_a_part_are_always_the_same_and_clusters_stay_together():
+    write_churn("churn.csv", n_rows=100)
+    reading = {"logits_key": "p_churn", "input": "probabilities", "label_key": "churn"}
+    rows = mc.read_predictions("churn.csv", id_key="customer_id", **reading)
+    first, second = rows.draw_part(0, 0.7), rows.draw_part(0.7, 1)
+    assert len(first) == 70
+    assert set(first.ids) | set(second.ids) == set(rows.ids)
+    assert set(first.ids) & set(second.ids) == set()
+    np.testing.assert_array_equal(first.table, rows.draw_part(0, 0.7).table)
+    rows = mc.read_predictions("churn.csv", unit_key="tenure", **reading)
+    first, second = rows.draw_part(0, 0.5), rows.draw_part(0.5, 1)
+    assert len(first) + len(second) == 100
+    assert set(first.units) & set(second.units) == set()
+
+
+@pytest.mark.parametrize("part", ["1:0.5", "a:b", "0:2", "0.5:0.5"])
+def test_a_part_that_is_none_is_refused(part):
+    write_churn("churn.csv", n_rows=20)
+    words = ["fit", "churn.csv", "--logits-key", "p_churn", "--max-review", 0.5, "--rows", part]
+    assert "is not a part of the rows" in run(*words, codes=(2,)).stderr
+
+
+def test_a_part_without_rows_is_refused():
+    write_churn("churn.csv", n_rows=20)
+    words = ["fit", "churn.csv", "--logits-key", "p_churn", "--input", "probabilities"]
+    done = run(*words, "--label-key", "churn", "--max-review", 0.5, "--rows", "0:0.01", codes=(2,))
+    assert "is empty. Take a larger part with --rows" in done.stderr
