@@ -24,6 +24,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Self
 
+import numpy as np
 from numpy.typing import NDArray
 
 from metacal import display
@@ -237,8 +238,11 @@ class Alarms:
             independent_subgroups = row_subgroups[independent_rows]
         for abstention_monitor in self.abstention:
             abstention_monitor.update(accepted[independent_rows], parts=independent_subgroups)
+        # A row without a score counts as a rejection only: the calibration scores have none.
+        independent_scores = scores[independent_rows]
+        present_scores = independent_scores[np.isfinite(independent_scores)]
         for score_monitor in self.score:
-            score_monitor.update(scores[independent_rows])
+            score_monitor.update(present_scores)
         for promise_monitor in self.promise:
             if not promise_monitor.monitored_quantity.needs_labels:
                 promise_monitor.update(accepted, parts=row_subgroups, units=clusters)
