@@ -70,7 +70,7 @@ fit headless.csv --max-miscoverage 0.1
 fit ragged.csv --max-miscoverage 0.1
 fit gap.csv --max-miscoverage 0.1
 fit word.csv --max-miscoverage 0.1
-fit utf16.csv --max-miscoverage 0.1
+fit latin1.csv --max-miscoverage 0.1
 fit twice.csv --max-miscoverage 0.1
 fit two-labels.csv --max-miscoverage 0.1
 fit nan.npz --max-miscoverage 0.1
@@ -227,7 +227,9 @@ def _texts(folder, rng, logits, labels, softmax):
     (folder / "ragged.csv").write_text("\n".join([*good[:3], "1.5,2.5,cat", *good[3:]]))
     (folder / "gap.csv").write_text("\n".join([*good[:3], "1.5,,2.5,cat", *good[3:]]))
     (folder / "word.csv").write_text("\n".join([*good[:3], "1.5,n/a,2.5,cat", *good[3:]]))
-    (folder / "utf16.csv").write_text("\n".join(good), encoding="utf-16")
+    (folder / "latin1.csv").write_text(
+        "\n".join(good).replace("cat", "caf\u00e9"), encoding="latin-1"
+    )
     (folder / "rows.jsonl").write_text(
         '{"logits": [1.5, 2.5, 0.5], "label": 1}\n{"logits": [1.5, 2.5, 0.5]\n'
     )
