@@ -190,7 +190,7 @@ def test_the_gradient_is_the_derivative_of_the_loss(features, full):
     block[0, 2] = -np.inf
     labels, weights = np.array([0, 1, 2, 0, 1, 2, 0]), random.random(7)
     theta = random.standard_normal((4 if full else 2, 3))
-    at = {"features": features, "unit": 0.7}
+    at = {"features": features, "feature_scale": 0.7}
     sums = kernels.loss_and_gradient(block, labels, weights, theta=theta, **at)
     assert sums[0] == pytest.approx(
         kernels.loss(block, labels, weights, theta=theta, **at)[0], rel=1e-14

@@ -123,18 +123,19 @@ def _run_on_row_ranges(
         (start, min(start + _TASK_ROWS, n_rows)) for start in range(0, n_rows, _TASK_ROWS)
     ]
 
-    def run_ranges(some_ranges: list[tuple[int, int]]) -> list[Any]:
-        return [task(start, stop) for start, stop in some_ranges]
+    def run_task_on_ranges(ranges: list[tuple[int, int]]) -> list[Any]:
+        return [task(start, stop) for start, stop in ranges]
 
     if pool is None or len(row_ranges) < 2:
-        return run_ranges(row_ranges)
-    n_per_thread = -(-len(row_ranges) // pool._max_workers)
+        return run_task_on_ranges(row_ranges)
+    n_threads = pool._max_workers
+    n_ranges_per_thread = -(-len(row_ranges) // n_threads)
     ranges_of_threads = [
-        row_ranges[start : start + n_per_thread]
-        for start in range(0, len(row_ranges), n_per_thread)
+        row_ranges[start : start + n_ranges_per_thread]
+        for start in range(0, len(row_ranges), n_ranges_per_thread)
     ]
     results: list[Any] = []
-    for thread_results in pool.map(run_ranges, ranges_of_threads):
+    for thread_results in pool.map(run_task_on_ranges, ranges_of_threads):
         results.extend(thread_results)
     return results
 
@@ -144,7 +145,7 @@ def mixture_loss_sums(
     weights: Any,
     expansion_b: float,
     b: float,
-    uniform: float,
+    uniform_weight: float,
     pool: ThreadPoolExecutor | None = None,
 ) -> Float:
     """Sum the loss of a temperature with a uniform component, and its derivatives, over rows.
@@ -165,7 +166,7 @@ def mixture_loss_sums(
     b : float
         Inverse temperature, near `expansion_b`.
 
-    uniform : float
+    uniform_weight : float
         Weight of the uniform distribution.
 
     pool : ThreadPoolExecutor, default=None
@@ -176,10 +177,14 @@ def mixture_loss_sums(
     array of shape (6,)
     """
     if is_device_tensor(columns):
-        device_sums = device_kernels().mixture_loss_sums(columns, weights, expansion_b, b, uniform)
+        device_sums = device_kernels().mixture_loss_sums(
+            columns, weights, expansion_b, b, uniform_weight
+        )
         return device_sums.cpu().numpy()
     kernels = host_kernels if columns.flags.c_contiguous else numpy_kernels
-    sum_row_range = partial(kernels.mixture_loss_sums, columns, weights, expansion_b, b, uniform)
+    sum_row_range = partial(
+        kernels.mixture_loss_sums, columns, weights, expansion_b, b, uniform_weight
+    )
     return np.asarray(sum(_run_on_row_ranges(pool, sum_row_range, columns.shape[1])))
 
 
@@ -187,14 +192,14 @@ def confidence_log_odds(
     columns: Any,
     expansion_b: float,
     b: float,
-    uniform: float,
+    uniform_weight: float,
     pool: ThreadPoolExecutor | None = None,
 ) -> Float:
     """Compute the log-odds of the confidence of each row, and return them on the host.
 
     Parameters
     ----------
-    columns, expansion_b, b, uniform, pool
+    columns, expansion_b, b, uniform_weight, pool
         As in `mixture_loss_sums`.
 
     Returns
@@ -204,12 +209,12 @@ def confidence_log_odds(
     if is_device_tensor(columns):
         torch = device_kernels().torch
         return np.asarray(
-            _confidence_log_odds_formula(torch, columns, expansion_b, b, uniform).cpu()
+            _confidence_log_odds_formula(torch, columns, expansion_b, b, uniform_weight).cpu()
         )
     kernels = host_kernels if columns.flags.c_contiguous else numpy_kernels
     log_odds = np.empty(columns.shape[1])
     write_row_range = partial(
-        kernels.confidence_log_odds, columns, expansion_b, b, uniform, out=log_odds
+        kernels.confidence_log_odds, columns, expansion_b, b, uniform_weight, out=log_odds
     )
     _run_on_row_ranges(pool, write_row_range, len(log_odds))
     return log_odds
@@ -223,8 +228,8 @@ def reads_tensors(function: Callable[..., Any]) -> bool:
 def can_pass_whole_blocks(function: Callable[..., Any], table: Any) -> bool:
     """Check whether a function, possibly a partial, takes whole blocks of a table.
 
-    Such a function takes `rows`, the indices of the rows to use, and if it computes sums, the `ends`
-    of the strips. The C kernels do so for arrays that they can read without a copy, and for stored
+    Such a function takes `rows`, the indices of the rows to use, and if it computes sums, the
+    `strip_ends`. The C kernels do so for arrays that they can read without a copy, and for stored
     tables, whose blocks are always new arrays.
 
     Examples
@@ -282,7 +287,7 @@ def mixture_softmax(
     inverse_temperature : float
         Inverse temperature b.
 
-    uniform : float
+    uniform_weight : float
         Weight ε of the uniform distribution.
 
     out : array of shape (n_rows, n_classes)
@@ -299,7 +304,7 @@ def write_mixture(
     out: Array,
     extra_term: Any = None,
 ) -> None:
-    """Write w·softmax(b·x) + ε/K + other of each row into `out`, keeping the prediction.
+    """Write w·softmax(b·x) + ε/K + extra term of each row into `out`, keeping the prediction.
 
     Parameters
     ----------
@@ -309,16 +314,16 @@ def write_mixture(
     inverse_temperature : float
         Inverse temperature b.
 
-    share : float
+    softmax_weight : float
         Weight w of the softmax.
 
-    uniform : float
+    uniform_weight : float
         Weight ε of the uniform distribution over the possible classes.
 
     out : array of shape (n_rows, n_classes)
         Buffer for the result.
 
-    other : array of shape (n_rows, n_classes), default=None
+    extra_term : array of shape (n_rows, n_classes), default=None
         Term to add.
     """
     is_possible = None
@@ -348,7 +353,7 @@ def restore_predictions(predictions: Codes, out: Array) -> None:
 
 
 @_dispatch_to_device
-def clip_probabilities(out: Array, block: Array, possible: Flags | None = None) -> None:
+def clip_probabilities(out: Array, block: Array, is_possible: Flags | None = None) -> None:
     """Clip probabilities in place as `formulas.probabilities` does.
 
     Parameters
@@ -359,19 +364,21 @@ def clip_probabilities(out: Array, block: Array, possible: Flags | None = None) 
     block : array of shape (n_rows, n_classes)
         Logits.
 
-    possible : array of bool of shape (n_rows, n_classes), default=None
+    is_possible : array of bool of shape (n_rows, n_classes), default=None
         Possible classes, needed if the block has been overwritten.
     """
     smallest, largest = probability_limits(np.finfo(out.dtype))
     if (
-        possible is None
+        is_possible is None
         and takes_whole_blocks
         and host_kernels.clip_in_place(block, smallest, largest, out)
     ):
         return
-    if not out.size or (out.min() >= smallest and out.max() <= largest):
+    is_within_limits = not out.size or (out.min() >= smallest and out.max() <= largest)
+    if is_within_limits:
         return
-    is_possible = block > -np.inf if possible is None else possible
+    if is_possible is None:
+        is_possible = block > -np.inf
     has_several_classes = is_possible.sum(axis=1, keepdims=True) > 1
     np.copyto(out, smallest, where=(out < smallest) & is_possible & has_several_classes)
     np.copyto(out, largest, where=(out > largest) & has_several_classes)
@@ -388,7 +395,7 @@ class FormulaKernel:
     formula : callable
         The formula.
 
-    host : callable or None
+    host_kernel : callable or None
         Faster kernel for arrays.
 
     Examples

@@ -8,7 +8,7 @@ The features u of a row of logits x do not change if a constant is added to the 
 `centred_logits` (x minus its mean) or `log_probabilities` (x minus its logsumexp). A masked class (-inf)
 stays masked. As a feature of the other classes it counts as the mean of the row.
 
-Every kernel has the parameter `unit`, a factor that is applied to the features.
+Every kernel has the parameter `feature_scale`, a factor that is applied to the features.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def loss(
     labels: Codes,
     weights: Float | None,
     features: Features,
-    unit: float,
+    feature_scale: float,
     theta: Float,
 ) -> Float:
     """Sum the negative log-likelihood of softmax(A u + c) over rows.
@@ -93,7 +93,7 @@ def loss(
     features : callable
         Function that computes the features.
 
-    unit : float
+    feature_scale : float
         Factor of the features.
 
     theta : array of shape (2, n_classes) or (n_classes + 1, n_classes)
@@ -103,7 +103,7 @@ def loss(
     -------
     array of shape (1,)
     """
-    model = _evaluate_model(block, features, unit, theta)
+    model = _evaluate_model(block, features, feature_scale, theta)
     return np.asarray(_row_losses(model, labels, weights).sum(keepdims=True))
 
 
@@ -112,14 +112,14 @@ def loss_and_gradient(
     labels: Codes,
     weights: Float | None,
     features: Features,
-    unit: float,
+    feature_scale: float,
     theta: Float,
 ) -> Float:
     """Compute the loss and its gradient in θ, Σ (p - e_y) ⊗ (u, 1).
 
     Parameters
     ----------
-    block, labels, weights, features, unit, theta
+    block, labels, weights, features, feature_scale, theta
         As in `loss`.
 
     Returns
@@ -127,19 +127,20 @@ def loss_and_gradient(
     array of shape (1 + theta.size,)
         The loss, followed by the flattened gradient.
     """
-    model = _evaluate_model(block, features, unit, theta)
+    model = _evaluate_model(block, features, feature_scale, theta)
     total_loss = _row_losses(model, labels, weights).sum()
+    # The residuals p - e_y are computed in place.
     residuals = model.exponentials
     residuals /= model.sums[:, None]
     residuals[np.arange(len(residuals)), labels] -= 1.0
     if weights is not None:
         residuals *= weights[:, None]
-    is_diagonal = len(theta) == 2
-    if is_diagonal:
+    if _is_diagonal(theta):
         slope_gradient = np.einsum("ij,ij->j", residuals, model.features)
     else:
         slope_gradient = model.features.T @ residuals
-    return np.concatenate([[total_loss], slope_gradient.ravel(), residuals.sum(axis=0)])
+    intercept_gradient = residuals.sum(axis=0)
+    return np.concatenate([[total_loss], slope_gradient.ravel(), intercept_gradient])
 
 
 def hessian_parts(
@@ -147,14 +148,14 @@ def hessian_parts(
     labels: Codes,
     weights: Float | None,
     features: Features,
-    unit: float,
+    feature_scale: float,
     theta: Float,
 ) -> Float:
     """Compute the parts of the Hessian that the preconditioner needs, with r = p(1-p).
 
     Parameters
     ----------
-    block, labels, weights, features, unit, theta
+    block, labels, weights, features, feature_scale, theta
         As in `loss`. The labels are not used.
 
     Returns
@@ -163,29 +164,28 @@ def hessian_parts(
         The rows are Σ r u_own², Σ r u_own and Σ r. For a full matrix, Σ r |u|² and the K rows of
         Σ |r| u uᵀ follow.
     """
-    model = _evaluate_model(block, features, unit, theta)
-    table = model.features
-    variances = model.exponentials
-    variances /= model.sums[:, None]
-    variances *= 1.0 - variances
+    model = _evaluate_model(block, features, feature_scale, theta)
+    u = model.features
+    # The variances r = p(1-p) are computed in place.
+    r = model.exponentials
+    r /= model.sums[:, None]
+    r *= 1.0 - r
     if weights is not None:
-        variances *= weights[:, None]
-    weighted_features = variances * table
-    parts = [
-        np.einsum("ij,ij->j", weighted_features, table)[None],
-        weighted_features.sum(axis=0)[None],
-        variances.sum(axis=0)[None],
-    ]
-    is_full = len(theta) > 2
-    if is_full:
-        squared_norms = np.einsum("ij,ij->i", table, table)
-        parts.append(squared_norms[None] @ variances)
-        parts.append((table * variances.sum(axis=1, keepdims=True)).T @ table)
+        r *= weights[:, None]
+    r_times_u = r * u
+    slope_curvature = np.einsum("ij,ij->j", r_times_u, u)
+    cross_curvature = r_times_u.sum(axis=0)
+    intercept_curvature = r.sum(axis=0)
+    parts = [slope_curvature[None], cross_curvature[None], intercept_curvature[None]]
+    if not _is_diagonal(theta):
+        squared_norms = np.einsum("ij,ij->i", u, u)
+        parts.append(squared_norms[None] @ r)
+        parts.append((u * r.sum(axis=1, keepdims=True)).T @ u)
     return np.concatenate(parts)
 
 
 def full_hessian(
-    block: Array, weights: Float | None, features: Features, unit: float, theta: Float
+    block: Array, weights: Float | None, features: Features, feature_scale: float, theta: Float
 ) -> Float:
     """Compute the Hessian in (scales, intercepts) of a diagonal A.
 
@@ -193,28 +193,29 @@ def full_hessian(
 
     Parameters
     ----------
-    block, weights, features, unit, theta
+    block, weights, features, feature_scale, theta
         As in `loss`.
 
     Returns
     -------
     array of shape (2 * n_classes, 2 * n_classes)
     """
-    model = _evaluate_model(block, features, unit, theta)
-    probabilities = model.exponentials
-    probabilities /= model.sums[:, None]
-    row_weights = np.ones(len(probabilities)) if weights is None else weights
-    weighted_features = probabilities * model.features
-    v = np.concatenate([weighted_features, probabilities], axis=1)
+    model = _evaluate_model(block, features, feature_scale, theta)
+    u = model.features
+    p = model.exponentials
+    p /= model.sums[:, None]
+    row_weights = np.ones(len(p)) if weights is None else weights
+    p_times_u = p * u
+    v = np.concatenate([p_times_u, p], axis=1)
     hessian = np.asarray(-(v * row_weights[:, None]).T @ v, dtype=np.float64)
-    n_classes = probabilities.shape[1]
-    scales = np.arange(n_classes)
-    intercepts = scales + n_classes
-    cross_terms = row_weights @ weighted_features
-    hessian[scales, scales] += row_weights @ (weighted_features * model.features)
-    hessian[scales, intercepts] += cross_terms
-    hessian[intercepts, scales] += cross_terms
-    hessian[intercepts, intercepts] += row_weights @ probabilities
+    n_classes = p.shape[1]
+    scale_indices = np.arange(n_classes)
+    intercept_indices = scale_indices + n_classes
+    cross_terms = row_weights @ p_times_u
+    hessian[scale_indices, scale_indices] += row_weights @ (p_times_u * u)
+    hessian[scale_indices, intercept_indices] += cross_terms
+    hessian[intercept_indices, scale_indices] += cross_terms
+    hessian[intercept_indices, intercept_indices] += row_weights @ p
     return hessian
 
 
@@ -243,7 +244,7 @@ class _Model:
         z.
 
     features : array of shape (n_rows, n_classes)
-        Features u times the unit.
+        Features u times their scale.
     """
 
     exponentials: Float
@@ -252,29 +253,37 @@ class _Model:
     features: Float
 
 
-def _evaluate_model(block: Array, features: Features, unit: float, theta: Float) -> _Model:
+def _evaluate_model(block: Array, features: Features, feature_scale: float, theta: Float) -> _Model:
     """Compute the features and scores of a block.
 
     Parameters
     ----------
-    block, features, unit, theta
+    block, features, feature_scale, theta
         As in `loss`.
 
     Returns
     -------
     _Model
     """
-    table, is_masked = features(block)
-    if unit != 1.0:
-        table *= unit
-    is_diagonal = len(theta) == 2
-    scores = table * theta[0] if is_diagonal else table @ theta[:-1]
-    scores += theta[-1]
+    u, is_masked = features(block)
+    if feature_scale != 1.0:
+        u *= feature_scale
+    slopes = theta[:-1]
+    intercepts = theta[-1]
+    scores = u * slopes[0] if _is_diagonal(theta) else u @ slopes
+    scores += intercepts
     if is_masked is not None:
         scores[is_masked] = -np.inf
     scores -= scores.max(axis=1, keepdims=True)
     exponentials = np.exp(scores)
-    return _Model(exponentials, exponentials.sum(axis=1), scores, table)
+    return _Model(
+        exponentials=exponentials, sums=exponentials.sum(axis=1), scores=scores, features=u
+    )
+
+
+def _is_diagonal(theta: Float) -> bool:
+    """Check whether parameters belong to a diagonal matrix: one row of slopes and the intercepts."""
+    return len(theta) == 2
 
 
 def _row_losses(model: _Model, labels: Codes, weights: Float | None) -> Float:

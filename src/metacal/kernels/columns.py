@@ -74,27 +74,30 @@ def log_partition(library: Any, columns: Any, step: Any) -> tuple[Any, Any, Any]
 
     Returns
     -------
-    value, first_derivative, second_derivative : arrays of shape (n_rows,)
+    log_sum_exp, first_derivative, second_derivative : arrays of shape (n_rows,)
     """
-    value = library.log1p(columns[TAIL])
+    log_sum_exp = library.log1p(columns[TAIL])
     mean = columns[MEAN]
     variance = columns[VARIANCE]
     if isinstance(step, float) and step == 0.0:
-        return value, mean, variance
-    third = columns[THIRD]
-    fourth = columns[FOURTH]
-    value = value + step * (
-        mean + step * (0.5 * variance + step * (third / 6.0 + (step / 24.0) * fourth))
+        return log_sum_exp, mean, variance
+    third_cumulant = columns[THIRD]
+    fourth_cumulant = columns[FOURTH]
+    log_sum_exp = log_sum_exp + step * (
+        mean
+        + step * (0.5 * variance + step * (third_cumulant / 6.0 + (step / 24.0) * fourth_cumulant))
     )
-    first_derivative = mean + step * (variance + step * (0.5 * third + (step / 6.0) * fourth))
-    second_derivative = variance + step * (third + (0.5 * step) * fourth)
-    return value.clip(0.0), first_derivative, second_derivative.clip(0.0)
+    first_derivative = mean + step * (
+        variance + step * (0.5 * third_cumulant + (step / 6.0) * fourth_cumulant)
+    )
+    second_derivative = variance + step * (third_cumulant + (0.5 * step) * fourth_cumulant)
+    return log_sum_exp.clip(0.0), first_derivative, second_derivative.clip(0.0)
 
 
 def mixture_loss_sums(
-    library: Any, columns: Any, weights: Any, expansion_b: float, b: float, uniform: float
+    library: Any, columns: Any, weights: Any, expansion_b: float, b: float, uniform_weight: float
 ) -> Any:
-    """Sum -log q over rows, with its gradient in (log b, ε) and its curvature.
+    """Sum the loss -log q over rows, with its gradient in (log b, ε) and its curvature.
 
     With a = log b, g = d log p / da, h = d²log p / da² and r = (1 - ε) p / q::
 
@@ -121,7 +124,7 @@ def mixture_loss_sums(
     b : float
         Inverse temperature.
 
-    uniform : float
+    uniform_weight : float
         Weight ε of the uniform distribution.
 
     Returns
@@ -130,51 +133,61 @@ def mixture_loss_sums(
         L, L_a, L_e, L_aa, L_ae, L_ee.
     """
     label_gap = columns[LABEL_GAP]
-    uniform_p = 1.0 / columns[N_POSSIBLE]
-    log_sum, mean_gap, gap_variance = log_partition(library, columns, step=b - expansion_b)
-    softmax_p = library.exp(b * label_gap - log_sum)
-    mixture_p = (1.0 - uniform) * softmax_p + uniform * uniform_p
+    uniform_probability = 1.0 / columns[N_POSSIBLE]
+    log_sum_exp, mean_gap, gap_variance = log_partition(library, columns, step=b - expansion_b)
+    softmax_p = library.exp(b * label_gap - log_sum_exp)
+    mixture_p = (1.0 - uniform_weight) * softmax_p + uniform_weight * uniform_probability
     inverse_mixture_p = 1.0 / mixture_p
     log_p_slope = b * (label_gap - mean_gap)
-    softmax_share = (1.0 - uniform) * softmax_p * inverse_mixture_p
+    softmax_share = (1.0 - uniform_weight) * softmax_p * inverse_mixture_p
     share_times_slope = softmax_share * log_p_slope
-    loss_slope_in_uniform = (softmax_p - uniform_p) * inverse_mixture_p
-    loss_curvature_in_log_b = (
+    loss = -library.log(mixture_p)
+    slope_in_log_b = -share_times_slope
+    slope_in_weight = (softmax_p - uniform_probability) * inverse_mixture_p
+    curvature_in_log_b = (
         (b * b) * softmax_share * gap_variance
         - share_times_slope
         - (share_times_slope - softmax_share * share_times_slope) * log_p_slope
     )
-    terms = (
-        -library.log(mixture_p),
-        -share_times_slope,
-        loss_slope_in_uniform,
-        loss_curvature_in_log_b,
-        softmax_p * uniform_p * log_p_slope * inverse_mixture_p * inverse_mixture_p,
-        loss_slope_in_uniform * loss_slope_in_uniform,
+    mixed_derivative = (
+        softmax_p * uniform_probability * log_p_slope * inverse_mixture_p * inverse_mixture_p
+    )
+    curvature_in_weight = slope_in_weight * slope_in_weight
+    row_terms = (
+        loss,
+        slope_in_log_b,
+        slope_in_weight,
+        curvature_in_log_b,
+        mixed_derivative,
+        curvature_in_weight,
     )
     if weights is None:
-        return library.stack([term.sum() for term in terms])
-    return library.stack([(term * weights).sum() for term in terms])
+        return library.stack([term.sum() for term in row_terms])
+    return library.stack([(term * weights).sum() for term in row_terms])
 
 
 def confidence_log_odds(
-    library: Any, columns: Any, expansion_b: float, b: float, uniform: float
+    library: Any, columns: Any, expansion_b: float, b: float, uniform_weight: float
 ) -> Any:
     """Compute log(max q / (1 - max q)) of each row without cancellation, for ε above 0.
 
     Parameters
     ----------
-    library, columns, expansion_b, b, uniform
+    library, columns, expansion_b, b, uniform_weight
         As in `mixture_loss_sums`.
 
     Returns
     -------
     array or tensor of shape (n_rows,)
     """
-    uniform_p = 1.0 / columns[N_POSSIBLE]
-    log_sum, _, _ = log_partition(library, columns, step=b - expansion_b)
-    largest_p = (1.0 - uniform) * library.exp(-log_sum) + uniform * uniform_p
-    others_p = -(1.0 - uniform) * library.expm1(-log_sum) + uniform * (1.0 - uniform_p)
+    uniform_probability = 1.0 / columns[N_POSSIBLE]
+    log_sum_exp, _, _ = log_partition(library, columns, step=b - expansion_b)
+    largest_p = (1.0 - uniform_weight) * library.exp(
+        -log_sum_exp
+    ) + uniform_weight * uniform_probability
+    others_p = -(1.0 - uniform_weight) * library.expm1(-log_sum_exp) + uniform_weight * (
+        1.0 - uniform_probability
+    )
     return library.log(largest_p) - library.log(others_p)
 
 
@@ -232,13 +245,14 @@ def curve_adjustment(
     library: Any,
     others_sum: Any,
     second_largest: Any,
-    uniform_p: Any,
-    uniform: float,
+    uniform_probability: Any,
+    uniform_weight: float,
     curve_value: Callable[[Any], Any],
 ) -> tuple[Any, Any, Any]:
     """Compute how a curve changes the probabilities p = softmax(b·x) of each row.
 
-    The other classes become p·scale + shift, and the predicted class becomes `prediction_p`. The
+    p is first mixed with the uniform distribution. The predicted class then gets the probability
+    σ(s(z)), where z is the log-odds of its mixed probability and s the curve. The other classes become p·scale + shift, and the predicted class becomes `prediction_p`. The
     predicted class never falls below another class.
 
     Parameters
@@ -249,10 +263,10 @@ def curve_adjustment(
     others_sum, second_largest : array or tensor of shape (n_rows,)
         Sum and largest of the entries of p of the other classes.
 
-    uniform_p : array or tensor of shape (n_rows,)
+    uniform_probability : array or tensor of shape (n_rows,)
         One over the number of possible classes.
 
-    uniform : float
+    uniform_weight : float
         Weight ε of the uniform distribution.
 
     curve_value : callable
@@ -262,23 +276,30 @@ def curve_adjustment(
     -------
     scale, shift, prediction_p : arrays or tensors of shape (n_rows,)
     """
-    mixed_others = (1.0 - uniform) * others_sum + uniform * (1.0 - uniform_p)
-    mixed_prediction = (1.0 - uniform) * (1.0 - others_sum) + uniform * uniform_p
-    z = library.log(mixed_prediction) - library.log(mixed_others)
-    s = curve_value(z)
+    mixed_others = (1.0 - uniform_weight) * others_sum + uniform_weight * (
+        1.0 - uniform_probability
+    )
+    mixed_prediction = (1.0 - uniform_weight) * (
+        1.0 - others_sum
+    ) + uniform_weight * uniform_probability
+    log_odds = library.log(mixed_prediction) - library.log(mixed_others)
+    new_log_odds = curve_value(log_odds)
     # The predicted class must have at least `min_ratio` times the probability of all other classes.
-    mixed_second = (1.0 - uniform) * second_largest + uniform * uniform_p
+    mixed_second = (1.0 - uniform_weight) * second_largest + uniform_weight * uniform_probability
     min_ratio = MIN_PREDICTION_RATIO * mixed_second / mixed_others
     is_only_class = mixed_others == 0.0
     max_others = 1.0 / (1.0 + min_ratio)
-    new_others = 1.0 / (1.0 + library.exp(library.clip(s, -_MAX_EXPONENT, _MAX_EXPONENT)))
-    prediction_p = 1.0 / (1.0 + library.exp(library.clip(-s, -_MAX_EXPONENT, _MAX_EXPONENT)))
+    exponent = library.clip(new_log_odds, -_MAX_EXPONENT, _MAX_EXPONENT)
+    new_others = 1.0 / (1.0 + library.exp(exponent))
+    negative_exponent = library.clip(-new_log_odds, -_MAX_EXPONENT, _MAX_EXPONENT)
+    prediction_p = 1.0 / (1.0 + library.exp(negative_exponent))
     is_too_large = new_others > max_others
     prediction_p = library.where(is_too_large, min_ratio * max_others, prediction_p)
     new_others = library.where(is_too_large, max_others, new_others)
-    # The only possible class of a row keeps probability 1.
+    # The only possible class of a row keeps probability 1. There `others_sum` is 0, so the sums and
+    # products with it are arrays of ones and zeros.
     divisor = library.where(is_only_class, 1.0 + others_sum, mixed_others)
-    factor = library.where(is_only_class, 0.0 * others_sum, new_others / divisor)
-    scale = (1.0 - uniform) * factor
-    shift = uniform * uniform_p * factor
+    others_factor = library.where(is_only_class, 0.0 * others_sum, new_others / divisor)
+    scale = (1.0 - uniform_weight) * others_factor
+    shift = uniform_weight * uniform_probability * others_factor
     return scale, shift, library.where(is_only_class, 1.0 + others_sum, prediction_p)

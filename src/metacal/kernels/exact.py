@@ -36,18 +36,19 @@ def split_into_units(block: Array) -> Iterator[Float]:
     >>> sum(float(part[0]) for part in split_into_units(np.array([0.1])))
     0.1
     """
-    coarse: Float = thread_buffers.get_array("units", block.shape, np.float64)
+    rounded_block: Float = thread_buffers.get_array("units", block.shape, np.float64)
     remainder: Float = thread_buffers.get_array("rest of units", block.shape, np.float64)
     # Converting once is faster than a sum that converts its operands.
     np.copyto(remainder, block)
     coarse_shift, fine_shift = _ROUNDING_SHIFTS
-    np.add(remainder, coarse_shift, out=coarse)
-    coarse -= coarse_shift
-    yield coarse
-    remainder -= coarse
-    remainder += fine_shift
-    remainder -= fine_shift
-    yield remainder
+    np.add(remainder, coarse_shift, out=rounded_block)
+    rounded_block -= coarse_shift
+    yield rounded_block
+    remainder -= rounded_block
+    rounded_remainder = remainder
+    rounded_remainder += fine_shift
+    rounded_remainder -= fine_shift
+    yield rounded_remainder
 
 
 def units_to_integers(values: Float, unit: float) -> NDArray[np.int64]:
@@ -82,25 +83,29 @@ def add_class_units(
         few with many classes, are subtracted from them.
     """
     n_bins = len(edges) - 1
-    decisions = np.stack([~is_accepted, is_accepted]).astype(np.float64)
-    for unit_class_sums, entry_units in zip(class_sums, split_into_units(block)):
+    n_classes = block.shape[1]
+    row_is_rejected_or_accepted = np.stack([~is_accepted, is_accepted]).astype(np.float64)
+    for class_sums_of_unit, rounded_block in zip(class_sums, split_into_units(block)):
         # Sums of whole units are exact in any order, also in a matrix product.
-        unit_class_sums += decisions @ entry_units
-    flat_indices, values = find_entries_above(block, edges)
-    rows, columns = np.divmod(flat_indices, block.shape[1])
-    bins = np.searchsorted(edges[1:-1], values, side="left")
-    cells = columns * n_bins + bins
-    decision_codes = is_accepted[rows].astype(np.intp)
-    clipped_values = np.clip(values, -_MAX_ENTRY, _MAX_ENTRY)
-    for unit_cell_sums, unit, entry_units in zip(
-        cell_sums, UNITS, split_into_units(clipped_values)
+        class_sums_of_unit += row_is_rejected_or_accepted @ rounded_block
+
+    flat_indices, entries = find_entries_above_first_bin(block, edges)
+    entry_rows, entry_classes = np.divmod(flat_indices, n_classes)
+    entry_bins = np.searchsorted(edges[1:-1], entries, side="left")
+    entry_cells = entry_classes * n_bins + entry_bins
+    entry_decisions = is_accepted[entry_rows].astype(np.intp)
+    clipped_entries = np.clip(entries, -_MAX_ENTRY, _MAX_ENTRY)
+    for cell_sums_of_unit, unit, rounded_entries in zip(
+        cell_sums, UNITS, split_into_units(clipped_entries)
     ):
         np.subtract.at(
-            unit_cell_sums, (decision_codes, cells), units_to_integers(entry_units, unit)
+            cell_sums_of_unit,
+            (entry_decisions, entry_cells),
+            units_to_integers(rounded_entries, unit),
         )
 
 
-def find_entries_above(block: Array, edges: Float) -> tuple[Codes, Float]:
+def find_entries_above_first_bin(block: Array, edges: Float) -> tuple[Codes, Float]:
     """Return the flat indices and the values of the entries above the first bin."""
     flat_block = np.ascontiguousarray(block).reshape(-1)
     first_edge = edges[1] if len(edges) > 2 else np.inf

@@ -23,7 +23,7 @@ RowIndices = Codes | None
 
 #: Names of the scores; the C code identifies a score by its index in this tuple.
 _SCORE_NAMES = ("entropy", "one_minus_max_probability", "negative_margin", "free_energy")
-#: Result of the C function if every row is valid, but a logit may stand for a mask.
+#: Result of `_fused.first_bad_row` if every row is valid, but a logit may stand for a mask.
 _MAY_BE_MASKED = -2
 
 #: Function that returns the instruction sets of this processor. The first one is used.
@@ -48,11 +48,11 @@ def softmax(
 
 
 def softmax_with_curve(
-    block: Array, inverse_temperature: float, uniform: float, curve: Curve, out: Array
+    block: Array, inverse_temperature: float, uniform_weight: float, curve: Curve, out: Array
 ) -> None:
     """Write (1 - ε)·softmax(b·x) + ε/K, with the largest probability mapped by a curve."""
     buffer = out if is_readable_without_copy(out) else np.empty(out.shape, dtype=out.dtype)
-    _fused.lifted(_as_readable(block), inverse_temperature, uniform, curve.packed, buffer)
+    _fused.lifted(_as_readable(block), inverse_temperature, uniform_weight, curve.packed, buffer)
     if buffer is not out:
         out[...] = buffer
 
@@ -89,7 +89,7 @@ def tempered_loss(
     inverse_temperature: float,
     *,
     rows: RowIndices = None,
-    ends: Codes | None = None,
+    strip_ends: Codes | None = None,
 ) -> Float:
     """Sum the negative log-likelihood of softmax(b·x) and its first three derivatives in b.
 
@@ -101,14 +101,17 @@ def tempered_loss(
     rows : array of int, default=None
         Indices of the rows to use.
 
-    ends : array of int of shape (n_strips + 1,), default=None
-        Strip s has the rows from ends[s] up to ends[s + 1]. If given, each strip has its own sums.
+    strip_ends : array of int of shape (n_strips + 1,), default=None
+        Strip s has the rows from strip_ends[s] up to strip_ends[s + 1]. If given, each strip has its
+        own sums. Otherwise all rows are summed.
 
     Returns
     -------
-    array of shape (4,), or (n_strips, 4) with `ends`
+    array of shape (4,), or (n_strips, 4) with `strip_ends`
     """
-    strip_ends = np.array([0, len(labels)]) if ends is None else ends
+    is_one_sum = strip_ends is None
+    if strip_ends is None:
+        strip_ends = np.array([0, len(labels)])
     n_strips = len(strip_ends) - 1
     sums = np.empty(4 * n_strips)
     _fused.tempered_loss(
@@ -120,7 +123,7 @@ def tempered_loss(
         strip_ends,
         sums,
     )
-    return sums if ends is None else sums.reshape(-1, 4)
+    return sums if is_one_sum else sums.reshape(-1, 4)
 
 
 def temperature_statistics(
@@ -222,10 +225,16 @@ def round_to_grid(values: Float, grid: Grid) -> Float:
 
 
 def confidence_log_odds(
-    columns: Float, expansion_b: float, b: float, uniform: float, start: int, stop: int, out: Float
+    columns: Float,
+    expansion_b: float,
+    b: float,
+    uniform_weight: float,
+    start: int,
+    stop: int,
+    out: Float,
 ) -> None:
     """Write `kernels.columns.confidence_log_odds` of the rows from `start` up to `stop`."""
-    _fused.log_odds(columns, b - expansion_b, uniform, start, stop, out)
+    _fused.log_odds(columns, b - expansion_b, uniform_weight, start, stop, out)
 
 
 def bin_linearly(
@@ -256,14 +265,16 @@ def mixture_loss_sums(
     weights: Float | None,
     expansion_b: float,
     b: float,
-    uniform: float,
+    uniform_weight: float,
     start: int,
     stop: int,
 ) -> Float:
     """Compute `kernels.columns.mixture_loss_sums` over the rows from `start` up to `stop`."""
     sums = np.empty(6)
     step = b - expansion_b
-    _fused.mixed_sums(_as_column(columns), _as_column(weights), b, step, uniform, start, stop, sums)
+    _fused.mixed_sums(
+        _as_column(columns), _as_column(weights), b, step, uniform_weight, start, stop, sums
+    )
     return sums
 
 
@@ -280,9 +291,10 @@ def ensemble_label_probabilities(
 
 def inspect_logits(block: Array) -> tuple[int | None, bool]:
     """Validate a block in one pass: return the first invalid row, and whether there may be masks."""
-    result = _fused.first_bad_row(_as_readable(block))
-    invalid_row = result if result >= 0 else None
-    return invalid_row, result == _MAY_BE_MASKED
+    row_or_code = _fused.first_bad_row(_as_readable(block))
+    invalid_row = row_or_code if row_or_code >= 0 else None
+    may_hold_masks = row_or_code == _MAY_BE_MASKED
+    return invalid_row, may_hold_masks
 
 
 def rank_scores(scores: Float, flags: Flags) -> tuple[Float, Any, Any, Any] | None:

@@ -35,23 +35,24 @@ def basis_functions(values: Float, inducing: Float, lengthscale: float) -> Float
     return np.asarray(np.exp(-0.5 * distances * distances))
 
 
-def write_latent(xp: Operations, fitted: Any, t: Float) -> Float:
-    """Evaluate the formula `latent` with two buffers; t is overwritten and returned."""
+def add_latent_in_place(xp: Operations, fitted: Any, t: Float) -> Float:
+    """Evaluate the formula `latent`, t + Σ_m w_m exp(-½ ((t - z_m) / ℓ)²), in place of t."""
     margin = BUMP_RADIUS * fitted.lengthscale
-    clipped = np.clip(t, fitted.inducing[0] - margin, fitted.inducing[-1] + margin)
-    clipped /= fitted.lengthscale
-    buffer = np.empty_like(t)
-    for position, weight in zip(fitted.inducing / fitted.lengthscale, fitted.weights):
-        np.subtract(clipped, position, out=buffer)
-        buffer *= buffer
-        buffer *= -0.5
-        np.exp(buffer, out=buffer)
-        buffer *= weight
-        t += buffer
+    scaled_t = np.clip(t, fitted.inducing[0] - margin, fitted.inducing[-1] + margin)
+    scaled_t /= fitted.lengthscale
+    scaled_inducing = fitted.inducing / fitted.lengthscale
+    bump = np.empty_like(t)
+    for z, weight in zip(scaled_inducing, fitted.weights):
+        np.subtract(scaled_t, z, out=bump)
+        bump *= bump
+        bump *= -0.5
+        np.exp(bump, out=bump)
+        bump *= weight
+        t += bump
     return t
 
 
-NUMPY.kernels[latent] = write_latent
+NUMPY.kernels[latent] = add_latent_in_place
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,7 +128,7 @@ def _predict(
     block : array of shape (n_rows, n_classes)
         Logits.
 
-    curve : Curve
+    process : TabulatedProcess
         The Gaussian process.
 
     centre : {"mean", "log_softmax"}
@@ -142,11 +143,11 @@ def _predict(
     """
     values = tempered_logits(block, centre, inverse_temperature)
     lower_index, fraction = process.locate(values)
-    interpolated = np.diff(
-        process.mean_plus_half_variance, append=process.mean_plus_half_variance[-1]
-    )[lower_index]
+    heights = process.mean_plus_half_variance
+    rises_to_next_point = np.diff(heights, append=heights[-1])
+    interpolated = rises_to_next_point[lower_index]
     interpolated *= fraction
-    interpolated += process.mean_plus_half_variance[lower_index]
+    interpolated += heights[lower_index]
     # The same buffer holds E f + ½ Var f, its exponential and the probabilities.
     probabilities = interpolated.reshape(values.shape)
     probabilities += values
@@ -190,7 +191,7 @@ def bound_sums(
     weights : array of shape (n_rows,) or None
         Row weights.
 
-    curve : Curve
+    process : TabulatedProcess
         The Gaussian process.
 
     centre : {"mean", "log_softmax"}
@@ -242,7 +243,7 @@ def _evidence_sums(
     weighted_mass : array of shape (n_rows, n_classes)
         Probabilities times row weights.
 
-    curve : Curve
+    process : TabulatedProcess
         The Gaussian process.
 
     Returns
@@ -251,14 +252,16 @@ def _evidence_sums(
     """
     n_rows, n_classes = prediction.values.shape
     n_points = len(process.mean)
-    label_entries = np.arange(n_rows) * n_classes + labels
-    label_lower_index = prediction.lower_index[label_entries]
-    label_fraction = prediction.fraction[label_entries]
-    label_mean = np.interp(label_lower_index + label_fraction, np.arange(n_points), process.mean)
-    bounds = prediction.values.ravel()[label_entries] + label_mean - prediction.log_sums
+    flat_label_indices = np.arange(n_rows) * n_classes + labels
+    label_lower_index = prediction.lower_index[flat_label_indices]
+    label_fraction = prediction.fraction[flat_label_indices]
+    label_position = label_lower_index + label_fraction
+    label_mean = np.interp(label_position, np.arange(n_points), process.mean)
+    label_values = prediction.values.ravel()[flat_label_indices]
+    row_bounds = label_values + label_mean - prediction.log_sums
     row_weights = np.ones(n_rows) if weights is None else weights
     return [
-        [bounds @ row_weights],
+        [row_bounds @ row_weights],
         _mass_on_grid(label_lower_index, label_fraction, row_weights, n_points),
         _mass_on_grid(prediction.lower_index, prediction.fraction, weighted_mass.ravel(), n_points),
     ]
@@ -271,7 +274,7 @@ def _covariance_sums(
 
     Parameters
     ----------
-    prediction, weights, weighted_mass, curve
+    prediction, weights, weighted_mass, process
         As in `_evidence_sums`.
 
     Returns
@@ -279,13 +282,14 @@ def _covariance_sums(
     list of two arrays
     """
     probabilities = prediction.probabilities
-    features = np.take(process.features, prediction.lower_index, axis=0)
-    features = features.reshape(*probabilities.shape, -1)
-    mean_features = np.matmul(probabilities[:, None, :], features)[:, 0, :]
+    n_points = len(process.mean)
+    features_by_entry = np.take(process.features, prediction.lower_index, axis=0)
+    features_by_row_and_class = features_by_entry.reshape(*probabilities.shape, -1)
+    mean_features = np.matmul(probabilities[:, None, :], features_by_row_and_class)[:, 0, :]
     weighted_means = mean_features if weights is None else mean_features * weights[:, None]
     outer_products = weighted_means.T @ mean_features
-    mass = np.bincount(prediction.lower_index, weighted_mass.ravel(), minlength=len(process.mean))
-    return [outer_products.ravel(), mass]
+    mass_by_point = np.bincount(prediction.lower_index, weighted_mass.ravel(), minlength=n_points)
+    return [outer_products.ravel(), mass_by_point]
 
 
 def _mass_on_grid(lower_index: Codes, fraction: Float, mass: Float, n_points: int) -> Float:

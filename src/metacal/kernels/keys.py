@@ -35,6 +35,9 @@ _SIGN_BIT = np.int64(np.iinfo(np.int64).min)
 _LAST_BIT = np.int64(1)
 #: Inverting all bits but the sign reverses the order of negative numbers.
 _ALL_BUT_SIGN = 0x7FFFFFFFFFFFFFFF
+#: Indices of the totals of a `CellCounter`: lowest and highest cell with a row, bitwise or of all keys,
+#: and number of missing scores.
+_LOWEST_CELL, _HIGHEST_CELL, _KEY_BITS, _N_MISSING_SCORES = range(4)
 
 
 def scores_to_keys(scores: Any) -> Keys:
@@ -210,13 +213,13 @@ class KeyPartition:
         KeyPartition
         """
         max_cells_per_range = max_cells // len(first_keys)
-        cell_bits = max_cells_per_range.bit_length() - 1
+        n_cell_bits = max_cells_per_range.bit_length() - 1
         # Python integers are used, because the difference of two keys may exceed int64.
-        range_bits = np.array(
+        n_range_bits = np.array(
             [(int(last) - int(first)).bit_length() for first, last in zip(first_keys, last_keys)]
         )
-        smallest_shift = np.minimum(n_zero_bits, range_bits)
-        cell_shifts = np.maximum(range_bits - cell_bits, smallest_shift)
+        smallest_shifts = np.minimum(n_zero_bits, n_range_bits)
+        cell_shifts = np.maximum(n_range_bits - n_cell_bits, smallest_shifts)
         return cls(first_keys, last_keys, cell_shifts)
 
     @property
@@ -321,9 +324,9 @@ class CellCounter:
 
     def __init__(self, partition: KeyPartition) -> None:
         self._partition = partition
-        # The counts of incorrect and correct rows of a cell are next to each other for the C code.
+        # Entry 2·cell counts the incorrect rows of a cell, and entry 2·cell + 1 the correct ones.
         self._counts = np.zeros(2 * partition.n_cells, dtype=np.int64)
-        # Lowest and highest cell with a row, bitwise or of the keys, and number of missing scores.
+        # The C code updates these numbers, at the indices `_LOWEST_CELL` and so on.
         self._totals = np.array([_MAX_KEY, -1, 0, 0])
         self._packed_ranges = np.concatenate(
             [
@@ -346,11 +349,12 @@ class CellCounter:
         count_indices = 2 * cells[is_inside] + correct[is_inside]
         used_indices, new_counts = np.unique(count_indices, return_counts=True)
         self._counts[used_indices] += new_counts
+        totals = self._totals
         if len(used_indices):
-            self._totals[0] = min(self._totals[0], used_indices[0] // 2)
-            self._totals[1] = max(self._totals[1], used_indices[-1] // 2)
-        self._totals[2] |= np.bitwise_or.reduce(keys, initial=0)
-        self._totals[3] += np.count_nonzero(np.isnan(scores))
+            totals[_LOWEST_CELL] = min(totals[_LOWEST_CELL], used_indices[0] // 2)
+            totals[_HIGHEST_CELL] = max(totals[_HIGHEST_CELL], used_indices[-1] // 2)
+        totals[_KEY_BITS] |= np.bitwise_or.reduce(keys, initial=0)
+        totals[_N_MISSING_SCORES] += np.count_nonzero(np.isnan(scores))
 
     def result(self) -> CellCounts:
         """Return the counts of all rows so far."""

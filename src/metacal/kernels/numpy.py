@@ -21,13 +21,15 @@ import numpy as np
 
 from metacal.formulas import Array, Codes, Float
 from metacal.formulas.logits import LARGEST_FINITE_MASK
-from metacal.kernels import columns as column_formulas
 from metacal.kernels.buffers import as_fast_floats, thread_buffers
 from metacal.kernels.columns import Curve, cumulants, curve_adjustment
 from metacal.kernels.grid import Grid
+from metacal.kernels.numpy_columns import bin_linearly as bin_linearly
+from metacal.kernels.numpy_columns import confidence_log_odds as confidence_log_odds
+from metacal.kernels.numpy_columns import mixture_loss_sums as mixture_loss_sums
 
 #: Exponents below which exp is 0, by type. Smaller exponents are clipped, as 0 · (-inf) is NaN.
-_ZERO_EXPONENT = {np.dtype(np.float64): -800.0, np.dtype(np.float32): -100.0}
+_UNDERFLOW_EXPONENT = {np.dtype(np.float64): -800.0, np.dtype(np.float32): -100.0}
 
 # Bits of the largest float16 that may stand for a mask, and of -inf.
 _HALF_LARGEST_MASK, _HALF_MINUS_INFINITY_BITS = np.array(
@@ -35,8 +37,6 @@ _HALF_LARGEST_MASK, _HALF_MINUS_INFINITY_BITS = np.array(
 ).view(np.uint16)
 _HALF_EXPONENT_BITS = 0x7C00
 
-#: Number of rows that `bin_linearly` processes at a time.
-_CHUNK_ROWS = 1 << 15
 #: Largest number of classes of a block that is transposed before its rows are summed.
 _MAX_TRANSPOSED_CLASSES = 128
 
@@ -91,8 +91,8 @@ def _gaps_by_class_axis(block: Array, labels: Codes) -> tuple[Array, int, Float]
     return gaps, class_axis, label_gaps
 
 
-def _exp(exponents: Array) -> Array:
-    """Compute exp in a second buffer."""
+def _exp_in_buffer(exponents: Array) -> Array:
+    """Compute exp in a buffer that the next call overwrites."""
     exponentials = thread_buffers.get_array("terms", exponents.shape, exponents.dtype)
     np.exp(exponents, out=exponentials)
     return exponentials
@@ -101,7 +101,7 @@ def _exp(exponents: Array) -> Array:
 def _gaps_without_prediction(block: Array) -> tuple[Float, Float, Float]:
     """Return the gaps d, e^d with 0 for the predicted class, and the largest logits, in float64."""
     gaps, largest = _gaps_and_largest(block, np.dtype(np.float64))
-    exponentials = _exp(gaps)
+    exponentials = _exp_in_buffer(gaps)
     exponentials[np.arange(len(gaps)), predict_classes(block)] = 0.0
     return gaps, exponentials, largest[:, 0].astype(np.float64)
 
@@ -135,7 +135,7 @@ def entropy(block: Array) -> Float:
         moment = np.einsum("ij,ij->i", exponentials, gaps)
     if np.isnan(moment).any():
         # A masked class gave 0 · (-inf), which must be 0.
-        np.maximum(gaps, _ZERO_EXPONENT[gaps.dtype], out=gaps)
+        np.maximum(gaps, _UNDERFLOW_EXPONENT[gaps.dtype], out=gaps)
         moment = np.einsum("ij,ij->i", exponentials, gaps)
     return _nan_for_invalid_rows(np.log1p(mass) - moment / (1.0 + mass), largest)
 
@@ -176,18 +176,18 @@ def free_energy(block: Array) -> Float:
 def softmax(block: Array, inverse_temperature: float, out: Array) -> None:
     """Write softmax(b·x) of each row into `out`."""
     dtype = _work_type(block)
-    writes_directly = out.dtype == dtype and out.flags.c_contiguous
-    if writes_directly and block.dtype == dtype:
-        work = np.subtract(block, block.max(axis=1, keepdims=True), out=out)
+    can_compute_in_out = out.dtype == dtype and out.flags.c_contiguous
+    if can_compute_in_out and block.dtype == dtype:
+        exponents = np.subtract(block, block.max(axis=1, keepdims=True), out=out)
     else:
-        work, _ = _gaps_and_largest(block, dtype)
-    work *= dtype.type(inverse_temperature)
-    work = np.exp(work, out=out if writes_directly else work)
-    np.divide(work, work.sum(axis=1, keepdims=True), out=out, casting="same_kind")
+        exponents, _ = _gaps_and_largest(block, dtype)
+    exponents *= dtype.type(inverse_temperature)
+    exponentials = np.exp(exponents, out=out if can_compute_in_out else exponents)
+    np.divide(exponentials, exponentials.sum(axis=1, keepdims=True), out=out, casting="same_kind")
 
 
 def softmax_with_curve(
-    block: Array, inverse_temperature: float, uniform: float, curve: Curve, out: Array
+    block: Array, inverse_temperature: float, uniform_weight: float, curve: Curve, out: Array
 ) -> None:
     """Write (1 - ε)·softmax(b·x) + ε/K, with the largest probability mapped by a curve.
 
@@ -199,7 +199,7 @@ def softmax_with_curve(
     inverse_temperature : float
         Inverse temperature b.
 
-    uniform : float
+    uniform_weight : float
         Weight ε of the uniform distribution.
 
     curve : Curve
@@ -223,7 +223,7 @@ def softmax_with_curve(
     # For a row with one possible class, the formula divides by 0.
     with np.errstate(divide="ignore", invalid="ignore"):
         scale, shift, prediction_p = curve_adjustment(
-            np, others_sum, second_largest, 1.0 / n_possible, uniform, curve.value
+            np, others_sum, second_largest, 1.0 / n_possible, uniform_weight, curve.value
         )
     out *= scale[:, None].astype(out.dtype)
     out += shift[:, None].astype(out.dtype)
@@ -262,14 +262,14 @@ def tempered_loss(
     """
     exponents, class_axis, label_gaps = _gaps_by_class_axis(block, labels)
     exponents *= exponents.dtype.type(inverse_temperature)
-    terms = _exp(exponents)
+    terms = _exp_in_buffer(exponents)
     total = terms.sum(axis=class_axis).astype(np.float64)
     first_sum = _multiply_in_place(terms, exponents).sum(axis=class_axis)
     if np.isnan(first_sum).any():
         # A masked class gave 0 · (-inf), which must be 0.
-        zero_exponent = exponents.dtype.type(_ZERO_EXPONENT[exponents.dtype])
-        np.maximum(exponents, zero_exponent, out=exponents)
-        first_sum = _multiply_in_place(_exp(exponents), exponents).sum(axis=class_axis)
+        lowest_exponent = exponents.dtype.type(_UNDERFLOW_EXPONENT[exponents.dtype])
+        np.maximum(exponents, lowest_exponent, out=exponents)
+        first_sum = _multiply_in_place(_exp_in_buffer(exponents), exponents).sum(axis=class_axis)
     second_sum = _multiply_in_place(terms, exponents).sum(axis=class_axis)
     second_moment = second_sum / (total * inverse_temperature**2)
     third_sum = _multiply_in_place(terms, exponents).sum(axis=class_axis)
@@ -312,24 +312,27 @@ def temperature_statistics(block: Array, labels: Codes, inverse_temperature: flo
     n_possible: Any = block.shape[1]
     if gaps.min() == -np.inf:
         n_possible = (gaps > -np.inf).sum(axis=class_axis)
-        zero_gap = gaps.dtype.type(_ZERO_EXPONENT[gaps.dtype] / inverse_temperature)
-        np.maximum(gaps, zero_gap, out=gaps)
-    gaps *= gaps.dtype.type(inverse_temperature)
-    terms = _exp(gaps)
-    is_largest = gaps == 0.0
+        lowest_gap = gaps.dtype.type(_UNDERFLOW_EXPONENT[gaps.dtype] / inverse_temperature)
+        np.maximum(gaps, lowest_gap, out=gaps)
+    exponents = gaps
+    exponents *= exponents.dtype.type(inverse_temperature)
+    terms = _exp_in_buffer(exponents)
+    # The term of the largest logit is 1. The tail is the sum of the other terms.
+    is_largest = exponents == 0.0
     terms[is_largest] = 0.0
     n_other_largest = is_largest.sum(axis=class_axis) - 1
     tail = terms.sum(axis=class_axis).astype(np.float64) + n_other_largest
     moments = []
     for power in (1, 2, 3, 4):
-        moment_sum = _multiply_in_place(terms, gaps).sum(axis=class_axis)
+        # After each product, the terms are e^{bd}·(bd)^power.
+        moment_sum = _multiply_in_place(terms, exponents).sum(axis=class_axis)
         moments.append(moment_sum / ((1.0 + tail) * inverse_temperature**power))
     is_correct = predict_classes(block) == labels
-    columns = np.empty((8, len(block)))
-    for index, values in enumerate(
-        (tail, *cumulants(*moments), label_gaps, n_possible, is_correct)
-    ):
-        columns[index] = values
+    statistics = (tail, *cumulants(*moments), label_gaps, n_possible, is_correct)
+    # The values of a column are contiguous.
+    columns = np.empty((len(statistics), len(block)))
+    for column, values in zip(columns, statistics):
+        column[:] = values
     return columns.T
 
 
@@ -351,11 +354,13 @@ def ensemble_label_probabilities(block: Array, labels: Codes, inverse_temperatur
     n_possible: Any = block.shape[1]
     if gaps.min() == -np.inf:
         n_possible = (gaps > -np.inf).sum(axis=class_axis)
-    plain = np.exp(label_gaps) / _exp(gaps).sum(axis=class_axis)
-    gaps *= gaps.dtype.type(inverse_temperature)
-    tempered = np.exp(inverse_temperature * label_gaps) / _exp(gaps).sum(axis=class_axis)
-    uniform = np.where(label_gaps > -np.inf, 1.0 / n_possible, 0.0)
-    return np.stack([tempered, plain, uniform], axis=1)
+    plain_p = np.exp(label_gaps) / _exp_in_buffer(gaps).sum(axis=class_axis)
+    exponents = gaps
+    exponents *= exponents.dtype.type(inverse_temperature)
+    label_terms = np.exp(inverse_temperature * label_gaps)
+    tempered_p = label_terms / _exp_in_buffer(exponents).sum(axis=class_axis)
+    uniform_p = np.where(label_gaps > -np.inf, 1.0 / n_possible, 0.0)
+    return np.stack([tempered_p, plain_p, uniform_p], axis=1)
 
 
 def inspect_logits(block: Array) -> tuple[int | None, bool]:
@@ -366,7 +371,7 @@ def inspect_logits(block: Array) -> tuple[int | None, bool]:
     invalid_row : int or None
         First row with NaN or +inf, or with every class masked.
 
-    has_low_values : bool
+    may_hold_masks : bool
         Whether a finite logit is so low that it may stand for a mask (`formulas.logits`).
     """
     # The bits of float16 are inspected, because NumPy's float16 arithmetic is sixty times slower.
@@ -379,62 +384,13 @@ def inspect_logits(block: Array) -> tuple[int | None, bool]:
         if not is_valid.all():
             return int(is_valid.argmin()), False
     if half_bits is not None:
-        is_low = (half_bits >= _HALF_LARGEST_MASK) & (half_bits < _HALF_MINUS_INFINITY_BITS)
-        return None, bool(is_low.any())
+        # The bits of negative numbers increase with their size.
+        may_be_mask = (half_bits >= _HALF_LARGEST_MASK) & (half_bits < _HALF_MINUS_INFINITY_BITS)
+        return None, bool(may_be_mask.any())
     if block.min(initial=0.0) > LARGEST_FINITE_MASK:
         return None, False
-    return None, bool(((block <= LARGEST_FINITE_MASK) & (block > -np.inf)).any())
-
-
-def mixture_loss_sums(
-    columns: Float,
-    weights: Float | None,
-    expansion_b: float,
-    b: float,
-    uniform: float,
-    start: int,
-    stop: int,
-) -> Float:
-    """Compute `kernels.columns.mixture_loss_sums` over the rows from `start` up to `stop`.
-
-    Parameters
-    ----------
-    columns, weights, expansion_b, b, uniform
-        As in `kernels.columns.mixture_loss_sums`.
-
-    start, stop : int
-        Rows to sum.
-
-    Returns
-    -------
-    array of shape (6,)
-    """
-    part_weights = None if weights is None else weights[start:stop]
-    part_columns = columns[:, start:stop]
-    return np.asarray(
-        column_formulas.mixture_loss_sums(np, part_columns, part_weights, expansion_b, b, uniform)
-    )
-
-
-def confidence_log_odds(
-    columns: Float, expansion_b: float, b: float, uniform: float, start: int, stop: int, out: Float
-) -> None:
-    """Write `kernels.columns.confidence_log_odds` of the rows from `start` up to `stop`.
-
-    Parameters
-    ----------
-    columns, expansion_b, b, uniform
-        As in `kernels.columns.confidence_log_odds`.
-
-    start, stop : int
-        Rows to compute.
-
-    out : array of shape (n_rows,)
-        Buffer of all rows.
-    """
-    out[start:stop] = column_formulas.confidence_log_odds(
-        np, columns[:, start:stop], expansion_b, b, uniform
-    )
+    may_be_mask = (block <= LARGEST_FINITE_MASK) & (block > -np.inf)
+    return None, bool(may_be_mask.any())
 
 
 def _multiply_in_place(terms: Array, factors: Array) -> Array:
@@ -442,58 +398,3 @@ def _multiply_in_place(terms: Array, factors: Array) -> Array:
     with np.errstate(invalid="ignore"):
         np.multiply(terms, factors, out=terms)
     return terms
-
-
-def bin_linearly(
-    values: Float,
-    is_correct: Float,
-    weights: Float | None,
-    grid_spacing: float,
-    max_abs_value: float,
-    first_index: int,
-    n_points: int,
-) -> Float:
-    """Distribute the weight of each row over the two neighbouring points of an even grid.
-
-    Parameters
-    ----------
-    values : array of shape (n_rows,)
-        Values, clipped to [-max_abs_value, max_abs_value].
-
-    is_correct : array of shape (n_rows,)
-        Correctness of the rows.
-
-    weights : array of shape (n_rows,) or None
-        Row weights.
-
-    grid_spacing : float
-        Distance between grid points.
-
-    max_abs_value : float
-        Largest absolute value.
-
-    first_index : int
-        Point c of the grid is (first_index + c)·grid_spacing.
-
-    n_points : int
-        Number of grid points.
-
-    Returns
-    -------
-    array of shape (2, n_points)
-        Weights of all rows, and of correct rows, at the grid points.
-    """
-    sums = np.zeros((2, n_points))
-    for start in range(0, len(values), _CHUNK_ROWS):
-        rows = slice(start, start + _CHUNK_ROWS)
-        positions = values[rows].clip(-max_abs_value, max_abs_value) / grid_spacing
-        lower_points = np.floor(positions)
-        upper_fractions = positions - lower_points
-        lower_indices = (lower_points - first_index).astype(np.intp)
-        row_weights = 1.0 if weights is None else weights[rows]
-        correct_weights = row_weights * is_correct[rows]
-        for point_sums, masses in zip(sums, (row_weights, correct_weights)):
-            upper_masses = masses * upper_fractions
-            point_sums += np.bincount(lower_indices, masses - upper_masses, n_points)
-            point_sums[1:] += np.bincount(lower_indices, upper_masses, n_points)[:-1]
-    return sums

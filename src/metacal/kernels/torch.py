@@ -61,7 +61,7 @@ def _work_type(block: Tensor) -> torch.dtype:
     return torch.float64 if block.dtype == torch.float64 else torch.float32
 
 
-def _chunks(block: Tensor) -> Iterator[slice]:
+def _iterate_chunks(block: Tensor) -> Iterator[slice]:
     """Yield the slices of rows that divide a block into chunks."""
     chunk_rows = max(1, CHUNK_ELEMENTS // block.shape[1])
     for start in range(0, len(block), chunk_rows):
@@ -82,7 +82,7 @@ def predict_classes(block: Tensor) -> Tensor:
     predictions = fused.score(block, "predicted", torch.int64)
     if predictions is not None:
         return predictions
-    return torch.cat([_predict_chunk(block[rows]) for rows in _chunks(block)])
+    return torch.cat([_predict_chunk(block[rows]) for rows in _iterate_chunks(block)])
 
 
 def _predict_chunk(block: Tensor) -> Tensor:
@@ -127,7 +127,7 @@ def score_by_formula(
         if fused_scores is not None:
             return fused_scores
     scores = []
-    for rows in _chunks(block):
+    for rows in _iterate_chunks(block):
         chunk = block[rows]
         chunk_scores = formula(TORCH, chunk.to(torch.float64))[:, 0]
         is_valid = torch.isfinite(chunk.amax(dim=1))
@@ -144,7 +144,7 @@ def softmax(block: Tensor, inverse_temperature: float, out: Tensor) -> None:
     """Write softmax(b·x) of each row into `out`."""
     if out.is_contiguous() and fused_mixed.softmax(block, inverse_temperature, out):
         return
-    for rows in _chunks(block):
+    for rows in _iterate_chunks(block):
         gaps = _gaps(block[rows], _work_type(block))
         gaps.mul_(inverse_temperature).exp_()
         torch.div(gaps, gaps.sum(dim=1, keepdim=True), out=out[rows])
@@ -173,7 +173,7 @@ def temperature_statistics(block: Tensor, labels: Tensor, inverse_temperature: f
     if fused_statistics is not None:
         return fused_statistics
     chunks = []
-    for rows in _chunks(block):
+    for rows in _iterate_chunks(block):
         gaps = _gaps(block[rows], _work_type(block))
         label_gaps = gaps.gather(1, labels[rows, None])[:, 0]
         n_possible = (gaps > -math.inf).sum(dim=1)
@@ -193,51 +193,55 @@ def temperature_statistics(block: Tensor, labels: Tensor, inverse_temperature: f
 
 
 def mixture_loss_sums(
-    columns: Tensor, weights: Tensor | None, expansion_b: float, b: float, uniform: float
+    columns: Tensor, weights: Tensor | None, expansion_b: float, b: float, uniform_weight: float
 ) -> Tensor:
     """Compute `kernels.columns.mixture_loss_sums` over contiguous columns on a device.
 
     Parameters
     ----------
-    columns, weights, expansion_b, b, uniform
+    columns, weights, expansion_b, b, uniform_weight
         As in `kernels.columns.mixture_loss_sums`.
 
     Returns
     -------
     tensor of shape (6,)
     """
-    fused_sums = fused_columns.mixture_loss_sums(columns, weights, expansion_b, b, uniform)
+    fused_sums = fused_columns.mixture_loss_sums(columns, weights, expansion_b, b, uniform_weight)
     if fused_sums is not None:
         return fused_sums
-    return plain_mixture_loss_sums(torch, columns, weights, expansion_b, b, uniform)
+    return plain_mixture_loss_sums(torch, columns, weights, expansion_b, b, uniform_weight)
 
 
-def mixture_softmax(block: Tensor, inverse_temperature: float, uniform: float, out: Tensor) -> None:
+def mixture_softmax(
+    block: Tensor, inverse_temperature: float, uniform_weight: float, out: Tensor
+) -> None:
     """Write (1 - ε)·softmax(b·x) + ε/K of each row into `out`."""
-    for rows in _chunks(block):
+    for rows in _iterate_chunks(block):
         chunk = block[rows]
         probabilities = out[rows]
         predictions = _predict_chunk(chunk)
         is_possible = chunk > -math.inf
-        uniform_p = uniform / is_possible.sum(dim=1, keepdim=True).to(torch.float64)
+        uniform_term = uniform_weight / is_possible.sum(dim=1, keepdim=True).to(torch.float64)
         softmax(chunk, inverse_temperature, probabilities)
-        probabilities.mul_(1.0 - uniform).add_(is_possible * uniform_p.to(probabilities.dtype))
+        probabilities.mul_(1.0 - uniform_weight).add_(
+            is_possible * uniform_term.to(probabilities.dtype)
+        )
         # If rounding ties the predicted class with another class, it is increased by one float step.
         changed_rows = (_predict_chunk(probabilities) != predictions).nonzero()[:, 0]
-        largest = probabilities[:0, 0]
-        if len(changed_rows):
-            largest = probabilities[changed_rows].amax(dim=1)
-        next_values = torch.nextafter(largest, torch.full_like(largest, 2.0))
-        probabilities[changed_rows, predictions[changed_rows]] = next_values
+        if len(changed_rows) == 0:
+            continue
+        largest = probabilities[changed_rows].amax(dim=1)
+        next_larger_values = torch.nextafter(largest, torch.full_like(largest, 2.0))
+        probabilities[changed_rows, predictions[changed_rows]] = next_larger_values
 
 
 def softmax_with_curve(
-    block: Tensor, inverse_temperature: float, uniform: float, curve: Curve, out: Tensor
+    block: Tensor, inverse_temperature: float, uniform_weight: float, curve: Curve, out: Tensor
 ) -> None:
     """Write (1 - ε)·softmax(b·x) + ε/K, with the largest probability mapped by a curve."""
-    if _fused_softmax_with_curve(block, inverse_temperature, uniform, curve, out):
+    if _fused_softmax_with_curve(block, inverse_temperature, uniform_weight, curve, out):
         return
-    for rows in _chunks(block):
+    for rows in _iterate_chunks(block):
         chunk = block[rows]
         probabilities = out[rows]
         predictions = _predict_chunk(chunk)[:, None]
@@ -246,9 +250,9 @@ def softmax_with_curve(
         probabilities.scatter_(1, predictions, 0.0)
         others_sum = probabilities.sum(dim=1, dtype=torch.float64)
         second_largest = probabilities.amax(dim=1).to(torch.float64)
-        uniform_p = 1.0 / (~is_masked).sum(dim=1)
+        uniform_probability = 1.0 / (~is_masked).sum(dim=1)
         scale, shift, prediction_p = curve_adjustment(
-            torch, others_sum, second_largest, uniform_p, uniform, curve.value
+            torch, others_sum, second_largest, uniform_probability, uniform_weight, curve.value
         )
         probabilities.mul_(scale[:, None].to(probabilities.dtype))
         probabilities.add_(shift[:, None].to(probabilities.dtype))
@@ -257,13 +261,13 @@ def softmax_with_curve(
 
 
 def _fused_softmax_with_curve(
-    block: Tensor, inverse_temperature: float, uniform: float, curve: Curve, out: Tensor
+    block: Tensor, inverse_temperature: float, uniform_weight: float, curve: Curve, out: Tensor
 ) -> bool:
     """Compute `softmax_with_curve` with Triton; return False if Triton cannot run.
 
     Parameters
     ----------
-    block, inverse_temperature, uniform, curve, out
+    block, inverse_temperature, uniform_weight, curve, out
         As in `numpy.softmax_with_curve`.
 
     Returns
@@ -277,7 +281,9 @@ def _fused_softmax_with_curve(
         return False
     others_sum, second_largest, n_possible, predictions = statistics.T
     adjustment = torch.stack(
-        curve_adjustment(torch, others_sum, second_largest, 1.0 / n_possible, uniform, curve.value)
+        curve_adjustment(
+            torch, others_sum, second_largest, 1.0 / n_possible, uniform_weight, curve.value
+        )
     )
     return fused_mixed.softmax_with_adjustment(
         block, inverse_temperature, adjustment, predictions.to(torch.int64), out
@@ -353,15 +359,16 @@ def concatenate(parts: list[Tensor]) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
-def clip_probabilities(out: Tensor, block: Tensor, possible: Tensor | None = None) -> None:
+def clip_probabilities(out: Tensor, block: Tensor, is_possible: Tensor | None = None) -> None:
     """Clip probabilities in place as `formulas.probabilities` does.
 
-    `possible` is needed if the block has been overwritten.
+    `is_possible` is needed if the block has been overwritten.
     """
-    for rows in _chunks(block):
+    for rows in _iterate_chunks(block):
         chunk = block[rows]
-        if possible is not None:
-            chunk = torch.where(possible[rows], 0.0, -torch.inf)
+        if is_possible is not None:
+            # Only the place of -inf in a row of logits matters here.
+            chunk = torch.where(is_possible[rows], 0.0, -torch.inf)
         out[rows] = limit_probabilities(TORCH, chunk, out[rows])
 
 
@@ -429,11 +436,12 @@ def inspect_logits(table: Tensor) -> tuple[int | None, bool]:
     """
     smallest, largest = torch.aminmax(table, dim=1)
     is_invalid = ~torch.isfinite(largest)
+    may_hold_masks = (smallest <= LARGEST_FINITE_MASK).any()
     # Copying both flags to the host as one number waits for the device only once.
-    has_low_values = (smallest <= LARGEST_FINITE_MASK).any()
-    flags = int(2 * is_invalid.any() + has_low_values)
-    invalid_row = int(is_invalid.to(torch.uint8).argmax()) if flags & 2 else None
-    return invalid_row, bool(flags & 1)
+    packed_flags = int(2 * is_invalid.any() + may_hold_masks)
+    has_invalid_row = bool(packed_flags & 2)
+    invalid_row = int(is_invalid.to(torch.uint8).argmax()) if has_invalid_row else None
+    return invalid_row, bool(packed_flags & 1)
 
 
 def replace_finite_masks(table: Tensor) -> tuple[Tensor, float | None]:
@@ -443,7 +451,7 @@ def replace_finite_masks(table: Tensor) -> tuple[Tensor, float | None]:
     """
     result = table
     mask_value = None
-    for rows in _chunks(table):
+    for rows in _iterate_chunks(table):
         values = table[rows].to(torch.float64)
         is_replaced = replace_finite_masks_formula(TORCH, values) == -math.inf
         is_finite_mask = (values > -math.inf) & is_replaced
@@ -458,7 +466,7 @@ def replace_finite_masks(table: Tensor) -> tuple[Tensor, float | None]:
 
 def find_invalid_probability_row(table: Tensor, tolerance: float) -> int | None:
     """Return the first row with an entry outside of [0, 1] or a sum other than 1, or None."""
-    for rows in _chunks(table):
+    for rows in _iterate_chunks(table):
         chunk = table[rows]
         sums = chunk.sum(dim=1, dtype=torch.float64)
         is_in_range = (chunk.amin(dim=1) >= 0) & (chunk.amax(dim=1) <= 1 + tolerance)
@@ -471,7 +479,7 @@ def find_invalid_probability_row(table: Tensor, tolerance: float) -> int | None:
 def log_probabilities(table: Tensor) -> Tensor:
     """Return log p, with zeros replaced as in `metacal.rows.validate.read_logits`."""
     out = empty_probabilities(table)
-    for rows in _chunks(table):
+    for rows in _iterate_chunks(table):
         positive = replace_zero_probabilities(TORCH, table[rows].to(out.dtype))
         out[rows] = positive.to(torch.float64).log()
     return out

@@ -19,13 +19,13 @@ _ROWS_PER_PROGRAM = 1024
 
 
 def mixture_loss_sums(
-    columns: Tensor, weights: Tensor | None, expansion_b: float, b: float, uniform: float
+    columns: Tensor, weights: Tensor | None, expansion_b: float, b: float, uniform_weight: float
 ) -> Tensor | None:
     """Compute `columns.mixture_loss_sums` in one launch instead of thirty.
 
     Parameters
     ----------
-    columns, weights, expansion_b, b, uniform
+    columns, weights, expansion_b, b, uniform_weight
         As in `kernels.columns.mixture_loss_sums`.
 
     Returns
@@ -42,7 +42,7 @@ def mixture_loss_sums(
     unused_tensor = columns
     b_high, b_low = _split_float(b)
     step_high, step_low = _split_float(b - expansion_b)
-    uniform_high, uniform_low = _split_float(uniform)
+    uniform_high, uniform_low = _split_float(uniform_weight)
     was_launched = fused.launch_kernel(
         _mixture_loss_kernel,
         n_programs,
@@ -85,7 +85,7 @@ def _mixture_loss_kernel(
     row_mask = rows < n_rows
     column_address = columns + rows
     b = _join_floats(b_high, b_low)
-    uniform = _join_floats(uniform_high, uniform_low)
+    uniform_weight = _join_floats(uniform_high, uniform_low)
     log_sum = _log1p(tl.load(column_address, mask=row_mask, other=1.0))
     mean_gap = tl.load(column_address + n_rows, mask=row_mask, other=0.0)
     variance = tl.load(column_address + 2 * n_rows, mask=row_mask, other=0.0)
@@ -107,10 +107,10 @@ def _mixture_loss_kernel(
         log_sum = tl.maximum(log_sum, 0.0)
         variance = tl.maximum(variance, 0.0)
     softmax_p = tl.exp(b * label_gap - log_sum)
-    mixture_p = (1.0 - uniform) * softmax_p + uniform * uniform_p
+    mixture_p = (1.0 - uniform_weight) * softmax_p + uniform_weight * uniform_p
     inverse_mixture_p = 1.0 / mixture_p
     log_p_slope = b * (label_gap - mean_gap)
-    softmax_share = (1.0 - uniform) * softmax_p * inverse_mixture_p
+    softmax_share = (1.0 - uniform_weight) * softmax_p * inverse_mixture_p
     loss_slope_in_uniform = (softmax_p - uniform_p) * inverse_mixture_p
     share_times_slope = softmax_share * log_p_slope
     row_weights = _load_weights(weights, rows, row_mask, HAS_WEIGHTS, PROGRAM_ROWS)

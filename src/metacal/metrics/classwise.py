@@ -82,7 +82,7 @@ def find_upper_entries(table: CheckedTable, n_bins: int) -> UpperEntries:
     index_blocks = []
     value_blocks = []
     for start, block in table.blocks():
-        flat_indices, values = exact.find_entries_above(block, edges)
+        flat_indices, values = exact.find_entries_above_first_bin(block, edges)
         index_blocks.append(start * n_classes + flat_indices)
         value_blocks.append(values)
     probability = np.concatenate(value_blocks)

@@ -319,7 +319,7 @@ class Strips:
         block = self._select_block(columns, span)
         n_selected_before = self._n_selected_before[span.start : span.stop + 1]
         strip_ends = n_selected_before - n_selected_before[0]
-        return fn(block.table, *block.columns, rows=block.row_indices, ends=strip_ends)
+        return fn(block.table, *block.columns, rows=block.row_indices, strip_ends=strip_ends)
 
     def _compute_column_pieces(
         self, fn: Callable[..., Any], columns: Columns, span: Span

@@ -300,7 +300,7 @@ class SoftmaxRegression:
     ) -> Float:
         """Sum the values of a kernel over the rows of a sample."""
         block_kernel = partial(
-            kernel, features=self.features, unit=self.feature_scale or 1.0, theta=theta
+            kernel, features=self.features, feature_scale=self.feature_scale or 1.0, theta=theta
         )
         return sample.rows.sum(block_kernel, sample.labels, sample.weights)
 
