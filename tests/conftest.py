@@ -220,6 +220,6 @@ def smooth_ece_at():
     def area(top, bandwidth):
         node_sums = smooth._prepare_mesh_sums(top, smooth.MESH_CELLS)(np.ones((1, len(top))))
         cosines = smooth._compute_cosine_coefficients(node_sums, len(top))
-        return float(smooth._compute_smoothed_areas(cosines, np.array([bandwidth]))[0])
+        return float(smooth._compute_smece(cosines, np.array([bandwidth]))[0])
 
     return area

@@ -70,7 +70,7 @@ TOYS = {
     },
     overconfidence: {
         "title": "overconfidence",
-        "words": "too sure by",
+        "printed_title": "too sure by",
         "input": TOP_LABEL,
         "statistic": overconfidence_statistic,
         "range": (-1.0, 1.0),
@@ -82,7 +82,7 @@ TOYS = {
     rejected_wrong: {
         "title": "P(wrong | reject)",
         "input": DECISION,
-        "counts": rejected_wrong_counts,
+        "compute_counts": rejected_wrong_counts,
         "evaluated": True,
         "smaller_is_better": False,
     },

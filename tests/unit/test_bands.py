@@ -25,7 +25,7 @@ from metacal.statistics.bands import (
     operating_bands,
 )
 from metacal.statistics.distribution_band import DistributionBand
-from metacal.statistics.levels import EXITS_PER_LEVEL, LEVELS, local_level
+from metacal.statistics.levels import EXIT_HAZARD_PER_LEVEL, LEVELS, local_level
 
 
 def test_one_draw_is_the_binomial_bound():
@@ -56,7 +56,7 @@ def test_the_local_level_falls_with_rows_and_rises_with_delta(n):
 @pytest.mark.parametrize("power", [0, 3, 6, 9])
 def test_the_table_is_what_the_recursion_gives(power):
     exact = [-np.log1p(-exit_probability(2**power, level)) / level for level in LEVELS]
-    assert EXITS_PER_LEVEL[power] == pytest.approx(exact, rel=1e-4)
+    assert EXIT_HAZARD_PER_LEVEL[power] == pytest.approx(exact, rel=1e-4)
 
 
 def test_beyond_the_table_the_level_stays_safe():

@@ -312,7 +312,7 @@ def evaluate_table(
 def _needs_whole_table() -> bool:
     """Check whether any registered metric needs the whole table of probabilities."""
     return any(
-        metric.reads_whole_table and metric.sums is None
+        metric.reads_whole_table and metric.make_accumulator is None
         for metric in registry.list_evaluated_metrics(PROBABILITIES)
     )
 

@@ -240,8 +240,8 @@ class _BlockAccumulator:
         for _ in range(n_tables):
             table_sums = {}
             for metric in registry.list_evaluated_metrics(PROBABILITIES):
-                if metric.sums is not None:
-                    table_sums[metric.name] = metric.sums(n_classes, n_bins)
+                if metric.make_accumulator is not None:
+                    table_sums[metric.name] = metric.make_accumulator(n_classes, n_bins)
             self.sums.append(table_sums)
 
     def add(self, block: _BlockMeasurements) -> None:

@@ -96,16 +96,18 @@ class RowRuns:
     @classmethod
     def from_ranking(cls, ranking: Ranking) -> RowRuns:
         """Count the rows of each run of a ranking."""
+        # The arrays of blocks have one row per resample; here the sample is the only one.
         unit_weights = np.ones((1, len(ranking)), dtype=np.intp)
         blocks = ranking.get_error_blocks(unit_weights)
-        block_start = blocks.rows_before[0]
-        block_stop = blocks.rows_through[0]
+        rows_before_block = blocks.rows_before[0]
+        rows_through_block = blocks.rows_through[0]
         n_incorrect = blocks.n_errors[0]
-        gap_start = np.concatenate(([0.0], block_stop))
-        gap_stop = np.append(block_start, blocks.total_rows[0])
+        n_rows = blocks.total_rows[0]
+        rows_before_gap = np.concatenate(([0.0], rows_through_block))
+        rows_through_gap = np.append(rows_before_block, n_rows)
         return cls(
-            weights_between_blocks=gap_stop - gap_start,
-            correct_weights=block_stop - block_start - n_incorrect,
+            weights_between_blocks=rows_through_gap - rows_before_gap,
+            correct_weights=rows_through_block - rows_before_block - n_incorrect,
             incorrect_weights=n_incorrect,
         )
 
@@ -117,16 +119,21 @@ class RowRuns:
         n_blocks = len(self.incorrect_weights)
         if n_blocks <= _N_UNMERGED_BLOCKS + _N_MERGED_BLOCKS:
             return self
-        single_starts = np.arange(_N_UNMERGED_BLOCKS)
-        merged_starts = np.linspace(_N_UNMERGED_BLOCKS, n_blocks, _N_MERGED_BLOCKS, endpoint=False)
-        block_starts = np.concatenate([single_starts, merged_starts.astype(np.intp)])
+        unmerged = np.arange(_N_UNMERGED_BLOCKS)
+        first_of_merged = np.linspace(
+            _N_UNMERGED_BLOCKS, n_blocks, _N_MERGED_BLOCKS, endpoint=False
+        ).astype(np.intp)
+        first_old_blocks = np.concatenate([unmerged, first_of_merged])
         # Correct rows between two blocks that are merged belong to the merged block.
-        absorbed_correct = self.weights_between_blocks[:-1].copy()
-        absorbed_correct[block_starts] = 0.0
+        absorbed_weights = self.weights_between_blocks[:-1].copy()
+        absorbed_weights[first_old_blocks] = 0.0
+        correct_weights = self.correct_weights + absorbed_weights
         return RowRuns(
-            weights_between_blocks=self.weights_between_blocks[np.append(block_starts, n_blocks)],
-            correct_weights=np.add.reduceat(self.correct_weights + absorbed_correct, block_starts),
-            incorrect_weights=np.add.reduceat(self.incorrect_weights, block_starts),
+            weights_between_blocks=self.weights_between_blocks[
+                np.append(first_old_blocks, n_blocks)
+            ],
+            correct_weights=np.add.reduceat(correct_weights, first_old_blocks),
+            incorrect_weights=np.add.reduceat(self.incorrect_weights, first_old_blocks),
         )
 
     def resample(
@@ -166,13 +173,14 @@ class RowRuns:
     def to_error_blocks(self) -> WeightedErrorBlocks:
         """Convert two-dimensional runs, one row per resample, to error blocks."""
         block_weights = self.correct_weights + self.incorrect_weights
-        weight_through = np.cumsum(self.weights_between_blocks[:, :-1] + block_weights, axis=1)
+        weights_before_blocks = self.weights_between_blocks[:, :-1]
+        weight_through_block = np.cumsum(weights_before_blocks + block_weights, axis=1)
         gap_total = self.weights_between_blocks.sum(axis=1, keepdims=True)
         block_total = block_weights.sum(axis=1, keepdims=True)
         return WeightedErrorBlocks(
             total_rows=gap_total + block_total,
-            rows_before=weight_through - block_weights,
-            rows_through=weight_through,
+            rows_before=weight_through_block - block_weights,
+            rows_through=weight_through_block,
             n_errors=self.incorrect_weights,
         )
 
@@ -187,7 +195,7 @@ class WeightedResamples:
         Error blocks of the rows of the sample.
 
     unseen_weights : array of shape (n_resamples, 2)
-        Weights of the unseen rows.
+        Weights of the unseen row that ranks first and of the one that ranks last.
     """
 
     observed: WeightedErrorBlocks
@@ -196,27 +204,28 @@ class WeightedResamples:
     def add_unfavourable_rows(self, *, adds_correct_row_last: bool) -> WeightedErrorBlocks:
         """Add an unseen incorrect row first and, if requested, a correct row last."""
         observed = self.observed
-        incorrect_weight = self.unseen_weights[:, :1]
-        correct_weight = self.unseen_weights[:, 1:]
-        total_rows = observed.total_rows + incorrect_weight
+        weight_of_first = self.unseen_weights[:, :1]
+        weight_of_last = self.unseen_weights[:, 1:]
+        total_rows = observed.total_rows + weight_of_first
         if adds_correct_row_last:
-            total_rows = total_rows + correct_weight
-        no_weight = np.zeros_like(incorrect_weight)
+            total_rows = total_rows + weight_of_last
+        # The first row is an error block of its own. A correct row needs no block.
+        no_weight = np.zeros_like(weight_of_first)
         return WeightedErrorBlocks(
             total_rows=total_rows,
-            rows_before=np.hstack([no_weight, observed.rows_before + incorrect_weight]),
-            rows_through=np.hstack([incorrect_weight, observed.rows_through + incorrect_weight]),
-            n_errors=np.hstack([incorrect_weight, observed.n_errors]),
+            rows_before=np.hstack([no_weight, observed.rows_before + weight_of_first]),
+            rows_through=np.hstack([weight_of_first, observed.rows_through + weight_of_first]),
+            n_errors=np.hstack([weight_of_first, observed.n_errors]),
         )
 
     def add_favourable_rows(self, *, adds_incorrect_row_last: bool) -> WeightedErrorBlocks:
         """Add an unseen correct row first and, if requested, an incorrect row last."""
         observed = self.observed
-        correct_weight = self.unseen_weights[:, :1]
-        incorrect_weight = self.unseen_weights[:, 1:]
-        total_rows = observed.total_rows + correct_weight
-        rows_before = observed.rows_before + correct_weight
-        rows_through = observed.rows_through + correct_weight
+        weight_of_first = self.unseen_weights[:, :1]
+        weight_of_last = self.unseen_weights[:, 1:]
+        total_rows = observed.total_rows + weight_of_first
+        rows_before = observed.rows_before + weight_of_first
+        rows_through = observed.rows_through + weight_of_first
         if not adds_incorrect_row_last:
             return WeightedErrorBlocks(
                 total_rows=total_rows,
@@ -224,11 +233,13 @@ class WeightedResamples:
                 rows_through=rows_through,
                 n_errors=observed.n_errors,
             )
+        # The last row is an error block of its own.
+        new_total_rows = total_rows + weight_of_last
         return WeightedErrorBlocks(
-            total_rows=total_rows + incorrect_weight,
+            total_rows=new_total_rows,
             rows_before=np.hstack([rows_before, total_rows]),
-            rows_through=np.hstack([rows_through, total_rows + incorrect_weight]),
-            n_errors=np.hstack([observed.n_errors, incorrect_weight]),
+            rows_through=np.hstack([rows_through, new_total_rows]),
+            n_errors=np.hstack([observed.n_errors, weight_of_last]),
         )
 
 
@@ -292,7 +303,7 @@ def compute_area_limits(
     n_resamples : int
         Number of resamples, which all areas share.
 
-    tail : float
+    tail_probability : float
         Error probability of each limit.
 
     random : numpy.random.Generator
@@ -303,25 +314,25 @@ def compute_area_limits(
     dict of str to tuple of two floats
         Lower and upper limit of each area.
     """
-    lower_areas: dict[str, list[Float]] = {name: [] for name in statistics}
-    upper_areas: dict[str, list[Float]] = {name: [] for name in statistics}
-    ranking = next(iter(statistics.values())).ranking
-    all_runs = RowRuns.from_ranking(ranking)
+    lowered_areas_by_batch: dict[str, list[Float]] = {name: [] for name in statistics}
+    raised_areas_by_batch: dict[str, list[Float]] = {name: [] for name in statistics}
+    any_statistic = next(iter(statistics.values()))
+    all_runs = RowRuns.from_ranking(any_statistic.ranking)
     merged_runs = all_runs.merge_blocks()
     for resamples in merged_runs.resample(n_resamples, random):
         for name, statistic in statistics.items():
             lowered_areas, raised_areas = statistic.compute_bounding_areas(resamples)
-            lower_areas[name].append(lowered_areas)
-            upper_areas[name].append(raised_areas)
+            lowered_areas_by_batch[name].append(lowered_areas)
+            raised_areas_by_batch[name].append(raised_areas)
 
     limits = {}
     for name, statistic in statistics.items():
-        lower_limit = _sample_quantile(lower_areas[name], tail_probability)
-        upper_limit = _sample_quantile(upper_areas[name], 1.0 - tail_probability)
+        lower_limit = _sample_quantile(lowered_areas_by_batch[name], tail_probability)
+        upper_limit = _sample_quantile(raised_areas_by_batch[name], 1.0 - tail_probability)
         # Merging blocks changes the area slightly, so the limits are shifted back by the change.
-        area_of_all_runs = statistic.compute_area(all_runs.to_unit_weight_blocks())[0]
-        area_of_merged_runs = statistic.compute_area(merged_runs.to_unit_weight_blocks())[0]
-        shift = float(area_of_all_runs - area_of_merged_runs)
+        sample_area = statistic.compute_area(all_runs.to_unit_weight_blocks())[0]
+        merged_sample_area = statistic.compute_area(merged_runs.to_unit_weight_blocks())[0]
+        shift = float(sample_area - merged_sample_area)
         limits[name] = (lower_limit + shift, upper_limit + shift)
     return limits
 

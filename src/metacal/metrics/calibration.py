@@ -45,7 +45,7 @@ _register_error = partial(register, input=TOP_LABEL, calibration_error=True)
     title="accuracy",
     input=TOP_LABEL,
     statistic=gaps.accuracy_statistic,
-    counts=gaps.accuracy_counts,
+    compute_counts=gaps.accuracy_counts,
     smaller_is_better=False,
     evaluated=True,
 )
@@ -183,7 +183,7 @@ def ece_equal_mass(
     heading="class-wise",
     input=PROBABILITIES,
     statistic=classwise_ece_statistic,
-    sums=ClassGaps,
+    make_accumulator=ClassGaps,
     evaluated=True,
 )
 def classwise_ece(
@@ -373,7 +373,7 @@ def max_calibration_error(
 @_register_error(
     title="ECE, sup over binnings",
     statistic=gaps.sup_ece_statistic,
-    words=None,
+    printed_title=None,
     evaluated=True,
     needs_errors=True,
 )

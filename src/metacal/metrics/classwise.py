@@ -46,6 +46,8 @@ _MANY_ROWS = 1 << 14
 _MAX_EXACT_ROWS = 1 << 21
 #: Number of coarse integer units in the value 1 of a true label.
 _UNITS_PER_PROBABILITY_ONE = round(1.0 / exact.UNITS[0])
+#: Index of the coarse units in the first axis of the sums.
+_COARSE = 0
 #: Kernel that adds a block of rows to the sums of each class and cell.
 _add_class_units = getattr(host_kernels, "add_class_units", exact.add_class_units)
 
@@ -78,7 +80,7 @@ class UpperEntries:
 def find_upper_entries(table: CheckedTable, n_bins: int) -> UpperEntries:
     """Find the entries of a table above the first of `n_bins` bins of equal width."""
     n_classes = table.n_classes
-    edges = equal_width(np.empty(0), n_bins)
+    edges = equal_width(confidence=np.empty(0), n_bins=n_bins)
     index_blocks = []
     value_blocks = []
     for start, block in table.blocks():
@@ -129,7 +131,7 @@ class ClassGaps:
     def __init__(self, n_classes: int, n_bins: int = 15) -> None:
         self.n_bins = check_n_bins(n_bins)
         self.n_rows = np.zeros(2, dtype=np.int64)
-        self._edges = equal_width(np.empty(0), self.n_bins)
+        self._edges = equal_width(confidence=np.empty(0), n_bins=self.n_bins)
         # The first axis separates coarse and fine units, the second rejected and accepted rows.
         # The cells of the first bin in `_cell_units` are not used.
         self._class_totals = np.zeros((2, 2, n_classes), dtype=np.int64)
@@ -147,13 +149,16 @@ class ClassGaps:
             _add_class_units(
                 block, block_accepted, self._edges, self._pending_sums, self._cell_units
             )
+        # Every true class adds a probability of one, in coarse units, to its class and cell.
         decision_codes = is_accepted.astype(np.intp)
         label_bins = assign_bins(table.true_probability, self._edges)
         label_cells = table.label_codes * self.n_bins + label_bins
+        coarse_class_totals = self._class_totals[_COARSE]
+        coarse_cell_units = self._cell_units[_COARSE]
         np.add.at(
-            self._class_totals[0], (decision_codes, table.label_codes), _UNITS_PER_PROBABILITY_ONE
+            coarse_class_totals, (decision_codes, table.label_codes), _UNITS_PER_PROBABILITY_ONE
         )
-        np.add.at(self._cell_units[0], (decision_codes, label_cells), _UNITS_PER_PROBABILITY_ONE)
+        np.add.at(coarse_cell_units, (decision_codes, label_cells), _UNITS_PER_PROBABILITY_ONE)
         self.n_rows += np.bincount(decision_codes, minlength=2)
 
     def _reserve_pending_rows(self, n_rows: int) -> None:
@@ -310,15 +315,15 @@ def compute_weighted_column_sums(table: CheckedTable, row_weights: Weights) -> F
     """
     n_classes = table.n_classes
     n_resamples = len(row_weights)
-    is_single_precision = table.full_table.dtype.itemsize <= 4
-    dtype: Any = np.float64
-    block_rows = max(1, _PRODUCT_ELEMENTS // max(n_classes, n_resamples))
-    if n_resamples > 1 and is_single_precision and n_classes >= _MANY_CLASSES:
-        dtype = np.float32
-        block_rows = _SINGLE_PRECISION_ROWS
+    is_single_precision_table = table.full_table.dtype.itemsize <= 4
+    product_type: Any = np.float64
+    n_block_rows = max(1, _PRODUCT_ELEMENTS // max(n_classes, n_resamples))
+    if n_resamples > 1 and is_single_precision_table and n_classes >= _MANY_CLASSES:
+        product_type = np.float32
+        n_block_rows = _SINGLE_PRECISION_ROWS
     column_sums = np.zeros((n_resamples, n_classes))
-    for start in range(0, len(table), block_rows):
-        block = table.rows(start, start + block_rows).astype(dtype, copy=False)
-        block_weights = row_weights[:, start : start + len(block)].astype(dtype, copy=False)
-        column_sums += block_weights @ block
+    for start in range(0, len(table), n_block_rows):
+        block = table.rows(start, start + n_block_rows).astype(product_type, copy=False)
+        block_weights = row_weights[:, start : start + len(block)]
+        column_sums += block_weights.astype(product_type, copy=False) @ block
     return column_sums

@@ -41,7 +41,8 @@ from metacal.metrics.toplabel import (
 )
 from metacal.rows.memory import release_freed_memory
 
-#: Metrics to compute, each with the counts, statistic or value from which its interval is computed.
+#: Metrics to compute, each with the numbers of successes and trials, the statistic or the value from
+#: which its interval is computed.
 MetricSources = list[tuple[Metric, IntervalSource]]
 
 
@@ -135,13 +136,15 @@ def evaluate(
         is_paper_map = _has_uniform_rejected_rows(table, read_bool_column(accept, "accept"))
     return evaluate_columns(
         columns,
-        table.n_classes,
-        Resampling(level, n_resamples if intervals else 0, random_state),
-        n_bins,
+        n_classes=table.n_classes,
+        resampling=Resampling(level, n_resamples if intervals else 0, random_state),
+        n_bins=n_bins,
         accept=accept,
         correct=correct,
         score=score,
-        predicted_classes=PredictedClasses(find_predicted_columns(table), classes),
+        predicted_classes=PredictedClasses(
+            predicted=find_predicted_columns(table), classes=classes
+        ),
         is_paper_map=is_paper_map,
     )
 
@@ -195,8 +198,9 @@ def evaluate_scores(
     """
     metrics = registry.list_evaluated_metrics(TOP_LABEL)
     if confidence is None:
-        confidence = np.zeros(len(ranking_score))
+        # Only calibration errors read the confidence, so the zeros have no effect.
         metrics = [metric for metric in metrics if not metric.calibration_error]
+        confidence = np.zeros(len(ranking_score))
     top = TopLabel(confidence, correct.astype(np.float64))
     columns = ProbabilityColumns(top, losses={}, metrics=metrics)
     return evaluate_columns(
@@ -277,7 +281,7 @@ def evaluate_columns(
     all_intervals = resampling.compute_intervals(metric_sources, len(top), n_errors)
     gate_intervals = {metric.name: all_intervals.pop(metric.name) for metric, _ in gate_sources}
     if correct is None and is_accepted is not None:
-        gate_intervals = _remove_unknown_metrics(gate_intervals, top, is_accepted, resampling)
+        gate_intervals = _set_unknown_metrics_to_nan(gate_intervals, top, is_accepted, resampling)
     marginal_check = None
     if predicted_classes is not None:
         marginal_check = predicted_classes.check_confidence(top, is_accepted)
@@ -313,7 +317,7 @@ class ProbabilityColumns:
         The probability table. Without it, metrics of the whole table have no interval.
 
     sums : mapping of metric name to accumulator
-        Accumulators of `Metric.sums`. They give the value of a metric of the whole table without
+        Accumulators of `Metric.make_accumulator`. They give the value of a metric of the whole table without
         the table.
 
     accepted : bool
@@ -356,7 +360,7 @@ class ProbabilityColumns:
             return metric.prepare_interval_source(metric_input, **options)
         if metric.name in self.sums:
             accumulator = self.sums[metric.name]
-            return float(accumulator.value(self.accepted))
+            return float(accumulator.value(accepted=self.accepted))
         return nan
 
 
@@ -400,11 +404,11 @@ def _prepare_gate_sources(
     metric_sources: MetricSources = []
     if is_accepted is not None:
         for metric in registry.list_evaluated_metrics(DECISION):
-            counts = None
-            if metric.counts is not None:
-                counts = metric.counts(is_accepted, is_correct)
-            if counts is not None:
-                metric_sources.append((metric, counts))
+            successes_and_trials = None
+            if metric.compute_counts is not None:
+                successes_and_trials = metric.compute_counts(is_accepted, is_correct)
+            if successes_and_trials is not None:
+                metric_sources.append((metric, successes_and_trials))
     if score is not None:
         scores = read_number_column(score, "score")
         check_same_length(proba=top.confidence, score=scores)
@@ -436,10 +440,10 @@ def _count_errors(correct: Float) -> float:
     return float((correct < 1.0).sum())
 
 
-def _remove_unknown_metrics(
+def _set_unknown_metrics_to_nan(
     intervals: dict[str, Interval], top: TopLabel, is_accepted: Flags, resampling: Resampling
 ) -> dict[str, Interval]:
-    """Replace metrics that depend on the predictions for uniform rejected rows by NaN.
+    """Replace metrics that depend on unknown predictions for rejected rows by NaN.
 
     The prediction for a uniform row cannot be read from its probabilities. A tie on an accepted row
     counts as incorrect.
@@ -462,17 +466,18 @@ def _remove_unknown_metrics(
     -------
     dict of str to Interval
     """
-    is_tied = (top.correct < 1) & (top.correct > 0)
-    if not np.any(is_tied & ~is_accepted):
+    is_partly_correct = (top.correct > 0) & (top.correct < 1)
+    has_uniform_rejected_row = np.any(is_partly_correct & ~is_accepted)
+    if not has_uniform_rejected_row:
         return intervals
     warn_caller(
         "rejected rows are uniform, so the model's own answers on them cannot be read from proba;"
         " numbers that need them are NaN. Pass correct=(uncalibrated_logits.argmax(axis=1) =="
         " labels)."
     )
-    known_intervals = {}
+    new_intervals = {}
     for name, interval in intervals.items():
-        known_intervals[name] = interval
+        new_intervals[name] = interval
         if registry.METRICS[name].needs_rejected:
-            known_intervals[name] = resampling.make_point_estimate(nan)
-    return known_intervals
+            new_intervals[name] = resampling.make_point_estimate(nan)
+    return new_intervals

@@ -116,7 +116,7 @@ def debiased_ece_statistic(
     def compute_debiased_gaps(row_counts: Float, mean_gaps: Float, standard_errors: Float) -> Float:
         return 2.0 * np.abs(mean_gaps) - _folded_normal_mean(mean_gaps, standard_errors)
 
-    return _debiased_statistic(top, n_bins, binning, compute_debiased_gaps)
+    return _build_debiased_statistic(top, n_bins, binning, compute_debiased_gaps)
 
 
 def debiased_rms_statistic(
@@ -136,8 +136,10 @@ def debiased_rms_statistic(
         debiased_squares = mean_gaps**2 - standard_errors**2 * bessel_factor
         return np.where(row_counts > 1, debiased_squares, 0.0)
 
-    compute_mean_square = _debiased_statistic(top, n_bins, binning, compute_debiased_squares)
-    return lambda row_weights: np.sqrt(compute_mean_square(row_weights))
+    mean_square_statistic = _build_debiased_statistic(
+        top, n_bins, binning, compute_debiased_squares
+    )
+    return lambda row_weights: np.sqrt(mean_square_statistic(row_weights))
 
 
 def sup_ece_statistic(top: TopLabel) -> Statistic:
@@ -148,22 +150,22 @@ def sup_ece_statistic(top: TopLabel) -> Statistic:
     confidence_ranks = rank_distinct_values(top.confidence)
     residuals = top.correct - top.confidence
     # A row with a unique confidence is a bin of its own, so its gap needs no sum over rows.
-    has_unique_rank = np.bincount(confidence_ranks) == 1
-    is_unique = has_unique_rank[confidence_ranks]
-    unique_gaps = np.where(is_unique, np.abs(residuals), 0.0)
+    n_rows_of_rank = np.bincount(confidence_ranks)
+    is_unique = n_rows_of_rank[confidence_ranks] == 1
+    gap_if_unique = np.where(is_unique, np.abs(residuals), 0.0)
     tied_rows = np.flatnonzero(~is_unique)
-    tied_groups = rank_distinct_values(top.confidence[tied_rows])
-    compute_tied_sums = GroupSums(
-        groups=tied_groups,
-        n_groups=int(tied_groups.max(initial=-1)) + 1,
+    tie_of_tied_row = rank_distinct_values(top.confidence[tied_rows])
+    compute_residual_sums_of_ties = GroupSums(
+        groups=tie_of_tied_row,
+        n_groups=int(tie_of_tied_row.max(initial=-1)) + 1,
         values=residuals[tied_rows],
         entry_rows=tied_rows,
     )
 
     def compute_sup_ece(row_weights: Weights) -> Float:
         n_rows = row_weights.shape[1]
-        sum_of_unique_gaps = _absolute_weights(row_weights) @ unique_gaps
-        sum_of_tied_gaps = np.abs(compute_tied_sums(row_weights)).sum(axis=1)
+        sum_of_unique_gaps = _absolute_weights(row_weights) @ gap_if_unique
+        sum_of_tied_gaps = np.abs(compute_residual_sums_of_ties(row_weights)).sum(axis=1)
         return np.asarray((sum_of_unique_gaps + sum_of_tied_gaps) / n_rows)
 
     return compute_sup_ece
@@ -224,7 +226,7 @@ def _absolute_weights(row_weights: Weights) -> Float:
     return np.abs(weights)
 
 
-def _debiased_statistic(
+def _build_debiased_statistic(
     top: TopLabel, n_bins: int, binning: Binning, compute_contributions: BinContribution
 ) -> Statistic:
     """Build the statistic max(0, Σ_b (n_b/n) contribution_b) of the contributions of bins.
@@ -255,12 +257,13 @@ def _debiased_statistic(
         _prepare_bin_sums(top, n_bins, binning, columns)
     )
 
+    # Arrays in this function have the shape (n_resamples, n_bins).
     def compute_debiased_error(row_weights: Weights) -> Float:
-        weights = _absolute_weights(row_weights)
-        row_counts = compute_row_counts(weights)
+        weights_without_signs = _absolute_weights(row_weights)
+        row_counts = compute_row_counts(weights_without_signs)
         divisors = np.maximum(row_counts, 1.0)
-        accuracy = compute_correct_sums(weights) / divisors
-        variances = compute_square_sums(weights) / divisors - accuracy**2
+        accuracy = compute_correct_sums(weights_without_signs) / divisors
+        variances = compute_square_sums(weights_without_signs) / divisors - accuracy**2
         standard_errors = np.sqrt(np.maximum(variances, 0.0) / divisors)
         mean_gaps = compute_residual_sums(row_weights) / divisors
         contributions = compute_contributions(row_counts, mean_gaps, standard_errors)

@@ -28,6 +28,9 @@ from metacal.metrics.replicates import Target
 from metacal.metrics.resampling import RandomState, Resampling
 from metacal.metrics.toplabel import TopLabel
 
+#: Successes and trials of a proportion without trials, which is NaN.
+_NAN_PROPORTION = (0, 0)
+
 
 def interval(
     metric: Callable[..., float],
@@ -76,20 +79,21 @@ def interval(
     registered_metric = _find_registered_metric(metric)
     name = registered_metric.name
     _check_options(metric, name, options)
-    if registered_metric.input is None:
-        counts = None
-        if registered_metric.counts is not None:
-            counts = registered_metric.counts(*data, **options)
-        if counts is None:
-            # A proportion without trials is NaN.
-            counts = (0, 0)
-        metric_source = (registered_metric, counts)
+    read_data = registered_metric.input
+    if read_data is None:
+        # Metrics of decisions are proportions and take the data unread.
+        successes_and_trials = None
+        if registered_metric.compute_counts is not None:
+            successes_and_trials = registered_metric.compute_counts(*data, **options)
+        if successes_and_trials is None:
+            successes_and_trials = _NAN_PROPORTION
+        metric_source = (registered_metric, successes_and_trials)
         return resampling.compute_intervals([metric_source], n_rows=0)[name]
 
     input_options = {}
     if "classes" in options:
         input_options["classes"] = options.pop("classes")
-    validated_data = registered_metric.input(*data, **input_options)
+    validated_data = read_data(*data, **input_options)
     n_errors = inf
     if registered_metric.needs_errors:
         top = validated_data

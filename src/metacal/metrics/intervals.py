@@ -131,7 +131,7 @@ def clopper_pearson(successes: int, n: int, level: float = 0.95) -> Interval:
     if not 0 <= successes <= n:
         raise InputError(f"successes must lie between 0 and n = {n}, got {successes}.")
     if n == 0:
-        return Interval(nan, nan, nan, level, EXACT)
+        return Interval(estimate=nan, low=nan, high=nan, level=level, method=EXACT)
     lower_limit, upper_limit = clopper_pearson_limits(successes, n, tail=(1.0 - level) / 2.0)
     proportion = successes / n
     # Rounding must not move an end past the estimate.

@@ -127,7 +127,7 @@ class MarginalCheck:
 
     @property
     def failure(self) -> dict[str, Any] | None:
-        """Facts for a note about a failed check, or None if the check does not fail."""
+        """Numbers for a note about a failed check, None if the check does not fail."""
         if not self.fails:
             return None
         return {
@@ -230,17 +230,15 @@ class PredictedClasses(NamedTuple):
 
         Return None if no row is accepted.
         """
-        confidence = top.confidence
-        correct = top.correct
-        predicted = self.predicted
-        if accept is not None:
-            confidence = confidence[accept]
-            correct = correct[accept]
-            predicted = predicted[accept]
-        if not len(confidence):
+        is_checked = np.ones(len(top), dtype=bool) if accept is None else accept
+        if not is_checked.any():
             return None
         return check_predicted_classes(
-            confidence, correct, predicted, classes=self.classes, fitted=self.fitted
+            top.confidence[is_checked],
+            top.correct[is_checked],
+            self.predicted[is_checked],
+            classes=self.classes,
+            fitted=self.fitted,
         )
 
 
@@ -324,14 +322,14 @@ def check_predicted_classes(
 
 def _assign_cells(predicted: Codes, row_variance: Float) -> Codes:
     """Return the cell of each row: its predicted class, or a common cell for small classes."""
-    classes, codes = np.unique(predicted, return_inverse=True)
-    is_small = np.bincount(codes, row_variance, len(classes)) < _MIN_VARIANCE
-    large_class_ranks = np.cumsum(~is_small)
-    if is_small.any():
-        cell_of_class = np.where(is_small, 0, large_class_ranks)
-    else:
-        cell_of_class = large_class_ranks - 1
-    return np.asarray(cell_of_class)[codes]
+    classes, class_of_row = np.unique(predicted, return_inverse=True)
+    variance_of_class = np.bincount(class_of_row, row_variance, len(classes))
+    is_small = variance_of_class < _MIN_VARIANCE
+    # Cell 0 is the common cell if there are small classes.
+    first_cell_of_large = 1 if is_small.any() else 0
+    rank_among_large = np.cumsum(~is_small) - 1
+    cell_of_class = np.where(is_small, 0, first_cell_of_large + rank_among_large)
+    return np.asarray(cell_of_class)[class_of_row]
 
 
 def _satterthwaite_scale(
@@ -401,23 +399,36 @@ def _remove_functions_of_confidence(
     """
     n_cells = len(gaps)
     row_variance = confidence * (1.0 - confidence)
-    bins, n_bins = _bins_of_equal_variance(confidence, row_variance)
-    information = np.maximum(np.bincount(bins, row_variance, n_bins), _SMALLEST_DIVISOR)
-    bin_gaps = np.bincount(bins, correct - confidence, n_bins)
-    cross_variance = np.bincount(cells * n_bins + bins, row_variance, n_cells * n_bins)
-    cross_variance = cross_variance.reshape(n_cells, n_bins)
-    coefficients = cross_variance / information
-    return gaps - coefficients @ bin_gaps, covariance - coefficients @ cross_variance.T
+    bin_of_row, n_bins = _assign_bins_of_equal_variance(confidence, row_variance)
+    # Per bin: the variance I and the gap S. Per cell and bin: the variance C.
+    bin_variance = np.bincount(bin_of_row, row_variance, n_bins)
+    bin_variance = np.maximum(bin_variance, _SMALLEST_DIVISOR)
+    bin_gaps = np.bincount(bin_of_row, correct - confidence, n_bins)
+    pair_of_row = cells * n_bins + bin_of_row
+    cell_bin_variance = np.bincount(pair_of_row, row_variance, n_cells * n_bins)
+    cell_bin_variance = cell_bin_variance.reshape(n_cells, n_bins)
+    coefficients = cell_bin_variance / bin_variance
+    return gaps - coefficients @ bin_gaps, covariance - coefficients @ cell_bin_variance.T
 
 
-def _bins_of_equal_variance(confidence: Float, row_variance: Float) -> tuple[Codes, int]:
-    """Divide the rows into bins of the confidence with nearly equal variances."""
+def _assign_bins_of_equal_variance(confidence: Float, row_variance: Float) -> tuple[Codes, int]:
+    """Assign the rows to bins of the confidence with nearly equal variances.
+
+    Returns
+    -------
+    bin_of_row : array of int of shape (n_rows,)
+        Bin of each row.
+
+    n_bins : int
+        Number of bins.
+    """
     order = np.argsort(confidence, kind="stable")
-    cumulative = np.cumsum(row_variance[order])
+    cumulative_variance = np.cumsum(row_variance[order])
     n_bins = 1
-    if len(cumulative):
-        n_bins = int(np.clip(cumulative[-1] / _MIN_BIN_VARIANCE, 1, _MAX_BINS))
-    bins = np.empty(len(order), dtype=np.intp)
-    ordered_bins = (n_bins * cumulative / max(cumulative[-1], _SMALLEST_DIVISOR)).astype(np.intp)
-    bins[order] = np.minimum(ordered_bins, n_bins - 1)
-    return bins, n_bins
+    if len(cumulative_variance):
+        n_bins = int(np.clip(cumulative_variance[-1] / _MIN_BIN_VARIANCE, 1, _MAX_BINS))
+    total_variance = max(cumulative_variance[-1], _SMALLEST_DIVISOR)
+    sorted_bins = (n_bins * cumulative_variance / total_variance).astype(np.intp)
+    bin_of_row = np.empty(len(order), dtype=np.intp)
+    bin_of_row[order] = np.minimum(sorted_bins, n_bins - 1)
+    return bin_of_row, n_bins

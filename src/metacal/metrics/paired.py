@@ -101,18 +101,20 @@ class PairedEstimates:
         """
         losses = self.estimates if self.smaller_is_better else -self.estimates
         best_method = int(np.argmin(losses))
+        best_loss = losses[best_method]
         near_methods = []
         for method, loss in enumerate(losses):
             standard_error = self.standard_error(method, best_method)
-            allowed_difference = STANDARD_ERRORS * float(np.nan_to_num(standard_error, posinf=0.0))
-            is_as_good = loss <= losses[best_method]
-            if is_as_good or loss - losses[best_method] <= allowed_difference:
+            known_standard_error = float(np.nan_to_num(standard_error, nan=0.0, posinf=0.0))
+            max_difference = STANDARD_ERRORS * known_standard_error
+            is_best = loss <= best_loss
+            if is_best or loss - best_loss <= max_difference:
                 near_methods.append(method)
         return near_methods
 
 
 def compare_by_rows(
-    losses: ArrayLike, rows: Codes, smaller_is_better: bool = True
+    losses: ArrayLike, row_of_entry: Codes, smaller_is_better: bool = True
 ) -> PairedEstimates:
     """Compare methods by their losses on the same rows.
 
@@ -121,7 +123,7 @@ def compare_by_rows(
     losses : array of shape (n_methods, n_entries)
         Loss of each method on each entry.
 
-    rows : array of int of shape (n_entries,)
+    row_of_entry : array of int of shape (n_entries,)
         Row of each entry. A row with several entries counts once, with its mean loss.
 
     smaller_is_better : bool, default=True
@@ -131,15 +133,15 @@ def compare_by_rows(
     -------
     PairedEstimates
     """
-    distinct_rows, n_entries = np.unique(rows, return_counts=True)
-    mean_losses_by_method = []
-    for method_losses in np.asarray(losses, np.float64):
-        loss_sums = np.bincount(rows, method_losses)[distinct_rows]
-        mean_losses_by_method.append(loss_sums / n_entries)
-    mean_losses = np.array(mean_losses_by_method)
+    distinct_rows, n_entries_of_row = np.unique(row_of_entry, return_counts=True)
+    mean_losses_of_methods = []
+    for entry_losses in np.asarray(losses, np.float64):
+        loss_sum_of_row = np.bincount(row_of_entry, entry_losses)[distinct_rows]
+        mean_losses_of_methods.append(loss_sum_of_row / n_entries_of_row)
+    loss_by_method_and_row = np.array(mean_losses_of_methods)
     return PairedEstimates(
-        estimates=mean_losses.mean(axis=1),
-        replicates=mean_losses,
+        estimates=loss_by_method_and_row.mean(axis=1),
+        replicates=loss_by_method_and_row,
         scale=1.0 / float(np.sqrt(len(distinct_rows))),
         smaller_is_better=smaller_is_better,
     )

@@ -41,7 +41,11 @@ def compute_brier_losses(table: CheckedTable) -> Float:
 
 
 @_register_scoring_rule(
-    title="NLL", heading="NLL", words="log loss", losses=compute_log_losses, range=(0.0, inf)
+    title="NLL",
+    heading="NLL",
+    printed_title="log loss",
+    losses=compute_log_losses,
+    range=(0.0, inf),
 )
 def nll(proba: ArrayLike, labels: ArrayLike, *, classes: Sequence[Any] | None = None) -> float:
     """Compute the mean negative log-likelihood, ``-(1/n) Σ_i log p_i[y_i]``.
@@ -185,13 +189,15 @@ def brier_decomposition(
     squared_distances = (cells.label_count / divisors - base_rates) ** 2
     reliability = ((cells.forecast_sum - cells.label_count) ** 2 / divisors).sum()
     resolution = np.where(cells.entry_count > 0, cells.entry_count * squared_distances, 0.0).sum()
-    variance = (cells.square_sum - cells.forecast_sum**2 / divisors).sum()
-    covariance = (cells.true_forecast_sum - cells.forecast_sum * cells.label_count / divisors).sum()
+    within_cell_variance = (cells.square_sum - cells.forecast_sum**2 / divisors).sum()
+    within_cell_covariance = (
+        cells.true_forecast_sum - cells.forecast_sum * cells.label_count / divisors
+    ).sum()
     return BrierDecomposition(
         reliability=float(reliability / n_rows),
         resolution=float(resolution / n_rows),
         uncertainty=float((base_rates * (1.0 - base_rates)).sum()),
-        remainder=float((variance - 2.0 * covariance) / n_rows),
+        remainder=float((within_cell_variance - 2.0 * within_cell_covariance) / n_rows),
     )
 
 
@@ -229,17 +235,18 @@ class _CellSums:
         probability = upper.probability
         is_label = upper.is_label
 
-        column_counts = np.full(n_classes, float(n_rows))
+        # Only entries above the first bin are listed, so each sum needs the total of its class.
+        total_count = np.full(n_classes, float(n_rows))
         unit_weights = np.ones((1, n_rows), dtype=np.intp)
-        column_sums = compute_weighted_column_sums(table, unit_weights)[0]
-        label_sums = sum_by_group(table.label_codes, table.true_probability, n_classes)
-        column_squares = _column_sums_of_squares(table)
+        total_probability = compute_weighted_column_sums(table, unit_weights)[0]
+        total_square = _column_sums_of_squares(table)
+        total_true = sum_by_group(table.label_codes, table.true_probability, n_classes)
         return cls(
-            entry_count=_sum_cells(upper, np.ones(len(probability)), column_counts, n_bins),
+            entry_count=_sum_cells(upper, np.ones(len(probability)), total_count, n_bins),
             label_count=_sum_cells(upper, is_label, label_counts, n_bins),
-            forecast_sum=_sum_cells(upper, probability, column_sums, n_bins),
-            square_sum=_sum_cells(upper, probability**2, column_squares, n_bins),
-            true_forecast_sum=_sum_cells(upper, probability * is_label, label_sums, n_bins),
+            forecast_sum=_sum_cells(upper, probability, total_probability, n_bins),
+            square_sum=_sum_cells(upper, probability**2, total_square, n_bins),
+            true_forecast_sum=_sum_cells(upper, probability * is_label, total_true, n_bins),
         )
 
 

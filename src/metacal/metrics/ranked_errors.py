@@ -147,15 +147,17 @@ class ErrorBlocks:
         w errors, (m - a) w / (b - a) of them are among the first m on average over the orders of
         the tied rows.
         """
+        # A block adds w (H_n - H_b) for the ranks after it, and w - w / (b - a) a (H_b - H_a) for
+        # the ranks in it.
         n_rows = self.total_rows[:, 0].astype(np.intp)
         harmonic_numbers = _harmonic_numbers(int(n_rows.max(initial=0)))
-        harmonic_total = harmonic_numbers[n_rows][:, None]
-        harmonic_before = harmonic_numbers[self.rows_before.astype(np.intp)]
-        harmonic_through = harmonic_numbers[self.rows_through.astype(np.intp)]
+        h_n = harmonic_numbers[n_rows][:, None]
+        h_a = harmonic_numbers[self.rows_before.astype(np.intp)]
+        h_b = harmonic_numbers[self.rows_through.astype(np.intp)]
         error_rate = self.n_errors / np.maximum(self.rows_through - self.rows_before, 1.0)
-        terms = self.n_errors * (harmonic_total - harmonic_through + 1.0)
-        corrections = error_rate * self.rows_before * (harmonic_through - harmonic_before)
-        return np.asarray((terms - corrections).sum(axis=1) / n_rows)
+        block_sums = self.n_errors * (h_n - h_b + 1.0)
+        block_sums = block_sums - error_rate * self.rows_before * (h_b - h_a)
+        return np.asarray(block_sums.sum(axis=1) / n_rows)
 
 
 def read_ranking(score: ArrayLike, correct: ArrayLike) -> Ranking:

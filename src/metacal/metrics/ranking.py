@@ -133,7 +133,7 @@ def exponential_statistic(ranking: Ranking) -> Statistic:
     return compute_exponential_loss
 
 
-@_register_area(title="AURC", words="AURC (0 is best)", statistic=aurc_statistic)
+@_register_area(title="AURC", printed_title="AURC (0 is best)", statistic=aurc_statistic)
 def aurc(score: ArrayLike, correct: ArrayLike) -> float:
     """Compute the area under the risk-coverage curve (AURC).
 
@@ -190,7 +190,7 @@ def e_aurc(score: ArrayLike, correct: ArrayLike) -> float:
     return evaluate_on_sample(e_aurc_statistic(ranking), len(ranking))
 
 
-@_register_area(title="AUGRC", words="AUGRC (0 is best)", statistic=augrc_statistic)
+@_register_area(title="AUGRC", printed_title="AUGRC (0 is best)", statistic=augrc_statistic)
 def augrc(score: ArrayLike, correct: ArrayLike) -> float:
     """Compute the area under the generalized-risk-coverage curve (AUGRC).
 

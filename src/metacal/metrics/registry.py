@@ -32,7 +32,7 @@ Input = Callable[..., Any]
 PROBABILITIES: Input = checked_table
 #: (proba, labels) or (confidence, correct), read as a `TopLabel`.
 TOP_LABEL: Input = read_top_label
-#: (accept, correct), the decisions of the gate. Such a metric has only `counts`.
+#: (accept, correct), the decisions of the gate. Such a metric has only `compute_counts`.
 DECISION = None
 
 
@@ -40,8 +40,8 @@ DECISION = None
 class Metric:
     """Description of a registered metric: its function, data, statistic and display.
 
-    A metric has a `statistic`, or `losses`, or only `counts`. A metric with a statistic or losses
-    may have `counts` as well.
+    A metric has a `statistic`, or `losses`, or only `compute_counts`. A metric with a statistic or
+    losses may have `compute_counts` as well.
 
     Attributes
     ----------
@@ -68,12 +68,12 @@ class Metric:
         Function from a `CheckedTable` to one value per row. The metric is the mean of these values
         and can be computed block by block.
 
-    sums : callable, optional
+    make_accumulator : callable, optional
         Function from (n_classes, n_bins) to an accumulator with `add(table, accept)`, ``+=`` and
         `value(accepted)`. The accumulator computes a metric of the whole table without the table,
         and the result does not depend on the order of the rows. Only an interval needs the table.
 
-    counts : callable, optional
+    compute_counts : callable, optional
         Function that returns the successes and trials of a proportion, which has an exact interval.
         It returns None if the data are not plain counts.
 
@@ -103,7 +103,7 @@ class Metric:
     needs_rejected : bool
         For a metric of decisions, whether it depends on the correctness of rejected rows.
 
-    words : str or None
+    printed_title : str or None
         Name of the metric in the output of `metacal evaluate`. If empty, the title is printed. If
         None, the metric is only in the JSON output.
     """
@@ -115,8 +115,8 @@ class Metric:
     statistic: Callable[..., Statistic] | None = None
     debiased: Callable[..., Statistic] | None = None
     losses: Callable[[CheckedTable], Float] | None = None
-    sums: Callable[[int, int], Any] | None = None
-    counts: Callable[..., tuple[int, int] | None] | None = None
+    make_accumulator: Callable[[int, int], Any] | None = None
+    compute_counts: Callable[..., tuple[int, int] | None] | None = None
     range: tuple[float, float] = (0.0, 1.0)
     smaller_is_better: bool = True
     calibration_error: bool = False
@@ -126,12 +126,19 @@ class Metric:
     needs_errors: bool = False
     has_interval: bool = True
     needs_rejected: bool = True
-    words: str | None = ""
+    printed_title: str | None = ""
 
     @property
     def name(self) -> str:
         """Name of the public function, which is the key of the metric."""
         return self.function.__name__
+
+    @property
+    def printed_name(self) -> str | None:
+        """Name in the output of `metacal evaluate`, None if the output omits the metric."""
+        if self.printed_title is None:
+            return None
+        return self.printed_title or self.title
 
     @property
     def has_bins(self) -> bool:
@@ -161,7 +168,7 @@ class Metric:
         Raises
         ------
         TypeError
-            If the metric has only `counts`.
+            If the metric has only `compute_counts`.
 
         Examples
         --------
@@ -179,10 +186,10 @@ class Metric:
 
     def prepare_interval_source(self, source: Any, **options: Any) -> IntervalSource:
         """Return the counts of a proportion, or the statistic if there are no counts."""
-        if self.counts is not None:
-            counts = self.counts(source)
-            if counts is not None:
-                return counts
+        if self.compute_counts is not None:
+            successes_and_trials = self.compute_counts(source)
+            if successes_and_trials is not None:
+                return successes_and_trials
         return self.prepare_statistic(source, **options)
 
 
@@ -267,14 +274,14 @@ def describe_calibration_metrics(metric_names: Iterable[str]) -> list[dict[str, 
     evaluated_names = set(metric_names)
     descriptions = []
     for metric in list_evaluated_metrics(PROBABILITIES, TOP_LABEL):
-        if metric.name not in evaluated_names or metric.words is None:
+        printed_name = metric.printed_name
+        if metric.name not in evaluated_names or printed_name is None:
             continue
-        title = metric.words or metric.title
         descriptions.append(
             {
                 "name": metric.name,
-                "title": title[0].upper() + title[1:],
-                "is_share": metric.counts is not None,
+                "title": printed_name[0].upper() + printed_name[1:],
+                "is_share": metric.compute_counts is not None,
             }
         )
     return descriptions
@@ -335,6 +342,6 @@ def get_display_names(metric_names: Iterable[str], *, only_printed: bool = False
             displayed_names[name] = name
         elif not only_printed:
             displayed_names[name] = metric.title
-        elif metric.words is not None:
-            displayed_names[name] = metric.words or metric.title
+        elif metric.printed_name is not None:
+            displayed_names[name] = metric.printed_name
     return displayed_names

@@ -60,8 +60,8 @@ def draw_batches(
 ) -> Iterator[Weights]:
     """Yield batches of random row weights as int8.
 
-    The weights do not depend on the batch size. A weight of 128 does not occur: the probability that a row is drawn 128 times out of n is below
-    1/128!.
+    The weights do not depend on the batch size. A weight of 128, which int8 cannot hold, does not
+    occur: the probability that a row is drawn 128 times out of n is below 1/128!.
 
     Parameters
     ----------
@@ -79,14 +79,14 @@ def draw_batches(
     array of int8 of shape (batch_size, n_rows)
         The array is overwritten by the next batch.
     """
-    batch_size = max(1, min(_MAX_BATCH_RESAMPLES, _BATCH_ELEMENTS // n_rows))
-    buffer = np.empty((batch_size, n_rows), dtype=np.int8)
-    for start in range(0, n_resamples, batch_size):
-        n_drawn = min(batch_size, n_resamples - start)
-        for index in range(n_drawn):
-            buffer[index] = draw_weights()
-        yield buffer[:n_drawn]
-        report_finished_rows(n_drawn * n_rows)
+    max_batch_size = max(1, min(_MAX_BATCH_RESAMPLES, _BATCH_ELEMENTS // n_rows))
+    weight_buffer = np.empty((max_batch_size, n_rows), dtype=np.int8)
+    for first_resample in range(0, n_resamples, max_batch_size):
+        batch_size = min(max_batch_size, n_resamples - first_resample)
+        for index in range(batch_size):
+            weight_buffer[index] = draw_weights()
+        yield weight_buffer[:batch_size]
+        report_finished_rows(batch_size * n_rows)
 
 
 def split_into_float_batches(row_weights: Weights) -> Iterator[Weights]:
@@ -121,8 +121,8 @@ class Target:
         Whether the value is 0 for perfect calibration but positive on every sample.
 
     reads_whole_table : bool
-        Whether the statistic reads a whole table. Such a statistic gets many resamples at a time, so that the
-        table is read less often.
+        Whether the statistic reads a whole table. Such a statistic gets many resamples at a time,
+        so that the table is read less often.
     """
 
     statistic: Statistic
@@ -143,15 +143,17 @@ def compute_replicates(
     targets: Mapping[str, Target], weight_batches: Iterable[Weights]
 ) -> dict[str, Float]:
     """Evaluate each statistic on all batches of row weights, in order."""
-    batch_values: dict[str, list[Float]] = {name: [] for name in targets}
+    values_by_batch: dict[str, list[Float]] = {name: [] for name in targets}
     for row_weights in weight_batches:
         for name, target in targets.items():
-            n_values = sum(map(len, batch_values[name]))
-            if target.reads_whole_table and n_values < target.max_resamples:
-                batch_values[name].append(target.statistic(row_weights))
+            n_resamples_so_far = sum(map(len, values_by_batch[name]))
+            if target.reads_whole_table and n_resamples_so_far < target.max_resamples:
+                values_by_batch[name].append(target.statistic(row_weights))
         for float_weights in split_into_float_batches(row_weights):
             for name, target in targets.items():
                 if not target.reads_whole_table:
-                    batch_values[name].append(target.statistic(float_weights))
+                    values_by_batch[name].append(target.statistic(float_weights))
     # The empty array is for statistics without any batch.
-    return {name: np.concatenate([np.empty(0), *values]) for name, values in batch_values.items()}
+    return {
+        name: np.concatenate([np.empty(0), *batches]) for name, batches in values_by_batch.items()
+    }

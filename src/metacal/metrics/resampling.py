@@ -142,11 +142,13 @@ class Resampling:
         resampled_intervals: dict[str, Interval] = {}
         if targets:
             resampled_intervals = self.resample_statistics(targets, n_rows)
-        has_too_few_errors = bool(self.n_resamples) and n_errors < _MIN_ERRORS
+        are_intervals_requested = self.n_resamples > 0
+        has_too_few_errors = are_intervals_requested and n_errors < _MIN_ERRORS
 
         intervals: dict[str, Interval] = {}
         for metric, source in metric_sources:
             if not callable(source):
+                # The source is not a statistic, but the counts of a proportion or a bare value.
                 intervals[metric.name] = self._make_interval_without_resampling(source)
                 continue
             if metric.has_interval:
@@ -171,7 +173,7 @@ class Resampling:
 
     def make_point_estimate(self, value: float = nan) -> Interval:
         """Build an `Interval` without ends from a value; NaN stands for an unknown value."""
-        return Interval(value, nan, nan, self.level, NO_INTERVAL)
+        return Interval(estimate=value, low=nan, high=nan, level=self.level, method=NO_INTERVAL)
 
     def resample_statistics(
         self, targets: Mapping[str, Target], n_rows: int
@@ -221,22 +223,23 @@ class Resampling:
         dict of str to Interval
         """
         if n_rows <= _FEW_ROWS:
+            # The process keeps memory that it frees, because requesting it again takes long.
             keep_freed_memory()
-        random = make_generator(self.random_state)
-        sign_random, area_random = random.spawn(2)
+        resample_random = make_generator(self.random_state)
+        sign_random, area_random = resample_random.spawn(2)
 
-        areas: dict[str, AreaStatistic] = {}
+        area_statistics: dict[str, AreaStatistic] = {}
         other_targets: dict[str, Target] = {}
         for name, target in targets.items():
             if isinstance(target.statistic, AreaStatistic):
-                areas[name] = target.statistic
+                area_statistics[name] = target.statistic
             else:
                 other_targets[name] = target
-        area_intervals = self._compute_area_intervals(areas, estimates, area_random)
-        intervals = self._compute_bootstrap_intervals(
-            other_targets, estimates, n_rows, random=random, sign_random=sign_random
+        area_intervals = self._compute_area_intervals(area_statistics, estimates, area_random)
+        other_intervals = self._compute_bootstrap_intervals(
+            other_targets, estimates, n_rows, random=resample_random, sign_random=sign_random
         )
-        return {**intervals, **area_intervals}
+        return {**other_intervals, **area_intervals}
 
     def _compute_bootstrap_intervals(
         self,
@@ -301,7 +304,7 @@ class Resampling:
         sign_batches = draw_batches(n_sign_draws, n_rows, draw_signs)
         chance_values = compute_replicates(positive_targets, sign_batches)
         for name, target in positive_targets.items():
-            intervals[name] = self._lower_end_for_chance(
+            intervals[name] = self._allow_for_chance(
                 intervals[name], chance_values[name], values_by_name[name], target
             )
         return intervals
@@ -366,7 +369,7 @@ class Resampling:
         lower_quantile, upper_quantile = quantiles.tolist()
         return lower_quantile, upper_quantile
 
-    def _lower_end_for_chance(
+    def _allow_for_chance(
         self, interval: Interval, chance_values: Float, replicate_values: Float, target: Target
     ) -> Interval:
         """Lower the low end of a calibration error's interval to allow for chance.

@@ -46,7 +46,7 @@ _register_proportion = partial(register, input=DECISION, evaluated=True)
 @_register_proportion(
     title="coverage, P(accept)",
     heading="coverage",
-    counts=coverage_counts,
+    compute_counts=coverage_counts,
     smaller_is_better=False,
     needs_rejected=False,
 )
@@ -74,7 +74,7 @@ def coverage(accept: ArrayLike) -> float:
 @_register_proportion(
     title="miscoverage, P(reject | correct)",
     heading="miscoverage",
-    counts=miscoverage_counts,
+    compute_counts=miscoverage_counts,
 )
 def miscoverage(accept: ArrayLike, correct: ArrayLike) -> float:
     """Compute the miscoverage (false rejection rate), P(reject | correct).
@@ -101,7 +101,7 @@ def miscoverage(accept: ArrayLike, correct: ArrayLike) -> float:
 @_register_proportion(
     title="selective accuracy, P(correct | accept)",
     heading="selective accuracy",
-    counts=selective_accuracy_counts,
+    compute_counts=selective_accuracy_counts,
     smaller_is_better=False,
     needs_rejected=False,
 )
@@ -128,7 +128,7 @@ def selective_accuracy(accept: ArrayLike, correct: ArrayLike) -> float:
 
 
 @_register_proportion(
-    title="type I error, P(reject | correct)", words=None, counts=miscoverage_counts
+    title="type I error, P(reject | correct)", printed_title=None, compute_counts=miscoverage_counts
 )
 def type_1_error(accept: ArrayLike, correct: ArrayLike) -> float:
     """Compute the type I error P(reject | correct), which is the miscoverage.
@@ -155,8 +155,8 @@ def type_1_error(accept: ArrayLike, correct: ArrayLike) -> float:
 
 @_register_proportion(
     title="type II error, P(accept | incorrect)",
-    words="P(accept | incorrect)",
-    counts=type_2_error_counts,
+    printed_title="P(accept | incorrect)",
+    compute_counts=type_2_error_counts,
 )
 def type_2_error(accept: ArrayLike, correct: ArrayLike) -> float:
     """Compute the type II error, P(accept | incorrect).

@@ -48,8 +48,9 @@ def smooth_ece_statistic(top: TopLabel) -> Statistic:
     sum_on_fine_mesh = _prepare_mesh_sums(top, n_cells=MESH_CELLS)
     sample_sums = sum_on_fine_mesh(np.ones((1, n_rows)))
     sample_coefficients = _compute_cosine_coefficients(sample_sums, n_rows)
-    sample_value = float(_find_fixed_points(sample_coefficients)[0])
-    cells_per_width = MESH_CELLS * sample_value
+    smooth_ece_of_sample = float(_find_fixed_points(sample_coefficients)[0])
+    # The bandwidth at the fixed point is the smooth ECE itself.
+    cells_per_width = MESH_CELLS * smooth_ece_of_sample
     n_halvings = int(np.log2(max(cells_per_width / _MIN_CELLS_PER_WIDTH, 1.0)))
     sum_on_coarse_mesh = _prepare_mesh_sums(top, n_cells=MESH_CELLS >> n_halvings)
 
@@ -61,7 +62,7 @@ def smooth_ece_statistic(top: TopLabel) -> Statistic:
         sum_on_mesh = sum_on_fine_mesh if needs_fine_mesh else sum_on_coarse_mesh
         node_sums = np.ascontiguousarray(sum_on_mesh(row_weights))
         cosine_coefficients = _compute_cosine_coefficients(node_sums, n_rows)
-        return _find_fixed_points(cosine_coefficients, first_guess=sample_value)
+        return _find_fixed_points(cosine_coefficients, first_guess=smooth_ece_of_sample)
 
     return compute_smooth_ece
 
@@ -94,25 +95,27 @@ def _compute_cosine_coefficients(node_sums: Float, n_rows: int) -> Float:
     return np.ascontiguousarray(np.fft.rfft(mirrored_density).real)
 
 
-def _compute_smoothed_areas(cosine_coefficients: Float, bandwidths: Float) -> Float:
+def _compute_smece(cosine_coefficients: Float, bandwidths: Float) -> Float:
     """Compute smECE_σ of each resample at its own bandwidth σ from cosine coefficients."""
     n_cells = cosine_coefficients.shape[1] - 1
     # A wide kernel removes the high frequencies, so a coarser mesh is precise enough.
     cells_per_width = n_cells * bandwidths
-    n_halvings = np.ceil(np.log2(np.maximum(cells_per_width / _MIN_CELLS_PER_WIDTH, 1.0)))
-    areas = np.empty(len(bandwidths))
-    for n_mesh_halvings in np.unique(n_halvings):
-        resamples = np.flatnonzero(n_halvings == n_mesh_halvings)
-        n_coarse_cells = n_cells >> int(n_mesh_halvings)
+    n_halvings_of_resample = np.ceil(
+        np.log2(np.maximum(cells_per_width / _MIN_CELLS_PER_WIDTH, 1.0))
+    )
+    smece = np.empty(len(bandwidths))
+    for n_halvings in np.unique(n_halvings_of_resample):
+        resamples = np.flatnonzero(n_halvings_of_resample == n_halvings)
+        n_coarse_cells = n_cells >> int(n_halvings)
         n_nodes = n_coarse_cells + 1
         exponents = _HALF_SQUARED_FREQUENCIES[:n_nodes] * -(bandwidths[resamples, None] ** 2)
         smoothed_coefficients = cosine_coefficients[resamples, :n_nodes] * np.exp(exponents)
         density = np.fft.irfft(smoothed_coefficients, 2 * n_coarse_cells)[:, :n_nodes]
-        heights = np.abs(density)
+        absolute_density = np.abs(density)
         # The trapezoidal rule counts the two end nodes one half.
-        end_correction = 0.5 * (heights[:, 0] + heights[:, -1])
-        areas[resamples] = (heights.sum(axis=1) - end_correction) / n_cells
-    return areas
+        half_of_ends = 0.5 * (absolute_density[:, 0] + absolute_density[:, -1])
+        smece[resamples] = (absolute_density.sum(axis=1) - half_of_ends) / n_cells
+    return smece
 
 
 def _find_fixed_points(cosine_coefficients: Float, first_guess: float | None = None) -> Float:
@@ -212,10 +215,11 @@ class _SecantSearch:
         -------
         _SecantSearch
         """
-        first_excess = _compute_smoothed_areas(cosine_coefficients, first_sigma) - first_sigma
-        first_area = np.maximum(first_sigma + first_excess, lower_bound)
-        low = np.minimum(first_sigma, first_area)
-        high = np.maximum(first_sigma, first_area)
+        first_excess = _compute_smece(cosine_coefficients, first_sigma) - first_sigma
+        first_smece = np.maximum(first_sigma + first_excess, lower_bound)
+        # The fixed point lies between any σ and its smECE_σ.
+        low = np.minimum(first_sigma, first_smece)
+        high = np.maximum(first_sigma, first_smece)
         return cls(
             cosine_coefficients=cosine_coefficients,
             tolerance=tolerance,
@@ -229,14 +233,15 @@ class _SecantSearch:
         )
 
     def take_step(self) -> None:
-        """Evaluate smECE_σ of active resamples, shrink their brackets, choose the next σ."""
+        """Evaluate smECE_σ of active resamples, shrink their brackets and choose the next σ."""
         active = self.active_resamples
         sigma = self.sigma[active]
-        excess = _compute_smoothed_areas(self.cosine_coefficients[active], sigma) - sigma
-        area = sigma + excess
+        excess = _compute_smece(self.cosine_coefficients[active], sigma) - sigma
+        smece = sigma + excess
+        # The fixed point lies between σ and smECE_σ, and in the bracket so far.
         sigma_is_too_low = excess > 0.0
-        high = np.where(sigma_is_too_low, np.minimum(self.high[active], area), sigma)
-        low = np.where(sigma_is_too_low, sigma, np.maximum(self.low[active], area))
+        high = np.where(sigma_is_too_low, np.minimum(self.high[active], smece), sigma)
+        low = np.where(sigma_is_too_low, sigma, np.maximum(self.low[active], smece))
         midpoint = 0.5 * (low + high)
 
         slope = (excess - self.last_excess[active]) / (sigma - self.last_sigma[active])

@@ -148,15 +148,16 @@ class CheckedTable:
         correct = label_is_top.astype(np.float64)
         max_tied_confidence = self.row_maxima.dtype.type(_MAX_TIED_CONFIDENCE)
         may_be_tied = label_is_top & (self.row_maxima <= max_tied_confidence)
-        tie_candidates = np.flatnonzero(may_be_tied)
-        block_rows = max(1, _BLOCK_ELEMENTS // self.n_classes)
-        for start in range(0, len(tie_candidates), block_rows):
-            rows = tie_candidates[start : start + block_rows]
-            candidate_table = self.full_table[self._row_indices[rows]]
-            is_top_class = candidate_table == self.row_maxima[rows, None]
+        possibly_tied_rows = np.flatnonzero(may_be_tied)
+        n_block_rows = max(1, _BLOCK_ELEMENTS // self.n_classes)
+        for start in range(0, len(possibly_tied_rows), n_block_rows):
+            rows = possibly_tied_rows[start : start + n_block_rows]
+            block = self.full_table[self._row_indices[rows]]
+            is_top_class = block == self.row_maxima[rows, None]
             # Most blocks have no tie. Then each row has exactly one top class.
             if np.count_nonzero(is_top_class) > len(rows):
-                correct[rows] /= is_top_class.sum(axis=1)
+                n_top_classes = is_top_class.sum(axis=1)
+                correct[rows] /= n_top_classes
         # A row sum within tolerance of 1 allows a probability slightly above 1.
         confidence = np.minimum(self.row_maxima.astype(np.float64), 1.0)
         return TopLabel(confidence, correct)
@@ -421,21 +422,23 @@ def _compute_maxima_if_valid(table: Any) -> Array | None:
     if n_rows == 0 or n_classes < 2:
         return None
 
-    integer_type = np.dtype(f"u{item_size}")
-    table_bits = table.view(integer_type)
-    bits_of_one = np.ones(1, table.dtype).view(integer_type)[0]
-    maxima_bits = np.empty(n_rows, integer_type)
+    # Read as unsigned integers, the bits of the floats from 0 to 1 have the order of the floats,
+    # and the bits of negative numbers, larger numbers and NaN are larger than those of 1.
+    unsigned_type = np.dtype(f"u{item_size}")
+    table_bits = table.view(unsigned_type)
+    bits_of_one = np.ones(1, table.dtype).view(unsigned_type)[0]
+    bits_of_maxima = np.empty(n_rows, unsigned_type)
     ones = np.ones(n_classes, table.dtype)
-    block_rows = max(1, _BLOCK_ELEMENTS // n_classes)
-    for start in range(0, n_rows, block_rows):
-        stop = start + block_rows
+    n_block_rows = max(1, _BLOCK_ELEMENTS // n_classes)
+    for start in range(0, n_rows, n_block_rows):
+        stop = start + n_block_rows
         block = table[start:stop]
-        block_maxima = maxima_bits[start:stop]
-        table_bits[start:stop].max(axis=1, out=block_maxima)
-        if block_maxima.max() > bits_of_one:
+        bits_of_block_maxima = bits_of_maxima[start:stop]
+        table_bits[start:stop].max(axis=1, out=bits_of_block_maxima)
+        if bits_of_block_maxima.max() > bits_of_one:
             return None
         # NumPy has no fast matrix product for float16.
         row_sums = block @ ones if item_size > 2 else block.sum(axis=1, dtype=np.float32)
         if np.abs(row_sums - 1).max() > _FAST_SUM_TOLERANCE[item_size]:
             return None
-    return maxima_bits.view(table.dtype)
+    return bits_of_maxima.view(table.dtype)

@@ -28,10 +28,10 @@ from metacal.rows.arrays import check_fraction
 _TABLE = np.genfromtxt(Path(__file__).with_suffix(".csv"), delimiter=",")[:, 1:]
 #: Local levels of the columns of the table, rising.
 LEVELS: Float = _TABLE[0]
-#: Table of -log(1 - exit probability(n, level)) / level, with a row for each of n = 1, 2, 4, ...,
+#: Table of the exit hazard -log(1 - exit probability(n, level)) over the level, with a row for each of n = 1, 2, 4, ...,
 #: 65,536 and a column for each local level, computed by benchmarks/bands.py. From n = 4,096 on the
 #: entries grow linearly in log n.
-EXITS_PER_LEVEL: Float = _TABLE[1:]
+EXIT_HAZARD_PER_LEVEL: Float = _TABLE[1:]
 #: Factor by which interpolated entries are raised. The interpolation error is smaller.
 _INTERPOLATION_MARGIN = 1.006
 #: Factor by which extrapolated entries are raised, because the slope beyond the table still grows
@@ -55,32 +55,35 @@ def local_level(n: int, delta: float) -> float:
     0.00121
     """
     check_fraction("delta", delta)
-    exits_per_level = _interpolate_exits_per_level(n)
+    exit_hazard_per_level = _interpolate_exit_hazard_per_level(n)
     log_levels = np.log10(LEVELS)
-    # The product below rises with the level, so it can be inverted by interpolation on a grid.
+    # The hazard -log(1 - exit probability) rises with the level, so it can be inverted on a grid.
     log_level_grid = np.linspace(log_levels[0], log_levels[-1], _N_GRID_POINTS)
-    exits_per_level_on_grid = np.interp(log_level_grid, log_levels, exits_per_level)
-    exits_on_grid = 10.0**log_level_grid * exits_per_level_on_grid * _INTERPOLATION_MARGIN
-    allowed_exits = -math.log1p(-delta)
+    hazard_per_level_on_grid = np.interp(log_level_grid, log_levels, exit_hazard_per_level)
+    hazard_on_grid = 10.0**log_level_grid * hazard_per_level_on_grid * _INTERPOLATION_MARGIN
+    allowed_hazard = -math.log1p(-delta)
     # The union bound is always valid, also if delta is smaller than every entry of the table.
     union_bound_level = delta / max(n, 1)
-    if allowed_exits < exits_on_grid[0]:
+    if allowed_hazard < hazard_on_grid[0]:
         return union_bound_level
-    log_level = np.interp(math.log(allowed_exits), np.log(exits_on_grid), log_level_grid)
+    log_level = np.interp(math.log(allowed_hazard), np.log(hazard_on_grid), log_level_grid)
     return max(union_bound_level, float(10.0**log_level))
 
 
-def _interpolate_exits_per_level(n: int) -> Float:
-    """Interpolate the row of `EXITS_PER_LEVEL` for n draws, linearly in log n."""
+def _interpolate_exit_hazard_per_level(n: int) -> Float:
+    """Interpolate the row of `EXIT_HAZARD_PER_LEVEL` for n draws, linearly in log n."""
     # Row k of the table is for n = 2**k draws.
-    exact_row = math.log2(max(n, 1))
-    lower_row = min(int(exact_row), len(EXITS_PER_LEVEL) - 2)
-    row_difference = EXITS_PER_LEVEL[lower_row + 1] - EXITS_PER_LEVEL[lower_row]
-    exits_per_level = EXITS_PER_LEVEL[lower_row] + (exact_row - lower_row) * row_difference
-    is_beyond_table = exact_row > lower_row + 1
+    fractional_row = math.log2(max(n, 1))
+    row_below = min(int(fractional_row), len(EXIT_HAZARD_PER_LEVEL) - 2)
+    row_above = row_below + 1
+    row_difference = EXIT_HAZARD_PER_LEVEL[row_above] - EXIT_HAZARD_PER_LEVEL[row_below]
+    exit_hazard_per_level = (
+        EXIT_HAZARD_PER_LEVEL[row_below] + (fractional_row - row_below) * row_difference
+    )
+    is_beyond_table = fractional_row > row_above
     if is_beyond_table:
-        exits_per_level = exits_per_level * _EXTRAPOLATION_MARGIN
-    return np.asarray(exits_per_level)
+        exit_hazard_per_level = exit_hazard_per_level * _EXTRAPOLATION_MARGIN
+    return np.asarray(exit_hazard_per_level)
 
 
 def order_statistic_quantiles(ranks: Codes, n: int, level: float) -> Float:
