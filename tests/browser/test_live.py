@@ -16,6 +16,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from browser import modules
+from metacal.reports import html
+from metacal.reports.evidence import format_evidence
+
 pytest.importorskip("selenium")
 from selenium.webdriver.common.by import By
 
@@ -97,6 +101,9 @@ def test_the_page_lives_and_tells(live, stream, see):
     )
     until(lambda: driver.find_element(By.ID, "main").get_attribute("data-rows") == str(ROWS))
     assert len(driver.find_elements(By.CSS_SELECTOR, "#evidence-charts svg")) == 5
+    ticks = [tick.text for tick in driver.find_elements(By.CSS_SELECTOR, "#evidence-charts text")]
+    assert {"none", "1 in 10", "1 in 1,000"} <= set(ticks)
+    assert "10 trillion" not in driver.find_element(By.ID, "evidence").text
     assert len(driver.find_elements(By.CSS_SELECTOR, "#classes-table tbody tr")) == 10
     assert not driver.get_log("browser")
     events = (json.loads(entry["message"])["message"] for entry in driver.get_log("performance"))
@@ -164,3 +171,49 @@ def test_nobody_elses_name_is_answered_and_the_end_is_clean(live, stream):
     told, _ = live.process.communicate(timeout=20)
     found = json.loads(told)
     assert (live.process.returncode, found["rows"], found["raised"][0]) == (3, ROWS, "promise")
+
+
+def test_the_command_of_the_page_acknowledges_the_alarm(live, stream, see):
+    append_the_bad_half(live, stream)
+    until(lambda: json.loads(read(live, "state.json"))["rows"] == ROWS)
+    driver = see_when_ready(see, live)
+    steps = driver.find_elements(By.CSS_SELECTOR, "#steps li")
+    assert len(steps) == 4
+    assert "stop this monitor (Ctrl-C)" in steps[-1].text
+    command = steps[-1].find_element(By.TAG_NAME, "code").get_attribute("textContent")
+    os.kill(live.process.pid, signal.SIGTERM)
+    live.process.communicate(timeout=20)
+
+    again = command.replace("--serve", "").replace("--port 0", "") + " --json"
+    script = f'metacal() {{ "{sys.executable}" -m metacal "$@"; }}; {again}'
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    state = json.loads(done.stdout)
+    assert (state["alarm"], state["acknowledged"][0]["at_row"]) == (False, ROWS)
+
+    call = ["bash", "-c", f'exec "{sys.executable}" -m {command.partition(" --acknowledge")[0]}']
+    live.process = subprocess.Popen(call, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    live.address = live.process.stderr.readline().split()[0]
+    driver = see_when_ready(see, live)
+    assert driver.find_element(By.ID, "badge").text == "No alarm"
+    assert not driver.find_element(By.ID, "steps").is_displayed()
+    table = driver.find_element(By.ID, "alarms-table").text
+    assert "what was found and done" in table
+    assert f"at row {ROWS:,}" in table
+    assert driver.find_elements(By.CSS_SELECTOR, "#evidence-charts line.period")
+    assert not driver.get_log("browser")
+
+
+def test_evidence_is_written_as_python_writes_it(live, see):
+    driver = see_when_ready(see, live)
+    logs = [*np.linspace(-5.0, 40.0, 400).tolist(), *np.log([10.0, 40.0, 1000.0, 1e6, 2.5e9])]
+    sources = html.read_scripts("live")
+    names = ("format.js", "evidence.js")
+    parsed = {name: modules.parse(name, sources[name]).body for name in names}
+    start = parsed["evidence.js"].index("const TEN")
+    end = parsed["evidence.js"].index("function evidenceCharts")
+    functions = parsed["format.js"] + parsed["evidence.js"][start:end]
+    shown = driver.execute_script(
+        f"{functions}; return arguments[0].map(evidenceText)", [float(log) for log in logs]
+    )
+    assert shown == [format_evidence(log) for log in logs]

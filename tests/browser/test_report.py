@@ -499,6 +499,10 @@ def test_its_own_rows_do_not_judge_a_gate(own, see):
     assert badge.get_attribute("class") == "verdict open"
     assert badge.text == "Not judged: rows of the fit"
     assert "Not judged: rows of the fit" in text(driver, "answer")
+    command = driver.find_element(By.CSS_SELECTOR, "#answer .steps code")
+    (step,) = own.data["promise"]["next_steps"]
+    assert command.get_attribute("textContent") == step["command"]
+    assert "new-rows.npz" in step["command"]
 
 
 def test_rows_have_numbers_and_ids(gated, see):

@@ -216,3 +216,34 @@ def test_a_point_of_a_report_on_arrays_is_certified_in_python():
         promise = eval(curves.command_at(point), {"mc": mc})
         again = mc.MetaCal(promise).fit(new.logits, new.labels)
         assert again.certificate_.n_accepted == curves.accepted[point]
+
+
+# ── rows that were part of the fit ────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("options", [[], ["--title", "A & B", "--id-key", "who"]])
+def test_a_report_on_rows_of_the_fit_has_a_command_for_other_rows(options, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    fit, new = composition.halves()
+    for name, half in (("my rows.npz", fit), ("other.npz", new)):
+        np.savez(name, logits=half.logits, labels=half.labels, who=half.unit)
+    assert call("fit", "my rows.npz", "--min-accuracy", "0.85", "-o", "cal.json").exit_code == 0
+    arguments = ["report", "cal.json", "my rows.npz", *options, "--resamples", "0"]
+    done = call(*arguments, "--json")
+    promise = json.loads(done.stdout)["promise"]
+    assert promise["verdict"] == "not judged"
+    (step,) = promise["next_steps"]
+    assert "new-rows.npz, with the columns of my rows.npz" in step["text"]
+    assert f"  {step['command']}\n" in call(*arguments).stdout
+
+    Path("other.npz").rename("new-rows.npz")
+    ((_, code, error),) = run_commands([f"{step['command']} --json"], tmp_path)
+    assert code == 0, error
+    judged = call(*arguments[:2], "new-rows.npz", *arguments[3:], "--json")
+    again = json.loads(judged.stdout)["promise"]
+    assert (again["verdict"], again["next_steps"]) == ("kept", [])
+
+
+def test_judged_rows_have_no_next_step(tmp_path):
+    gate = report_gate("logits", "MaxMiscoverage", "", tmp_path)
+    assert gate.report["promise"]["next_steps"] == []

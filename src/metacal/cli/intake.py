@@ -206,6 +206,12 @@ class Intake:
             raise NotRecordedError(str(error)) from error
         return True
 
+    def acknowledge(self, reason: str) -> None:
+        """Acknowledge the raised alarms, and store the new state in the journal."""
+        self.monitor_state.watch.acknowledge(reason)
+        if self.journal is not None:
+            self.journal.rewrite([state_record(self.monitor_state)])
+
     def checkpoint(self) -> None:
         """Replace all records of the journal by one with the whole state."""
         if self.journal is not None and self._journal_has_begun and self._pending_record is None:

@@ -18,6 +18,7 @@ import numpy as np
 from metacal.errors import InputError
 from metacal.gate.judged import split_model_outputs
 from metacal.gate.traffic import LateLabel
+from metacal.gate.watch_batch import read_rows
 from metacal.io.artifact.watch_journal import ReceivedBatch, UnreadableLine
 from metacal.io.formats.jsonl import LineError
 from metacal.io.lines import MAX_KEPT_BYTES, Line, Pipe
@@ -296,9 +297,8 @@ def _find_invalid_rows(
     if not indexed_rows:
         return
     try:
-        watch.read_rows(
-            split_model_outputs(watch.gate, _as_table(watch, [row for _, row in indexed_rows]))
-        )
+        table = _as_table(watch, [row for _, row in indexed_rows])
+        read_rows(watch.gate, split_model_outputs(watch.gate, table))
     except InputError:
         half_size = len(indexed_rows) // 2
         if half_size:

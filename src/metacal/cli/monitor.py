@@ -24,6 +24,7 @@ from metacal.cli.values import parse_fraction
 from metacal.cli.verify import parse_confidence
 
 if TYPE_CHECKING:
+    from metacal.cli.intake import Intake
     from metacal.gate.watch import Watch
     from metacal.io.artifact.watch_journal import MonitorState
     from metacal.io.journal import Journal
@@ -52,6 +53,12 @@ class Options:
     )
     state: str | None = option(
         "Keep the state here; a later run continues from it.", "FILE", type=OutputPath()
+    )
+    acknowledge: str | None = option(
+        "acknowledge the alarms that are raised in it, with what was found and done; every alarm"
+        " begins again with the rows that come later.",
+        "REASON",
+        needs=("state",),
     )
     append: bool = switch_option(
         "FILE holds only rows that came after those counted.", needs=("state",)
@@ -140,6 +147,10 @@ def command(artifact: str, file: str, options: Options) -> None:
 
     The exit code is 0 without an alarm, 3 with one; 1 and 2 as everywhere.
 
+    An alarm stays until it is acknowledged: --acknowledge ends it and keeps it in the state, with
+    time and reason. Rows that come later are then tested anew. Each such period raises a false
+    alarm with probability at most 1 - C.
+
     With --state a run that was ended, by whatever, goes on where it was, also in a file that has
     been rotated since: nothing is counted twice. A FILE that the state does not know needs
     --append. Standard input is always new.
@@ -151,15 +162,20 @@ def command(artifact: str, file: str, options: Options) -> None:
       metacal monitor cal.json traffic.jsonl --follow --state watch.journal --silence 600
       tail -f traffic.jsonl | metacal monitor cal.json - --format jsonl --prometheus metacal.prom
       metacal monitor cal.json traffic.jsonl --serve
+      metacal monitor cal.json traffic.jsonl --state watch.journal --acknowledge "camera cleaned"
       metacal monitor cascade.json answers.jsonl --state watch.journal
     """  # noqa: D301
     _check_options(artifact, file, options)
-    from metacal.reports.status import format_status_lines
+    from metacal.reports.status import format_next_step_lines, format_status_lines
 
     new_watch = _new_watch(artifact, file, options)
     options = replace(options, reading=replace(options.reading, unit_key=options.unit_key))
     final_status, n_silences = _run(new_watch, artifact, file, options)
-    print_result(final_status, wrap_lines("\n".join(format_status_lines(final_status))))
+    status_text = wrap_lines("\n".join(format_status_lines(final_status)))
+    next_steps = format_next_step_lines(final_status, wrap_lines)
+    if next_steps:
+        status_text = "\n".join([status_text, "", *next_steps])
+    print_result(final_status, status_text)
     if final_status["alarm"] or n_silences:
         click.get_current_context().exit(EXIT_REFUTED)
 
@@ -202,6 +218,8 @@ def _run(
         if options.quarantine_path is not None:
             quarantine = Quarantine(options.quarantine_path)
         intake = Intake(monitor_state, source, journal, quarantine, options.silence)
+        if options.acknowledge is not None:
+            _acknowledge(intake, options.acknowledge)
         display = StatusDisplay(intake, os.path.basename(artifact), file, options)
         if options.serve:
             from metacal.reports.server import Server
@@ -214,6 +232,16 @@ def _run(
             stack.callback(start_pushing(WatchMetrics(lambda: display.latest_status), options.otlp))
         run_monitor(intake, source, display)
         return display.publish(ended=True), intake.n_silences
+
+
+def _acknowledge(intake: Intake, reason: str) -> None:
+    """Acknowledge the raised alarms of a monitor, and print which."""
+    intake.acknowledge(reason)
+    acknowledgement = intake.monitor_state.watch.acknowledgements[-1]
+    print_note(
+        f"Acknowledged: {', '.join(acknowledgement.names)}, raised up to row"
+        f" {acknowledgement.n_rows:,}. Later rows are tested anew."
+    )
 
 
 def _check_options(artifact: str, file: str, options: Options) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from metacal.cli.intake import Intake, NotRecordedError
 from metacal.cli.line_source import LineSource
 from metacal.cli.printing import print_note
+from metacal.cli.repeat import build_repeat_command
 from metacal.cli.signals import StopRequested, delay_signals
 from metacal.cli.sources import TableSource
 from metacal.errors import InputError
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 #: Seconds between two attempts to write to a full disk.
 DISK_RETRY_SECONDS = 1.0
+#: Options that do not belong to a later run of the same monitor.
+_NOT_REPEATED_OPTIONS = ("acknowledge", "append", "json", "quiet")
 _WAITING_NOTE = "The monitor waits, and goes on by itself."
 #: Number of unreadable lines that are printed; further ones are only counted.
 _MAX_PRINTED_LINES = 3
@@ -56,6 +59,7 @@ class StatusDisplay:
         self.file = file
         self.options = options
         self.page: Server | None = None
+        self._command = build_repeat_command(_NOT_REPEATED_OPTIONS)
         self.latest_status = self.status()
         self._was_silent: bool | None = None
         self._n_unreadable = 0
@@ -79,6 +83,8 @@ class StatusDisplay:
             artifact=self.artifact,
             file=self.file,
             quarantine=self.options.quarantine_path,
+            command=self._command,
+            has_state=self.options.state is not None,
         )
 
     def publish(self, *, ended: bool = False) -> dict[str, Any]:

@@ -32,11 +32,13 @@ from metacal.cli.printing import (
     progress_bar,
     wrap_lines,
 )
+from metacal.cli.repeat import build_repeat_command
 from metacal.cli.values import BINS_RANGE, RESAMPLES_RANGE, SEED_RANGE
 
 if TYPE_CHECKING:
     from metacal.cli.gate_rows import GateRows
     from metacal.gate import Gate
+    from metacal.reports.next_steps import NewRowsCommand
     from metacal.reports.summary import Summary
 
 # Calibrators that --compare uses by default: fast ones, one of each kind. `metacal compare` has all.
@@ -140,6 +142,10 @@ def command(artifact: str | None, file: str, options: Options) -> None:
         )
     elif output != "-":
         echo(wrap_lines(_headline(summary), hanging_indent=10))
+        for step in () if summary.promise is None else summary.promise.next_steps:
+            echo(wrap_lines(step["text"], hanging_indent=0))
+            # A command is not wrapped, so that it can be copied.
+            echo(f"  {step['command']}")
     if output != "-":
         print_note(
             f"Written to {output} ({n_bytes / 1000:,.0f} kB). Open it in a browser:"
@@ -195,6 +201,7 @@ def _summarise_rows(
         artifact=artifact,
         sha256=_file_checksum(gate_rows.path, options.reading),
         command=_fit_command_of_rows(gate, gate_rows, options.reading),
+        new_rows_command=_build_new_rows_command(gate_rows.path, options.reading),
         progress=with_progress,
         compare=compared_names,
         level=options.level,
@@ -250,6 +257,20 @@ def _fit_command_of_rows(
             return f"{start} {shlex.join(['--positive', class_names[1]])}"
         return f"{start} {shlex.join(['--classes', ','.join(class_names)])}"
     return fit_command(gate_rows.path, reading)
+
+
+def _build_new_rows_command(file: str, reading: ReadOptions) -> NewRowsCommand | None:
+    """Return the current command on a new file, None if it reads standard input."""
+    from metacal.reports.next_steps import NewRowsCommand, choose_new_path
+
+    old_paths = {"new-rows": file, "new-labels": reading.labels, "new-large": reading.large}
+    new_paths = {
+        path: choose_new_path(path, name) for name, path in old_paths.items() if path is not None
+    }
+    command = build_repeat_command(new_paths=new_paths)
+    if command is None:
+        return None
+    return NewRowsCommand(command=command, file=new_paths[file], old_file=file)
 
 
 def fit_command(file: str, reading: ReadOptions) -> str:

@@ -167,6 +167,15 @@ class Counts:
             setattr(self, name, getattr(self, name) + n_set)
 
 
+def add_flags_by_class(
+    class_counts: Sequence[Counts], predicted_codes: Codes, flags_by_count: dict[str, Flags]
+) -> None:
+    """Increase the counts of each predicted class by the number of flags that are set."""
+    for class_code in np.unique(predicted_codes):
+        in_class = predicted_codes == class_code
+        class_counts[class_code].add_flags(in_class, **flags_by_count)
+
+
 @dataclass
 class ConfidenceSums:
     """Sums over the confidence c of accepted rows.
@@ -324,6 +333,39 @@ def collect_probabilities(rows: Sequence[PendingRow]) -> Float | None:
             " all."
         )
     return None
+
+
+def split_rows_at(
+    position: int, rows: Sequence[PendingRow]
+) -> tuple[list[PendingRow], list[PendingRow]]:
+    """Split rows into those that arrived from a position of the stream on, and earlier ones.
+
+    A cluster that began earlier is an earlier one as a whole, because its rows are dependent.
+
+    Parameters
+    ----------
+    position : int
+        Position of the first later row.
+    rows : sequence of PendingRow
+        Rows. If they belong to clusters, all rows of complete clusters.
+
+    Returns
+    -------
+    later_rows, earlier_rows : list of PendingRow
+
+    Examples
+    --------
+    >>> rows = [PendingRow(True, 0, None, None, None, k, unit=name) for k, name in enumerate("aabb")]
+    >>> [[row.position for row in part] for part in split_rows_at(1, rows)]
+    [[2, 3], [0, 1]]
+    """
+    earlier_units = {row.unit for row in rows if row.unit is not None and row.position < position}
+    later_rows: list[PendingRow] = []
+    earlier_rows: list[PendingRow] = []
+    for row in rows:
+        is_earlier = row.position < position or row.unit in earlier_units
+        (earlier_rows if is_earlier else later_rows).append(row)
+    return later_rows, earlier_rows
 
 
 def draw_one_row_per_cluster(

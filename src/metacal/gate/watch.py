@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 import numpy as np
@@ -18,17 +19,13 @@ from numpy.typing import NDArray
 
 from metacal import display
 from metacal.certificates.circumstances import Circumstances
-from metacal.certificates.estimate import AcceptedSums, AccuracyEstimate, infer_accuracy_from_sums
+from metacal.certificates.estimate import AccuracyEstimate
 from metacal.errors import InputError
-from metacal.formulas import Codes, Flags, Float
+from metacal.formulas import Codes, Flags
 from metacal.gate.find_gate import find_gate
 from metacal.gate.gate import Gate
-from metacal.gate.judged import (
-    check_watchable,
-    select_label_of_answering_model,
-    split_model_outputs,
-    stack_model_outputs,
-)
+from metacal.gate.judged import check_watchable
+from metacal.gate.labelled_rows import LabelledRows
 from metacal.gate.thresholds import check_groups
 from metacal.gate.traffic import (
     BatchLines,
@@ -38,16 +35,26 @@ from metacal.gate.traffic import (
     LateLabel,
     PendingRow,
     Point,
+    add_flags_by_class,
     build_pending_rows,
     collect_confidences,
     collect_probabilities,
     draw_one_row_per_cluster,
-    read_unit_ids,
+    split_rows_at,
 )
 from metacal.gate.waiting_rows import MAX_WAITING_ROWS, EncodedLabel, WaitingRows
+from metacal.gate.watch_acknowledgement import (
+    Acknowledgement,
+    LineCounts,
+    check_reason,
+    collect_acknowledged_alarms,
+    format_time,
+)
+from metacal.gate.watch_batch import WatchBatch, decide_stacked_rows
+from metacal.gate.watch_estimate import estimate_selective_accuracy
 from metacal.gate.watch_history import History, split_at_points
-from metacal.gate.watch_labels import UNKNOWN_LABEL, encode_labels, encode_late_labels
-from metacal.promises.max_risk import CostPromise
+from metacal.gate.watch_labels import encode_labels_of_ids
+from metacal.promises.max_risk import get_largest_cost
 from metacal.promises.sequential.alarms import Alarms
 from metacal.promises.sequential.calibration_monitor import DEFAULT_TOLERANCE
 from metacal.promises.sequential.monitored_rows import ClusterMembership
@@ -76,11 +83,13 @@ class Watch:
     history : History
         Counts and evidence at regular intervals.
     first_raised : dict of alarm name to int
-        Number of rows in the stream when each alarm was first raised.
+        Number of rows in the stream when each raised alarm was raised.
     gaps : int
         Number of times that rows were lost before they were read.
     confidence_sums : ConfidenceSums
         Sums of the confidence of accepted rows.
+    acknowledgements : list of Acknowledgement
+        Acknowledged alarms, the oldest first. Each acknowledgement begins an armed period.
 
     Examples
     --------
@@ -94,6 +103,10 @@ class Watch:
     2000
     >>> watch.label(range(1000), (data.labels[7000:8000] + 1) % 10).raised
     ('promise', 'calibration')
+    >>> watch.acknowledge("labels were shifted by one; the export is repaired").raised
+    ()
+    >>> [(period.n_rows, period.names) for period in watch.acknowledgements]
+    [(4000, ('promise', 'calibration'))]
     """
 
     gate: Gate
@@ -105,6 +118,7 @@ class Watch:
     first_raised: dict[str, int] = field(default_factory=dict)
     gaps: int = 0
     confidence_sums: ConfidenceSums = field(default_factory=ConfidenceSums)
+    acknowledgements: list[Acknowledgement] = field(default_factory=list)
 
     @classmethod
     def of(
@@ -158,14 +172,11 @@ class Watch:
             )
         watched_gate = find_gate(gate)
         check_watchable(watched_gate)
-        largest_cost = None
-        if isinstance(watched_gate.promise, CostPromise):
-            largest_cost = watched_gate.promise.largest
         alarms = Alarms.from_certificate(
             certificate=watched_gate.certificate,
             profile=watched_gate.profile,
             delta=delta,
-            largest=largest_cost,
+            largest=get_largest_cost(watched_gate.promise),
             least_probability=least_probability,
             tolerance=tolerance,
             calibrated=watched_gate.is_calibrated,
@@ -183,6 +194,17 @@ class Watch:
     def raised(self) -> tuple[str, ...]:
         """Names of the raised alarms: "promise", "abstention", "score", "calibration", ..."""
         return self.alarms.raised
+
+    @property
+    def armed_from(self) -> int:
+        """Position of the first row of the armed period. Earlier rows are no evidence."""
+        return self.acknowledgements[-1].n_rows if self.acknowledgements else 0
+
+    @property
+    def line_counts(self) -> LineCounts:
+        """Numbers of lines of text, and of unreadable ones, in all armed periods."""
+        lines = self.acknowledgements[-1].lines if self.acknowledgements else LineCounts()
+        return lines.add(self.alarms.unreadable)
 
     @property
     def watches_clusters(self) -> bool:
@@ -208,19 +230,9 @@ class Watch:
 
         None if the certificate does not allow such an estimate.
         """
-        certificate = self.gate.certificate
-        if certificate is None or not certificate.has_labels:
+        if self.watches_clusters or not self.alarms.calibration:
             return None
-        monitors_calibration = len(self.alarms.calibration) > 0
-        if not monitors_calibration or self.watches_clusters:
-            return None
-        sums = AcceptedSums(
-            n_rows=self.counts.rows,
-            n_accepted=self.counts.accepted,
-            confidence_sum=self.confidence_sums.confidence,
-            variance_sum=self.confidence_sums.variance,
-        )
-        return infer_accuracy_from_sums(certificate, self.gate.profile, sums)
+        return estimate_selective_accuracy(self.gate, self.counts, self.confidence_sums)
 
     def to_frame(self) -> Any:
         """Return the alarms as a `pandas.DataFrame` with one row for each alarm."""
@@ -281,28 +293,25 @@ class Watch:
         Watch
             The watch itself.
         """
-        X = self.read_rows(X)
-        n_rows = len(X)
-        row_labels = select_label_of_answering_model(self.gate, X, y)
-        label_codes = encode_labels(self.gate, row_labels, n_rows)
-        unit_ids = read_unit_ids(self.gate.certificate, units, n_rows)
-        late_labels = deque(encode_late_labels(self.gate, late))
-        probabilities = None if probability is None else np.asarray(probability, dtype=np.float64)
-        row_groups = None if groups is None else np.asarray(groups)
+        batch = WatchBatch.read(
+            self.gate,
+            X,
+            y,
+            ids=ids,
+            probability=probability,
+            groups=groups,
+            units=units,
+            late=late,
+            lines=lines,
+        )
         n_lines_added = 0
-        for block in split_at_points(self.counts.rows, n_rows):
-            rows = self._decide_block(
-                X[block],
-                label_codes[block],
-                groups=_select_block(row_groups, block),
-                probabilities=_select_block(probabilities, block),
-            )
+        for block in split_at_points(self.counts.rows, len(batch)):
             ready_rows = self.waiting.add_rows(
-                rows,
+                self._decide_block(batch, block),
                 first_index=block.start,
-                ids=ids,
-                unit_ids=unit_ids,
-                late_labels=late_labels,
+                ids=batch.ids,
+                unit_ids=batch.unit_ids,
+                late_labels=batch.late_labels,
             )
             self._evaluate_rows(ready_rows)
             if lines is not None:
@@ -311,10 +320,46 @@ class Watch:
                 n_lines_added = last_line + 1
             if self.history.is_due(self.counts.rows):
                 self.history.add(self.current_point)
-        self._add_labels(late_labels)
+        self._add_labels(batch.late_labels)
         if lines is not None:
             self.alarms.add_lines(lines.unreadable[n_lines_added:])
             self._record_raised_alarms()
+        return self
+
+    def acknowledge(self, reason: str, *, time: datetime | None = None) -> Watch:
+        """Acknowledge the raised alarms, and begin an armed period with later rows.
+
+        All alarms begin again without evidence. Labels that arrive later for earlier rows are
+        counted, but are no evidence. The acknowledged alarms stay in `acknowledgements`. Each armed
+        period raises a false alarm with probability at most `delta` (`watch_acknowledgement`).
+
+        Parameters
+        ----------
+        reason : str
+            What caused the alarm, and what was done.
+        time : datetime, optional
+            Time of the acknowledgement, with a time zone. By default now.
+
+        Returns
+        -------
+        Watch
+            The watch itself.
+
+        Raises
+        ------
+        InputError
+            If no alarm is raised, or if the reason is empty.
+        """
+        acknowledgement = Acknowledgement(
+            time=format_time(time),
+            reason=check_reason(reason),
+            n_rows=self.counts.rows,
+            lines=self.line_counts,
+            alarms=collect_acknowledged_alarms(self.alarms, self.first_raised),
+        )
+        self.acknowledgements.append(acknowledgement)
+        self.alarms = self.alarms.restart()
+        self.first_raised = {}
         return self
 
     def label(self, ids: Sequence[Id], y: Any, probability: Any = None) -> Watch:
@@ -334,28 +379,8 @@ class Watch:
         Watch
             The watch itself.
         """
-        probabilities: list[float | None] = [None] * len(ids)
-        if probability is not None:
-            probabilities = np.asarray(probability, dtype=np.float64).tolist()
-        codes = encode_labels(self.gate, y, len(ids)).tolist()
-        labels = [
-            EncodedLabel(n_rows_before=0, row_id=row_id, code=code, probability=row_probability)
-            for row_id, code, row_probability in zip(list(ids), codes, probabilities, strict=True)
-            if code != UNKNOWN_LABEL
-        ]
-        self._add_labels(labels)
+        self._add_labels(encode_labels_of_ids(self.gate, ids, y, probability))
         return self
-
-    def read_rows(self, X: Any) -> NDArray[Any]:
-        """Convert input to an array. A cascade has its models on the second axis.
-
-        Raises InputError if the gate cannot read the input.
-        """
-        if len(X) == 0:
-            return np.empty(0)
-        if self.gate.is_cascade:
-            return stack_model_outputs(self.gate, X)
-        return np.asarray(self.gate.source.read(X))
 
     def _add_labels(self, labels: Sequence[EncodedLabel] | deque[EncodedLabel]) -> None:
         """Evaluate the waiting rows that these labels complete."""
@@ -364,33 +389,10 @@ class Watch:
             labelled_rows += self.waiting.add_label(label)
         self._evaluate_rows(labelled_rows)
 
-    def _decide_block(
-        self,
-        X: NDArray[Any],
-        label_codes: NDArray[Any],
-        *,
-        groups: NDArray[Any] | None,
-        probabilities: Float | None,
-    ) -> list[PendingRow]:
-        """Decide on a block of rows, count them, and return them with their decisions.
-
-        Parameters
-        ----------
-        X : array
-            Rows from `read_rows`.
-        label_codes : array
-            Code of each label, -1 if it is not known.
-        groups : array or None
-            Group of each row.
-        probabilities : array or None
-            Probability with which each row is selected for labelling.
-        """
-        stage_inputs = split_model_outputs(self.gate, X) if self.gate.is_cascade else [X]
-        stage_rows = [
-            stage.source.wrap_checked(stage_input)
-            for stage, stage_input in zip(self.gate.stages, stage_inputs)
-        ]
-        decision = self.gate.decide(*stage_rows, groups=groups)
+    def _decide_block(self, batch: WatchBatch, block: slice) -> list[PendingRow]:
+        """Decide on a block of rows, count them, and return them with their decisions."""
+        groups = batch.select_groups(block)
+        decision = decide_stacked_rows(self.gate, batch.rows[block], groups)
         # Decisions on clusters reach the alarms later, when the clusters are complete.
         if not self.watches_clusters:
             subgroups = self.gate.get_row_subgroups(decision.predicted_codes, groups)
@@ -409,11 +411,11 @@ class Watch:
 
         return build_pending_rows(
             decision,
-            label_codes,
+            batch.label_codes[block],
             first_position=n_earlier_rows,
             confidences=self.confidence_sums.add_accepted_rows(decision),
             groups=check_groups(groups) if self.gate.has_group_thresholds else None,
-            probabilities=probabilities,
+            probabilities=batch.select_probabilities(block),
             has_clusters=self.watches_clusters,
         )
 
@@ -425,10 +427,16 @@ class Watch:
         """
         if not rows:
             return
+        rows_of_period, earlier_rows = split_rows_at(self.armed_from, rows)
+        earlier_labelled_rows = [row for row in earlier_rows if row.has_label]
+        if earlier_labelled_rows:
+            self._count_labelled_rows(earlier_labelled_rows)
+        if not rows_of_period:
+            return
         if self.watches_clusters:
-            self._evaluate_clusters(rows)
+            self._evaluate_clusters(rows_of_period)
         else:
-            self._evaluate_labelled_rows(rows, clusters=None)
+            self._evaluate_labelled_rows(rows_of_period, clusters=None)
 
     def _evaluate_clusters(self, rows: list[PendingRow]) -> None:
         """Update alarms and counts with all rows of complete clusters."""
@@ -450,50 +458,36 @@ class Watch:
         """Update alarms and counts with labelled rows, which may belong to clusters."""
         if not rows:
             return
-        is_accepted = np.array([row.is_accepted for row in rows])
-        predicted_codes = np.array([row.predicted_code for row in rows])
-        label_codes = np.array([row.label_code for row in rows])
-        is_correct = predicted_codes == label_codes
-        probabilities = collect_probabilities(rows)
-        if self.gate.is_cascade:
-            # A row that every model rejects goes to people, whose answer counts as correct.
-            is_correct |= ~is_accepted
+        labelled = self._count_labelled_rows(rows)
         self.alarms.add_labelled_rows(
-            accepted=is_accepted,
-            correct=is_correct,
+            accepted=labelled.is_accepted,
+            correct=labelled.is_correct,
             confidence=collect_confidences(rows),
-            losses=self.gate.losses(codes=label_codes, answers=predicted_codes),
+            losses=self.gate.losses(codes=labelled.label_codes, answers=labelled.predicted_codes),
             row_subgroups=self._get_subgroups(rows),
-            probability=probabilities,
+            probability=collect_probabilities(rows),
             clusters=clusters,
-        )
-        self._increase_counts(
-            predicted_codes,
-            labelled=np.ones_like(is_accepted),
-            labelled_accepted=is_accepted,
-            right_accepted=is_accepted & is_correct,
         )
         self._record_raised_alarms()
 
+    def _count_labelled_rows(self, rows: list[PendingRow]) -> LabelledRows:
+        """Update the counts with labelled rows, and return the rows as columns."""
+        labelled = LabelledRows.from_pending_rows(rows, in_cascade=self.gate.is_cascade)
+        self._increase_counts(labelled.predicted_codes, **labelled.flags_by_count)
+        return labelled
+
     def _get_subgroups(self, rows: list[PendingRow]) -> NDArray[Any] | None:
         """Return the class or group of each row, or None if all rows have the same promise."""
-        predicted_codes = np.array([row.predicted_code for row in rows])
-        return self.gate.get_row_subgroups(predicted_codes, [row.group for row in rows])
+        codes = np.array([row.predicted_code for row in rows])
+        return self.gate.get_row_subgroups(codes, [row.group for row in rows])
 
     def _increase_counts(self, predicted_codes: Codes, **flags_by_count: Flags) -> None:
         """Add the number of true flags to each named count, in total and for each class."""
         self.counts.add_flags(**flags_by_count)
         if self.classes:
-            for class_code in np.unique(predicted_codes):
-                in_class = predicted_codes == class_code
-                self.classes[class_code].add_flags(in_class, **flags_by_count)
+            add_flags_by_class(self.classes, predicted_codes, flags_by_count)
 
     def _record_raised_alarms(self) -> None:
         """Store the number of rows at which each alarm was raised for the first time."""
         for name in self.raised:
             self.first_raised.setdefault(name, self.counts.rows)
-
-
-def _select_block(column: NDArray[Any] | None, block: slice) -> NDArray[Any] | None:
-    """Return the rows of a block of an optional column."""
-    return None if column is None else column[block]

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from metacal.errors import InputError
 from metacal.gate.gate import Gate
-from metacal.gate.traffic import LateLabel
+from metacal.gate.traffic import Id, LateLabel
 from metacal.gate.waiting_rows import EncodedLabel
 
 #: Code that stands for a missing label.
@@ -78,5 +78,20 @@ def encode_late_labels(gate: Gate, late_labels: Sequence[LateLabel]) -> list[Enc
             n_rows_before=late.after, row_id=late.id, code=code, probability=late.probability
         )
         for late, code in zip(late_labels, codes.tolist(), strict=True)
+        if code != UNKNOWN_LABEL
+    ]
+
+
+def encode_labels_of_ids(
+    gate: Gate, ids: Sequence[Id], y: Any, probability: Any
+) -> list[EncodedLabel]:
+    """Encode the labels of earlier rows, given by their ids. Labels that are None are left out."""
+    probabilities: list[float | None] = [None] * len(ids)
+    if probability is not None:
+        probabilities = np.asarray(probability, dtype=np.float64).tolist()
+    codes = encode_labels(gate, y, len(ids)).tolist()
+    return [
+        EncodedLabel(n_rows_before=0, row_id=row_id, code=code, probability=row_probability)
+        for row_id, code, row_probability in zip(list(ids), codes, probabilities, strict=True)
         if code != UNKNOWN_LABEL
     ]

@@ -38,6 +38,11 @@ from metacal.rows.arrays import check_fraction
 _MAX_PRINTED_CLASSES = 4
 
 
+def get_largest_cost(promise: Promise | None) -> float | None:
+    """Return the largest cost of a row under a promise, None if the promise is about no cost."""
+    return promise.largest if isinstance(promise, CostPromise) else None
+
+
 class CostPromise(Promise):
     """Base class of the promises about losses and costs."""
 

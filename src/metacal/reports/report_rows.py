@@ -23,6 +23,7 @@ from metacal.maps.temperature import TemperatureMap
 from metacal.metrics.resampling import Resampling
 from metacal.metrics.toplabel import TopLabel
 from metacal.promises.verdict import Verdict
+from metacal.reports.next_steps import NewRowsCommand, list_report_steps
 from metacal.rows import Rows, validate
 
 
@@ -343,6 +344,9 @@ class Promise:
         Rows that the gate was fitted on. If there are any, the promise is not judged, and
         calibration looks better than it is.
 
+    next_steps : tuple of dict
+        What to do next, as `list_report_steps` returns it.
+
     answered_by : tuple of Answerer
         For a cascade, the fraction of rows and the accuracy of each model.
     """
@@ -356,10 +360,13 @@ class Promise:
     verdict: str
     advice: str
     fit_rows: FitRows | None
+    next_steps: tuple[dict[str, Any], ...] = ()
     answered_by: tuple[Answerer, ...] = ()
 
 
-def describe_promise(gate: Gate, report_rows: ReportRows) -> Promise | None:
+def describe_promise(
+    gate: Gate, report_rows: ReportRows, new_rows_command: NewRowsCommand | None = None
+) -> Promise | None:
     """Build the `Promise` of a report, or None if nothing is promised."""
     evaluation = report_rows.evaluation
     certificate = evaluation.certificate
@@ -380,6 +387,7 @@ def describe_promise(gate: Gate, report_rows: ReportRows) -> Promise | None:
         verdict=verdict.word,
         advice=verdict.advice,
         fit_rows=evaluation.fit_rows,
+        next_steps=tuple(list_report_steps(verdict.word, new_rows_command)),
         answered_by=evaluation.answered_by,
     )
 

@@ -5,20 +5,22 @@ The keys of the state are read by the live page and by users, and must not chang
 
 from __future__ import annotations
 
-import math
+from collections.abc import Callable
 from typing import Any
 
 from metacal.gate.watch import Watch
+from metacal.gate.watch_acknowledgement import Acknowledgement
 from metacal.promises.sequential.alarms import (
+    ALARM_MEANINGS,
     ALARM_NAMES,
     describe_delta_shares,
     explain_incomparable_rows,
 )
+from metacal.reports.evidence import format_evidence
+from metacal.reports.next_steps import list_next_steps
 
 #: Largest number of classes on the live page.
 _MAX_CLASSES = 50
-#: Largest argument of `math.exp`, which overflows slightly above 709.
-_MAX_EXP_ARGUMENT = 700.0
 #: Largest number of facts about an alarm that have a line of their own.
 _MAX_FACT_LINES = 5
 
@@ -31,6 +33,8 @@ def status(
     ended: bool = False,
     quarantine: str | None = None,
     silence: dict[str, Any] | None = None,
+    command: str | None = None,
+    has_state: bool = True,
 ) -> dict[str, Any]:
     """Return the state of a watch as a JSON-compatible dict.
 
@@ -51,6 +55,12 @@ def status(
     silence : dict, default=None
         State of the alarm for missing input: seconds "after" which it is raised, whether it is
         "raised" now, and how many "times" it was raised.
+
+    command : str, default=None
+        Command that goes on with the monitor. None if it does not run on the command line.
+
+    has_state : bool, default=True
+        Whether the monitor keeps a state. A watch in Python does.
 
     Returns
     -------
@@ -86,7 +96,7 @@ def status(
         "ended": ended,
         "promise": promise,
         "headline": _make_headline(promise, raised_alarms),
-        "levels": describe_delta_shares(watch.alarms),
+        "levels": _describe_levels(watch),
         "alarm": bool(raised_alarms),
         "raised": raised_alarms,
         **vars(counts),
@@ -100,14 +110,22 @@ def status(
         "unlabelled": watch.waiting.n_unlabelled,
         "gaps": watch.gaps,
         "units": _count_clusters(watch),
-        "lines": sum(source.lines for source in watch.alarms.unreadable),
-        "unreadable": sum(source.unreadable for source in watch.alarms.unreadable),
+        "lines": watch.line_counts.n_lines,
+        "unreadable": watch.line_counts.n_unreadable,
         "quarantine": quarantine,
         "silence": silence,
         "estimate": estimate_state,
         "alarms": [
             _describe_alarm(alarm, watch.first_raised.get(alarm.name)) for alarm in watch.alarms
         ],
+        "acknowledged": [_describe_acknowledgement(period) for period in watch.acknowledgements],
+        "next_steps": list_next_steps(
+            raised_alarms,
+            command=command,
+            has_state=has_state,
+            is_running=not ended,
+            quarantine=quarantine,
+        ),
         "missing": _explain_missing_alarms(watch),
         "history": _make_history_columns(watch),
         "classes": _list_class_counts(watch),
@@ -148,6 +166,34 @@ def _describe_alarm(alarm: Any, first_row: int | None) -> dict[str, Any]:
         "log_needed": alarm.log_needed,
         "seen": list(alarm.descriptions),
     }
+
+
+def _describe_acknowledgement(acknowledgement: Acknowledgement) -> dict[str, Any]:
+    """Return an acknowledgement, with the alarms that were raised, as a dict."""
+    return {
+        "at_row": acknowledgement.n_rows,
+        "time": acknowledgement.time,
+        "reason": acknowledgement.reason,
+        "alarms": [
+            {
+                "name": alarm.name,
+                "meaning": ALARM_MEANINGS[alarm.name],
+                "at_row": alarm.first_row,
+                "log_peak": alarm.log_peak,
+                "seen": list(alarm.descriptions),
+            }
+            for alarm in acknowledgement.alarms
+        ],
+    }
+
+
+def _describe_levels(watch: Watch) -> str:
+    """Describe the probability of a false alarm, in all or in each armed period."""
+    levels = describe_delta_shares(watch.alarms)
+    if not watch.acknowledgements:
+        return levels
+    n_periods = len(watch.acknowledgements) + 1
+    return f"{levels}; this holds for each of the {n_periods} armed periods"
 
 
 def _explain_missing_alarms(watch: Watch) -> list[dict[str, str]]:
@@ -215,6 +261,8 @@ def format_status_lines(state: dict[str, Any]) -> list[str]:
     text_lines.append("")
     for alarm in state["alarms"]:
         text_lines += _format_alarm_lines(alarm)
+    for acknowledgement in state["acknowledged"]:
+        text_lines.append(_format_acknowledgement_line(acknowledgement))
     for missing_alarm in state["missing"]:
         reason = f"cannot be watched: {missing_alarm['why']}"
         text_lines.append(_format_line(missing_alarm["name"], reason))
@@ -316,11 +364,34 @@ def _format_alarm_lines(alarm: dict[str, Any]) -> list[str]:
     verdict = "no alarm"
     if alarm["raised"]:
         verdict = f"ALARM by row {alarm['at_row']:,}: {alarm['meaning']}"
-    log_evidence_ratio = alarm["log_evidence"] - alarm["log_needed"]
-    evidence_ratio = math.exp(min(log_evidence_ratio, _MAX_EXP_ARGUMENT))
+    evidence = format_evidence(alarm["log_peak"])
+    needed = format_evidence(alarm["log_needed"])
     first_fact, *other_facts = alarm["seen"]
-    verdict_text = f"{verdict}; {first_fact}; {evidence_ratio:.3g} times the evidence needed"
+    verdict_text = f"{verdict}; {first_fact}; evidence {evidence}, alarm at {needed}"
     text_lines = [_format_line(alarm["name"], verdict_text)]
     for fact in other_facts[:_MAX_FACT_LINES]:
         text_lines.append(_format_line("", fact))
+    return text_lines
+
+
+def _format_acknowledgement_line(acknowledgement: dict[str, Any]) -> str:
+    """Format a line about acknowledged alarms."""
+    alarm_texts = [
+        f"{alarm['name']} (by row {alarm['at_row']:,})" for alarm in acknowledgement["alarms"]
+    ]
+    return _format_line(
+        "acknowledged",
+        f"at row {acknowledgement['at_row']:,}, {acknowledgement['time']}:"
+        f" {', '.join(alarm_texts)}: {acknowledgement['reason']}",
+    )
+
+
+def format_next_step_lines(state: dict[str, Any], wrap: Callable[[str], str]) -> list[str]:
+    """Format what to do about raised alarms as lines of text. Commands are not wrapped."""
+    text_lines = []
+    for number, step in enumerate(state["next_steps"]):
+        heading = "to do" if number == 0 else ""
+        text_lines.append(wrap(_format_line(heading, step["text"])))
+        if step["command"] is not None:
+            text_lines.append(_format_line("", step["command"]))
     return text_lines

@@ -25,6 +25,7 @@ from metacal.reports.calibrator_comparison import compare_calibrators
 from metacal.reports.fit_command import build_fit_command
 from metacal.reports.json_types import to_json_types
 from metacal.reports.methods import describe_methods, hash_arrays
+from metacal.reports.next_steps import NewRowsCommand
 from metacal.reports.operating import (
     OperatingCurves,
     compute_frontier_points,
@@ -225,6 +226,7 @@ def summarise(
     artifact: str | None = None,
     sha256: str | None = None,
     command: str | None = None,
+    new_rows_command: NewRowsCommand | None = None,
     n_jobs: int | None = None,
 ) -> Summary:
     """Compute the numbers of a report in one pass over the logits.
@@ -276,6 +278,10 @@ def summarise(
     command : str, default=None
         Start of a `metacal fit` command for these rows. None stands for "metacal fit" and `file`.
         Without `command` and `file`, the page shows the promise of a point in Python.
+
+    new_rows_command : NewRowsCommand, default=None
+        Command that makes the same report on other rows. The page shows it if its rows were part
+        of the fit.
 
     n_jobs : int, default=None
         Number of threads, which does not change any number.
@@ -349,7 +355,7 @@ def summarise(
             calibrator=_join_calibrator_names(user_gate),
         ),
         settings=settings,
-        promise=describe_promise(effective_gate, report_rows),
+        promise=describe_promise(effective_gate, report_rows, new_rows_command),
         evaluation=evaluation,
         calibration_metrics=describe_calibration_metrics(evaluation["all_rows"]),
         quantity_names=get_gate_metric_names(),

@@ -80,7 +80,7 @@ def list_metric_families(state: dict[str, Any]) -> list[MetricFamily]:
         MetricFamily(
             "metacal_outcomes_total",
             "counter",
-            "Labelled rows that were accepted.",
+            "Accepted rows with a label, by correctness.",
             [
                 ({"decision": "accepted", "correct": "true"}, state["right_accepted"]),
                 ({"decision": "accepted", "correct": "false"}, n_accepted_errors),
@@ -101,13 +101,13 @@ def list_metric_families(state: dict[str, Any]) -> list[MetricFamily]:
         MetricFamily(
             "metacal_gaps_total",
             "counter",
-            "Times that something was lost unread.",
+            "Times that rows were lost before they were read.",
             [({}, state["gaps"])],
         ),
         MetricFamily(
             "metacal_alarm",
             "gauge",
-            "1 once an alarm is raised; of silence, while it lasts.",
+            "1 from an alarm until it is acknowledged; for silence, while it lasts.",
             [({"alarm": alarm["name"]}, int(alarm["raised"])) for alarm in alarms_with_silence],
         ),
         MetricFamily(
@@ -119,17 +119,31 @@ def list_metric_families(state: dict[str, Any]) -> list[MetricFamily]:
         MetricFamily(
             "metacal_log_evidence_needed",
             "gauge",
-            "Logarithm of the evidence that is an alarm.",
+            "Logarithm of the evidence that raises the alarm.",
             [({"alarm": alarm["name"]}, alarm["log_needed"]) for alarm in alarms],
         ),
     ]
+    acknowledged_names = [
+        alarm["name"] for period in state["acknowledged"] for alarm in period["alarms"]
+    ]
+    metric_families.append(
+        MetricFamily(
+            "metacal_acknowledged_alarms_total",
+            "counter",
+            "Alarms that were acknowledged.",
+            [
+                ({"alarm": alarm["name"]}, acknowledged_names.count(alarm["name"]))
+                for alarm in alarms
+            ],
+        )
+    )
     estimate = state["estimate"]
     if estimate is not None:
         metric_families.append(
             MetricFamily(
                 "metacal_estimated_accuracy",
                 "gauge",
-                "Of accepted rows, from confidence alone.",
+                "Selective accuracy, estimated from confidence alone.",
                 [({"bound": bound}, estimate[bound]) for bound in ("accuracy", "low", "high")],
             )
         )

@@ -8,6 +8,7 @@ same significance levels. The state is checked before it is used.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Any, Literal
 
 from metacal.certificates.stored_fields import stored_as
@@ -16,6 +17,7 @@ from metacal.gate import Gate
 from metacal.gate.traffic import LONGEST_ID, ConfidenceSums, Counts, Id, PendingRow, Point
 from metacal.gate.waiting_rows import MAX_WAITING_ROWS, CompleteClusters
 from metacal.gate.watch import Watch
+from metacal.gate.watch_acknowledgement import Acknowledgement, check_reason, format_time
 from metacal.gate.watch_history import MAX_POINTS, History
 from metacal.io.artifact.document import SavedContent, encode_document
 from metacal.io.artifact.encoding import decode, encode
@@ -44,6 +46,7 @@ _OBSERVED_ATTRIBUTES = {
     "confidence",
     "lines",
     "unreadable",
+    "first_position",
     "capital",
     "log_evidence",
     "log_peak",
@@ -132,6 +135,9 @@ class WatchState:
 
     n_complete_clusters, n_stray_rows : int
         Number of all complete clusters, and of stray rows, see `CompleteClusters`.
+
+    acknowledgements : list of Acknowledgement
+        Acknowledged alarms, the oldest first.
     """
 
     alarms: Alarms
@@ -151,6 +157,7 @@ class WatchState:
     recent_cluster_ids: dict[Id, None] = field(metadata=stored_as("closed"))
     n_complete_clusters: int = field(metadata=stored_as("complete"))
     n_stray_rows: int = field(metadata=stored_as("strays"))
+    acknowledgements: list[Acknowledgement]
 
     @classmethod
     def from_watch(cls, watch: Watch) -> WatchState:
@@ -174,6 +181,7 @@ class WatchState:
             recent_cluster_ids=waiting.clusters.recent_ids,
             n_complete_clusters=waiting.clusters.n_complete,
             n_stray_rows=waiting.clusters.n_stray_rows,
+            acknowledgements=watch.acknowledgements,
         )
 
     def restore(self, new_watch: Watch) -> Watch:
@@ -202,6 +210,7 @@ class WatchState:
             first_raised=self.first_raised,
             gaps=self.n_gaps,
             confidence_sums=ConfidenceSums(self.confidence_sum, self.variance_sum),
+            acknowledgements=self.acknowledgements,
         )
 
 
@@ -375,6 +384,7 @@ def _check_watch_state(watch: Watch) -> None:
     if not has_valid_horizon or watch.waiting.n_unlabelled < 0:
         raise ArtifactError("the horizon is no number of rows.")
     _check_clusters(watch)
+    _check_acknowledgements(watch)
     _check_waiting_rows(watch.waiting.rows_by_id)
 
 
@@ -424,3 +434,31 @@ def _check_clusters(watch: Watch) -> None:
     has_negative_count = min(complete_clusters.n_complete, complete_clusters.n_stray_rows) < 0
     if has_negative_count or len(complete_cluster_ids) > MAX_WAITING_ROWS:
         raise ArtifactError("the counts of units contradict each other.")
+
+
+def _check_acknowledgements(watch: Watch) -> None:
+    """Raise ArtifactError if acknowledgements contradict each other or the counts."""
+    earlier_counts = (0, 0, 0)
+    for acknowledgement in watch.acknowledgements:
+        _check_acknowledgement_texts(acknowledgement)
+        lines = acknowledgement.lines
+        counts = (acknowledgement.n_rows, lines.n_lines, lines.n_unreadable)
+        is_later = all(count >= earlier for count, earlier in zip(counts, earlier_counts))
+        names = acknowledgement.names
+        has_alarms = len(names) > 0 and set(names) <= set(ALARM_NAMES)
+        if not (is_later and has_alarms):
+            raise ArtifactError("the acknowledgements contradict each other.")
+        earlier_counts = counts
+    if watch.armed_from > watch.counts.rows:
+        raise ArtifactError("an acknowledgement is later than all rows.")
+
+
+def _check_acknowledgement_texts(acknowledgement: Acknowledgement) -> None:
+    """Raise ArtifactError if an acknowledgement has no valid time or reason."""
+    try:
+        time = format_time(datetime.fromisoformat(acknowledgement.time))
+        reason = check_reason(acknowledgement.reason)
+    except ValueError as error:
+        raise ArtifactError("an acknowledgement has no valid time or reason.") from error
+    if (time, reason) != (acknowledgement.time, acknowledgement.reason):
+        raise ArtifactError("an acknowledgement has no valid time or reason.")

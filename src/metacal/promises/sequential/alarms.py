@@ -21,8 +21,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, Self
+from dataclasses import dataclass, replace
+from typing import Any, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +40,9 @@ from metacal.promises.sequential.monitor_base import MAX_LOG_OF_FINITE_NUMBER, M
 from metacal.promises.sequential.monitored_rows import ClusterMembership
 from metacal.promises.sequential.profile import Profile
 from metacal.rows.arrays import check_fraction
+
+#: Class of a monitor.
+MonitorType = TypeVar("MonitorType", bound=Monitor)
 
 #: Meaning of each alarm, in the order in which alarms are shown.
 ALARM_MEANINGS = {
@@ -305,6 +308,17 @@ class Alarms:
                 probability=labelling_probability,
             )
 
+    def restart(self) -> Self:
+        """Return the same alarms without evidence, at the same levels, for later rows."""
+        return replace(
+            self,
+            promise=_restart_each(self.promise),
+            abstention=_restart_each(self.abstention),
+            score=_restart_each(self.score),
+            calibration=_restart_each(self.calibration),
+            unreadable=_restart_each(self.unreadable),
+        )
+
     def __iter__(self) -> Iterator[Alarm]:
         """Iterate over the alarms that the gate supports, in the order of `ALARM_NAMES`."""
         for name in ALARM_NAMES:
@@ -363,6 +377,11 @@ def _compute_drift_delta(delta: float, *, has_promise: bool, has_drift_alarms: b
     if has_drift_alarms:
         return 0.5 * delta
     return 0.0
+
+
+def _restart_each(monitors: tuple[MonitorType, ...]) -> tuple[MonitorType, ...]:
+    """Return monitors of the same hypotheses without evidence."""
+    return tuple(monitor.restart() for monitor in monitors)
 
 
 def _combine_monitors(name: str, monitors: tuple[Monitor, ...]) -> Alarm:

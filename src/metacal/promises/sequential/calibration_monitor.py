@@ -20,7 +20,7 @@ allows everything. For a calibrator without calibration rows the tolerance alone
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
 import numpy as np
@@ -196,6 +196,10 @@ class CalibrationMonitor(Monitor):
         confidence_sums = np.cumsum(np.concatenate(([self.confidence], confidences)))
         self.confidence = float(confidence_sums[-1])
         return self
+
+    def restart(self) -> Self:
+        """Return a monitor with the same allowances and without evidence, for later rows."""
+        return replace(self, rows=0, right=0, confidence=0.0, capital=None)
 
     def __str__(self) -> str:
         if not self.rows:

@@ -22,7 +22,7 @@ probability, given all lines before. A wager bets on the next line.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Self
 
 import numpy as np
@@ -186,6 +186,10 @@ class AbstentionMonitor(Monitor):
         self.rejected += int((~is_accepted).sum())
         return self
 
+    def restart(self) -> Self:
+        """Return a monitor of the same interval without evidence, for later rows."""
+        return replace(self, rows=0, rejected=0, capital=None)
+
     def __str__(self) -> str:
         rate_text = "none"
         if self.rows:
@@ -213,6 +217,9 @@ class ScoreMonitor(Monitor):
         Number of new rows in each bin of the score.
     capital : Capital, optional
         Evidence so far.
+    first_position : int, default=0
+        Number of rows before the monitor was restarted. It selects the random numbers that break
+        ties.
 
     Examples
     --------
@@ -231,6 +238,7 @@ class ScoreMonitor(Monitor):
     delta: float = 0.05
     counts: tuple[int, ...] = ()
     capital: Capital | None = None
+    first_position: int = field(default=0, metadata=OPTIONAL)
 
     def __post_init__(self) -> None:
         n_edges = len(self.profile.edges)
@@ -257,7 +265,9 @@ class ScoreMonitor(Monitor):
     def update(self, scores: ArrayLike) -> Self:
         """Update the evidence with the scores of new rows, in the order of their arrival."""
         new_scores = np.atleast_1d(np.asarray(scores, dtype=np.float64))
-        tie_breakers = uniform_numbers_at_positions(self.rows, len(new_scores))
+        tie_breakers = uniform_numbers_at_positions(
+            self.first_position + self.rows, len(new_scores)
+        )
         bins = self.profile.assign_bins(new_scores, tie_breakers)
         bin_indicators = (bins[:, None] == np.arange(len(self.counts))).astype(np.int64)
         old_counts = np.array(self.counts)
@@ -286,6 +296,15 @@ class ScoreMonitor(Monitor):
         urn_bin_counts = self.profile.urn_bin_counts
         calibration_shares = urn_bin_counts / urn_bin_counts.sum()
         return float(self._bin_positions @ (new_shares - calibration_shares))
+
+    def restart(self) -> Self:
+        """Return a monitor of the same profile without evidence, for later rows.
+
+        Its ties are broken by other random numbers than those of this monitor.
+        """
+        return replace(
+            self, counts=(), capital=None, first_position=self.first_position + self.rows
+        )
 
     def __str__(self) -> str:
         direction = "less" if self.shift > 0.0 else "more"
@@ -341,6 +360,10 @@ class UnreadableMonitor(Monitor):
         self.lines += len(is_unreadable)
         self.unreadable += int(is_unreadable.sum())
         return self
+
+    def restart(self) -> Self:
+        """Return a monitor of the same share without evidence, for later lines."""
+        return replace(self, lines=0, unreadable=0, capital=None)
 
     def __str__(self) -> str:
         share_text = ""

@@ -409,6 +409,10 @@ class PromiseMonitor(Monitor):
             capital=self.current_capital.multiply_with(other.current_capital),
         )
 
+    def restart(self) -> Self:
+        """Return a monitor of the same promise without evidence, for later rows."""
+        return replace(self, rows=0, events=0, capital=None)
+
     @property
     def subgroup_text(self) -> str:
         """Monitored classes or groups in words, with the quantity if it is about a class."""

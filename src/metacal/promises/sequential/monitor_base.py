@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -77,9 +77,17 @@ class Monitor:
     def alarm(self) -> bool:
         """True if the evidence has ever been high enough for an alarm.
 
-        An alarm is permanent. Start a new monitor after you have acted on it.
+        An alarm is permanent. After you have acted on it, go on with `restart`.
         """
         return self.log_peak >= self.log_needed
+
+    def restart(self) -> Self:
+        """Return a monitor of the same hypothesis without evidence, for later rows.
+
+        The new monitor has a delta of its own: it raises a false alarm with probability at most
+        `delta`. Do not call `update` of it with labels of rows that this monitor has counted.
+        """
+        raise NotImplementedError
 
     @property
     def summary(self) -> str:

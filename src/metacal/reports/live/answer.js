@@ -1,8 +1,9 @@
 // The answer in five seconds: is there an alarm, and the four numbers that matter.
 /** @import { State } from "./state.js" */
 import { badge, tiles } from "./badge.js";
-import { make, put } from "./dom.js";
+import { byId, make, put } from "./dom.js";
 import { NOTHING, between, count, percent } from "./format.js";
+import { stepList } from "./steps.js";
 
 /** @param {State} state */
 export function answer(state) {
@@ -22,10 +23,18 @@ export function answer(state) {
     state.silence?.raised &&
       make("p", { class: "measured" }, `Nothing has come in for ${count(state.silence.after)} seconds.`),
     !state.alarm &&
-      make("p", { class: "measured" }, `No evidence against it after ${count(state.rows)} rows.`),
+      make("p", { class: "measured" }, `No alarm after ${count(state.rows - armedFrom(state))} rows.`),
   );
+  byId("steps").hidden = state.next_steps.length === 0;
+  put("steps-list", stepList(state.next_steps));
   put("tiles", tiles(numbersOf(state)));
 }
+
+/**
+ * The number of rows before the last acknowledgement, which are no evidence.
+ * @param {State} state
+ */
+const armedFrom = ({ acknowledged }) => acknowledged.at(-1)?.at_row ?? 0;
 
 /**
  * Term, value, a line below.

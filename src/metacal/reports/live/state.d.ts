@@ -1,4 +1,5 @@
 // What /state.json holds: metacal.reports.status writes it, a test keeps the two in step.
+import type { NextStep } from "./types.js";
 
 export type Maybe = number | null;
 
@@ -34,6 +35,8 @@ export interface State {
   silence: Silence | null;
   estimate: Estimate | null;
   alarms: Alarm[];
+  acknowledged: Acknowledged[];
+  next_steps: NextStep[];
   missing: Missing[];
   history: History;
   classes: OneClass[];
@@ -66,6 +69,14 @@ export interface Alarm {
   log_peak: number;
   log_needed: number;
   seen: string[];
+}
+
+/** Alarms that were acknowledged together: what was found and done, when, after how many rows. */
+export interface Acknowledged {
+  at_row: number;
+  time: string;
+  reason: string;
+  alarms: { name: string; meaning: string; at_row: number; log_peak: number; seen: string[] }[];
 }
 
 export interface Missing {

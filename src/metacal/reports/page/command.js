@@ -1,6 +1,7 @@
 // What certifies the chosen point, a `metacal fit` command or a promise in Python, and how to copy it.
 /** @import { Curves, Data, OperatingPoint, Source } from "./types.js" */
-import { announce, make, unbroken } from "./dom.js";
+import { copied } from "./copy.js";
+import { make, unbroken } from "./dom.js";
 import { count, plainPercent } from "./format.js";
 import { limitOn, nameOf } from "./promise.js";
 
@@ -82,25 +83,4 @@ function commandAt(curves, k) {
     ` --at-threshold=${threshold}` +
     curves.command_end
   );
-}
-
-/**
- * Copy without asking for a permission: a page opened from a file may have no clipboard.
- * @param {HTMLElement} code
- * @param {HTMLButtonElement} button
- */
-function copied(code, button) {
-  const sheet = make("textarea", { readonly: true, "aria-hidden": "true", tabindex: "-1", class: "skip" });
-  sheet.value = code.textContent ?? "";
-  document.body.append(sheet);
-  sheet.select();
-  const done = document.execCommand("copy");
-  sheet.remove();
-  button.focus();
-  if (!done) getSelection()?.selectAllChildren(code);
-  button.textContent = done ? "Copied" : "Press Ctrl+C";
-  announce(done ? "The command was copied." : "The command is selected; press Control C to copy it.");
-  setTimeout(() => {
-    button.textContent = "Copy";
-  }, 2000);
 }

@@ -7,6 +7,7 @@ import { draw, facts, make, put } from "./dom.js";
 import { NOTHING, between, capitalized, count, down, fixed, four, percent, up } from "./format.js";
 import { ticks } from "./geometry.js";
 import { isCeiling, limitOf, measuredAs } from "./promise.js";
+import { stepList } from "./steps.js";
 
 const VERDICTS = {
   kept: "Kept",
@@ -80,6 +81,8 @@ export function headline(data) {
   }
   if (promise) {
     host.append(make("p", { class: "measured" }, make("strong", {}, "What to do: "), promise.advice));
+    const steps = stepList(promise.next_steps);
+    if (steps) host.append(steps);
   }
   put("tiles", tiles(numbersOf(data)));
   if (promise) put("certificate", answerers(promise), certificate(promise));

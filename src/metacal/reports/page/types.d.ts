@@ -71,6 +71,7 @@ export interface Promised {
   verdict: Word;
   advice: string;
   fit_rows: FitRows | null;
+  next_steps: NextStep[];
   answered_by: Answerer[];
 }
 
@@ -372,6 +373,14 @@ export interface Axis {
   ticks?: number[];
   /** Numbers as they are, and not in percent. */
   plain?: boolean;
+  /** The text of a tick, in place of a number. */
+  label?: (value: number) => string;
+}
+
+/** What to do next, with a command if there is one. */
+export interface NextStep {
+  text: string;
+  command: string | null;
 }
 
 export interface AxesSpec {

@@ -1,0 +1,157 @@
+"""Acknowledgements of alarms, which divide a watch into armed periods.
+
+An alarm is permanent until a person acknowledges it, with a reason. The acknowledgement ends an
+*armed period*: all alarms of the watch begin again without evidence, and use only rows that arrive
+later. A label that arrives after the acknowledgement for an earlier row is counted, but is no
+evidence in the new period. The acknowledgement stays in the state of the watch.
+
+**False alarms.** An acknowledgement may depend on everything before it, so the next period begins at
+a stopping time. If nothing has changed since calibration, later rows are independent of it, and each
+alarm of the new period is an e-process of its own. So each period raises a false alarm with
+probability at most δ, however often alarms are acknowledged. In k periods the probability is at most
+kδ. The bounds of the alarms on the promise and on unreadable lines also hold given everything before
+the period. The other alarms compare rows with the calibration rows, which are the same in every
+period, so their bounds are averages over calibration rows: a false alarm that comes from unlucky
+calibration rows is likely to come back.
+
+The tempting shortcut of resetting the evidence, but still using labels that arrive later, is not
+valid: rows that caused the alarm would be used again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from metacal.errors import InputError
+from metacal.promises.sequential.alarms import Alarm
+from metacal.promises.sequential.drift import UnreadableMonitor
+
+#: Largest number of characters of a reason.
+MAX_REASON_LENGTH = 1000
+
+
+@dataclass(frozen=True)
+class AcknowledgedAlarm:
+    """Alarm as it was when it was acknowledged.
+
+    Attributes
+    ----------
+    name : str
+        Name of the alarm.
+    first_row : int
+        Number of rows in the stream when the alarm was raised.
+    log_peak : float
+        Logarithm of its highest evidence.
+    descriptions : tuple of str
+        Observed rows in words.
+    """
+
+    name: str
+    first_row: int
+    log_peak: float
+    descriptions: tuple[str, ...]
+
+    @classmethod
+    def from_alarm(cls, alarm: Alarm, first_row: int) -> AcknowledgedAlarm:
+        """Copy the facts of a raised alarm."""
+        return cls(alarm.name, first_row, alarm.log_peak, alarm.descriptions)
+
+
+@dataclass(frozen=True)
+class LineCounts:
+    """Numbers of lines of text, and of unreadable ones."""
+
+    n_lines: int = 0
+    n_unreadable: int = 0
+
+    def add(self, monitors: Iterable[UnreadableMonitor]) -> LineCounts:
+        """Return the sum of these numbers and those of some monitors."""
+        monitor_list = list(monitors)
+        return LineCounts(
+            n_lines=self.n_lines + sum(monitor.lines for monitor in monitor_list),
+            n_unreadable=self.n_unreadable + sum(monitor.unreadable for monitor in monitor_list),
+        )
+
+
+@dataclass(frozen=True)
+class Acknowledgement:
+    """End of an armed period of a watch.
+
+    Attributes
+    ----------
+    time : str
+        Time of the acknowledgement in UTC, such as "2026-03-01T09:30:00+00:00".
+    reason : str
+        What the person found and did.
+    n_rows : int
+        Number of rows in the stream. Only later rows are evidence in the next period.
+    lines : LineCounts
+        Numbers of lines in all periods so far.
+    alarms : tuple of AcknowledgedAlarm
+        Alarms that were raised.
+    """
+
+    time: str
+    reason: str
+    n_rows: int
+    lines: LineCounts
+    alarms: tuple[AcknowledgedAlarm, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the alarms that were raised."""
+        return tuple(alarm.name for alarm in self.alarms)
+
+
+def check_reason(reason: str) -> str:
+    """Return a reason without surrounding space. Raise InputError if it cannot be stored."""
+    if not isinstance(reason, str):
+        raise InputError(f"reason must be a text, got {type(reason).__name__}.")
+    stripped_reason = reason.strip()
+    is_storable = stripped_reason.isprintable() and len(stripped_reason) <= MAX_REASON_LENGTH
+    if not stripped_reason or not is_storable:
+        raise InputError(
+            f"reason must be one line of 1 to {MAX_REASON_LENGTH:,} characters, got {reason[:80]!r}."
+            " Write what caused the alarm and what was done."
+        )
+    return stripped_reason
+
+
+def format_time(time: datetime | None) -> str:
+    """Format a time in UTC to the second. None stands for now.
+
+    Examples
+    --------
+    >>> from datetime import timedelta, timezone
+    >>> format_time(datetime(2026, 3, 1, 10, 30, tzinfo=timezone(timedelta(hours=1))))
+    '2026-03-01T09:30:00+00:00'
+    """
+    if time is None:
+        time = datetime.now(UTC)
+    if time.tzinfo is None:
+        raise InputError(f"time must have a time zone, got {time.isoformat()!r}.")
+    return time.astimezone(UTC).isoformat(timespec="seconds")
+
+
+def collect_acknowledged_alarms(
+    alarms: Iterable[Alarm], first_rows: dict[str, int]
+) -> tuple[AcknowledgedAlarm, ...]:
+    """Return the raised alarms with the rows by which they were raised.
+
+    Raises
+    ------
+    InputError
+        If no alarm is raised.
+    """
+    raised_alarms = tuple(
+        AcknowledgedAlarm.from_alarm(alarm, first_rows[alarm.name])
+        for alarm in alarms
+        if alarm.raised
+    )
+    if not raised_alarms:
+        raise InputError(
+            "No alarm is raised, so there is none to acknowledge. Go on without an acknowledgement."
+        )
+    return raised_alarms

@@ -1,0 +1,118 @@
+"""Batch of rows and labels for a watch, as arrays that can be divided into blocks."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from metacal.formulas import Float
+from metacal.gate.decision import Decision
+from metacal.gate.gate import Gate
+from metacal.gate.judged import (
+    select_label_of_answering_model,
+    split_model_outputs,
+    stack_model_outputs,
+)
+from metacal.gate.traffic import BatchLines, Id, LateLabel, read_unit_ids
+from metacal.gate.waiting_rows import EncodedLabel
+from metacal.gate.watch_labels import encode_labels, encode_late_labels
+
+
+@dataclass(eq=False)
+class WatchBatch:
+    """Rows of a batch, in the order of their arrival.
+
+    Attributes
+    ----------
+    rows : array
+        Rows from `read_rows`.
+    label_codes : array
+        Code of each label, -1 if it is not known.
+    ids : sequence or None
+        Id of each row.
+    unit_ids : list or None
+        Cluster of each row.
+    late_labels : deque of EncodedLabel
+        Labels of earlier rows. The watch removes those that it has used.
+    probabilities : array or None
+        Probability with which each row is selected for labelling.
+    groups : array or None
+        Group of each row.
+    lines : BatchLines or None
+        Lines of text that the rows were read from.
+    """
+
+    rows: NDArray[Any]
+    label_codes: NDArray[Any]
+    ids: Sequence[Id | None] | None
+    unit_ids: list[Id] | None
+    late_labels: deque[EncodedLabel]
+    probabilities: Float | None
+    groups: NDArray[Any] | None
+    lines: BatchLines | None
+
+    @classmethod
+    def read(
+        cls,
+        gate: Gate,
+        X: Any,
+        y: Any,
+        *,
+        ids: Sequence[Id | None] | None,
+        probability: Any,
+        groups: Any,
+        units: Sequence[Id] | None,
+        late: Sequence[LateLabel],
+        lines: BatchLines | None,
+    ) -> WatchBatch:
+        """Read the arguments of `Watch.update`. Raise InputError if the gate cannot use them."""
+        rows = read_rows(gate, X)
+        row_labels = select_label_of_answering_model(gate, rows, y)
+        return cls(
+            rows=rows,
+            label_codes=encode_labels(gate, row_labels, len(rows)),
+            ids=ids,
+            unit_ids=read_unit_ids(gate.certificate, units, len(rows)),
+            late_labels=deque(encode_late_labels(gate, late)),
+            probabilities=None if probability is None else np.asarray(probability, np.float64),
+            groups=None if groups is None else np.asarray(groups),
+            lines=lines,
+        )
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def select_groups(self, block: slice) -> NDArray[Any] | None:
+        """Return the groups of a block of rows."""
+        return None if self.groups is None else self.groups[block]
+
+    def select_probabilities(self, block: slice) -> Float | None:
+        """Return the sampling probabilities of a block of rows."""
+        return None if self.probabilities is None else self.probabilities[block]
+
+
+def read_rows(gate: Gate, X: Any) -> NDArray[Any]:
+    """Convert input to an array. A cascade has its models on the second axis.
+
+    Raises InputError if the gate cannot read the input.
+    """
+    if len(X) == 0:
+        return np.empty(0)
+    if gate.is_cascade:
+        return stack_model_outputs(gate, X)
+    return np.asarray(gate.source.read(X))
+
+
+def decide_stacked_rows(gate: Gate, rows: NDArray[Any], groups: NDArray[Any] | None) -> Decision:
+    """Decide on rows as `read_rows` returns them."""
+    stage_inputs = split_model_outputs(gate, rows) if gate.is_cascade else [rows]
+    stage_rows = [
+        stage.source.wrap_checked(stage_input)
+        for stage, stage_input in zip(gate.stages, stage_inputs)
+    ]
+    return gate.decide(*stage_rows, groups=groups)
