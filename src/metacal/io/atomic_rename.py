@@ -7,7 +7,7 @@ import os
 import sys
 
 #: Errors of a rename flag that the kernel, the file system or a container does not support.
-#: Containers forbid what they do not support.
+#: A container may forbid the system call (EPERM) instead of not supporting it.
 _UNSUPPORTED_FLAG_ERRORS = (
     errno.EINVAL,
     errno.ENOSYS,

@@ -29,9 +29,9 @@ from metacal.rows.labels import as_class_names
 
 
 def find_list_column(
-    request: Request, header: Sequence[str], list_names: Collection[str]
+    request: Request, header: Sequence[str], list_column_names: Collection[str]
 ) -> str | None:
-    """Return the column of lists that is the table, or None if there is none.
+    """Return the column of lists that holds the logits, or None if there is none.
 
     Raises
     ------
@@ -39,21 +39,21 @@ def find_list_column(
         If there are columns of lists but it is not clear which of them is the table.
     """
     if request.logits_key is not None:
-        if request.logits_key in list_names:
+        if request.logits_key in list_column_names:
             return request.logits_key
         return None
 
-    known_names = set(list_names)
+    known_names = set(list_column_names)
     candidates = [name for name in header if name in known_names]
     table_name = find_named_column(request, candidates, "logits_key", TABLE_KEYS[request.input])
-    if table_name is not None or not list_names:
+    if table_name is not None or not list_column_names:
         return table_name
     advice = (
-        f", of which {format_names(list_names)} hold lists; name the one with the {request.input} with"
+        f", of which {format_names(list_column_names)} hold lists; name the one with the {request.input} with"
         f" {format_option('logits_key')}."
     )
     raise missing_table_error(
-        request, "column", list_names, f"it has {format_names(header)}", advice
+        request, "column", list_column_names, f"it has {format_names(header)}", advice
     )
 
 
@@ -199,9 +199,9 @@ def find_class_columns(
         excluded_names.update(ID_KEYS)
     candidates = [name for name in header if name not in excluded_names]
 
-    fitting_columns = _find_fitting_columns(request, candidates, patterns)
-    if fitting_columns:
-        return fitting_columns
+    matching_columns = _find_matching_columns(request, candidates, patterns)
+    if matching_columns:
+        return matching_columns
     single_score = _find_single_score(request, candidates)
     if single_score is not None:
         return [single_score]
@@ -216,10 +216,11 @@ def find_class_columns(
     return candidates
 
 
-def _find_fitting_columns(
+def _find_matching_columns(
     request: Request, candidates: Sequence[str], patterns: Sequence[ClassColumnPattern]
 ) -> list[str]:
-    """Return the columns that fit the first pattern that enough columns fit."""
+    """Return the columns of the first pattern that matches enough columns, or an empty list."""
+    # A pattern with a prefix that the user named may match a single column.
     min_columns = 1
     if request.logits_key is None:
         min_columns = 2

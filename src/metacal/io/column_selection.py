@@ -70,6 +70,11 @@ class ColumnSelection:
     kept_names: tuple[str, ...] = ()
     path: str = ""
 
+    @property
+    def has_column_per_class(self) -> bool:
+        """Whether the table is one column per class, not a column of lists or an array."""
+        return self.class_positions is not None
+
     def without_kept_columns(self) -> ColumnSelection:
         """Return a copy that copies no columns to the results."""
         return replace(self, kept_names=(), unused_names=(*self.unused_names, *self.kept_names))
@@ -118,7 +123,7 @@ class ColumnSelection:
         class_names : tuple, optional
             Class names stored in the file.
 
-        lines : sequence of int, optional
+        line_numbers : sequence of int, optional
             Line number of each row.
 
         Returns
@@ -217,7 +222,7 @@ def _missing_array_error(request: Request, arrays: Mapping[str, str]) -> InputEr
 def select_columns(
     request: Request,
     header: Sequence[str],
-    list_names: Collection[str] = (),
+    list_column_names: Collection[str] = (),
     *,
     min_classes: int = 2,
 ) -> ColumnSelection:
@@ -231,7 +236,7 @@ def select_columns(
     header : sequence of str
         Names of all columns.
 
-    list_names : collection of str, default=()
+    list_column_names : collection of str, default=()
         Names of the columns that hold a list of numbers in each row. If the table is one of them,
         the result has no class names.
 
@@ -253,7 +258,7 @@ def select_columns(
     >>> selection = select_columns(Request("a.csv"), ["id", "logits_cat", "logits_dog", "label"])
     >>> selection.table_names, selection.role_names, selection.class_names
     (('logits_cat', 'logits_dog'), {'labels': 'label', 'ids': 'id'}, ('cat', 'dog'))
-    >>> select_columns(Request("a.csv"), ["logits", "label"], list_names={"logits"}).table_names
+    >>> select_columns(Request("a.csv"), ["logits", "label"], list_column_names={"logits"}).table_names
     ('logits',)
     >>> request = Request("judge.csv", logits_key="mark", reads_scores=True)
     >>> selection = select_columns(request, ["id", "mark", "ok"])
@@ -264,7 +269,7 @@ def select_columns(
     if request.reads_scores:
         table_name = find_named_column(request, header, "logits_key", ())
     else:
-        table_name = find_list_column(request, header, list_names)
+        table_name = find_list_column(request, header, list_column_names)
     if table_name is None:
         return _select_class_columns(request, header, min_classes)
 

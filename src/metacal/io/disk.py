@@ -21,9 +21,9 @@ from typing import NamedTuple
 from metacal.errors import BusyError, InputError
 from metacal.io.atomic_rename import UnsupportedError, rename_through_link, rename_with_flag
 
-#: Errors of fsync that mean that the directory cannot be synced.
+#: Errors of fsync for a directory that cannot be synced.
 _UNSYNCABLE_ERRORS = (errno.EACCES, errno.EPERM, errno.EINVAL, errno.ENOTSUP)
-#: Errors that mean that the device or the quota of the user is full.
+#: Errors of a full device or an exhausted quota.
 _DISK_FULL_ERRORS = (errno.ENOSPC, errno.EDQUOT)
 #: Errors that mean that another process holds the lock.
 _LOCK_HELD_ERRORS = (errno.EACCES, errno.EAGAIN, errno.EDEADLK)
@@ -340,7 +340,7 @@ def _read_lock_holder(descriptor: int) -> str:
 def _write_lock_holder(descriptor: int) -> None:
     """Write the description of this process to a lock file."""
     os.ftruncate(descriptor, 0)
-    # Locking has moved the file position on Windows, which has no positional write.
+    # On Windows, locking moves the file position, and there is no positional write.
     os.lseek(descriptor, 0, os.SEEK_SET)
     start_time = time.strftime("%Y-%m-%d %H:%M:%S")
     description = f"process {os.getpid()} on {socket.gethostname()} since {start_time}"

@@ -38,7 +38,7 @@ class Replacement:
 
 
 def replace_if_unchanged(
-    disk: Disk, path: str, content: bytes, expected_content: bytes | None
+    disk: Disk, path: str, new_content: bytes, expected_content: bytes | None
 ) -> Replacement:
     """Replace the content of a file unless the file has changed since it was read.
 
@@ -50,7 +50,7 @@ def replace_if_unchanged(
     path : str
         File to replace. A symbolic link remains a link.
 
-    content : bytes
+    new_content : bytes
         New content. It is written to a temporary file before anything is compared.
 
     expected_content : bytes or None
@@ -68,7 +68,7 @@ def replace_if_unchanged(
     target = disk.real_path(path)
     temporary_path = temporary_path_for(target)
     try:
-        disk.append(temporary_path, content)
+        disk.append(temporary_path, new_content)
     except OSError:
         disk.remove(temporary_path)
         raise
@@ -78,14 +78,15 @@ def replace_if_unchanged(
         if expected_content is None:
             return _rename_to_missing_target(disk, temporary_path, target)
         try:
-            return _exchange_or_undo(disk, temporary_path, target, content, expected_content)
+            return _exchange_or_undo(disk, temporary_path, target, new_content, expected_content)
         except UnsupportedError:
             return _replace_in_steps(disk, temporary_path, target, expected_content)
     except FileNotFoundError:
         # Another process has removed the file in the meantime.
         return Replacement(is_done=False)
     finally:
-        if disk.read(temporary_path) == content:
+        # Only the new content is removed. Any other content belongs to somebody else.
+        if disk.read(temporary_path) == new_content:
             disk.remove(temporary_path)
 
 
@@ -99,7 +100,7 @@ def _rename_to_missing_target(disk: Disk, temporary_path: str, target: str) -> R
 
 
 def _exchange_or_undo(
-    disk: Disk, temporary_path: str, target: str, content: bytes, expected_content: bytes
+    disk: Disk, temporary_path: str, target: str, new_content: bytes, expected_content: bytes
 ) -> Replacement:
     """Exchange two files, and undo the exchange if the old content is unexpected.
 
@@ -114,7 +115,7 @@ def _exchange_or_undo(
     target : str
         File to replace.
 
-    content : bytes
+    new_content : bytes
         New content.
 
     expected_content : bytes
@@ -125,6 +126,7 @@ def _exchange_or_undo(
     Replacement
     """
     disk.swap(temporary_path, target)
+    # The file that was at `target` is now at `temporary_path`.
     if disk.read(temporary_path) == expected_content:
         disk.remove(temporary_path)
         return Replacement(is_done=True)
@@ -133,7 +135,7 @@ def _exchange_or_undo(
     except FileNotFoundError:
         # Another process has removed the new file, so the old one gets its name back.
         return Replacement(is_done=False, backup_path=_rename_back(disk, temporary_path, target))
-    if disk.read(temporary_path) == content:
+    if disk.read(temporary_path) == new_content:
         return Replacement(is_done=False)
     # Another process has saved the file again, which replaced the new content.
     return Replacement(is_done=False, backup_path=rename_to_backup(disk, temporary_path, target))

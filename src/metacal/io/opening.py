@@ -318,10 +318,10 @@ def build_kept_column(values: Sequence[Any]) -> NDArray[Any]:
     # Integers become int64, or float64 if there are other numbers.
     n_exact_bits = 63 if value_types == {int} else 53
     integer_bound = 1 << n_exact_bits
-    is_exact = all(abs(value) < integer_bound for value in values if type(value) is int)
-    has_one_type = value_types in ({bool}, {int})
-    is_numeric = value_types <= {int, float, NoneType}
-    if is_exact and (has_one_type or is_numeric):
+    are_integers_exact = all(abs(value) < integer_bound for value in values if type(value) is int)
+    are_booleans = value_types == {bool}
+    are_numbers_or_none = value_types <= {int, float, NoneType}
+    if are_integers_exact and (are_booleans or are_numbers_or_none):
         return np.array([math.nan if value is None else value for value in values])
     return np.array([_format_value(value) for value in values], dtype=object)
 

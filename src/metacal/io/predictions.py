@@ -235,7 +235,9 @@ def _without_stray_columns(columns: Columns) -> Columns:
     for warning in strays.warnings:
         warn_caller(warning)
     if strays.excluded_indices:
-        class_indices = [k for k in range(len(class_names)) if k not in strays.excluded_indices]
+        class_indices = [
+            index for index in range(len(class_names)) if index not in strays.excluded_indices
+        ]
         columns = columns.select_table_columns(class_indices)
     excluded_names = [str(class_names[index]) for index in strays.excluded_indices]
     return replace(
@@ -250,7 +252,8 @@ def _expand_single_score(request: Request, columns: Columns) -> Columns:
     table = columns.table
     has_one_column = table.ndim == 1 or (table.ndim == 2 and table.shape[1] == 1)
     may_be_score = request.allows_single_score or request.is_single_score(columns.class_names or ())
-    if not has_one_column or not may_be_score or table.dtype.kind not in "fiu":
+    is_numeric = table.dtype.kind in "fiu"
+    if not (has_one_column and may_be_score and is_numeric):
         return columns
     try:
         two_class_table = scores_to_two_columns(np.asarray(table), request.input)

@@ -202,7 +202,7 @@ def remote_fingerprint(url: str) -> dict[str, Any] | None:
         file_system, path = _open_file_system(url)
         info = file_system.info(path)
     except Exception:
-        # The same error is reported when the file is downloaded.
+        # The download, which follows, reports the error.
         return None
     versions = {key: str(info[key]) for key in _VERSION_KEYS if info.get(key) is not None}
     if not versions:

@@ -51,7 +51,7 @@ ROLE_PARAMETERS = {
     "groups": "group_key",
     "units": "unit_key",
 }
-#: Roles of a gate's file that a later file may lack.
+#: Parameters of the columns that a later file may lack although the gate was fitted with them.
 OPTIONAL_ROLE_PARAMETERS = ("label_key", "prediction_key", "id_key", "unit_key")
 #: Names of columns that probably hold labels. Messages suggest them; readers do not use them.
 LABEL_NAME_PATTERN = re.compile(

@@ -67,12 +67,13 @@ def compute_fingerprint(source: str, disk: Disk = DISK) -> Fingerprint | None:
 def has_fingerprint(known_fingerprint: Fingerprint, source: str, disk: Disk = DISK) -> bool:
     """Check whether a source still has the given fingerprint."""
     known_stamp = _without_checksum(known_fingerprint)
-    # Compute the checksum only if everything else is equal.
-    current_fingerprint = _build_fingerprint(
-        source,
-        disk,
-        needs_checksum=lambda stamp: stamp == known_stamp and "checksum" in known_fingerprint,
-    )
+    has_known_checksum = "checksum" in known_fingerprint
+
+    def needs_checksum(current_stamp: Fingerprint) -> bool:
+        # The checksum is computed only if everything else is equal.
+        return has_known_checksum and current_stamp == known_stamp
+
+    current_fingerprint = _build_fingerprint(source, disk, needs_checksum=needs_checksum)
     return current_fingerprint == known_fingerprint
 
 
@@ -159,7 +160,7 @@ def _build_fingerprint(
             return stamp_fields
         return {**stamp_fields, "checksum": disk.checksum(source)}
     except OSError:
-        # The same error is reported when the source is read.
+        # Reading the source, which follows, reports the error.
         return None
 
 

@@ -388,7 +388,7 @@ class StreamReader:
             )
         return _Layout(
             table_names=selection.table_names + request.later_score_columns,
-            is_list_column=selection.class_positions is None and not request.reads_scores,
+            is_list_column=not selection.has_column_per_class and not request.reads_scores,
             role_names=dict(selection.role_names),
         )
 
@@ -459,8 +459,7 @@ def _without_missing_keys(request: Request, column_names: list[str]) -> Request:
 
 def _count_required_columns(request: Request, selection: ColumnSelection) -> int:
     """Return the number of class columns that the gate requires, or 0 for any number."""
-    has_class_columns = selection.class_positions is not None
-    if not has_class_columns:
+    if not selection.has_column_per_class:
         return 0
     if request.is_single_score(selection.table_names):
         return 1

@@ -211,6 +211,7 @@ def confidence_log_odds(
         return np.asarray(
             _confidence_log_odds_formula(torch, columns, expansion_b, b, uniform_weight).cpu()
         )
+    # The C kernel would copy columns that are not contiguous.
     kernels = host_kernels if columns.flags.c_contiguous else numpy_kernels
     log_odds = np.empty(columns.shape[1])
     write_row_range = partial(

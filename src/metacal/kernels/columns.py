@@ -229,7 +229,7 @@ class Curve:
         return np.concatenate([self.knots, self.slopes, self.heights])
 
     def value(self, z: Any) -> Any:
-        """Return s(z), NaN for NaN."""
+        """Evaluate the curve at z. The result is NaN where z is NaN."""
         knots = self.knots
         slopes = self.slopes
         result = self.heights[0] + slopes[0] * (z - knots[0]).clip(None, 0.0)

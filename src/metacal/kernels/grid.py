@@ -84,16 +84,19 @@ class Grid:
         """
         raw = np.asarray(values, dtype=np.float64)
         result = raw.copy(order="C")
+        # The bit patterns share the memory of the result.
         bit_patterns = result.view(np.uint64)
-        almost_half = np.uint64((1 << (self.n_dropped_bits - 1)) - 1)
-        bit_patterns += (bit_patterns >> _SIGN_SHIFT) + almost_half
-        bit_patterns &= np.uint64(-1 << self.n_dropped_bits & _ALL_BITS)
+        almost_half_step = np.uint64((1 << (self.n_dropped_bits - 1)) - 1)
+        sign_bits = bit_patterns >> _SIGN_SHIFT
+        bit_patterns += sign_bits + almost_half_step
+        kept_bits = np.uint64(-1 << self.n_dropped_bits & _ALL_BITS)
+        bit_patterns &= kept_bits
         magnitudes = np.abs(raw)
         if not raw.size or (
             magnitudes.min() >= self.floor and magnitudes.max() < _LARGEST_FLOAT / 2
         ):
             return result
-        # Only small, very large and NaN values, for which a comparison is false, get here.
+        # Some value is small, very large, or NaN, for which the comparisons are false.
         is_small = magnitudes < self.floor
         n_steps = raw[is_small] / self.step
         nearest = np.rint(n_steps)
@@ -125,9 +128,9 @@ class Grid:
         return self.snap_to_midpoint(math.nextafter(point, -math.inf))
 
 
-#: For scores whose error is relative to their size. Near 1e-308 the exponentials underflow, in each
+#: Grid of scores whose error is relative to their size. Near 1e-308 the exponentials underflow, in each
 #: kernel in another way, and a row may have a million of them. Below 1e-289 the grid is therefore
 #: even, and e^-690 is rounded to 0.
 RELATIVE_GRID = Grid(floor=2.0**-960)
-#: For scores that are sums of terms of either sign, the energy and learned scores.
+#: Grid of scores that are sums of terms of either sign: the energy and learned scores.
 ABSOLUTE_GRID = Grid(floor=1.0)

@@ -338,7 +338,7 @@ class CellCounter:
         )
 
     def add(self, scores: Float, correct: Flags) -> None:
-        """Count a block of rows."""
+        """Count the correct and incorrect rows of a block in their cells."""
         count_in_cells = getattr(kernels.host_kernels, "count_in_cells", None)
         if count_in_cells is not None:
             count_in_cells(scores, correct, self._packed_ranges, self._counts, self._totals)

@@ -364,7 +364,7 @@ def ensemble_label_probabilities(block: Array, labels: Codes, inverse_temperatur
 
 
 def inspect_logits(block: Array) -> tuple[int | None, bool]:
-    """Validate a block of logits.
+    """Find the first invalid row of a block, and whether a logit may stand for a mask.
 
     Returns
     -------

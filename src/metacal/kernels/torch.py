@@ -292,9 +292,10 @@ def _fused_softmax_with_curve(
 
 def round_to_grid(values: Tensor, grid: Grid) -> Tensor:
     """Return the nearest grid point of each value, as `Grid.round` does."""
-    almost_half = (1 << (grid.n_dropped_bits - 1)) - 1
+    almost_half_step = (1 << (grid.n_dropped_bits - 1)) - 1
     bit_patterns = values.view(torch.int64)
-    shifted_patterns = bit_patterns + almost_half + (bit_patterns < 0)
+    is_negative = bit_patterns < 0
+    shifted_patterns = bit_patterns + almost_half_step + is_negative
     result = (shifted_patterns & (-1 << grid.n_dropped_bits)).view(torch.float64)
     result = result.clamp(min=_LOWEST_FLOAT, max=-_LOWEST_FLOAT)
     n_steps = values / grid.step

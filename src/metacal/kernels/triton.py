@@ -49,7 +49,7 @@ MAX_REGISTER_CLASSES = 8192
 MAX_REGISTER_CLASSES_SOFTMAX = 32768
 #: Elements of a tile that contains whole rows. This is the fastest size on an H200.
 TILE_ELEMENTS = 1024
-#: Elements of such a tile per thread.
+#: Elements per thread of a tile that contains whole rows.
 THREAD_ELEMENTS = 32
 #: Elements of a tile if a row needs several tiles.
 LONG_TILE_ELEMENTS = 2048
@@ -442,7 +442,7 @@ def _score_kernel(
                 moment_per_column += exp_u * u
             mass_to_second = tl.sum(mass_per_column, axis=1)
             moment_to_second = tl.sum(moment_per_column, axis=1)
-            # Both sums become relative to the largest logit.
+            # The sums are relative to the second largest logit. They are made relative to the largest.
             gap = tl.maximum(gap, MIN_GAP)
             scale = tl.where(is_only_class, 0.0, tl.exp(gap))
             moment = scale * (moment_to_second + gap * mass_to_second)

@@ -159,7 +159,7 @@ class Rows(Strips):
         return self.take(np.arange(0, len(self), step))
 
     def take(self, positions: Codes) -> Rows:
-        """Select a few of these rows by their indices; they are processed in full strips."""
+        """Select a few of these rows by their indices, to process them in full strips."""
         is_stored = isinstance(self.table, StoredTable)
         if is_stored and is_remote(self.executor):
             n_sample_bytes = len(positions) * self.n_classes * self.table.dtype.itemsize

@@ -201,11 +201,12 @@ def check_row_weights(
         )
     if not (array > 0).any():
         raise InputError(f"{name} is zero on every row; at least one row must count.")
-    exponent = int(np.frexp(array.max())[1])
-    if abs(exponent) <= _MAX_WEIGHT_EXPONENT:
+    largest_exponent = int(np.frexp(array.max())[1])
+    if abs(largest_exponent) <= _MAX_WEIGHT_EXPONENT:
         return array
-    target_exponent = int(np.sign(exponent)) * _MAX_WEIGHT_EXPONENT
-    return np.ldexp(array, target_exponent - exponent)
+    # All weights are multiplied by the same power of two.
+    target_exponent = int(np.sign(largest_exponent)) * _MAX_WEIGHT_EXPONENT
+    return np.ldexp(array, target_exponent - largest_exponent)
 
 
 def _weights_as_float(array: NDArray[Any], name: str) -> Float:

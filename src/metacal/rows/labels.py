@@ -20,7 +20,7 @@ from metacal.rows.reject_labels import check_reject_label as check_reject_label
 from metacal.rows.reject_labels import default_reject_label as default_reject_label
 from metacal.rows.reject_labels import replace_rejected_labels as replace_rejected_labels
 
-#: Code of a missing label, and number that stands for one unless it is a class.
+#: Code of a missing label. As a label it also means a missing one, unless it is a class.
 NO_LABEL = -1
 _INTEGER_TEXT = re.compile("0|-?[1-9][0-9]{0,18}")
 _INT64_RANGE = 1 << 63

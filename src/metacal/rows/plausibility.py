@@ -25,7 +25,7 @@ _MAX_SAMPLE_ELEMENTS = 1 << 16
 #: Number of stretches of consecutive rows in a sample. Only the blocks of a stored table that
 #: contain them are read.
 _N_STRETCHES = 4
-#: Smaller samples may be whole numbers or identical rows by chance, or because they are examples.
+#: Fewest rows that are tested for whole numbers and identical rows. A small sample may be an example.
 _MIN_ROWS = 20
 #: Largest distance of the sum of a row of probabilities from 1. Each column adds to it up to a
 #: maximum, because the entries may be rounded to two digits.
@@ -100,7 +100,7 @@ class Suspicion:
 
 
 def judge_sample(sample: NDArray[Any]) -> Suspicion | None:
-    """Return the suspicion about a sample of rows, or None.
+    """Detect whether a sample of rows is probably not logits. Return None if it may be.
 
     Rows with NaN or +inf are not judged, because later checks reject them.
 
@@ -216,7 +216,7 @@ def _is_one_probability(sample: Float) -> bool:
 
 def _are_integers(sample: Float) -> bool:
     """Check whether every value is a whole number or -inf, which marks a masked class."""
-    # The first row alone is enough to clear most tables.
+    # In most tables, the first row has a fraction, and the others need no test.
     is_first_row_whole = (sample[0] == np.rint(sample[0])).all()
     return bool(is_first_row_whole and (sample == np.rint(sample)).all())
 

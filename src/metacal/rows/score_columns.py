@@ -26,7 +26,7 @@ VERDICTS: dict[str, bool] = {
     **dict.fromkeys(("y", "t", "ja", "wahr", "oui", "vrai", "si", "sí", "verdadero"), True),
     **dict.fromkeys(("n", "f", "nein", "falsch", "non", "faux", "falso"), False),
 }
-#: Verdicts that are not numbers.
+#: Accepted spellings of true and false that are words, not the numbers 0 and 1.
 _VERDICT_WORDS = VERDICTS.keys() - {"0", "1"}
 _REQUIRED_SPELLINGS = "true or false, 1 or 0, yes or no, pass or fail"
 #: Largest number of characters of a value in a message.
@@ -411,9 +411,9 @@ def _parse_number(value: Any, name: str, row_name: str) -> float:
         except OverflowError:
             return np.inf
     if isinstance(value, str):
-        mark = parse_score_text(value)
-        if mark is not None:
-            return mark
+        score = parse_score_text(value)
+        if score is not None:
+            return score
     elif is_missing(value):
         return np.nan
     raise _not_a_number_error(value, name, row_name)

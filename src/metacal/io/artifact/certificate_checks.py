@@ -86,7 +86,7 @@ def _check_needed_labels_exist(certificate: Certificate) -> None:
 
 
 def _check_mean_cost(certificate: Certificate) -> None:
-    """Raise ArtifactError unless exactly the promises about costs have a valid mean cost."""
+    """Raise ArtifactError unless there is a mean cost if and only if costs are limited."""
     has_cost_limit = any(quantity.is_mean_cost for quantity, _ in certificate.limits)
     mean_cost = certificate.mean_cost
     require(

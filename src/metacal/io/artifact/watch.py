@@ -30,7 +30,7 @@ from metacal.io.artifact.wrapping import checksum
 from metacal.promises.sequential.alarms import ALARM_NAMES, Alarms
 from metacal.promises.sequential.calibration_monitor import DEFAULT_TOLERANCE
 
-#: Kind of the JSON object, and of the journal that contains it.
+#: Kind of a monitor's journal, and of the JSON object of its watch.
 MONITOR = "monitor"
 
 # Maximum number of rows of a wager. Counts up to this number are exact as floats.

@@ -83,7 +83,7 @@ class Wrapping:
 
 
 def build_file_text(document: dict[str, Any], key: Key | None = None) -> str:
-    """Return the text of a file.
+    """Build the text of a file: a document with its version, checksum and signature.
 
     Parameters
     ----------

@@ -332,8 +332,7 @@ def select_arrow_columns(request: Request, schema: Any) -> ColumnSelection:
             list_columns.append(field.name)
 
     selection = select_columns(request, column_names, list_columns)
-    has_column_per_class = selection.class_positions is not None
-    if has_column_per_class:
+    if selection.has_column_per_class:
         _check_class_columns(selection, schema, request.path)
     _check_side_columns(selection, schema, request.path)
     return selection
@@ -393,8 +392,7 @@ def determine_table_layout(
     Layout
     """
     arrow_types = [source.schema.field(name).type for name in selection.table_names]
-    has_column_per_class = selection.class_positions is not None
-    if has_column_per_class:
+    if selection.has_column_per_class:
         dtypes = {float_dtype(arrow_type) for arrow_type in arrow_types}
         common_dtype = dtypes.pop() if len(dtypes) == 1 else np.dtype(np.float64)
         return TableLayout(columns=selection.table_names, list_size=None, dtype=common_dtype)

@@ -72,10 +72,10 @@ def read(request: Request, delimiter: str = ",") -> Columns:
         if request.reads_scores:
             table: Any = _parse_scores(first_cells)
             line_numbers = [line_number for line_number, _ in cells.numbered_rows()]
-        elif selection.class_positions is None:
-            table = parse_number_lists(path, selection.table_names[0], first_cells)
-        else:
+        elif selection.has_column_per_class:
             table = np.stack([cells.column(name) for name in selection.table_names], axis=1)
+        else:
+            table = parse_number_lists(path, selection.table_names[0], first_cells)
 
     def read_labels_or_ids(name: str) -> NDArray[Any]:
         return parse_labels(path, name, cells.column(name))
@@ -321,7 +321,8 @@ class _Cells:
         is_class_column[list(class_columns)] = True
         field_starts = [0, *(np.flatnonzero(np.diff(is_class_column)) + 1).tolist()]
         field_stops = [*field_starts[1:], len(header)]
-        # This array maps each column to the first column of its field.
+        # Consecutive class columns, and other consecutive columns, are one field of the dtype. Each
+        # entry is the first column of the field to which a column belongs.
         self._field_start = np.repeat(field_starts, np.subtract(field_stops, field_starts))
         fields = []
         for start, stop in zip(field_starts, field_stops):

@@ -38,7 +38,7 @@ _UTF8_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 # All lines share a decoder, because json.loads would create one per line.
 _DECODER = json.JSONDecoder(object_pairs_hook=object_without_duplicates)
 
-# Types of labels and ids, and their dtypes.
+# dtype of an array of labels or ids, by the Python type of its JSON values.
 _LABEL_DTYPES: dict[type, Any] = {
     bool: np.bool_,
     int: np.int64,
@@ -72,11 +72,10 @@ def read(request: Request) -> Columns:
         return _build_score_columns(entries)
 
     selection = entries.selection
-    has_list_column = selection.class_positions is None
-    if has_list_column:
-        table = entries.list_table(selection.table_names[0])
-    else:
+    if selection.has_column_per_class:
         table = np.column_stack([entries.number_column(name) for name in selection.table_names])
+    else:
+        table = entries.list_table(selection.table_names[0])
     return selection.build_columns(table, entries.label_column, entries.values_by_name.__getitem__)
 
 
