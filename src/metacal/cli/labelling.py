@@ -386,7 +386,7 @@ def _replace_sheet_if_unchanged(
     """
     try:
         replacement = replace_if_unchanged(
-            disk, path, content=new_content, expected_content=content_read
+            disk, path, new_content=new_content, expected_content=content_read
         )
     except OSError as error:
         raise InputError(
