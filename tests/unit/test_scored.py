@@ -19,7 +19,8 @@ from metacal.gate import Gate, ScoreData
 from metacal.gate.calibrate import calibrate
 from metacal.io.artifact.wrapping import checksum
 from metacal.maps.confidence import ConfidenceCurve, fit_confidence
-from metacal.rows.score_columns import check_correctness, check_scores, flatten_score_table
+from metacal.rows.score_columns import check_correctness, check_scores
+from metacal.rows.score_tables import flatten_score_table
 
 
 def population(n, seed=0, digits=None):
