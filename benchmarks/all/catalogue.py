@@ -522,6 +522,13 @@ def _entries() -> list[Entry]:
             alone=False,
         ),
         Entry(
+            "case-promises",
+            "benchmarks.case_promises --data {data} --jobs {jobs} --out {out}",
+            about=("promises", "certificates", "statistics", "certification", "gate"),
+            seconds=1200,
+            alone=False,
+        ),
+        Entry(
             "two-class",
             "benchmarks.two_class SETS.npz --processes {jobs} -o {out}",
             about=("maps", "formulas"),
@@ -539,6 +546,7 @@ _PARTS = {
     "answers": "benchmarks.answers --data {data} --draws 3 --jobs {jobs} -o {out}",
     "area-intervals": "benchmarks.area_intervals --data {data} --draws 2 --jobs {jobs} --out {out}",
     "calibrators": "benchmarks.calibrators --splits 1 --jobs {jobs} --out {out}",
+    "case-promises": "benchmarks.case_promises --data {data} --draws 4 --jobs {jobs} --out {out}",
     "cascade": "benchmarks.cascade --draws 3 --jobs {jobs} --output {out}",
     "closed-forms": "benchmarks.closed_forms --out {out}",
     "cost-rule": "benchmarks.cost_rule --data {data} --draws 2 --jobs {jobs} --out {out}",

@@ -88,7 +88,9 @@ CASE_BETS = register_rule(
     _SAME_SOURCE_OF_CASES,
 )
 
-# Numerator and denominator of the share of cases that are tested for a mean number of errors.
+# Numerator and denominator of the share of cases that are tested by a sequence of cuts: for the errors
+# among automated cases, where the first cuts must be well chosen, and for a mean number of errors.
+_SEQUENCE_TESTED_SHARE = (2, 3)
 _BETS_TESTED_SHARE = (17, 20)
 
 # Step of the limits among which the strictest one that the cases support is searched.
@@ -300,7 +302,9 @@ class CaseSequenceProcedure(CaseProcedure):
     ) -> Certificate:
         """Certify the last cuts of the sequence that pass."""
         assert delta is not None
-        numerator, denominator = TESTED_SHARE if self.largest is None else _BETS_TESTED_SHARE
+        numerator, denominator = _SEQUENCE_TESTED_SHARE
+        if self.largest is not None:
+            numerator, denominator = _BETS_TESTED_SHARE
         division = divide_cases(
             rows,
             items,

@@ -217,13 +217,13 @@ class Verdict:
         if not inconclusive_tests:
             return "nothing."
         if any(test.value is None for test in inconclusive_tests):
-            return "label rows that the promise is about: there is none here."
+            return f"label {self._noun} that the promise is about: there is none here."
         multiple_needed = max(test._estimate_row_multiple() for test in inconclusive_tests)
         times_as_many = _describe_row_multiple(multiple_needed)
         if self.kept:
-            return f"nothing; {times_as_many} labelled rows would rule out chance."
+            return f"nothing; {times_as_many} labelled {self._noun} would rule out chance."
         return (
-            f"label more rows before you rely on it: {times_as_many} would decide, if they look the"
+            f"label more {self._noun} before you rely on it: {times_as_many} would decide, if they look the"
             " same."
         )
 
@@ -235,6 +235,11 @@ class Verdict:
         return self.quantity.is_kept(self.low, self.target) and self.quantity.is_kept(
             self.high, self.target
         )
+
+    @property
+    def _noun(self) -> str:
+        """Plural of what the quantity counts."""
+        return "cases" if self.quantity.counts_cases else "rows"
 
     def _estimate_row_multiple(self) -> int:
         """Estimate how many times as many rows would decide, if the value stays the same."""
@@ -303,7 +308,7 @@ class Verdict:
         if self.fit_rows is not None:
             return f"{self.word}: {self.fit_rows}."
         if self.value is None or self.low is None or self.high is None:
-            return f"{self.word}: no row here says anything about the {self.measured_quantity}."
+            return f"{self.word}: no {self._noun.removesuffix('s')} here says anything about the {self.measured_quantity}."
         value_text = _format_distinct_from_target(self.value, self.target)
         interval_text = format_interval(self.low, self.high)
         return (
