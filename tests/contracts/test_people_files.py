@@ -97,6 +97,15 @@ def check_decisions(gate, path, content):
     assert accuracy == pytest.approx(content.correct.mean())
 
 
+def check_monitor(gate, path):
+    """Check that a monitor reads every row of a file, and the truth of every scored one."""
+    done = run("monitor", gate, path, "--json", codes=(0, 3))
+    watched = json.loads(done.stdout)
+    measured = json.loads(run("evaluate", gate, path, "--resamples", 0, "--json").stdout)
+    assert watched["rows"] == measured["n_rows"]
+    assert "cannot be read" not in done.stderr
+
+
 def first_file(path):
     """Return the file, or the first file of a folder or pattern."""
     if path.is_dir():
@@ -123,6 +132,7 @@ def test_start_is_right_and_every_command_that_it_prints_runs(name, tmp_path, mo
     check_decisions(gate, path, FILES[name].content)
     check_decisions(gate, new_path, NEW_FILES[name].content)
 
+    check_monitor(gate, first_file(new_path))
     fitted = mc.load_gate(gate)
     printed = re.findall(r"^\$ metacal (.*)$", done.stderr, re.MULTILINE)
     on_page = re.findall(r"^metacal (.*)$", page, re.MULTILINE)

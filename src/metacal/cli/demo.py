@@ -45,18 +45,20 @@ CLASSES = {
 }
 
 _COLUMNS = """\
-ECE: how far stated confidence lies from the share of right answers (0: honest; 0.05: 5 points off).
-Coverage: share of rows accepted. Miscoverage: share of the right answers that were rejected.
-Verdict: kept, or missed by so little that it may be chance (undecided), or by more (refuted).
-A certified promise is kept by at least 90% of all fits; the paper's rules aim without a guarantee,
-and their ECE of all rows is that of the paper's map: 1/K for every class of a rejected row."""
+ECE: mean gap between stated confidence and accuracy, for accepted rows and for all (0.05: 5 points).
+Coverage: fraction of the rows that are accepted.
+Miscoverage: fraction of the correct predictions that are rejected.
+Verdict: kept if the measured value meets the promise; undecided if it does not, but chance explains
+the difference; refuted if chance does not explain it.
+At least 90% of all fits keep a certified promise. The paper's rules have no guarantee. Their ECE of
+all rows is that of the paper's map, which gives every class of a rejected row the probability 1/K."""
 
 _NEXT = """\
-Now on your own predictions, an .npz with logits and labels or a .csv with a column per class:
-  metacal fit val.npz --min-accuracy 0.97 -o cal.json   fit on labelled rows, print the certificate
-  metacal evaluate cal.json test.npz                    is the promise kept on other labelled rows?
-  metacal report cal.json test.npz                      the same and more as a page to look at
-  metacal apply cal.json new.npz -o out.csv             probabilities and accept/reject, row by row"""
+With predictions of your own, in a file with the true labels:
+  metacal start val.csv                                 detect the columns, fit a gate and judge it
+  metacal fit val.npz --min-accuracy 0.97 -o cal.json   fit a gate and print its certificate
+  metacal report cal.json test.npz                      judge it on other labelled rows, as a page
+  metacal apply cal.json new.npz -o out.csv             write decision and probabilities of each row"""
 
 
 @dataclass(frozen=True)

@@ -316,7 +316,7 @@ def _record_score_of_class(
     _record_kind_of_score(inspection, facts)
     inspection.add_finding(
         f"labels: {labels}",
-        f"two values, {negative!r} and {positive!r}",
+        f"its values are {negative!r} and {positive!r}",
         options={"label_key": labels},
         default_values=LABEL_KEYS,
     )

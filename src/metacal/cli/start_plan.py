@@ -1,0 +1,238 @@
+"""Rows of `metacal start` that fit and judge a gate, and the fit itself.
+
+Some rows are *held out*: they do not take part in the fit, so they can judge the gate. If the rows
+of the fit do not support the target, a lower target is chosen from them and certified on the rows
+that were held out. These rows did not influence the choice, so the certificate is valid. A target
+that was chosen and certified on the same rows would not be.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from metacal.cli.options import ReadOptions, to_arguments
+from metacal.cli.printing import print_note, wrap_lines
+from metacal.cli.start_promises import ACCURACY, OfferedPromise, round_down
+from metacal.cli.start_runs import CommandRun, run_command
+from metacal.errors import InfeasibleTargetError
+
+if TYPE_CHECKING:
+    from metacal.gate import Gate
+    from metacal.io.inspection import Inspection
+
+#: Smallest number of rows, or clusters of dependent rows, of which some are held out.
+MIN_ROWS_TO_JUDGE = 300
+#: Part of the rows that fits the gate, and part that is held out.
+FIT_PART = (0.0, 0.7)
+HELD_OUT_PART = (0.7, 1.0)
+#: Parts of the rows of the fit that are as large as the part that is held out.
+PILOT_PARTS = ((0.0, 0.3), (0.1, 0.4), (0.2, 0.5), (0.3, 0.6), (0.4, 0.7))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is promised, and from which rows.
+
+    Attributes
+    ----------
+    inspection : Inspection
+        Meaning of the columns.
+    promise : OfferedPromise
+        Promise of the gate.
+    target : float
+        Target of the promise.
+    fit_part : tuple of float or None
+        Part of the rows that is used to fit. None for all rows.
+    judging_part : tuple of float or None
+        Part of the rows that judges the gate. None if no rows judge it.
+    gate : str
+        File of the gate.
+    """
+
+    inspection: Inspection
+    promise: OfferedPromise
+    target: float
+    fit_part: tuple[float, float] | None
+    judging_part: tuple[float, float] | None
+    gate: str
+
+    def fit_arguments(self) -> list[str]:
+        """Return the command that fits the gate."""
+        words = [*self.arguments_without_promise(), *self.promise.fit_words(self.target)]
+        two_classes = self.inspection.two_classes
+        is_about_one_class = self.promise is not ACCURACY and two_classes is not None
+        if two_classes is not None and is_about_one_class and "--positive" not in words:
+            words += ["--positive", two_classes[1]]
+        return [*words, "-o", self.gate]
+
+    def arguments_without_promise(self) -> list[str]:
+        """Return the beginning of a command that fits a gate on the same rows."""
+        words = ["fit", self.inspection.path]
+        for name, value in self.inspection.options.items():
+            words += to_arguments(name, value)
+        return [*words, *part_words(self.fit_part)]
+
+    def reading_words(self) -> list[str]:
+        """Return the options that a gate does not remember, for later commands."""
+        words = []
+        for name in ("format", "labels"):
+            words += to_arguments(name, self.inspection.options.get(name))
+        return words
+
+
+def part_words(part: tuple[float, float] | None) -> list[str]:
+    """Return the option that selects a part of the rows."""
+    return [] if part is None else ["--rows", f"{part[0]:g}:{part[1]:g}"]
+
+
+def plan_rows(
+    inspection: Inspection, promise: OfferedPromise, target: float, gate_path: str
+) -> Plan:
+    """Divide the rows into those that fit the gate and those that judge it."""
+    n_rows, n_clusters = _count_rows(inspection)
+    if n_clusters < MIN_ROWS_TO_JUDGE:
+        return Plan(inspection, promise, target, None, None, gate_path)
+    n_fit_rows = round(FIT_PART[1] * n_rows)
+    print_note(
+        f"\n{n_rows:,} rows: about {n_fit_rows:,}, drawn at random, fit the gate. The other"
+        f" {n_rows - n_fit_rows:,} judge it."
+    )
+    return Plan(inspection, promise, target, FIT_PART, HELD_OUT_PART, gate_path)
+
+
+def _count_rows(inspection: Inspection) -> tuple[int, int]:
+    """Return the number of rows of the whole file, and of clusters of dependent rows."""
+    import numpy as np
+
+    from metacal.cli.reading import read_keywords, read_score_table
+    from metacal.io.columns import Columns
+    from metacal.io.predictions import read_predictions
+
+    known_names = ReadOptions.__dataclass_fields__.keys()
+    reading = ReadOptions(
+        **{name: value for name, value in inspection.options.items() if name in known_names}
+    )
+    columns: Columns
+    if reading.score_key is not None:
+        columns = read_score_table(inspection.path, reading)
+    else:
+        columns = read_predictions(
+            inspection.path, input=reading.input or "logits", **read_keywords(reading)
+        )
+    n_rows = len(columns)
+    n_clusters = n_rows if columns.units is None else len(np.unique(columns.units))
+    return n_rows, n_clusters
+
+
+def fit_plan(plan: Plan) -> tuple[Plan, CommandRun]:
+    """Fit the gate, if need be with the best target that other rows certify.
+
+    Returns
+    -------
+    plan : Plan
+        With the target and the rows of the gate that was fitted.
+    run : CommandRun
+
+    Raises
+    ------
+    InfeasibleTargetError
+        If no target could be certified.
+    """
+    run = run_command(plan.fit_arguments())
+    if run.error is None:
+        return plan, run
+    target = _choose_target_of_pilots(plan)
+    if target is None:
+        raise _error_with_advice(plan, run.error, "")
+    fallback = replace(plan, target=target, fit_part=plan.judging_part, judging_part=None)
+    fallback_run = run_command(fallback.fit_arguments())
+    if fallback_run.error is not None:
+        failure = f" The rows that were held out do not support {100.0 * target:.4g}% either."
+        raise _error_with_advice(plan, run.error, failure)
+    print_note(
+        wrap_lines(
+            f"\nThe target is not supported. {_as_sentence(run.error)}\nA target of"
+            f" {100.0 * target:.4g}% was chosen from these rows instead. The rows that were held out"
+            " did not influence the choice, and they certify it:"
+        )
+    )
+    return fallback, fallback_run
+
+
+def try_plan(plan: Plan) -> Gate | None:
+    """Fit the gate of a plan without saving it. Return None if the target is not supported."""
+    import metacal
+
+    with tempfile.TemporaryDirectory(prefix="metacal-") as folder:
+        trial = replace(plan, gate=str(Path(folder, "trial.json")))
+        if run_command(trial.fit_arguments()).error is not None:
+            return None
+        return metacal.load_gate(trial.gate)
+
+
+def _choose_target_of_pilots(plan: Plan) -> float | None:
+    """Return a target that rows like those of the fit probably support, or None."""
+    if plan.judging_part is None:
+        return None
+    best_targets = []
+    with tempfile.TemporaryDirectory(prefix="metacal-") as folder:
+        for part in PILOT_PARTS:
+            pilot = replace(plan, fit_part=part, gate=str(Path(folder, "pilot.json")))
+            error = run_command(pilot.fit_arguments()).error
+            best = plan.target if error is None else error.best
+            if best is None:
+                return None
+            best_targets.append(best)
+    return choose_lower_target(best_targets)
+
+
+def choose_lower_target(best_targets: Sequence[float]) -> float | None:
+    """Return a target that other rows probably support.
+
+    Parameters
+    ----------
+    best_targets : sequence of float
+        Best targets that several draws of as many rows support.
+
+    Returns
+    -------
+    float or None
+        The lowest one, lowered by the range of all, because the next draw may be worse than each.
+        None if that is no target.
+
+    Examples
+    --------
+    >>> choose_lower_target([0.92, 0.94, 0.93])
+    0.9
+    """
+    lowest = min(best_targets)
+    target = round_down(lowest - (max(best_targets) - lowest) + 1e-9)
+    return target if 0.0 < target < 1.0 else None
+
+
+def _as_sentence(error: InfeasibleTargetError) -> str:
+    """Return an error as a sentence."""
+    text = str(error)
+    return text[:1].upper() + text[1:]
+
+
+def _error_with_advice(
+    plan: Plan, error: InfeasibleTargetError, failure: str
+) -> InfeasibleTargetError:
+    """Return the error about a target, with what to do."""
+    advice = " Nothing was written. Collect more labelled rows, or take a lower --mistake-cost."
+    if plan.judging_part is None:
+        advice = (
+            f" Nothing was written. With {MIN_ROWS_TO_JUDGE} independent rows or more, start also"
+            " chooses the best target, and certifies it on rows that did not influence it."
+        )
+    return InfeasibleTargetError(
+        f"{_as_sentence(error)}{failure}{advice}",
+        target=error.target,
+        best=error.best,
+        rows_needed=error.rows_needed,
+    )

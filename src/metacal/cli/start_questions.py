@@ -1,0 +1,74 @@
+"""Questions of `metacal start`, which options or defaults may answer."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import click
+
+from metacal.cli.printing import print_note
+from metacal.cli.start_promises import ACCURACY, PROMISES, OfferedPromise
+from metacal.cli.values import number_between, parse_fraction
+from metacal.display import is_terminal
+
+DEFAULT_MISTAKE_COST = 20.0
+DEFAULT_REVIEW_FRACTION = 0.2
+
+#: Parser of the cost of a mistake, relative to the cost of a review.
+parse_mistake_cost = number_between(
+    1.0,
+    1e6,
+    "one above 1, such as 20",
+    "is not above 1; a mistake that costs no more needs no review",
+)
+
+
+def check_can_ask(answers: Sequence[object]) -> None:
+    """Raise a usage error if an answer is None, and there is no terminal to ask on."""
+    if None not in answers or is_terminal(sys.stdin):
+        return
+    raise click.UsageError(
+        "start asks questions, and standard input is not a terminal. Add --yes to take the"
+        f" defaults: a mistake costs {DEFAULT_MISTAKE_COST:g} reviews, and"
+        f" {DEFAULT_REVIEW_FRACTION:.0%} of the rows can be reviewed."
+    )
+
+
+def ask_mistake_cost() -> float:
+    """Ask for the cost of a mistake, in reviews."""
+    print_note(
+        "\nA costly mistake needs a high target: if one mistake costs as much as 20 reviews, 95% of"
+        "\nthe accepted predictions must be correct; for 100 reviews, 99%."
+    )
+    answer: float = click.prompt(
+        "How many reviews does one mistake cost?",
+        f"{DEFAULT_MISTAKE_COST:g}",
+        value_proc=parse_mistake_cost,
+        err=True,
+    )
+    return answer
+
+
+def ask_promise(target: float, two_classes: tuple[str, str] | None) -> OfferedPromise:
+    """Ask which promise must hold. There is one promise if there are not two classes."""
+    if two_classes is None:
+        return ACCURACY
+    print_note("\nWhat must hold?")
+    offered_promises = list(PROMISES.values())
+    for number, promise in enumerate(offered_promises, start=1):
+        sentence = promise.describe(target, two_classes)
+        print_note(f"  {number}  {promise.title}: {sentence}")
+    number = click.prompt("Number", 1, type=click.IntRange(1, len(offered_promises)), err=True)
+    return offered_promises[number - 1]
+
+
+def ask_review_fraction() -> float:
+    """Ask for the fraction of the rows that can be reviewed."""
+    answer: float = click.prompt(
+        "\nWhich share of the rows can be reviewed?",
+        f"{DEFAULT_REVIEW_FRACTION:g}",
+        value_proc=parse_fraction,
+        err=True,
+    )
+    return answer
