@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 #: Largest finite number that can be a mask: -10^4 in bfloat16.
 LARGEST_FINITE_MASK = -9984.0
-#: Number at or below which every finite logit can be a mask, such as `finfo.min`.
+#: Any finite logit up to this number can be a mask, such as `finfo.min`.
 LARGEST_ARBITRARY_MASK = -(2.0**49)
 #: Larger numbers that programs write for a mask, some of them rounded to bfloat16.
 KNOWN_MASKS = (

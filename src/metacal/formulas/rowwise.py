@@ -55,7 +55,7 @@ def compute_gaps(xp: Operations, x: Any) -> Any:
 
 
 def exponentiate_gaps(xp: Operations, x: Any) -> GapExponentials:
-    """Exponentiate the gaps to the largest logit, except that of the predicted class."""
+    """Exponentiate the gap of every class but the predicted one to the largest logit."""
     predicted_class = xp.argmax(x)
     gaps = compute_gaps(xp, x)
     other_exponentials = xp.replace_class_entry(xp.exp(gaps), predicted_class, 0.0)
@@ -121,7 +121,7 @@ def spread(xp: Operations, x: Any) -> Any:
 
 @formula
 def maxlogit_pnorm(xp: Operations, x: Any) -> Any:
-    """Compute the 8-norm of the other classes' centred logits over the predicted one's.
+    """Compute the 8-norm of the other centred logits relative to the largest one.
 
     With z = x - mean x over the unmasked classes, the score is
     ‖(z_j)_{j≠top}‖_8 / z_top, and 0 if only one class is unmasked.

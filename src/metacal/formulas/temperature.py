@@ -19,13 +19,13 @@ from metacal.formulas.rowwise import (
 
 #: Upper limit of the margin and the norm used as features of a row.
 MAX_FEATURE_LOGIT = 100.0
-#: Limit on standardised features, so that an outlying row gets no outlying temperature.
+#: Limit on standardised features, so that an outlier does not get an extreme temperature.
 MAX_STANDARDISED_FEATURE = 3.0
 #: Limit on the size of log b(x), so that no temperature is zero or infinite.
 MAX_LOG_INVERSE_TEMPERATURE = 300.0
 #: Lower limit of the tempered logits in the norm, so that the sum of squares is finite.
 _MIN_LOGIT = -1e100
-#: Lower limit of the tempered logits in single precision, for the same reason.
+#: Lower limit of the tempered logits in the norm, in single precision.
 _MIN_LOGIT_SINGLE_PRECISION = -1e15
 
 

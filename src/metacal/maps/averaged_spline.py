@@ -348,7 +348,7 @@ def _compute_stacked_derivatives(
     Derivatives
         Derivatives of n_samples * n_priors problems.
     """
-    # Arrays have the axes (sample, prior, row), so that samples with one prior broadcast.
+    # Arrays get the axes (sample, prior, row). All priors of a sample share its rows.
     correct = correct[:, None, :]
     row_weights = row_weights[:, None, :]
     n_samples = len(design)

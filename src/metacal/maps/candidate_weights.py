@@ -23,7 +23,7 @@ _PRIOR_LOG_ODDS = 3.0
 def weight_candidates(
     probabilities: Float, weights: Weights, handicaps: Float, is_near_temperature: Flags
 ) -> Float:
-    """Compute the mixture weights of the candidates, zero instead of less than 3%.
+    """Compute the mixture weights of the candidates; weights below 3% become zero.
 
     The result combines two mixtures:
 

@@ -3,7 +3,7 @@
 The *temperature map* of a fitted map is the temperature scaling with a uniform component that
 the fitted map consists of or begins with. Temperature scaling, uniform temperature scaling and
 the default pair of `metacal.maps.composed` have one. The folds of these maps are fitted to row
-statistics, without another pass over the table.
+row statistics, without another pass over the table.
 """
 
 from __future__ import annotations
@@ -89,15 +89,15 @@ def compute_softmax_quality(softmax_statistics: RowStatistics) -> RowQuality:
     return RowQuality.with_capped_loss(loss, confidence=1.0 / (1.0 + others_sum))
 
 
-def compute_in_sample_quality(fitted: ComposedMap, statistics: RowStatistics) -> RowQuality:
+def compute_in_sample_quality(fitted: ComposedMap, row_statistics: RowStatistics) -> RowQuality:
     """Compute loss and confidence under a default pair that was fitted on all rows."""
     assert fitted.default_pair is not None
     temperature_map, spline = fitted.default_pair
-    spline_log_odds = spline.curve.value(statistics.compute_log_odds(temperature_map))
+    spline_log_odds = spline.curve.value(row_statistics.compute_log_odds(temperature_map))
     return _compute_quality_by_fold(
         [temperature_map],
-        statistics,
-        fold_of_row=np.zeros(len(statistics), dtype=np.intp),
+        row_statistics,
+        fold_of_row=np.zeros(len(row_statistics), dtype=np.intp),
         spline_log_odds=spline_log_odds,
     )
 
@@ -105,7 +105,7 @@ def compute_in_sample_quality(fitted: ComposedMap, statistics: RowStatistics) ->
 def compute_cross_fitted_quality(
     fitted: Map,
     temperature_map: UniformTemperatureMap,
-    statistics: RowStatistics,
+    row_statistics: RowStatistics,
     fold_of_row: Codes,
 ) -> RowQuality:
     """Compute out-of-fold loss and confidence from row statistics.
@@ -118,7 +118,7 @@ def compute_cross_fitted_quality(
     temperature_map : UniformTemperatureMap
         Temperature map of `fitted`.
 
-    statistics : RowStatistics
+    row_statistics : RowStatistics
         Row statistics at the temperature of the temperature map.
 
     fold_of_row : array of int of shape (n_rows,)
@@ -134,7 +134,7 @@ def compute_cross_fitted_quality(
     fold_maps = []
     for fold in range(n_folds):
         training_rows = np.flatnonzero(fold_of_row != fold)
-        training_statistics = statistics.select(training_rows).drop_masked_labels()
+        training_statistics = row_statistics.select(training_rows).drop_masked_labels()
         fold_map = _refit_temperature_map(training_statistics, temperature_map, max_uniform)
         if has_spline:
             fold_map = ensure_min_uniform_component(
@@ -143,8 +143,8 @@ def compute_cross_fitted_quality(
         fold_maps.append(fold_map)
     spline_log_odds = None
     if has_spline:
-        spline_log_odds = _compute_out_of_fold_spline(fold_maps, statistics, fold_of_row)
-    return _compute_quality_by_fold(fold_maps, statistics, fold_of_row, spline_log_odds)
+        spline_log_odds = _compute_out_of_fold_spline(fold_maps, row_statistics, fold_of_row)
+    return _compute_quality_by_fold(fold_maps, row_statistics, fold_of_row, spline_log_odds)
 
 
 def _refit_temperature_map(
@@ -160,11 +160,11 @@ def _refit_temperature_map(
 
 
 def _compute_out_of_fold_spline(
-    fold_maps: list[UniformTemperatureMap], statistics: RowStatistics, fold_of_row: Codes
+    fold_maps: list[UniformTemperatureMap], row_statistics: RowStatistics, fold_of_row: Codes
 ) -> Float:
     """Compute the out-of-fold, spline-calibrated log-odds of each row's confidence."""
-    correct = statistics.correct
-    log_odds_of_folds = [statistics.compute_log_odds(fold_map) for fold_map in fold_maps]
+    correct = row_statistics.correct
+    log_odds_of_folds = [row_statistics.compute_log_odds(fold_map) for fold_map in fold_maps]
     training_samples = []
     for fold, log_odds in enumerate(log_odds_of_folds):
         is_training = fold_of_row != fold
@@ -172,7 +172,7 @@ def _compute_out_of_fold_spline(
             BinaryRows(
                 log_odds=log_odds[is_training],
                 correct=correct[is_training],
-                weights=_select_weights(statistics.weights, is_training),
+                weights=_select_weights(row_statistics.weights, is_training),
             )
         )
     splines = fit_averaged_splines(training_samples, grid_spacing=_LOG_ODDS_SPACING)
@@ -185,7 +185,7 @@ def _compute_out_of_fold_spline(
 
 def _compute_quality_by_fold(
     fold_maps: list[UniformTemperatureMap],
-    statistics: RowStatistics,
+    row_statistics: RowStatistics,
     fold_of_row: Codes,
     spline_log_odds: Float | None = None,
 ) -> RowQuality:
@@ -196,7 +196,7 @@ def _compute_quality_by_fold(
     fold_maps : list of UniformTemperatureMap
         Temperature map of each fold.
 
-    statistics : RowStatistics
+    row_statistics : RowStatistics
         Row statistics at a temperature near those of the temperature maps.
 
     fold_of_row : array of int of shape (n_rows,)
@@ -210,13 +210,15 @@ def _compute_quality_by_fold(
     -------
     RowQuality
     """
-    label_gap = statistics.label_gap
-    uniform_p = 1.0 / statistics.n_unmasked
+    label_gap = row_statistics.label_gap
+    uniform_p = 1.0 / row_statistics.n_unmasked
     # Each row takes the parameters b and e of the map of its fold.
     b = np.array([fold_map.inverse_temperature for fold_map in fold_maps])[fold_of_row]
     e = np.array([fold_map.uniform for fold_map in fold_maps])[fold_of_row]
     # With gaps d_k = x_k - max x, softmax(b x)_k = e^{b d_k} / Σ_j e^{b d_j}.
-    log_exp_sum, _, _ = log_partition(np, statistics.columns, b - statistics.inverse_temperature)
+    log_exp_sum, _, _ = log_partition(
+        np, row_statistics.columns, b - row_statistics.inverse_temperature
+    )
     # Rows with a single unmasked class or with a masked true class give infinities.
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         p_true = (1.0 - e) * np.exp(b * label_gap - log_exp_sum) + e * uniform_p
@@ -228,14 +230,14 @@ def _compute_quality_by_fold(
         loss_if_correct = np.log1p(np.exp(-spline_log_odds))
         spline_loss_of_error = np.log1p(np.exp(spline_log_odds))
         loss_if_incorrect = spline_loss_of_error + np.log(p_not_predicted) - np.log(p_true)
-        loss = np.where(statistics.correct > 0.0, loss_if_correct, loss_if_incorrect)
+        loss = np.where(row_statistics.correct > 0.0, loss_if_correct, loss_if_incorrect)
         return RowQuality.with_capped_loss(loss, confidence=expit(spline_log_odds))
 
 
 def compare_cross_fitted_map(
     refit: FitMap, rows: Rows, labels: Codes, weights: Weights, fold_of_row: Codes
 ) -> QualityComparison:
-    """Compare a map, refitted without each fold, with the softmax.
+    """Refit a map without each fold and compare it with the softmax on that fold.
 
     Parameters
     ----------

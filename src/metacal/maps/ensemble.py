@@ -34,7 +34,7 @@ from metacal.rows import Rows
 _N_MEMBERS = 3
 #: Ridge on the weights, relative to the trace of the Hessian, which may be singular.
 _RELATIVE_RIDGE = 1e-13
-#: Largest rounding error that makes a weight of zero negative.
+#: Largest size of a negative weight that is attributed to rounding.
 _MAX_NEGATIVE_WEIGHT = 1e-12
 #: Largest distance of a sum of weights from one that is attributed to rounding.
 _MAX_SUM_ERROR = 1e-9
@@ -43,7 +43,7 @@ _RELATIVE_ROUNDING_ERROR = 1e-15
 #: Absolute error of log b at which the root finder stops.
 _LOG_B_TOLERANCE = 1e-9
 _LOSSES = ("nll", "mse", "sequential")
-#: Distances in log b at which the root of the slope of the Brier score is bracketed.
+#: Distances in log b from the starting point at which a bracket of the minimum may end.
 _BRACKET_DISTANCES = (0.25, 0.5, 1.0, 2.0)
 #: Lower limit of a scaled gap d in the product d e^d, because 0 * (-inf) is NaN.
 _MIN_SCALED_GAP = -800.0
@@ -133,10 +133,12 @@ def fit_ensemble_temperature(
     if loss not in _LOSSES:
         raise InputError(f"loss must be 'nll', 'mse' or 'sequential', got {loss!r}.")
     sample = LabelledRows(rows, labels, weights).drop_unusable_rows()
-    fit_temperature_map = fit_uniform_temperature if loss == "nll" else fit_temperature
+    allows_for_uniform_member = loss == "nll"
+    fit_temperature_map = fit_uniform_temperature if allows_for_uniform_member else fit_temperature
     temperature_map = fit_temperature_map(sample.rows, sample.labels, sample.weights)
     inverse_temperature = temperature_map.inverse_temperature
-    if loss == "mse":
+    minimises_brier_score = loss == "mse"
+    if minimises_brier_score:
         inverse_temperature = _fit_brier_inverse_temperature(sample, start=inverse_temperature)
         member_weights = _fit_brier_member_weights(sample, inverse_temperature)
     else:

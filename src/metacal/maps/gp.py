@@ -140,7 +140,7 @@ class GaussianProcessMap(Map):
 
     @property
     def smallest_slope(self) -> float:
-        """Lower bound on f'(t). The slope of temperature scaling is one.
+        """Lower bound on the slope f'(t) of the latent function.
 
         The slope is computed on 4,096 points, which extend eight lengthscales beyond the
         inducing inputs, where it is one again. An allowance covers the values between two

@@ -276,7 +276,7 @@ def _compare_by_refitting(refit: FitMap, sample: _HostSample) -> OutOfFoldQualit
                 refit, host_rows, sample.labels, sample.weights, fold_of_row
             )
         except MetacalError:
-            # Some fold contains no correct prediction or only masked classes.
+            # Some fold has no correct prediction or only masked classes, so no map can be fitted.
             return None
     return _join_positions_and_quality(sample.positions, comparison)
 
@@ -284,7 +284,7 @@ def _compare_by_refitting(refit: FitMap, sample: _HostSample) -> OutOfFoldQualit
 def _join_positions_and_quality(
     positions: Codes, comparison: QualityComparison
 ) -> OutOfFoldQuality:
-    """Combine row positions and the quality under both maps into one object."""
+    """Build the out-of-fold quality from row positions and a comparison of two maps."""
     return OutOfFoldQuality(
         positions=positions,
         loss=comparison.calibrated.loss,

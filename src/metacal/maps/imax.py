@@ -88,7 +88,7 @@ def fit_imax_binning(
     shared: bool = True,
     prior_rows: float = 1.0,
 ) -> PiecewiseMap:
-    """Fit the bins of the log-odds with the largest mutual information.
+    """Fit bins of the log-odds that have the largest mutual information with the class.
 
     The value of a bin is (N₊ + s p̄) / (N + s), where N is its weight, N₊ that of its positive
     rows, and p̄ the mean probability in it.

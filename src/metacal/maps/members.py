@@ -19,9 +19,9 @@ from metacal.maps.map import Map
 from metacal.maps.methods import METHODS
 from metacal.rows import Rows
 
-#: Largest number of table entries to which a Gaussian process is fitted, a slow fit.
+#: Largest number of table entries to which a Gaussian process is fitted, because it is slow.
 _MAX_GAUSSIAN_PROCESS_ENTRIES = 1 << 18
-#: Number of rows that a Gaussian process may use even if they have more entries.
+#: Number of rows to which a Gaussian process is fitted even if they have more entries.
 _MIN_GAUSSIAN_PROCESS_ROWS = 2_000
 #: Possible decrease of the mean loss at which the fit of a final penalised map stops.
 _TOLERANCE = 1e-8

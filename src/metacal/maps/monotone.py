@@ -63,13 +63,13 @@ from metacal.maps.temperature import fit_temperature
 from metacal.rows import Rows
 from metacal.rows.arrays import to_numpy
 
-#: Number of cells into which a larger number of rows is grouped.
+#: Number of cells into which the rows are grouped if there are more rows.
 _N_CELLS = 2048
 #: Relative weight below which a curve is omitted from the average.
 _NEGLIGIBLE_WEIGHT = 1e-4
 #: Suffixes of the fields of the curves in the log-odds and in the shrunken log-odds.
 _FAMILY_SUFFIXES = ("", "_2")
-#: Weight of the class frequency in the map that changes nothing.
+#: Weight of the class frequency in the identity map.
 _IDENTITY_FREQUENCY_WEIGHT = 1e-12
 
 
@@ -159,7 +159,7 @@ class MonotoneMap(TemperedMap):
             )
 
     def _has_valid_curves(self, suffix: str) -> bool:
-        """Check the shapes and values of the fields with a suffix, one family of curves."""
+        """Check the shapes and values of one family of curves, the fields with a suffix."""
         piece_starts = getattr(self, "low" + suffix)
         piece_widths = getattr(self, "width" + suffix)
         piece_rises = getattr(self, "rise" + suffix)
@@ -403,7 +403,7 @@ def _divide_by_evidence(
 
 
 def _build_curve_fields(family: CurveFamily, curve_weights: Float, suffix: str) -> dict[str, Float]:
-    """Return the fields of the map for the curves with positive weight.
+    """Return the fields of a monotone map that hold the curves with positive weight.
 
     Parameters
     ----------
@@ -428,7 +428,7 @@ def _build_curve_fields(family: CurveFamily, curve_weights: Float, suffix: str) 
     return {
         "low" + suffix: family.knots[:-1],
         "width" + suffix: np.diff(family.knots),
-        # The array is made contiguous because an array that is loaded from a file is.
+        # Arrays that are loaded from a file are contiguous, so this array is made contiguous, too.
         "rise" + suffix: np.ascontiguousarray(rises),
         "start" + suffix: start_values,
         "weight" + suffix: curve_weights[is_used],

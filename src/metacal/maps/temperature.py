@@ -31,7 +31,7 @@ _MIN_LOG_ODDS = 1e-3
 _MAX_LOG_ODDS = 100.0
 #: Relative accuracy of b for small tables.
 TOLERANCE = 1e-9
-#: Relative accuracy of b if a sample gave the starting point. One pass may suffice for it.
+#: Relative accuracy of b if a sample gave the starting point. One pass often reaches it.
 _TOLERANCE_AFTER_SAMPLE = 1e-6
 #: Relative accuracy of the solution on a sample, whose sampling error is much larger.
 SAMPLE_TOLERANCE = 1e-3
@@ -51,9 +51,9 @@ _MAX_PASSES = 100
 _MAX_HALLEY_R = 1.5
 #: Value of r above which the logarithmic step, which exists only for r < 1, is not used.
 _MAX_LOGARITHMIC_R = 0.9
-#: Size of r below which both third-order steps are equal to within rounding errors.
+#: Absolute value of r below which both third-order steps agree up to rounding.
 _NEGLIGIBLE_R = 1e-8
-#: Smallest typical margin, and inverse of the largest. 100 divided by it fits into float32.
+#: Smallest typical margin; its inverse is the largest one. 100 divided by it fits into float32.
 _MIN_MARGIN = 1e-30
 
 
@@ -119,7 +119,7 @@ def fit_temperature(rows: Rows, labels: Codes, weights: Weights = None) -> Tempe
 def fit_temperature_to_sample(
     sample: LabelledRows, margin: float | None = None, tolerance: float = TOLERANCE
 ) -> TemperatureMap:
-    """Fit the temperature to labelled rows whose typical margin may be known.
+    """Fit the temperature to labelled rows, given their typical margin if it is known.
 
     Parameters
     ----------
@@ -326,12 +326,13 @@ def _find_minimum(
             low = b
         step, step_error = _compute_third_order_step(slope, curvature, third_derivative)
         new_b = b - step
-        if not low < new_b < high:
+        step_leaves_bracket = not low < new_b < high
+        if step_leaves_bracket:
             # The bound is tried before the bracket is halved, as the solution may lie there.
             bound_downhill = upper_bound if slope < 0.0 else lower_bound
-            is_untried = bound_downhill in (low, high)
-            geometric_mean = float(np.sqrt(low * high))
-            new_b = bound_downhill if is_untried else geometric_mean
+            is_bound_untried = bound_downhill in (low, high)
+            middle_of_bracket = float(np.sqrt(low * high))
+            new_b = bound_downhill if is_bound_untried else middle_of_bracket
         elif max(abs(step / new_b) ** 3, step_error / new_b) < tolerance:
             return float(new_b)
         b = float(new_b)

@@ -180,7 +180,7 @@ class _Expansion:
         return self.loss_derivatives[VALUE]
 
     def minimise_nearby(self, max_log_b_step: float, box: Float, tolerance: float) -> Minimum:
-        """Minimise the loss by its series, with log b within `max_log_b_step` of the point."""
+        """Minimise the series of the loss, with log b within `max_log_b_step` of the point."""
         log_b = self.point[_LOG_B]
         lower_limits = [log_b - max_log_b_step, 0.0]
         upper_limits = [log_b + max_log_b_step, 1.0]
@@ -425,7 +425,7 @@ def _search_from(
 def _search_by_expansions(
     compute_row_statistics: ComputeRowStatistics, start: Float, box: Float, max_error: float
 ) -> _SearchResult:
-    """Minimise the loss by its series around one point after another.
+    """Minimise the loss by expanding it in a series around each new point.
 
     Parameters
     ----------

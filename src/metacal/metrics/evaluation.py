@@ -45,6 +45,9 @@ from metacal.rows.memory import release_freed_memory
 #: which its interval is computed.
 MetricSources = list[tuple[Metric, IntervalSource]]
 
+#: Number of classes in the evaluation of scores, which have no probability table.
+_N_CLASSES_WITHOUT_TABLE = 0
+
 
 def evaluate(
     proba: ArrayLike,
@@ -158,7 +161,9 @@ def evaluate_scores(
     accept: Flags | None,
     confidence: Float | None,
 ) -> Evaluation:
-    """Evaluate a ranking score without a probability table (`n_classes` is 0).
+    """Evaluate a ranking score without a probability table.
+
+    The field `n_classes` of the result is 0.
 
     Parameters
     ----------
@@ -205,7 +210,7 @@ def evaluate_scores(
     columns = ProbabilityColumns(top, losses={}, metrics=metrics)
     return evaluate_columns(
         columns,
-        n_classes=0,
+        n_classes=_N_CLASSES_WITHOUT_TABLE,
         resampling=resampling,
         n_bins=n_bins,
         accept=accept,
@@ -351,7 +356,7 @@ class ProbabilityColumns:
         return [(metric, self._prepare_interval_source(metric, n_bins)) for metric in self.metrics]
 
     def _prepare_interval_source(self, metric: Metric, n_bins: int) -> IntervalSource:
-        """Return the counts, statistic or value of a metric, NaN if it is unknown."""
+        """Return the data from which the interval of a metric is computed, NaN if none."""
         if metric.losses is not None:
             return mean_statistic(self.losses[metric.name])
         metric_input = self.top if metric.input is TOP_LABEL else self.table

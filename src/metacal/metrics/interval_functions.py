@@ -81,7 +81,7 @@ def interval(
     _check_options(metric, name, options)
     read_data = registered_metric.input
     if read_data is None:
-        # Metrics of decisions are proportions and take the data unread.
+        # A metric of decisions is a proportion, counted from the data as they were passed.
         successes_and_trials = None
         if registered_metric.compute_counts is not None:
             successes_and_trials = registered_metric.compute_counts(*data, **options)

@@ -53,9 +53,9 @@ from scipy.special import chdtrc
 from metacal.formulas import Array, Codes, Flags, Float
 from metacal.metrics.toplabel import CheckedTable, TopLabel, checked_table
 
-#: Classes whose variance is smaller are pooled.
+#: Smallest variance of a class that is tested on its own. Smaller classes are pooled.
 _MIN_VARIANCE = 2.0
-#: Largest number of bins of the confidence on the rows of the fit, and smallest variance of a bin.
+#: Largest number of bins of the confidence, and smallest variance of the rows in a bin.
 _MAX_BINS = 10
 _MIN_BIN_VARIANCE = 5.0
 #: Replacement for a variance of 0 in a denominator.
@@ -127,7 +127,7 @@ class MarginalCheck:
 
     @property
     def failure(self) -> dict[str, Any] | None:
-        """Numbers for a note about a failed check, None if the check does not fail."""
+        """Facts for a note about a failed check, or None if the check does not fail."""
         if not self.fails:
             return None
         return {
@@ -373,7 +373,7 @@ def _class_of_cell(predicted: Codes, classes: Sequence[Any] | Array | None) -> A
 def _remove_functions_of_confidence(
     gaps: Float, covariance: Float, cells: Codes, confidence: Float, correct: Float
 ) -> tuple[Float, Float]:
-    """Project out of the gaps all step functions of the confidence.
+    """Remove the part of the gaps that step functions of the confidence explain.
 
     Parameters
     ----------

@@ -228,7 +228,23 @@ class _CellSums:
 
     @classmethod
     def from_table(cls, table: CheckedTable, n_bins: int, label_counts: Float) -> _CellSums:
-        """Sum the entries of a table; `label_counts` is the number of rows of each class."""
+        """Sum the probabilities of a table by class and bin.
+
+        Parameters
+        ----------
+        table : CheckedTable
+            Probabilities with labels.
+
+        n_bins : int
+            Number of bins of equal width.
+
+        label_counts : array of shape (n_classes,)
+            Number of rows of each class.
+
+        Returns
+        -------
+        _CellSums
+        """
         n_rows = len(table)
         n_classes = table.n_classes
         upper = find_upper_entries(table, n_bins)

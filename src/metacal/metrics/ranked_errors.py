@@ -78,7 +78,7 @@ class Ranking:
         return lambda row_weights: function(self.get_error_blocks(row_weights))
 
     def _count_error_blocks(self, row_weights: Weights) -> ErrorBlocks:
-        """Count the rows before and in each block with an error, and its errors."""
+        """Count the errors in each error block, and the rows before and through it."""
         # A cumulative sum of integers is faster than one of floats.
         segment_sizes = np.ascontiguousarray(self._compute_segment_sizes(row_weights), np.int64)
         segment_ends = np.cumsum(segment_sizes, axis=1).astype(np.float64)

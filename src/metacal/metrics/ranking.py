@@ -75,10 +75,11 @@ def auroc_statistic(ranking: Ranking) -> Statistic:
     def compute_auroc(blocks: ErrorBlocks) -> Float:
         n_errors = blocks.n_errors.sum(axis=1)
         n_pairs = n_errors * (blocks.total_rows[:, 0] - n_errors)
-        # Half of the tied rows count as ranking before an error.
-        rows_before = 0.5 * (blocks.rows_before + blocks.rows_through)
-        correct_before = rows_before - (blocks.errors_before + 0.5 * blocks.n_errors)
-        n_ordered_pairs = (blocks.n_errors * correct_before).sum(axis=1)
+        # Half of the rows that are tied with an error count as ranking before it.
+        rows_before_error = 0.5 * (blocks.rows_before + blocks.rows_through)
+        errors_before_error = blocks.errors_before + 0.5 * blocks.n_errors
+        correct_before_error = rows_before_error - errors_before_error
+        n_ordered_pairs = (blocks.n_errors * correct_before_error).sum(axis=1)
         undefined_areas = np.full_like(n_pairs, np.nan)
         return np.divide(n_ordered_pairs, n_pairs, out=undefined_areas, where=n_pairs > 0)
 

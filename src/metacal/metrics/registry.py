@@ -253,7 +253,7 @@ def list_evaluated_metrics(*inputs: Input | None) -> list[Metric]:
 
 
 def describe_calibration_metrics(metric_names: Iterable[str]) -> list[dict[str, Any]]:
-    """Describe the metrics of probabilities among the given ones, as the report shows them.
+    """Describe those of the given metrics of probabilities that the report shows.
 
     Parameters
     ----------

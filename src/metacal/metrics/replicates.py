@@ -27,15 +27,15 @@ from metacal.formulas import Float
 from metacal.metrics.binning import NearlyNormalStatistic, Statistic, Weights
 from metacal.rows import report_finished_rows
 
-#: Number of elements of a batch of weights as bytes, and the largest number of resamples in it.
+#: Largest numbers of elements and of resamples in a batch of weights as bytes.
 _BATCH_ELEMENTS = 1 << 22
 _MAX_BATCH_RESAMPLES = 64
 #: Smallest number of rows at which the results of 8 resamples fill the cache.
 _MANY_ROWS = 1 << 14
-#: Number of elements of a batch of weights as floats, and the largest number of resamples in it.
+#: Largest numbers of elements and of resamples in a batch of weights as floats.
 _FLOAT_BATCH_ELEMENTS = 1 << 18
 _MAX_FLOAT_RESAMPLES = 32
-#: Number of elements of a batch of floats, and of resamples in it, if there are many rows.
+#: Largest numbers of elements and of resamples in a batch of floats with many rows.
 _LONG_FLOAT_BATCH_ELEMENTS = 1 << 20
 _MAX_LONG_FLOAT_RESAMPLES = 8
 

@@ -273,7 +273,7 @@ class Resampling:
         -------
         dict of str to Interval
         """
-        # Both types give the same draws, and int32 takes half the time.
+        # Draws are the same for both types, and int32 takes half the time.
         index_type = np.int32 if n_rows <= 1 << 31 else np.int64
 
         def draw_weights() -> Weights:
@@ -315,7 +315,7 @@ class Resampling:
         estimates: Mapping[str, float],
         random: np.random.Generator,
     ) -> dict[str, Interval]:
-        """Compute the intervals of areas of a ranking, which allow for an unseen row."""
+        """Compute intervals of areas of a ranking that allow for an unseen row."""
         if not areas:
             return {}
         intervals = {}
@@ -372,7 +372,7 @@ class Resampling:
     def _allow_for_chance(
         self, interval: Interval, chance_values: Float, replicate_values: Float, target: Target
     ) -> Interval:
-        """Lower the low end of a calibration error's interval to allow for chance.
+        """Widen the interval of a calibration error downwards to allow for chance.
 
         Parameters
         ----------

@@ -54,7 +54,7 @@ def split_rows(
     share: float = 0.2,
     random_state: int | np.random.Generator = 0,
 ) -> tuple[LogitsAndLabels, LogitsAndLabels]:
-    """Split the rows at random: some to train a ranker, the others to certify.
+    """Split the rows at random into rows to train a ranker and rows to certify.
 
     Parameters
     ----------
@@ -100,7 +100,7 @@ def split_rows(
 
 
 def compute_row_features(block: NDArray[Any], n_top: int = 5) -> Float:
-    """Compute the features of each row, which are finite for every valid row.
+    """Compute the features from which a ranker computes the score of a row.
 
     Parameters
     ----------
@@ -264,7 +264,7 @@ class Ranker(ABC):
         """
 
     def restore(self, n_classes: int, means: Float, scales: Float, coefficients: Float) -> Self:
-        """Set the fitted numbers of a saved ranker.
+        """Restore a saved ranker from its fitted numbers.
 
         Parameters
         ----------

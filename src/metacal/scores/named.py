@@ -301,7 +301,7 @@ def _score_with_c_kernel(
 def _compute_scores_and_validate(
     rows: Rows, compute_scores: Callable[..., Any]
 ) -> tuple[Rows, Any]:
-    """Compute the scores of rows, and validate the rows on the way if possible.
+    """Compute the scores of rows and validate the rows, in one pass if possible.
 
     Parameters
     ----------

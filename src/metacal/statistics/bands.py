@@ -114,7 +114,7 @@ def accuracy_band(
 def coverage_band(
     scores: ArrayLike, delta: float = 0.1, thresholds: ArrayLike | None = None
 ) -> Band:
-    """Compute a band on the coverage P(score <= t), of two one-sided bands at delta/2.
+    """Compute a band on the coverage P(score <= t) from two one-sided bands at delta/2.
 
     Parameters
     ----------
@@ -261,7 +261,7 @@ class OperatingBands:
 def operating_bands(
     scores: ArrayLike, correct: ArrayLike, delta: float, thresholds: ArrayLike
 ) -> OperatingBands:
-    """Compute bands on miscoverage, selective accuracy and coverage that hold together.
+    """Compute bands on miscoverage, accuracy and coverage that are jointly valid.
 
     Half of delta is spent on the sides that a promise uses (miscoverage from above, accuracy from
     below), and half on the others.
@@ -291,7 +291,7 @@ def operating_bands(
     score_array = check_scores(scores)
     is_correct = check_correct(correct)
     band_thresholds = np.asarray(thresholds, dtype=np.float64)
-    # The two sides that promises are about get delta/4 each, and all other sides delta/8 each.
+    # The two bounds that promises use get delta/4 each, and all other bounds delta/8 each.
     promised_side_delta = delta / 4
     other_side_delta = delta / 8
     accepted_counts = count_accepted(score_array, is_correct, band_thresholds)

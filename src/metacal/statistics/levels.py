@@ -26,7 +26,7 @@ from metacal.formulas import Codes, Float
 from metacal.rows.arrays import check_fraction
 
 _TABLE = np.genfromtxt(Path(__file__).with_suffix(".csv"), delimiter=",")[:, 1:]
-#: Local levels of the columns of the table, rising.
+#: Local level of each column of the table, in increasing order.
 LEVELS: Float = _TABLE[0]
 #: Table of the exit hazard -log(1 - exit probability(n, level)) over the level, with a row for each of n = 1, 2, 4, ...,
 #: 65,536 and a column for each local level, computed by benchmarks/bands.py. From n = 4,096 on the

@@ -79,7 +79,7 @@ from scipy.special import betaincinv
 from metacal.formulas import Codes, Flags, Float
 from metacal.statistics.levels import local_level, order_statistic_quantiles
 
-#: Share of delta for the interval around the coverage (step 7).
+#: Share of delta for the interval around the coverage (step 7 of the proof).
 COVERAGE_SHARE = 0.02
 #: Smallest s, as a multiple of the scale log(1 / d) / n.
 MIN_S_FACTOR = 0.7
@@ -106,7 +106,7 @@ _MAX_LOG_EVIDENCE_OVER_LIMIT = 1e6
 def bound_selective_accuracy(
     n_correct: Codes, n_incorrect: Codes, n_rows: int, delta: float
 ) -> Float:
-    """Compute lower bounds on the selective accuracy, valid at every threshold at once.
+    """Compute simultaneous lower bounds on the selective accuracy at all thresholds.
 
     The proof is in the docstring of this module. If a threshold accepts too few rows, its bound
     is 0.
@@ -243,7 +243,7 @@ class _MixtureEvidence:
         """Compute log Z at one error rate per threshold, for each end of the coverage."""
         quadrature_nodes, quadrature_weights = self._choose_quadrature()
         rate_column = error_rate[:, None]
-        # By step 6 of the proof, Z integrates the likelihood ratio g over a window of log x.
+        # Z integrates the likelihood ratio g over a window of log x (step 6 of the module's proof).
         log_x_start = self.log_min_s - self.log_coverage
         log_x_stop = np.minimum(self.log_max_s - self.log_coverage, np.log(error_rate))
         window_length = np.maximum(log_x_stop - log_x_start, 0.0)

@@ -80,7 +80,7 @@ def random_folds(n_rows: int, n_folds: int, random_state: int | np.random.Genera
 
 @contextmanager
 def deduplicate_warnings() -> Iterator[None]:
-    """Pass on only the first of several warnings that differ only in their numbers.
+    """Suppress repeated warnings that differ only in their numbers.
 
     The fits on the folds of one table issue such warnings.
 

@@ -170,7 +170,7 @@ def minimise_by_lbfgs(
         del memory[:-_MEMORY]
         current = following
 
-    # No decrease below the rounding error of the value can be achieved.
+    # A decrease below the rounding error of the value cannot be detected.
     rounding = 1e-13 * max(1.0, abs(current.value))
     return Minimum(
         point=current.point,
@@ -185,7 +185,7 @@ def minimise_by_lbfgs(
 def _apply_inverse_hessian(
     gradient: Float, memory: list[_Step], precondition: Preconditioner
 ) -> Float:
-    """Multiply the gradient by the inverse Hessian, by the two-loop recursion."""
+    """Multiply the gradient by the approximate inverse Hessian of L-BFGS."""
     product = gradient.copy()
     alphas = []
     for step in reversed(memory):

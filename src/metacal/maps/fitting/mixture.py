@@ -15,7 +15,7 @@ from metacal.maps.fitting.lbfgs import Minimum
 _TOLERANCE = 1e-14
 #: Largest possible decrease of the mean loss that counts as converged.
 _MAX_REMAINING_DECREASE = 1e-6
-#: Addition to the unit diagonal of a scaled Hessian, which may be singular.
+#: Ridge added to the unit diagonal of a scaled Hessian, because it may be singular.
 _RIDGE = 1e-10
 _MAX_STEPS = 200
 _MAX_HALVINGS = 40

@@ -41,7 +41,7 @@ _STANDARDISED_PRIORS = (
 )
 #: Smallest standard deviation used to standardise x.
 _MIN_DEVIATION = 1e-3
-#: Largest step width for which the variance of the Brownian motion grows.
+#: Width of a piece above which the variance of the Brownian motion no longer grows.
 _MAX_STEP_WIDTH = 4.0
 #: Smallest distance of two knots, relative to the range of x or to one if that is larger.
 _MIN_RELATIVE_KNOT_DISTANCE = 1e-3
@@ -178,7 +178,7 @@ def _compute_line_covariance(prior: _LinePrior, line: Float) -> Float:
 
 
 def _choose_knots(x: Float, cells: Cells) -> Float:
-    """Return quantiles of ½ F₁ + ½ F₀ as knots, or two knots if x is nearly constant."""
+    """Choose knots at quantiles of ½ F₁ + ½ F₀, the mean distribution of both classes."""
     positive_total = float(cells.positive_weight.sum())
     negative_total = float(cells.negative_weight.sum())
     positive_share = cells.positive_weight / max(positive_total, TINY)

@@ -19,7 +19,7 @@ from metacal.formulas import Flags, Float
 _TOLERANCE = 1e-13
 #: Expected decrease per unit of weight that rounding errors can leave.
 _ROUNDING = 1e-10
-#: Addition to the unit diagonal of a scaled Hessian, which may be singular.
+#: Ridge added to the unit diagonal of a scaled Hessian, because it may be singular.
 _RIDGE = 1e-12
 _MAX_STEPS = 100
 _MAX_HALVINGS = 40

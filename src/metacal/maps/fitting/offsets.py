@@ -153,7 +153,7 @@ class _OffsetModel:
 
 
 def fit_class_offsets(sample: LabelledRows) -> ClassOffsets:
-    """Fit one scale and an offset per class, with the best variance of the offsets.
+    """Fit a scale and an offset per class; choose the offsets' variance by evidence.
 
     Parameters
     ----------

@@ -231,7 +231,7 @@ class SoftmaxRegression:
         )
 
     def _prepare(self, sample: LabelledRows) -> _PreparedRegression:
-        """Determine feature scale and curvature from the usable rows.
+        """Drop unusable rows, then determine feature scale and curvature from the others.
 
         Returns
         -------
@@ -243,27 +243,34 @@ class SoftmaxRegression:
             # Small blocks keep the number of K × K tables of sums in memory small.
             sample = replace(sample, rows=sample.rows.copy_with(block_rows=1))
         sample = sample.drop_unusable_rows()
-        n_classes = sample.rows.n_classes
         regression = self
         if self.feature_scale is None:
             regression = self._with_feature_scale(sample)
-        if self.has_full_matrix and len(sample.labels) * n_classes <= _MAX_HELD_ENTRIES:
+        n_entries = len(sample.labels) * sample.rows.n_classes
+        if self.has_full_matrix and n_entries <= _MAX_HELD_ENTRIES:
             sample = regression._precompute_features(sample)
             regression = replace(regression, features=kernels.read_features)
+        temperature_scaling = regression._make_temperature_scaling(sample.rows.n_classes)
+        regression = regression._with_curvature(sample, temperature_scaling)
+        return _PreparedRegression(regression, sample, start=temperature_scaling)
+
+    def _make_temperature_scaling(self, n_classes: int) -> Float:
+        """Return the coefficients of temperature scaling for scaled features."""
         n_theta_rows = n_classes + 1 if self.has_full_matrix else 2
-        temperature_scaling = np.zeros((n_theta_rows, n_classes))
-        temperature_scaling[get_diagonal_index(temperature_scaling.shape)] = regression.diagonal
-        hessian_part_sums = regression._sum_over_rows(
-            kernels.hessian_parts, sample, temperature_scaling
-        )
+        theta = np.zeros((n_theta_rows, n_classes))
+        theta[get_diagonal_index(theta.shape)] = self.diagonal
+        return theta
+
+    def _with_curvature(self, sample: LabelledRows, theta: Float) -> Self:
+        """Return the regression with the mean curvature of the loss at some coefficients."""
+        hessian_part_sums = self._sum_over_rows(kernels.hessian_parts, sample, theta)
         mean_hessian_parts = hessian_part_sums / sample.total_weight
         class_curvature = mean_hessian_parts[:_N_CLASS_CURVATURES]
         spectrum = None
         if self.has_full_matrix:
             feature_products = mean_hessian_parts[_N_CLASS_CURVATURES:]
             spectrum = np.linalg.eigh(feature_products)
-        regression = replace(regression, curvature=class_curvature, spectrum=spectrum)
-        return _PreparedRegression(regression, sample, start=temperature_scaling)
+        return replace(self, curvature=class_curvature, spectrum=spectrum)
 
     def _precompute_features(self, sample: LabelledRows) -> LabelledRows:
         """Replace the logits of a sample by their features."""
@@ -273,7 +280,7 @@ class SoftmaxRegression:
         return replace(sample, rows=rows)
 
     def _with_feature_scale(self, sample: LabelledRows) -> Self:
-        """Return the regression with the feature scale of these rows, used in every fold."""
+        """Return the regression with a feature scale determined from these rows."""
         inverse_temperature = fit_temperature(
             sample.rows, sample.labels, sample.weights
         ).inverse_temperature
@@ -380,7 +387,7 @@ class SoftmaxRegression:
         tolerance: float,
         max_steps: int,
     ) -> Minimum:
-        """Minimise with the inverse Hessian as preconditioner, renewed regularly.
+        """Minimise an objective with its inverse Hessian as preconditioner.
 
         Parameters
         ----------

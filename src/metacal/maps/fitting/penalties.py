@@ -13,7 +13,7 @@ from metacal.formulas import Codes, Float
 PENALTIES = ("odir", "l2", "structured")
 #: Smallest penalty on a coefficient, in rows. It keeps the slope of an unseen class finite.
 _MIN_STRENGTH = 1e-3
-#: Penalty on the diagonal that `odir` leaves free, in rows.
+#: Weak penalty, in rows, on the diagonal that the penalty `odir` leaves free.
 _FREE_DIAGONAL_STRENGTH = 0.1
 
 

@@ -231,7 +231,7 @@ def make_prior_posterior(basis: InducingBasis) -> VariationalPosterior:
 def tabulate_latent(
     basis: InducingBasis, mean: Float, covariance: Float
 ) -> kernels.TabulatedProcess:
-    """Tabulate the latent function f under q on the grid of the basis.
+    """Tabulate mean and variance of the latent function under q on a grid.
 
     The variance of f is s² - a·a + a·covariance·a.
     """
