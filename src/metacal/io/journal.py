@@ -214,13 +214,15 @@ class Journal:
         for record in records:
             lines.append(self._seal_next_record(record))
         content = b"".join(lines)
-        # If the write fails, the file may have the old or the new content, and the journal stays
-        # marked as failed.
-        self.has_failed = True
-        with input_error_if_write_fails(self.path):
-            self.disk.write(self.real_path, content)
-        self.size = len(content)
+        try:
+            with input_error_if_write_fails(self.path):
+                self.disk.write(self.real_path, content)
+        except BaseException:
+            # The file may have the old or the new content.
+            self.has_failed = True
+            raise
         self.has_failed = False
+        self.size = len(content)
         self.records = [_parse_sealed_line(line) for line in lines[1:]]
 
     def _undo_append(self) -> None:

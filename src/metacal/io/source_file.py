@@ -180,9 +180,9 @@ def detect_suffix(name_suffix: str, first_bytes: bytes) -> str:
     is_text_name = name_suffix in _TEXT_SUFFIXES or (
         named_format is not None and named_format.is_text
     )
-    # A format without known magic bytes accepts any content.
-    has_unexpected_bytes = magic_bytes is not None
-    if is_text_name or has_unexpected_bytes:
+    # A binary format without known magic bytes accepts any content.
+    has_wrong_magic_bytes = bool(magic_bytes)
+    if is_text_name or has_wrong_magic_bytes:
         detected_suffix = find_extension_by_magic_bytes(first_bytes)
         if detected_suffix is not None:
             return detected_suffix

@@ -35,6 +35,8 @@ _SIGN_BIT = np.int64(np.iinfo(np.int64).min)
 _LAST_BIT = np.int64(1)
 #: Inverting all bits but the sign reverses the order of negative numbers.
 _ALL_BUT_SIGN = 0x7FFFFFFFFFFFFFFF
+#: Number of counts of a cell: its incorrect and its correct rows.
+_COUNTS_PER_CELL = 2
 #: Indices of the totals of a `CellCounter`: lowest and highest cell with a row, bitwise or of all keys,
 #: and number of missing scores.
 _LOWEST_CELL, _HIGHEST_CELL, _KEY_BITS, _N_MISSING_SCORES = range(4)
@@ -86,22 +88,22 @@ def rank_scores(scores: Any, flags: Any) -> RankedScores:
     (array([1., 2.]), array([1, 3]), array([0, 1]), array([2]))
     """
     # The C kernel counts rows with 32 bits.
-    has_fast_kernel = (
-        hasattr(kernels.host_kernels, "rank_scores") and len(scores) <= np.iinfo(np.uint32).max
-    )
+    has_c_kernel = hasattr(kernels.host_kernels, "rank_scores")
+    can_use_c_kernel = has_c_kernel and len(scores) <= np.iinfo(np.uint32).max
+    ranking: RankedScores | None = None
     if kernels.is_device_tensor(scores):
         torch = kernels.device_kernels().torch
-        keys = pack_keys(torch, scores, flags).sort().values.cpu().numpy()
-        if has_fast_kernel:
-            fast_ranking: RankedScores = kernels.host_kernels.summarise_keys(keys, in_order=True)
-            return fast_ranking
-        return _summarise_ranking(*_unpack_keys(keys))
-    if has_fast_kernel:
-        # The C kernel returns None if a score is not on the grid.
-        fast_result: RankedScores | None = kernels.host_kernels.rank_scores(scores, flags)
-        if fast_result is not None:
-            return fast_result
-    return _summarise_ranking(*_sort_scores(scores, flags))
+        sorted_keys = pack_keys(torch, scores, flags).sort().values.cpu().numpy()
+        if can_use_c_kernel:
+            ranking = kernels.host_kernels.summarise_keys(sorted_keys, in_order=True)
+        else:
+            ranking = _summarise_ranking(*_unpack_keys(sorted_keys))
+    elif can_use_c_kernel:
+        # The result is None if a score is not on the grid.
+        ranking = kernels.host_kernels.rank_scores(scores, flags)
+    if ranking is None:
+        ranking = _summarise_ranking(*_sort_scores(scores, flags))
+    return ranking
 
 
 def _summarise_ranking(sorted_scores: Float, flags: Flags) -> RankedScores:
@@ -325,7 +327,7 @@ class CellCounter:
     def __init__(self, partition: KeyPartition) -> None:
         self._partition = partition
         # Entry 2·cell counts the incorrect rows of a cell, and entry 2·cell + 1 the correct ones.
-        self._counts = np.zeros(2 * partition.n_cells, dtype=np.int64)
+        self._counts = np.zeros(_COUNTS_PER_CELL * partition.n_cells, dtype=np.int64)
         # The C code updates these numbers, at the indices `_LOWEST_CELL` and so on.
         self._totals = np.array([_MAX_KEY, -1, 0, 0])
         self._packed_ranges = np.concatenate(
@@ -346,20 +348,20 @@ class CellCounter:
         keys = scores_to_keys(scores)
         cells = self._partition.find_cells(keys)
         is_inside = cells >= 0
-        count_indices = 2 * cells[is_inside] + correct[is_inside]
+        count_indices = _COUNTS_PER_CELL * cells[is_inside] + correct[is_inside]
         used_indices, new_counts = np.unique(count_indices, return_counts=True)
         self._counts[used_indices] += new_counts
         totals = self._totals
         if len(used_indices):
-            totals[_LOWEST_CELL] = min(totals[_LOWEST_CELL], used_indices[0] // 2)
-            totals[_HIGHEST_CELL] = max(totals[_HIGHEST_CELL], used_indices[-1] // 2)
+            totals[_LOWEST_CELL] = min(totals[_LOWEST_CELL], used_indices[0] // _COUNTS_PER_CELL)
+            totals[_HIGHEST_CELL] = max(totals[_HIGHEST_CELL], used_indices[-1] // _COUNTS_PER_CELL)
         totals[_KEY_BITS] |= np.bitwise_or.reduce(keys, initial=0)
         totals[_N_MISSING_SCORES] += np.count_nonzero(np.isnan(scores))
 
     def result(self) -> CellCounts:
         """Return the counts of all rows so far."""
         lowest_cell, highest_cell, bitwise_or_of_keys, n_missing_scores = self._totals.tolist()
-        counts = self._counts.reshape(-1, 2)
+        counts = self._counts.reshape(-1, _COUNTS_PER_CELL)
         cells, n_incorrect, n_correct = _select_used_cells(counts, lowest_cell, highest_cell)
         return CellCounts(cells, n_incorrect, n_correct, bitwise_or_of_keys, n_missing_scores)
 

@@ -178,7 +178,7 @@ def temperature_statistics(block: Tensor, labels: Tensor, inverse_temperature: f
         label_gaps = gaps.gather(1, labels[rows, None])[:, 0]
         n_possible = (gaps > -math.inf).sum(dim=1)
         is_largest = gaps == 0.0
-        gaps.clamp_(min=fused_mixed.zero_gap(block, inverse_temperature))
+        gaps.clamp_(min=fused_mixed.underflow_gap(block, inverse_temperature))
         terms = gaps.mul(inverse_temperature).exp_().masked_fill_(is_largest, 0.0)
         n_other_largest = is_largest.sum(dim=1) - 1
         tail = terms.sum(dim=1, dtype=torch.float64) + n_other_largest

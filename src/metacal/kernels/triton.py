@@ -103,7 +103,7 @@ def score(
     """
     scores = torch.empty(len(block), dtype=dtype, device=block.device)
     needs_sums = kind not in ("predicted", "negative_margin")
-    layout = _Layout(block, MAX_REGISTER_CLASSES, uses_double=needs_sums)
+    layout = _Layout(block, max_register_classes=MAX_REGISTER_CLASSES, uses_double=needs_sums)
     # Triton needs some tensor and some number in place of missing arguments.
     unused_tensor = scores
     unused_number = 0.0

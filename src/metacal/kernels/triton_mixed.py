@@ -24,17 +24,17 @@ from metacal.kernels.triton import (
 )
 
 
-def zero_gap(block: Tensor, inverse_temperature: float) -> float:
+def underflow_gap(block: Tensor, inverse_temperature: float) -> float:
     """Return the gap d below which e^{bd} underflows to 0, in the precision of the block."""
-    zero_exponent = -800.0 if block.dtype == torch.float64 else -100.0
-    return zero_exponent / inverse_temperature
+    underflow_exponent = -800.0 if block.dtype == torch.float64 else -100.0
+    return underflow_exponent / inverse_temperature
 
 
 def tempered_loss(
     block: Tensor, labels: Tensor, weights: Tensor | None, inverse_temperature: float
 ) -> Tensor | None:
     """Sum the negative log-likelihood and its first three derivatives in b over rows."""
-    layout = _Layout(block, MAX_REGISTER_CLASSES)
+    layout = _Layout(block, max_register_classes=MAX_REGISTER_CLASSES)
     program_sums = torch.empty((4, layout.n_programs), dtype=torch.float64, device=block.device)
     was_launched = _launch_row_statistics_kernel(
         layout,
@@ -53,7 +53,7 @@ def temperature_statistics(
 ) -> Tensor | None:
     """Compute the statistics of `numpy.temperature_statistics`, shape (n_rows, 8)."""
     out = torch.empty((len(block), 8), dtype=torch.float64, device=block.device)
-    layout = _Layout(block, MAX_REGISTER_CLASSES, has_many_sums=True)
+    layout = _Layout(block, max_register_classes=MAX_REGISTER_CLASSES, has_many_sums=True)
     was_launched = _launch_row_statistics_kernel(
         layout,
         "temperature_statistics",
@@ -76,7 +76,7 @@ def other_class_statistics(block: Tensor, inverse_temperature: float) -> Tensor 
         prediction. None if Triton cannot run.
     """
     out = torch.empty((len(block), 4), dtype=torch.float64, device=block.device)
-    layout = _Layout(block, MAX_REGISTER_CLASSES)
+    layout = _Layout(block, max_register_classes=MAX_REGISTER_CLASSES)
     was_launched = _launch_row_statistics_kernel(
         layout,
         "other_class_statistics",
@@ -139,7 +139,7 @@ def _launch_row_statistics_kernel(
         out=out,
         b_high=b_high,
         b_low=b_low,
-        zero_gap=zero_gap(block, b),
+        underflow_gap=underflow_gap(block, b),
         KIND=kind,
         HAS_WEIGHTS=weights is not None,
     )
@@ -147,7 +147,7 @@ def _launch_row_statistics_kernel(
 
 def softmax(block: Tensor, inverse_temperature: float, out: Tensor) -> bool:
     """Write softmax(b·x) of each row into `out`; return False if Triton cannot run."""
-    layout = _Layout(block, MAX_REGISTER_CLASSES_SOFTMAX)
+    layout = _Layout(block, max_register_classes=MAX_REGISTER_CLASSES_SOFTMAX)
     unused_tensor = out
     b_high, b_low = _split_float(inverse_temperature)
     return layout.launch(
@@ -189,7 +189,7 @@ def softmax_with_adjustment(
     bool
         False if Triton cannot run.
     """
-    layout = _Layout(block, MAX_REGISTER_CLASSES_SOFTMAX)
+    layout = _Layout(block, max_register_classes=MAX_REGISTER_CLASSES_SOFTMAX)
     b_high, b_low = _split_float(inverse_temperature)
     return layout.launch(
         _softmax_kernel,
@@ -223,10 +223,10 @@ def _reduce_over_classes(is_largest, is_possible, other_gap):
 
 
 @jit
-def _weighted_gap_powers(x, largest, b, zero_gap, KIND: tl.constexpr):
+def _weighted_gap_powers(x, largest, b, underflow_gap, KIND: tl.constexpr):
     """Return w = e^{bd}, w·d, …, w·d⁴, with the gap d = x - largest."""
     gap = x - largest[:, None]
-    d = tl.maximum(gap, zero_gap)
+    d = tl.maximum(gap, underflow_gap)
     w = tl.exp(d * b)
     # The term of the largest logit, which is 1, is added at the end.
     if KIND != "loss_sums":
@@ -246,7 +246,7 @@ def _row_statistics_kernel(
     out,
     b_high,
     b_low,
-    zero_gap,
+    underflow_gap,
     stride_in_units,
     n_rows,
     classes_in_units,
@@ -286,7 +286,7 @@ def _row_statistics_kernel(
     if N_TILES == 1:
         n_largest, n_possible, second_gap = _reduce_over_classes(is_largest, is_possible, other_gap)
     sum0_per_column, sum1_per_column, sum2_per_column, sum3_per_column, sum4_per_column = (
-        _weighted_gap_powers(x, largest, b, zero_gap, KIND)
+        _weighted_gap_powers(x, largest, b, underflow_gap, KIND)
     )
     if N_TILES > 1:
         for tile_start in range(TILE_COLUMNS, N_TILES * TILE_COLUMNS, TILE_COLUMNS):
@@ -295,7 +295,7 @@ def _row_statistics_kernel(
             is_largest += tile_is_largest
             is_possible += tile_is_possible
             other_gap = tl.maximum(other_gap, tile_other_gap)
-            w, wd1, wd2, wd3, wd4 = _weighted_gap_powers(x, largest, b, zero_gap, KIND)
+            w, wd1, wd2, wd3, wd4 = _weighted_gap_powers(x, largest, b, underflow_gap, KIND)
             sum0_per_column += w
             sum1_per_column += wd1
             sum2_per_column += wd2

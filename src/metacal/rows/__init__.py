@@ -41,6 +41,7 @@ from metacal.rows.strips import (
     RowSubset,
     Span,
     Strips,
+    Task,
 )
 from metacal.rows.strips import get_rows_per_run as get_rows_per_run
 from metacal.rows.tasks import describe_sources, run_in_order
@@ -199,7 +200,7 @@ class Rows(Strips):
         if self.is_on_device:
             return to_numpy(reduce(add, self._device_results(fn, columns)))
         total: Any = None
-        for strip_sums in self._run_on_blocks("_compute_strip_sums", fn, columns):
+        for strip_sums in self._run_on_blocks(Strips._compute_strip_sums, fn, columns):
             if isinstance(strip_sums, np.ndarray):
                 # A kernel that takes whole blocks returns the sums of all strips in one array.
                 # `np.add.accumulate` adds them one after another, with the same bits as a loop.
@@ -237,7 +238,7 @@ class Rows(Strips):
             column = kernels.device_kernels().concatenate(self._device_results(fn, columns))
             return column if keep_on_device else to_numpy(column)
         pieces: list[NDArray[Any]] = []
-        for block_pieces in self._run_on_blocks("_compute_column_pieces", fn, columns):
+        for block_pieces in self._run_on_blocks(Strips._compute_column_pieces, fn, columns):
             pieces.extend(block_pieces)
         return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 
@@ -267,7 +268,7 @@ class Rows(Strips):
         """
         rows_per_share = choose_rows_per_share(len(self.table), self.n_classes, self.executor)
         return self._run_on_blocks(
-            "_accumulate_blocks",
+            Strips._accumulate_blocks,
             Accumulation(fn, make_accumulator, takes_whole_blocks=False),
             columns,
             strips_per_block=rows_per_share // self.rows_per_strip,
@@ -308,7 +309,7 @@ class Rows(Strips):
         accumulation = Accumulation(
             fn, make_accumulator, takes_whole_blocks=not host_rows._copies_rows
         )
-        return host_rows._run_on_blocks("_accumulate_blocks", accumulation, columns)
+        return host_rows._run_on_blocks(Strips._accumulate_blocks, accumulation, columns)
 
     def fill_columns(
         self,
@@ -348,7 +349,7 @@ class Rows(Strips):
         if not isinstance(self.executor, ThreadPoolExecutor):
             # Another process would write into its own copy of `out`.
             local_rows = self.copy_with(executor=None)
-        for _ in local_rows._run_on_blocks("_fill_columns", writing, columns):
+        for _ in local_rows._run_on_blocks(Strips._fill_columns, writing, columns):
             pass
         return out
 
@@ -363,7 +364,7 @@ class Rows(Strips):
         copy_writing = CopyWriting(writing, entry_types)
         start = 0
         for written_copies in self._run_on_blocks(
-            "_fill_column_copies", copy_writing, sent_columns
+            Strips._fill_column_copies, copy_writing, sent_columns
         ):
             stop = start + len(written_copies[0])
             for column, written_copy in zip(columns, written_copies, strict=True):
@@ -398,13 +399,13 @@ class Rows(Strips):
         """Return fn of each strip on the device, as tensors."""
         device_columns = tuple(self.move_column_to_device(column) for column in columns)
         results: list[Any] = []
-        for block_results in self._run_on_blocks("_apply_to_strips", fn, device_columns):
+        for block_results in self._run_on_blocks(Strips._apply_to_strips, fn, device_columns):
             results.extend(block_results)
         return results
 
     def _run_on_blocks(
         self,
-        task: str,
+        task: Task,
         work: Any,
         columns: Columns,
         *,
@@ -415,8 +416,8 @@ class Rows(Strips):
 
         Parameters
         ----------
-        task : str
-            Name of a method of `Strips`.
+        task : callable
+            Method of `Strips`.
 
         work : object
             First argument of the task.
@@ -445,7 +446,7 @@ class Rows(Strips):
             _, selected_slice = self._find_slices(span)
             spans.append(span)
             n_rows_of_spans.append(selected_slice.stop - selected_slice.start)
-        run_task = partial(getattr(self, task), work, columns)
+        run_task = partial(task, self, work, columns)
         results: Iterator[Any]
         if self.executor is None or len(spans) == 1:
             results = map(run_task, spans)

@@ -10,9 +10,9 @@ Terms used in this module:
 - *span*: a range of strips.
 - *columns*: arrays with one entry per selected row, which a function gets next to the rows.
 
-A `Strips` object is everything that is sent to another process. A task is a method of `Strips`,
-called by its name, with the arguments (work, columns, span). The *work* is a function of strips, or
-a named tuple that contains one.
+A `Strips` object is everything that is sent to another process. A *task* is a method of `Strips` with
+the arguments (work, columns, span). The *work* is a function of strips, or a named tuple that
+contains one.
 """
 
 from __future__ import annotations
@@ -43,6 +43,8 @@ DEVICE_COPY_ELEMENTS = 1 << 26
 _MIN_RUN_ROWS = 4096
 
 Columns = tuple[Any, ...]
+#: Method of `Strips` that takes the work, the columns and the span.
+Task = Callable[..., Any]
 
 
 class Span(NamedTuple):
@@ -251,11 +253,10 @@ class Strips:
         """Number of strips."""
         return len(self._n_selected_before) - 1
 
-    def run_on_all_strips(self, columns: Columns, task: str, work: Any) -> Any:
-        """Run the method with the name `task` on all strips."""
-        run_task = getattr(self, task)
+    def run_on_all_strips(self, columns: Columns, task: Task, work: Any) -> Any:
+        """Run a task on all strips."""
         all_strips = Span(0, self.n_strips)
-        return run_task(work, columns, all_strips)
+        return task(self, work, columns, all_strips)
 
     @property
     def _copies_rows(self) -> bool:
@@ -385,7 +386,7 @@ class Strips:
                 copies.append(np.empty((len(piece), *entry_type.shape), dtype=entry_type.dtype))
             else:
                 copies.append(np.array(column))
-        piece.run_on_all_strips(tuple(copies), "_fill_columns", copy_writing.writing)
+        piece.run_on_all_strips(tuple(copies), Strips._fill_columns, copy_writing.writing)
         return tuple(copies)
 
 
