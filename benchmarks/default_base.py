@@ -6,7 +6,7 @@ at all?
 
 Every .npz with `logits` and `labels` in the folders, each as it is and with four things wrong
 (`quality_variants`); 500, 1,000 and 5,000 rows to fit on, the others to measure on. Two gates: at
-most 10% of the right answers rejected, and an accuracy halfway between the classifier's own and
+most 10% of the correct predictions rejected, and an accuracy halfway between the classifier's own and
 one, where that can be certified. Accepted rows: ECE with 15 bins, log loss, their differences to
 the softmax of the logits, and the standard errors of these.
 

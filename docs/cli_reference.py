@@ -125,7 +125,7 @@ mc.io.write_table("new.parquet", {"logits": new_logits})
 $ metacal fit val.npz --max-miscoverage 0.05 -o gate.json
 At most 5% of the correct predictions are rejected, with 90% confidence.
   gate         accept if entropy <= 0.148325
-  from         5,000 calibration rows, 4,639 of them right
+  from         5,000 calibration rows, 4,639 of them correct
   on these     coverage 0.9172, selective accuracy 0.9653, miscoverage 0.0457
 ...
   calibrator   ComposedCalibration, temperature ...

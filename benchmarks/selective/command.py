@@ -59,7 +59,7 @@ def command(
     """Compare rules that accept rows with a promise on their accuracy: what they accept, how often
     they break it.
 
-    The promise is the same for all: what is accepted is right at least beta of the time (.97; .87
+    The promise is the same for all: accepted predictions are correct at least beta of the time (.97; .87
     for CIFAR-100, .85 for ImageNet), with confidence 1 - delta. Calibration rows are drawn with
     replacement from each file, which is the truth; a draw on which a rule accepts nothing counts as
     coverage 0. MAPIE takes part when it is installed; it takes nearly all of the time, mapie-split

@@ -91,7 +91,7 @@ class Row:
     coverage, coverage_se : float
         Mean coverage, a draw without a threshold counting 0, and its standard error.
     violation : float
-        Share of the draws whose accepted rows are right less than beta of the time.
+        Share of the draws whose accepted predictions are correct less than beta of the time.
     nothing : float
         Share of the draws that accept nothing.
     lead, lead_se : float

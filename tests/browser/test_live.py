@@ -92,7 +92,7 @@ def append_the_bad_half(live, stream):
 def test_the_page_lives_and_tells(live, stream, see):
     driver = see_when_ready(see, live)
     assert driver.find_element(By.ID, "badge").text == "No alarm"
-    assert "right at least 97%" in driver.find_element(By.ID, "answer-title").text
+    assert "correct at least 97%" in driver.find_element(By.ID, "answer-title").text
     append_the_bad_half(live, stream)
     badge = until(lambda: (text := driver.find_element(By.ID, "badge").text) != "No alarm" and text)
     assert badge.startswith("Alarm: promise")  # without a reload

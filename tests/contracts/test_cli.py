@@ -138,7 +138,7 @@ def test_static_choices_are_the_real_ones():
 
 def test_fit_prints_and_saves(folder, tmp_path):
     done = run("fit", folder / "val.npz", "--min-accuracy", 0.9, "-o", tmp_path / "cal.json")
-    assert "right at least 90% of the time, with 90% confidence" in done.stdout
+    assert "correct at least 90% of the time, with 90% confidence" in done.stdout
     assert "ComposedCalibration, temperature" in done.stdout
     assert max(map(len, done.stdout.splitlines())) <= 100
     assert "Saved to" in done.stderr
@@ -574,7 +574,7 @@ def test_evaluate_with_a_gate(folder):
         "accepted rows",
         "uncalibrated",
         "all rows",
-        "promised  What is accepted",
+        "promised  Accepted predictions",
         "kept",
         "coverage",
     ):
@@ -683,7 +683,7 @@ def test_demo_fits_a_screen_and_tells_the_story(tmp_path):
         "metacal fit val.npz",
     ):
         assert words in done.stdout
-    assert "right at least 97% of the time, with 90% confidence" in done.stdout
+    assert "correct at least 97% of the time, with 90% confidence" in done.stdout
     assert done.stderr.startswith(f"The report is in {tmp_path / 'demo.html'}")
     assert done.stderr.strip().endswith((tmp_path / "demo.html").as_uri())
     assert "airplane" in (tmp_path / "demo.html").read_text(encoding="utf-8")

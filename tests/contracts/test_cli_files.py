@@ -306,7 +306,7 @@ def test_quiet_says_nothing_but_results_and_errors(folder, tmp_path):
     )
     assert done.output == ""
     done = run("fit", folder / "val.npz", "--min-accuracy", 0.9, "-q")
-    assert "right at least 90%" in done.stdout
+    assert "correct at least 90%" in done.stdout
     assert not done.stderr
     assert run("fit", folder / "no.npz", "--min-accuracy", 0.9, "-q", code=2).stderr
 

@@ -441,7 +441,7 @@ def test_a_coverage_that_is_reached_or_out_of_reach_ends_it_and_it_can_go_on(run
     assert answer["n_waiting"] == 0
     beyond = run("label val.npz --coverage 0.99 --replay -o labels.csv")
     assert "A coverage of 99% is out of reach. " in beyond.stderr
-    assert "What is accepted is right at least 95%" in beyond.stdout
+    assert "Accepted predictions are correct at least 95%" in beyond.stdout
     done = run("label val.npz --replay -o labels.csv --json")
     assert json.loads(done.stdout)["finished"]
 

@@ -88,7 +88,10 @@ def test_fit_prints_the_certificate_in_the_words_of_the_score(run):
     done = run(
         "fit judge.jsonl --score-key confidence --correct-key ok --min-accuracy 0.95 -o cal.json"
     )
-    assert "What is accepted is right at least 95% of the time, with 90% confidence." in done.stdout
+    assert (
+        "Accepted predictions are correct at least 95% of the time, with 90% confidence."
+        in done.stdout
+    )
     assert "accept if confidence > 0.87\n" in done.stdout
     assert "not covered by the promise" in done.stdout
     assert " ".join(done.output.split()).count("share their score with other rows") == 1
@@ -369,7 +372,7 @@ def test_one_row_of_each_question_counts(run, folder):
     assert "1,667 units of 5,000 rows: one row of each" in " ".join(done.stdout.split())
     certificate = json.loads(run("show units.json --json").stdout)["certificate"]
     assert certificate["n_rows"] == 1626
-    assert "any row of a new unit" in certificate["words"]["assumptions"][0]
+    assert "any row of a new cluster" in certificate["words"]["assumptions"][0]
     assert (
         "there is no 'video'"
         in run(

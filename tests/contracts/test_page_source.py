@@ -194,7 +194,10 @@ def test_the_page_is_told_the_direction_of_each_quantity(data):
         )
         assert verdict["curve"] in data["curves"]
     accepted = f"{data['evaluation']['n_accepted']:,}"
-    assert told["selective accuracy"]["counted"] == f"of the {accepted} accepted rows are right"
+    assert (
+        told["selective accuracy"]["counted"]
+        == f"of the {accepted} accepted predictions are correct"
+    )
 
 
 # ── the live page ─────────────────────────────────────────────────────────────────────────────────

@@ -232,7 +232,7 @@ def test_says_what_was_found_and_how_to_open_it(folder, tmp_path, monkeypatch):
     done = run(
         "report", folder / "cal.json", folder / "test.npz", "--resamples", 0, "--title", "Release 7"
     )
-    assert done.stdout.startswith("promised  What is accepted is right at least 97%")
+    assert done.stdout.startswith("promised  Accepted predictions are correct at least 97%")
     assert "measured  kept: selective accuracy" in done.stdout
     assert (tmp_path / "report.html").as_uri() in done.stderr
     assert "<title>Release 7</title>" in (tmp_path / "report.html").read_text(encoding="utf-8")

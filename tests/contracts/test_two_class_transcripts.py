@@ -173,7 +173,9 @@ def test_positive_is_honoured_or_refused():
     table = np.column_stack([-LOG_ODDS, LOG_ODDS])
     promise = mc.MinPrecision(0.85)
     about_no = mc.MetaCal(promise, positive="No", classes=["No", "Yes"]).fit(table, labels)
-    assert about_no.certificate_.statement.startswith("At least 85% of what is called No is No")
+    assert about_no.certificate_.statement.startswith(
+        "At least 85% of the rows predicted No are No"
+    )
     assert set(about_no.predict(table)) == {"No", "rejected"}
     pd = pytest.importorskip("pandas")
     of_frame = mc.MetaCal(promise, positive="No")
@@ -230,12 +232,12 @@ def test_the_positive_one_of_two_names_must_be_named():
         (
             mc.TwoSided(mc.MinPrecision(0.995), mc.MinRecall(0.9)),
             "Yes",
-            "At least 90% of all Yes is caught or sent to review, with 90% confidence.",
+            "At least 90% of the Yes rows are predicted Yes or sent to review, with 90% confidence.",
         ),
         (
             mc.TwoSided(mc.MinPrecision(0.8), mc.MinRecall(0.9999)),
             "No",
-            "At least 80% of what is called Yes is Yes, with 90% confidence.",
+            "At least 80% of the rows predicted Yes are Yes, with 90% confidence.",
         ),
     ],
 )

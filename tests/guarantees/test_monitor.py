@@ -111,7 +111,7 @@ def test_two_promises_have_two_monitors_at_half_the_level():
 def test_no_row_that_counts_changes_nothing():
     monitor = PromiseMonitor("selective accuracy", 0.05).update([], [])
     assert (monitor.update([False], [True]).rows, monitor.evidence) == (0, 1.0)
-    assert "0 of 0 wrong among the accepted, limit 5%: evidence 1, no alarm." in str(monitor)
+    assert "0 of 0 incorrect among the accepted, limit 5%: evidence 1, no alarm." in str(monitor)
 
 
 @pytest.mark.parametrize(

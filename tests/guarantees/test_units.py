@@ -143,7 +143,9 @@ def test_several_labels_of_a_row_together_are_promised_by_the_mean_of_each_row(p
     rng = np.random.default_rng(3)
     gate = mc.ScoreGate(promise).fit(*labelled(rng, 400))
     certificate, (score, truth) = gate.certificate_, labelled(rng, 600)
-    assert certificate.statement.startswith("On average over units, each by its own rows, ")
+    assert certificate.statement.startswith(
+        "On average over clusters, each by the mean of its rows, "
+    )
     assert (
         certificate.circumstances.cluster_counting,
         certificate.circumstances.largest_cluster,
@@ -172,10 +174,10 @@ def test_the_statement_says_which():
         for units in (unit, mc.Units(unit, "row", LARGEST), mc.Units(unit, "row"))
     ]
     assert gates[0].statement.startswith(
-        "For a random row of a random unit, what is accepted is right"
+        "For a random row of a random cluster, accepted predictions are correct"
     )
     assert gates[1].statement.startswith(
-        "For a random row, whatever its unit, what is accepted is right"
+        "For a random row of any cluster, accepted predictions are correct"
     )
     assert gates[1].guarantee == "certified"
     assert gates[1].traffic.n_rows == len(score) > gates[1].tested_counts.n_rows
@@ -196,7 +198,9 @@ def test_what_cannot_be_counted_by_row(tmp_path):
         mc.ScoreGate(mc.MinAccuracy(0.8)).fit(score, right, units=mc.Units(unit, "row", 5))
     with pytest.raises(mc.InputError, match="matters where every row counts"):
         mc.Units(unit, largest=5)
-    with pytest.raises(mc.InfeasibleTargetError, match="on average over units cannot be certified"):
+    with pytest.raises(
+        mc.InfeasibleTargetError, match="on average over clusters cannot be certified"
+    ):
         mc.ScoreGate(mc.MinAccuracy(0.99)).fit(score, right, units=mc.Units(unit, "mean"))
     with pytest.raises(mc.InputError, match="per must be"):
         mc.Units(unit, "rows")

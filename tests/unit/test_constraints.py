@@ -257,7 +257,7 @@ def test_certificate_reads_well():
     certificate = mc.MinAccuracy(0.9).certify(SCORES, CORRECT)
     text = str(certificate)
     assert text.startswith(
-        "What is accepted is right at least 90% of the time, with 90% confidence."
+        "Accepted predictions are correct at least 90% of the time, with 90% confidence."
     )
     assert "3,000 calibration rows" in text
     assert "assuming" in text

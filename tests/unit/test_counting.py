@@ -93,11 +93,11 @@ def test_the_certificate_says_how_many_units_and_the_base_learns_from_all_rows(t
     )
     certificate = grouped.certificate_
     assert (certificate.n_rows, certificate.guarantee) == (1500, "certified")
-    assert words.describe_rule(certificate).endswith(", one row of each unit")
+    assert words.describe_rule(certificate).endswith(", one row of each cluster")
     assert certificate.assumptions == (
         (
-            "new units come from the same source as the calibration units, which the classifier was"
-            " not trained on; a new row is any row of a new unit"
+            "new clusters come from the same source as the calibration clusters, which the classifier was"
+            " not trained on; a new row is any row of a new cluster"
         ),
     )
     assert "1,500 units of 3,000 rows" in str(certificate.notes[0])
@@ -165,7 +165,7 @@ def test_groups_stay_together_around_a_classifier():
     crossed.fit(X, np.repeat(y, 2), units=groups)
     assert crossed.certificate_.circumstances == Circumstances(cluster_counting="unit", n_folds=3)
     assert crossed.certificate_.n_rows == 300
-    assert "units given to fit" in crossed.certificate_.assumptions[0]
+    assert "clusters given to fit" in crossed.certificate_.assumptions[0]
     by_number = mc.CalibratedClassifier(GaussianNB(), mc.MaxMiscoverage(0.2), cv=3).fit(
         X, np.repeat(y, 2), units=groups
     )

@@ -302,7 +302,7 @@ def test_the_certificate_travels_with_the_module(cal):
     gate = to_module(cal)
     assert isinstance(gate, Gate)
     assert gate.certificate == cal.certificate_
-    assert "right at least 97% of the time" in repr(CalibratedModule(nn.Linear(4, 10), cal))
+    assert "correct at least 97% of the time" in repr(CalibratedModule(nn.Linear(4, 10), cal))
 
 
 @pytest.mark.slow

@@ -378,7 +378,7 @@ def test_it_is_an_estimator(gate):
     with pytest.raises(ValueError, match="not fitted"):
         fresh.accepts([0.1])
     assert "Not fitted" in fresh._repr_html_()
-    assert "right at least 90%" in gate._repr_html_()
+    assert "correct at least 90%" in gate._repr_html_()
     assert isinstance(gate.gate_, Gate)
     assert gate.threshold_ == gate.certificate_.threshold
 

@@ -117,7 +117,7 @@ def test_an_accuracy_is_promised_of_what_is_answered(m, people, tmp_path):
     certificate, found = cascade.certificate_, cascade.decide(sure)
     assert (
         certificate.statement
-        == "What is accepted is right at least 95% of the time, with 90% confidence."
+        == "Accepted predictions are correct at least 95% of the time, with 90% confidence."
     )
     assert certificate.stages.n_wrong == certificate.n_accepted - certificate.n_correct_accepted
     wrong = ~right[np.minimum(found.by, m - 1), np.arange(N)] & found.accept

@@ -126,14 +126,14 @@ def test_the_statement_and_the_page_name_the_class(name, positive):
     promise, quantities = promises(positive)[name]
     cal = mc.MetaCal(promise, classes=CLASSES).fit(*FIT[:2])
     sentence = {
-        "precision": f"at least 80% of what is called {positive} is {positive}",
-        "recall": f"at least 90% of all {positive} is caught or sent to review",
-        "false-positive rate": f"at most 10% of what is not {positive} is called {positive}",
+        "precision": f"at least 80% of the rows predicted {positive} are {positive}",
+        "recall": f"at least 90% of the {positive} rows are predicted {positive} or sent to review",
+        "false-positive rate": f"at most 10% of the rows that are not {positive} are predicted {positive}",
     }
     counted = {
-        "precision": f"rows called {positive} are {positive}",
-        "recall": f"of all {positive} was caught or sent to review",
-        "false-positive rate": f"of what is not {positive} was called {positive}",
+        "precision": f"rows predicted {positive} are {positive}",
+        "recall": f"of the {positive} rows were predicted {positive} or sent to review",
+        "false-positive rate": f"of the rows that are not {positive} were predicted {positive}",
     }
     page = summarise(*NEW[:2], cal, n_resamples=0).promise
     assert {verdict["class"] for verdict in page.verdicts} == {positive}

@@ -62,8 +62,8 @@ def test_rows_are_called_by_their_log_odds(both):
     assert certificate.n_rows == N - round(N**0.5)  # the others say how rare fraud is
     assert (
         certificate.statement
-        == "At least 85% of what is called fraud is fraud, and at least 95% of all fraud is caught"
-        " or sent to review, with 90% confidence for both together."
+        == "At least 85% of the rows predicted fraud are fraud, and at least 95% of the"
+        " fraud rows are predicted fraud or sent to review, with 90% confidence for both together."
     )
     assert f"called fraud if log-odds > {high:.2f}"[:26] in str(certificate)
 
@@ -248,8 +248,8 @@ def test_each_group_has_two_sides_of_its_own(by_group):
     certificate = by_group.certificate_
     assert (
         certificate.statement
-        == "For every group, at least 85% of what is called fraud is fraud, and at least 95% of all"
-        " fraud is caught or sent to review, with 90% confidence for all groups together."
+        == "For every group, at least 85% of the rows predicted fraud are fraud, and at least 95% of"
+        " the fraud rows are predicted fraud or sent to review, with 90% confidence for all groups together."
     )
     assert certificate.traffic.n_accepted == (label[:N] != "rejected").sum()
     assert sum(part.delta for part in certificate.subgroups.items) == pytest.approx(0.1)

@@ -384,7 +384,7 @@ class AccuracyEstimate:
         if self.accuracy is None or self.low is None or self.high is None:
             return f"No row of {self.n_rows:,} was accepted: there is nothing to estimate."
         return (
-            f"About {100 * self.accuracy:.2f}% of the {self.n_accepted:,} accepted rows are right,"
+            f"About {100 * self.accuracy:.2f}% of the {self.n_accepted:,} accepted predictions are correct,"
             f" {100 * self.low:.2f}% to {100 * self.high:.2f}%: an estimate from confidence alone,"
             f" at {self.level:.0%}. If the rows have shifted since calibration it is wrong; only"
             " labels would tell."

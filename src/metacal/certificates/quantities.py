@@ -20,20 +20,20 @@ MISCOVERAGE = Quantity(
     mask_function=lambda accept, correct: (correct & ~accept, correct),
     accepting_is_safe=True,
     claim_template="At most {} of the correct predictions are rejected",
-    measured_template="of the right answers were rejected",
-    violations_text="right answers rejected",
-    violations_suffix="rejected among the right",
+    measured_template="of the correct predictions were rejected",
+    violations_text="correct predictions rejected",
+    violations_suffix="rejected among the correct",
 )
 #: P(correct | accept).
 SELECTIVE_ACCURACY = Quantity(
     "selective accuracy",
     mask_function=lambda accept, correct: (correct & accept, accept),
     has_upper_limit=False,
-    claim_template="What is accepted is right at least {} of the time",
+    claim_template="Accepted predictions are correct at least {} of the time",
     short_name="accuracy",
-    measured_template="of the {n:,} accepted rows are right",
-    violations_text="wrong answers among the accepted",
-    violations_suffix="wrong among the accepted",
+    measured_template="of the {n:,} accepted predictions are correct",
+    violations_text="incorrect predictions among the accepted",
+    violations_suffix="incorrect among the accepted",
     violation_rate_name="share of errors",
 )
 #: P(reject).
@@ -52,9 +52,9 @@ REVIEW = Quantity(
 COST = Quantity(
     "cost",
     mask_function=lambda accept, correct: (accept & ~correct, accept),
-    claim_template="What is accepted costs at most {} a row on average",
+    claim_template="Accepted predictions cost at most {} a row on average",
     measured_template="is what the {n:,} accepted rows cost on average",
-    violations_text="costly answers among the accepted",
+    violations_text="costly predictions among the accepted",
     violations_suffix="costly among the accepted",
     violation_rate_name="mean cost",
     is_mean_cost=True,
@@ -63,9 +63,9 @@ COST = Quantity(
 RISK = Quantity(
     "risk",
     mask_function=lambda accept, correct: (accept & ~correct, accept),
-    claim_template="What is accepted has a mean loss of at most {}",
+    claim_template="Accepted predictions have a mean loss of at most {}",
     measured_template="is the mean loss of the {n:,} accepted rows",
-    violations_text="answers with a loss among the accepted",
+    violations_text="predictions with a loss among the accepted",
     violations_suffix="with a loss among the accepted",
     violation_rate_name="mean loss",
     is_mean_cost=True,
@@ -75,8 +75,8 @@ RISK = Quantity(
 COST_PER_ROW = Quantity(
     "cost per row",
     mask_function=lambda accept, correct: (~(accept & correct), np.ones_like(accept)),
-    claim_template="Wrong answers and reviews together cost at most {} a row on average",
-    measured_template="is what a row costs on average, wrong answers and reviews together",
+    claim_template="Errors and reviews together cost at most {} a row on average",
+    measured_template="is the mean cost of a row, errors and reviews together",
     violations_text="rows that are answered wrong or sent to review",
     violations_suffix="answered wrong or sent to review",
     violation_rate_name="mean cost per row",
@@ -86,8 +86,8 @@ COST_PER_ROW = Quantity(
 LOSS = Quantity(
     "loss",
     mask_function=lambda accept, correct: (~correct, np.ones_like(accept)),
-    claim_template="Of all answers at most {} more are wrong than if the large model answered alone",
-    measured_template="more of all answers are wrong than if the large model answered alone",
+    claim_template="Of all answers at most {} more are incorrect than if the large model answered alone",
+    measured_template="more of all answers are incorrect than if the large model answered alone",
     violations_text="answered worse than by the large model alone",
     violations_suffix="answered worse than by the large model alone",
     is_paired_difference=True,
@@ -106,16 +106,16 @@ DISAGREEMENT = Quantity(
 )
 #: Texts that the quantities about false positives of a class have in common.
 _FALSE_POSITIVE_TEXTS = {
-    "violations_text": "rows that are called {name} and are not",
-    "violations_suffix": "called {name} and are not",
+    "violations_text": "rows that are predicted {name} and are not",
+    "violations_suffix": "predicted {name} and are not",
 }
 #: P(row is of the class | predicted to be of the class and accepted).
 PRECISION = Quantity(
     "precision",
     mask_function=lambda accept, correct: (correct & accept, accept),
     has_upper_limit=False,
-    claim_template="At least {} of what is called {name} is {name}",
-    measured_template="of the {n:,} rows called {name} are {name}",
+    claim_template="At least {} of the rows predicted {name} are {name}",
+    measured_template="of the {n:,} rows predicted {name} are {name}",
     violation_rate_name="share of false alarms",
     **_FALSE_POSITIVE_TEXTS,
 )
@@ -125,8 +125,8 @@ RECALL = Quantity(
     "recall",
     mask_function=lambda accept, correct: (~correct & ~accept, ~correct),
     has_upper_limit=False,
-    claim_template="At least {} of all {name} is caught or sent to review",
-    measured_template="of all {name} was caught or sent to review",
+    claim_template="At least {} of the {name} rows are predicted {name} or sent to review",
+    measured_template="of the {name} rows were predicted {name} or sent to review",
     violations_text="rows of {name} that are missed",
     violations_suffix="missed",
     violation_rate_name="share of missed rows",
@@ -136,8 +136,8 @@ RECALL = Quantity(
 FALSE_POSITIVE_RATE = Quantity(
     "false-positive rate",
     mask_function=lambda accept, correct: (~correct & accept, ~correct),
-    claim_template="At most {} of what is not {name} is called {name}",
-    measured_template="of what is not {name} was called {name}",
+    claim_template="At most {} of the rows that are not {name} are predicted {name}",
+    measured_template="of the rows that are not {name} were predicted {name}",
     conditions_on_true_class=True,
     **_FALSE_POSITIVE_TEXTS,
 )

@@ -52,12 +52,12 @@ class Quantity(str):
     short_name : str
         Short name, also of its curve in a report; the name of the quantity by default.
     measured_template : str
-        Text after a measured percentage: "of the {n:,} accepted rows are right", with {n} in place
+        Text after a measured percentage: "of the {n:,} accepted predictions are correct", with {n} in place
         of the number of counted rows.
     violations_text : str
-        Name of the rows that violate the promise: "wrong answers among the accepted".
+        Name of the rows that violate the promise: "incorrect predictions among the accepted".
     violations_suffix : str
-        The same after "2 of 100": "wrong among the accepted".
+        The same after "2 of 100": "incorrect among the accepted".
     violation_rate_name : str
         Name of the rate of violations; the name of the quantity by default.
     needs_labels : bool, default=True

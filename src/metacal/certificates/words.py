@@ -61,9 +61,9 @@ _ABOUT_HALF_OF_CERTIFYING_MISS = (
 
 #: Start of a claim about rows in clusters, by the kind of counting.
 _CLUSTER_SCOPES = {
-    "unit": "For a random row of a random unit",
-    "row": "For a random row, whatever its unit",
-    "mean": "On average over units, each by its own rows",
+    "unit": "For a random row of a random cluster",
+    "row": "For a random row of any cluster",
+    "mean": "On average over clusters, each by the mean of its rows",
 }
 #: Description of how subgroups share delta.
 _DELTA_SHARING_TEXTS: dict[DeltaSharing, str] = {
@@ -200,7 +200,7 @@ def describe_rule(certificate: Certificate) -> str:
     >>> plain = MaxMiscoverage(0.05).certify(np.linspace(0, 1, 100), np.ones(100, dtype=bool))
     >>> print(describe_rule(add_circumstances(plain, Circumstances(n_scores=3, delta_share=0.8, cluster_counting="unit"))))
     umbrella order statistic of the correct scores (Tong, Feng & Li 2018), the best of 3 scores, this one at 0.8 of
-    delta, one row of each unit
+    delta, one row of each cluster
     """
     rule = find_rule(certificate.rule)
     circumstances = certificate.circumstances
@@ -242,7 +242,7 @@ def _describe_row_selection(circumstances: Circumstances) -> str:
             " delta"
         )
     if circumstances.cluster_counting == "unit":
-        description += ", one row of each unit"
+        description += ", one row of each cluster"
     if circumstances.weights_origin:
         description += (
             f", on rows kept in proportion to {_name_weights_origin(circumstances)} weights"
@@ -271,7 +271,7 @@ def list_assumptions(certificate: Certificate) -> tuple[str, ...]:
 
 def _describe_source(circumstances: Circumstances) -> str:
     """State the assumption about the source of new rows or clusters."""
-    rows_or_units = "units" if circumstances.cluster_counting else "rows"
+    rows_or_units = "clusters" if circumstances.cluster_counting else "rows"
     if circumstances.n_folds:
         source = f"{rows_or_units} given to fit"
     else:
@@ -283,9 +283,9 @@ def _describe_source(circumstances: Circumstances) -> str:
             " than the largest used"
         )
     if circumstances.cluster_counting == "row":
-        assumption += f"; no unit has more than {circumstances.largest_cluster:,} rows"
+        assumption += f"; no cluster has more than {circumstances.largest_cluster:,} rows"
     elif circumstances.cluster_counting == "unit":
-        assumption += "; a new row is any row of a new unit"
+        assumption += "; a new row is any row of a new cluster"
     return assumption
 
 
@@ -378,11 +378,11 @@ def _describe_calibration_rows(certificate: Certificate) -> str:
     if certificate.n_labels is not None:
         return (
             f"{n_rows:,} rows drawn from a pool, {certificate.n_labels:,} of them labelled,"
-            f" {certificate.n_correct:,} right"
+            f" {certificate.n_correct:,} correct"
         )
     if not certificate.has_labels:
         return f"{n_rows:,} calibration rows, without labels"
-    correct_text = "without loss" if certificate.quantity.uses_graded_losses else "right"
+    correct_text = "without loss" if certificate.quantity.uses_graded_losses else "correct"
     return f"{n_rows:,} calibration rows, {certificate.n_correct:,} of them {correct_text}"
 
 

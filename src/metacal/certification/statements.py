@@ -368,7 +368,7 @@ def build_infeasible_clusters_error(
     """Build the error for clusters that do not support an accuracy."""
     scope_phrase = "of all rows"
     if uses_cluster_means:
-        scope_phrase = "on average over units"
+        scope_phrase = "on average over clusters"
     support_phrase = "nothing"
     if best_limit is not None:
         support_phrase = f"{best_limit:.4f} at most"

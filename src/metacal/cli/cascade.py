@@ -50,7 +50,7 @@ class Options:
     """Options of `metacal cascade`."""
 
     max_loss: float | None = fraction_option(
-        "Promise: of all answers at most E more are wrong than if the large model answered alone.",
+        "Promise: of all answers at most E more are incorrect than if the large model answered alone.",
         "E",
     )
     min_accuracy: float | None = min_accuracy_option("the cascade answers")

@@ -183,8 +183,8 @@ def _promise_options(
     if is_first_round and not os.path.exists(options.output):
         raise click.UsageError(
             f"{journal} is not there, so this is a first call: give a promise, --min-accuracy (say"
-            " 0.97: what is accepted is right at least 97% of the time) or --max-miscoverage (say"
-            " 0.05: at most 5% of the right answers are rejected)."
+            " 0.97: accepted predictions are correct at least 97% of the time) or --max-miscoverage (say"
+            " 0.05: at most 5% of the correct predictions are rejected)."
         )
     if options.confidence is not None:
         raise click.UsageError(

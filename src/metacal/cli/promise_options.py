@@ -30,7 +30,7 @@ def min_accuracy_option(what: str = "is accepted") -> Any:
 
 def max_miscoverage_option() -> Any:
     """Return a field for --max-miscoverage."""
-    return fraction_option("Promise: at most A of the right answers are rejected.", "A")
+    return fraction_option("Promise: at most A of the correct predictions are rejected.", "A")
 
 
 _SUBGROUP_OPTIONS = ("per_class", "group_key")
@@ -154,7 +154,7 @@ class PromiseOptions:
     )
     max_cost: float | None = promise_option(
         option(
-            "Promise: what is accepted costs at most LIMIT a row on average.",
+            "Promise: accepted predictions cost at most LIMIT a row on average.",
             "LIMIT",
             type=parse_cost,
         ),
@@ -164,7 +164,7 @@ class PromiseOptions:
     )
     max_risk: float | None = promise_option(
         fraction_option(
-            "Promise: what is accepted has a mean loss of at most R; a loss is 0 to 1"
+            "Promise: accepted predictions have a mean loss of at most R; a loss is 0 to 1"
             " (--loss-key), or right or wrong.",
             "R",
         ),
@@ -288,7 +288,7 @@ class PromiseOptions:
         flags = self._list_flags_of_promises()
         if not flags:
             raise click.UsageError(
-                "give a promise: --min-accuracy (say 0.97: what is accepted is right at least 97%"
+                "give a promise: --min-accuracy (say 0.97: accepted predictions are correct at least 97%"
                 " of the time), --max-miscoverage (say 0.05: at most 5% of the right answers are"
                 " rejected), or both; --max-review, --max-cost, --max-risk or --cheapest; of two"
                 " classes --min-precision, --min-recall, --max-false-positive-rate."

@@ -109,7 +109,7 @@ class Cascade(GateEstimator, kw_only=False):
     >>> cascade = mc.Cascade(promise=mc.MaxLoss(0.02))
     >>> cascade = cascade.fit(small[:2000], y[:2000], large=large[:2000])
     >>> cascade.certificate_.statement
-    'Of all answers at most 2% more are wrong than if the large model answered alone, with 90% confidence.'
+    'Of all answers at most 2% more are incorrect than if the large model answered alone, with 90% confidence.'
     >>> needs_large = cascade.needs_large(small[2000:])  # run the large model on these rows only
     >>> decision = cascade.decide(small[2000:], large=large[2000:][needs_large])
     >>> large_accuracy = (large[2000:].argmax(axis=1) == y[2000:]).mean()

@@ -146,7 +146,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, DataclassEstimat
     >>> promise = mc.MinPrecision(0.9, positive="small")
     >>> gate = mc.CalibratedClassifier(FrozenEstimator(fitted), promise)
     >>> gate.fit(X[700:1300], size[700:1300]).certificate_.statement
-    'At least 90% of what is called small is small, with 90% confidence.'
+    'At least 90% of the rows predicted small are small, with 90% confidence.'
     """
 
     estimator: Any

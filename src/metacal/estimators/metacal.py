@@ -136,7 +136,7 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
     >>> (fit_x, fit_y), (new_x, new_y) = data.split(5000, random_state=0)
     >>> cal = mc.MetaCal(mc.MinAccuracy(0.97)).fit(fit_x, fit_y)
     >>> cal.certificate_.statement
-    'What is accepted is right at least 97% of the time, with 90% confidence.'
+    'Accepted predictions are correct at least 97% of the time, with 90% confidence.'
     >>> accept = cal.accepts(new_x)
     >>> bool((cal.predict(new_x)[accept] == new_y[accept]).mean() >= 0.97)
     True

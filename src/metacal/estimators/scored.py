@@ -90,7 +90,7 @@ class ScoreGate(GateEstimator, kw_only=False):
     >>> ok = rng.random(3000) > (1 - mark) ** 2  # whether the answer is correct
     >>> gate = mc.ScoreGate(mc.MinAccuracy(0.9), score_name="mark").fit(mark[:2000], ok[:2000])
     >>> gate.certificate_.statement
-    'What is accepted is right at least 90% of the time, with 90% confidence.'
+    'Accepted predictions are correct at least 90% of the time, with 90% confidence.'
     >>> accept = gate.accepts(mark[2000:])
     >>> bool(ok[2000:][accept].mean() >= 0.9)
     True

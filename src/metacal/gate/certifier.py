@@ -109,7 +109,7 @@ class Certifier:
     ...     rows = certifier.propose()
     ...     certifier = certifier.update(rows, labels=data.labels[rows])  # an annotator's work
     >>> print(certifier)
-    575 of 1,000 labels certify a coverage of 53%, and more would change nothing: What is accepted is right at ...
+    575 of 1,000 labels certify a coverage of 53%, and more would change nothing: Accepted predictions are correct at ...
     """
 
     promise: Promise

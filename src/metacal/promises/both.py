@@ -62,7 +62,7 @@ class Both(Promise):
     >>> scores = rng.random(5000)
     >>> correct = rng.random(5000) > scores**3 / 2
     >>> print(Both(alpha=0.3, beta=0.95).certify(scores, correct).statement)
-    What is accepted is right at least 95% of the time and at most 30% of the correct predictions are rejected,
+    Accepted predictions are correct at least 95% of the time and at most 30% of the correct predictions are rejected,
     both with 90% confidence.
     >>> Both(alpha=0.1, beta=0.95).certify(scores, correct)
     Traceback (most recent call last):

@@ -82,7 +82,7 @@ def get_agreement_rule(*, has_pool: bool, has_path: bool) -> str:
 
 @dataclass(frozen=True)
 class MaxLoss(Promise):
-    """Of all answers at most `epsilon` more are wrong than if the large model answered alone.
+    """Of all answers at most `epsilon` more are incorrect than if the large model answered alone.
 
     A cascade of scores observes only whether each answer is that of the large model. It then
     promises that at most `epsilon` of all answers differ, which implies this promise.

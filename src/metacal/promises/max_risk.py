@@ -162,7 +162,7 @@ class MaxRisk(CostPromise):
     >>> losses = Losses.from_graded(score**2 * rng.random(2000))
     >>> certificate = MaxRisk(0.1).certify(Sample(score, losses.if_accepted == 0.0, losses))
     >>> certificate.statement
-    'What is accepted has a mean loss of at most 0.1, with 90% confidence.'
+    'Accepted predictions have a mean loss of at most 0.1, with 90% confidence.'
     >>> round(certificate.coverage, 2), round(certificate.mean_cost, 3)
     (0.74, 0.094)
     >>> MaxRisk(10)
@@ -233,7 +233,7 @@ class MaxCost(CostPromise):
     >>> import numpy as np
     >>> scores, correct = np.arange(1000.0), np.arange(1000) < 900
     >>> print(MaxCost(wrong=50, limit=2.5).certify(scores, correct))
-    What is accepted costs at most 2.5 a row on average, with 90% confidence.
+    Accepted predictions cost at most 2.5 a row on average, with 90% confidence.
       gate         accept if score < 937
       ...
       on these     coverage 0.9370, selective accuracy 0.9605, miscoverage 0.0000, cost 1.97439
@@ -306,7 +306,7 @@ class Cheapest(CostPromise):
     >>> scores = rng.random(2000)
     >>> certificate = Cheapest(wrong=20, review=1).certify(scores, rng.random(2000) > scores**3 / 2)
     >>> print(certificate.statement)
-    Wrong answers and reviews together cost at most 0.760356 a row on average, with 90% confidence.
+    Errors and reviews together cost at most 0.760356 a row on average, with 90% confidence.
     >>> round(certificate.coverage, 3), round(certificate.mean_cost, 3)
     (0.459, 0.622)
     """

@@ -159,7 +159,7 @@ class PerClass(Per):
     >>> sample = Sample.of(scores, correct, part=codes, names=["cat", "dog", "cow"])
     >>> found = PerClass(MinAccuracy(0.95)).certify(sample)
     >>> print(found.statement)
-    For every predicted class, what is accepted is right at least 95% of the time,
+    For every predicted class, accepted predictions are correct at least 95% of the time,
     with 90% confidence for all classes together.
     >>> [(part.name, part.status) for part in found.subgroups.items]
     [('cat', 'accepts everything'), ('dog', 'certified'), ('cow', 'always rejected')]

@@ -85,7 +85,7 @@ class TwoModelEvidence(Evidence):
     >>> rows = PairedPredictions(score, rng.random(2000), small, large, small & large, every_row)
     >>> certificate = MaxLoss(0.02).certify(TwoModelEvidence(rows))
     >>> certificate.statement
-    'Of all answers at most 2% more are wrong than if the large model answered alone, with 90% confidence.'
+    'Of all answers at most 2% more are incorrect than if the large model answered alone, with 90% confidence.'
     >>> round(certificate.stages.items[0].n_rows / certificate.n_rows, 2)
     0.32
     """

@@ -112,7 +112,7 @@ class MinPrecision(SidePromise):
     >>> fraud = rng.random(4000) < 1 / (1 + np.exp(3 - 2 * s))
     >>> found = MinPrecision(0.6, share=0.15).certify(Sample(s, fraud, classes=("fine", "fraud")))
     >>> print(found.statement)
-    At least 60% of what is called fraud is fraud, with 90% confidence.
+    At least 60% of the rows predicted fraud are fraud, with 90% confidence.
     """
 
     share: float | None = None
@@ -162,7 +162,7 @@ class MinRecall(SidePromise):
     >>> fraud = rng.random(4000) < 1 / (1 + np.exp(3 - 2 * s))
     >>> found = MinRecall(0.95).certify(Sample(s, fraud, classes=("fine", "fraud")))
     >>> print(found.statement)
-    At least 95% of all fraud is caught or sent to review, with 90% confidence.
+    At least 95% of the fraud rows are predicted fraud or sent to review, with 90% confidence.
     >>> round(found.coverage, 2)
     0.48
     """
@@ -219,7 +219,7 @@ class TwoSided(SubgroupPromise):
     >>> promise = TwoSided(MinPrecision(0.9), MinRecall(0.95))
     >>> found = promise.certify(Sample(s, fraud, classes=("fine", "fraud")))
     >>> print(found.statement)
-    At least 90% of what is called fraud is fraud, and at least 95% of all fraud is caught or sent to review, with 90%
+    At least 90% of the rows predicted fraud are fraud, and at least 95% of the fraud rows are predicted fraud or sent to review, with 90%
     confidence for both together.
     >>> print(found.description_lines[0][1])
     called fraud if log-odds > 0.874561, called fine if log-odds < -0.331437, else review

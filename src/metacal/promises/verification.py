@@ -46,9 +46,9 @@ _TESTED_CLAIMS = {
 # Text after the number of rows, for each way in which the rows of a cluster are counted.
 _CLUSTER_TEXTS: dict[CountedBy | None, str] = {
     None: "",
-    "unit": "; one row of each unit",
+    "unit": "; one row of each cluster",
     "row": "; bets on whole units",
-    "mean": "; bets on the mean of each unit",
+    "mean": "; bets on the mean of each cluster",
 }
 
 # Number of tests that are printed if each class or group has its own promise.

@@ -414,7 +414,7 @@ def describe_verdict(verdict: Verdict, subgroup_kind: str = "") -> dict[str, Any
     >>> measurement = Measurement(MISCOVERAGE, 0.1, 0.08, 8, 100)
     >>> data = describe_verdict(Verdict.from_measurement(measurement, 0.95))
     >>> data["direction"], data["limit"], data["counted"], data["curve"]
-    ('at most', '10%', 'of the right answers were rejected', 'miscoverage')
+    ('at most', '10%', 'of the correct predictions were rejected', 'miscoverage')
     """
     quantity = verdict.quantity
     denominator_text = quantity.measured_template.format(

@@ -352,7 +352,7 @@ def _format_estimate_lines(state: dict[str, Any]) -> list[str]:
     if estimate is None:
         return []
     estimate_text = (
-        f"{100 * estimate['accuracy']:.2f}% of the accepted rows are right by their"
+        f"{100 * estimate['accuracy']:.2f}% of the accepted predictions are correct by their"
         f" confidence alone, {100 * estimate['low']:.2f}% to {100 * estimate['high']:.2f}%: an"
         " estimate, wrong if the rows have changed"
     )

@@ -14,7 +14,7 @@ export function frontierChart({ frontier, promise, source }) {
   const { beta: xs, alpha: ys, coverage } = frontier;
   put(
     "frontier-lead",
-    "For each accuracy of the accepted, the smallest share of right answers rejected that these rows certify ",
+    "For each accuracy of the accepted, the smallest share of correct predictions rejected that these rows certify ",
     `along with it. Every pair on the line holds, all at once, with ${plainPercent(1 - frontier.delta)} confidence.`,
   );
   if (xs.length < 2) {
