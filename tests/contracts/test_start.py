@@ -86,6 +86,11 @@ def rows_of(**columns):
     ]
 
 
+def words_of(flags):
+    """N or Y for each flag."""
+    return np.where(flags == 1, "Y", "N")
+
+
 LABELS = NAMES[Y]
 #: Name of the file -> how it is written, and what is in it: logits, probabilities, two (one score
 #: for the second of two classes), score; or None where only a person can tell.
@@ -279,3 +284,48 @@ def test_documents_and_fields_are_recognised(tmp_path):
     assert inspection.roles["group"] == "field"
     assert inspection.options["unit_key"] == "doc_id"
     assert any("depend on each other" in reason for _, reason in inspection.findings)
+
+
+@pytest.mark.parametrize(
+    ("columns", "options"),
+    [
+        (
+            {"p_good": CHANCE, "quality": np.array(["bad", "good"])[TWO]},
+            {"logits_key": "p_good", "label_key": "quality", "positive": "good"},
+        ),
+        (
+            {"prob_negative": CHANCE, "sentiment": np.array(["positive", "negative"])[TWO]},
+            {"logits_key": "prob_negative", "label_key": "sentiment", "positive": "negative"},
+        ),
+        (
+            {"date": IDS, "prediction": CHANCE, "actual": TWO},
+            {"logits_key": "prediction", "label_key": "actual"},
+        ),
+        (
+            {
+                "model_label": LABELS,
+                "model_confidence": SURE,
+                "human_label": np.where(RIGHT, LABELS, "other"),
+            },
+            {
+                "score_key": "model_confidence",
+                "prediction_key": "model_label",
+                "label_key": "human_label",
+            },
+        ),
+        (
+            {"gender": np.array(["F", "M"])[IDS % 2], "prob": CHANCE, "hired": words_of(TWO)},
+            {"logits_key": "prob", "label_key": "hired", "positive": "Y"},
+        ),
+        (
+            {"class_0": P[:, 0], "class_1": P[:, 1], "class_2": P[:, 2], "label": Y},
+            {"logits_key": "class"},
+        ),
+    ],
+)
+def test_further_layouts(columns, options, tmp_path):
+    table(list(columns), list(columns.values()))(tmp_path / "val.csv")
+    inspection = inspect_file(str(tmp_path / "val.csv"))
+    assert inspection.question is None
+    found = {name: inspection.options.get(name) for name in options}
+    assert found == options

@@ -185,6 +185,9 @@ def _find_numbered_columns(
     labels: ColumnFacts, number_columns: Sequence[ColumnFacts]
 ) -> ClassColumnGroup:
     """Return the remaining columns if the labels are their numbers."""
+    if any(facts.has_score_name for facts in number_columns):
+        # Beside a score, other columns of numbers are features rather than classes.
+        return ClassColumnGroup()
     possible_columns = [facts for facts in number_columns if may_be_class(facts)]
     names = [facts.name for facts in possible_columns]
     has_numbers_as_names = sorted(names) == sorted(str(number) for number in range(len(names)))

@@ -17,7 +17,7 @@ from metacal.formulas import Float
 from metacal.io.column_facts import ColumnFacts, choose_positive, split_words
 from metacal.io.inspection import AmbiguousFileError, Inspection
 from metacal.io.request import CORRECT_KEYS, LABEL_KEYS
-from metacal.io.truth_inspection import Truth
+from metacal.io.truth_inspection import PREDICTION_NAME_PATTERN, Truth
 from metacal.rows.score_columns import VERDICTS
 
 #: Typical names of score columns.
@@ -172,6 +172,7 @@ def inspect_single_score(inspection: Inspection, truth: Truth, score_name: str) 
         not facts.holds_flags
         or inspection.facts[score_name].refers_to(labels)
         or _names_probability(score_name)
+        or PREDICTION_NAME_PATTERN.fullmatch(score_name)
         or {"logits_key", "positive"} & options.keys()
     )
     if not is_about_labels:

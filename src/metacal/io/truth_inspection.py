@@ -10,28 +10,29 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from metacal.display import format_names
 from metacal.errors import InputError
 from metacal.io.class_inspection import find_label_pattern
-from metacal.io.column_facts import ColumnFacts, choose_positive
+from metacal.io.column_facts import ColumnFacts, choose_positive, split_words
 from metacal.io.inspection import CORRECTNESS_NAME_PATTERN, AmbiguousFileError, Inspection
 from metacal.io.request import CLASS_KEYS, CORRECT_KEYS, LABEL_KEYS, LABEL_NAME_PATTERN
 
 #: Names that belong to the truth even if another column is called "label".
 _GOLD_NAME_PATTERN = re.compile(
-    r"(.*[_. ])?(gold|truth|ground[_ ]?truth|gt|actual|observed|obs|reference|expected)"
+    r"(.*[_. ])?(gold|truth|ground[_ ]?truth|gt|actual|observed|obs|reference|expected|human|manual)"
     r"([_. ](label|labels|class|value|answer))?|(true|y)[_ ](label|labels|class|true)",
     re.IGNORECASE,
 )
 #: Further names of labels.
 _OTHER_LABEL_NAME_PATTERN = re.compile(r"outcome|klasse|classe|clase|response", re.IGNORECASE)
 #: Typical names of predictions.
-_PREDICTION_NAME_PATTERN = re.compile(
+PREDICTION_NAME_PATTERN = re.compile(
     r"(.*[_. ])?(pred|predict|predicted|prediction|predictions)([_. ].*)?|(.*[_. ])?y[_ ]?(pred|hat)"
-    r"|scored[_ ]?labels?|answer|output|top[_ ]?1|.*message\.content",
+    r"|model[_ ](label|class|answer|output)|scored[_ ]?labels?|answer|output|top[_ ]?1|.*message\.content",
     re.IGNORECASE,
 )
 #: Names of columns for the part of the data set.
@@ -123,7 +124,7 @@ def _list_prediction_names(inspection: Inspection) -> list[str]:
         return [requested_name]
     names = []
     for name, facts in inspection.facts.items():
-        if _PREDICTION_NAME_PATTERN.fullmatch(name) and not facts.has_fractions:
+        if PREDICTION_NAME_PATTERN.fullmatch(name) and not facts.has_fractions:
             names.append(name)
     return names
 
@@ -216,11 +217,6 @@ def _list_evidence(
         other_names = [name for name in number_names if name != facts.name]
         return find_label_pattern(facts.distinct_texts, other_names) is not None
 
-    def has_positive_value(facts: ColumnFacts) -> bool:
-        values = facts.distinct_texts
-        is_pair = len(values) == 2 and choose_positive(values) is not None
-        return is_pair and not facts.has_non_class_name
-
     return [
         (_name_matches(_GOLD_NAME_PATTERN), "its name"),
         (lambda facts: facts.name.lower() in LABEL_KEYS, "its name"),
@@ -229,8 +225,27 @@ def _list_evidence(
         (shares_predicted_values, "its values are those of the predictions"),
         (names_class_columns, "its values are in the names of other columns"),
         (lambda facts: _is_subject_of_score(inspection, facts.name), "a score has its name"),
-        (has_positive_value, "the only column of two values such as yes and no"),
+        (partial(_is_named_by_score, inspection), "a score has the name of one of its values"),
+        (_has_positive_value, "the only column of two values such as yes and no"),
     ]
+
+
+def _is_named_by_score(inspection: Inspection, facts: ColumnFacts) -> bool:
+    """Check whether a score has the name of one of two values, as p_good of good and bad."""
+    values = {text.lower() for text in facts.distinct_texts}
+    if len(values) != 2 or facts.is_number:
+        return False
+    return any(
+        other.has_score_name and other.is_number and values.intersection(split_words(other.name))
+        for other in inspection.facts.values()
+    )
+
+
+def _has_positive_value(facts: ColumnFacts) -> bool:
+    """Check whether a column has two values, such as yes and no, of which one is positive."""
+    values = facts.distinct_texts
+    is_pair = len(values) == 2 and choose_positive(values) is not None
+    return is_pair and not facts.has_non_class_name
 
 
 def _name_matches(pattern: re.Pattern[str]) -> Callable[[ColumnFacts], bool]:
