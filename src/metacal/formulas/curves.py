@@ -212,12 +212,12 @@ def evaluate_curves(xp: Operations, fitted: Any, points: Any) -> Any:
     -------
     table of the same shape
     """
-    piece = xp.find_piece(fitted.lookup_knots, fitted.offsets, fitted.max_knots, points)
-    value_at_knot = xp.take(fitted.values, piece)
+    knot_index = xp.find_piece(fitted.lookup_knots, fitted.offsets, fitted.max_knots, points)
+    value_at_knot = xp.take(fitted.values, knot_index)
     if fitted.interpolation == "step":
         return value_at_knot
-    distance = xp.maximum(points - xp.take(fitted.knots, piece), 0.0)
-    return value_at_knot + xp.take(fitted.slopes_after_knots, piece) * distance
+    distance_from_knot = xp.maximum(points - xp.take(fitted.knots, knot_index), 0.0)
+    return value_at_knot + xp.take(fitted.slopes_after_knots, knot_index) * distance_from_knot
 
 
 def confidence_log_odds(xp: Operations, x: Any) -> Any:

@@ -187,6 +187,8 @@ def limit_logits_formula(xp: Operations, x: Any, reach: float = MAX_LOGIT_SIZE) 
 
     It equals `limit_logits` and runs in every runtime.
     """
-    top_logit = xp.max(x)
-    shifted = x - xp.where(xp.absolute(top_logit) < reach, 0.0, top_logit)
-    return xp.where(xp.find_unmasked(x), xp.maximum(shifted, -reach), -np.inf)
+    largest_logit_of_row = xp.max(x)
+    shifted_logits = x - xp.where(
+        xp.absolute(largest_logit_of_row) < reach, 0.0, largest_logit_of_row
+    )
+    return xp.where(xp.find_unmasked(x), xp.maximum(shifted_logits, -reach), -np.inf)

@@ -74,10 +74,10 @@ class Operations:
 
     def softmax(self, x: Any) -> Any:
         """Compute the softmax of each row; a masked class gets exactly zero."""
-        powers = x - x.max(axis=1, keepdims=True)
-        np.exp(powers, out=powers)
-        powers /= powers.sum(axis=1, keepdims=True)
-        return powers
+        exponentials = x - x.max(axis=1, keepdims=True)
+        np.exp(exponentials, out=exponentials)
+        exponentials /= exponentials.sum(axis=1, keepdims=True)
+        return exponentials
 
     def where(self, condition: Any, if_true: Any, if_false: Any) -> Any:
         """Choose elementwise `if_true` if the flag is true, else `if_false`.

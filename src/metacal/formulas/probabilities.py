@@ -40,9 +40,9 @@ def probability_limits(info: Any) -> tuple[float, float]:
     >>> probability_limits(np.finfo(np.float32)) == (float(np.finfo(np.float32).tiny), 1.0 - 2.0**-24)
     True
     """
-    smallest = min(float(info.tiny), _MAX_FLOOR)
-    largest = 1.0 - 0.5 * float(info.eps)
-    return smallest, largest
+    smallest_probability = min(float(info.tiny), _MAX_FLOOR)
+    largest_probability = 1.0 - 0.5 * float(info.eps)
+    return smallest_probability, largest_probability
 
 
 @formula
@@ -64,10 +64,10 @@ def limit_probabilities(xp: Operations, x: Any, table: Any) -> Any:
     -------
     table of shape (n_rows, n_classes)
     """
-    unmasked = xp.find_unmasked(x)
-    has_several_classes = xp.count_true(unmasked, table) > 1
-    smallest, largest = probability_limits(xp.finfo(table))
+    is_unmasked = xp.find_unmasked(x)
+    has_several_classes = xp.count_true(is_unmasked, table) > 1
+    smallest_probability, largest_probability = probability_limits(xp.finfo(table))
     # Without masks `has_floor` is one column, which avoids a pass over the table.
-    has_floor = unmasked & has_several_classes
-    table = xp.where((table < smallest) & has_floor, smallest, table)
-    return xp.where((table > largest) & has_several_classes, largest, table)
+    has_floor = is_unmasked & has_several_classes
+    table = xp.where((table < smallest_probability) & has_floor, smallest_probability, table)
+    return xp.where((table > largest_probability) & has_several_classes, largest_probability, table)

@@ -67,15 +67,15 @@ def exponentiate_gaps(xp: Operations, x: Any) -> GapExponentials:
     )
 
 
-def mean_over_unmasked(xp: Operations, table: Any, unmasked: Any) -> Any:
+def mean_over_unmasked(xp: Operations, table: Any, is_unmasked: Any) -> Any:
     """Compute the mean of each row over its unmasked classes."""
-    return xp.sum(xp.where(unmasked, table, 0.0)) / xp.count_true(unmasked, table)
+    return xp.sum(xp.where(is_unmasked, table, 0.0)) / xp.count_true(is_unmasked, table)
 
 
 def uniform_probabilities(xp: Operations, x: Any) -> Any:
     """Compute the uniform distribution over the unmasked classes of each row."""
-    unmasked = xp.find_unmasked(x)
-    return xp.to_float(unmasked) / xp.count_true(unmasked, x)
+    is_unmasked = xp.find_unmasked(x)
+    return xp.to_float(is_unmasked) / xp.count_true(is_unmasked, x)
 
 
 @formula
@@ -132,16 +132,16 @@ def maxlogit_pnorm(xp: Operations, x: Any) -> Any:
     their mean m, z_j / z_top = 1 - g_j / m, so a common factor of the logits cancels. The
     8th power is computed by squaring three times, the 8th root by three square roots.
     """
-    unmasked = xp.find_unmasked(x)
+    is_unmasked = xp.find_unmasked(x)
     largest_float = float(xp.finfo(x).max)
-    distance_to_max = xp.where(unmasked, xp.minimum(-compute_gaps(xp, x), largest_float), 0.0)
+    distance_to_max = xp.where(is_unmasked, xp.minimum(-compute_gaps(xp, x), largest_float), 0.0)
     largest_distance = xp.max(distance_to_max)
     # If all logits are equal, the divisors are set to one to avoid a division by zero.
     all_equal = largest_distance == 0.0
     distance_to_max = distance_to_max / xp.where(all_equal, 1.0, largest_distance)
-    mean_distance = xp.sum(distance_to_max) / xp.count_true(unmasked, x)
+    mean_distance = xp.sum(distance_to_max) / xp.count_true(is_unmasked, x)
     divisor = xp.where(all_equal, 1.0, mean_distance)
-    ratio_to_predicted = xp.where(unmasked, 1.0 - distance_to_max / divisor, 0.0)
+    ratio_to_predicted = xp.where(is_unmasked, 1.0 - distance_to_max / divisor, 0.0)
     other_ratios = xp.replace_class_entry(ratio_to_predicted, xp.argmax(x), 0.0)
     eighth_power = other_ratios
     for _ in range(3):

@@ -114,15 +114,15 @@ def compute_local_features(xp: Operations, tempered_logits: Any) -> tuple[Any, A
         Entropy of the softmax, log(1 + margin), and log(1 + norm), where the norm is the
         standard deviation of the unmasked entries of the row.
     """
-    unmasked = xp.find_unmasked(tempered_logits)
+    is_unmasked = xp.find_unmasked(tempered_logits)
     min_logit = _MIN_LOGIT
     if xp.finfo(tempered_logits).max <= -_MIN_LOGIT:
         min_logit = _MIN_LOGIT_SINGLE_PRECISION
-    bounded_logits = xp.where(unmasked, xp.maximum(tempered_logits, min_logit), tempered_logits)
-    mean = mean_over_unmasked(xp, bounded_logits, unmasked)
-    centred_logits = xp.where(unmasked, bounded_logits - mean, 0.0)
+    bounded_logits = xp.where(is_unmasked, xp.maximum(tempered_logits, min_logit), tempered_logits)
+    mean = mean_over_unmasked(xp, bounded_logits, is_unmasked)
+    centred_logits = xp.where(is_unmasked, bounded_logits - mean, 0.0)
     sum_of_squares = xp.sum(centred_logits * centred_logits)
-    norm = xp.sqrt(sum_of_squares / xp.count_true(unmasked, tempered_logits))
+    norm = xp.sqrt(sum_of_squares / xp.count_true(is_unmasked, tempered_logits))
     margin = -negative_margin(xp, tempered_logits)
     return (
         entropy(xp, tempered_logits),

@@ -376,15 +376,15 @@ def fit_structured_path(
         sample.rows, sample.labels, sample.weights
     ).inverse_temperature
     regression = _make_structured_regression(inverse_temperature)
-    maps = {}
+    map_by_strength = {}
     for fit in regression.solve_path(sample, strengths, tolerance):
-        maps[fit.strength] = StructuredMap(
+        map_by_strength[fit.strength] = StructuredMap(
             inverse_temperature=inverse_temperature,
             scale=fit.scale,
             bias=fit.intercepts,
             regularisation=fit.strength,
         )
-    return maps
+    return map_by_strength
 
 
 def fit_dirichlet_path(
@@ -394,12 +394,12 @@ def fit_dirichlet_path(
     regression = SoftmaxRegression(
         features=kernels.log_probabilities, has_full_matrix=True, penalty="structured"
     )
-    maps = {}
+    map_by_strength = {}
     for fit in regression.solve_path(sample, strengths, tolerance):
-        maps[fit.strength] = DirichletMap(
+        map_by_strength[fit.strength] = DirichletMap(
             matrix=fit.matrix, bias=fit.intercepts, regularisation=fit.strength
         )
-    return maps
+    return map_by_strength
 
 
 def _make_structured_regression(inverse_temperature: float) -> SoftmaxRegression:

@@ -3,7 +3,7 @@
 The *temperature map* of a fitted map is the temperature scaling with a uniform component that
 the fitted map consists of or begins with. Temperature scaling, uniform temperature scaling and
 the default pair of `metacal.maps.composed` have one. The folds of these maps are fitted to row
-row statistics, without another pass over the table.
+statistics, without another pass over the table.
 """
 
 from __future__ import annotations

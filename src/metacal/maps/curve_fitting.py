@@ -220,11 +220,13 @@ def iterate_class_columns(
         for class_index in range(group_start, group_stop):
             probability = group_probabilities[:, class_index - group_start]
             outcome = (labels == class_index).astype(np.float64)
-            unmasked = ~np.isnan(probability)
-            if unmasked.all():
+            is_unmasked = ~np.isnan(probability)
+            if is_unmasked.all():
                 yield BinaryColumn(np.ascontiguousarray(probability), outcome, weights)
             else:
-                yield BinaryColumn(probability[unmasked], outcome[unmasked], weights[unmasked])
+                yield BinaryColumn(
+                    probability[is_unmasked], outcome[is_unmasked], weights[is_unmasked]
+                )
 
 
 def compute_unmasked_probabilities(

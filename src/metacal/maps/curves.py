@@ -143,9 +143,9 @@ class CurvesMap(TemperedMap):
     @cached_property
     def slopes_after_knots(self) -> Float:
         """Slope from each knot to the next, zero after the last knot of a curve."""
-        width = np.diff(self.knots)
+        piece_width = np.diff(self.knots)
         slopes = np.zeros(len(self.knots))
-        slopes[:-1] = np.diff(self.values) / np.where(width > 0.0, width, 1.0)
+        slopes[:-1] = np.diff(self.values) / np.where(piece_width > 0.0, piece_width, 1.0)
         slopes[self.offsets[1:] - 1] = 0.0
         return slopes
 

@@ -203,13 +203,13 @@ def _sum_squared_error_terms(
         of the true class.
     """
     uniform_p = np.broadcast_to(NUMPY.evaluate(uniform_probabilities, block), block.shape)
-    members = (softmax(block, inverse_temperature), softmax(block), uniform_p)
+    member_probabilities = (softmax(block, inverse_temperature), softmax(block), uniform_p)
     row_weights = np.ones(len(block)) if weights is None else weights
     row_indices = np.arange(len(block))
     member_products = np.empty((_N_MEMBERS, _N_MEMBERS))
     true_class_sums = np.empty(_N_MEMBERS)
-    for i, member in enumerate(members):
-        for j, other_member in enumerate(members):
+    for i, member in enumerate(member_probabilities):
+        for j, other_member in enumerate(member_probabilities):
             member_products[i, j] = np.einsum("ij,ij,i->", member, other_member, row_weights)
         true_class_sums[i] = (member[row_indices, labels] * row_weights).sum()
     return np.vstack([member_products, true_class_sums])

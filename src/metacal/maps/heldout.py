@@ -240,12 +240,12 @@ def _compare_by_statistics(
         weights,
         inverse_temperature=temperature_map.inverse_temperature,
     )
-    uncalibrated = compute_softmax_quality(softmax_statistics)
+    uncalibrated_quality = compute_softmax_quality(softmax_statistics)
     correct = tempered_statistics.correct
     if isinstance(fitted, ComposedMap) and weights is None:
         in_sample_comparison = QualityComparison(
             calibrated=compute_in_sample_quality(fitted, tempered_statistics),
-            uncalibrated=uncalibrated,
+            uncalibrated=uncalibrated_quality,
             correct=correct,
         )
         in_sample_quality = _join_positions_and_quality(sample.positions, in_sample_comparison)
@@ -255,10 +255,10 @@ def _compare_by_statistics(
     with warnings.catch_warnings():
         # The fit on all rows has issued the same warnings already.
         warnings.simplefilter("ignore", MetacalWarning)
-        calibrated = compute_cross_fitted_quality(
+        calibrated_quality = compute_cross_fitted_quality(
             fitted, temperature_map, tempered_statistics, fold_of_row
         )
-    comparison = QualityComparison(calibrated, uncalibrated, correct)
+    comparison = QualityComparison(calibrated_quality, uncalibrated_quality, correct)
     return _join_positions_and_quality(sample.positions, comparison)
 
 

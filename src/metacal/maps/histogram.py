@@ -316,8 +316,8 @@ def find_equal_mass_bin_ends(weights: Float, n_bins: int) -> Codes:
     """
     cumulative_weight = np.cumsum(weights)
     levels = cumulative_weight[-1] * np.arange(1, n_bins) / n_bins
-    ends = np.searchsorted(cumulative_weight, levels, side="left")
-    return np.unique(np.append(ends, len(weights) - 1))
+    last_points = np.searchsorted(cumulative_weight, levels, side="left")
+    return np.unique(np.append(last_points, len(weights) - 1))
 
 
 def _compute_class_probabilities(block: NDArray[Any], labels: Codes) -> tuple[Float, Codes]:

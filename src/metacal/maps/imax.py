@@ -272,10 +272,12 @@ def _choose_group_ends(cells: _CellSums, used_cells: Codes) -> Codes:
 
     Positive and negative rows each determine half of the groups.
     """
-    positive = cells.positive_weight[used_cells]
-    negative = cells.weight[used_cells] - positive
-    shares = [weight / weight.sum() for weight in (positive, negative) if weight.sum() > 0.0]
-    cumulative_share = np.cumsum(np.sum(shares, axis=0))
+    positive_weight = cells.positive_weight[used_cells]
+    negative_weight = cells.weight[used_cells] - positive_weight
+    shares_by_outcome = [
+        weight / weight.sum() for weight in (positive_weight, negative_weight) if weight.sum() > 0.0
+    ]
+    cumulative_share = np.cumsum(np.sum(shares_by_outcome, axis=0))
     group_of_cell = np.ceil(cumulative_share / cumulative_share[-1] * _MAX_GROUPS - 1e-9)
     is_last_cell = np.append(group_of_cell[1:] != group_of_cell[:-1], True)
     return np.flatnonzero(is_last_cell)

@@ -183,16 +183,16 @@ def fit_irm(
         partial(_compute_true_class_probability, inverse_temperature=inverse_temperature),
         sample.labels,
     )
-    unmasked = ~np.isnan(true_probability)
-    if not unmasked.any():
+    is_unmasked = ~np.isnan(true_probability)
+    if not is_unmasked.any():
         curve = make_identity_curve()
         return SharedMap(curve.knots, curve.values, inverse_temperature)
 
     positive_pairs = pool_ties(
         BinaryColumn(
-            probability=true_probability[unmasked],
-            outcome=np.ones(int(unmasked.sum())),
-            weight=row_weights[unmasked],
+            probability=true_probability[is_unmasked],
+            outcome=np.ones(int(is_unmasked.sum())),
+            weight=row_weights[is_unmasked],
         )
     )
     piece_starts, piece_values = _fit_constant_pieces(
@@ -263,10 +263,14 @@ def _make_curve_fitter(prior_rows: object) -> FitCurve:
 def fit_isotonic_curve(distinct_points: DistinctPoints, prior_rows: float) -> PiecewiseCurve:
     """Fit the isotonic curve of one class, blended with prior rows of the identity."""
     frequency = distinct_points.positive_weight / distinct_points.weight
-    fitted = np.clip(isotonic_regression(frequency, weights=distinct_points.weight).x, 0.0, 1.0)
-    increases = np.diff(fitted) > 0.0
-    is_corner = np.append(True, increases) | np.append(increases, True)
-    curve = PiecewiseCurve(knots=distinct_points.probability[is_corner], values=fitted[is_corner])
+    fitted_frequency = np.clip(
+        isotonic_regression(frequency, weights=distinct_points.weight).x, 0.0, 1.0
+    )
+    increases_to_next = np.diff(fitted_frequency) > 0.0
+    is_corner = np.append(True, increases_to_next) | np.append(increases_to_next, True)
+    curve = PiecewiseCurve(
+        knots=distinct_points.probability[is_corner], values=fitted_frequency[is_corner]
+    )
     return blend_with_identity(curve, float(distinct_points.weight.sum()), prior_rows)
 
 
@@ -343,6 +347,6 @@ def _find_largest_between_cuts(
     probabilities = np.sort(softmax(block, inverse_temperature)[block > -np.inf])
     n_below_cuts = np.searchsorted(probabilities, cuts, side="left")
     group_edges = np.concatenate(([0], n_below_cuts, [len(probabilities)]))
-    largest = probabilities[np.maximum(group_edges[1:] - 1, 0)]
+    largest_of_group = probabilities[np.maximum(group_edges[1:] - 1, 0)]
     is_empty = group_edges[1:] == group_edges[:-1]
-    return np.where(is_empty, 0.0, largest)
+    return np.where(is_empty, 0.0, largest_of_group)

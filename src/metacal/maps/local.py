@@ -216,10 +216,10 @@ def _compute_gaps(block: NDArray[Any]) -> Float:
 
 def design_matrix(features: Float, means: Float, scales: Float) -> Float:
     """Return a column of ones and the standardised features."""
-    standardised = np.clip(
+    standardised_features = np.clip(
         (features - means) / scales, -MAX_STANDARDISED_FEATURE, MAX_STANDARDISED_FEATURE
     )
-    return np.column_stack([np.ones(len(features)), standardised])
+    return np.column_stack([np.ones(len(features)), standardised_features])
 
 
 def sum_loss_derivatives(

@@ -336,10 +336,10 @@ def _sum_block_derivatives(
 
 def _compute_curve_weights(block: NDArray[Any], weights: Weights) -> Float:
     """Return the weight of each row in each curve, zero if the class is masked."""
-    unmasked = one_vs_rest_columns(block) > -np.inf
+    is_unmasked = one_vs_rest_columns(block) > -np.inf
     if weights is None:
-        return np.asarray(unmasked, dtype=np.float64)
-    return np.asarray(unmasked * weights[:, None], dtype=np.float64)
+        return np.asarray(is_unmasked, dtype=np.float64)
+    return np.asarray(is_unmasked * weights[:, None], dtype=np.float64)
 
 
 def _find_positive_rows(block: NDArray[Any], labels: Codes) -> Flags:

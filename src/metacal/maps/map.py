@@ -91,12 +91,12 @@ class Map(ABC):
 
         Maps that contain other maps call `write` on them instead.
         """
-        unmasked = None
+        is_unmasked = None
         if isinstance(block, np.ndarray) and np.may_share_memory(block, out):
             # `write` overwrites the logits, so their masks are determined first.
-            unmasked = block > -np.inf
+            is_unmasked = block > -np.inf
         self.write(block, out)
-        kernels.clip_probabilities(out, block, unmasked)
+        kernels.clip_probabilities(out, block, is_unmasked)
 
     def check(self) -> None:  # noqa: B027 most maps have something to check, a few have not
         """Raise InputError unless the fields are valid."""

@@ -237,9 +237,14 @@ class _MemberFitter:
         if member.method in _FIT_PATH_FUNCTIONS and has_given_strength:
             new_maps = self._fit_with_other_strengths(name, member, input_sample)
         else:
-            fit = METHODS[member.method].fit_function()
-            training = _limit_rows(input_sample, member)
-            fitted = fit(training.rows, training.labels, training.weights, **member.options)
+            fit_map = METHODS[member.method].fit_function()
+            training_sample = _limit_rows(input_sample, member)
+            fitted = fit_map(
+                training_sample.rows,
+                training_sample.labels,
+                training_sample.weights,
+                **member.options,
+            )
             new_maps = {name: fitted}
         for new_name, fitted in new_maps.items():
             self.maps[new_name] = self._compose_with_input(member, fitted)

@@ -316,9 +316,9 @@ def get_calibrator_class(name: str) -> Any:
 
 def get_estimator_method(estimator: type) -> Method:
     """Return the method of an estimator class, or of its nearest base class."""
-    methods = {method.estimator: method for method in get_all_methods().values()}
+    method_by_estimator = {method.estimator: method for method in get_all_methods().values()}
     for cls in estimator.__mro__:
-        method = methods.get(f"{cls.__module__}:{cls.__name__}")
+        method = method_by_estimator.get(f"{cls.__module__}:{cls.__name__}")
         if method is not None:
             return method
     raise InputError(

@@ -136,13 +136,13 @@ def fit_spline(
     z = sample.rows.compute_column(partial(tempered_log_odds, inverse_temperature))
     row_weights = sample.weights_or_ones
     knots = compute_weighted_quantiles(z, row_weights, n_knots)
-    identity = np.append(np.ones(len(knots)), knots[0])
+    identity_theta = np.append(np.ones(len(knots)), knots[0])
     theta = fit_spline_slopes(
         z,
         correct=sample.compute_correctness(),
         weights=row_weights,
         knots=knots,
-        prior_mean=identity,
+        prior_mean=identity_theta,
         method_name="spline calibration",
     )
     return SplineMap(

@@ -309,8 +309,8 @@ def _compute_mean_losses(
     """Compute the mean held-out log loss of every candidate, by name."""
     with np.errstate(divide="ignore"):
         losses = -np.log(out_of_fold.table)
-    means = np.average(losses, axis=0, weights=out_of_fold.weights)
-    return dict(zip(names, means.tolist(), strict=True))
+    mean_losses = np.average(losses, axis=0, weights=out_of_fold.weights)
+    return dict(zip(names, mean_losses.tolist(), strict=True))
 
 
 def _get_candidate_priors(names: Sequence[str], n_classes: int) -> _CandidatePriors:
@@ -398,14 +398,18 @@ def _compute_out_of_fold_probabilities(
     tables_of_folds = []
     held_out_rows_of_folds = []
     for fold in range(n_used_folds):
-        training = _copy_if_small(sample.select(fold_of_row != fold))
-        test = _copy_if_small(sample.select(fold_of_row == fold))
+        training_sample = _copy_if_small(sample.select(fold_of_row != fold))
+        test_sample = _copy_if_small(sample.select(fold_of_row == fold))
         with warnings.catch_warnings():
             # The final fit on all rows issues the same warnings.
             warnings.simplefilter("ignore", MetacalWarning)
-            maps_by_name = fit(training.rows, training.labels, training.weights)
+            maps_by_name = fit(
+                training_sample.rows, training_sample.labels, training_sample.weights
+            )
         columns_of_candidates = [
-            test.rows.compute_column(partial(_compute_true_class_probability, fitted), test.labels)
+            test_sample.rows.compute_column(
+                partial(_compute_true_class_probability, fitted), test_sample.labels
+            )
             for fitted in maps_by_name.values()
         ]
         tables_of_folds.append(np.stack(columns_of_candidates, axis=1))

@@ -454,27 +454,27 @@ def _search_by_expansions(
     if max_error >= _SAMPLE_MAX_ERROR:
         newton_tolerance = _SAMPLE_NEWTON_TOLERANCE
     max_log_b_step = _MAX_LOG_B_DISTANCE
-    current = _Expansion.compute(compute_row_statistics, point=start)
+    current_expansion = _Expansion.compute(compute_row_statistics, point=start)
     for _ in range(_MAX_PASSES):
-        minimum = current.minimise_nearby(max_log_b_step, box, newton_tolerance)
-        log_b_step = abs(minimum.point[_LOG_B] - current.point[_LOG_B])
+        minimum = current_expansion.minimise_nearby(max_log_b_step, box, newton_tolerance)
+        log_b_step = abs(minimum.point[_LOG_B] - current_expansion.point[_LOG_B])
         estimated_error = log_b_step**4
         if estimated_error <= max_error:
-            return _SearchResult(minimum, current.statistics)
-        candidate = _Expansion.compute(compute_row_statistics, point=minimum.point)
-        if candidate.loss > current.loss + _NEGLIGIBLE_LOSS_DIFFERENCE:
+            return _SearchResult(minimum, current_expansion.statistics)
+        next_expansion = _Expansion.compute(compute_row_statistics, point=minimum.point)
+        if next_expansion.loss > current_expansion.loss + _NEGLIGIBLE_LOSS_DIFFERENCE:
             # The loss increased, so the series was not accurate at this distance.
             max_log_b_step = 0.25 * log_b_step
             continue
-        if current.loss - candidate.loss <= _MIN_LOSS_DECREASE:
-            return _SearchResult(minimum, candidate.statistics)
-        current = candidate
+        if current_expansion.loss - next_expansion.loss <= _MIN_LOSS_DECREASE:
+            return _SearchResult(minimum, next_expansion.statistics)
+        current_expansion = next_expansion
     unconverged_minimum = Minimum(
-        point=current.point,
-        value=float(current.loss),
+        point=current_expansion.point,
+        value=float(current_expansion.loss),
         remaining_decrease=np.inf,
         gradient_norm=np.inf,
         n_steps=_MAX_PASSES,
         converged=False,
     )
-    return _SearchResult(unconverged_minimum, current.statistics)
+    return _SearchResult(unconverged_minimum, current_expansion.statistics)

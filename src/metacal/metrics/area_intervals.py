@@ -119,11 +119,11 @@ class RowRuns:
         n_blocks = len(self.incorrect_weights)
         if n_blocks <= _N_UNMERGED_BLOCKS + _N_MERGED_BLOCKS:
             return self
-        unmerged = np.arange(_N_UNMERGED_BLOCKS)
-        first_of_merged = np.linspace(
+        unmerged_blocks = np.arange(_N_UNMERGED_BLOCKS)
+        first_merged_blocks = np.linspace(
             _N_UNMERGED_BLOCKS, n_blocks, _N_MERGED_BLOCKS, endpoint=False
         ).astype(np.intp)
-        first_old_blocks = np.concatenate([unmerged, first_of_merged])
+        first_old_blocks = np.concatenate([unmerged_blocks, first_merged_blocks])
         # Correct rows between two blocks that are merged belong to the merged block.
         absorbed_weights = self.weights_between_blocks[:-1].copy()
         absorbed_weights[first_old_blocks] = 0.0

@@ -272,14 +272,14 @@ class _ResampledClasswiseEce:
 
     def __init__(self, table: CheckedTable, n_bins: int) -> None:
         self._table = table
-        upper = find_upper_entries(table, n_bins)
-        cells, entry_cells = np.unique(upper.cell_index, return_inverse=True)
+        upper_entries = find_upper_entries(table, n_bins)
+        cells, entry_cells = np.unique(upper_entries.cell_index, return_inverse=True)
         self._n_cells = len(cells)
         self._compute_upper_gaps = GroupSums(
             groups=entry_cells.reshape(-1),
             n_groups=len(cells),
-            values=upper.is_label - upper.probability,
-            entry_rows=upper.row_index,
+            values=upper_entries.is_label - upper_entries.probability,
+            entry_rows=upper_entries.row_index,
         )
         self._compute_label_counts = GroupSums(table.label_codes, table.n_classes)
         # Cells are ordered by class, so the cells of a class are consecutive.

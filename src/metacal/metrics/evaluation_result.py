@@ -104,14 +104,14 @@ class Evaluation:
         >>> round(evaluation.to_frame().loc[("all rows", "brier"), "estimate"].item(), 4)
         0.05
         """
-        groups: dict[str, Intervals] = {
+        intervals_by_group: dict[str, Intervals] = {
             "gate": self.gate,
             "accepted rows": self.accepted_rows or {},
             "all rows": self.all_rows,
         }
         index = []
         records = []
-        for group_name, intervals in groups.items():
+        for group_name, intervals in intervals_by_group.items():
             for metric_name, interval in intervals.items():
                 index.append((group_name, metric_name))
                 records.append(vars(interval))
@@ -211,14 +211,14 @@ class Evaluation:
         each of them is followed by a column of the uncalibrated estimates.
         """
         evaluations = [self] if before is None else [self, before]
-        groups: dict[str, list[Intervals]] = {}
+        intervals_by_group: dict[str, list[Intervals]] = {}
         if self.n_accepted is not None:
-            groups["accepted rows"] = [each.accepted_rows or {} for each in evaluations]
+            intervals_by_group["accepted rows"] = [each.accepted_rows or {} for each in evaluations]
         all_rows_name = "all rows, paper's map" if self.is_paper_map else "all rows"
-        groups[all_rows_name] = [each.all_rows for each in evaluations]
+        intervals_by_group[all_rows_name] = [each.all_rows for each in evaluations]
 
         heading = ["probabilities" if self.n_classes else "confidence"]
-        for group_name in groups:
+        for group_name in intervals_by_group:
             heading.append(group_name)
             if before is not None:
                 heading.append("uncalibrated")
@@ -227,7 +227,7 @@ class Evaluation:
             self.all_rows, only_printed=only_printed
         ).items():
             cells = [title]
-            for calibrated, *uncalibrated in groups.values():
+            for calibrated, *uncalibrated in intervals_by_group.values():
                 cells.append(_interval_text(calibrated.get(name)))
                 cells += [_estimate_text(intervals.get(name)) for intervals in uncalibrated]
             table.append(tuple(cells))
@@ -279,17 +279,17 @@ def describe_harm(after: Evaluation, before: Evaluation) -> str | None:
     Calibration does not help on these rows: log loss 0.8378 against 0.6460 without, ECE ...
     """
     rows_name = "accepted rows"
-    calibrated = after.accepted_rows
-    uncalibrated = before.accepted_rows
-    if calibrated is None or uncalibrated is None:
+    calibrated_intervals = after.accepted_rows
+    uncalibrated_intervals = before.accepted_rows
+    if calibrated_intervals is None or uncalibrated_intervals is None:
         rows_name = "rows"
-        calibrated = after.all_rows
-        uncalibrated = before.all_rows
+        calibrated_intervals = after.all_rows
+        uncalibrated_intervals = before.all_rows
     worse_metrics = []
     for name, title in (("nll", "log loss"), ("ece", "ECE")):
-        value = calibrated[name].estimate
-        uncalibrated_value = uncalibrated[name].estimate
-        if value - uncalibrated_value > _standard_error(calibrated[name]):
+        value = calibrated_intervals[name].estimate
+        uncalibrated_value = uncalibrated_intervals[name].estimate
+        if value - uncalibrated_value > _standard_error(calibrated_intervals[name]):
             worse_metrics.append(f"{title} {value:.4f} against {uncalibrated_value:.4f} without")
     if not worse_metrics:
         return None

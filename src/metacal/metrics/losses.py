@@ -238,8 +238,8 @@ def marks(mark: ArrayLike, *, best: float = 1.0, worst: float = 0.0) -> Float:
     """
     if best == worst:
         raise InputError(f"best and worst must differ; got {best!r} for both.")
-    numbers = check_scores(mark, name="mark").astype(np.float64)
-    distances = (best - numbers) / (best - worst)
+    mark_values = check_scores(mark, name="mark").astype(np.float64)
+    distances = (best - mark_values) / (best - worst)
     outside_rows = np.flatnonzero(~((distances >= 0.0) & (distances <= 1.0)))
     if len(outside_rows):
         row = outside_rows[0]
@@ -304,10 +304,10 @@ def _fraction_of_wrong_fields(
     paths = true_fields.keys() | given_fields.keys()
     if not paths:
         return 0.0
-    missing = object()
+    missing_entry = object()
     n_wrong = 0
     for path in paths:
-        n_wrong += true_fields.get(path, missing) != given_fields.get(path, missing)
+        n_wrong += true_fields.get(path, missing_entry) != given_fields.get(path, missing_entry)
     return n_wrong / len(paths)
 
 

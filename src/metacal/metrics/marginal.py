@@ -301,8 +301,8 @@ def check_predicted_classes(
     dof = float(is_tested.sum())
     if not dof or variance.max() < _MIN_VARIANCE:
         return _NO_RESULT
-    components = eigenvectors[:, is_tested].T @ gaps
-    statistic = float((components**2 / eigenvalues[is_tested]).sum())
+    gap_components = eigenvectors[:, is_tested].T @ gaps
+    statistic = float((gap_components**2 / eigenvalues[is_tested]).sum())
     scale = _satterthwaite_scale(cells, row_variance, variance, dof)
     excess_gaps = np.abs(gaps) - np.sqrt(2.0 / np.pi * gap_variance)
     worst_cell = int(np.argmax(np.abs(gaps)))
@@ -355,8 +355,10 @@ def _satterthwaite_scale(
     -------
     float
     """
-    fourth_cumulants = np.bincount(cells, row_variance * (1.0 - 6.0 * row_variance))
-    excess_variance = (fourth_cumulants / np.maximum(cell_variance, _MIN_VARIANCE) ** 2).sum()
+    fourth_cumulant_of_cell = np.bincount(cells, row_variance * (1.0 - 6.0 * row_variance))
+    excess_variance = (
+        fourth_cumulant_of_cell / np.maximum(cell_variance, _MIN_VARIANCE) ** 2
+    ).sum()
     return 1.0 + float(excess_variance) / (2.0 * dof)
 
 

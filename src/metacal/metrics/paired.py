@@ -87,10 +87,10 @@ class PairedEstimates:
         """
         if self.replicates.shape[1] < 2:
             return float("nan")
-        subtrahend = 0.0 if other is None else self.replicates[other]
+        other_replicates = 0.0 if other is None else self.replicates[other]
         # The difference of two infinite losses is NaN, which NumPy would warn about.
         with np.errstate(invalid="ignore"):
-            differences = self.replicates[method] - subtrahend
+            differences = self.replicates[method] - other_replicates
             return self.scale * float(differences.std(ddof=1))
 
     @property

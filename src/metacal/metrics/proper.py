@@ -247,9 +247,9 @@ class _CellSums:
         """
         n_rows = len(table)
         n_classes = table.n_classes
-        upper = find_upper_entries(table, n_bins)
-        probability = upper.probability
-        is_label = upper.is_label
+        upper_entries = find_upper_entries(table, n_bins)
+        probability = upper_entries.probability
+        is_label = upper_entries.is_label
 
         # Only entries above the first bin are listed, so each sum needs the total of its class.
         total_count = np.full(n_classes, float(n_rows))
@@ -258,11 +258,11 @@ class _CellSums:
         total_square = _column_sums_of_squares(table)
         total_true = sum_by_group(table.label_codes, table.true_probability, n_classes)
         return cls(
-            entry_count=_sum_cells(upper, np.ones(len(probability)), total_count, n_bins),
-            label_count=_sum_cells(upper, is_label, label_counts, n_bins),
-            forecast_sum=_sum_cells(upper, probability, total_probability, n_bins),
-            square_sum=_sum_cells(upper, probability**2, total_square, n_bins),
-            true_forecast_sum=_sum_cells(upper, probability * is_label, total_true, n_bins),
+            entry_count=_sum_cells(upper_entries, np.ones(len(probability)), total_count, n_bins),
+            label_count=_sum_cells(upper_entries, is_label, label_counts, n_bins),
+            forecast_sum=_sum_cells(upper_entries, probability, total_probability, n_bins),
+            square_sum=_sum_cells(upper_entries, probability**2, total_square, n_bins),
+            true_forecast_sum=_sum_cells(upper_entries, probability * is_label, total_true, n_bins),
         )
 
 

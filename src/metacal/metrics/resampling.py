@@ -322,37 +322,41 @@ class Resampling:
         tail_probability = (1.0 - self.level) / 2.0
         limits = compute_area_limits(areas, self.n_resamples, tail_probability, random)
         for name, (lower_limit, upper_limit) in limits.items():
-            value = estimates[name]
-            if isnan(value):
+            estimate = estimates[name]
+            if isnan(estimate):
                 lower_limit = upper_limit = nan
             # An area lies between 0 and 1, but sums of real weights are rounded.
-            low = max(min(lower_limit, value), 0.0)
-            high = min(max(upper_limit, value), 1.0)
+            low = max(min(lower_limit, estimate), 0.0)
+            high = min(max(upper_limit, estimate), 1.0)
             intervals[name] = Interval(
-                value, low=low, high=high, level=self.level, method=BAYESIAN_BOOTSTRAP
+                estimate, low=low, high=high, level=self.level, method=BAYESIAN_BOOTSTRAP
             )
         return intervals
 
     def _compute_bootstrap_interval(
-        self, value: float, replicate_values: Float, target: Target
+        self, estimate: float, replicate_values: Float, target: Target
     ) -> Interval:
         """Compute the hull of the percentile and the basic bootstrap interval.
 
         If the estimate is infinite, the interval is the percentile interval, extended to the
         estimate.
         """
-        if isnan(value) or not len(replicate_values):
-            return Interval(value, low=nan, high=nan, level=self.level, method=BOOTSTRAP)
+        if isnan(estimate) or not len(replicate_values):
+            return Interval(estimate, low=nan, high=nan, level=self.level, method=BOOTSTRAP)
         lower_quantile, upper_quantile = self._compute_tail_quantiles(replicate_values, target)
-        if isfinite(value):
-            half_width = max(upper_quantile - value, value - lower_quantile)
-            low = max(value - half_width, target.low)
-            high = min(value + half_width, target.high)
+        if isfinite(estimate):
+            half_width = max(upper_quantile - estimate, estimate - lower_quantile)
+            low = max(estimate - half_width, target.low)
+            high = min(estimate + half_width, target.high)
         else:
             low = lower_quantile
             high = upper_quantile
         return Interval(
-            value, low=min(low, value), high=max(high, value), level=self.level, method=BOOTSTRAP
+            estimate,
+            low=min(low, estimate),
+            high=max(high, estimate),
+            level=self.level,
+            method=BOOTSTRAP,
         )
 
     def _compute_tail_quantiles(

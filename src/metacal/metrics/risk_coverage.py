@@ -63,10 +63,10 @@ def risk_coverage_curve(score: ArrayLike, correct: ArrayLike) -> RiskCoverageCur
     """
     scores, is_correct = read_ranking_columns(score, correct)
     n_rows = len(scores)
-    thresholds, codes = np.unique(scores, return_inverse=True)
-    codes = codes.reshape(-1)
-    n_accepted = np.cumsum(np.bincount(codes))
-    n_accepted_errors = np.cumsum(np.bincount(codes, ~is_correct))
+    thresholds, threshold_of_row = np.unique(scores, return_inverse=True)
+    threshold_of_row = threshold_of_row.reshape(-1)
+    n_accepted = np.cumsum(np.bincount(threshold_of_row))
+    n_accepted_errors = np.cumsum(np.bincount(threshold_of_row, ~is_correct))
     return RiskCoverageCurve(
         threshold=thresholds,
         coverage=n_accepted / n_rows,

@@ -236,9 +236,9 @@ class Ranker(ABC):
 
     def _standardise(self, features: Float) -> Float:
         """Standardise and clip the features."""
-        standardised = (features - self.means_) / self.scales_
+        standardised_features = (features - self.means_) / self.scales_
         return np.asarray(
-            np.clip(standardised, -MAX_STANDARDISED_FEATURE, MAX_STANDARDISED_FEATURE)
+            np.clip(standardised_features, -MAX_STANDARDISED_FEATURE, MAX_STANDARDISED_FEATURE)
         )
 
     @abstractmethod

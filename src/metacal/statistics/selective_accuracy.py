@@ -346,12 +346,12 @@ def _find_largest_possible_error_rate(evidence: _MixtureEvidence) -> Float:
         0.0,
     )
     is_below_root = excess < -_LOG_EVIDENCE_TOLERANCE
-    unfinished = np.flatnonzero(is_below_root)
-    if len(unfinished):
-        error_rate[unfinished] = _find_root_by_chandrupatla(
-            evidence.select_thresholds(unfinished),
-            low_ends=_BracketEnds(error_rate[unfinished], excess[unfinished]),
-            high_ends=high_ends.select(unfinished),
+    unfinished_thresholds = np.flatnonzero(is_below_root)
+    if len(unfinished_thresholds):
+        error_rate[unfinished_thresholds] = _find_root_by_chandrupatla(
+            evidence.select_thresholds(unfinished_thresholds),
+            low_ends=_BracketEnds(error_rate[unfinished_thresholds], excess[unfinished_thresholds]),
+            high_ends=high_ends.select(unfinished_thresholds),
         )
     return error_rate
 
@@ -414,20 +414,22 @@ def _find_root_by_chandrupatla(
         opposite = opposite_ends.select(open_brackets)
         rate = newest.rate + step_to_opposite[open_brackets] * (opposite.rate - newest.rate)
         open_evidence = evidence.select_thresholds(open_brackets)
-        inner = _BracketEnds(rate, open_evidence.compute_smallest_log_evidence_over_limit(rate))
+        inner_points = _BracketEnds(
+            rate, open_evidence.compute_smallest_log_evidence_over_limit(rate)
+        )
 
         # The root lies between the inner point and the end whose excess has the other sign.
-        has_sign_of_newest = (inner.excess >= 0.0) == (newest.excess >= 0.0)
+        has_sign_of_newest = (inner_points.excess >= 0.0) == (newest.excess >= 0.0)
         replaced = _choose_ends(has_sign_of_newest, if_true=newest, if_false=opposite)
         opposite = _choose_ends(has_sign_of_newest, if_true=opposite, if_false=newest)
-        newest_ends.update(open_brackets, inner)
+        newest_ends.update(open_brackets, inner_points)
         opposite_ends.update(open_brackets, opposite)
         replaced_ends.update(open_brackets, replaced)
 
         step_to_opposite[open_brackets] = _choose_chandrupatla_step(
-            newest=inner, opposite=opposite, replaced=replaced
+            newest=inner_points, opposite=opposite, replaced=replaced
         )
-        bracket_widths = np.abs(opposite.rate - inner.rate)
+        bracket_widths = np.abs(opposite.rate - inner_points.rate)
         open_brackets = open_brackets[bracket_widths > _MAX_BRACKET_WIDTH]
     return np.where(newest_ends.excess >= 0.0, newest_ends.rate, opposite_ends.rate)
 

@@ -158,27 +158,27 @@ def minimise_by_lbfgs(
             continue
         if n_steps == max_steps:
             break
-        following = _search_line(objective, current, direction, slope)
-        if following is None:
+        next_evaluation = _search_line(objective, current, direction, slope)
+        if next_evaluation is None:
             break
         step = _Step(
-            displacement=following.point - current.point,
-            gradient_change=following.gradient - current.gradient,
+            displacement=next_evaluation.point - current.point,
+            gradient_change=next_evaluation.gradient - current.gradient,
         )
         if step.curvature > 0.0:
             memory.append(step)
         del memory[:-_MEMORY]
-        current = following
+        current = next_evaluation
 
     # A decrease below the rounding error of the value cannot be detected.
-    rounding = 1e-13 * max(1.0, abs(current.value))
+    rounding_error = 1e-13 * max(1.0, abs(current.value))
     return Minimum(
         point=current.point,
         value=current.value,
         remaining_decrease=remaining_decrease,
         gradient_norm=float(np.linalg.norm(current.gradient)),
         n_steps=n_steps,
-        converged=bool(remaining_decrease <= max(tolerance, rounding)),
+        converged=bool(remaining_decrease <= max(tolerance, rounding_error)),
     )
 
 

@@ -131,8 +131,8 @@ def fit_curves(x: Float, cells: Cells) -> CurveFamily:
 
 def _build_curve_design(x: Float, knots: Float) -> Float:
     """Compute the design matrix: a column of ones, then one column per curve piece."""
-    pieces = np.clip((x[:, None] - knots[:-1]) / np.diff(knots), 0.0, 1.0)
-    design = np.column_stack([np.ones(len(x)), pieces])
+    piece_fractions = np.clip((x[:, None] - knots[:-1]) / np.diff(knots), 0.0, 1.0)
+    design = np.column_stack([np.ones(len(x)), piece_fractions])
     distance_outside = np.minimum(x - knots[0], 0.0) + np.maximum(x - knots[-1], 0.0)
     design[:, 1:] += distance_outside[:, None] / (knots[-1] - knots[0])
     return design

@@ -70,7 +70,7 @@ class _OffsetModel:
     features : array of shape (n_rows, n_classes)
         Tempered centred logits; zero for masked classes.
 
-    masked : array of bool of shape (n_rows, n_classes) or None
+    is_masked : array of bool of shape (n_rows, n_classes) or None
         Mask of the masked classes, or None if there are none.
 
     sample : LabelledRows
@@ -81,7 +81,7 @@ class _OffsetModel:
     """
 
     features: Float
-    masked: Flags | None
+    is_masked: Flags | None
     sample: LabelledRows
     precision: Float
 
@@ -107,8 +107,8 @@ class _OffsetModel:
         label_entries = (np.arange(n_rows), labels)
 
         logits = scale * features + offsets
-        if self.masked is not None:
-            logits = np.where(self.masked, -np.inf, logits)
+        if self.is_masked is not None:
+            logits = np.where(self.is_masked, -np.inf, logits)
         logits -= logits.max(axis=1, keepdims=True)
         p = np.exp(logits)
         normaliser = p.sum(axis=1)
@@ -164,9 +164,9 @@ def fit_class_offsets(sample: LabelledRows) -> ClassOffsets:
     -------
     ClassOffsets
     """
-    centred_logits, masked = kernels.centred_logits(sample.rows.to_host().to_array())
-    if masked is not None:
-        centred_logits = np.where(masked, 0.0, centred_logits)
+    centred_logits, is_masked = kernels.centred_logits(sample.rows.to_host().to_array())
+    if is_masked is not None:
+        centred_logits = np.where(is_masked, 0.0, centred_logits)
     inverse_temperature = fit_temperature(
         sample.rows, sample.labels, sample.weights
     ).inverse_temperature
@@ -178,7 +178,7 @@ def fit_class_offsets(sample: LabelledRows) -> ClassOffsets:
     for deviation in _DEVIATIONS:
         offset_precision = np.full(n_classes, deviation**-2.0)
         precision = np.append(offset_precision, _SCALE_PRECISION)
-        model = _OffsetModel(features, masked, sample, precision)
+        model = _OffsetModel(features, is_masked, sample, precision)
         theta = model.find_mode(theta)
         posterior = model.evaluate(theta)
         log_determinant = np.linalg.slogdet(posterior.hessian)[1]

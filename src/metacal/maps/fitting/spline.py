@@ -96,10 +96,10 @@ def build_spline_design(knots: Float, z: Float) -> Float:
     array([[-1.  , 0.  ], [ 0.75, 0.25], [ 1.  , 2.  ]])
     """
     design = np.zeros((len(z), len(knots)))
-    width = knots[1:] - knots[:-1]
-    piece_fraction = np.minimum(np.maximum((z[:, None] - knots[:-1]) / width, 0.0), 1.0)
-    design[:, :-1] = width * piece_fraction * (1.0 - 0.5 * piece_fraction)
-    design[:, 1:] += width * 0.5 * piece_fraction**2
+    piece_width = knots[1:] - knots[:-1]
+    piece_fraction = np.minimum(np.maximum((z[:, None] - knots[:-1]) / piece_width, 0.0), 1.0)
+    design[:, :-1] = piece_width * piece_fraction * (1.0 - 0.5 * piece_fraction)
+    design[:, 1:] += piece_width * 0.5 * piece_fraction**2
     design[:, 0] += np.minimum(z - knots[0], 0.0)
     design[:, -1] += np.maximum(z - knots[-1], 0.0)
     return design

@@ -291,8 +291,10 @@ def compute_laplace_evidence(data: EvidenceData, basis: InducingBasis, mean: Flo
     therefore prefers kernels without freedom.
     """
     n_features = len(mean)
-    curve = tabulate_latent(basis, mean, np.zeros((n_features, n_features)))
-    sums = data.sum_over_rows(replace(curve, mean_plus_half_variance=curve.mean), basis)
+    latent_curve = tabulate_latent(basis, mean, np.zeros((n_features, n_features)))
+    sums = data.sum_over_rows(
+        replace(latent_curve, mean_plus_half_variance=latent_curve.mean), basis
+    )
     log_determinant = np.linalg.slogdet(sums.curvature + np.eye(n_features))[1]
     return float(sums.expected_likelihood - 0.5 * mean @ mean - 0.5 * log_determinant)
 
