@@ -30,6 +30,7 @@ from metacal.promises import paper
 from metacal.promises.accuracy import MinAccuracy
 from metacal.promises.both import AfterLooking, Both
 from metacal.promises.cascade import MaxLoss
+from metacal.promises.case_errors import CasePromise
 from metacal.promises.kinds import load_promise_classes
 from metacal.promises.max_risk import Cheapest, MaxCost, MaxRisk
 from metacal.promises.miscoverage import MaxMiscoverage, MaxReview
@@ -101,12 +102,14 @@ EVERY = [promise for some in PROMISES.values() for promise in some]
 
 
 def test_every_promise_that_can_be_saved_is_here():
+    # parts: test_per_class; cascades: test_cascade_files; sides: test_two_sided; cases: test_cases
     apart = (
         Per,
         MaxLoss,
         SidePromise,
         TwoSided,
-    )  # parts: test_per_class; cascades: test_cascade_files; sides: test_two_sided
+        CasePromise,
+    )
     whole = {kind for kind, cls in load_promise_classes().items() if not issubclass(cls, apart)}
     assert set(PROMISES) == whole
     for kind, some in PROMISES.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 
 import numpy as np
@@ -12,6 +13,7 @@ import metacal as mc
 from metacal.certification.case_items import Cases
 from metacal.certification.rows import CalibrationRows, Clusters
 from metacal.errors import InfeasibleTargetError, InputError
+from metacal.io.artifact.document import SavedContent, decode_document, encode_document
 
 # Ties, missing scores and rows without an error are the subject of these tests, not of the reader.
 pytestmark = pytest.mark.filterwarnings("ignore::metacal.errors.MetacalWarning")
@@ -135,6 +137,39 @@ def test_saved_gates_decide_alike_and_are_judged_on_cases(promise, tmp_path):
     assert verification.n_rows == 300
     fit_rows = mc.verify(gate, score, correct, cases=document, groups=field)
     assert fit_rows.verdict.word == "not judged"
+
+
+@pytest.mark.parametrize(
+    "promise",
+    [
+        mc.MaxCaseErrors(0.2),
+        mc.MaxCaseErrors(0.3, among="automated"),
+        mc.MinCaseRecall(0.5),
+        mc.MaxErrorsPerCase(0.3, largest=3),
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda stored: stored["certificate"]["cases"].update(n_broken=200),
+        lambda stored: stored["certificate"]["cases"].update(n_counted=10**6),
+        lambda stored: stored["certificate"]["cases"].update(n_tested=0),
+        lambda stored: stored["certificate"]["cases"].update(n_uncovered=10**5),
+        lambda stored: stored["certificate"].pop("cases"),
+        lambda stored: stored["certificate"].update(target=0.01),
+        lambda stored: stored["promise"].update(delta=0.01),
+        lambda stored: stored.update(promise={"type": "MinAccuracy", "beta": 0.5, "delta": 0.1}),
+    ],
+)
+def test_files_whose_counts_do_not_certify_the_promise_are_refused(promise, change):
+    score, correct, document, field = documents()
+    gate = mc.ScoreGate(promise).fit(score, correct, cases=document, groups=field)
+    stored = json.loads(json.dumps(encode_document(SavedContent(gate.gate_))))
+    assert decode_document(stored).gate == gate.gate_
+    change(stored)
+    with pytest.raises(mc.errors.ArtifactError):
+        decode_document(stored)
 
 
 def test_counts_of_verify_are_those_of_whole_cases():
@@ -274,6 +309,47 @@ def test_the_label_of_an_item_without_a_score_matters_for_a_recall_only():
     assert gate.certificate_.cases.n_tested == N_CASES
     with pytest.warns(mc.errors.MetacalWarning, match="1 of 400 cases"):
         mc.ScoreGate(mc.MinCaseRecall(0.5)).fit(score, labels, cases=document)
+
+
+@pytest.mark.parametrize(
+    ("promise", "n_left"),
+    [
+        (mc.PerGroup(mc.MinAccuracy(0.6)), 1195),
+        (mc.MinAccuracy(0.5), 1188),
+        (mc.MaxCaseErrors(0.2), 1188),
+        (mc.MinCaseRecall(0.5), 1188),
+    ],
+    ids=repr,
+)
+def test_a_table_with_some_labels_missing_is_not_refused(promise, n_left):
+    """A promise about each column leaves out entries, a promise about rows their rows."""
+    score, correct, _, _ = documents()
+    shape = (N_CASES, len(FIELDS))
+    labels = correct.astype(object).reshape(shape)
+    labels[:4, 0] = None
+    labels[0, 1] = np.nan
+    with pytest.warns(mc.errors.MetacalWarning, match="left out"):
+        gate = mc.ScoreGate(promise).fit(score.reshape(shape), labels)
+    assert gate.certificate_.traffic.n_rows in (n_left, 0.9 * n_left)
+    assert "left out" in str(gate.certificate_)
+    with pytest.warns(mc.errors.MetacalWarning, match="left out"):
+        verification = mc.verify(gate, score.reshape(shape)[:50], labels[:50])
+    assert verification.verdict.word == "not judged"
+
+
+def test_exported_graphs_accept_items_of_unknown_types_if_none_may_be_missed():
+    runtime = pytest.importorskip("onnxruntime")
+    from metacal.export import onnx
+
+    score, is_name, tweet = tweets()
+    kind = np.where(np.arange(len(score)) % 2, "person", "place")
+    gate = mc.ScoreGate(mc.MinCaseRecall(0.8)).fit(score, is_name, cases=tweet, groups=kind)
+    session = runtime.InferenceSession(onnx.to_onnx(gate).SerializeToString())
+    new_score, kinds = score[:40].astype(np.float32), np.arange(40) % 4 - 1
+    accept = session.run(["accept"], {"scores": new_score, "group": kinds})[0]
+    names = np.array(["person", "place", "animal", "animal"])[kinds]
+    assert np.array_equal(accept, gate.accepts(new_score, names))
+    assert accept[(kinds < 0) | (kinds > 1)].all()
 
 
 # ── refusals ──────────────────────────────────────────────────────────────────────────────────────

@@ -611,7 +611,7 @@ def test_a_table_is_verified_as_its_entries_are():
         == mc.verify(together.gate_, score, right).to_dict()
         == expected
     )
-    with pytest.raises(InputError, match="a truth of that shape"):
+    with pytest.raises(InputError, match="do not fit a table of scores"):
         together.verify(score, right.T)
     with pytest.raises(
         InputError, match="one entry per row"

@@ -165,6 +165,21 @@ def uncovered_items(*, uncovered: int, cases: int) -> str:
     )
 
 
+@register_note("unlabelled_entries")
+def unlabelled_entries(*, unlabelled: int, entries: int) -> str:
+    """Report that entries of a table without a label were left out."""
+    return f"{unlabelled:,} of {entries:,} entries have no label and were left out."
+
+
+@register_note("unlabelled_table_rows")
+def unlabelled_table_rows(*, unlabelled: int, rows: int) -> str:
+    """Report that rows of a table with an unlabelled entry were left out."""
+    return (
+        f"{unlabelled:,} of {rows:,} rows of the table have an entry without a label and were left"
+        " out; the promise is about rows like the others."
+    )
+
+
 @register_note("unlabelled_cases")
 def unlabelled_cases(*, unlabelled: int, cases: int) -> str:
     """Report that cases with an item of unknown correctness were left out."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.utils.validation import check_is_fitted
 
+from metacal.certificates.notes import Note
 from metacal.certification.certify import can_count_clusters
 from metacal.certification.importance import Importance
 from metacal.certification.units import Units
@@ -19,9 +20,16 @@ from metacal.formulas import Flags, Float
 from metacal.gate import Decision, ScoreData
 from metacal.gate.calibrate import calibrate
 from metacal.gate.score_source import HigherIs
+from metacal.gate.scored_rows import note_unlabelled
 from metacal.promises.per_subgroup import PerGroup
 from metacal.promises.promise import Promise
-from metacal.rows.score_tables import flatten_score_table, has_several_columns
+from metacal.rows.score_tables import (
+    LabelledEntries,
+    Omitted,
+    flatten_labelled_table,
+    flatten_score_table,
+    has_several_columns,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,26 +38,23 @@ class _FlatScores:
 
     Attributes
     ----------
-    scores : array of shape (n_entries,)
-        Scores.
-    correct : array of shape (n_entries,) or None
-        Whether each entry is correct.
-    losses : array of shape (n_entries,) or None
-        Loss of each entry.
+    entries : LabelledEntries
+        Entries with their labels.
     clusters : Units or None
         The row of the table of each entry, if the promise is about rows.
     groups : array of shape (n_entries,) or None
         The label of each entry, if each label has its own threshold.
-    cases : array of shape (n_entries,)
-        The row of the table of each entry.
+    cases : array of shape (n_entries,) or None
+        The row of the table of each entry, if the promise is about cases.
+    notes : tuple of Note
+        Note about entries or rows that were left out because they lack a label.
     """
 
-    scores: Any
-    correct: Any
-    losses: Any
+    entries: LabelledEntries
     clusters: Units | None
     groups: Any
     cases: Any
+    notes: tuple[Note, ...]
 
 
 class ScoreGate(GateEstimator, kw_only=False):
@@ -128,6 +133,8 @@ class ScoreGate(GateEstimator, kw_only=False):
             `PerGroup(MaxMiscoverage(0.1))` its recall. A promise for all labels together is about
             rows, each by the mean of its labels: `MinAccuracy(0.9)` promises the mean precision of
             rows with accepted labels, `MaxMiscoverage(0.1)` the mean recall of rows with labels.
+            An entry of `correct` may be None or NaN if it is not known: a promise per label leaves
+            out the entry, a promise for all labels its row.
         correct : array-like of shape (n_rows,) or None, default=None
             Whether each row is correct: true or false, 1 or 0, "yes" or "no".
         loss : array-like of shape (n_rows,) or None, default=None
@@ -158,17 +165,20 @@ class ScoreGate(GateEstimator, kw_only=False):
         -------
         self
         """
+        notes: tuple[Note, ...] = ()
         if has_several_columns(score):
             if units is not None or importance is not None or cases is not None:
                 raise _table_shape_error(score, correct if loss is None else loss)
             flat_scores = self._flatten_table(score, correct, loss, groups)
-            score = flat_scores.scores
-            correct = flat_scores.correct
-            loss = flat_scores.losses
+            score = flat_scores.entries.scores
+            if loss is None:
+                correct = flat_scores.entries.truth
+            else:
+                loss = flat_scores.entries.truth
             units = flat_scores.clusters
             groups = flat_scores.groups
-            if self.promise.counts_cases:
-                cases = flat_scores.cases
+            cases = flat_scores.cases
+            notes = flat_scores.notes
         data = ScoreData(
             scores=score,
             correct=correct,
@@ -182,7 +192,9 @@ class ScoreGate(GateEstimator, kw_only=False):
             random_state=random_state,
             declared_values=self.marks,
         )
-        self.gate_ = calibrate(data, self.promise)
+        gate = calibrate(data, self.promise)
+        assert gate.certificate is not None
+        self.gate_ = replace(gate, certificate=gate.certificate.with_notes(*notes))
         return self
 
     def _flatten_table(self, score: Any, correct: Any, loss: Any, groups: Any) -> _FlatScores:
@@ -204,24 +216,25 @@ class ScoreGate(GateEstimator, kw_only=False):
         truth = correct if loss is None else loss
         if np.shape(truth) != np.shape(score):
             raise _table_shape_error(score, truth)
-        n_rows, n_labels = np.shape(score)
-        flat_truth = np.asarray(truth).reshape(-1)
-        flat_scores, label_names = flatten_score_table(score, groups)
-        is_per_label = isinstance(self.promise, PerGroup) or self.promise.counts_cases
+        is_about_cases = self.promise.counts_cases
+        has_label_thresholds = isinstance(self.promise, PerGroup) or is_about_cases
+        omitted: Omitted = "row"
+        if has_label_thresholds:
+            # Entries without a label make a case unusable only if they could decide its outcome.
+            omitted = "nothing" if is_about_cases else "entry"
+        entries = flatten_labelled_table(score, truth, groups, omitted=omitted)
         clusters = None
-        row_of_entry = np.repeat(np.arange(n_rows), n_labels)
-        if not is_per_label:
-            clusters = Units(row_of_entry)
+        if not has_label_thresholds:
+            clusters = Units(entries.rows)
             if can_count_clusters(self.promise):
                 # Each row of the table counts once, by the mean over its labels.
-                clusters = Units(row_of_entry, per="mean", largest=n_labels)
+                clusters = Units(entries.rows, per="mean", largest=np.shape(score)[1])
         return _FlatScores(
-            scores=flat_scores,
-            correct=flat_truth if loss is None else None,
-            losses=None if loss is None else flat_truth,
+            entries=entries,
             clusters=clusters,
-            groups=label_names if is_per_label else None,
-            cases=row_of_entry,
+            groups=entries.columns if has_label_thresholds else None,
+            cases=entries.rows if is_about_cases else None,
+            notes=note_unlabelled(entries, omitted),
         )
 
     def accepts(self, score: ArrayLike, groups: ArrayLike | None = None) -> Flags:

@@ -17,8 +17,9 @@ from metacal.errors import InputError
 from metacal.gate.gate import Gate
 from metacal.gate.judged import JudgedRows, find_gate_and_inputs, judge_rows
 from metacal.gate.judged_cases import check_case_columns, judge_case_rows
+from metacal.gate.scored_rows import note_unlabelled
 from metacal.promises.verification import Verification, verify_decisions
-from metacal.rows.score_tables import flatten_score_table, has_several_columns
+from metacal.rows.score_tables import Omitted, flatten_labelled_table, has_several_columns
 
 
 def verify(
@@ -88,21 +89,17 @@ def verify(
     is_score_table = fitted_gate.is_score_gate and has_several_columns(X)
     counts_clusters = certificate.circumstances.cluster_counting is not None
     if is_score_table and (fitted_gate.has_group_thresholds or counts_clusters):
-        if np.shape(truth) != np.shape(X):
-            raise InputError(
-                f"scores of {np.shape(X)} rows and labels take a truth of that shape, got"
-                f" {np.shape(truth)}."
-            )
-        flat_scores, label_names = flatten_score_table(X, groups)
-        stage_inputs = (flat_scores,)
-        truth = np.asarray(truth).reshape(-1)
+        omitted: Omitted = "entry" if fitted_gate.has_group_thresholds else "row"
+        entries = flatten_labelled_table(X, truth, groups, omitted=omitted)
+        note_unlabelled(entries, omitted)
+        stage_inputs = (entries.scores,)
+        truth = entries.truth
+        groups = None
         if fitted_gate.has_group_thresholds:
-            groups = label_names
+            groups = entries.columns
         else:
-            groups = None
             # The entries of one row of the table form a cluster.
-            n_rows, n_labels = np.shape(X)
-            units = np.repeat(np.arange(n_rows), n_labels)
+            units = entries.rows
     decisions = judge_rows(fitted_gate, stage_inputs, truth, groups)
     clusters = None
     if units is not None:

@@ -17,7 +17,7 @@ from metacal.gate.case_rows import read_case_rows, select_group_rows
 from metacal.gate.gate import Gate
 from metacal.gate.judged import JudgedRows, judge_rows
 from metacal.promises.case_errors import CasePromise
-from metacal.rows.score_tables import flatten_score_table, has_several_columns
+from metacal.rows.score_tables import flatten_labelled_table, has_several_columns
 
 
 def is_about_cases(gate: Gate) -> bool:
@@ -103,13 +103,8 @@ def _flatten_table(
     gate: Gate, score: Any, correct: Any, cases: Any, groups: Any
 ) -> tuple[Any, Any, Any, Any]:
     """Flatten a table of scores to items, whose case is the row and whose type is the column."""
-    if cases is not None or np.shape(correct) != np.shape(score):
-        raise InputError(
-            f"Each row of a table of scores is a case. Pass correct of the shape {np.shape(score)},"
-            f" and no cases; got correct of the shape {np.shape(correct)}."
-        )
-    n_rows, n_types = np.shape(score)
-    flat_scores, type_names = flatten_score_table(score, groups)
-    flat_correct = np.asarray(correct).reshape(-1)
-    row_of_item = np.repeat(np.arange(n_rows), n_types)
-    return flat_scores, flat_correct, row_of_item, type_names if gate.has_group_thresholds else None
+    if cases is not None:
+        raise InputError("Each row of a table of scores is a case. Leave out cases.")
+    entries = flatten_labelled_table(score, correct, groups, omitted="nothing")
+    types = entries.columns if gate.has_group_thresholds else None
+    return entries.scores, entries.truth, entries.rows, types

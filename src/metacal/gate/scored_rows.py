@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from metacal.certificates.notes import Note, unlabelled_entries, unlabelled_table_rows
 from metacal.certification.case_items import Cases
 from metacal.certification.row_losses import Losses
 from metacal.certification.row_selection import RowSelection, SelectedRows
@@ -23,6 +24,7 @@ from metacal.gate.score_source import ScoreSource, clean_score_name
 from metacal.promises.max_risk import CostPromise
 from metacal.promises.promise import Promise
 from metacal.rows.score_columns import check_losses, check_scores, check_scores_and_correctness
+from metacal.rows.score_tables import LabelledEntries, Omitted
 
 
 @dataclass(frozen=True, eq=False)
@@ -303,3 +305,15 @@ def _find_subgroups(
     if subgroups is None:
         return None
     return subgroups.take(has_score)
+
+
+def note_unlabelled(entries: LabelledEntries, omitted: Omitted) -> tuple[Note, ...]:
+    """Warn about entries or rows that were left out of a table, and return the note."""
+    if omitted == "nothing" or entries.n_unlabelled == 0:
+        return ()
+    n_unlabelled = entries.n_unlabelled
+    if omitted == "entry":
+        note = unlabelled_entries(unlabelled=n_unlabelled, entries=entries.n_total)
+    else:
+        note = unlabelled_table_rows(unlabelled=n_unlabelled, rows=entries.n_total)
+    return (note.issue_warning(),)

@@ -137,6 +137,21 @@ def check_correctness(
     return np.array(flags, dtype=np.bool_)
 
 
+def find_missing_labels(values: NDArray[Any]) -> Flags:
+    """Return whether each value of a column of labels is None, NaN or an empty text.
+
+    >>> find_missing_labels(np.array([True, None, "no", " "], dtype=object))
+    array([False,  True, False,  True])
+    """
+    if values.dtype.kind in "biu":
+        return np.zeros(len(values), dtype=bool)
+    if values.dtype.kind == "f":
+        return np.asarray(np.isnan(values))
+    return np.array(
+        [is_missing(value) or str(value).strip() == "" for value in values.tolist()], dtype=bool
+    )
+
+
 def check_known_correctness(values: Any, *, name: str = "correct") -> tuple[Flags, Flags]:
     """Validate a column of correctness that may have missing entries.
 
@@ -166,15 +181,7 @@ def check_known_correctness(values: Any, *, name: str = "correct") -> tuple[Flag
     if np.ma.isMA(values):
         values = np.ma.filled(np.ma.asarray(values, dtype=object), None)
     array = _flatten(values, name)
-    if array.dtype.kind == "b":
-        return array.astype(np.bool_), np.ones(len(array), dtype=bool)
-    if array.dtype.kind == "f":
-        is_known = ~np.isnan(array)
-    else:
-        is_known = np.array(
-            [not is_missing(value) and str(value).strip() != "" for value in array.tolist()],
-            dtype=np.bool_,
-        )
+    is_known = ~find_missing_labels(array)
     known_rows = np.flatnonzero(is_known)
     is_correct = np.zeros(len(array), dtype=np.bool_)
     is_correct[known_rows] = check_correctness(
