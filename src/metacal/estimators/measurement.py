@@ -277,7 +277,7 @@ def _split_metrics(columns: list[Float], sums: TableSums) -> Iterator[Probabilit
         top_label = TopLabel(*table_columns[:_N_TOP_LABEL_COLUMNS])
         loss_columns = table_columns[_N_TOP_LABEL_COLUMNS:]
         losses = dict(zip(loss_names, loss_columns, strict=True))
-        yield ProbabilityColumns(top_label, losses, sums=table_sums)
+        yield ProbabilityColumns(top_label, losses, accumulators=table_sums)
 
 
 def make_lazy_softmax_table(rows: Rows, codes: Codes, top: TopLabel) -> CheckedTable:

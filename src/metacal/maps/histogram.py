@@ -179,13 +179,17 @@ class BinCounts:
         positive_cells = cells[is_true_class[is_unmasked]]
         self.sums[_N_ROWS] += np.bincount(cells, minlength=n_cells)
         self.sums[_N_POSITIVE] += np.bincount(positive_cells, minlength=n_cells)
-        # Each probability is a sum of components, whole multiples of a coarse and a fine unit.
-        components = exact.split_into_units(probabilities)
-        for sum_row, unit, component in zip(
-            _PROBABILITY_SUMS, exact.UNITS, components, strict=True
+        self._add_probability_sums(cells, probabilities)
+
+    def _add_probability_sums(self, cells: Codes, probabilities: Float) -> None:
+        """Add probabilities to the sums of their cells, in whole numbers of two units."""
+        n_cells = self.sums.shape[1]
+        coarse_and_fine_parts = exact.split_into_units(probabilities)
+        for sum_row, unit, parts in zip(
+            _PROBABILITY_SUMS, exact.UNITS, coarse_and_fine_parts, strict=True
         ):
-            component_sum = _sum_by_bin(cells, component, n_cells)
-            self.sums[sum_row] += exact.units_to_integers(component_sum, unit)
+            sum_of_cell = _sum_by_bin(cells, parts, n_cells)
+            self.sums[sum_row] += exact.units_to_integers(sum_of_cell, unit)
 
     def result(self) -> BinCounts:
         """Return the counts, which a worker sends back to the main process."""

@@ -47,6 +47,8 @@ _MAX_LOG_ODDS = 32
 _CELLS_PER_UNIT = 32
 #: Largest number of cell groups, small enough to compare every pair of groups.
 _MAX_GROUPS = 256
+#: Distance above a group number that is attributed to rounding.
+_ROUNDING_ERROR = 1e-9
 
 
 @dataclass(frozen=True)
@@ -249,7 +251,7 @@ def _fit_curve(cells: _CellSums, n_bins: int, prior_rows: float) -> PiecewiseCur
     used_cells = np.flatnonzero(cells.weight > 0.0)
     if not len(used_cells):
         return make_identity_curve("step")
-    last_cell_of_group = used_cells[_choose_group_ends(cells, used_cells)]
+    last_cell_of_group = _choose_last_cells_of_groups(cells, used_cells)
     groups = cells.merge_neighbours(last_cell_of_group)
     frequency = groups.positive_weight / groups.weight
     monotone_frequency = np.asarray(isotonic_regression(frequency, weights=groups.weight).x)
@@ -267,7 +269,7 @@ def _fit_curve(cells: _CellSums, n_bins: int, prior_rows: float) -> PiecewiseCur
     return PiecewiseCurve(knots=knots, values=np.clip(values, 0.0, 1.0))
 
 
-def _choose_group_ends(cells: _CellSums, used_cells: Codes) -> Codes:
+def _choose_last_cells_of_groups(cells: _CellSums, used_cells: Codes) -> Codes:
     """Divide the used cells into at most 256 groups; return the last cell of each group.
 
     Positive and negative rows each determine half of the groups.
@@ -278,6 +280,7 @@ def _choose_group_ends(cells: _CellSums, used_cells: Codes) -> Codes:
         weight / weight.sum() for weight in (positive_weight, negative_weight) if weight.sum() > 0.0
     ]
     cumulative_share = np.cumsum(np.sum(shares_by_outcome, axis=0))
-    group_of_cell = np.ceil(cumulative_share / cumulative_share[-1] * _MAX_GROUPS - 1e-9)
-    is_last_cell = np.append(group_of_cell[1:] != group_of_cell[:-1], True)
-    return np.flatnonzero(is_last_cell)
+    exact_group = cumulative_share / cumulative_share[-1] * _MAX_GROUPS
+    group_of_used_cell = np.ceil(exact_group - _ROUNDING_ERROR)
+    is_last_of_group = np.append(group_of_used_cell[1:] != group_of_used_cell[:-1], True)
+    return used_cells[is_last_of_group]

@@ -81,18 +81,19 @@ def find_upper_entries(table: CheckedTable, n_bins: int) -> UpperEntries:
     """Find the entries of a table above the first of `n_bins` bins of equal width."""
     n_classes = table.n_classes
     edges = equal_width(confidence=np.empty(0), n_bins=n_bins)
-    index_blocks = []
-    value_blocks = []
-    for start, block in table.blocks():
-        flat_indices, values = exact.find_entries_above_first_bin(block, edges)
-        index_blocks.append(start * n_classes + flat_indices)
-        value_blocks.append(values)
-    probability = np.concatenate(value_blocks)
-    row_index, class_index = np.divmod(np.concatenate(index_blocks), n_classes)
+    flat_indices_of_blocks = []
+    probabilities_of_blocks = []
+    for first_row, block in table.blocks():
+        indices_in_block, probabilities = exact.find_entries_above_first_bin(block, edges)
+        flat_indices_of_blocks.append(first_row * n_classes + indices_in_block)
+        probabilities_of_blocks.append(probabilities)
+    probability = np.concatenate(probabilities_of_blocks)
+    row_index, class_index = np.divmod(np.concatenate(flat_indices_of_blocks), n_classes)
     is_label = class_index == table.label_codes[row_index]
+    first_cell_of_class = class_index * n_bins
     return UpperEntries(
         row_index=row_index,
-        cell_index=class_index * n_bins + assign_bins(probability, edges),
+        cell_index=first_cell_of_class + assign_bins(probability, edges),
         probability=probability,
         is_label=is_label.astype(np.float64),
     )

@@ -260,7 +260,8 @@ def evaluate_columns(
     Returns
     -------
     Evaluation
-        Metrics that need the whole table are undefined if `columns` has neither the table nor sums.
+        Metrics that need the whole table are undefined if `columns` has neither the table nor
+        accumulators.
     """
     top = columns.top
     is_accepted: Flags | None = None
@@ -321,7 +322,7 @@ class ProbabilityColumns:
     table : CheckedTable or None
         The probability table. Without it, metrics of the whole table have no interval.
 
-    sums : mapping of metric name to accumulator
+    accumulators : mapping of metric name to accumulator
         Accumulators of `Metric.make_accumulator`. They give the value of a metric of the whole table without
         the table.
 
@@ -335,7 +336,7 @@ class ProbabilityColumns:
     top: TopLabel
     losses: Mapping[str, Float]
     table: CheckedTable | None = None
-    sums: Mapping[str, Any] = field(default_factory=dict)
+    accumulators: Mapping[str, Any] = field(default_factory=dict)
     accepted: bool = False
     metrics: Sequence[Metric] = field(
         default_factory=lambda: registry.list_evaluated_metrics(PROBABILITIES, TOP_LABEL)
@@ -363,8 +364,8 @@ class ProbabilityColumns:
         if metric_input is not None:
             options = {"n_bins": n_bins} if metric.has_bins else {}
             return metric.prepare_interval_source(metric_input, **options)
-        if metric.name in self.sums:
-            accumulator = self.sums[metric.name]
+        if metric.name in self.accumulators:
+            accumulator = self.accumulators[metric.name]
             return float(accumulator.value(accepted=self.accepted))
         return nan
 

@@ -47,9 +47,9 @@ class Ranking:
         n_blocks = len(error_block_ranks)
         next_block = np.searchsorted(error_block_ranks, score_ranks)
         is_in_block = _find_rows_in_blocks(score_ranks, error_block_ranks, next_block)
-        # The segments alternate in ranking order: segment 2b contains the rows between block b - 1
-        # and block b, and segment 2b + 1 contains the rows in block b.
-        self._compute_segment_sizes = GroupSums(
+        # Gaps and blocks alternate in ranking order: group 2b contains the rows of the gap between
+        # block b - 1 and block b, and group 2b + 1 contains the rows in block b.
+        self._compute_gap_and_block_sizes = GroupSums(
             groups=2 * next_block + is_in_block, n_groups=2 * n_blocks + 1
         )
         self._compute_error_counts = GroupSums(
@@ -80,15 +80,17 @@ class Ranking:
     def _count_error_blocks(self, row_weights: Weights) -> ErrorBlocks:
         """Count the errors in each error block, and the rows before and through it."""
         # A cumulative sum of integers is faster than one of floats.
-        segment_sizes = np.ascontiguousarray(self._compute_segment_sizes(row_weights), np.int64)
-        segment_ends = np.cumsum(segment_sizes, axis=1).astype(np.float64)
-        # Segments alternate: correct rows between two error blocks, then an error block.
-        block_starts = segment_ends[:, 0:-1:2]
-        block_ends = segment_ends[:, 1::2]
+        gap_and_block_sizes = np.ascontiguousarray(
+            self._compute_gap_and_block_sizes(row_weights), np.int64
+        )
+        rows_through = np.cumsum(gap_and_block_sizes, axis=1).astype(np.float64)
+        # Gaps of correct rows and error blocks alternate. A gap is first and last.
+        rows_through_gap = rows_through[:, 0:-1:2]
+        rows_through_block = rows_through[:, 1::2]
         return ErrorBlocks(
-            total_rows=segment_ends[:, -1:],
-            rows_before=block_starts,
-            rows_through=block_ends,
+            total_rows=rows_through[:, -1:],
+            rows_before=rows_through_gap,
+            rows_through=rows_through_block,
             n_errors=np.ascontiguousarray(self._compute_error_counts(row_weights)),
         )
 

@@ -215,7 +215,7 @@ def make_report_rows_from_logits(
         if accept is not None and effective_gate.default_rejected == "uniform":
             # The paper's map has the same confidence, 1/K, for every rejected row.
             confidence = np.where(accept, confidence, softmax_top_label.confidence)
-    class_gaps = columns.gate_metrics.sums["classwise_ece"]
+    class_gaps = columns.gate_metrics.accumulators["classwise_ece"]
     return ReportRows(
         evaluation=evaluation,
         true_codes=true_codes,

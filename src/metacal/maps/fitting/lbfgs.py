@@ -186,6 +186,7 @@ def _apply_inverse_hessian(
     gradient: Float, memory: list[_Step], precondition: Preconditioner
 ) -> Float:
     """Multiply the gradient by the approximate inverse Hessian of L-BFGS."""
+    # Symbols as in Nocedal & Wright, "Numerical optimization", algorithm 7.4.
     product = gradient.copy()
     alphas = []
     for step in reversed(memory):
