@@ -215,12 +215,12 @@ class FileApplier:
             except NoRowsError:
                 return Applied(n_rows=0, n_accepted=0)
 
-        applied, source_fingerprint = read_until_unchanged(source, write_result)
+        summary, source_fingerprint = read_until_unchanged(source, write_result)
         return WrittenResult(
             source_fingerprint=source_fingerprint,
-            temporary_path=temporary_path if applied.n_rows else None,
-            n_rows=applied.n_rows,
-            n_accepted=applied.n_accepted,
+            temporary_path=temporary_path if summary.n_rows else None,
+            n_rows=summary.n_rows,
+            n_accepted=summary.n_accepted,
         )
 
     def write(self, source: Any, target: str, temporary_path: str | None = None) -> Applied:

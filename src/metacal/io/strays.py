@@ -88,13 +88,13 @@ def find_stray_columns(class_names: ClassNames, labels: NDArray[Any], table: Any
     """
     labels_are_numbers = isinstance(class_names[0], str) and labels.dtype.kind in "iubf"
     label_values = set(np.unique(labels).tolist())
-    unlabelled = set()
+    unlabelled_indices = set()
     for index, name in enumerate(class_names):
         label = index if labels_are_numbers else name
         if label not in label_values:
-            unlabelled.add(index)
+            unlabelled_indices.add(index)
 
-    candidates = unlabelled
+    candidates = unlabelled_indices
     if labels_are_numbers:
         # A stray column shifts the numbers of later classes, so labels may seem to name it.
         candidates = set(range(len(class_names)))
@@ -103,10 +103,10 @@ def find_stray_columns(class_names: ClassNames, labels: NDArray[Any], table: Any
     if candidates:
         with_other_numbers = _find_columns_of_whole_numbers(table)
 
-    stray_columns = unlabelled & (with_other_name | with_other_numbers)
+    stray_columns = unlabelled_indices & (with_other_name | with_other_numbers)
     if labels_are_numbers:
         stray_columns |= with_other_name & with_other_numbers
-    if unlabelled:
+    if unlabelled_indices:
         stray_columns |= with_other_name
     n_classes_left = len(class_names) - len(stray_columns)
     if not stray_columns or n_classes_left <= 1:
@@ -114,7 +114,7 @@ def find_stray_columns(class_names: ClassNames, labels: NDArray[Any], table: Any
 
     stray_indices = sorted(stray_columns)
     if labels_are_numbers:
-        warning = _describe_doubtful_columns(class_names, stray_indices, unlabelled)
+        warning = _describe_doubtful_columns(class_names, stray_indices, unlabelled_indices)
         return StrayColumns(excluded_indices=[], warnings=[warning])
     warning = _describe_excluded_columns(class_names, stray_indices)
     return StrayColumns(excluded_indices=stray_indices, warnings=[warning])

@@ -327,20 +327,21 @@ def write_mixture(
     extra_term : array of shape (n_rows, n_classes), default=None
         Term to add.
     """
-    is_possible = None
     # Unlike `min`, `fmin` finds -inf also if the block contains NaN.
-    if np.fmin.reduce(block, axis=None) == -np.inf:
+    has_masked_classes = np.fmin.reduce(block, axis=None) == -np.inf
+    if has_masked_classes:
+        # `out` may be the block itself, so the mask is read first.
         is_possible = block > -np.inf
     predictions = host_kernels.predict_classes(block)
     host_kernels.softmax(block, inverse_temperature, out)
     out *= out.dtype.type(softmax_weight)
     if extra_term is not None:
         out += extra_term
-    if is_possible is None:
-        out += out.dtype.type(uniform_weight / block.shape[1])
-    else:
+    if has_masked_classes:
         n_possible = is_possible.sum(axis=1, keepdims=True)
         out += is_possible * (uniform_weight / n_possible).astype(out.dtype)
+    else:
+        out += out.dtype.type(uniform_weight / block.shape[1])
     restore_predictions(predictions, out)
 
 

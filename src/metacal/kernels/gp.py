@@ -145,11 +145,11 @@ def _predict(
     lower_index, fraction = process.locate(values)
     heights = process.mean_plus_half_variance
     rises_to_next_point = np.diff(heights, append=heights[-1])
-    interpolated = rises_to_next_point[lower_index]
-    interpolated *= fraction
-    interpolated += heights[lower_index]
+    interpolated_heights = rises_to_next_point[lower_index]
+    interpolated_heights *= fraction
+    interpolated_heights += heights[lower_index]
     # The same buffer holds E f + ½ Var f, its exponential and the probabilities.
-    probabilities = interpolated.reshape(values.shape)
+    probabilities = interpolated_heights.reshape(values.shape)
     probabilities += values
     largest = probabilities.max(axis=1, keepdims=True)
     probabilities -= largest

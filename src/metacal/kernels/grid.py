@@ -82,8 +82,8 @@ class Grid:
         bits rounds the value. For positive numbers one less than half is added, so that ties are
         rounded down.
         """
-        raw = np.asarray(values, dtype=np.float64)
-        result = raw.copy(order="C")
+        raw_values = np.asarray(values, dtype=np.float64)
+        result = raw_values.copy(order="C")
         # The bit patterns share the memory of the result.
         bit_patterns = result.view(np.uint64)
         almost_half_step = np.uint64((1 << (self.n_dropped_bits - 1)) - 1)
@@ -91,20 +91,20 @@ class Grid:
         bit_patterns += sign_bits + almost_half_step
         kept_bits = np.uint64(-1 << self.n_dropped_bits & _ALL_BITS)
         bit_patterns &= kept_bits
-        magnitudes = np.abs(raw)
-        if not raw.size or (
+        magnitudes = np.abs(raw_values)
+        if not raw_values.size or (
             magnitudes.min() >= self.floor and magnitudes.max() < _LARGEST_FLOAT / 2
         ):
             return result
         # Some value is small, very large, or NaN, for which the comparisons are false.
         is_small = magnitudes < self.floor
-        n_steps = raw[is_small] / self.step
+        n_steps = raw_values[is_small] / self.step
         nearest = np.rint(n_steps)
         is_rounded_up_tie = nearest - n_steps == 0.5
         result[is_small] = (nearest - is_rounded_up_tie) * self.step
         is_huge = magnitudes > _LARGEST_FLOAT / 2
         result[is_huge] = np.clip(result[is_huge], -_LARGEST_FLOAT, _LARGEST_FLOAT)
-        return np.where(np.isfinite(raw), result, raw)
+        return np.where(np.isfinite(raw_values), result, raw_values)
 
     def snap_to_midpoint(self, threshold: float) -> float:
         """Return the midpoint between the two grid points around a threshold.

@@ -209,9 +209,9 @@ def softmax_with_curve(
         Buffer for the result.
     """
     n_possible = np.full(len(block), block.shape[1])
-    is_masked = None
     # Unlike `min`, `fmin` finds -inf also if the block contains NaN.
-    if np.fmin.reduce(block, axis=None) == -np.inf:
+    has_masked_classes = np.fmin.reduce(block, axis=None) == -np.inf
+    if has_masked_classes:
         is_masked = block == -np.inf
         n_possible = block.shape[1] - is_masked.sum(axis=1)
     rows = np.arange(len(block))
@@ -227,7 +227,7 @@ def softmax_with_curve(
         )
     out *= scale[:, None].astype(out.dtype)
     out += shift[:, None].astype(out.dtype)
-    if is_masked is not None:
+    if has_masked_classes:
         out[is_masked] = 0.0
     out[rows, predictions] = prediction_p
 

@@ -481,8 +481,8 @@ def log_probabilities(table: Tensor) -> Tensor:
     """Return log p, with zeros replaced as in `metacal.rows.validate.read_logits`."""
     out = empty_probabilities(table)
     for rows in _iterate_chunks(table):
-        positive = replace_zero_probabilities(TORCH, table[rows].to(out.dtype))
-        out[rows] = positive.to(torch.float64).log()
+        positive_p = replace_zero_probabilities(TORCH, table[rows].to(out.dtype))
+        out[rows] = positive_p.to(torch.float64).log()
     return out
 
 

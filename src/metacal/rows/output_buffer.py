@@ -51,13 +51,13 @@ def get_probability_buffer(table: Any, out: Any = None) -> Any:
         return np.empty(shape, dtype=dtype)
     if is_on_device:
         is_suitable = _is_matching_tensor(out, dtype, table.device)
-        required = f"contiguous {dtype} tensor on {table.device}"
+        required_type = f"contiguous {dtype} tensor on {table.device}"
     else:
         is_suitable = _is_matching_array(out, dtype)
-        required = f"writeable {dtype} array"
+        required_type = f"writeable {dtype} array"
     if not is_suitable or tuple(out.shape) != shape:
         raise InputError(
-            f"out must be a {required} of shape {shape}, like the result; got {_describe(out)}."
+            f"out must be a {required_type} of shape {shape}, like the result; got {_describe(out)}."
         )
     if _overlaps(table, out):
         raise InputError(

@@ -45,10 +45,12 @@ def check_reject_label(reject_label: Any, classes: NDArray[Any]) -> Any:
     label = np.asarray(reject_label)
     are_names = classes.dtype.kind in "UO"
     if label.ndim or label.dtype.kind not in ("U" if are_names else "iub"):
-        required = "an integer of at most 64 bits"
+        required_type = "an integer of at most 64 bits"
         if are_names:
-            required = "a string, such as reject_label='rejected',"
-        raise InputError(f"reject_label must be {required} like the classes; got {reject_label!r}.")
+            required_type = "a string, such as reject_label='rejected',"
+        raise InputError(
+            f"reject_label must be {required_type} like the classes; got {reject_label!r}."
+        )
     if not are_names and not -(2**63) <= int(label) < 2**63:
         raise InputError(
             f"reject_label must fit a signed integer of 64 bits; got {reject_label!r}."

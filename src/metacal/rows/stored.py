@@ -103,15 +103,16 @@ class StoredTable:
         rows_per_block = max(1, BLOCK_ELEMENTS // max(1, self.shape[1]))
         for block_start in range(int(sorted_rows[0]), int(sorted_rows[-1]) + 1, rows_per_block):
             block_stop = block_start + rows_per_block
-            # The requested rows of this block are sorted_rows[first:stop].
-            first, stop = np.searchsorted(sorted_rows, (block_start, block_stop))
-            if first == stop:
+            # The requested rows of this block are sorted_rows[first_index], ..., [stop_index - 1].
+            first_index, stop_index = np.searchsorted(sorted_rows, (block_start, block_stop))
+            if first_index == stop_index:
                 continue
             # Rows after the last requested one are not read, because a stream cannot go back.
-            read_start = int(sorted_rows[first])
-            read_stop = int(sorted_rows[stop - 1]) + 1
+            read_start = int(sorted_rows[first_index])
+            read_stop = int(sorted_rows[stop_index - 1]) + 1
             block = self.read(read_start, read_stop)
-            values[order[first:stop]] = block[sorted_rows[first:stop] - read_start]
+            in_block = slice(first_index, stop_index)
+            values[order[in_block]] = block[sorted_rows[in_block] - read_start]
         return values
 
     def fits_in_memory(self, n_rows: int) -> bool:

@@ -195,25 +195,25 @@ def run_as_completed(
     yields_in_order = max_pending is not None
     if max_pending is None:
         max_pending = max_running
-    submitted = _SubmittedPieces(executor, task, pieces, max_running, max_pending)
+    submitted_pieces = _SubmittedPieces(executor, task, pieces, max_running, max_pending)
     try:
         while True:
-            submitted.submit_more()
-            if not submitted.piece_of_future:
+            submitted_pieces.submit_more()
+            if not submitted_pieces.piece_of_future:
                 return
-            finished_future = submitted.find_finished(in_order=yields_in_order)
+            finished_future = submitted_pieces.find_finished(in_order=yields_in_order)
             if finished_future is None:
                 # Wait until a piece is finished. Another one may then be submitted.
-                submitted.completion_signals.get()
+                submitted_pieces.completion_signals.get()
                 continue
-            piece = submitted.remove(finished_future)
+            piece = submitted_pieces.remove(finished_future)
             try:
                 result = finished_future.result()
             except (MemoryError, BrokenExecutor, CancelledError) as error:
                 raise _lost_piece_error(error, piece, describe_piece) from error
             yield piece, result
     finally:
-        submitted.cancel_all()
+        submitted_pieces.cancel_all()
 
 
 def _lost_piece_error(

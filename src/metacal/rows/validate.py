@@ -424,14 +424,14 @@ def _integers_as_double(block: NDArray[Any], name: str = "logits") -> Float:
 
 def _as_float(array: NDArray[Any], name: str) -> NDArray[Any]:
     """Convert an array to native floats of at most 64 bits, without a copy if it has them."""
-    kind = array.dtype.kind
-    if kind in "iub":
+    dtype_kind = array.dtype.kind
+    if dtype_kind in "iub":
         return _integers_as_double(array, name)
-    if kind == "f" and array.dtype.itemsize <= 8:
+    if dtype_kind == "f" and array.dtype.itemsize <= 8:
         if array.dtype.isnative:
             return array
         return array.astype(array.dtype.newbyteorder("="))
-    if kind in "fOUST":
+    if dtype_kind in "fOUST":
         try:
             with np.errstate(over="ignore"):
                 return array.astype(np.float64)

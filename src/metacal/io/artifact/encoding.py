@@ -349,15 +349,15 @@ def _construct_object(cls: Any, entries: dict[str, Any], location: str) -> Any:
     field_values = {
         attribute_of_key[key]: entry for key, entry in entries.items() if key in attribute_of_key
     }
-    constructed = call_constructor(cls, field_values, location)
+    instance = call_constructor(cls, field_values, location)
     derived_keys = entries.keys() - attribute_of_key.keys()
     for key in derived_keys:
         stored_value = entries[key]
-        if getattr(constructed, key) != stored_value:
+        if getattr(instance, key) != stored_value:
             raise ArtifactError(
                 f"{location}: {key} {describe_json(stored_value)} does not follow from the rest."
             )
-    return constructed
+    return instance
 
 
 def call_constructor(

@@ -162,25 +162,25 @@ class WatchState:
     @classmethod
     def from_watch(cls, watch: Watch) -> WatchState:
         """Build the state from a watch."""
-        waiting = watch.waiting
+        waiting_rows = watch.waiting
         return cls(
             alarms=watch.alarms,
             counts=watch.counts,
             counts_by_class=watch.classes,
-            waiting_rows=waiting.rows_by_id,
-            n_unknown_labels=waiting.n_unknown_labels,
-            n_forgotten=waiting.n_forgotten,
+            waiting_rows=waiting_rows.rows_by_id,
+            n_unknown_labels=waiting_rows.n_unknown_labels,
+            n_forgotten=waiting_rows.n_forgotten,
             n_gaps=watch.gaps,
             confidence_sum=watch.confidence_sums.confidence,
             variance_sum=watch.confidence_sums.variance,
             history_stride=watch.history.stride,
             history_points=watch.history.points,
             first_raised=watch.first_raised,
-            horizon=waiting.horizon,
-            n_unlabelled=waiting.n_unlabelled,
-            recent_cluster_ids=waiting.clusters.recent_ids,
-            n_complete_clusters=waiting.clusters.n_complete,
-            n_stray_rows=waiting.clusters.n_stray_rows,
+            horizon=waiting_rows.horizon,
+            n_unlabelled=waiting_rows.n_unlabelled,
+            recent_cluster_ids=waiting_rows.clusters.recent_ids,
+            n_complete_clusters=waiting_rows.clusters.n_complete,
+            n_stray_rows=waiting_rows.clusters.n_stray_rows,
             acknowledgements=watch.acknowledgements,
         )
 
@@ -191,7 +191,7 @@ class WatchState:
             n_complete=self.n_complete_clusters,
             n_stray_rows=self.n_stray_rows,
         )
-        waiting = replace(
+        waiting_rows = replace(
             new_watch.waiting,
             horizon=self.horizon,
             rows_by_id=self.waiting_rows,
@@ -205,7 +205,7 @@ class WatchState:
             alarms=self.alarms,
             counts=self.counts,
             classes=self.counts_by_class,
-            waiting=waiting,
+            waiting=waiting_rows,
             history=History(stride=self.history_stride, points=self.history_points),
             first_raised=self.first_raised,
             gaps=self.n_gaps,

@@ -226,11 +226,11 @@ def combine_chunks(column: Any) -> Any:
     """Combine the chunks of a column into one pyarrow.Array."""
     if not hasattr(column, "combine_chunks"):
         return column
-    combined = column.combine_chunks()
+    combined_array = column.combine_chunks()
     # Some versions of pyarrow return a ChunkedArray with a single chunk.
-    if hasattr(combined, "num_chunks"):
-        return combined.combine_chunks()
-    return combined
+    if hasattr(combined_array, "num_chunks"):
+        return combined_array.combine_chunks()
+    return combined_array
 
 
 def float_dtype(arrow_type: Any) -> np.dtype[Any]:
