@@ -18,10 +18,10 @@ from metacal.io.named_columns import (
 from metacal.io.opening import single_score_parameter
 from metacal.io.request import (
     CLASS_COLUMN_PREFIXES,
-    ID_KEYS,
-    LABEL_KEYS,
+    DEFAULT_ID_NAMES,
+    DEFAULT_LABEL_NAMES,
+    DEFAULT_TABLE_NAMES,
     SINGLE_SCORE_NAMES,
-    TABLE_KEYS,
     ClassNames,
     Request,
 )
@@ -45,7 +45,9 @@ def find_list_column(
 
     known_names = set(list_column_names)
     candidates = [name for name in header if name in known_names]
-    table_name = find_named_column(request, candidates, "logits_key", TABLE_KEYS[request.input])
+    table_name = find_named_column(
+        request, candidates, "logits_key", DEFAULT_TABLE_NAMES[request.input]
+    )
     if table_name is not None or not list_column_names:
         return table_name
     advice = (
@@ -196,7 +198,7 @@ def find_class_columns(
     """
     excluded_names = {"", *role_names, *request.excluded_columns, *request.kept_names}
     if request.id_key is not None:
-        excluded_names.update(ID_KEYS)
+        excluded_names.update(DEFAULT_ID_NAMES)
     candidates = [name for name in header if name not in excluded_names]
 
     matching_columns = _find_matching_columns(request, candidates, patterns)
@@ -248,7 +250,7 @@ def _find_single_score(request: Request, candidates: Sequence[str]) -> str | Non
 def _check_all_are_classes(request: Request, candidates: Sequence[str]) -> None:
     """Raise InputError if one of the remaining columns may not be a class."""
     for name in candidates:
-        if name in LABEL_KEYS:
+        if name in DEFAULT_LABEL_NAMES:
             raise InputError(
                 f"{request.path}: is column {name!r} a class or a label? List the classes with"
                 f" {format_option('classes')}."

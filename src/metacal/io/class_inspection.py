@@ -12,7 +12,7 @@ from metacal.formulas import Float
 from metacal.io.class_columns import ClassColumnPattern
 from metacal.io.column_facts import ColumnFacts
 from metacal.io.inspection import AmbiguousFileError, Inspection, are_column_numbers
-from metacal.io.request import CLASS_COLUMN_PREFIXES, ID_KEYS
+from metacal.io.request import CLASS_COLUMN_PREFIXES, DEFAULT_ID_NAMES
 
 #: Maximum deviation from 1 of the sum of the probabilities in a row.
 _SUM_TOLERANCE = 0.01
@@ -229,7 +229,7 @@ def _exclude_other_columns(
 ) -> None:
     """Record the columns that the readers would otherwise take for classes."""
     excluded_names = set(inspection.options.get("drop", ()))
-    used_names = {"", labels, *group.names, *ID_KEYS}
+    used_names = {"", labels, *group.names, *DEFAULT_ID_NAMES}
     for name in inspection.columns:
         if name not in used_names and group.pattern.find_class_name(name) is not None:
             excluded_names.add(name)

@@ -22,7 +22,7 @@ from metacal.io.class_columns import (
 from metacal.io.columns import Columns
 from metacal.io.named_columns import find_named_column, find_role_columns, missing_table_error
 from metacal.io.opening import build_kept_column, single_score_hint
-from metacal.io.request import CLASS_KEYS, TABLE_KEYS, ClassNames, Request
+from metacal.io.request import DEFAULT_CLASS_LIST_NAMES, DEFAULT_TABLE_NAMES, ClassNames, Request
 from metacal.rows.labels import as_class_names
 
 #: Number of arrays that a message describes, and length of each description.
@@ -183,13 +183,15 @@ def select_arrays(request: Request, arrays: Mapping[str, str]) -> ColumnSelectio
     >>> selection.table_names, selection.role_names, selection.unused_names
     (('logits',), {'labels': 'y'}, ('seed',))
     """
-    table_name = find_named_column(request, arrays, "logits_key", TABLE_KEYS[request.input])
+    table_name = find_named_column(
+        request, arrays, "logits_key", DEFAULT_TABLE_NAMES[request.input]
+    )
     if table_name is None:
         raise _missing_array_error(request, arrays)
 
     classes_name = None
     if not request.reads_scores:
-        classes_name = next((key for key in CLASS_KEYS if key in arrays), None)
+        classes_name = next((key for key in DEFAULT_CLASS_LIST_NAMES if key in arrays), None)
     role_names = find_role_columns(request, arrays, (table_name,))
     used_names = {table_name, classes_name, *role_names.values()}
     return ColumnSelection(

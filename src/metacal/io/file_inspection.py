@@ -34,7 +34,12 @@ from metacal.io.inspection import (
     Inspection,
     are_column_numbers,
 )
-from metacal.io.request import CLASS_KEYS, ID_KEYS, LABEL_KEYS, TABLE_KEYS
+from metacal.io.request import (
+    DEFAULT_CLASS_LIST_NAMES,
+    DEFAULT_ID_NAMES,
+    DEFAULT_LABEL_NAMES,
+    DEFAULT_TABLE_NAMES,
+)
 from metacal.io.score_inspection import find_score_column, inspect_single_score
 from metacal.io.truth_inspection import Truth, check_split, find_truth, missing_truth_question
 
@@ -121,7 +126,7 @@ def _find_table(inspection: Inspection) -> str | None:
 def _default_table_names() -> list[str]:
     """Return the default names of a table of logits or of probabilities."""
     default_names: list[str] = []
-    for names_of_kind in TABLE_KEYS.values():
+    for names_of_kind in DEFAULT_TABLE_NAMES.values():
         default_names.extend(names_of_kind)
     return default_names
 
@@ -146,7 +151,7 @@ def _inspect_flat_columns(inspection: Inspection, truth: Truth) -> None:
     options = inspection.options
     group = ClassColumnGroup()
     if options.get("score_key") is None and options.get("prediction_key") is None:
-        other_names = [truth.predictions, truth.correctness, *CLASS_KEYS]
+        other_names = [truth.predictions, truth.correctness, *DEFAULT_CLASS_LIST_NAMES]
         group = find_class_column_group(inspection, truth.labels, other_names)
     if group.names:
         _check_has_labels(inspection, truth)
@@ -239,7 +244,7 @@ def _inspect_labels(
     facts = inspection.facts[labels]
     inspection.roles["labels"] = labels
     has_class_list = "classes" in inspection.options or any(
-        name in inspection.columns for name in CLASS_KEYS
+        name in inspection.columns for name in DEFAULT_CLASS_LIST_NAMES
     )
     if has_class_list or set(facts.distinct_texts) <= set(class_names):
         reason = "its values are the names of the classes"
@@ -255,7 +260,7 @@ def _inspect_labels(
         f"labels: {labels}",
         reason,
         options={"label_key": labels},
-        default_values=LABEL_KEYS,
+        default_values=DEFAULT_LABEL_NAMES,
     )
     if n_classes == 2:
         _record_two_classes(inspection, list(class_names) or ["0", "1"])
@@ -297,6 +302,6 @@ def _record_ids_and_cases(inspection: Inspection) -> None:
                 f"ids: {name}",
                 "each row has its own",
                 options={"id_key": name},
-                default_values=ID_KEYS,
+                default_values=DEFAULT_ID_NAMES,
             )
             return

@@ -11,10 +11,10 @@ from metacal.display import format_names
 from metacal.errors import InputError, choose_spelling, format_option
 from metacal.io.opening import NoScoreError
 from metacal.io.request import (
-    ID_KEYS,
+    DEFAULT_ID_NAMES,
+    DEFAULT_TABLE_NAMES,
     OPTIONAL_ROLE_PARAMETERS,
     ROLE_PARAMETERS,
-    TABLE_KEYS,
     Request,
 )
 
@@ -52,7 +52,7 @@ def find_role_columns(
         Column name of each role that was found. The column with the role "labels" has no other
         role.
     """
-    default_names = {"labels": request.default_label_names, "ids": ID_KEYS}
+    default_names = {"labels": request.default_label_names, "ids": DEFAULT_ID_NAMES}
     excluded_names = set(table_names)
     role_names: dict[str, str] = {}
     for role, parameter in ROLE_PARAMETERS.items():
@@ -210,9 +210,9 @@ def missing_table_error(
     InputError
         An `OtherKindError` if the file holds the other kind of input.
     """
-    other_input = next(kind for kind in TABLE_KEYS if kind != request.input)
-    problem = f"{request.path}: there is no {item_kind} {TABLE_KEYS[request.input][0]!r}; {content}"
-    if any(name in names for name in TABLE_KEYS[other_input]):
+    other_input = next(kind for kind in DEFAULT_TABLE_NAMES if kind != request.input)
+    problem = f"{request.path}: there is no {item_kind} {DEFAULT_TABLE_NAMES[request.input][0]!r}; {content}"
+    if any(name in names for name in DEFAULT_TABLE_NAMES[other_input]):
         solution = format_option("input", other_input)
         return OtherKindError(f"{problem}; to read its {other_input} say {solution}.")
     return InputError(problem + advice)

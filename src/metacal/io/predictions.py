@@ -19,7 +19,7 @@ from metacal.io.columns import Columns
 from metacal.io.input_paths import Paths
 from metacal.io.opening import single_score_hint
 from metacal.io.reading import read_columns
-from metacal.io.request import LABEL_NAME_PATTERN, TABLE_KEYS, ClassNames, Request
+from metacal.io.request import DEFAULT_TABLE_NAMES, LABEL_NAME_PATTERN, ClassNames, Request
 from metacal.io.strays import find_stray_columns
 from metacal.rows.arrays import check_choice
 from metacal.rows.labels import advise_on_label_table, as_class_names
@@ -171,7 +171,7 @@ def read_predictions(
     Traceback (most recent call last):
     metacal.errors.InputError: predictions.xlsx: cannot read '.xlsx' files; ...
     """
-    check_choice("input", input, *TABLE_KEYS)
+    check_choice("input", input, *DEFAULT_TABLE_NAMES)
     requested_classes = None
     if classes is not None:
         requested_classes = tuple(classes)

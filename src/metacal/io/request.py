@@ -30,19 +30,19 @@ STREAM_BYTES = 1 << 28
 ClassNames = tuple[str | int, ...]
 
 #: Default names of the table, for each kind of input.
-TABLE_KEYS = {"logits": ("logits",), "probabilities": ("probabilities", "probs")}
+DEFAULT_TABLE_NAMES = {"logits": ("logits",), "probabilities": ("probabilities", "probs")}
 #: Default names of the labels.
-LABEL_KEYS = ("labels", "label", "y")
+DEFAULT_LABEL_NAMES = ("labels", "label", "y")
 #: Default names of the column that marks each scored row as correct or incorrect.
-CORRECT_KEYS = ("correct", "ok")
+DEFAULT_CORRECT_NAMES = ("correct", "ok")
 #: Default names of the losses of scored rows.
-LOSS_KEYS = ("loss",)
+DEFAULT_LOSS_NAMES = ("loss",)
 #: Default names of the column that marks agreement with the last model of a cascade.
-AGREE_KEYS = ("agrees",)
+DEFAULT_AGREEMENT_NAMES = ("agrees",)
 #: Default names of the row ids.
-ID_KEYS = ("id", "ids")
+DEFAULT_ID_NAMES = ("id", "ids")
 #: Default names of an array of class names.
-CLASS_KEYS = ("classes", "class_names")
+DEFAULT_CLASS_LIST_NAMES = ("classes", "class_names")
 #: Parameter that names the column of each role.
 ROLE_PARAMETERS = {
     "labels": "label_key",
@@ -201,12 +201,12 @@ class Request:
     def default_label_names(self) -> tuple[str, ...]:
         """Default names of the column with the role "labels"."""
         if self.labels_are_losses:
-            return LOSS_KEYS
+            return DEFAULT_LOSS_NAMES
         if self.labels_are_agreement:
-            return AGREE_KEYS
+            return DEFAULT_AGREEMENT_NAMES
         if self.reads_scores and self.prediction_key is None:
-            return CORRECT_KEYS
-        return LABEL_KEYS
+            return DEFAULT_CORRECT_NAMES
+        return DEFAULT_LABEL_NAMES
 
     def user_parameter_name(self, field_name: str) -> str:
         """Return the parameter with which the user sets a field of this request."""

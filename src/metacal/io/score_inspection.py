@@ -16,7 +16,7 @@ from metacal.display import format_names
 from metacal.formulas import Float
 from metacal.io.column_facts import ColumnFacts, choose_positive, split_words
 from metacal.io.inspection import AmbiguousFileError, Inspection
-from metacal.io.request import CORRECT_KEYS, LABEL_KEYS
+from metacal.io.request import DEFAULT_CORRECT_NAMES, DEFAULT_LABEL_NAMES
 from metacal.io.truth_inspection import PREDICTION_NAME_PATTERN, Truth
 from metacal.rows.score_columns import VERDICTS
 
@@ -245,7 +245,7 @@ def _record_confidence_score(inspection: Inspection, correctness: str, score_nam
         f"correctness: {correctness}",
         "its entries say whether an answer is correct",
         options={} if is_loss else {"correct_key": correctness},
-        default_values=CORRECT_KEYS,
+        default_values=DEFAULT_CORRECT_NAMES,
     )
     if not is_loss:
         is_correct = np.array([VERDICTS[text.lower()] for text in facts.texts.tolist()])
@@ -319,7 +319,7 @@ def _record_score_of_class(
         f"labels: {labels}",
         f"its values are {negative!r} and {positive!r}",
         options={"label_key": labels},
-        default_values=LABEL_KEYS,
+        default_values=DEFAULT_LABEL_NAMES,
     )
     _check_direction(inspection, score_name, inspection.facts[labels].texts == positive)
 

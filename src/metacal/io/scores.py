@@ -14,7 +14,7 @@ from metacal.errors import InputError, format_option
 from metacal.io.columns import Columns
 from metacal.io.input_paths import Paths
 from metacal.io.reading import read_columns
-from metacal.io.request import AGREE_KEYS, CORRECT_KEYS, Request
+from metacal.io.request import DEFAULT_AGREEMENT_NAMES, DEFAULT_CORRECT_NAMES, Request
 from metacal.rows.score_columns import (
     check_correctness,
     check_losses,
@@ -62,11 +62,11 @@ class Scores(Columns):
         self.check_label_column("correct_key")
         meaning = "which rows are right"
         parameter = "correct_key"
-        default_names: tuple[str, ...] = CORRECT_KEYS
+        default_names: tuple[str, ...] = DEFAULT_CORRECT_NAMES
         if self.agreement:
             meaning = "which answers are the last model's"
             parameter = "agree_key"
-            default_names = AGREE_KEYS
+            default_names = DEFAULT_AGREEMENT_NAMES
         other_columns = ""
         if self.unused_names:
             other_columns = f"; it also holds {format_names(self.unused_names)}"

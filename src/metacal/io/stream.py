@@ -22,7 +22,7 @@ from metacal.io.column_selection import ColumnSelection, select_columns
 from metacal.io.formats.jsonl import add_requested_entries, parse_json_line
 from metacal.io.formats.text_cells import detect_delimiter, split_line
 from metacal.io.named_columns import find_role_columns
-from metacal.io.request import ID_KEYS, ROLE_PARAMETERS, TABLE_KEYS, Request
+from metacal.io.request import DEFAULT_ID_NAMES, DEFAULT_TABLE_NAMES, ROLE_PARAMETERS, Request
 from metacal.io.stream_cells import (
     invalid_line_error,
     parse_group,
@@ -297,7 +297,7 @@ class StreamReader:
         correctness_flags = tuple(cells.get(name) for name in request.correctness_columns)
         if any(flag is not None for flag in correctness_flags):
             label = correctness_flags
-        row_id = parse_identifier("id", self._find_value(cells, "ids", ID_KEYS))
+        row_id = parse_identifier("id", self._find_value(cells, "ids", DEFAULT_ID_NAMES))
         is_late_label = label is not None and row_id is not None
         return StreamRecord(
             row=self._parse_row(cells, may_lack_score=not is_late_label),
@@ -359,7 +359,7 @@ class StreamReader:
         request = self.request
         has_header_line = self._delimiter is not None
         if has_header_line:
-            possible_list_names = (request.logits_key, *TABLE_KEYS[request.input])
+            possible_list_names = (request.logits_key, *DEFAULT_TABLE_NAMES[request.input])
             list_names = [name for name in column_names if name in possible_list_names]
         else:
             request = _without_missing_keys(request, column_names)

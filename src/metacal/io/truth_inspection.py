@@ -19,7 +19,12 @@ from metacal.errors import InputError
 from metacal.io.class_inspection import find_label_pattern
 from metacal.io.column_facts import ColumnFacts, choose_positive, split_words
 from metacal.io.inspection import CORRECTNESS_NAME_PATTERN, AmbiguousFileError, Inspection
-from metacal.io.request import CLASS_KEYS, CORRECT_KEYS, LABEL_KEYS, LABEL_NAME_PATTERN
+from metacal.io.request import (
+    DEFAULT_CLASS_LIST_NAMES,
+    DEFAULT_CORRECT_NAMES,
+    DEFAULT_LABEL_NAMES,
+    LABEL_NAME_PATTERN,
+)
 
 #: Names that belong to the truth even if another column is called "label".
 _GOLD_NAME_PATTERN = re.compile(
@@ -134,10 +139,10 @@ def _find_correctness(inspection: Inspection) -> str | None:
     candidates = []
     for name, facts in inspection.facts.items():
         has_name = CORRECTNESS_NAME_PATTERN.fullmatch(name) is not None
-        may_hold_flags = facts.holds_flags or name in CORRECT_KEYS
+        may_hold_flags = facts.holds_flags or name in DEFAULT_CORRECT_NAMES
         if has_name and may_hold_flags and not _is_subject_of_score(inspection, name):
             candidates.append(name)
-    default_names = [name for name in candidates if name in CORRECT_KEYS]
+    default_names = [name for name in candidates if name in DEFAULT_CORRECT_NAMES]
     candidates = default_names or candidates
     if len(candidates) > 1:
         raise AmbiguousFileError(
@@ -163,7 +168,11 @@ def _find_labels(
     inspection: Inspection, prediction_names: Sequence[str], correctness: str | None
 ) -> tuple[str | None, str]:
     """Return the column of the labels and the reason, or None if there is no candidate."""
-    excluded_names = {*prediction_names, *CLASS_KEYS, *inspection.options.get("drop", ())}
+    excluded_names = {
+        *prediction_names,
+        *DEFAULT_CLASS_LIST_NAMES,
+        *inspection.options.get("drop", ()),
+    }
     pool = []
     for name, facts in inspection.facts.items():
         if name not in excluded_names and name != correctness and not _is_score(facts):
@@ -219,7 +228,7 @@ def _list_evidence(
 
     return [
         (_name_matches(_GOLD_NAME_PATTERN), "its name"),
-        (lambda facts: facts.name.lower() in LABEL_KEYS, "its name"),
+        (lambda facts: facts.name.lower() in DEFAULT_LABEL_NAMES, "its name"),
         (_name_matches(LABEL_NAME_PATTERN), "its name"),
         (_name_matches(_OTHER_LABEL_NAME_PATTERN), "its name"),
         (shares_predicted_values, "its values are those of the predictions"),
@@ -263,7 +272,7 @@ def _find_predictions(
     candidates = list(prediction_names)
     if _GOLD_NAME_PATTERN.fullmatch(labels):
         # Beside a column such as gold_label, a column "label" is the prediction.
-        candidates += [name for name in LABEL_KEYS if name in inspection.facts]
+        candidates += [name for name in DEFAULT_LABEL_NAMES if name in inspection.facts]
     matching = []
     for name in candidates:
         if name == labels:

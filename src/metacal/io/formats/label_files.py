@@ -11,7 +11,7 @@ from metacal.errors import InputError, format_option
 from metacal.io.formats.delimited import open_text
 from metacal.io.formats.text_cells import parse_labels
 from metacal.io.named_columns import find_named_column
-from metacal.io.request import LABEL_KEYS, Request
+from metacal.io.request import DEFAULT_LABEL_NAMES, Request
 
 
 def read_labels(request: Request, name_suffix: str) -> NDArray[Any]:
@@ -39,7 +39,7 @@ def read_labels(request: Request, name_suffix: str) -> NDArray[Any]:
     first_row = []
     if rows:
         first_row = [cell.strip() for cell in rows[0]]
-    label_column = find_named_column(request, first_row, "label_key", LABEL_KEYS)
+    label_column = find_named_column(request, first_row, "label_key", DEFAULT_LABEL_NAMES)
     if label_column is None and len(first_row) > 1:
         raise InputError(
             f"{path}:1: which column holds the labels? Say so with {format_option('label_key')}."
