@@ -21,8 +21,8 @@ import numpy as np
 
 import metacal as mc
 from benchmarks.experiments.pool import in_order
-from metacal.certification.losses import ROUNDED
-from metacal.certification.rules.loss_bets import LossRanking
+from metacal.certification.rules.fixed_sequence import count_certified_rows
+from metacal.certification.rules.loss_bets import LossRanking, count_certified_loss_rows
 from metacal.certification.test_sequences import plan_rank_ranges
 from metacal.promises.bad_answer_limit import BadAnswerLimit
 from metacal.promises.staged_cascade import CascadeScores
@@ -152,15 +152,15 @@ def losses_draw(number: int, seed: int) -> dict[str, float]:
     loss = np.clip(SHAPES[shape](MEANS[mean](place), rng), 0.0, 1.0)
     doubt = np.ceil(10.0 * place) / 10.0 if marks else place
     rounded = (rng.random(N_LOSSES) < loss).astype(np.float64)
-    promise, grid = (
-        mc.MaxRisk(LIMIT, DELTA, random_state=seed),
-        (np.arange(200_000) + 0.5) / 200_000,
-    )
+    grid = (np.arange(200_000) + 0.5) / 200_000
     total = np.concatenate(([0.0], np.cumsum(MEANS[mean](grid)))) / len(grid)
     found = {}
-    for name, column, rule in (("bets", loss, None), ("rounding", rounded, ROUNDED)):
+    for name, column in (("bets", loss), ("rounding", rounded)):
         ranked = LossRanking.from_scores(doubt, column, seed)
-        rank = promise._certified_rows(ranked, LIMIT, rule)
+        if name == "bets":
+            rank = count_certified_loss_rows(ranked, LIMIT, DELTA)
+        else:
+            rank = count_certified_rows(ranked.ranking, 1.0 - LIMIT, DELTA)
         end = min(ranked.ranking.largest_threshold_accepting_exactly(rank), 1.0) if rank else 0.0
         end = np.floor(10.0 * end + 1e-9) / 10.0 if marks else end
         found[name] = float(total[round(end * len(grid))] > LIMIT * end + 1e-9)

@@ -1,4 +1,4 @@
-"""Cascades over scores and graded losses: how far each rule comes, how often it breaks its promise.
+"""Cascades over scores: how far each rule comes, how often it breaks its promise.
 
     python -m benchmarks.answers --data FOLDER [--draws N] [--jobs 16] [-o RESULT.json] [--only
     duel]
@@ -7,8 +7,7 @@
 possible one; of a pool and of its source; BARGAIN (package `bargain` 0.1.3, its own algorithm, its
 models answered from arrays) on the same pools where it is installed. `stages`: what three and five
 models cost beside the cheapest thresholds that keep the promise, and beside Learn-then-Test on a
-grid with Bonferroni's correction. `graded`: accepted rows beside the largest part that keeps the
-limit, by bets, rounding and Hoeffding-Bentkus. What is run alone takes its place in RESULT.json
+grid with Bonferroni's correction. What is run alone takes its place in RESULT.json
 beside what is there. `benchmarks.answer_adversaries` tempts them.
 """
 
@@ -27,14 +26,7 @@ import numpy as np
 from scipy.special import bdtr
 
 import metacal as mc
-from benchmarks.cost_rule import bentkus_rank
 from benchmarks.experiments.pool import in_order
-from metacal.certification.losses import ROUNDED
-from metacal.certification.rules.loss_bets import (
-    LossRanking,
-    count_certified_loss_rows,
-    plan_loss_ranks,
-)
 from metacal.promises.bad_answer_limit import BadAnswerLimit, suggest_label_count
 from metacal.promises.staged_cascade import CascadeScores
 
@@ -311,58 +303,6 @@ def stages(folder: str, draws: int, processes: int) -> dict[str, object]:
     return {"chains": rows}
 
 
-# ── graded losses ─────────────────────────────────────────────────────────────────────────────────
-
-KINDS = ("near-binary", "low variance")
-
-
-def losses_of(kind: str, doubt: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Losses whose mean rises with the doubt."""
-    mean = 0.3 * doubt**1.5
-    if kind == "near-binary":
-        grades = rng.random(len(doubt)) < 0.1
-        return np.where(
-            rng.random(len(doubt)) < mean, np.where(grades, rng.random(len(doubt)), 1.0), 0.0
-        )
-    return np.clip(mean * (0.6 + 0.8 * rng.random(len(doubt))), 0.0, 1.0)
-
-
-def graded_draw(kind: str, n: int, seed: int) -> dict[str, float]:
-    """One calibration set: the share of the ideal that each rule accepts."""
-    rng, limit = np.random.default_rng([seed, n]), 0.1
-    doubt = np.sort(rng.random(n))
-    loss = losses_of(kind, doubt, rng)
-    ranked = LossRanking.from_scores(doubt, loss, seed)
-    large = np.sort(np.random.default_rng(0).random(200_000))
-    mean = np.cumsum(losses_of(kind, large, np.random.default_rng(1))) / np.arange(
-        1, len(large) + 1
-    )
-    ideal = large[np.flatnonzero(mean <= limit)[-1]]
-    promise = mc.MaxRisk(limit, DELTA, near_binary=True, random_state=seed)
-    rounded = LossRanking.from_scores(doubt, (rng.random(n) < loss).astype(float), seed)
-    accepted = {
-        "bets": count_certified_loss_rows(ranked, limit, DELTA),
-        "rounding": promise._certified_rows(rounded, limit, ROUNDED),
-        "Hoeffding-Bentkus": bentkus_rank(ranked, limit, plan_loss_ranks(n, limit, DELTA)),
-    }
-    found = {}
-    for name, rank in accepted.items():
-        border = doubt[rank - 1] if rank else 0.0
-        found[name], found[f"{name} broken"] = border / ideal, float(border > ideal)
-    return found
-
-
-def graded(folder: str, draws: int, processes: int) -> dict[str, object]:
-    """Both kinds of losses at two sizes."""
-    tasks = [(kind, n, seed) for kind in KINDS for n in (300, 1000) for seed in range(draws)]
-    table: dict[str, dict[str, list[float]]] = {}
-    for (kind, n, _), found in zip(tasks, in_order(graded_draw, tasks, processes), strict=True):
-        row = table.setdefault(f"{kind}, {n}", {})
-        for name, value in found.items():
-            row.setdefault(name, []).append(value)
-    return {name: _means(row) for name, row in table.items()}
-
-
 def _means(row: dict[str, list[float]]) -> dict[str, float]:
     return {name: float(np.mean(values)) for name, values in row.items()} | {
         "draws": len(next(iter(row.values())))
@@ -370,9 +310,9 @@ def _means(row: dict[str, list[float]]) -> dict[str, float]:
 
 
 def main() -> None:
-    """Run all three, or one."""
+    """Run both, or one."""
     parser = argparse.ArgumentParser(description=__doc__)
-    runs = {"duel": (duel, 1000), "stages": (stages, 1000), "graded": (graded, 400)}
+    runs = {"duel": (duel, 1000), "stages": (stages, 1000)}
     parser.add_argument("--only", choices=runs)
     parser.add_argument("--data", default="benchmarks/data")
     parser.add_argument("--draws", type=int)

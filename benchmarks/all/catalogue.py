@@ -200,6 +200,12 @@ def _entries() -> list[Entry]:
             seconds=900,
             alone=False,
         ),
+        Entry(
+            "graded-losses",
+            "benchmarks.graded_losses --jobs {jobs} -o {out}",
+            about=("promises", "certificates", "statistics", "certification"),
+            seconds=600,
+        ),
         Entry("data-card", "benchmarks.data_card --out {out}", seconds=5),
         Entry(
             "decisions",
@@ -554,6 +560,7 @@ _PARTS = {
     "derived-seeds": "benchmarks.derived_seeds --draws 20 --searched 2 --jobs {jobs} --out {out}",
     "decisions": "benchmarks.decisions --every 101 --out {out}",
     "default-base": "benchmarks.default_base {one} --splits 1 --jobs {jobs} -o {out}",
+    "graded-losses": "benchmarks.graded_losses --draws 2 --adversary-draws 5 --jobs {jobs} -o {out}",
     "how-many-rows": "benchmarks.rows_needed --data {data} --cases 10 --jobs {jobs} --out {out}",
     "joint-band": "benchmarks.joint_band --data {one} --jobs {jobs} --out {out}",
     "labels": "benchmarks.labels --data {one} --replays 2 --broken 20 --jobs {jobs} --out {out}",

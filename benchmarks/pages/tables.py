@@ -16,6 +16,7 @@ from benchmarks.selective import tables as selective_tables
 from benchmarks.tables import calibrators as calibrators_tables
 from benchmarks.tables import cost as cost_tables
 from benchmarks.tables import default_base as default_base_tables
+from benchmarks.tables import graded_losses as graded_losses_tables
 from benchmarks.tables import held_out as held_out_tables
 from benchmarks.tables import kills as kills_tables
 from benchmarks.tables import labels as labels_tables
@@ -90,7 +91,9 @@ TABLES: dict[str, Table] = {
     "answer-adversaries": Table("answer-adversaries", rules_tables.adversaries),
     "risk-control": Table("risk-control", rules_tables.risk_control),
     "cascade-stages": Table("answers", rules_tables.stages),
-    "graded-losses": Table("answers", rules_tables.graded),
+    "graded-losses": Table("graded-losses", graded_losses_tables.populations),
+    "near-binary-losses": Table("graded-losses", graded_losses_tables.near_binary),
+    "loss-tests": Table("graded-losses", graded_losses_tables.tests),
     "rows-needed": Table("closed-forms", promises_tables.needed),
     "rows-named": Table("how-many-rows", promises_tables.named),
     "units-watched": Table("units", monitor_tables.units),

@@ -236,18 +236,6 @@ def stages(results: Results) -> list[str]:
     return table(("models", "cheapest", "ours", "corrected grid", "broken"), rows)
 
 
-def graded(results: Results) -> list[str]:
-    """Accepted rows as a share of the largest part that keeps the limit, and how often it is
-    exceeded.
-    """
-    rules = ("bets", "rounding", "Hoeffding-Bentkus")
-    rows = [
-        (name, *(f"{number(own[rule], 3)}, {number(own[f'{rule} broken'], 3)}" for rule in rules))
-        for name, own in results["graded"].items()
-    ]
-    return table(("losses, n", *rules), rows)
-
-
 _VALUES = (
     "wrong first",
     "set aside",

@@ -93,8 +93,8 @@ class ClusterCounts:
             )
 
         # Both conditions are false for small limits and true for large ones.
-        lower_bracket = betting.bracket_first_true_up_to_1(rate_may_be_at_most)
-        upper_bracket = betting.bracket_first_true_up_to_1(rate_is_below)
+        lower_bracket = betting.bracket_first_true(rate_may_be_at_most)
+        upper_bracket = betting.bracket_first_true(rate_is_below)
         return lower_bracket.largest_false, upper_bracket.smallest_true
 
 

@@ -261,7 +261,7 @@ class ClusterBettingRule:
             Accuracy, rounded down so that it is still certified. None if the search
             finds no error rate below 1.
         """
-        bracket = betting.bracket_first_true_up_to_1(
+        bracket = betting.bracket_first_true(
             certifies, lower_end=failed_limit, n_steps=_N_BISECTION_STEPS
         )
         smallest_certified_error_rate = bracket.smallest_true

@@ -59,11 +59,10 @@ EXPECTED_LOSS = register_rule(
     ACCURACY_FALLS_WITH_SCORE,
 )
 
-# Number of bisection steps in the search for the smallest limit that the rows support.
-_N_BISECTION_STEPS = 14
-
-# Largest fraction of the capital that the bettor can lose in one bet.
-_MAX_STAKE_FRACTION = 0.9
+# Numbers of candidates and of bisection steps in the search for the smallest limit that the rows
+# support. Together they determine three digits.
+_N_CANDIDATE_LIMITS = 25
+_N_BISECTION_STEPS = 9
 
 # Relative difference up to which two mean losses count as equal.
 RELATIVE_TOLERANCE = 1e-9
@@ -244,11 +243,17 @@ class MeanLossLimit:
 
     def _find_smallest_limit(self, loss_tests: _LossTests) -> float | None:
         """Find the smallest limit, to three digits, that the rows certify."""
-        # A larger limit is easier to certify, so the bracket contains the smallest certified limit.
-        bracket = betting.bracket_first_true_up_to_1(
-            loss_tests.certifies_limit,
-            lower_end=self.relative_limit,
-            n_steps=_N_BISECTION_STEPS,
+        # A larger limit is not always easier to certify, because more pilot rows are good for it, so
+        # that the least certain rows may stay unread. Hence candidates are tried from the smallest.
+        lower_end = self.relative_limit
+        upper_end = 1.0
+        for candidate in np.geomspace(self.relative_limit, 1.0, _N_CANDIDATE_LIMITS)[1:-1].tolist():
+            if loss_tests.certifies_limit(candidate):
+                upper_end = candidate
+                break
+            lower_end = candidate
+        bracket = betting.bracket_first_true(
+            loss_tests.certifies_limit, lower_end, upper_end, n_steps=_N_BISECTION_STEPS
         )
         smallest_relative_limit = bracket.smallest_true
         smallest_limit = smallest_relative_limit * self.max_loss
@@ -305,7 +310,7 @@ class MeanLossLimit:
         if certificate.rule == BETTING:
             # The capital grows most if no row has a loss and each bet stakes the largest fraction.
             max_log_gain_per_bet = math.log1p(
-                _MAX_STAKE_FRACTION * self.relative_limit / (1.0 - self.relative_limit)
+                betting.MAX_STAKE_FRACTION * self.relative_limit / (1.0 - self.relative_limit)
             )
             required_log_capital = -math.log(bounds.ONE_PLUS_ROUNDING_ERROR * delta)
             can_win_enough = certificate.n_rows * max_log_gain_per_bet >= required_log_capital

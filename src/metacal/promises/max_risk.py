@@ -185,7 +185,9 @@ class MaxRisk(CostPromise):
         """Names of the rules that may certify the promise, depending on the losses."""
         if self.delta is None:
             return (self.rule,)
-        return (BETTING, FALLBACK_SEQUENCE, ROUNDED)
+        if self.near_binary:
+            return (BETTING, FALLBACK_SEQUENCE, ROUNDED)
+        return (BETTING, FALLBACK_SEQUENCE)
 
     def procedure(self) -> MeanLossLimit:
         """Return the procedure that certifies the rows."""

@@ -162,7 +162,7 @@ def mean_upper_bound(values: Float, significance_level: float, guessed_mean: flo
     def is_certified_upper_bound(limit: float) -> bool:
         return max_log_capital_betting_below(values, limit, stakes) >= required_log_capital
 
-    return bracket_first_true_up_to_1(is_certified_upper_bound).smallest_true
+    return bracket_first_true(is_certified_upper_bound).smallest_true
 
 
 def mean_lower_bound(values: Float, significance_level: float, guessed_mean: float) -> float:
@@ -177,7 +177,7 @@ def mean_lower_bound(values: Float, significance_level: float, guessed_mean: flo
     def is_possible_mean(limit: float) -> bool:
         return max_log_capital_betting_above(values, limit, stakes) < required_log_capital
 
-    return bracket_first_true_up_to_1(is_possible_mean).largest_false
+    return bracket_first_true(is_possible_mean).largest_false
 
 
 class Bracket(NamedTuple):
@@ -195,20 +195,21 @@ class Bracket(NamedTuple):
     smallest_true: float
 
 
-def bracket_first_true_up_to_1(
+def bracket_first_true(
     condition: Callable[[float], bool],
     lower_end: float = 0.0,
+    upper_end: float = 1.0,
     n_steps: int = _N_BISECTION_STEPS,
 ) -> Bracket:
-    """Bracket the smallest number up to 1 at which a monotone condition is true.
+    """Bracket the smallest number in an interval at which a monotone condition is true.
 
     Parameters
     ----------
     condition : callable
         Function of a number that is false up to some number and true above it. It is taken to be
-        false at `lower_end` and true at 1.
-    lower_end : float
-        Lower end of the searched interval.
+        false at `lower_end` and true at `upper_end`.
+    lower_end, upper_end : float
+        Ends of the searched interval.
     n_steps : int
         Number of times that the interval is halved.
 
@@ -218,11 +219,11 @@ def bracket_first_true_up_to_1(
 
     Examples
     --------
-    >>> bracket_first_true_up_to_1(lambda number: number >= 0.7, n_steps=3)
+    >>> bracket_first_true(lambda number: number >= 0.7, n_steps=3)
     Bracket(largest_false=0.625, smallest_true=0.75)
     """
     largest_false = lower_end
-    smallest_true = 1.0
+    smallest_true = upper_end
     for _ in range(n_steps):
         middle = (largest_false + smallest_true) / 2
         if condition(middle):
