@@ -188,7 +188,7 @@ class Operations:
             serves all columns.
 
         max_knots : int
-            Largest number of knots of a curve.
+            Largest number of knots of a curve. Runtimes without `searchsorted` need it.
 
         points : table
             Entries. Column k belongs to curve k.

@@ -155,7 +155,7 @@ class SoftmaxRegression:
         """
         if selection.regularisation is not None:
             check_strength("regularisation", selection.regularisation)
-        regression, usable_sample, start = self._prepare(sample)
+        regression, usable_sample, start = self._find_scale_and_start(sample)
         if selection.regularisation is None:
             strength, start = regression._choose_strength(usable_sample, start, selection)
         else:
@@ -187,7 +187,7 @@ class SoftmaxRegression:
         list of RegressionFit
             Fit at each strength, strongest first.
         """
-        regression, usable_sample, theta = self._prepare(sample)
+        regression, usable_sample, theta = self._find_scale_and_start(sample)
         fits = []
         for strength in sorted(strengths, reverse=True):
             minimum = regression._minimise(
@@ -230,7 +230,7 @@ class SoftmaxRegression:
             patience=1 if self.has_full_matrix else 2,
         )
 
-    def _prepare(self, sample: LabelledRows) -> _PreparedRegression:
+    def _find_scale_and_start(self, sample: LabelledRows) -> _PreparedRegression:
         """Drop unusable rows, then determine feature scale and curvature from the others.
 
         Returns
