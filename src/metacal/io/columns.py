@@ -178,7 +178,7 @@ class Columns:
         --------
         >>> columns = Columns("val.csv", np.arange(10.0))
         >>> columns.draw_part(0, 0.7).table, columns.draw_part(0.7, 1).table
-        (array([0., 1., 3., 5., 6., 8., 9.]), array([2., 4., 7.]))
+        (array([2., 3., 4., 5., 6., 7., 9.]), array([0., 1., 8.]))
         """
         codes = np.arange(len(self))
         if self.units is not None:
