@@ -84,11 +84,12 @@ def add_class_units(
     """
     n_bins = len(edges) - 1
     n_classes = block.shape[1]
-    row_is_rejected_or_accepted = np.stack([~is_accepted, is_accepted]).astype(np.float64)
+    decision_indicators = np.stack([~is_accepted, is_accepted]).astype(np.float64)
     for class_sums_of_unit, rounded_block in zip(class_sums, split_into_units(block)):
         # Sums of whole units are exact in any order, also in a matrix product.
-        class_sums_of_unit += row_is_rejected_or_accepted @ rounded_block
+        class_sums_of_unit += decision_indicators @ rounded_block
 
+    # The entries above the first bin are subtracted from the sums of their cells.
     flat_indices, entries = find_entries_above_first_bin(block, edges)
     entry_rows, entry_classes = np.divmod(flat_indices, n_classes)
     entry_bins = np.searchsorted(edges[1:-1], entries, side="left")

@@ -52,7 +52,7 @@ def temperature_statistics(
     block: Tensor, labels: Tensor, inverse_temperature: float
 ) -> Tensor | None:
     """Compute the statistics of `numpy.temperature_statistics`, shape (n_rows, 8)."""
-    out = torch.empty((len(block), 8), dtype=torch.float64, device=block.device)
+    row_statistics = torch.empty((len(block), 8), dtype=torch.float64, device=block.device)
     layout = _Layout(block, max_register_classes=MAX_REGISTER_CLASSES, has_many_sums=True)
     was_launched = _launch_row_statistics_kernel(
         layout,
@@ -60,10 +60,10 @@ def temperature_statistics(
         block,
         labels=labels,
         weights=None,
-        out=out,
+        out=row_statistics,
         b=inverse_temperature,
     )
-    return out if was_launched else None
+    return row_statistics if was_launched else None
 
 
 def other_class_statistics(block: Tensor, inverse_temperature: float) -> Tensor | None:
@@ -75,7 +75,7 @@ def other_class_statistics(block: Tensor, inverse_temperature: float) -> Tensor 
         Sum and largest of the probabilities of the other classes, number of possible classes, and
         prediction. None if Triton cannot run.
     """
-    out = torch.empty((len(block), 4), dtype=torch.float64, device=block.device)
+    row_statistics = torch.empty((len(block), 4), dtype=torch.float64, device=block.device)
     layout = _Layout(block, max_register_classes=MAX_REGISTER_CLASSES)
     was_launched = _launch_row_statistics_kernel(
         layout,
@@ -83,10 +83,10 @@ def other_class_statistics(block: Tensor, inverse_temperature: float) -> Tensor 
         block,
         labels=None,
         weights=None,
-        out=out,
+        out=row_statistics,
         b=inverse_temperature,
     )
-    return out if was_launched else None
+    return row_statistics if was_launched else None
 
 
 def _launch_row_statistics_kernel(

@@ -333,9 +333,9 @@ def find_class_columns(labels: NDArray[Any], classes: NDArray[Any]) -> tuple[Cod
         # A number is never equal to a name, so already the first label is unknown.
         unknown_row = 0 if len(labels) else None
         return np.zeros(len(labels), dtype=np.intp), unknown_row
-    order = np.argsort(classes, kind="stable")
-    positions = np.searchsorted(classes, labels, sorter=order)
-    codes = order[np.minimum(positions, n_classes - 1)]
+    sorting_order = np.argsort(classes, kind="stable")
+    sorted_positions = np.searchsorted(classes, labels, sorter=sorting_order)
+    codes = sorting_order[np.minimum(sorted_positions, n_classes - 1)]
     return codes.astype(np.intp, copy=False), find_first_true(classes[codes] != labels)
 
 

@@ -139,7 +139,7 @@ def has_one_score_per_row(table: Any) -> bool:
     return is_numeric and is_column and shape[0] > 0
 
 
-def scores_to_two_columns(table: Any, kind: str) -> NDArray[Any]:
+def scores_to_two_columns(table: Any, input_kind: str) -> NDArray[Any]:
     """Convert one score per row to a table of two classes.
 
     Parameters
@@ -147,7 +147,7 @@ def scores_to_two_columns(table: Any, kind: str) -> NDArray[Any]:
     table : array-like of shape (n,) or (n, 1)
         Log-odds s, or probabilities p, of the second (positive) class.
 
-    kind : {"logits", "probabilities"}
+    input_kind : {"logits", "probabilities"}
         Content of the table.
 
     Returns
@@ -166,7 +166,7 @@ def scores_to_two_columns(table: Any, kind: str) -> NDArray[Any]:
     (array([[ 0.,  2.], [ 0., -1.]]), array([[0.75, 0.25]]))
     """
     scores = _as_float(as_plain_array(table, "scores").reshape(-1), "scores")
-    if kind != "probabilities":
+    if input_kind != "probabilities":
         # The softmax of (0, s) depends on the score s alone.
         return np.column_stack([np.zeros_like(scores), scores])
     row = find_first_true(~((scores >= 0.0) & (scores <= 1.0)))
@@ -290,7 +290,7 @@ def _check_probability_block(
 
 def read_logits(
     table: Any,
-    kind: str,
+    input_kind: str,
     *,
     convert_lazily: bool = False,
     executor: Executor | None = None,
@@ -308,7 +308,7 @@ def read_logits(
     table : array-like of shape (n, K)
         Logits or probabilities.
 
-    kind : {"logits", "probabilities"}
+    input_kind : {"logits", "probabilities"}
         Content of the table. It is never guessed from the values.
 
     convert_lazily : bool, default=False
@@ -331,11 +331,11 @@ def read_logits(
     >>> read_logits([[0.5, 0.5]], "probabilities")
     array([[-0.69314718, -0.69314718]])
     """
-    if defer_validation and can_defer_validation(table, kind):
+    if defer_validation and can_defer_validation(table, input_kind):
         return _read_float_table(table, "logits")
-    if kind == "logits":
+    if input_kind == "logits":
         return check_logits(table, executor=executor)
-    check_choice("input", kind, "logits", "probabilities")
+    check_choice("input", input_kind, "logits", "probabilities")
     array: Any = check_probabilities(table)
     if kernels.is_device_tensor(array):
         return kernels.device_kernels().log_probabilities(array)
@@ -346,7 +346,7 @@ def read_logits(
     return _log_probabilities(dtype, array)
 
 
-def can_defer_validation(table: Any, kind: str) -> bool:
+def can_defer_validation(table: Any, input_kind: str) -> bool:
     """Check whether values can be validated while they are scored, by the C or device kernels.
 
     Examples
@@ -354,7 +354,9 @@ def can_defer_validation(table: Any, kind: str) -> bool:
     >>> can_defer_validation(np.zeros((2, 3)), "probabilities")
     False
     """
-    return kind == "logits" and (kernels.takes_whole_blocks or kernels.is_device_tensor(table))
+    return input_kind == "logits" and (
+        kernels.takes_whole_blocks or kernels.is_device_tensor(table)
+    )
 
 
 def _log_probabilities(dtype: np.dtype[Any], table: NDArray[Any]) -> NDArray[Any]:
