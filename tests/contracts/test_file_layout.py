@@ -163,3 +163,22 @@ def test_rows_without_a_score_are_expected_by_a_monitor(folder):
     run("fit", "old.jsonl", "--score-key", "score", "--min-accuracy", 0.6, "-o", "gate.json")
     watched = json.loads(run("monitor", "gate.json", "new.jsonl", "--json").stdout)
     assert watched["rows"] == 900
+
+
+def test_a_monitor_that_is_started_again_still_knows_the_delimiter(folder):
+    text = "kunde;wahrscheinlichkeit;weg\n"
+    for row in range(N_ROWS):
+        cell = str(P_CHURN[row]).replace(".", ",")
+        text += f"{CUSTOMERS[row]};{cell};{'ja' if IS_CHURN[row] else 'nein'}\n"
+    (folder / "kunden.csv").write_text(text)
+    run(
+        *("fit", "kunden.csv", "--logits-key", "wahrscheinlichkeit", "--input", "probabilities"),
+        *("--label-key", "weg", "--positive", "ja", "--min-accuracy", 0.8, "-o", "gate.json"),
+    )
+    lines = text.splitlines(keepends=True)
+    (folder / "traffic.csv").write_text("".join(lines[:301]))
+    words = ("monitor", "gate.json", "traffic.csv", "--state", "state.journal", "--json")
+    assert json.loads(run(*words).stdout)["rows"] == 300
+    with open("traffic.csv", "a") as file:
+        file.writelines(lines[301:])
+    assert json.loads(run(*words).stdout)["rows"] == N_ROWS

@@ -233,3 +233,25 @@ def test_a_part_without_rows_is_refused():
     words = ["fit", "churn.csv", "--logits-key", "p_churn", "--input", "probabilities"]
     done = run(*words, "--label-key", "churn", "--max-review", 0.5, "--rows", "0:0.01", codes=(2,))
     assert "is empty. Take a larger part with --rows" in done.stderr
+
+
+def test_what_differs_in_a_new_file_is_named():
+    rng = np.random.default_rng(0)
+    table = rng.dirichlet(np.ones(3) / 5.0, size=400)
+    names = np.array(["billing", "shipping", "other"])
+    columns = {f"p({name})": column for name, column in zip(names, table.T)}
+    label = names[[rng.choice(3, p=row) for row in table]]
+    write_csv("tickets.csv", {**columns, "category": label})
+    run("start", "tickets.csv", "--yes", "--mistake-cost", 3)
+    write_csv("new-class.csv", {**columns, "p(refund)": np.zeros(400)})
+    done = run("apply", "tickets.gate.json", "new-class.csv", "-o", "out.csv")
+    assert "'p(refund)' are named like classes" in done.stderr
+    columns.pop("p(other)")
+    write_csv("lost-class.csv", columns)
+    done = run("apply", "tickets.gate.json", "lost-class.csv", "-o", "out.csv", codes=(2,))
+    assert "there is no column for 'other'" in done.stderr
+    write_csv("judge.csv", {"mark": table[:, 0], "ok": rng.random(400) < 0.5 + table[:, 0] / 2})
+    run("start", "judge.csv", "--yes", "--mistake-cost", 2)
+    done = run("apply", "judge.gate.json", "tickets.csv", "-o", "out.csv", codes=(2,))
+    assert "there is no column 'mark', from which judge.gate.json reads its input" in done.stderr
+    assert "another classifier" not in done.stderr

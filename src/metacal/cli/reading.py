@@ -283,6 +283,9 @@ def read_score_table(
     )
     if gate is not None:
         request = remember_columns(request, gate, artifact or "the gate")
+        if reading.score_key is None:
+            remembered_fields = request.remembered_fields | {"logits_key"}
+            request = replace(request, remembered_fields=remembered_fields)
     try:
         return draw_rows(read_requested_scores(path, request), reading)
     except NoScoreError as error:

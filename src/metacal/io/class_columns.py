@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from metacal.display import format_names
-from metacal.errors import InputError, format_option
+from metacal.errors import InputError, format_option, warn_caller
 from metacal.io.named_columns import (
     find_named_column,
     missing_remembered_column_error,
@@ -159,7 +159,33 @@ def find_columns_of_known_classes(
             f"{request.path}: there is no column for {format_names(missing_names)}; it has"
             f" {format_names(header)}."
         )
+    if request.classes is None:
+        _warn_of_further_classes(request, header, patterns, class_names)
     return [column_of_class[name] for name in class_names]
+
+
+def _warn_of_further_classes(
+    request: Request,
+    header: Sequence[str],
+    patterns: Sequence[ClassColumnPattern],
+    gate_classes: Collection[str],
+) -> None:
+    """Warn if columns named like classes belong to no class of the gate.
+
+    They may be classes that the classifier has learned since the gate was fitted.
+    """
+    further_names = []
+    for name in header:
+        fitting_classes = {pattern.find_class_name(name) for pattern in patterns} - {None}
+        is_excluded = name in request.excluded_columns or name in request.kept_names
+        if fitting_classes and not is_excluded and not fitting_classes & set(gate_classes):
+            further_names.append(name)
+    if further_names and request.logits_key is not None:
+        warn_caller(
+            f"{request.path}: {format_names(further_names)} are named like classes, but"
+            f" {request.gate_name or 'the gate'} does not know them. If the classifier has new"
+            f" classes, fit again; otherwise leave them out with {format_option('drop')}."
+        )
 
 
 def find_class_columns(

@@ -13,6 +13,7 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -20,7 +21,7 @@ from metacal.display import format_names
 from metacal.errors import InputError, format_option
 from metacal.io.column_selection import ColumnSelection, select_columns
 from metacal.io.formats.jsonl import add_requested_entries, parse_json_line
-from metacal.io.formats.text_cells import detect_delimiter, split_line
+from metacal.io.formats.text_cells import DELIMITER_NAMES, detect_delimiter, split_line
 from metacal.io.named_columns import find_role_columns
 from metacal.io.request import DEFAULT_ID_NAMES, DEFAULT_TABLE_NAMES, ROLE_PARAMETERS, Request
 from metacal.io.stream_cells import (
@@ -254,7 +255,7 @@ class StreamReader:
         try:
             line = content.decode("utf-8")
             if not self._knows_delimiter:
-                self._delimiter = detect_delimiter(line, str(self._delimiter), self.header)
+                self._delimiter = self._find_delimiter(line, str(self._delimiter))
                 self._knows_delimiter = True
             return split_line(line, str(self._delimiter))
         except UnicodeDecodeError:
@@ -263,6 +264,17 @@ class StreamReader:
             raise invalid_line_error(
                 f"this is no line of {self.stream_format}; fix its quotes"
             ) from None
+
+    def _find_delimiter(self, line: str, default_delimiter: str) -> str:
+        """Return the delimiter of the header, or of a row in the middle of a file."""
+        if self.header is None:
+            return detect_delimiter(line, default_delimiter)
+        for delimiter in (default_delimiter, *DELIMITER_NAMES):
+            with suppress(csv.Error, ValueError):
+                cells = split_line(line, delimiter)
+                if cells == self.header or self._looks_like_row(cells, self.header):
+                    return delimiter
+        return default_delimiter
 
     def _parse_json_object(self, cells: dict[str, Any]) -> StreamRecord:
         """Parse a JSON object. The first one with a row determines the layout."""

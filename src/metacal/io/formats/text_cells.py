@@ -235,28 +235,17 @@ def parse_labels(path: str, name: str, cells: Sequence[str] | NDArray[Any]) -> N
     return texts
 
 
-def detect_delimiter(
-    line: str, default_delimiter: str = ",", header: Sequence[str] | None = None
-) -> str:
-    """Return the delimiter of a header, or of a row below a known header.
+def detect_delimiter(header_line: str, default_delimiter: str = ",") -> str:
+    """Return the default delimiter if the header has it, else the most frequent candidate.
 
     Examples
     --------
     >>> detect_delimiter("cat;dog;label"), detect_delimiter("cat,dog;s,label")
     (';', ',')
-    >>> detect_delimiter("0,5;0,5;cat", header=["cat", "dog", "label"])
-    ';'
     """
-    candidates = (default_delimiter, *DELIMITER_NAMES)
-    if header is None:
-        if default_delimiter in line:
-            return default_delimiter
-        return max(candidates, key=line.count)
-    for delimiter in candidates:
-        with contextlib.suppress(csv.Error, ValueError):
-            if len(split_line(line, delimiter)) == len(header):
-                return delimiter
-    return default_delimiter
+    if default_delimiter in header_line:
+        return default_delimiter
+    return max((default_delimiter, *DELIMITER_NAMES), key=header_line.count)
 
 
 def split_line(line: str, delimiter: str) -> list[str]:
