@@ -17,7 +17,7 @@ class CaseCounts:
         How many of them the quantity counts: all, those with an accepted item, or those with a true
         item.
     n_broken : int
-        How many of these break the promise: they have a wrong accepted item, or miss a true item.
+        How many of these break the promise: they have an incorrect accepted item, or miss a true item.
     n_pilot : int
         Number of further cases, which fitted the scale of the item types and certify nothing.
     n_uncovered : int

@@ -19,7 +19,7 @@ def describe_calibration_cases(certificate: Certificate, counts: CaseCounts) -> 
     """Describe the numbers of calibration cases and of their items."""
     text = (
         f"{counts.n_tested:,} calibration cases with {certificate.n_rows:,} scored items,"
-        f" {certificate.n_correct:,} of them right"
+        f" {certificate.n_correct:,} of them correct"
     )
     if counts.n_pilot:
         text += f"; {counts.n_pilot:,} more cases only fitted the scale of the items"

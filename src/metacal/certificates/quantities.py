@@ -144,25 +144,25 @@ FALSE_POSITIVE_RATE = Quantity(
 # The arguments `accept` and `correct` of the masks of the following quantities have an entry for each
 # case, as `metacal.certification.case_outcomes` computes them.
 
-#: P(a case has a wrong accepted item).
+#: P(a case has an incorrect accepted item).
 CASE_ERRORS = Quantity(
     "case error rate",
     mask_function=lambda accept, correct: (~correct, np.ones_like(accept)),
-    claim_template="At most {} of all cases contain a wrong accepted item",
-    measured_template="of the {n:,} cases contain a wrong accepted item",
-    violations_text="cases with a wrong accepted item",
-    violations_suffix="with a wrong accepted item",
-    case_outcome="wrong",
+    claim_template="At most {} of all cases contain an incorrect accepted item",
+    measured_template="of the {n:,} cases contain an incorrect accepted item",
+    violations_text="cases with an incorrect accepted item",
+    violations_suffix="with an incorrect accepted item",
+    case_outcome="incorrect",
 )
-#: P(a case has a wrong accepted item | it has an accepted item).
+#: P(a case has an incorrect accepted item | it has an accepted item).
 AUTOMATED_CASE_ERRORS = Quantity(
     "error rate of automated cases",
     mask_function=lambda accept, correct: (accept & ~correct, accept),
-    claim_template="At most {} of the cases with an accepted item contain a wrong one",
-    measured_template="of the {n:,} cases with an accepted item contain a wrong one",
-    violations_text="cases with a wrong accepted item",
-    violations_suffix="with a wrong accepted item",
-    case_outcome="wrong",
+    claim_template="At most {} of the cases with an accepted item contain an incorrect one",
+    measured_template="of the {n:,} cases with an accepted item contain an incorrect one",
+    violations_text="cases with an incorrect accepted item",
+    violations_suffix="with an incorrect accepted item",
+    case_outcome="incorrect",
 )
 #: P(every true item of a case is accepted | it has a true item).
 CASE_RECALL = Quantity(
@@ -177,17 +177,17 @@ CASE_RECALL = Quantity(
     violation_rate_name="share of cases with a miss",
     case_outcome="missed",
 )
-#: E[number of wrong accepted items of a case].
+#: E[number of incorrect accepted items of a case].
 ERRORS_PER_CASE = Quantity(
     "errors per case",
     mask_function=lambda accept, correct: (~correct, np.ones_like(accept)),
-    claim_template="A case contains at most {} wrong accepted items on average",
-    measured_template="is the mean number of wrong accepted items of the {n:,} cases",
-    violations_text="cases with a wrong accepted item",
-    violations_suffix="with a wrong accepted item",
+    claim_template="A case contains at most {} incorrect accepted items on average",
+    measured_template="is the mean number of incorrect accepted items of the {n:,} cases",
+    violations_text="cases with an incorrect accepted item",
+    violations_suffix="with an incorrect accepted item",
     violation_rate_name="mean number of errors",
     is_mean_cost=True,
-    case_outcome="wrong",
+    case_outcome="incorrect",
 )
 #: Registered quantities by name.
 QUANTITIES: dict[str, Quantity] = {

@@ -76,8 +76,8 @@ class Quantity(str):
     uses_agreement_only : bool, default=False
         Whether `correct` means that a cascade returns the answer of its last model. It is then not
         known which answers are correct.
-    case_outcome : "wrong", "missed" or None, default=None
-        If the quantity counts cases, and not rows: which items make up the outcome of a case, wrong
+    case_outcome : "incorrect", "missed" or None, default=None
+        If the quantity counts cases, and not rows: which items make up the outcome of a case: incorrect
         accepted ones or missed true ones (`metacal.certification.case_outcomes`). The
         arguments of `mask_function` then have an entry for each case.
 
@@ -111,7 +111,7 @@ class Quantity(str):
     is_paired_difference: bool = False
     uses_agreement_only: bool = False
     conditions_on_true_class: bool = False
-    case_outcome: Literal["wrong", "missed"] | None = None
+    case_outcome: Literal["incorrect", "missed"] | None = None
 
     def __new__(cls, name: str, **attributes: Any) -> Self:
         """Create a quantity from its name and the attributes that the class documents."""

@@ -196,28 +196,80 @@ def find_learned_cuts(
     if n_cuts <= 0:
         return cuts
     expected_cuts = _expect_cuts(pilot_items, scale, cases_ratio)
-    candidates = _keep_safest_of_case_and_type(
-        tested_items.take(tested_items.is_harmful & ~is_uncovered[tested_items.cases])
-    )
-    merit = scale.compute_merit(candidates.safety, candidates.types)
+    harmful_items = tested_items.take(tested_items.is_harmful)
+    queues = [_HarmfulQueue.from_items(harmful_items, code) for code in range(n_types)]
     n_cuts_of_type = np.zeros(n_types)
-    is_left = np.ones(len(merit), dtype=bool)
+    is_removed = is_uncovered.copy()
     for _ in range(n_cuts):
-        if not is_left.any():
+        safest = _find_safest_left(queues, is_removed)
+        if np.isneginf(safest).all():
             return np.full(n_types, -math.inf)
-        expected = np.array(
-            [expected_cuts[code].count_beyond(cuts[code]) for code in range(n_types)]
-        )
-        log_theta = np.log((_N_PRIOR_CUTS + n_cuts_of_type) / (_N_PRIOR_CUTS + expected))
-        corrected_merit = np.where(is_left, merit - log_theta[candidates.types], -math.inf)
-        cut_item = int(np.argmax(corrected_merit))
-        cut_type = candidates.types[cut_item]
-        new_cuts = scale.convert_to_safety(corrected_merit[cut_item] + log_theta)
-        new_cuts[cut_type] = candidates.safety[cut_item]
+        log_theta = _compute_log_theta(expected_cuts, cuts, n_cuts_of_type)
+        merit = scale.compute_merit(safest, np.arange(n_types)) - log_theta
+        merit[np.isneginf(safest)] = -math.inf
+        cut_type = int(np.argmax(merit))
+        new_cuts = scale.convert_to_safety(merit[cut_type] + log_theta)
+        new_cuts[cut_type] = safest[cut_type]
         n_cuts_of_type[cut_type] += 1
-        is_left &= candidates.cases != candidates.cases[cut_item]
-        cuts = np.minimum(cuts, _raise_above_rounding_error(new_cuts, candidates, is_left))
+        is_removed[queues[cut_type].safest_case] = True
+        # An item that is left has at most this merit, but rounding may lower its cut below it.
+        new_cuts = np.maximum(new_cuts, _find_safest_left(queues, is_removed))
+        cuts = np.minimum(cuts, new_cuts)
     return cuts
+
+
+def _compute_log_theta(
+    expected_cuts: list[_ExpectedCuts], cuts: Float, n_cuts_of_type: Float
+) -> Float:
+    """Compute the logarithm of the correction of each type: its cuts relative to the expected ones."""
+    expected = np.array([one.count_beyond(cut) for one, cut in zip(expected_cuts, cuts)])
+    return np.log((_N_PRIOR_CUTS + n_cuts_of_type) / (_N_PRIOR_CUTS + expected))
+
+
+def _find_safest_left(queues: list[_HarmfulQueue], is_removed: Flags) -> Float:
+    """Return the safety of the safest harmful item of each type in the cases that are left."""
+    return np.array([queue.find_safest_left(is_removed) for queue in queues])
+
+
+@dataclass(eq=False)
+class _HarmfulQueue:
+    """Harmful items of one type, the safest first.
+
+    Attributes
+    ----------
+    safety : array of float of shape (n_items,)
+        Safety of the items, in decreasing order.
+
+    cases : array of int of shape (n_items,)
+        Case of each item.
+
+    position : int
+        Number of first items whose cases were removed.
+    """
+
+    safety: Float
+    cases: Codes
+    position: int = 0
+
+    @classmethod
+    def from_items(cls, harmful_items: CaseItems, code: int) -> _HarmfulQueue:
+        """Sort the harmful items of a type."""
+        items_of_type = harmful_items.take(harmful_items.types == code)
+        order = np.argsort(-items_of_type.safety, kind="stable")
+        return cls(items_of_type.safety[order], items_of_type.cases[order])
+
+    @property
+    def safest_case(self) -> int:
+        """Case of the safest item that is left."""
+        return int(self.cases[self.position])
+
+    def find_safest_left(self, is_removed: Flags) -> float:
+        """Return the safety of the safest item in the cases that are left, -inf without one."""
+        while self.position < len(self.cases) and is_removed[self.cases[self.position]]:
+            self.position += 1
+        if self.position == len(self.cases):
+            return -math.inf
+        return float(self.safety[self.position])
 
 
 def _expect_cuts(
@@ -237,25 +289,3 @@ def _expect_cuts(
             )
         )
     return expected_cuts
-
-
-def _keep_safest_of_case_and_type(items: CaseItems) -> CaseItems:
-    """Return the safest item of each case and type. The others never decide a cut."""
-    order = np.lexsort((-items.safety, items.types, items.cases))
-    ordered = items.take(order)
-    is_first = np.ones(len(order), dtype=bool)
-    is_first[1:] = (ordered.cases[1:] != ordered.cases[:-1]) | (
-        ordered.types[1:] != ordered.types[:-1]
-    )
-    return ordered.take(is_first)
-
-
-def _raise_above_rounding_error(cuts: Float, candidates: CaseItems, is_left: Flags) -> Float:
-    """Raise cuts to the harmful items left, none of which they clear but for rounding errors.
-
-    An item left has at most the merit of the cut. Converting this merit to a safety may round it to
-    less than the safety of the item.
-    """
-    exact_cuts = cuts.copy()
-    np.maximum.at(exact_cuts, candidates.types[is_left], candidates.safety[is_left])
-    return exact_cuts

@@ -5,9 +5,9 @@ Terms used by all rules about cases:
 - *case*: an independent draw from the source, such as a document, a tweet or a run of an agent.
 - *item*: a row of a case, such as a field of a document. Items of one case may depend on each other.
 - *type*: kind of an item, such as the name of the field. Each type has its own threshold.
-- *cleared*: an item on the lenient side of its threshold. It is an accepted item if wrong accepted
+- *cleared*: an item on the lenient side of its threshold. It is an accepted item if incorrect accepted
   items are limited, and a rejected item if true items must be accepted.
-- *harmful*: an item that breaks the promise for its case if it is cleared: a wrong item, or a true
+- *harmful*: an item that breaks the promise for its case if it is cleared: an incorrect item, or a true
   item that must be accepted.
 - *safety*: score of an item, with the sign for which higher means safer to clear. An item is cleared
   iff its safety is strictly above the cut of its type.

@@ -22,10 +22,10 @@ class CaseOutcomes:
         Whether the case has an accepted item. For a recall: whether every true item is accepted.
 
     correct : array of bool of shape (n_cases,)
-        Whether the case has no wrong accepted item. For a recall: whether it has a true item.
+        Whether the case has no incorrect accepted item. For a recall: whether it has a true item.
 
     losses : Losses or None
-        Number of wrong accepted items, if their mean is limited.
+        Number of incorrect accepted items, if their mean is limited.
     """
 
     accept: Flags

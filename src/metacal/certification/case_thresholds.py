@@ -39,7 +39,7 @@ def build_case_items(rows: CalibrationRows, cases: Cases, *, clears_accepted: bo
         Case of each item.
 
     clears_accepted : bool
-        Whether accepted items are cleared, so that wrong ones are harmful. If not, rejected items
+        Whether accepted items are cleared, so that incorrect ones are harmful. If not, rejected items
         are, and correct ones are harmful.
 
     Returns

@@ -107,7 +107,7 @@ def read_case_rows(
         )
     case_codes = encode_cases(cases, len(scores))
     is_deciding = np.ones(len(scores), dtype=bool)
-    if quantity.case_outcome == "wrong":
+    if quantity.case_outcome == "incorrect":
         is_deciding = ~np.isnan(scores)
     n_cases = int(case_codes.max()) + 1
     lacks_label = np.bincount(case_codes[is_deciding & ~has_label], minlength=n_cases) > 0

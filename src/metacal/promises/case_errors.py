@@ -47,12 +47,12 @@ class CasePromise(Promise):
 
 @dataclass(frozen=True)
 class MaxCaseErrors(CasePromise):
-    """At most a share `limit` of the cases contains a wrong accepted item.
+    """At most a share `limit` of the cases contains an incorrect accepted item.
 
     Parameters
     ----------
     limit : float
-        Largest share of cases with a wrong accepted item.
+        Largest share of cases with an incorrect accepted item.
 
     delta : float or None, default=0.1
         The promise fails with at most this probability over the calibration cases. If None, it holds
@@ -76,7 +76,7 @@ class MaxCaseErrors(CasePromise):
     >>> correct = rng.random(1200) < score
     >>> gate = mc.ScoreGate(mc.MaxCaseErrors(0.1)).fit(score, correct, cases=document, groups=field)
     >>> gate.certificate_.statement
-    'At most 10% of all cases contain a wrong accepted item, with 90% confidence.'
+    'At most 10% of all cases contain an incorrect accepted item, with 90% confidence.'
     >>> counts = gate.certificate_.cases
     >>> counts.n_tested, counts.n_broken, counts.n_pilot
     (312, 23, 88)
@@ -176,15 +176,15 @@ class MinCaseRecall(CasePromise):
 
 @dataclass(frozen=True)
 class MaxErrorsPerCase(CasePromise):
-    """A case contains at most `limit` wrong accepted items on average.
+    """A case contains at most `limit` incorrect accepted items on average.
 
     Parameters
     ----------
     limit : float
-        Largest mean number of wrong accepted items of a case.
+        Largest mean number of incorrect accepted items of a case.
 
     largest : int
-        Largest number of wrong accepted items that counts in a case. A case with more counts as one
+        Largest number of incorrect accepted items that counts in a case. A case with more counts as one
         with this number. Without it, a rare case with very many errors could not be excluded. If it
         is large, `MaxCaseErrors` accepts more.
 

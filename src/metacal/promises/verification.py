@@ -280,9 +280,7 @@ def _format_counts(test: Verdict) -> str:
     measurement = test.measurement
     n_rows = measurement.n_rows
     if quantity.is_mean_cost and quantity.counts_cases:
-        return (
-            f"{_get_bad_count_or_total_cost(test):,.6g} wrong accepted items, in {n_rows:,} cases"
-        )
+        return f"{_get_bad_count_or_total_cost(test):,.6g} incorrect accepted items, in {n_rows:,} cases"
     if quantity.is_mean_cost:
         noun = "loss" if quantity.uses_graded_losses else "cost"
         return f"a {noun} of {_get_bad_count_or_total_cost(test):,.6g} in all, of {n_rows:,} rows"
