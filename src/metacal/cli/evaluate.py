@@ -153,6 +153,7 @@ def _evaluate_rows(gate: Gate | None, gate_rows: GateRows, options: Options) -> 
             random_state=options.seed,
             n_bins=options.bins,
             groups=gate_rows.columns.groups,
+            cases=gate_rows.columns.cases,
             n_jobs=n_jobs,
         )
 

@@ -186,6 +186,7 @@ def _check_options(file: str, options: Options) -> None:
         get_all_methods()[options.calibrator].check_fits_on_cluster()
     options.promise_options.check_subgroups(by_group=reading.group_key is not None)
     check_can_sign(options.key, options.output)
+    _check_cases(options)
     if reading.score_key is None:
         return
     if options.executor is not None:
@@ -195,6 +196,22 @@ def _check_options(file: str, options: Options) -> None:
     if options.promise_options.per_class:
         raise click.UsageError(
             "given scores have no classes: --per-class needs a classifier's logits."
+        )
+
+
+def _check_cases(options: Options) -> None:
+    """Raise a usage error if the promise and --case-key do not belong together."""
+    is_about_cases = options.promise_options.is_about_cases
+    if is_about_cases and options.reading.case_key is None:
+        raise click.UsageError(
+            "A promise about cases needs the case of each item. Name its column with --case-key, for"
+            " example --case-key document."
+        )
+    if options.reading.case_key is not None and not is_about_cases:
+        raise click.UsageError(
+            "--case-key is for a promise about cases: --max-case-errors, --min-case-recall or"
+            " --max-errors-per-case. For another promise about dependent rows, name their clusters"
+            " with --unit-key."
         )
 
 
@@ -232,6 +249,7 @@ def _fit_scores(scores: Scores, options: Options) -> Gate:
         higher_is=higher_is,
         clusters=options.extract_clusters(scores),
         groups=scores.groups,
+        cases=scores.cases,
         random_state=options.seed,
         declared_values=options.marks,
     )

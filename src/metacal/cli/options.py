@@ -342,6 +342,10 @@ class ReadOptions:
         "With a score and --max-risk: the loss of each row, from 0 to 1.  [default: loss, of a gate"
         " fitted on losses]"
     )
+    case_key: str | None = column_option(
+        "With a score and a promise about cases: the case of each item, such as its document."
+        " --group-key then names the type of each item, such as its field."
+    )
     higher_is: str | None = option(
         "With a score: what a higher one says; doubtful for losses, distances, perplexities. "
         " [default: surer]",

@@ -6,14 +6,14 @@ option and a function that builds the promise. Only click is imported here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields
-from enum import Enum
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
 from metacal.cli.options import file_option, fraction_option, option, option_flag, switch_option
+from metacal.cli.promise_specs import Combination, PromiseInputs, PromiseSpec, promise_option
 from metacal.cli.values import number_between
 
 if TYPE_CHECKING:
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 
 parse_cost = number_between(0.0, 1e15, "a cost, such as 50", "is not a positive number")
+parse_positive = number_between(0.0, 1e15, "a number, such as 0.1", "is not a positive number")
+#: Options of promises about cases.
+CASE_PROMISES = ("max_case_errors", "min_case_recall", "max_errors_per_case")
 
 
 def min_accuracy_option(what: str = "is accepted") -> Any:
@@ -34,71 +37,6 @@ def max_miscoverage_option() -> Any:
 
 
 _SUBGROUP_OPTIONS = ("per_class", "group_key")
-
-
-class _Combination(Enum):
-    """Set of promises that may be given together. Any other promise must be given alone."""
-
-    ACCURACY_AND_MISCOVERAGE = "accuracy and miscoverage"
-    TWO_CLASSES = "promises about the positive or the negative of two classes"
-
-
-@dataclass(frozen=True)
-class PromiseInputs:
-    """What a promise is built from besides the options that describe it.
-
-    Attributes
-    ----------
-    seed : int or None
-        Seed of the split of the paper's rules and of the order of bets. None derives it from the
-        rows.
-    classes : sequence or None
-        Names of the logit columns, if they have any.
-    positive : object
-        Positive one of two classes. None means the second class.
-    """
-
-    seed: int | None
-    classes: Sequence[Any] | None
-    positive: Any
-
-
-#: Function that builds a promise from the module `metacal`, the options and the inputs. It receives
-#: the module, because importing it here would make `metacal --help` slow.
-_BuildFunction = Callable[[Any, "PromiseOptions", PromiseInputs], "Promise"]
-
-
-@dataclass(frozen=True)
-class _PromiseSpec:
-    """Promise that an option describes. `promise_option` stores it in a dataclass field."""
-
-    build: _BuildFunction
-    combination: _Combination | None
-
-
-def promise_option(
-    option_field: Any,
-    build: _BuildFunction,
-    combination: _Combination | None = None,
-) -> Any:
-    """Return the field of an option that describes a promise.
-
-    Parameters
-    ----------
-    option_field : dataclasses.Field
-        Field of the option, made with `option` or a function that calls it.
-    build : callable
-        Builds the promise from the module `metacal`, the `PromiseOptions` and the `PromiseInputs`.
-        If two options share this function, they describe one promise together.
-    combination : _Combination or None, default=None
-        Promises with which this one may be given together.
-
-    Returns
-    -------
-    dataclasses.Field
-    """
-    spec = _PromiseSpec(build=build, combination=combination)
-    return field(default=option_field.default, metadata={**option_field.metadata, "promise": spec})
 
 
 def _build_accuracy_promise(mc: Any, options: PromiseOptions, inputs: PromiseInputs) -> Promise:
@@ -141,12 +79,12 @@ class PromiseOptions:
     min_accuracy: float | None = promise_option(
         min_accuracy_option(),
         build=_build_accuracy_promise,
-        combination=_Combination.ACCURACY_AND_MISCOVERAGE,
+        combination=Combination.ACCURACY_AND_MISCOVERAGE,
     )
     max_miscoverage: float | None = promise_option(
         max_miscoverage_option(),
         build=_build_accuracy_promise,
-        combination=_Combination.ACCURACY_AND_MISCOVERAGE,
+        combination=Combination.ACCURACY_AND_MISCOVERAGE,
     )
     max_review: float | None = promise_option(
         fraction_option("Promise: at most B of all rows go to review. Needs no labels.", "B"),
@@ -211,7 +149,7 @@ class PromiseOptions:
             positive=inputs.positive,
             delta=options.delta,
         ),
-        combination=_Combination.TWO_CLASSES,
+        combination=Combination.TWO_CLASSES,
     )
     max_false_positive_rate: float | None = promise_option(
         fraction_option(
@@ -220,7 +158,7 @@ class PromiseOptions:
         build=lambda mc, options, inputs: mc.MaxFalsePositiveRate(
             options.max_false_positive_rate, positive=inputs.positive, delta=options.delta
         ),
-        combination=_Combination.TWO_CLASSES,
+        combination=Combination.TWO_CLASSES,
     )
     min_recall: float | None = promise_option(
         fraction_option(
@@ -229,14 +167,62 @@ class PromiseOptions:
         build=lambda mc, options, inputs: mc.MinRecall(
             options.min_recall, positive=inputs.positive, delta=options.delta
         ),
-        combination=_Combination.TWO_CLASSES,
+        combination=Combination.TWO_CLASSES,
     )
     min_npv: float | None = promise_option(
         fraction_option(
             "Two classes; promise: at least B of what is called negative is negative.", "B"
         ),
         build=_build_min_npv,
-        combination=_Combination.TWO_CLASSES,
+        combination=Combination.TWO_CLASSES,
+    )
+    max_case_errors: float | None = promise_option(
+        fraction_option(
+            "Promise: at most L of all cases contain an incorrect accepted item. Needs --score-key"
+            " and --case-key.",
+            "L",
+        ),
+        build=lambda mc, options, inputs: mc.MaxCaseErrors(
+            options.max_case_errors,
+            options.delta,
+            "automated" if options.among_automated else "all",
+            options.same_scale,
+        ),
+    )
+    among_automated: bool = switch_option(
+        "the share is about cases with an accepted item.", needs=("max_case_errors",)
+    )
+    min_case_recall: float | None = promise_option(
+        fraction_option(
+            "Promise: in at least B of the cases with a true item, every true item is accepted.",
+            "B",
+        ),
+        build=lambda mc, options, inputs: mc.MinCaseRecall(
+            options.min_case_recall, options.delta, options.same_scale
+        ),
+    )
+    max_errors_per_case: float | None = promise_option(
+        option(
+            "Promise: a case contains at most M incorrect accepted items on average.",
+            "M",
+            type=parse_positive,
+        ),
+        build=lambda mc, options, inputs: mc.MaxErrorsPerCase(
+            options.max_errors_per_case,
+            options.largest_per_case,
+            options.delta,
+            options.same_scale,
+        ),
+    )
+    largest_per_case: int | None = option(
+        "largest number of errors that counts in a case, such as the number of fields.",
+        "N",
+        type=click.IntRange(min=1),
+        needs=("max_errors_per_case",),
+    )
+    same_scale: bool = switch_option(
+        "the scores of all item types have one scale, because one model computes them.",
+        needs=CASE_PROMISES,
     )
     positive_share: float | None = fraction_option(
         "about how many rows are positive, from training data or experience.",
@@ -296,8 +282,13 @@ class PromiseOptions:
         if len(flags) > 1:
             raise click.UsageError(f"{' and '.join(flags)} do not go together; give one promise.")
         self._check_costs()
+        if self.max_errors_per_case is not None and self.largest_per_case is None:
+            raise click.UsageError(
+                "--max-errors-per-case needs --largest-per-case, the largest number of errors that"
+                " counts in a case. Give it, for example --largest-per-case 4."
+            )
         post_selection_options = self._given("after_looking", "at_threshold")
-        accuracy_options = _list_promise_options(_Combination.ACCURACY_AND_MISCOVERAGE)
+        accuracy_options = _list_promise_options(Combination.ACCURACY_AND_MISCOVERAGE)
         if post_selection_options and not self._given(*accuracy_options):
             raise click.UsageError(
                 f"{option_flag(post_selection_options[0])} is for {_join_flags(accuracy_options)};"
@@ -330,9 +321,14 @@ class PromiseOptions:
         return list(dict.fromkeys(flags))
 
     @property
+    def is_about_cases(self) -> bool:
+        """Whether the promise is about cases."""
+        return bool(self._given(*CASE_PROMISES))
+
+    @property
     def is_two_class(self) -> bool:
         """Whether the promise is about the positive or the negative of two classes."""
-        return bool(self._given(*_list_promise_options(_Combination.TWO_CLASSES)))
+        return bool(self._given(*_list_promise_options(Combination.TWO_CLASSES)))
 
     def _check_paper_rule(self) -> None:
         """Raise a usage error if the paper has no rule for these options.
@@ -340,7 +336,7 @@ class PromiseOptions:
         The paper has one rule for each of the two limits, none for both together, and no confidence
         level.
         """
-        accuracy_options = _list_promise_options(_Combination.ACCURACY_AND_MISCOVERAGE)
+        accuracy_options = _list_promise_options(Combination.ACCURACY_AND_MISCOVERAGE)
         if len(self._given(*accuracy_options)) != 1:
             raise click.UsageError(
                 "--rule paper takes --min-accuracy or --max-miscoverage, not both; give one."
@@ -366,9 +362,11 @@ class PromiseOptions:
 
     def check_subgroups(self, *, by_group: bool) -> None:
         """Raise a usage error if the promise cannot be made for each class or group."""
-        if not self.per_class and not by_group:
+        # The groups of items are types, and the promise is about all items of a case.
+        has_item_types = by_group and self.is_about_cases
+        if has_item_types or (not self.per_class and not by_group):
             return
-        accuracy_options = _list_promise_options(_Combination.ACCURACY_AND_MISCOVERAGE)
+        accuracy_options = _list_promise_options(Combination.ACCURACY_AND_MISCOVERAGE)
         has_one_limit = len(self._given(*accuracy_options)) == 1
         if has_one_limit or (by_group and self.is_two_class):
             return
@@ -427,7 +425,7 @@ class PromiseOptions:
 
         promise = self._build_promise_for_all_rows(PromiseInputs(seed, classes, positive))
         fallback = "pooled" if self.pool_small else None
-        if per_group:
+        if per_group and not self.is_about_cases:
             return mc.PerGroup(promise, self._error_rate, fallback)
         if self.per_class:
             return mc.PerClass(promise, self._error_rate, fallback)
@@ -469,14 +467,14 @@ class PromiseOptions:
         return self.cost_wrong
 
 
-def _get_promise_spec(name: str) -> _PromiseSpec:
+def _get_promise_spec(name: str) -> PromiseSpec:
     """Return the promise that an option describes."""
     option_field = PromiseOptions.__dataclass_fields__[name]
-    spec: _PromiseSpec = option_field.metadata["promise"]
+    spec: PromiseSpec = option_field.metadata["promise"]
     return spec
 
 
-def _list_promise_options(combination: _Combination | None = None) -> list[str]:
+def _list_promise_options(combination: Combination | None = None) -> list[str]:
     """Return the names of all options that describe a promise, or of one combination."""
     names = []
     for option_field in fields(PromiseOptions):

@@ -33,6 +33,7 @@ _SCORE_OPTIONS = (
     "prediction_key",
     "agree_key",
     "loss_key",
+    "case_key",
     "higher_is",
 )
 # Parameters of single commands that have a meaning only for logits.
@@ -278,6 +279,7 @@ def read_score_table(
         id_key=reading.id_key,
         group_key=reading.group_key,
         unit_key=reading.unit_key,
+        case_key=reading.case_key,
         keep=reading.keep,
         format=reading.format,
     )

@@ -106,13 +106,20 @@ def _verify_rows(gate: Gate, artifact: str, gate_rows: GateRows, confidence: flo
     Verification
     """
     from metacal.certification.units import Units
+    from metacal.estimators.verify import verify_cases
     from metacal.gate.judged import judge_rows
+    from metacal.gate.judged_cases import check_case_columns, is_about_cases, judge_case_rows
     from metacal.promises.verification import verify_decisions
 
     assert gate.certificate is not None
     columns = gate_rows.columns
     needs_labels = any(quantity.needs_labels for quantity, _ in gate.certificate.limits)
     truth = gate_rows.require_truth() if needs_labels else gate_rows.truth
+    if is_about_cases(gate) or columns.cases is not None:
+        check_case_columns(gate, columns.units)
+        decisions = judge_case_rows(gate, gate_rows.tables[0], truth, columns.cases, columns.groups)
+        gate_rows.warn_of_fit_rows(decisions.fit_rows, artifact)
+        return verify_cases(gate.certificate, decisions, confidence)
     decisions = judge_rows(gate, gate_rows.tables, truth, columns.groups)
     gate_rows.note_rows_without_score(len(decisions))
     gate_rows.warn_of_fit_rows(decisions.fit_rows, artifact)

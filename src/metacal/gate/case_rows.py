@@ -17,7 +17,7 @@ from metacal.certificates.notes import Note, unlabelled_cases
 from metacal.certificates.quantity import Quantity
 from metacal.certification.case_items import Cases
 from metacal.certification.units import find_missing_names
-from metacal.errors import InputError
+from metacal.errors import InputError, choose_spelling
 from metacal.formulas import Codes, Flags
 from metacal.gate.thresholds import check_groups
 from metacal.rows.arrays import as_plain_array
@@ -163,8 +163,8 @@ def encode_cases(cases: ArrayLike | None, n_rows: int) -> Codes:
     """
     if cases is None:
         raise InputError(
-            "A promise about cases needs the case of each item; got None. Pass cases=..., such as the"
-            " document of each field."
+            "A promise about cases needs the case of each item, such as the document of each field;"
+            f" got none. {choose_spelling('Pass cases=....', 'Name its column with --case-key NAME.')}"
         )
     names = as_plain_array(cases, "cases")
     if names.shape != (n_rows,):

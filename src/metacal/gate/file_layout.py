@@ -27,8 +27,8 @@ class FileLayout:
     logits_key : str or None
         Name of the table, prefix or pattern of its columns, or name of a single score.
 
-    label_key, id_key, group_key, unit_key : str or None
-        Columns of the labels, ids, groups and clusters.
+    label_key, id_key, group_key, unit_key, case_key : str or None
+        Columns of the labels, ids, groups, clusters and cases.
 
     score_key : str or None
         Column of the score; for a cascade, one name for each model, separated by commas.
@@ -53,6 +53,7 @@ class FileLayout:
     id_key: str | None = _name_field()
     group_key: str | None = _name_field()
     unit_key: str | None = _name_field()
+    case_key: str | None = _name_field()
     score_key: str | None = _name_field()
     correct_key: str | None = _name_field()
     agree_key: str | None = _name_field()

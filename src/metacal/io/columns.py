@@ -38,7 +38,7 @@ class Columns:
     predictions : array of shape (n_rows,) or None
         Answers to compare with the labels. None if they were not requested.
 
-    groups, units : array of shape (n_rows,) or None
+    groups, units, cases : array of shape (n_rows,) or None
         None if the column was not requested.
 
     class_names : tuple or None
@@ -77,6 +77,7 @@ class Columns:
     predictions: NDArray[Any] | None = None
     groups: NDArray[Any] | None = None
     units: NDArray[Any] | None = None
+    cases: NDArray[Any] | None = None
     class_names: ClassNames | None = None
     unused_names: tuple[str, ...] = ()
     class_positions: tuple[int, ...] | None = None
@@ -162,7 +163,7 @@ class Columns:
         ----------
         start, stop : float
             Beginning and end of the part, as fractions of the rows in a shuffled order. Parts that
-            do not overlap share no row and, if there are `units`, no cluster.
+            do not overlap share no row and, if there are `units` or `cases`, no cluster or case.
 
         Returns
         -------
@@ -181,8 +182,9 @@ class Columns:
         (array([2., 3., 4., 5., 6., 7., 9.]), array([0., 1., 8.]))
         """
         codes = np.arange(len(self))
-        if self.units is not None:
-            codes = np.unique(self.units, return_inverse=True)[1].ravel()
+        dependent_rows = self.units if self.cases is None else self.cases
+        if dependent_rows is not None:
+            codes = np.unique(dependent_rows, return_inverse=True)[1].ravel()
         n_clusters = int(codes.max()) + 1 if len(codes) else 0
         order = np.random.default_rng(0).permutation(n_clusters)
         first, last = round(start * n_clusters), round(stop * n_clusters)

@@ -140,6 +140,7 @@ def remember_columns(
         "id_key": fitted_file.id_key,
         "group_key": fitted_file.group_key,
         "unit_key": fitted_file.unit_key,
+        "case_key": fitted_file.case_key,
     }
     if request.reads_scores:
         user_named_truth = request.label_key is not None or request.prediction_key is not None

@@ -21,7 +21,7 @@ from metacal.io.formats.arrow import InMemoryBatches, is_table_in_memory, read_b
 from metacal.io.input_paths import Paths, list_input_files, requests_for_files
 from metacal.io.opening import NoRowsError, limit_unpacked_size
 from metacal.io.remote import get_suffix
-from metacal.io.request import ROLE_PARAMETERS, STREAM_BYTES, Request
+from metacal.io.request import OPTIONAL_ROLE_PARAMETERS, ROLE_PARAMETERS, STREAM_BYTES, Request
 from metacal.io.source_file import open_source
 from metacal.rows.stored import JoinedTable
 
@@ -155,7 +155,14 @@ def _check_requested_columns(request: Request, columns: Columns) -> None:
 
     A file with a single array has no named columns.
     """
-    named_columns = [(request.group_key, columns.groups), (request.unit_key, columns.units)]
+    named_columns: list[tuple[str | None, Any]] = []
+    for role in ("groups", "units", "cases"):
+        parameter = ROLE_PARAMETERS[role]
+        may_lack_column = (
+            parameter in request.remembered_fields and parameter in OPTIONAL_ROLE_PARAMETERS
+        )
+        if not may_lack_column:
+            named_columns.append((getattr(request, parameter), getattr(columns, role)))
     for kept_name in request.kept_names:
         named_columns.append((kept_name, columns.kept.get(kept_name)))
     for name, column in named_columns:

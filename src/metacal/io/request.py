@@ -50,9 +50,10 @@ ROLE_PARAMETERS = {
     "ids": "id_key",
     "groups": "group_key",
     "units": "unit_key",
+    "cases": "case_key",
 }
 #: Parameters of the columns that a later file may lack although the gate was fitted with them.
-OPTIONAL_ROLE_PARAMETERS = ("label_key", "prediction_key", "id_key", "unit_key")
+OPTIONAL_ROLE_PARAMETERS = ("label_key", "prediction_key", "id_key", "unit_key", "case_key")
 #: Names of columns that probably hold labels. Messages suggest them; readers do not use them.
 LABEL_NAME_PATTERN = re.compile(
     r"targets?|truths?|gt|gold|ground[_ ]?truth|(true|gold)[_ ]?(label|labels|class|target)|y[_"
@@ -88,7 +89,7 @@ class Request:
         Name of the table, or prefix of its columns, or pattern of their names such as "p(*)". If
         `reads_scores` is true, name of the score column.
 
-    label_key, id_key, group_key, unit_key : str or None
+    label_key, id_key, group_key, unit_key, case_key : str or None
         Names of the columns with a role. If `reads_scores` is true, `label_key` names the column that
         marks a row as correct or incorrect, or the true answers if there is a `prediction_key`.
 
@@ -153,6 +154,7 @@ class Request:
     id_key: str | None = None
     group_key: str | None = None
     unit_key: str | None = None
+    case_key: str | None = None
     prediction_key: str | None = None
     copy_path: str | None = None
     copy_is_permanent: bool = False

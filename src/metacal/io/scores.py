@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,7 +16,9 @@ from metacal.io.input_paths import Paths
 from metacal.io.reading import read_columns
 from metacal.io.request import DEFAULT_AGREEMENT_NAMES, DEFAULT_CORRECT_NAMES, Request
 from metacal.rows.score_columns import (
+    RowNamer,
     check_correctness,
+    check_known_correctness,
     check_losses,
     check_scores,
     compare_answers,
@@ -89,6 +91,7 @@ def read_scores(
     id_key: str | None = None,
     group_key: str | None = None,
     unit_key: str | None = None,
+    case_key: str | None = None,
     keep: Sequence[str] | None = (),
     format: str | None = None,
     unpack_limit: int | None = None,
@@ -129,8 +132,9 @@ def read_scores(
     id_key : str, optional
         Name of the ids. The default is "id" or "ids", if the file has such a column.
 
-    group_key, unit_key : str, optional
-        Names of the groups, for a promise per group, and of the clusters of dependent rows.
+    group_key, unit_key, case_key : str, optional
+        Names of the groups, for a promise per group, of the clusters of dependent rows, and of the
+        cases of items, for a promise about cases.
 
     keep, format, unpack_limit
         See `read_predictions`.
@@ -165,6 +169,7 @@ def read_scores(
         id_key=id_key,
         group_key=group_key,
         unit_key=unit_key,
+        case_key=case_key,
         keep=keep,
         format=format,
     )
@@ -266,7 +271,11 @@ def _convert_score_columns(request: Request, columns: Columns) -> Columns:
         columns = _compare_predictions(request, columns)
     role_columns: dict[str, Any] = columns.role_columns
     if "labels" in role_columns:
-        convert_labels = check_losses if request.labels_are_losses else check_correctness
+        convert_labels: Callable[..., NDArray[Any]] = check_correctness
+        if request.labels_are_losses:
+            convert_labels = check_losses
+        if request.case_key is not None:
+            convert_labels = _check_partly_labelled
         role_columns["labels"] = convert_labels(
             role_columns["labels"],
             name=columns.role_names["labels"],
@@ -288,6 +297,14 @@ def _convert_score_columns(request: Request, columns: Columns) -> Columns:
         keeps_all_columns=request.keeps_other_columns,
         **role_columns,
     )
+
+
+def _check_partly_labelled(
+    values: Any, *, name: str, get_row_name: RowNamer
+) -> NDArray[np.floating[Any]]:
+    """Return 1 for correct items, 0 for incorrect ones, and NaN for items without a label."""
+    is_correct, is_known = check_known_correctness(values, name=name)
+    return np.where(is_known, is_correct, np.nan)
 
 
 def _compare_predictions(request: Request, columns: Columns) -> Columns:

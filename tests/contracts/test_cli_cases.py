@@ -1,0 +1,134 @@
+"""Promises about cases on the command line: fit, apply, evaluate and verify without further options."""
+
+from __future__ import annotations
+
+import csv
+import json
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import metacal as mc
+from metacal.cli import main
+
+FIELDS = ("date", "name", "total")
+FIT = "fit cal.csv --score-key confidence --correct-key ok"
+CASES = "--case-key document --group-key field"
+
+
+def draw_items(n_cases, seed):
+    """Draw scores of the fields of documents, and whether each is correct."""
+    rng = np.random.default_rng(seed)
+    scores = rng.random((n_cases, len(FIELDS))) ** 0.4
+    return scores, rng.random(scores.shape) < scores
+
+
+def write_items(path, scores, correct, *, without_label=()):
+    with open(path, "w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["document", "field", "confidence", "ok"])
+        for case, (case_scores, case_correct) in enumerate(zip(scores, correct, strict=True)):
+            for field, score, is_correct in zip(FIELDS, case_scores, case_correct, strict=True):
+                label = "" if case in without_label else int(is_correct)
+                writer.writerow([f"doc{case}", field, f"{score:.6f}", label])
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_items("cal.csv", *draw_items(400, 0))
+    write_items("new.csv", *draw_items(300, 1))
+    return tmp_path
+
+
+def run(command, code=0):
+    done = CliRunner().invoke(main, command.split())
+    assert done.exit_code == code, done.stdout + done.stderr
+    return done
+
+
+def test_a_gate_about_cases_is_fitted_judged_and_applied(folder):
+    fitted = run(f"{FIT} {CASES} --max-case-errors 0.2 -o gate.json --json")
+    certificate = json.loads(fitted.stdout)["certificate"]
+    assert certificate["cases"]["n_tested"] + certificate["cases"]["n_pilot"] == 400
+
+    scores, correct = draw_items(300, 1)
+    gate = mc.load("gate.json")
+    types = np.tile(FIELDS, 300)
+    accept = gate.accepts(scores.round(6).ravel(), groups=types).reshape(scores.shape)
+    n_broken = int((accept & ~correct).any(axis=1).sum())
+    assert 0 < n_broken < 300
+
+    verified = json.loads(run("verify gate.json new.csv --json").stdout)
+    assert verified["verdict"] == "kept"
+    assert verified["tests"][0]["n_bad"] == n_broken
+    evaluated = json.loads(run("evaluate gate.json new.csv --resamples 0 --json").stdout)
+    assert evaluated["promise"]["verdict"] == "kept"
+    run("apply gate.json new.csv -o out.csv")
+    with open("out.csv", newline="") as file:
+        applied = [row["accept"] == "true" for row in csv.DictReader(file)]
+    np.testing.assert_array_equal(applied, accept.ravel())
+
+
+def test_the_command_certifies_what_python_certifies(folder):
+    run(f"{FIT} {CASES} --max-case-errors 0.2 -o gate.json")
+    scores, correct = draw_items(400, 0)
+    documents = np.repeat([f"doc{case}" for case in range(400)], len(FIELDS))
+    gate = mc.ScoreGate(mc.MaxCaseErrors(0.2), score_name="confidence").fit(
+        scores.round(6).ravel(),
+        correct.ravel(),
+        cases=documents,
+        groups=np.tile(FIELDS, 400),
+    )
+    assert str(mc.load("gate.json").certificate_) == str(gate.certificate_)
+
+
+@pytest.mark.parametrize(
+    ("promise", "expected"),
+    [
+        ("--max-case-errors 0.3 --among-automated", mc.MaxCaseErrors(0.3, among="automated")),
+        ("--max-case-errors 0.3 --same-scale", mc.MaxCaseErrors(0.3, same_scale=True)),
+        ("--min-case-recall 0.7", mc.MinCaseRecall(0.7)),
+        ("--max-errors-per-case 0.3 --largest-per-case 3", mc.MaxErrorsPerCase(0.3, largest=3)),
+    ],
+)
+def test_every_promise_about_cases_has_an_option(folder, promise, expected):
+    run(f"{FIT} {CASES} {promise} -o gate.json")
+    assert mc.load("gate.json").promise == expected
+
+
+def test_cases_with_unlabelled_items_are_left_out(folder):
+    write_items("cal.csv", *draw_items(400, 0), without_label=range(50))
+    done = run(f"{FIT} {CASES} --max-case-errors 0.2 -o gate.json --json")
+    cases = json.loads(done.stdout)["certificate"]["cases"]
+    assert cases["n_tested"] + cases["n_pilot"] == 350
+    assert "50 of 400 cases" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        (f"{FIT} --max-case-errors 0.2", "Name its column with --case-key"),
+        (
+            f"{FIT} --case-key document --min-accuracy 0.9",
+            "--case-key is for a promise about cases",
+        ),
+        (f"{FIT} {CASES} --max-errors-per-case 0.2", "needs --largest-per-case"),
+        (
+            "fit cal.csv --case-key document --max-case-errors 0.1",
+            "about scores in place of logits",
+        ),
+        (f"{FIT} {CASES} --max-case-errors 0.1 --min-accuracy 0.9", "do not go together"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(folder, command, message):
+    assert message in " ".join(run(command, code=2).stderr.split())
+
+
+def test_a_file_without_the_case_column_is_refused(folder):
+    run(f"{FIT} {CASES} --max-case-errors 0.2 -o gate.json")
+    text = (folder / "new.csv").read_text().replace("document", "page", 1)
+    (folder / "new.csv").write_text(text)
+    assert "cases" in run("verify gate.json new.csv", code=2).stderr
+    run("apply gate.json new.csv -o out.csv")
