@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import re
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -190,10 +191,43 @@ def _room(page: Page) -> list[str]:
     return lines + (_table(named) if named else []) + (_contents(children) if children else [])
 
 
+def group_by_task(names: list[str]) -> dict[str, list[str]]:
+    """Group names by the task for which docs/python.md lists them.
+
+    Parameters
+    ----------
+    names : list of str
+        Names below `metacal`, without a dot.
+
+    Returns
+    -------
+    dict of str to list of str
+        Names of each heading of the page, in the order of the page. Names that stand in no table of
+        the page come last.
+    """
+    page = (HERE.parent / "python.md").read_text(encoding="utf-8")
+    groups: dict[str, list[str]] = {}
+    remaining_names = dict.fromkeys(names)
+    for section in re.split(r"^## ", page, flags=re.MULTILINE)[1:]:
+        heading, _, body = section.partition("\n")
+        first_cells = re.findall(r"^\| (`.*?) \|", body, flags=re.MULTILINE)
+        listed_names = re.findall(r"`mc\.(\w+)`", "\n".join(first_cells))
+        group = [name for name in dict.fromkeys(listed_names) if name in remaining_names]
+        for name in group:
+            del remaining_names[name]
+        if group:
+            groups[heading] = group
+    if remaining_names:
+        groups["Other names"] = list(remaining_names)
+    return groups
+
+
 def overview() -> str:
-    """The page of all names."""
+    """The page of all names, grouped by task."""
     top = [page.name for page in pages() if "." not in page.name]
-    lines = [*_title("All names"), *_table({name: name for name in top}), *_contents(top)]
+    lines = [*_title("All names"), *_contents(top)]
+    for task, task_names in group_by_task(top).items():
+        lines += [task, "-" * len(task), "", *_table({name: name for name in task_names})]
     for room in rooms():
         inside = {page.name: page.name for page in pages() if page.name.rpartition(".")[0] == room}
         if inside:

@@ -40,6 +40,7 @@ EXAMPLES = (
     "report",
     "monitoring",
     "cluster",
+    "two_classes",
 )
 
 
@@ -171,6 +172,33 @@ def test_a_search_shows_the_name_first(visit):
     while driver.execute_script(first) is None and time.monotonic() < end:
         time.sleep(0.05)
     assert driver.execute_script(first).startswith("api/PromiseMonitor.html")
+
+
+@pytest.mark.parametrize("query", ["precision", "recall", "two classes"])
+def test_a_search_for_precision_finds_the_page_of_two_classes(visit, query):
+    driver = visit(f"search.html?q={query.replace(' ', '+')}")
+    listed = (
+        "return [...document.querySelectorAll('#search-results li a')].map("
+        "link => link.getAttribute('href').split(/[?#]/)[0])"
+    )
+    end = time.monotonic() + 10
+    while "two-classes.html" not in driver.execute_script(listed) and time.monotonic() < end:
+        time.sleep(0.05)
+    hits = driver.execute_script(listed)
+    assert "two-classes.html" in hits
+    if query == "precision":
+        assert any(hit.startswith("api/MinPrecision") for hit in hits)
+
+
+def test_the_names_are_grouped_by_task(site):
+    page = (site / "api" / "index.html").read_text(encoding="utf-8")
+    headings = re.findall(r"<h2>([^<]+)", page)
+    assert headings[:3] == [
+        "Put a gate around a model",
+        "Choose a promise",
+        "Calibrate probabilities",
+    ]
+    assert "Other names" not in headings
 
 
 # ── nothing is cut ────────────────────────────────────────────────────────────────────────────────

@@ -243,16 +243,16 @@ def test_the_positive_one_of_two_names_must_be_named():
 )
 def test_a_closed_side_is_not_stated_as_if_it_worked(promise, closed, open_claim, tmp_path):
     labels, _, _ = make_labels("strings")
-    with pytest.warns(mc.MetacalWarning, match=f"no row is called {closed}: .* do not certify"):
+    with pytest.warns(mc.MetacalWarning, match=f"no row is predicted {closed}: .* do not certify"):
         gate = mc.MetaCal(promise, positive="Yes").fit(LOG_ODDS[:1000], labels[:1000])
     assert closed not in gate.predict(LOG_ODDS)
     statement = gate.certificate_.statement
-    assert statement.startswith(f"{open_claim} No row is called {closed}, because ")
+    assert statement.startswith(f"{open_claim} No row is predicted {closed}, because ")
     assert "for both together" not in statement
     assert any(note.kind == "class_never_predicted" for note in gate.certificate_.notes)
     gate.report(LOG_ODDS[1000:], labels[1000:], tmp_path / "report.html", n_resamples=0)
     page = (tmp_path / "report.html").read_text()
-    assert f"No row is called {closed}" in page
+    assert f"No row is predicted {closed}" in page
     gate.save(tmp_path / "gate.json")
     assert mc.load(tmp_path / "gate.json").certificate_ == gate.certificate_
 
@@ -841,4 +841,6 @@ def test_the_first_example_runs_on_real_sets(
     of_float32 = clf.gate_.decide(logits.astype(np.float32))
     np.testing.assert_array_equal(accept, of_float32.accept)
     np.testing.assert_array_equal(prediction[accept], of_float32.predicted_codes[accept])
-    assert f"what is called {positive}" in Path("report.html").read_text(encoding="utf-8")
+    assert f"rows predicted {positive} are {positive}" in Path("report.html").read_text(
+        encoding="utf-8"
+    )

@@ -138,7 +138,7 @@ def test_sides_that_overlap_meet_at_even_odds():
     assert abs(certificate.decision_at - find_even_odds_score(s, positive)) < 1.0
 
 
-@pytest.mark.filterwarnings("ignore:no row is called fine")
+@pytest.mark.filterwarnings("ignore:no row is predicted fine")
 def test_a_side_that_cannot_be_certified_is_closed():
     s, few = np.arange(2000.0), np.arange(2000) >= 1980
     certificate = mc.TwoSided(mc.MinPrecision(0.5, share=0.01), mc.MinRecall(0.99)).certify(
@@ -146,7 +146,7 @@ def test_a_side_that_cannot_be_certified_is_closed():
     )
     closed, opened = certificate.subgroups.items
     assert (closed.status, opened.n_accepted > 10) == ("always rejected", True)
-    assert "nothing is called fine: recall of fraud 0.99 is not certified" in str(certificate)
+    assert "no row is predicted fine: recall of fraud 0.99 is not certified" in str(certificate)
     with pytest.raises(mc.InfeasibleTargetError, match="at least 230 rows of 1, and there are 20"):
         mc.MinRecall(0.99).certify(Sample(s, few))
 
@@ -355,7 +355,7 @@ def test_groups_that_cannot_carry_a_side():
     assert [part.status for part in north] == ["always rejected"] * 2
     few = mc.MetaCal(mc.PerGroup(mc.MinRecall(0.99))).fit(SHIFTED[:N], FRAUD[:N], groups=GROUP[:N])
     assert (
-        "rare: nothing is called False: recall of True 0.99 is not certified; it takes at least"
+        "rare: no row is predicted False: recall of True 0.99 is not certified; it takes at least"
         in str(few.certificate_)
     )
     certificate, parts = few.certificate_, few.certificate_.subgroups

@@ -130,7 +130,7 @@ def class_never_predicted(
     best_text = "" if best is None else f"; the best that they support is {best:g}"
     more_rows_text = "" if needed is None else f", or collect about {needed:,} rows"
     return (
-        f"no row is called {called}: these {rows:,} rows do not certify a {quantity} of"
+        f"no row is predicted {called}: these {rows:,} rows do not certify a {quantity} of"
         f" {target:g} for {positive}{best_text}. Relax this promise{more_rows_text}."
     )
 

@@ -31,8 +31,6 @@ Line = tuple[str, str]
 
 #: Largest number of subgroups, or of pairs of sides, that are listed.
 _MAX_LISTED = 8
-#: Width of the column of headings. Longer headings are cut.
-_MAX_HEADING_LENGTH = 12
 #: Texts that state how many subgroups have each status.
 _STATUS_TEXTS: dict[Status, str] = {
     "certified": "{:,} with a threshold",
@@ -103,7 +101,7 @@ def state_side_claims(
 def state_closed_sides(subgroups: SubgroupCertificates) -> str:
     """State for which promises no row is predicted as the class, in no or one sentence each."""
     sentences = [
-        f" No row is called {_get_predicted_class_name(side)}, because"
+        f" No row is predicted {_get_predicted_class_name(side)}, because"
         f" {side.quantity.name_with_class(side.promised_class)} {side.target:g} is not certified."
         for side in subgroups.closed_sides
         if side.quantity is not None
@@ -346,10 +344,9 @@ def _describe_side(side: SubgroupCertificate, prefix: str) -> Line:
             reason += f" ({side.best_target:g} is the best that these rows certify)"
         if side.rows_needed:
             reason += f"; it takes at least {side.rows_needed:,} rows that speak about it"
-        return "closed", f"{prefix}nothing is called {class_name}: {reason}"
-    heading = f"called {class_name}"[:_MAX_HEADING_LENGTH]
+        return "closed", f"{prefix}no row is predicted {class_name}: {reason}"
     text = (
-        f"{prefix}{side.n_accepted:,} of {side.n_rows:,} rows on that side,"
-        f" {side.n_correct_accepted:,} of them right"
+        f"{prefix}{side.n_accepted:,} of {side.n_rows:,} rows on the side of {class_name} are"
+        f" accepted, {side.n_correct_accepted:,} of them correct"
     )
-    return heading, text
+    return "predicted", text

@@ -357,7 +357,7 @@ function sidesInWords(sides, pair) {
 function sideLimit({ threshold, names }, pair, name) {
   if (pair.isGate) return "its own in each group";
   const value = threshold[pair[name]];
-  if (value === undefined) return `closed: no row is called ${names[name === "lower" ? 0 : 1]}`;
+  if (value === undefined) return `closed: no row is predicted ${names[name === "lower" ? 0 : 1]}`;
   const words = name === "lower" ? "up to" : "above";
   return `${words} ${general(value)} (P(${names[1]}) ${words} ${percent(1 / (1 + Math.exp(-value)))})`;
 }
