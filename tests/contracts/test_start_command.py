@@ -255,3 +255,16 @@ def test_what_differs_in_a_new_file_is_named():
     done = run("apply", "judge.gate.json", "tickets.csv", "-o", "out.csv", codes=(2,))
     assert "there is no column 'mark', from which judge.gate.json reads its input" in done.stderr
     assert "another classifier" not in done.stderr
+
+
+def test_a_part_of_a_table_in_a_file_stays_in_the_file():
+    (logits, labels), _ = mc.datasets.load("cifar10-resnet110").split(2000, random_state=0)
+    mc.io.write_table("val.parquet", {"logits": logits, "label": labels})
+    stored = mc.read_predictions("val.parquet", stream=True).draw_part(0, 0.7)
+    in_memory = mc.read_predictions("val.parquet", stream=False).draw_part(0, 0.7)
+    assert not isinstance(stored.table, np.ndarray)
+    np.testing.assert_array_equal(np.asarray(stored.table), in_memory.table)
+    gates = [
+        mc.MetaCal(mc.MinAccuracy(0.9)).fit(rows.table, rows.labels) for rows in (stored, in_memory)
+    ]
+    assert gates[0].threshold_ == gates[1].threshold_

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from metacal.display import format_names
 from metacal.errors import InputError, format_option
 from metacal.io.request import ROLE_PARAMETERS, ClassNames
-from metacal.rows.stored import StoredTable
+from metacal.rows.stored import SelectedRows, StoredTable
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,7 +141,14 @@ class Columns:
         return replace(self, table=table, class_names=class_names, class_positions=class_positions)
 
     def select_rows(self, indices: NDArray[np.intp]) -> Self:
-        """Return a copy with only the given rows. A table in a file is read into memory."""
+        """Return a copy with only the given rows, whose indices ascend.
+
+        A table in a file stays there.
+        """
+        if isinstance(self.table, StoredTable):
+            table: Any = SelectedRows(self.table, indices)
+        else:
+            table = self.table[indices]
         fields_by_row: dict[str, Any] = {
             role: np.asarray(column)[indices] for role, column in self.role_columns.items()
         }
@@ -150,7 +157,7 @@ class Columns:
             line_numbers = [line_numbers[index] for index in indices.tolist()]
         return replace(
             self,
-            table=self.table[indices],
+            table=table,
             kept={name: column[indices] for name, column in self.kept.items()},
             line_numbers=line_numbers,
             **fields_by_row,

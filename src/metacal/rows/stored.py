@@ -207,6 +207,34 @@ class ConvertedTable(StoredTable):
         return ConvertedTable(source_rows, self.convert, self.dtype, self.shape[1])
 
 
+class SelectedRows(StoredTable):
+    """Some rows of another table, in ascending order.
+
+    Parameters
+    ----------
+    source : StoredTable
+        The table.
+
+    indices : array of int
+        Rows of the table, in ascending order.
+
+    Examples
+    --------
+    >>> table = SelectedRows(ConvertedTable(np.eye(5), np.negative, float), np.array([1, 4]))
+    >>> table[:].argmin(axis=1)
+    array([1, 4])
+    """
+
+    def __init__(self, source: StoredTable, indices: NDArray[np.intp]) -> None:
+        super().__init__((len(indices), source.shape[1]), source.dtype)
+        self.source = source
+        self.indices = indices
+
+    def read(self, start: int, stop: int) -> NDArray[Any]:
+        """Return the selected rows `start` to `stop`."""
+        return self.source[self.indices[start:stop]]
+
+
 class LazySlice(StoredTable):
     """Consecutive rows of another table.
 
