@@ -268,3 +268,12 @@ def test_a_part_of_a_table_in_a_file_stays_in_the_file():
         mc.MetaCal(mc.MinAccuracy(0.9)).fit(rows.table, rows.labels) for rows in (stored, in_memory)
     ]
     assert gates[0].threshold_ == gates[1].threshold_
+
+
+def test_labels_in_a_second_file():
+    (logits, labels), _ = mc.datasets.load("cifar10-resnet110").split(1000, random_state=0)
+    np.save("logits.npy", logits)
+    np.savetxt("labels.txt", labels, fmt="%d")
+    run("start", "logits.npy", "--labels", "labels.txt", "--yes")
+    page = Path("logits.next.md").read_text()
+    assert "metacal verify logits.gate.json NEW --labels NEWLABELS" in page

@@ -15,7 +15,6 @@ from metacal.cli.options import (
     option,
     option_group,
     switch_option,
-    to_arguments,
 )
 from metacal.cli.outputs import output_option
 from metacal.cli.printing import EXIT_REFUTED, echo, print_note, wrap_lines
@@ -79,7 +78,9 @@ class Options:
         "NAME",
     )
     output: str = output_option("Folder for what is written.", "DIR", default=".")
-    reading: ReadOptions = option_group(ReadOptions, excluded_fields=("large", "agree_key", "rows"))
+    reading: ReadOptions = option_group(
+        ReadOptions, excluded_fields=("large", "agree_key", "loss_key", "rows")
+    )
 
 
 @as_command(Options, "FILE", groups_options=True, has_json_option=False)
@@ -226,20 +227,19 @@ def _judge(plan: Plan, report_path: str) -> list[CommandRun]:
         run.show()
     if plan.judging_part is None:
         n_rows = round((HELD_OUT_PART[1] - HELD_OUT_PART[0]) * MIN_ROWS_TO_JUDGE)
-        verify_line = shell_line(["verify", plan.gate, "NEW", *plan.reading_words()])
         print_note(
             "\nNot judged: every row that could judge the gate was used to fit it. Label at least"
-            f" {n_rows} new rows, and run:\n$ {verify_line}"
+            f" {n_rows} new rows, and run:\n$ {shell_line(plan.verify_arguments())}"
         )
     return runs
 
 
 def _later_commands(plan: Plan) -> list[list[str]]:
     """Return the commands for new files."""
-    format_words = to_arguments("format", plan.inspection.options.get("format"))
+    format_words = plan.format_words()
     return [
         ["apply", plan.gate, "NEW", *format_words, "-o", "out.csv"],
-        ["verify", plan.gate, "NEW", *plan.reading_words()],
+        plan.verify_arguments(),
         ["monitor", plan.gate, "NEW", *format_words],
     ]
 

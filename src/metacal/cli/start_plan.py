@@ -77,10 +77,19 @@ class Plan:
         return [*words, *part_words(self.fit_part)]
 
     def reading_words(self) -> list[str]:
-        """Return the options that a gate does not remember, for later commands."""
-        words = []
-        for name in ("format", "labels"):
-            words += to_arguments(name, self.inspection.options.get(name))
+        """Return the options for this file that a gate does not remember."""
+        options = self.inspection.options
+        return [*self.format_words(), *to_arguments("labels", options.get("labels"))]
+
+    def format_words(self) -> list[str]:
+        """Return the option for the format of this file and of new ones, if it was given."""
+        return to_arguments("format", self.inspection.options.get("format"))
+
+    def verify_arguments(self) -> list[str]:
+        """Return the command that judges the gate on a new file, called NEW."""
+        words = ["verify", self.gate, "NEW", *self.format_words()]
+        if "labels" in self.inspection.options:
+            words += ["--labels", "NEWLABELS"]
         return words
 
 
