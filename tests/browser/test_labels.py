@@ -192,7 +192,7 @@ return matched;
 
 
 @pytest.mark.filterwarnings("ignore::metacal.MetacalWarning")
-def test_every_rule_of_the_style_sheet_finds_something(gated, bare, broken, see, tmp_path):
+def test_every_rule_of_the_style_sheet_finds_something(gated, bare, broken, own, see, tmp_path):
     rng = np.random.default_rng(0)
     table = rng.normal(size=(900, 30)) * 3
     labels = (table + rng.normal(size=table.shape)).argmax(axis=1)
@@ -213,7 +213,7 @@ def test_every_rule_of_the_style_sheet_finds_something(gated, bare, broken, see,
         for name in ("many", "both", "sides")
     ]
     used = {}
-    for page in (gated, bare, broken, *more):
+    for page in (gated, bare, broken, own, *more):
         driver = see(page)
         slider = driver.find_element("css selector", "#reliability .reader")
         driver.execute_script("arguments[0].focus()", slider)  # a read-out is there

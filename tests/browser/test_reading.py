@@ -68,7 +68,7 @@ def reliability_lines(data, stage):
     columns = (found[part] for part in ("accuracy", "confidence", "low", "high", "count"))
     return [
         [
-            f"right {percent(right)}",
+            f"accuracy {percent(right)}",
             f"stated {percent(said)}",
             f"band {at_least(low)} to {at_most(high)}",
             f"{n:,} rows",
@@ -250,9 +250,9 @@ def test_readings_follow_the_switches_and_the_width(gated, see):
     found = next(
         d for d in gated.data["diagrams"] if (d["stage"], d["rows"]) == ("after", "accepted")
     )["equal_mass"]
-    assert reading(driver)[0] == f"right {percent(found['accuracy'][-1])}"
+    assert reading(driver)[0] == f"accuracy {percent(found['accuracy'][-1])}"
     metrics = {"width": 700, "height": 900, "deviceScaleFactor": 1, "mobile": False}
     driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
     driver.execute_async_script("requestAnimationFrame(() => requestAnimationFrame(arguments[0]))")
-    assert reading(driver)[0] == f"right {percent(found['accuracy'][-1])}"
+    assert reading(driver)[0] == f"accuracy {percent(found['accuracy'][-1])}"
     assert not driver.get_log("browser")

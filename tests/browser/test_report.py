@@ -497,8 +497,8 @@ def test_its_own_rows_do_not_judge_a_gate(own, see):
     driver = see(own)
     badge = driver.find_element(By.CSS_SELECTOR, ".verdict")
     assert badge.get_attribute("class") == "verdict open"
-    assert badge.text == "Not judged: rows of the fit"
-    assert "Not judged: rows of the fit" in text(driver, "answer")
+    assert badge.text == "Not judged: calibration rows"
+    assert "Not judged: calibration rows" in text(driver, "answer")
     command = driver.find_element(By.CSS_SELECTOR, "#answer .steps code")
     (step,) = own.data["promise"]["next_steps"]
     assert command.get_attribute("textContent") == step["command"]
@@ -532,7 +532,7 @@ def test_a_page_on_scores_speaks_of_the_score_and_of_no_classes(scored, see):
             By.CSS_SELECTOR, "#rows-tables table:first-of-type thead th"
         )
     ]
-    assert heads[:5] == ["Row", "Id", "mark", "P(right)", "Gate"]
+    assert heads[:5] == ["Row", "Id", "mark", "P(correct)", "Gate"]
     marks = [
         float(cell.text)
         for cell in driver.find_elements(
@@ -552,5 +552,5 @@ def test_a_page_on_a_cascade_says_who_answers(cascaded, see):
     for row, one in zip(shown, answers, strict=True):
         assert f"{one['n_rows']:,}" in row
         assert f"{100 * one['share']['estimate']:.2f}%" in row
-    assert "whoever gives it" in driver.find_element("id", "point-lead").text
+    assert "whichever model makes it" in driver.find_element("id", "point-lead").text
     assert not driver.find_elements("id", "command")

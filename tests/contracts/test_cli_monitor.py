@@ -66,7 +66,9 @@ def test_a_good_stream(folder, tmp_path):
     assert "at most 5% false alarms in all, ever: promise 2.5%, abstention 0.63%" in " ".join(
         done.stdout.split()
     )
-    assert "an estimate, wrong if the rows have changed" in " ".join(done.stdout.split())
+    assert "from confidence alone: not valid if the rows have changed" in " ".join(
+        done.stdout.split()
+    )
     assert 'metacal_alarm{alarm="promise"} 0\n' in (tmp_path / "m.prom").read_text()
     whole = json.loads(run(folder / "cal.json", folder / "good.npz", "--json").stdout)
     assert (whole["rows"], whole["labelled"], whole["alarm"]) == (1000, 1000, False)
@@ -140,7 +142,7 @@ def test_killed_at_any_moment_it_ends_as_if_it_had_not_been(folder, tmp_path):
         run(folder / "cal.json", grows, "--state", state, "--json").stdout
     )  # nothing is new
     for told in (found, again):
-        for name in ("rows", "accepted", "labelled", "right_accepted", "waiting", "raised"):
+        for name in ("rows", "accepted", "labelled", "correct_accepted", "waiting", "raised"):
             assert told[name] == want[name], name
         one, other = ([alarm["log_evidence"] for alarm in each["alarms"]] for each in (told, want))
         assert one == pytest.approx(other, rel=1e-9)
@@ -308,7 +310,7 @@ def test_traffic_of_a_cascade(cascade, tmp_path):
             1500,
             0,
         )
-        assert found["right_accepted"] == want.counts.right_accepted
+        assert found["correct_accepted"] == want.counts.correct_accepted
         assert found["alarms"][0]["log_evidence"] == pytest.approx(
             next(iter(want.alarms)).log_evidence
         )
@@ -327,10 +329,10 @@ def test_a_cascade_goes_on_from_its_state(cascade, tmp_path):
     done = run(*call, *state)
     found = json.loads(done.stdout)
     assert (done.exit_code, found["raised"]) == (3, ["promise"])
-    assert [found[name] for name in ("rows", "labelled", "right_accepted")] == [
+    assert [found[name] for name in ("rows", "labelled", "correct_accepted")] == [
         600,
         600,
-        want["right_accepted"],
+        want["correct_accepted"],
     ]
 
 

@@ -162,7 +162,7 @@ def test_a_partial_overlap_is_not_judged_and_counted(kind):
     assert found.verdict.word == "not judged"
     assert found.verdict.fit_rows.is_estimate
     assert found.verdict.fit_rows.n_fit_rows == pytest.approx(500, abs=150)
-    assert "leave out the rows that were part of the fit" in found.advice
+    assert "Leave out the rows that were part of the fit." in found.advice
     if kind.is_measured:
         assert mc.evaluate(fitted, *given, **options, n_resamples=0).verdict.word == "not judged"
 

@@ -109,7 +109,7 @@ def test_verdict_and_verification_speak_by_the_object(decided):
                 *decided
             )
             assert promised.violations_text in found.text()
-            assert promised.comparison_sign in found.text()
+            assert promised.direction in found.text()
 
 
 def _names_compared(node: ast.AST) -> bool:

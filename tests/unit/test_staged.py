@@ -191,7 +191,7 @@ def test_traffic_of_a_cascade_is_watched(promise):
         one.log_evidence for one in by_model.alarms
     ]
     late.update(new, ids=range(N))
-    assert late.label(range(N), given).counts.right_accepted == by_model.counts.right_accepted
+    assert late.label(range(N), given).counts.correct_accepted == by_model.counts.correct_accepted
     assert by_model.update(new, good & (np.arange(N) % 4 > 0)).raised == ("promise",)
     assert (
         "abstention" in by_row.update([one**3 for one in new]).raised
@@ -286,7 +286,7 @@ def test_commands_judge_a_cascade_by_what_it_was_fitted_on(tmp_path):
         found = CliRunner().invoke(main, [command, *given, *words])
         assert (found.exit_code, said in " ".join(found.output.split())) == (2, True), found.output
     told = CliRunner().invoke(main, ["monitor", *given, "--agree-key", "same"])
-    assert "as the large model answers" in told.stdout
+    assert "as the large model predicts" in told.stdout
 
 
 def test_as_many_labels_are_drawn_as_pay():

@@ -87,15 +87,13 @@ class FitRows:
 
     @property
     def advice(self) -> str:
-        """Recommended action, as a clause for a message."""
-        suitable_rows = (
-            "labelled rows that were not used to fit it, and that come from the same source."
-        )
+        """Recommended action, in one or two sentences."""
+        suitable_rows = "labelled rows that were not part of the fit, from the same source."
         if self.n_fit_rows < self.n_rows:
             return (
-                f"leave out the rows that were part of the fit; judge the gate on {suitable_rows}"
+                f"Leave out the rows that were part of the fit. Judge the gate on {suitable_rows}"
             )
-        return f"judge the gate on {suitable_rows}"
+        return f"Judge the gate on {suitable_rows}"
 
 
 @dataclass(frozen=True)

@@ -456,6 +456,8 @@ def _describe_answered_rows(stage: StageCount, index: int, stages: Stages) -> st
     """Describe which rows a model of a cascade answers."""
     if stage.threshold == math.inf:
         return "all of the rest" if stages.has_human_review else "the rest"
+    if stage.threshold == -math.inf:
+        return "none of the rest" if index > 0 else "no row"
     score_name = stage.score.removeprefix("-")
     condition = f"{score_name} {format_accepted_range(stage.score, stage.threshold)}"
     return f"of the rest, if {condition}" if index > 0 else f"if {condition}"

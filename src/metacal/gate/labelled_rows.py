@@ -50,5 +50,5 @@ class LabelledRows:
         return {
             "labelled": np.ones_like(self.is_accepted),
             "labelled_accepted": self.is_accepted,
-            "right_accepted": self.is_accepted & self.is_correct,
+            "correct_accepted": self.is_accepted & self.is_correct,
         }

@@ -148,7 +148,7 @@ class Counts:
         All rows, and accepted rows.
     labelled, labelled_accepted : int
         Rows with a label, and accepted rows with a label.
-    right_accepted : int
+    correct_accepted : int
         Accepted rows with a label whose prediction is correct.
     """
 
@@ -156,7 +156,7 @@ class Counts:
     accepted: int = 0
     labelled: int = 0
     labelled_accepted: int = 0
-    right_accepted: int = 0
+    correct_accepted: int = 0
 
     def add_flags(
         self, selected_rows: Flags | slice = slice(None), **flags_by_count: Flags
@@ -213,7 +213,7 @@ class Point:
 
     Attributes
     ----------
-    rows, accepted, labelled_accepted, right_accepted : int
+    rows, accepted, labelled_accepted, correct_accepted : int
         Counts, as in `Counts`.
     evidence : tuple of float
         Logarithm of the evidence of each alarm, in the order of the alarms.
@@ -222,7 +222,7 @@ class Point:
     rows: int
     accepted: int
     labelled_accepted: int
-    right_accepted: int
+    correct_accepted: int
     evidence: tuple[float, ...]
 
     @classmethod
@@ -232,7 +232,7 @@ class Point:
             rows=counts.rows,
             accepted=counts.accepted,
             labelled_accepted=counts.labelled_accepted,
-            right_accepted=counts.right_accepted,
+            correct_accepted=counts.correct_accepted,
             evidence=tuple(round(value, 4) for value in log_evidence),
         )
 

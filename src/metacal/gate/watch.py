@@ -357,6 +357,8 @@ class Watch:
             lines=self.line_counts,
             alarms=collect_acknowledged_alarms(self.alarms, self.first_raised),
         )
+        if not self.history.has_point_at(self.counts.rows):
+            self.history.add(self.current_point)
         self.acknowledgements.append(acknowledgement)
         self.alarms = self.alarms.restart()
         self.first_raised = {}

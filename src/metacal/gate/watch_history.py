@@ -31,6 +31,10 @@ class History:
         """Return whether a point belongs after `n_rows` rows of the stream."""
         return n_rows % self.stride == 0
 
+    def has_point_at(self, n_rows: int) -> bool:
+        """Return whether the latest point is after `n_rows` rows."""
+        return len(self.points) > 0 and self.points[-1].rows == n_rows
+
     def add(self, point: Point) -> None:
         """Add a point. If there are too many points, drop every second one."""
         self.points.append(point)

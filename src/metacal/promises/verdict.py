@@ -43,7 +43,7 @@ _MIN_DECIMALS = 4
 _MAX_DECIMALS = 16
 
 _ADVICE_IF_REFUTED = (
-    "check that these rows and their labels come from the same source as the"
+    "Check that these rows and their labels come from the same source as the"
     " calibration rows; if they do, fit again on recent labelled rows, and have a"
     " person look at what is accepted until then."
 )
@@ -215,16 +215,19 @@ class Verdict:
             return _ADVICE_IF_REFUTED
         inconclusive_tests = [test for test in self.tests if not test._is_kept_beyond_chance]
         if not inconclusive_tests:
-            return "nothing."
+            return "None needed."
         if any(test.value is None for test in inconclusive_tests):
-            return f"label {self._noun} that the promise is about: there is none here."
+            return f"Label {self._noun} that the promise is about: there is none here."
         multiple_needed = max(test._estimate_row_multiple() for test in inconclusive_tests)
         times_as_many = _describe_row_multiple(multiple_needed)
         if self.kept:
-            return f"nothing; {times_as_many} labelled {self._noun} would rule out chance."
+            return (
+                "None needed. The estimate meets the target, but the interval includes values that"
+                f" miss it; {times_as_many} labelled {self._noun} would settle it."
+            )
         return (
-            f"label more {self._noun} before you rely on it: {times_as_many} would decide, if they look the"
-            " same."
+            f"Label more {self._noun} before you rely on the gate: {times_as_many} would settle it, if they"
+            " look the same."
         )
 
     @property
@@ -308,7 +311,7 @@ class Verdict:
         if self.fit_rows is not None:
             return f"{self.word}: {self.fit_rows}."
         if self.value is None or self.low is None or self.high is None:
-            return f"{self.word}: no {self._noun.removesuffix('s')} here says anything about the {self.measured_quantity}."
+            return f"{self.word}: these {self._noun} do not show the {self.measured_quantity}."
         value_text = _format_distinct_from_target(self.value, self.target)
         interval_text = format_interval(self.low, self.high)
         return (

@@ -251,7 +251,7 @@ def _make_test_record(test: Verdict) -> dict[str, Any]:
 def _format_test(test: Verdict) -> list[str]:
     """Return the printed lines of a test: measured value, counts and p-value."""
     if test.value is None or test.low is None or test.high is None:
-        return [f"  measured     no row here says anything about the {test.measured_quantity}"]
+        return [f"  measured     these rows do not show the {test.measured_quantity}"]
     interval_text = format_interval(test.low, test.high)
     if test.subgroup is not None:
         violations_text = test.quantity.violations_suffix.format(name=test.class_name)
@@ -264,7 +264,7 @@ def _format_test(test: Verdict) -> list[str]:
         (
             f"  measured     {test.measured_quantity} {test.value:.4f},"
             f" {format_percent_floor(test.level)} interval {interval_text}, promised"
-            f" {test.quantity.comparison_sign} {test.target:g}"
+            f" {test.quantity.direction} {test.target:g}"
         ),
         f"  counted      {_format_counts(test)}",
         (

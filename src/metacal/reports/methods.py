@@ -51,9 +51,11 @@ def describe_methods(settings: Settings, score_name: str, gate_kind: str) -> dic
         )
     placeholder_values = {
         "score": score_name.removeprefix("-"),
-        "higher": "higher = surer" if score_name.startswith("-") else "higher = less sure",
+        "higher": "higher = more confident"
+        if score_name.startswith("-")
+        else "higher = less confident",
         "n_bins": settings.n_bins,
-        "sure": format_percent_floor(1.0 - settings.delta),
+        "confidence": format_percent_floor(1.0 - settings.delta),
         "level": format_percent(settings.level),
         "bootstrap": bootstrap_text,
     }

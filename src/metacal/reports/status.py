@@ -84,9 +84,9 @@ def status(
     if silence is not None and silence["raised"]:
         raised_alarms.append("silence")
     coverage = counts.accepted / counts.rows if counts.rows else None
-    accuracy = None
+    selective_accuracy = None
     if counts.labelled_accepted:
-        accuracy = counts.right_accepted / counts.labelled_accepted
+        selective_accuracy = counts.correct_accepted / counts.labelled_accepted
     estimate_state = None
     if estimate is not None and estimate.accuracy is not None:
         estimate_state = estimate.to_dict()
@@ -101,7 +101,7 @@ def status(
         "raised": raised_alarms,
         **vars(counts),
         "coverage": coverage,
-        "accuracy": accuracy,
+        "selective_accuracy": selective_accuracy,
         "agreement": watch.gate.reads_agreement,
         "waiting": len(watch.waiting),
         "unknown": watch.waiting.n_unknown_labels,
@@ -228,7 +228,7 @@ def _make_history_columns(watch: Watch) -> dict[str, Any]:
     if not points or points[-1].rows != watch.counts.rows:
         points.append(watch.current_point)
     columns: dict[str, Any] = {}
-    for name in ("rows", "accepted", "labelled_accepted", "right_accepted"):
+    for name in ("rows", "accepted", "labelled_accepted", "correct_accepted"):
         columns[name] = [getattr(point, name) for point in points]
     columns["evidence"] = {
         alarm.name: [point.evidence[index] for point in points]
@@ -283,10 +283,11 @@ def _format_row_lines(state: dict[str, Any]) -> list[str]:
         row_text += f" ({100 * state['coverage']:.1f}%)"
 
     label_text = f"{state['labelled']:,}, accepted {state['labelled_accepted']:,}"
-    if state["accuracy"] is not None:
-        correct_text = "as the large model answers" if state["agreement"] else "right"
-        accuracy_percent = f"{100 * state['accuracy']:.2f}%"
-        label_text += f", {state['right_accepted']:,} {correct_text} ({accuracy_percent})"
+    if state["selective_accuracy"] is not None:
+        correct_text = "as the large model predicts" if state["agreement"] else "correct"
+        share_name = "" if state["agreement"] else "selective accuracy "
+        share_text = f"{share_name}{100 * state['selective_accuracy']:.2f}%"
+        label_text += f", {state['correct_accepted']:,} {correct_text} ({share_text})"
     if state["waiting"]:
         awaited_text = "a label" if state["units"] is None else "the rest of their unit"
         label_text += f", {state['waiting']:,} wait for {awaited_text}"
@@ -352,9 +353,9 @@ def _format_estimate_lines(state: dict[str, Any]) -> list[str]:
     if estimate is None:
         return []
     estimate_text = (
-        f"{100 * estimate['accuracy']:.2f}% of the accepted predictions are correct by their"
-        f" confidence alone, {100 * estimate['low']:.2f}% to {100 * estimate['high']:.2f}%: an"
-        " estimate, wrong if the rows have changed"
+        f"selective accuracy {100 * estimate['accuracy']:.2f}%"
+        f" ({100 * estimate['low']:.2f}% to {100 * estimate['high']:.2f}%), from confidence alone:"
+        " not valid if the rows have changed"
     )
     return [_format_line("estimate", estimate_text)]
 

@@ -66,7 +66,7 @@ def list_metric_families(state: dict[str, Any]) -> list[MetricFamily]:
     alarms_with_silence = list(alarms)
     if state["silence"] is not None:
         alarms_with_silence.append({"name": "silence", **state["silence"]})
-    n_accepted_errors = state["labelled_accepted"] - state["right_accepted"]
+    n_accepted_errors = state["labelled_accepted"] - state["correct_accepted"]
     metric_families = [
         MetricFamily(
             "metacal_decisions_total",
@@ -82,7 +82,7 @@ def list_metric_families(state: dict[str, Any]) -> list[MetricFamily]:
             "counter",
             "Accepted rows with a label, by correctness.",
             [
-                ({"decision": "accepted", "correct": "true"}, state["right_accepted"]),
+                ({"decision": "accepted", "correct": "true"}, state["correct_accepted"]),
                 ({"decision": "accepted", "correct": "false"}, n_accepted_errors),
             ],
         ),
@@ -141,7 +141,7 @@ def list_metric_families(state: dict[str, Any]) -> list[MetricFamily]:
     if estimate is not None:
         metric_families.append(
             MetricFamily(
-                "metacal_estimated_accuracy",
+                "metacal_estimated_selective_accuracy",
                 "gauge",
                 "Selective accuracy, estimated from confidence alone.",
                 [({"bound": bound}, estimate[bound]) for bound in ("accuracy", "low", "high")],

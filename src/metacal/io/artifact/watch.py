@@ -404,7 +404,7 @@ def _check_counts(counts: Counts) -> None:
     is_consistent = (
         min(vars(counts).values()) >= 0
         and counts.accepted <= counts.rows
-        and counts.right_accepted <= counts.labelled_accepted <= counts.labelled <= counts.rows
+        and counts.correct_accepted <= counts.labelled_accepted <= counts.labelled <= counts.rows
     )
     if not is_consistent:
         raise ArtifactError("the counts contradict each other.")

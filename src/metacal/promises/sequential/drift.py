@@ -309,7 +309,7 @@ class ScoreMonitor(Monitor):
     def __str__(self) -> str:
         direction = "less" if self.shift > 0.0 else "more"
         return (
-            f"{self.rows:,} scores, {abs(self.shift):.3f} {direction} sure on average (0: no"
+            f"{self.rows:,} scores, {abs(self.shift):.3f} {direction} confident on average (0: no"
             " change, 1: all at one end)"
         )
 

@@ -23,7 +23,7 @@ export function answer(state) {
     state.silence?.raised &&
       make("p", { class: "measured" }, `Nothing has come in for ${count(state.silence.after)} seconds.`),
     !state.alarm &&
-      make("p", { class: "measured" }, `No alarm after ${count(state.rows - armedFrom(state))} rows.`),
+      make("p", { class: "measured" }, quietText(state)),
   );
   byId("steps").hidden = state.next_steps.length === 0;
   put("steps-list", stepList(state.next_steps));
@@ -31,10 +31,15 @@ export function answer(state) {
 }
 
 /**
- * The number of rows before the last acknowledgement, which are no evidence.
+ * How long there was no alarm: since the last acknowledgement, if there is one.
  * @param {State} state
  */
-const armedFrom = ({ acknowledged }) => acknowledged.at(-1)?.at_row ?? 0;
+function quietText({ acknowledged, rows }) {
+  const last = acknowledged.at(-1);
+  if (!last) return `No alarm after ${count(rows)} rows.`;
+  const n = rows - last.at_row;
+  return `No alarm in the ${count(n)} ${n === 1 ? "row" : "rows"} since an alarm was acknowledged at row ${count(last.at_row)}.`;
+}
 
 /**
  * Term, value, a line below.
@@ -48,15 +53,15 @@ function numbersOf(state) {
     ["Rows", count(state.rows), `${count(state.accepted)} accepted${unread(state)}`],
     ["Coverage", percent(state.coverage, 1), "of all rows accepted"],
     [
-      state.agreement ? "As the large model answers" : "Right, by labels",
-      percent(state.accuracy),
+      state.agreement ? "Agreement with the large model" : "Selective accuracy, by labels",
+      percent(state.selective_accuracy),
       `of ${count(state.labelled_accepted)} accepted and labelled${waits}`,
     ],
     [
-      "Right, estimated",
+      "Selective accuracy, estimated",
       estimate ? percent(estimate.accuracy) : NOTHING,
       estimate
-        ? `${between(estimate.low, estimate.high)}; from confidence alone: wrong if the rows have changed`
+        ? `${between(estimate.low, estimate.high)}, from confidence alone; not valid if the rows have changed`
         : "no confidence to estimate from",
     ],
   ];

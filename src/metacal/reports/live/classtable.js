@@ -18,10 +18,10 @@ const COLUMNS = [
     cell: (/** @type {OneClass} */ one) => `${count(one.labelled_accepted)} of ${count(one.accepted)}`,
   },
   {
-    head: "Right",
+    head: "Selective accuracy",
     number: true,
     cell: (/** @type {OneClass} */ one) =>
-      percent(one.labelled_accepted ? one.right_accepted / one.labelled_accepted : null, 1),
+      percent(one.labelled_accepted ? one.correct_accepted / one.labelled_accepted : null, 1),
   },
 ];
 

@@ -1,5 +1,5 @@
 // One chart for each alarm: its evidence over time, and the line at which it is raised; then all in a table.
-/** @import { Acknowledged, Alarm, Seen } from "./state.js" */
+/** @import { Acknowledged, Alarm, Seen, State } from "./state.js" */
 /** @import { Frame, Point } from "./types.js" */
 import { axes, chart } from "./chart.js";
 import { draw, make, put } from "./dom.js";
@@ -88,6 +88,21 @@ function evidenceTicks(high) {
 }
 
 /**
+ * The armed periods: from which row to which, and whether the alarm was raised.
+ * @param {State} state
+ * @param {Alarm} alarm
+ */
+function periodsOf({ acknowledged }, alarm) {
+  let from = -1;
+  const periods = acknowledged.map(({ at_row: to, alarms }) => {
+    const period = { from, to, raised: alarms.some(({ name }) => name === alarm.name) };
+    from = to;
+    return period;
+  });
+  return [...periods, { from, to: Infinity, raised: alarm.raised }];
+}
+
+/**
  * @param {SVGSVGElement} svg
  * @param {{ width: number, height: number, id: string }} size
  * @param {Seen} seen
@@ -103,17 +118,23 @@ function paintOne(svg, size, { state }, k, walk) {
   const needed = alarm.log_needed / TEN;
   const high = Math.min(HIGHEST, Math.max(needed * 1.35, ...values.map((value) => value * 1.05)));
   const frame = axes(svg, size, {
-    x: { domain: [0, Math.max(1, rows[rows.length - 1])], title: "rows", plain: true },
+    x: { domain: [0, Math.max(1, rows[rows.length - 1])], title: "rows", label: count },
     y: { domain: [-0.02 * high, high], ticks: evidenceTicks(high), label: (power) => evidenceText(power * TEN) },
     margin: { left: 96 },
   });
   const points = rows.map((row, at) => /** @type {Point} */ ([frame.sx(row), frame.sy(values[at])]));
   const y = frame.sy(needed);
   const ends = state.acknowledged.map(({ at_row }) => frame.sx(at_row));
+  const periods = periodsOf(state, alarm).map(({ from, to, raised }) => {
+    const inside = points.filter((_, at) => rows[at] > from && rows[at] <= to);
+    // A period after an acknowledgement begins without evidence.
+    const start = from < 0 ? [] : [/** @type {Point} */ ([frame.sx(from), frame.sy(0)])];
+    return draw("path", { class: `line after ${raised ? "raised" : ""}`, d: path([...start, ...inside]) });
+  });
   frame.inside.append(
     draw("line", { class: "target", x1: frame.left, x2: frame.right, y1: y, y2: y }),
     ...ends.map((x) => draw("line", { class: "period", x1: x, x2: x, y1: frame.top, y2: frame.bottom })),
-    draw("path", { class: `line after ${alarm.raised ? "raised" : ""}`, d: path(points) }),
+    ...periods,
   );
   for (const [cx, cy] of points.length === 1 ? points : []) {
     frame.inside.append(draw("circle", { class: "dot after", r: 4, cx, cy }));

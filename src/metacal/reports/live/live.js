@@ -18,7 +18,7 @@ async function look() {
 
 /** @param {Seen} seen */
 function pulse({ state, lost }) {
-  const words = lost ? "No answer: the monitor has ended." : state.ended ? "The stream has ended." : "Live";
+  const words = lost ? "The monitor has ended." : state.ended ? "The stream has ended." : "Live";
   put("pulse", make("span", { class: lost ? "pulse-lost" : null }, words));
   const file = state.file === "-" ? "standard input" : state.file?.split(/[\\/]/).pop();
   const files = [file, state.artifact].filter(Boolean).join(" through ");

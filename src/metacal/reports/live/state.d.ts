@@ -18,9 +18,9 @@ export interface State {
   coverage: Maybe;
   labelled: number;
   labelled_accepted: number;
-  right_accepted: number;
-  accuracy: Maybe;
-  /** Whether labels say that an answer is the last model's, and not that it is right. */
+  correct_accepted: number;
+  selective_accuracy: Maybe;
+  /** Whether labels say that a prediction is the last model's, and not that it is correct. */
   agreement: boolean;
   waiting: number;
   unknown: number;
@@ -88,7 +88,7 @@ export interface History {
   rows: number[];
   accepted: number[];
   labelled_accepted: number[];
-  right_accepted: number[];
+  correct_accepted: number[];
   evidence: Record<string, number[]>;
 }
 
@@ -98,7 +98,7 @@ export interface OneClass {
   accepted: number;
   labelled: number;
   labelled_accepted: number;
-  right_accepted: number;
+  correct_accepted: number;
 }
 
 /** What the script holds between two looks: the last state, and whether the last look was answered. */

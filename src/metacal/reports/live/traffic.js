@@ -9,7 +9,7 @@ import { walkable } from "./readout.js";
 
 /**
  * @typedef {"rows" | "labelled_accepted"} Of
- * @typedef {{ heading: string, of: Of, hits: "accepted" | "right_accepted", words: string }} Shown
+ * @typedef {{ heading: string, of: Of, hits: "accepted" | "correct_accepted", words: string }} Shown
  */
 
 /** @type {Shown} */
@@ -22,10 +22,10 @@ const COVERAGE = { heading: "Coverage", of: "rows", hits: "accepted", words: "of
  */
 function outcome(agreement) {
   return {
-    heading: agreement ? "Answers that are the large model's" : "Right among the accepted, by labels",
+    heading: agreement ? "Agreement with the large model" : "Selective accuracy, by labels",
     of: "labelled_accepted",
-    hits: "right_accepted",
-    words: `of the accepted and labelled rows are ${agreement ? "answered as by the large model" : "right"}`,
+    hits: "correct_accepted",
+    words: `of the accepted and labelled rows are ${agreement ? "predicted as by the large model" : "correct"}`,
   };
 }
 
@@ -84,7 +84,7 @@ function paintShare(svg, size, shown, history, walk) {
   const known = own.filter((share) => share !== null);
   const low = known.length ? Math.min(...known) : 0;
   const frame = axes(svg, size, {
-    x: { domain: [0, Math.max(1, history.rows[history.rows.length - 1])], title: "rows", plain: true },
+    x: { domain: [0, Math.max(1, history.rows[history.rows.length - 1])], title: "rows", label: count },
     y: { domain: [Math.max(0, low - 0.25 * (1.02 - low)), 1] },
   });
   const place = (/** @type {number} */ k, /** @type {number} */ value) =>

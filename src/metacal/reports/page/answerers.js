@@ -16,11 +16,11 @@ export function answerers({ answered_by: all }) {
   if (!all.length) return null;
   /** @type {Column<Answerer>[]} */
   const columns = [
-    { head: "Answered by", name: true, cell: ({ name }) => WHO[name] ?? name },
+    { head: "Predicted by", name: true, cell: ({ name }) => WHO[name] ?? name },
     { head: "Rows", number: true, cell: (one) => count(one.n_rows) },
     { head: "Share of all rows", number: true, cell: (one) => shown(one.share) },
-    { head: "Right", number: true, cell: (one) => shown(one.accuracy) },
+    { head: "Accuracy", number: true, cell: (one) => shown(one.accuracy) },
   ];
-  const caption = `Who answers, with ${plainPercent(all[0].share.level)} intervals`;
+  const caption = `Predictions by model, with ${plainPercent(all[0].share.level)} intervals`;
   return make("div", { class: "gap" }, table(caption, columns, all).node);
 }

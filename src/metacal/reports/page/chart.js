@@ -89,7 +89,7 @@ export function axes(svg, { width, height, id }, { x, y, margin = {}, clip = tru
   const sy = scale(y.domain, [bottom, m.top]);
   const tx = x.ticks ?? ticks(...x.domain, width < 380 ? 4 : 5);
   const ty = y.ticks ?? ticks(...y.domain, height < 200 ? 3 : 5);
-  const fx = x.plain ? plainTick : percentTicks(tx);
+  const fx = x.label ?? (x.plain ? plainTick : percentTicks(tx));
   const fy = y.label ?? (y.plain ? plainTick : percentTicks(ty));
   const parts = draw("g", { "aria-hidden": "true" });
   for (const value of ty) {

@@ -14,8 +14,8 @@ export function frontierChart({ frontier, promise, source }) {
   const { beta: xs, alpha: ys, coverage } = frontier;
   put(
     "frontier-lead",
-    "For each accuracy of the accepted, the smallest share of correct predictions rejected that these rows certify ",
-    `along with it. Every pair on the line holds, all at once, with ${plainPercent(1 - frontier.delta)} confidence.`,
+    "For each selective accuracy, the smallest miscoverage (share of correct predictions rejected) that these rows certify ",
+    `together with it. All pairs on the line hold at once, with ${plainPercent(1 - frontier.delta)} confidence.`,
   );
   if (xs.length < 2) {
     put("frontier-chart", make("p", { class: "lead" }, "These rows certify no pair of promises: use more rows."));
@@ -37,7 +37,7 @@ export function frontierChart({ frontier, promise, source }) {
     height: (width) => Math.min(340, Math.max(250, width * 0.34)),
     paint(svg, size) {
       const frame = axes(svg, size, {
-        x: { domain: domains.accuracy, title: "Accuracy of the accepted, at least" },
+        x: { domain: domains.accuracy, title: "Selective accuracy, at least" },
         y: { domain: domains.miscoverage },
         margin: { top: 26, right: 20 },
       });

@@ -13,7 +13,7 @@ const VERDICTS = {
   kept: "Kept",
   undecided: "Undecided",
   refuted: "Refuted",
-  "not judged": "Not judged: rows of the fit",
+  "not judged": "Not judged: calibration rows",
   open: "No promise yet",
 };
 
@@ -62,16 +62,16 @@ export function headline(data) {
       make(
         "p",
         { class: "mind undecided" },
-        make("strong", {}, "Mind: "),
-        `${fitRows(promise.fit_rows)}. Rows of the fit cannot judge the gate, and calibration looks better on them than it is.`,
+        make("strong", {}, "Note: "),
+        `${fitRows(promise.fit_rows)}. They cannot judge the gate: it was chosen on them, and its calibration looks better on them than on new rows.`,
       ),
     data.evaluation.calibration !== null &&
-      make("p", { class: "mind undecided" }, make("strong", {}, "Mind: "), data.evaluation.calibration),
+      make("p", { class: "mind undecided" }, make("strong", {}, "Note: "), data.evaluation.calibration),
     !promise &&
       make(
         "p",
         { class: "measured" },
-        "Choose a point below; the page shows the command that turns it into a certified promise.",
+        "Choose a point below. The page shows how to certify it as a promise.",
       ),
   );
   for (const verdict of promise && !promise.fit_rows ? promise.verdicts : []) {
@@ -102,19 +102,19 @@ function fitRows({ n_fit_rows: known, n_rows: all, is_estimate: estimated }) {
  * @param {Data} data
  */
 function unpromised({ evaluation, source, diagrams }) {
-  if (!diagrams.length) return `${percent(evaluation.all_rows.accuracy.estimate, 1)} of these rows are right.`;
+  if (!diagrams.length) return `${percent(evaluation.all_rows.accuracy.estimate, 1)} of these predictions are correct.`;
   const { confidence, accuracy } = diagrams[diagrams.length - 1];
   const points = `${percent(evaluation.all_rows.ece.estimate, 1).replace("%", "")} points`;
   const who = source.calibrator ? "After calibration the classifier is" : "The classifier is";
-  if (confidence - accuracy > 0.005) return `${who} too sure of itself: its confidence is ${points} off.`;
-  if (accuracy - confidence > 0.005) return `${who} right more often than it says: its confidence is ${points} off.`;
-  return `Stated confidence and the share of right answers lie ${points} apart.`;
+  if (confidence - accuracy > 0.005) return `${who} overconfident: its confidence is ${points} off.`;
+  if (accuracy - confidence > 0.005) return `${who} underconfident: its confidence is ${points} off.`;
+  return `Confidence and accuracy differ by ${points}.`;
 }
 
 /** @param {Verdict} verdict */
 function measured(verdict) {
   if (verdict.value === null) {
-    return make("p", { class: "measured" }, `No row here says anything about the ${verdict.quantity}.`);
+    return make("p", { class: "measured" }, `These rows do not show the ${verdict.quantity}.`);
   }
   return make(
     "p",
@@ -212,7 +212,7 @@ function numbersOf({ evaluation, quantity_names: names }) {
       ]
     : [
         ["Rows", count(evaluation.n_rows), evaluation.n_classes > 0 && `${count(evaluation.n_classes)} classes`],
-        tile("Right answers", all.accuracy, percent),
+        tile("Accuracy", all.accuracy, percent),
         ...(all.nll
           ? [tile("Log loss", all.nll, four, fourDigits)]
           : [

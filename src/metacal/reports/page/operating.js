@@ -30,18 +30,18 @@ export function operating(data) {
   put(
     "point-lead",
     "Drag the point in a chart, or use the slider. The shaded bands hold at every threshold at once, with ",
-    `${plainPercent(1 - curves.delta)} confidence: they stay true for a point chosen after looking.`,
+    `${plainPercent(1 - curves.delta)} confidence, so you may choose a point after looking.`,
     each && ` The point is one threshold for all rows; this gate has one for each ${each.by}.`,
     promise !== null &&
       promise.answered_by.length > 0 &&
-      " The point is on the confidence of the answer, whoever gives it; the models' own thresholds are in the certificate.",
+      " The point is a threshold on the confidence of the prediction, whichever model makes it. The thresholds of the models are in the certificate.",
   );
   const slider = dial(data, point);
   const accuracy = promisedOn(promise, "accuracy");
   const flipped = (/** @type {Maybe[]} */ values) => values.map((value) => (value === null ? null : 1 - value));
   draggable(data, point, slider, {
-    heading: "Errors among the accepted",
-    note: "Risk against coverage; lower is better",
+    heading: "Errors among accepted rows",
+    note: "1 - selective accuracy, against coverage; lower is better",
     values: flipped(curves.accuracy.estimate),
     low: flipped(curves.accuracy.high),
     high: flipped(curves.accuracy.low),
@@ -49,7 +49,7 @@ export function operating(data) {
     at: (numbers) => (numbers.accuracy.estimate === null ? null : 1 - numbers.accuracy.estimate),
   });
   draggable(data, point, slider, {
-    heading: "Right answers rejected",
+    heading: "Correct predictions rejected",
     note: "Miscoverage against coverage; lower is better",
     values: curves.miscoverage.estimate,
     low: curves.miscoverage.low,

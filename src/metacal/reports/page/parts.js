@@ -16,11 +16,11 @@ const LONGEST = 16;
 export function partsSection({ parts, promise, settings }) {
   const host = put("parts");
   for (const part of parts) {
-    const what = part.by === "class" ? "By answer: what is accepted" : "By group: what is accepted";
+    const what = part.by === "class" ? "By predicted class: accepted rows" : "By group: accepted rows";
     const gated = promise !== null;
     const block = make("div", { class: "gap" });
     host.append(block);
-    picture(block, part, gated ? what : what.replace("what is accepted", "how much is right"), settings.level);
+    picture(block, part, gated ? what : what.replace("accepted rows", "accuracy"), settings.level);
     block.append(listed(part, gated, settings.level));
   }
 }
@@ -60,13 +60,13 @@ function picture(host, part, heading, level) {
   const { estimate, low, high } = judged(part);
   const shown = part.name.map((_, k) => k).filter((k) => estimate[k] !== null).slice(0, DRAWN);
   if (!shown.length) return;
-  const what = part.at_most ? "rejected, of the right answers" : "right, of the accepted";
+  const what = part.at_most ? "of correct predictions rejected" : "of accepted predictions correct";
   const least = Math.min(part.limit, ...shown.map((k) => low[k] ?? 0));
   const most = Math.max(part.limit, ...shown.map((k) => high[k] ?? 1));
   /** @type {[number, number]} */
   const domain = [Math.max(0, least - 0.04 * (1 - least)), Math.min(1, most + 0.04 * most)];
   const worst = shown[0];
-  const cut = shown.length < part.n_parts ? `, the ${count(shown.length)} with the most evidence against them` : "";
+  const cut = shown.length < part.n_parts ? `, the ${count(shown.length)} with the strongest evidence against them` : "";
   chart(host, {
     heading,
     note: `Share ${what}${cut}; ${plainPercent(level)} intervals for all of them together.`,
@@ -142,21 +142,21 @@ function listed(part, gated, level) {
       : [percent(series.estimate[at]), make("small", {}, between(series.low[at], series.high[at]))];
   /** @type {(Column<Line> | false)[]} */
   const columns = [
-    { key: "name", head: part.by === "class" ? "Answer" : "Group", name: true, cell: (row) => row.name },
+    { key: "name", head: part.by === "class" ? "Predicted class" : "Group", name: true, cell: (row) => row.name },
     { key: "n", head: "Rows", number: true, cell: (row) => count(row.n) },
-    gated && { key: "accepted", head: "Accepted", number: true, cell: share(part.coverage) },
-    { key: "accuracy", head: gated ? "Right when accepted" : "Right", number: true, cell: share(part.accuracy) },
-    gated && { key: "miscoverage", head: "Right, rejected", number: true, cell: share(part.miscoverage) },
+    gated && { key: "accepted", head: "Coverage", number: true, cell: share(part.coverage) },
+    { key: "accuracy", head: gated ? "Selective accuracy" : "Accuracy", number: true, cell: share(part.accuracy) },
+    gated && { key: "miscoverage", head: "Miscoverage", number: true, cell: share(part.miscoverage) },
     own && { head: "Threshold", number: true, cell: ({ at }) => thresholdText(part.threshold[at]) },
     { key: "evidence", head: "p-value", number: true, cell: (row) => general(row.evidence, 3) },
   ];
   /** @type {Order<Line>} */
   const worst = { key: "evidence", descending: false };
   const all = rows.length === part.n_parts ? "" : `, the worst ${count(rows.length)} shown`;
-  const names = part.by === "class" ? "answers" : "groups";
+  const names = part.by === "class" ? "predicted classes" : "groups";
   const caption =
     `${count(part.n_parts)} ${names}${all}, with ${plainPercent(level)} intervals for all together. The p-value is the ` +
-    `chance of as many bad rows or more if the limit (${limitText(part)}) is just kept.`;
+    `probability of as many violations or more if the limit (${limitText(part)}) is just met.`;
   return sortable(caption, columns.filter((column) => column !== false), rows, worst);
 }
 

@@ -44,8 +44,8 @@ export function honesty(data) {
   };
   put(
     "honesty-lead",
-    "On the diagonal, of the answers given with 80% confidence 80% are right. Below it, the ",
-    "classifier is too sure of itself.",
+    "On the diagonal, 80% of the predictions with a confidence of 80% are correct. Below it, the classifier is ",
+    "overconfident.",
   );
   const rows = switcher(
     "before-rows",
@@ -101,7 +101,7 @@ function diagramChart(stage, paired, chosen) {
     note,
     description: () =>
       bins()
-        .map((bin) => `confidence ${percent(bin.confidence, 1)}: right ${percent(bin.accuracy, 1)}, ${rowsOf(bin)}`)
+        .map((bin) => `confidence ${percent(bin.confidence, 1)}: accuracy ${percent(bin.accuracy, 1)}, ${rowsOf(bin)}`)
         .join("; "),
     height: (width) => Math.min(460, Math.max(340, width * 0.9)),
     paint(svg, size) {
@@ -145,7 +145,7 @@ function readings({ sx, sy }, bins) {
     x: sx(bin.confidence),
     y: sy(bin.accuracy),
     lines: [
-      `right ${percent(bin.accuracy)}`,
+      `accuracy ${percent(bin.accuracy)}`,
       `stated ${percent(bin.confidence)}`,
       `band ${between(bin.low, bin.high)}`,
       rowsOf(bin),
@@ -161,7 +161,7 @@ function readings({ sx, sy }, bins) {
 function binNumbers(stage, table) {
   return numbers(
     `Bins ${stage} calibration`,
-    ["from", "to", "rows", "confidence", "right", "low", "high"],
+    ["from", "to", "rows", "confidence", "accuracy", "low", "high"],
     table.count.map((n, k) => [
       four(table.edges[k]),
       four(table.edges[k + 1]),

@@ -49,11 +49,11 @@ export function classSection({ classes, parts, promise }) {
   columns.push({ key: "surely", head: least, number: true, cell: (row) => atLeast(row.surely) });
   const each = parts.find((part) => part.promised === "each");
   const said = each
-    ? `The promise is made of every ${each.by}. `
+    ? `The promise holds for each ${each.by}. `
     : promise
-      ? "The promise is about all rows together, not about each class: look here for who pays for it. "
+      ? "The promise is about all rows together. A single class may miss it. "
       : "";
-  put("classes-lead", said, "Worst first by evidence: a class of a few rows is no headline. Headings sort.");
+  put("classes-lead", said, "The strongest evidence comes first, so that a class with few rows does not. Click a heading to sort.");
   const all = rows.length === classes.n_classes ? "" : `, the worst ${count(rows.length)} shown`;
   /** @type {Order<Class>} */
   const worst = { key: "surely", descending: true };
@@ -71,11 +71,11 @@ export function rowSection({ mistakes, hits, source }) {
     const found = [
       { head: "Row", number: true, cell: (row) => count(row.row) },
       both.some((row) => row.id !== null) && { head: "Id", words: true, cell: (row) => row.id },
-      classed && { head: "Answer", words: true, cell: (row) => row.predicted },
-      classed && truth && { head: "Truth", words: true, cell: (row) => row.label },
+      classed && { head: "Prediction", words: true, cell: (row) => row.predicted },
+      classed && truth && { head: "True class", words: true, cell: (row) => row.label },
       !classed && { head: nameOf(source.score), number: true, cell: (row) => asGiven(source.score, row.score) },
       both.some((row) => row.confidence !== null) && {
-        head: classed ? "Confidence" : "P(right)",
+        head: classed ? "Confidence" : "P(correct)",
         number: true,
         cell: (row) => percent(row.confidence),
       },
@@ -100,7 +100,7 @@ export function rowSection({ mistakes, hits, source }) {
         ? table(`${title}, by ${nameOf(source.score)}; rows count from 0`, columns(truth), rows).node
         : make("p", { class: "lead" }, "None."),
     );
-  put("rows-tables", half("Most confident mistakes", mistakes, true), half("Least confident hits", hits, false));
+  put("rows-tables", half("Most confident errors", mistakes, true), half("Least confident correct predictions", hits, false));
 }
 
 /** @type {Record<string, string>} */

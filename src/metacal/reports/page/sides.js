@@ -23,14 +23,24 @@ export function sidesSection({ sides }) {
   put(
     "sides-lead",
     `${count(sides.n_positive)} of ${count(sides.n_rows)} rows are ${positive}. Rows above the upper threshold are called `,
-    `${positive}, rows at or below the lower one ${negative}, those between go to review. Thresholds are log-odds of `,
-    `${positive}, the natural logarithm of P(${positive}) / P(${negative}) before calibration. The bands hold everywhere at `,
-    `once with ${plainPercent(1 - sides.delta)} confidence; AUROC ${four(sides.auroc)}.`,
+    `${positive}, rows at or below the lower one ${negative}, and those between go to review. ${closedSide(sides)}Thresholds are log-odds of `,
+    `${positive}, the natural logarithm of P(${positive}) / P(${negative}) before calibration. The bands hold at all thresholds at `,
+    `once, with ${plainPercent(1 - sides.delta)} confidence; AUROC ${four(sides.auroc)}.`,
   );
   const pair = startOf(sides);
   const charts = [rocChart(sides, pair), recallChart(sides, pair)];
   sidesSlider(sides, pair, () => charts.forEach((one) => one.render()));
   nearTable(sides);
+}
+
+/**
+ * Which class the gate never predicts, if there is one.
+ * @param {Sides} sides
+ */
+function closedSide({ gate, names }) {
+  if (gate === null) return "";
+  const closed = gate.called_positive === 0 ? names[1] : gate.called_negative === 0 ? names[0] : null;
+  return closed === null ? "" : `This gate calls no row ${closed}. `;
 }
 
 /**
@@ -123,7 +133,7 @@ const nearestThreshold = (values, wanted) =>
  */
 function rocChart(sides, pair) {
   const { false_positive_rate: alarms, recall } = sides;
-  return sidesCurve("ROC: who is found, and at what price", sides, pair, ["lower", "upper"], {
+  return sidesCurve("ROC curve", sides, pair, ["lower", "upper"], {
     x: { values: alarms, title: `${sides.names[0]} called ${sides.names[1]} (false-positive rate)`, turned: true },
     y: { values: recall, title: `${sides.names[1]} found (recall)` },
     description: `AUROC ${four(sides.auroc)}.`,
@@ -283,7 +293,7 @@ function sidesSlider(sides, pair, moved) {
   });
   put(
     "sides-dial",
-    make("div", { class: "dial-head" }, make("span", {}, "Both thresholds"), back),
+    make("div", { class: "dial-head" }, make("span", {}, "Thresholds"), back),
     make("div", { class: "two-handles no-print" }, handles.lower, handles.upper),
     told,
     promise,
@@ -325,7 +335,7 @@ function sidesInWords(sides, pair) {
       { head: "", name: true, cell: (/** @type {string[]} */ row) => row[0] },
       { head: `Log-odds of ${positive}`, cell: (row) => row[1] },
       { head: "Rows", number: true, cell: (row) => row[2] },
-      { head: "Of the rows called so", cell: (row) => row[3] },
+      { head: "Of the rows with this call", cell: (row) => row[3] },
       { head: `Of all ${positive}`, cell: (row) => row[4] },
     ],
     [
@@ -355,7 +365,7 @@ function sidesInWords(sides, pair) {
  * @param {"lower" | "upper"} name
  */
 function sideLimit({ threshold, names }, pair, name) {
-  if (pair.isGate) return "its own in each group";
+  if (pair.isGate) return "no single threshold";
   const value = threshold[pair[name]];
   if (value === undefined) return `closed: no row is predicted ${names[name === "lower" ? 0 : 1]}`;
   const words = name === "lower" ? "up to" : "above";
@@ -373,7 +383,7 @@ function promiseInWords(sides, pair) {
     low !== null && low > 0 && low < 1 ? [`${name} ${Number(down(low, 4))}`] : [];
   const options = [...option("--min-precision", precision.low), ...option("--min-recall", caught.low)];
   if (!options.length) return "";
-  return `To promise as much, fit a gate on labelled rows that are not on this page, with ${options.join(" ")}.`;
+  return `To promise what the bands show, fit a gate on labelled rows that are not on this page, with ${options.join(" ")}.`;
 }
 
 /**
@@ -438,7 +448,7 @@ function nearTable({ near, names }) {
       cell: (/** @type {Near} */ row) => `just ${row.side ? "above" : "below"} ${general(row.at, 4)}`,
     },
     { head: "Rows", number: true, cell: (/** @type {Near} */ row) => count(row.n_rows) },
-    { head: `Stated P(${names[1]})`, number: true, cell: (/** @type {Near} */ row) => percent(row.stated, 1) },
+    { head: `Calibrated P(${names[1]})`, number: true, cell: (/** @type {Near} */ row) => percent(row.stated, 1) },
     {
       head: `Are ${names[1]}`,
       number: true,
@@ -451,6 +461,6 @@ function nearTable({ near, names }) {
   put(
     "sides-near",
     make("h3", {}, "Calibration near the decision"),
-    table("The rows nearest each threshold: does the stated probability hold just where it decides?", columns, near).node,
+    table("The rows nearest to each threshold: mean calibrated probability, and share of the class", columns, near).node,
   );
 }
