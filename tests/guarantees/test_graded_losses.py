@@ -13,6 +13,7 @@ import pytest
 import metacal as mc
 from benchmarks import graded_losses
 from metacal.certification.plans import PilotRows
+from metacal.certification.rules import loss_bets
 from metacal.certification.rules.loss_bets import (
     LossRanking,
     count_certified_loss_rows,
@@ -111,16 +112,19 @@ def test_losses_of_rows_that_are_tested_do_not_decide_which_rows_are_tested():
         assert count_rows_to_test(changed, 0.1, DELTA, pilot) == n_tested
 
 
-def test_rows_that_were_read_are_rejected():
-    """Read rows are good here, up to the last one, but no rank among them is tested."""
-    ranking, pilot = rare_good_rows(np.random.default_rng(2))
+def test_rows_that_were_read_are_rejected(monkeypatch):
+    """Only the last rows are bad, so few that all rows together would pass."""
+    n = 600
+    losses = np.zeros(n)
+    losses[-24:] = np.tile([1.0, 0.0], 12)
+    ranking = LossRanking.from_scores(np.arange(float(n)), losses, seed=0)
+    pilot = PilotRows(scores=np.arange(10.0), relative_losses=np.ones(10))
     n_tested = count_rows_to_test(ranking, 0.1, DELTA, pilot)
-    losses = ranking.losses.copy()
-    losses[:n_tested] = 0.0
-    losses[n_tested:] = np.where(np.arange(len(losses) - n_tested) % 2 == 0, 0.0, 0.9)
-    changed = LossRanking(ranking.ranking, losses, ranking.bet_order)
-    n_still_tested = count_rows_to_test(changed, 0.1, DELTA, pilot)
-    assert count_certified_loss_rows(changed, 0.1, DELTA, pilot) <= n_still_tested < 600
+    assert n - 48 < n_tested < n
+    assert count_certified_loss_rows(ranking, 0.1, DELTA, pilot) == n_tested
+    # Testing rows after they were read would accept them.
+    monkeypatch.setattr(loss_bets, "count_rows_to_test", lambda *given: n)
+    assert count_certified_loss_rows(ranking, 0.1, DELTA, pilot) == n
 
 
 def test_the_best_limit_is_found_if_the_least_certain_rows_are_read_for_small_limits_only():
