@@ -173,9 +173,9 @@ def test_a_side_that_cannot_be_certified_is_closed():
         ),
         (
             lambda: mc.ScoreGate(mc.MinRecall(0.9)).fit(SCORES, FRAUD),
-            "takes rows with their labels",
+            "need the true class",
         ),
-        (lambda: mc.Certifier(mc.MinRecall(0.9), SCORES), "takes rows with their labels"),
+        (lambda: mc.Certifier(mc.MinRecall(0.9), SCORES), "need the true class"),
         (
             lambda: mc.MetaCal(BOTH).fit(
                 SCORES, FRAUD, units=mc.Units(np.arange(2 * N) // 2, per="row")
@@ -186,7 +186,7 @@ def test_a_side_that_cannot_be_certified_is_closed():
         (lambda: mc.PerGroup(mc.MaxReview(0.1)), "of two classes PerGroup"),
         (
             lambda: mc.ScoreGate(mc.PerGroup(mc.MinRecall(0.9))).fit(SCORES, FRAUD, groups=GROUP),
-            "rows with their labels",
+            "need the true class",
         ),
         (
             lambda: mc.MetaCal(BOTH, decision="calibrated").fit(SCORES, FRAUD),

@@ -333,8 +333,8 @@ def check_score_gate_options(promise: Any, higher_is: Any) -> None:
         )
     if promise.is_two_sided:
         raise InputError(
-            f"{type(promise).__name__} is about what rows of two classes are called, and takes rows"
-            " with their labels: MetaCal(promise).fit(scores, labels), with one score per row or a"
-            " column per class."
+            "A gate on scores does not support promises about one of two classes; got"
+            f" {type(promise).__name__}. They need the true class of each row: use"
+            " MetaCal(promise).fit(scores, labels), with one score per row or one column per class."
         )
     check_choice("higher_is", higher_is, "surer", "doubtful")
