@@ -211,6 +211,18 @@ def test_order_and_names_of_cases_do_not_matter():
     assert shuffled.certificate_ == gate.certificate_
 
 
+def test_a_forecast_counts_all_items_of_a_case_as_one():
+    """With every item three times, no case has another outcome, and no forecast is narrower."""
+    score, correct, document, _ = documents()
+    gate = mc.ScoreGate(mc.MaxCaseErrors(0.2)).fit(score, correct, cases=document)
+    tripled = mc.ScoreGate(mc.MaxCaseErrors(0.2)).fit(
+        np.tile(score, 3), np.tile(correct, 3), cases=np.tile(document, 3)
+    )
+    assert tripled.threshold_ == gate.threshold_
+    assert tripled.certificate_.next_rows(1000) == gate.certificate_.next_rows(1000)
+    assert gate.certificate_.next_rows(1000).each == "unit"
+
+
 def test_a_seed_that_is_given_is_recorded():
     score, correct, document, field = documents()
     gate = mc.ScoreGate(mc.MaxCaseErrors(0.2)).fit(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from metacal.certificates.counts import Traffic
+
 
 @dataclass(frozen=True)
 class CaseCounts:
@@ -29,6 +31,16 @@ class CaseCounts:
     n_broken: int
     n_pilot: int
     n_uncovered: int = 0
+
+    def compute_review_rate_parameters(self, traffic: Traffic) -> tuple[int, float, float]:
+        """Compute the number of cases, and the beta parameters of the share of reviewed items.
+
+        Items of a case depend on each other, so all items of a case count as much as one.
+        """
+        n_cases = self.n_tested + self.n_pilot
+        weight_of_item = n_cases / max(n_cases, traffic.n_rows)
+        n_reviewed = traffic.n_rows - traffic.n_accepted
+        return n_cases, weight_of_item * n_reviewed, weight_of_item * traffic.n_accepted
 
     def find_contradiction(self) -> str | None:
         """Describe why the counts contradict each other, or return None.

@@ -162,6 +162,8 @@ def estimate_review_rate(certificate: Certificate, subgroup_name: Name | None = 
     InputError
         If the certificate has no such class or group.
     """
+    if certificate.cases is not None and subgroup_name is None:
+        return ReviewRate(*certificate.cases.compute_review_rate_parameters(certificate.traffic))
     if certificate.subgroups is not None:
         return _estimate_subgroup_review_rate(certificate, certificate.subgroups, subgroup_name)
     if subgroup_name is not None:

@@ -245,7 +245,8 @@ class ScoreGate(GateEstimator, kw_only=False):
         score : array-like of shape (n_rows,) or (n_rows, n_labels)
             Scores. A row without a score is not accepted.
         groups : array-like or None, default=None
-            Group of each row, for a promise per group.
+            Group of each row, for a promise per group, or type of each item, for a promise about
+            cases. For a table, the names of its columns.
 
         Returns
         -------

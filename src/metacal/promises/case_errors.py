@@ -65,6 +65,16 @@ class MaxCaseErrors(CasePromise):
         Whether the scores of all item types have one scale, because one model computes them. Then
         fewer cases are needed to compare the types.
 
+    Notes
+    -----
+    An item is accepted iff its score is strictly above the threshold of its type. An item without a
+    score, or of a type that the calibration cases do not have, is never accepted. A case without
+    items, or without accepted ones, has no error, and counts among all cases.
+
+    With item types, at least a fifth of the cases only fit the scale on which the types are compared.
+    Among automated cases, a third of the cases fixes the thresholds to test.
+    `metacal.certification.case_cuts` and `case_sequences` have the rules and their proofs.
+
     Examples
     --------
     >>> import numpy as np
@@ -143,6 +153,13 @@ class MinCaseRecall(CasePromise):
 
     same_scale : bool, default=False
         Whether the scores of all item types have one scale, because one model computes them.
+
+    Notes
+    -----
+    An item is accepted iff its score is at least the threshold of its type. Every item with a score is
+    accepted if its type is one that the calibration cases do not have, because a true item of that
+    type must not be missed. If more cases have a true item without a score than the promise
+    tolerates, `fit` raises an `InfeasibleTargetError` with their number.
 
     Examples
     --------
