@@ -13,6 +13,7 @@ import metacal as mc
 from metacal.certification.case_items import Cases
 from metacal.certification.rows import CalibrationRows, Clusters
 from metacal.errors import InfeasibleTargetError, InputError
+from metacal.gate.judged import judge_rows
 from metacal.io.artifact.document import SavedContent, decode_document, encode_document
 
 # Ties, missing scores and rows without an error are the subject of these tests, not of the reader.
@@ -461,8 +462,11 @@ def test_features_that_have_no_cases_refuse_the_gate(tmp_path):
         mc.Watch.of(gate)
     with pytest.raises(InputError, match="is about cases"):
         mc.report(gate, score, correct, tmp_path / "report.html")
-    with pytest.raises(InputError):
+    with pytest.raises(InputError, match="needs the case of each item"):
         mc.verify(gate, score, correct)
+    # What judges rows one by one, as `metacal verify` does, would take items for cases.
+    with pytest.raises(InputError, match="Pass the case of each row"):
+        judge_rows(gate.gate_, [score], correct)
     with pytest.raises(InputError):
         mc.MetaCal(mc.MaxCaseErrors(0.1)).fit(np.zeros((50, 3)), np.arange(50) % 3)
 

@@ -12,7 +12,7 @@ from metacal.certificates.number_format import (
 )
 from metacal.certificates.quantity import Quantity
 from metacal.certification.statements import format_confidence_level
-from metacal.errors import InfeasibleTargetError, InputError
+from metacal.errors import InfeasibleTargetError, InputError, choose_spelling
 from metacal.statistics import bounds
 
 # Level of the interval of a floor if the promise holds in expectation.
@@ -162,9 +162,12 @@ def build_no_passing_cuts_error(
 
 def build_missing_cases_error(promise: object) -> InputError:
     """Build the error for a promise about cases without the case of each row."""
+    option = choose_spelling(
+        "ScoreGate(promise).fit(score, correct, cases=document_id)", "--case-key NAME"
+    )
     return InputError(
         f"{type(promise).__name__} is about cases, and the rows have none. Pass the case of each"
-        " row: ScoreGate(promise).fit(score, correct, cases=document_id)."
+        f" row: {option}."
     )
 
 

@@ -109,7 +109,7 @@ def read_gate_and_rows(
     gate_rows : GateRows
     """
     if artifact is not None:
-        from metacal.gate.judged import check_measurable
+        from metacal.gate.feature_checks import check_measurable
 
         saved_gate = load_gate(artifact, file)
         check_measurable(saved_gate)

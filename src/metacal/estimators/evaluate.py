@@ -23,7 +23,8 @@ from metacal.estimators.measurement import (
 )
 from metacal.formulas import Array, Codes
 from metacal.gate import Gate
-from metacal.gate.judged import JudgedRows, check_measurable, find_gate_and_inputs, judge_rows
+from metacal.gate.feature_checks import check_measurable
+from metacal.gate.judged import JudgedRows, find_gate_and_inputs, judge_rows
 from metacal.gate.judged_cases import check_case_columns, is_about_cases, judge_case_rows
 from metacal.metrics import registry
 from metacal.metrics.evaluation import evaluate_columns, evaluate_scores

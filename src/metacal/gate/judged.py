@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from metacal import kernels
 from metacal.certificates.fingerprint import FitRows
 from metacal.certification.case_outcomes import CaseOutcomes
+from metacal.certification.case_statements import build_missing_cases_error
 from metacal.certification.row_losses import Losses
 from metacal.errors import InputError
 from metacal.formulas import Codes, Flags
@@ -222,6 +223,20 @@ def judge_rows(
     """
     if gate.is_cascade:
         return _judge_cascade_rows(gate, stage_inputs, truth, probabilities=probabilities)
+    if gate.certificate is not None and gate.certificate.cases is not None:
+        raise build_missing_cases_error(gate.promise)
+    return judge_rows_of_one_stage(gate, stage_inputs, truth, groups, probabilities=probabilities)
+
+
+def judge_rows_of_one_stage(
+    gate: Gate,
+    stage_inputs: Sequence[Any],
+    truth: Any = None,
+    groups: Any = None,
+    *,
+    probabilities: bool = False,
+) -> JudgedRows:
+    """Decide on rows by a gate with one stage; see `judge_rows`."""
     rows = gate.source.to_rows(stage_inputs[0])
     true_codes = None
     if truth is not None:
@@ -370,46 +385,6 @@ def _judge_score_cascade_rows(gate: Gate, stage_inputs: Sequence[Any], truth: An
         fit_rows=gate.find_fit_rows(decision.uncertainty, model_flags[:, 0]),
         row_indices=row_indices,
     )
-
-
-def check_watchable(gate: Gate) -> None:
-    """Raise InputError if a watch cannot monitor the promise of a gate.
-
-    A paired difference compares two answers to each row, and a watch sees only one of them. Rows of a
-    watch have no cases.
-    """
-    refuse_cases(gate, "A watch")
-    is_logits_cascade = gate.is_cascade and gate.has_classes
-    if not is_logits_cascade or gate.certificate is None:
-        return
-    if gate.certificate.quantity.is_paired_difference:
-        raise InputError(
-            "MaxLoss over tables compares two answers to every row, and a watch sees the one that"
-            " was given; verify it on labelled rows (mc.verify, metacal verify), or fit the cascade"
-            " on scores."
-        )
-
-
-def refuse_cases(gate: Gate, feature: str) -> None:
-    """Raise InputError if the promise of a gate is about cases, which a feature does not support."""
-    if gate.certificate is not None and gate.certificate.cases is not None:
-        raise InputError(
-            f"{feature} does not support {type(gate.promise).__name__}, which is about cases. Use"
-            " evaluate or verify with cases=...."
-        )
-
-
-def check_measurable(gate: Gate) -> None:
-    """Raise InputError if the accuracy of a gate cannot be measured.
-
-    A cascade that was fitted on agreement has no correctness of its answers.
-    """
-    if gate.reads_agreement:
-        raise InputError(
-            "This cascade was fitted on agreement with the large model. Its rows do not say which"
-            " answers are correct, so no accuracy can be measured. Use verify (metacal verify),"
-            " which tests the promise."
-        )
 
 
 def stack_model_outputs(gate: Gate, X: Any) -> NDArray[Any]:

@@ -15,7 +15,7 @@ from metacal.certification.case_statements import (
 from metacal.errors import InputError
 from metacal.gate.case_rows import read_case_rows, select_group_rows
 from metacal.gate.gate import Gate
-from metacal.gate.judged import JudgedRows, judge_rows
+from metacal.gate.judged import JudgedRows, judge_rows_of_one_stage
 from metacal.promises.case_errors import CasePromise
 from metacal.rows.score_tables import flatten_labelled_table, has_several_columns
 
@@ -81,7 +81,7 @@ def judge_case_rows(
         note.issue_warning()
     if groups is not None:
         groups = select_group_rows(groups, len(np.asarray(score)), case_rows.row_indices)
-    judged = judge_rows(
+    judged = judge_rows_of_one_stage(
         gate, [case_rows.scores], case_rows.correct, groups, probabilities=probabilities
     )
     outcomes = compute_case_outcomes(

@@ -22,9 +22,9 @@ from metacal.certificates.circumstances import Circumstances
 from metacal.certificates.estimate import AccuracyEstimate
 from metacal.errors import InputError
 from metacal.formulas import Codes, Flags
+from metacal.gate.feature_checks import check_watchable
 from metacal.gate.find_gate import find_gate
 from metacal.gate.gate import Gate
-from metacal.gate.judged import check_watchable
 from metacal.gate.labelled_rows import LabelledRows
 from metacal.gate.thresholds import check_groups
 from metacal.gate.traffic import (

@@ -18,7 +18,8 @@ from metacal.estimators.evaluate import evaluate_decisions, evaluate_table
 from metacal.estimators.gate_evaluation import Answerer, GateEvaluation
 from metacal.formulas import Codes, Flags, Float
 from metacal.gate import Gate, LogitsSource
-from metacal.gate.judged import check_measurable, judge_rows, refuse_cases
+from metacal.gate.feature_checks import check_measurable, refuse_cases
+from metacal.gate.judged import judge_rows
 from metacal.maps.temperature import TemperatureMap
 from metacal.metrics.resampling import Resampling
 from metacal.metrics.toplabel import TopLabel
