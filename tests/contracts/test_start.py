@@ -284,6 +284,7 @@ def test_documents_and_fields_are_recognised(tmp_path):
     assert inspection.roles["group"] == "field"
     assert inspection.options["unit_key"] == "doc_id"
     assert any("depend on each other" in reason for _, reason in inspection.findings)
+    assert any("'date', 'tax', 'total', 'vendor'" in reason for _, reason in inspection.findings)
 
 
 @pytest.mark.parametrize(

@@ -277,3 +277,85 @@ def test_labels_in_a_second_file():
     run("start", "logits.npy", "--labels", "labels.txt", "--yes")
     page = Path("logits.next.md").read_text()
     assert "metacal verify logits.gate.json NEW --labels NEWLABELS" in page
+
+
+def write_fields(path, n_documents=500, seed=0):
+    """Write a file with scores of the fields of documents."""
+    rng = np.random.default_rng(seed)
+    is_correct = rng.random((n_documents, 3)) < [0.9, 0.97, 0.85]
+    log_odds = 3.0 * is_correct + rng.normal(size=is_correct.shape)
+    columns = {
+        "doc_id": np.repeat(IDS[:n_documents], 3),
+        "field": np.tile(["date", "name", "total"], n_documents),
+        "confidence": (1.0 / (1.0 + np.exp(-log_odds))).round(6).ravel(),
+        "ok": is_correct.astype(int).ravel(),
+    }
+    write_csv(path, columns)
+
+
+def test_documents_with_fields_get_promises_about_cases_and_every_command_runs():
+    write_fields("fields.csv")
+    done = run("start", "fields.csv", "--yes")
+    gate = mc.load_gate("fields.gate.json")
+    assert gate.promise == mc.MaxCaseErrors(0.1, among="automated")
+    assert "about 350, drawn at random, fit the gate. The other 150 judge it." in done.stderr
+    assert "of all cases ('doc_id'), at most 10% contain an incorrect accepted item" in done.stderr
+    page = Path("fields.next.md").read_text()
+    python = re.search(r"```python\n(.*?)```", page, re.DOTALL).group(1)
+    exec(python, {})
+    assert mc.load_gate("fields.gate.json").certificate == gate.certificate
+    write_fields("NEW", seed=1)
+    commands = [*commands_in(done.stderr), *commands_in(page)]
+    assert any("--among-automated" in words for words in commands)
+    assert any("--unit-key" in words for words in commands)
+    for words in commands:
+        run(*words)
+
+
+def test_the_cost_of_a_mistake_limits_the_share_of_cases():
+    write_fields("fields.csv")
+    run("start", "fields.csv", "--yes", "--promise", "all-cases", "--mistake-cost", 5)
+    assert mc.load_gate("fields.gate.json").promise == mc.MaxCaseErrors(0.2)
+
+
+def test_a_limit_on_cases_that_is_not_supported_gives_the_best_one_certified_on_other_cases():
+    write_fields("fields.csv", n_documents=300)
+    done = run("start", "fields.csv", "--yes", "--mistake-cost", 200)
+    assert "The target is not supported" in done.stderr
+    certificate = mc.load_gate("fields.gate.json").certificate
+    assert 0.005 < certificate.target < 0.5
+    assert certificate.cases.n_tested + certificate.cases.n_pilot == 90
+    assert "Label at least 90 new cases" in done.stderr
+
+
+def test_a_promise_about_cases_needs_a_column_of_cases():
+    write_fields("fields.csv")
+    text = Path("fields.csv").read_text().replace("doc_id", "source", 1)
+    Path("fields.csv").write_text(text)
+    words = ["start", "fields.csv", "--yes", "--promise", "all-cases"]
+    done = run(*words, codes=(2,))
+    assert "Name it with --case-key NAME" in " ".join(done.stderr.split())
+    run(*words, "--case-key", "source")
+    assert mc.load_gate("fields.gate.json").promise == mc.MaxCaseErrors(0.1)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="there are no pseudo-terminals")
+def test_questions_about_cases_on_a_terminal():
+    import pty
+
+    write_fields("fields.csv")
+    controller, terminal = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "metacal", "start", "fields.csv"],
+        stdin=terminal,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    os.write(controller, b"2\n8\n")
+    output, _ = process.communicate(timeout=120)
+    os.close(terminal)
+    os.close(controller)
+    assert process.returncode == 0, output
+    assert "1  automated cases: of the cases ('doc_id') with an accepted item" in output
+    assert mc.load_gate("fields.gate.json").promise == mc.MaxCaseErrors(0.125)

@@ -29,14 +29,15 @@ from metacal.cli.start_plan import (
     plan_rows,
     try_plan,
 )
-from metacal.cli.start_promises import ACCURACY, PROMISES, TWO_CLASS_PROMISES
+from metacal.cli.start_promises import PROMISES, OfferedPromise, list_offered_promises
 from metacal.cli.start_questions import (
-    DEFAULT_MISTAKE_COST,
     DEFAULT_REVIEW_FRACTION,
+    ask_case_mistake_cost,
     ask_mistake_cost,
     ask_promise,
     ask_review_fraction,
     check_can_ask,
+    default_mistake_cost,
     parse_mistake_cost,
 )
 from metacal.cli.start_runs import CommandRun, run_command, shell_line
@@ -61,13 +62,17 @@ class Options:
 
     yes: bool = switch_option("Ask nothing: take the defaults.", "-y --yes")
     mistake_cost: float | None = option(
-        "How many reviews one mistake costs.  [default: 20]", "N", type=parse_mistake_cost
+        "How many reviews one mistake costs.  [default: 20; 10 for a promise about cases]",
+        "N",
+        type=parse_mistake_cost,
     )
     review: float | None = fraction_option(
         "The share of the rows that can be reviewed.  [default: 0.2]", "S"
     )
     promise: str | None = option(
-        "What must hold. All but accuracy need two classes.  [default: accuracy]",
+        "What must hold. precision, npv and recall need two classes; automated-cases and all-cases"
+        " need scores of the items of cases.  [default: automated-cases if there are cases, or else"
+        " accuracy]",
         type=click.Choice(list(PROMISES)),
     )
     positive: str | None = option(
@@ -99,6 +104,10 @@ def command(file: str, options: Options) -> None:
     or recall. Which share of the rows can be reviewed? If more would have to be, start shows the
     alternative.
 
+    If several scores belong to one case, such as the fields of a document, the promise may be about
+    cases: of the cases with an accepted item, at most 1/N contain an incorrect one. If a column names
+    the case, start offers this first. Otherwise name the column with --case-key.
+
     70% of the rows fit the gate and 30% judge it. With fewer than 300 rows all are needed to fit,
     and the gate is not judged. If the target is not supported, the best one is chosen from the rows
     of the fit and certified on the others.
@@ -109,6 +118,7 @@ def command(file: str, options: Options) -> None:
       metacal start judge.jsonl --yes
       metacal start val.parquet --mistake-cost 50 --review 0.1 -o gates
       metacal start scores.csv --label-key truth --positive fraud --promise precision
+      metacal start fields.csv --case-key document --group-key field --mistake-cost 20
     """  # noqa: D301
     if file == "-":
         raise click.UsageError(
@@ -118,11 +128,12 @@ def command(file: str, options: Options) -> None:
     inspection = _inspect(file, options)
     answers = _collect_answers(options, inspection)
     paths = _output_paths(file, options.output)
-    plan = plan_rows(inspection, PROMISES[answers.promise], answers.target, paths.gate)
+    plan = plan_rows(inspection, answers.promise, answers.target, paths.gate)
     plan, fit_run = fit_plan(plan)
     fit_run.show()
     judging_runs = _judge(plan, paths.report)
-    _print_review_note(plan, answers.review_fraction)
+    if answers.review_fraction is not None:
+        _print_review_note(plan, answers.review_fraction)
     _print_other_promises(plan)
     page = write_next_steps(
         inspection,
@@ -133,7 +144,8 @@ def command(file: str, options: Options) -> None:
         ),
     )
     Path(paths.next_steps).write_text(page, encoding="utf-8")
-    echo(f"\nGate: {paths.gate}. Report: {paths.report}. Next steps: {paths.next_steps}.")
+    report_text = "" if plan.promise.is_about_cases else f" Report: {paths.report}."
+    echo(f"\nGate: {paths.gate}.{report_text} Next steps: {paths.next_steps}.")
     if any(run.exit_code == EXIT_REFUTED for run in judging_runs):
         click.get_current_context().exit(EXIT_REFUTED)
 
@@ -152,12 +164,24 @@ def _inspect(file: str, options: Options) -> Inspection:
         print_note("\n".join(align_columns(cells)))
     if inspection.question is not None:
         raise click.UsageError(f"{file}: {inspection.question} Nothing was written.")
-    if options.promise not in (None, "accuracy") and inspection.two_classes is None:
-        raise click.UsageError(
-            f"--promise {options.promise} needs two classes, and {file} does not have them. Take"
-            " --promise accuracy."
-        )
+    if options.promise is not None:
+        _check_promise_is_offered(PROMISES[options.promise], inspection)
     return inspection
+
+
+def _check_promise_is_offered(promise: OfferedPromise, inspection: Inspection) -> None:
+    """Raise a usage error if the columns of the file do not allow a promise."""
+    if promise in list_offered_promises(inspection):
+        return
+    if promise.is_about_cases:
+        raise click.UsageError(
+            f"--promise {promise.name} needs scores of the items of cases, and no column of"
+            f" {inspection.path} was recognised as the case. Name it with --case-key NAME."
+        )
+    raise click.UsageError(
+        f"--promise {promise.name} needs two classes, and {inspection.path} does not have them. Take"
+        " --promise accuracy."
+    )
 
 
 @dataclass(frozen=True)
@@ -168,34 +192,42 @@ class _Answers:
     ----------
     target : float
         Target of the promise.
-    promise : str
-        Name of the promise.
-    review_fraction : float
-        Fraction of the rows that can be reviewed.
+    promise : OfferedPromise
+        The promise.
+    review_fraction : float or None
+        Fraction of the rows that can be reviewed. None for a promise about cases.
     """
 
     target: float
-    promise: str
-    review_fraction: float
+    promise: OfferedPromise
+    review_fraction: float | None
 
 
 def _collect_answers(options: Options, inspection: Inspection) -> _Answers:
     """Return the answers to the questions. Ask those that no option answers."""
-    mistake_cost, promise, review_fraction = options.mistake_cost, options.promise, options.review
+    mistake_cost, review_fraction = options.mistake_cost, options.review
+    promise = PROMISES[options.promise] if options.promise is not None else None
+    offered_promises = list_offered_promises(inspection)
+    if promise is None and (options.yes or len(offered_promises) == 1):
+        promise = offered_promises[0]
     if options.yes:
-        mistake_cost = mistake_cost or DEFAULT_MISTAKE_COST
+        assert promise is not None
+        mistake_cost = mistake_cost or default_mistake_cost(promise)
         review_fraction = review_fraction or DEFAULT_REVIEW_FRACTION
-    if options.yes or inspection.two_classes is None:
-        promise = promise or ACCURACY.name
     check_can_ask([mistake_cost, promise, review_fraction])
-    if mistake_cost is None:
+    if mistake_cost is None and inspection.two_classes is not None:
         mistake_cost = ask_mistake_cost()
-    target = 1.0 - 1.0 / mistake_cost
     if promise is None:
-        promise = ask_promise(target, inspection.two_classes).name
-    if review_fraction is None:
+        promise = ask_promise(mistake_cost, inspection)
+    if mistake_cost is None:
+        mistake_cost = ask_case_mistake_cost() if promise.is_about_cases else ask_mistake_cost()
+    if promise.is_about_cases:
+        review_fraction = None
+    elif review_fraction is None:
         review_fraction = ask_review_fraction()
-    return _Answers(target=target, promise=promise, review_fraction=review_fraction)
+    return _Answers(
+        target=promise.find_target(mistake_cost), promise=promise, review_fraction=review_fraction
+    )
 
 
 def _output_paths(file: str, output: str) -> _Paths:
@@ -221,15 +253,16 @@ def _judge(plan: Plan, report_path: str) -> list[CommandRun]:
     runs = []
     if plan.judging_part is not None:
         runs.append(run_command(["verify", *judged_words, *part_words(plan.judging_part)]))
-    report_words = part_words(plan.judging_part or plan.fit_part)
-    runs.append(run_command(["report", *judged_words, *report_words, "-o", report_path]))
+    if not plan.promise.is_about_cases:
+        report_words = part_words(plan.judging_part or plan.fit_part)
+        runs.append(run_command(["report", *judged_words, *report_words, "-o", report_path]))
     for run in runs:
         run.show()
     if plan.judging_part is None:
         n_rows = round((HELD_OUT_PART[1] - HELD_OUT_PART[0]) * MIN_ROWS_TO_JUDGE)
         print_note(
             "\nNot judged: every row that could judge the gate was used to fit it. Label at least"
-            f" {n_rows} new rows, and run:\n$ {shell_line(plan.verify_arguments())}"
+            f" {n_rows} new {plan.independent_rows}, and run:\n$ {shell_line(plan.verify_arguments())}"
         )
     return runs
 
@@ -237,11 +270,13 @@ def _judge(plan: Plan, report_path: str) -> list[CommandRun]:
 def _later_commands(plan: Plan) -> list[list[str]]:
     """Return the commands for new files."""
     format_words = plan.format_words()
-    return [
+    commands = [
         ["apply", plan.gate, "NEW", *format_words, "-o", "out.csv"],
         plan.verify_arguments(),
-        ["monitor", plan.gate, "NEW", *format_words],
     ]
+    if not plan.promise.is_about_cases:
+        commands.append(["monitor", plan.gate, "NEW", *format_words])
+    return commands
 
 
 def _print_review_note(plan: Plan, review_fraction: float) -> None:
@@ -266,15 +301,16 @@ def _print_review_note(plan: Plan, review_fraction: float) -> None:
 
 def _print_other_promises(plan: Plan) -> None:
     """Print the other promises about two classes that the same rows support."""
-    two_classes = plan.inspection.two_classes
-    if two_classes is None or plan.fit_part != FIT_PART:
+    offered_promises = list_offered_promises(plan.inspection)
+    if len(offered_promises) == 1 or plan.fit_part != FIT_PART:
         return
-    print_note("\nOther promises about these two classes, each instead of the one above:")
-    for promise in (ACCURACY, *TWO_CLASS_PROMISES):
+    subject = "two classes" if plan.inspection.two_classes is not None else "rows"
+    print_note(f"\nOther promises about these {subject}, each instead of the one above:")
+    for promise in offered_promises:
         if promise is plan.promise:
             continue
-        other = replace(plan, promise=promise)
-        sentence = f"  {promise.title}: {promise.describe(plan.target, two_classes)}"
+        other = replace(plan, promise=promise, target=plan.target_of(promise))
+        sentence = f"  {promise.title}: {promise.describe(other.target, plan.inspection)}"
         gate = try_plan(other)
         if gate is None or gate.certificate is None:
             print_note(f"{sentence}. These rows do not support it.")

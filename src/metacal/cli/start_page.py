@@ -85,7 +85,7 @@ def python_code(
     -------
     str
     """
-    options = inspection.options
+    options = promise.reading_options(inspection)
     read_arguments = [repr(inspection.path)]
     for name, value in options.items():
         if name not in _ESTIMATOR_OPTIONS:
@@ -98,8 +98,11 @@ def python_code(
         read_call += f".draw_part({fit_part[0]:g}, {fit_part[1]:g})"
     promise_code = _promise_code(inspection, promise, target)
     units = ", units=rows.units" if "unit_key" in options else ""
+    if promise.is_about_cases:
+        units = ", cases=rows.cases"
+        units += ", groups=rows.groups" if "group_key" in options else ""
     if is_score:
-        keywords = _keyword_text(options, ("higher_is",))
+        keywords = f", score_name={options['score_key']!r}" + _keyword_text(options, ("higher_is",))
         fit_call = f"mc.ScoreGate({promise_code}{keywords}).fit(rows.score, rows.correct{units})"
     else:
         keywords = _keyword_text(options, ("input",)) + _classes_keyword(inspection)

@@ -16,7 +16,12 @@ from typing import TYPE_CHECKING
 
 from metacal.cli.options import ReadOptions, to_arguments
 from metacal.cli.printing import print_note, wrap_lines
-from metacal.cli.start_promises import ACCURACY, OfferedPromise, round_down
+from metacal.cli.start_promises import (
+    TWO_CLASS_PROMISES,
+    OfferedPromise,
+    round_down,
+    round_up,
+)
 from metacal.cli.start_runs import CommandRun, run_command
 from metacal.errors import InfeasibleTargetError
 
@@ -64,7 +69,7 @@ class Plan:
         """Return the command that fits the gate."""
         words = [*self.arguments_without_promise(), *self.promise.fit_words(self.target)]
         two_classes = self.inspection.two_classes
-        is_about_one_class = self.promise is not ACCURACY and two_classes is not None
+        is_about_one_class = self.promise in TWO_CLASS_PROMISES
         if two_classes is not None and is_about_one_class and "--positive" not in words:
             words += ["--positive", two_classes[1]]
         return [*words, "-o", self.gate]
@@ -72,9 +77,20 @@ class Plan:
     def arguments_without_promise(self) -> list[str]:
         """Return the beginning of a command that fits a gate on the same rows."""
         words = ["fit", self.inspection.path]
-        for name, value in self.inspection.options.items():
+        for name, value in self.promise.reading_options(self.inspection).items():
             words += to_arguments(name, value)
         return [*words, *part_words(self.fit_part)]
+
+    @property
+    def independent_rows(self) -> str:
+        """Name of what is drawn and counted: rows, or cases."""
+        return "cases" if self.promise.is_about_cases else "rows"
+
+    def target_of(self, promise: OfferedPromise) -> float:
+        """Return the target of another promise, for mistakes of the same cost."""
+        if promise.is_about_cases == self.promise.is_about_cases:
+            return self.target
+        return 1.0 - self.target
 
     def reading_words(self) -> list[str]:
         """Return the options for this file that a gate does not remember."""
@@ -102,19 +118,21 @@ def plan_rows(
     inspection: Inspection, promise: OfferedPromise, target: float, gate_path: str
 ) -> Plan:
     """Divide the rows into those that fit the gate and those that judge it."""
-    n_rows, n_clusters = _count_rows(inspection)
+    n_rows, n_clusters = _count_rows(inspection, promise)
     if n_clusters < MIN_ROWS_TO_JUDGE:
         return Plan(inspection, promise, target, None, None, gate_path)
-    n_fit_rows = round(FIT_PART[1] * n_rows)
+    plan = Plan(inspection, promise, target, FIT_PART, HELD_OUT_PART, gate_path)
+    n_drawn = n_clusters if promise.is_about_cases else n_rows
+    n_fit = round(FIT_PART[1] * n_drawn)
     print_note(
-        f"\n{n_rows:,} rows: about {n_fit_rows:,}, drawn at random, fit the gate. The other"
-        f" {n_rows - n_fit_rows:,} judge it."
+        f"\n{n_drawn:,} {plan.independent_rows}: about {n_fit:,}, drawn at random, fit the gate. The"
+        f" other {n_drawn - n_fit:,} judge it."
     )
-    return Plan(inspection, promise, target, FIT_PART, HELD_OUT_PART, gate_path)
+    return plan
 
 
-def _count_rows(inspection: Inspection) -> tuple[int, int]:
-    """Return the number of rows of the whole file, and of clusters of dependent rows."""
+def _count_rows(inspection: Inspection, promise: OfferedPromise) -> tuple[int, int]:
+    """Return the number of rows of the whole file, and of clusters of dependent rows or cases."""
     import numpy as np
 
     from metacal.cli.reading import read_keywords, read_score_table
@@ -123,7 +141,11 @@ def _count_rows(inspection: Inspection) -> tuple[int, int]:
 
     known_names = ReadOptions.__dataclass_fields__.keys()
     reading = ReadOptions(
-        **{name: value for name, value in inspection.options.items() if name in known_names}
+        **{
+            name: value
+            for name, value in promise.reading_options(inspection).items()
+            if name in known_names
+        }
     )
     columns: Columns
     if reading.score_key is not None:
@@ -133,7 +155,8 @@ def _count_rows(inspection: Inspection) -> tuple[int, int]:
             inspection.path, input=reading.input or "logits", **read_keywords(reading)
         )
     n_rows = len(columns)
-    n_clusters = n_rows if columns.units is None else len(np.unique(columns.units))
+    clusters = columns.cases if promise.is_about_cases else columns.units
+    n_clusters = n_rows if clusters is None else len(np.unique(clusters))
     return n_rows, n_clusters
 
 
@@ -196,6 +219,8 @@ def _choose_target_of_pilots(plan: Plan) -> float | None:
             if best is None:
                 return None
             best_targets.append(best)
+    if plan.promise.is_about_cases:
+        return choose_higher_limit(best_targets)
     return choose_lower_target(best_targets)
 
 
@@ -223,6 +248,29 @@ def choose_lower_target(best_targets: Sequence[float]) -> float | None:
     return target if 0.0 < target < 1.0 else None
 
 
+def choose_higher_limit(best_limits: Sequence[float]) -> float | None:
+    """Return an upper limit that other rows probably support.
+
+    Parameters
+    ----------
+    best_limits : sequence of float
+        Strictest limits that several draws of as many rows support.
+
+    Returns
+    -------
+    float or None
+        The highest one, raised by the range of all. None if that is no limit.
+
+    Examples
+    --------
+    >>> choose_higher_limit([0.08, 0.06, 0.07])
+    0.1
+    """
+    highest = max(best_limits)
+    limit = round_up(2.0 * highest - min(best_limits) - 1e-9)
+    return limit if 0.0 < limit < 1.0 else None
+
+
 def _as_sentence(error: InfeasibleTargetError) -> str:
     """Return an error as a sentence."""
     text = str(error)
@@ -235,8 +283,9 @@ def _error_with_advice(
     """Return the error about a target, with what to do."""
     advice = " Nothing was written. Collect more labelled rows, or take a lower --mistake-cost."
     if plan.judging_part is None:
+        independent = plan.independent_rows if plan.promise.is_about_cases else "independent rows"
         advice = (
-            f" Nothing was written. With {MIN_ROWS_TO_JUDGE} independent rows or more, start also"
+            f" Nothing was written. With {MIN_ROWS_TO_JUDGE} {independent} or more, start also"
             " chooses the best target, and certifies it on rows that did not influence it."
         )
     return InfeasibleTargetError(

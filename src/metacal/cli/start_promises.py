@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from metacal.io.inspection import Inspection
 
 
 @dataclass(frozen=True)
@@ -19,9 +23,14 @@ class OfferedPromise:
     title : str
         Name of the promised quantity.
     sentence : str
-        What is promised, with the placeholders {target}, {negative} and {positive}.
+        What is promised, with the placeholders {target}, {negative}, {positive} and {case}.
     python : str
         Python code of the promise, with the placeholders {target}, {negative} and {positive}.
+    further_words : tuple of str
+        Further options of `metacal fit`.
+    is_about_cases : bool
+        Whether the promise limits the share of the cases with an incorrect accepted item. Its target
+        is then an upper limit.
     """
 
     name: str
@@ -29,17 +38,39 @@ class OfferedPromise:
     title: str
     sentence: str
     python: str
+    further_words: tuple[str, ...] = ()
+    is_about_cases: bool = False
 
-    def describe(self, target: float, two_classes: tuple[str, str] | None) -> str:
-        """Return what is promised, in the names of the user's classes."""
-        negative, positive = two_classes or ("", "")
+    def describe(self, target: float, inspection: Inspection) -> str:
+        """Return what is promised, in the names of the user's classes and columns."""
+        negative, positive = inspection.two_classes or ("", "")
         return self.sentence.format(
-            target=f"{100.0 * target:.4g}%", negative=negative, positive=positive
+            target=f"{100.0 * target:.4g}%",
+            negative=negative,
+            positive=positive,
+            case=inspection.roles.get("case", ""),
         )
+
+    def find_target(self, mistake_cost: float) -> float:
+        """Return the target at which mistakes cost no more than reviewing everything would."""
+        return 1.0 / mistake_cost if self.is_about_cases else 1.0 - 1.0 / mistake_cost
+
+    def reading_options(self, inspection: Inspection) -> dict[str, Any]:
+        """Return the parameters of the reader, with the cases if the promise is about cases."""
+        options = dict(inspection.options)
+        if not self.is_about_cases:
+            if "case_key" in options:
+                options["unit_key"] = options.pop("case_key")
+            return options
+        options.pop("unit_key", None)
+        options["case_key"] = inspection.roles["case"]
+        if "group" in inspection.roles:
+            options["group_key"] = inspection.roles["group"]
+        return options
 
     def fit_words(self, target: float) -> list[str]:
         """Return the options of `metacal fit` for this promise."""
-        return [self.option, f"{target:.4g}"]
+        return [self.option, f"{target:.4g}", *self.further_words]
 
 
 ACCURACY = OfferedPromise(
@@ -74,8 +105,37 @@ TWO_CLASS_PROMISES = (
         "mc.MinRecall({target}, positive={positive})",
     ),
 )
+#: Promises about cases, such as documents with fields. The first one is the default.
+CASE_PROMISES = (
+    OfferedPromise(
+        "automated-cases",
+        "--max-case-errors",
+        "automated cases",
+        "of the cases ({case!r}) with an accepted item, at most {target} contain an incorrect one",
+        'mc.MaxCaseErrors({target}, among="automated")',
+        further_words=("--among-automated",),
+        is_about_cases=True,
+    ),
+    OfferedPromise(
+        "all-cases",
+        "--max-case-errors",
+        "all cases",
+        "of all cases ({case!r}), at most {target} contain an incorrect accepted item",
+        "mc.MaxCaseErrors({target})",
+        is_about_cases=True,
+    ),
+)
 #: All promises by name.
-PROMISES = {promise.name: promise for promise in (ACCURACY, *TWO_CLASS_PROMISES)}
+PROMISES = {promise.name: promise for promise in (ACCURACY, *TWO_CLASS_PROMISES, *CASE_PROMISES)}
+
+
+def list_offered_promises(inspection: Inspection) -> tuple[OfferedPromise, ...]:
+    """Return the promises that the columns of a file allow, the default one first."""
+    if inspection.two_classes is not None:
+        return (ACCURACY, *TWO_CLASS_PROMISES)
+    if inspection.has_scored_items and "case" in inspection.roles:
+        return (*CASE_PROMISES, ACCURACY)
+    return (ACCURACY,)
 
 
 def round_down(target: float) -> float:
@@ -85,3 +145,12 @@ def round_down(target: float) -> float:
     (0.914, 0.999)
     """
     return math.floor(target * 1000.0) / 1000.0
+
+
+def round_up(limit: float) -> float:
+    """Round an upper limit up to three digits, so that it stays certifiable.
+
+    >>> round_up(0.10412), round_up(0.0991)
+    (0.105, 0.1)
+    """
+    return math.ceil(limit * 1000.0) / 1000.0

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import click
 
 from metacal.cli.printing import print_note
-from metacal.cli.start_promises import ACCURACY, PROMISES, OfferedPromise
+from metacal.cli.start_promises import OfferedPromise, list_offered_promises
 from metacal.cli.values import number_between, parse_fraction
 from metacal.display import is_terminal
 
+if TYPE_CHECKING:
+    from metacal.io.inspection import Inspection
+
 DEFAULT_MISTAKE_COST = 20.0
+#: The same, of a case with an incorrect item, in reviews of a case.
+DEFAULT_CASE_MISTAKE_COST = 10.0
 DEFAULT_REVIEW_FRACTION = 0.2
 
 #: Parser of the cost of a mistake, relative to the cost of a review.
@@ -50,17 +56,36 @@ def ask_mistake_cost() -> float:
     return answer
 
 
-def ask_promise(target: float, two_classes: tuple[str, str] | None) -> OfferedPromise:
-    """Ask which promise must hold. There is one promise if there are not two classes."""
-    if two_classes is None:
-        return ACCURACY
+def ask_case_mistake_cost() -> float:
+    """Ask for the cost of a case with an incorrect item, in reviews of a case."""
+    print_note(
+        "\nA costly mistake needs a low limit: if a case with an incorrect accepted item costs as much"
+        "\nas 10 reviews of a case, at most 10% of the cases may contain one; for 20 reviews, 5%."
+    )
+    answer: float = click.prompt(
+        "How many reviews of a case does a case with an incorrect item cost?",
+        f"{DEFAULT_CASE_MISTAKE_COST:g}",
+        value_proc=parse_mistake_cost,
+        err=True,
+    )
+    return answer
+
+
+def ask_promise(mistake_cost: float | None, inspection: Inspection) -> OfferedPromise:
+    """Ask which promise must hold. Without a cost, the targets are those of the default costs."""
     print_note("\nWhat must hold?")
-    offered_promises = list(PROMISES.values())
+    offered_promises = list_offered_promises(inspection)
     for number, promise in enumerate(offered_promises, start=1):
-        sentence = promise.describe(target, two_classes)
+        target = promise.find_target(mistake_cost or default_mistake_cost(promise))
+        sentence = promise.describe(target, inspection)
         print_note(f"  {number}  {promise.title}: {sentence}")
     number = click.prompt("Number", 1, type=click.IntRange(1, len(offered_promises)), err=True)
     return offered_promises[number - 1]
+
+
+def default_mistake_cost(promise: OfferedPromise) -> float:
+    """Return the default cost of a mistake."""
+    return DEFAULT_CASE_MISTAKE_COST if promise.is_about_cases else DEFAULT_MISTAKE_COST
 
 
 def ask_review_fraction() -> float:

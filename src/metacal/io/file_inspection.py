@@ -275,9 +275,43 @@ def _record_two_classes(inspection: Inspection, class_names: list[str]) -> None:
     inspection.two_classes = (negative, positive)
 
 
+def _record_cases(inspection: Inspection, case_name: str) -> None:
+    """Record the column of the cases, and for scores of items that of their types.
+
+    By default the rows of a case are a cluster. A promise about cases replaces this option.
+    """
+    facts = inspection.facts.get(case_name)
+    if facts is None:
+        return
+    counts = f"{len(facts.distinct_texts):,} values in {inspection.n_rows:,} rows"
+    if not inspection.has_scored_items:
+        inspection.add_finding(
+            f"dependent rows: {case_name}",
+            f"{counts}; rows of one value depend on each other, and one of each is tested",
+            options={"unit_key": case_name},
+        )
+        return
+    options = {} if "case_key" in inspection.options else {"unit_key": case_name}
+    inspection.add_finding(
+        f"cases: {case_name}",
+        f"{counts}; the rows of one value are the items of one case and depend on each other",
+        options=options,
+    )
+    type_name = inspection.roles.get("group")
+    if type_name in inspection.facts:
+        names = inspection.facts[type_name].distinct_texts
+        inspection.add_finding(
+            f"item types: {type_name}",
+            f"it holds the {len(names):,} names {format_names(names[:6])}",
+        )
+
+
 def _record_ids_and_cases(inspection: Inspection) -> None:
     """Record the ids of the rows, and the documents or cases to which several rows belong."""
     used_names = set(inspection.roles.values())
+    for role, option in (("case", "case_key"), ("group", "group_key")):
+        if option in inspection.options:
+            inspection.roles[role] = inspection.options[option]
     for name, facts in inspection.facts.items():
         if name in used_names:
             continue
@@ -287,13 +321,7 @@ def _record_ids_and_cases(inspection: Inspection) -> None:
             inspection.roles.setdefault("case", name)
     case_name = inspection.roles.get("case")
     if case_name is not None and "id_key" not in inspection.options:
-        n_cases = len(inspection.facts[case_name].distinct_texts)
-        inspection.add_finding(
-            f"dependent rows: {case_name}",
-            f"{n_cases:,} values in {inspection.n_rows:,} rows; rows of one value depend on each"
-            " other, and one of each is tested",
-            options={"unit_key": case_name},
-        )
+        _record_cases(inspection, case_name)
         return
     for name, facts in inspection.facts.items():
         if facts.is_id and name not in used_names:

@@ -80,6 +80,11 @@ class Inspection:
         """Number of inspected rows."""
         return max(len(column) for column in self.columns.values())
 
+    @property
+    def has_scored_items(self) -> bool:
+        """Whether each row has a confidence score and is correct or not, as an item of a case."""
+        return "score" in self.roles and self.two_classes is None
+
     def add_finding(
         self,
         meaning: str,
