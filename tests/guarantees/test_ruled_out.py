@@ -9,7 +9,7 @@ import pytest
 
 import metacal as mc
 from metacal.certification.ranking import Ranking
-from metacal.certification.rules.accuracy_shortfall import compute_ruled_out_share
+from metacal.certification.rules.accuracy_shortfall import find_smallest_ruled_out_coverage
 
 BETA, DELTA = 0.9, 0.1
 #: The error rate along the ranking, and the largest share that a threshold accepts with accuracy
@@ -35,7 +35,7 @@ def test_the_sentence_is_seldom_false(population, marks):
         place = rng.random(500)
         if marks is not None:  # of equal scores; errors are those of the middle of the mark
             place = (np.floor(place * marks) + 0.5) / marks
-        share = compute_ruled_out_share(
+        share = find_smallest_ruled_out_coverage(
             Ranking.from_scores(place, rng.random(500) >= rate(place)), BETA, DELTA
         )
         largest_seen = largest if marks is None else np.floor(largest * marks) / marks
@@ -74,7 +74,9 @@ def test_nothing_is_ruled_out_without_a_proof():
         assert "no threshold" not in str(caught.value)
         assert "no number of rows" not in str(caught.value)
     assert (
-        compute_ruled_out_share(Ranking.from_scores(scores, rng.random(25) > 0.05), BETA, DELTA)
+        find_smallest_ruled_out_coverage(
+            Ranking.from_scores(scores, rng.random(25) > 0.05), BETA, DELTA
+        )
         is None
     )
 

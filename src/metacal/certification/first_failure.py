@@ -179,20 +179,21 @@ class _FailureFinder:
         Each correct row lowers the p-value, so only the first tested rank can fail.
         """
         error_runs = self.ranking.error_runs
-        rank_range = self.rank_range
-        run_end_rank = self.ranking.n_rows
-        if run_index + 1 < len(error_runs.n_rows_before):
-            run_end_rank = int(error_runs.n_rows_before[run_index + 1])
-        first_tested_rank = self._find_lowest_tested_rank_at_least(
-            max(first_rank_with_all_errors, rank_range.start_rank)
-        )
-        if first_tested_rank > run_end_rank or first_tested_rank >= rank_range.stop_rank:
+        n_runs = len(error_runs.n_rows_before)
+        is_last_run = run_index == n_runs - 1
+        if is_last_run:
+            last_rank_of_run = self.ranking.n_rows
+        else:
+            last_rank_of_run = int(error_runs.n_rows_before[run_index + 1])
+        first_rank = max(first_rank_with_all_errors, self.rank_range.start_rank)
+        last_rank = min(last_rank_of_run, self.rank_range.stop_rank - 1)
+        tested_rank = self._find_lowest_tested_rank_at_least(first_rank)
+        if tested_rank > last_rank:
             return None
-        n_errors = int(error_runs.cumulative_errors[run_index])
-        p_value = rank_range.rank_tests.p_value(n_errors, first_tested_rank)
-        if p_value > self.significance_level:
-            return first_tested_rank
-        return None
+        n_errors_up_to_rank = int(error_runs.cumulative_errors[run_index])
+        p_value = self.rank_range.rank_tests.p_value(n_errors_up_to_rank, tested_rank)
+        fails = p_value > self.significance_level
+        return tested_rank if fails else None
 
     def _find_lowest_tested_rank_at_least(self, min_rank: int) -> int:
         """Find the lowest tested rank that is at least `min_rank`."""

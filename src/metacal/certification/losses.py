@@ -215,27 +215,32 @@ class MeanLossLimit:
         """Build the error for rows that do not support the limit."""
         ranking = loss_tests.loss_ranking.ranking
 
-        def resampled_rows_certify(row_indices: Codes) -> bool:
+        def does_sample_certify_limit(row_indices: Codes) -> bool:
             return loss_tests.resample(row_indices).certifies_limit(self.relative_limit)
 
-        if loss_tests.exact_rule_name is None:
-            rows_needed = estimate_rows_needed_by_resampling(ranking.n_rows, resampled_rows_certify)
-            ruled_out_sentence = None
-        else:
-            # Each loss is 0 or 1, so a row with a loss counts as an error.
-            accuracy = 1.0 - self.relative_limit
-            rows_needed = estimate_rows_needed_for_accuracy(ranking, accuracy, delta)
+        if loss_tests.uses_exact_tests:
+            # Each loss is 0 or 1, so the limit is the largest allowed share of rows with a loss.
+            min_accuracy = 1.0 - self.relative_limit
+            rows_needed = estimate_rows_needed_for_accuracy(ranking, min_accuracy, delta)
             ruled_out_sentence = describe_ruled_out(
-                ranking, accuracy, delta, predicate=f"has so low a {self.noun}"
+                ranking, min_accuracy, delta, predicate=f"has so low a {self.noun}"
             )
-        best_limit = self._find_smallest_limit(loss_tests)
+        else:
+            rows_needed = estimate_rows_needed_by_resampling(
+                ranking.n_rows, does_sample_certify_limit
+            )
+            ruled_out_sentence = None
+        smallest_limit = self._find_smallest_limit(loss_tests)
+        smallest_limit_text = ""
+        if smallest_limit is not None:
+            smallest_limit_text = f"{smallest_limit:g}"
         return build_infeasible_target_error(
             f"max {self.noun} {self.limit:g}",
             target=self.limit,
             delta=delta,
             n_rows=ranking.n_rows,
-            best_limit=best_limit,
-            best_text=f"{best_limit or 0.0:g}",
+            best_limit=smallest_limit,
+            best_text=smallest_limit_text,
             rows_needed=rows_needed,
             weaker_promise_advice="raise the limit",
             ruled_out_sentence=ruled_out_sentence,
@@ -351,11 +356,16 @@ class _LossTests:
     pilot: PilotRows | None
     losses_are_rare: bool
 
+    @property
+    def uses_exact_tests(self) -> bool:
+        """Whether exact tests of a share of rows are used, instead of bets on losses."""
+        return self.exact_rule_name is not None
+
     def count_certified_rows(self, relative_limit: float) -> int:
         """Count the rows that may be accepted at a limit, 0 if nothing is certified."""
         if self.delta is None:
             return count_expected_loss_rows(self.loss_ranking, relative_limit)
-        if self.exact_rule_name is not None:
+        if self.uses_exact_tests:
             accuracy = 1.0 - relative_limit
             return count_certified_rows(self.loss_ranking.ranking, accuracy, self.delta, self.pilot)
         return count_certified_loss_rows(

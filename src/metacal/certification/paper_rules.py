@@ -60,12 +60,15 @@ class PaperMiscoverage:
 
     def certify_all(self, rows: CalibrationRows, delta: float | None) -> Certificate:
         """Choose the threshold. It accepts every row if there are too few correct rows."""
-        correct_scores = np.sort(rows.scores[rows.is_correct])
-        n_correct = len(correct_scores)
-        threshold_rank = bounds.expected_miscoverage_rank(n_correct, self.alpha)
-        threshold = math.inf
-        if threshold_rank <= n_correct:
-            threshold = float(correct_scores[threshold_rank - 1])
+        sorted_correct_scores = np.sort(rows.scores[rows.is_correct])
+        n_correct = len(sorted_correct_scores)
+        # Ranks begin at 1. The rank n_correct + 1 means that every row must be accepted.
+        rank_from_1 = bounds.expected_miscoverage_rank(n_correct, self.alpha)
+        must_accept_every_row = rank_from_1 > n_correct
+        if must_accept_every_row:
+            threshold = math.inf
+        else:
+            threshold = float(sorted_correct_scores[rank_from_1 - 1])
         return _build_certificate_without_guarantee(
             rows,
             quantity=MISCOVERAGE,
@@ -107,17 +110,20 @@ class PaperAccuracy:
 
     def certify_all(self, rows: CalibrationRows, delta: float | None) -> Certificate:
         """Choose the largest score at which the estimated accuracy is at least beta."""
-        bin_scores, decreasing_accuracy = coverage_accuracy_curve(
+        mean_score_of_bins, accuracy_up_to_bins = coverage_accuracy_curve(
             rows.scores, rows.is_correct, self.n_bins
         )
-        best_accuracy = float(decreasing_accuracy[0])
-        if best_accuracy < self.beta:
+        # The estimated accuracy never rises from bin to bin, so the first bin has the highest.
+        highest_accuracy = float(accuracy_up_to_bins[0])
+        if highest_accuracy < self.beta:
             message = (
                 f"min accuracy {self.beta:g} is above the paper's estimate for every threshold on"
-                f" these {len(rows)} rows, at most {best_accuracy:.4f}; lower the target."
+                f" these {len(rows)} rows, at most {highest_accuracy:.4f}; lower the target."
             )
-            raise InfeasibleTargetError(message, target=self.beta, best=best_accuracy)
-        threshold = _find_largest_score_with_accuracy(self.beta, bin_scores, decreasing_accuracy)
+            raise InfeasibleTargetError(message, target=self.beta, best=highest_accuracy)
+        threshold = _find_largest_score_with_accuracy(
+            self.beta, mean_score_of_bins, accuracy_up_to_bins
+        )
         return _build_certificate_without_guarantee(
             rows,
             quantity=SELECTIVE_ACCURACY,

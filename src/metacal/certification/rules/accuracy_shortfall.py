@@ -191,8 +191,10 @@ def find_highest_certified_step(
     return certified_step
 
 
-def compute_ruled_out_share(ranking: Ranking, accuracy: float, delta: float) -> float | None:
-    """Compute the coverage from which on every threshold is known to be inaccurate.
+def find_smallest_ruled_out_coverage(
+    ranking: Ranking, accuracy: float, delta: float
+) -> float | None:
+    """Find the coverage from which on every threshold is known to be inaccurate.
 
     With probability 1 - delta, no threshold that accepts at least this share of all rows has the
     accuracy. The statement says nothing about thresholds that accept less. The most certain rows,
@@ -230,9 +232,9 @@ def compute_ruled_out_share(ranking: Ranking, accuracy: float, delta: float) -> 
     Examples
     --------
     >>> errors_at_the_end = Ranking.from_scores(np.arange(1000.0), np.arange(1000) < 30)
-    >>> round(compute_ruled_out_share(errors_at_the_end, 0.9, 0.1), 3)
+    >>> round(find_smallest_ruled_out_coverage(errors_at_the_end, 0.9, 0.1), 3)
     0.048
-    >>> compute_ruled_out_share(Ranking.from_scores(np.arange(1000.0), np.arange(1000) % 20 > 0), 0.9, 0.1) is None
+    >>> find_smallest_ruled_out_coverage(Ranking.from_scores(np.arange(1000.0), np.arange(1000) % 20 > 0), 0.9, 0.1) is None
     True
     """
     if ranking.has_unknown_order is not None or ranking.n_rows == 0:
@@ -273,20 +275,23 @@ def describe_ruled_out(
     predicate : str
         Predicate that does not hold for these thresholds, for example "is that accurate".
     """
+    # A promise that holds in expectation has no delta, and rules nothing out.
     if delta is None:
         return None
-    ruled_out_share = compute_ruled_out_share(ranking, accuracy, delta)
-    if ruled_out_share is None:
+    min_coverage = find_smallest_ruled_out_coverage(ranking, accuracy, delta)
+    if min_coverage is None:
         return None
     confidence_level = format_percent_floor(1.0 - delta)
-    coverage = format_percent_ceil(math.ceil(1e4 * ruled_out_share) / 1e4)
+    coverage_rounded_up = math.ceil(1e4 * min_coverage) / 1e4
     sentence = (
-        f"With {confidence_level} confidence, no threshold that accepts {coverage} of the rows"
-        f" or more {predicate}."
+        f"With {confidence_level} confidence, no threshold that accepts"
+        f" {format_percent_ceil(coverage_rounded_up)} of the rows or more {predicate}."
     )
+    # A threshold with a lower coverage accepts enough error-free rows only among this many rows.
     n_accepted_needed = bounds.error_free_rows_needed(accuracy, delta)
-    n_rows_needed = bounds.round_up_to_two_digits(math.ceil(n_accepted_needed / ruled_out_share))
-    if n_rows_needed <= ranking.n_rows:
+    n_rows_needed = bounds.round_up_to_two_digits(math.ceil(n_accepted_needed / min_coverage))
+    has_enough_rows = n_rows_needed <= ranking.n_rows
+    if has_enough_rows:
         return sentence
     return (
         f"{sentence} One that accepts fewer may be; to certify it takes about {n_rows_needed:,} rows or"

@@ -57,10 +57,10 @@ WINDOW_LENGTHS = (None, 3000, 600, 120)
 _LOG_OF_ZERO_CAPITAL = -1e99
 
 
-#: Largest share of the capital that a single payoff may lose.
+#: Largest share of the capital that a wager may lose on a single row.
 MAX_LOST_CAPITAL_SHARE = 0.5
 
-# Smallest distance of a limit from 0 and 1, because the variance of a payoff must be positive.
+# Limits are clipped to this distance from 0 and 1, so that the variance of a payoff is positive.
 _MIN_DISTANCE_FROM_0_AND_1 = 1e-12
 
 
@@ -94,7 +94,7 @@ class _GamblerState(NamedTuple):
         )
 
 
-# Numbers of a gambler that has seen no row. A saved monitor contains them as a plain tuple.
+# State of a gambler before the first row, as the tuple of numbers that a saved monitor contains.
 _INITIAL_GAMBLER = tuple(_GamblerState())
 
 
@@ -238,88 +238,78 @@ class Wager:
         squared_weight_sums = _compute_running_sums(
             np.square(row_bets.weights), initial_sum=self.squares
         )
-        # The mean weight is Σw²/Σw. One imaginary row of weight one avoids a division by zero.
+        # The mean weight of earlier rows is Σw²/Σw. Adding 1 to both sums avoids dividing by zero.
         mean_weights_before = (squared_weight_sums[:-1] + 1.0) / (weight_sums[:-1] + 1.0)
-        log_invested_capital = np.empty((len(WINDOW_LENGTHS), n_rows))
-        idle_capital = np.zeros(n_rows)
+        log_invested_of_gamblers = []
+        total_idle_capital = np.zeros(n_rows)
         new_gamblers = []
-        for index, window_length in enumerate(WINDOW_LENGTHS):
-            new_state = self._bet_as_gambler(
-                row_bets,
-                mean_weights_before,
-                window_length=window_length,
-                state=_GamblerState(*self.gamblers[index]),
-                log_invested_out=log_invested_capital[index],
-                idle_capital_out=idle_capital,
+        for gambler, window_length in zip(self.gamblers, WINDOW_LENGTHS, strict=True):
+            new_state, log_invested, idle_capital = self._bet_as_gambler(
+                _GamblerState(*gambler), row_bets, mean_weights_before, window_length=window_length
             )
             new_gamblers.append(tuple(new_state))
+            log_invested_of_gamblers.append(log_invested)
+            total_idle_capital += idle_capital
         self.rows += n_rows
         self.weights = float(weight_sums[-1])
         self.squares = float(squared_weight_sums[-1])
         self.gamblers = tuple(new_gamblers)
-        log_total_capital = log_sum_exp(log_invested_capital, added_to_sum=idle_capital)
+        log_total_capital = log_sum_exp(
+            np.array(log_invested_of_gamblers), added_to_sum=total_idle_capital
+        )
         return log_total_capital - math.log(len(WINDOW_LENGTHS))
 
     def _bet_as_gambler(
         self,
+        state: _GamblerState,
         bets: _RowBets,
         mean_weights_before: Float,
         *,
         window_length: int | None,
-        state: _GamblerState,
-        log_invested_out: Float,
-        idle_capital_out: Float,
-    ) -> _GamblerState:
+    ) -> tuple[_GamblerState, Float, Float]:
         """Bet the capital of one gambler on consecutive rows.
 
         Parameters
         ----------
+        state : _GamblerState
+            State of the gambler before the first row.
         bets : _RowBets
             Bets on the rows.
         mean_weights_before : array
             Mean weight of the rows before each row.
         window_length : int or None
             Number of rows of a stretch of the gambler. None stands for all rows.
-        state : _GamblerState
-            State before the first row.
-        log_invested_out : array
-            Output: logarithm of the invested capital after each row.
-        idle_capital_out : array
-            Output: the idle capital of the gambler is added to each row.
 
         Returns
         -------
-        _GamblerState
+        state : _GamblerState
             State after the last row.
+        log_invested : array
+            Logarithm of the invested capital of the gambler after each row.
+        idle_capital : array
+            Share of the capital of the gambler that is not invested in each row.
         """
-        n_rows = len(log_invested_out)
-        start = 0
-        while start < n_rows:
-            n_rows_before = self.rows + start
-            if window_length is None:
-                stretch = 0
-                n_rows_in_stretch = n_rows_before
-                stop = n_rows
-            else:
-                stretch, n_rows_in_stretch = divmod(n_rows_before, window_length)
-                stop = min(n_rows, start + window_length - n_rows_in_stretch)
-            starts_stretch = n_rows_in_stretch == 0
-            if starts_stretch:
-                investment = _compute_investment(stretch, has_window=window_length is not None)
+        n_rows = len(bets.payoffs)
+        log_invested = np.empty(n_rows)
+        idle_capital = np.zeros(n_rows)
+        for part in _split_into_stretches(
+            n_rows, n_earlier_rows=self.rows, stretch_length=window_length
+        ):
+            has_window = window_length is not None
+            if part.contains_start_of_stretch:
+                investment = _compute_investment(part.stretch_number, has_window=has_window)
                 state = state.start_stretch(investment)
-            rows = slice(start, stop)
-            state, log_invested_out[rows] = self._bet_within_stretch(
-                state, bets.select_rows(rows), mean_weights_before[rows]
+            state, log_invested[part.rows] = self._bet_within_stretch(
+                state, bets.select_rows(part.rows), mean_weights_before[part.rows]
             )
-            if window_length is not None:
-                idle_capital_out[rows] += _compute_idle_capital(stretch)
-            start = stop
-        return state
+            if has_window:
+                idle_capital[part.rows] = _compute_idle_capital(part.stretch_number)
+        return state, log_invested, idle_capital
 
     def _bet_within_stretch(
         self, state: _GamblerState, bets: _RowBets, mean_weights_before: Float
     ) -> tuple[_GamblerState, Float]:
-        """Bet Kelly's stake for the mean payoff before each row of a stretch.
+        """Bet on rows of one stretch, with Kelly's stake for the mean payoff of earlier rows.
 
         Parameters
         ----------
@@ -337,11 +327,14 @@ class Wager:
         log_invested : array
             Logarithm of the invested capital after each row.
         """
+        imaginary_payoff_sum = self.guess_gain
+        n_imaginary_rows = self.guess
         payoff_sums = _compute_running_sums(bets.payoffs, initial_sum=state.payoff_sum)
         weight_sums = _compute_running_sums(bets.weights, initial_sum=state.weight_sum)
-        mean_payoffs_before = (state.previous_payoff_sum + payoff_sums[:-1] + self.guess_gain) / (
-            state.previous_weight_sum + weight_sums[:-1] + self.guess
-        )
+        # The mean is over the previous stretch and the earlier rows of the current stretch.
+        mean_payoffs_before = (
+            state.previous_payoff_sum + payoff_sums[:-1] + imaginary_payoff_sum
+        ) / (state.previous_weight_sum + weight_sums[:-1] + n_imaginary_rows)
         kelly_stakes = mean_payoffs_before / (bets.variance * mean_weights_before)
         stakes = np.clip(kelly_stakes, bets.min_stake, bets.max_stake)
         log_capitals = _compute_running_sums(
@@ -357,19 +350,63 @@ class Wager:
         return new_state, log_capitals[1:]
 
 
-def _compute_investment(stretch: int, *, has_window: bool) -> float:
-    """Return the share of capital that is invested at the start of a stretch."""
+class _PartOfStretch(NamedTuple):
+    """Consecutive rows of a batch that belong to the same stretch.
+
+    Attributes
+    ----------
+    rows : slice
+        Indices of the rows in the batch.
+    stretch_number : int
+        Number of the stretch, counted from 0.
+    contains_start_of_stretch : bool
+        Whether the stretch begins with the first of these rows, not in an earlier batch.
+    """
+
+    rows: slice
+    stretch_number: int
+    contains_start_of_stretch: bool
+
+
+def _split_into_stretches(
+    n_rows: int, *, n_earlier_rows: int, stretch_length: int | None
+) -> list[_PartOfStretch]:
+    """Split the rows of a batch at the ends of stretches.
+
+    If `stretch_length` is None, a single stretch contains all rows of all batches.
+
+    >>> [(part.rows.stop, part.stretch_number) for part in _split_into_stretches(5, n_earlier_rows=1, stretch_length=3)]
+    [(2, 0), (5, 1)]
+    """
+    if n_rows == 0:
+        return []
+    if stretch_length is None:
+        return [_PartOfStretch(slice(0, n_rows), 0, contains_start_of_stretch=n_earlier_rows == 0)]
+    parts = []
+    start = 0
+    while start < n_rows:
+        stretch_number, n_rows_in_stretch = divmod(n_earlier_rows + start, stretch_length)
+        stop = min(n_rows, start + stretch_length - n_rows_in_stretch)
+        part = _PartOfStretch(
+            slice(start, stop), stretch_number, contains_start_of_stretch=n_rows_in_stretch == 0
+        )
+        parts.append(part)
+        start = stop
+    return parts
+
+
+def _compute_investment(stretch_number: int, *, has_window: bool) -> float:
+    """Return the share of a gambler's capital that is invested at the start of a stretch."""
     if not has_window:
         return 1.0
-    if stretch == 0:
-        return 0.5
-    return 0.5 / (stretch * (stretch + 1.0))
+    k = stretch_number
+    return 0.5 if k == 0 else 0.5 / (k * (k + 1.0))
 
 
-def _compute_idle_capital(stretch: int) -> float:
-    """Return the share of capital that stays idle during a stretch."""
-    # The investments so far leave 1/2 - Σ_{k <= stretch} 1/(2k(k+1)) = 1/(2(stretch + 1)).
-    return 0.5 / (stretch + 1.0)
+def _compute_idle_capital(stretch_number: int) -> float:
+    """Return the share of a gambler's capital that stays idle during a stretch."""
+    # The investments up to stretch n leave 1/2 - Σ_{1 <= k <= n} 1/(2k(k+1)) = 1/(2(n + 1)).
+    return 0.5 / (stretch_number + 1.0)
 
 
 def _compute_running_sums(values: Float, *, initial_sum: float) -> Float:
@@ -411,7 +448,7 @@ class Capital:
             raise InputError("evidence must be a number.")
 
     def bet(self, bets: Sequence[Bets], shares: Sequence[float] | None = None) -> Float:
-        """Bet with all wagers on the same rows.
+        """Bet on rows with all wagers, and return the logarithm of the evidence after each.
 
         Parameters
         ----------
@@ -425,26 +462,27 @@ class Capital:
         array
             Logarithm of the evidence after each row: total capital times merged evidence.
         """
+        n_wagers = len(bets)
         if shares is None:
-            shares = [1.0 / len(bets)] * len(bets)
-        log_capitals = [
+            shares = [1.0 / n_wagers] * n_wagers
+        log_capitals_of_wagers = [
             wager.bet(wager_bets) + math.log(share)
             for wager, wager_bets, share in zip(self.wagers, bets, shares)
         ]
-        if len(log_capitals) == 1:
-            (log_total_capital,) = log_capitals
+        if n_wagers == 1:
+            (log_total_capital,) = log_capitals_of_wagers
         else:
-            log_total_capital = log_sum_exp(np.array(log_capitals))
-        log_evidence = self.log_before + log_total_capital
-        if len(log_evidence) > 0:
+            log_total_capital = log_sum_exp(np.array(log_capitals_of_wagers))
+        log_merged_evidence = self.log_before
+        log_evidence = log_merged_evidence + log_total_capital
+        has_rows = len(log_evidence) > 0
+        if has_rows:
             self.log_now = float(log_evidence[-1])
             self.log_peak = max(self.log_peak, float(log_evidence.max()))
         return log_evidence
 
     def multiply_with(self, other: Self) -> Self:
-        """Return the product of two capitals that bet on different rows.
-
-        The wagers of the result start anew.
+        """Multiply two capitals that bet on different rows, and continue with new wagers.
 
         *Proof that the product is valid.*
 
@@ -457,12 +495,14 @@ class Capital:
            reached alone counts for its own δ. ∎
         """
         log_product = self.log_now + other.log_now
-        new_wagers = tuple(
+        wagers_without_rows = tuple(
             Wager(guess=wager.guess, guess_gain=wager.guess_gain) for wager in self.wagers
         )
+        # A capital starts at 1, so the logarithm of its peak is never below 0.
+        log_peak = max(0.0, log_product)
         return type(self)(
-            wagers=new_wagers,
+            wagers=wagers_without_rows,
             log_before=log_product,
             log_now=log_product,
-            log_peak=max(0.0, log_product),
+            log_peak=log_peak,
         )
