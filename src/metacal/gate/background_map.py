@@ -28,7 +28,7 @@ class BackgroundMap:
     fit_map_on_rows: Callable[[Rows], Map]
     _future: Future[Map] = field(default_factory=Future)
 
-    def fit(self, rows: Rows) -> None:
+    def fit_and_store(self, rows: Rows) -> None:
         """Fit the map on all rows, and store the map or the exception.
 
         An exception is not raised here, because an error of the promise must be raised first.
@@ -40,7 +40,7 @@ class BackgroundMap:
 
     @property
     def is_fitted(self) -> bool:
-        """Whether `fit` was called."""
+        """Whether `fit_and_store` was called."""
         return self._future.done()
 
     def get_result(self) -> Map:

@@ -6,15 +6,14 @@ or importance weights select some of them (`metacal.certification.row_selection`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from metacal.certificates.fingerprint import Fingerprint, fingerprint_rows
+from metacal.certificates.fingerprint import fingerprint_rows
 from metacal.certificates.notes import (
     Note,
     not_calibrated,
@@ -48,7 +47,7 @@ from metacal.rows.plausibility import Suspicion, warn_if_implausible
 from metacal.scores import Score
 from metacal.scores.registry import AUTO_SCORE
 
-#: Rule that predicts a class: the largest logit or, for two classes, the calibrated odds.
+#: Rule that predicts a class: by the largest logit or, for two classes, by the calibrated odds.
 DecisionRule = Literal["largest", "calibrated"]
 
 
@@ -147,18 +146,22 @@ class LogitsData:
     def certify(self, promise: Promise) -> CertifiedTable:
         """Certify a promise on the rows, and add notes on the data to the certificate."""
         if self.labels is None:
-            _check_needs_no_labels(promise, self.score)
+            _check_usable_without_labels(promise, self.score)
         check_reject_label(self.reject_label, self._classes)
         if len(self._classes) == 2:
             check_positive_class(promise, self._classes.tolist())
         input_suspicion = warn_if_implausible(self.rows.table, self.input)
-        table = self._certify_table(promise)
-        table = replace(table, wait_for_fingerprint=_start_fingerprint(table))
-        data_notes = _collect_data_notes(table, input_suspicion, skipped_checks=self.skipped_checks)
-        if self.weights is not None:
+        certified_table = self._certify_table(promise)
+        # Another thread computes the fingerprint, if possible, until `get_fingerprint` is called.
+        certified_table = _start_fingerprint(certified_table)
+        data_notes = _collect_data_notes(
+            certified_table, input_suspicion, skipped_checks=self.skipped_checks
+        )
+        has_map_weights = self.weights is not None
+        if has_map_weights:
             data_notes.append(weights_not_certified())
-        certificate = table.certificate.with_notes(*self.notes, *data_notes)
-        return replace(table, certificate=certificate)
+        certificate = certified_table.certificate.with_notes(*self.notes, *data_notes)
+        return replace(certified_table, certificate=certificate)
 
     def fit_sources(self, result: CertifiedTable, promise: Promise) -> FittedSources:
         """Fit the calibration map on the rows that the promise allows.
@@ -293,7 +296,7 @@ def check_logits_gate_options(
         )
 
 
-def _check_needs_no_labels(promise: Promise, score: str | Score) -> None:
+def _check_usable_without_labels(promise: Promise, score: str | Score) -> None:
     """Raise InputError if a promise or a score cannot be used without labels."""
     if promise.needs_labels:
         raise InputError(
@@ -306,18 +309,19 @@ def _check_needs_no_labels(promise: Promise, score: str | Score) -> None:
         )
 
 
-def _start_fingerprint(table: CertifiedTable) -> Callable[[], Fingerprint]:
-    """Start to compute the fingerprint, and return a function that waits for it."""
-    if table.wait_for_fingerprint is not None:
-        return table.wait_for_fingerprint
-    rows = table.rows
-    scores = table.columns.scores
-    is_correct = table.columns.correct
-    if len(rows) < MIN_ROWS_FOR_THREAD:
-        return partial(fingerprint_rows, scores, is_correct)
-    return start_or_defer(
-        rows.executor, fingerprint_rows, scores, is_correct, may_create_thread=rows.is_on_device
+def _start_fingerprint(table: CertifiedTable) -> CertifiedTable:
+    """Return a table whose fingerprint is computed in another thread, or when it is needed."""
+    has_started = table.wait_for_fingerprint is not None
+    if has_started or len(table.rows) < MIN_ROWS_FOR_THREAD:
+        return table
+    wait_for_fingerprint = start_or_defer(
+        table.rows.executor,
+        fingerprint_rows,
+        table.columns.scores,
+        table.columns.correct,
+        may_create_thread=table.rows.is_on_device,
     )
+    return replace(table, wait_for_fingerprint=wait_for_fingerprint)
 
 
 def _collect_data_notes(
@@ -341,7 +345,7 @@ def _collect_row_notes(table: CertifiedTable, input_suspicion: Suspicion | None)
     notes = check_errors_and_ties(ranking, with_ties=input_suspicion is None)
     selected_rows = table.selected_rows
     has_clusters = selected_rows is not None and selected_rows.clusters is not None
-    # Equal rows of one cluster are expected and need no warning.
+    # The rows of a cluster are often equal, so no warning is needed if there are clusters.
     if expects_repeated_rows(input_suspicion) or has_clusters:
         return notes
     rows = table.rows

@@ -74,14 +74,14 @@ class ScoredTable:
     correct : array of bool of shape (n_rows,)
         Whether each prediction is correct. False without labels.
 
-    device_ranking : Ranking or None
+    ranking_of_all_rows : Ranking or None
         Ranking of all rows, if their scores were computed on a device.
     """
 
     rows: Rows
     scores: Float
     correct: Flags
-    device_ranking: Ranking | None = None
+    ranking_of_all_rows: Ranking | None = None
 
 
 class SortedScoreCertifier:
@@ -122,7 +122,7 @@ class SortedScoreCertifier:
         if table.labels is not None:
             require_some_correct(correct)
             require_some_correct(correct[get_index_of_selected_rows(selected_rows)])
-        ranking = self._rank_selected_rows(scored_table, selected_rows)
+        ranking = self._rank_rows_and_fit_background_map(scored_table, selected_rows)
         result = certify_selected_rows(
             promise,
             CalibrationRows(
@@ -152,22 +152,24 @@ class SortedScoreCertifier:
             background_map=self.background_map,
         )
 
-    def _rank_selected_rows(
+    def _rank_rows_and_fit_background_map(
         self, scored_table: ScoredTable, selected_rows: SelectedRows | None
     ) -> Ranking:
-        """Rank the selected rows, and fit the calibration map meanwhile."""
-        if scored_table.device_ranking is not None and selected_rows is None:
-            return scored_table.device_ranking
+        """Rank the selected rows, and fit the background map while another thread ranks."""
+        all_rows_are_selected = selected_rows is None
+        if all_rows_are_selected and scored_table.ranking_of_all_rows is not None:
+            return scored_table.ranking_of_all_rows
         selected_index = get_index_of_selected_rows(selected_rows)
-        selected_scores = scored_table.scores[selected_index]
-        selected_correct = scored_table.correct[selected_index]
+        scores = scored_table.scores[selected_index]
+        is_correct = scored_table.correct[selected_index]
         if self.background_map is None:
-            return _rank_rows(selected_scores, selected_correct, self.score)
-        wait_for_ranking = start_or_defer(
-            scored_table.rows.executor, _rank_rows, selected_scores, selected_correct, self.score
+            return _rank_rows(scores, is_correct, self.score)
+        # Another thread ranks the rows, and this thread fits the map, which stores its result.
+        get_ranking_from_thread = start_or_defer(
+            scored_table.rows.executor, _rank_rows, scores, is_correct, self.score
         )
-        self.background_map.fit(scored_table.rows)
-        return wait_for_ranking()
+        self.background_map.fit_and_store(scored_table.rows)
+        return get_ranking_from_thread()
 
 
 class SortedLogOddsCertifier:
@@ -348,14 +350,14 @@ def score_table(rows: Rows, score: str | Score, labels: Codes | None) -> ScoredT
             correct=np.zeros(len(validated_rows), dtype=bool),
         )
     validated_rows, scores, correct = compute_score_and_correctness(rows, score, labels)
-    device_ranking = None
+    ranking_of_all_rows = None
     if kernels.is_device_tensor(scores):
-        device_ranking = _rank_rows(scores, correct, score)
+        ranking_of_all_rows = _rank_rows(scores, correct, score)
     return ScoredTable(
         rows=validated_rows,
         scores=to_numpy(scores),
         correct=to_numpy(correct),
-        device_ranking=device_ranking,
+        ranking_of_all_rows=ranking_of_all_rows,
     )
 
 

@@ -416,15 +416,16 @@ def draw_one_row_per_cluster(
 
 
 def _compute_weight_divisors(cluster_sizes: Codes, circumstances: Circumstances) -> Float | None:
-    """Return the divisor of the weights of each cluster, or None if each has weight 1."""
-    largest_cluster = circumstances.largest_cluster
+    """Return the divisor of the row weights in each cluster, None if clusters weigh the same."""
+    max_cluster_size = circumstances.largest_cluster
+    counts_cluster_means = circumstances.cluster_counting == "mean"
     # A file may declare a largest cluster of zero rows, which cannot be a divisor.
-    if circumstances.cluster_counting == "mean" or largest_cluster == 0:
+    if counts_cluster_means or max_cluster_size == 0:
         return None
-    counts_every_row = largest_cluster is not None
-    if counts_every_row:
-        return np.full(len(cluster_sizes), largest_cluster, dtype=np.float64)
-    return cluster_sizes.astype(np.float64)
+    counts_one_row_per_cluster = max_cluster_size is None
+    if counts_one_row_per_cluster:
+        return cluster_sizes.astype(np.float64)
+    return np.full(len(cluster_sizes), max_cluster_size, dtype=np.float64)
 
 
 def check_units(certificate: Certificate | None, *, has_units: bool) -> None:

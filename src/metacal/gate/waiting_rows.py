@@ -78,7 +78,7 @@ class WaitingRows:
     horizon : int
         Number of later rows after which a row is released. 0 if a row is released with its label.
     largest_cluster : int or None
-        Largest number of rows of a cluster at calibration, if whole clusters were counted.
+        Largest number of rows of a cluster at calibration, if every row of a cluster was counted.
     rows_by_id : dict of row id to PendingRow
         Waiting rows in the order of their arrival.
     clusters : CompleteClusters
@@ -162,7 +162,7 @@ class WaitingRows:
         return ready_rows
 
     def add_row(self, row: PendingRow, row_id: Id | None) -> list[PendingRow]:
-        """Store a row that must wait. Return a list of the row if it need not wait."""
+        """Store a row if it must wait. Otherwise return it in a list, if it can be used."""
         cluster_is_complete = row.unit in self.clusters.recent_ids
         if cluster_is_complete:
             self.clusters.n_stray_rows += 1
@@ -171,7 +171,7 @@ class WaitingRows:
         if row.has_label and not in_cluster and not self.has_horizon:
             return [row]
         can_get_label = row_id is not None
-        # Other rows are not stored, because they will never have a label and are in no cluster.
+        # A row that will never have a label and is in no cluster is of no use, so it is not stored.
         if row.has_label or in_cluster or can_get_label:
             self._store(row, row_id)
         return []
@@ -179,7 +179,7 @@ class WaitingRows:
     def _store(self, row: PendingRow, row_id: Id | None) -> None:
         """Store a waiting row, and drop the oldest one if there are too many."""
         if row_id is None:
-            # An unprintable character keeps this id apart from the ids that users pass.
+            # The unprintable first character makes this id differ from all ids that users pass.
             row_id = f"\0{row.position}"
         stored_id = make_stored_id(row_id)
         # If two waiting rows have the same id, a label belongs to the later one.
@@ -258,14 +258,24 @@ class WaitingRows:
         return self._release_cluster(row.unit)
 
     def _release_cluster(self, cluster_id: Id) -> list[PendingRow]:
-        """Remove and return all rows of a complete cluster, or none if it is too large."""
+        """Remove the rows of a complete cluster. Return them if it is not too large."""
         row_ids = [row_id for row_id, row in self.rows_by_id.items() if row.unit == cluster_id]
         cluster_rows = [self.rows_by_id.pop(row_id) for row_id in row_ids]
+        n_cluster_rows = len(cluster_rows)
         self.clusters.remember(cluster_id)
-        # A bet on a cluster of twice the largest size could lose more than the whole capital.
-        if self.largest_cluster and len(cluster_rows) >= 2 * self.largest_cluster:
-            self.clusters.n_stray_rows += len(cluster_rows)
+        if self._is_too_large_to_bet_on(n_cluster_rows):
+            self.clusters.n_stray_rows += n_cluster_rows
             return []
         self.clusters.n_complete += 1
         self.n_unlabelled += sum(not row.has_label for row in cluster_rows)
         return cluster_rows
+
+    def _is_too_large_to_bet_on(self, n_cluster_rows: int) -> bool:
+        """Check whether a bet on a cluster could lose more than the whole capital.
+
+        The weights of the rows are divided by the largest size at calibration, and a stake risks at
+        most half of the capital per unit of weight. If no size is declared, any size is possible.
+        """
+        if not self.largest_cluster:
+            return False
+        return n_cluster_rows >= 2 * self.largest_cluster

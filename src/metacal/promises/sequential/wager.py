@@ -49,6 +49,11 @@ import numpy as np
 
 from metacal.errors import InputError
 from metacal.formulas import Float
+from metacal.promises.sequential.stretches import (
+    compute_idle_capital,
+    compute_investment,
+    split_into_stretches,
+)
 
 #: Length of the window of each gambler, in rows. None stands for all rows.
 WINDOW_LENGTHS = (None, 3000, 600, 120)
@@ -292,18 +297,18 @@ class Wager:
         n_rows = len(bets.payoffs)
         log_invested = np.empty(n_rows)
         idle_capital = np.zeros(n_rows)
-        for part in _split_into_stretches(
+        for part in split_into_stretches(
             n_rows, n_earlier_rows=self.rows, stretch_length=window_length
         ):
             has_window = window_length is not None
             if part.contains_start_of_stretch:
-                investment = _compute_investment(part.stretch_number, has_window=has_window)
+                investment = compute_investment(part.stretch_number, has_window=has_window)
                 state = state.start_stretch(investment)
             state, log_invested[part.rows] = self._bet_within_stretch(
                 state, bets.select_rows(part.rows), mean_weights_before[part.rows]
             )
             if has_window:
-                idle_capital[part.rows] = _compute_idle_capital(part.stretch_number)
+                idle_capital[part.rows] = compute_idle_capital(part.stretch_number)
         return state, log_invested, idle_capital
 
     def _bet_within_stretch(
@@ -348,65 +353,6 @@ class Wager:
             log_invested=float(log_capitals[-1]),
         )
         return new_state, log_capitals[1:]
-
-
-class _PartOfStretch(NamedTuple):
-    """Consecutive rows of a batch that belong to the same stretch.
-
-    Attributes
-    ----------
-    rows : slice
-        Indices of the rows in the batch.
-    stretch_number : int
-        Number of the stretch, counted from 0.
-    contains_start_of_stretch : bool
-        Whether the stretch begins with the first of these rows, not in an earlier batch.
-    """
-
-    rows: slice
-    stretch_number: int
-    contains_start_of_stretch: bool
-
-
-def _split_into_stretches(
-    n_rows: int, *, n_earlier_rows: int, stretch_length: int | None
-) -> list[_PartOfStretch]:
-    """Split the rows of a batch at the ends of stretches.
-
-    If `stretch_length` is None, a single stretch contains all rows of all batches.
-
-    >>> [(part.rows.stop, part.stretch_number) for part in _split_into_stretches(5, n_earlier_rows=1, stretch_length=3)]
-    [(2, 0), (5, 1)]
-    """
-    if n_rows == 0:
-        return []
-    if stretch_length is None:
-        return [_PartOfStretch(slice(0, n_rows), 0, contains_start_of_stretch=n_earlier_rows == 0)]
-    parts = []
-    start = 0
-    while start < n_rows:
-        stretch_number, n_rows_in_stretch = divmod(n_earlier_rows + start, stretch_length)
-        stop = min(n_rows, start + stretch_length - n_rows_in_stretch)
-        part = _PartOfStretch(
-            slice(start, stop), stretch_number, contains_start_of_stretch=n_rows_in_stretch == 0
-        )
-        parts.append(part)
-        start = stop
-    return parts
-
-
-def _compute_investment(stretch_number: int, *, has_window: bool) -> float:
-    """Return the share of a gambler's capital that is invested at the start of a stretch."""
-    if not has_window:
-        return 1.0
-    k = stretch_number
-    return 0.5 if k == 0 else 0.5 / (k * (k + 1.0))
-
-
-def _compute_idle_capital(stretch_number: int) -> float:
-    """Return the share of a gambler's capital that stays idle during a stretch."""
-    # The investments up to stretch n leave 1/2 - Σ_{1 <= k <= n} 1/(2k(k+1)) = 1/(2(n + 1)).
-    return 0.5 / (stretch_number + 1.0)
 
 
 def _compute_running_sums(values: Float, *, initial_sum: float) -> Float:

@@ -1,0 +1,68 @@
+"""Stretches of rows after which a gambler with a window forgets earlier rows, and invests again.
+
+Time is divided into stretches of the length of the window. `metacal.promises.sequential.wager` has
+the proof that the investments of all stretches sum to one.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class PartOfStretch(NamedTuple):
+    """Consecutive rows of a batch that belong to the same stretch.
+
+    Attributes
+    ----------
+    rows : slice
+        Indices of the rows in the batch.
+    stretch_number : int
+        Number of the stretch, counted from 0.
+    contains_start_of_stretch : bool
+        Whether the stretch begins with the first of these rows, not in an earlier batch.
+    """
+
+    rows: slice
+    stretch_number: int
+    contains_start_of_stretch: bool
+
+
+def split_into_stretches(
+    n_rows: int, *, n_earlier_rows: int, stretch_length: int | None
+) -> list[PartOfStretch]:
+    """Split the rows of a batch at the ends of stretches.
+
+    If `stretch_length` is None, a single stretch contains all rows of all batches.
+
+    >>> [(part.rows.stop, part.stretch_number) for part in split_into_stretches(5, n_earlier_rows=1, stretch_length=3)]
+    [(2, 0), (5, 1)]
+    """
+    if n_rows == 0:
+        return []
+    if stretch_length is None:
+        return [PartOfStretch(slice(0, n_rows), 0, contains_start_of_stretch=n_earlier_rows == 0)]
+    parts = []
+    start = 0
+    while start < n_rows:
+        stretch_number, n_rows_in_stretch = divmod(n_earlier_rows + start, stretch_length)
+        stop = min(n_rows, start + stretch_length - n_rows_in_stretch)
+        part = PartOfStretch(
+            slice(start, stop), stretch_number, contains_start_of_stretch=n_rows_in_stretch == 0
+        )
+        parts.append(part)
+        start = stop
+    return parts
+
+
+def compute_investment(stretch_number: int, *, has_window: bool) -> float:
+    """Return the share of a gambler's capital that is invested at the start of a stretch."""
+    if not has_window:
+        return 1.0
+    k = stretch_number
+    return 0.5 if k == 0 else 0.5 / (k * (k + 1.0))
+
+
+def compute_idle_capital(stretch_number: int) -> float:
+    """Return the share of a gambler's capital that stays idle during a stretch."""
+    # The investments up to stretch n leave 1/2 - Σ_{1 <= k <= n} 1/(2k(k+1)) = 1/(2(n + 1)).
+    return 0.5 / (stretch_number + 1.0)
