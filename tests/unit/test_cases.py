@@ -445,6 +445,14 @@ def test_columns_that_do_not_suit_cases_are_refused(columns):
         mc.ScoreGate(mc.MaxCaseErrors(0.1)).fit(score, correct, **columns)
 
 
+@pytest.mark.parametrize(
+    ("score", "correct"), [([], []), ([0.5], None), ([0.5], [None]), ([0.5], [True, False])]
+)
+def test_columns_without_a_usable_case_are_refused(score, correct):
+    with pytest.raises(InputError):
+        mc.ScoreGate(mc.MaxCaseErrors(0.1)).fit(score, correct, cases=np.zeros(len(score)))
+
+
 def test_other_promises_refuse_cases():
     score, correct, document, _ = documents()
     with pytest.raises(InputError, match="not about cases"):

@@ -64,7 +64,7 @@ def build_too_few_cases_error(
         needed_text += ", because at least a fifth of them fit the scale of the item types"
     message = (
         f"Cannot certify a target of {target:g} for the {quantity} from {n_cases:,} cases"
-        f" {format_confidence_level(delta)}. {needed_text}, or a limit of {best:g}."
+        f" {format_confidence_level(delta)}. {needed_text}, or a target of {best:g}."
     )
     return InfeasibleTargetError(
         message, target=target, best=best, cases_needed=cases_needed, n_cases=n_cases

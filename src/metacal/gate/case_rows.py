@@ -93,7 +93,35 @@ def read_case_rows(
     InputError
         If a column is missing or invalid, an item has no case, or no case is usable.
     """
+    scores, is_correct, has_label = _read_columns(score, correct, quantity)
+    case_codes = encode_cases(cases, len(scores))
+    is_unusable = _find_unusable_cases(scores, has_label, case_codes, quantity)
+    notes: tuple[Note, ...] = ()
+    if is_unusable.any():
+        n_unusable = int(is_unusable.sum())
+        notes = (unlabelled_cases(unlabelled=n_unusable, cases=len(is_unusable)),)
+    row_indices = np.flatnonzero(~is_unusable[case_codes])
+    _, usable_codes = np.unique(case_codes[row_indices], return_inverse=True)
+    is_correct = is_correct[row_indices]
+    scores = scores[row_indices]
+    has_uncovered_item = np.zeros(len(is_unusable) - int(is_unusable.sum()), dtype=bool)
+    has_uncovered_item[usable_codes[is_correct & np.isnan(scores)]] = True
+    return CaseRows(
+        row_indices=row_indices,
+        scores=scores,
+        correct=is_correct,
+        cases=Cases(usable_codes, has_uncovered_item, random_state),
+        notes=notes,
+    )
+
+
+def _read_columns(
+    score: ArrayLike, correct: ArrayLike | None, quantity: Quantity
+) -> tuple[NDArray[np.floating[Any]], Flags, Flags]:
+    """Return the score of each item, whether it is correct, and whether that is known."""
     scores = check_scores(score)
+    if len(scores) == 0:
+        raise InputError("There is no item: got 0 scores. Pass the scores of at least one case.")
     if correct is None:
         raise InputError(
             f"A {quantity} needs to know which items are correct; got None. Pass correct, with None"
@@ -105,37 +133,24 @@ def read_case_rows(
             f"there are {len(scores)} scores but {len(is_correct)} entries of correct; give one"
             " each per row."
         )
-    case_codes = encode_cases(cases, len(scores))
-    is_deciding = np.ones(len(scores), dtype=bool)
+    return scores, is_correct, has_label
+
+
+def _find_unusable_cases(
+    scores: NDArray[np.floating[Any]], has_label: Flags, case_codes: Codes, quantity: Quantity
+) -> Flags:
+    """Return whether an item of each case lacks a label that may decide the outcome of the case."""
+    lacks_label = ~has_label
     if quantity.case_outcome == "incorrect":
-        is_deciding = ~np.isnan(scores)
+        lacks_label &= ~np.isnan(scores)
     n_cases = int(case_codes.max()) + 1
-    lacks_label = np.bincount(case_codes[is_deciding & ~has_label], minlength=n_cases) > 0
-    notes: tuple[Note, ...] = ()
-    if lacks_label.any():
-        notes = (unlabelled_cases(unlabelled=int(lacks_label.sum()), cases=n_cases),)
-    if lacks_label.all():
+    is_unusable = np.bincount(case_codes[lacks_label], minlength=n_cases) > 0
+    if is_unusable.all():
         raise InputError(
             f"Every one of the {n_cases:,} cases has an item without a label. At least one case needs"
             " all of its labels: label its items, or leave unlabelled ones out."
         )
-    row_indices = np.flatnonzero(~lacks_label[case_codes])
-    _, usable_codes = np.unique(case_codes[row_indices], return_inverse=True)
-    is_correct = is_correct[row_indices]
-    scores = scores[row_indices]
-    uncovered_codes = usable_codes[is_correct & np.isnan(scores)]
-    n_usable = int((~lacks_label).sum())
-    return CaseRows(
-        row_indices=row_indices,
-        scores=scores,
-        correct=is_correct,
-        cases=Cases(
-            codes=usable_codes,
-            has_uncovered_item=np.bincount(uncovered_codes, minlength=n_usable) > 0,
-            random_state=random_state,
-        ),
-        notes=notes,
-    )
+    return is_unusable
 
 
 def select_group_rows(groups: ArrayLike, n_rows: int, row_indices: Codes) -> NDArray[Any]:
