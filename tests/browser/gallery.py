@@ -36,7 +36,7 @@ PICTURES = {
     "report-rows": (1280, "light", "#rows", 560),
     "report-dark": (1280, "dark", "body", 1500),
     "report-phone": (390, "light", "body", 1500),
-    "monitor-live": (1280, "light", "body", 1185),
+    "monitor-live": (1280, "light", "body", 1600),
 }
 ROWS = 3000
 
@@ -66,6 +66,8 @@ def live(folder: Path) -> Iterator[str]:
         "--serve",
         "--port",
         "0",
+        "--state",
+        "watch.journal",
     ]
     served = subprocess.Popen(
         call, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True

@@ -117,7 +117,7 @@ def test_a_promised_cost_is_shown_as_a_number(priced, see, axe, screenshots, wid
     driver = see(priced, width=width, scheme=scheme)
     (verdict,) = priced.data["promise"]["verdicts"]
     answer = text(driver, "answer")
-    assert f"Measured: {verdict['value']:.4g} is what a row costs on average" in answer
+    assert f"Measured: {verdict['value']:.4g} {verdict['counted']}" in answer
     assert f"Promised: at most {verdict['limit']}." in answer
     assert f"at most {verdict['limit']} a row on average" in answer
     assert not driver.get_log("browser")

@@ -209,8 +209,6 @@ def _write_report(gate: MetaCal | None, data: DemoData, introduction: str, optio
         n_resamples=200,
         title=f"metacal demo: {introduction}",
         class_names=CLASSES.get(options.dataset),
-        file=f"{options.dataset}, {len(data.test_labels):,} test rows",
-        command="metacal fit test.npz",
     )
 
 

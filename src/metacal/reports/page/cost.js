@@ -118,7 +118,8 @@ function box(id, value) {
  * @param {PointNumbers} numbers
  */
 function inWords({ review }) {
-  return `Of 1,000 rows ${fixed(review.estimate, 0)} go to review, at most ${upward(review.high)}.`;
+  const most = review.high === null ? "all of them" : count(Math.ceil(review.high));
+  return `Of 1,000 rows, ${fixed(review.estimate, 0)} go to review, at most ${most}.`;
 }
 
 /** @param {{ estimate: number, bound: number | null }} cost */
