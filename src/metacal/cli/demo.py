@@ -45,7 +45,7 @@ CLASSES = {
 }
 
 _COLUMNS = """\
-ECE: mean gap between stated confidence and accuracy, for accepted rows and for all (0.05: 5 points).
+ECE: mean gap between confidence and accuracy, for accepted rows and for all (0.05: 5 points).
 Coverage: fraction of the rows that are accepted.
 Miscoverage: fraction of the correct predictions that are rejected.
 Verdict: kept if the measured value meets the promise; undecided if it does not, but chance explains
