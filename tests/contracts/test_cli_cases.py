@@ -132,3 +132,81 @@ def test_a_file_without_the_case_column_is_refused(folder):
     (folder / "new.csv").write_text(text)
     assert "cases" in run("verify gate.json new.csv", code=2).stderr
     run("apply gate.json new.csv -o out.csv")
+
+
+# ── a list of items on each line ──────────────────────────────────────────────────────────────────
+
+LISTS = "--score-key fields[*].score --correct-key fields[*].ok --group-key fields[*].name"
+
+
+def write_documents(path, n_cases, seed, *, is_labelled=True):
+    """Write a line for each document, with a list of its fields."""
+    scores, correct = draw_items(n_cases, seed)
+    with open(path, "w") as file:
+        for case, (case_scores, case_correct) in enumerate(zip(scores, correct, strict=True)):
+            fields = [
+                {"name": field, "score": round(float(score), 6)}
+                for field, score in zip(FIELDS, case_scores, strict=True)
+            ]
+            if is_labelled:
+                for field, is_correct in zip(fields, case_correct, strict=True):
+                    field["ok"] = bool(is_correct)
+            file.write(json.dumps({"document": f"doc{case}", "fields": fields}) + "\n")
+
+
+@pytest.mark.parametrize("case_option", ["--case-key document", ""])
+def test_a_list_of_items_on_each_line_is_read_directly(folder, case_option):
+    write_documents("cal.jsonl", 400, 0)
+    write_documents("new.jsonl", 300, 1)
+    run(f"{FIT} {CASES} --max-case-errors 0.2 --seed 0 -o flat.json")
+    run(f"fit cal.jsonl {LISTS} {case_option} --max-case-errors 0.2 --seed 0 -o gate.json")
+    flat, nested = mc.load("flat.json").certificate_, mc.load("gate.json").certificate_
+    assert nested.cases.n_tested == flat.cases.n_tested
+    if case_option:
+        assert nested.n_accepted == flat.n_accepted
+    evaluated = json.loads(run("evaluate gate.json new.jsonl --resamples 0 --json").stdout)
+    assert evaluated["promise"]["verdict"] in ("kept", "undecided")
+    assert evaluated["n_rows"] == 900
+
+
+def test_apply_writes_a_row_for_each_item_with_its_document(folder):
+    write_documents("cal.jsonl", 400, 0)
+    write_documents("new.jsonl", 300, 1, is_labelled=False)
+    run(f"fit cal.jsonl {LISTS} --case-key document --max-case-errors 0.2 -o gate.json")
+    run("apply gate.json new.jsonl -o out.jsonl")
+    with open("out.jsonl") as file:
+        rows = [json.loads(line) for line in file]
+    assert [row["document"] for row in rows[:4]] == ["doc0", "doc0", "doc0", "doc1"]
+    assert [row["fields[*].name"] for row in rows[:3]] == list(FIELDS)
+    scores, _ = draw_items(300, 1)
+    accept = mc.load("gate.json").accepts(scores.round(6).ravel(), groups=np.tile(FIELDS, 300))
+    assert [row["accept"] for row in rows] == accept.tolist()
+
+
+def test_lists_are_read_in_python_with_the_line_as_the_case(folder):
+    write_documents("new.jsonl", 20, 1)
+    with open("new.jsonl", "a") as file:
+        file.write('{"document": "empty", "fields": []}\n')
+        file.write('{"document": "partial", "fields": [{"name": "date", "score": null}]}\n')
+    rows = mc.io.read_scores(
+        "new.jsonl",
+        score_key="fields[*].score",
+        correct_key="fields[*].ok",
+        group_key="fields[*].name",
+    )
+    assert len(rows) == 61
+    assert rows.cases[[0, 2, 3, 60]].tolist() == [
+        "new.jsonl:1",
+        "new.jsonl:1",
+        "new.jsonl:2",
+        "new.jsonl:22",
+    ]
+    assert np.isnan(rows.score[60])
+    assert np.isnan(rows.correct[60])
+
+
+def test_an_entry_that_is_no_list_is_named_with_its_line(folder):
+    (folder / "bad.jsonl").write_text('{"fields": [{"score": 1}]}\n{"fields": {"score": 1}}\n')
+    done = run(f"fit bad.jsonl {LISTS} --max-case-errors 0.2 -o gate.json", code=2)
+    assert "bad.jsonl:2" in done.stderr
+    assert "needs a list of items" in " ".join(done.stderr.split())

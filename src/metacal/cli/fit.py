@@ -149,10 +149,12 @@ def command(file: str, options: Options) -> None:
       metacal fit judge.jsonl --score-key confidence --correct-key ok --min-accuracy 0.9 -o cal.json
       metacal fit answers.jsonl --score-key judge.score --loss-key loss --max-risk 0.1 -o cal.json
       metacal fit scores.csv --positive-key margin --positive fraud --min-precision 0.9 --min-recall 0.95 -o cal.json
+      metacal fit documents.jsonl --score-key 'fields[*].score' --correct-key 'fields[*].ok' --group-key 'fields[*].name' --case-key document --max-case-errors 0.1 -o cal.json
       metacal fit frames.parquet --unit-key video --min-accuracy 0.97 -o cal.json
       metacal fit visits.csv --unit-key patient --every-row --largest-unit 40 --min-accuracy 0.9 -o cal.json
     """  # noqa: D301
     options = replace(options, reading=replace(options.reading, unit_key=options.unit_key))
+    options = _with_default_case(options)
     _check_options(file, options)
 
     from metacal.rows import report_progress_to
@@ -197,6 +199,17 @@ def _check_options(file: str, options: Options) -> None:
         raise click.UsageError(
             "given scores have no classes: --per-class needs a classifier's logits."
         )
+
+
+def _with_default_case(options: Options) -> Options:
+    """Return the options with each line as a case, if it holds a list of items and names no case."""
+    from metacal.io.formats.item_lists import LINE_KEY, find_item_list
+
+    reading = options.reading
+    has_item_list = find_item_list(reading.score_key) is not None
+    if not options.promise_options.is_about_cases or reading.case_key or not has_item_list:
+        return options
+    return replace(options, reading=replace(reading, case_key=LINE_KEY))
 
 
 def _check_cases(options: Options) -> None:

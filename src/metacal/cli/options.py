@@ -344,7 +344,9 @@ class ReadOptions:
     )
     case_key: str | None = column_option(
         "With a score and a promise about cases: the case of each item, such as its document."
-        " --group-key then names the type of each item, such as its field."
+        " --group-key then names the type of each item, such as its field. If a line of JSON holds"
+        " a list of items, --score-key 'fields[*].score' reads each as a row.  [default: the line, if"
+        " it holds such a list]"
     )
     higher_is: str | None = option(
         "With a score: what a higher one says; doubtful for losses, distances, perplexities. "

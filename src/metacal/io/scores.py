@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from metacal.display import format_names
 from metacal.errors import InputError, format_option
 from metacal.io.columns import Columns
+from metacal.io.formats.item_lists import LINE_KEY, find_item_list
 from metacal.io.input_paths import Paths
 from metacal.io.reading import read_columns
 from metacal.io.request import DEFAULT_AGREEMENT_NAMES, DEFAULT_CORRECT_NAMES, Request
@@ -134,7 +135,11 @@ def read_scores(
 
     group_key, unit_key, case_key : str, optional
         Names of the groups, for a promise per group, of the clusters of dependent rows, and of the
-        cases of items, for a promise about cases.
+        cases of items, for a promise about cases. If each line of a jsonl file has a list of items,
+        such as the fields of a document, `score_key="fields[*].score"` reads each item as a row;
+        `group_key="fields[*].name"` is an entry of the item, and `case_key="document"` one of the
+        whole line. The default of `case_key` is then "line": the file and number of the line. A
+        line without items gives no row.
 
     keep, format, unpack_limit
         See `read_predictions`.
@@ -158,6 +163,8 @@ def read_scores(
     >>> scores.score, scores.correct
     (array([0.9, nan]), array([ True, False]))
     """
+    if case_key is None and unit_key is None and find_item_list(score_key) is not None:
+        case_key = LINE_KEY
     request = build_score_request(
         score_key=score_key,
         correct_key=correct_key,

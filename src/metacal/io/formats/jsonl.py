@@ -24,6 +24,7 @@ from metacal.io.artifact.messages import describe_json, object_without_duplicate
 from metacal.io.column_selection import ColumnSelection, select_columns
 from metacal.io.columns import Columns
 from metacal.io.formats.first_rows import FirstRows, cells_to_array
+from metacal.io.formats.item_lists import find_item_list, iterate_items
 from metacal.io.formats.text_writer import TextWriter
 from metacal.io.nested import add_nested_entries
 from metacal.io.opening import NoRowsError, check_text_array_size, uneven_row_error
@@ -142,8 +143,7 @@ def _read_entries(request: Request) -> _Entries:
     values_by_name: dict[str, list[Any]] = {}
     line_numbers = []
     with open(request.path_to_open, "rb") as file:
-        for line_number, json_object in iterate_objects(request.path, file):
-            row = add_requested_entries(request, line_number, json_object)
+        for line_number, row in _iterate_rows(request, file):
             if selection is None:
                 list_names = [name for name, value in row.items() if isinstance(value, list)]
                 selection = select_columns(request, list(row), list_names)
@@ -161,6 +161,22 @@ def _read_entries(request: Request) -> _Entries:
         values_by_name=values_by_name,
         line_numbers=line_numbers,
     )
+
+
+def _iterate_rows(request: Request, file: IO[bytes]) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield line number and entries of each row: each object, or each item of its list of items."""
+    list_key = find_item_list(request.logits_key) if request.reads_scores else None
+    for line_number, json_object in iterate_objects(request.path, file):
+        row = add_requested_entries(request, line_number, json_object)
+        if list_key is None or request.logits_key in json_object:
+            yield line_number, row
+            continue
+        try:
+            line_name = f"{request.path}:{line_number}"
+            for item in iterate_items(row, list_key, _list_requested_keys(request), line_name):
+                yield line_number, item
+        except InputError as error:
+            raise LineError(request.path, line_number, str(error)) from None
 
 
 def _object_array(values: Sequence[Any]) -> NDArray[Any]:
@@ -234,19 +250,22 @@ def add_requested_entries(
     LineError
         If a dotted key leads to an unsupported value.
     """
+    try:
+        return add_nested_entries(row, [*_list_requested_keys(request), *extra_keys])
+    except InputError as error:
+        raise LineError(request.path, line_number, str(error).removesuffix(".")) from None
+
+
+def _list_requested_keys(request: Request) -> list[str | None]:
+    """Return the keys that a request names, with None for those that it does not."""
     role_keys = [getattr(request, parameter) for parameter in ROLE_PARAMETERS.values()]
-    keys = (
+    return [
         request.logits_key,
         *role_keys,
         *request.kept_names,
-        *extra_keys,
         *request.later_score_columns,
         *request.correctness_columns,
-    )
-    try:
-        return add_nested_entries(row, keys)
-    except InputError as error:
-        raise LineError(request.path, line_number, str(error).removesuffix(".")) from None
+    ]
 
 
 class LineError(InputError):
