@@ -230,3 +230,26 @@ def test_what_the_schema_refuses_of_a_gate_on_scores_load_refuses(path, value):
     data["checksum"] = artifact.checksum(data)
     with pytest.raises(mc.ArtifactError):
         artifact.loads(json.dumps(data).encode())
+
+
+@pytest.mark.parametrize(
+    "promise",
+    [
+        mc.MaxCaseErrors(0.2),
+        mc.MaxCaseErrors(0.3, among="automated"),
+        mc.MinCaseRecall(0.5),
+        mc.MaxErrorsPerCase(0.3, largest=3),
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize("has_types", [False, True])
+def test_gates_about_cases_are_valid(promise, has_types):
+    rng = np.random.default_rng(0)
+    score = rng.random(900)
+    gate = mc.ScoreGate(promise).fit(
+        score,
+        rng.random(900) < score,
+        cases=np.arange(900) // 3,
+        groups=np.arange(900) % 3 if has_types else None,
+    )
+    VALIDATOR.validate(json.loads(artifact.dumps(gate)))

@@ -479,6 +479,16 @@ def test_features_that_have_no_cases_refuse_the_gate(tmp_path):
         mc.MetaCal(mc.MaxCaseErrors(0.1)).fit(np.zeros((50, 3)), np.arange(50) % 3)
 
 
+def test_a_monitor_counts_the_outcomes_of_whole_cases():
+    score, correct, document, field = documents()
+    gate = mc.ScoreGate(mc.MaxCaseErrors(0.2)).fit(score, correct, cases=document, groups=field)
+    (monitor,) = mc.PromiseMonitor.of(gate.certificate_)
+    monitor.update(np.ones(300, dtype=bool), np.arange(300) % 10 > 0)
+    assert not monitor.alarm
+    monitor.update(np.ones(300, dtype=bool), np.arange(300) % 2 > 0)
+    assert monitor.alarm
+
+
 def test_rows_with_cases_and_clusters_are_refused():
     score, correct, document, _ = documents()
     cases = Cases(document, np.zeros(N_CASES, dtype=bool))

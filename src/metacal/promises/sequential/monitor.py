@@ -171,7 +171,8 @@ class PromiseMonitor(Monitor):
         There is one monitor for each promised quantity. If each class or group has its own promise,
         there is one monitor for each class or group that accepts rows. The monitors share delta
         equally. Call `update` of all monitors with all rows, and pass the class or group of each
-        row as `parts`.
+        row as `parts`. If the promise is about cases, call `update` with the outcomes of whole cases
+        (`metacal.certification.case_outcomes`), not with their items.
 
         Parameters
         ----------
@@ -193,7 +194,7 @@ class PromiseMonitor(Monitor):
         >>> [(monitor.quantity, round(monitor.limit, 6)) for monitor in PromiseMonitor.of(cal.certificate_)]
         [('selective accuracy', 0.03)]
         """
-        if certificate.subgroups is not None:
+        if certificate.has_promise_per_subgroup:
             return cls._build_subgroup_monitors(
                 certificate, delta=delta, least_probability=least_probability
             )
