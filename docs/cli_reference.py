@@ -89,7 +89,7 @@ _METACAL_COMPLETE=fish_source metacal | source         # ~/.config/fish/config.f
 `METACAL_PLUGINS` in the environment names modules, with commas between them, that `metacal` imports before it runs a command:
 they register calibrators, scores and promises of their own, which can then be chosen, loaded and exported like any other.
 A module must be installed or lie on `PYTHONPATH`; one that cannot be imported is wrong usage, exit code 2.
-`CONTRIBUTING.md` has examples that run.
+[Extending metacal](development/extending.md) has examples that run.
 
 ```bash
 METACAL_PLUGINS=my_calibrator,my_score metacal fit val.npz --calibrator mine --min-accuracy 0.97 -o cal.json

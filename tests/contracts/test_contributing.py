@@ -1,4 +1,4 @@
-"""What CONTRIBUTING shows, a promise, a calibrator, a score and a format from outside, run as it is
+"""What the page about extending metacal shows, a promise, a calibrator, a score and a format from outside, run as it is
 on the page.
 """
 
@@ -25,7 +25,7 @@ from metacal.promises import kinds
 from metacal.promises.verification import verify_decisions
 from metacal.scores import registry as scores
 
-PAGE = Path(__file__).parents[2] / "CONTRIBUTING.md"
+PAGE = Path(__file__).parents[2] / "docs" / "development" / "extending.md"
 MODULES = ("leak", "toy", "toy_dialect", "toy_format", "toy_score")
 REGISTRIES = (
     FORMATS,
@@ -47,7 +47,7 @@ def blocks(language):
 def _folder(tmp_path_factory):
     """The page's files, each under the name in its first line."""
     folder = tmp_path_factory.mktemp("outside")
-    for code in blocks("python"):
+    for code in blocks("py"):
         path = folder / re.match(r"# (\S+\.py)\n", code)[1]
         path.parent.mkdir(exist_ok=True)
         path.write_text(code, encoding="utf-8")
