@@ -339,6 +339,13 @@ def _entries() -> list[Entry]:
             alone=False,
         ),
         Entry(
+            "rare-rows",
+            "benchmarks.rare_rows --data {data} --jobs {jobs} --out {out}",
+            about=("promises", "certificates", "statistics", "certification"),
+            seconds=1800,
+            alone=False,
+        ),
+        Entry(
             "false-coverage",
             "benchmarks.false_coverage --data {tuned} --jobs {jobs} --out {out}",
             about=(
@@ -579,6 +586,7 @@ _PARTS = {
         " {jobs} -o {folder}"
     ),
     "rankers": "benchmarks.rankers --splits 2 --jobs {jobs} --out {out}",
+    "rare-rows": "benchmarks.rare_rows --data {one} --draws 3 --jobs {jobs} --out {out}",
     "risk-control": "benchmarks.risk_control --draws 2 --jobs {jobs} -o {out}",
     "score-choice": "benchmarks.score_choice --data {one} --draws 2 --jobs {jobs} --out {out}",
     "selective-held-out": (

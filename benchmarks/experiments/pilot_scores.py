@@ -19,8 +19,9 @@ def with_pilot_scores(
 ) -> CalibrationRows:
     """Let the scores of other rows choose where the tests begin.
 
-    The gates of metacal withhold some of the rows instead. So does this function if the promise
-    reads the labels of pilot rows and the scores do not tie.
+    The gates of metacal withhold some of the rows instead. So does this function for a promise about
+    two classes if the scores do not tie, because the labels of pilot rows show whether a class is
+    rare.
 
     Parameters
     ----------
@@ -39,6 +40,6 @@ def with_pilot_scores(
     if len(scores) == 0:
         return policy.withhold_pilot_rows(rows)
     test_values = policy.should_test_score_values(scores, len(rows))
-    if policy.reads_labels and not test_values:
+    if policy.tested_classes is not None and not test_values:
         return policy.withhold_pilot_rows(rows)
     return replace(rows, pilot=PilotRows(scores, tests_score_values=test_values))

@@ -53,6 +53,14 @@ class InfeasibleTargetError(MetacalError, ValueError):
         these. It may be wrong by a factor of three or more. None if the simulation finds no such
         number up to 50 times as many rows, or 32 times for graded losses.
 
+    ruled_out_coverage : float or None
+        With probability 1 - delta, no threshold that accepts at least this share of all rows reaches
+        an accuracy target. None if the rows do not rule it out, and for other targets.
+
+    min_rows_needed : int or None
+        Proved lower limit on the number of rows that can certify a threshold with a lower coverage,
+        to two digits. None if it is not above the present number of rows.
+
     cases_needed : int or None
         For a promise about cases: smallest number of calibration cases that can certify the target.
 
@@ -84,12 +92,16 @@ class InfeasibleTargetError(MetacalError, ValueError):
         n_cases: int | None = None,
         n_uncovered: int | None = None,
         floor_low: float | None = None,
+        ruled_out_coverage: float | None = None,
+        min_rows_needed: int | None = None,
     ) -> None:
         # Pickle recreates the error from its positional arguments, so only the message is one.
         super().__init__(message)
         self.target = target
         self.best = best
         self.rows_needed = rows_needed
+        self.ruled_out_coverage = ruled_out_coverage
+        self.min_rows_needed = min_rows_needed
         self.cases_needed = cases_needed
         self.n_cases = n_cases
         self.n_uncovered = n_uncovered

@@ -9,7 +9,7 @@ import pytest
 
 import metacal as mc
 from metacal.certification.ranking import Ranking
-from metacal.certification.rules.accuracy_shortfall import find_smallest_ruled_out_coverage
+from metacal.certification.ruled_out import find_smallest_ruled_out_coverage
 
 BETA, DELTA = 0.9, 0.1
 #: The error rate along the ranking, and the largest share that a threshold accepts with accuracy

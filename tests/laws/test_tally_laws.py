@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 import metacal as mc
 from metacal import kernels
+from metacal.certification import planned_tests
 from metacal.certification import test_sequences as sequence
 from metacal.certification.passes import CellTally, Passes, _count_arrays
-from metacal.certification.rules import fixed_sequence
 from metacal.errors import InfeasibleTargetError, InputError
 from metacal.kernels import numpy as definition
 from metacal.kernels.keys import CellCounts
@@ -159,14 +159,14 @@ def test_an_open_segment_leaves_both_levels_open(monkeypatch):
     # Cells so coarse that whether the first walk fails is seen only later.
     rng = np.random.default_rng(3)
     shares = set()
-    first_failure = fixed_sequence.find_first_failure
+    first_failure = planned_tests.find_first_failure
 
     def noting(ranking, part, level):
         if ranking.has_unknown_order is not None:
             shares.add((part.start_rank, level))
         return first_failure(ranking, part, level)
 
-    monkeypatch.setattr(fixed_sequence, "find_first_failure", noting)
+    monkeypatch.setattr(planned_tests, "find_first_failure", noting)
     scores, correct = rng.random(5000), rng.random(5000) < 0.957
     same_answer(mc.MinAccuracy(0.95), scores, correct, 8)
     starts = [start for start, _ in shares]

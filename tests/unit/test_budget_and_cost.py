@@ -133,7 +133,9 @@ def test_one_cost_is_a_promise_of_accuracy(data):
         )
         accuracy = mc.MetaCal(mc.MinAccuracy(0.9, delta)).fit(logits, labels).certificate_
         assert cost.threshold == accuracy.threshold
-        assert math.isclose(cost.mean_cost, 50 * (1 - accuracy.selective_accuracy))
+        tested = accuracy.tested_counts
+        n_wrong = tested.n_accepted - tested.n_correct_accepted
+        assert math.isclose(cost.mean_cost, 50 * n_wrong / tested.n_accepted)
     alike = tuple(tuple(50.0 * (i != j) for j in range(3)) for i in range(3))
     table = mc.MetaCal(mc.MaxCost(wrong=alike, limit=5)).fit(logits, labels).certificate_
     assert (

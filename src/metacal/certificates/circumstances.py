@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from metacal.certificates.stored_fields import stored_as
+from metacal.certificates.stored_fields import get_stored_values, stored_as
 
 if TYPE_CHECKING:
     from metacal.certificates.certificate import Certificate, Guarantee
@@ -47,6 +47,10 @@ class Circumstances:
         Whether values of the score were tested instead of ranks (`metacal.certification.pilot`).
     n_pilot_rows : int
         Number of pilot rows: calibration rows that only planned the tests of the others.
+    n_only_read : int
+        Number of the least certain rows that were only read to plan the tests of the others. They
+        are rejected (`metacal.certification.peeling`). If there are several thresholds, the sum over
+        the thresholds.
     random_state : int or None
         Seed that the user chose for a draw that the certificate depends on. None if there was no
         such draw, or if its seed was derived from the rows (`metacal.rows.draws`).
@@ -68,7 +72,15 @@ class Circumstances:
     is_largest_cluster_declared: bool = field(default=False, metadata=stored_as("largest_declared"))
     tests_score_values: bool = field(default=False, metadata=stored_as("by_value"))
     n_pilot_rows: int = field(default=0, metadata=stored_as("aside"))
+    n_only_read: int = field(default=0, metadata=stored_as("only_read", is_optional=True))
     random_state: int | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the entries of a file, without optional ones that have their default value."""
+        values = get_stored_values(self)
+        if self.n_only_read == 0:
+            del values["only_read"]
+        return values
 
     def weaken_guarantee(self, guarantee: Guarantee) -> Guarantee:
         """Return the guarantee that remains under these circumstances."""
@@ -115,9 +127,9 @@ class Circumstances:
             return f"{max_folds:,} rows cannot be scored in {self.n_folds:,} folds"
         if not self._has_consistent_cluster_size():
             return "the size of a unit matters where whole units count, and only then"
-        uses_pilot_rows = self.n_pilot_rows != 0 or self.tests_score_values
-        if self.n_pilot_rows < 0 or (delta is None and uses_pilot_rows):
-            return f"{self.n_pilot_rows:,} rows cannot be set aside to lay out tests"
+        contradiction = self._find_contradiction_in_planning(delta)
+        if contradiction is not None:
+            return contradiction
         if self.random_state is not None and self.random_state < 0:
             return f"{self.random_state} cannot be a seed"
         if self.n_scores > 1 and delta is None:
@@ -127,6 +139,15 @@ class Circumstances:
                 f"{self.n_scores:,} scores cannot have shared delta so that one has {self.delta_share:g}"
                 " of it"
             )
+        return None
+
+    def _find_contradiction_in_planning(self, delta: float | None) -> str | None:
+        """Describe why rows cannot have been used so to plan tests, or return None."""
+        uses_pilot_rows = self.n_pilot_rows != 0 or self.tests_score_values
+        if self.n_pilot_rows < 0 or (delta is None and uses_pilot_rows):
+            return f"{self.n_pilot_rows:,} rows cannot be set aside to lay out tests"
+        if self.n_only_read < 0 or (delta is None and self.n_only_read > 0):
+            return f"{self.n_only_read:,} rows cannot be read to plan the tests of the others"
         return None
 
     def _has_consistent_cluster_size(self) -> bool:

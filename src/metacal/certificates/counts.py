@@ -105,6 +105,38 @@ def find_traffic_contradiction(certificate: Certificate, withholds_rows: bool) -
     )
 
 
+def find_read_rows_contradiction(certificate: Certificate, *, can_read_rows: bool) -> str | None:
+    """Describe why so many rows cannot have been only read, or return None.
+
+    Parameters
+    ----------
+    certificate : Certificate
+        Certificate to check.
+    can_read_rows : bool
+        Whether the rule of the promise can read rows before its tests are planned.
+
+    Returns
+    -------
+    str or None
+        Text of an error message, without a full stop.
+    """
+    n_only_read = certificate.circumstances.n_only_read
+    if n_only_read == 0:
+        return None
+    tested = certificate.tested_counts
+    subgroups = certificate.subgroups
+    n_rejected = tested.n_rows - tested.n_accepted
+    if subgroups is not None and subgroups.is_two_sided:
+        # A row may be read for both classes, and accepted as the other one.
+        n_rejected = 2 * tested.n_rows
+    if can_read_rows and n_only_read <= n_rejected:
+        return None
+    return (
+        f"{n_only_read:,} of {tested.n_rows:,} rows cannot have been only read to plan the tests of the"
+        " others"
+    )
+
+
 def find_score_value_contradiction(certificate: Certificate) -> str | None:
     """Describe an inconsistency between the counts by score value and the totals, if any."""
     value_counts = certificate.score_value_counts

@@ -19,6 +19,7 @@ from metacal.certificates.number_format import (
     format_percent_ceil,
     format_percent_floor,
 )
+from metacal.certificates.pilot_texts import describe_pilot_rows
 from metacal.certificates.rule_texts import RULES as RULES
 from metacal.certificates.rule_texts import SAME_SOURCE as SAME_SOURCE
 from metacal.certificates.rule_texts import find_rule
@@ -212,22 +213,7 @@ def describe_rule(certificate: Certificate) -> str:
     if subgroups is not None and has_own_levels and not subgroups.is_two_sided_without_groups:
         delta_sharing_text = _DELTA_SHARING_TEXTS[subgroups.delta_sharing]
         description += f"; each {subgroups.by} by itself, {delta_sharing_text}"
-    return (
-        description + _describe_pilot_rows(circumstances) + _describe_row_selection(circumstances)
-    )
-
-
-def _describe_pilot_rows(circumstances: Circumstances) -> str:
-    """Describe the pilot rows of a fit, as the continuation of a sentence."""
-    n_pilot_rows = circumstances.n_pilot_rows
-    if circumstances.tests_score_values:
-        pilot_rows_text = "other rows"
-        if n_pilot_rows:
-            pilot_rows_text = f"{n_pilot_rows:,} calibration rows, set aside,"
-        return f"; the scores of {pilot_rows_text} chose the first value"
-    if n_pilot_rows:
-        return f"; {n_pilot_rows:,} calibration rows were set aside to lay out the tests"
-    return ""
+    return description + describe_pilot_rows(certificate) + _describe_row_selection(circumstances)
 
 
 def _describe_row_selection(circumstances: Circumstances) -> str:

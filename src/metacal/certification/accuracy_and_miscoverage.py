@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from metacal.certificates.certificate import Certificate
+from metacal.certificates.circumstances import add_circumstances
 from metacal.certificates.number_format import ceil_to_4_decimals
 from metacal.certificates.quantities import MISCOVERAGE, SELECTIVE_ACCURACY
 from metacal.certificates.rule_texts import ERROR_RATE_RISES_WITH_SCORE, SAME_SOURCE, register_rule
@@ -107,7 +108,8 @@ class AccuracyAndMiscoverage:
     def certify_all(self, rows: CalibrationRows, delta: float | None) -> Certificate:
         """Certify both promises for all rows."""
         half_delta = _halve_unless_in_expectation(delta)
-        threshold = self.accuracy_procedure.certify_all(rows, half_delta).threshold
+        accuracy_certificate = self.accuracy_procedure.certify_all(rows, half_delta)
+        threshold = accuracy_certificate.threshold
         n_correct_accepted = int((rows.is_correct & (rows.scores <= threshold)).sum())
         n_correct = int(rows.is_correct.sum())
         n_correct_to_accept = bounds.smallest_rank_keeping_miscoverage(
@@ -124,6 +126,7 @@ class AccuracyAndMiscoverage:
             rule_name=self.rule_name,
             threshold=threshold,
         )
+        certificate = add_circumstances(certificate, accuracy_certificate.circumstances)
         return replace(certificate, max_miscoverage=float(self.alpha))
 
     def find_contradiction(

@@ -40,7 +40,7 @@ from metacal.certification.one_threshold import OneThresholdProcedure
 from metacal.certification.plans import PilotRows
 from metacal.certification.ranking import Evidence, Ranking
 from metacal.certification.rows import CalibrationRows
-from metacal.certification.rules.accuracy_shortfall import describe_ruled_out
+from metacal.certification.ruled_out import find_ruled_out
 from metacal.certification.rules.rule import ThresholdResult
 from metacal.certification.statements import (
     build_incomplete_labels_error,
@@ -319,16 +319,13 @@ def _build_infeasible_error(
         worst_case_ranking, procedure.limit, delta, certifies=certifies_target
     )
     if labels.is_complete:
-        ruled_out_sentence = describe_ruled_out(
-            worst_case_ranking, procedure.limit, delta, predicate="is that accurate"
-        )
         return build_infeasible_accuracy_error(
             target=procedure.target,
             delta=delta,
             n_rows=worst_case_ranking.n_rows,
             best_limit=shortfall.best_limit,
             rows_needed=shortfall.rows_needed,
-            ruled_out_sentence=ruled_out_sentence,
+            ruled_out=find_ruled_out(worst_case_ranking, procedure.limit, delta),
         )
     return build_target_ruled_out_error(
         target=procedure.target,

@@ -10,6 +10,7 @@ from typing import Protocol
 import numpy as np
 
 from metacal.certificates.certificate import Certificate, accepts
+from metacal.certificates.circumstances import Circumstances, add_circumstances
 from metacal.certificates.notes import Note, too_few_units
 from metacal.certificates.quantity import Limits
 from metacal.certificates.subgroups import SubgroupCertificate, SubgroupCertificates
@@ -230,7 +231,17 @@ def _certify_subgroups(
     )
     if procedure.score_name is not None:
         certificate = replace(certificate, score=procedure.score_name)
+    certificate = add_circumstances(certificate, _collect_circumstances(subgroup_tests))
     return replace(certificate, subgroups=all_certificates)
+
+
+def _collect_circumstances(subgroup_tests: Sequence[SubgroupTest]) -> Circumstances:
+    """Return what a certificate records about rows that were only read, in all subgroups."""
+    results = [test.result for test in subgroup_tests if test.result is not None]
+    return Circumstances(
+        tests_score_values=any(result.circumstances.tests_score_values for result in results),
+        n_only_read=sum(result.circumstances.n_only_read for result in results),
+    )
 
 
 def _count_accepted_rows(

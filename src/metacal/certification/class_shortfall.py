@@ -13,16 +13,12 @@ import numpy as np
 
 from metacal.certificates.subgroups import Name
 from metacal.certification.plans import PilotRows
-from metacal.certification.rank_tests import BinomialRankTests
 from metacal.certification.rows import CalibrationRows
-from metacal.certification.rows_needed import (
-    StartingTest,
-    estimate_rows_needed,
-    estimate_rows_needed_by_resampling,
-)
+from metacal.certification.rows_needed import estimate_rows_needed_by_resampling
+from metacal.certification.ruled_out import RuledOut, find_ruled_out
 from metacal.certification.rules.accuracy_shortfall import (
     ACCURACY_STEPS_PER_UNIT,
-    describe_ruled_out,
+    estimate_rows_needed_for_accuracy,
     find_highest_certified_step,
 )
 from metacal.certification.sides import ClassPromise
@@ -70,8 +66,8 @@ class ClassShortfall:
     rows_needed : int or None
         Approximate number of rows, of both classes, that would certify the promise.
 
-    ruled_out_sentence : str or None
-        Proved sentence about thresholds on a precision.
+    ruled_out : RuledOut or None
+        What the rows prove about all thresholds on a precision.
     """
 
     class_promise: ClassPromise
@@ -85,7 +81,7 @@ class ClassShortfall:
     best_target: float | None
     n_required_rows: int
     rows_needed: int | None
-    ruled_out_sentence: str | None
+    ruled_out: RuledOut | None
 
 
 def find_class_shortfall(
@@ -122,11 +118,9 @@ def find_class_shortfall(
     class_share = n_of_class / max(len(rows), 1)
     positive_code = class_promise.get_positive_code(rows.class_names)
     own_level = significance_level * class_promise.level_fraction
-    ruled_out_sentence = None
+    ruled_out = None
     if not class_promise.quantity.conditions_on_true_class:
-        ruled_out_sentence = describe_ruled_out(
-            rows.rank_for_class(class_code), class_promise.limit, own_level, "is that precise"
-        )
+        ruled_out = find_ruled_out(rows.rank_for_class(class_code), class_promise.limit, own_level)
     return ClassShortfall(
         class_promise=class_promise,
         predicted_class=rows.class_names[class_code],
@@ -143,7 +137,7 @@ def find_class_shortfall(
         rows_needed=_estimate_rows_needed(
             class_promise, rows, pilot, significance_level, class_code, class_share
         ),
-        ruled_out_sentence=ruled_out_sentence,
+        ruled_out=ruled_out,
     )
 
 
@@ -164,7 +158,7 @@ def _find_best_target(
 
     def certifies(share: float) -> bool:
         weaker_promise = replace(class_promise, target=convert_share_to_target(share))
-        result = weaker_promise.certify(ranking, significance_level, pilot, class_code)
+        result = weaker_promise.certify(ranking, significance_level, pilot)
         return result.n_accepted > 0
 
     lowest_step = 0
@@ -215,26 +209,14 @@ def _estimate_rows_by_error_curves(
     class_code: int,
 ) -> int | None:
     """Estimate the rows that a precision needs from curves of the errors along the ranking."""
-    own_level = significance_level * class_promise.level_fraction
-    rule = class_promise.get_rule_for_class_share(pilot, class_code)
-    error_rate = 1.0 - class_promise.limit
-
-    def plan_starting_tests(n_rows: int) -> list[StartingTest]:
-        plan = rule.plan(n_rows, class_promise.limit, own_level)
-        levels_by_start = {
-            rank_range.start_rank: float(rank_range.delta_fraction) * own_level
-            for rank_range in plan.rank_ranges
-        }
-        if plan.first_tested_rank is not None and plan.first_tested_rank <= n_rows:
-            levels_by_start = {plan.first_tested_rank: own_level}
-        return [
-            StartingTest(
-                rank, BinomialRankTests(n_rows, error_rate, level).max_passing_errors(rank)
-            )
-            for rank, level in levels_by_start.items()
-        ]
-
-    return estimate_rows_needed(rows.rank_for_class(class_code), plan_starting_tests)
+    ranking = rows.rank_for_class(class_code)
+    result = class_promise.certify(ranking, significance_level, pilot)
+    return estimate_rows_needed_for_accuracy(
+        ranking,
+        class_promise.limit,
+        significance_level * class_promise.level_fraction,
+        result.n_only_read,
+    )
 
 
 def _estimate_rows_by_resampling(
@@ -249,7 +231,7 @@ def _estimate_rows_by_resampling(
 
     def certifies(drawn_ranks: Codes) -> bool:
         ranking = rows.take(order[drawn_ranks]).rank_for_class(class_code)
-        result = class_promise.certify(ranking, significance_level, pilot, class_code)
+        result = class_promise.certify(ranking, significance_level, pilot)
         return result.n_accepted > 0
 
     return estimate_rows_needed_by_resampling(len(rows), certifies)

@@ -16,15 +16,20 @@ from metacal.certification.plans import PilotRows
 from metacal.certification.row_losses import Costs, Losses
 from metacal.certification.rows import CalibrationRows
 from metacal.certification.rows_needed import estimate_rows_needed_by_resampling
+from metacal.certification.ruled_out import find_ruled_out
 from metacal.certification.rules.accuracy_shortfall import (
-    describe_ruled_out,
     estimate_rows_needed_for_accuracy,
 )
-from metacal.certification.rules.fixed_sequence import FALLBACK_SEQUENCE, count_certified_rows
+from metacal.certification.rules.fixed_sequence import (
+    FALLBACK_SEQUENCE,
+    certify_accuracy,
+    count_certified_rows,
+)
 from metacal.certification.rules.loss_bets import (
     LossRanking,
     count_certified_loss_rows,
     count_expected_loss_rows,
+    count_rows_to_test,
     has_one_start,
 )
 from metacal.certification.statements import (
@@ -161,6 +166,9 @@ class MeanLossLimit:
         accepted_relative_losses = loss_ranking.losses[: certificate.n_accepted]
         mean_relative_loss = float(accepted_relative_losses.mean())
         certificate = replace(certificate, mean_cost=mean_relative_loss * self.max_loss)
+        certificate = add_circumstances(
+            certificate, loss_tests.describe_circumstances(self.relative_limit)
+        )
         rule_is_random = rule_name in (BETTING, ROUNDED)
         if not rule_is_random:
             return certificate
@@ -222,14 +230,12 @@ class MeanLossLimit:
             # Each loss is 0 or 1, so the limit is the largest allowed share of rows with a loss.
             min_accuracy = 1.0 - self.relative_limit
             rows_needed = estimate_rows_needed_for_accuracy(ranking, min_accuracy, delta)
-            ruled_out_sentence = describe_ruled_out(
-                ranking, min_accuracy, delta, predicate=f"has so low a {self.noun}"
-            )
+            ruled_out = find_ruled_out(ranking, min_accuracy, delta)
         else:
             rows_needed = estimate_rows_needed_by_resampling(
                 ranking.n_rows, does_sample_certify_limit
             )
-            ruled_out_sentence = None
+            ruled_out = None
         smallest_limit = self._find_smallest_limit(loss_tests)
         smallest_limit_text = ""
         if smallest_limit is not None:
@@ -243,7 +249,8 @@ class MeanLossLimit:
             best_text=smallest_limit_text,
             rows_needed=rows_needed,
             weaker_promise_advice="raise the limit",
-            ruled_out_sentence=ruled_out_sentence,
+            ruled_out=ruled_out,
+            ruled_out_predicate=f"has so low a {self.noun}",
         )
 
     def _find_smallest_limit(self, loss_tests: _LossTests) -> float | None:
@@ -375,6 +382,18 @@ class _LossTests:
             self.pilot,
             losses_are_rare=self.losses_are_rare,
         )
+
+    def describe_circumstances(self, relative_limit: float) -> Circumstances:
+        """Return what a certificate records about rows that were only read."""
+        if self.delta is None:
+            return Circumstances()
+        if self.exact_rule_name is None:
+            n_rows = self.loss_ranking.ranking.n_rows
+            n_tested = count_rows_to_test(self.loss_ranking, relative_limit, self.delta, self.pilot)
+            return Circumstances(n_only_read=n_rows - n_tested)
+        accuracy = 1.0 - relative_limit
+        result = certify_accuracy(self.loss_ranking.ranking, accuracy, self.delta, self.pilot)
+        return result.circumstances
 
     def certifies_limit(self, relative_limit: float) -> bool:
         """Check whether any row may be accepted at a limit."""

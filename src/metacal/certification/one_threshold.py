@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from metacal.certificates.certificate import Certificate
+from metacal.certificates.circumstances import add_circumstances
 from metacal.certificates.counts import Counts
 from metacal.certificates.notes import Note
 from metacal.certificates.quantity import Quantity
@@ -21,13 +22,14 @@ from metacal.certification.procedures import (
 )
 from metacal.certification.ranking import Ranking
 from metacal.certification.rows import CalibrationRows
-from metacal.certification.rules.accuracy_shortfall import describe_ruled_out
+from metacal.certification.ruled_out import find_ruled_out
 from metacal.certification.rules.rule import (
     ACCEPT_ALL_ROWS,
     REJECT_ALL_ROWS,
     Shortfall,
     ThresholdResult,
     ThresholdRule,
+    run_rule,
 )
 from metacal.certification.statements import (
     build_certificate,
@@ -159,10 +161,15 @@ class OneThresholdProcedure:
         limit = self.limit
         if target is not None:
             limit = self.rule.convert_target_to_limit(self.quantity, target)
-        if plan_significance_level is None:
-            plan_significance_level = significance_level
-        plan = self.rule.plan(ranking.n_rows, limit, plan_significance_level, pilot)
-        return self.rule.certify(ranking, plan, significance_level, last_rank)
+        return run_rule(
+            self.rule,
+            ranking,
+            limit,
+            significance_level,
+            plan_significance_level=plan_significance_level,
+            pilot=pilot,
+            last_rank=last_rank,
+        )
 
     def build_subgroup_certificates(
         self,
@@ -183,7 +190,12 @@ class OneThresholdProcedure:
             shortfall_level = significance_level
             if shortfall_level is None:
                 shortfall_level = level_if_untested
-            shortfall = self.rule.find_shortfall(rows.ranking, self.limit, shortfall_level)
+            n_only_read = 0
+            if result is not None:
+                n_only_read = result.circumstances.n_only_read
+            shortfall = self.rule.find_shortfall(
+                rows.ranking, self.limit, shortfall_level, n_only_read=n_only_read
+            )
 
         threshold = RELATIVE_GRID.snap_to_midpoint(threshold)
         outcome = rows.ranking.summarize_threshold(threshold)
@@ -233,7 +245,8 @@ class OneThresholdProcedure:
         result = self.find_threshold(ranking, delta, pilot=pilot)
         if result.threshold is not None:
             _require_known_neighbours(ranking, result.n_accepted)
-            return self.build_certificate_at(ranking, result.threshold, delta)
+            certificate = self.build_certificate_at(ranking, result.threshold, delta)
+            return add_circumstances(certificate, result.circumstances)
 
         if self.fallback_threshold == REJECT_ALL_ROWS:
             raise self._build_infeasible_error(ranking, delta, pilot)
@@ -296,14 +309,21 @@ class OneThresholdProcedure:
             result = self.find_threshold(ranking, delta, target=target, pilot=pilot)
             return result.threshold is not None
 
-        shortfall = self.rule.find_shortfall(ranking, self.limit, delta, certifies=certifies_target)
+        result = self.find_threshold(ranking, delta, pilot=pilot)
+        shortfall = self.rule.find_shortfall(
+            ranking,
+            self.limit,
+            delta,
+            certifies=certifies_target,
+            n_only_read=result.n_only_read,
+        )
         return build_infeasible_accuracy_error(
             self.target,
             delta,
             n_rows=ranking.n_rows,
             best_limit=shortfall.best_limit,
             rows_needed=shortfall.rows_needed,
-            ruled_out_sentence=describe_ruled_out(ranking, self.limit, delta, "is that accurate"),
+            ruled_out=find_ruled_out(ranking, self.limit, delta),
         )
 
     def compute_decision_columns(

@@ -1,6 +1,11 @@
 r"""Pilot rows: calibration rows that determine where tests begin and are not tested themselves.
 
-Scores that a user passes, such as the marks of a judge or confidences with two decimals, are often
+**Rare correct rows.** Ten random rows are pilot rows, or five if the rows are logits. If at most half
+of them are correct, the least certain rows are read before the tests are planned
+(`metacal.certification.peeling`). Otherwise no row is read, and nothing more is withheld unless
+scores are equal.
+
+**Equal scores.** Scores that a user passes, such as the marks of a judge or confidences with two decimals, are often
 equal. A threshold cannot separate equal scores, so a test at a rank inside a block of equal scores
 certifies no threshold. Sorting the errors of a block first is valid, but leaves little to certify.
 Instead, the *values* of the score are tested, each on all rows at or below it, from a first value
@@ -19,8 +24,10 @@ of at most delta. Nothing is assumed about how errors depend on the score. ∎
 independent of them: if values with many errors were skipped because they have few rows, their errors
 would be skipped too. So a random sqrt(n) of the rows are pilot rows. They also show whether scores
 are equal. If two rows are equal with a probability below 1 / sqrt(n), ranks are tested as for logits.
-If no two of the first ten pilot rows are equal, no more rows are withheld. Rows of a pool that stay
-unlabelled can be pilot rows too. A bad choice of the first value costs coverage, never validity.
+If no two of the first ten pilot rows are equal, no more rows are withheld. If correct rows are rare,
+no more are withheld either, because the rows that are read show whether scores near the tested ones
+are equal (`plans.FirstTieBlock`). Rows of a pool that stay unlabelled can be pilot rows too. A bad
+choice of the first value costs coverage, never validity.
 
 **Not valid**: ordering equal scores at random, and accepting up to the last end of a block below the
 last rank that passed. This end may never have been tested. For two values with 0.02 and 0.98 of the
@@ -29,22 +36,31 @@ rows, the first with 1.002 times the allowed errors, this breaks 0.19 of the pro
 
 from __future__ import annotations
 
+import hashlib
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from metacal.certificates.certificate import Certificate
 from metacal.certificates.circumstances import Circumstances
 from metacal.certificates.counts import ScoreValueCount
+from metacal.certificates.subgroups import Name
 from metacal.certification.plans import PilotRows
+from metacal.certification.ranking import Ranking
 from metacal.certification.rows import CalibrationRows
 from metacal.formulas import Codes, Flags, Float
+from metacal.rows.draws import convert_word_to_uniform
 
 # Smallest number of rows from which pilot rows are withheld if no score values are declared.
 _MIN_ROWS_TO_WITHHOLD = 100
 
 # Number of first pilot rows. If their scores tie, more pilot rows are withheld.
 _N_FIRST_PILOT_ROWS = 10
+
+# Number of pilot rows of logits. Their scores are not checked for ties.
+_N_PILOT_ROWS_OF_LOGITS = 5
 
 # For two classes, score values are tested if a row has at least this many ties on average.
 _MIN_TIES_PER_ROW = 8.0
@@ -65,18 +81,14 @@ class PilotPolicy:
     declared_values : array of float, optional
         Values that the score can have, as declared by the user.
 
-    is_about_classes : bool, default=False
-        Whether the promise is about the rows of two classes.
-
-    reads_labels : bool, default=False
-        Whether the labels of the pilot rows are read, to estimate the share of a class. A random
-        sqrt(n) of the rows is then withheld even if no scores are equal.
+    tested_classes : callable, optional
+        For a promise about two classes, a function that returns the codes of the classes that rows
+        are accepted as, given the names of both classes.
     """
 
     random_state: int | None = None
     declared_values: Float | None = None
-    is_about_classes: bool = False
-    reads_labels: bool = False
+    tested_classes: Callable[[Sequence[Name]], Sequence[int]] | None = None
 
     def withhold_pilot_rows(self, rows: CalibrationRows) -> CalibrationRows:
         """Withhold pilot rows from the calibration rows.
@@ -92,44 +104,71 @@ class PilotPolicy:
             The rows that are tested, with the pilot rows attached. The rows are returned unchanged
             if none is withheld.
         """
-        is_pilot_row = self._draw_pilot_mask(rows)
+        draws = rows.build_row_draws(self.random_state)
+        is_pilot_row = self._draw_pilot_mask(rows, draws.draw_row_order("pilot scores"))
         if not is_pilot_row.any():
             return rows
-        withheld_rows = rows.take(is_pilot_row)
-        subgroup_codes = None
-        if withheld_rows.subgroups is not None:
-            subgroup_codes = withheld_rows.subgroups.codes
-        relative_losses = None
-        if withheld_rows.losses is not None:
-            relative_losses = withheld_rows.losses.if_accepted / withheld_rows.losses.max_loss
-        pilot = PilotRows(
-            scores=withheld_rows.scores,
-            tests_score_values=self.should_test_score_values(withheld_rows.scores, len(rows)),
-            relative_losses=relative_losses,
-            class_codes=withheld_rows.class_codes,
-            subgroup_codes=subgroup_codes,
-            n_withheld=len(withheld_rows),
+        pilot_scores = rows.scores[is_pilot_row]
+        pilot = _build_pilot_rows(
+            rows,
+            is_pilot_row,
+            tests_score_values=self.should_test_score_values(pilot_scores, len(rows)),
+            tie_order=convert_word_to_uniform(draws.derive_seed("order of ties")),
         )
-        tested_rows = rows.take(~is_pilot_row)
-        return replace(tested_rows, pilot=pilot)
+        return replace(rows.take(~is_pilot_row), pilot=pilot)
+
+    def withhold_pilot_rows_of_logits(self, rows: CalibrationRows) -> CalibrationRows:
+        """Withhold five pilot rows, whose scores are not checked for ties.
+
+        The ranking of the tested rows is derived from the ranking of all rows, which is faster than
+        sorting again.
+
+        Parameters
+        ----------
+        rows : CalibrationRows
+            All calibration rows, ranked by a score of their logits.
+
+        Returns
+        -------
+        CalibrationRows
+            The rows that are tested, with the pilot rows attached. The rows are returned unchanged
+            if there are too few, if there are subgroups, or if losses are graded.
+        """
+        # Every class or group would lose rows, of which it has few, and most predictions of a
+        # classifier are rarely wrong. Bets on the losses of logits have no pilot rows.
+        has_no_use_for_pilot_rows = rows.subgroups is not None or _has_graded_losses(rows)
+        if has_no_use_for_pilot_rows or len(rows) < _MIN_ROWS_TO_WITHHOLD:
+            return rows
+        pilot_ranks, tie_order = _draw_ranks(rows.ranking, _N_PILOT_ROWS_OF_LOGITS)
+        is_pilot_row = _find_rows_at_ranks(rows, pilot_ranks)
+        pilot = _build_pilot_rows(rows, is_pilot_row, tie_order=tie_order)
+        return replace(
+            rows.take(~is_pilot_row),
+            pilot=pilot,
+            precomputed_ranking=rows.ranking.without_ranks(pilot_ranks),
+        )
 
     def should_test_score_values(self, pilot_scores: Float, n_rows: int) -> bool:
         """Check whether frequent ties require tests of score values, not of ranks."""
         if self.declared_values is not None:
             return True
         min_tie_probability = 1.0 / math.sqrt(n_rows)
-        if self.is_about_classes:
+        if self.tested_classes is not None:
             # A rare class has few rows, so that even rare ties affect its tests.
             min_tie_probability = min(min_tie_probability, _MIN_TIES_PER_ROW / n_rows)
         return compute_tie_probability(pilot_scores) >= min_tie_probability
 
-    def build_circumstances(self, pilot: PilotRows) -> Circumstances:
+    def build_circumstances(self, pilot: PilotRows, certificate: Certificate) -> Circumstances:
         """Return what a certificate records about the pilot rows."""
         random_state = None
         if pilot.n_withheld > 0:
             random_state = self.random_state
+        # If rows were only read, the tested ranks or tie blocks follow from them.
+        tests_planned_values = pilot.tests_score_values and (
+            certificate.circumstances.n_only_read == 0
+        )
         return Circumstances(
-            tests_score_values=pilot.tests_score_values,
+            tests_score_values=tests_planned_values,
             n_pilot_rows=pilot.n_withheld,
             random_state=random_state,
         )
@@ -140,13 +179,10 @@ class PilotPolicy:
         Returns
         -------
         tuple of ScoreValueCount
-            Counts of the tested rows. Empty if the score has many values,
-            if ranks are tested, or if the counts would not describe all rows.
+            Counts of the tested rows. Empty if the score has many values, or if the counts would
+            not describe all rows.
         """
-        if rows.pilot is None or not rows.pilot.tests_score_values:
-            return ()
-        has_graded_losses = rows.losses is not None and not rows.losses.is_all_or_nothing
-        if rows.subgroups is not None or has_graded_losses:
+        if rows.subgroups is not None or _has_graded_losses(rows):
             return ()
         ranking = rows.ranking
         score_values = ranking.tie_block_scores
@@ -164,33 +200,131 @@ class PilotPolicy:
         values_and_counts = zip(score_values.tolist(), n_rows.tolist(), n_errors.tolist())
         return tuple(ScoreValueCount(*value_and_counts) for value_and_counts in values_and_counts)
 
-    def _draw_pilot_mask(self, rows: CalibrationRows) -> Flags:
-        """Draw the pilot rows of each subgroup and return a mask of them."""
+    def _draw_pilot_mask(self, rows: CalibrationRows, shuffled_indices: Codes) -> Flags:
+        """Choose the first rows of each subgroup in a random order, and return a mask of them."""
         has_declared_values = self.declared_values is not None
         is_pilot_row = np.zeros(len(rows), dtype=bool)
-        for shuffled_indices in self._shuffle_each_subgroup(rows):
-            n_subgroup_rows = len(shuffled_indices)
+        for subgroup_indices in _split_by_subgroup(rows, shuffled_indices):
+            n_subgroup_rows = len(subgroup_indices)
             if n_subgroup_rows < _MIN_ROWS_TO_WITHHOLD and not has_declared_values:
                 continue
-            first_indices = shuffled_indices[:_N_FIRST_PILOT_ROWS]
-            n_pilot_rows = _choose_number_of_pilot_rows(
-                n_subgroup_rows,
-                first_scores=rows.scores[first_indices],
-                needs_many=self.reads_labels or has_declared_values,
-            )
-            pilot_indices = shuffled_indices[:n_pilot_rows]
-            is_pilot_row[pilot_indices] = True
+            n_pilot_rows = self._choose_number_of_pilot_rows(rows, subgroup_indices)
+            is_pilot_row[subgroup_indices[:n_pilot_rows]] = True
         return is_pilot_row
 
-    def _shuffle_each_subgroup(self, rows: CalibrationRows) -> list[Codes]:
-        """Return the row indices of each subgroup in random order."""
-        shuffled_indices = rows.build_row_draws(self.random_state).draw_row_order("pilot scores")
-        if rows.subgroups is None:
-            return [shuffled_indices]
-        shuffled_codes = rows.subgroups.codes[shuffled_indices]
-        return [
-            shuffled_indices[shuffled_codes == code] for code in range(len(rows.subgroups.names))
-        ]
+    def _choose_number_of_pilot_rows(self, rows: CalibrationRows, shuffled_indices: Codes) -> int:
+        """Choose the number of pilot rows: sqrt(n) if values of the score may be tested, else ten."""
+        first_indices = shuffled_indices[:_N_FIRST_PILOT_ROWS]
+        if self._shows_only_rare_rows(rows.take(first_indices)):
+            return _N_FIRST_PILOT_ROWS
+        return _choose_number_for_ties(
+            len(shuffled_indices),
+            first_scores=rows.scores[first_indices],
+            needs_many=self.declared_values is not None,
+        )
+
+    def _shows_only_rare_rows(self, first_pilot_rows: CalibrationRows) -> bool:
+        """Check whether correct rows are rare, or the rows of each class that is tested."""
+        has_graded_losses = _has_graded_losses(first_pilot_rows)
+        if len(first_pilot_rows) < _N_FIRST_PILOT_ROWS or has_graded_losses:
+            return False
+        if self.tested_classes is None:
+            has_labels = first_pilot_rows.correct is not None
+            return has_labels and _is_rare(first_pilot_rows.is_correct)
+        true_codes = first_pilot_rows.true_class_codes
+        tested_codes = self.tested_classes(first_pilot_rows.class_names)
+        return all(_is_rare(true_codes == code) for code in tested_codes)
+
+
+def _is_rare(is_correct: Flags) -> bool:
+    """Check whether at most half of some pilot rows are correct."""
+    return 2 * int(is_correct.sum()) <= len(is_correct)
+
+
+def _has_graded_losses(rows: CalibrationRows) -> bool:
+    """Check whether rows have losses other than none and the largest one."""
+    return rows.losses is not None and not rows.losses.is_all_or_nothing
+
+
+def _build_pilot_rows(
+    rows: CalibrationRows,
+    is_pilot_row: Flags,
+    *,
+    tie_order: float,
+    tests_score_values: bool = False,
+) -> PilotRows:
+    """Collect what the pilot rows show."""
+    withheld_rows = rows.take(is_pilot_row)
+    subgroup_codes = None
+    if withheld_rows.subgroups is not None:
+        subgroup_codes = withheld_rows.subgroups.codes
+    # Whether rows with graded losses are read depends on their losses (`rules.loss_bets`).
+    correct = None
+    if not _has_graded_losses(withheld_rows):
+        correct = withheld_rows.correct
+    relative_losses = None
+    if withheld_rows.losses is not None:
+        relative_losses = withheld_rows.losses.if_accepted / withheld_rows.losses.max_loss
+    return PilotRows(
+        scores=withheld_rows.scores,
+        tests_score_values=tests_score_values,
+        relative_losses=relative_losses,
+        correct=correct,
+        class_codes=withheld_rows.class_codes,
+        tie_order=tie_order,
+        subgroup_codes=subgroup_codes,
+        n_withheld=len(withheld_rows),
+    )
+
+
+def _split_by_subgroup(rows: CalibrationRows, shuffled_indices: Codes) -> list[Codes]:
+    """Split shuffled row indices by subgroup, in the same order."""
+    if rows.subgroups is None:
+        return [shuffled_indices]
+    shuffled_codes = rows.subgroups.codes[shuffled_indices]
+    return [shuffled_indices[shuffled_codes == code] for code in range(len(rows.subgroups.names))]
+
+
+def _draw_ranks(ranking: Ranking, n_ranks: int) -> tuple[Codes, float]:
+    """Draw distinct ranks of a ranking, and a random number for the order of ties.
+
+    The seed is derived from the scores and the ranks of the errors, so that it does not depend on
+    the order of the rows. Drawing from a ranking takes less time than hashing each row
+    (`metacal.rows.draws`).
+
+    Returns
+    -------
+    ranks : array of int of shape (n_ranks,)
+        Ranks, from 1, in increasing order.
+
+    tie_order : float
+        Uniform number in [0, 1).
+    """
+    digest = hashlib.sha256(ranking.tie_block_scores.tobytes())
+    digest.update(ranking.tie_block_end_ranks.astype(np.int64).tobytes())
+    digest.update(ranking.cumulative_errors.astype(np.int64).tobytes())
+    seed = int.from_bytes(digest.digest(), "little")
+    bit_generator = np.random.PCG64(np.random.SeedSequence(seed))
+    ranks: set[int] = set()
+    while len(ranks) < n_ranks:
+        ranks.add(1 + int(bit_generator.random_raw()) % ranking.n_rows)
+    tie_order: float = convert_word_to_uniform(int(bit_generator.random_raw()))
+    return np.array(sorted(ranks)), tie_order
+
+
+def _find_rows_at_ranks(rows: CalibrationRows, ranks: Codes) -> Flags:
+    """Return a mask of the rows at some ranks.
+
+    Rows with the same score and correctness are interchangeable, so any of them is chosen.
+    """
+    ranking = rows.ranking
+    is_chosen = np.zeros(len(rows), dtype=bool)
+    for rank in ranks.tolist():
+        score = ranking.tie_block_scores[ranking.find_tie_block(rank)]
+        is_correct = not ranking.is_error_at(rank)
+        is_candidate = (rows.scores == score) & (rows.is_correct == is_correct) & ~is_chosen
+        is_chosen[np.argmax(is_candidate)] = True
+    return is_chosen
 
 
 def choose_pilot_rows_of_pool(pool_scores: Float, n_drawn: int) -> PilotRows:
@@ -216,7 +350,7 @@ def choose_pilot_rows_of_pool(pool_scores: Float, n_drawn: int) -> PilotRows:
     n_pilot_rows = n_pool_rows - n_drawn
     has_few_pilot_rows = n_pilot_rows**2 < n_drawn
     if has_few_pilot_rows and n_drawn >= _MIN_ROWS_TO_WITHHOLD:
-        n_wanted_pilot_rows = _choose_number_of_pilot_rows(
+        n_wanted_pilot_rows = _choose_number_for_ties(
             n_drawn, first_scores=pool_scores[-_N_FIRST_PILOT_ROWS:], needs_many=False
         )
         n_pilot_rows = max(n_pilot_rows, n_wanted_pilot_rows)
@@ -249,7 +383,7 @@ def compute_tie_probability(scores: Float) -> float:
     return float(n_tied_pairs / (n_rows * (n_rows - 1.0)))
 
 
-def _choose_number_of_pilot_rows(n_rows: int, *, first_scores: Float, needs_many: bool) -> int:
+def _choose_number_for_ties(n_rows: int, *, first_scores: Float, needs_many: bool) -> int:
     """Return the number of pilot rows: sqrt(n) if needed or if scores tie, else ten."""
     if needs_many or compute_tie_probability(first_scores) > 0.0:
         return round(math.sqrt(n_rows))

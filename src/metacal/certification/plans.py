@@ -19,55 +19,38 @@ Terms used in this module:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from fractions import Fraction
-from typing import Protocol
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from metacal.certification.peeling import LeastCertainRows, peel
 from metacal.certification.rank_tests import BinomialRankTests
+from metacal.certification.start_policies import RARE_CORRECT_STARTS, StartPolicy
 from metacal.certification.test_sequences import (
-    RangeStart,
     RangeStarts,
     RankRange,
     choose_first_tested_score,
-    choose_usual_starts,
+    choose_main_start_rank,
     plan_rank_ranges,
 )
-from metacal.formulas import Codes, Float
+from metacal.formulas import Codes, Flags, Float
+from metacal.rows.draws import convert_word_to_uniform
 from metacal.statistics import bounds
 
-# Largest fraction of the expected errors that the first start of `ShareStarts` tolerates.
-_MAX_FIRST_ERROR_FRACTION = Fraction("0.12")
+# Rows are read until this fraction of the limit is the share of correct rows in the last window.
+_WINDOW_CORRECT_FRACTION = 0.25
 
-# Fraction of the expected errors that the first start of `ShareStarts` tolerates at limit 1.
-_FIRST_ERROR_FRACTION_AT_LIMIT_1 = Fraction("0.03")
+# As many rows stay unread as an error-free test requires, times this factor.
+_MIN_UNREAD_FACTOR = 1.3
 
-# Fraction of the expected errors and of the level, for each later start of `ShareStarts`.
-_LATER_ERROR_AND_LEVEL_FRACTIONS = (
-    (Fraction("0.3"), Fraction("0.05")),
-    (Fraction("0.65"), Fraction("0.05")),
-)
+# Whether ties matter is decided by one of this many rows of the last window, the most certain ones.
+# The others may be a large block of hopeless rows.
+_WINDOW_ROWS_PER_ROW_CHECKED_FOR_TIES = 5
 
-# Fraction of the significance level for the first of several starts of `ShareStarts`.
-_FIRST_LEVEL_FRACTION = Fraction("0.9")
-
-# Smallest number of expected errors at which `ShareStarts` has several starts.
-_MIN_EXPECTED_ERRORS_FOR_LATER_STARTS = 20
-
-# Smallest number of expected errors at which `ShareStarts` does not test every rank.
-_MIN_EXPECTED_ERRORS_FOR_RANK_RANGES = 10
-
-# Fractions of the allowed errors that the two starts of `EarlyStarts` tolerate.
-_FIRST_EARLY_ERROR_FRACTION = Fraction("0.05")
-_SECOND_EARLY_ERROR_FRACTION = Fraction("0.2")
-
-# Fraction of the significance level for the second start of `EarlyStarts`.
-_SECOND_EARLY_LEVEL_FRACTION = Fraction("0.2")
-
-# Smallest number of allowed errors at which `EarlyStarts` has two starts.
-_MIN_ALLOWED_ERRORS_FOR_TWO_EARLY_STARTS = 15
+# Value of `PilotRows.tie_order` for which errors come first among equal scores.
+_ERRORS_FIRST = 1.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,8 +68,14 @@ class PilotRows:
     relative_losses : array of float of shape (n_pilot,), optional
         Loss of each pilot row if it is accepted, as a fraction of the largest loss.
 
+    correct : array of bool of shape (n_pilot,), optional
+        Whether the prediction of each pilot row is correct. None if pilot rows have no labels.
+
     class_codes : array of int of shape (n_pilot,), optional
-        True class of each pilot row, if the labels of pilot rows are read.
+        For a promise about two classes, the true class of each pilot row.
+
+    tie_order : float, default=1.0
+        Random number in [0, 1), which draws an order of equal scores. For 1, errors come first.
 
     subgroup_codes : array of int of shape (n_pilot,), optional
         Subgroup of each pilot row. None if all subgroups share the pilot rows.
@@ -99,7 +88,9 @@ class PilotRows:
     scores: Float
     tests_score_values: bool = False
     relative_losses: Float | None = None
+    correct: Flags | None = None
     class_codes: Codes | None = None
+    tie_order: float = _ERRORS_FIRST
     subgroup_codes: Codes | None = None
     n_withheld: int = 0
 
@@ -108,31 +99,79 @@ class PilotRows:
         if self.subgroup_codes is None:
             return self
         is_selected = np.isin(self.subgroup_codes, selected_codes)
+        relative_losses = None
+        if self.relative_losses is not None:
+            relative_losses = self.relative_losses[is_selected]
+        correct = None
+        if self.correct is not None:
+            correct = self.correct[is_selected]
         class_codes = None
         if self.class_codes is not None:
             class_codes = self.class_codes[is_selected]
-        return PilotRows(
+        return replace(
+            self,
             scores=self.scores[is_selected],
-            tests_score_values=self.tests_score_values,
+            relative_losses=relative_losses,
+            correct=correct,
             class_codes=class_codes,
-            n_withheld=self.n_withheld,
+            tie_order=_derive_tie_order(self.tie_order, selected_codes),
+            subgroup_codes=None,
+            n_withheld=min(self.n_withheld, int(is_selected.sum())),
         )
 
-    def estimate_class_share(self, class_code: int) -> float | None:
-        """Estimate the share of one class, or return None if no pilot row has a label."""
-        if self.class_codes is None or len(self.class_codes) == 0:
-            return None
-        n_rows_of_class = float((self.class_codes == class_code).sum())
-        # Half a row is added to each of both counts, so that the estimate is never 0 or 1.
-        return (n_rows_of_class + 0.5) / (len(self.class_codes) + 1.0)
+    @property
+    def shows_few_correct_rows(self) -> bool:
+        """Whether at most half of the pilot rows are correct. False if they have no labels."""
+        if self.correct is None or len(self.correct) == 0:
+            return False
+        return 2 * int(self.correct.sum()) <= len(self.correct)
+
+    @property
+    def highest_kept_score(self) -> float:
+        """Score from which downward no row is read while tests are planned.
+
+        If the most certain pilot rows tie, many tested rows may have their score, and peeling would
+        read all of them together. This is prevented if most of these pilot rows are correct.
+        """
+        if self.correct is None or len(self.scores) == 0:
+            return -math.inf
+        lowest_score = float(self.scores.min())
+        is_most_certain = self.scores == lowest_score
+        n_most_certain = int(is_most_certain.sum())
+        n_correct = int(self.correct[is_most_certain].sum())
+        if n_most_certain < 2 or 2 * n_correct <= n_most_certain:
+            return -math.inf
+        return lowest_score
+
+
+@dataclass(frozen=True)
+class FirstTieBlock:
+    """First tie block that is tested, given by a rank.
+
+    The test at the rank comes before those at the ends of tie blocks. For this test, rows with equal
+    scores are in random order.
+
+    Attributes
+    ----------
+    rank : int
+        Rank, which may lie inside a tie block.
+
+    tie_order : float
+        Random number in [0, 1), which draws the rows of the block that are up to the rank. For 1,
+        these are the errors.
+    """
+
+    rank: int
+    tie_order: float
 
 
 @dataclass(frozen=True)
 class RankPlan:
     """Tests of one ranking, fixed before its labels are read.
 
-    A plan of `FixedSequenceRule` has rank ranges, a first tested rank or a first tested score. The
-    plans of other rules contain only the limit.
+    A plan of `FixedSequenceRule` has rank ranges, a first tested rank, a first tested tie block or a
+    first tested score. A plan without any of them tests nothing. The plans of other rules contain
+    only the limit.
 
     Attributes
     ----------
@@ -145,6 +184,9 @@ class RankPlan:
     first_tested_rank : int or None
         If given, every rank from this one upward is tested at the whole significance level.
 
+    first_tested_tie_block : FirstTieBlock or None
+        If given, every tie block from this one upward is tested at the whole significance level.
+
     first_tested_score : float or None
         If given, every score value from this one upward is tested at the whole significance level.
     """
@@ -152,145 +194,17 @@ class RankPlan:
     limit: float
     rank_ranges: tuple[RankRange, ...] = ()
     first_tested_rank: int | None = None
+    first_tested_tie_block: FirstTieBlock | None = None
     first_tested_score: float | None = None
 
 
-class StartPolicy(Protocol):
-    """Interface for choosing the ranks at which the tests of a sequence start."""
-
-    def choose_starts(self, n_rows: int, limit: float, significance_level: float) -> RangeStarts:
-        """Choose how many errors each start tolerates, and its fraction of the level."""
-
-    def choose_starts_for_score_values(
-        self, n_rows: int, limit: float, significance_level: float
-    ) -> RangeStarts:
-        """Choose the starts that determine the first tested score value."""
-
-    def tests_every_rank(self, n_rows: int, limit: float) -> bool:
-        """Check whether every rank is tested, because few errors are expected."""
-
-
-@dataclass(frozen=True)
-class UsualStarts:
-    """Starts for predictions that are mostly correct."""
-
-    def choose_starts(self, n_rows: int, limit: float, significance_level: float) -> RangeStarts:
-        """Choose how many errors each start tolerates, and its fraction of the level."""
-        return choose_usual_starts(n_rows, limit, significance_level)
-
-    def choose_starts_for_score_values(
-        self, n_rows: int, limit: float, significance_level: float
-    ) -> RangeStarts:
-        """Choose the starts that determine the first tested score value."""
-        return choose_usual_starts(n_rows, limit, significance_level)
-
-    def tests_every_rank(self, n_rows: int, limit: float) -> bool:
-        """Check whether every rank is tested, because few errors are expected."""
-        return False
-
-
-@dataclass(frozen=True)
-class EarlyStarts:
-    """Starts for many subgroups under the false-coverage rate.
-
-    The more subgroups certify something, the higher the significance level of all of them. Tests
-    therefore start at low ranks.
-
-    Examples
-    --------
-    >>> EarlyStarts().choose_starts(100, 0.9, 0.1)
-    (RangeStart(n_tolerated_errors=0, delta_fraction=Fraction(1, 1)),)
-    >>> [start.n_tolerated_errors for start in EarlyStarts().choose_starts(500, 0.9, 0.1)]
-    [2, 10]
-    """
-
-    def choose_starts(self, n_rows: int, limit: float, significance_level: float) -> RangeStarts:
-        """Choose how many errors each start tolerates, and its fraction of the level."""
-        n_allowed_errors = n_rows * (1 - bounds.to_exact_fraction(limit))
-        n_tolerated_by_first = int(_FIRST_EARLY_ERROR_FRACTION * n_allowed_errors)
-        if n_allowed_errors < _MIN_ALLOWED_ERRORS_FOR_TWO_EARLY_STARTS:
-            return (RangeStart(n_tolerated_by_first, delta_fraction=Fraction(1)),)
-        n_tolerated_by_second = int(_SECOND_EARLY_ERROR_FRACTION * n_allowed_errors)
-        return (
-            RangeStart(n_tolerated_by_first, delta_fraction=1 - _SECOND_EARLY_LEVEL_FRACTION),
-            RangeStart(n_tolerated_by_second, delta_fraction=_SECOND_EARLY_LEVEL_FRACTION),
-        )
-
-    def choose_starts_for_score_values(
-        self, n_rows: int, limit: float, significance_level: float
-    ) -> RangeStarts:
-        """Choose the starts that determine the first tested score value."""
-        return self.choose_starts(n_rows, limit, significance_level)
-
-    def tests_every_rank(self, n_rows: int, limit: float) -> bool:
-        """Check whether every rank is tested, because few errors are expected."""
-        return False
-
-
-@dataclass(frozen=True)
-class ShareStarts:
-    r"""Starts for a known or estimated share of correct rows, which may be small.
-
-    The starts of an accuracy are fractions of the n (1 - limit) errors that all rows may have. If
-    the correct rows are rare, no ranking comes near so many rows. For a share π of correct rows, at
-    most λ = n · min(1, π / limit) · (1 - limit) errors are expected. The starts tolerate f λ, 0.3 λ
-    and 0.65 λ of them, where f = min(0.12, 0.03 + 1 - limit), at 0.9, 0.05 and 0.05 of the
-    significance level. If λ < 20, the first start receives the whole level. If λ < 10, every rank
-    from the first start on is tested. If values are tested, the first value is chosen for half of
-    the errors of the first start.
-
-    All of this follows from n, limit and π. The share π is declared by the user or estimated on
-    pilot rows, never on the rows that are tested.
-
-    Parameters
-    ----------
-    correct_share : float, default=0.5
-        Share of correct rows.
-
-    Examples
-    --------
-    >>> [errors for errors, _ in ShareStarts(0.05).choose_starts(5000, 0.9, 0.1)]
-    [3, 8, 18]
-    >>> len(ShareStarts().choose_starts(300, 0.9, 0.1))
-    1
-    """
-
-    correct_share: float = 0.5
-
-    def choose_starts(self, n_rows: int, limit: float, significance_level: float) -> RangeStarts:
-        """Choose how many errors each start tolerates, and its fraction of the level."""
-        n_expected_errors = self.compute_expected_errors(n_rows, limit)
-        first_error_fraction = min(
-            _MAX_FIRST_ERROR_FRACTION,
-            _FIRST_ERROR_FRACTION_AT_LIMIT_1 + 1 - bounds.to_exact_fraction(limit),
-        )
-        n_tolerated_by_first = int(first_error_fraction * n_expected_errors)
-        if n_expected_errors < _MIN_EXPECTED_ERRORS_FOR_LATER_STARTS:
-            return (RangeStart(n_tolerated_by_first, delta_fraction=Fraction(1)),)
-        first_start = RangeStart(n_tolerated_by_first, delta_fraction=_FIRST_LEVEL_FRACTION)
-        later_starts = tuple(
-            RangeStart(int(error_fraction * n_expected_errors), delta_fraction=level_fraction)
-            for error_fraction, level_fraction in _LATER_ERROR_AND_LEVEL_FRACTIONS
-        )
-        return (first_start, *later_starts)
-
-    def choose_starts_for_score_values(
-        self, n_rows: int, limit: float, significance_level: float
-    ) -> RangeStarts:
-        """Choose the starts that determine the first tested score value."""
-        first_start = self.choose_starts(n_rows, limit, significance_level)[0]
-        half_of_errors = first_start.n_tolerated_errors // 2
-        return (RangeStart(half_of_errors, delta_fraction=Fraction(1)),)
-
-    def tests_every_rank(self, n_rows: int, limit: float) -> bool:
-        """Check whether every rank is tested, because few errors are expected."""
-        return self.compute_expected_errors(n_rows, limit) < _MIN_EXPECTED_ERRORS_FOR_RANK_RANGES
-
-    def compute_expected_errors(self, n_rows: int, limit: float) -> Fraction:
-        """Compute the accepted errors if all correct rows are accepted at accuracy `limit`."""
-        accuracy = bounds.to_exact_fraction(limit)
-        accepted_share = bounds.to_exact_fraction(self.correct_share) / accuracy
-        return n_rows * min(Fraction(1), accepted_share) * (1 - accuracy)
+def _derive_tie_order(tie_order: float, subgroup_codes: Sequence[int]) -> float:
+    """Derive the random number of a subgroup, so that subgroups have independent numbers."""
+    if tie_order == _ERRORS_FIRST:
+        return tie_order
+    entropy = [int(tie_order * 2.0**53), *subgroup_codes]
+    random_word = np.random.PCG64(np.random.SeedSequence(entropy)).random_raw()
+    return convert_word_to_uniform(int(random_word))
 
 
 def plan_test_sequence(
@@ -299,6 +213,7 @@ def plan_test_sequence(
     limit: float,
     significance_level: float,
     pilot: PilotRows | None = None,
+    least_certain_rows: LeastCertainRows | None = None,
 ) -> RankPlan:
     """Plan the tests of "at least `limit` of the accepted rows are correct".
 
@@ -317,24 +232,131 @@ def plan_test_sequence(
         Significance level that the tests are planned for.
 
     pilot : PilotRows, optional
-        Pilot rows. If many of their scores are equal, values are tested instead of ranks. Only
-        their scores are read.
+        Pilot rows. If many of their scores are equal, values are tested instead of ranks. The
+        starts are those for the number of rows before pilot rows were withheld.
+
+    least_certain_rows : LeastCertainRows, optional
+        Reader of the least certain rows, if correct rows are rare. Rows are read from the bottom,
+        and only the rows that stay unread are tested.
 
     Returns
     -------
     RankPlan
     """
+    if least_certain_rows is not None:
+        n_window_rows = _read_least_certain_rows(least_certain_rows, limit, significance_level)
+        if n_window_rows > 0:
+            return _plan_tests_of_unread_rows(
+                policy, least_certain_rows, n_window_rows, limit, significance_level, pilot
+            )
+
+    n_withheld = 0
+    if pilot is not None:
+        n_withheld = pilot.n_withheld
     if pilot is not None and pilot.tests_score_values and len(pilot.scores) > 0:
         first_tested_score = choose_first_tested_score(
             np.sort(pilot.scores),
             n_rows,
             accuracy=limit,
             delta=significance_level,
-            starts=policy.choose_starts_for_score_values(n_rows, limit, significance_level),
+            starts=policy.choose_starts(n_rows, limit, significance_level),
         )
         return RankPlan(limit=limit, first_tested_score=first_tested_score)
 
-    starts = policy.choose_starts(n_rows, limit, significance_level)
+    # For n_rows alone, rounding would move a start of few errors to a much lower rank.
+    starts = policy.choose_starts(n_rows + n_withheld, limit, significance_level)
+    return _plan_tests_of_ranks(policy, n_rows, limit, significance_level, starts)
+
+
+def _read_least_certain_rows(
+    least_certain_rows: LeastCertainRows, limit: float, significance_level: float
+) -> int:
+    """Read rows until correct ones are frequent, and return the number of rows of the last window."""
+    n_required = bounds.error_free_rows_needed(limit, significance_level)
+    return peel(
+        least_certain_rows,
+        max_window_loss=1.0 - _WINDOW_CORRECT_FRACTION * limit,
+        min_unread=math.ceil(_MIN_UNREAD_FACTOR * n_required),
+    )
+
+
+def _plan_tests_of_unread_rows(
+    policy: StartPolicy,
+    least_certain_rows: LeastCertainRows,
+    n_window_rows: int,
+    limit: float,
+    significance_level: float,
+    pilot: PilotRows | None,
+) -> RankPlan:
+    """Plan the tests of the rows that stayed unread, given the rows of the last window."""
+    n_unread = least_certain_rows.n_unread
+    if n_unread < bounds.error_free_rows_needed(limit, significance_level):
+        return RankPlan(limit=limit)
+
+    if _has_large_tie_blocks(least_certain_rows, n_window_rows):
+        starts = policy.choose_starts(n_unread, limit, significance_level)
+        if 2 * n_unread < least_certain_rows.n_rows:
+            starts = RARE_CORRECT_STARTS.choose_starts_for_tie_blocks(n_unread, limit)
+        first_rank = choose_main_start_rank(n_unread, limit, significance_level, starts)
+        tie_order = _ERRORS_FIRST
+        if pilot is not None:
+            tie_order = pilot.tie_order
+        return RankPlan(limit=limit, first_tested_tie_block=FirstTieBlock(first_rank, tie_order))
+    return plan_tests_of_unread_ranks(
+        policy, least_certain_rows.n_rows, n_unread, limit, significance_level
+    )
+
+
+def plan_tests_of_unread_ranks(
+    policy: StartPolicy, n_rows: int, n_unread: int, limit: float, significance_level: float
+) -> RankPlan:
+    """Plan tests at ranks among the rows that stayed unread.
+
+    Parameters
+    ----------
+    policy : StartPolicy
+        Choice of the starts if at least half of the rows are unread.
+
+    n_rows : int
+        Number of all rows.
+
+    n_unread : int
+        Number of rows that stayed unread.
+
+    limit : float
+        Accuracy that is tested.
+
+    significance_level : float
+        Significance level that the tests are planned for.
+
+    Returns
+    -------
+    RankPlan
+    """
+    if 2 * n_unread < n_rows:
+        policy = RARE_CORRECT_STARTS
+    starts = policy.choose_starts(n_unread, limit, significance_level)
+    return _plan_tests_of_ranks(policy, n_unread, limit, significance_level, starts)
+
+
+def _has_large_tie_blocks(rows: LeastCertainRows, n_window_rows: int) -> bool:
+    """Check whether tests at ranks would often fall inside a large tie block.
+
+    Only the rows that were read last are checked, which are next to the unread ones. If many of the
+    least certain rows have equal scores, no test is affected.
+    """
+    n_checked_rows = max(1, n_window_rows // _WINDOW_ROWS_PER_ROW_CHECKED_FOR_TIES)
+    return rows.mean_ties_of_last_read(n_checked_rows) >= math.sqrt(rows.n_unread)
+
+
+def _plan_tests_of_ranks(
+    policy: StartPolicy,
+    n_rows: int,
+    limit: float,
+    significance_level: float,
+    starts: RangeStarts,
+) -> RankPlan:
+    """Plan tests at ranks from given starts."""
     if policy.tests_every_rank(n_rows, limit):
         rank_tests = BinomialRankTests(
             n_rows, error_rate=1.0 - limit, significance_level=significance_level

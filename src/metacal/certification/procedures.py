@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from metacal.certificates.certificate import Certificate
+from metacal.certificates.circumstances import Circumstances
 from metacal.certificates.quantity import Quantity
 from metacal.certificates.subgroups import Name, SubgroupCertificate
 from metacal.certification.pilot import PilotPolicy
@@ -84,6 +85,15 @@ class SubgroupResult:
         """Whether at least one row is accepted."""
         return any(
             result is not None and result.n_accepted > 0 for result in self.threshold_results
+        )
+
+    @property
+    def circumstances(self) -> Circumstances:
+        """What a certificate records about rows that were only read."""
+        results = [result for result in self.threshold_results if result is not None]
+        return Circumstances(
+            tests_score_values=any(result.tests_tie_blocks for result in results),
+            n_only_read=sum(result.n_only_read for result in results),
         )
 
     @property

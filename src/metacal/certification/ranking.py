@@ -173,6 +173,16 @@ class ErrorRuns(NamedTuple):
     cumulative_errors: Codes
     unordered_cells: Codes | None = None
 
+    @classmethod
+    def of_single_errors(cls, error_ranks: Codes) -> ErrorRuns:
+        """Build the runs of errors at known ranks."""
+        n_errors = len(error_ranks)
+        return cls(
+            n_rows_before=_prepend_error_free_run(error_ranks - 1),
+            n_errors=_prepend_error_free_run(np.ones(n_errors, dtype=np.intp)),
+            cumulative_errors=_prepend_error_free_run(np.arange(1, n_errors + 1)),
+        )
+
     def get_unordered_cell(self, run_index: int) -> int | None:
         """Return the cell with unknown order at the beginning of a run, or None."""
         if self.unordered_cells is None or self.unordered_cells[run_index] == _NO_CELL:
@@ -223,12 +233,7 @@ class Ranking:
         )
         ranking = cls(tie_block_end_ranks, cumulative_errors, tie_block_scores)
         # The sort also returns the rank of each error, so the cached property is filled here.
-        n_errors = len(error_ranks)
-        ranking.__dict__["error_runs"] = ErrorRuns(
-            n_rows_before=_prepend_error_free_run(error_ranks - 1),
-            n_errors=_prepend_error_free_run(np.ones(n_errors, dtype=np.intp)),
-            cumulative_errors=_prepend_error_free_run(np.arange(1, n_errors + 1)),
-        )
+        ranking.__dict__["error_runs"] = ErrorRuns.of_single_errors(error_ranks)
         return ranking
 
     @property
@@ -387,6 +392,45 @@ class Ranking:
         if n_accepted <= rank or n_accepted == self.n_rows:
             return self.largest_threshold_accepting_exactly(n_accepted)
         return float(self.tie_block_scores[self.find_tie_block(rank)])
+
+    def is_error_at(self, rank: int) -> bool:
+        """Check whether the row at a rank is an error. Errors come first in a tie block."""
+        error_ranks = self.error_runs.error_ranks
+        index = int(np.searchsorted(error_ranks, rank))
+        return index < len(error_ranks) and int(error_ranks[index]) == rank
+
+    def without_ranks(self, removed_ranks: Codes) -> Ranking:
+        """Return the ranking without the rows at some ranks.
+
+        Parameters
+        ----------
+        removed_ranks : array of int
+            Distinct ranks, from 1, in increasing order. Each run of errors of the ranking must
+            contain a single error, as in rankings of `from_scores`.
+
+        Examples
+        --------
+        >>> scores, correct = np.array([0.0, 1.0, 1.0, 2.0]), np.array([True, False, True, True])
+        >>> Ranking.from_scores(scores, correct).without_ranks(np.array([2, 4])).tie_block_scores
+        array([0., 1.])
+        """
+        is_removed_error = np.array([self.is_error_at(rank) for rank in removed_ranks.tolist()])
+        removed_errors = removed_ranks[is_removed_error]
+        end_ranks = self.tie_block_end_ranks
+        n_rows_removed = np.searchsorted(removed_ranks, end_ranks, side="right")
+        n_errors_removed = np.searchsorted(removed_errors, end_ranks, side="right")
+        new_end_ranks = end_ranks - n_rows_removed
+        is_block_left = np.diff(new_end_ranks, prepend=0) > 0
+        ranking = Ranking(
+            tie_block_end_ranks=new_end_ranks[is_block_left],
+            cumulative_errors=(self.cumulative_errors - n_errors_removed)[is_block_left],
+            tie_block_scores=self.tie_block_scores[is_block_left],
+        )
+        error_ranks = self.error_runs.error_ranks
+        kept_error_ranks = np.delete(error_ranks, np.searchsorted(error_ranks, removed_errors))
+        new_error_ranks = kept_error_ranks - np.searchsorted(removed_ranks, kept_error_ranks)
+        ranking.__dict__["error_runs"] = ErrorRuns.of_single_errors(new_error_ranks)
+        return ranking
 
     def find_tie_block(self, rank: int) -> int:
         """Return the index of the tie block that contains a rank.

@@ -20,8 +20,12 @@ from metacal.certification.rules.rule import (
     NOTHING_CERTIFIED,
     ThresholdResult,
     ThresholdRule,
+    run_rule,
 )
 from metacal.certification.statements import build_unknown_class_error
+
+# Correct rows are rare if the class that rows are accepted as is declared to have this share or less.
+_MAX_SHARE_OF_RARE_CORRECT_ROWS = 0.5
 
 
 @dataclass(frozen=True)
@@ -125,7 +129,6 @@ class ClassPromise:
         ranking: Ranking,
         significance_level: float,
         pilot: PilotRows | None,
-        class_code: int,
         last_rank: int | None = None,
     ) -> ThresholdResult:
         """Certify how many rows may be accepted as the class.
@@ -139,10 +142,8 @@ class ClassPromise:
             Significance level of both class promises together.
 
         pilot : PilotRows or None
-            Pilot rows, with scores that decrease as the class becomes more likely.
-
-        class_code : int
-            Index of the class that rows are accepted as.
+            Pilot rows, with scores that decrease as the class becomes more likely. A pilot row is
+            correct if it is of the class.
 
         last_rank : int, optional
             If given, at most this many rows are accepted.
@@ -153,10 +154,18 @@ class ClassPromise:
         """
         if last_rank == 0:
             return NOTHING_CERTIFIED
-        rule = self.get_rule_for_class_share(pilot, class_code)
-        own_level = self._compute_own_level(significance_level)
-        plan = rule.plan(ranking.n_rows, self.limit, own_level, pilot)
-        return rule.certify(ranking, plan, own_level, last_rank)
+        correct_rows_are_rare = None
+        if self.declared_class_share is not None:
+            correct_rows_are_rare = self.declared_class_share <= _MAX_SHARE_OF_RARE_CORRECT_ROWS
+        return run_rule(
+            self.rule,
+            ranking,
+            self.limit,
+            self._compute_own_level(significance_level),
+            pilot=pilot,
+            last_rank=last_rank,
+            correct_rows_are_rare=correct_rows_are_rare,
+        )
 
     def supports(self, counts: Counts, significance_level: float) -> bool:
         """Check whether the counts of accepted rows support the promise."""
@@ -165,12 +174,3 @@ class ClassPromise:
     def _compute_own_level(self, significance_level: float) -> float:
         """Compute the part of a significance level that this promise receives."""
         return significance_level * self.level_fraction
-
-    def get_rule_for_class_share(self, pilot: PilotRows | None, class_code: int) -> ThresholdRule:
-        """Return the rule for the declared or estimated share of the class."""
-        class_share = self.declared_class_share
-        if class_share is None and pilot is not None:
-            class_share = pilot.estimate_class_share(class_code)
-        if class_share is None:
-            return self.rule
-        return self.rule.with_correct_share(class_share)

@@ -22,6 +22,7 @@ from metacal.certificates.number_format import format_percent_floor
 from metacal.certificates.quantity import Quantity
 from metacal.certificates.subgroups import Name
 from metacal.certification.ranking import ThresholdOutcome
+from metacal.certification.ruled_out import RuledOut, get_error_fields
 from metacal.errors import InfeasibleTargetError, InputError
 from metacal.kernels.grid import RELATIVE_GRID
 from metacal.statistics import bounds
@@ -144,7 +145,8 @@ def build_infeasible_target_error(
     best_text: str,
     rows_needed: int | None,
     weaker_promise_advice: str,
-    ruled_out_sentence: str | None,
+    ruled_out: RuledOut | None,
+    ruled_out_predicate: str,
 ) -> InfeasibleTargetError:
     """Build the error for rows that do not support a promise.
 
@@ -174,8 +176,11 @@ def build_infeasible_target_error(
     weaker_promise_advice : str
         Advice that makes the promise weaker, for example "lower the target".
 
-    ruled_out_sentence : str or None
-        Proved sentence about thresholds. It is added if no number of rows is known.
+    ruled_out : RuledOut or None
+        What the rows prove about all thresholds. It is stated if no number of rows is known.
+
+    ruled_out_predicate : str
+        Predicate that does not hold for the ruled-out thresholds.
 
     Returns
     -------
@@ -193,9 +198,15 @@ def build_infeasible_target_error(
             f"{weaker_promise_advice}; about {rows_needed:,} rows may be enough (a rough estimate)"
         )
     message = f"{claim} cannot be certified: {support_phrase}; {advice}."
-    if rows_needed is None and ruled_out_sentence is not None:
-        message += f" {ruled_out_sentence}"
-    return InfeasibleTargetError(message, target=target, best=best_limit, rows_needed=rows_needed)
+    if rows_needed is None and ruled_out is not None:
+        message += f" {ruled_out.format_sentence(ruled_out_predicate)}"
+    return InfeasibleTargetError(
+        message,
+        target=target,
+        best=best_limit,
+        rows_needed=rows_needed,
+        **get_error_fields(ruled_out),
+    )
 
 
 def build_infeasible_accuracy_error(
@@ -204,7 +215,7 @@ def build_infeasible_accuracy_error(
     n_rows: int,
     best_limit: float | None,
     rows_needed: int | None,
-    ruled_out_sentence: str | None,
+    ruled_out: RuledOut | None,
 ) -> InfeasibleTargetError:
     """Build the error for rows that do not support an accuracy."""
     return build_infeasible_target_error(
@@ -216,7 +227,8 @@ def build_infeasible_accuracy_error(
         best_text=f"{best_limit or 0.0:.4f}",
         rows_needed=rows_needed,
         weaker_promise_advice="lower the target",
-        ruled_out_sentence=ruled_out_sentence,
+        ruled_out=ruled_out,
+        ruled_out_predicate="is that accurate",
     )
 
 
@@ -268,6 +280,7 @@ def build_uncertified_classes_error(shortfalls: Sequence[ClassShortfall]) -> Inf
         target=first_shortfall.class_promise.target,
         best=first_shortfall.best_target,
         rows_needed=first_shortfall.rows_needed,
+        **get_error_fields(first_shortfall.ruled_out),
     )
 
 
@@ -301,8 +314,8 @@ def _explain_uncertified_class(shortfall: ClassShortfall) -> str:
         f" {shortfall.n_rows:,} rows {confidence}. {support_sentence} {advice}, or"
         f" {more_rows_advice}."
     )
-    if shortfall.rows_needed is None and shortfall.ruled_out_sentence is not None:
-        message += f" {shortfall.ruled_out_sentence}"
+    if shortfall.rows_needed is None and shortfall.ruled_out is not None:
+        message += f" {shortfall.ruled_out.format_sentence('is that precise')}"
     return message
 
 

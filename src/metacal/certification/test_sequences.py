@@ -274,6 +274,16 @@ def plan_rank_ranges(
     return tuple(rank_ranges)
 
 
+def choose_main_start_rank(n_rows: int, accuracy: float, delta: float, starts: RangeStarts) -> int:
+    """Return the rank of the start with the largest fraction of delta, tested at all of delta."""
+    main_start = max(starts, key=lambda start: start.delta_fraction)
+    rank_tests = BinomialRankTests(n_rows, error_rate=1.0 - accuracy, significance_level=delta)
+    start_rank = rank_tests.lowest_rank_passing_with_at_most(main_start.n_tolerated_errors)
+    if start_rank is None:
+        return n_rows
+    return start_rank
+
+
 def choose_first_tested_score(
     sorted_pilot_scores: Float,
     n_rows: int,
@@ -315,11 +325,7 @@ def choose_first_tested_score(
     """
     if not starts:
         starts = choose_usual_starts(n_rows, accuracy, delta)
-    main_start = max(starts, key=lambda start: start.delta_fraction)
-    rank_tests = BinomialRankTests(n_rows, error_rate=1.0 - accuracy, significance_level=delta)
-    start_rank = rank_tests.lowest_rank_passing_with_at_most(main_start.n_tolerated_errors)
-    if start_rank is None:
-        start_rank = n_rows
+    start_rank = choose_main_start_rank(n_rows, accuracy, delta, starts)
     n_pilot_rows = len(sorted_pilot_scores)
     same_quantile_pilot_rank = math.ceil(n_pilot_rows * start_rank / max(n_rows, 1))
     pilot_rank = min(n_pilot_rows, max(1, same_quantile_pilot_rank))

@@ -5,9 +5,9 @@ as positive if s > u and as negative if s <= l. The rows in between go to review
 the rows that are accepted as one class. Each promise is certified on all n rows, ranked so that the
 rows that are most likely to be of its class come first. A row is correct if it is of that class.
 
-- A precision, P(positive | accepted as positive) >= limit, is certified by `FixedSequenceRule`. Its
-  starts depend on the share of the class (`plans.ShareStarts`), because a rare class never comes near
-  the starts of an accuracy.
+- A precision, P(positive | accepted as positive) >= limit, is certified by `FixedSequenceRule`, like
+  an accuracy. If the class is rare, the rows that are least likely to be of the class are read before
+  the tests are planned (`metacal.certification.peeling`), and are not accepted as the class.
 - A recall, P(accepted as negative | positive) <= limit, and a false-positive rate, P(accepted as
   positive | negative) <= limit, are certified by `AcceptanceRateRule`, exactly: strictly beyond the
   r-th of the n1 rows that must not be accepted so lies P ~ Beta(r, n1 + 1 - r) (Tong, Feng & Li
@@ -54,6 +54,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from metacal.certificates.certificate import Certificate
+from metacal.certificates.circumstances import add_circumstances
 from metacal.certificates.rule_texts import SAME_SOURCE, register_rule
 from metacal.certificates.subgroups import Name, SubgroupCertificate, SubgroupCertificates
 from metacal.certification.class_certificates import (
@@ -191,10 +192,7 @@ class TwoClassProcedure:
     def pilot_policy(
         self, random_state: int | None = None, declared_values: Float | None = None
     ) -> PilotPolicy | None:
-        """Return how pilot rows are chosen, or None if no test sequence is run.
-
-        Labels of pilot rows are read if the share of a class was not declared.
-        """
+        """Return how pilot rows are chosen, or None if no test sequence is run."""
         sequential_promises = [
             class_promise
             for class_promise in self.class_promises
@@ -202,14 +200,14 @@ class TwoClassProcedure:
         ]
         if not sequential_promises:
             return None
-        is_any_share_unknown = any(
-            class_promise.declared_class_share is None for class_promise in sequential_promises
-        )
+
+        def get_tested_classes(class_names: Sequence[Name]) -> list[int]:
+            return [promise.get_predicted_code(class_names) for promise in sequential_promises]
+
         return PilotPolicy(
             random_state=random_state,
             declared_values=declared_values,
-            is_about_classes=True,
-            reads_labels=is_any_share_unknown,
+            tested_classes=get_tested_classes,
         )
 
     def compute_row_requirements(
@@ -250,12 +248,11 @@ class TwoClassProcedure:
         }
         rankings = {class_code: rows.rank_for_class(class_code) for class_code in tested_promises}
         pilots = {
-            class_code: _orient_pilot_scores(rows.pilot, class_code)
-            for class_code in tested_promises
+            class_code: _orient_pilot_rows(rows.pilot, class_code) for class_code in tested_promises
         }
         results = {
             class_code: class_promise.certify(
-                rankings[class_code], significance_level, pilots[class_code], class_code
+                rankings[class_code], significance_level, pilots[class_code]
             )
             for class_code, class_promise in tested_promises.items()
         }
@@ -270,7 +267,6 @@ class TwoClassProcedure:
                     ranking,
                     significance_level,
                     pilots[class_code],
-                    class_code,
                     last_rank=ranking.count_rows_below(even_odds_score),
                 )
         return SubgroupResult(threshold_results=(results.get(0), results.get(1)))
@@ -348,6 +344,7 @@ class TwoClassProcedure:
             outcome=add_counts_of_classes(class_certificates),
             notes=notes,
         )
+        certificate = add_circumstances(certificate, result.circumstances)
         return replace(
             certificate,
             score=self.score_name,
@@ -376,7 +373,7 @@ class TwoClassProcedure:
             find_class_shortfall(
                 class_promise,
                 rows,
-                _orient_pilot_scores(rows.pilot, class_code),
+                _orient_pilot_rows(rows.pilot, class_code),
                 significance_level=delta,
                 class_code=class_code,
             )
@@ -477,11 +474,17 @@ def _choose_level_fraction(class_share: float) -> float:
     return _EQUAL_LEVEL_FRACTION
 
 
-def _orient_pilot_scores(pilot: PilotRows | None, class_code: int) -> PilotRows | None:
-    """Return pilot rows with scores that decrease as a class becomes more likely."""
+def _orient_pilot_rows(pilot: PilotRows | None, class_code: int) -> PilotRows | None:
+    """Return pilot rows with scores that decrease as a class becomes more likely.
+
+    A pilot row is correct if it is of the class.
+    """
     if pilot is None:
         return None
     scores = RELATIVE_GRID.round(pilot.scores)
     if class_code == 1:
         scores = -scores
-    return replace(pilot, scores=scores)
+    is_of_class = None
+    if pilot.class_codes is not None:
+        is_of_class = pilot.class_codes == class_code
+    return replace(pilot, scores=scores, correct=is_of_class)

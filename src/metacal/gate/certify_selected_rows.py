@@ -8,9 +8,10 @@ remaining rows are *tested*. The certificate records how the other rows were use
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from metacal.certificates.certificate import Certificate, accepts
 from metacal.certificates.circumstances import Circumstances, add_circumstances
@@ -53,6 +54,7 @@ def certify_selected_rows(
     score_name: str,
     selected_rows: SelectedRows | None = None,
     pilot_policy: PilotPolicy | None = None,
+    are_logits: bool = False,
 ) -> SelectedRowsResult:
     """Certify a promise on the selected calibration rows.
 
@@ -79,6 +81,9 @@ def certify_selected_rows(
     pilot_policy : PilotPolicy, optional
         How pilot rows are withheld. By default none are.
 
+    are_logits : bool, default=False
+        Whether the rows are logits, of which fewer pilot rows are withheld.
+
     Returns
     -------
     SelectedRowsResult
@@ -102,7 +107,10 @@ def certify_selected_rows(
         tested_rows = counted_rows.take(is_for_threshold)
         split_circumstances = Circumstances(random_state=promise.split_seed)
     if pilot_policy is not None and tested_rows.clusters is None:
-        tested_rows = pilot_policy.withhold_pilot_rows(tested_rows)
+        if are_logits:
+            tested_rows = pilot_policy.withhold_pilot_rows_of_logits(tested_rows)
+        else:
+            tested_rows = pilot_policy.withhold_pilot_rows(tested_rows)
 
     certificate = certify(promise, tested_rows)
     n_counted = len(scores_on_grid)
@@ -131,10 +139,11 @@ def get_index_of_selected_rows(selected_rows: SelectedRows | None) -> slice | Co
 def _decide_rows(certificate: Certificate, scores: Float, subgroups: Subgroups | None) -> Flags:
     """Return whether the thresholds of a certificate accept each row."""
     subgroup_codes = None
+    class_names: NDArray[Any] = np.empty(0)
     if subgroups is not None:
         subgroup_codes = subgroups.codes
-    no_class_names = np.empty(0)
-    thresholds = get_certified_thresholds(certificate, no_class_names)
+        class_names = np.array(subgroups.names)
+    thresholds = get_certified_thresholds(certificate, class_names)
     return accepts(scores, thresholds.get_row_thresholds(subgroup_codes))
 
 
@@ -144,8 +153,10 @@ def _add_pilot_facts(
     """Add the numbers of pilot rows and of tested rows per score value."""
     assert tested_rows.pilot is not None
     certificate = add_circumstances(
-        certificate, pilot_policy.build_circumstances(tested_rows.pilot)
+        certificate, pilot_policy.build_circumstances(tested_rows.pilot, certificate)
     )
+    if not certificate.circumstances.tests_score_values:
+        return certificate
     return replace(
         certificate, score_value_counts=pilot_policy.count_rows_per_score_value(tested_rows)
     )

@@ -135,6 +135,8 @@ class SortedScoreCertifier:
             grid=get_rounding_grid(self.score),
             score_name=get_score_name(self.score),
             selected_rows=selected_rows,
+            pilot_policy=promise.procedure().pilot_policy(),
+            are_logits=True,
         )
         thresholds = get_certified_thresholds(result.certificate, table.class_names)
         return CertifiedTable(
@@ -223,7 +225,7 @@ class SortedLogOddsCertifier:
                 columns.is_accepted[selected_index], columns.correct[selected_index]
             )
             certificate = add_circumstances(
-                certificate, pilot_policy.build_circumstances(tested_rows.pilot)
+                certificate, pilot_policy.build_circumstances(tested_rows.pilot, certificate)
             )
         if selected_rows is not None:
             certificate = selected_rows.annotate_certificate(certificate)
@@ -293,6 +295,9 @@ class SortedLogOddsCertifier:
 
 class CountedScoreCertifier:
     """Certifier that counts the rows of a table in intervals of one score, in several passes.
+
+    No pilot rows are withheld, because a count contains no rows that could be drawn. So rare correct
+    rows are tested at the same ranks as others.
 
     Parameters
     ----------

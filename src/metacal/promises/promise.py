@@ -12,6 +12,7 @@ import numpy as np
 from metacal.certificates.certificate import Certificate, Guarantee
 from metacal.certificates.counts import (
     find_label_contradiction,
+    find_read_rows_contradiction,
     find_score_value_contradiction,
     find_traffic_contradiction,
 )
@@ -355,6 +356,10 @@ class Promise(ABC):
             contradiction = certificate.stages.find_contradiction(certificate)
         if not contradiction:
             contradiction = find_score_value_contradiction(certificate)
+        if not contradiction:
+            contradiction = find_read_rows_contradiction(
+                certificate, can_read_rows=self.procedure().pilot_policy() is not None
+            )
         if not contradiction:
             allows_missing_labels = get_sequential_procedure(self) is not None
             contradiction = find_label_contradiction(

@@ -12,7 +12,6 @@ from metacal.certificates.certificate import Certificate
 from metacal.certificates.quantities import FALSE_POSITIVE_RATE, PRECISION, RECALL
 from metacal.certificates.quantity import Limits
 from metacal.certificates.subgroups import Name
-from metacal.certification.plans import ShareStarts
 from metacal.certification.rules.fixed_sequence import FixedSequenceRule
 from metacal.certification.rules.order_statistics import AcceptanceRateRule
 from metacal.certification.rules.rule import ThresholdRule
@@ -98,10 +97,10 @@ class MinPrecision(SidePromise):
 
     share : float, optional
         Approximate share of the positive class among all rows, from training labels or from
-        experience. The tests start where such a class is to be expected. It must not be computed
-        from the calibration labels. By default, `MetaCal` withholds a random sqrt(n) of the rows of
-        each group to estimate the share. `certify` with bare columns withholds no rows, and takes a
-        half.
+        experience. It must not be computed from the calibration labels. If it is at most a half, the
+        rows least likely to be positive are read before the tests are planned. By default, ten
+        random rows of each group show whether the class is so rare. `certify` with bare columns
+        withholds no rows, and reads none. `TwoSided` gives a rare class the larger part of delta.
 
     Examples
     --------
@@ -129,7 +128,7 @@ class MinPrecision(SidePromise):
         return ClassPromise(
             quantity=PRECISION,
             target=self.level,
-            rule=FixedSequenceRule(ShareStarts(), name=TWO_SIDED),
+            rule=FixedSequenceRule(name=TWO_SIDED),
             positive=self.positive,
             declared_class_share=self.share,
         )

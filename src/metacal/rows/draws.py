@@ -57,6 +57,14 @@ def make_generator(
     return np.random.default_rng(random_state)
 
 
+def convert_word_to_uniform(random_words: Any) -> Any:
+    """Convert random 64-bit words to uniform numbers in [0, 1).
+
+    A float64 has 53 bits of precision, so the top 53 bits are used.
+    """
+    return (random_words >> 11) * 2.0**-53
+
+
 class RowDraws:
     """Random draws from rows that depend on the values of the rows, not on their order.
 
@@ -100,8 +108,7 @@ class RowDraws:
         """Draw an independent uniform number in [0, 1) for each row."""
         uniform_numbers = np.empty(len(self._hashes))
         random_words = self._draw_words(purpose, len(self._hashes))
-        # A float64 has 53 bits of precision, so the top 53 of the 64 random bits are used.
-        uniform_numbers[self._canonical_rows] = (random_words >> np.uint64(11)) * 2.0**-53
+        uniform_numbers[self._canonical_rows] = convert_word_to_uniform(random_words)
         return uniform_numbers
 
     def draw_cluster_numbers(self, purpose: str) -> NDArray[np.intp]:

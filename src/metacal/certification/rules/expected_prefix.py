@@ -44,6 +44,7 @@ from metacal.certificates.counts import Counts
 from metacal.certificates.quantity import Quantity
 from metacal.certificates.rule_texts import ERROR_RATE_RISES_WITH_SCORE, SAME_SOURCE, register_rule
 from metacal.certification.first_failure import MAX_REFINED_CELLS
+from metacal.certification.peeling import LeastCertainRows
 from metacal.certification.plans import PilotRows, RankPlan
 from metacal.certification.rank_tests import passes_in_expectation
 from metacal.certification.ranking import Ranking
@@ -93,6 +94,7 @@ class ExpectedPrefixRule:
         limit: float,
         significance_level: float | None,
         pilot: PilotRows | None = None,
+        least_certain_rows: LeastCertainRows | None = None,
     ) -> RankPlan:
         """Build a plan that contains only the limit."""
         return RankPlan(limit=limit)
@@ -119,6 +121,7 @@ class ExpectedPrefixRule:
         limit: float,
         significance_level: float | None,
         certifies: Certifies | None = None,
+        n_only_read: int = 0,
     ) -> Shortfall:
         """Find the highest accuracy that the rows support and the number of rows needed."""
         assert certifies is not None
@@ -142,10 +145,6 @@ class ExpectedPrefixRule:
         return bounds.certifies_accuracy(n_errors, counts.n_accepted, limit, None)
 
     def with_early_starts(self) -> ExpectedPrefixRule:
-        """Return the rule unchanged, because it has no starting rank."""
-        return self
-
-    def with_correct_share(self, correct_share: float) -> ExpectedPrefixRule:
         """Return the rule unchanged, because it has no starting rank."""
         return self
 

@@ -2,7 +2,7 @@ r"""FixedSequenceRule: exact binomial tests of an accuracy in a fixed sequence o
 
 The rule certifies "at least `limit` of the accepted rows are correct". It serves the selective
 accuracy and the precision of one of two classes. They differ in which rows count as correct, which
-is decided by whoever builds the ranking, and in the ranks at which the tests start.
+is decided by whoever builds the ranking.
 
 Terms used in this module:
 
@@ -56,6 +56,31 @@ about the block. Values of the score are tested instead, in increasing order fro
 pilot rows determine, each on all rows at or below it and at the whole significance level.
 `metacal.certification.pilot` has the proof.
 
+**Rare correct rows.** If pilot rows show that at most half of the rows are correct, the least certain
+rows are read first. All of the above and below holds for the M rows that stay unread, with M in
+place of n (`metacal.certification.peeling` has the proof). The starts are those of
+`start_policies.RareCorrectStarts` if M < n / 2.
+
+**The rule for tie blocks.** If the unread rows border on large tie blocks, a rank m0 is tested at the
+whole level, with rows of equal score in random order. If it passes, the ends of the tie blocks are
+tested in increasing order from the block that contains m0, each at the whole level, until one fails.
+The blocks up to the last end that passed are accepted.
+
+**Proof for tie blocks.** Let X = (score, an independent uniform number), and let F, (a_i, b_i) and C be
+as above. A value is bad if F at its upper end is below the limit.
+
+1. If rank m0 is bad, which C determines, its own test passes with probability at most delta, by steps
+   1 and 2 above, and nothing is accepted otherwise.
+2. If rank m0 is not bad, let (a, b) be the lowest bad interval that contains the upper end of a value
+   and has N(a) > m0, and let l be the lowest such value. C determines l. All values whose end is
+   accepted and bad are at or above l: a bad end at or above the block of m0 lies in an interval with
+   N(a) > m0, because X_(m0+1) is not in it.
+3. The end of l is tested before any bad end is accepted. If no row has the score l, its counts are
+   those of the tie block below, which is tested, since it ends above rank m0.
+4. Given C and the number N of rows up to the end of l, N(a) of them have the mean error q and the
+   others a higher one, because F at the end of l is below the limit. So the test at l passes with
+   probability at most delta. ∎
+
 **Not valid**: ordering equal scores at random, and accepting up to the last end of a tie block below
 the last rank that passed. This end may never have been tested.
 
@@ -70,24 +95,13 @@ Statistics, 2003.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from fractions import Fraction
-
-import numpy as np
 
 from metacal.certificates.counts import Counts
 from metacal.certificates.quantity import Quantity
 from metacal.certificates.rule_texts import SAME_SOURCE, register_rule
-from metacal.certification.first_failure import find_first_failure
-from metacal.certification.plans import (
-    EarlyStarts,
-    PilotRows,
-    RankPlan,
-    ShareStarts,
-    StartPolicy,
-    UsualStarts,
-    plan_test_sequence,
-)
-from metacal.certification.rank_tests import BinomialRankTests, find_clear_passes
+from metacal.certification.peeling import LeastCertainRows
+from metacal.certification.planned_tests import run_planned_tests
+from metacal.certification.plans import PilotRows, RankPlan, plan_test_sequence
 from metacal.certification.ranking import Ranking
 from metacal.certification.rules.accuracy_shortfall import (
     estimate_rows_needed_for_accuracy,
@@ -97,13 +111,12 @@ from metacal.certification.rules.rule import (
     NOTHING_CERTIFIED,
     REJECT_ALL_ROWS,
     Certifies,
-    SequenceTrace,
     Shortfall,
     ThresholdResult,
     get_last_or_zero,
+    run_rule,
 )
-from metacal.certification.test_sequences import RankRange
-from metacal.formulas import Float
+from metacal.certification.start_policies import USUAL_STARTS, EarlyStarts, StartPolicy
 from metacal.statistics import bounds
 
 # Name of the rule for a selective accuracy.
@@ -117,10 +130,6 @@ FALLBACK_SEQUENCE = register_rule(
         " 2021)"
     ),
 )
-
-
-# Starts for predictions that are mostly correct.
-_USUAL_STARTS = UsualStarts()
 
 
 @dataclass(frozen=True)
@@ -138,7 +147,7 @@ class FixedSequenceRule:
         Name of the rule in certificates and files.
     """
 
-    start_policy: StartPolicy = _USUAL_STARTS
+    start_policy: StartPolicy = USUAL_STARTS
     name: str = FALLBACK_SEQUENCE
 
     # A rule that certifies nothing rejects every row.
@@ -152,10 +161,16 @@ class FixedSequenceRule:
         limit: float,
         significance_level: float | None,
         pilot: PilotRows | None = None,
+        least_certain_rows: LeastCertainRows | None = None,
     ) -> RankPlan:
-        """Plan the tests from the number of rows, the limit, the level and the pilot rows."""
+        """Plan the tests from the number of rows, the limit, the level and the pilot rows.
+
+        If correct rows are rare, the least certain rows are read first.
+        """
         assert significance_level is not None
-        return plan_test_sequence(self.start_policy, n_rows, limit, significance_level, pilot)
+        return plan_test_sequence(
+            self.start_policy, n_rows, limit, significance_level, pilot, least_certain_rows
+        )
 
     def certify(
         self,
@@ -187,28 +202,7 @@ class FixedSequenceRule:
             `threshold` is None if no rank passed.
         """
         assert significance_level is not None
-        if plan.first_tested_score is not None:
-            trace, every_test_passed = _test_every_score_value(
-                ranking,
-                plan.first_tested_score,
-                accuracy=plan.limit,
-                significance_level=significance_level,
-                last_rank=last_rank,
-            )
-        elif plan.first_tested_rank is not None:
-            trace = _test_every_rank(
-                ranking,
-                plan.first_tested_rank,
-                accuracy=plan.limit,
-                significance_level=significance_level,
-                last_rank=last_rank,
-            )
-            every_test_passed = False
-        else:
-            trace, every_test_passed = _test_rank_ranges(
-                ranking, plan.rank_ranges, significance_level, last_rank
-            )
-
+        trace, every_test_passed = run_planned_tests(ranking, plan, significance_level, last_rank)
         n_accepted = 0
         if trace.best_rank > 0:
             n_accepted = ranking.count_accepted_after_passing_rank(trace.best_rank)
@@ -227,20 +221,25 @@ class FixedSequenceRule:
         limit: float,
         significance_level: float | None,
         certifies: Certifies | None = None,
+        n_only_read: int = 0,
     ) -> Shortfall:
         """Find the highest accuracy that the rows support and the number of rows needed.
 
         Without `certifies`, only the number of rows is estimated.
         """
         if certifies is not None:
-            return find_accuracy_shortfall(ranking, limit, significance_level, certifies)
+            return find_accuracy_shortfall(
+                ranking, limit, significance_level, certifies, n_only_read
+            )
 
         n_errors = get_last_or_zero(ranking.cumulative_errors)
         n_required = self.compute_required_rows(limit, significance_level)
         has_too_few_rows = n_errors == 0 and ranking.n_rows < n_required
         if ranking.n_rows == 0 or has_too_few_rows:
             return Shortfall(rows_needed=n_required)
-        rows_needed = estimate_rows_needed_for_accuracy(ranking, limit, significance_level)
+        rows_needed = estimate_rows_needed_for_accuracy(
+            ranking, limit, significance_level, n_only_read
+        )
         return Shortfall(rows_needed=rows_needed)
 
     def convert_target_to_limit(self, quantity: Quantity, target: float) -> float:
@@ -262,14 +261,8 @@ class FixedSequenceRule:
         return bounds.certifies_accuracy(n_errors, counts.n_accepted, limit, significance_level)
 
     def with_early_starts(self) -> FixedSequenceRule:
-        """Return the rule with early starts, unless it has starts for a share of correct rows."""
-        if self.start_policy != _USUAL_STARTS:
-            return self
+        """Return the rule with early starts."""
         return replace(self, start_policy=EarlyStarts())
-
-    def with_correct_share(self, correct_share: float) -> FixedSequenceRule:
-        """Return the rule with the starts for a share of correct rows."""
-        return replace(self, start_policy=ShareStarts(correct_share))
 
 
 def count_certified_rows(
@@ -298,13 +291,19 @@ def count_certified_rows(
 
     Examples
     --------
+    >>> import numpy as np
     >>> ranking = Ranking.from_scores(np.arange(1000.0), np.arange(1000) < 900)
     >>> count_certified_rows(ranking, 0.95, 0.1)
     937
     """
-    rule = FixedSequenceRule()
-    plan = rule.plan(ranking.n_rows, accuracy, delta, pilot)
-    return rule.certify(ranking, plan, delta).n_accepted
+    return certify_accuracy(ranking, accuracy, delta, pilot).n_accepted
+
+
+def certify_accuracy(
+    ranking: Ranking, accuracy: float, delta: float, pilot: PilotRows | None = None
+) -> ThresholdResult:
+    """Find the largest threshold that `FixedSequenceRule` certifies for an accuracy."""
+    return run_rule(FixedSequenceRule(), ranking, accuracy, delta, pilot=pilot)
 
 
 def find_last_passed_rank(
@@ -317,183 +316,11 @@ def find_last_passed_rank(
 
     Examples
     --------
+    >>> import numpy as np
     >>> find_last_passed_rank(Ranking.from_scores(np.arange(1000.0), np.arange(1000) < 900), 0.95, 0.1)
     937
     """
-    rule = FixedSequenceRule()
-    plan = rule.plan(ranking.n_rows, accuracy, delta, pilot)
-    result = rule.certify(ranking, plan, delta)
+    result = certify_accuracy(ranking, accuracy, delta, pilot)
     if result.threshold is None or result.trace is None:
         return 0
     return result.trace.best_rank
-
-
-def _test_rank_ranges(
-    ranking: Ranking,
-    rank_ranges: tuple[RankRange, ...],
-    significance_level: float,
-    last_rank: int | None,
-) -> tuple[SequenceTrace, bool]:
-    """Test the ranks of each range until one fails.
-
-    If the ranking contains only counts, it may be open whether a range fails, and then also which
-    level the next range has. Both possibilities are followed, so that one `FinerCountsNeeded` names
-    all cells that must be counted again.
-
-    Returns
-    -------
-    trace : SequenceTrace
-        End of the sequence.
-
-    every_test_passed : bool
-        Whether all tests of all ranges passed.
-    """
-    best_rank = 0
-    every_test_passed = len(rank_ranges) > 0
-    # Fractions of delta that earlier ranges may pass on: several if an order of rows is unknown.
-    possible_carried_fractions = {Fraction(0)}
-    failures: list[_Failure] = []
-    unordered_cells: set[int] = set()
-    for rank_range in rank_ranges:
-        next_carried_fractions: set[Fraction] = set()
-        for carried_fraction in possible_carried_fractions:
-            delta_fraction = carried_fraction + rank_range.delta_fraction
-            range_level = float(delta_fraction) * significance_level
-            first_failure = find_first_failure(ranking, rank_range, range_level)
-            end_of_passed_ranks = first_failure.rank
-            unordered_cells.update(first_failure.unordered_cells)
-            if last_rank is not None and first_failure.rank > last_rank:
-                end_of_passed_ranks = last_rank + 1
-                every_test_passed = False
-                next_carried_fractions.add(delta_fraction)
-            elif first_failure.rank < rank_range.stop_rank:
-                every_test_passed = False
-                rank_tests = replace(rank_range.rank_tests, significance_level=range_level)
-                failures.append(_Failure(first_failure.rank, rank_tests))
-                next_carried_fractions.add(Fraction(0))
-            else:
-                next_carried_fractions.add(delta_fraction)
-                if first_failure.unordered_cells:
-                    # A test in an unordered cell may fail, and then no fraction is passed on.
-                    next_carried_fractions.add(Fraction(0))
-            last_passed_rank = rank_range.rank_tests.highest_tested_rank_below(end_of_passed_ranks)
-            if last_passed_rank >= rank_range.start_rank:
-                best_rank = last_passed_rank
-        possible_carried_fractions = next_carried_fractions
-
-    if unordered_cells:
-        raise ranking.build_finer_counts_error(unordered_cells)
-    if 0 < best_rank < ranking.n_rows:
-        ranking.require_known_order(ranking.find_tie_block(best_rank))
-    return _trace_sequence(ranking, best_rank, failures), every_test_passed
-
-
-@dataclass(frozen=True)
-class _Failure:
-    """Rank at which a test failed, and the tests at its significance level."""
-
-    rank: int
-    rank_tests: BinomialRankTests
-
-
-def _trace_sequence(ranking: Ranking, best_rank: int, failures: list[_Failure]) -> SequenceTrace:
-    """Find the row at which the first failure beyond the best rank became certain.
-
-    A test at a rank fails as soon as there are more errors than it tolerates. The row with that
-    error is the stopping time of the sequence, together with its tie block.
-    """
-    failures_above_best_rank = [failure for failure in failures if failure.rank > best_rank]
-    n_failures_below = len(failures) - len(failures_above_best_rank)
-    was_only_counted = ranking.has_unknown_order is not None
-    if not failures_above_best_rank or was_only_counted:
-        return SequenceTrace(best_rank, stopping_rank=ranking.n_rows, n_failures=n_failures_below)
-
-    first_failure = failures_above_best_rank[0]
-    n_tolerated_errors = max(first_failure.rank_tests.max_passing_errors(first_failure.rank), 0)
-    # Errors are counted from 0, so the error with this index is the first that is not tolerated.
-    rank_of_first_excess_error = int(ranking.error_runs.error_ranks[n_tolerated_errors])
-    deciding_rank = max(best_rank, rank_of_first_excess_error)
-    stopping_tie_block = ranking.find_tie_block(deciding_rank)
-    return SequenceTrace(
-        best_rank,
-        stopping_rank=int(ranking.tie_block_end_ranks[stopping_tie_block]),
-        n_failures=n_failures_below,
-    )
-
-
-def _test_every_score_value(
-    ranking: Ranking,
-    first_tested_score: float,
-    accuracy: float,
-    significance_level: float,
-    last_rank: int | None,
-) -> tuple[SequenceTrace, bool]:
-    """Test the values of the score from the first tested score upward until one fails.
-
-    A value that no row has stands for the next lower value that some row has.
-    """
-    n_tie_blocks = len(ranking.tie_block_end_ranks)
-    n_blocks_up_to_first_score = int(
-        np.searchsorted(ranking.tie_block_scores, first_tested_score, side="right")
-    )
-    if n_blocks_up_to_first_score == 0:
-        stopping_rank = _find_end_of_next_tie_block(ranking, rank=0)
-        return SequenceTrace(best_rank=0, stopping_rank=stopping_rank), False
-
-    first_tested_block = n_blocks_up_to_first_score - 1
-    stop_block = n_tie_blocks
-    if last_rank is not None:
-        stop_block = int(np.searchsorted(ranking.tie_block_end_ranks, last_rank, side="right"))
-    tested_ranks = ranking.tie_block_end_ranks[first_tested_block:stop_block]
-    n_errors = ranking.cumulative_errors[first_tested_block:stop_block]
-
-    # A test that clearly passes keeps the p-value 0, because an exact p-value is slow to compute.
-    error_rate = 1.0 - accuracy
-    passes_clearly = find_clear_passes(n_errors, tested_ranks, error_rate, significance_level)
-    unclear = np.flatnonzero(~passes_clearly)
-    p_values = np.zeros(len(tested_ranks))
-    p_values[unclear] = bounds.binomial_p_value(
-        n_errors[unclear], tested_ranks[unclear], error_rate
-    )
-
-    n_passed = _count_passes_before_first_failure(p_values, significance_level)
-    best_rank = get_last_or_zero(tested_ranks[:n_passed])
-    n_blocks_up_to_best_rank = first_tested_block + n_passed
-    passed_last_block = n_blocks_up_to_best_rank == n_tie_blocks
-    every_test_passed = n_passed > 0 and passed_last_block
-    stopping_rank = _find_end_of_next_tie_block(ranking, best_rank)
-    return SequenceTrace(best_rank, stopping_rank=stopping_rank), every_test_passed
-
-
-def _test_every_rank(
-    ranking: Ranking,
-    first_tested_rank: int,
-    accuracy: float,
-    significance_level: float,
-    last_rank: int | None,
-) -> SequenceTrace:
-    """Test every rank from the first tested rank upward until one fails."""
-    if last_rank is None:
-        last_rank = ranking.n_rows
-    tested_ranks = np.arange(first_tested_rank, last_rank + 1)
-    n_errors = np.searchsorted(ranking.error_runs.error_ranks, tested_ranks, side="right")
-    p_values = bounds.binomial_p_value(n_errors, tested_ranks, error_rate=1.0 - accuracy)
-    n_passed = _count_passes_before_first_failure(p_values, significance_level)
-    best_rank = get_last_or_zero(tested_ranks[:n_passed])
-    stopping_rank = _find_end_of_next_tie_block(ranking, best_rank)
-    return SequenceTrace(best_rank, stopping_rank=stopping_rank)
-
-
-def _find_end_of_next_tie_block(ranking: Ranking, rank: int) -> int:
-    """Return the last rank of the tie block that follows a rank."""
-    next_block = int(np.searchsorted(ranking.tie_block_end_ranks, rank, side="right"))
-    return get_last_or_zero(ranking.tie_block_end_ranks[: next_block + 1])
-
-
-def _count_passes_before_first_failure(p_values: Float, significance_level: float) -> int:
-    """Count the tests that pass before the first one that fails."""
-    failed_tests = np.flatnonzero(p_values > significance_level)
-    if len(failed_tests) == 0:
-        return len(p_values)
-    first_failed_test = failed_tests[0]
-    return int(first_failed_test)

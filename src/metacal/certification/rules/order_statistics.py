@@ -30,6 +30,7 @@ import numpy as np
 
 from metacal.certificates.counts import Counts
 from metacal.certificates.quantity import Quantity
+from metacal.certification.peeling import LeastCertainRows
 from metacal.certification.plans import PilotRows, RankPlan
 from metacal.certification.ranking import Ranking
 from metacal.certification.rules.rule import (
@@ -83,6 +84,7 @@ class RejectionRateRule:
         limit: float,
         significance_level: float | None,
         pilot: PilotRows | None = None,
+        least_certain_rows: LeastCertainRows | None = None,
     ) -> RankPlan:
         """Build a plan that contains only the limit.
 
@@ -153,6 +155,7 @@ class RejectionRateRule:
         limit: float,
         significance_level: float | None,
         certifies: Certifies | None = None,
+        n_only_read: int = 0,
     ) -> Shortfall:
         """Compute the smallest certifiable limit and the number of rows needed.
 
@@ -224,10 +227,6 @@ class RejectionRateRule:
         """Return the rule unchanged, because it has no starting rank."""
         return self
 
-    def with_correct_share(self, correct_share: float) -> RejectionRateRule:
-        """Return the rule unchanged. `correct_share` affects only starting ranks."""
-        return self
-
     def _cumulative_reference_rows(self, ranking: Ranking) -> Codes:
         """Count the reference rows up to the end of each tie block."""
         if self.reference_rows == "all":
@@ -269,6 +268,7 @@ class AcceptanceRateRule:
         limit: float,
         significance_level: float | None,
         pilot: PilotRows | None = None,
+        least_certain_rows: LeastCertainRows | None = None,
     ) -> RankPlan:
         """Build a plan that contains only the limit.
 
@@ -334,6 +334,7 @@ class AcceptanceRateRule:
         limit: float,
         significance_level: float | None,
         certifies: Certifies | None = None,
+        n_only_read: int = 0,
     ) -> Shortfall:
         """Compute the number of reference rows needed to certify the limit.
 
@@ -392,10 +393,6 @@ class AcceptanceRateRule:
 
     def with_early_starts(self) -> AcceptanceRateRule:
         """Return the rule unchanged, because it has no starting rank."""
-        return self
-
-    def with_correct_share(self, correct_share: float) -> AcceptanceRateRule:
-        """Return the rule unchanged. `correct_share` affects only starting ranks."""
         return self
 
     def _cumulative_reference_rows(self, ranking: Ranking) -> Codes:

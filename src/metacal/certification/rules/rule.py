@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, Self
 
+from metacal.certificates.circumstances import Circumstances
 from metacal.certificates.counts import Counts
 from metacal.certificates.quantity import Quantity
+from metacal.certification.peeling import LeastCertainRows
 from metacal.certification.plans import PilotRows, RankPlan
 from metacal.certification.ranking import Ranking
 from metacal.formulas import Codes
@@ -67,12 +69,25 @@ class ThresholdResult:
 
     trace : SequenceTrace or None
         End of the test sequence, if the rule runs one.
+
+    n_only_read : int
+        Number of the least certain rows that were read to plan the tests, and that are rejected.
+
+    tests_tie_blocks : bool
+        Whether the ends of tie blocks were tested, because rows near the tested ones tie.
     """
 
     n_accepted: int = 0
     threshold: float | None = None
     every_test_passed: bool = False
     trace: SequenceTrace | None = None
+    n_only_read: int = 0
+    tests_tie_blocks: bool = False
+
+    @property
+    def circumstances(self) -> Circumstances:
+        """What a certificate records about the rows that were only read."""
+        return Circumstances(tests_score_values=self.tests_tie_blocks, n_only_read=self.n_only_read)
 
 
 # Result of a rule that certified no threshold.
@@ -128,8 +143,12 @@ class ThresholdRule(Protocol):
         limit: float,
         significance_level: float | None,
         pilot: PilotRows | None = None,
+        least_certain_rows: LeastCertainRows | None = None,
     ) -> RankPlan:
-        """Plan the tests without reading a label of the tested rows."""
+        """Plan the tests without reading a label of the tested rows.
+
+        Rows that are read from `least_certain_rows` are not tested.
+        """
 
     def certify(
         self,
@@ -153,10 +172,12 @@ class ThresholdRule(Protocol):
         limit: float,
         significance_level: float | None,
         certifies: Certifies | None = None,
+        n_only_read: int = 0,
     ) -> Shortfall:
         """Explain why the rows certify nothing.
 
         `certifies` tests another limit. Without it, a best limit that requires a search is omitted.
+        `n_only_read` rows were only read to plan the tests of the others.
         """
 
     def convert_target_to_limit(self, quantity: Quantity, target: float) -> float:
@@ -174,8 +195,85 @@ class ThresholdRule(Protocol):
     def with_early_starts(self) -> Self:
         """Return the rule for subgroups under the false-coverage rate."""
 
-    def with_correct_share(self, correct_share: float) -> Self:
-        """Return the rule for a declared or estimated share of correct rows."""
+
+def run_rule(
+    rule: ThresholdRule,
+    ranking: Ranking,
+    limit: float,
+    significance_level: float | None,
+    *,
+    plan_significance_level: float | None = None,
+    pilot: PilotRows | None = None,
+    last_rank: int | None = None,
+    correct_rows_are_rare: bool | None = None,
+) -> ThresholdResult:
+    """Plan the tests of a rule and run them.
+
+    If the pilot rows show that correct rows are rare, the plan may read the least certain rows of
+    the ranking (`metacal.certification.peeling`). No test is made at a rank among the rows that it
+    has read, whatever the plan says.
+
+    Parameters
+    ----------
+    rule : ThresholdRule
+        Rule to run.
+
+    ranking : Ranking
+        Rows in increasing order of score.
+
+    limit : float
+        Limit to certify.
+
+    significance_level : float or None
+        Significance level of the tests, or None for a rule in expectation.
+
+    plan_significance_level : float, optional
+        Significance level that the tests are planned for, by default `significance_level`.
+
+    pilot : PilotRows, optional
+        Pilot rows, which determine where the tests begin.
+
+    last_rank : int, optional
+        If given, only ranks up to this one are tested. It must be the end of a tie block.
+
+    correct_rows_are_rare : bool, optional
+        Whether at most half of the rows are thought to be correct. By default, the pilot rows show
+        it, and without pilot rows no row is read.
+
+    Returns
+    -------
+    ThresholdResult
+    """
+    if plan_significance_level is None:
+        plan_significance_level = significance_level
+    if correct_rows_are_rare is None:
+        correct_rows_are_rare = pilot is not None and pilot.shows_few_correct_rows
+    if not correct_rows_are_rare or not rule.reads_labels_in_order:
+        plan = rule.plan(ranking.n_rows, limit, plan_significance_level, pilot)
+        return rule.certify(ranking, plan, significance_level, last_rank)
+
+    highest_kept_score = -math.inf
+    if pilot is not None:
+        highest_kept_score = pilot.highest_kept_score
+    least_certain_rows = LeastCertainRows.from_ranking(ranking, highest_kept_score)
+    plan = rule.plan(ranking.n_rows, limit, plan_significance_level, pilot, least_certain_rows)
+    n_unread = least_certain_rows.n_unread
+    if n_unread == ranking.n_rows:
+        return rule.certify(ranking, plan, significance_level, last_rank)
+    last_tested_rank = n_unread
+    if last_rank is not None:
+        last_tested_rank = min(last_rank, n_unread)
+    result = rule.certify(ranking, plan, significance_level, last_tested_rank)
+    trace = result.trace
+    if trace is not None:
+        # Labels of the least certain rows were read too, so no later row is unbiased.
+        trace = replace(trace, stopping_rank=ranking.n_rows)
+    return replace(
+        result,
+        trace=trace,
+        n_only_read=least_certain_rows.n_read,
+        tests_tie_blocks=plan.first_tested_tie_block is not None,
+    )
 
 
 def get_last_or_zero(cumulative_counts: Codes) -> int:

@@ -1,0 +1,49 @@
+"""Texts of a certificate about calibration rows that were not tested.
+
+Pilot rows choose where the tests begin. If few rows are correct, the least certain rows are read
+before the tests are planned, and are rejected.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from metacal.certificates.certificate import Certificate
+
+
+def describe_pilot_rows(certificate: Certificate) -> str:
+    """Describe the pilot rows of a fit and the rows that were only read.
+
+    The text continues a sentence. It is empty if every row was tested.
+    """
+    circumstances = certificate.circumstances
+    n_pilot_rows = circumstances.n_pilot_rows
+    if circumstances.tests_score_values and not circumstances.n_only_read:
+        pilot_rows_text = "other rows"
+        if n_pilot_rows:
+            pilot_rows_text = f"{n_pilot_rows:,} pilot rows"
+        return f"; the scores of {pilot_rows_text} chose the first value"
+    pilot_rows_text = ""
+    if n_pilot_rows:
+        pilot_rows_text = f"; {n_pilot_rows:,} pilot rows were set aside to plan the tests"
+    return pilot_rows_text + _describe_read_rows(certificate)
+
+
+def _describe_read_rows(certificate: Certificate) -> str:
+    """Describe the rows that were only read, as the continuation of a sentence."""
+    n_only_read = certificate.circumstances.n_only_read
+    if not n_only_read:
+        return ""
+    subgroups = certificate.subgroups
+    if subgroups is None:
+        return f"; the {n_only_read:,} least certain rows were only read to plan them, and are rejected"
+    if subgroups.is_two_sided_without_groups:
+        return (
+            f"; the {n_only_read:,} rows least likely to be of a class were only read to plan them,"
+            " and are not accepted as it"
+        )
+    return (
+        f"; the least certain rows of a {subgroups.by}, {n_only_read:,} in all, were only read to plan"
+        " them, and are rejected"
+    )

@@ -1,0 +1,341 @@
+"""Run the tests of a plan on a ranking.
+
+`metacal.certification.plans` plans the tests of an accuracy. This module makes them: it finds the
+highest rank that passes. `metacal.certification.rules.fixed_sequence` has the proofs.
+
+Terms used in this module:
+
+- *error*: a row that is not correct.
+- *tie block*: rows with equal scores. Errors come first within a tie block, unless stated otherwise.
+- *stopping rank*: rank of the last row that influenced the result.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+import numpy as np
+from scipy.special import gammaln
+
+from metacal.certification.first_failure import find_first_failure
+from metacal.certification.plans import FirstTieBlock, RankPlan
+from metacal.certification.rank_tests import BinomialRankTests, find_clear_passes
+from metacal.certification.ranking import Ranking
+from metacal.certification.rules.rule import SequenceTrace, get_last_or_zero
+from metacal.certification.test_sequences import RankRange
+from metacal.formulas import Codes, Float
+from metacal.statistics import bounds
+
+
+def run_planned_tests(
+    ranking: Ranking, plan: RankPlan, significance_level: float, last_rank: int | None = None
+) -> tuple[SequenceTrace, bool]:
+    """Run the tests of a plan, and find the highest rank that passes.
+
+    Parameters
+    ----------
+    ranking : Ranking
+        Calibration rows in increasing order of score.
+
+    plan : RankPlan
+        Ranks, tie blocks or values to test.
+
+    significance_level : float
+        Significance level of all tests together.
+
+    last_rank : int, optional
+        If given, only ranks up to this one are tested. It must be the end of a tie block.
+
+    Returns
+    -------
+    trace : SequenceTrace
+        End of the sequence.
+
+    every_test_passed : bool
+        Whether all planned tests passed.
+    """
+    if plan.first_tested_score is not None:
+        return _test_every_score_value(
+            ranking,
+            plan.first_tested_score,
+            accuracy=plan.limit,
+            significance_level=significance_level,
+            last_rank=last_rank,
+        )
+    if plan.first_tested_tie_block is not None:
+        return _test_tie_blocks_from_rank(
+            ranking,
+            plan.first_tested_tie_block,
+            accuracy=plan.limit,
+            significance_level=significance_level,
+            last_rank=last_rank,
+        )
+    if plan.first_tested_rank is not None:
+        trace = _test_every_rank(
+            ranking,
+            plan.first_tested_rank,
+            accuracy=plan.limit,
+            significance_level=significance_level,
+            last_rank=last_rank,
+        )
+        return trace, False
+    return _test_rank_ranges(ranking, plan.rank_ranges, significance_level, last_rank)
+
+
+def _test_rank_ranges(
+    ranking: Ranking,
+    rank_ranges: tuple[RankRange, ...],
+    significance_level: float,
+    last_rank: int | None,
+) -> tuple[SequenceTrace, bool]:
+    """Test the ranks of each range until one fails.
+
+    If the ranking contains only counts, it may be open whether a range fails, and then also which
+    level the next range has. Both possibilities are followed, so that one `FinerCountsNeeded` names
+    all cells that must be counted again.
+
+    Returns
+    -------
+    trace : SequenceTrace
+        End of the sequence.
+
+    every_test_passed : bool
+        Whether all tests of all ranges passed.
+    """
+    best_rank = 0
+    every_test_passed = len(rank_ranges) > 0
+    # Fractions of delta that earlier ranges may pass on: several if an order of rows is unknown.
+    possible_carried_fractions = {Fraction(0)}
+    failures: list[_Failure] = []
+    unordered_cells: set[int] = set()
+    for rank_range in rank_ranges:
+        next_carried_fractions: set[Fraction] = set()
+        for carried_fraction in possible_carried_fractions:
+            delta_fraction = carried_fraction + rank_range.delta_fraction
+            range_level = float(delta_fraction) * significance_level
+            first_failure = find_first_failure(ranking, rank_range, range_level)
+            end_of_passed_ranks = first_failure.rank
+            unordered_cells.update(first_failure.unordered_cells)
+            if last_rank is not None and first_failure.rank > last_rank:
+                end_of_passed_ranks = last_rank + 1
+                every_test_passed = False
+                next_carried_fractions.add(delta_fraction)
+            elif first_failure.rank < rank_range.stop_rank:
+                every_test_passed = False
+                rank_tests = replace(rank_range.rank_tests, significance_level=range_level)
+                failures.append(_Failure(first_failure.rank, rank_tests))
+                next_carried_fractions.add(Fraction(0))
+            else:
+                next_carried_fractions.add(delta_fraction)
+                if first_failure.unordered_cells:
+                    # A test in an unordered cell may fail, and then no fraction is passed on.
+                    next_carried_fractions.add(Fraction(0))
+            last_passed_rank = rank_range.rank_tests.highest_tested_rank_below(end_of_passed_ranks)
+            if last_passed_rank >= rank_range.start_rank:
+                best_rank = last_passed_rank
+        possible_carried_fractions = next_carried_fractions
+
+    if unordered_cells:
+        raise ranking.build_finer_counts_error(unordered_cells)
+    if 0 < best_rank < ranking.n_rows:
+        ranking.require_known_order(ranking.find_tie_block(best_rank))
+    return _trace_sequence(ranking, best_rank, failures), every_test_passed
+
+
+@dataclass(frozen=True)
+class _Failure:
+    """Rank at which a test failed, and the tests at its significance level."""
+
+    rank: int
+    rank_tests: BinomialRankTests
+
+
+def _trace_sequence(ranking: Ranking, best_rank: int, failures: list[_Failure]) -> SequenceTrace:
+    """Find the row at which the first failure beyond the best rank became certain.
+
+    A test at a rank fails as soon as there are more errors than it tolerates. The row with that
+    error is the stopping time of the sequence, together with its tie block.
+    """
+    failures_above_best_rank = [failure for failure in failures if failure.rank > best_rank]
+    n_failures_below = len(failures) - len(failures_above_best_rank)
+    was_only_counted = ranking.has_unknown_order is not None
+    if not failures_above_best_rank or was_only_counted:
+        return SequenceTrace(best_rank, stopping_rank=ranking.n_rows, n_failures=n_failures_below)
+
+    first_failure = failures_above_best_rank[0]
+    n_tolerated_errors = max(first_failure.rank_tests.max_passing_errors(first_failure.rank), 0)
+    # Errors are counted from 0, so the error with this index is the first that is not tolerated.
+    rank_of_first_excess_error = int(ranking.error_runs.error_ranks[n_tolerated_errors])
+    deciding_rank = max(best_rank, rank_of_first_excess_error)
+    stopping_tie_block = ranking.find_tie_block(deciding_rank)
+    return SequenceTrace(
+        best_rank,
+        stopping_rank=int(ranking.tie_block_end_ranks[stopping_tie_block]),
+        n_failures=n_failures_below,
+    )
+
+
+def _test_every_score_value(
+    ranking: Ranking,
+    first_tested_score: float,
+    accuracy: float,
+    significance_level: float,
+    last_rank: int | None,
+) -> tuple[SequenceTrace, bool]:
+    """Test the values of the score from the first tested score upward until one fails.
+
+    A value that no row has stands for the next lower value that some row has.
+    """
+    n_blocks_up_to_first_score = int(
+        np.searchsorted(ranking.tie_block_scores, first_tested_score, side="right")
+    )
+    if n_blocks_up_to_first_score == 0:
+        stopping_rank = _find_end_of_next_tie_block(ranking, rank=0)
+        return SequenceTrace(best_rank=0, stopping_rank=stopping_rank), False
+
+    return _test_tie_blocks(
+        ranking,
+        first_block=n_blocks_up_to_first_score - 1,
+        accuracy=accuracy,
+        significance_level=significance_level,
+        last_rank=last_rank,
+    )
+
+
+def _test_tie_blocks_from_rank(
+    ranking: Ranking,
+    start: FirstTieBlock,
+    accuracy: float,
+    significance_level: float,
+    last_rank: int | None,
+) -> tuple[SequenceTrace, bool]:
+    """Test a rank, and if it passes, the ends of tie blocks from there upward until one fails.
+
+    At the rank itself, rows with equal scores are in random order.
+    """
+    n_errors = _draw_errors_up_to_rank(ranking, start.rank, start.tie_order)
+    p_value = bounds.binomial_p_value(np.array(n_errors), start.rank, error_rate=1.0 - accuracy)
+    if p_value > significance_level:
+        return SequenceTrace(best_rank=0, stopping_rank=ranking.n_rows), False
+    return _test_tie_blocks(
+        ranking,
+        first_block=ranking.find_tie_block(start.rank),
+        accuracy=accuracy,
+        significance_level=significance_level,
+        last_rank=last_rank,
+    )
+
+
+def _draw_errors_up_to_rank(ranking: Ranking, rank: int, tie_order: float) -> int:
+    """Draw how many errors lie up to a rank if rows with equal scores are in random order.
+
+    Parameters
+    ----------
+    ranking : Ranking
+        Calibration rows in increasing order of score.
+
+    rank : int
+        Rank.
+
+    tie_order : float
+        Random number in [0, 1).
+
+    Returns
+    -------
+    int
+        Errors of the lower tie blocks, and a hypergeometric number of those of the rank's own.
+    """
+    tie_block = ranking.find_tie_block(rank)
+    block_ends = np.append(0, ranking.tie_block_end_ranks)
+    errors_at_ends = np.append(0, ranking.cumulative_errors)
+    n_block_rows = int(block_ends[tie_block + 1] - block_ends[tie_block])
+    n_block_errors = int(errors_at_ends[tie_block + 1] - errors_at_ends[tie_block])
+    n_drawn_rows = rank - int(block_ends[tie_block])
+
+    n_drawn_errors = np.arange(
+        max(0, n_drawn_rows - (n_block_rows - n_block_errors)),
+        min(n_drawn_rows, n_block_errors) + 1,
+    )
+    log_probabilities = (
+        _log_binomial_coefficient(n_block_errors, n_drawn_errors)
+        + _log_binomial_coefficient(n_block_rows - n_block_errors, n_drawn_rows - n_drawn_errors)
+        - _log_binomial_coefficient(n_block_rows, np.array(n_drawn_rows))
+    )
+    cumulative_probabilities = np.cumsum(np.exp(log_probabilities))
+    drawn_index = np.searchsorted(cumulative_probabilities, tie_order, side="right")
+    last_index = len(n_drawn_errors) - 1
+    drawn_errors = n_drawn_errors[min(int(drawn_index), last_index)]
+    return int(errors_at_ends[tie_block] + drawn_errors)
+
+
+def _log_binomial_coefficient(n_rows: int, n_chosen: Codes) -> Float:
+    """Compute the logarithm of the number of ways to choose some of the rows."""
+    logarithm: Float = gammaln(n_rows + 1.0) - gammaln(n_chosen + 1.0)
+    return logarithm - gammaln(n_rows - n_chosen + 1.0)
+
+
+def _test_tie_blocks(
+    ranking: Ranking,
+    first_block: int,
+    accuracy: float,
+    significance_level: float,
+    last_rank: int | None,
+) -> tuple[SequenceTrace, bool]:
+    """Test the ends of tie blocks upward until one fails."""
+    n_tie_blocks = len(ranking.tie_block_end_ranks)
+    stop_block = n_tie_blocks
+    if last_rank is not None:
+        stop_block = int(np.searchsorted(ranking.tie_block_end_ranks, last_rank, side="right"))
+    tested_ranks = ranking.tie_block_end_ranks[first_block:stop_block]
+    n_errors = ranking.cumulative_errors[first_block:stop_block]
+
+    # A test that clearly passes keeps the p-value 0, because an exact p-value is slow to compute.
+    error_rate = 1.0 - accuracy
+    passes_clearly = find_clear_passes(n_errors, tested_ranks, error_rate, significance_level)
+    unclear = np.flatnonzero(~passes_clearly)
+    p_values = np.zeros(len(tested_ranks))
+    p_values[unclear] = bounds.binomial_p_value(
+        n_errors[unclear], tested_ranks[unclear], error_rate
+    )
+
+    n_passed = _count_passes_before_first_failure(p_values, significance_level)
+    best_rank = get_last_or_zero(tested_ranks[:n_passed])
+    passed_last_block = first_block + n_passed == n_tie_blocks
+    every_test_passed = n_passed > 0 and passed_last_block
+    stopping_rank = _find_end_of_next_tie_block(ranking, best_rank)
+    return SequenceTrace(best_rank, stopping_rank=stopping_rank), every_test_passed
+
+
+def _test_every_rank(
+    ranking: Ranking,
+    first_tested_rank: int,
+    accuracy: float,
+    significance_level: float,
+    last_rank: int | None,
+) -> SequenceTrace:
+    """Test every rank from the first tested rank upward until one fails."""
+    if last_rank is None:
+        last_rank = ranking.n_rows
+    tested_ranks = np.arange(first_tested_rank, last_rank + 1)
+    n_errors = np.searchsorted(ranking.error_runs.error_ranks, tested_ranks, side="right")
+    p_values = bounds.binomial_p_value(n_errors, tested_ranks, error_rate=1.0 - accuracy)
+    n_passed = _count_passes_before_first_failure(p_values, significance_level)
+    best_rank = get_last_or_zero(tested_ranks[:n_passed])
+    stopping_rank = _find_end_of_next_tie_block(ranking, best_rank)
+    return SequenceTrace(best_rank, stopping_rank=stopping_rank)
+
+
+def _find_end_of_next_tie_block(ranking: Ranking, rank: int) -> int:
+    """Return the last rank of the tie block that follows a rank."""
+    next_block = int(np.searchsorted(ranking.tie_block_end_ranks, rank, side="right"))
+    return get_last_or_zero(ranking.tie_block_end_ranks[: next_block + 1])
+
+
+def _count_passes_before_first_failure(p_values: Float, significance_level: float) -> int:
+    """Count the tests that pass before the first one that fails."""
+    failed_tests = np.flatnonzero(p_values > significance_level)
+    if len(failed_tests) == 0:
+        return len(p_values)
+    first_failed_test = failed_tests[0]
+    return int(first_failed_test)
