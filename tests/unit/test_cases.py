@@ -404,7 +404,28 @@ def test_sequences_are_refused_with_the_best_limit(promise, limit):
     with pytest.raises(InfeasibleTargetError) as refusal:
         mc.ScoreGate(promise(limit)).fit(score, correct, cases=document, groups=field)
     assert refusal.value.best > limit
+    assert refusal.value.n_cases == N_CASES
     mc.ScoreGate(promise(refusal.value.best)).fit(score, correct, cases=document, groups=field)
+
+
+@pytest.mark.parametrize(
+    "promise",
+    [mc.MaxCaseErrors(0.1, among="automated"), mc.MaxErrorsPerCase(0.3, largest=3)],
+    ids=repr,
+)
+def test_sequences_name_the_number_of_cases_that_they_take(promise):
+    def fit(n_cases):
+        score = np.random.default_rng(0).random(3 * n_cases)
+        correct = np.ones(len(score))
+        return mc.ScoreGate(promise).fit(score, correct, cases=np.arange(len(score)) // 3)
+
+    with pytest.raises(InfeasibleTargetError) as refusal:
+        fit(10)
+    n_needed = refusal.value.cases_needed
+    assert n_needed > 10
+    assert f"at least {n_needed} cases" in str(refusal.value)
+    with pytest.raises(InfeasibleTargetError):
+        fit(n_needed - 1)
 
 
 @pytest.mark.parametrize(

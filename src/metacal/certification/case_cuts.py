@@ -39,8 +39,8 @@ cases. They may not read the cases that are left, neither labels nor scores.
 
 **A shortcut that is not valid**: to clear every item of a type for free once no case left has a
 harmful item of it. That no harmful item is left is a fact about the cases left, so step 1 fails. With
-60 types that are each harmful in 0.0012 of the cases, n = 132 and a limit of 0.05, this breaks the
-promise in 0.168 of draws. `tests/guarantees/test_cases.py` fails if a type is cleared for free.
+60 types that are each harmful in 0.0012 of the cases, n = 132 and a limit of 0.05, this broke the
+promise in each of 200 draws. `tests/guarantees/test_cases.py` fails if a type is cleared for free.
 """
 
 from __future__ import annotations

@@ -297,14 +297,33 @@ class CaseSequenceProcedure(CaseProcedure):
         """Name of the rule in certificates and files."""
         return CASE_SEQUENCE if self.largest is None else CASE_BETS
 
+    @property
+    def _tested_share(self) -> tuple[int, int]:
+        """Numerator and denominator of the share of cases that are tested."""
+        return _SEQUENCE_TESTED_SHARE if self.largest is None else _BETS_TESTED_SHARE
+
+    @property
+    def _max_log_gain_per_bet(self) -> float:
+        """Largest log gain of a bet, on a case without an error."""
+        assert self.largest is not None
+        relative_limit = self.target / self.largest
+        return math.log1p(betting.MAX_STAKE_FRACTION * relative_limit / (1.0 - relative_limit))
+
+    def _count_cases_needed(self, delta: float) -> int:
+        """Count the calibration cases with which error-free ones pass the test."""
+        if self.largest is None:
+            n_tested = bounds.correct_rows_needed(self.target, delta)
+        else:
+            n_tested = math.ceil(-math.log(delta) / self._max_log_gain_per_bet)
+        numerator, denominator = self._tested_share
+        return -(-n_tested * denominator // numerator)
+
     def _certify_items(
         self, rows: CalibrationRows, cases: Cases, items: CaseItems, delta: float | None
     ) -> Certificate:
         """Certify the last cuts of the sequence that pass."""
         assert delta is not None
-        numerator, denominator = _SEQUENCE_TESTED_SHARE
-        if self.largest is not None:
-            numerator, denominator = _BETS_TESTED_SHARE
+        numerator, denominator = self._tested_share
         division = divide_cases(
             rows,
             items,
@@ -319,7 +338,8 @@ class CaseSequenceProcedure(CaseProcedure):
                 self.quantity,
                 self.target,
                 delta,
-                n_cases=len(division.tested_cases),
+                n_cases=cases.n_cases,
+                cases_needed=self._count_cases_needed(delta),
                 best=self._find_best_limit(division, delta),
             )
         return build_case_certificate(
@@ -432,9 +452,6 @@ class CaseSequenceProcedure(CaseProcedure):
             lowest_mean <= mean_errors * bounds.ONE_PLUS_ROUNDING_ERROR
             and mean_errors <= self.largest * lowest_mean * bounds.ONE_PLUS_ROUNDING_ERROR
         )
-        relative_limit = self.target / self.largest
-        max_log_gain_per_bet = math.log1p(
-            betting.MAX_STAKE_FRACTION * relative_limit / (1.0 - relative_limit)
-        )
         required_log_capital = -math.log(bounds.ONE_PLUS_ROUNDING_ERROR * delta)
-        return is_possible_mean and counts.n_counted * max_log_gain_per_bet >= required_log_capital
+        max_log_capital = counts.n_counted * self._max_log_gain_per_bet
+        return is_possible_mean and max_log_capital >= required_log_capital

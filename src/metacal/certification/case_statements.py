@@ -124,6 +124,7 @@ def build_no_passing_cuts_error(
     target: float,
     delta: float,
     n_cases: int,
+    cases_needed: int,
     best: float | None,
 ) -> InfeasibleTargetError:
     """Build the error for cases on which the first cuts of a sequence fail.
@@ -140,7 +141,10 @@ def build_no_passing_cuts_error(
         Error probability of the promise.
 
     n_cases : int
-        Number of tested cases.
+        Number of calibration cases.
+
+    cases_needed : int
+        Number of calibration cases with which error-free ones would certify the target.
 
     best : float or None
         Strictest limit that these cases support, if there is one.
@@ -152,12 +156,16 @@ def build_no_passing_cuts_error(
     support_text = "They support no limit."
     if best is not None:
         support_text = f"The strictest limit that they support is {best:g}."
+    if n_cases < cases_needed:
+        support_text = f"It takes at least {cases_needed:,} cases. {support_text}"
     message = (
-        f"Cannot certify a target of {target:g} for the {quantity} from {n_cases:,} tested"
-        f" cases {format_confidence_level(delta)}. {support_text} Raise the limit, collect more"
-        " cases, or improve the scores."
+        f"Cannot certify a target of {target:g} for the {quantity} from {n_cases:,} cases"
+        f" {format_confidence_level(delta)}. {support_text} Raise the limit, collect more cases, or"
+        " improve the scores."
     )
-    return InfeasibleTargetError(message, target=target, best=best, n_cases=n_cases)
+    return InfeasibleTargetError(
+        message, target=target, best=best, cases_needed=cases_needed, n_cases=n_cases
+    )
 
 
 def build_missing_cases_error(promise: object) -> InputError:
