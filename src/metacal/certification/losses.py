@@ -96,8 +96,8 @@ class MeanLossLimit:
     costs : Costs
         Losses of incorrect and of rejected rows.
 
-    noun : str
-        Noun for the mean loss in messages.
+    noun_in_messages : str
+        Noun for the mean loss in messages, for example "risk".
 
     bets_rule_name : str
         Name of the rule in the certificate if the tests are not exact.
@@ -121,7 +121,7 @@ class MeanLossLimit:
     quantity: Quantity
     limit: float
     costs: Costs
-    noun: str
+    noun_in_messages: str
     bets_rule_name: str
     expects_rare_losses: bool = False
     uses_pilot_rows: bool = True
@@ -241,7 +241,7 @@ class MeanLossLimit:
         if smallest_limit is not None:
             smallest_limit_text = f"{smallest_limit:g}"
         return build_infeasible_target_error(
-            f"max {self.noun} {self.limit:g}",
+            f"max {self.noun_in_messages} {self.limit:g}",
             target=self.limit,
             delta=delta,
             n_rows=ranking.n_rows,
@@ -250,7 +250,7 @@ class MeanLossLimit:
             rows_needed=rows_needed,
             weaker_promise_advice="raise the limit",
             ruled_out=ruled_out,
-            ruled_out_predicate=f"has so low a {self.noun}",
+            ruled_out_predicate=f"has so low a {self.noun_in_messages}",
         )
 
     def _find_smallest_limit(self, loss_tests: _LossTests) -> float | None:
@@ -300,7 +300,7 @@ class MeanLossLimit:
             return None
         return (
             f"{n_accepted:,} accepted rows that cost {mean_loss:g} on average do not certify"
-            f" a {self.noun} of at most {self.limit:g}"
+            f" a {self.noun_in_messages} of at most {self.limit:g}"
         )
 
     def mean_loss_counts_errors(self, certificate: Certificate) -> bool:

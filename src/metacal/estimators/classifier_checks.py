@@ -14,7 +14,7 @@ from metacal.estimators.frozen import is_frozen
 from metacal.estimators.responses import RESPONSE_METHODS, get_classifier_classes
 from metacal.formulas import Array, Codes
 from metacal.gate import check_logits_gate_options
-from metacal.promises.positive_class import check_positive_class, name_positive_class
+from metacal.promises.positive_class import apply_positive_class, check_positive_class
 from metacal.rows.arrays import as_plain_array, check_choice
 from metacal.rows.labels import check_labels, check_reject_label
 
@@ -94,7 +94,7 @@ def _check_gate_parameters(meta_estimator: Any, y: Array) -> None:
     """Check the parameters of the gate, with the classes that the labels have."""
     decision = meta_estimator.decision
     check_logits_gate_options(meta_estimator.promise, meta_estimator.ranking, "logits", decision)
-    promise = name_positive_class(meta_estimator.promise, meta_estimator.positive)
+    promise = apply_positive_class(meta_estimator.promise, meta_estimator.positive)
     classes = np.unique(y)
     estimator = meta_estimator.estimator
     if is_frozen(estimator) and hasattr(estimator, "classes_"):

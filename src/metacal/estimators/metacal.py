@@ -31,7 +31,7 @@ from metacal.gate import (
 from metacal.gate.calibrate import calibrate
 from metacal.maps.map import Map
 from metacal.maps.methods import get_estimator_method
-from metacal.promises.positive_class import name_positive_class
+from metacal.promises.positive_class import apply_positive_class
 from metacal.promises.promise import Promise
 from metacal.rows import Rows, validate
 from metacal.rows.executors import ExecutorLike, is_remote
@@ -293,7 +293,7 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
         skipped_checks: tuple[str, ...] = (),
     ) -> Self:
         """Fit the gate on validated rows; see `fit_codes` for the parameters."""
-        promise = name_positive_class(
+        promise = apply_positive_class(
             self.promise, self.positive, has_one_score=self._has_one_score
         )
         data = LogitsData(

@@ -12,7 +12,7 @@ from metacal.certification.rules.expected_prefix import EXPECTED_PREFIX, Expecte
 from metacal.certification.rules.fixed_sequence import FALLBACK_SEQUENCE, FixedSequenceRule
 from metacal.promises.promise import SubgroupPromise
 
-# Names of the rules for a cascade, first without people and then with people.
+# Names of two rules for a cascade: the first without people, the last with people.
 CASCADE_RULES = (
     register_rule(
         "cascade-binomial",

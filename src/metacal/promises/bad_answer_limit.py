@@ -19,9 +19,9 @@ from metacal.formulas import Codes, Float
 if TYPE_CHECKING:
     from metacal.promises.cascade import MaxLoss
 
-# Factor of n^(2/3) in the suggested number of labels (`benchmarks.answers` measures it).
+# Of n rows, at least this factor times n^(2/3) should be labelled (`benchmarks.answers`).
 _LABEL_COUNT_FACTOR = 0.7
-# Smallest expected number of bad answers among the labelled rows, if the limit is just kept.
+# If the limit is just kept, the labelled rows should have at least this many bad answers.
 _MIN_EXPECTED_BAD_LABELS = 6
 
 
@@ -75,15 +75,15 @@ class BadAnswerLimit:
         if self.population_size is None or self.pool_size is None:
             return float(bdtr(n_bad, n_tested, self.max_bad_share))
         max_bad_in_pool = math.floor(self.max_bad_share * self.pool_size)
-        n_bad_if_broken = max_bad_in_pool + 1
-        tested_rows_keep_last_answer = has_one_threshold
-        if tested_rows_keep_last_answer:
-            # Bad answers of tested rows do not count against the limit, so there may be more.
-            n_bad_if_broken += n_bad
+        n_bad_if_just_broken = max_bad_in_pool + 1
+        if has_one_threshold:
+            # The tested rows keep the answer of the last model, so that only bad answers to the
+            # other rows break the limit. The bad answers to tested rows come in addition.
+            n_bad_if_just_broken += n_bad
         return _hypergeometric_cdf(
             n_bad,
             population_size=self.population_size,
-            n_marked=min(n_bad_if_broken, self.population_size),
+            n_marked=min(n_bad_if_just_broken, self.population_size),
             n_draws=min(n_tested, self.population_size),
         )
 
@@ -121,7 +121,7 @@ class BadAnswerLimit:
         """
         smallest_size = n_bad + 1
         candidate_sizes = range(smallest_size, n_available)
-        # The p-value falls as the number of tested rows grows, so bisection finds the first pass.
+        # The p-value falls as more rows are tested, so the sizes that fail come first.
         n_failing_sizes = bisect_left(
             candidate_sizes,
             True,
@@ -145,7 +145,7 @@ def suggest_label_count(promise: MaxLoss, n_rows: int) -> int:
     >>> [suggest_label_count(MaxLoss(0.02), n) for n in (1000, 5000, 20_000, 100_000)]
     [265, 265, 462, 1463]
     """
-    limit = BadAnswerLimit(promise.epsilon, promise.delta)
+    limit = BadAnswerLimit(max_bad_share=promise.epsilon, significance_level=promise.delta)
     n_labels_for_threshold = _LABEL_COUNT_FACTOR * n_rows ** (2 / 3)
     n_labels_for_limit = _MIN_EXPECTED_BAD_LABELS / promise.epsilon
     n_labels = min(n_rows, math.ceil(max(n_labels_for_threshold, n_labels_for_limit)))

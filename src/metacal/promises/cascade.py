@@ -38,7 +38,7 @@ LOSS_DIFFERENCE_RULE = register_rule(
 
 
 def _register_agreement_rule(*, has_pool: bool, has_path: bool) -> str:
-    """Register a rule that tests how often an earlier model differs from the last one."""
+    """Register a rule that tests how often the answers of two models differ, without labels."""
     name = "cascade-path" if has_path else "cascade-joint"
     law = "binomial"
     assumptions = SAME_SOURCE_OF_BOTH
@@ -55,7 +55,7 @@ def _register_agreement_rule(*, has_pool: bool, has_path: bool) -> str:
     return register_rule(name, text, assumptions)
 
 
-# Names of the agreement rules, by (has_pool, has_path).
+# Names of the rules that need no labels. The key is (has_pool, has_path).
 _AGREEMENT_RULES = {
     (has_pool, has_path): _register_agreement_rule(has_pool=has_pool, has_path=has_path)
     for has_pool in (False, True)
@@ -111,7 +111,7 @@ class MaxLoss(Promise):
     cascade_rules: ClassVar = (LOSS_DIFFERENCE_RULE,)
 
     def rules_allowed_in(self, certificate: Certificate) -> tuple[str, ...]:
-        """Return the names of the rules that a certificate of a loss may have."""
+        """Return the names of the rules that can certify a loss on the rows of a certificate."""
         stages = certificate.stages
         if stages is None:
             return ()
@@ -201,7 +201,7 @@ class CascadeLoss:
         n_pilot = 0
         tests_two_paths = not has_one_threshold
         if tests_two_paths:
-            # Each path has half of delta, and pilot rows fixed both paths before the tests.
+            # The pilot rows choose two paths of thresholds. Each path is tested at half of delta.
             significance_level = delta * 0.5
             n_pilot = stages.n_pilot_rows
         pool_size = stages.pool_size
@@ -216,10 +216,12 @@ class CascadeLoss:
             population_size=population_size,
             pool_size=pool_size,
         )
-        n_bad = stages.n_disagreements
-        if n_bad is None:
-            n_bad = stages.n_worse or 0
+        n_bad_answers = stages.n_disagreements
+        if n_bad_answers is None:
+            # If people answer last, every error of a model is a bad answer, and no model is better.
+            n_bad_answers = stages.n_worse or 0
         passes_limit = limit.passes(
-            n_bad=n_bad, n_tested=certificate.n_rows, has_one_threshold=has_one_threshold
+            n_bad=n_bad_answers, n_tested=certificate.n_rows, has_one_threshold=has_one_threshold
         )
-        return not stages.n_better and is_pool_large_enough and passes_limit
+        has_no_better_answer = not stages.n_better
+        return has_no_better_answer and is_pool_large_enough and passes_limit

@@ -128,9 +128,9 @@ class _PilotSizePolicy(NamedTuple):
         return min(self.max_rows, max(self.min_rows, math.ceil(self.share * n_rows)))
 
 
-# A few rows without labels suffice to choose thresholds of the small model.
+# Number of pilot rows without labels. A few suffice to choose thresholds of the small model.
 _UNLABELLED_PILOT_POLICY = _PilotSizePolicy(share=0.05, min_rows=20, max_rows=500)
-# The order of pairs of thresholds depends on error rates, so it needs more rows, with labels.
+# Number of pilot rows with labels. They estimate error rates, which takes more rows.
 _LABELLED_PILOT_POLICY = _PilotSizePolicy(share=0.2, min_rows=20, max_rows=5000)
 
 
@@ -159,7 +159,7 @@ class CascadePlan:
     thresholds_from: Float | None = None
 
 
-# Plan without people, whose thresholds are chosen from pilot rows.
+# Default options: without people, and with pilot rows that choose the thresholds.
 DEFAULT_PLAN = CascadePlan()
 
 
@@ -241,12 +241,13 @@ def _make_unlabelled_pilot(scores: Float) -> PairedPredictions:
     scores = np.asarray(scores, dtype=np.float64)
     if scores.ndim != 1 or len(scores) == 0 or np.isnan(scores).any():
         raise InputError("thresholds_from needs one row or more, each with a score.")
-    no_row = np.zeros(len(scores), dtype=bool)
+    # Without labels and without the large model, only the scores of the small model are read.
+    all_false = np.zeros(len(scores), dtype=bool)
     return PairedPredictions(
         small_score=scores,
         large_score=scores,
-        small_correct=no_row,
-        large_correct=no_row,
-        models_agree=no_row,
-        has_label=no_row,
+        small_correct=all_false,
+        large_correct=all_false,
+        models_agree=all_false,
+        has_label=all_false,
     )

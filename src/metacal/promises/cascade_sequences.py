@@ -29,9 +29,9 @@ _N_THRESHOLDS = 100
 # Number of candidate thresholds of each model if both models have a threshold.
 _N_THRESHOLDS_PER_MODEL = 40
 
-# Tests of an accuracy begin where the small model answers this share of the rows.
+# The first tested threshold of an accuracy lets the small model answer this share of the rows.
 _FIRST_SHARE_OF_SMALL_MODEL = 0.4
-# Fraction of delta for the first test sequence. The second sequence has the rest of delta.
+# Fraction of delta for the first test sequence. The rest of delta is for the second sequence.
 _FIRST_DELTA_FRACTION = 0.9
 
 
@@ -183,7 +183,7 @@ def build_review_sequences(
 
 
 def _find_pareto_front(*, risks: Float, costs: Float, is_allowed: Flags) -> list[tuple[int, int]]:
-    """Find table entries that are cheaper than every allowed entry of lower risk.
+    """Find the allowed table entries that are cheaper than all entries of lower risk.
 
     Parameters
     ----------
@@ -205,7 +205,7 @@ def _find_pareto_front(*, risks: Float, costs: Float, is_allowed: Flags) -> list
     """
     pareto_front: list[tuple[int, int]] = []
     lowest_cost = math.inf
-    # The last key of lexsort is the primary one, so costs only order entries of equal risk.
+    # `np.lexsort` sorts by its last key first, so entries are sorted by risk and then by cost.
     flat_indices_by_rising_risk = np.lexsort((costs.ravel(), risks.ravel()))
     for flat_index in flat_indices_by_rising_risk:
         row, column = divmod(int(flat_index), costs.shape[1])

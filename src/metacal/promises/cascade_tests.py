@@ -30,7 +30,7 @@ from metacal.promises.cascade_sequences import (
 from metacal.statistics import bounds
 from metacal.statistics.noninferiority import NUISANCE_LEVEL_FRACTION, certifies_noninferiority
 
-# The smallest certifiable loss is searched among the multiples of 1 / _N_LOSS_STEPS.
+# Losses are tested in steps of 1 / _N_LOSS_STEPS to find the smallest certifiable loss.
 _N_LOSS_STEPS = 10_000
 
 
@@ -157,17 +157,18 @@ class LossTest(CascadeTest):
         significance_level: float,
         has_human_review: bool,
     ) -> InfeasibleTargetError:
-        """Make the error with the smallest certifiable loss and the number of rows needed."""
+        """Build the error that states which loss is certifiable and how many rows are needed."""
         max_loss = self.promise.epsilon
         smallest_loss = self._find_smallest_certifiable_loss(
             counts, n_tested=n_tested, significance_level=significance_level
         )
         best_text = "nothing is"
-        if smallest_loss:
+        if smallest_loss is not None:
             best_text = (
                 f"the smallest certifiable on these {n_tested:,} rows"
                 f" {self.promise.confidence_phrase} is {smallest_loss:.4f}"
             )
+        # The p-value of n rows without a worse answer is (1 - max_loss) ** n.
         level_of_difference = self.promise.delta * (1.0 - NUISANCE_LEVEL_FRACTION)
         n_needed_if_never_worse = math.ceil(math.log(level_of_difference) / math.log1p(-max_loss))
         advice = "use more rows, or a better small model"
@@ -197,7 +198,7 @@ class LossTest(CascadeTest):
                 significance_level=significance_level,
             )
 
-        # If a loss is certifiable then so is every larger loss, so bisection finds the smallest.
+        # Every loss above a certifiable loss is certifiable too, so the failing losses come first.
         candidate_steps = range(1, _N_LOSS_STEPS)
         n_failing_steps = bisect_left(candidate_steps, True, key=is_certifiable)
         if n_failing_steps == len(candidate_steps):
@@ -258,7 +259,7 @@ class AccuracyTest(CascadeTest):
         significance_level: float,
         has_human_review: bool,
     ) -> InfeasibleTargetError:
-        """Make the error with the largest certifiable accuracy of the first candidate."""
+        """Build the error that states which accuracy the first candidate certifies."""
         return make_accuracy_error(
             self.promise,
             n_errors=counts.n_errors,
@@ -276,7 +277,7 @@ def make_accuracy_error(
     significance_level: float,
     has_human_review: bool,
 ) -> InfeasibleTargetError:
-    """Make the error for a cascade whose first tested thresholds fail.
+    """Build the error for a cascade whose first tested thresholds fail.
 
     Parameters
     ----------
@@ -293,21 +294,22 @@ def make_accuracy_error(
     -------
     InfeasibleTargetError
     """
-    best_accuracy = 0.0
+    certified_accuracy = 0.0
     if n_answered > 0:
         n_correct = n_answered - n_errors
         lower_bound = bounds.clopper_pearson_lower(n_correct, n_answered, significance_level)
-        best_accuracy = floor_to_4_decimals(lower_bound)
+        certified_accuracy = floor_to_4_decimals(lower_bound)
+    best_target = certified_accuracy if certified_accuracy > 0.0 else None
     people_advice = ""
     if not has_human_review:
         people_advice = "let people answer what no model accepts, "
     message = (
         f"min accuracy {promise.beta:g} cannot be certified for this cascade: where it was tested"
         f" first, {n_errors:,} of {n_answered:,} answers are wrong, which certifies"
-        f" {best_accuracy:.4f} {promise.confidence_phrase}; lower the target, use more rows,"
+        f" {certified_accuracy:.4f} {promise.confidence_phrase}; lower the target, use more rows,"
         f" {people_advice}or find a better large model."
     )
-    return InfeasibleTargetError(message, target=promise.beta, best=best_accuracy or None)
+    return InfeasibleTargetError(message, target=promise.beta, best=best_target)
 
 
 def make_cascade_test(promise: MaxLoss | MinAccuracy) -> CascadeTest:
@@ -334,7 +336,7 @@ def check_cascade_promise(promise: object) -> MaxLoss | MinAccuracy:
     InputError
         If a cascade cannot make the promise, or if it has no delta.
     """
-    # A subclass may be certified by another procedure, so the exact type counts.
+    # Subclasses are refused, because they may need another procedure.
     if type(promise) is not MaxLoss and type(promise) is not MinAccuracy:
         raise InputError(f"a cascade promises MaxLoss(0.01) or MinAccuracy(0.95); got {promise!r}.")
     if promise.delta is None:

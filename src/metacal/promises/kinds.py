@@ -13,7 +13,7 @@ from metacal.errors import InputError
 from metacal.lazy import import_object, read_typed_imports
 
 if TYPE_CHECKING:
-    # The registry below is derived from these imports, which type checkers read as well.
+    # `PROMISES` is derived from these imports, which type checkers can read too.
     from metacal.promises.accuracy import MinAccuracy as MinAccuracy
     from metacal.promises.both import AfterLooking as AfterLooking
     from metacal.promises.both import Both as Both
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from metacal.promises.two_sided import MinRecall as MinRecall
     from metacal.promises.two_sided import TwoSided as TwoSided
 
-# Mapping from the name of a promise in files to its place, "module:Class".
+# For each promise, its name in files and the place of its class as "module:Class".
 PROMISES: dict[str, str] = {
     **read_typed_imports(__name__),
     "paper.MaxMiscoverage": "metacal.promises.paper:MaxMiscoverage",

@@ -34,7 +34,7 @@ from metacal.formulas import Codes, Flags
 from metacal.promises.promise import Promise
 from metacal.rows.arrays import check_fraction
 
-# A table of costs for more classes is printed by its size only.
+# If a table of costs has more classes than this, only its size is printed.
 _MAX_PRINTED_CLASSES = 4
 
 
@@ -46,11 +46,10 @@ def get_largest_cost(promise: Promise | None) -> float | None:
 class CostPromise(Promise):
     """Base class of the promises about losses and costs."""
 
-    # Cost of any incorrect prediction, or a table of costs, wrong[true class][prediction].
-
+    # Cost of an incorrect prediction, or a table with the costs wrong[true class][prediction].
     wrong: ErrorCosts
 
-    # Seed of random draws that the user passed. None to derive it from the rows.
+    # Seed of the random draws. If it is None, a seed is derived from the rows.
     random_state: int | None
 
     @property
@@ -190,15 +189,16 @@ class MaxRisk(CostPromise):
         return (BETTING, FALLBACK_SEQUENCE)
 
     def procedure(self) -> MeanLossLimit:
-        """Return the procedure that certifies the rows."""
+        """Return the procedure that certifies the limit on the mean loss."""
+        is_in_expectation = self.delta is None
         return MeanLossLimit(
             quantity=RISK,
             limit=self.limit,
             costs=self.costs,
-            noun="risk",
+            noun_in_messages="risk",
             bets_rule_name=self.rule,
             expects_rare_losses=self.near_binary,
-            uses_pilot_rows=self.delta is not None,
+            uses_pilot_rows=not is_in_expectation,
             random_state=self.random_state,
         )
 
@@ -269,15 +269,17 @@ class MaxCost(CostPromise):
         return super().rule
 
     def procedure(self) -> MeanLossLimit:
-        """Return the procedure that certifies the rows."""
+        """Return the procedure that certifies the limit on the mean cost."""
+        is_in_expectation = self.delta is None
+        every_error_costs_the_same = has_uniform_costs(self.wrong)
         return MeanLossLimit(
             quantity=COST,
             limit=self.limit,
             costs=self.costs,
-            noun="cost",
+            noun_in_messages="cost",
             bets_rule_name=self.rule,
-            uses_pilot_rows=self.delta is not None,
-            counts_errors=has_uniform_costs(self.wrong),
+            uses_pilot_rows=not is_in_expectation,
+            counts_errors=every_error_costs_the_same,
             random_state=self.random_state,
         )
 
@@ -324,7 +326,7 @@ class Cheapest(CostPromise):
     def __post_init__(self) -> None:
         object.__setattr__(self, "wrong", validate_error_costs(self.wrong))
         object.__setattr__(self, "review", validate_positive_cost("review", self.review))
-        # A bound that holds in expectation is not implemented, so delta must not be None.
+        # No bound on the cost holds in expectation only, so delta must not be None.
         check_fraction("delta", self.delta)
 
     @property
@@ -338,7 +340,7 @@ class Cheapest(CostPromise):
         return ((COST_PER_ROW, math.inf),)
 
     def procedure(self) -> CheapestThreshold:
-        """Return the procedure that certifies the rows."""
+        """Return the procedure that chooses the threshold and bounds its cost."""
         return CheapestThreshold(costs=self.costs, random_state=self.random_state)
 
     def _expected_limits(self, certificate: Certificate) -> Limits:

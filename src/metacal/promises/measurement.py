@@ -196,7 +196,7 @@ class Measurement:
                 " losses."
             )
         costs_in_row_order = losses.counted_by(quantity, accept)
-        # Bets on sorted costs would see a drift that does not exist.
+        # The order of the bets is random, because bets on sorted rows would take the order for drift.
         bet_order = RowDraws(costs_in_row_order).draw_row_order("order of bets")
         costs = costs_in_row_order[bet_order]
         relative_costs = costs / losses.max_loss
@@ -242,7 +242,7 @@ class Measurement:
         """
         assert self.value is not None
         if self.n_better is not None:
-            # The quantity is the loss of a cascade: its error rate minus that of its last model.
+            # This quantity is the error rate of a cascade minus the error rate of its last model.
             return difference_interval(
                 n_only_first_incorrect=self.n_bad,
                 n_only_second_incorrect=self.n_better,
@@ -258,7 +258,7 @@ class Measurement:
             low, high = self._compute_binomial_interval(tail_probability)
         low_in_cost_units = self.largest_cost * low
         high_in_cost_units = self.largest_cost * high
-        # Rounding must not exclude the measured value from its own interval.
+        # Because of rounding errors, the computed interval may exclude the measured value.
         return min(low_in_cost_units, self.value), max(high_in_cost_units, self.value)
 
     def _compute_binomial_interval(self, tail_probability: float) -> tuple[float, float]:

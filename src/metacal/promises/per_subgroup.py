@@ -17,7 +17,7 @@ from metacal.certification.two_sides import TwoClassProcedure
 from metacal.errors import InputError
 from metacal.promises.promise import Promise, SubgroupPromise
 
-# Prefix of the parameters of the inner promise, as scikit-learn names nested parameters.
+# Parameters of the inner promise have this prefix, like nested parameters in scikit-learn.
 _INNER_PREFIX = "promise__"
 
 
@@ -29,7 +29,7 @@ class Per(Promise):
     shares: DeltaSharing = "together"
     fallback: str | None = None
 
-    # Kind of the subgroups: predicted classes or groups.
+    # Kind of the subgroups: "class" for predicted classes, or "group".
     by: ClassVar[By]
 
     def __post_init__(self) -> None:

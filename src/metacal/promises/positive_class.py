@@ -18,10 +18,10 @@ from metacal.promises.promise import Promise
 PromiseType = TypeVar("PromiseType", bound=Promise)
 
 
-def name_positive_class(
+def apply_positive_class(
     promise: PromiseType, positive: Name | None, *, has_one_score: bool = False
 ) -> PromiseType:
-    """Return a promise about the positive class of an estimator.
+    """Apply the positive class of an estimator to its promise, if the promise names none.
 
     Parameters
     ----------
@@ -46,19 +46,21 @@ def name_positive_class(
     Examples
     --------
     >>> import metacal as mc
-    >>> name_positive_class(mc.MinRecall(0.95), "fraud").positive
+    >>> apply_positive_class(mc.MinRecall(0.95), "fraud").positive
     'fraud'
-    >>> name_positive_class(mc.MinAccuracy(0.95), "fraud")
+    >>> apply_positive_class(mc.MinAccuracy(0.95), "fraud")
     Traceback (most recent call last):
     metacal.errors.InputError: positive='fraud' has no effect, because MinAccuracy is about both classes. ...
     """
     if positive is None:
         return promise
-    named_promise = promise.with_positive_class(positive)
-    named_classes = named_promise.positive_classes
-    if has_one_score or positive in named_classes:
-        return named_promise
-    if named_classes:
+    promise_with_class = promise.with_positive_class(positive)
+    positive_classes = promise_with_class.positive_classes
+    has_effect = has_one_score or positive in positive_classes
+    if has_effect:
+        return promise_with_class
+    is_about_one_class = len(positive_classes) > 0
+    if is_about_one_class:
         reason = f"{promise!r} names its own positive class"
     else:
         reason = f"{type(promise).__name__} is about both classes"
@@ -92,7 +94,7 @@ def check_positive_class(promise: Promise, class_names: Sequence[Name]) -> None:
 
 
 def _build_missing_class_error(promise: Promise, class_names: Sequence[Name]) -> InputError:
-    """Build the error for a promise that names neither of two classes."""
+    """Build the error for a promise about one of two classes that does not name it."""
     first_class, second_class = class_names
     first_option = format_option("positive", str(first_class))
     second_option = format_option("positive", str(second_class))

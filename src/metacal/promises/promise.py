@@ -48,22 +48,22 @@ class Promise(ABC):
     files to name the promise.
     """
 
-    # Quantity that each parameter limits, in the order of certificates.
+    # For each parameter with a limit, the quantity that it limits. Certificates keep this order.
     quantities: ClassVar[Mapping[str, Quantity]]
 
-    # Names of the rules that certify the promise: first with a delta, last in expectation.
+    # Names of two rules: the first certifies with a delta, the last holds in expectation.
     rules: ClassVar[Sequence[str]]
 
-    # Names of the rules for a cascade: first without people, last with people.
+    # Names of two rules for a cascade: the first without people, the last with people.
     cascade_rules: ClassVar[tuple[str, ...]] = ()
 
-    # Command-line name of the calibrator that the promise prefers, or None.
+    # Name of the calibrator that the promise prescribes, or None if it prescribes none.
     default_calibrator: ClassVar[str | None] = None
 
-    # Whether rows may have a loss between 0 and 1 instead of being correct or incorrect.
+    # Whether a row may have a loss between 0 and 1 in place of a correct or incorrect prediction.
     supports_row_losses: ClassVar[bool] = False
 
-    # Largest probability that the promise fails, or None if it holds in expectation.
+    # The promise fails with at most this probability. None if it holds in expectation.
     delta: float | None
 
     def __post_init__(self) -> None:
@@ -312,29 +312,29 @@ class Promise(ABC):
         'the rule is none that this promise uses'
         """
         circumstances = certificate.circumstances
-        counts_whole_clusters = circumstances.counts_whole_clusters
         max_folds = certificate.n_rows
         if self._certifies_on_split:
-            # The certified rows are a part of the scored rows, so there may be more folds.
+            # More rows were scored than certified, so the number of folds has no known limit.
             max_folds = max(max_folds, circumstances.n_folds)
         contradiction = circumstances.find_contradiction(max_folds=max_folds, delta=self.delta)
         if contradiction is not None:
             return contradiction
-        has_same_unit = self.counts_cases == (certificate.cases is not None)
+        certificate_counts_cases = certificate.cases is not None
+        has_same_unit = self.counts_cases == certificate_counts_cases
         if not has_same_unit or not self._has_same_terms(certificate):
             return format_promise_mismatch(self)
         allowed_rules = self.rules_allowed_in(certificate)
-        if counts_whole_clusters:
+        if circumstances.counts_whole_clusters:
             allowed_rules = (WHOLE_CLUSTERS,)
         if certificate.rule not in allowed_rules:
             return "the rule is none that this promise uses"
         contradiction = self._find_row_count_contradiction(certificate)
-        if contradiction:
+        if contradiction is not None:
             return contradiction
-        tested_promise = self.with_delta_fraction(circumstances.delta_share)
-        if counts_whole_clusters:
-            return find_contradiction_of_clusters(tested_promise, certificate)
-        return find_contradiction(tested_promise, certificate)
+        promise_of_one_score = self.with_delta_fraction(circumstances.delta_share)
+        if circumstances.counts_whole_clusters:
+            return find_contradiction_of_clusters(promise_of_one_score, certificate)
+        return find_contradiction(promise_of_one_score, certificate)
 
     @property
     def _certifies_on_split(self) -> bool:

@@ -13,19 +13,19 @@ from scipy.special import betainc, expit
 
 from metacal.formulas import Flags, Float
 
-# Number of pilot rows at which an observed error and the fitted probability have equal weight.
+# With this many pilot rows, observed errors and fitted probabilities have the same weight.
 _EQUAL_WEIGHT_ROWS = 500
 
 # Ridge penalties of the logistic regression. Without them, slopes diverge if errors are rare.
 _INTERCEPT_PENALTY = 1e-6
 _SLOPE_PENALTY = 0.1
 
-# Limits of Newton's method for the logistic regression.
+# Newton's method takes at most this many steps, of limited size, and stops at a small step.
 _MAX_NEWTON_STEPS = 30
 _MAX_STEP_SIZE = 2.0
 _STEP_TOLERANCE = 1e-8
 
-# Lower limit of the first parameter of `betainc`, which must be positive.
+# The first parameter of `betainc` must be positive, so it is at least this.
 _MIN_BETA_PARAMETER = 1e-9
 
 

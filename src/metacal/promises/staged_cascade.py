@@ -80,7 +80,7 @@ from metacal.promises.threshold_paths import PilotScores, find_answering_model
 from metacal.rows.draws import RowDraws
 from metacal.statistics import bounds
 
-# Share of the labelled rows that become pilot rows.
+# Share of the labelled rows that choose thresholds as pilot rows and are not tested.
 _PILOT_SHARE = 0.2
 # Smallest number of pilot rows, whatever the number of labelled rows.
 _MIN_PILOT_ROWS = 20
@@ -226,13 +226,16 @@ class CascadeScores(Evidence):
         significance_level = promise.delta
         tests_two_paths = self.n_models > 1
         if tests_two_paths:
+            # The promise fails only if a test along one of the paths fails, so they share delta.
             significance_level = promise.delta * 0.5
         if not self.is_finite_pool:
-            return BadAnswerLimit(promise.epsilon, significance_level)
+            return BadAnswerLimit(
+                max_bad_share=promise.epsilon, significance_level=significance_level
+            )
         pool_size = len(self.uncertainty) + len(self.unlabelled_uncertainty)
         return BadAnswerLimit(
-            promise.epsilon,
-            significance_level,
+            max_bad_share=promise.epsilon,
+            significance_level=significance_level,
             population_size=pool_size - n_pilot,
             pool_size=pool_size,
         )
@@ -244,7 +247,7 @@ class CascadeScores(Evidence):
         if self.n_models == 1:
             paths = [pilot.build_common_rank_path()]
         else:
-            # People answer the other rows, so a share 1 - beta of the models' answers may be wrong.
+            # With people, the accuracy is that of the answers of models, so 1 - beta may be wrong.
             tolerated_bad_share = 1.0 - promise.beta if self.has_human_review else 0.0
             paths = self._build_threshold_paths(pilot, tolerated_bad_share)
         significance_level = (promise.delta or 0.0) / len(paths)
@@ -387,7 +390,7 @@ class CascadeScores(Evidence):
         is_bad = self.is_bad[rows]
         if is_bad.shape[1] > self.n_models:
             return is_bad
-        # The last model never differs from itself, and people are taken to be right.
+        # No flags are needed for the last model, which agrees with itself, or for people.
         never_bad = np.zeros(len(is_bad), dtype=bool)
         return np.column_stack([is_bad, never_bad])
 
@@ -417,7 +420,7 @@ def _choose_counts_to_report(failed_counts: list[AnswerCounts]) -> AnswerCounts:
 def _make_loss_error(
     promise: MaxLoss, limit: BadAnswerLimit, *, n_tested: int
 ) -> InfeasibleTargetError:
-    """Make the error for too few tested rows, with the number of rows needed."""
+    """Build the error that states how many tested rows are needed without a disagreement."""
     max_bad_share = limit.max_bad_share
     # The p-value of n rows without a bad answer is (1 - max_bad_share) ** n.
     rows_needed = math.ceil(math.log(limit.significance_level) / math.log1p(-max_bad_share))

@@ -25,11 +25,11 @@ from metacal.promises.risk_estimates import (
     fit_error_probabilities,
 )
 
-# Number of points of the common-rank path.
+# Number of points of the path on which all models accept the same share of their rows.
 _N_COMMON_RANKS = 100
-# Prices of a bad answer in calls of the last model, from high (strict) to low (lax).
+# Prices of a bad answer, in calls of the last model. Thresholds become laxer as prices fall.
 _PRICES_IN_LAST_MODEL_CALLS = np.logspace(5, -2, 150)
-# Number of sweeps of coordinate descent over the thresholds, for each price.
+# For each price, coordinate descent visits the threshold of every model this many times.
 _N_SWEEPS = 3
 
 
@@ -97,7 +97,7 @@ class PilotScores:
             thresholds = self._optimize_by_coordinate_descent(tolerated_bad_share)
         else:
             thresholds = self._optimize_by_dynamic_programming(tolerated_bad_share)
-        # A lower price must not make a threshold stricter.
+        # Prices fall from row to row. A threshold may not become stricter if the price falls.
         return _snap_distinct_thresholds(np.maximum.accumulate(thresholds, axis=0))
 
     def _optimize_by_dynamic_programming(self, tolerated_bad_share: float) -> Float:
@@ -147,7 +147,7 @@ class PilotScores:
 
         prices = _PRICES_IN_LAST_MODEL_CALLS * self.costs[-1]
         thresholds = np.full((len(prices), self.n_models), -math.inf)
-        # The accepted counts of one price are the initial values for the next price.
+        # The search for each price starts at the accepted counts of the previous price.
         n_accepted = np.zeros(self.n_models, dtype=np.intp)
         for price_index, price_of_bad_answer in enumerate(prices):
             cost_if_answered_by = self.costs.cumsum() + price_of_bad_answer * np.stack(

@@ -197,7 +197,7 @@ class TwoModelEvidence(Evidence):
             quantity, target, promise.delta, rule_name, candidate.small_threshold, outcome, notes
         )
         certificate = replace(certificate, has_labels=has_all_labels, stages=stages)
-        # A seed that drew no pilot rows had no influence on the certificate.
+        # Only the draw of pilot rows uses the seed, so the seed is recorded if rows were drawn.
         random_state = None
         if stages.n_pilot_rows > 0:
             random_state = self.plan.random_state
@@ -230,7 +230,8 @@ def _test_sequences(
     A later sequence is tested only if no candidate of the earlier ones passed. If labels are
     missing, the tests end early, which is valid whatever was observed before.
     """
-    delta = test.promise.delta or 0.0
+    delta = test.promise.delta
+    assert delta is not None
     last_passed: Candidate | None = None
     highest_tested_threshold = -math.inf
     for sequence in sequences:

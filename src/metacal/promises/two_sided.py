@@ -35,14 +35,14 @@ class SidePromise(SubgroupPromise):
 
     rules: ClassVar = (TWO_SIDED, TWO_SIDED)
 
-    # Whether the promise is about the rows that are called positive, and not negative.
+    # Whether the promise is about rows predicted positive. If not, it is about predicted negatives.
     calls_positive: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        # A promise about a class that holds in expectation is not implemented.
+        # Promises about a class have no rule in expectation, so delta must not be None.
         check_fraction("delta", self.delta)
-        # Saved files can hold scalars of Python, but not those of NumPy.
+        # A NumPy scalar is converted, because saved files hold only Python scalars.
         convert_to_python = getattr(self.positive, "item", None)
         if convert_to_python is not None:
             object.__setattr__(self, "positive", convert_to_python())

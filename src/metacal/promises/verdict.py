@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from metacal.certification.row_losses import Losses
 
 
-# Largest multiple of the rows that advice names, because nobody would label more rows.
+# Advice to label more rows names at most this multiple of the rows.
 _MAX_ROW_MULTIPLE = 100
 
-# Smallest difference between the measured value and the target that is not a rounding error.
+# A value that differs by less than this from the target counts as equal to it.
 _MIN_DIFFERENCE = 1e-12
 
 # Smallest number of printed decimals. More are printed if a value would look like the target.
@@ -267,7 +267,7 @@ class Verdict:
         return max(2, math.ceil(min(row_multiple, more_than_advisable)))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the verdict as JSON types."""
+        """Convert the verdict to a dictionary of JSON types."""
         record: dict[str, Any] = {
             "quantity": self.quantity.name,
             "target": self.target,

@@ -43,7 +43,7 @@ _TESTED_CLAIMS = {
     ),
 }
 
-# Text after the number of rows, for each way in which the rows of a cluster are counted.
+# For each way of counting the rows of a cluster, a text that follows the number of rows.
 _CLUSTER_TEXTS: dict[CountedBy | None, str] = {
     None: "",
     "unit": "; one row of each cluster",
@@ -51,7 +51,7 @@ _CLUSTER_TEXTS: dict[CountedBy | None, str] = {
     "mean": "; bets on the mean of each cluster",
 }
 
-# Number of tests that are printed if each class or group has its own promise.
+# Largest number of tests that are printed, if each class or group has its own promise.
 _MAX_PRINTED_TESTS = 8
 
 # Columns of the data frame of the tests.
@@ -142,7 +142,7 @@ class Verification:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the result as JSON types."""
+        """Convert the result to a dictionary of JSON types."""
         fit_rows = self.verdict.fit_rows
         record: dict[str, Any] = {
             "statement": self.certificate.statement,
