@@ -91,7 +91,7 @@ class Alarm:
 
     @property
     def evidence_values(self) -> dict[str, float]:
-        """Evidence now, at its highest, and as needed for an alarm."""
+        """Current evidence, highest evidence so far, and evidence that raises the alarm."""
         log_values = {
             "evidence": self.log_evidence,
             "highest_evidence": self.log_peak,
@@ -232,7 +232,7 @@ class Alarms:
         clusters : ClusterMembership, optional
             Cluster of each row. All rows of a cluster must be given at once.
         """
-        # One row of each cluster is compared, because rows of a cluster depend on each other.
+        # Rows of a cluster are dependent, so only the drawn row of each cluster is compared.
         independent_rows: Flags | slice = slice(None)
         if clusters is not None:
             independent_rows = clusters.is_drawn
@@ -241,7 +241,7 @@ class Alarms:
             independent_subgroups = row_subgroups[independent_rows]
         for abstention_monitor in self.abstention:
             abstention_monitor.update(accepted[independent_rows], parts=independent_subgroups)
-        # A row without a score counts as a rejection only: the calibration scores have none.
+        # All calibration scores are finite, so only finite scores can be compared with them.
         independent_scores = scores[independent_rows]
         present_scores = independent_scores[np.isfinite(independent_scores)]
         for score_monitor in self.score:
@@ -309,7 +309,7 @@ class Alarms:
             )
 
     def restart(self) -> Self:
-        """Return the same alarms without evidence, at the same levels, for later rows."""
+        """Return the same alarms for later rows, with all evidence reset."""
         return replace(
             self,
             promise=_restart_each(self.promise),
@@ -385,8 +385,9 @@ def _restart_each(monitors: tuple[MonitorType, ...]) -> tuple[MonitorType, ...]:
 
 
 def _combine_monitors(name: str, monitors: tuple[Monitor, ...]) -> Alarm:
-    """Summarize the monitors of an alarm by the one nearest to raising it."""
+    """Combine the monitors of an alarm, with the evidence of the one nearest to raising it."""
     nearest_to_alarm = max(monitors, key=lambda monitor: monitor.log_evidence - monitor.log_needed)
+    # Each monitor needs another evidence, so peaks are compared by how far they exceed the need.
     highest_log_excess = max(monitor.log_peak - monitor.log_needed for monitor in monitors)
     return Alarm(
         name=name,

@@ -39,17 +39,17 @@ from metacal.promises.sequential.profile import (
 from metacal.promises.sequential.wager import MAX_LOST_CAPITAL_SHARE, Bets, Capital, Wager
 from metacal.rows.arrays import check_fraction
 
-#: Default tolerance of the calibration gap, which is typical of a fit on a few thousand rows.
+#: Default tolerance. After a fit on a few thousand rows, a calibration gap of this size is usual.
 DEFAULT_TOLERANCE = 0.02
-#: Largest gap between confidence and correctness that an allowance can express.
+#: An allowance of this gap or more can never be exceeded, so allowances are at most this.
 _MAX_GAP = 2.0
-#: Lower limit of the confidence from which a variance is computed. It keeps stakes high.
+#: Variances are computed for at least this confidence, because high variances lower the stakes.
 _MIN_CONFIDENCE_FOR_VARIANCE = 0.9
 
 _N_CONFIDENCE_BINS = len(CONFIDENCE_BIN_STARTS)
-#: Shares of the capital that bet on overconfidence and on underconfidence of all rows.
+#: Two shares of the capital, for bets on overconfidence and on underconfidence of all rows.
 _ALL_ROWS_CAPITAL_SHARES = [0.25, 0.25]
-#: Shares of the capital that bet on overconfidence and on underconfidence of one bin.
+#: Two shares of the capital, for bets on overconfidence and on underconfidence in one bin.
 _BIN_CAPITAL_SHARES = [0.5 / _N_CONFIDENCE_BINS / 2.0] * 2
 _CAPITAL_SHARES = _ALL_ROWS_CAPITAL_SHARES + _BIN_CAPITAL_SHARES * _N_CONFIDENCE_BINS
 
@@ -111,7 +111,7 @@ class CalibrationMonitor(Monitor):
                 "what is allowed is a gap to either side, of all rows and of each bin of the"
                 " confidence."
             )
-        # The first guess is a gap of twice the tolerance. It counts as 1/tolerance rows.
+        # Each wager first expects a gap of twice the tolerance, as if 1/tolerance rows had shown it.
         wagers = [Wager(guess=1.0 / self.tolerance, guess_gain=1.0) for _ in _CAPITAL_SHARES]
         self.initialize_capital(*wagers)
 
@@ -137,15 +137,16 @@ class CalibrationMonitor(Monitor):
         CalibrationMonitor
         """
         if profile is None or not profile.by_confidence:
-            return cls(tolerance, delta, least_probability)
+            return cls(tolerance=tolerance, delta=delta, least_probability=least_probability)
+        # There is one bound for each wager. They share their part of delta equally (Bonferroni).
         n_bounds = len(_CAPITAL_SHARES)
         log_inverse_level = math.log(n_bounds / (INTERVAL_DELTA_FRACTION * delta))
-        all_confidence_bins = profile.by_confidence
-        single_bins = [(confidence_bin,) for confidence_bin in all_confidence_bins]
+        all_bins = tuple(ConfidenceBin(*counts) for counts in profile.by_confidence)
+        groups_of_bins = [all_bins, *((confidence_bin,) for confidence_bin in all_bins)]
         allowances = []
-        for bins in [all_confidence_bins, *single_bins]:
+        for confidence_bins in groups_of_bins:
             max_overconfidence, max_underconfidence = _bound_calibration_gaps(
-                bins, log_inverse_level
+                confidence_bins, log_inverse_level
             )
             allowance = (max(tolerance, max_overconfidence), max(tolerance, max_underconfidence))
             allowances.append(allowance)
@@ -192,7 +193,7 @@ class CalibrationMonitor(Monitor):
         self.current_capital.bet(bets, shares=_CAPITAL_SHARES)
         self.rows += n_rows
         self.right += int(is_correct.sum())
-        # A cumulative sum adds in the order of the rows, so it does not depend on the batches.
+        # `np.cumsum` adds row by row, so the sum does not depend on how rows arrive in batches.
         confidence_sums = np.cumsum(np.concatenate(([self.confidence], confidences)))
         self.confidence = float(confidence_sums[-1])
         return self
@@ -220,11 +221,13 @@ def _bound_calibration_gaps(
 
     The bounds are ĝ + t and t - ĝ of the module docstring, where `log_inverse_level` is L.
     """
-    n_rows = sum(n_bin_rows for n_bin_rows, _, _ in confidence_bins)
+    n_rows = sum(confidence_bin.n_rows for confidence_bin in confidence_bins)
     if n_rows == 0:
         return _MAX_GAP, _MAX_GAP
-    accuracy = sum(n_correct for _, n_correct, _ in confidence_bins) / n_rows
-    mean_confidence = sum(confidence_sum for _, _, confidence_sum in confidence_bins) / n_rows
+    n_correct = sum(confidence_bin.n_correct for confidence_bin in confidence_bins)
+    confidence_sum = sum(confidence_bin.confidence_sum for confidence_bin in confidence_bins)
+    accuracy = n_correct / n_rows
+    mean_confidence = confidence_sum / n_rows
     variance = max(accuracy * (1.0 - accuracy), mean_confidence * (1.0 - mean_confidence))
     bernstein_margin = math.sqrt(
         2.0 * variance * log_inverse_level / n_rows
@@ -237,7 +240,7 @@ def _bound_calibration_gaps(
 def _build_bets_on_gaps(
     gaps: Float, weights: Float, *, bin_start: float, allowance: tuple[float, float]
 ) -> list[Bets]:
-    """Build the bets on overconfidence and on underconfidence in a bin.
+    """Build two bets: on overconfidence and on underconfidence in a bin.
 
     Parameters
     ----------
@@ -255,10 +258,10 @@ def _build_bets_on_gaps(
     list of Bets
     """
     allowed_overconfidence, allowed_underconfidence = allowance
-    # Only the stakes depend on this variance, so an approximation is sufficient.
+    # This variance only scales the stakes, which may have any size, so it may be approximate.
     typical_accuracy = 0.5 * (1.0 + max(bin_start, _MIN_CONFIDENCE_FOR_VARIANCE))
     variance = typical_accuracy * (1.0 - typical_accuracy)
-    # A correct row with the smallest confidence of the bin loses most of a bet on overconfidence.
+    # A bet on overconfidence loses most if a row with the confidence `bin_start` is correct.
     largest_overconfidence_loss = 1.0 - bin_start + allowed_overconfidence
     largest_underconfidence_loss = 1.0 + allowed_underconfidence
     overconfidence_bets = Bets(

@@ -49,13 +49,13 @@ from metacal.promises.sequential.wager import (
 from metacal.rows.arrays import check_fraction
 from metacal.statistics.levels import local_level, order_statistic_quantiles
 
-#: Default of the tolerated share of unreadable lines.
+#: Default of the largest share of unreadable lines that is tolerated.
 DEFAULT_UNREADABLE_LIMIT = 0.01
-#: Number of imaginary rows without drift with which a wager on scores begins.
+#: A wager on scores begins as if this many rows without a drift had arrived.
 _N_GUESS_ROWS = 50.0
-#: Lower limit of a rate, so that a first guess counts as at most 1/0.01 = 100 rows.
+#: A first guess counts as 1/rate rows. The rate is at least this, for at most 100 rows.
 _MIN_GUESS_RATE = 0.01
-#: Lower limit of the variance of a payoff, which is a divisor of the stake.
+#: Stakes are divided by the variance of a payoff, so the variance is at least this.
 _MIN_PAYOFF_VARIANCE = 1e-12
 
 
@@ -119,7 +119,7 @@ class AbstentionMonitor(Monitor):
 
     @classmethod
     def from_certificate(cls, certificate: Certificate, delta: float = 0.05) -> tuple[Self, ...]:
-        """Build a monitor, or one for each class or group that has its own threshold.
+        """Build a monitor of the rejection rate of each threshold that a certificate has.
 
         The monitors share delta equally. For a cascade, a rejected row is one that the first model
         does not answer, because the interval is about the thresholds of one score.
@@ -129,15 +129,15 @@ class AbstentionMonitor(Monitor):
             return (cls(n_rows=certificate.n_rows, n_accepted=first_stage.n_rows, delta=delta),)
         if certificate.subgroups is None:
             traffic = certificate.traffic
-            # Rows without a score are rejected, and are not part of the traffic.
+            # `traffic` counts only rows with a score. Rows without a score are always rejected.
             n_rows = traffic.n_rows + _count_rows_without_score(certificate)
             return (cls(n_rows=n_rows, n_accepted=traffic.n_accepted, delta=delta),)
-        monitored_subgroups = [
+        accepting_subgroups = [
             subgroup
             for subgroup in certificate.subgroups.items
             if subgroup.status != "always rejected" and subgroup.n_rows > 0
         ]
-        subgroup_delta = delta / max(1, len(monitored_subgroups))
+        subgroup_delta = delta / max(1, len(accepting_subgroups))
         return tuple(
             cls(
                 n_rows=subgroup.n_rows,
@@ -146,7 +146,7 @@ class AbstentionMonitor(Monitor):
                 parts=subgroup.names,
                 called=subgroup.predicted_class,
             )
-            for subgroup in monitored_subgroups
+            for subgroup in accepting_subgroups
         )
 
     @property
@@ -272,7 +272,7 @@ class ScoreMonitor(Monitor):
         bin_indicators = (bins[:, None] == np.arange(len(self.counts))).astype(np.int64)
         old_counts = np.array(self.counts)
         counts_before = np.cumsum(bin_indicators, axis=0) - bin_indicators + old_counts
-        # The next bin is a draw from a Pólya urn (see `sequential.profile`).
+        # Without drift, the bin of each row is drawn from a Pólya urn (`sequential.profile`).
         n_rows_before = counts_before.sum(axis=1)
         urn_sizes = (self.profile.n_rows + 1.0 + n_rows_before)[:, None]
         bin_probabilities = (self.profile.urn_bin_counts + counts_before) / urn_sizes
@@ -376,7 +376,7 @@ class UnreadableMonitor(Monitor):
 
 
 def _build_bets_on_bin_values(bin_values: Float, bins: Codes, bin_probabilities: Float) -> Bets:
-    """Build bets that a function of the bin differs from its mean, in either direction.
+    """Build bets that the values of bins are above or below their expected mean.
 
     Parameters
     ----------

@@ -146,7 +146,7 @@ class PromiseMonitor(Monitor):
     def __post_init__(self) -> None:
         self.quantity = get_quantity(self.quantity)
         if not self.monitored_quantity.is_mean_cost:
-            # A file may contain an integer as a float.
+            # Saved files may contain the number of events as a float, such as 3.0.
             self.events = int(self.events)
         check_fraction("limit", self.limit)
         if not 0.0 < self.least_probability <= 1.0:
@@ -154,7 +154,7 @@ class PromiseMonitor(Monitor):
                 "least_probability must lie above 0 and at most at 1, got"
                 f" {self.least_probability!r}."
             )
-        # The first guess of the rate is twice the limit. It counts as 1/limit rows.
+        # The wager first expects a rate of twice the limit, as if 1/limit rows had shown it.
         self.initialize_capital(Wager(guess=1.0 / self.limit, guess_gain=1.0))
 
     @classmethod
@@ -166,7 +166,7 @@ class PromiseMonitor(Monitor):
         largest: float | None = None,
         least_probability: float = 1.0,
     ) -> tuple[Self, ...]:
-        """Build the monitors of a certificate.
+        """Build a monitor for each promise that a certificate states.
 
         There is one monitor for each promised quantity. If each class or group has its own promise,
         there is one monitor for each class or group that accepts rows. The monitors share delta
@@ -198,21 +198,28 @@ class PromiseMonitor(Monitor):
             return cls._build_subgroup_monitors(
                 certificate, delta=delta, least_probability=least_probability
             )
-        if largest is None and any(quantity.is_mean_cost for quantity, _ in certificate.limits):
-            raise InputError(
-                "to watch a cost, say what a row can cost at most: largest=gate.promise.largest."
-            )
-        largest_cost = 1.0 if largest is None else largest
-        return tuple(
-            cls(
+        largest_cost = largest
+        if largest_cost is None:
+            if any(quantity.is_mean_cost for quantity, _ in certificate.limits):
+                raise InputError(
+                    "to watch a cost, say what a row can cost at most:"
+                    " largest=gate.promise.largest."
+                )
+            # Each event counts as 1 if no cost is promised.
+            largest_cost = 1.0
+        delta_of_each_monitor = delta / len(certificate.limits)
+        monitors = []
+        for quantity, target in certificate.limits:
+            max_rate_of_events = quantity.max_violation_rate(target) / largest_cost
+            monitor = cls(
                 quantity,
-                limit=quantity.max_violation_rate(target) / largest_cost,
-                delta=delta / len(certificate.limits),
+                limit=max_rate_of_events,
+                delta=delta_of_each_monitor,
                 largest=largest_cost,
                 least_probability=least_probability,
             )
-            for quantity, target in certificate.limits
-        )
+            monitors.append(monitor)
+        return tuple(monitors)
 
     @classmethod
     def _build_subgroup_monitors(
@@ -298,29 +305,29 @@ class PromiseMonitor(Monitor):
             )
         rows = MonitoredRows(is_accepted, is_correct, sampling_weights, clusters=units)
         if self.monitored_quantity.conditions_on_true_class:
-            rows = self._compare_with_predicted_class(rows, parts)
+            rows = self._convert_to_rows_about_class(rows, parts)
         else:
             rows = rows.select_rows(self.select_monitored_rows(n_rows, parts))
         self._bet_on_rows(rows, losses)
         return self
 
-    def _compare_with_predicted_class(
+    def _convert_to_rows_about_class(
         self, rows: MonitoredRows, parts: ArrayLike | None
     ) -> MonitoredRows:
-        """Make `is_accepted` and `is_correct` refer to the predicted class of the monitor.
+        """Return rows whose flags say if they are accepted as, and belong to, the monitored class.
 
-        A row is then accepted if it is accepted as this class, and correct if it is of this class.
-        Rows of a true class count whatever their prediction, so rows of all predictions are kept.
+        In the result, `is_accepted` means that a row is predicted and accepted as the class, and
+        `is_correct` means that the class is the true one. Rows with other predictions are included.
         """
         n_rows = len(rows.is_accepted)
         is_predicted_class = np.zeros(n_rows, dtype=bool)
         is_predicted_class[self.select_monitored_rows(n_rows, parts)] = True
-        is_of_class = None
+        belongs_to_class = None
         if rows.is_correct is not None:
-            # For two classes, a row is of the class if it is predicted correctly, or neither.
-            is_of_class = is_predicted_class == rows.is_correct
+            # The true class is the predicted one if the prediction is correct, else the other one.
+            belongs_to_class = is_predicted_class == rows.is_correct
         rows = rows._replace(
-            is_accepted=rows.is_accepted & is_predicted_class, is_correct=is_of_class
+            is_accepted=rows.is_accepted & is_predicted_class, is_correct=belongs_to_class
         )
         monitors_groups = self.called is not None
         if monitors_groups:
@@ -328,13 +335,13 @@ class PromiseMonitor(Monitor):
         return rows
 
     def _bet_on_rows(self, rows: MonitoredRows, losses: Losses | None) -> None:
-        """Bet on monitored rows, and add their events to the counts of the monitor."""
+        """Bet on the rows that count, and add their events to the counts of the monitor."""
         quantity = self.monitored_quantity
         if quantity.is_mean_cost:
-            # Which rows a cost counts does not depend on their correctness.
-            no_row_correct = np.zeros_like(rows.is_accepted)
+            # The correctness is not needed to find the rows whose costs count.
+            unused_correctness = np.zeros_like(rows.is_accepted)
             _, is_counted = quantity.compute_event_and_counted_masks(
-                rows.is_accepted, no_row_correct
+                rows.is_accepted, unused_correctness
             )
             events = self._compute_relative_costs(rows.is_accepted, losses)
         else:
@@ -427,7 +434,7 @@ class PromiseMonitor(Monitor):
 
     @property
     def summary(self) -> str:
-        """Observed events and the limit, in words."""
+        """Number of observed events and their limit, as a phrase."""
         quantity = self.monitored_quantity
         if quantity.is_mean_cost:
             mean_cost = self.largest * self.events / max(self.rows, 1)

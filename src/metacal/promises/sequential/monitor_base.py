@@ -19,9 +19,9 @@ from metacal.rows.arrays import check_fraction
 #: Fraction of δ for confidence intervals of calibration rates. Wagers have the rest of δ.
 INTERVAL_DELTA_FRACTION = 0.25
 
-#: Largest number whose exponential is certainly finite.
+#: Logarithms are clipped to this before `math.exp`, which would overflow at 709.8.
 MAX_LOG_OF_FINITE_NUMBER = 700.0
-# Largest number of classes or groups that are listed in a text about a monitor.
+# A text about a monitor lists at most this many classes or groups.
 _MAX_DESCRIBED_SUBGROUPS = 5
 
 
@@ -35,11 +35,11 @@ class Monitor:
 
     delta: float
     capital: Capital | None
-    #: Fraction of delta that is spent on the bets.
+    #: Fraction of delta that bounds the false alarms of the bets.
     betting_delta_fraction: ClassVar[float] = 1.0
-    #: Classes or groups that are monitored. Empty if all rows are.
+    #: Names of the monitored classes or groups. Empty if all rows are monitored.
     parts: tuple[Name, ...] = ()
-    #: Predicted class of the monitored rows, if both predicted classes of a group are certified.
+    #: Predicted class of the monitored rows, if groups have a threshold for each predicted class.
     called: Name | None = None
 
     def initialize_capital(self, *initial_wagers: Wager) -> None:

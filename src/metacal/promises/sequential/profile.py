@@ -21,6 +21,7 @@ derived from its position in the stream.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,21 +31,26 @@ from metacal.errors import InputError
 from metacal.formulas import Codes, Flags, Float
 from metacal.rows.draws import make_generator
 
-#: Largest number of bins of the score.
+#: Largest number of bins into which a profile divides the scores.
 MAX_SCORE_BINS = 20
-#: Smallest number of calibration rows for each bin of the score.
+#: Each bin of the scores has at least this many calibration rows.
 _MIN_ROWS_PER_BIN = 10
-#: Smallest confidence of each bin of the confidence.
+#: Lowest confidence in each bin. A bin ends where the next one begins.
 CONFIDENCE_BIN_STARTS = (0.0, 0.8, 0.95, 0.99)
-#: Largest number of tied rows for which one random number per row is drawn.
+#: A random number is drawn for each of at most this many tied rows.
 _MAX_DRAWN_NUMBERS = 1 << 20
-#: One plus the relative rounding error that is tolerated in a sum of confidences from a file.
+#: A sum of confidences in a file may be off by this factor, because of rounding.
 _ONE_PLUS_ROUNDING_ERROR = 1.0 + 1e-9
-#: Seed of the tie breakers of a profile. It is fixed, because they must not depend on the rows.
+#: Seed of the tie breakers. It is fixed, so that the tie breakers do not depend on the rows.
 _TIE_BREAKER_SEED = 0
 
-#: Number of rows of a confidence bin, number of correct rows, and sum of the confidence.
-ConfidenceBin = tuple[int, int, float]
+
+class ConfidenceBin(NamedTuple):
+    """Counts of the accepted calibration rows whose confidence lies in a bin."""
+
+    n_rows: int
+    n_correct: int
+    confidence_sum: float
 
 
 @dataclass(frozen=True)
@@ -127,7 +133,8 @@ def _check_confidence_bin(bin_start: float, confidence_bin: ConfidenceBin) -> No
     n_rows, n_correct, confidence_sum = confidence_bin
     is_sum_high_enough = bin_start * n_rows <= confidence_sum * _ONE_PLUS_ROUNDING_ERROR
     is_sum_low_enough = confidence_sum <= n_rows * _ONE_PLUS_ROUNDING_ERROR
-    if not 0 <= n_correct <= n_rows or not (is_sum_high_enough and is_sum_low_enough):
+    has_possible_count = 0 <= n_correct <= n_rows
+    if not (has_possible_count and is_sum_high_enough and is_sum_low_enough):
         raise InputError("a bin has no more right rows than rows, and their confidence lies in it.")
 
 
@@ -164,7 +171,7 @@ def build_profile(
     Profile
     """
     edge_ranks = np.array(compute_edge_ranks(ranking.n_rows), dtype=np.intp)
-    # A tie block contains all rows with the same score.
+    # Rows with the same score form a tie block, which may contain several edges.
     edge_tie_blocks = np.searchsorted(ranking.tie_block_end_ranks, edge_ranks)
     tie_breakers = _draw_edge_tie_breakers(
         edge_ranks, edge_tie_blocks=edge_tie_blocks, tie_block_end_ranks=ranking.tie_block_end_ranks
@@ -183,7 +190,7 @@ def build_profile(
 def _draw_edge_tie_breakers(
     edge_ranks: Codes, *, edge_tie_blocks: Codes, tie_block_end_ranks: Codes
 ) -> Float:
-    """Draw the random number that orders each edge among rows of the same score.
+    """Draw a random number for each edge, which orders it among rows with the same score.
 
     Parameters
     ----------
@@ -202,13 +209,15 @@ def _draw_edge_tie_breakers(
     tie_breakers = np.empty(len(edge_ranks))
     for block in np.unique(edge_tie_blocks).tolist():
         edges_in_block = np.flatnonzero(edge_tie_blocks == block)
-        n_rows_before = 0
+        n_rows_before_block = 0
         if block > 0:
-            n_rows_before = int(tie_block_end_ranks[block - 1])
+            n_rows_before_block = int(tie_block_end_ranks[block - 1])
+        n_rows_up_to_block_end = int(tie_block_end_ranks[block])
+        # The row with rank k among the tied rows has the k-th smallest of their random numbers.
         tie_breakers[edges_in_block] = _draw_uniform_order_statistics(
             random,
-            n_numbers=int(tie_block_end_ranks[block]) - n_rows_before,
-            ranks=edge_ranks[edges_in_block] - n_rows_before,
+            n_numbers=n_rows_up_to_block_end - n_rows_before_block,
+            ranks=edge_ranks[edges_in_block] - n_rows_before_block,
         )
     return tie_breakers
 
@@ -235,7 +244,7 @@ def _count_by_confidence(confidence: Float, correct: Flags) -> tuple[ConfidenceB
     correct_counts = np.bincount(bins, weights=correct, minlength=n_bins).tolist()
     confidence_sums = np.bincount(bins, weights=clipped_confidence, minlength=n_bins).tolist()
     return tuple(
-        (int(n_rows), int(n_correct), confidence_sum)
+        ConfidenceBin(int(n_rows), int(n_correct), confidence_sum)
         for n_rows, n_correct, confidence_sum in zip(row_counts, correct_counts, confidence_sums)
     )
 
@@ -254,7 +263,7 @@ def uniform_numbers_at_positions(first_position: int, n_positions: int) -> Float
     True
     """
     positions = np.arange(first_position, first_position + n_positions, dtype=np.uint64)
-    # SplitMix64 computes modulo 2^64, so an overflow is intended.
+    # SplitMix64 computes modulo 2^64, so the products are meant to overflow.
     with np.errstate(over="ignore"):
         splitmix_state = (positions + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
         bits = (splitmix_state ^ (splitmix_state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
