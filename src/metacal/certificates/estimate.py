@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     )
     from metacal.promises.sequential.profile import Profile
 
-#: Largest number of rows to predict, because the probability of every count is computed.
+#: The number of new rows is limited, because the probability of each count is computed.
 _MAX_ROWS = 10_000_000
 
 
@@ -123,14 +123,14 @@ class ReviewRate(NamedTuple):
         n_rows, a, b = (np.array(column, dtype=np.float64) for column in zip(*components))
         rate_means = a / (a + b)
         rate_second_moments = rate_means * (a + 1.0) / (a + b + 1.0)
-        # A rate that is surely 0 or 1 equals its square.
+        # If a = 0 or b = 0, the rate is always 0 or 1, so that its square has the same mean.
         is_degenerate = a * b == 0.0
         rate_second_moments = np.where(is_degenerate, rate_means, rate_second_moments)
-        # The weights of the components are Dirichlet(n_rows + 1/2), from the Jeffreys prior.
+        # The unknown weights w of the components have the posterior Dirichlet(n_rows + 1/2).
         dirichlet_weights = n_rows + 0.5
         weight_sum = float(dirichlet_weights.sum())
         mean = float(dirichlet_weights @ rate_means) / weight_sum
-        # In the second moment of Σ w_j R_j, E[w_j² R_j²] replaces the squared mean of w_j R_j.
+        # E[(Σ w_j R_j)²] is (Σ E[w_j R_j])², with E[w_j² R_j²] in place of each E[w_j R_j]².
         diagonal_excess = (
             dirichlet_weights * (dirichlet_weights + 1.0) * rate_second_moments
             - (dirichlet_weights * rate_means) ** 2
@@ -173,10 +173,10 @@ def estimate_review_rate(certificate: Certificate, subgroup_name: Name | None = 
     if certificate.accepts_everything:
         threshold = math.inf
     else:
-        # A cascade may have a first threshold of +inf and still reject rows.
+        # A cascade can reject rows even if its first threshold is +inf, so it is made finite.
         threshold = min(certificate.threshold, sys.float_info.max)
     rate = _estimate_review_rate_from_counts(certificate, certificate.traffic, threshold)
-    # Rows of a cluster are dependent, so a whole cluster counts as one row at the least.
+    # The rows of a cluster are dependent, so each cluster is only counted as a single row.
     largest_cluster = certificate.circumstances.largest_cluster or 1
     return ReviewRate(
         rate.n_calibration_rows,
@@ -205,7 +205,7 @@ def _estimate_subgroup_review_rate(
             f"there is no {subgroups.by} {subgroup_name!r}; there are"
             f" {', '.join(map(str, subgroups.names))}."
         )
-    # A pooled subgroup is tested on some of its rows only, and the other rows also belong to it.
+    # Only some rows of a pooled subgroup are tested. Its untested rows count here as well.
     n_untested_rows = certificate.n_rows - sum(subgroup.n_rows for subgroup in subgroups.items)
     rates = []
     for subgroup in selected:
@@ -478,8 +478,11 @@ def infer_accuracy_from_sums(
     n_calibration = certificate.traffic.n_accepted
     n_correct = certificate.traffic.n_correct_accepted
     calibration_gap = 0.0
-    if profile is not None and any(n_bin_rows for n_bin_rows, _, _ in profile.by_confidence):
-        n_calibration, n_correct, confidence_sum = map(sum, zip(*profile.by_confidence))
+    bins = () if profile is None else profile.confidence_bins
+    if any(counts.n_rows for counts in bins):
+        n_calibration = sum(counts.n_rows for counts in bins)
+        n_correct = sum(counts.n_correct for counts in bins)
+        confidence_sum = sum(counts.confidence_sum for counts in bins)
         calibration_gap = abs(confidence_sum / n_calibration - n_correct / n_calibration)
     smoothed_accuracy = (n_correct + 0.5) / (n_calibration + 1.0)
     calibration_variance = smoothed_accuracy * (1.0 - smoothed_accuracy) / (n_calibration + 1.0)

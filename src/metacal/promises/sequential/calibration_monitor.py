@@ -141,7 +141,7 @@ class CalibrationMonitor(Monitor):
         # There is one bound for each wager. They share their part of delta equally (Bonferroni).
         n_bounds = len(_CAPITAL_SHARES)
         log_inverse_level = math.log(n_bounds / (INTERVAL_DELTA_FRACTION * delta))
-        all_bins = tuple(ConfidenceBin(*counts) for counts in profile.by_confidence)
+        all_bins = profile.confidence_bins
         groups_of_bins = [all_bins, *((confidence_bin,) for confidence_bin in all_bins)]
         allowances = []
         for confidence_bins in groups_of_bins:

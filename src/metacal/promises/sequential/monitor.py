@@ -198,15 +198,11 @@ class PromiseMonitor(Monitor):
             return cls._build_subgroup_monitors(
                 certificate, delta=delta, least_probability=least_probability
             )
-        largest_cost = largest
-        if largest_cost is None:
-            if any(quantity.is_mean_cost for quantity, _ in certificate.limits):
-                raise InputError(
-                    "to watch a cost, say what a row can cost at most:"
-                    " largest=gate.promise.largest."
-                )
-            # Each event counts as 1 if no cost is promised.
-            largest_cost = 1.0
+        if largest is None and any(quantity.is_mean_cost for quantity, _ in certificate.limits):
+            raise InputError(
+                "to watch a cost, say what a row can cost at most: largest=gate.promise.largest."
+            )
+        largest_cost = 1.0 if largest is None else largest
         delta_of_each_monitor = delta / len(certificate.limits)
         monitors = []
         for quantity, target in certificate.limits:
@@ -362,10 +358,7 @@ class PromiseMonitor(Monitor):
         self.current_capital.bet([bets])
         self.rows += len(events)
         event_sum = float(events.sum())
-        if quantity.is_mean_cost:
-            self.events += event_sum
-        else:
-            self.events += int(event_sum)
+        self.events += event_sum if quantity.is_mean_cost else int(event_sum)
 
     def _compute_relative_costs(self, is_accepted: Flags, losses: Losses | None) -> Float:
         """Return the cost of each counted row as a fraction of the largest cost."""

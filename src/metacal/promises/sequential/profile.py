@@ -82,7 +82,7 @@ class Profile:
     n_rows: int
     edges: tuple[float, ...]
     shares: tuple[float, ...]
-    by_confidence: tuple[ConfidenceBin, ...] = ()
+    by_confidence: tuple[tuple[int, int, float], ...] = ()
 
     def __post_init__(self) -> None:
         n_edges = len(compute_edge_ranks(max(self.n_rows, 1)))
@@ -97,8 +97,13 @@ class Profile:
             raise InputError(
                 f"a profile has {len(CONFIDENCE_BIN_STARTS)} bins of the confidence, or none."
             )
-        for bin_start, confidence_bin in zip(CONFIDENCE_BIN_STARTS, self.by_confidence):
+        for bin_start, confidence_bin in zip(CONFIDENCE_BIN_STARTS, self.confidence_bins):
             _check_confidence_bin(bin_start, confidence_bin)
+
+    @property
+    def confidence_bins(self) -> tuple[ConfidenceBin, ...]:
+        """Counts of each bin of the confidence, with names. Empty if they are not known."""
+        return tuple(ConfidenceBin(*counts) for counts in self.by_confidence)
 
     @property
     def urn_bin_counts(self) -> NDArray[np.int64]:
