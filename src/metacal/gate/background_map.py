@@ -11,7 +11,7 @@ from metacal.maps.map import FitMap, Map
 from metacal.promises.promise import Promise
 from metacal.rows import Rows
 
-# With fewer rows, starting a thread takes longer than ranking or hashing the rows.
+# No thread is started for fewer rows than this, because it would take longer than its work.
 MIN_ROWS_FOR_THREAD = 1 << 15
 
 
@@ -55,7 +55,7 @@ def plan_background_map(
     labels: Codes | None,
     weights: Float | None,
 ) -> BackgroundMap | None:
-    """Plan to fit the calibration map while another thread ranks the rows.
+    """Plan a fit of the calibration map that runs while another thread ranks the rows.
 
     Parameters
     ----------
@@ -85,7 +85,7 @@ def plan_background_map(
     if labels is None:
         return None
     some_label_is_no_class = bool((labels < 0).any())
-    # A promise that overrides one of these methods may withhold rows from the map.
+    # The map may be fitted on all rows only if the promise keeps the base class's row selection.
     overrides_split = type(promise).split is not Promise.split
     overrides_map_rows = type(promise).select_base_map_rows is not Promise.select_base_map_rows
     if some_label_is_no_class or overrides_split or overrides_map_rows:

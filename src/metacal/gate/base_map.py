@@ -29,7 +29,7 @@ from metacal.promises.sequential.profile import Profile, build_profile
 from metacal.rows import Rows
 from metacal.rows.draws import make_generator
 
-# Largest number of logits of the sampled rows whose confidences a profile contains.
+# A profile counts the confidences of a sample of rows with at most this many logits in total.
 _MAX_PROFILE_ENTRIES = 1 << 20
 
 
@@ -135,11 +135,12 @@ class CalibrationMapFitter:
         predicts_largest_logit = not np.any(table.decision_offset)
         if not predicts_largest_logit:
             return fitted_map
-        # A promise of the Meta-Cal paper prescribes its calibrator, so that nothing is compared.
-        if promise.default_calibrator is None:
+        prescribes_calibrator = promise.default_calibrator is not None
+        # If the promise prescribes a calibrator, its map is not compared with the softmax.
+        if not prescribes_calibrator:
             fitted_map = self._compare_with_softmax(fitted_map.map, training_rows)
-        accepting_is_safe = table.certificate.quantity.accepting_is_safe
-        if fitted_map.map.preserves_accuracy or accepting_is_safe:
+        no_accepted_row_breaks_promise = table.certificate.quantity.accepting_is_safe
+        if fitted_map.map.preserves_accuracy or no_accepted_row_breaks_promise:
             return fitted_map
         note = check_predictions_of_map(
             table.rows, fitted_map.map, is_accepted=table.columns.is_accepted
@@ -154,7 +155,8 @@ class CalibrationMapFitter:
         scores = columns.scores
         has_subgroup_thresholds = table.certificate.subgroups is not None
         if has_subgroup_thresholds:
-            # Thresholds differ, so scores of -inf and +inf state which rows are accepted.
+            # No single threshold separates these scores, so they are replaced by -inf for accepted
+            # and +inf for rejected rows.
             scores = np.where(columns.is_accepted, -np.inf, np.inf)
         is_available = columns.may_train_calibrator
         if not table.rows.is_on_device:
@@ -243,11 +245,12 @@ def build_table_profile(calibration_map: Map, table: CertifiedTable) -> Profile:
     """
     rows = table.rows
     columns = table.columns
-    is_accepted = columns.is_accepted
+    is_eligible = columns.is_accepted
     if table.selected_rows is not None:
-        is_accepted = is_accepted & table.selected_rows.to_mask(len(rows))
-    accepted_index = np.flatnonzero(is_accepted)
+        is_eligible = is_eligible & table.selected_rows.to_mask(len(rows))
+    accepted_index = np.flatnonzero(is_eligible)
     if rows.is_on_device or len(accepted_index) == 0:
+        # The profile of the scores alone needs no accepted rows.
         return build_profile(columns.ranking)
     sampled_index = accepted_index
     max_sampled_rows = max(1, _MAX_PROFILE_ENTRIES // rows.n_classes)

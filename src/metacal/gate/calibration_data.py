@@ -17,7 +17,7 @@ from metacal.gate.stages import Source
 from metacal.promises.promise import Promise
 from metacal.promises.sequential.profile import Profile
 
-# Label of rejected rows in gates on scores, which have no classes.
+# Gates on scores have no classes. This is their label of rejected rows.
 DEFAULT_REJECT_LABEL = -1
 
 

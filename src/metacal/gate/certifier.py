@@ -42,9 +42,9 @@ from metacal.promises.promise import Promise
 from metacal.rows.draws import check_random_state
 from metacal.scores import Score, get_rounding_grid, get_score_name
 
-#: Number of batches in which all drawn rows are proposed by default.
+#: By default, `propose` divides the drawn rows into this many batches.
 _N_BATCHES = 40
-#: Smallest default number of rows in a batch.
+#: By default, a batch has at least this many rows.
 _MIN_BATCH_SIZE = 5
 
 
@@ -129,19 +129,19 @@ class Certifier:
         self.may_extend = bool(self.may_extend)
         check_promise_for_labelling(self.promise, self.higher_is, self.may_extend)
         self.score_name = clean_score_name(self.score_name)
-        #: Settings of the sheets that annotators fill in, such as the columns they see.
+        #: Settings of the sheets on which annotators fill in labels, such as the shown columns.
         self.sheet_settings: dict[str, Any] = {}
         self.unlabelled_pool = self._read_pool(pool)
         self._pool_notes = self.unlabelled_pool.warn_about_rows()
         self.random_state = check_random_state(self.random_state)
         self._draw_order = self.unlabelled_pool.draw_all_rows(self.random_state)
-        # The position of a row without a score is after all others, so it is never drawn.
+        # Rows without a score are never drawn. Their position is the size of the pool.
         self._draw_position = np.full(self.n_pool, self.n_pool, dtype=np.intp)
         self._draw_position[self._draw_order] = np.arange(len(self._draw_order))
         self._sample_sizes = choose_sample_sizes(
             self.promise, labels, n_available=len(self._draw_order), may_extend=self.may_extend
         )
-        #: Number of rows to draw, as requested, before pilot rows are withheld.
+        #: Number of rows that the caller asked to draw. Pilot rows may lower the number drawn.
         self.n_requested = self._sample_sizes[0]
         self.is_extended = False
         self.answers = PoolAnswers(self.n_pool)
@@ -214,18 +214,19 @@ class Certifier:
             Empty if further labels cannot change the result.
         """
         batch_size = self.batch_size if n is None else n
-        for phase, progress in reversed(self._assess_phases()):
+        latest_phase_first = reversed(self._assess_phases())
+        for phase, progress in latest_phase_first:
             if not self._can_improve(progress):
                 continue
             useful_rows = self._draw_order[: phase.n_rows]
-            certifies_early = get_sequential_procedure(self.promise) is not None
-            if certifies_early:
+            may_finish_early = get_sequential_procedure(self.promise) is not None
+            if may_finish_early:
                 scores = self.unlabelled_pool.uncertainty_scores[useful_rows]
                 most_certain_first = np.argsort(scores, kind="stable")
                 useful_rows = useful_rows[most_certain_first[: progress.n_relevant]]
             has_answer = self.answers.is_known[useful_rows]
             batch: Codes = useful_rows[~has_answer][:batch_size]
-            # Annotators see the rows in random order, which does not show how certain they are.
+            # The batch is proposed in random order, so that it does not show which rows are certain.
             in_draw_order = np.argsort(self._draw_position[batch])
             return batch[in_draw_order]
         return np.empty(0, dtype=np.intp)
@@ -257,7 +258,7 @@ class Certifier:
         return self
 
     def add_answers(self, row_indices: Codes, is_correct: Flags, true_codes: Codes) -> None:
-        """Check and record encoded answers. Answers that are already recorded are skipped.
+        """Check encoded answers, and store those that are not stored yet.
 
         Parameters
         ----------
@@ -370,7 +371,7 @@ class Certifier:
         return PartialLabels(scores, self.answers.label_states[rows], self.pilot)
 
     def _assess_phases(self) -> list[_AssessedPhase]:
-        """Return the progress of each started phase, cached until the next answer."""
+        """Compute the progress of each started phase, unless it is cached since the last answer."""
         n_labels = self.n_labels
         is_cache_valid = (
             self._n_labels_when_assessed == n_labels

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from metacal.gate.thresholds import Thresholds
 
 
-#: Probabilities of rejected rows: calibrated, or 1/K for each of K classes.
+#: How probabilities of rejected rows are computed. "uniform" means 1/K for each of K classes.
 Rejected = Literal["calibrated", "uniform"]
 
-#: Columns that each later stage of a cascade overwrites in the rows that it decides.
+#: If a later stage of a cascade decides a row, its values replace the earlier ones here.
 _COLUMNS_SET_BY_LAST_STAGE = (
     "accept",
     "predicted_codes",
@@ -205,15 +205,15 @@ def merge_stage_decisions(
     index_of_review = n_stages
     answering_stage = np.where(first_decision.accept, 0, index_of_review)
     later_scores = np.full((n_rows, n_stages - 1), np.nan)
-    for stage_index, later in enumerate(later_decisions, start=1):
-        row_indices = later.row_indices
+    for stage_index, stage in enumerate(later_decisions, start=1):
+        decided_rows = stage.row_indices
         for name, column in columns.items():
-            stage_column = getattr(later.decision, name)
+            stage_column = getattr(stage.decision, name)
             if column is not None and stage_column is not None:
-                columns[name] = _overwrite_rows(column, row_indices, new_values=stage_column)
-        accepted_indices = row_indices[later.decision.accept]
-        answering_stage[accepted_indices] = stage_index
-        later_scores[row_indices, stage_index - 1] = later.decision.uncertainty
+                columns[name] = _overwrite_rows(column, decided_rows, new_values=stage_column)
+        accepted_rows = decided_rows[stage.decision.accept]
+        answering_stage[accepted_rows] = stage_index
+        later_scores[decided_rows, stage_index - 1] = stage.decision.uncertainty
     return replace(
         first_decision,
         **columns,

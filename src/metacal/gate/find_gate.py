@@ -31,7 +31,7 @@ def find_gate(
     if is_pipeline:
         return find_gate(fitted[-1], needs)
     cls = type(fitted)
-    # Estimators define these attributes as properties, so they exist before fitting.
+    # A class of estimators has these attributes as properties, even before an object is fitted.
     is_estimator_with_gate = hasattr(cls, "gate_") or hasattr(cls, "map_")
     if not is_estimator_with_gate and not hasattr(fitted, "gate_"):
         received_name = fitted.__name__ if isinstance(fitted, type) else cls.__name__
@@ -41,7 +41,7 @@ def find_gate(
     except MissingGateError:
         raise
     except AttributeError as error:
-        # The NotFittedError of scikit-learn is both an AttributeError and a ValueError.
+        # scikit-learn's NotFittedError is an AttributeError and a ValueError at the same time.
         is_not_fitted_error = isinstance(error, ValueError)
         if hasattr(cls, "gate_") and not is_not_fitted_error:
             raise InputError(f"this {cls.__name__} has no gate: {error}") from None

@@ -44,7 +44,7 @@ from metacal.rows import Rows
 from metacal.rows.arrays import check_choice
 from metacal.rows.labels import replace_rejected_labels
 
-#: Kind of a gate, as files and reports name it.
+#: Name of each kind of gate, in files and reports.
 GateKind = Literal["logits", "scores", "cascade"]
 
 
@@ -336,11 +336,13 @@ class Gate(GateMethods):
         if not self.reads_losses:
             is_correct = codes == answers
             return self.promise.losses_from_correctness(is_correct)
-        # A gate that was fitted on losses of 0 and 1 is certified by a rule that counts errors.
+        # If the certificate counts errors, then losses of 0 and 1 must have an integer type here.
         certificate = self.certificate
         counts_errors = certificate is not None and self.promise.counts_errors_in(certificate)
+        # The code of a graded answer is 1 minus its loss.
         if counts_errors and np.isin(codes, (0, 1)).all():
-            return Losses.from_graded(1 - codes.astype(np.intp))
+            integer_losses = 1 - codes.astype(np.intp)
+            return Losses.from_graded(integer_losses)
         return Losses.from_graded(1.0 - codes)
 
     def find_fit_rows(self, scores: Float, correct: Flags | None) -> FitRows | None:
@@ -363,7 +365,7 @@ class Gate(GateMethods):
         if self.data_hash is None or self.sketch is None or self.certificate is None:
             return None
         if not self.certificate.every_row_labelled:
-            # The fingerprint of rows without labels counts every row as incorrect.
+            # Without all labels, the fingerprint was computed as if every row were incorrect.
             correct = np.zeros(len(scores), dtype=bool)
         if self.is_score_gate:
             has_score = ~np.isnan(scores)

@@ -25,7 +25,7 @@ from metacal.rows.labels import check_reject_label
 if TYPE_CHECKING:
     from metacal.gate.certifier import Certifier
 
-#: Smallest number of known labels for fitting a temperature.
+#: A temperature is fitted only if at least this many labels are known.
 _MIN_LABELS_FOR_TEMPERATURE = 30
 
 
@@ -59,7 +59,7 @@ def build_gate_from_labels(certifier: Certifier) -> Gate:
             profile=profile,
             reject_label=check_reject_label(None, pool.predictions.classes),
         )
-    # Rows without an answer are not in the sketch, because they may be used to test the gate.
+    # The sketch contains only rows with an answer, because the other rows may test the gate.
     sketch_of_labelled_rows = pool.sketch_rows(certifier.answers.is_known)
     return assemble_gate(
         certificate,

@@ -125,7 +125,7 @@ def _find_score_columns(cascade: Gate, X: Any) -> tuple[Any, ...]:
     is_single_column = np.ndim(X[0]) == 0
     columns = [X] if is_single_column else list(X)
     if not cascade.has_human_review and len(columns) < cascade.n_stages:
-        # The last model answers all remaining rows, so any score will do for it.
+        # The last model accepts every row that it receives, so its scores are arbitrary.
         n_rows = len(columns[0])
         columns.append(np.zeros(n_rows))
     return tuple(columns)
@@ -243,7 +243,7 @@ def judge_rows_of_one_stage(
         true_codes = gate.source.encode_truth(truth, len(rows))
     row_indices = np.arange(len(rows))
     if isinstance(rows, np.ndarray):
-        # Given scores are an array, in which NaN is a missing score. Logits are `Rows`.
+        # Scores of a gate are an array, in which NaN marks a missing score. Logits are `Rows`.
         row_indices = np.flatnonzero(~np.isnan(rows))
         if len(row_indices) == 0:
             raise InputError("no row has a score: there is nothing to look at.")
@@ -359,7 +359,7 @@ def _judge_score_cascade_rows(gate: Gate, stage_inputs: Sequence[Any], truth: An
     n_models = model_flags.shape[1]
     n_needed = gate.n_stages
     if gate.reads_agreement:
-        # The last model always agrees with itself, so it has no column.
+        # There is no column for the last model, because it always agrees with itself.
         n_needed -= 1
     if n_models != n_needed:
         raise InputError(
@@ -372,7 +372,7 @@ def _judge_score_cascade_rows(gate: Gate, stage_inputs: Sequence[Any], truth: An
         )
     row_indices = np.arange(len(decision))
     answering_stages = np.asarray(decision.by)
-    # An answer of the last model or of people is correct by definition, and has no column.
+    # Answers of the last model or of people are the reference, so they count as correct.
     is_reference_answer = answering_stages >= n_models
     model_columns = np.minimum(answering_stages, n_models - 1)
     is_correct = is_reference_answer | model_flags[row_indices, model_columns]
@@ -433,7 +433,8 @@ def select_label_of_answering_model(gate: Gate, X: NDArray[Any], y: Any) -> Any:
     array-like or None
         One label for each row.
     """
-    if y is None or not gate.is_cascade or gate.has_classes:
+    is_score_cascade = gate.is_cascade and not gate.has_classes
+    if y is None or not is_score_cascade:
         return y
     has_model_labels = any(np.ndim(entry) for entry in y)
     if not has_model_labels:
@@ -457,6 +458,6 @@ def _select_label(model_labels: Sequence[Any], answering_stage: int) -> Any:
     """Return the label of the stage that answered a row, None if it is not known."""
     if answering_stage < len(model_labels):
         return model_labels[answering_stage]
-    # The last model, or people, have no label of their own: their answer is correct by definition.
+    # The last model, or people, answered the row. Their answer is correct by definition.
     has_any_label = any(label is not None and label == label for label in model_labels)
     return True if has_any_label else None

@@ -34,13 +34,13 @@ class LabelledRows:
 
     @classmethod
     def from_pending_rows(cls, rows: Sequence[PendingRow], *, in_cascade: bool) -> LabelledRows:
-        """Build the columns of at least one row."""
+        """Convert waiting rows, at least one, to columns."""
         is_accepted = np.array([row.is_accepted for row in rows])
         predicted_codes = np.array([row.predicted_code for row in rows])
         label_codes = np.array([row.label_code for row in rows])
         is_correct = predicted_codes == label_codes
         if in_cascade:
-            # A row that every model rejects goes to people, whose answer counts as correct.
+            # People answer the rows that every model rejects, and their answers count as correct.
             is_correct |= ~is_accepted
         return cls(is_accepted, is_correct, predicted_codes, label_codes)
 

@@ -30,10 +30,10 @@ from metacal.rows import Rows
 from metacal.rows.arrays import to_numpy
 from metacal.rows.draws import RowDraws
 
-# The decision is learned from one in this many rows or clusters.
+# One in this many rows (or clusters) is a pilot row, from which the decision is learned.
 _ROWS_PER_PILOT = 10
 
-# Smallest number of pilot rows or clusters, unless half of all rows or clusters are fewer.
+# There are at least this many pilot rows (or clusters), but at most half of all.
 _MIN_PILOTS = 40
 
 

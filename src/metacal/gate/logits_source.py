@@ -94,7 +94,7 @@ class LogitsSource(BaseSource[Rows]):
     classes_given: bool = False
     decision_at: float = field(default=0.0, metadata=OPTIONAL)
     file_layout: FileLayout | None = field(default=None, metadata=OPTIONAL)
-    #: Name of the input of an exported graph.
+    #: Name of the input tensor in exported ONNX graphs.
     input_name: ClassVar[str] = "logits"
 
     def __post_init__(self) -> None:
@@ -193,7 +193,7 @@ class LogitsSource(BaseSource[Rows]):
     def select_rows(self, rows: Rows, row_indices: Codes) -> Rows:
         """Return some of the rows, in their order."""
         if rows.is_on_device:
-            # Maps on a device write whole tables, so the selected rows become a table.
+            # The rows are copied to a new table, because maps on a device write whole tables.
             return Rows(rows.table[row_indices])
         is_selected = np.zeros(len(rows), dtype=bool)
         is_selected[row_indices] = True
@@ -259,7 +259,7 @@ class LogitsSource(BaseSource[Rows]):
         answer_codes = np.empty(n_rows, dtype=np.intp)
         probabilities = None
         confidence = None
-        # `_decide_block` receives the same columns in the same order, one block at a time.
+        # `_decide_block` is called with the part of each of these columns that is in its block.
         block_columns: list[NDArray[Any]] = [scores, predicted_codes, answer_codes]
         if options.with_probabilities:
             probabilities = np.empty((n_rows, rows.n_classes), dtype=dtype)
@@ -291,7 +291,7 @@ class LogitsSource(BaseSource[Rows]):
         thresholds between the points of the grid to which scores are rounded.
         """
         grid = get_rounding_grid(self.score)
-        # Between grid points, a score is on the same side of a threshold before it is rounded.
+        # If a threshold lies between grid points, rounding moves no score across it.
         thresholds_between_grid_points = thresholds.move_between_grid_points(grid)
         if isinstance(thresholds_between_grid_points, SingleThreshold):
             return accepts(unrounded_scores, thresholds_between_grid_points.threshold)
@@ -348,7 +348,7 @@ class LogitsSource(BaseSource[Rows]):
         else:
             probabilities = np.empty(block.shape, dtype=dtype)
         self.map.fill(block, probabilities)
-        # A row without a score has invalid logits, which cannot be calibrated.
+        # The logits of a row without a score are invalid, so its probabilities are uniform.
         probabilities[np.isnan(scores)] = uniform_probability
         if options.is_calibrator:
             answer_codes[...] = kernels.predict_classes(probabilities)

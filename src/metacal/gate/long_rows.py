@@ -30,17 +30,17 @@ from metacal.rows import Rows
 from metacal.rows.plausibility import Suspicion
 from metacal.scores import Score, ScoreAndCorrectness, get_rounding_grid, score_rows
 
-# Tables with more rows than this are counted in passes, because sorting them takes much memory.
+# Tables with more rows than this are counted in passes, because sorting needs much memory.
 MAX_SORTED_ROWS = 10_000_000
-# Largest number of rows in the sample that is checked for equal scores and repeated rows.
+# The checks for equal scores and repeated rows read a sample of at most this many rows.
 _MAX_SAMPLE_ROWS = 1 << 16
-# Largest number of logits in the sample that is checked for equal scores and repeated rows.
+# The checks for equal scores and repeated rows read a sample of at most this many logits.
 _MAX_SAMPLE_ELEMENTS = 1 << 23
-# Number of runs of consecutive rows, evenly spread over the table, that make up the sample.
+# The sample consists of this many runs of consecutive rows, spread evenly over the table.
 _N_SAMPLE_RUNS = 16
-# A byte encodes the decision on a row: this bit is set if the row is accepted.
+# In the byte that encodes the decision on a row, this bit is set if the row is accepted.
 _ACCEPTED_BIT = 1
-# A byte encodes the decision on a row: this bit is set if the prediction is correct.
+# In the byte that encodes the decision on a row, this bit is set if the prediction is correct.
 _CORRECT_BIT = 2
 
 
@@ -117,13 +117,14 @@ class CountTableRows:
         counts_and_fingerprints = self.rows.accumulate_blocks(
             compute_columns, make_accumulator, self.labels
         )
-        # The list is filled while the counts are added up, so that few counts are in memory.
+        # `add_up` consumes the generator, which appends to the list. Few counts are in memory.
         fingerprints: list[Fingerprint] = []
         counts_of_row_ranges = _separate_fingerprints(
             counts_and_fingerprints, fingerprints_out=fingerprints
         )
         counts = CellCounts.add_up(key_partition, counts_of_row_ranges)
-        if needs_fingerprint and not counts.n_missing_scores:
+        has_all_scores = counts.n_missing_scores == 0
+        if needs_fingerprint and has_all_scores:
             first_fingerprint, *other_fingerprints = fingerprints
             self.fingerprint = sum(other_fingerprints, start=first_fingerprint)
         return counts
@@ -211,7 +212,7 @@ def decide_counted_rows(
         Whether each prediction is correct.
     """
     row_bits = rows.compute_column(_BlockDecider(score, threshold), labels)
-    # The masked and the shifted bytes are 0 or 1, so that they can be viewed as booleans.
+    # Both expressions give bytes of 0 or 1, which can be viewed as booleans without a copy.
     is_accepted = (row_bits & _ACCEPTED_BIT).view(bool)
     correct = (row_bits >> 1).view(bool)
     return is_accepted, correct
@@ -278,9 +279,9 @@ def check_long_table(
         return notes
     sample = _sample_rows(rows)
     sample_scores = score_rows(sample, score)
-    # Only ties are checked, so the correctness of the rows in the ranking has no effect.
-    any_correctness = np.ones(len(sample_scores), dtype=bool)
-    sample_ranking = Ranking.from_scores(sample_scores, any_correctness)
+    # A ranking needs the correctness of its rows, but the check for ties does not use it.
+    unused_correctness = np.ones(len(sample_scores), dtype=bool)
+    sample_ranking = Ranking.from_scores(sample_scores, unused_correctness)
     if input_suspicion is None:
         notes = [*notes, *check_ties(sample_ranking, "sampled logits")]
     n_distinct_scores = len(sample_ranking.tie_block_end_ranks)

@@ -71,7 +71,7 @@ def _write_block(
     group_codes: Codes | None = None,
 ) -> None:
     """Write the probabilities of a block of logits to `out`, which may be the block itself."""
-    # The map may overwrite the logits, so rows are accepted before it is applied.
+    # Acceptance is decided first, because the map may overwrite the logits.
     decision_logits = source.compute_decision_logits(block, thresholds, group_codes)
     unrounded_scores = resolve(source.score).compute_unrounded(decision_logits)
     is_accepted = source.accepts_block(

@@ -29,7 +29,7 @@ from metacal.promises.promise import Promise
 from metacal.promises.staged_cascade import CascadeScores
 from metacal.rows.score_columns import check_scores, read_model_flags
 
-# Factor between the costs of successive models, if the caller gives no costs.
+# If the caller gives no costs, each model costs this many times as much as the one before.
 _DEFAULT_COST_RATIO = 10.0
 
 
@@ -129,7 +129,7 @@ class ScoreCascadeData:
             )
         n_gated = flags.shape[1]
         if promises_accuracy and not self.people:
-            # The last model has flags but no gate, because it answers every row it receives.
+            # The last model has no gate, because it answers every row that it receives.
             n_gated -= 1
         self._check_n_columns(len(score_columns), flags.shape[1], n_gated, flag_name)
         sources = self._build_sources(n_gated)
@@ -214,7 +214,7 @@ class ScoreCascadeData:
         """
         allowed_n_score_columns = [n_gated]
         if not self.people:
-            # The score of the last model, which has no gate, may be passed or left out.
+            # The last model has no gate, so its score is optional.
             allowed_n_score_columns.append(n_gated + 1)
         if n_gated >= 1 and n_score_columns in allowed_n_score_columns:
             return
@@ -233,7 +233,7 @@ class ScoreCascadeData:
         """Build the source of each model, with a default name for a model that has none."""
         default_names = [f"score {number}" for number in range(1, n_gated + 2)]
         score_names = [clean_score_name(name) for name in self.score_names or default_names]
-        # The score of the last model is never used, so that it may lack a name.
+        # The last model needs no score name, because its score is never used.
         score_names.append(default_names[-1])
         n_models = n_gated if self.people else n_gated + 1
         return tuple(ScoreSource(name, self.higher_is) for name in score_names[:n_models])

@@ -34,11 +34,11 @@ from metacal.promises.promise import Promise
 from metacal.rows.arrays import check_choice
 from metacal.rows.score_columns import check_correctness, check_losses, check_scores
 
-#: Meaning of a higher score: more certain, or less certain.
+#: Whether a higher score means a more certain ("surer") or a less certain ("doubtful") row.
 HigherIs = Literal["surer", "doubtful"]
-#: Kind of truth: whether each row is correct, or its loss between 0 and 1.
+#: What callers pass as the truth of a row: whether it is correct, or its loss between 0 and 1.
 Truth = Literal["correct", "losses"]
-#: Largest length of a score name, which certificates repeat. Longer names are truncated.
+#: Certificates repeat the name of the score. Names longer than this are truncated.
 _MAX_NAME_LENGTH = 80
 _CODE_BY_CORRECTNESS: dict[Any, int] = {False: 0, True: 1}
 
@@ -83,7 +83,7 @@ class ScoreSource(BaseSource[NDArray[np.floating[Any]]]):
     accepting_is_safe: bool = False
     truth: Truth = "correct"
     file_layout: FileLayout | None = field(default=None, compare=False, metadata=OPTIONAL)
-    #: Name of the input of an exported graph.
+    #: Name of the input tensor in exported ONNX graphs.
     input_name: ClassVar[str] = "scores"
     classes: ClassVar[NDArray[Any]] = np.empty(0, dtype=np.intp)
     n_classes: ClassVar[int] = 0
@@ -107,7 +107,7 @@ class ScoreSource(BaseSource[NDArray[np.floating[Any]]]):
 
     def with_certificate(self, certificate: Certificate) -> ScoreSource:
         """Return a copy with the calibration scores next to each threshold of a certificate."""
-        # A certificate and the certificate of a subgroup have the same fields for a threshold.
+        # The loop below reads fields that certificates of all rows and of subgroups both have.
         certificates_with_threshold: Sequence[Certificate | SubgroupCertificate] = (certificate,)
         if certificate.subgroups is not None:
             certificates_with_threshold = certificate.subgroups.items
@@ -199,7 +199,7 @@ class ScoreSource(BaseSource[NDArray[np.floating[Any]]]):
         if isinstance(thresholds, SingleThreshold) or group_codes is None:
             threshold = self.threshold_for_dtype(score.dtype, thresholds.threshold)
             return accepts(uncertainties, threshold)
-        # Given scores have no predicted classes, so the table of thresholds has one column.
+        # The table of thresholds has a single column, because scores have no predicted class.
         group_thresholds = thresholds.threshold_table[:, 0].tolist()
         adapted_thresholds = np.array(
             [self.threshold_for_dtype(score.dtype, threshold) for threshold in group_thresholds]

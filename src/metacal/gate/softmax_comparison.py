@@ -23,13 +23,13 @@ from metacal.rows import Rows
 from metacal.rows.arrays import to_numpy
 from metacal.rows.draws import make_generator
 
-# With fewer accepted rows than this, a map is not compared with the softmax.
+# A map is compared with the softmax only on at least this many accepted rows.
 _MIN_ACCEPTED_ROWS = 50
 # Number of bootstrap samples for the standard error of a difference in ECE.
 _N_BOOTSTRAP_SAMPLES = 25
-# Number of parameters of the default map, which determines by how much it can overfit.
+# Number of parameters of the default map. With more parameters, a map can overfit more.
 _N_MAP_PARAMETERS = 10.0
-# Smallest gain in log loss, times n_rows / n_parameters, that overfitting does not explain.
+# Overfitting explains a gain in log loss of up to this times n_parameters / n_rows.
 _MIN_LOSS_GAIN_PER_PARAMETER = 4.0
 # Number of confidence bins of the expected calibration error (ECE).
 _N_BINS = 15
@@ -245,7 +245,7 @@ def compare_metrics(quality: OutOfFoldQuality) -> SoftmaxComparison:
     calibrated_ece = calibrated_bins.compute_ece()
     uncalibrated_ece = uncalibrated_bins.compute_ece()
     ece_standard_error = 0.0
-    # A standard error is needed only to judge an increase of the ECE.
+    # The standard error is used only if calibration increased the ECE.
     if calibrated_ece > uncalibrated_ece:
         ece_standard_error = _bootstrap_ece_difference(calibrated_bins, uncalibrated_bins)
     ece = MetricComparison(
@@ -281,7 +281,7 @@ class _ConfidenceBins:
     def compute_resampled_ece(self, row_samples: Codes) -> Float:
         """Compute the ECE of each sample of rows, given as an array (n_samples, n_rows)."""
         n_samples, n_rows = row_samples.shape
-        # Each sample has its own range of bin numbers, so that one bincount serves all samples.
+        # The bins of sample i are numbered from i * _N_BINS, so a single bincount is enough.
         first_bin_of_sample = _N_BINS * np.arange(n_samples)[:, None]
         bins_of_rows = self.bin_of_row[row_samples] + first_bin_of_sample
         residual_sums = np.bincount(

@@ -23,7 +23,7 @@ from metacal.gate.logits_source import LogitsSource
 from metacal.gate.score_source import ScoreSource
 from metacal.gate.thresholds import SingleThreshold, Thresholds
 
-#: Source of a stage, which computes scores and confidence of rows, and encodes their true labels.
+#: A source computes scores and confidences of the rows of a stage, and encodes their labels.
 Source = LogitsSource | ScoreSource
 
 

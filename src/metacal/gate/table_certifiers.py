@@ -263,7 +263,7 @@ class SortedLogOddsCertifier:
         decision_offset: float | Float = certificate.decision_at
         if subgroup_codes is not None:
             decision_offset = get_decision_offsets(thresholds, subgroup_codes)
-        # The largest logit of a shifted row is the class that the gate predicts.
+        # Rows are shifted so that the gate predicts the class with the largest logit.
         shifted_rows = shift_rows(rows, decision_offset)
         _, scores, correct = compute_score_and_correctness(shifted_rows, self.score, labels)
         scores = np.asarray(to_numpy(scores))
@@ -325,7 +325,7 @@ class CountedScoreCertifier:
 
         validated_rows = count_table_rows.rows
         is_accepted, correct = decide_counted_rows(validated_rows, labels, self.score, threshold)
-        # Two-byte scores save memory: -inf is always accepted, and +inf always rejected.
+        # The decisions are stored as scores of -inf and +inf, in two bytes each to save memory.
         scores_by_acceptance = np.where(is_accepted, np.float16(-np.inf), np.float16(np.inf))
         fingerprint = count_table_rows.fingerprint
         assert fingerprint is not None

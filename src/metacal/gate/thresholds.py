@@ -26,7 +26,7 @@ from metacal.formulas import Codes, Float
 from metacal.kernels.grid import Grid
 from metacal.rows.labels import check_labels, find_class_columns
 
-# Code of a group that has no threshold.
+# Code of rows whose group is not among those that have a threshold.
 _UNKNOWN_GROUP = -1
 
 
@@ -104,7 +104,7 @@ class SubgroupThresholds:
     values: tuple[float | tuple[float, float], ...]
     decision_offsets: tuple[float, ...] = ()
     unknown_threshold: float = -math.inf
-    #: This threshold rejects every row, for callers that do not distinguish subgroups.
+    #: Callers that read one threshold for all rows get this one, which rejects every row.
     threshold: ClassVar[float] = -math.inf
 
     @cached_property
@@ -164,7 +164,7 @@ def _move_to_midpoint(
     return grid.snap_to_midpoint(value)
 
 
-#: Thresholds of a stage, in either form.
+#: Thresholds of a stage: one for all rows, or one for each subgroup.
 Thresholds = SingleThreshold | SubgroupThresholds
 
 
@@ -258,7 +258,7 @@ def encode_groups(groups: Any, names: tuple[Name, ...]) -> Codes:
     names_are_strings = known_groups.dtype.kind == "U"
     if len(row_groups) == 0 or rows_are_strings != names_are_strings:
         return np.full(len(row_groups), _UNKNOWN_GROUP, dtype=np.intp)
-    # An unknown group also receives a candidate code, so each candidate is compared.
+    # `find_class_columns` gives unknown groups a code too, so the names are compared.
     candidate_codes, _ = find_class_columns(row_groups, known_groups)
     is_known = known_groups[candidate_codes] == row_groups
     return np.where(is_known, candidate_codes, _UNKNOWN_GROUP)

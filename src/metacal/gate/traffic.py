@@ -27,10 +27,10 @@ from metacal.promises.sequential.profile import uniform_numbers_at_positions
 
 Id = str | int
 
-# Random draws from clusters use positions from this one on, above all positions of rows.
+# Draws from clusters use the random numbers at positions from here on, which no row has.
 _FIRST_POSITION_OF_CLUSTER_DRAWS = 1 << 40
 
-#: Largest length of a stored id. Longer ids are replaced by a digest of 128 bits.
+#: Ids longer than this are replaced by a digest of 128 bits when they are stored.
 LONGEST_ID = 200
 
 _MIN_INT64 = -(2**63)
@@ -195,7 +195,7 @@ class ConfidenceSums:
         """Add the accepted rows to the sums. Return the confidence of each row, without NaN."""
         if decision.confidence is None:
             return None
-        # A row without a score has no confidence. It is never accepted, so 0 has no effect.
+        # NaN is replaced by 0, which has no effect, because a row without a score is rejected.
         confidences = np.nan_to_num(np.asarray(decision.confidence, dtype=np.float64))
         self.add(confidences[decision.accept])
         return confidences
@@ -295,16 +295,18 @@ def build_pending_rows(
     uncertainty_column = none_for_each_row
     if has_clusters:
         uncertainty_column = to_list_without_nan(decision.uncertainty)
-    # Keyword arguments are slow for so many rows, so the columns have the order of the fields.
+    cluster_column = none_for_each_row
+    position_column = range(first_position, first_position + n_rows)
+    # The columns are in the order of the fields, because keyword arguments would be slower.
     field_columns = (
         decision.accept.tolist(),
         decision.predicted_codes.tolist(),
         confidence_column,
         group_column,
         probability_column,
-        range(first_position, first_position + n_rows),
+        position_column,
         label_codes.tolist(),
-        none_for_each_row,
+        cluster_column,
         uncertainty_column,
     )
     return [PendingRow(*row_fields) for row_fields in zip(*field_columns)]
@@ -397,7 +399,7 @@ def draw_one_row_per_cluster(
     )
     n_clusters = len(cluster_sizes)
     first_rows_of_clusters = np.cumsum(cluster_sizes) - cluster_sizes
-    # The position of a row in the stream never changes, so the draw does not depend on batches.
+    # Each draw depends only on the position of a row in the stream, and not on the batches.
     uniform_numbers = [
         uniform_numbers_at_positions(
             _FIRST_POSITION_OF_CLUSTER_DRAWS + rows[first_row].position, n_positions=1
@@ -480,7 +482,7 @@ def read_unit_ids(certificate: Certificate | None, units: Any, n_rows: int) -> l
         check_units(certificate, has_units=units is not None)
     if units is None:
         return None
-    # The codes are not needed, but encoding raises an error if a cluster is missing.
+    # The codes are ignored. `encode_units` is called because it raises if a cluster is missing.
     encode_units(units, n_rows)
     stored_ids: list[Id] = []
     for unit in units.tolist() if hasattr(units, "tolist") else units:

@@ -31,9 +31,9 @@ from metacal.rows.draws import RowDraws
 from metacal.rows.score_columns import check_correctness, check_scores
 from metacal.scores import Score, score_rows
 
-#: Code of a class that is not known.
+#: Code of a true class that is not known.
 NO_CLASS = -1
-# Number of hexadecimal digits of a hash in the fingerprint of a pool.
+# The fingerprint of a pool has a hash of this many hexadecimal digits.
 _FINGERPRINT_LENGTH = 16
 
 
@@ -151,7 +151,7 @@ class UnlabelledPool:
     def encode_answers(
         self, rows: ArrayLike, *, right: ArrayLike | None, labels: ArrayLike | None
     ) -> EncodedAnswers:
-        """Check answers that a user passes, and convert them to columns of numbers.
+        """Check the answers that a user passes, and convert them to columns of codes.
 
         Parameters
         ----------
@@ -222,7 +222,7 @@ class UnlabelledPool:
             row_codes = (~self.has_score).astype(np.int64)
         else:
             row_codes = np.where(self.has_score, self.predictions.predicted_codes, NO_CLASS)
-        # Little-endian bytes give the same hash on every machine.
+        # The byte order is fixed, so that the hash is the same on every machine.
         code_bytes = row_codes.astype("<i8").data
         code_hash = hashlib.sha256(code_bytes).hexdigest()[:_FINGERPRINT_LENGTH]
         score_hash = hash_in_order(self.uncertainty_scores[self.has_score])

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from metacal.gate.traffic import Id, PendingRow, make_stored_id
 
-#: Largest number of waiting rows, and of stored ids of complete clusters.
+#: At most this many rows wait, and at most this many ids of complete clusters are stored.
 MAX_WAITING_ROWS = 40_000
 
 

@@ -59,7 +59,7 @@ from metacal.promises.sequential.alarms import Alarms
 from metacal.promises.sequential.calibration_monitor import DEFAULT_TOLERANCE
 from metacal.promises.sequential.monitored_rows import ClusterMembership
 
-#: Largest number of classes for which rows are counted class by class.
+#: Rows are counted class by class only if there are at most this many classes.
 MAX_COUNTED_CLASSES = 2000
 
 
@@ -392,23 +392,24 @@ class Watch:
         self._evaluate_rows(labelled_rows)
 
     def _decide_block(self, batch: WatchBatch, block: slice) -> list[PendingRow]:
-        """Decide on a block of rows, count them, and return them with their decisions."""
+        """Decide on a block of rows, update alarms and counts, and return the rows as waiting."""
         groups = batch.select_groups(block)
         decision = decide_stacked_rows(self.gate, batch.rows[block], groups)
-        # Decisions on clusters reach the alarms later, when the clusters are complete.
+        # If rows belong to clusters, the alarms are updated later, with whole clusters.
         if not self.watches_clusters:
             subgroups = self.gate.get_row_subgroups(decision.predicted_codes, groups)
             accepted_by_first_stage = decision.accept
-            if decision.by is not None:
-                accepted_by_first_stage = decision.by == 0
+            answering_stage = decision.by
+            if answering_stage is not None:
+                accepted_by_first_stage = answering_stage == 0
             self.alarms.add_decisions(
                 accepted=accepted_by_first_stage,
                 scores=decision.uncertainty,
                 row_subgroups=subgroups,
             )
         n_earlier_rows = self.counts.rows
-        every_row = np.ones_like(decision.accept)
-        self._increase_counts(decision.predicted_codes, rows=every_row, accepted=decision.accept)
+        is_new_row = np.ones_like(decision.accept)
+        self._increase_counts(decision.predicted_codes, rows=is_new_row, accepted=decision.accept)
         self._record_raised_alarms()
 
         return build_pending_rows(
@@ -429,16 +430,18 @@ class Watch:
         """
         if not rows:
             return
-        rows_of_period, earlier_rows = split_rows_at(self.armed_from, rows)
+        # Rows before the last acknowledgement are counted, and do not update the alarms.
+        first_armed_position = self.armed_from
+        armed_rows, earlier_rows = split_rows_at(first_armed_position, rows)
         earlier_labelled_rows = [row for row in earlier_rows if row.has_label]
         if earlier_labelled_rows:
             self._count_labelled_rows(earlier_labelled_rows)
-        if not rows_of_period:
+        if not armed_rows:
             return
         if self.watches_clusters:
-            self._evaluate_clusters(rows_of_period)
+            self._evaluate_clusters(armed_rows)
         else:
-            self._evaluate_labelled_rows(rows_of_period, clusters=None)
+            self._evaluate_labelled_rows(armed_rows, clusters=None)
 
     def _evaluate_clusters(self, rows: list[PendingRow]) -> None:
         """Update alarms and counts with all rows of complete clusters."""

@@ -28,7 +28,7 @@ from metacal.errors import InputError
 from metacal.promises.sequential.alarms import Alarm
 from metacal.promises.sequential.drift import UnreadableMonitor
 
-#: Largest number of characters of a reason.
+#: The reason of an acknowledgement has at most this many characters.
 MAX_REASON_LENGTH = 1000
 
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 from metacal.gate.traffic import Point
 
-#: Number of rows between two points of a new history.
+#: Number of rows between two points, until a history has too many points.
 INITIAL_STRIDE = 250
-#: Largest number of points of a history.
+#: A history has at most this many points.
 MAX_POINTS = 400
 
 

@@ -17,7 +17,7 @@ from metacal.gate.gate import Gate
 from metacal.gate.traffic import Id, LateLabel
 from metacal.gate.waiting_rows import EncodedLabel
 
-#: Code that stands for a missing label.
+#: Code of a label that is not known.
 UNKNOWN_LABEL = -1
 
 
@@ -54,7 +54,7 @@ def encode_labels(gate: Gate, y: Any, n_rows: int) -> NDArray[Any]:
             f"there are {n_rows} rows but {len(labels)} labels; give None where one is not known."
         )
     for index, label in enumerate(labels):
-        # NaN is the only value that differs from itself.
+        # A label that differs from itself is NaN, which means that it is missing.
         is_missing = label is None or label != label
         if not is_missing:
             codes[index] = _encode_label(gate, label)
