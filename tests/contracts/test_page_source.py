@@ -184,6 +184,19 @@ def test_the_types_describe_the_numbers(data):
     }
 
 
+def test_the_types_describe_cases():
+    rng = np.random.default_rng(0)
+    score = rng.random(900)
+    correct = rng.random(900) < score
+    cases, groups = np.repeat(np.arange(300), 3), np.tile(["date", "name", "total"], 300)
+    gate = mc.ScoreGate(mc.MaxCaseErrors(0.3)).fit(score, correct, cases=cases, groups=groups)
+    found = summarise(score, correct, gate, cases=cases, groups=groups, n_resamples=0).to_dict()
+    described = interfaces()
+    assert described["Data"] == {"title", *found}
+    assert described["Cases"] == set(found["cases"])
+    assert described["CaseTypes"] == set(found["cases"]["types"])
+
+
 def test_the_page_is_told_the_direction_of_each_quantity(data):
     told = {verdict["quantity"]: verdict for verdict in data["promise"]["verdicts"]}
     assert set(told) == {SELECTIVE_ACCURACY, MISCOVERAGE}

@@ -179,6 +179,7 @@ def _summarise_rows(
     -------
     Summary
     """
+    from metacal.gate.judged_cases import is_about_cases
     from metacal.reports.summary import summarise
 
     columns = gate_rows.columns
@@ -197,6 +198,7 @@ def _summarise_rows(
         large=large_model_table,
         ids=columns.ids,
         groups=columns.groups,
+        cases=columns.cases if gate is not None and is_about_cases(gate) else None,
         file=gate_rows.path,
         artifact=artifact,
         sha256=_file_checksum(gate_rows.path, options.reading),

@@ -144,8 +144,7 @@ def command(file: str, options: Options) -> None:
         ),
     )
     Path(paths.next_steps).write_text(page, encoding="utf-8")
-    report_text = "" if plan.promise.is_about_cases else f" Report: {paths.report}."
-    echo(f"\nGate: {paths.gate}.{report_text} Next steps: {paths.next_steps}.")
+    echo(f"\nGate: {paths.gate}. Report: {paths.report}. Next steps: {paths.next_steps}.")
     if any(run.exit_code == EXIT_REFUTED for run in judging_runs):
         click.get_current_context().exit(EXIT_REFUTED)
 
@@ -253,9 +252,8 @@ def _judge(plan: Plan, report_path: str) -> list[CommandRun]:
     runs = []
     if plan.judging_part is not None:
         runs.append(run_command(["verify", *judged_words, *part_words(plan.judging_part)]))
-    if not plan.promise.is_about_cases:
-        report_words = part_words(plan.judging_part or plan.fit_part)
-        runs.append(run_command(["report", *judged_words, *report_words, "-o", report_path]))
+    report_words = part_words(plan.judging_part or plan.fit_part)
+    runs.append(run_command(["report", *judged_words, *report_words, "-o", report_path]))
     for run in runs:
         run.show()
     if plan.judging_part is None:

@@ -25,7 +25,12 @@ from metacal.formulas import Array, Codes
 from metacal.gate import Gate
 from metacal.gate.feature_checks import check_measurable
 from metacal.gate.judged import JudgedRows, find_gate_and_inputs, judge_rows
-from metacal.gate.judged_cases import check_case_columns, is_about_cases, judge_case_rows
+from metacal.gate.judged_cases import (
+    check_case_columns,
+    check_takes_cases,
+    is_about_cases,
+    judge_case_rows,
+)
 from metacal.metrics import registry
 from metacal.metrics.evaluation import evaluate_columns, evaluate_scores
 from metacal.metrics.intervals import clopper_pearson
@@ -113,8 +118,7 @@ def evaluate(
             fitted_gate, stage_inputs[0], y, cases, groups, probabilities=True
         )
         return evaluate_decisions(fitted_gate, decisions, resampling, n_bins)
-    if cases is not None:
-        raise InputError("Only a gate with a promise about cases takes cases. Leave out cases.")
+    check_takes_cases(fitted_gate, cases)
     if fitted_gate is not None and not fitted_gate.is_logits_gate:
         decisions = judge_rows(fitted_gate, stage_inputs, y, groups, probabilities=True)
         return evaluate_decisions(fitted_gate, decisions, resampling, n_bins)

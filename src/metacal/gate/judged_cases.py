@@ -25,6 +25,15 @@ def is_about_cases(gate: Gate) -> bool:
     return gate.certificate is not None and gate.certificate.cases is not None
 
 
+def check_takes_cases(gate: Gate | None, cases: Any) -> None:
+    """Raise InputError if there are cases, and the promise is not about them."""
+    if cases is None or (gate is not None and is_about_cases(gate)):
+        return
+    if gate is not None and gate.certificate is not None:
+        raise build_unused_cases_error(gate.promise)
+    raise InputError("Only a gate with a promise about cases takes cases. Leave out cases.")
+
+
 def check_case_columns(gate: Gate, units: Any = None) -> None:
     """Raise InputError if cases are given for a promise about rows, or units for one about cases."""
     promise = gate.promise
@@ -74,7 +83,7 @@ def judge_case_rows(
     assert gate.certificate is not None
     assert isinstance(gate.promise, CasePromise)
     if has_several_columns(score):
-        score, correct, cases, groups = _flatten_table(gate, score, correct, cases, groups)
+        score, correct, cases, groups = flatten_case_table(gate, score, correct, cases, groups)
     quantity = gate.certificate.quantity
     case_rows = read_case_rows(score, correct, cases, quantity)
     for note in case_rows.notes:
@@ -99,7 +108,7 @@ def judge_case_rows(
     )
 
 
-def _flatten_table(
+def flatten_case_table(
     gate: Gate, score: Any, correct: Any, cases: Any, groups: Any
 ) -> tuple[Any, Any, Any, Any]:
     """Flatten a table of scores to items, whose case is the row and whose type is the column."""

@@ -101,7 +101,7 @@ def _can_certify_points(gate: Gate) -> bool:
     """Return whether a gate on all rows, taken as independent, can be fitted like this one.
 
     The bands of a report take rows as independent, so a gate that was certified by clusters has no
-    command. Neither has a gate with a learned decision, which is fitted on other rows than it is
+    command. Neither has a promise about cases, nor a gate with a learned decision, which is fitted on other rows than it is
     certified on.
     """
     if gate.is_cascade or gate.reads_losses or not isinstance(gate.source.score, str):
@@ -109,7 +109,9 @@ def _can_certify_points(gate: Gate) -> bool:
     if not gate.is_score_gate and gate.logits_source.decision_at != 0.0:
         return False
     certificate = gate.certificate
-    return certificate is None or certificate.circumstances.cluster_counting is None
+    if certificate is None:
+        return True
+    return certificate.cases is None and certificate.circumstances.cluster_counting is None
 
 
 def _choose_output_name(artifact: str | None) -> str:

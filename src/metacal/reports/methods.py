@@ -36,8 +36,8 @@ def describe_methods(settings: Settings, score_name: str, gate_kind: str) -> dic
     score_name : str
         Name of the ranking score, with a leading "-" if higher values are more confident.
 
-    gate_kind : {"logits", "scores", "cascade"}
-        Kind of the gate.
+    gate_kind : {"logits", "scores", "cascade", "cases"}
+        Kind of the gate; "cases" for a gate on scores whose promise is about cases.
 
     Returns
     -------
@@ -62,7 +62,10 @@ def describe_methods(settings: Settings, score_name: str, gate_kind: str) -> dic
     toml_path = resources.files("metacal.reports").joinpath("page/methods.toml")
     templates_by_kind = tomllib.loads(toml_path.read_text("utf-8"))
     # Other kinds of gates inherit the definitions for logits, except those with an empty text.
-    templates = templates_by_kind["logits"] | templates_by_kind[gate_kind]
+    templates = templates_by_kind["logits"]
+    if gate_kind == "cases":
+        templates |= templates_by_kind["scores"]
+    templates |= templates_by_kind[gate_kind]
     definitions = [
         (term, template.format(**placeholder_values))
         for term, template in templates.items()

@@ -18,12 +18,14 @@ from metacal.estimators.evaluate import evaluate_decisions, evaluate_table
 from metacal.estimators.gate_evaluation import Answerer, GateEvaluation
 from metacal.formulas import Codes, Flags, Float
 from metacal.gate import Gate, LogitsSource
-from metacal.gate.feature_checks import check_measurable, refuse_cases
+from metacal.gate.feature_checks import check_measurable
 from metacal.gate.judged import judge_rows
+from metacal.gate.judged_cases import check_takes_cases, is_about_cases, judge_case_rows
 from metacal.maps.temperature import TemperatureMap
 from metacal.metrics.resampling import Resampling
 from metacal.metrics.toplabel import TopLabel
 from metacal.promises.verdict import Verdict
+from metacal.reports.case_table import count_cases
 from metacal.reports.next_steps import NewRowsCommand, list_report_steps
 from metacal.rows import Rows, validate
 
@@ -100,6 +102,9 @@ class ReportRows:
 
     softmax_top_label : TopLabel or None
         Softmax confidence of the prediction, and whether the prediction is correct.
+
+    case_counts : dict or None
+        Output of `count_cases` for a promise about cases.
     """
 
     evaluation: GateEvaluation
@@ -114,6 +119,7 @@ class ReportRows:
     class_calibration_errors: Float
     row_indices: Codes
     softmax_top_label: TopLabel | None = None
+    case_counts: dict[str, Any] | None = None
 
     @property
     def correct(self) -> Flags:
@@ -234,7 +240,12 @@ def make_report_rows_from_logits(
 
 
 def make_report_rows_from_decisions(
-    gate: Gate, tables: Sequence[Any], y: Any, groups: Any, settings: Settings
+    gate: Gate,
+    tables: Sequence[Any],
+    y: Any,
+    groups: Any,
+    settings: Settings,
+    cases: Any = None,
 ) -> ReportRows:
     """Evaluate a gate on scores or a cascade, and return the rows as columns.
 
@@ -257,16 +268,25 @@ def make_report_rows_from_decisions(
     settings : Settings
         Settings of the report.
 
+    cases : sequence or None, default=None
+        Case of each item, for a promise about cases.
+
     Returns
     -------
     ReportRows
     """
     check_measurable(gate)
-    refuse_cases(gate, "A report")
-    stage_inputs = [
-        stage.source.wrap_checked(table) for stage, table in zip(gate.stages, tables, strict=True)
-    ]
-    judged_rows = judge_rows(gate, stage_inputs, y, groups, probabilities=True)
+    check_takes_cases(gate, cases)
+    case_counts = None
+    if is_about_cases(gate):
+        judged_rows = judge_case_rows(gate, tables[0], y, cases, groups, probabilities=True)
+        case_counts = count_cases(gate, judged_rows, tables[0], y, cases, groups)
+    else:
+        stage_inputs = [
+            stage.source.wrap_checked(table)
+            for stage, table in zip(gate.stages, tables, strict=True)
+        ]
+        judged_rows = judge_rows(gate, stage_inputs, y, groups, probabilities=True)
     # The evaluation runs first because its errors about missing labels are more specific.
     evaluation = evaluate_decisions(gate, judged_rows, settings.resampling, settings.n_bins)
     assert judged_rows.correct is not None
@@ -290,7 +310,7 @@ def make_report_rows_from_decisions(
             score_name = "-confidence"
             uncertainty = -confidence.astype(np.float64)
 
-    has_threshold = is_score_gate and not gate.is_calibrator
+    has_threshold = is_score_gate and not gate.is_calibrator and case_counts is None
     return ReportRows(
         evaluation=evaluation,
         true_codes=true_codes,
@@ -303,6 +323,7 @@ def make_report_rows_from_decisions(
         calibrated_top_label=calibrated_top_label,
         class_calibration_errors=np.full(gate.n_classes, np.nan),
         row_indices=judged_rows.row_indices,
+        case_counts=case_counts,
     )
 
 

@@ -19,7 +19,7 @@ from metacal.errors import InputError
 from metacal.formulas import Array, Codes
 from metacal.gate import Gate
 from metacal.gate.judged import find_gate_and_inputs
-from metacal.gate.thresholds import check_groups
+from metacal.gate.judged_cases import check_takes_cases, flatten_case_table, is_about_cases
 from metacal.metrics.registry import describe_calibration_metrics, get_gate_metric_names
 from metacal.reports.calibrator_comparison import compare_calibrators
 from metacal.reports.fit_command import build_fit_command
@@ -42,9 +42,10 @@ from metacal.reports.report_rows import (
     read_tables,
 )
 from metacal.reports.sides import compute_side_curves
-from metacal.reports.tables import make_class_table, make_subgroup_table, select_striking_rows
+from metacal.reports.tables import make_class_table, make_subgroup_tables, select_striking_rows
 from metacal.rows import Rows, open_executor, validate
 from metacal.rows.arrays import check_fraction
+from metacal.rows.score_tables import has_several_columns
 from metacal.scores.registry import NAMED
 
 if TYPE_CHECKING:
@@ -151,6 +152,9 @@ class Summary:
     classes : dict
         Output of `make_class_table`.
 
+    cases : dict or None
+        Output of `count_cases` for a promise about cases.
+
     parts : list of dict
         Output of `make_subgroup_table` for predicted classes and, if the rows have groups, for groups.
 
@@ -175,6 +179,7 @@ class Summary:
     frontier: dict[str, Any]
     sides: dict[str, Any] | None
     classes: dict[str, Any]
+    cases: dict[str, Any] | None
     parts: list[dict[str, Any]]
     mistakes: list[dict[str, Any]]
     hits: list[dict[str, Any]]
@@ -193,6 +198,7 @@ class Summary:
             "promise": _ALL_DIGITS,
             "curves": _ALL_DIGITS,
             "classes": _TABLE_DIGITS,
+            "cases": _ALL_DIGITS,
             "parts": _TABLE_DIGITS,
             "sides": _ALL_DIGITS,
         }
@@ -214,6 +220,7 @@ def summarise(
     class_names: Sequence[str] | None = None,
     ids: Any = None,
     groups: Any = None,
+    cases: Any = None,
     input: str | None = None,
     level: float = 0.95,
     delta: float = 0.1,
@@ -248,7 +255,11 @@ def summarise(
         Name of each row.
 
     groups : sequence, default=None
-        Group of each row, for a table of groups, and for a gate by group.
+        Group of each row, for a table of groups, and for a gate by group. With `cases`, the type of
+        each item.
+
+    cases : sequence, default=None
+        Case of each item, for a promise about cases. The verdict counts whole cases.
 
     input : {"logits", "probabilities"}, default=None
         Content of the columns. If None, that of the gate, or logits.
@@ -305,6 +316,10 @@ def summarise(
     check_fraction("level", level)
     check_fraction("delta", delta)
     user_gate, inputs = find_gate_and_inputs(gate, X, large)
+    has_cases = user_gate is not None and is_about_cases(user_gate)
+    if user_gate is not None and has_cases and has_several_columns(inputs[0]):
+        items, y, cases, groups = flatten_case_table(user_gate, inputs[0], y, cases, groups)
+        inputs = (items,)
     effective_gate, tables = read_tables(user_gate, inputs, classes, input)
     n_input_rows = len(tables[0])
     n_classes = effective_gate.n_classes
@@ -317,6 +332,7 @@ def summarise(
 
     with open_executor(n_jobs) as executor:
         if effective_gate.is_logits_gate:
+            check_takes_cases(effective_gate, cases)
             codes = validate.encode_labels(y, n_input_rows, column_classes)
             rows = Rows(tables[0], executor=executor)
             report_rows = make_report_rows_from_logits(
@@ -324,7 +340,7 @@ def summarise(
             )
         else:
             report_rows = make_report_rows_from_decisions(
-                effective_gate, tables, y, groups, settings
+                effective_gate, tables, y, groups, settings, cases
             )
 
     true_codes = report_rows.true_codes
@@ -339,6 +355,7 @@ def summarise(
         side_curves = compute_side_curves(
             effective_gate, report_rows, Rows(tables[0]), names, settings
         )
+    row_names = cases if ids is None else ids
     fit_command = build_fit_command(effective_gate, command, file, artifact, delta)
     return Summary(
         source=Source(
@@ -347,7 +364,7 @@ def summarise(
             sha256=hash_arrays(tables, y) if sha256 is None else sha256,
             hashed="arrays" if sha256 is None else "file",
             n_rows=len(true_codes),
-            n_without_score=n_input_rows - len(true_codes),
+            n_without_score=_count_rows_without_score(report_rows, n_input_rows),
             n_classes=len(names),
             n_correct=int(correct.sum()),
             score=report_rows.score_name,
@@ -372,14 +389,26 @@ def summarise(
         frontier=compute_frontier_points(uncertainty, correct, delta=delta),
         sides=side_curves,
         classes=make_class_table(names, report_rows),
-        parts=_make_subgroup_tables(effective_gate, report_rows, names, groups, level),
-        mistakes=select_striking_rows(report_rows, ~correct, uncertainty, names, ids),
-        hits=select_striking_rows(report_rows, correct, -uncertainty, names, ids),
+        cases=report_rows.case_counts,
+        parts=make_subgroup_tables(
+            effective_gate, report_rows, names, None if has_cases else groups, level
+        ),
+        mistakes=select_striking_rows(report_rows, ~correct, uncertainty, names, row_names),
+        hits=select_striking_rows(report_rows, correct, -uncertainty, names, row_names),
         comparison=compare_calibrators(
             compare, tables, true_codes, random_state=seed, n_jobs=n_jobs, progress=progress
         ),
-        methods=describe_methods(settings, report_rows.score_name, effective_gate.kind),
+        methods=describe_methods(
+            settings, report_rows.score_name, "cases" if has_cases else effective_gate.kind
+        ),
     )
+
+
+def _count_rows_without_score(report_rows: ReportRows, n_input_rows: int) -> int:
+    """Count the rows without a score, not those of cases that are left out for other reasons."""
+    if report_rows.case_counts is not None:
+        return int(report_rows.case_counts["n_without_score"])
+    return n_input_rows - len(report_rows.true_codes)
 
 
 def _choose_n_resamples(n_resamples: int | None, n_rows: int, n_classes: int) -> int:
@@ -436,63 +465,3 @@ def _join_calibrator_names(gate: Gate | None) -> str | None:
     stages = [gate.stage(index) for index in range(gate.n_stages)]
     distinct_names = dict.fromkeys(stage.logits_source.calibrator_name for stage in stages)
     return ", ".join(distinct_names)
-
-
-def _make_subgroup_tables(
-    gate: Gate, report_rows: ReportRows, names: Array, groups: Any, level: float
-) -> list[dict[str, Any]]:
-    """Build the tables of predicted classes and of groups.
-
-    Parameters
-    ----------
-    gate : Gate
-        Gate that accepts or rejects the rows.
-
-    report_rows : ReportRows
-        Labelled rows of the report.
-
-    names : array of shape (n_classes,)
-        Names of the classes.
-
-    groups : sequence or None
-        Group of each row of the input.
-
-    level : float
-        Confidence level of the intervals.
-
-    Returns
-    -------
-    list of dict
-    """
-    tables = []
-    if len(names):
-        class_table = make_subgroup_table(
-            "class",
-            names,
-            report_rows.predicted_codes,
-            report_rows.correct,
-            report_rows.accept,
-            level=level,
-            certificate=gate.certificate,
-        )
-        tables.append(class_table)
-    if groups is not None:
-        row_groups = check_groups(groups)[report_rows.row_indices]
-        row_subgroups: Any = None
-        if gate.thresholds.decision_offsets:
-            # A two-sided gate has a subgroup for each group and predicted class.
-            row_subgroups = gate.get_row_subgroups(report_rows.predicted_codes, row_groups)
-        if row_subgroups is None:
-            row_subgroups = row_groups
-        group_names, group_codes = np.unique(row_subgroups, axis=0, return_inverse=True)
-        group_table = make_subgroup_table(
-            "group",
-            group_names,
-            group_codes.ravel(),
-            report_rows.correct,
-            report_rows.accept,
-            level=level,
-            certificate=gate.certificate,
-        )
-        tables.append(group_table)
-    return tables

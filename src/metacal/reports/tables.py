@@ -18,6 +18,8 @@ from metacal.certificates.quantities import SELECTIVE_ACCURACY
 from metacal.certificates.quantity import Quantity
 from metacal.certificates.subgroup_words import format_subgroup_name
 from metacal.formulas import Array, Codes, Flags, Float
+from metacal.gate import Gate
+from metacal.gate.thresholds import check_groups
 from metacal.metrics.intervals import clopper_pearson_limits
 from metacal.reports.operating import CurveWithBand
 
@@ -201,7 +203,7 @@ def make_subgroup_table(
         "at_most": reference.quantity.has_upper_limit,
         "limit": reference.limit,
         "promised": reference.promised_of,
-        "threshold": _list_subgroup_thresholds(certificate, by, names_and_sides),
+        "threshold": list_subgroup_thresholds(certificate, by, names_and_sides),
         "n_parts": len(nonempty_codes),
     }
 
@@ -334,7 +336,7 @@ def _compute_binomial_tail(n_successes: Float, n_trials: Float, probability: flo
     return np.where(n_successes > 0, tail, 1.0)
 
 
-def _list_subgroup_thresholds(
+def list_subgroup_thresholds(
     certificate: Certificate | None, by: str, names_and_sides: Sequence[Sequence[Any]]
 ) -> Float:
     """List the thresholds of subgroups, or NaN if all rows share a threshold."""
@@ -358,6 +360,66 @@ def _compute_proportions(numerators: Float, denominators: Float, alpha: float) -
         low=np.where(is_defined, lower_limits, np.nan),
         high=np.where(is_defined, upper_limits, np.nan),
     )
+
+
+def make_subgroup_tables(
+    gate: Gate, report_rows: ReportRows, names: Array, groups: Any, level: float
+) -> list[dict[str, Any]]:
+    """Build the tables of predicted classes and of groups.
+
+    Parameters
+    ----------
+    gate : Gate
+        Gate that accepts or rejects the rows.
+
+    report_rows : ReportRows
+        Labelled rows of the report.
+
+    names : array of shape (n_classes,)
+        Names of the classes.
+
+    groups : sequence or None
+        Group of each row of the input.
+
+    level : float
+        Confidence level of the intervals.
+
+    Returns
+    -------
+    list of dict
+    """
+    tables = []
+    if len(names):
+        class_table = make_subgroup_table(
+            "class",
+            names,
+            report_rows.predicted_codes,
+            report_rows.correct,
+            report_rows.accept,
+            level=level,
+            certificate=gate.certificate,
+        )
+        tables.append(class_table)
+    if groups is not None:
+        row_groups = check_groups(groups)[report_rows.row_indices]
+        row_subgroups: Any = None
+        if gate.thresholds.decision_offsets:
+            # A two-sided gate has a subgroup for each group and predicted class.
+            row_subgroups = gate.get_row_subgroups(report_rows.predicted_codes, row_groups)
+        if row_subgroups is None:
+            row_subgroups = row_groups
+        group_names, group_codes = np.unique(row_subgroups, axis=0, return_inverse=True)
+        group_table = make_subgroup_table(
+            "group",
+            group_names,
+            group_codes.ravel(),
+            report_rows.correct,
+            report_rows.accept,
+            level=level,
+            certificate=gate.certificate,
+        )
+        tables.append(group_table)
+    return tables
 
 
 def select_striking_rows(

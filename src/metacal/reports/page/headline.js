@@ -2,6 +2,7 @@
 /** @import { Child, Data, Estimate, FitRows, Maybe, Promised, Verdict } from "./types.js" */
 import { answerers } from "./answerers.js";
 import { badge, tiles } from "./badge.js";
+import { caseTiles } from "./cases.js";
 import { axes, chart } from "./chart.js";
 import { draw, facts, make, put } from "./dom.js";
 import { NOTHING, between, capitalized, count, down, fixed, four, percent, up } from "./format.js";
@@ -84,7 +85,7 @@ export function headline(data) {
     const steps = stepList(promise.next_steps);
     if (steps) host.append(steps);
   }
-  put("tiles", tiles(numbersOf(data)));
+  put("tiles", tiles(data.cases ? caseTiles(data.cases) : numbersOf(data)));
   if (promise) put("certificate", answerers(promise), certificate(promise));
 }
 

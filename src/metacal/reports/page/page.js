@@ -1,5 +1,6 @@
 // Read the numbers, fill the sections, offer the numbers for download.
 /** @import { Data } from "./types.js" */
+import { casesSection } from "./cases.js";
 import { drawAll } from "./chart.js";
 import { byId, make, put } from "./dom.js";
 import { count } from "./format.js";
@@ -18,11 +19,12 @@ function start() {
   document.body.append(make("p", { id: "said", role: "status", class: "skip" }));
   headOf(data);
   headline(data);
-  // A promise about the sides has two thresholds of the log-odds, and none on a score of all rows.
-  const hasOneThreshold = !data.sides?.is_two_sided;
+  // The items of cases have a threshold for each type. A promise about the sides has two thresholds of the log-odds, and none on a score of all rows.
+  const hasOneThreshold = !data.sides?.is_two_sided && data.cases === null;
   for (const id of ["point", "frontier"]) byId(id).hidden = !hasOneThreshold;
   if (hasOneThreshold) operating(data);
   sidesSection(data);
+  casesSection(data);
   honesty(data);
   if (hasOneThreshold) frontierChart(data);
   partsSection(data);
@@ -38,14 +40,14 @@ function start() {
 }
 
 /** @param {Data} data */
-function headOf({ source, title }) {
+function headOf({ cases, source, title }) {
   put("title", title);
   const files = [source.file, source.artifact].filter(Boolean).join(" through ");
   put(
     "facts",
     [
-      `${count(source.n_rows)} rows`,
-      source.n_without_score && `${count(source.n_without_score)} without a score left out`,
+      cases ? `${count(cases.n_cases)} cases · ${count(cases.n_items)} items` : `${count(source.n_rows)} rows`,
+      source.n_without_score && `${count(source.n_without_score)} without a score ${cases ? "rejected" : "left out"}`,
       source.n_classes && `${count(source.n_classes)} classes`,
       files,
       source.calibrator,

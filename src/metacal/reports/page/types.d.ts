@@ -18,11 +18,49 @@ export interface Data {
   frontier: Frontier;
   sides: Sides | null;
   classes: Classes;
+  cases: Cases | null;
   parts: Parts[];
   mistakes: Row[];
   hits: Row[];
   comparison: Comparison | null;
   methods: Methods;
+}
+
+/** Cases of a promise about cases, by how many of their items are accepted. */
+export interface Cases {
+  n_cases: number;
+  /** Cases that are not counted because labels are missing. */
+  n_left_out: number;
+  n_all_accepted: number;
+  n_some_accepted: number;
+  n_none_accepted: number;
+  /** Cases that break the promise. */
+  n_broken: number;
+  /** What they have, as "cases with an incorrect accepted item". */
+  broken_text: string;
+  /** Whether the promise is about true items that are missed. */
+  is_recall: boolean;
+  n_items: number;
+  n_accepted: number;
+  /** Accepted items that are incorrect. */
+  n_incorrect: number;
+  n_without_score: number;
+  types: CaseTypes | null;
+}
+
+/** Items by type, the one with the most rejected items first. */
+export interface CaseTypes {
+  name: string[];
+  n: number[];
+  accepted: number[];
+  incorrect: number[];
+  /** Correct items that are rejected. */
+  missed: number[];
+  /** Cases that break the promise with an item of this type. */
+  broken: number[];
+  /** Of the score that is lower for surer items; null if all types share one. */
+  threshold: (number | string | null)[];
+  n_types: number;
 }
 
 export interface Source {
