@@ -99,7 +99,7 @@ class Stages:
         )
 
     def _find_mismatch_with_certificate(self, certificate: Certificate) -> str | None:
-        """Describe a threshold, score or count that differs from that of the certificate."""
+        """Describe a threshold, score or count that the certificate states differently."""
         first_stage = self.items[0]
         has_same_score = certificate.score == first_stage.score
         if certificate.threshold != first_stage.threshold or not has_same_score:
@@ -118,33 +118,32 @@ class Stages:
         return None
 
     def _find_impossible_counts(self, certificate: Certificate) -> str | None:
-        """Describe counts of rows that are missing, negative or too large."""
-        n_rows = certificate.n_rows
-        counts_with_labels = [self.n_worse, self.n_better]
-        counts_without_labels = [self.n_disagreements]
+        """Describe a count of rows that is missing, unexpected, negative or too large."""
+        counts_from_labels = [self.n_worse, self.n_better]
+        counts_from_agreement = [self.n_disagreements]
         if certificate.quantity.uses_agreement_only:
-            required_counts = counts_without_labels
-            forbidden_counts = counts_with_labels
+            expected_counts, unexpected_counts = counts_from_agreement, counts_from_labels
         else:
-            required_counts = counts_with_labels
-            forbidden_counts = counts_without_labels
-        has_forbidden_counts = any(count is not None for count in forbidden_counts)
-        if None in required_counts or has_forbidden_counts:
+            expected_counts, unexpected_counts = counts_from_labels, counts_from_agreement
+        known_counts = [count for count in expected_counts if count is not None]
+        lacks_expected_count = len(known_counts) < len(expected_counts)
+        has_unexpected_count = any(count is not None for count in unexpected_counts)
+        if lacks_expected_count or has_unexpected_count:
             return "worse and better rows belong to labels, differing ones to agreement"
-        difference_counts = [count for count in required_counts if count is not None]
-        stage_counts = [stage.n_rows for stage in self.items]
-        if min(*difference_counts, self.n_pilot_rows, self.n_labels, *stage_counts) < 0:
+        answered_counts = [stage.n_rows for stage in self.items]
+        if min(*known_counts, self.n_pilot_rows, self.n_labels, *answered_counts) < 0:
             return "a count is negative"
-        problem = self._find_unanswered_rows(n_rows)
-        if problem is not None:
-            return problem
-        n_different = sum(difference_counts)
-        if n_different > self.n_answered_early or self.n_labels > n_rows:
+        contradiction = self._find_unanswered_rows(certificate.n_rows)
+        if contradiction is not None:
+            return contradiction
+        n_rows_with_other_outcome = sum(known_counts)
+        has_too_many_differences = n_rows_with_other_outcome > self.n_answered_early
+        if has_too_many_differences or self.n_labels > certificate.n_rows:
             return "more rows differ, or have a label, than there are"
         return None
 
     def _find_unanswered_rows(self, n_rows: int) -> str | None:
-        """Describe rows that no stage answers in a cascade without people."""
+        """Describe why the stages cannot have answered all rows, or return None."""
         if len(self.items) < 2 or self.n_answered > n_rows:
             return "the rows that each answers do not sum to all rows"
         if self.has_human_review:
@@ -156,20 +155,23 @@ class Stages:
         return None
 
     def _find_impossible_errors(self) -> str | None:
-        """Describe numbers of incorrect answers that the other counts exclude."""
+        """Describe a number of incorrect answers that contradicts the other counts."""
         if self.n_wrong is None:
             if any(stage.n_wrong is not None for stage in self.items):
                 return "the wrong answers are known of some models alone"
             return None
         if self.n_worse is None or self.n_better is None:
             return "wrong answers are counted, and only agreement was observed"
-        *earlier_errors, last_errors = [stage.n_wrong or 0 for stage in self.items]
-        # A worse answer is an error, and a better answer is not.
+        *earlier_error_counts, n_last_errors = [stage.n_wrong or 0 for stage in self.items]
+        # Each of the `n_worse` answers is incorrect, and each of the `n_better` answers is correct.
+        min_earlier_errors = self.n_worse
         max_earlier_errors = self.n_answered_early - self.n_better
+        n_earlier_errors = sum(earlier_error_counts)
         are_earlier_errors_possible = (
-            min(earlier_errors) >= 0 and self.n_worse <= sum(earlier_errors) <= max_earlier_errors
+            min(earlier_error_counts) >= 0
+            and min_earlier_errors <= n_earlier_errors <= max_earlier_errors
         )
-        are_last_errors_possible = 0 <= last_errors <= self.items[-1].n_rows
+        are_last_errors_possible = 0 <= n_last_errors <= self.items[-1].n_rows
         if not (are_earlier_errors_possible and are_last_errors_possible):
             return "more answers are wrong than were given, or fewer than differ"
         return None

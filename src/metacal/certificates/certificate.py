@@ -65,9 +65,9 @@ def accepts(score: Float, threshold: float | Float) -> Flags:
 
 
 _NO_CIRCUMSTANCES = Circumstances()
-#: Counts that are null in a file if the calibration rows had no labels.
+#: If the calibration rows had no labels, a file has null for these counts.
 LABEL_COUNT_FIELDS = ("n_correct", "n_correct_accepted")
-#: Columns of the data frame of a certificate.
+#: Attributes that become the columns of a data frame.
 _FRAME_COLUMNS = (
     "threshold",
     "n_rows",
@@ -237,7 +237,7 @@ class Certificate:
 
     @property
     def traffic(self) -> Traffic:
-        """Counts of the rows that describe the traffic: the tested rows, or all rows."""
+        """Counts of the rows that represent new rows: all rows, or else the tested ones."""
         counts = self.all_rows_traffic or self.tested_counts
         has_weights = self.circumstances.weights_origin is not None
         return Traffic(
@@ -486,13 +486,13 @@ class Certificate:
         return display.make_frame(records, row_names, [index_name])
 
 
-#: Field of a certificate that each entry of a file stores. Files store the traffic separately.
+#: For each key in a file, the attribute of a certificate that it stores.
 STORED_FIELDS: dict[str, str] = {
     get_stored_key(certificate_field): certificate_field.name
     for certificate_field in fields(Certificate)
     if certificate_field.name != "all_rows_traffic"
 }
-#: Default values at which optional entries are omitted from a file.
+#: A file omits these entries if they have the values given here.
 OMITTED_DEFAULTS: dict[str, Any] = {
     get_stored_key(certificate_field): certificate_field.default
     for certificate_field in fields(Certificate)

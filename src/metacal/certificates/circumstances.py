@@ -16,12 +16,12 @@ from metacal.certificates.stored_fields import get_stored_values, stored_as
 if TYPE_CHECKING:
     from metacal.certificates.certificate import Certificate, Guarantee
 
-#: How the weights of rows are known: exactly, without a declared largest weight, or as estimates.
+#: How the weights of rows are known: exactly, with no declared largest weight, or by estimation.
 Weights = Literal["given", "unbounded", "estimated"]
-#: Way of counting rows in clusters: one row of each cluster, every row, or the mean of each cluster.
+#: What is counted for each cluster: one of its rows, every row, or the mean of its rows.
 CountedBy = Literal["unit", "row", "mean"]
 
-#: Smallest number of competing scores that is implausible in a certificate.
+#: A certificate that states this many competing scores, or more, is implausible.
 _TOO_MANY_SCORES = 1000
 
 
@@ -111,10 +111,10 @@ class Circumstances:
         for name, other_value in vars(other).items():
             is_set_by_other = bool(other_value)
             merged_fields[name] = other_value if is_set_by_other else getattr(self, name)
-        # The default of these fields is 1, so a truth test cannot tell whether `other` sets them.
+        # The next two fields have the default 1, which the truth test above takes for a set value.
         merged_fields["delta_share"] = min(self.delta_share, other.delta_share)
         merged_fields["n_scores"] = max(self.n_scores, other.n_scores)
-        # Zero is a valid seed, so only None counts as unset.
+        # A seed of 0 is a set value, although the truth test above takes it for unset.
         random_state = other.random_state
         if random_state is None:
             random_state = self.random_state
@@ -154,7 +154,7 @@ class Circumstances:
         """Check that a cluster size is stored only if whole clusters were counted."""
         if self.largest_cluster is None:
             return not self.counts_whole_clusters and not self.is_largest_cluster_declared
-        # Files may store a size of zero, which is treated like a size of one.
+        # A file may store a largest cluster of zero rows, which counts as one row.
         is_positive = (self.largest_cluster or 1) >= 1
         return self.counts_whole_clusters and is_positive
 

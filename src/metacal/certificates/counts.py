@@ -18,7 +18,7 @@ from metacal.certificates.stored_fields import OPTIONAL
 if TYPE_CHECKING:
     from metacal.certificates.certificate import Certificate
 
-#: Population of a sample: the source of the calibration rows, or the target of sample weights.
+#: Population that counts describe: the source of the rows, or the target of their weights.
 Population = Literal["source", "target"]
 
 
@@ -70,7 +70,7 @@ class ScoreValueCount(NamedTuple):
 
 
 def find_traffic_contradiction(certificate: Certificate, withholds_rows: bool) -> str | None:
-    """Describe an inconsistency between traffic and tested rows, or return None.
+    """Describe a contradiction between the counts of all rows and of tested rows, or return None.
 
     Parameters
     ----------
@@ -138,7 +138,7 @@ def find_read_rows_contradiction(certificate: Certificate, *, can_read_rows: boo
 
 
 def find_score_value_contradiction(certificate: Certificate) -> str | None:
-    """Describe an inconsistency between the counts by score value and the totals, if any."""
+    """Describe a contradiction between the counts by score value and the totals, or return None."""
     value_counts = certificate.score_value_counts
     if not value_counts:
         return None
@@ -161,7 +161,7 @@ def find_score_value_contradiction(certificate: Certificate) -> str | None:
 def find_label_contradiction(
     certificate: Certificate, *, allows_missing_labels: bool
 ) -> str | None:
-    """Describe an inconsistency of requested labels, or return None.
+    """Describe a contradiction between the number of labels and other counts, or return None.
 
     Every accepted row has a label. Correct rows are counted among the labelled rows.
 

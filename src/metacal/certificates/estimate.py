@@ -86,7 +86,7 @@ class ReviewRate(NamedTuple):
     def from_threshold_counts(
         cls, n_rows: int, n_accepted: int, threshold: float, *, is_accepted_score: bool
     ) -> Self:
-        """Return the distribution of the share of rows beyond a threshold.
+        """Return the distribution of the review rate of a threshold, given its counts.
 
         Parameters
         ----------
@@ -144,7 +144,7 @@ class ReviewRate(NamedTuple):
 
 
 def estimate_review_rate(certificate: Certificate, subgroup_name: Name | None = None) -> ReviewRate:
-    """Estimate which share of the traffic, or of one class or group, goes to review.
+    """Estimate the share of rows that goes to review, of all or of one class or group.
 
     Parameters
     ----------

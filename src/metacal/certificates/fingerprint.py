@@ -45,13 +45,13 @@ from metacal.formulas import Codes, Flags, Float
 from metacal.kernels.grid import RELATIVE_GRID, Grid
 from metacal.rows.row_hashes import RowsDigest, digest_rows, hash_rows
 
-#: Largest probability that rows independent of the fit are mistaken for calibration rows.
+#: New rows are mistaken for calibration rows with at most this probability.
 MAX_COINCIDENCE_PROBABILITY = 1e-5
-#: Largest number of row hashes in a sketch. An overlap of about 17 of them is detected.
+#: A sketch has at most this many row hashes. It detects an overlap of about 17 of them.
 SKETCH_SIZE = 256
-#: Grid of scores in `data_hash`. With 12 bits, kernels disagree on a row with probability 2^-32.
+#: Scores are rounded to this grid in `data_hash`, because kernels differ in their last bits.
 _COARSE_GRID = Grid(RELATIVE_GRID.floor, bits=12)
-#: Number of rows hashed at a time, so that a block fits into the cache of a core.
+#: Rows are hashed in blocks of this size, which fit into the cache of a core.
 _BLOCK_SIZE = 1 << 16
 #: Largest value of a row hash, which has 64 bits.
 _LARGEST_HASH = 2**64 - 1
@@ -147,7 +147,7 @@ class RowSketch:
         return np.frombuffer(bytes.fromhex(self.hashes), dtype=">u8").astype(np.uint64)
 
     def count_common_rows(self, scores: Float) -> int:
-        """Estimate how many of some rows are calibration rows.
+        """Estimate how many rows of a sample are among the calibration rows.
 
         Parameters
         ----------
@@ -171,7 +171,8 @@ class RowSketch:
         _, fit_index, new_index = np.intersect1d(
             self.hash_values, new_hashes, assume_unique=True, return_indices=True
         )
-        # A pair consists of two rows with the same score, which no other row of either sample has.
+        # A pair is two rows whose common score occurs nowhere else. If each sample has one of the
+        # two rows, the pair is split.
         is_split_pair = (fit_counts[fit_index] == 1) & (new_counts[new_index] == 1)
         n_split_pairs = int(is_split_pair.sum())
         if n_split_pairs == 0:
@@ -180,11 +181,11 @@ class RowSketch:
         n_pairs_in_new = _count_pairs_of_one_sample(new_counts, common_index=new_index)
         n_unsplit_pairs = n_pairs_in_fit + n_pairs_in_new
         n_pairs = n_split_pairs + n_unsplit_pairs
-        # Independent samples split each pair with probability 1/2 at the most.
+        # If the samples are independent, each pair is split with a probability of at most 1/2.
         p_value = bdtrc(n_split_pairs - 1, n_pairs, 0.5)
         if p_value > MAX_COINCIDENCE_PROBABILITY:
             return 0
-        # Coincidence splits about as many pairs as it leaves within one sample.
+        # As many pairs as are not split may be split by coincidence, so they are subtracted.
         n_common_hashes = max(1, n_split_pairs - n_unsplit_pairs)
         n_unrepeated_hashes = int((fit_counts == 1).sum())
         common_share = n_common_hashes / n_unrepeated_hashes
@@ -255,7 +256,7 @@ class Fingerprint:
         )
 
 
-#: Fingerprint of an empty set of rows.
+#: Fingerprint of no rows.
 _EMPTY_FINGERPRINT = Fingerprint(
     digest_rows(np.empty(0, dtype=np.uint64)),
     np.empty(0, dtype=np.uint64),
@@ -286,7 +287,7 @@ def fingerprint_rows(scores: Any, correct: Any) -> Fingerprint:
     for start in range(0, len(correct), _BLOCK_SIZE):
         block = slice(start, start + _BLOCK_SIZE)
         block_digest = digest_rows(_hash_coarse_scores(scores[block], correct[block]))
-        # Hashes above the bound of the sketch cannot enter it, so they are not sorted.
+        # Only hashes up to the bound can enter the sketch, so the others need not be sorted.
         block_hashes = _hash_fine_scores(scores[block])
         small_hashes = block_hashes[block_hashes <= np.uint64(fingerprint.bound)]
         distinct_hashes, counts = np.unique(small_hashes, return_counts=True)
@@ -347,13 +348,13 @@ def find_fit_rows(
 
 
 def _matches_data_hash(data_hash: str, scores: Any, correct: Flags) -> bool:
-    """Return whether rows have a given digest, and not by coincidence."""
+    """Check whether rows have a given digest that is unlikely to arise by coincidence."""
     row_hashes = _hash_in_blocks(_hash_coarse_scores, scores, correct)
     if f"sha256:{digest_rows(row_hashes).hexdigest()}" != data_hash:
         return False
     n = len(row_hashes)
     _, counts = np.unique(row_hashes, return_counts=True)
-    # The largest probability that any multinomial distribution gives to these counts.
+    # No multinomial distribution gives a higher probability to these counts of equal rows.
     log_max_multinomial_probability = (
         gammaln(n + 1.0) + (counts * np.log(counts / n) - gammaln(counts + 1.0)).sum()
     )

@@ -17,7 +17,7 @@ from metacal.errors import choose_spelling, format_option, warn_caller
 from metacal.rows.plausibility import Suspected, Suspicion
 
 Facts = ParamSpec("Facts")
-#: Functions that format the facts of a note as a sentence, by the kind of the note.
+#: For each kind of note, the function that formats its facts as a sentence.
 NOTE_TEXTS: dict[str, Callable[..., str]] = {}
 
 
@@ -288,7 +288,7 @@ def frozen_few_errors(*, errors: int, rows: int) -> str:
     )
 
 
-#: Origin of tied scores: logits, a sample of the rows of logits, or scores that the user passed.
+#: Scores that were checked for ties: computed from all or sampled logits, or passed by the user.
 ScoreOrigin = Literal["logits", "sampled logits", "given scores"]
 
 
@@ -363,7 +363,7 @@ def score_seems_reversed(*, higher_is: Literal["surer", "doubtful"], losses: boo
 
 # ── notes about the probabilities ───────────────────────────────────────────────────────────────────────
 
-#: Metric with the calibrator, metric without it, and standard error of the difference.
+#: A metric with and without the calibrator, and the standard error of the difference.
 MetricComparison = tuple[float, float, float]
 
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 import decimal
 import math
 
-#: Number of significant digits of a promised percentage.
+#: Promised percentages are printed with this many significant digits.
 _SIGNIFICANT_DIGITS = 6
-#: Rounding to multiples of this step removes floating-point error, as in 1 - 0.07.
+#: Shares are rounded to multiples of this step, to remove floating-point errors as in 1 - 0.07.
 _FLOAT_ERROR_STEP = decimal.Decimal("1e-15")
-#: Shares closer to 0 or 1 are not rounded, because rounding could change significant digits.
+#: Shares closer than this to 0 or 1 are not rounded, because that could change printed digits.
 _MIN_ROUNDED_DISTANCE = 1e-9
-#: Smaller percentages are written in scientific notation.
+#: Percentages smaller than this are written in scientific notation.
 _SMALLEST_FIXED_POINT_PERCENT = decimal.Decimal("1e-4")
 
 
@@ -31,7 +31,7 @@ def format_percent(share: float) -> str:
     text = f"{round(100.0 * share, 6):g}%"
     is_between_none_and_all = 0.0 < share < 1.0
     if is_between_none_and_all and text in ("0%", "100%"):
-        # A share strictly between 0 and 1 must not be printed as 0% or 100%.
+        # Rounding must not turn a share between 0 and 1 into 0% or 100%.
         return f"{100.0 * share:.15g}%"
     return text
 

@@ -25,17 +25,17 @@ if TYPE_CHECKING:
     from metacal.certification.ranking import Ranking
     from metacal.rows import Rows
 
-#: Data sets with fewer rows are too small to suspect training data.
+#: Only data sets with at least this many rows are suspected to be training data.
 _MIN_ROWS_TO_SUSPECT = 50
-#: An error rate of at most this suggests that the rows are training data.
+#: Rows are suspected to be training data if their error rate is at most this.
 _SUSPICIOUS_ERROR_RATE = 0.001
 #: An error rate of at most this suggests that a frozen classifier was fitted on the rows. On the rows
 #: that they were fitted on, forests, boosted trees and nearest neighbours made at most 0.1% errors
 #: (8 data sets), and on other rows of the same sets no classifier made fewer than 0.7%.
 _SUSPICIOUS_FROZEN_ERROR_RATE = 0.005
-#: Ties of a smaller share of the rows cost little coverage.
+#: Ties are reported only for a larger share of the rows, because fewer cost little coverage.
 _MAX_TIED_SHARE = 0.01
-#: A smaller share of repeated rows hardly changes the confidence level.
+#: Repeated rows are reported only for a larger share. Fewer hardly change the confidence level.
 _MAX_REPEATED_SHARE = 0.01
 
 
@@ -93,12 +93,13 @@ def check_ties(ranking: Ranking, origin: ScoreOrigin = "logits") -> list[Note]:
     """Check for many rows that share their score with at least two other rows."""
     n_rows = ranking.n_rows
     n_repeated_scores = n_rows - len(ranking.tie_block_end_ranks)
-    # A tie of c > 2 rows has c - 1 >= 2c / 3 repeats, so 1.5 times the repeats bounds the tied rows.
+    # A tie of c > 2 rows repeats c - 1 >= 2c / 3 scores. So the number of tied rows, without ties
+    # of two, is at most 1.5 times the number of repeated scores.
     max_tied = 1.5 * n_repeated_scores
     if max_tied <= _MAX_TIED_SHARE * n_rows:
         return []
     tie_sizes = np.diff(ranking.tie_block_end_ranks, prepend=0)
-    # Ties of two rows are ignored, because they occur by chance among millions of rows.
+    # Only ties of more than two rows count. Two of millions of rows have equal scores by chance.
     n_tied = int(tie_sizes[tie_sizes > 2].sum())
     if n_tied <= _MAX_TIED_SHARE * n_rows:
         return []
@@ -136,7 +137,7 @@ def check_repeated_rows(
     max_repeated = _MAX_REPEATED_SHARE * n_rows
     if rows.is_on_device or n_rows - n_distinct_scores <= max_repeated:
         return []
-    # Identical rows have identical scores, so only rows that share their score are read again.
+    # Only rows with equal scores can be equal, so only these rows are read and hashed.
     _, score_indices, score_counts = np.unique(
         scores, return_inverse=True, return_counts=True, equal_nan=False
     )

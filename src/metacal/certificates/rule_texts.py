@@ -49,7 +49,7 @@ class Rule:
     score_value_description: str = ""
 
 
-#: Registered rules by name. A rule is missing until the module of its promise is imported.
+#: Registered rules by name. A rule is registered when the module of its promise is imported.
 RULES: dict[str, Rule] = {}
 
 
@@ -98,7 +98,7 @@ def find_rule(name: str) -> Rule:
     If the rule is missing, the modules of all promises are imported first.
     """
     if name not in RULES:
-        # Importing the promises also imports the modules that implement and register rules.
+        # The modules that register rules are imported together with the promises.
         load_promise_classes = import_object("metacal.promises.kinds:load_promise_classes")
         load_promise_classes()
     if name not in RULES:

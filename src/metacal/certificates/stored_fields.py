@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-#: Metadata of a field that is omitted from a file while it has its default value.
+#: Metadata of a field that files omit if it has its default value.
 OPTIONAL = {"optional": True}
 
 

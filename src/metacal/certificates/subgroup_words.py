@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 #: Function that formats a share as text.
 FormatShare = Callable[[float], str]
-#: Short heading and text of one line.
+#: A line of a description: a short heading, and the text beside it.
 Line = tuple[str, str]
 
-#: Largest number of subgroups, or of pairs of sides, that are listed.
+#: At most this many subgroups, or pairs of sides, are listed.
 _MAX_LISTED = 8
-#: Texts that state how many subgroups have each status.
+#: For each status, a text that states how many subgroups have it.
 _STATUS_TEXTS: dict[Status, str] = {
     "certified": "{:,} with a threshold",
     "accepts everything": "{:,} accept every row",
@@ -70,7 +70,7 @@ def state_side_claims(
     format_lower_bound: FormatShare,
     format_upper_bound: FormatShare,
 ) -> str:
-    """Join the claims of the open sides to one claim, starting with the second class.
+    """Join the claims of the sides that accept rows, starting with the second class.
 
     A side is closed if no row is predicted as its class in any group. Its promise then cannot be
     broken, and `state_closed_sides` states that instead of the promise.
@@ -130,7 +130,7 @@ def state_subgroup_claim(subgroups: SubgroupCertificates, claim: str) -> str:
 def state_subgroup_confidence(
     subgroups: SubgroupCertificates, confidence_text: str, max_broken_text: str
 ) -> str:
-    """State the confidence level of a promise about subgroups.
+    """State the confidence level of a promise about subgroups, as a clause.
 
     Parameters
     ----------
@@ -195,7 +195,7 @@ def describe_two_sided_condition(certificate: Certificate, subgroups: SubgroupCe
 def _get_predicted_class_name(side: SubgroupCertificate) -> str:
     """Return the name of the predicted class of a side."""
     if side.predicted_class is None:
-        # A side of all rows, without groups, is named after its predicted class.
+        # If there are no groups, the name of a side is its predicted class.
         return str(side.names[0])
     return str(side.predicted_class)
 
@@ -203,7 +203,7 @@ def _get_predicted_class_name(side: SubgroupCertificate) -> str:
 def _describe_side_conditions(
     side_pair: Sequence[SubgroupCertificate], decision_log_odds: float
 ) -> list[str]:
-    """Describe the log-odds that each open side accepts, second class first.
+    """Describe which log-odds each side of a gate accepts, second class first.
 
     The score of a side is the negated distance of the log-odds from the decision threshold.
     """
@@ -216,7 +216,7 @@ def _describe_side_conditions(
     if first_class_side.threshold != -math.inf:
         upper_limit = decision_log_odds - _get_min_distance(first_class_side)
         lowest_rejected_log_odds = decision_log_odds + (first_class_side.lowest_rejected or 0.0)
-        # If the printed limit is itself a rejected value, then "<=" would be wrong.
+        # The comparison is strict if the limit, as printed, is a value that the gate rejects.
         limit_is_rejected = f"{lowest_rejected_log_odds:.6g}" == f"{upper_limit:.6g}"
         comparison = "<" if limit_is_rejected else "<="
         class_name = _get_predicted_class_name(first_class_side)

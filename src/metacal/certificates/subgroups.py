@@ -27,13 +27,13 @@ from metacal.certificates.stored_fields import (
 from metacal.certificates.subgroup_words import format_subgroup_name
 from metacal.formulas import Flags
 
-#: Origin of the subgroups: the predicted class, or a group that is passed with each row.
+#: What determines the subgroup of a row: its predicted class, or a group passed with it.
 By = Literal["class", "group"]
-#: Error rate that delta limits: familywise, of each subgroup by itself, or false-coverage rate.
+#: What delta limits: the familywise error, the error of each subgroup, or the false-coverage rate.
 DeltaSharing = Literal["together", "each", "fcr"]
-#: Name of a class or group: the label itself, of the type that the user passed.
+#: Name of a class or group, with the type that the user passed.
 Name = str | bool | int | float
-#: Decision about the rows of a subgroup.
+#: Whether and why rows of a subgroup are accepted.
 Status = Literal["certified", "accepts everything", "always rejected"]
 
 _PLURAL = {"class": "classes", "group": "groups"}
@@ -188,7 +188,7 @@ class SubgroupCertificate:
         is_subgroup_text = subgroup_names.dtype.kind == "U"
         is_row_text = row_names.dtype.kind == "U"
         if is_subgroup_text != is_row_text:
-            # A name that is text never equals a name that is a number.
+            # NumPy would compare numbers as text, but a text name never equals a numeric name.
             return np.zeros(len(row_names), dtype=bool)
         return np.isin(row_names, subgroup_names)
 
@@ -326,16 +326,19 @@ class SubgroupCertificates:
         return self._select_sides(are_closed=True)
 
     def _select_sides(self, *, are_closed: bool) -> tuple[SubgroupCertificate, ...]:
-        """Return the sides of the first group whose promise is closed, or open, in every group."""
+        """Return the sides of the first group that accept rows in no group, or in some group."""
         if not self.is_two_sided:
             return ()
-        second_class_first = (self.items[1::2], self.items[0::2])
-        return tuple(
-            sides[0]
-            for sides in second_class_first
-            if sides[0].quantity is not None
-            and all(side.threshold == -math.inf for side in sides) == are_closed
-        )
+        # The two sides of a group follow each other, so every second item has the same class.
+        sides_of_second_class = self.items[1::2]
+        sides_of_first_class = self.items[0::2]
+        selected_sides = []
+        for sides_of_class in (sides_of_second_class, sides_of_first_class):
+            side_of_first_group = sides_of_class[0]
+            accepts_no_row = all(side.threshold == -math.inf for side in sides_of_class)
+            if side_of_first_group.quantity is not None and accepts_no_row == are_closed:
+                selected_sides.append(side_of_first_group)
+        return tuple(selected_sides)
 
     @property
     def names(self) -> tuple[Name, ...]:

@@ -47,26 +47,26 @@ _ESTIMATED_WEIGHTS = "the weights are estimates: how far they are off is not acc
 _CHOSEN_SEED = (
     "random_state={seed} was chosen before the rows were seen, and no other seed was tried"
 )
-#: Assumption of a cross-fitted certificate, in addition to those of its rule.
+#: Further assumption of a certificate if scores are out-of-fold.
 _FOLDS_ARE_ALIKE = (
     "the classifier in use, fitted on all rows, ranks and errs like the fold classifiers that"
     " scored the rows"
 )
 
-#: Explanation of "on average over calibration sets" if every calibration set certifies a threshold.
+#: Text after "on average over calibration sets", if every calibration set certifies a threshold.
 _ABOUT_HALF_EXCEED = " (about half of them may exceed it)"
-#: Explanation of "on average over calibration sets" if some calibration sets certify nothing.
+#: Text after "on average over calibration sets", if some calibration sets certify nothing.
 _ABOUT_HALF_OF_CERTIFYING_MISS = (
     ", one that certifies nothing counting as kept (about half of the others may miss it)"
 )
 
-#: Start of a claim about rows in clusters, by the kind of counting.
+#: First words of a claim about clusters, for each way of counting their rows.
 _CLUSTER_SCOPES = {
     "unit": "For a random row of a random cluster",
     "row": "For a random row of any cluster",
     "mean": "On average over clusters, each by the mean of its rows",
 }
-#: Description of how subgroups share delta.
+#: Texts that describe how subgroups share delta.
 _DELTA_SHARING_TEXTS: dict[DeltaSharing, str] = {
     "together": "delta shared by all (Holm 1979)",
     "each": "delta for each",
@@ -143,7 +143,7 @@ def _state_guarantee(certificate: Certificate, claim: str) -> str:
             confidence_text = f"with about {format_percent_floor(confidence)} confidence"
         return f"{claim}, {confidence_text} {_explain_approximation(certificate)}"
     if guarantee == "in expectation":
-        # A promise that no accepted row can break is certified by every calibration set.
+        # If no accepted row can break a promise, every calibration set certifies some threshold.
         always_certifies = all(quantity.accepting_is_safe for quantity, _ in certificate.limits)
         explanation = _ABOUT_HALF_EXCEED if always_certifies else _ABOUT_HALF_OF_CERTIFYING_MISS
         return f"{claim}, on average over calibration sets{explanation}"
@@ -306,10 +306,11 @@ def describe_condition(certificate: Certificate) -> str:
     lowest_rejected = certificate.lowest_rejected
     if lowest_rejected is None:
         lowest_rejected = math.nan
-    printed_on_grid, rejected_on_grid = RELATIVE_GRID.round(
+    printed_value, rejected_value = RELATIVE_GRID.round(
         [sign * float(printed_threshold), lowest_rejected]
     )
-    if printed_on_grid == rejected_on_grid:
+    printed_threshold_is_rejected = printed_value == rejected_value
+    if printed_threshold_is_rejected:
         comparison = ">" if is_negated else "<"
     return f"{score_name} {comparison} {printed_threshold}"
 
@@ -404,7 +405,7 @@ def _list_score_value_lines(certificate: Certificate) -> list[Line]:
             count_text = "no row"
         is_accepted = score <= certificate.threshold
         decision = "accepted" if is_accepted else "not certified, rejected"
-        # Adding 0.0 turns a score of -0.0 into 0.0.
+        # 0.0 is added so that a score of -0.0 is printed as 0.
         user_score = sign * score + 0.0
         score_value_lines.append(("mark", f"{user_score:.6g}: {count_text}; {decision}"))
     return score_value_lines
