@@ -214,7 +214,7 @@ def test_an_infeasible_promise_names_the_class_the_best_value_and_the_rows(promi
     gate = mc.MetaCal(certified, positive="Yes").fit(LOG_ODDS[:n_rows], labels[:n_rows])
     assert gate.accepts(LOG_ODDS[:n_rows]).any()
     if error.rows_needed is None:
-        assert re.search(r"it takes about [0-9,]+ rows or more", str(error))
+        assert re.search(r"it takes about [0-9,]+ rows at the least", str(error))
     else:
         assert error.rows_needed > n_rows
         assert f"about {error.rows_needed:,} rows" in str(error)
@@ -767,7 +767,7 @@ def test_a_forest_that_is_refitted_keeps_its_promise_in_200_splits():
 def test_equal_votes_of_a_forest_are_no_copies_of_rows():
     labels, _, positive = make_labels("strings")
     forest = RandomForestClassifier(n_estimators=20, random_state=0)
-    promise = mc.MinPrecision(0.85, positive=positive)
+    promise = mc.MinPrecision(0.8, positive=positive)
 
     def list_kinds(features, names):
         gate = mc.CalibratedClassifier(forest, promise, random_state=0)
