@@ -542,6 +542,13 @@ def _entries() -> list[Entry]:
             alone=False,
         ),
         Entry(
+            "constant-threshold",
+            "benchmarks.constant_threshold --data {data} --jobs {jobs} --out {out}",
+            about=("promises", "certificates", "statistics", "certification", "gate"),
+            seconds=120,
+            alone=False,
+        ),
+        Entry(
             "two-class",
             "benchmarks.two_class SETS.npz --processes {jobs} -o {out}",
             about=("maps", "formulas"),
@@ -562,6 +569,9 @@ _PARTS = {
     "case-promises": "benchmarks.case_promises --data {data} --draws 4 --jobs {jobs} --out {out}",
     "cascade": "benchmarks.cascade --draws 3 --jobs {jobs} --output {out}",
     "closed-forms": "benchmarks.closed_forms --out {out}",
+    "constant-threshold": (
+        "benchmarks.constant_threshold --data {data} --draws 5 --jobs {jobs} --out {out}"
+    ),
     "cost-rule": "benchmarks.cost_rule --data {data} --draws 2 --jobs {jobs} --out {out}",
     "data-card": "benchmarks.data_card --out {out}",
     "derived-seeds": "benchmarks.derived_seeds --draws 20 --searched 2 --jobs {jobs} --out {out}",

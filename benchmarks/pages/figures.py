@@ -247,6 +247,11 @@ def _most_missed(results: Any, method: str) -> float:
     return max(summary[key]["highest"] for key in summary if key.endswith(f", {method}"))
 
 
+def _certified_pairs(results: Any) -> float:
+    """Return the share of draws of Abt-Buy pairs in which a threshold is certified."""
+    return float(1.0 - results["tasks"]["abt_buy"]["methods"]["metacal"]["infeasible"])
+
+
 def _most_broken(results: Any, way: str) -> float:
     """Find the largest share of broken promises over all kinds of draws, for one way to seed."""
     return max(kind[way] for kind in results.values() if isinstance(kind, dict) and way in kind)
@@ -336,6 +341,7 @@ FIGURES: dict[str, tuple[str, Compute]] = {
         for kind in ("rare", "usual")
         for word, best in (("cells", False), ("led", True))
     },
+    "constant-threshold-certified": ("constant-threshold", _certified_pairs),
     "base-harmed": ("default-base", _harmed),
     "block-seconds": ("scale-cost", _block_seconds),
     "scheduler-cores": ("scale-cost", _scheduler_cores),

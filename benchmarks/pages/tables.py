@@ -14,6 +14,7 @@ from benchmarks.paper import tables as paper_tables
 from benchmarks.quality import tables as quality_tables
 from benchmarks.selective import tables as selective_tables
 from benchmarks.tables import calibrators as calibrators_tables
+from benchmarks.tables import constant_threshold as constant_threshold_tables
 from benchmarks.tables import cost as cost_tables
 from benchmarks.tables import default_base as default_base_tables
 from benchmarks.tables import graded_losses as graded_losses_tables
@@ -91,6 +92,10 @@ TABLES: dict[str, Table] = {
     "answer-adversaries": Table("answer-adversaries", rules_tables.adversaries),
     "risk-control": Table("risk-control", rules_tables.risk_control),
     "cascade-stages": Table("answers", rules_tables.stages),
+    **{
+        name: Table("constant-threshold", make)
+        for name, make in constant_threshold_tables.TABLES.items()
+    },
     "graded-losses": Table("graded-losses", graded_losses_tables.populations),
     "near-binary-losses": Table("graded-losses", graded_losses_tables.near_binary),
     "loss-tests": Table("graded-losses", graded_losses_tables.tests),
