@@ -41,6 +41,9 @@ EXAMPLES = (
     "monitoring",
     "cluster",
     "two_classes",
+    "matching",
+    "document_extraction",
+    "redaction",
 )
 
 
