@@ -288,14 +288,24 @@ def compare_with_python(
     Raises
     ------
     ArtifactError
-        If a decision or number differs, or a row that is invalid in all stages, or of an unknown
-        group, is accepted.
+        If a decision or number differs, a row that is invalid in all stages is accepted, or a row
+        of an unknown group is not decided as the gate says.
     """
     thresholds = gate.subgroup_thresholds
     group_names = None
     if group_indices is not None and thresholds is not None:
-        n_groups = len(thresholds.names)
-        is_known_group = (group_indices >= 0) & (group_indices < n_groups)
+        is_known_group = (group_indices >= 0) & (group_indices < len(thresholds.names))
+        if thresholds.unknown_threshold == np.inf:
+            # Only a gate on scores has such a threshold. A row without a score is rejected.
+            has_score = np.isfinite(stage_rows[0])
+            is_accepted_as_unknown = is_valid_input.all(axis=1) & ~is_known_group & has_score
+            if not outputs["accept"][is_accepted_as_unknown].all():
+                raise _decision_error()
+            is_checked = ~is_accepted_as_unknown
+            stage_rows = [rows[is_checked] for rows in stage_rows]
+            outputs = {name: values[is_checked] for name, values in outputs.items()}
+            is_valid_input, group_indices = is_valid_input[is_checked], group_indices[is_checked]
+            is_known_group = is_known_group[is_checked]
         is_valid_input = is_valid_input & is_known_group[:, None]
         valid_group_indices = group_indices[is_valid_input.all(axis=1)]
         group_names = np.array(thresholds.names)[valid_group_indices]
@@ -309,8 +319,13 @@ def compare_with_python(
     is_invalid_in_all_stages = ~is_valid_input.any(axis=1)
     accepts_invalid_row = "accept" in outputs and outputs["accept"][is_invalid_in_all_stages].any()
     if accepts_invalid_row or not _has_same_decisions(valid_outputs, decision):
-        raise ArtifactError("the exported gate decides otherwise than Python; please report this.")
+        raise _decision_error()
     _compare_numbers(valid_outputs, decision)
+
+
+def _decision_error() -> ArtifactError:
+    """Build the error for an exported gate that decides otherwise than Python."""
+    return ArtifactError("the exported gate decides otherwise than Python; please report this.")
 
 
 def _has_same_decisions(outputs: dict[str, Array], decision: Decision) -> bool:

@@ -91,7 +91,7 @@ def _thresholds_for_dtype(thresholds: Thresholds, source: ScoreSource, dtype: st
     """Move each threshold halfway between two adjacent scores of a dtype."""
     if isinstance(thresholds, SingleThreshold):
         return SingleThreshold(source.threshold_for_dtype(dtype, thresholds.threshold))
-    # The last row of the table is the threshold of unknown groups, which accepts nothing.
+    # The last row of the table is the threshold of unknown groups, which is infinite.
     group_thresholds = thresholds.threshold_table[:-1, 0].tolist()
     moved_thresholds = tuple(
         source.threshold_for_dtype(dtype, threshold) for threshold in group_thresholds
