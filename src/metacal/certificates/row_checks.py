@@ -95,8 +95,8 @@ def check_ties(ranking: Ranking, origin: ScoreOrigin = "logits") -> list[Note]:
     n_repeated_scores = n_rows - len(ranking.tie_block_end_ranks)
     # A tie of c > 2 rows repeats c - 1 >= 2c / 3 scores. So the number of tied rows, without ties
     # of two, is at most 1.5 times the number of repeated scores.
-    max_tied = 1.5 * n_repeated_scores
-    if max_tied <= _MAX_TIED_SHARE * n_rows:
+    upper_bound_of_tied_rows = 1.5 * n_repeated_scores
+    if upper_bound_of_tied_rows <= _MAX_TIED_SHARE * n_rows:
         return []
     tie_sizes = np.diff(ranking.tie_block_end_ranks, prepend=0)
     # Only ties of more than two rows count. Two of millions of rows have equal scores by chance.

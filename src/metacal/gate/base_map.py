@@ -227,11 +227,11 @@ class CalibrationMapFitter:
         notes: list[Note] = []
         if comparison.is_worse:
             notes.append(comparison.build_note(uses_softmax=uses_softmax))
-        class_failure = None
+        facts_on_miscalibrated_class = None
         if comparison.marginal is not None:
-            class_failure = comparison.marginal.failure
-        if class_failure is not None:
-            notes.append(miscalibrated_by_class(**class_failure))
+            facts_on_miscalibrated_class = comparison.marginal.failure
+        if facts_on_miscalibrated_class is not None:
+            notes.append(miscalibrated_by_class(**facts_on_miscalibrated_class))
         warned_notes = tuple(note.issue_warning() for note in notes)
         if uses_softmax:
             return FittedMap(make_softmax_map(n_classes), notes=warned_notes)

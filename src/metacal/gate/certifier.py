@@ -184,7 +184,7 @@ class Certifier:
 
     @property
     def n_drawn(self) -> int:
-        """Number of rows drawn so far, the largest number of labels that they need."""
+        """Number of rows drawn so far. At most this many labels are needed."""
         return self._sample_sizes[1] if self.is_extended else self._sample_sizes[0]
 
     @property

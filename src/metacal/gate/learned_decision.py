@@ -142,7 +142,7 @@ def _choose_n_pilots(n_independent: int) -> int:
 
 
 def _represent_themselves(row_index: Codes, n_rows: int) -> Codes:
-    """Return an array in which each selected row represents only itself."""
+    """Return, for each row, its position among the selected rows, or -1."""
     representatives = np.full(n_rows, -1, dtype=np.intp)
     representatives[row_index] = np.arange(len(row_index))
     return representatives

@@ -56,7 +56,7 @@ class ScoreCascadeData:
         Score of each model. The score of the last model is not used, and may be left out unless
         there are `people`.
 
-    agrees : array-like of shape (n_rows, n_gated) or None
+    agrees : array-like of shape (n_rows, n_gated_models) or None
         For MaxLoss without people: whether each model but the last gives the answer of the last
         model. An entry may be missing; only the scores of such a row are used.
 
@@ -127,17 +127,17 @@ class ScoreCascadeData:
             raise InputError(
                 "of a pool the promise is MaxLoss(0.01); leave out pool, or ask for that."
             )
-        n_gated = flags.shape[1]
+        n_gated_models = flags.shape[1]
         if promises_accuracy and not self.people:
             # The last model has no gate, because it answers every row that it receives.
-            n_gated -= 1
-        self._check_n_columns(len(score_columns), flags.shape[1], n_gated, flag_name)
-        sources = self._build_sources(n_gated)
-        uncertainties = _compute_uncertainties(sources, score_columns[:n_gated])
+            n_gated_models -= 1
+        self._check_n_columns(len(score_columns), flags.shape[1], n_gated_models, flag_name)
+        sources = self._build_sources(n_gated_models)
+        uncertainties = _compute_uncertainties(sources, score_columns[:n_gated_models])
         cascade_scores = CascadeScores(
             uncertainty=uncertainties[has_flags],
             is_bad=~flags[has_flags],
-            costs=self._read_costs(n_gated),
+            costs=self._read_costs(n_gated_models),
             unlabelled_uncertainty=uncertainties[~has_flags],
             is_finite_pool=self.pool,
             has_human_review=self.people,
@@ -194,7 +194,7 @@ class ScoreCascadeData:
         )
 
     def _check_n_columns(
-        self, n_score_columns: int, n_flag_columns: int, n_gated: int, flag_name: str
+        self, n_score_columns: int, n_flag_columns: int, n_gated_models: int, flag_name: str
     ) -> None:
         """Raise InputError if the numbers of score and flag columns do not fit together.
 
@@ -206,17 +206,17 @@ class ScoreCascadeData:
         n_flag_columns : int
             Number of models that have flags.
 
-        n_gated : int
+        n_gated_models : int
             Number of gated models.
 
         flag_name : {"agrees", "correct"}
             Name of the flags.
         """
-        allowed_n_score_columns = [n_gated]
+        allowed_n_score_columns = [n_gated_models]
         if not self.people:
             # The last model has no gate, so its score is optional.
-            allowed_n_score_columns.append(n_gated + 1)
-        if n_gated >= 1 and n_score_columns in allowed_n_score_columns:
+            allowed_n_score_columns.append(n_gated_models + 1)
+        if n_gated_models >= 1 and n_score_columns in allowed_n_score_columns:
             return
         last_model_hint = ""
         if flag_name == "correct":
@@ -229,18 +229,18 @@ class ScoreCascadeData:
             f" each model but the last has one of both{last_model_hint}{people_hint}."
         )
 
-    def _build_sources(self, n_gated: int) -> tuple[ScoreSource, ...]:
+    def _build_sources(self, n_gated_models: int) -> tuple[ScoreSource, ...]:
         """Build the source of each model, with a default name for a model that has none."""
-        default_names = [f"score {number}" for number in range(1, n_gated + 2)]
+        default_names = [f"score {number}" for number in range(1, n_gated_models + 2)]
         score_names = [clean_score_name(name) for name in self.score_names or default_names]
         # The last model needs no score name, because its score is never used.
         score_names.append(default_names[-1])
-        n_models = n_gated if self.people else n_gated + 1
+        n_models = n_gated_models if self.people else n_gated_models + 1
         return tuple(ScoreSource(name, self.higher_is) for name in score_names[:n_models])
 
-    def _read_costs(self, n_gated: int) -> Float:
+    def _read_costs(self, n_gated_models: int) -> Float:
         """Validate the costs of the gated models and of the last model or people."""
-        n_costs = n_gated + 1
+        n_costs = n_gated_models + 1
         if self.costs is None:
             return np.array([_DEFAULT_COST_RATIO**index for index in range(n_costs)])
         costs = np.asarray(self.costs, dtype=np.float64)

@@ -327,7 +327,7 @@ class Watch:
         return self
 
     def acknowledge(self, reason: str, *, time: datetime | None = None) -> Watch:
-        """Acknowledge the raised alarms, and begin an armed period with later rows.
+        """Acknowledge the raised alarms, and watch for new alarms from the next row on.
 
         All alarms begin again without evidence. Labels that arrive later for earlier rows are
         counted, but are no evidence. The acknowledged alarms stay in `acknowledgements`. Each armed

@@ -73,6 +73,7 @@ class BadAnswerLimit:
         float
         """
         if self.population_size is None or self.pool_size is None:
+            # Without a pool, the number of bad answers among the tested rows is binomial.
             return float(bdtr(n_bad, n_tested, self.max_bad_share))
         max_bad_in_pool = math.floor(self.max_bad_share * self.pool_size)
         n_bad_if_just_broken = max_bad_in_pool + 1
@@ -95,7 +96,7 @@ class BadAnswerLimit:
         return p_value <= self.significance_level
 
     def find_max_bad_rows(self, n_tested: int, *, has_one_threshold: bool) -> int | None:
-        """Return the largest number of bad rows that passes the test, or None if none does."""
+        """Find the largest number of bad rows that passes the test, or None if none passes."""
         max_bad_rows = None
         for n_bad in range(n_tested + 1):
             if not self.passes(n_bad=n_bad, n_tested=n_tested, has_one_threshold=has_one_threshold):
@@ -104,7 +105,7 @@ class BadAnswerLimit:
         return max_bad_rows
 
     def find_min_tested_rows(self, n_bad: int, n_available: int, *, has_one_threshold: bool) -> int:
-        """Return the smallest number of tested rows for which `n_bad` bad rows pass.
+        """Find how many rows must be tested so that `n_bad` bad rows pass the test.
 
         Parameters
         ----------

@@ -37,9 +37,9 @@ LOSS_DIFFERENCE_RULE = register_rule(
 )
 
 
-def _register_agreement_rule(*, has_pool: bool, has_path: bool) -> str:
+def _register_agreement_rule(*, has_pool: bool, tests_path: bool) -> str:
     """Register a rule that tests how often the answers of two models differ, without labels."""
-    name = "cascade-path" if has_path else "cascade-joint"
+    name = "cascade-path" if tests_path else "cascade-joint"
     law = "binomial"
     assumptions = SAME_SOURCE_OF_BOTH
     if has_pool:
@@ -47,7 +47,7 @@ def _register_agreement_rule(*, has_pool: bool, has_path: bool) -> str:
         law = "hypergeometric"
         assumptions = DRAWN_FROM_POOL
     text = f"exact {law} test of how often an earlier model answers otherwise than the last one"
-    if has_path:
+    if tests_path:
         text += (
             ", at the points of two paths of thresholds that were fixed before (Angelopoulos et al."
             " 2021)"
@@ -55,34 +55,34 @@ def _register_agreement_rule(*, has_pool: bool, has_path: bool) -> str:
     return register_rule(name, text, assumptions)
 
 
-# Names of the rules that need no labels. The key is (has_pool, has_path).
+# Names of the rules that need no labels. The key is (has_pool, tests_path).
 _AGREEMENT_RULES = {
-    (has_pool, has_path): _register_agreement_rule(has_pool=has_pool, has_path=has_path)
+    (has_pool, tests_path): _register_agreement_rule(has_pool=has_pool, tests_path=tests_path)
     for has_pool in (False, True)
-    for has_path in (False, True)
+    for tests_path in (False, True)
 }
 
 
-def get_agreement_rule(*, has_pool: bool, has_path: bool) -> str:
-    """Return the name of the rule for scores and agreement (`promises.staged_cascade`).
+def get_agreement_rule(*, has_pool: bool, tests_path: bool) -> str:
+    """Return the name of a rule that tests how often the answers of models differ.
 
     Parameters
     ----------
     has_pool : bool
         Whether the promise is about a finite pool of rows, and not about their source.
-    has_path : bool
+    tests_path : bool
         Whether a path of several thresholds is tested, and not a single threshold.
 
     Returns
     -------
     str
     """
-    return _AGREEMENT_RULES[has_pool, has_path]
+    return _AGREEMENT_RULES[has_pool, tests_path]
 
 
 @dataclass(frozen=True)
 class MaxLoss(Promise):
-    """Of all answers at most `epsilon` more are incorrect than if the large model answered alone.
+    """At most `epsilon` more of all answers are wrong than if the large model answered alone.
 
     A cascade of scores observes only whether each answer is that of the large model. It then
     promises that at most `epsilon` of all answers differ, which implies this promise.
@@ -117,8 +117,8 @@ class MaxLoss(Promise):
             return ()
         has_pool = stages.pool_size is not None
         agreement_rules = (
-            get_agreement_rule(has_pool=has_pool, has_path=False),
-            get_agreement_rule(has_pool=has_pool, has_path=True),
+            get_agreement_rule(has_pool=has_pool, tests_path=False),
+            get_agreement_rule(has_pool=has_pool, tests_path=True),
         )
         if stages.has_human_review or has_pool:
             return agreement_rules
@@ -137,7 +137,7 @@ class MaxLoss(Promise):
         return ((limited_quantity, float(self.epsilon)),)
 
     def procedure(self) -> CascadeLoss:
-        """Return how a certificate is checked. Rows of one model cannot certify a loss."""
+        """Return a procedure that checks certificates. It cannot certify rows of one model."""
         return CascadeLoss(self.epsilon)
 
 
@@ -165,7 +165,7 @@ class CascadeLoss:
     def find_contradiction(
         self, certificate: Certificate, delta: float | None, promise: object
     ) -> str | None:
-        """Return a sentence if the counts of a cascade do not support the loss, or None."""
+        """Describe why the counts of a cascade do not support the loss, or return None."""
         assert delta is not None
         stages = certificate.stages
         if stages is None:
@@ -194,8 +194,8 @@ class CascadeLoss:
     ) -> bool:
         """Check whether the number of bad answers passes the test of an agreement rule."""
         has_one_threshold = certificate.rule in (
-            get_agreement_rule(has_pool=False, has_path=False),
-            get_agreement_rule(has_pool=True, has_path=False),
+            get_agreement_rule(has_pool=False, tests_path=False),
+            get_agreement_rule(has_pool=True, tests_path=False),
         )
         significance_level = delta
         n_pilot = 0

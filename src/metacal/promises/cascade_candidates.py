@@ -51,7 +51,7 @@ class PairedPredictions:
 
 
 class Candidate(NamedTuple):
-    """Thresholds of the two models. The large one is +inf if people answer no rows."""
+    """Threshold of each model of a cascade. That of the large model is +inf without people."""
 
     small_threshold: float
     large_threshold: float = math.inf
@@ -237,7 +237,7 @@ def split_pilot_rows(
 
 
 def _make_unlabelled_pilot(scores: Float) -> PairedPredictions:
-    """Make pilot rows from scores of the small model, without labels."""
+    """Build pilot rows from scores of the small model alone, without labels."""
     scores = np.asarray(scores, dtype=np.float64)
     if scores.ndim != 1 or len(scores) == 0 or np.isnan(scores).any():
         raise InputError("thresholds_from needs one row or more, each with a score.")

@@ -60,7 +60,7 @@ def build_loss_sequences(pilot: PairedPredictions, small_grid: Grid) -> list[Can
 
 
 def build_accuracy_sequences(pilot: PairedPredictions, small_grid: Grid) -> list[CandidateSequence]:
-    """Build the test sequences of an accuracy without people.
+    """Build the test sequences for the accuracy of a cascade without people.
 
     The first sequence starts where the small model answers a middle share of the rows, because a
     cascade is there about as accurate as the large model, or more. The second one starts where the
@@ -92,7 +92,7 @@ def build_review_sequences(
     review_cost: float,
     grids: tuple[Grid, Grid],
 ) -> list[CandidateSequence]:
-    """Build the test sequence of an accuracy with people: Pareto-optimal pairs.
+    """Build the test sequence for the accuracy of a cascade with people.
 
     A pair is in the sequence if every safer pair costs more. Safety is the p-value that is to be
     expected on the tested rows.

@@ -81,7 +81,7 @@ class CascadeTest(ABC):
         significance_level: float,
         has_human_review: bool,
     ) -> InfeasibleTargetError:
-        """Make the error for a first candidate that failed.
+        """Build the error for a cascade whose first candidate fails the test.
 
         Parameters
         ----------

@@ -336,7 +336,7 @@ class Cheapest(CostPromise):
 
     @property
     def limits(self) -> Limits:
-        """Quantity without a limit, which is known when the rows are certified."""
+        """The limited quantity. Its limit is infinite until rows are certified."""
         return ((COST_PER_ROW, math.inf),)
 
     def procedure(self) -> CheapestThreshold:

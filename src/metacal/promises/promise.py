@@ -144,7 +144,7 @@ class Promise(ABC):
         return self
 
     def find_count_contradiction(self, certificate: Certificate) -> str | None:
-        """Return a sentence if the counts of a certificate contradict its promise, or None."""
+        """Describe how the counts of a certificate contradict the promise, or return None."""
         return find_contradiction(self, certificate)
 
     @property
@@ -287,7 +287,7 @@ class Promise(ABC):
         return type(self)(**{**current_params, **params})
 
     def contradiction(self, certificate: Certificate) -> str | None:
-        """Return a sentence if a certificate from a file contradicts the promise, or None.
+        """Describe how a certificate from a file contradicts the promise, or return None.
 
         Rule, limits and counts are recomputed from one another (`metacal.certification.audit`).
 
@@ -342,7 +342,7 @@ class Promise(ABC):
         return self.guarantee == "none"
 
     def _find_row_count_contradiction(self, certificate: Certificate) -> str | None:
-        """Return a sentence if numbers of rows in a certificate contradict each other, or None."""
+        """Describe how numbers of rows in a certificate contradict each other, or return None."""
         circumstances = certificate.circumstances
         withholds_cases = certificate.cases is not None and certificate.cases.n_pilot > 0
         withholds_rows = (

@@ -99,7 +99,7 @@ class AnswerCounts(NamedTuple):
     n_answered: int
     n_bad: int
 
-    def certify_accuracy(self, min_accuracy: float, *, significance_level: float) -> bool:
+    def certifies_accuracy(self, min_accuracy: float, *, significance_level: float) -> bool:
         """Check whether the counts certify an accuracy, if bad answers are wrong answers."""
         if self.n_answered == 0:
             return False
@@ -316,7 +316,7 @@ class CascadeScores(Evidence):
         certified_points: list[Float] = []
         for thresholds in path[start:]:
             counts = self.count_answers(thresholds, tested_rows)
-            if not counts.certify_accuracy(promise.beta, significance_level=significance_level):
+            if not counts.certifies_accuracy(promise.beta, significance_level=significance_level):
                 return _PathTest(certified_points, failed_counts=counts)
             certified_points.append(thresholds)
         return _PathTest(certified_points, failed_counts=None)

@@ -77,13 +77,13 @@ def build_loss_certificate(
         pool_size=pool_size,
         n_disagreements=n_disagreements,
     )
-    rule_name = get_agreement_rule(has_pool=cascade.is_finite_pool, has_path=cascade.n_models > 1)
+    rule_name = get_agreement_rule(has_pool=cascade.is_finite_pool, tests_path=cascade.n_models > 1)
     certificate = _build_certificate_from_stages(
         promise,
         rule_name=rule_name,
         first_threshold=thresholds[0].item(),
         stages=stages,
-        n_correct=0,
+        n_correct_answers=0,
         random_state=cascade.random_state,
     )
     if not cascade.has_human_review:
@@ -147,7 +147,7 @@ def build_accuracy_certificate(
         rule_name=promise.cascade_rules[0],
         first_threshold=thresholds[0].item(),
         stages=stages,
-        n_correct=stages.n_answered - int(is_answer_wrong.sum()),
+        n_correct_answers=stages.n_answered - int(is_answer_wrong.sum()),
         random_state=cascade.random_state,
     )
 
@@ -158,7 +158,7 @@ def _build_certificate_from_stages(
     rule_name: str,
     first_threshold: float,
     stages: Stages,
-    n_correct: int,
+    n_correct_answers: int,
     random_state: int | None,
 ) -> Certificate:
     """Build the certificate of a cascade from the counts of its stages.
@@ -173,8 +173,8 @@ def _build_certificate_from_stages(
         Threshold of the first model.
     stages : Stages
         Counts of the tested rows.
-    n_correct : int
-        Number of correct answers. 0 if it was not observed.
+    n_correct_answers : int
+        Number of correct answers of the models. 0 if it was not observed.
     random_state : int or None
         Seed that the user gave.
 
@@ -182,11 +182,12 @@ def _build_certificate_from_stages(
     -------
     Certificate
     """
+    # The rows that a model answers are the accepted rows. Only their correctness is observed.
     outcome = ThresholdOutcome(
         n_rows=stages.n_labels,
-        n_correct=n_correct,
+        n_correct=n_correct_answers,
         n_accepted=stages.n_answered,
-        n_correct_accepted=n_correct,
+        n_correct_accepted=n_correct_answers,
         highest_accepted=None,
         lowest_rejected=None,
     )
@@ -210,7 +211,7 @@ def _build_stage_counts(
     n_wrong_by_model: list[int] | None,
     has_human_review: bool,
 ) -> tuple[StageCount, ...]:
-    """Count the rows and the wrong answers of each model that answers.
+    """Count the rows that each model answers, and its wrong answers.
 
     Parameters
     ----------

@@ -441,7 +441,7 @@ def _draw_one_row_of_each_cluster(rows: _LabelledRows, units: Units) -> _Labelle
 def _group_into_clusters(
     rows: _LabelledRows, units: Units, max_known_size: int, *, count_means: bool
 ) -> _LabelledRows:
-    """Add the clusters of the rows, numbered in random order for bets on whole clusters.
+    """Add a column with the cluster of each row, numbered in random order for bets.
 
     Parameters
     ----------
@@ -461,8 +461,10 @@ def _group_into_clusters(
     cluster_codes = units.encode_names(len(rows.accept))
     draws = RowDraws(*rows.draw_columns, units=cluster_codes)
     shuffled_codes = draws.draw_cluster_numbers("whole units")
-    largest_size = int(np.bincount(cluster_codes).max())
+    largest_observed_size = int(np.bincount(cluster_codes).max())
     clusters = Clusters.from_codes(
-        shuffled_codes, max(max_known_size, largest_size), uses_cluster_means=count_means
+        shuffled_codes,
+        max(max_known_size, largest_observed_size),
+        uses_cluster_means=count_means,
     )
     return replace(rows, clusters=clusters)

@@ -354,7 +354,7 @@ class Alarms:
 
 
 def explain_incomparable_rows(certificate: Certificate | None) -> str:
-    """Return why new rows cannot be compared with calibration rows, or an empty string."""
+    """Explain why new rows cannot be compared with calibration rows. Empty if they can."""
     if certificate is None:
         return ""
     if certificate.circumstances.n_folds > 0:

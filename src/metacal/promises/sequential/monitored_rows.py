@@ -14,7 +14,7 @@ from metacal.formulas import Codes, Flags, Float
 def compute_sampling_weights(
     probability: ArrayLike | None, n_rows: int, least_probability: float
 ) -> Float:
-    """Compute sampling weights, inverse to the probability of labelling each row.
+    """Compute the weight of each row from the probability with which it was labelled.
 
     The weight is `least_probability` divided by the probability of the row, so it is at most 1.
 
@@ -81,8 +81,10 @@ class ClusterMembership(NamedTuple):
         >>> membership.compute_cluster_means_and_weights(np.array([1.0, 0.0, 1.0]), np.ones(3))
         (array([0.5, 1. ]), array([0.5, 1. ]))
         """
-        weight_sums = np.bincount(self.cluster_of_row, weights, self.n_clusters)
-        weighted_value_sums = np.bincount(self.cluster_of_row, weights * values, self.n_clusters)
+        weight_sums = np.bincount(self.cluster_of_row, weights=weights, minlength=self.n_clusters)
+        weighted_value_sums = np.bincount(
+            self.cluster_of_row, weights=weights * values, minlength=self.n_clusters
+        )
         has_weight = weight_sums > 0.0
         cluster_means = weighted_value_sums[has_weight] / weight_sums[has_weight]
         if self.weight_divisors is None:

@@ -102,7 +102,7 @@ class Profile:
 
     @property
     def confidence_bins(self) -> tuple[ConfidenceBin, ...]:
-        """Counts of each bin of the confidence, with names. Empty if they are not known."""
+        """Counts of the rows in each bin of confidence. Empty if they are not known."""
         return tuple(ConfidenceBin(*counts) for counts in self.by_confidence)
 
     @property
