@@ -100,7 +100,8 @@ def check_ties(ranking: Ranking, origin: ScoreOrigin = "logits") -> list[Note]:
         return []
     tie_sizes = np.diff(ranking.tie_block_end_ranks, prepend=0)
     # Only ties of more than two rows count. Two of millions of rows have equal scores by chance.
-    n_tied = int(tie_sizes[tie_sizes > 2].sum())
+    is_larger_than_pair = tie_sizes > 2
+    n_tied = int(tie_sizes[is_larger_than_pair].sum())
     if n_tied <= _MAX_TIED_SHARE * n_rows:
         return []
     return [tied_scores(tied=n_tied, rows=n_rows, of=origin)]

@@ -228,8 +228,8 @@ class CalibrationMapFitter:
         if comparison.is_worse:
             notes.append(comparison.build_note(uses_softmax=uses_softmax))
         facts_on_miscalibrated_class = None
-        if comparison.marginal is not None:
-            facts_on_miscalibrated_class = comparison.marginal.failure
+        if comparison.check_by_predicted_class is not None:
+            facts_on_miscalibrated_class = comparison.check_by_predicted_class.failure
         if facts_on_miscalibrated_class is not None:
             notes.append(miscalibrated_by_class(**facts_on_miscalibrated_class))
         warned_notes = tuple(note.issue_warning() for note in notes)

@@ -240,7 +240,9 @@ class LogitsSource(BaseSource[Rows]):
         """
         decision_rows = shift_rows(rows, self._decision_offset(thresholds, group_codes))
         predicted_codes = None
-        if thresholds.subgroup_kind == "class" or thresholds.decision_offsets:
+        has_threshold_per_class = thresholds.subgroup_kind == "class"
+        has_threshold_per_side_of_group = len(thresholds.decision_offsets) > 0
+        if has_threshold_per_class or has_threshold_per_side_of_group:
             predicted_codes = decision_rows.compute_column(kernels.predict_classes)
         scores = score_rows(decision_rows, self.score)
         row_thresholds = get_thresholds_of_rows(

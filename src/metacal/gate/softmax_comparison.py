@@ -82,14 +82,14 @@ class SoftmaxComparison:
     n_rows : int
         Number of accepted rows that were compared.
 
-    marginal : MarginalCheck or None
+    check_by_predicted_class : MarginalCheck or None
         Check of the calibrated confidence by predicted class, if one was made.
     """
 
     log_loss: MetricComparison
     ece: MetricComparison
     n_rows: int
-    marginal: MarginalCheck | None = None
+    check_by_predicted_class: MarginalCheck | None = None
 
     @property
     def is_worse(self) -> bool:
@@ -170,14 +170,19 @@ def compare_with_softmax(
     map was fitted to pass it.
     """
 
-    def is_in_sample_quality_sufficient(in_sample_quality: OutOfFoldQuality) -> bool:
+    def is_cross_fitting_unnecessary(in_sample_quality: OutOfFoldQuality) -> bool:
         accepted_quality = in_sample_quality.select(is_accepted[in_sample_quality.positions])
         has_too_few_rows = len(accepted_quality.positions) < _MIN_ACCEPTED_ROWS
         n_fit_rows = len(in_sample_quality.positions)
         return has_too_few_rows or is_clearly_better(accepted_quality, n_fit_rows=n_fit_rows)
 
     quality = compute_out_of_fold_quality(
-        fitted_map, refit_map, rows, labels, weights, is_in_sample_quality_sufficient
+        fitted_map,
+        refit_map,
+        rows=rows,
+        labels=labels,
+        weights=weights,
+        in_sample_quality_suffices=is_cross_fitting_unnecessary,
     )
     if quality is None:
         return None
@@ -188,15 +193,16 @@ def compare_with_softmax(
     has_class_parameters = fitted_map.n_classes is not None
     if has_class_parameters:
         return comparison
-    predicted_codes = rows.take(quality.positions).compute_column(kernels.predict_classes)
-    marginal = check_predicted_classes(
+    compared_rows = rows.take(quality.positions)
+    predicted_codes = compared_rows.compute_column(kernels.predict_classes)
+    check_by_predicted_class = check_predicted_classes(
         quality.confidence,
         quality.correct,
         np.asarray(to_numpy(predicted_codes), dtype=np.intp),
         classes=class_names,
         fitted=True,
     )
-    return replace(comparison, marginal=marginal)
+    return replace(comparison, check_by_predicted_class=check_by_predicted_class)
 
 
 def is_clearly_better(accepted_quality: OutOfFoldQuality, n_fit_rows: int) -> bool:

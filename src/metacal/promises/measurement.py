@@ -129,10 +129,10 @@ class Measurement:
                 " tables."
             )
         # The loss of a row is 1 if the cascade answers it worse, -1 if better, and 0 otherwise.
-        loss_differences = losses.if_accepted
-        n_rows = len(loss_differences)
-        n_worse = int((loss_differences > 0.0).sum())
-        n_better = int((loss_differences < 0.0).sum())
+        loss_compared_with_last_model = losses.if_accepted
+        n_rows = len(loss_compared_with_last_model)
+        n_worse = int((loss_compared_with_last_model > 0.0).sum())
+        n_better = int((loss_compared_with_last_model < 0.0).sum())
         return cls(
             quantity=quantity,
             target=target,
@@ -313,30 +313,43 @@ class Measurement:
         >>> round(measurement.compute_p_value(0.05), 4)
         0.0755
         """
-        max_bad_share = self.max_bad_share
         if self.n_better is not None:
-            nuisance_level = NUISANCE_LEVEL_FRACTION * significance_level
-            return p_value_of_noninferiority(
-                n_only_first_incorrect=self.n_bad,
-                n_only_second_incorrect=self.n_better,
-                n=self.n_rows,
-                margin=self.target,
-                gamma=nuisance_level,
-            )
+            return self._compute_p_value_of_cascade_loss(self.n_better, significance_level)
         if self.cluster_counts is not None:
-            cluster_values = self.cluster_counts.convert_to_values_with_mean_at_limit(max_bad_share)
+            limit = self.max_bad_share
+            cluster_values = self.cluster_counts.convert_to_values_with_mean_at_limit(limit)
             return betting.p_value_of_mean_above(
-                cluster_values, limit=max_bad_share, significance_level=significance_level
+                cluster_values, limit=limit, significance_level=significance_level
             )
         if self.relative_costs is not None:
-            limit_is_always_kept = max_bad_share >= 1.0
-            if limit_is_always_kept:
-                return 1.0
-            return betting.p_value_of_mean_above(
-                self.relative_costs, limit=max_bad_share, significance_level=significance_level
-            )
+            return self._compute_p_value_of_mean_cost(self.relative_costs, significance_level)
+        return self._compute_binomial_p_value()
+
+    def _compute_p_value_of_cascade_loss(self, n_better: int, significance_level: float) -> float:
+        """Compute the p-value of an exact test of the difference between two error rates."""
+        return p_value_of_noninferiority(
+            n_only_first_incorrect=self.n_bad,
+            n_only_second_incorrect=n_better,
+            n=self.n_rows,
+            margin=self.target,
+            gamma=NUISANCE_LEVEL_FRACTION * significance_level,
+        )
+
+    def _compute_p_value_of_mean_cost(
+        self, relative_costs: Float, significance_level: float
+    ) -> float:
+        """Compute the p-value of bets against a mean of costs in [0, 1]."""
+        limit_is_always_kept = self.max_bad_share >= 1.0
+        if limit_is_always_kept:
+            return 1.0
+        return betting.p_value_of_mean_above(
+            relative_costs, limit=self.max_bad_share, significance_level=significance_level
+        )
+
+    def _compute_binomial_p_value(self) -> float:
+        """Compute the probability of at least `n_bad` bad rows if the limit is just kept."""
         if self.n_bad == 0:
             return 1.0
         # P(Bin(n, p) >= k) is the regularized incomplete beta function I_p(k, n - k + 1).
-        upper_binomial_tail = betainc(self.n_bad, self.n_rows - self.n_bad + 1, max_bad_share)
+        upper_binomial_tail = betainc(self.n_bad, self.n_rows - self.n_bad + 1, self.max_bad_share)
         return float(upper_binomial_tail)

@@ -268,23 +268,23 @@ class ScoreMonitor(Monitor):
         tie_breakers = uniform_numbers_at_positions(
             self.first_position + self.rows, len(new_scores)
         )
-        bins = self.profile.assign_bins(new_scores, tie_breakers)
-        bin_indicators = (bins[:, None] == np.arange(len(self.counts))).astype(np.int64)
+        bin_of_row = self.profile.assign_bins(new_scores, tie_breakers)
+        is_in_bin = (bin_of_row[:, None] == np.arange(len(self.counts))).astype(np.int64)
         old_counts = np.array(self.counts)
-        counts_before = np.cumsum(bin_indicators, axis=0) - bin_indicators + old_counts
+        n_earlier_rows_in_bin = np.cumsum(is_in_bin, axis=0) - is_in_bin + old_counts
         # Without drift, the bin of each row is drawn from a Pólya urn (`sequential.profile`).
-        n_rows_before = counts_before.sum(axis=1)
-        urn_sizes = (self.profile.n_rows + 1.0 + n_rows_before)[:, None]
-        bin_probabilities = (self.profile.urn_bin_counts + counts_before) / urn_sizes
-        bin_positions = self._bin_positions
-        scaled_squared_positions = 2.0 * bin_positions**2 - 1.0
-        self.current_capital.bet(
-            [
-                _build_bets_on_bin_values(bin_positions, bins, bin_probabilities),
-                _build_bets_on_bin_values(scaled_squared_positions, bins, bin_probabilities),
-            ]
-        )
-        self.counts = tuple((old_counts + bin_indicators.sum(axis=0)).tolist())
+        n_earlier_rows = n_earlier_rows_in_bin.sum(axis=1)
+        urn_sizes = (self.profile.n_rows + 1.0 + n_earlier_rows)[:, None]
+        bin_probabilities = (self.profile.urn_bin_counts + n_earlier_rows_in_bin) / urn_sizes
+        # The mean of the first values shows a shift of the scores, that of the second their spread.
+        values_showing_shift = self._bin_positions
+        values_showing_spread = 2.0 * values_showing_shift**2 - 1.0
+        bets = [
+            _build_bets_on_bin_values(bin_values, bin_of_row, bin_probabilities)
+            for bin_values in (values_showing_shift, values_showing_spread)
+        ]
+        self.current_capital.bet(bets)
+        self.counts = tuple((old_counts + is_in_bin.sum(axis=0)).tolist())
         return self
 
     @property
@@ -375,15 +375,17 @@ class UnreadableMonitor(Monitor):
         )
 
 
-def _build_bets_on_bin_values(bin_values: Float, bins: Codes, bin_probabilities: Float) -> Bets:
+def _build_bets_on_bin_values(
+    bin_values: Float, bin_of_row: Codes, bin_probabilities: Float
+) -> Bets:
     """Build bets that the values of bins are above or below their expected mean.
 
     Parameters
     ----------
     bin_values : array of shape (n_bins,)
         Value of the function in each bin.
-    bins : array of shape (n_rows,)
-        Bin of each row.
+    bin_of_row : array of int of shape (n_rows,)
+        Index of the bin of each row.
     bin_probabilities : array of shape (n_rows, n_bins)
         Probability of each bin under the hypothesis, before the row is observed.
 
@@ -391,14 +393,17 @@ def _build_bets_on_bin_values(bin_values: Float, bins: Codes, bin_probabilities:
     -------
     Bets
     """
-    means = (bin_probabilities * bin_values).sum(axis=1)
-    second_moments = (bin_probabilities * bin_values**2).sum(axis=1)
-    largest_losses = np.maximum(bin_values.max() - means, means - bin_values.min())
+    expected_values = (bin_probabilities * bin_values).sum(axis=1)
+    expected_squares = (bin_probabilities * bin_values**2).sum(axis=1)
+    variances = expected_squares - expected_values**2
+    largest_losses = np.maximum(
+        bin_values.max() - expected_values, expected_values - bin_values.min()
+    )
     max_stakes = MAX_LOST_CAPITAL_SHARE / largest_losses
     return Bets(
-        payoffs=bin_values[bins] - means,
+        payoffs=bin_values[bin_of_row] - expected_values,
         weights=1.0,
-        variance=np.maximum(second_moments - means**2, _MIN_PAYOFF_VARIANCE),
+        variance=np.maximum(variances, _MIN_PAYOFF_VARIANCE),
         min_stake=-max_stakes,
         max_stake=max_stakes,
     )

@@ -120,25 +120,27 @@ class Monitor:
         """
         if not self.parts:
             return slice(None)
-        is_in_group = self.select_group_rows(n_rows, parts)
-        if self.called is None:
-            return is_in_group
+        is_in_subgroup = self.select_group_rows(n_rows, parts)
+        monitored_class = self.called
+        if monitored_class is None:
+            return is_in_subgroup
         predicted_classes = np.asarray(parts)[:, 1].astype(str)
-        return is_in_group & (predicted_classes == str(self.called))
+        return is_in_subgroup & (predicted_classes == str(monitored_class))
 
     def select_group_rows(self, n_rows: int, parts: ArrayLike | None) -> Flags:
         """Return a mask of the rows of the monitored groups, whatever their prediction."""
-        row_names = None
+        subgroup_of_row = None
         if parts is not None:
-            row_names = np.atleast_1d(np.asarray(parts))
-        if row_names is None or len(row_names) != n_rows:
+            subgroup_of_row = np.atleast_1d(np.asarray(parts))
+        if subgroup_of_row is None or len(subgroup_of_row) != n_rows:
             raise InputError(
                 f"this monitor watches {self.subgroup_text}; give the class or group of each row."
             )
-        has_predicted_classes = self.called is not None
-        if has_predicted_classes:
-            row_names = row_names[:, 0]
-        return np.isin(row_names.astype(str), np.array(self.parts).astype(str))
+        has_column_of_predicted_classes = self.called is not None
+        if has_column_of_predicted_classes:
+            subgroup_of_row = subgroup_of_row[:, 0]
+        monitored_subgroups = np.array(self.parts)
+        return np.isin(subgroup_of_row.astype(str), monitored_subgroups.astype(str))
 
 
 def check_flags(values: ArrayLike, name: str) -> Flags:

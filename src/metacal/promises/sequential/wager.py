@@ -235,6 +235,10 @@ class Wager:
         # The first gambler has no window, so its current stretch contains all rows.
         return _GamblerState(*self.gamblers[0]).payoff_sum
 
+    def restart(self) -> Wager:
+        """Return a wager with the same first guess that has not bet on any row."""
+        return Wager(guess=self.guess, guess_gain=self.guess_gain)
+
     def bet(self, bets: Bets) -> Float:
         """Bet on consecutive rows and return the logarithm of the capital after each."""
         n_rows = len(bets.payoffs)
@@ -441,9 +445,7 @@ class Capital:
            reached alone counts for its own δ. ∎
         """
         log_product = self.log_now + other.log_now
-        wagers_without_rows = tuple(
-            Wager(guess=wager.guess, guess_gain=wager.guess_gain) for wager in self.wagers
-        )
+        wagers_without_rows = tuple(wager.restart() for wager in self.wagers)
         # A capital starts at 1, so the logarithm of its peak is never below 0.
         log_peak = max(0.0, log_product)
         return type(self)(
