@@ -322,8 +322,9 @@ def _find_rows_at_ranks(rows: CalibrationRows, ranks: Codes) -> Flags:
     for rank in ranks.tolist():
         score = ranking.tie_block_scores[ranking.find_tie_block(rank)]
         is_correct = not ranking.is_error_at(rank)
-        is_candidate = (rows.scores == score) & (rows.is_correct == is_correct) & ~is_chosen
-        is_chosen[np.argmax(is_candidate)] = True
+        tied_rows = np.flatnonzero(rows.scores == score)
+        is_candidate = (rows.is_correct[tied_rows] == is_correct) & ~is_chosen[tied_rows]
+        is_chosen[tied_rows[np.argmax(is_candidate)]] = True
     return is_chosen
 
 
