@@ -89,7 +89,7 @@ def test_processes_send_counts(counting):
     expected = fitted(promise=PROMISES[1])
     with ProcessPoolExecutor(2) as pool:
         sent = Sent(pool)
-        passes = long_rows.CountTableRows(mc.Rows(stored, executor=sent), LABELS, "entropy")
+        passes = long_rows.TableRowCounter(mc.Rows(stored, executor=sent), LABELS, "entropy")
         found = PROMISES[1].certify(Passes(passes))
         assert found.threshold == expected.threshold_
         counted = [counts for counts, _ in sent.answers]

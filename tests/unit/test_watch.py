@@ -190,7 +190,7 @@ def test_other_gates():
         mark[:2000], random.random(2000) > (1 - mark[:2000]) ** 2
     )
     watch = mc.Watch.of(gate).update(mark[2000:], random.random(2000) > (1 - mark[2000:]) ** 2)
-    assert (watch.raised, len(list(watch.alarms)), watch.classes) == ((), 4, [])
+    assert (watch.raised, len(list(watch.alarms)), watch.counts_by_class) == ((), 4, [])
     data = mc.datasets.load("cifar10-resnet110")
     budget = mc.MetaCal(mc.MaxReview(0.2)).fit(data.logits[:2000])
     watch = mc.Watch.of(budget).update(data.logits[2000:4000])

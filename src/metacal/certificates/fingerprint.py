@@ -166,19 +166,21 @@ class RowSketch:
         >>> sketch.count_common_rows(scores[2000:]), abs(sketch.count_common_rows(scores[1000:]) - 1000) < 150
         (0, True)
         """
-        new_hashes, new_counts = _count_hashes_up_to(int(self.bound, 16), scores)
-        fit_counts = np.frombuffer(self.counts.encode(), dtype=np.uint8) - ord("0")
+        largest_hash = int(self.bound, 16)
+        new_hashes, n_new_rows_by_hash = _count_hashes_up_to(largest_hash, scores)
+        # The counts are stored as a text of digits.
+        n_fit_rows_by_hash = np.frombuffer(self.counts.encode(), dtype=np.uint8) - ord("0")
         _, fit_index, new_index = np.intersect1d(
             self.hash_values, new_hashes, assume_unique=True, return_indices=True
         )
         # A pair is two rows whose common score occurs nowhere else. If each sample has one of the
         # two rows, the pair is split.
-        is_split_pair = (fit_counts[fit_index] == 1) & (new_counts[new_index] == 1)
+        is_split_pair = (n_fit_rows_by_hash[fit_index] == 1) & (n_new_rows_by_hash[new_index] == 1)
         n_split_pairs = int(is_split_pair.sum())
         if n_split_pairs == 0:
             return 0
-        n_pairs_in_fit = _count_pairs_of_one_sample(fit_counts, common_index=fit_index)
-        n_pairs_in_new = _count_pairs_of_one_sample(new_counts, common_index=new_index)
+        n_pairs_in_fit = _count_pairs_of_one_sample(n_fit_rows_by_hash, common_index=fit_index)
+        n_pairs_in_new = _count_pairs_of_one_sample(n_new_rows_by_hash, common_index=new_index)
         n_unsplit_pairs = n_pairs_in_fit + n_pairs_in_new
         n_pairs = n_split_pairs + n_unsplit_pairs
         # If the samples are independent, each pair is split with a probability of at most 1/2.
@@ -187,7 +189,7 @@ class RowSketch:
             return 0
         # As many pairs as are not split may be split by coincidence, so they are subtracted.
         n_common_hashes = max(1, n_split_pairs - n_unsplit_pairs)
-        n_unrepeated_hashes = int((fit_counts == 1).sum())
+        n_unrepeated_hashes = int((n_fit_rows_by_hash == 1).sum())
         common_share = n_common_hashes / n_unrepeated_hashes
         n_common_rows = round(common_share * self.n_rows)
         return max(1, min(n_common_rows, self.n_rows, len(scores)))

@@ -32,8 +32,10 @@ def find_gate(
         return find_gate(fitted[-1], needs)
     cls = type(fitted)
     # A class of estimators has these attributes as properties, even before an object is fitted.
-    is_estimator_with_gate = hasattr(cls, "gate_") or hasattr(cls, "map_")
-    if not is_estimator_with_gate and not hasattr(fitted, "gate_"):
+    is_estimator_of_gates = hasattr(cls, "gate_")
+    is_calibrator = hasattr(cls, "map_")
+    can_have_gate = is_estimator_of_gates or is_calibrator or hasattr(fitted, "gate_")
+    if not can_have_gate:
         received_name = fitted.__name__ if isinstance(fitted, type) else cls.__name__
         raise InputError(f"{needs}; got {received_name}.")
     try:
@@ -43,6 +45,6 @@ def find_gate(
     except AttributeError as error:
         # scikit-learn's NotFittedError is an AttributeError and a ValueError at the same time.
         is_not_fitted_error = isinstance(error, ValueError)
-        if hasattr(cls, "gate_") and not is_not_fitted_error:
+        if is_estimator_of_gates and not is_not_fitted_error:
             raise InputError(f"this {cls.__name__} has no gate: {error}") from None
         raise InputError(f"this {cls.__name__} is not fitted; call fit first.") from None

@@ -44,8 +44,8 @@ _ACCEPTED_BIT = 1
 _CORRECT_BIT = 2
 
 
-class CountTableRows:
-    """Function that counts the rows of a table in each cell of a partition of scores.
+class TableRowCounter:
+    """Counter of the rows of a table in each cell of a partition of scores.
 
     Parameters
     ----------
@@ -165,15 +165,16 @@ class _BlockAccumulator:
 
     def add(self, score_and_correctness: Float) -> None:
         """Add a block of rows, given the unrounded score and the correctness of each row."""
-        scores = self._grid.round(score_and_correctness[:, 0])
+        rounded_scores = self._grid.round(score_and_correctness[:, 0])
         is_correct = score_and_correctness[:, 1] > 0.0
-        ranking_scores = scores
+        # Certificates rank rows by scores on the relative grid, whatever the grid of the score.
+        ranking_scores = rounded_scores
         if self._grid != RELATIVE_GRID:
-            ranking_scores = RELATIVE_GRID.round(scores)
+            ranking_scores = RELATIVE_GRID.round(rounded_scores)
         self._cell_counter.add(ranking_scores, is_correct)
         if not self._needs_fingerprint:
             return
-        block_fingerprint = fingerprint_rows(scores, is_correct)
+        block_fingerprint = fingerprint_rows(rounded_scores, is_correct)
         if self._fingerprint is None:
             self._fingerprint = block_fingerprint
         else:

@@ -31,7 +31,7 @@ from metacal.gate.calibration_table import (
     check_two_classes,
 )
 from metacal.gate.certify_selected_rows import certify_selected_rows, get_index_of_selected_rows
-from metacal.gate.long_rows import CountTableRows, decide_counted_rows
+from metacal.gate.long_rows import TableRowCounter, decide_counted_rows
 from metacal.gate.shifted_rows import shift_rows
 from metacal.gate.thresholds import get_certified_thresholds, get_decision_offsets
 from metacal.kernels.grid import RELATIVE_GRID
@@ -316,18 +316,19 @@ class CountedScoreCertifier:
         """Count the rows until the certificate is determined, then decide all rows."""
         labels = self.table.labels
         assert labels is not None
-        count_table_rows = CountTableRows(self.table.rows, labels, self.score)
+        row_counter = TableRowCounter(self.table.rows, labels, self.score)
         profile_ranks = compute_edge_ranks(len(self.table.rows))
-        passes = Passes(count=count_table_rows, cells=MAX_CELLS, ranks=profile_ranks)
-        certificate = promise.certify(passes)
+        # Certification calls the counter, which then has the validated rows and the fingerprint.
+        counting_passes = Passes(count=row_counter, cells=MAX_CELLS, ranks=profile_ranks)
+        certificate = promise.certify(counting_passes)
         threshold = get_rounding_grid(self.score).snap_to_midpoint(certificate.threshold)
         certificate = replace(certificate, score=get_score_name(self.score), threshold=threshold)
 
-        validated_rows = count_table_rows.rows
+        validated_rows = row_counter.rows
         is_accepted, correct = decide_counted_rows(validated_rows, labels, self.score, threshold)
         # The decisions are stored as scores of -inf and +inf, in two bytes each to save memory.
         scores_by_acceptance = np.where(is_accepted, np.float16(-np.inf), np.float16(np.inf))
-        fingerprint = count_table_rows.fingerprint
+        fingerprint = row_counter.fingerprint
         assert fingerprint is not None
         return CertifiedTable(
             certificate=certificate,
@@ -338,7 +339,7 @@ class CountedScoreCertifier:
                 correct=correct,
                 may_train_calibrator=np.ones(len(correct), dtype=bool),
                 thresholds=threshold,
-                ranking=passes.ranking,
+                ranking=counting_passes.ranking,
             ),
             has_row_scores=False,
             wait_for_fingerprint=lambda: fingerprint,

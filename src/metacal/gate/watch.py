@@ -76,7 +76,7 @@ class Watch:
         Monitors of the gate. `Watch.of(gate, delta=0.05)` builds them.
     counts : Counts
         Numbers of rows by decision and label.
-    classes : list of Counts
+    counts_by_class : list of Counts
         The same numbers for each predicted class. Empty if there are no classes, or too many.
     waiting : WaitingRows
         Rows that wait for their label, or for the rest of their cluster.
@@ -112,7 +112,7 @@ class Watch:
     gate: Gate
     alarms: Alarms
     counts: Counts = field(default_factory=Counts)
-    classes: list[Counts] = field(default_factory=list)
+    counts_by_class: list[Counts] = field(default_factory=list)
     waiting: WaitingRows = field(default_factory=WaitingRows)
     history: History = field(default_factory=History)
     first_raised: dict[str, int] = field(default_factory=dict)
@@ -185,7 +185,7 @@ class Watch:
         watch = cls(gate=watched_gate, alarms=alarms)
         counts_each_class = watched_gate.n_classes <= MAX_COUNTED_CLASSES
         if counts_each_class:
-            watch.classes = [Counts() for _ in range(watched_gate.n_classes)]
+            watch.counts_by_class = [Counts() for _ in range(watched_gate.n_classes)]
         watch.waiting.horizon = int(horizon)
         watch.waiting.largest_cluster = watch._circumstances.largest_cluster
         return watch
@@ -489,8 +489,8 @@ class Watch:
     def _increase_counts(self, predicted_codes: Codes, **flags_by_count: Flags) -> None:
         """Add the number of true flags to each named count, in total and for each class."""
         self.counts.add_flags(**flags_by_count)
-        if self.classes:
-            add_flags_by_class(self.classes, predicted_codes, flags_by_count)
+        if self.counts_by_class:
+            add_flags_by_class(self.counts_by_class, predicted_codes, flags_by_count)
 
     def _record_raised_alarms(self) -> None:
         """Store the number of rows at which each alarm was raised for the first time."""

@@ -167,10 +167,12 @@ def _hypergeometric_cdf(k: int, *, population_size: int, n_marked: int, n_draws:
     0.6667
     """
     n_unmarked = population_size - n_marked
-    marked_draws = np.arange(max(0, n_draws - n_unmarked), min(k, n_draws, n_marked) + 1)
+    min_marked_draws = max(0, n_draws - n_unmarked)
+    max_marked_draws = min(k, n_draws, n_marked)
+    n_marked_draws = np.arange(min_marked_draws, max_marked_draws + 1)
     log_probabilities = (
-        _log_binomial_coefficient(n_marked, marked_draws)
-        + _log_binomial_coefficient(n_unmarked, n_draws - marked_draws)
+        _log_binomial_coefficient(n_marked, n_marked_draws)
+        + _log_binomial_coefficient(n_unmarked, n_draws - n_marked_draws)
         - _log_binomial_coefficient(population_size, n_draws)
     )
     return float(np.exp(log_probabilities).sum())

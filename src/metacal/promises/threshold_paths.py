@@ -105,13 +105,13 @@ class PilotScores:
 
         A model's risk is estimated from its own score, as if every row reached the model.
         """
-        row_orders = []
-        priced_risks = []
+        row_order_by_model = []
+        excess_risk_by_model = []
         for model in range(self.n_models):
             scores = self.uncertainty[:, model]
-            row_orders.append(np.argsort(scores, kind="stable"))
+            row_order_by_model.append(np.argsort(scores, kind="stable"))
             bad_probability = fit_error_probabilities(scores, correct=~self.is_bad[:, model])
-            priced_risks.append(bad_probability - tolerated_bad_share)
+            excess_risk_by_model.append(bad_probability - tolerated_bad_share)
         last_model_risk = float(self.is_bad[:, -1].mean())
 
         prices = _PRICES_IN_LAST_MODEL_CALLS * self.costs[-1]
@@ -119,9 +119,9 @@ class PilotScores:
         for price_index, price_of_bad_answer in enumerate(prices):
             mean_later_cost = price_of_bad_answer * last_model_risk
             for model in reversed(range(self.n_models)):
-                row_order = row_orders[model]
+                row_order = row_order_by_model[model]
                 cost_of_passing_on = self.costs[model + 1] + mean_later_cost
-                cost_of_answering = price_of_bad_answer * priced_risks[model]
+                cost_of_answering = price_of_bad_answer * excess_risk_by_model[model]
                 is_worth_answering = cost_of_answering[row_order] <= cost_of_passing_on
                 n_answered = _count_leading_true(is_worth_answering)
                 if n_answered > 0:
@@ -136,14 +136,14 @@ class PilotScores:
         A model's risk is estimated from all scores up to its own, for the rows that reach it.
         """
         models = range(self.n_models)
-        row_orders = np.argsort(self.uncertainty, axis=0, kind="stable")
-        ranks = np.argsort(row_orders, axis=0, kind="stable")
-        priced_risks = []
+        row_order_by_model = np.argsort(self.uncertainty, axis=0, kind="stable")
+        ranks = np.argsort(row_order_by_model, axis=0, kind="stable")
+        excess_risk_by_model = []
         for model in models:
             scores_so_far = self.uncertainty[:, : model + 1]
             bad_probability = fit_error_probabilities(scores_so_far, correct=~self.is_bad[:, model])
-            priced_risks.append(bad_probability - tolerated_bad_share)
-        priced_risks.append(self.is_bad[:, -1].astype(np.float64))
+            excess_risk_by_model.append(bad_probability - tolerated_bad_share)
+        excess_risk_by_model.append(self.is_bad[:, -1].astype(np.float64))
 
         prices = _PRICES_IN_LAST_MODEL_CALLS * self.costs[-1]
         thresholds = np.full((len(prices), self.n_models), -math.inf)
@@ -151,7 +151,7 @@ class PilotScores:
         n_accepted = np.zeros(self.n_models, dtype=np.intp)
         for price_index, price_of_bad_answer in enumerate(prices):
             cost_if_answered_by = self.costs.cumsum() + price_of_bad_answer * np.stack(
-                priced_risks, axis=1
+                excess_risk_by_model, axis=1
             )
             for _ in range(_N_SWEEPS):
                 for model in reversed(models):
@@ -159,10 +159,10 @@ class PilotScores:
                         model,
                         current_n_accepted=n_accepted,
                         ranks=ranks,
-                        row_order=row_orders[:, model],
+                        row_order=row_order_by_model[:, model],
                         cost_if_answered_by=cost_if_answered_by,
                     )
-            last_accepted_rows = row_orders[n_accepted - 1, models]
+            last_accepted_rows = row_order_by_model[n_accepted - 1, models]
             last_accepted_scores = self.uncertainty[last_accepted_rows, models]
             thresholds[price_index] = np.where(n_accepted > 0, last_accepted_scores, -math.inf)
         return thresholds

@@ -239,12 +239,12 @@ def _make_history_columns(watch: Watch) -> dict[str, Any]:
 
 def _list_class_counts(watch: Watch) -> list[dict[str, Any]]:
     """List the counts of the predicted classes, those with the most rows first."""
-    if not watch.classes:
+    if not watch.counts_by_class:
         return []
     class_names = watch.gate.classes.tolist()
     entries = [
         {"name": str(name), **vars(counts)}
-        for name, counts in zip(class_names, watch.classes)
+        for name, counts in zip(class_names, watch.counts_by_class)
         if counts.rows
     ]
     entries.sort(key=lambda entry: -entry["rows"])

@@ -166,7 +166,7 @@ class WatchState:
         return cls(
             alarms=watch.alarms,
             counts=watch.counts,
-            counts_by_class=watch.classes,
+            counts_by_class=watch.counts_by_class,
             waiting_rows=waiting_rows.rows_by_id,
             n_unknown_labels=waiting_rows.n_unknown_labels,
             n_forgotten=waiting_rows.n_forgotten,
@@ -204,7 +204,7 @@ class WatchState:
             new_watch,
             alarms=self.alarms,
             counts=self.counts,
-            classes=self.counts_by_class,
+            counts_by_class=self.counts_by_class,
             waiting=waiting_rows,
             history=History(stride=self.history_stride, points=self.history_points),
             first_raised=self.first_raised,
@@ -254,10 +254,10 @@ def decode_watch(document: Any, gate: Any) -> Watch:
             " anew."
         )
     new_watch = _build_watch_with_alarms(state.alarms, watched_gate)
-    if len(state.counts_by_class) != len(new_watch.classes):
+    if len(state.counts_by_class) != len(new_watch.counts_by_class):
         raise ArtifactError(
             f"there are counts of {len(state.counts_by_class)} classes, and the gate has"
-            f" {len(new_watch.classes)}."
+            f" {len(new_watch.counts_by_class)}."
         )
     watch = state.restore(new_watch)
     _check_watch_state(watch)
@@ -373,7 +373,7 @@ def _wager_guesses(monitor: Any) -> list[tuple[Any, Any]]:
 
 def _check_watch_state(watch: Watch) -> None:
     """Raise ArtifactError if the state of a watch is inconsistent."""
-    counts_by_class = watch.classes
+    counts_by_class = watch.counts_by_class
     for counts in (watch.counts, *counts_by_class):
         _check_counts(counts)
     n_rows_of_classes = sum(counts.rows for counts in counts_by_class)
