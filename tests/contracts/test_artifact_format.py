@@ -14,7 +14,15 @@ import numpy as np
 import pytest
 
 import metacal as mc
-from contracts.write_fixtures import OF_CASCADES, REWRITE, layout
+from contracts.write_fixtures import (
+    CASE_PROMISES,
+    CASES,
+    OF_CASCADES,
+    REWRITE,
+    drawn_items,
+    file_name,
+    layout,
+)
 from metacal.certificates import words
 from metacal.export import saved as artifact
 from metacal.io.artifact.sources import RANKERS
@@ -86,9 +94,22 @@ def test_version_3_has_a_file_of_every_kind():
     gates = [data for data in saved if data["kind"] == "MetaCal"]
     calibrators = {row.public_name for row in get_all_methods().values()}
     assert {data["kind"] for data in saved} == {"MetaCal", *calibrators}, REWRITE
-    promises = {data["promise"]["type"] for data in gates} | OF_CASCADES
+    promises = {data["promise"]["type"] for data in gates} | OF_CASCADES | CASE_PROMISES.keys()
     assert promises == set(load_promise_classes()), REWRITE
     assert {name_of_score(data) for data in gates} == {*scores.NAMED, *RANKERS}, REWRITE
+
+
+@pytest.mark.parametrize("name", CASE_PROMISES)
+def test_gates_about_cases_accept_what_they_accepted(name):
+    path = CASES / f"{file_name(name)}.json"
+    expected = json.loads((CASES / "expected.json").read_text(encoding="utf-8"))[path.stem]
+    gate = mc.load(path)
+    assert gate.promise == CASE_PROMISES[name]
+    items = drawn_items()
+    accept = gate.accepts(items["score"], groups=items["groups"])
+    assert np.flatnonzero(accept).tolist() == expected
+    assert 0 < len(expected) < len(accept)
+    assert layout(artifact.dumps(gate)) == layout(path.read_text(encoding="utf-8")), REWRITE
 
 
 def test_version_3_keeps_everything_else():

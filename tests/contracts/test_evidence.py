@@ -41,6 +41,11 @@ REASONS = {
     },
     **{("pair", name): COMPARED for name in PROMISES if name not in ("MinAccuracy", "MaxLoss")},
     ("pair", "MinAccuracy, in expectation"): "a cascade is certified with a confidence",
+    **{
+        (kind, name): "the rows have none"
+        for kind in ("rows", "answers")
+        for name in ("MaxCaseErrors", "MinCaseRecall", "MaxErrorsPerCase")
+    },
     ("rows", "MaxLoss"): "compares two models",
     ("answers", "MaxLoss"): "compares two models",
 }

@@ -36,6 +36,13 @@ REWRITE = "if the change is meant, run: python tests/contracts/write_fixtures.py
 INCIDENTAL = ("metacal_version", "checksum", "certificate")
 #: Fitted inside a cascade, which has files of its own.
 OF_CASCADES = {"MaxLoss"}
+#: Gates about cases, with what they accept in `expected.json`, and their promises.
+CASES = FIXTURES / "cases-v3"
+CASE_PROMISES = {
+    "MaxCaseErrors": mc.MaxCaseErrors(0.2),
+    "MinCaseRecall": mc.MinCaseRecall(0.8),
+    "MaxErrorsPerCase": mc.MaxErrorsPerCase(0.4, largest=3),
+}
 N_ROWS, N_SHOWN = 400, 7
 
 
@@ -77,16 +84,16 @@ def missing_estimators() -> dict[str, Any]:
     for name, row in get_all_methods().items():
         if not (KINDS / f"{name}.json").exists():
             found[name] = row.estimator_class()()
-    for name in load_promise_classes().keys() - promises:
+    for name in load_promise_classes().keys() - promises - CASE_PROMISES.keys():
         promise = composition.PROMISES[name]()
-        found[f"gate-{_file_name(name)}"] = mc.MetaCal(promise, calibrator="temperature")
+        found[f"gate-{file_name(name)}"] = mc.MetaCal(promise, calibrator="temperature")
     for name in NAMED.keys() - scores:
         gate = mc.MetaCal(mc.MinAccuracy(0.85), score=name, calibrator="temperature")
-        found[f"gate-{_file_name(name)}"] = gate
+        found[f"gate-{file_name(name)}"] = gate
     return found
 
 
-def _file_name(name: str) -> str:
+def file_name(name: str) -> str:
     """Write a name with hyphens: MaxRisk -> max-risk."""
     return re.sub(r"(?<=[a-z])(?=[A-Z])|[._]", "-", name).lower()
 
@@ -102,6 +109,39 @@ def expectation(estimator: Any, rows: np.ndarray) -> dict[str, Any]:
         "accept": estimator.accepts(rows).tolist() if is_gate else None,
         "score": estimator.decide(rows).score.tolist() if is_gate else None,
     }
+
+
+def drawn_items() -> dict[str, Any]:
+    """Draw the items of 200 cases with two types."""
+    random = np.random.default_rng(7)
+    score = random.random(N_ROWS).round(3)
+    return {
+        "score": score,
+        "correct": random.random(N_ROWS) < 0.2 + 0.8 * score,
+        "cases": np.repeat(np.arange(N_ROWS // 2), 2),
+        "groups": np.tile(["date", "total"], N_ROWS // 2),
+    }
+
+
+def missing_case_gates() -> list[str]:
+    """Return the promises about cases without a file."""
+    return [name for name in CASE_PROMISES if not (CASES / f"{file_name(name)}.json").exists()]
+
+
+def write_missing_case_gates() -> None:
+    """Fit, save and record the gates about cases without a file."""
+    CASES.mkdir(exist_ok=True)
+    path = CASES / "expected.json"
+    expected = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    items = drawn_items()
+    for name in missing_case_gates():
+        with warnings.catch_warnings(action="ignore"):
+            gate = mc.ScoreGate(CASE_PROMISES[name]).fit(**items)
+        mc.save(gate, CASES / f"{file_name(name)}.json")
+        accept = gate.accepts(items["score"], groups=items["groups"])
+        expected[file_name(name)] = np.flatnonzero(accept).tolist()
+    lines = [f"{json.dumps(name)}: {json.dumps(rows)}" for name, rows in expected.items()]
+    path.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
 
 
 def write_missing() -> None:
@@ -126,16 +166,19 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="write nothing")
     asked = parser.parse_args()
     changed, missing = saved_again(), missing_estimators()
+    missing_cases = missing_case_gates()
     for path in changed:
         print(f"{path.relative_to(FIXTURES)}: other layout")
-    for name in missing:
+    for name in [*missing, *missing_cases]:
         print(f"{name}: no file yet")
     if asked.check:
-        return 1 if changed or missing else 0
+        return 1 if changed or missing or missing_cases else 0
     for path, text in changed.items():
         path.write_text(text, encoding="utf-8")
     if missing:
         write_missing()
+    if missing_cases:
+        write_missing_case_gates()
     return 0
 
 

@@ -489,7 +489,7 @@ def test_features_that_have_no_cases_refuse_the_gate(tmp_path):
     gate = mc.ScoreGate(mc.MaxCaseErrors(0.1)).fit(score, correct, cases=document)
     with pytest.raises(InputError, match="is about cases"):
         mc.Watch.of(gate)
-    with pytest.raises(InputError, match="is about cases"):
+    with pytest.raises(InputError, match="needs the case of each item"):
         mc.report(gate, score, correct, tmp_path / "report.html")
     with pytest.raises(InputError, match="needs the case of each item"):
         mc.verify(gate, score, correct)

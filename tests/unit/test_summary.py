@@ -154,7 +154,7 @@ def test_the_json_is_plain_complete_and_small(summary):
     assert again["format"] == 1
     assert set(again) == {
         "format", "source", "settings", "promise", "evaluation", "calibration_metrics", "quantity_names", "diagrams", "curves", "frontier", "sides", "classes",
-        "parts", "mistakes", "hits", "comparison", "methods",
+        "cases", "parts", "mistakes", "hits", "comparison", "methods",
     }  # fmt: skip
     lengths = {
         len(again["curves"][name])
