@@ -88,13 +88,13 @@ def find_traffic_contradiction(certificate: Certificate, withholds_rows: bool) -
     if certificate.all_rows_traffic is None:
         return None
     traffic = certificate.traffic
-    tested = certificate.tested_counts
-    n_tested_rejected = tested.n_rows - tested.n_accepted
+    tested_counts = certificate.tested_counts
+    n_tested_rejected = tested_counts.n_rows - tested_counts.n_accepted
     are_tested_rows_subset = (
-        tested.n_rows <= traffic.n_rows
-        and tested.n_accepted <= traffic.n_accepted
-        and tested.n_correct <= traffic.n_correct
-        and tested.n_correct_accepted <= traffic.n_correct_accepted
+        tested_counts.n_rows <= traffic.n_rows
+        and tested_counts.n_accepted <= traffic.n_accepted
+        and tested_counts.n_correct <= traffic.n_correct
+        and tested_counts.n_correct_accepted <= traffic.n_correct_accepted
         and n_tested_rejected <= traffic.n_rows - traffic.n_accepted
     )
     if withholds_rows and are_tested_rows_subset:
@@ -123,16 +123,16 @@ def find_read_rows_contradiction(certificate: Certificate, *, can_read_rows: boo
     n_only_read = certificate.circumstances.n_only_read
     if n_only_read == 0:
         return None
-    tested = certificate.tested_counts
+    tested_counts = certificate.tested_counts
     subgroups = certificate.subgroups
-    n_rejected = tested.n_rows - tested.n_accepted
+    n_rejected = tested_counts.n_rows - tested_counts.n_accepted
     if subgroups is not None and subgroups.is_two_sided:
         # A row may be read for both classes, and accepted as the other one.
-        n_rejected = 2 * tested.n_rows
+        n_rejected = 2 * tested_counts.n_rows
     if can_read_rows and n_only_read <= n_rejected:
         return None
     return (
-        f"{n_only_read:,} of {tested.n_rows:,} rows cannot have been only read to plan the tests of the"
+        f"{n_only_read:,} of {tested_counts.n_rows:,} rows cannot have been only read to plan the tests of the"
         " others"
     )
 

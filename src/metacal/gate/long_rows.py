@@ -278,15 +278,15 @@ def check_long_table(
     notes = check_error_count(n_errors, certificate.n_rows)
     if expects_repeated_rows(input_suspicion):
         return notes
-    sample = _sample_rows(rows)
-    sample_scores = score_rows(sample, score)
+    sampled_rows = _sample_rows(rows)
+    sample_scores = score_rows(sampled_rows, score)
     # A ranking needs the correctness of its rows, but the check for ties does not use it.
     unused_correctness = np.ones(len(sample_scores), dtype=bool)
     sample_ranking = Ranking.from_scores(sample_scores, unused_correctness)
     if input_suspicion is None:
         notes = [*notes, *check_ties(sample_ranking, "sampled logits")]
     n_distinct_scores = len(sample_ranking.tie_block_end_ranks)
-    return [*notes, *check_repeated_rows(sample, sample_scores, n_distinct_scores)]
+    return [*notes, *check_repeated_rows(sampled_rows, sample_scores, n_distinct_scores)]
 
 
 def expects_repeated_rows(input_suspicion: Suspicion | None) -> bool:

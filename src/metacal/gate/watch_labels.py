@@ -72,7 +72,7 @@ def _encode_label(gate: Gate, label: Any) -> float:
 
 def encode_late_labels(gate: Gate, late_labels: Sequence[LateLabel]) -> list[EncodedLabel]:
     """Encode the labels of earlier rows. Labels that are None or NaN are left out."""
-    codes = encode_labels(gate, [late.label for late in late_labels], len(late_labels))
+    codes = encode_labels(gate, [late_label.label for late_label in late_labels], len(late_labels))
     return [
         EncodedLabel(
             n_rows_before=late.after, row_id=late.id, code=code, probability=late.probability

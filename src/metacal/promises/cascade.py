@@ -40,13 +40,13 @@ LOSS_DIFFERENCE_RULE = register_rule(
 def _register_agreement_rule(*, has_pool: bool, tests_path: bool) -> str:
     """Register a rule that tests how often the answers of two models differ, without labels."""
     name = "cascade-path" if tests_path else "cascade-joint"
-    law = "binomial"
+    distribution_name = "binomial"
     assumptions = SAME_SOURCE_OF_BOTH
     if has_pool:
         name += "-pool"
-        law = "hypergeometric"
+        distribution_name = "hypergeometric"
         assumptions = DRAWN_FROM_POOL
-    text = f"exact {law} test of how often an earlier model answers otherwise than the last one"
+    text = f"exact {distribution_name} test of how often an earlier model answers otherwise than the last one"
     if tests_path:
         text += (
             ", at the points of two paths of thresholds that were fixed before (Angelopoulos et al."

@@ -50,16 +50,20 @@ class CandidateSequence(NamedTuple):
     delta_fraction: float
 
 
-def build_loss_sequences(pilot: PairedPredictions, small_grid: Grid) -> list[CandidateSequence]:
+def build_loss_sequences(
+    pilot_rows: PairedPredictions, small_grid: Grid
+) -> list[CandidateSequence]:
     """Build the test sequence of a loss: the small model answers ever more rows."""
     thresholds = _compute_quantile_thresholds(
-        pilot.small_score, n_thresholds=_N_THRESHOLDS, grid=small_grid
+        pilot_rows.small_score, n_thresholds=_N_THRESHOLDS, grid=small_grid
     )
     candidates = [Candidate(threshold) for threshold in thresholds]
     return [CandidateSequence(candidates, delta_fraction=1.0)]
 
 
-def build_accuracy_sequences(pilot: PairedPredictions, small_grid: Grid) -> list[CandidateSequence]:
+def build_accuracy_sequences(
+    pilot_rows: PairedPredictions, small_grid: Grid
+) -> list[CandidateSequence]:
     """Build the test sequences for the accuracy of a cascade without people.
 
     The first sequence starts where the small model answers a middle share of the rows, because a
@@ -67,14 +71,16 @@ def build_accuracy_sequences(pilot: PairedPredictions, small_grid: Grid) -> list
     small model answers no row.
     """
     thresholds = _compute_quantile_thresholds(
-        pilot.small_score, n_thresholds=_N_THRESHOLDS, grid=small_grid
+        pilot_rows.small_score, n_thresholds=_N_THRESHOLDS, grid=small_grid
     )
     start_threshold = float(
-        np.quantile(pilot.small_score, _FIRST_SHARE_OF_SMALL_MODEL, method="lower")
+        np.quantile(pilot_rows.small_score, _FIRST_SHARE_OF_SMALL_MODEL, method="lower")
     )
-    start = bisect_left(thresholds, start_threshold)
-    stricter_candidates = [Candidate(small_threshold=value) for value in thresholds[:start]]
-    laxer_candidates = [Candidate(small_threshold=value) for value in thresholds[start:]]
+    index_of_start = bisect_left(thresholds, start_threshold)
+    stricter_candidates = [
+        Candidate(small_threshold=value) for value in thresholds[:index_of_start]
+    ]
+    laxer_candidates = [Candidate(small_threshold=value) for value in thresholds[index_of_start:]]
     large_model_alone = Candidate(small_threshold=-math.inf)
     return [
         CandidateSequence(laxer_candidates, delta_fraction=_FIRST_DELTA_FRACTION),
@@ -85,7 +91,7 @@ def build_accuracy_sequences(pilot: PairedPredictions, small_grid: Grid) -> list
 
 
 def build_review_sequences(
-    pilot: PairedPredictions,
+    pilot_rows: PairedPredictions,
     *,
     n_tested: int,
     min_accuracy: float,
@@ -99,7 +105,7 @@ def build_review_sequences(
 
     Parameters
     ----------
-    pilot : PairedPredictions
+    pilot_rows : PairedPredictions
         Labelled pilot rows.
     n_tested : int
         Number of rows that will be tested.
@@ -122,7 +128,7 @@ def build_review_sequences(
     >>> small_score, large_score = rng.random((2, 400))
     >>> small_correct = rng.random(400) > small_score / 4
     >>> large_correct = rng.random(400) > large_score / 4
-    >>> pilot = PairedPredictions(
+    >>> pilot_rows = PairedPredictions(
     ...     small_score,
     ...     large_score,
     ...     small_correct,
@@ -131,7 +137,7 @@ def build_review_sequences(
     ...     has_label=np.ones(400, dtype=bool),
     ... )
     >>> (sequence,) = build_review_sequences(
-    ...     pilot,
+    ...     pilot_rows,
     ...     n_tested=1600,
     ...     min_accuracy=0.95,
     ...     review_cost=10.0,
@@ -141,30 +147,30 @@ def build_review_sequences(
     (1.0, True)
     """
     small_grid, large_grid = grids
-    small_thresholds = _compute_pair_thresholds(pilot.small_score, small_grid)
-    large_thresholds = _compute_pair_thresholds(pilot.large_score, large_grid)
+    small_thresholds = _compute_pair_thresholds(pilot_rows.small_score, small_grid)
+    large_thresholds = _compute_pair_thresholds(pilot_rows.large_score, large_grid)
     n_small, n_large = _sum_over_answered_rows(
-        pilot,
+        pilot_rows,
         small_thresholds=small_thresholds,
         large_thresholds=large_thresholds,
-        small_values=np.ones(len(pilot)),
-        large_values=np.ones(len(pilot)),
+        small_values=np.ones(len(pilot_rows)),
+        large_values=np.ones(len(pilot_rows)),
     )
     n_small_errors, n_large_errors = _sum_over_answered_rows(
-        pilot,
+        pilot_rows,
         small_thresholds=small_thresholds,
         large_thresholds=large_thresholds,
-        small_values=estimate_error_probabilities(pilot.small_score, pilot.small_correct),
-        large_values=estimate_error_probabilities(pilot.large_score, pilot.large_correct),
+        small_values=estimate_error_probabilities(pilot_rows.small_score, pilot_rows.small_correct),
+        large_values=estimate_error_probabilities(pilot_rows.large_score, pilot_rows.large_correct),
     )
 
     # Rows of these tables are thresholds of the small model, columns those of the large model.
     n_answered = n_small[:, None] + n_large
     n_errors = n_small_errors[:, None] + n_large_errors
-    n_sent_to_large = (len(pilot) - n_small)[:, None]
-    n_sent_to_people = len(pilot) - n_answered
+    n_sent_to_large = (len(pilot_rows) - n_small)[:, None]
+    n_sent_to_people = len(pilot_rows) - n_answered
     costs = n_sent_to_large + review_cost * n_sent_to_people
-    tested_per_pilot_row = n_tested / len(pilot)
+    tested_per_pilot_row = n_tested / len(pilot_rows)
     expected_p_values = compute_expected_p_value(
         n_answered=tested_per_pilot_row * n_answered,
         n_errors=tested_per_pilot_row * n_errors,

@@ -42,8 +42,8 @@ class CascadeTest(ABC):
     @abstractmethod
     def build_sequences(
         self,
-        pilot: PairedPredictions,
-        tested: PairedPredictions,
+        pilot_rows: PairedPredictions,
+        tested_rows: PairedPredictions,
         plan: CascadePlan,
         grids: tuple[Grid, Grid],
     ) -> Sequence[CandidateSequence]:
@@ -51,7 +51,7 @@ class CascadeTest(ABC):
 
         Parameters
         ----------
-        pilot, tested : PairedPredictions
+        pilot_rows, tested : PairedPredictions
             Pilot rows and tested rows. Of the tested rows only the number and the missing labels
             may be used.
         plan : CascadePlan
@@ -65,7 +65,9 @@ class CascadeTest(ABC):
         """
 
     @abstractmethod
-    def find_rows_needing_labels(self, tested: PairedPredictions, small_threshold: float) -> Flags:
+    def find_rows_needing_labels(
+        self, tested_rows: PairedPredictions, small_threshold: float
+    ) -> Flags:
         """Return a mask of the tested rows whose label a threshold of the small model needs."""
 
     @abstractmethod
@@ -108,8 +110,8 @@ class LossTest(CascadeTest):
 
     def build_sequences(
         self,
-        pilot: PairedPredictions,
-        tested: PairedPredictions,
+        pilot_rows: PairedPredictions,
+        tested_rows: PairedPredictions,
         plan: CascadePlan,
         grids: tuple[Grid, Grid],
     ) -> Sequence[CandidateSequence]:
@@ -120,11 +122,13 @@ class LossTest(CascadeTest):
                 " left to people. Ask for MinAccuracy to have people in the cascade."
             )
         small_grid, _ = grids
-        return build_loss_sequences(pilot, small_grid)
+        return build_loss_sequences(pilot_rows, small_grid)
 
-    def find_rows_needing_labels(self, tested: PairedPredictions, small_threshold: float) -> Flags:
+    def find_rows_needing_labels(
+        self, tested_rows: PairedPredictions, small_threshold: float
+    ) -> Flags:
         """Return a mask of the rows of the small model on which the models disagree."""
-        return ~tested.models_agree & accepts(tested.small_score, small_threshold)
+        return ~tested_rows.models_agree & accepts(tested_rows.small_score, small_threshold)
 
     def passes(self, counts: OutcomeCounts, *, n_tested: int, significance_level: float) -> bool:
         """Check whether the counts show a loss of at most epsilon."""
@@ -214,15 +218,15 @@ class AccuracyTest(CascadeTest):
 
     def build_sequences(
         self,
-        pilot: PairedPredictions,
-        tested: PairedPredictions,
+        pilot_rows: PairedPredictions,
+        tested_rows: PairedPredictions,
         plan: CascadePlan,
         grids: tuple[Grid, Grid],
     ) -> Sequence[CandidateSequence]:
         """Build the sequences of candidates, after a check that no label is missing."""
-        n_missing_labels = int((~tested.has_label).sum())
+        n_missing_labels = int((~tested_rows.has_label).sum())
         if plan.has_human_review:
-            n_missing_labels += int((~pilot.has_label).sum())
+            n_missing_labels += int((~pilot_rows.has_label).sum())
         if n_missing_labels > 0:
             raise InputError(
                 f"{n_missing_labels:,} rows have no label, and an accuracy needs them all; MaxLoss"
@@ -230,18 +234,20 @@ class AccuracyTest(CascadeTest):
             )
         if plan.has_human_review:
             return build_review_sequences(
-                pilot,
-                n_tested=len(tested),
+                pilot_rows,
+                n_tested=len(tested_rows),
                 min_accuracy=self.promise.beta,
                 review_cost=plan.review_cost,
                 grids=grids,
             )
         small_grid, _ = grids
-        return build_accuracy_sequences(pilot, small_grid)
+        return build_accuracy_sequences(pilot_rows, small_grid)
 
-    def find_rows_needing_labels(self, tested: PairedPredictions, small_threshold: float) -> Flags:
+    def find_rows_needing_labels(
+        self, tested_rows: PairedPredictions, small_threshold: float
+    ) -> Flags:
         """Return a mask of all rows, because an accuracy needs every label."""
-        return np.ones(len(tested), dtype=bool)
+        return np.ones(len(tested_rows), dtype=bool)
 
     def passes(self, counts: OutcomeCounts, *, n_tested: int, significance_level: float) -> bool:
         """Check whether the answers certify an accuracy of at least beta."""

@@ -307,14 +307,14 @@ class CascadeScores(Evidence):
         -------
         _PathTest
         """
-        start = pilot.find_point_with_smallest_expected_p_value(
+        index_of_start = pilot.find_point_with_smallest_expected_p_value(
             path,
             min_accuracy=promise.beta,
             n_tested=len(tested_rows),
             has_human_review=self.has_human_review,
         )
         certified_points: list[Float] = []
-        for thresholds in path[start:]:
+        for thresholds in path[index_of_start:]:
             counts = self.count_answers(thresholds, tested_rows)
             if not counts.certifies_accuracy(promise.beta, significance_level=significance_level):
                 return _PathTest(certified_points, failed_counts=counts)

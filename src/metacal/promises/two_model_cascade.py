@@ -96,24 +96,26 @@ class TwoModelEvidence(Evidence):
 
     def certify(self, promise: Promise) -> Certificate:
         """Certify the last candidate that passes, which answers most rows or costs least."""
-        test = make_cascade_test(check_cascade_promise(promise))
-        pilot, tested = split_pilot_rows(self.rows, self.plan)
-        sequences = test.build_sequences(pilot, tested, self.plan, self.grids)
-        result = _test_sequences(test, tested, sequences)
+        cascade_test = make_cascade_test(check_cascade_promise(promise))
+        pilot_rows, tested_rows = split_pilot_rows(self.rows, self.plan)
+        sequences = cascade_test.build_sequences(pilot_rows, tested_rows, self.plan, self.grids)
+        result = _test_sequences(cascade_test, tested_rows, sequences)
         if result.last_passed is None:
             first_sequence = sequences[0]
-            first_counts = count_outcomes(tested, first_sequence.candidates[0])
+            first_counts = count_outcomes(tested_rows, first_sequence.candidates[0])
             significance_level = first_sequence.delta_fraction * (promise.delta or 0.0)
-            raise test.make_infeasible_error(
+            raise cascade_test.make_infeasible_error(
                 first_counts,
-                n_tested=len(tested),
+                n_tested=len(tested_rows),
                 significance_level=significance_level,
                 has_human_review=self.plan.has_human_review,
             )
-        needs_label = test.find_rows_needing_labels(tested, result.highest_tested_threshold)
+        needs_label = cascade_test.find_rows_needing_labels(
+            tested_rows, result.highest_tested_threshold
+        )
         return self._build_certificate(
             promise,
-            tested,
+            tested_rows,
             result.last_passed,
             n_labels=int(needs_label.sum()),
             ran_out_of_labels=result.ran_out_of_labels,
@@ -122,7 +124,7 @@ class TwoModelEvidence(Evidence):
     def _build_certificate(
         self,
         promise: Promise,
-        tested: PairedPredictions,
+        tested_rows: PairedPredictions,
         candidate: Candidate,
         *,
         n_labels: int,
@@ -134,7 +136,7 @@ class TwoModelEvidence(Evidence):
         ----------
         promise : Promise
             Certified promise.
-        tested : PairedPredictions
+        tested_rows : PairedPredictions
             Tested rows.
         candidate : Candidate
             Certified thresholds.
@@ -147,8 +149,8 @@ class TwoModelEvidence(Evidence):
         -------
         Certificate
         """
-        counts = count_outcomes(tested, candidate)
-        has_all_labels = bool(tested.has_label.all())
+        counts = count_outcomes(tested_rows, candidate)
+        has_all_labels = bool(tested_rows.has_label.all())
         n_small_errors = None
         n_large_errors = None
         n_correct = 0
@@ -175,11 +177,11 @@ class TwoModelEvidence(Evidence):
             has_human_review=self.plan.has_human_review,
             n_worse=counts.n_worse,
             n_better=counts.n_better,
-            n_pilot_rows=len(self.rows) - len(tested),
+            n_pilot_rows=len(self.rows) - len(tested_rows),
             n_labels=n_labels,
         )
         outcome = ThresholdOutcome(
-            n_rows=len(tested),
+            n_rows=len(tested_rows),
             n_correct=n_correct,
             n_accepted=counts.n_answered,
             n_correct_accepted=n_correct,
@@ -223,22 +225,26 @@ class _SequenceResult(NamedTuple):
 
 
 def _test_sequences(
-    test: CascadeTest, tested: PairedPredictions, sequences: Sequence[CandidateSequence]
+    cascade_test: CascadeTest,
+    tested_rows: PairedPredictions,
+    sequences: Sequence[CandidateSequence],
 ) -> _SequenceResult:
     """Test the candidates of each sequence up to the first that fails.
 
     A later sequence is tested only if no candidate of the earlier ones passed. If labels are
     missing, the tests end early, which is valid whatever was observed before.
     """
-    delta = test.promise.delta
+    delta = cascade_test.promise.delta
     assert delta is not None
     last_passed: Candidate | None = None
     highest_tested_threshold = -math.inf
     for sequence in sequences:
         significance_level = sequence.delta_fraction * delta
         for candidate in sequence.candidates:
-            needs_label = test.find_rows_needing_labels(tested, candidate.small_threshold)
-            n_missing_labels = int((needs_label & ~tested.has_label).sum())
+            needs_label = cascade_test.find_rows_needing_labels(
+                tested_rows, candidate.small_threshold
+            )
+            n_missing_labels = int((needs_label & ~tested_rows.has_label).sum())
             if n_missing_labels > 0:
                 if last_passed is not None:
                     return _SequenceResult(
@@ -250,8 +256,10 @@ def _test_sequences(
                     " needed)."
                 )
             highest_tested_threshold = max(highest_tested_threshold, candidate.small_threshold)
-            counts = count_outcomes(tested, candidate)
-            if not test.passes(counts, n_tested=len(tested), significance_level=significance_level):
+            counts = count_outcomes(tested_rows, candidate)
+            if not cascade_test.passes(
+                counts, n_tested=len(tested_rows), significance_level=significance_level
+            ):
                 break
             last_passed = candidate
         if last_passed is not None:

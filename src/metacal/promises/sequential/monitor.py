@@ -339,25 +339,26 @@ class PromiseMonitor(Monitor):
             _, is_counted = quantity.compute_event_and_counted_masks(
                 rows.is_accepted, unused_correctness
             )
-            events = self._compute_relative_costs(rows.is_accepted, losses)
+            event_values = self._compute_relative_costs(rows.is_accepted, losses)
         else:
             _, is_counted = quantity.compute_event_and_counted_masks(
                 rows.is_accepted, rows.is_correct
             )
-            events = quantity.find_violations(rows.is_accepted, rows.is_correct).astype(np.float64)
-        if len(events) == 0:
+            is_event = quantity.find_violations(rows.is_accepted, rows.is_correct)
+            event_values = is_event.astype(np.float64)
+        if len(event_values) == 0:
             return
-        bet_values = events
+        bet_values = event_values
         bet_weights = rows.sampling_weights[is_counted]
         if rows.clusters is not None:
             counted_clusters = rows.clusters.select_rows(is_counted)
             bet_values, bet_weights = counted_clusters.compute_cluster_means_and_weights(
-                events, bet_weights
+                event_values, bet_weights
             )
         bets = build_bets_on_mean_above(bet_values, limit=self.limit, weights=bet_weights)
         self.current_capital.bet([bets])
-        self.rows += len(events)
-        event_sum = float(events.sum())
+        self.rows += len(event_values)
+        event_sum = float(event_values.sum())
         self.events += event_sum if quantity.is_mean_cost else int(event_sum)
 
     def _compute_relative_costs(self, is_accepted: Flags, losses: Losses | None) -> Float:

@@ -210,7 +210,7 @@ def _draw_edge_tie_breakers(
     -------
     array
     """
-    random = make_generator(_TIE_BREAKER_SEED)
+    rng = make_generator(_TIE_BREAKER_SEED)
     tie_breakers = np.empty(len(edge_ranks))
     for block in np.unique(edge_tie_blocks).tolist():
         edges_in_block = np.flatnonzero(edge_tie_blocks == block)
@@ -220,7 +220,7 @@ def _draw_edge_tie_breakers(
         n_rows_up_to_block_end = int(tie_block_end_ranks[block])
         # The row with rank k among the tied rows has the k-th smallest of their random numbers.
         tie_breakers[edges_in_block] = _draw_uniform_order_statistics(
-            random,
+            rng,
             n_numbers=n_rows_up_to_block_end - n_rows_before_block,
             ranks=edge_ranks[edges_in_block] - n_rows_before_block,
         )
@@ -228,15 +228,15 @@ def _draw_edge_tie_breakers(
 
 
 def _draw_uniform_order_statistics(
-    random: np.random.Generator, *, n_numbers: int, ranks: Codes
+    rng: np.random.Generator, *, n_numbers: int, ranks: Codes
 ) -> Float:
     """Draw the order statistics of uniform numbers at some ranks.
 
     For many numbers they are cumulative sums of gamma variables, divided by the total (Rényi).
     """
     if n_numbers <= _MAX_DRAWN_NUMBERS:
-        return np.sort(random.random(n_numbers))[ranks - 1]
-    gaps = random.standard_gamma(np.diff(ranks, prepend=0, append=n_numbers + 1))
+        return np.sort(rng.random(n_numbers))[ranks - 1]
+    gaps = rng.standard_gamma(np.diff(ranks, prepend=0, append=n_numbers + 1))
     return np.asarray(np.cumsum(gaps)[:-1] / gaps.sum())
 
 
