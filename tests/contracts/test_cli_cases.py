@@ -210,3 +210,65 @@ def test_an_entry_that_is_no_list_is_named_with_its_line(folder):
     done = run(f"fit bad.jsonl {LISTS} --max-case-errors 0.2 -o gate.json", code=2)
     assert "bad.jsonl:2" in done.stderr
     assert "needs a list of items" in " ".join(done.stderr.split())
+
+
+# ── monitor ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def monitor(command, code=0):
+    return json.loads(run(f"monitor gate.json {command} --json", code=code).stdout)
+
+
+def test_monitor_bets_on_whole_cases(folder):
+    run(f"{FIT} {CASES} --max-case-errors 0.2 -o gate.json")
+    found = monitor("new.csv")
+    assert found["units"] == {"complete": 299, "strays": 0, "are_cases": True}
+    assert [alarm["name"] for alarm in found["alarms"]] == ["promise", "unreadable"]
+    assert found["raised"] == []
+    with open("new.csv", newline="") as file:
+        items = list(csv.DictReader(file))
+    columns = {name: [item[name] for item in items] for name in ("document", "field")}
+    columns["confidence"] = [float(item["confidence"]) for item in items]
+    columns["ok"] = [int(item["ok"]) for item in items]
+    mc.io.write_table("new.parquet", {name: np.array(column) for name, column in columns.items()})
+    assert monitor("new.parquet")["alarms"][0]["seen"] == found["alarms"][0]["seen"]
+    scores, correct = draw_items(300, 1)
+    write_items("new.csv", scores, ~correct)
+    assert monitor("new.csv", code=3)["raised"] == ["promise"]
+
+
+def test_labels_of_cases_may_come_on_later_lines_and_after_a_restart(folder):
+    run(f"{FIT} {CASES} --max-case-errors 0.2 -o gate.json")
+    whole = monitor("new.csv")
+    with open("new.csv", newline="") as file:
+        items = list(csv.DictReader(file))
+    rows, labels = [], []
+    for number, item in enumerate(items):
+        row = {"id": f"i{number}", "document": item["document"], "field": item["field"]}
+        rows.append({**row, "confidence": float(item["confidence"])})
+        labels.append({"id": f"i{number}", "ok": item["ok"] == "1"})
+    for name, lines in (("rows.jsonl", rows), ("labels.jsonl", labels)):
+        (folder / name).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    before = monitor("rows.jsonl --state state.json")
+    assert before["units"]["complete"] == 0
+    after = monitor("labels.jsonl --state state.json --append")
+    assert after["units"] == whole["units"]
+    assert after["alarms"][0]["seen"] == whole["alarms"][0]["seen"]
+
+
+def test_a_stream_without_cases_is_refused(folder):
+    run(f"{FIT} {CASES} --max-case-errors 0.2 -o gate.json")
+    text = (folder / "new.csv").read_text().replace("document", "page", 1)
+    (folder / "new.csv").write_text(text)
+    done = run("monitor gate.json new.csv", code=2)
+    assert "does not say of which case" in " ".join(done.stderr.split())
+    monitor("new.csv --case-key page")
+    done = run("monitor gate.json new.csv --probability-key p", code=2)
+    assert "does not go with a promise about cases" in " ".join(done.stderr.split())
+
+
+def test_a_monitor_reads_one_item_from_each_line(folder):
+    write_documents("cal.jsonl", 400, 0)
+    run(f"fit cal.jsonl {LISTS} --case-key document --max-case-errors 0.2 -o gate.json")
+    done = run("monitor gate.json cal.jsonl", code=2)
+    assert "Write a line for each item" in " ".join(done.stderr.split())

@@ -522,7 +522,8 @@ def test_a_gate_by_units_wants_to_know_the_units(folder, tmp_path, kind):
         refused.output.split()
     )
     found = json.loads(run(tmp_path / "cal.json", path, "--unit-key", "patient", "--json").stdout)
-    assert (found["units"], found["alarm"]) == ({"complete": 99, "strays": 0}, False)
+    assert found["units"] == {"complete": 99, "strays": 0, "are_cases": False}
+    assert found["alarm"] is False
     other = run(folder / "cal.json", folder / "good.csv", "--unit-key", "p")
     assert other.exit_code == 2
     assert "was certified on independent rows" in " ".join(other.output.split())

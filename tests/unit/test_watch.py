@@ -590,7 +590,7 @@ def test_rows_that_come_after_their_unit_do_not_count_and_are_said(of_units):
     )  # the last unit is complete now, and nothing else counts
     assert (watch.counts.rows, watch.counts.labelled) == (1220, 1200)
     found = status(watch)
-    assert found["units"] == {"complete": 60, "strays": 20}
+    assert found["units"] == {"complete": 60, "strays": 20, "are_cases": False}
     assert any(
         "60 are complete; one counts once another begins; 20 rows came later" in one
         for one in format_status_lines(found)

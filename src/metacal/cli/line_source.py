@@ -196,9 +196,12 @@ class LineSource:
                 "a line without a row says the label of an earlier one: it needs an id and a label"
             )
         self._check_probability(record)
-        needs_unit = record.row is not None and self.reader.request.unit_key is not None
-        if needs_unit and record.unit is None:
-            raise invalid_line_error("it does not say of which unit the row is")
+        request = self.reader.request
+        if record.row is not None and record.unit is None:
+            if request.case_key is not None:
+                raise invalid_line_error("it does not say of which case the row is")
+            if request.unit_key is not None:
+                raise invalid_line_error("it does not say of which unit the row is")
         return record._replace(label=label)
 
     def _read_record(self, line: Line) -> StreamRecord | None:

@@ -15,6 +15,7 @@ from metacal.cli.options import (
     column_option,
     fraction_option,
     option,
+    option_flag,
     option_group,
     switch_option,
 )
@@ -25,6 +26,7 @@ from metacal.cli.verify import parse_confidence
 
 if TYPE_CHECKING:
     from metacal.cli.intake import Intake
+    from metacal.gate import Gate
     from metacal.gate.watch import Watch
     from metacal.io.artifact.watch_journal import MonitorState
     from metacal.io.journal import Journal
@@ -135,7 +137,8 @@ def command(artifact: str, file: str, options: Options) -> None:
     which. If labels come sooner or later by outcome (complaints first), give a --horizon after
     which all have come. A gate that was certified by units (fit --unit-key) needs their --unit-key
     here: a unit counts as a whole, with the first row of another or once --horizon rows have come
-    after its first. Of a cascade on scores a row has the score of each model that was asked, by the
+    after its first. A gate about cases is watched by whole cases, which also need all of their
+    labels to count; its only alarms are the promise and lines that cannot be read. Of a cascade on scores a row has the score of each model that was asked, by the
     keys that GATE remembers, and agrees (if GATE promises --max-loss) says whether the answer that
     was given is the last model's, or correct (if it promises an accuracy) whether it is right; or
     --agree-key or --correct-key lists what says so of each model. A cascade over tables is read as
@@ -275,11 +278,20 @@ def _check_options(artifact: str, file: str, options: Options) -> None:
 def _new_watch(artifact: str, file: str, options: Options) -> Watch:
     """Build the state of a monitor that has seen nothing yet."""
     from metacal.cli.reading import load_gate
-    from metacal.gate.traffic import check_units
+    from metacal.gate.judged_cases import is_about_cases
     from metacal.gate.watch import Watch
+    from metacal.gate.watched_clusters import check_units
 
     gate = load_gate(artifact, None if file == "-" else file)
     unit_name = options.unit_key or gate.file_layout.unit_key
+    if is_about_cases(gate):
+        _check_case_stream(gate, options)
+        unit_name = options.reading.case_key or gate.file_layout.case_key
+    elif options.reading.case_key is not None:
+        raise click.UsageError(
+            f"--case-key is for a promise about cases, and that of {artifact} is about rows. Leave it"
+            " out."
+        )
     check_units(gate.certificate, has_units=unit_name is not None)
     # Without sampling probabilities, every row has the same chance to be labelled.
     least_probability = 1.0
@@ -293,6 +305,24 @@ def _new_watch(artifact: str, file: str, options: Options) -> Watch:
         most_unreadable=options.max_unreadable,
         horizon=options.horizon,
     )
+
+
+def _check_case_stream(gate: Gate, options: Options) -> None:
+    """Raise a usage error if a stream cannot be read as the items of cases."""
+    from metacal.io.formats.item_lists import find_item_list
+
+    for name in ("probability_key", "unit_key"):
+        if getattr(options, name) is not None:
+            raise click.UsageError(
+                f"{option_flag(name)} does not go with a promise about cases, of which whole cases"
+                " are watched. Leave it out."
+            )
+    score_name = options.reading.score_key or gate.file_layout.score_key
+    if find_item_list(score_name) is not None:
+        raise click.UsageError(
+            f"--score-key {score_name} reads a list of items from each line, and monitor reads one"
+            " item from each. Write a line for each item, with its case, its type and its id."
+        )
 
 
 def _restore_state(journal: Journal | None, new_watch: Watch) -> MonitorState:

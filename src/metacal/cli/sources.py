@@ -290,7 +290,7 @@ def _open_table(
         ids=columns.ids,
         groups=columns.groups,
         name=source_name,
-        units=columns.units,
+        units=columns.cases if monitor_state.watch.watches_cases else columns.units,
     )
     saved_states = list(monitor_state.source_positions.values())
     # The state of the same file is tried first. Other states match if the file was renamed.
@@ -336,7 +336,11 @@ def _row_labels(gate: Gate, gate_rows: GateRows) -> Any:
 def _build_request(gate: Gate, artifact: str, path: str, reading: ReadOptions) -> Request:
     """Describe which columns of a text file a gate needs."""
     request = Request(
-        path, id_key=reading.id_key, group_key=reading.group_key, unit_key=reading.unit_key
+        path,
+        id_key=reading.id_key,
+        group_key=reading.group_key,
+        unit_key=reading.unit_key,
+        case_key=reading.case_key,
     )
     layout = gate.file_layout
     if gate.is_score_gate:
@@ -378,7 +382,7 @@ class TableSource:
     X : array of shape (n_rows, ...)
         Rows.
     labels, ids, groups, units : array or None
-        Columns beside the rows.
+        Columns beside the rows. `units` has the cases if the promise is about cases.
     name : str
         Name of the source.
     """

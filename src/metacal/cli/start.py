@@ -267,12 +267,15 @@ def _judge(plan: Plan, report_path: str) -> list[CommandRun]:
 
 def _later_commands(plan: Plan) -> list[list[str]]:
     """Return the commands for new files."""
+    from metacal.io.formats.item_lists import find_item_list
+
     format_words = plan.format_words()
     commands = [
         ["apply", plan.gate, "NEW", *format_words, "-o", "out.csv"],
         plan.verify_arguments(),
     ]
-    if not plan.promise.is_about_cases:
+    reads_lists = find_item_list(plan.inspection.options.get("score_key")) is not None
+    if not reads_lists:
         commands.append(["monitor", plan.gate, "NEW", *format_words])
     return commands
 

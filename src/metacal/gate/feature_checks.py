@@ -9,10 +9,8 @@ from metacal.gate.gate import Gate
 def check_watchable(gate: Gate) -> None:
     """Raise InputError if a watch cannot monitor the promise of a gate.
 
-    A paired difference compares two answers to each row, and a watch sees only one of them. Rows of a
-    watch have no cases.
+    A paired difference compares two answers to each row, and a watch sees only one of them.
     """
-    refuse_cases(gate, "A watch")
     is_logits_cascade = gate.is_cascade and gate.has_classes
     if not is_logits_cascade or gate.certificate is None:
         return
@@ -21,15 +19,6 @@ def check_watchable(gate: Gate) -> None:
             "MaxLoss over tables compares two answers to every row, and a watch sees the one that"
             " was given; verify it on labelled rows (mc.verify, metacal verify), or fit the cascade"
             " on scores."
-        )
-
-
-def refuse_cases(gate: Gate, feature: str) -> None:
-    """Raise InputError if the promise of a gate is about cases, which a feature does not support."""
-    if gate.certificate is not None and gate.certificate.cases is not None:
-        raise InputError(
-            f"{feature} does not support {type(gate.promise).__name__}, which is about cases. Use"
-            " evaluate or verify with cases=...."
         )
 
 

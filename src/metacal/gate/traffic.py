@@ -10,25 +10,16 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.certificates.certificate import Certificate
-from metacal.certificates.circumstances import Circumstances
-from metacal.certification.units import encode_units
 from metacal.errors import InputError
 from metacal.formulas import Codes, Flags, Float
 from metacal.gate.decision import Decision
-from metacal.promises.sequential.monitored_rows import ClusterMembership
-from metacal.promises.sequential.profile import uniform_numbers_at_positions
 
 Id = str | int
-
-# Draws from clusters use the random numbers at positions from here on, which no row has.
-_FIRST_POSITION_OF_CLUSTER_DRAWS = 1 << 40
 
 #: Ids longer than this are replaced by a digest of 128 bits when they are stored.
 LONGEST_ID = 200
@@ -165,6 +156,17 @@ class Counts:
         for name, flags in flags_by_count.items():
             n_set = int(flags[selected_rows].sum())
             setattr(self, name, getattr(self, name) + n_set)
+
+
+#: Rows are counted class by class only if there are at most this many classes.
+MAX_COUNTED_CLASSES = 2000
+
+
+def build_class_counts(n_classes: int) -> list[Counts]:
+    """Return empty counts for each class, or none if there are too many classes."""
+    if n_classes > MAX_COUNTED_CLASSES:
+        return []
+    return [Counts() for _ in range(n_classes)]
 
 
 def add_flags_by_class(
@@ -368,124 +370,3 @@ def split_rows_at(
         is_earlier = row.position < position or row.unit in earlier_units
         (earlier_rows if is_earlier else later_rows).append(row)
     return later_rows, earlier_rows
-
-
-def draw_one_row_per_cluster(
-    rows: Sequence[PendingRow], circumstances: Circumstances
-) -> ClusterMembership:
-    """Number the clusters of some rows and draw one row of each cluster at random.
-
-    Parameters
-    ----------
-    rows : sequence of PendingRow
-        All rows of complete clusters, one cluster after another.
-    circumstances : Circumstances
-        Circumstances of the certificate, which determine the weight of a cluster.
-
-    Returns
-    -------
-    ClusterMembership
-
-    Examples
-    --------
-    >>> rows = [PendingRow(True, 0, None, None, None, k, unit=name) for k, name in enumerate("aab")]
-    >>> membership = draw_one_row_per_cluster(rows, Circumstances(cluster_counting="unit"))
-    >>> membership.cluster_of_row.tolist(), membership.weight_divisors.tolist()
-    ([0, 0, 1], [2.0, 1.0])
-    """
-    cluster_sizes = np.array(
-        [len(list(cluster_rows)) for _, cluster_rows in groupby(rows, key=lambda row: row.unit)],
-        dtype=np.intp,
-    )
-    n_clusters = len(cluster_sizes)
-    first_rows_of_clusters = np.cumsum(cluster_sizes) - cluster_sizes
-    # Each draw depends only on the position of a row in the stream, and not on the batches.
-    uniform_numbers = [
-        uniform_numbers_at_positions(
-            _FIRST_POSITION_OF_CLUSTER_DRAWS + rows[first_row].position, n_positions=1
-        )[0]
-        for first_row in first_rows_of_clusters
-    ]
-    drawn_offsets = (np.array(uniform_numbers) * cluster_sizes).astype(np.intp)
-    is_drawn = np.zeros(len(rows), dtype=bool)
-    is_drawn[first_rows_of_clusters + drawn_offsets] = True
-    return ClusterMembership(
-        cluster_of_row=np.repeat(np.arange(n_clusters), cluster_sizes),
-        is_drawn=is_drawn,
-        n_clusters=n_clusters,
-        weight_divisors=_compute_weight_divisors(cluster_sizes, circumstances),
-    )
-
-
-def _compute_weight_divisors(cluster_sizes: Codes, circumstances: Circumstances) -> Float | None:
-    """Return the divisor of the row weights in each cluster, None if clusters weigh the same."""
-    max_cluster_size = circumstances.largest_cluster
-    counts_cluster_means = circumstances.cluster_counting == "mean"
-    # A file may declare a largest cluster of zero rows, which cannot be a divisor.
-    if counts_cluster_means or max_cluster_size == 0:
-        return None
-    counts_one_row_per_cluster = max_cluster_size is None
-    if counts_one_row_per_cluster:
-        return cluster_sizes.astype(np.float64)
-    return np.full(len(cluster_sizes), max_cluster_size, dtype=np.float64)
-
-
-def check_units(certificate: Certificate | None, *, has_units: bool) -> None:
-    """Raise InputError if clusters are missing, or given for a gate that has none.
-
-    Parameters
-    ----------
-    certificate : Certificate or None
-        Certificate of the gate, which records whether the gate was certified by clusters.
-    has_units : bool
-        True if the cluster of each new row is known.
-    """
-    was_certified_by_units = (
-        certificate is not None and certificate.circumstances.cluster_counting is not None
-    )
-    if was_certified_by_units and not has_units:
-        raise InputError(
-            "this gate was certified by units, rows that belong together: say of which unit each"
-            " row is (units=, --unit-key), the rows of a unit one after another or within the"
-            " horizon."
-        )
-    if has_units and not was_certified_by_units:
-        raise InputError(
-            "this gate was certified on independent rows: watch it without units, or fit it with"
-            " units= (fit --unit-key) and watch that."
-        )
-
-
-def read_unit_ids(certificate: Certificate | None, units: Any, n_rows: int) -> list[Id] | None:
-    """Return the cluster id of each row, in the form in which ids are stored.
-
-    Parameters
-    ----------
-    certificate : Certificate or None
-        Certificate of the gate.
-    units : array-like or None
-        Cluster of each row.
-    n_rows : int
-        Number of rows.
-
-    Returns
-    -------
-    list of str or int, or None
-        None if no clusters are given.
-
-    Raises
-    ------
-    InputError
-        If a cluster is missing, or the gate was certified on independent rows.
-    """
-    if n_rows or units is not None:
-        check_units(certificate, has_units=units is not None)
-    if units is None:
-        return None
-    # The codes are ignored. `encode_units` is called because it raises if a cluster is missing.
-    encode_units(units, n_rows)
-    stored_ids: list[Id] = []
-    for unit in units.tolist() if hasattr(units, "tolist") else units:
-        unit_id = unit if isinstance(unit, str | int) else str(unit)
-        stored_ids.append(make_stored_id(unit_id))
-    return stored_ids

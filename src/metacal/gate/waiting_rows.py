@@ -7,6 +7,11 @@ A *cluster* (`units=`) is a set of dependent rows. The rows of a cluster wait un
 until the first row of another cluster arrives or, if there is a horizon, until h rows have arrived
 after the first row of the cluster. A *stray row* arrives after its cluster was complete, or belongs
 to a cluster that is too large. Stray rows are counted and not used.
+
+If the promise is about *cases* (`cases=`), a case is a cluster whose rows are its items. It is used only
+if all of its labels are known, whatever the decisions on its items. Otherwise the cases that are used
+would not be like the others: a case without an accepted item, for example, cannot break the promise, and
+must not be used earlier than others. Without a horizon, a complete case waits for its last label.
 """
 
 from __future__ import annotations
@@ -16,6 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from metacal.errors import InputError
 from metacal.gate.traffic import Id, PendingRow, make_stored_id
 
 #: At most this many rows wait, and at most this many ids of complete clusters are stored.
@@ -79,6 +85,8 @@ class WaitingRows:
         Number of later rows after which a row is released. 0 if a row is released with its label.
     largest_cluster : int or None
         Largest number of rows of a cluster at calibration, if every row of a cluster was counted.
+    holds_cases : bool
+        Whether the clusters are cases, which are used only with all of their labels.
     rows_by_id : dict of row id to PendingRow
         Waiting rows in the order of their arrival.
     clusters : CompleteClusters
@@ -102,11 +110,19 @@ class WaitingRows:
 
     horizon: int = 0
     largest_cluster: int | None = None
+    holds_cases: bool = False
     rows_by_id: dict[Id, PendingRow] = field(default_factory=dict)
     clusters: CompleteClusters = field(default_factory=CompleteClusters)
     n_unknown_labels: int = 0
     n_forgotten: int = 0
     n_unlabelled: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.horizon < MAX_WAITING_ROWS:
+            raise InputError(
+                f"horizon must be a number of rows from 0 to {MAX_WAITING_ROWS - 1:,}, got"
+                f" {self.horizon!r}."
+            )
 
     def __len__(self) -> int:
         return len(self.rows_by_id)
@@ -186,9 +202,18 @@ class WaitingRows:
         self.rows_by_id.pop(stored_id, None)
         self.rows_by_id[stored_id] = row
         if len(self.rows_by_id) > MAX_WAITING_ROWS:
-            oldest_id = next(iter(self.rows_by_id))
-            del self.rows_by_id[oldest_id]
-            self.n_forgotten += 1
+            self._forget_oldest_row()
+
+    def _forget_oldest_row(self) -> None:
+        """Drop the oldest waiting row. The rest of a case is of no use without it."""
+        oldest_id, oldest_row = next(iter(self.rows_by_id.items()))
+        forgotten_ids = [oldest_id]
+        if self.holds_cases and oldest_row.unit is not None:
+            forgotten_ids = self._find_cluster_rows(oldest_row.unit)
+            self.clusters.remember(oldest_row.unit)
+        for row_id in forgotten_ids:
+            del self.rows_by_id[row_id]
+        self.n_forgotten += len(forgotten_ids)
 
     def add_label(self, label: EncodedLabel) -> list[PendingRow]:
         """Set the label of a waiting row, and return the row if it stops waiting."""
@@ -200,9 +225,11 @@ class WaitingRows:
         row.label_code = label.code
         if label.probability is not None:
             row.probability = label.probability
-        in_cluster = row.unit is not None
-        if self.has_horizon or in_cluster:
+        if self.has_horizon:
             return []
+        if row.unit is not None:
+            is_complete_case = self.holds_cases and row.unit in self.clusters.recent_ids
+            return self._release_labelled_case(row.unit) if is_complete_case else []
         del self.rows_by_id[stored_id]
         return [row]
 
@@ -240,6 +267,8 @@ class WaitingRows:
         released_rows: list[PendingRow] = []
         if self.has_horizon:
             return released_rows
+        if self.holds_cases:
+            return self._complete_open_case(arriving_cluster)
         while self.rows_by_id:
             oldest_id, oldest_row = next(iter(self.rows_by_id.items()))
             if oldest_row.unit == arriving_cluster:
@@ -257,9 +286,32 @@ class WaitingRows:
             return []
         return self._release_cluster(row.unit)
 
+    def _complete_open_case(self, arriving_case: Id) -> list[PendingRow]:
+        """End the case of the latest row if another one begins. Return its rows if all have labels."""
+        if not self.rows_by_id or arriving_case in self.clusters.recent_ids:
+            return []
+        open_case = next(reversed(self.rows_by_id.values())).unit
+        if open_case is None or open_case == arriving_case:
+            return []
+        if open_case in self.clusters.recent_ids:
+            return []
+        self.clusters.remember(open_case)
+        return self._release_labelled_case(open_case)
+
+    def _release_labelled_case(self, case_id: Id) -> list[PendingRow]:
+        """Remove and return the rows of a complete case, unless one of them has no label yet."""
+        row_ids = self._find_cluster_rows(case_id)
+        if not all(self.rows_by_id[row_id].has_label for row_id in row_ids):
+            return []
+        return self._release_cluster(case_id)
+
+    def _find_cluster_rows(self, cluster_id: Id) -> list[Id]:
+        """Return the ids of the waiting rows of a cluster."""
+        return [row_id for row_id, row in self.rows_by_id.items() if row.unit == cluster_id]
+
     def _release_cluster(self, cluster_id: Id) -> list[PendingRow]:
         """Remove the rows of a complete cluster. Return them if it is not too large."""
-        row_ids = [row_id for row_id, row in self.rows_by_id.items() if row.unit == cluster_id]
+        row_ids = self._find_cluster_rows(cluster_id)
         cluster_rows = [self.rows_by_id.pop(row_id) for row_id in row_ids]
         n_cluster_rows = len(cluster_rows)
         self.clusters.remember(cluster_id)
@@ -267,7 +319,10 @@ class WaitingRows:
             self.clusters.n_stray_rows += n_cluster_rows
             return []
         self.clusters.n_complete += 1
-        self.n_unlabelled += sum(not row.has_label for row in cluster_rows)
+        n_unlabelled = sum(not row.has_label for row in cluster_rows)
+        self.n_unlabelled += n_unlabelled
+        if self.holds_cases and n_unlabelled:
+            return []
         return cluster_rows
 
     def _is_too_large_to_bet_on(self, n_cluster_rows: int) -> bool:

@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 from metacal import display
 from metacal.certificates.circumstances import Circumstances
 from metacal.certificates.estimate import AccuracyEstimate
-from metacal.errors import InputError
 from metacal.formulas import Codes, Flags
 from metacal.gate.feature_checks import check_watchable
 from metacal.gate.find_gate import find_gate
 from metacal.gate.gate import Gate
+from metacal.gate.judged_cases import check_case_columns
 from metacal.gate.labelled_rows import LabelledRows
 from metacal.gate.thresholds import check_groups
 from metacal.gate.traffic import (
@@ -36,31 +36,30 @@ from metacal.gate.traffic import (
     PendingRow,
     Point,
     add_flags_by_class,
+    build_class_counts,
     build_pending_rows,
     collect_confidences,
     collect_probabilities,
-    draw_one_row_per_cluster,
     split_rows_at,
 )
-from metacal.gate.waiting_rows import MAX_WAITING_ROWS, EncodedLabel, WaitingRows
+from metacal.gate.waiting_rows import EncodedLabel, WaitingRows
 from metacal.gate.watch_acknowledgement import (
     Acknowledgement,
     LineCounts,
-    check_reason,
-    collect_acknowledged_alarms,
-    format_time,
 )
 from metacal.gate.watch_batch import WatchBatch, decide_stacked_rows
 from metacal.gate.watch_estimate import estimate_selective_accuracy
 from metacal.gate.watch_history import History, split_at_points
 from metacal.gate.watch_labels import encode_labels_of_ids
-from metacal.promises.max_risk import get_largest_cost
+from metacal.gate.watched_clusters import (
+    add_cluster_decisions,
+    add_complete_cases,
+    draw_one_row_per_cluster,
+    get_largest_loss,
+)
 from metacal.promises.sequential.alarms import Alarms
 from metacal.promises.sequential.calibration_monitor import DEFAULT_TOLERANCE
 from metacal.promises.sequential.monitored_rows import ClusterMembership
-
-#: Rows are counted class by class only if there are at most this many classes.
-MAX_COUNTED_CLASSES = 2000
 
 
 @dataclass
@@ -164,30 +163,28 @@ class Watch:
         If the gate was certified by clusters (`units=`), whole clusters are used once they are
         complete: when the first row of another cluster arrives, or with a horizon that many rows
         after the first row of the cluster. Later rows of the cluster are counted as stray rows.
+
+        If the promise is about cases (`cases=`), a complete case is used once all of its rows have
+        labels, also rejected rows and rows without a score. If some labels come earlier because of
+        a decision or of a label, choose a horizon. The only alarm is then that of the promise.
         """
-        if not 0 <= horizon < MAX_WAITING_ROWS:
-            raise InputError(
-                f"horizon must be a number of rows from 0 to {MAX_WAITING_ROWS - 1:,}, got"
-                f" {horizon!r}."
-            )
+        waiting_rows = WaitingRows(horizon=horizon)
         watched_gate = find_gate(gate)
         check_watchable(watched_gate)
         alarms = Alarms.from_certificate(
             certificate=watched_gate.certificate,
             profile=watched_gate.profile,
             delta=delta,
-            largest=get_largest_cost(watched_gate.promise),
+            largest=get_largest_loss(watched_gate),
             least_probability=least_probability,
             tolerance=tolerance,
             calibrated=watched_gate.is_calibrated,
             most_unreadable=most_unreadable,
         )
-        watch = cls(gate=watched_gate, alarms=alarms)
-        counts_each_class = watched_gate.n_classes <= MAX_COUNTED_CLASSES
-        if counts_each_class:
-            watch.counts_by_class = [Counts() for _ in range(watched_gate.n_classes)]
-        watch.waiting.horizon = int(horizon)
-        watch.waiting.largest_cluster = watch._circumstances.largest_cluster
+        watch = cls(gate=watched_gate, alarms=alarms, waiting=waiting_rows)
+        watch.counts_by_class = build_class_counts(watched_gate.n_classes)
+        waiting_rows.largest_cluster = watch._circumstances.largest_cluster
+        waiting_rows.holds_cases = watch.watches_cases
         return watch
 
     @property
@@ -208,8 +205,13 @@ class Watch:
 
     @property
     def watches_clusters(self) -> bool:
-        """Whether the gate was certified by clusters and is therefore watched by clusters."""
-        return self._circumstances.cluster_counting is not None
+        """Whether rows are watched in clusters, as the gate was certified by clusters or cases."""
+        return self.watches_cases or self._circumstances.cluster_counting is not None
+
+    @property
+    def watches_cases(self) -> bool:
+        """Whether the promise is about cases, so that the outcomes of cases are watched."""
+        return self.gate.certificate is not None and self.gate.certificate.cases is not None
 
     @property
     def _circumstances(self) -> Circumstances:
@@ -260,6 +262,7 @@ class Watch:
         probability: Any = None,
         groups: Any = None,
         units: Sequence[Id] | None = None,
+        cases: Sequence[Id] | None = None,
         late: Sequence[LateLabel] = (),
         lines: BatchLines | None = None,
     ) -> Watch:
@@ -283,6 +286,8 @@ class Watch:
             Group of each row, if the gate has a threshold for each group.
         units : sequence of str or int, optional
             Cluster of each row, if the gate was certified by clusters.
+        cases : sequence of str or int, optional
+            Case of each row, if the promise is about cases.
         late : sequence of LateLabel, optional
             Labels of earlier rows that arrived between the rows of this batch.
         lines : BatchLines, optional
@@ -293,6 +298,8 @@ class Watch:
         Watch
             The watch itself.
         """
+        if cases is not None:
+            check_case_columns(self.gate, units)
         batch = WatchBatch.read(
             self.gate,
             X,
@@ -300,7 +307,7 @@ class Watch:
             ids=ids,
             probability=probability,
             groups=groups,
-            units=units,
+            units=units if cases is None else cases,
             late=late,
             lines=lines,
         )
@@ -350,12 +357,8 @@ class Watch:
         InputError
             If no alarm is raised, or if the reason is empty.
         """
-        acknowledgement = Acknowledgement(
-            time=format_time(time),
-            reason=check_reason(reason),
-            n_rows=self.counts.rows,
-            lines=self.line_counts,
-            alarms=collect_acknowledged_alarms(self.alarms, self.first_raised),
+        acknowledgement = Acknowledgement.of_alarms(
+            self.alarms, self.first_raised, reason, time, self.counts.rows, self.line_counts
         )
         if not self.history.has_point_at(self.counts.rows):
             self.history.add(self.current_point)
@@ -431,14 +434,18 @@ class Watch:
         if not rows:
             return
         # Rows before the last acknowledgement are counted, and do not update the alarms.
-        first_armed_position = self.armed_from
-        armed_rows, earlier_rows = split_rows_at(first_armed_position, rows)
+        armed_rows, earlier_rows = split_rows_at(self.armed_from, rows)
         earlier_labelled_rows = [row for row in earlier_rows if row.has_label]
         if earlier_labelled_rows:
             self._count_labelled_rows(earlier_labelled_rows)
         if not armed_rows:
             return
-        if self.watches_clusters:
+        if self.watches_cases:
+            add_complete_cases(
+                self.alarms, self.gate, armed_rows, self._count_labelled_rows(armed_rows)
+            )
+            self._record_raised_alarms()
+        elif self.watches_clusters:
             self._evaluate_clusters(armed_rows)
         else:
             self._evaluate_labelled_rows(armed_rows, clusters=None)
@@ -446,12 +453,7 @@ class Watch:
     def _evaluate_clusters(self, rows: list[PendingRow]) -> None:
         """Update alarms and counts with all rows of complete clusters."""
         clusters = draw_one_row_per_cluster(rows, self._circumstances)
-        self.alarms.add_decisions(
-            accepted=np.array([row.is_accepted for row in rows]),
-            scores=np.array([row.uncertainty for row in rows], dtype=np.float64),
-            row_subgroups=self._get_subgroups(rows),
-            clusters=clusters,
-        )
+        add_cluster_decisions(self.alarms, rows, self._get_subgroups(rows), clusters)
         self._record_raised_alarms()
         has_label = np.array([row.has_label for row in rows])
         labelled_rows = [row for row in rows if row.has_label]

@@ -20,7 +20,7 @@ valid: rows that caused the alarm would be used again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -99,6 +99,25 @@ class Acknowledgement:
     lines: LineCounts
     alarms: tuple[AcknowledgedAlarm, ...]
 
+    @classmethod
+    def of_alarms(
+        cls,
+        alarms: Iterable[Alarm],
+        first_raised: Mapping[str, int],
+        reason: str,
+        time: datetime | None,
+        n_rows: int,
+        lines: LineCounts,
+    ) -> Acknowledgement:
+        """Acknowledge the raised alarms. Raise InputError if there are none, or no reason."""
+        return cls(
+            time=format_time(time),
+            reason=check_reason(reason),
+            n_rows=n_rows,
+            lines=lines,
+            alarms=collect_acknowledged_alarms(alarms, first_raised),
+        )
+
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the alarms that were raised."""
@@ -136,7 +155,7 @@ def format_time(time: datetime | None) -> str:
 
 
 def collect_acknowledged_alarms(
-    alarms: Iterable[Alarm], first_rows: dict[str, int]
+    alarms: Iterable[Alarm], first_rows: Mapping[str, int]
 ) -> tuple[AcknowledgedAlarm, ...]:
     """Return the raised alarms with the rows by which they were raised.
 

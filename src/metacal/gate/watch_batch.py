@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from metacal.errors import InputError
 from metacal.formulas import Float
 from metacal.gate.decision import Decision
 from metacal.gate.gate import Gate
@@ -18,9 +19,10 @@ from metacal.gate.judged import (
     split_model_outputs,
     stack_model_outputs,
 )
-from metacal.gate.traffic import BatchLines, Id, LateLabel, read_unit_ids
+from metacal.gate.traffic import BatchLines, Id, LateLabel
 from metacal.gate.waiting_rows import EncodedLabel
 from metacal.gate.watch_labels import encode_labels, encode_late_labels
+from metacal.gate.watched_clusters import read_unit_ids
 
 
 @dataclass(eq=False)
@@ -71,6 +73,12 @@ class WatchBatch:
         lines: BatchLines | None,
     ) -> WatchBatch:
         """Read the arguments of `Watch.update`. Raise InputError if the gate cannot use them."""
+        certificate = gate.certificate
+        if probability is not None and certificate is not None and certificate.cases is not None:
+            raise InputError(
+                "A watch on cases got sampling probabilities of rows. It uses whole cases with all of"
+                " their labels. Select cases at random instead, and leave out probability."
+            )
         rows = read_rows(gate, X)
         row_labels = select_label_of_answering_model(gate, rows, y)
         return cls(

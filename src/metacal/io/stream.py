@@ -62,7 +62,7 @@ class StreamRecord(NamedTuple):
         Group of the row.
 
     unit : str or None
-        Cluster of the row.
+        Cluster of the row, or its case if the promise is about cases.
     """
 
     row: tuple[float, ...] | None
@@ -317,8 +317,14 @@ class StreamReader:
             id=row_id,
             probability=self._parse_probability(cells),
             group=parse_group(_optional_cell(cells, request.group_key)),
-            unit=parse_identifier("unit", _optional_cell(cells, request.unit_key)),
+            unit=self._parse_unit(cells),
         )
+
+    def _parse_unit(self, cells: dict[str, Any]) -> str | None:
+        """Return the cluster of a row, or its case if the promise is about cases."""
+        if self.request.case_key is not None:
+            return parse_identifier("case", _optional_cell(cells, self.request.case_key))
+        return parse_identifier("unit", _optional_cell(cells, self.request.unit_key))
 
     def _compare_with_prediction(self, cells: dict[str, Any], label: Any) -> bool:
         """Return whether the prediction of a line equals its label."""

@@ -132,12 +132,16 @@ def status(
     }
 
 
-def _count_clusters(watch: Watch) -> dict[str, int] | None:
+def _count_clusters(watch: Watch) -> dict[str, Any] | None:
     """Count complete clusters and stray rows, or return None if rows have no clusters."""
     if not watch.watches_clusters:
         return None
     clusters = watch.waiting.clusters
-    return {"complete": clusters.n_complete, "strays": clusters.n_stray_rows}
+    return {
+        "complete": clusters.n_complete,
+        "strays": clusters.n_stray_rows,
+        "are_cases": watch.watches_cases,
+    }
 
 
 def _make_headline(promise_statement: str | None, raised_alarm_names: list[str]) -> str:
@@ -289,7 +293,11 @@ def _format_row_lines(state: dict[str, Any]) -> list[str]:
         share_text = f"{share_name}{100 * state['selective_accuracy']:.2f}%"
         label_text += f", {state['correct_accepted']:,} {correct_text} ({share_text})"
     if state["waiting"]:
-        awaited_text = "a label" if state["units"] is None else "the rest of their unit"
+        awaited_text = "a label"
+        if state["units"] is not None:
+            awaited_text = "the rest of their unit"
+            if state["units"]["are_cases"]:
+                awaited_text = "the rest of their case or its labels"
         label_text += f", {state['waiting']:,} wait for {awaited_text}"
 
     text_lines = [_format_line("rows", row_text), _format_line("labelled", label_text)]
@@ -317,11 +325,13 @@ def _format_horizon_lines(state: dict[str, Any]) -> list[str]:
     completion_text = "another begins"
     if horizon:
         completion_text = f"{horizon:,} rows have come after its first"
+    if clusters["are_cases"]:
+        completion_text += " and it has all of its labels"
     cluster_text = f"{clusters['complete']:,} are complete; one counts once {completion_text}"
     cluster_text += unlabelled_text
     if clusters["strays"]:
         cluster_text += f"; {clusters['strays']:,} rows came later or are of far too large a unit"
-    return [_format_line("units", cluster_text)]
+    return [_format_line("cases" if clusters["are_cases"] else "units", cluster_text)]
 
 
 def _format_input_lines(state: dict[str, Any]) -> list[str]:

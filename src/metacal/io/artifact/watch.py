@@ -429,7 +429,9 @@ def _check_clusters(watch: Watch) -> None:
     has_clusters = bool(open_cluster_ids or complete_cluster_ids)
     has_unexpected_clusters = has_clusters and not watch.watches_clusters
     is_open_and_complete = bool(open_cluster_ids & complete_cluster_ids)
-    if has_unexpected_clusters or is_open_and_complete:
+    # Without a horizon, the rows of a complete case wait for its last label.
+    may_wait_for_labels = watch.watches_cases and not watch.waiting.has_horizon
+    if has_unexpected_clusters or (is_open_and_complete and not may_wait_for_labels):
         raise ArtifactError("what is known of units contradicts itself or the gate.")
     has_negative_count = min(complete_clusters.n_complete, complete_clusters.n_stray_rows) < 0
     if has_negative_count or len(complete_cluster_ids) > MAX_WAITING_ROWS:

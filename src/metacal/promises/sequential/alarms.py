@@ -362,6 +362,10 @@ def explain_incomparable_rows(certificate: Certificate | None) -> str:
             "its calibration rows were scored by other classifiers than the one in use (cv); hold"
             " rows out for it"
         )
+    if certificate.cases is not None:
+        return (
+            "its promise is about cases, whose items depend on each other; whole cases are watched"
+        )
     if certificate.circumstances.counts_whole_clusters:
         return (
             "every row of a unit was counted at calibration; one row of each unit can be compared"

@@ -27,7 +27,7 @@ export interface State {
   forgotten: number;
   horizon: number;
   unlabelled: number;
-  units: { complete: number; strays: number } | null;
+  units: { complete: number; strays: number; are_cases: boolean } | null;
   lines: number;
   unreadable: number;
   quarantine: string | null;
