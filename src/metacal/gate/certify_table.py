@@ -73,14 +73,15 @@ def certify_table(
 
 def _must_count_rows(table: CalibrationTable, promise: Promise) -> bool:
     """Check whether a table is too long to sort and its promise needs only counts."""
-    if len(table.rows) <= long_rows.MAX_SORTED_ROWS:
+    is_short_enough_to_sort = len(table.rows) <= long_rows.MAX_SORTED_ROWS
+    if is_short_enough_to_sort or table.labels is None:
         return False
-    if table.labels is None or table.selection is not None or table.subgroups is not None:
+    selects_rows = table.selection is not None or table.rows.row_mask is not None
+    if selects_rows or table.rows.is_on_device:
         return False
-    if table.rows.row_mask is not None or table.rows.is_on_device:
-        return False
+    has_subgroups = table.subgroups is not None or promise.scope is not None
     has_one_threshold = isinstance(promise.procedure(), OneThresholdProcedure)
-    return has_one_threshold and promise.scope is None
+    return has_one_threshold and not has_subgroups
 
 
 def _certify_best_score(table: CalibrationTable, promise: Promise) -> CertifiedTable:

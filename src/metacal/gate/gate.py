@@ -340,7 +340,8 @@ class Gate(GateMethods):
         certificate = self.certificate
         counts_errors = certificate is not None and self.promise.counts_errors_in(certificate)
         # The code of a graded answer is 1 minus its loss.
-        if counts_errors and np.isin(codes, (0, 1)).all():
+        every_loss_is_0_or_1 = np.isin(codes, (0, 1)).all()
+        if counts_errors and every_loss_is_0_or_1:
             integer_losses = 1 - codes.astype(np.intp)
             return Losses.from_graded(integer_losses)
         return Losses.from_graded(1.0 - codes)

@@ -41,7 +41,8 @@ class LabelledRows:
         is_correct = predicted_codes == label_codes
         if in_cascade:
             # People answer the rows that every model rejects, and their answers count as correct.
-            is_correct |= ~is_accepted
+            is_answered_by_people = ~is_accepted
+            is_correct |= is_answered_by_people
         return cls(is_accepted, is_correct, predicted_codes, label_codes)
 
     @property

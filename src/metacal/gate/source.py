@@ -65,10 +65,10 @@ class BaseSource(ABC, Generic[CheckedRows]):
         group_codes = encode_groups_if_needed(options.thresholds, groups, len(rows))
         return self.decide(rows, options._replace(group_codes=group_codes))
 
-    def decide_open_rows(
+    def decide_rejected_rows(
         self,
         table: Any,
-        open_indices: Codes,
+        rejected_indices: Codes,
         options: DecisionOptions,
         *,
         n_rows: int,
@@ -79,8 +79,8 @@ class BaseSource(ABC, Generic[CheckedRows]):
         Parameters
         ----------
         table : array-like or Rows
-            Input of the stage, for all rows or for the open rows only.
-        open_indices : ndarray of int
+            Input of the stage, for all rows or only for the rows that earlier stages reject.
+        rejected_indices : ndarray of int
             Indices of the rows that all earlier stages reject.
         options : DecisionOptions
             Options of the decision.
@@ -92,17 +92,17 @@ class BaseSource(ABC, Generic[CheckedRows]):
         Raises
         ------
         InputError
-            If the table has neither all rows nor the open rows.
+            If the table has neither all rows nor those that earlier stages reject.
         """
-        n_open = len(open_indices)
+        n_rejected = len(rejected_indices)
         rows = self.to_rows(table)
-        has_open_rows_only = len(rows) == n_open
+        has_rejected_rows_only = len(rows) == n_rejected
         has_all_rows = len(rows) == n_rows
-        if not has_open_rows_only and not has_all_rows:
+        if not has_rejected_rows_only and not has_all_rows:
             raise InputError(
                 f"the {stage_name} model's table has {len(rows):,} rows; give all {n_rows:,}, or"
-                f" the {n_open:,} that needs_large names, in their order."
+                f" the {n_rejected:,} that needs_large names, in their order."
             )
-        if not has_open_rows_only:
-            rows = self.select_rows(rows, open_indices)
+        if not has_rejected_rows_only:
+            rows = self.select_rows(rows, rejected_indices)
         return self.decide(rows, options)

@@ -62,34 +62,34 @@ def decide_later_stages(
     """
     later_decisions: list[LaterStageDecision] = []
     n_rows = len(first_decision)
-    open_indices = np.flatnonzero(~first_decision.accept)
+    rejected_indices = np.flatnonzero(~first_decision.accept)
     for table_index, stage in enumerate(stages[1:]):
-        if len(open_indices) == 0:
+        if len(rejected_indices) == 0:
             break
         table = None
         if table_index < len(later_tables):
             table = later_tables[table_index]
-        _check_has_table(stage, table, n_open=len(open_indices), n_rows=n_rows)
+        _check_has_table(stage, table, n_rejected=len(rejected_indices), n_rows=n_rows)
         stage_options = options._replace(thresholds=stage.thresholds)
-        stage_decision = stage.source.decide_open_rows(
+        stage_decision = stage.source.decide_rejected_rows(
             table,
-            open_indices=open_indices,
+            rejected_indices=rejected_indices,
             options=stage_options,
             n_rows=n_rows,
             stage_name=stage.name,
         )
         later_decisions.append(
-            LaterStageDecision(row_indices=open_indices, decision=stage_decision)
+            LaterStageDecision(row_indices=rejected_indices, decision=stage_decision)
         )
-        open_indices = open_indices[~stage_decision.accept]
+        rejected_indices = rejected_indices[~stage_decision.accept]
     stage_names = tuple(stage.name for stage in stages)
     return merge_stage_decisions(first_decision, later_decisions, stage_names)
 
 
-def _check_has_table(stage: Stage, table: Any, *, n_open: int, n_rows: int) -> None:
+def _check_has_table(stage: Stage, table: Any, *, n_rejected: int, n_rows: int) -> None:
     """Raise InputError if the input of a stage is missing."""
     if table is None:
         raise InputError(
-            f"{n_open:,} of {n_rows:,} rows need the {stage.name} model: give its logits for"
+            f"{n_rejected:,} of {n_rows:,} rows need the {stage.name} model: give its logits for"
             " them (needs_large says which)."
         )

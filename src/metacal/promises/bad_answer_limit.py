@@ -76,11 +76,10 @@ class BadAnswerLimit:
             # Without a pool, the number of bad answers among the tested rows is binomial.
             return float(bdtr(n_bad, n_tested, self.max_bad_share))
         max_bad_in_pool = math.floor(self.max_bad_share * self.pool_size)
-        n_bad_if_just_broken = max_bad_in_pool + 1
-        if has_one_threshold:
-            # The tested rows keep the answer of the last model, so that only bad answers to the
-            # other rows break the limit. The bad answers to tested rows come in addition.
-            n_bad_if_just_broken += n_bad
+        # With one threshold, the tested rows keep the answer of the last model. Bad answers to them
+        # are observed and do not count against the limit.
+        n_bad_that_do_not_count = n_bad if has_one_threshold else 0
+        n_bad_if_just_broken = max_bad_in_pool + 1 + n_bad_that_do_not_count
         return _hypergeometric_cdf(
             n_bad,
             population_size=self.population_size,

@@ -103,7 +103,8 @@ class TwoModelEvidence(Evidence):
         if result.last_passed is None:
             first_sequence = sequences[0]
             first_counts = count_outcomes(tested_rows, first_sequence.candidates[0])
-            significance_level = first_sequence.delta_fraction * (promise.delta or 0.0)
+            assert promise.delta is not None
+            significance_level = first_sequence.delta_fraction * promise.delta
             raise cascade_test.make_infeasible_error(
                 first_counts,
                 n_tested=len(tested_rows),
