@@ -33,9 +33,9 @@ _SUSPICIOUS_ERROR_RATE = 0.001
 #: that they were fitted on, forests, boosted trees and nearest neighbours made at most 0.1% errors
 #: (8 data sets), and on other rows of the same sets no classifier made fewer than 0.7%.
 _SUSPICIOUS_FROZEN_ERROR_RATE = 0.005
-#: Ties are reported only for a larger share of the rows, because fewer cost little coverage.
+#: Ties of up to this share of the rows are not reported, because they cost little coverage.
 _MAX_TIED_SHARE = 0.01
-#: Repeated rows are reported only for a larger share. Fewer hardly change the confidence level.
+#: Up to this share of repeated rows is not reported. It hardly changes the confidence level.
 _MAX_REPEATED_SHARE = 0.01
 
 

@@ -11,7 +11,7 @@ from metacal.maps.map import FitMap, Map
 from metacal.promises.promise import Promise
 from metacal.rows import Rows
 
-# No thread is started for fewer rows than this, because it would take longer than its work.
+# With fewer rows than this, starting a thread takes longer than the task that it would run.
 MIN_ROWS_FOR_THREAD = 1 << 15
 
 

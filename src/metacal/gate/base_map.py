@@ -29,6 +29,9 @@ from metacal.promises.sequential.profile import Profile, build_profile
 from metacal.rows import Rows
 from metacal.rows.draws import make_generator
 
+# Seed that draws the rows whose confidences a profile counts.
+_PROFILE_SAMPLE_SEED = 0
+
 # A profile counts the confidences of a sample of rows with at most this many logits in total.
 _MAX_PROFILE_ENTRIES = 1 << 20
 
@@ -255,7 +258,7 @@ def build_table_profile(calibration_map: Map, table: CertifiedTable) -> Profile:
     sampled_index = accepted_index
     max_sampled_rows = max(1, _MAX_PROFILE_ENTRIES // rows.n_classes)
     if len(accepted_index) > max_sampled_rows:
-        random_order = make_generator(0).permutation(len(accepted_index))
+        random_order = make_generator(_PROFILE_SAMPLE_SEED).permutation(len(accepted_index))
         sampled_index = np.sort(accepted_index[random_order[:max_sampled_rows]])
     decision_offsets = np.broadcast_to(table.decision_offset, len(rows))[sampled_index]
     compute_confidence = partial(_compute_confidence, calibration_map)

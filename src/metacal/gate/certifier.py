@@ -226,7 +226,7 @@ class Certifier:
                 useful_rows = useful_rows[most_certain_first[: progress.n_relevant]]
             has_answer = self.answers.is_known[useful_rows]
             batch: Codes = useful_rows[~has_answer][:batch_size]
-            # The batch is proposed in random order, so that it does not show which rows are certain.
+            # The batch is in random order, so that annotators cannot see which rows are certain.
             in_draw_order = np.argsort(self._draw_position[batch])
             return batch[in_draw_order]
         return np.empty(0, dtype=np.intp)

@@ -166,7 +166,7 @@ class SortedScoreCertifier:
         is_correct = scored_table.correct[selected_index]
         if self.background_map is None:
             return _rank_rows(scores, is_correct, self.score)
-        # Another thread ranks the rows, and this thread fits the map, which stores its result.
+        # Another thread ranks the rows while this thread fits the background map.
         get_ranking_from_thread = start_or_defer(
             scored_table.rows.executor, _rank_rows, scores, is_correct, self.score
         )

@@ -433,7 +433,7 @@ class Watch:
         """
         if not rows:
             return
-        # Rows before the last acknowledgement are counted, and do not update the alarms.
+        # Rows before the last acknowledgement are counted, but do not update the alarms.
         armed_rows, earlier_rows = split_rows_at(self.armed_from, rows)
         earlier_labelled_rows = [row for row in earlier_rows if row.has_label]
         if earlier_labelled_rows:

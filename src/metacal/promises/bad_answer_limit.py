@@ -19,9 +19,9 @@ from metacal.formulas import Codes, Float
 if TYPE_CHECKING:
     from metacal.promises.cascade import MaxLoss
 
-# Of n rows, at least this factor times n^(2/3) should be labelled (`benchmarks.answers`).
+# At least this factor times n^(2/3) of n rows are labelled (`benchmarks.answers` measures it).
 _LABEL_COUNT_FACTOR = 0.7
-# If the limit is just kept, the labelled rows should have at least this many bad answers.
+# Enough rows are labelled to expect this many bad answers if the limit is just kept.
 _MIN_EXPECTED_BAD_LABELS = 6
 
 

@@ -218,7 +218,7 @@ class CascadeLoss:
         )
         n_bad_answers = stages.n_disagreements
         if n_bad_answers is None:
-            # If people answer last, every error of a model is a bad answer, and no model is better.
+            # If people answer last, they count as correct, so each error of a model is bad.
             n_bad_answers = stages.n_worse or 0
         passes_limit = limit.passes(
             n_bad=n_bad_answers, n_tested=certificate.n_rows, has_one_threshold=has_one_threshold

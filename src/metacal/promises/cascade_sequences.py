@@ -164,7 +164,7 @@ def build_review_sequences(
         large_values=estimate_error_probabilities(pilot_rows.large_score, pilot_rows.large_correct),
     )
 
-    # Rows of these tables are thresholds of the small model, columns those of the large model.
+    # A table has a row for each threshold of the small model, and a column for each of the large.
     n_answered = n_small[:, None] + n_large
     n_errors = n_small_errors[:, None] + n_large_errors
     n_sent_to_large = (len(pilot_rows) - n_small)[:, None]
@@ -273,7 +273,7 @@ def _sum_over_answered_rows(
     )
     small_sums = small_sums_by_first_index[:-1].cumsum()
 
-    # Rows of these tables are thresholds of the small model, columns those of the large model.
+    # A table has a row for each threshold of the small model, and a column for each of the large.
     large_sums_by_first_indices = np.zeros((n_small + 1, n_large + 1))
     np.add.at(
         large_sums_by_first_indices,

@@ -196,7 +196,7 @@ class Measurement:
                 " losses."
             )
         costs_in_row_order = losses.counted_by(quantity, accept)
-        # The order of the bets is random, because bets on sorted rows would take the order for drift.
+        # The bets are in random order. If the rows are sorted by cost, the order would look like drift.
         bet_order = RowDraws(costs_in_row_order).draw_row_order("order of bets")
         costs = costs_in_row_order[bet_order]
         relative_costs = costs / losses.max_loss

@@ -11,7 +11,7 @@ from metacal.certification.one_threshold import OneThresholdProcedure
 from metacal.certification.rules.order_statistics import RejectionRateRule
 from metacal.promises.promise import Promise, SubgroupPromise
 
-# Names of the rules for correct rows and for all rows, with a delta and in expectation.
+# Names of four rules: about correct rows or about all rows, with a delta or in expectation.
 UMBRELLA = register_rule(
     "umbrella", "umbrella order statistic of the correct scores (Tong, Feng & Li 2018)", SAME_SOURCE
 )

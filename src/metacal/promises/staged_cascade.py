@@ -390,7 +390,7 @@ class CascadeScores(Evidence):
         is_bad = self.is_bad[rows]
         if is_bad.shape[1] > self.n_models:
             return is_bad
-        # No flags are needed for the last model, which agrees with itself, or for people.
+        # The last model agrees with itself, and people count as correct, so no answer is bad.
         never_bad = np.zeros(len(is_bad), dtype=bool)
         return np.column_stack([is_bad, never_bad])
 

@@ -97,7 +97,7 @@ class PilotScores:
             thresholds = self._optimize_by_coordinate_descent(tolerated_bad_share)
         else:
             thresholds = self._optimize_by_dynamic_programming(tolerated_bad_share)
-        # Prices fall from row to row. A threshold may not become stricter if the price falls.
+        # Prices fall along the first axis, and a lower price must not make a threshold stricter.
         return _snap_distinct_thresholds(np.maximum.accumulate(thresholds, axis=0))
 
     def _optimize_by_dynamic_programming(self, tolerated_bad_share: float) -> Float:

@@ -391,7 +391,7 @@ def _restart_each(monitors: tuple[MonitorType, ...]) -> tuple[MonitorType, ...]:
 def _combine_monitors(name: str, monitors: tuple[Monitor, ...]) -> Alarm:
     """Combine the monitors of an alarm, with the evidence of the one nearest to raising it."""
     nearest_to_alarm = max(monitors, key=lambda monitor: monitor.log_evidence - monitor.log_needed)
-    # Each monitor needs another evidence, so peaks are compared by how far they exceed the need.
+    # Monitors need different amounts of evidence, so peaks are compared relative to the amount.
     highest_log_excess = max(monitor.log_peak - monitor.log_needed for monitor in monitors)
     return Alarm(
         name=name,

@@ -41,7 +41,7 @@ from metacal.rows.arrays import check_fraction
 
 #: Default tolerance. After a fit on a few thousand rows, a calibration gap of this size is usual.
 DEFAULT_TOLERANCE = 0.02
-#: An allowance of this gap or more can never be exceeded, so allowances are at most this.
+#: Allowances are clipped to this gap, which no row can exceed.
 _MAX_GAP = 2.0
 #: Variances are computed for at least this confidence, because high variances lower the stakes.
 _MIN_CONFIDENCE_FOR_VARIANCE = 0.9
@@ -111,7 +111,7 @@ class CalibrationMonitor(Monitor):
                 "what is allowed is a gap to either side, of all rows and of each bin of the"
                 " confidence."
             )
-        # Each wager first expects a gap of twice the tolerance, as if 1/tolerance rows had shown it.
+        # Each wager starts as if 1/tolerance earlier rows had had a gap of twice the tolerance.
         wagers = [Wager(guess=1.0 / self.tolerance, guess_gain=1.0) for _ in _CAPITAL_SHARES]
         self.initialize_capital(*wagers)
 

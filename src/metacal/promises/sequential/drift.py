@@ -53,9 +53,9 @@ from metacal.statistics.levels import local_level, order_statistic_quantiles
 DEFAULT_UNREADABLE_LIMIT = 0.01
 #: A wager on scores begins as if this many rows without a drift had arrived.
 _N_GUESS_ROWS = 50.0
-#: A first guess counts as 1/rate rows. The rate is at least this, for at most 100 rows.
+#: Smallest rate of a first guess, which counts as 1/rate rows and so as at most 100 rows.
 _MIN_GUESS_RATE = 0.01
-#: Stakes are divided by the variance of a payoff, so the variance is at least this.
+#: Smallest variance of a payoff. A stake is divided by it, so it must not be 0.
 _MIN_PAYOFF_VARIANCE = 1e-12
 
 
@@ -276,7 +276,8 @@ class ScoreMonitor(Monitor):
         n_earlier_rows = n_earlier_rows_in_bin.sum(axis=1)
         urn_sizes = (self.profile.n_rows + 1.0 + n_earlier_rows)[:, None]
         bin_probabilities = (self.profile.urn_bin_counts + n_earlier_rows_in_bin) / urn_sizes
-        # The mean of the first values shows a shift of the scores, that of the second their spread.
+        # The mean of the positions shows a shift of the scores, and the mean of the squared
+        # positions shows a change of their spread.
         values_showing_shift = self._bin_positions
         values_showing_spread = 2.0 * values_showing_shift**2 - 1.0
         bets = [

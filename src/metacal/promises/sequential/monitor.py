@@ -154,7 +154,7 @@ class PromiseMonitor(Monitor):
                 "least_probability must lie above 0 and at most at 1, got"
                 f" {self.least_probability!r}."
             )
-        # The wager first expects a rate of twice the limit, as if 1/limit rows had shown it.
+        # The wager starts as if 1/limit earlier rows had had events at twice the limit.
         self.initialize_capital(Wager(guess=1.0 / self.limit, guess_gain=1.0))
 
     @classmethod
