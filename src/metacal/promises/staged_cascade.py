@@ -388,7 +388,9 @@ class CascadeScores(Evidence):
     def select_bad_flags(self, rows: Codes) -> Flags:
         """Return the bad-answer flags of the m models, and of the last model or people."""
         is_bad = self.is_bad[rows]
-        if is_bad.shape[1] > self.n_models:
+        n_flag_columns = is_bad.shape[1]
+        has_flags_of_last_model = n_flag_columns > self.n_models
+        if has_flags_of_last_model:
             return is_bad
         # The last model agrees with itself, and people count as correct, so no answer is bad.
         never_bad = np.zeros(len(is_bad), dtype=bool)

@@ -252,11 +252,11 @@ def _find_cheapest_accepted_count(
     is_accepted = np.column_stack([ranks < current_n_accepted, last_model_accepts])
     next_accepting_model = model + 1 + is_accepted[:, model + 1 :].argmax(axis=1)
     cost_of_passing_on = cost_if_answered_by[np.arange(n_rows), next_accepting_model]
-    saving = cost_of_passing_on - cost_if_answered_by[:, model]
+    saving_if_reached = cost_of_passing_on - cost_if_answered_by[:, model]
     is_answered_earlier = is_accepted[:, :model].any(axis=1)
-    saving = np.where(is_answered_earlier, 0.0, saving)
-    saving_of_first_n = np.concatenate(([0.0], saving[row_order].cumsum()))
-    return int(np.argmax(saving_of_first_n))
+    saving_of_row = np.where(is_answered_earlier, 0.0, saving_if_reached)
+    total_saving_of_first_n = np.concatenate(([0.0], saving_of_row[row_order].cumsum()))
+    return int(np.argmax(total_saving_of_first_n))
 
 
 def _snap_distinct_thresholds(path: Float) -> list[Float]:
