@@ -185,7 +185,7 @@ def test_the_statement_says_which():
     assert gates[2].statement.endswith(
         "(approximate, not certified: no largest unit was declared)."
     )
-    assert "each of a unit of its own" in str(gates[1].next_rows(100))
+    assert "each of its own cluster" in str(gates[1].next_rows(100))
 
 
 def test_what_cannot_be_counted_by_row(tmp_path):

@@ -284,7 +284,7 @@ class NextRows:
     def __str__(self) -> str:
         rows_text = f"{self.rows:,} rows"
         if self.each == "unit":
-            rows_text += ", each of a unit of its own,"
+            rows_text += ", each of its own cluster,"
         if self.most == 0:
             return f"none of the next {rows_text} goes to review"
         level_text = f"{100 * self.level:.6g}%"

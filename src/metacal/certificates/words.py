@@ -213,7 +213,7 @@ def describe_rule(certificate: Certificate) -> str:
     if subgroups is not None and has_own_levels and not subgroups.is_two_sided_without_groups:
         delta_sharing_text = _DELTA_SHARING_TEXTS[subgroups.delta_sharing]
         description += f"; each {subgroups.by} by itself, {delta_sharing_text}"
-    return description + describe_pilot_rows(certificate) + _describe_row_selection(circumstances)
+    return description + _describe_row_selection(circumstances) + describe_pilot_rows(certificate)
 
 
 def _describe_row_selection(circumstances: Circumstances) -> str:
