@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import os
 import re
 import shlex
@@ -359,3 +360,30 @@ def test_questions_about_cases_on_a_terminal():
     assert process.returncode == 0, output
     assert "1  automated cases: of the cases ('doc_id') with an accepted item" in output
     assert mc.load_gate("fields.gate.json").promise == mc.MaxCaseErrors(0.125)
+
+
+@pytest.mark.parametrize("has_name", [True, False])
+def test_documents_with_a_list_of_fields_are_recognised(has_name):
+    write_fields("fields.csv")
+    with open("fields.csv", newline="", encoding="utf-8") as file:
+        items = list(csv.DictReader(file))
+    lines = []
+    for start in range(0, len(items), 3):
+        fields = [
+            {"name": item["field"], "score": float(item["confidence"]), "ok": item["ok"] == "1"}
+            for item in items[start : start + 3]
+        ]
+        document = {"document": items[start]["doc_id"]} if has_name else {}
+        lines.append(json.dumps({**document, "fields": fields}))
+    Path("documents.jsonl").write_text("\n".join(lines) + "\n")
+    Path("NEW").write_text("\n".join(lines) + "\n")
+    done = run("start", "documents.jsonl", "--yes")
+    gate = mc.load_gate("documents.gate.json")
+    assert gate.promise == mc.MaxCaseErrors(0.1, among="automated")
+    assert gate.file_layout.case_key == ("document" if has_name else "line")
+    assert gate.file_layout.group_key == "fields[*].name"
+    assert "about 350, drawn at random, fit the gate. The other 150 judge it." in done.stderr
+    commands = [*commands_in(done.stderr), *commands_in(Path("documents.next.md").read_text())]
+    for words in commands:
+        codes = (0, 1) if "NEW" in words else (0,)  # NEW has the rows of the fit.
+        run(*words, codes=codes)

@@ -84,7 +84,9 @@ _CASE_NAME_PATTERN = re.compile(
 )
 #: Typical names of the column that names the extracted field.
 _FIELD_NAME_PATTERN = re.compile(
-    r"(.*[_. ])?(field|attribute|entity|slot)([_ ]?(name|type|key|label))?", re.IGNORECASE
+    r"(.*[_. ])?(field|attribute|entity|slot)([_ ]?(name|type|key|label))?"
+    r"|.*\[\*\]\.(name|type|kind|key|label)",
+    re.IGNORECASE,
 )
 
 
@@ -259,8 +261,11 @@ class ColumnFacts:
 
     def refers_to(self, other_name: str) -> bool:
         """Check whether the name contains a word of another name, such as p_churn of churned."""
-        words = set(split_words(self.name)) - _FILLER_WORDS
-        other_words = set(split_words(other_name)) - _FILLER_WORDS
+        # All entries of the items of a list have its name, as fields[*].score and fields[*].ok.
+        entry_name = self.name.rpartition("[*].")[2]
+        other_entry_name = other_name.rpartition("[*].")[2]
+        words = set(split_words(entry_name)) - _FILLER_WORDS
+        other_words = set(split_words(other_entry_name)) - _FILLER_WORDS
         for word in words:
             for other_word in other_words:
                 is_long = min(len(word), len(other_word)) >= _MIN_WORD_LENGTH

@@ -29,6 +29,7 @@ from metacal.io.class_inspection import (
 )
 from metacal.io.column_facts import choose_positive
 from metacal.io.first_rows import read_first_rows
+from metacal.io.formats.item_lists import LINE_KEY, find_item_list
 from metacal.io.inspection import (
     AmbiguousFileError,
     Inspection,
@@ -282,6 +283,8 @@ def _record_cases(inspection: Inspection, case_name: str) -> None:
     """
     facts = inspection.facts.get(case_name)
     if facts is None:
+        if case_name == LINE_KEY:
+            inspection.add_finding("cases: lines", "each line has a list of items")
         return
     counts = f"{len(facts.distinct_texts):,} values in {inspection.n_rows:,} rows"
     if not inspection.has_scored_items:
@@ -319,6 +322,8 @@ def _record_ids_and_cases(inspection: Inspection) -> None:
             inspection.roles.setdefault("group", name)
         elif facts.is_case:
             inspection.roles.setdefault("case", name)
+    if find_item_list(inspection.options.get("score_key")) is not None:
+        inspection.roles.setdefault("case", LINE_KEY)
     case_name = inspection.roles.get("case")
     if case_name is not None and "id_key" not in inspection.options:
         _record_cases(inspection, case_name)

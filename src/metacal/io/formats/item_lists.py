@@ -8,7 +8,7 @@ all other keys, such as `document`, an entry of the whole object.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from metacal.errors import InputError
@@ -17,6 +17,8 @@ from metacal.io.nested import get_nested
 #: Case key that stands for the line of an object, if the object has no entry of this name.
 LINE_KEY = "line"
 
+#: Lists of objects in responses of language models, which are no lists of scored items.
+_RESPONSE_LISTS = ("choices", "messages", "content", "tool_calls", "top_logprobs", "tokens")
 _ITEM_KEY_PATTERN = re.compile(r"([^()\[\]]+)\[\*\](?:\.(.+))?")
 
 
@@ -94,3 +96,57 @@ def _get_item_entry(item: Any, key_end: str) -> Any:
     if not isinstance(item, Mapping):
         return None
     return get_nested(item, key_end.removeprefix("."))
+
+
+def expand_item_lists(objects: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return a row for each item, if the objects have a list of scored items, or else the objects.
+
+    Parameters
+    ----------
+    objects : sequence of mapping
+        Objects whose nested entries have dotted names.
+
+    Returns
+    -------
+    list of dict
+        The entries of an item have names such as "fields[*].score".
+
+    Examples
+    --------
+    >>> expand_item_lists([{"id": 7, "fields": [{"score": 0.9}, {"score": 0.2}]}])
+    [{'id': 7, 'fields[*].score': 0.9}, {'id': 7, 'fields[*].score': 0.2}]
+    >>> expand_item_lists([{"id": 7, "logits": [0.5, 1.5]}])
+    [{'id': 7, 'logits': [0.5, 1.5]}]
+    """
+    list_keys = {
+        name for item in objects for name, value in item.items() if _is_item_list(name, value)
+    }
+    if len(list_keys) != 1:
+        return [dict(item) for item in objects]
+    list_key = list_keys.pop()
+    rows: list[dict[str, Any]] = []
+    for item in objects:
+        keys = [f"{list_key}[*].{name}" for name in _list_entry_names(item.get(list_key))]
+        rows += iterate_items(item, list_key, keys, "")
+    return rows
+
+
+def _is_item_list(name: str, value: Any) -> bool:
+    """Check whether a value is a list of objects that each have a number."""
+    if name.rpartition(".")[2] in _RESPONSE_LISTS or not isinstance(value, list) or not value:
+        return False
+    return all(isinstance(item, Mapping) and _has_number(item) for item in value)
+
+
+def _has_number(item: Mapping[str, Any]) -> bool:
+    """Check whether an object has an entry that is a number and no truth value."""
+    return any(
+        isinstance(value, int | float) and not isinstance(value, bool) for value in item.values()
+    )
+
+
+def _list_entry_names(items: Any) -> list[str]:
+    """Return the names of the entries of the objects in a list."""
+    if not isinstance(items, list):
+        return []
+    return list(dict.fromkeys(name for item in items if isinstance(item, Mapping) for name in item))

@@ -24,7 +24,7 @@ from metacal.io.artifact.messages import describe_json, object_without_duplicate
 from metacal.io.column_selection import ColumnSelection, select_columns
 from metacal.io.columns import Columns
 from metacal.io.formats.first_rows import FirstRows, cells_to_array
-from metacal.io.formats.item_lists import find_item_list, iterate_items
+from metacal.io.formats.item_lists import expand_item_lists, find_item_list, iterate_items
 from metacal.io.formats.text_writer import TextWriter
 from metacal.io.nested import add_nested_entries
 from metacal.io.opening import NoRowsError, check_text_array_size, uneven_row_error
@@ -102,12 +102,13 @@ def _build_score_columns(entries: _Entries) -> Columns:
 def read_first_rows(request: Request, max_rows: int) -> FirstRows:
     """Read the first objects of a JSON lines file.
 
-    Entries of nested objects become columns.
+    Entries of nested objects become columns. If each object has a list of scored items, each item
+    becomes a row.
     """
     with open(request.path_to_open, "rb") as file:
         numbered_objects = islice(iterate_objects(request.path, file), max_rows)
-        rows = [_flatten_object(item) for _, item in numbered_objects]
-
+        objects = [_flatten_object(item) for _, item in numbered_objects]
+    rows = expand_item_lists(objects)[:max_rows]
     names = dict.fromkeys(name for row in rows for name in row)
     columns = {name: cells_to_array([row.get(name) for row in rows]) for name in names}
     return FirstRows("JSON, an object for each row", columns)
