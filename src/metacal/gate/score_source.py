@@ -261,7 +261,7 @@ class ScoreSource(BaseSource[NDArray[np.floating[Any]]]):
         is_narrow_type = np.dtype(dtype) in (np.float32, np.float16)
         if not is_narrow_type or not math.isfinite(threshold):
             return threshold
-        highest_accepted, lowest_rejected = self._round_neighbours(np.dtype(dtype), threshold)
+        highest_accepted, lowest_rejected = self._get_rounded_neighbours(np.dtype(dtype), threshold)
         round_to_same_number = highest_accepted == lowest_rejected
         if highest_accepted is not None and highest_accepted > threshold:
             if round_to_same_number and not self.accepting_is_safe:
@@ -273,7 +273,7 @@ class ScoreSource(BaseSource[NDArray[np.floating[Any]]]):
             return math.nextafter(lowest_rejected, -math.inf)
         return threshold
 
-    def _round_neighbours(
+    def _get_rounded_neighbours(
         self, dtype: np.dtype[Any], threshold: float
     ) -> tuple[float | None, float | None]:
         """Round the calibration scores next to a threshold to a narrower float type.
