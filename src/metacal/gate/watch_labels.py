@@ -75,9 +75,12 @@ def encode_late_labels(gate: Gate, late_labels: Sequence[LateLabel]) -> list[Enc
     codes = encode_labels(gate, [late_label.label for late_label in late_labels], len(late_labels))
     return [
         EncodedLabel(
-            n_rows_before=late.after, row_id=late.id, code=code, probability=late.probability
+            n_rows_before=late_label.after,
+            row_id=late_label.id,
+            code=code,
+            probability=late_label.probability,
         )
-        for late, code in zip(late_labels, codes.tolist(), strict=True)
+        for late_label, code in zip(late_labels, codes.tolist(), strict=True)
         if code != UNKNOWN_LABEL
     ]
 

@@ -120,20 +120,20 @@ class MaxLoss(Promise):
             get_agreement_rule(has_pool=has_pool, tests_path=False),
             get_agreement_rule(has_pool=has_pool, tests_path=True),
         )
-        if stages.has_human_review or has_pool:
-            return agreement_rules
-        return (LOSS_DIFFERENCE_RULE, *agreement_rules)
+        can_compare_error_rates = not stages.has_human_review and not has_pool
+        if can_compare_error_rates:
+            return (LOSS_DIFFERENCE_RULE, *agreement_rules)
+        return agreement_rules
 
     def _expected_limits(self, certificate: Certificate) -> Limits:
         """Return the limit on the loss, or on the disagreement if only agreement was observed."""
         stages = certificate.stages
-        limited_quantity = LOSS
-        if (
+        only_agreement_was_observed = (
             stages is not None
             and not stages.has_human_review
             and certificate.rule != LOSS_DIFFERENCE_RULE
-        ):
-            limited_quantity = DISAGREEMENT
+        )
+        limited_quantity = DISAGREEMENT if only_agreement_was_observed else LOSS
         return ((limited_quantity, float(self.epsilon)),)
 
     def procedure(self) -> CascadeLoss:
