@@ -116,6 +116,10 @@ class WaitingRows:
     n_unknown_labels: int = 0
     n_forgotten: int = 0
     n_unlabelled: int = 0
+    # Index of the waiting rows of each cluster. It is built from `rows_by_id` when it is first needed.
+    _ids_by_cluster: dict[Id, dict[Id, None]] | None = field(
+        default=None, init=False, repr=False, compare=False
+    )
 
     def __post_init__(self) -> None:
         if not 0 <= self.horizon < MAX_WAITING_ROWS:
@@ -199,8 +203,12 @@ class WaitingRows:
             row_id = f"\0{row.position}"
         stored_id = make_stored_id(row_id)
         # If two waiting rows have the same id, a label belongs to the later one.
-        self.rows_by_id.pop(stored_id, None)
+        replaced_row = self.rows_by_id.pop(stored_id, None)
+        if replaced_row is not None and replaced_row.unit is not None:
+            del self._cluster_index[replaced_row.unit][stored_id]
         self.rows_by_id[stored_id] = row
+        if row.unit is not None:
+            self._cluster_index.setdefault(row.unit, {})[stored_id] = None
         if len(self.rows_by_id) > MAX_WAITING_ROWS:
             self._forget_oldest_row()
 
@@ -208,9 +216,12 @@ class WaitingRows:
         """Drop the oldest waiting row. The rest of a case is of no use without it."""
         oldest_id, oldest_row = next(iter(self.rows_by_id.items()))
         forgotten_ids = [oldest_id]
-        if self.holds_cases and oldest_row.unit is not None:
-            forgotten_ids = self._find_cluster_rows(oldest_row.unit)
-            self.clusters.remember(oldest_row.unit)
+        if oldest_row.unit is not None:
+            if self.holds_cases:
+                forgotten_ids = self._find_cluster_rows(oldest_row.unit)
+                self.clusters.remember(oldest_row.unit)
+            for row_id in forgotten_ids:
+                del self._cluster_index[oldest_row.unit][row_id]
         for row_id in forgotten_ids:
             del self.rows_by_id[row_id]
         self.n_forgotten += len(forgotten_ids)
@@ -307,12 +318,23 @@ class WaitingRows:
 
     def _find_cluster_rows(self, cluster_id: Id) -> list[Id]:
         """Return the ids of the waiting rows of a cluster."""
-        return [row_id for row_id, row in self.rows_by_id.items() if row.unit == cluster_id]
+        return list(self._cluster_index.get(cluster_id, ()))
+
+    @property
+    def _cluster_index(self) -> dict[Id, dict[Id, None]]:
+        """Ids of the waiting rows of each cluster, in the order of their arrival."""
+        if self._ids_by_cluster is None:
+            self._ids_by_cluster = {}
+            for row_id, row in self.rows_by_id.items():
+                if row.unit is not None:
+                    self._ids_by_cluster.setdefault(row.unit, {})[row_id] = None
+        return self._ids_by_cluster
 
     def _release_cluster(self, cluster_id: Id) -> list[PendingRow]:
         """Remove the rows of a complete cluster. Return them if it is not too large."""
         row_ids = self._find_cluster_rows(cluster_id)
         cluster_rows = [self.rows_by_id.pop(row_id) for row_id in row_ids]
+        self._cluster_index.pop(cluster_id, None)
         n_cluster_rows = len(cluster_rows)
         self.clusters.remember(cluster_id)
         if self._is_too_large_to_bet_on(n_cluster_rows):
