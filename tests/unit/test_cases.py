@@ -484,11 +484,11 @@ def test_other_promises_refuse_cases():
             judge(gate, score, correct, cases=document)
 
 
-def test_features_that_have_no_cases_refuse_the_gate(tmp_path):
+def test_features_refuse_items_without_their_cases(tmp_path):
     score, correct, document, _ = documents()
     gate = mc.ScoreGate(mc.MaxCaseErrors(0.1)).fit(score, correct, cases=document)
     with pytest.raises(InputError, match="is about cases"):
-        mc.Watch.of(gate)
+        mc.Watch.of(gate).update(score, correct)
     with pytest.raises(InputError, match="needs the case of each item"):
         mc.report(gate, score, correct, tmp_path / "report.html")
     with pytest.raises(InputError, match="needs the case of each item"):
