@@ -50,6 +50,8 @@ def test_the_page_counts_cases_and_item_types(documents, see):
     assert [float(row[7]) for row in cells] == pytest.approx(
         [-threshold for threshold in types["threshold"]], rel=1e-4
     )
+    terms = [term.text for term in driver.find_elements(By.CSS_SELECTOR, "#certificate dt")]
+    assert {"Gate", *types["name"]} <= set(terms)
     assert not driver.get_log("browser")
 
 

@@ -86,7 +86,7 @@ export function headline(data) {
     if (steps) host.append(steps);
   }
   put("tiles", tiles(data.cases ? caseTiles(data.cases) : numbersOf(data)));
-  if (promise) put("certificate", answerers(promise), certificate(promise));
+  if (promise) put("certificate", answerers(promise), certificate(promise, data.cases?.types?.name ?? []));
 }
 
 /**
@@ -232,15 +232,19 @@ function numbersOf({ evaluation, quantity_names: names }) {
   return shown;
 }
 
-/** @param {Promised} promise */
-function certificate(promise) {
+/**
+ * The certificate; names of item types stay as the user wrote them.
+ * @param {Promised} promise
+ * @param {string[]} types
+ */
+function certificate(promise, types) {
   return make(
     "details",
     { class: "certificate", open: true },
     make("summary", {}, "The certificate"),
     facts([
       ...promise.certificate.map(([term, text]) => [
-        CERTIFICATE[term] ?? capitalized(term),
+        CERTIFICATE[term] ?? (types.includes(term) ? term : capitalized(term)),
         text.replace("<=", "≤").replace(">=", "≥"),
       ]),
       ["Assuming", ...promise.assumptions],
