@@ -132,7 +132,7 @@ At most 5% of the correct predictions are rejected, with 90% confidence.
 Saved to gate.json. Next: metacal evaluate gate.json TEST
 
 $ metacal fit val.npz --min-accuracy 0.999
-Error: min accuracy 0.999 cannot be certified: the best certifiable on these 5,000 rows at 90% confidence is 0.9973; lower the target; about 15,000 rows may be enough (a rough estimate).
+Error: Cannot certify an accuracy of 0.999 on these 5,000 rows at 90% confidence; the best they support is 0.9973. Lower the target to 0.9973, or collect about 15,000 rows (a rough estimate).
 
 $ metacal fit val.npz --min-accuracy 97
 Usage: metacal fit [OPTIONS] FILE

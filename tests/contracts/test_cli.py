@@ -261,8 +261,8 @@ def test_fit_promises_both_at_once_or_says_what_is_possible(folder, tmp_path, lo
         *looking,
         code=1,
     ).stderr
-    assert "smallest max miscoverage" in message
-    assert "best min accuracy" in message
+    assert "needs a miscoverage of" in message
+    assert "supports an accuracy of" in message
 
 
 def test_fit_in_expectation_excludes_after_looking(folder):
@@ -275,7 +275,7 @@ def test_fit_in_expectation_excludes_after_looking(folder):
         "--in-expectation",
         code=2,
     ).stderr
-    assert "exclude each other" in message
+    assert "cannot be combined" in message
 
 
 @pytest.mark.parametrize(
@@ -286,30 +286,30 @@ def test_fit_in_expectation_excludes_after_looking(folder):
         (("--max-miscoverage", "nan"), "not strictly between 0 and 1"),
         (("--max-miscoverage", "few"), "'few' is not a number"),
         (("--min-accuracy", 0.9, "--confidence", 90), "write 90% as 0.9"),
-        (("--min-accuracy", 0.9, "--confidence", 0.9, "--in-expectation"), "exclude each other"),
+        (("--min-accuracy", 0.9, "--confidence", 0.9, "--in-expectation"), "cannot be combined"),
         (
             ("--min-accuracy", 0.9, "--rule", "paper", "--confidence", 0.9),
-            "--confidence does not go with --rule paper",
+            "--confidence cannot be combined with --rule paper",
         ),
         (
             ("--min-accuracy", 0.9, "--rule", "paper", "--in-expectation"),
-            "--in-expectation does not go with",
+            "--in-expectation cannot be combined with",
         ),
         (
             ("--min-accuracy", 0.9, "--rule", "paper", "--after-looking"),
-            "--after-looking does not go with",
+            "--after-looking cannot be combined with",
         ),
         (
             ("--min-accuracy", 0.9, "--rule", "paper", "--at-threshold", 0.2),
-            "--at-threshold does not go with",
+            "--at-threshold cannot be combined with",
         ),
         (
             ("--min-accuracy", 0.9, "--in-expectation", "--at-threshold", 0),
-            "--at-threshold exclude each other",
+            "--at-threshold cannot be combined",
         ),
         (
             ("--min-accuracy", 0.9, "--max-miscoverage", 0.1, "--rule", "paper"),
-            "not both; give one",
+            "but not both",
         ),
         (("--min-accuracy", 0.9, "--rule", "papers"), "paper"),
         (("--min-accuracy", 0.9, "--score", "entrpy"), "entropy"),
@@ -326,16 +326,19 @@ def test_fit_wrong_usage(folder, args, says):
 @pytest.mark.parametrize(
     ("args", "says"),
     [
-        (("--min-accuracy", 0.9, "--reject-label", 1), "choose a label that is not"),
-        (("--min-accuracy", 0.9, "--label-key", "truth"), "it has 'logits', 'labels'"),
+        (("--min-accuracy", 0.9, "--reject-label", 1), "Choose a label that is not"),
+        (("--min-accuracy", 0.9, "--label-key", "truth"), "has 'logits', 'labels'"),
         (("--min-accuracy", 0.9, "--logits-key", "z"), "--logits-key"),
         (("--min-accuracy", 0.9, "--input", "probabilities"), "--input logits"),
         (
             ("--min-accuracy", 0.9, "--classes", "@nowhere.txt"),
-            "nowhere.txt: there is no such file",
+            "nowhere.txt: the file does not exist",
         ),
-        (("--min-accuracy", 0.9, "--classes", "a,b"), "3 columns but there are 2 class names"),
-        (("--min-accuracy", 0.9, "--labels", "nowhere.txt"), "nowhere.txt: there is no such file"),
+        (("--min-accuracy", 0.9, "--classes", "a,b"), "3 columns, but 2 class names"),
+        (
+            ("--min-accuracy", 0.9, "--labels", "nowhere.txt"),
+            "nowhere.txt: the file does not exist",
+        ),
     ],
 )
 def test_fit_says_what_is_wrong_with_the_file_or_the_words(folder, args, says):
@@ -344,23 +347,25 @@ def test_fit_says_what_is_wrong_with_the_file_or_the_words(folder, args, says):
 
 def test_fit_data_that_cannot_give_it(folder):
     assert (
-        "lower the target" in run("fit", folder / "val.npz", "--min-accuracy", 0.999, code=1).stderr
+        "Lower the target" in run("fit", folder / "val.npz", "--min-accuracy", 0.999, code=1).stderr
     )
 
 
 def test_fit_refuses_bad_files(folder, tmp_path, rows):
     promise = ("--min-accuracy", 0.9)
-    assert "there is no such file" in run("fit", tmp_path / "no.npz", *promise, code=2).stderr
-    assert "no file of predictions in this folder" in run("fit", tmp_path, *promise, code=2).stderr
+    assert "the file does not exist" in run("fit", tmp_path / "no.npz", *promise, code=2).stderr
+    assert (
+        "the folder holds no file of predictions" in run("fit", tmp_path, *promise, code=2).stderr
+    )
     (tmp_path / "a.pkl").write_bytes(b"\x80\x04N.")
-    assert "a pickle can run any code" in run("fit", tmp_path / "a.pkl", *promise, code=2).stderr
+    assert "does not read pickles" in run("fit", tmp_path / "a.pkl", *promise, code=2).stderr
     table, labels = rows
     np.savez(tmp_path / "nan.npz", logits=np.where(table > 8, np.nan, table), labels=labels)
     assert "must not contain NaN" in run("fit", tmp_path / "nan.npz", *promise, code=2).stderr
     np.savez(tmp_path / "bare.npz", logits=table)
     assert "--labels" in run("fit", tmp_path / "bare.npz", *promise, code=2).stderr
     np.savez(tmp_path / "one.npz", logits=table, labels=labels + 1)
-    assert "Labels that count from 1" in run("fit", tmp_path / "one.npz", *promise, code=2).stderr
+    assert "If your labels start at 1" in run("fit", tmp_path / "one.npz", *promise, code=2).stderr
 
 
 def test_fit_leaves_the_old_file_when_it_fails(folder, tmp_path):
@@ -368,7 +373,7 @@ def test_fit_leaves_the_old_file_when_it_fails(folder, tmp_path):
     run("fit", folder / "val.npz", "--min-accuracy", 0.9999, "-o", tmp_path / "cal.json", code=1)
     assert (tmp_path / "cal.json").read_text() == "old"
     assert (
-        "there is no folder"
+        "does not exist"
         in run(
             "fit",
             folder / "val.npz",
@@ -386,7 +391,7 @@ def test_output_never_replaces_an_input(folder):
         ("fit", folder / "val.npz", "--min-accuracy", 0.9, "-o", folder / "val.npz"),
         ("apply", folder / "cal.json", folder / "val.csv", "-o", folder / "val.csv"),
     ):
-        assert "also read; write to another file" in run(*args, code=2).stderr
+        assert "also an input file" in run(*args, code=2).stderr
 
 
 def test_warnings_are_lines_on_stderr(tmp_path):
@@ -395,7 +400,7 @@ def test_warnings_are_lines_on_stderr(tmp_path):
     done = run("fit", tmp_path / "easy.npz", "--max-miscoverage", 0.1, "--json")
     lines = done.stderr.splitlines()
     assert any(
-        line.startswith("Warning: 0 errors in 300 rows: is this the training data?")
+        line.startswith("Warning: Only 0 errors in 300 rows. If these rows are training data")
         for line in lines
     )
     assert all(line.startswith("Warning: ") for line in lines)
@@ -533,7 +538,7 @@ def test_apply_refuses_other_classes(folder, tmp_path, rows):
             ("-o", "out.xlsx"),
             "must end in .arrow, .csv, .feather, .jsonl, .ndjson, .npz, .parquet, .tsv",
         ),
-        (("-o", "-", "--json"), "both want stdout"),
+        (("-o", "-", "--json"), "both write to standard output"),
         (("-o", "-", "--input", "probabilities"), "was fitted on logits"),
     ],
 )
@@ -549,9 +554,9 @@ def test_apply_refuses_bad_artifacts(folder, tmp_path):
     (tmp_path / "cut.json").write_text(text[:300])
     for name, says in (
         ("edited.json", "was edited"),
-        ("newer.json", "update metacal"),
-        ("cut.json", "cut short"),
-        ("none.json", "there is no such file"),
+        ("newer.json", "Update metacal"),
+        ("cut.json", "damaged or incomplete"),
+        ("none.json", "the file does not exist"),
     ):
         assert says in run("apply", tmp_path / name, *new, code=2).stderr
     assert "not a metacal file" in run("apply", folder / "val.npz", *new, code=2).stderr

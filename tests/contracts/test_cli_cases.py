@@ -117,9 +117,9 @@ def test_cases_with_unlabelled_items_are_left_out(folder):
         (f"{FIT} {CASES} --max-errors-per-case 0.2", "needs --largest-per-case"),
         (
             "fit cal.csv --case-key document --max-case-errors 0.1",
-            "about scores in place of logits",
+            "needs scores instead of logits",
         ),
-        (f"{FIT} {CASES} --max-case-errors 0.1 --min-accuracy 0.9", "do not go together"),
+        (f"{FIT} {CASES} --max-case-errors 0.1 --min-accuracy 0.9", "cannot be combined"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(folder, command, message):
@@ -261,7 +261,7 @@ def test_a_stream_without_cases_is_refused(folder):
     text = (folder / "new.csv").read_text().replace("document", "page", 1)
     (folder / "new.csv").write_text(text)
     done = run("monitor gate.json new.csv", code=2)
-    assert "does not say of which case" in " ".join(done.stderr.split())
+    assert "the case of the row is missing" in " ".join(done.stderr.split())
     monitor("new.csv --case-key page")
     done = run("monitor gate.json new.csv --probability-key p", code=2)
     assert "does not go with a promise about cases" in " ".join(done.stderr.split())

@@ -202,7 +202,7 @@ def test_what_cannot_be_kept(folder, tmp_path):
     missing = run(
         "apply", folder / "cal.json", folder / "val.csv", "--keep", "url", "-o", "-", code=2
     )
-    assert "there is no column 'url' to keep; it has 'id', 'logits_0'" in missing.stderr
+    assert "no column 'url' to keep found. The columns are 'id', 'logits_0'" in missing.stderr
     pq.write_table(
         pa.table({"logits": TABLE[:2].tolist(), "score": [1, 2], "at": [None, "x"]}),
         tmp_path / "a.parquet",
@@ -210,7 +210,7 @@ def test_what_cannot_be_kept(folder, tmp_path):
     twice = run(
         "apply", folder / "cal.json", tmp_path / "a.parquet", "--keep", "score", "-o", "-", code=2
     )
-    assert "the results have a column 'score' of their own" in twice.stderr
+    assert "The results already have a column 'score'" in twice.stderr
     run(
         "apply",
         folder / "cal.json",
@@ -225,7 +225,7 @@ def test_what_cannot_be_kept(folder, tmp_path):
     wide = run(
         "apply", folder / "cal.json", tmp_path / "wide.npz", "--keep", "wide", "-o", "-", code=2
     )
-    assert "what is kept must be one value for each of the 3 rows" in wide.stderr
+    assert "A column to keep needs one value for each of the 3 rows" in wide.stderr
 
 
 def test_kept_columns_of_scores_and_folders(folder, tmp_path):
@@ -366,15 +366,15 @@ def text(path, content, name="bad.csv"):
 BAD = {
     "1% nulls": (one_percent_nulls, "row 37 of column 'logits' is null.*drop"),
     "truncated": (truncated, "damaged or cut short"),
-    "no label column": (lambda p: text(p, "cat,dog\n1,2\n"), "no labels here.*--label-key"),
-    "missing class column": (lambda p: text(p, "cat,label\n1,0\n"), "at least 2"),
-    "0 bytes": (lambda p: text(p, "", "empty.parquet"), "0 bytes.*write it again"),
-    "folder": (lambda p: p, "no file of predictions in this folder"),
+    "no label column": (lambda p: text(p, "cat,dog\n1,2\n"), "no labels found.*--label-key"),
+    "missing class column": (lambda p: text(p, "cat,label\n1,0\n"), "At least 2"),
+    "0 bytes": (lambda p: text(p, "", "empty.parquet"), "0 bytes.*Write it again"),
+    "folder": (lambda p: p, "the folder holds no file of predictions"),
     "wrong suffix": (lambda p: text(p, b"PAR1....", "a.csv"), "damaged or cut short"),
     "unknown suffix": (lambda p: text(p, "x", "a.xlsx"), "metacal reads .*parquet"),
     "latin-1": (
         lambda p: text(p, "gro\xdf,b,label\n1,2,0\n".encode("latin-1")),
-        "not UTF-8.*save it as UTF-8",
+        "not UTF-8.*Save it as UTF-8",
     ),
     "duplicate columns": (lambda p: text(p, "a,a,label\n1,2,0\n"), "repeats the column 'a'"),
     "label out of range": (
@@ -383,14 +383,14 @@ BAD = {
     ),
     "unknown class": (
         lambda p: text(p, "cat,dog,label\n1,2,cow\n"),
-        "label 'cow' of row 0 is not among",
+        "Label 'cow' of row 0 is not among",
     ),
     "a word": (
         lambda p: text(p, "cat,dog,label\n1,x,cat\n"),
         "bad.csv:2:2: column 'dog' holds 'x'",
     ),
-    "pickle": (lambda p: text(p, pickle.dumps(TABLE), "a.parquet"), "this is a pickle"),
-    "joblib": (lambda p: text(p, pickle.dumps(TABLE), "a.joblib"), "a pickle can run any code"),
+    "pickle": (lambda p: text(p, pickle.dumps(TABLE), "a.parquet"), "the file is a pickle"),
+    "joblib": (lambda p: text(p, pickle.dumps(TABLE), "a.joblib"), "does not read pickles"),
     "ragged": (
         lambda p: parquet(p / "r.parquet", logits=[[1.0, 2.0], [1.0]], label=[0, 1]),
         "row 1 .* has 1 numbers",
@@ -440,7 +440,10 @@ def test_a_path_without_permission(folder, tmp_path, monkeypatch):
             return original(path, *args, **options)
 
         monkeypatch.setattr("builtins.open", denied)
-    assert "no permission to read it" in run("fit", secret, "--min-accuracy", 0.9, code=2).stderr
+    assert (
+        "permission to read the file was denied"
+        in run("fit", secret, "--min-accuracy", 0.9, code=2).stderr
+    )
 
 
 def test_a_bad_row_leaves_no_output(folder, tmp_path):

@@ -152,12 +152,11 @@ def test_what_the_first_call_said_of_the_pool_is_remembered(run, truth):
         assert says in said
         assert ("1 more" in said) == (code == 2)
     assert (
-        "--confidence belongs to the promise"
+        "--confidence needs the promise of the first call"
         in run("label judge.npz --confidence .99 -o labels.csv", code=2).stderr
     )
     assert (
-        "belong to the first call"
-        in run("label judge.npz --show text -o labels.csv", code=2).stderr
+        "only in the first call" in run("label judge.npz --show text -o labels.csv", code=2).stderr
     )
     chances = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
     np.savez("chances.npz", probabilities=chances)
@@ -172,11 +171,11 @@ def test_a_target_that_is_lost_says_so_after_few_labels_and_claims_nothing_of_th
         csv.writer(file).writerows([header, *([*line[:-1], "none"] for line in body)])
     said = run("label pool.csv -o labels.csv", code=1).stderr
     assert (
-        "3 of 200 labels show that, whatever the others are; begin anew with a lower target or with"
-        " more rows." in said
+        "3 of 200 labels already rule it out, whatever the other labels are. Start again with a"
+        " lower target, or with more rows." in said
     )
     gone = run("label pool.csv -o new.csv", code=2).stderr
-    assert "new.journal is not there, so this is a first call: give a promise" in gone
+    assert "No promise given, and new.journal does not exist yet" in gone
 
 
 def edited(line, cell, value):
@@ -201,11 +200,11 @@ def edited(line, cell, value):
             lambda body: [edited(body[0], -1, "right")],
             "labels.csv:2: 'right' is none of the classes",
         ),  # of what?
-        (lambda body: [edited(body[0], 0, "2999999")], "the pool has no row 2999999"),
+        (lambda body: [edited(body[0], 0, "2999999")], "The pool has no row 2999999"),
         (lambda body: [edited(body[0], 0, body[1][0])], "lines were mixed up"),
-        (lambda body: [edited(body[0], 0, "img")], "leave that column as it was"),
-        (lambda body: [body[0], body[0]], "stands there twice, before in line 2; keep one"),
-        (lambda body: [body[0][:-1]], "2 cells where the header has 3"),
+        (lambda body: [edited(body[0], 0, "img")], "which is not a number. Restore the column"),
+        (lambda body: [body[0], body[0]], "occurs twice; it is also in line 2"),
+        (lambda body: [body[0][:-1]], "the line has 2 cells, but the header has 3"),
     ],
     ids=["class", "hint", "blind", "row", "mixed", "number", "twice", "short"],
 )
@@ -231,8 +230,8 @@ def test_mistakes_in_the_file_are_told_with_their_line_and_nothing_is_taken(run,
     with open("labels.csv", "w", newline="") as file:
         csv.writer(file).writerows([header, [*body[0][:-1], predicted]])
     refused = run("label pool.csv -o labels.csv", code=2).stderr
-    assert "labels.csv:2: row" in refused
-    assert "answered otherwise before" in refused
+    assert "labels.csv:2: Row" in refused
+    assert "already has a different answer" in refused
 
 
 def run_prediction(line):
@@ -244,10 +243,10 @@ def run_prediction(line):
 
 
 def test_wrong_usage_says_what_to_do(run):
-    assert "give a promise" in run("label pool.csv -o labels.csv", code=2).stderr
+    assert "No promise given" in run("label pool.csv -o labels.csv", code=2).stderr
     assert ".csv or .tsv" in run("label pool.csv --min-accuracy .9 -o labels.npz", code=2).stderr
     assert (
-        "has none"
+        "POOL has none"
         in run("label pool.csv --min-accuracy .9 --replay -o nolabels.csv", code=2).stderr
     )
     open("labels.csv", "w").close()
@@ -258,13 +257,13 @@ def test_wrong_usage_says_what_to_do(run):
     assert Path("labels.csv").read_bytes() == b""
     run("label pool.csv --min-accuracy .9 --labels 200 -o other.csv")
     for change, says in (
-        ("--min-accuracy .8", "leave the promise out"),
+        ("--min-accuracy .8", "Leave out the promise"),
         (
             "--labels 400",
-            "begun with labels=200, not 400, which cannot change after labels are seen",
+            "started with labels=200, not 400, which cannot change after labels are known",
         ),
         ("--seed 3", "random_state=None, not 3"),
-        ("--extend", "no extension was declared"),
+        ("--extend", "without a declared extension"),
         ("--may-extend", "may_extend=False, not True"),
     ):
         assert says in run(f"label pool.csv {change} -o other.csv", code=2).stderr
@@ -427,7 +426,7 @@ def test_columns_are_shown_where_the_first_call_asks_for_them(run, truth):
             csv.writer(file).writerows([header, *([*line[:-1], "right"] for line in body)])
         run("label shown.npz -o shown.csv")
     assert (
-        "leave out --group-key"
+        "Leave out --group-key"
         in run("label shown.npz --group-key text --min-accuracy .9 -o a.csv", code=2).stderr
     )
 
@@ -458,6 +457,6 @@ def test_an_extension_that_was_declared(run):
 
 def test_where_nothing_can_be_certified_it_says_so_and_ends(run):
     hopeless = run("label val.npz --min-accuracy 0.9999 --labels 1000 --replay -o none.csv", code=1)
-    assert "min accuracy 0.9999 cannot be certified" in hopeless.stderr
+    assert "Cannot certify an accuracy of 0.9999" in hopeless.stderr
     answer = run("label val.npz -o none.csv --json", code=1).stdout
     assert json.loads(answer)["within_reach"] is None

@@ -153,7 +153,11 @@ def test_a_state_belongs_to_its_stream_and_its_gate(folder, tmp_path):
     state = tmp_path / "state.json"
     assert run(folder / "cal.json", folder / "good.csv", "--state", state).exit_code == 0
     other = run(folder / "cal.json", folder / "bad.jsonl", "--state", state)
-    assert (other.exit_code, "not the stream" in other.stderr, "--append" in other.stderr) == (
+    assert (
+        other.exit_code,
+        "does not continue the stream" in other.stderr,
+        "--append" in other.stderr,
+    ) == (
         2,
         True,
         True,
@@ -165,7 +169,7 @@ def test_a_state_belongs_to_its_stream_and_its_gate(folder, tmp_path):
     more = run(folder / "cal.json", folder / "good.npz", "--state", state, "--append", "--json")
     assert json.loads(more.stdout)["rows"] == 2000
     assert (
-        "another --confidence"
+        "a different --confidence"
         in run(
             folder / "cal.json", folder / "good.csv", "--state", state, "--confidence", 0.9
         ).stderr
@@ -194,7 +198,7 @@ def test_evaluate_without_labels_estimates_and_says_so(folder, tmp_path):
         done.exit_code,
         "an estimate from confidence alone" in " ".join(done.stdout.split()),
     ) == (0, True)
-    assert "nothing is measured, only estimated" in done.stderr
+    assert "estimated instead of measured" in done.stderr
     assert (
         json.loads(CliRunner().invoke(main, [*call, "--json", "-q"]).stdout)["estimate"]["n_rows"]
         == 2000
@@ -221,7 +225,7 @@ def test_scores_in_place_of_logits(tmp_path):
 def test_what_cannot_be_watched_is_said(folder, tmp_path):
     fixtures = os.path.join(os.path.dirname(__file__), "fixtures")
     old = run(os.path.join(fixtures, "artifact-v3-gate.json"), folder / "none.csv")
-    assert (old.exit_code, "no such file" in old.stderr) == (2, True)
+    assert (old.exit_code, "file does not exist" in old.stderr) == (2, True)
     gate = mc.load_gate(os.path.join(fixtures, "artifact-v3-gate.json"))
     width = gate.n_classes
     (tmp_path / "rows.csv").write_text(
@@ -231,7 +235,7 @@ def test_what_cannot_be_watched_is_said(folder, tmp_path):
     told = run(os.path.join(fixtures, "artifact-v3-gate.json"), tmp_path / "rows.csv").stdout
     assert "score        cannot be watched: it was saved without a profile" in told
     for promise, says in (
-        ("accuracy", "is watched by whole files"),
+        ("accuracy", "needs whole files"),
         ("loss", "compares two answers to every row"),
     ):
         done = run(os.path.join(fixtures, "cascade-v3", f"{promise}.json"), folder / "good.csv")
@@ -352,10 +356,7 @@ def test_what_does_not_fit_a_cascade_is_said(cascade, tmp_path):
         ),
         (
             ["rows.jsonl", *keys],
-            (
-                "rows.jsonl:2: a label that comes later is about the answer that was given: call it"
-                " 'agrees'"
-            ),
+            ("rows.jsonl:2: a label that arrives later must be in the column 'agrees'"),
         ),
         (
             ["rows.jsonl", "--agree-key", "small.same"],
@@ -363,10 +364,10 @@ def test_what_does_not_fit_a_cascade_is_said(cascade, tmp_path):
         ),
         (
             ["rows.jsonl", "--loss-key", "small.same"],
-            "--agree-key names their column, not --loss-key",
+            "Name the columns with --agree-key",
         ),
-        (["rows.csv"], "there is no column 'middle.p'"),
-        (["rows.csv", "--large", "rows.csv"], "without --large"),
+        (["rows.csv"], "no column 'middle.p' found"),
+        (["rows.csv", "--large", "rows.csv"], "as .npz or .parquet"),
     ]:
         done = run(folder / "cascade.json", tmp_path / args[0], *args[1:])
         assert (done.exit_code, says in " ".join(done.stderr.split())) == (2, True), done.stderr
@@ -406,29 +407,29 @@ def test_a_cascade_over_tables_by_whole_files(kind, tmp_path):
             2,
             "was fitted on logits, so FILE must hold logits",
         ),
-        (["good.csv", "--score-key", "mark"], 2, "--score-key is about scores in place of logits"),
-        (["good.csv", "--state", "nowhere/state.json"], 2, "no folder"),
-        (["good.csv", "--append"], 2, "--append goes with --state"),
+        (["good.csv", "--score-key", "mark"], 2, "--score-key needs scores instead of logits"),
+        (["good.csv", "--state", "nowhere/state.json"], 2, "does not exist"),
+        (["good.csv", "--append"], 2, "--append needs --state"),
         (["good.csv", "--least-probability", 0.1], 2, "goes with --probability-key"),
-        (["good.csv", "--state", "good.csv"], 2, "Error: good.csv is also read"),
+        (["good.csv", "--state", "good.csv"], 2, "Error: good.csv is also an input file"),
         (
             ["good.csv", "--state", "odd.csv"],
             2,
-            "odd.csv: this is no journal of metacal monitor; give another name",
+            "odd.csv: the file is not a journal of 'metacal monitor'. Pass another name",
         ),
         (
             ["wide.jsonl", "--format", "csv"],
             2,
-            "wide.jsonl: it begins as JSON does, and is read as csv; say --format",
+            "wide.jsonl: the file starts like JSON, but is read as csv. Pass --format",
         ),
-        (["good.npz", "--probability-key", "p"], 2, "are for text"),
-        (["good.csv", "--probability-key", "q"], 2, "there is no 'q'"),
+        (["good.npz", "--probability-key", "p"], 2, "support only text formats"),
+        (["good.csv", "--probability-key", "q"], 2, "no 'q' found"),
         (
             ["good.csv", "--probability-key", "p", "--least-probability", 0.9],
             2,
-            "the least probability 0.9",
+            "--least-probability 0.9",
         ),
-        (["good.csv", "--silence", 5], 2, "--silence goes with --follow"),
+        (["good.csv", "--silence", 5], 2, "--silence needs a stream"),
         (
             ["good.csv", "--state", "a.x", "--quarantine", "a.x"],
             2,
@@ -444,7 +445,7 @@ def test_a_cascade_over_tables_by_whole_files(kind, tmp_path):
         (
             ["short.csv"],
             2,
-            "no line of short.csv could be read; the first: short.csv:2: this line has 2 cells",
+            "short.csv: no line could be read. The first error: short.csv:2: this line has 2 cells",
         ),
         (["text.csv"], 2, "text.csv:2: 'logits_a' holds 'x'"),
         (["nan.csv", "--strict"], 2, "nan.csv:3: number 2 of the row is NaN; drop such rows"),
@@ -456,10 +457,10 @@ def test_a_cascade_over_tables_by_whole_files(kind, tmp_path):
         (
             ["wide.jsonl", "--strict"],
             2,
-            "wide.jsonl:2: this row has 3 numbers, and the gate was fitted on 10 classes",
+            "wide.jsonl:2: this row has 3 numbers, but the gate was fitted on 10 classes",
         ),
-        (["lost.jsonl", "--strict"], 2, "lost.jsonl:2: a line without a row"),
-        (["torn.jsonl", "--strict"], 2, "torn.jsonl:2: this line is not a JSON object"),
+        (["lost.jsonl", "--strict"], 2, "lost.jsonl:2: a line that has no row"),
+        (["torn.jsonl", "--strict"], 2, "torn.jsonl:2: this line is not one complete JSON object"),
     ],
 )
 def test_wrong_usage_and_wrong_rows(folder, args, code, says, monkeypatch):
@@ -518,7 +519,7 @@ def test_a_gate_by_units_wants_to_know_the_units(folder, tmp_path, kind):
         path.write_text("".join(",".join(line) + "\n" for line in [head, *cells]), encoding="utf-8")
     refused = run(tmp_path / "cal.json", path)
     assert refused.exit_code == 2
-    assert "certified by units, rows that belong together: say of which unit" in " ".join(
+    assert "This gate was certified on clusters. Name the cluster" in " ".join(
         refused.output.split()
     )
     found = json.loads(run(tmp_path / "cal.json", path, "--unit-key", "patient", "--json").stdout)

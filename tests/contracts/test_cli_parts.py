@@ -125,9 +125,9 @@ def test_groups_must_be_in_the_file_of_a_gate_by_group(folder, tmp_path):
     done = run("apply", folder / "site.json", tmp_path / "no-site.npz", "--json", code=2)
     assert "'site'" in done.stderr
     done = run("verify", folder / "class.json", folder / "test.npz", "--group-key", "site", code=2)
-    assert "no threshold by group" in done.stderr
+    assert "no threshold for each group" in done.stderr
     done = run("fit", folder / "val.npz", "--min-accuracy", 0.9, "--group-key", "ward", code=2)
-    assert "there is no 'ward', which --group-key asks for" in done.stderr
+    assert "no 'ward' found, which --group-key" in done.stderr
 
 
 def test_rows_of_unknown_groups_are_rejected_and_said(folder, tmp_path):
@@ -141,12 +141,12 @@ def test_rows_of_unknown_groups_are_rejected_and_said(folder, tmp_path):
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        (["--per-class", "--group-key", "site"], "exclude each other"),
+        (["--per-class", "--group-key", "site"], "cannot be combined"),
         (["--each"], "--per-class or --group-key"),
         (["--pool-small"], "--per-class or --group-key"),
-        (["--per-class", "--in-expectation"], "exclude each other"),
-        (["--per-class", "--after-looking"], "exclude each other"),
-        (["--per-class", "--max-miscoverage", "0.1"], "takes one promise"),
+        (["--per-class", "--in-expectation"], "cannot be combined"),
+        (["--per-class", "--after-looking"], "cannot be combined"),
+        (["--per-class", "--max-miscoverage", "0.1"], "supports one promise"),
     ],
 )
 def test_what_cannot_be_meant_is_wrong_usage(folder, options, complaint):
@@ -188,4 +188,4 @@ def test_a_threshold_from_the_page(folder, tmp_path):
     )
     assert "accept if entropy <= 0.1" in done.stdout
     done = run("fit", folder / "val.npz", "--min-accuracy", 0.999, "--at-threshold=0.5", code=1)
-    assert "does not carry it" in done.stderr
+    assert "does not support the promise" in done.stderr

@@ -275,7 +275,7 @@ def test_losses_are_doubtful(run, folder):
     )
     assert "accept if loss < 0.13\n" in done.stdout
     assert (
-        "leave --higher-is out"
+        "Leave out --higher-is"
         in run("apply loss.json loss.npz --higher-is surer --json", code=2).stderr
     )
     assert (
@@ -287,11 +287,11 @@ def test_losses_are_doubtful(run, folder):
 WRONG = {
     "fit judge.jsonl --score-key nope --min-accuracy 0.9": (
         2,
-        "there is no 'nope', which --score-key asks for",
+        "no 'nope' found, which --score-key",
     ),
     "fit judge.jsonl --score-key answer --min-accuracy 0.9": (
         2,
-        "judge.jsonl:1: the answer is '...', which is no number",
+        "judge.jsonl:1: the answer is '...', which is not a number",
     ),
     "fit judge.jsonl --score-key confidence --correct-key id --min-accuracy 0.9": (
         2,
@@ -299,28 +299,28 @@ WRONG = {
     ),
     "fit judge.jsonl --score-key confidence --correct-key confidence --min-accuracy 0.9": (
         2,
-        "'confidence' is in use already; --correct-key must name another column.",
+        "'confidence' is already in use. --correct-key must name another column",
     ),
     "fit judge.jsonl --score-key confidence --min-accuracy 0.999": (
         1,
-        "the best certifiable on these 4,929 rows",
+        "on these 4,929 rows",
     ),
-    "fit judge.jsonl --score-key confidence": (2, "give a promise"),
+    "fit judge.jsonl --score-key confidence": (2, "No promise given"),
     "fit judge.jsonl --correct-key ok --min-accuracy 0.9": (
         2,
-        "--correct-key is about scores in place of logits",
+        "--correct-key needs scores instead of logits",
     ),
     "fit judge.jsonl --higher-is surer --min-accuracy 0.9": (
         2,
-        "--higher-is is about scores in place of logits",
+        "--higher-is needs scores instead of logits",
     ),
     "fit judge.jsonl --score-key confidence --score margin --min-accuracy 0.9": (
         2,
-        "--score is about logits",
+        "--score needs logits",
     ),
     "fit judge.jsonl --score-key confidence --calibrator spline --min-accuracy 0.9": (
         2,
-        "--calibrator is about logits",
+        "--calibrator needs logits",
     ),
     "fit judge.jsonl --score-key confidence --label-key ok --min-accuracy 0.9": (
         2,
@@ -328,9 +328,9 @@ WRONG = {
     ),
     "fit judge.jsonl --score-key confidence --input probabilities --min-accuracy 0.9": (
         2,
-        "--input is about logits",
+        "--input needs logits",
     ),
-    "apply cal.json new.jsonl --json --rejected uniform": (2, "--rejected is about logits"),
+    "apply cal.json new.jsonl --json --rejected uniform": (2, "--rejected needs logits"),
     "apply cal.json logits.npz --json": (
         2,
         "(cal.json is a gate on the score 'confidence', not on logits.)",
@@ -342,14 +342,14 @@ WRONG = {
     "apply logits.json new.jsonl --json": (2, "new.jsonl:1: the entry 'answer' is"),
     "verify cal.json unlabelled.jsonl": (
         2,
-        "there is no column 'ok', from which the gate reads what is right",
+        "no column 'ok' found, which the gate needs",
     ),
     "compare judge.jsonl --score-key confidence": (2, "this command needs logits"),
     "attach model.onnx cal.json -o served.onnx": (
         2,
         "cal.json holds a gate on the score 'confidence'",
     ),
-    "report cal.json new.jsonl --compare": (2, "--compare is about logits"),
+    "report cal.json new.jsonl --compare": (2, "--compare needs logits"),
 }
 
 
@@ -369,12 +369,14 @@ def test_one_row_of_each_question_counts(run, folder):
         "fit thrice.jsonl --score-key confidence --unit-key question --min-accuracy 0.95 -o"
         " units.json"
     )
-    assert "1,667 units of 5,000 rows: one row of each" in " ".join(done.stdout.split())
+    assert "one random row from each of 1,667 clusters (5,000 rows in total)" in " ".join(
+        done.stdout.split()
+    )
     certificate = json.loads(run("show units.json --json").stdout)["certificate"]
     assert certificate["n_rows"] == 1626
     assert "any row of a new cluster" in certificate["words"]["assumptions"][0]
     assert (
-        "there is no 'video'"
+        "no 'video' found"
         in run(
             "fit thrice.jsonl --score-key confidence --unit-key video --min-accuracy 0.9", code=2
         ).stderr
@@ -390,6 +392,6 @@ def test_a_signed_gate(fitted, folder):
     )
     assert "signed by hmac-sha256, verified" in fitted("show signed.json --key secret.key").stdout
     assert (
-        "it is not signed"
+        "the file is not signed"
         in fitted("apply cal.json new.jsonl --json --key secret.key", code=2).stderr
     )

@@ -311,8 +311,8 @@ def test_a_plugin_that_is_only_rows_loads_nothing_heavy(shell):
         (
             "toy,twice",
             (
-                "'twice', which cannot be imported: InputError: there is a method 'temperature'"
-                " already."
+                "'twice', which cannot be imported: InputError: A method named"
+                " 'temperature' is already registered."
             ),
         ),
         (".toy", "'.toy', which cannot be imported: TypeError"),

@@ -26,7 +26,7 @@ EVIDENCE = {
         PairedPredictions(score, score, RIGHT, LARGE, RIGHT == LARGE, np.ones(2000, dtype=bool))
     ),
 }
-SORTED, COMPARED = "is certified by sorting", "a cascade promises MaxLoss"
+SORTED, COMPARED = "needs all rows in order of their scores", "A cascade supports MaxLoss"
 #: A precision that more rows have anyhow says nothing, and is refused.
 ABOVE = {
     "MinPrecision": lambda: mc.MinPrecision(0.95),
@@ -40,7 +40,7 @@ REASONS = {
         if not name.startswith(("MinAccuracy", "MaxMiscov", "MaxReview"))
     },
     **{("pair", name): COMPARED for name in PROMISES if name not in ("MinAccuracy", "MaxLoss")},
-    ("pair", "MinAccuracy, in expectation"): "a cascade is certified with a confidence",
+    ("pair", "MinAccuracy, in expectation"): "A cascade needs a promise with a delta",
     **{
         (kind, name): "the rows have none"
         for kind in ("rows", "answers")
@@ -80,6 +80,6 @@ def test_parts_need_rows_whose_part_is_known(kind):
             "south",
         }
         return
-    reason = {"counts": SORTED, "answers": "certifies rows of known class", "pair": COMPARED}[kind]
+    reason = {"counts": SORTED, "answers": "needs the class of each row", "pair": COMPARED}[kind]
     with pytest.raises(mc.InputError, match=reason):
         promise.certify(EVIDENCE[kind]())

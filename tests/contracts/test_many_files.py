@@ -83,7 +83,7 @@ def test_files_behind_a_url(logs):
         system.pipe(f"/bucket/logs/{path.name}", path.read_bytes())
     for url in ("memory://bucket/logs", "memory://bucket/logs/part-*.parquet"):
         assert np.array_equal(np.asarray(read_predictions(url).table), LOGITS)
-    with pytest.raises(mc.InputError, match=r"memory://bucket/none\.npz: there is no such file"):
+    with pytest.raises(mc.InputError, match=r"memory://bucket/none\.npz: the file does not exist"):
         read_predictions("memory://bucket/none.npz")
 
 
@@ -134,17 +134,17 @@ def test_part_of_a_joined_table_carries_only_what_it_needs(logs):
     [
         (
             lambda logs: np.save(logs / "z.npy", LOGITS[:5, :9]),
-            r"z\.npy: it has 9 classes, .*part-0\.parquet has 10",
+            r"z\.npy has 9 classes, but .*part-0\.parquet has 10",
         ),
         (
             lambda logs: np.save(logs / "z.npy", LOGITS[:5]),
-            r"z\.npy: it has no labels, .*part-0\.parquet has",
+            r"z\.npy has no labels, but .*part-0\.parquet does",
         ),
         (
             lambda logs: (logs / "z.csv").write_text(
                 ",".join("abcdefghij") + ",label\n" + "1," * 10 + "a\n"
             ),
-            r"z\.csv: its classes are not those of .*part-0\.parquet",
+            r"z\.csv and .*part-0\.parquet have different classes",
         ),
         (lambda logs: (logs / "part-2.parquet").write_bytes(b"PAR1 no"), r"part-2\.parquet"),
         (
@@ -178,17 +178,17 @@ def test_a_file_that_vanishes_is_named(logs):
 def test_nothing_to_read(tmp_path):
     (tmp_path / "empty").mkdir()
     for path, message in (
-        (tmp_path / "empty", "no file of predictions in this folder"),
-        (f"{tmp_path}/none/", "there is no such folder"),
-        (tmp_path / "*.npz", "no file has such a name"),
-        ([], "the list is empty"),
+        (tmp_path / "empty", "the folder holds no file of predictions"),
+        (f"{tmp_path}/none/", "the folder does not exist"),
+        (tmp_path / "*.npz", "no file matches this pattern"),
+        ([], "The list of files is empty"),
     ):
         with pytest.raises(mc.InputError, match=message):
             read_predictions(path)
     np.save(tmp_path / "x.npy", LOGITS)
     np.save(tmp_path / "y0.npy", LABELS)
     np.save(tmp_path / "y1.npy", LABELS)
-    with pytest.raises(mc.InputError, match="1 files of predictions and 2 of labels"):
+    with pytest.raises(mc.InputError, match="1 files of predictions but 2 of labels"):
         read_predictions(str(tmp_path / "x*.npy"), labels=str(tmp_path / "y*.npy"))
 
 
@@ -240,7 +240,7 @@ def test_the_command_line_reads_many_and_writes_a_file_for_each(logs):
     assert uniform["n_kept"] == 0
     refused = metacal("apply", folder / "one.json", logs, "-o", logs)
     assert refused.returncode == 2
-    assert "also read" in refused.stderr
+    assert "also an input file" in refused.stderr
 
 
 def test_scores_in_many_files(tmp_path):
@@ -253,7 +253,7 @@ def test_scores_in_many_files(tmp_path):
     assert np.array_equal(found.correct, ok)
     mc.io.write_table(tmp_path / "9.jsonl", {"mark": score})
     with pytest.raises(
-        mc.InputError, match=r"9\.jsonl: it has no column that says right or wrong, .*0\.jsonl has"
+        mc.InputError, match=r"9\.jsonl has no column of correctness, but .*0\.jsonl does"
     ):
         mc.io.read_scores(tmp_path, score_key="mark")
 
@@ -268,7 +268,7 @@ def test_results_are_not_written_among_what_is_read(logs):
     ):
         done = metacal("apply", folder / "cal.json", source, "-o", output)
         assert done.returncode == 2, done.stderr
-        assert "also read" in done.stderr
+        assert "also an input file" in done.stderr
     done = metacal("apply", folder / "cal.json", logs / "*.parquet", "-o", f"{logs}/results/")
     assert done.returncode == 0, done.stderr
     marks = folder / "marks.csv"
@@ -278,7 +278,7 @@ def test_results_are_not_written_among_what_is_read(logs):
     assert metacal("fit", marks, *keys, "-o", scored).returncode == 0
     refused = metacal("apply", scored, marks, "-o", f"{folder}/marks/")
     assert refused.returncode == 2
-    assert "a folder of results is for a gate on logits" in refused.stderr
+    assert "A folder of results needs a gate on logits" in refused.stderr
     assert metacal("fit", marks, *keys, "--executor", "dask").returncode == 2
 
 

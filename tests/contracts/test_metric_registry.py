@@ -181,7 +181,7 @@ def test_a_registered_metric_is_on_the_command_line(gate, tmp_path):
 
 
 def test_names_are_taken_once():
-    with pytest.raises(mc.InputError, match="metric named 'ece' already"):
+    with pytest.raises(mc.InputError, match="metric named 'ece' is already"):
         register(title="mine", input=TOP_LABEL)(metrics.ece)
     assert not {function.__name__ for function in TOYS} & set(METRICS)
 

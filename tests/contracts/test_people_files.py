@@ -25,11 +25,11 @@ LIST = Path(__file__).with_name("people_files.py")
 FILES = runpy.run_path(str(LIST))["PEOPLE_FILES"]
 NEW_FILES = runpy.run_path(str(LIST), init_globals={"SEED": 21})["PEOPLE_FILES"]
 READABLE = [name for name, file in FILES.items() if file.content is not None]
-#: Part of the question about each file that cannot be read without asking.
+#: Part of the question about each file that does not contain without asking.
 QUESTIONS = {
-    "excel-sep-line.csv": "Say --positive bad, or --positive good",
+    "excel-sep-line.csv": "--positive bad or --positive good",
     "unlabelled.csv": "Name the true classes with --label-key NAME",
-    "one-class.csv": "every row of 'churn' is 'No'",
+    "one-class.csv": "Every row of 'churn' is 'No'",
 }
 
 
@@ -103,7 +103,7 @@ def check_monitor(gate, path):
     watched = json.loads(done.stdout)
     run("apply", gate, path, "-o", "monitored.jsonl")
     assert watched["rows"] == len(Path("monitored.jsonl").read_text().splitlines())
-    assert "cannot be read" not in done.stderr
+    assert "does not contain" not in done.stderr
 
 
 def first_file(path):

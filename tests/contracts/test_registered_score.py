@@ -49,7 +49,7 @@ def test_it_is_chosen_saved_and_exported_by_its_name(registered, cifar10, tmp_pa
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        (NamedScore("margin", "a:b"), "there is a score 'margin' already"),
+        (NamedScore("margin", "a:b"), "A score named 'margin' is already"),
         (NamedScore("new", "nowhere"), "module:func"),
     ],
 )

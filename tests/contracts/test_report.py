@@ -245,7 +245,9 @@ def test_the_page_on_stdout(folder):
     done = run("report", folder / "test.npz", "--resamples", 0, "-o", "-")
     assert done.stdout.startswith("<!doctype html>")
     assert embedded(done.stdout)["source"]["n_rows"] == 3000
-    assert "stdout" in run("report", folder / "test.npz", "-o", "-", "--json", code=2).stderr
+    assert (
+        "standard output" in run("report", folder / "test.npz", "-o", "-", "--json", code=2).stderr
+    )
 
 
 def test_many_files_are_hashed_as_the_rows_they_hold(folder, tmp_path):
@@ -275,7 +277,7 @@ def test_comparison_of_named_calibrators(folder, tmp_path):
     names = {entry["name"] for entry in answer["comparison"]["calibrators"]}
     assert {"temperature", "histogram"} <= names
     assert (
-        "no calibrator"
+        "Unknown calibrator"
         in run("report", folder / "test.npz", "--calibrators", "temprature", code=2).stderr
     )
 
@@ -284,16 +286,16 @@ def test_comparison_of_named_calibrators(folder, tmp_path):
     ("args", "code", "words"),
     [
         (["report", "{folder}/none.npz"], 2, "none.npz"),
-        (["report", "{folder}/test.npz", "-o", "{folder}/test.npz"], 2, "also read"),
+        (["report", "{folder}/test.npz", "-o", "{folder}/test.npz"], 2, "also an input file"),
         (
             ["report", "{folder}/cal.json", "{folder}/test.npz", "-o", "{folder}/cal.json"],
             2,
-            "also read",
+            "also an input file",
         ),
         (
             ["report", "{folder}/test.npz", "-o", "{folder}/no/such/report.html"],
             2,
-            "create it first",
+            "Create it first",
         ),
         (["report", "{folder}/test.npz", "-o", "{folder}"], 2, "folder"),
         (["report", "{folder}/test.npz", "--confidence", "90"], 2, "0.9"),

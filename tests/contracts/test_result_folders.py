@@ -77,7 +77,7 @@ def test_command_and_function_know_each_others_results_and_write_over_no_source(
     mc.save(CAL, tmp_path / "cal.json")
     assert metacal("apply", tmp_path / "cal.json", logs, "-o", f"{tmp_path}/out/").exit_code == 0
     assert mc.apply(tmp_path / "cal.json", logs, f"{tmp_path}/out/").n_kept == 3
-    with pytest.raises(mc.InputError, match="npz is also read"):
+    with pytest.raises(mc.InputError, match="npz is also an input file"):
         mc.apply(CAL, str(logs), f"{logs}/")
 
 
@@ -91,7 +91,7 @@ def test_a_source_that_never_rests_gives_an_error_and_no_result(logs, tmp_path, 
 
     monkeypatch.setattr(applying, "write_decisions", and_then_it_grows)
     with pytest.raises(
-        mc.InputError, match=r"1\.npy: it changed while it was read, 3 times; wait until"
+        mc.InputError, match=r"1\.npy: the file changed 3 times while it was read. Wait until"
     ):
         mc.apply(CAL, logs / "1.npy", f"{tmp_path}/out/")
     assert {path.name for path in (tmp_path / "out").iterdir()} == {f"{JOURNAL}.lock"}
@@ -121,7 +121,8 @@ def test_a_damaged_journal_is_refused_and_removed_together_with_its_results(logs
     content = (out / JOURNAL).read_bytes()
     (out / JOURNAL).write_bytes(content[:40] + b"?" + content[41:])
     with pytest.raises(
-        mc.ArtifactError, match=r"journal:1: this record is damaged.*all are then made again"
+        mc.ArtifactError,
+        match=r"journal:1: this record is damaged.*all results are then computed again",
     ):
         mc.apply(CAL, logs, f"{out}/")
     (out / JOURNAL).unlink()
@@ -142,7 +143,7 @@ def test_a_file_that_apply_did_not_write_is_never_replaced(name, logs, tmp_path)
         (out / "1.npz").symlink_to("nowhere")
     done = metacal("apply", gate, logs, "-o", f"{out}/")
     assert done.exit_code == 2
-    assert "1.npz was not written by metacal apply" in done.stderr
+    assert "1.npz was not written by 'metacal apply'" in done.stderr
     assert "Move or rename it" in done.stderr
     assert {path.name for path in out.iterdir()} == {
         "1.npz",
@@ -160,7 +161,7 @@ def test_a_result_that_somebody_edited_is_never_replaced(logs, tmp_path):
     mc.apply(CAL, logs, f"{out}/")
     (out / "1.npz").write_bytes(b"edited")
     with pytest.raises(
-        mc.InputError, match=r"1\.npz was not written by metacal apply, or was changed since"
+        mc.InputError, match=r"1\.npz was not written by 'metacal apply', or was changed since"
     ):
         mc.apply(CAL, logs, f"{out}/")
     assert (out / "1.npz").read_bytes() == b"edited"
@@ -174,7 +175,7 @@ def test_a_file_that_comes_while_results_are_made_is_not_replaced(logs, tmp_path
         return real(gate, found, output, *rest, **options)
 
     monkeypatch.setattr(applying, "write_decisions", and_then_it_comes)
-    with pytest.raises(mc.InputError, match=r"1\.npz was not written by metacal apply"):
+    with pytest.raises(mc.InputError, match=r"1\.npz was not written by 'metacal apply'"):
         mc.apply(CAL, logs, f"{out}/")
     assert (out / "1.npz").read_bytes() == b"theirs"
 
@@ -199,7 +200,7 @@ def test_results_whose_source_is_gone_are_named_and_pruned(logs, tmp_path):
     assert (answer["orphans"], answer["edited"]) == ([], ["1.npz"])
     refused = metacal("apply", gate, logs, "-o", tmp_path / "one.csv", "--prune")
     assert refused.exit_code == 2
-    assert "--prune is for a folder of results" in refused.stderr
+    assert "--prune needs a folder of results" in refused.stderr
 
 
 @pytest.fixture
@@ -242,7 +243,7 @@ def test_two_sources_of_the_same_name_are_told_apart(two_days, tmp_path):
     done = mc.apply(CAL, [str(path) for path in two_days], f"{tmp_path}/out/")
     assert done.n_files == 2
     assert sorted(n_rows_by_name(tmp_path / "out").values()) == [30, 60]
-    with pytest.raises(mc.InputError, match=r"are the same file; give it once"):
+    with pytest.raises(mc.InputError, match=r"are the same file. Pass it once"):
         mc.apply(CAL, [str(two_days[0]), str(two_days[0])], f"{tmp_path}/other/")
 
 
@@ -265,7 +266,7 @@ def test_a_second_run_is_told_who_is_at_work(logs, tmp_path):
     out.mkdir()
     with Journal(str(out / JOURNAL), "apply"):
         with pytest.raises(
-            mc.InputError, match=rf"{JOURNAL} is in use by process {os.getpid()} on .* wait until"
+            mc.InputError, match=rf"{JOURNAL} is in use by process {os.getpid()} on .* Wait until"
         ):
             mc.apply(CAL, logs, f"{out}/")
         assert results(out) == {}
@@ -297,7 +298,7 @@ def test_a_source_without_rows_has_no_result(logs, tmp_path):
     assert mc.apply(CAL, logs, f"{out}/").n_files == 3
     for part in range(3):
         np.save(logs / f"{part}.npy", LOGITS[:0])
-    with pytest.raises(mc.InputError, match="it holds no rows, nor does any other"):
+    with pytest.raises(mc.InputError, match="the file has no rows, and neither does any other"):
         mc.apply(CAL, logs, f"{out}/")
 
 

@@ -172,7 +172,7 @@ def test_without_a_terminal_start_points_to_yes():
 
 def test_standard_input_is_refused():
     done = run("start", "-", "--yes", codes=(2,))
-    assert "cannot be standard input" in " ".join(done.stderr.split())
+    assert "cannot read standard input" in " ".join(done.stderr.split())
 
 
 @pytest.mark.skipif(os.name == "nt", reason="there are no pseudo-terminals")
@@ -204,7 +204,7 @@ def test_other_columns_in_a_new_file_are_named():
     run("start", "churn.csv", "--yes")
     write_csv("new.csv", {"customer_id": IDS[:5], "p_left": [0.1, 0.2, 0.3, 0.4, 0.5]})
     done = run("apply", "churn.gate.json", "new.csv", "-o", "out.csv", codes=(2,))
-    assert "there is no column 'p_churn', from which churn.gate.json reads its input" in done.stderr
+    assert "no column 'p_churn' found, from which churn.gate.json reads its input" in done.stderr
 
 
 def test_rows_of_a_part_are_always_the_same_and_clusters_stay_together():
@@ -226,14 +226,14 @@ def test_rows_of_a_part_are_always_the_same_and_clusters_stay_together():
 def test_a_part_that_is_none_is_refused(part):
     write_churn("churn.csv", n_rows=20)
     words = ["fit", "churn.csv", "--logits-key", "p_churn", "--max-review", 0.5, "--rows", part]
-    assert "is not a part of the rows" in run(*words, codes=(2,)).stderr
+    assert "is not a valid range of rows" in run(*words, codes=(2,)).stderr
 
 
 def test_a_part_without_rows_is_refused():
     write_churn("churn.csv", n_rows=20)
     words = ["fit", "churn.csv", "--logits-key", "p_churn", "--input", "probabilities"]
     done = run(*words, "--label-key", "churn", "--max-review", 0.5, "--rows", "0:0.01", codes=(2,))
-    assert "is empty. Take a larger part with --rows" in done.stderr
+    assert "is empty. Pass a larger range with --rows" in done.stderr
 
 
 def test_what_differs_in_a_new_file_is_named():
@@ -250,11 +250,11 @@ def test_what_differs_in_a_new_file_is_named():
     columns.pop("p(other)")
     write_csv("lost-class.csv", columns)
     done = run("apply", "tickets.gate.json", "lost-class.csv", "-o", "out.csv", codes=(2,))
-    assert "there is no column for 'other'" in done.stderr
+    assert "no column found for 'other'" in done.stderr
     write_csv("judge.csv", {"mark": table[:, 0], "ok": rng.random(400) < 0.5 + table[:, 0] / 2})
     run("start", "judge.csv", "--yes", "--mistake-cost", 2)
     done = run("apply", "judge.gate.json", "tickets.csv", "-o", "out.csv", codes=(2,))
-    assert "there is no column 'mark', from which judge.gate.json reads its input" in done.stderr
+    assert "no column 'mark' found, from which judge.gate.json reads its input" in done.stderr
     assert "another classifier" not in done.stderr
 
 

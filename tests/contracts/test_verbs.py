@@ -73,7 +73,7 @@ def test_export_has_two_destinations(tmp_path):
     assert (tmp_path / "gate.onnx").exists()
     for wrong in ({"to": "tflite"}, {}, {"to": "torch", "path": "gate.pt"}):
         with pytest.raises(
-            mc.InputError, match="export writes to='onnx' at a path, or makes to='torch'"
+            mc.InputError, match="export supports to='onnx' with a path, or to='torch'"
         ):
             cal.export(**wrong)
 
@@ -94,7 +94,7 @@ def test_a_pipeline_reaches_the_gate_in_its_last_step():
 
 def test_metacal_is_a_classifier_that_wants_a_promise():
     assert is_classifier(mc.MetaCal())
-    with pytest.raises(mc.InputError, match="promise must be one such as"):
+    with pytest.raises(mc.InputError, match="promise must be an object such as"):
         mc.MetaCal().fit(X, LABELS)
 
 
@@ -108,7 +108,7 @@ class Untouched(LogisticRegression):
 @pytest.mark.parametrize(
     ("parameters", "options", "message"),
     [
-        ({"promise": 0.97}, {}, "promise must be one such as"),
+        ({"promise": 0.97}, {}, "promise must be an object such as"),
         ({"promise": mc.MinAccuracy(0.9), "ranking": "entropie"}, {}, "entropie"),
         ({"promise": mc.MinAccuracy(0.9), "reject_label": 1}, {}, "is one of the classes"),
         ({"calibrator": "temprature"}, {}, "temprature"),

@@ -192,19 +192,19 @@ def test_what_cannot_be_counted_by_row(tmp_path):
     score, right, unit = drawn(np.random.default_rng(2), 300)
     every = mc.Units(unit, "row", LARGEST)
     for promise in (mc.Both(0.1, 0.9), mc.MinAccuracy(0.8, delta=None), mc.MaxCost(1.0, 0.3)):
-        with pytest.raises(mc.InputError, match="take one row of each"):
+        with pytest.raises(mc.InputError, match="Count one row of each"):
             mc.ScoreGate(promise).fit(score, right, units=every)
-    with pytest.raises(mc.InputError, match="more than the 5 declared"):
+    with pytest.raises(mc.InputError, match="more than the declared largest=5"):
         mc.ScoreGate(mc.MinAccuracy(0.8)).fit(score, right, units=mc.Units(unit, "row", 5))
-    with pytest.raises(mc.InputError, match="matters where every row counts"):
+    with pytest.raises(mc.InputError, match="largest has no effect with this value of per"):
         mc.Units(unit, largest=5)
     with pytest.raises(
-        mc.InfeasibleTargetError, match="on average over clusters cannot be certified"
+        mc.InfeasibleTargetError, match=r"Cannot certify .* on average over clusters"
     ):
         mc.ScoreGate(mc.MinAccuracy(0.99)).fit(score, right, units=mc.Units(unit, "mean"))
     with pytest.raises(mc.InputError, match="per must be"):
         mc.Units(unit, "rows")
-    with pytest.raises(mc.InfeasibleTargetError, match="of all rows cannot be certified"):
+    with pytest.raises(mc.InfeasibleTargetError, match=r"Cannot certify .* of all rows"):
         mc.ScoreGate(mc.MinAccuracy(0.99)).fit(score, right, units=every)
     gate = mc.ScoreGate(mc.MaxMiscoverage(0.2), higher_is="doubtful").fit(score, right, units=every)
     mc.save(gate, tmp_path / "gate.json")
@@ -230,7 +230,7 @@ def test_weights_are_certified_with_a_declared_largest_alone():
     )
     assert known.guarantee == "certified"
     assert "certified" not in known.statement
-    with pytest.raises(mc.InputError, match="no calibration row is classified correctly"):
+    with pytest.raises(mc.InputError, match="No calibration row is classified correctly"):
         mc.ScoreGate(mc.MinAccuracy(0.9)).fit(score, right, importance=np.where(right, 1e-9, 1.0))
 
 

@@ -145,7 +145,7 @@ def test_what_is_certified_never_contradicts_itself(promise):
         assert (
             MaxMiscoverage(0.123)
             .contradiction(certificate)
-            .startswith("it does not belong to the promise")
+            .startswith("the certificate does not belong to the promise")
         )
     assert found > 3
 
@@ -194,7 +194,7 @@ def test_one_right_row_fewer_and_the_miscoverage_is_not_certified(delta):
         replace(certificate, n_accepted=kept, n_correct_accepted=kept - 1)
     )
     assert (
-        f"{kept - 1} of 300 right rows accepted do not certify a miscoverage of at most 0.1"
+        f"{kept - 1} accepted of 300 correct rows do not certify a miscoverage of at most 0.1"
         in fewer
     )
 
@@ -243,29 +243,27 @@ def test_bands_from_counts_are_the_bands():
 def test_counts_that_refute_the_promise():
     data = saved("gate-min-accuracy")
     data["certificate"] = recounted(data["certificate"], 240, 194, 189, 143)
-    assert (
-        "46 wrong of 189 accepted rows do not certify an accuracy of at least 0.85 (delta 0.1)"
-        in refused(data)
+    assert "189 accepted rows do not certify an accuracy of at least 0.85 (delta 0.1)" in refused(
+        data
     )
     data["certificate"] = recounted(data["certificate"], 2, 1, 1, 1)
-    assert "0 wrong of 1 accepted rows do not certify" in refused(data)
+    assert "0 errors in 1 accepted rows do not certify" in refused(data)
 
 
 def test_a_target_that_was_raised():
     data = saved("gate-min-accuracy")
     data["certificate"]["target"] = data["promise"]["beta"] = 0.9999
-    assert "21 wrong of 189 accepted rows do not certify an accuracy of at least 0.9999" in refused(
-        data
-    )
+    assert "189 accepted rows do not certify an accuracy of at least 0.9999" in refused(data)
     data = saved("gate-max-miscoverage")
     data["certificate"]["target"] = data["promise"]["alpha"] = 0.01
-    assert "181 of 194 right rows accepted do not certify a miscoverage of at most 0.01" in refused(
-        data
+    assert (
+        "181 accepted of 194 correct rows do not certify a miscoverage of at most 0.01"
+        in refused(data)
     )
     data = saved("gate-both")
     data["certificate"]["max_miscoverage"] = data["promise"]["alpha"] = 0.1
     assert (
-        "160 of 194 right rows accepted do not certify a miscoverage of at most 0.1 (delta 0.05)"
+        "160 accepted of 194 correct rows do not certify a miscoverage of at most 0.1 (delta 0.05)"
         in refused(data)
     )
     data = saved("gate-after-looking")
@@ -273,7 +271,7 @@ def test_a_target_that_was_raised():
     assert "at every threshold at once, not of 0.9 (delta 0.1)" in refused(data)
     data = saved("gate-after-looking-both")
     data["certificate"]["max_miscoverage"] = data["promise"]["alpha"] = 0.15
-    assert "167 of 194 right rows accepted certify a miscoverage of" in refused(data)
+    assert "167 accepted of 194 correct rows certify a miscoverage of" in refused(data)
 
 
 def test_a_confidence_that_was_raised():
@@ -338,11 +336,11 @@ def test_a_threshold_lies_between_two_scores():
 @pytest.mark.parametrize("path", GATES, ids=lambda path: path.stem)
 def test_facts_of_a_file(path):
     for name, value, said in (
-        ("statement", "What is accepted is right.", '"statement" does not belong here'),
+        ("statement", "What is accepted is right.", 'unexpected entry "statement"'),
         ("rule", "trust me", "the rule is none that this promise uses"),
         ("rule", "cascade-binomial", "the rule is none that this promise uses"),
         ("notes", ["a sentence"], "notes[0] must be an object"),
-        ("notes", [{"kind": "trust_me"}], 'there is no note of the kind "trust_me"'),
+        ("notes", [{"kind": "trust_me"}], 'unknown kind of note "trust_me"'),
         ("notes", [remark("\x1b[2J")], r"notes[0] must be one line of plain text"),
         ("notes", [remark("two\nlines")], r"notes[0] must be one line of plain text"),
         (
@@ -351,7 +349,11 @@ def test_facts_of_a_file(path):
             r"notes[0] must be one line of plain text, of at most 2,000 characters",
         ),
         ("notes", [remark("n")] * 51, "51 notes are too many"),
-        ("notes", [{"kind": "few_errors", "errors": 7, "rows": 5}], "notes[0].errors 7 cannot be"),
+        (
+            "notes",
+            [{"kind": "few_errors", "errors": 7, "rows": 5}],
+            "notes[0].errors 7 contradicts",
+        ),
         ("notes", [{"kind": "few_errors", "errors": 0}], "'rows' is missing"),
         ("notes", [{"kind": "cross_fitted", "folds": 5}], "its notes speak of other folds"),
         (
@@ -369,7 +371,7 @@ def test_facts_of_a_file(path):
             {"n_rows": 7, "n_accepted": 7, "population": "source"},
             "does not follow|is not the traffic",
         ),
-        ("circumstances", get_stored_values(Circumstances()), "says nothing"),
+        ("circumstances", get_stored_values(Circumstances()), "its value is the default"),
         ("coverage", 0.123, "coverage 0.123 does not follow from the counts"),
         ("n_rows", 2**60, "does not follow|more than anybody has"),
     ):

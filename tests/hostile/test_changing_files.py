@@ -122,7 +122,7 @@ def test_replaced_by_another_file(tmp_path):
     with pytest.raises(mc.InputError, match="changed"):
         pickle.loads(pickle.dumps(table))[:1]
     path.unlink()
-    with pytest.raises(mc.InputError, match="no such file"):
+    with pytest.raises(mc.InputError, match="file does not exist"):
         pickle.loads(pickle.dumps(table))[:1]
 
 

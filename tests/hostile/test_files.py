@@ -261,7 +261,7 @@ def test_gigabytes_are_refused_before_memory_is_taken(tmp_path):
     assert file.getvalue().count(size) == 2
     path = tmp_path / "x.npz"
     path.write_bytes(file.getvalue().replace(size, struct.pack("<I", claimed)))
-    refuse("it unpacks to 4.2 GB but the limit is 2.1 GB", path)
+    refuse(r"unpacks to 4\.2 GB, but the limit is 2\.1", path)
     # Whoever raises the limit meets the end of what is there.
     refuse("damaged or cut short", path, unpack_limit=1 << 40)
 
@@ -287,12 +287,12 @@ def test_tensors_that_stand_for_more_than_they_hold(tmp_path):
     torch = pytest.importorskip("torch")
     zeros = torch.zeros(1).as_strided((10**9, 10), (0, 0))
     torch.save({"logits": zeros}, tmp_path / "strides.pt")
-    refuse("it unpacks to 40.0 GB but the limit is 2.1 GB", tmp_path / "strides.pt")
+    refuse(r"unpacks to 40\.0 GB, but the limit is 2\.1", tmp_path / "strides.pt")
     sparse = torch.sparse_coo_tensor(
         torch.zeros((2, 1), dtype=torch.long), torch.ones(1), (10**9, 1000)
     )
     torch.save({"logits": sparse}, tmp_path / "sparse.pt")
-    refuse("'logits' is a sparse tensor; save tensor.to_dense", tmp_path / "sparse.pt")
+    refuse("'logits' is a sparse tensor. Save tensor.to_dense", tmp_path / "sparse.pt")
 
 
 @pytest.mark.slow
@@ -355,7 +355,7 @@ def test_npy_of_other_types_is_refused(tmp_path, dtype):
 def test_npy_of_every_shape(tmp_path, rows, columns):
     np.save(tmp_path / "x.npy", np.ones((rows, columns)))
     if rows == 0:
-        refuse("it holds no rows", tmp_path / "x.npy")
+        refuse("the file has no rows", tmp_path / "x.npy")
         return
     for stream in (False, True):
         found = read_predictions(tmp_path / "x.npy", stream=stream)
@@ -372,7 +372,7 @@ def test_records_of_every_length(tmp_path, rows, label):
     table["logits"], table["label"], table["tail"] = mutate.TABLE[:rows], mutate.LABELS[:rows], 1
     np.save(tmp_path / "x.npy", table)
     if rows == 0:
-        refuse("it holds no rows", tmp_path / "x.npy")
+        refuse("the file has no rows", tmp_path / "x.npy")
         return
     for stream in (False, True):
         found = read_predictions(tmp_path / "x.npy", stream=stream)
@@ -473,5 +473,5 @@ def test_damaged_packed_sets(tmp_path, content):
     if content in ("cut", "flags"):
         content = file.getvalue()[: 700 if content == "cut" else None]
     (tmp_path / "x.npz").write_bytes(content)
-    with pytest.raises(mc.InputError, match="no packed set"):
+    with pytest.raises(mc.InputError, match="packed data set"):
         mc.datasets.load("x", folder=tmp_path)

@@ -93,7 +93,7 @@ BAD_TABLES = {
     "a row without classes": ([[]], "at least 2 columns"),
     "ragged": ([[1.0, 2.0], [1.0]], "different lengths"),
     "ragged deep inside": ([[1.0, [2.0]], [1.0, 2.0]], "different lengths"),
-    "a generator": ((row for row in LOGITS), r"pass list\(logits\)"),
+    "a generator": ((row for row in LOGITS), r"Pass list\(logits\)"),
     "a set": ({1.0, 2.0}, "no order of rows"),
     "a dict": ({"a": [1.0]}, "no order of rows"),
     "a function": (len, "must be 2-D"),
@@ -117,11 +117,11 @@ BAD_TABLES = {
     "unsigned ones": ((LOGITS * 100 + 1000).astype(np.uint64) + np.uint64(2**63), r"beyond 2\^53"),
     "masked": (
         np.ma.array(LOGITS, mask=LOGITS < -1),
-        r"under the mask; write -inf .*filled\(-np.inf\)",
+        r"masked; write -inf .*filled\(-np.inf\)",
     ),
     "masked rows in a list": (
         [np.ma.array(row, mask=row < -1) for row in LOGITS],
-        "under the mask",
+        "masked",
     ),
     "np.ma.masked": ([[np.ma.masked, 1.0, 2.0, 3.0]] * N, "is NaN"),
     "sparse": (scipy.sparse.csr_matrix(LOGITS), "toarray"),
@@ -147,13 +147,13 @@ BAD_TABLES = {
 
 #: What fits that need a temperature refuse: there is none for logits of this size.
 BAD_SIZES = {
-    "tiny": ((LOGITS * 1e-38).astype(np.float32), "too small for a temperature.*Multiply"),
-    "denormal": (LOGITS * 1e-320, "too small for a temperature"),
-    "huge": (LOGITS * 1e300, "too large for a temperature.*Divide"),
-    "overflowing": (np.where(LOGITS > 0, 1.79e308, -1.79e308), "too large for a temperature"),
+    "tiny": ((LOGITS * 1e-38).astype(np.float32), "too small to fit a temperature.*Multiply"),
+    "denormal": (LOGITS * 1e-320, "too small to fit a temperature"),
+    "huge": (LOGITS * 1e300, "too large to fit a temperature.*Divide"),
+    "overflowing": (np.where(LOGITS > 0, 1.79e308, -1.79e308), "too large to fit a temperature"),
     "overflowing floats": (
         np.where(LOGITS > 0, 3e38, -3e38).astype(np.float32),
-        "too large for a temperature",
+        "too large to fit a temperature",
     ),
 }
 
@@ -199,7 +199,7 @@ SAME_LABELS = {
 
 BAD_LABELS = {
     "a number": (1, "must be 1-D"),
-    "a generator": ((v for v in LABELS), r"pass list\(labels\)"),
+    "a generator": ((v for v in LABELS), r"Pass list\(labels\)"),
     "a set": (set(LABELS.tolist()), "no order of rows"),
     "ragged": ([[1], [1, 2]], "different lengths"),
     "one-hot": (np.eye(K)[LABELS], "argmax"),
@@ -212,11 +212,11 @@ BAD_LABELS = {
     ),
     "missing": (
         np.where(np.arange(N) == 3, np.nan, LABELS),
-        "missing in 1 rows, the first is row 3|contains NaN",
+        "missing in 1 rows, first in row 3|contains NaN",
     ),
-    "negative": (LABELS - 1, "label -1|is not one of"),
+    "negative": (LABELS - 1, "label -1|is not one of|None of the"),
     "beyond 63 bits": (LABELS.astype(np.uint64) + np.uint64(2**63), "row 0"),
-    "bad bytes": (np.array([b"\xff\xfe", b"a"] * (N // 2)), "class order|is not one of"),
+    "bad bytes": (np.array([b"\xff\xfe", b"a"] * (N // 2)), "order of the classes|is not one of"),
     "complex": (LABELS + 0j, "Complex"),
     "dates": (LABELS.astype("datetime64[D]"), "integers or strings"),
     "structured": (np.zeros(N, dtype=[("a", "i4")]), "integers or strings"),
@@ -226,14 +226,17 @@ BAD_LABELS = {
         np.array(["a", *LABELS[1:]], dtype=object),
         "mixture of types; got int and str|mixture",
     ),
-    "huge Python integer": (np.array([10**30, *LABELS[1:].tolist()], dtype=object), "64 bits"),
+    "huge Python integer": (
+        np.array([10**30, *LABELS[1:].tolist()], dtype=object),
+        "64-bit integers",
+    ),
     "None inside": (
         np.array([None, *LABELS[1:]], dtype=object),
-        "missing in 1 rows, the first is row 0",
+        "missing in 1 rows, first in row 0",
     ),
     "NA": (
         pandas.array([pandas.NA, *map(str, LABELS[1:])], dtype="string"),
-        "missing in 1 rows, the first is row 0",
+        "missing in 1 rows, first in row 0",
     ),
     "NaT": (np.array([pandas.NaT, *LABELS[1:]], dtype=object), "missing in 1 rows"),
     "NA among booleans": (
@@ -241,11 +244,11 @@ BAD_LABELS = {
         "missing in 1 rows",
     ),
     "periods": (pandas.Series(pandas.period_range("2020", periods=N)), "got Period"),
-    "masked": (np.ma.array(LABELS, mask=LABELS == 2), "under the mask; leave such rows out"),
+    "masked": (np.ma.array(LABELS, mask=LABELS == 2), "masked; leave such rows out"),
     "tensor on meta": (torch.tensor(LABELS, device="meta"), "dense tensor"),
     "sparse": (scipy.sparse.csr_matrix(np.eye(K)[LABELS]), "sparse matrix"),
     "an array that raises": (BROKEN, "boom"),
-    "names without an order": (NAMES[LABELS], "class order|is not one of"),
+    "names without an order": (NAMES[LABELS], "order of the classes|is not one of"),
 }
 
 
@@ -377,7 +380,7 @@ def test_bad_labels_are_answered_by_a_sentence(case):
             quietly(metric, PROBABILITIES, labels)
     classifier = mc.CalibratedClassifier(CLASSIFIER, mc.MaxMiscoverage(0.2))
     if case == "negative":  # a label that the classifier does not know is an answer it gets wrong
-        with pytest.warns(mc.MetacalWarning, match="such as -1; they count as wrong"):
+        with pytest.warns(mc.MetacalWarning, match="such as -1. They count as incorrect"):
             classifier.fit(LOGITS, labels)
         return
     with pytest.raises(mc.InputError, match=message):

@@ -1,4 +1,4 @@
-"""A finite number that stands for a masked class is read as -inf wherever logits come in; an
+"""A finite number that is read as -inf is read as -inf wherever logits come in; an
 ordinary one never is.
 """
 
@@ -84,7 +84,7 @@ class Blocks(StoredTable):
 @pytest.mark.parametrize("case", WRITTEN)
 def test_it_is_the_same_table_as_with_minus_infinity(case):
     finite, infinite = written(*WRITTEN[case])
-    with pytest.warns(mc.MetacalWarning, match="stands for a masked class"):
+    with pytest.warns(mc.MetacalWarning, match="is read as -inf"):
         read = validate.check_logits(finite)
     assert read.dtype == finite.dtype
     assert np.array_equal(read, infinite)
@@ -215,7 +215,7 @@ def test_a_tensor_on_a_device_is_fitted_and_predicted_alike(monkeypatch):
     for calibrator in (mc.TemperatureScaling(), mc.VectorScaling(regularisation=1.0)):
         gate = mc.MetaCal(mc.MaxMiscoverage(0.2), calibrator)
         there = torch.tensor(finite, device=where)
-        with pytest.warns(mc.MetacalWarning, match="stands for a masked class"):
+        with pytest.warns(mc.MetacalWarning, match="is read as -inf"):
             gate.fit(there, LABELS)
         found = quietly(gate.predict_proba, there)
         expected = quietly(quietly(gate.fit, infinite, LABELS).predict_proba, infinite)

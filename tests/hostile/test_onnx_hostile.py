@@ -300,7 +300,7 @@ CASES = {
     "text": lambda m: b"this is not a model, it is a sentence",
     "pickle": lambda m: b"\x80\x04\x95" + b"x" * 50,
     "json": lambda m: b'{"format": "metacal"}',
-    "cut short": lambda m: m.SerializeToString()[:-200],
+    "damaged or incomplete": lambda m: m.SerializeToString()[:-200],
     "random": lambda m: np.random.default_rng(0).bytes(5000),
     "nested": lambda m: b"\x3a\xff\xff\xff\x7f" * 4000,
 }
@@ -394,13 +394,13 @@ def test_a_graph_that_wants_all_memory_gets_none(gate, tmp_path):
 @pytest.mark.parametrize(
     ("location", "error", "message"),
     [
-        ("../secret.bin", mc.ArtifactError, "outside the model's folder"),
-        ("/etc/passwd", mc.ArtifactError, "outside the model's folder"),
-        ("sub/../../secret.bin", mc.ArtifactError, "outside the model's folder"),
-        ("link.bin", mc.ArtifactError, "outside the model's folder"),
-        ("", mc.ArtifactError, "outside the model's folder"),
-        ("missing.bin", mc.InputError, "not beside it"),
-        ("short.bin", mc.ArtifactError, "shorter than the model says"),
+        ("../secret.bin", mc.ArtifactError, "outside the folder of the model"),
+        ("/etc/passwd", mc.ArtifactError, "outside the folder of the model"),
+        ("sub/../../secret.bin", mc.ArtifactError, "outside the folder of the model"),
+        ("link.bin", mc.ArtifactError, "outside the folder of the model"),
+        ("", mc.ArtifactError, "outside the folder of the model"),
+        ("missing.bin", mc.InputError, "is missing in the folder"),
+        ("short.bin", mc.ArtifactError, "shorter than the model states"),
     ],
 )
 def test_external_data_that_is_missing_or_elsewhere(location, error, message, gate, tmp_path):

@@ -156,5 +156,5 @@ def test_what_is_read_is_not_written_over(folder, words, tmp_path):
     before = {item.name: item.read_bytes() for item in tmp_path.iterdir()}
     result = run(tmp_path, *words)
     assert result.exit_code == 2, result.output
-    assert "is also read; write to another file" in result.output
+    assert "is also an input file" in result.output
     assert {item.name: item.read_bytes() for item in tmp_path.iterdir()} == before

@@ -53,9 +53,9 @@ def val(tmp_path):
 @pytest.mark.parametrize(
     ("more", "code", "said"),
     [
-        (("-n", 5000), 2, "5000 threads are too many; give at most 1024"),
-        (("-n", -5000), 2, "threads are too many"),
-        (("-n", 2**70), 2, "threads are too many"),
+        (("-n", 5000), 2, "must be at most 1024, got 5000"),
+        (("-n", -5000), 2, "number of threads must be at most"),
+        (("-n", 2**70), 2, "number of threads must be at most"),
         (("--reject-label", 2**64), 2, "reject_label must be an integer of at most 64 bits"),
         (("--reject-label", 2**63), 2, "reject_label must fit a signed integer of 64 bits"),
         (("--reject-label", -(2**63) - 1), 2, "reject_label must be an integer of at most 64 bits"),
@@ -90,7 +90,7 @@ def test_the_most_threads_are_the_same_on_either_side():
 
 
 UNLOADABLE = {
-    "threads": ({"n_jobs": 5000}, "n_jobs must not be 0, nor beyond 1024 threads"),
+    "threads": ({"n_jobs": 5000}, "n_jobs must not be 0 or exceed 1024 threads"),
     "half a pair": (
         {"classes": ["a", "b", "\ud800"], "reject_label": "no"},
         r"values\[2\] holds half a surrogate pair",
@@ -139,7 +139,8 @@ def test_names_that_come_back_as_they_were(tmp_path):
 def test_too_many_classes(tmp_path, monkeypatch):
     monkeypatch.setattr(wrapping, "_MAX_VALUES", 5)
     with pytest.raises(
-        ArtifactError, match="cannot be saved, for it could not be loaded: it holds too many values"
+        ArtifactError,
+        match="cannot be saved, because the file could not be loaded again: the file holds too many values",
     ):
         mc.save(mc.TemperatureScaling().fit(ROWS, CODES), tmp_path / "cal.json")
     assert not list(tmp_path.iterdir())
@@ -150,7 +151,8 @@ def test_a_file_that_load_would_refuse_as_too_large(tmp_path, monkeypatch):
     monkeypatch.setattr(document, "MAX_BYTES", 300)
     cal = mc.TemperatureScaling().fit(ROWS, CODES)
     with pytest.raises(
-        ArtifactError, match=r"more than load takes by default.*save and load it with max_bytes=\d+"
+        ArtifactError,
+        match=r"more than the default limit of load.*save and load it with max_bytes=\d+",
     ):
         mc.save(cal, tmp_path / "cal.json")
     mc.save(cal, tmp_path / "cal.json", max_bytes=5000)
@@ -162,7 +164,7 @@ def test_a_map_changed_after_fit_is_not_saved(tmp_path):
     cal.map_ = TemperatureMap(1e60)
     with pytest.raises(
         ArtifactError,
-        match="could not be loaded: the map gives no probabilities for flat rows in flo",
+        match="could not be loaded again: the map does not return probabilities for flat rows in flo",
     ):
         mc.save(cal, tmp_path / "cal.json")
 
@@ -174,13 +176,15 @@ def test_what_is_read_back_must_decide_the_same(monkeypatch):
     monkeypatch.setattr(
         document, "build_file_text", lambda found, key: wrapping.build_file_text(other, key)
     )
-    with pytest.raises(ArtifactError, match="what is read back is another gate"):
+    with pytest.raises(ArtifactError, match="the loaded gate would differ"):
         artifact.dumps(cal)
 
 
 def test_a_disk_that_returns_other_bytes(tmp_path, monkeypatch):
     monkeypatch.setattr(Path, "read_bytes", lambda path: b"damaged")
-    with pytest.raises(InputError, match="what was written does not read back; check the disk"):
+    with pytest.raises(
+        InputError, match=r"the written file differs when it is read back\. Check the disk"
+    ):
         mc.save(mc.TemperatureScaling().fit(ROWS, CODES), tmp_path / "cal.json")
     assert not list(tmp_path.iterdir())
 
@@ -292,7 +296,7 @@ def test_an_increasing_curve_that_falls(name):
     data = json.loads((FIXTURES / f"{name}.json").read_text(encoding="utf-8"))
     values = artifact.loads(json.dumps(data).encode()).map_.values[::-1]
     array = {"dtype": "<f8", "shape": [len(values)], "values": values.tolist()}
-    assert "the values of an increasing curve must not fall" in refused(
+    assert "The values of an increasing curve must not decrease" in refused(
         forged(name, "map", "values", value=array)
     )
 
@@ -320,8 +324,8 @@ def test_a_map_whose_rows_do_not_sum_to_one():
         (lambda rows: np.full(rows.shape, np.nan), "some are not finite"),
         (lambda rows: np.full(rows.shape, -0.5), "some are not between 0 and 1"),
         (lambda rows: np.full(rows.shape, 0.5), "they sum to 1.5"),
-        (lambda rows: np.ones(3), "does not give probabilities of 3 columns"),
-        (lambda rows: 1 / 0, "does not work on 3 columns (division by zero)"),
+        (lambda rows: np.ones(3), "does not return probabilities of 3 columns"),
+        (lambda rows: 1 / 0, "does not support 3 columns (division by zero)"),
         (
             lambda rows: np.where(rows.dtype == np.float64, 0.5, 1 / 3) * np.ones(rows.shape),
             "in float64: they sum",
@@ -353,7 +357,7 @@ def test_a_curve_that_costs_too_much():
     source["map"]["weights"] = {"dtype": "<f8", "shape": [900], "values": [0.0] * 900}
     source["classes"] = {"dtype": "int64", "values": list(range(5000))}
     raw["checksum"] = artifact.checksum(raw)
-    assert "900 inducing for 5,000 classes: too many" in refused(json.dumps(raw).encode())
+    assert "900 inducing for 5,000 classes, which is too many" in refused(json.dumps(raw).encode())
 
 
 def test_given_scores_without_a_certificate():
@@ -363,4 +367,4 @@ def test_given_scores_without_a_certificate():
     raw |= {"sketch": None, "profile": None}
     raw["stages"][0]["threshold"] = "inf"
     raw["checksum"] = artifact.checksum(raw)
-    assert "scores that are given belong to a certificate" in refused(json.dumps(raw).encode())
+    assert "a source of given scores needs a certificate" in refused(json.dumps(raw).encode())

@@ -111,7 +111,7 @@ def test_the_same_key_with_a_line_end_or_without(gate):
 def test_another_key_or_another_file(gate, keys):
     raw = artifact.dumps(gate, key=SECRET).encode()
     refused(
-        raw, OTHER, "signature does not match: it was signed with another key, or changed since"
+        raw, OTHER, "signature does not match: the file was signed with another key, or was changed"
     )
     data = json.loads(raw)
     data["reject_label"] = -2
@@ -127,7 +127,7 @@ def test_another_key_or_another_file(gate, keys):
 
 
 def test_an_unsigned_file_is_refused_where_a_key_is_given(gate):
-    refused(artifact.dumps(gate).encode(), SECRET, "it is not signed, and a key was given")
+    refused(artifact.dumps(gate).encode(), SECRET, "the file is not signed, but a key was given")
 
 
 def test_the_kind_of_signature_follows_from_the_key(gate, keys):
@@ -137,12 +137,12 @@ def test_the_kind_of_signature_follows_from_the_key(gate, keys):
     forged = hmac.new(public, canonical_json(data), hashlib.sha256).hexdigest()
     data["signature"] = {"algorithm": "hmac-sha256", "value": forged}
     refused(
-        json.dumps(data).encode(), public, "signed by hmac-sha256, but the key is one for ed25519"
+        json.dumps(data).encode(), public, "is signed with hmac-sha256, but the key is for ed25519"
     )
     refused(
         artifact.dumps(gate, key=keys / "private.pem").encode(),
         SECRET,
-        "signed by ed25519, but the key is one",
+        "signed with ed25519, but the key is",
     )
 
 
@@ -158,7 +158,7 @@ def test_the_kind_of_signature_follows_from_the_key(gate, keys):
         ({"algorithm": "hmac-sha256", "value": "G" * 64}, "must be 64 hexadecimal digits"),
         ({"algorithm": "ed25519", "value": "٠" * 128}, "must be 128 hexadecimal digits"),
         ({"algorithm": "ed25519", "value": 5}, "must be 128 hexadecimal digits, not 5"),
-        ({"algorithm": "ed25519", "value": "0" * 128, "by": "me"}, '"by" does not belong here'),
+        ({"algorithm": "ed25519", "value": "0" * 128, "by": "me"}, 'unexpected entry "by"'),
     ],
 )
 def test_signatures_that_are_none(gate, signature, match):
@@ -174,12 +174,12 @@ def test_signatures_that_are_none(gate, signature, match):
 @pytest.mark.parametrize(
     ("content", "match"),
     [
-        (b"", "the key is empty; make one: openssl rand -hex 32"),
+        (b"", r"is empty\. Create a key with: openssl rand -hex 32"),
         (b" \n\n", "the key is empty"),
-        (b"password", "has 8 bytes, and a secret needs at least 32"),
+        (b"password", "has 8 bytes, but a secret needs at least 32"),
         (b"x" * 31 + b"\n", "has 31 bytes"),
-        (b"a" * 64, "the same few bytes again and again"),
-        (bytes(64), "the same few bytes again and again"),
+        (b"a" * 64, "repeats the same few bytes"),
+        (bytes(64), "repeats the same few bytes"),
         (b"k3" * 40_000, "too large for a key"),
     ],
 )
@@ -193,12 +193,12 @@ def test_contents_that_are_no_key(content, match):
     [
         (
             b"-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n",
-            "no PEM key that can be read",
+            "not a valid PEM key",
         ),
-        (b"-----BEGIN PUBLIC KEY-----\n" + b"A" * 64, "no PEM key that can be read"),
+        (b"-----BEGIN PUBLIC KEY-----\n" + b"A" * 64, "not a valid PEM key"),
         (
             b"ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAABAgMEBQYHCAkKCwwNDg8QERITFBUWFxgZGhscHR4f me",
-            "no PEM key",
+            "not a valid PEM key",
         ),
     ],
 )
@@ -216,9 +216,13 @@ def test_keys_of_another_kind(keys):
     content = key.public_bytes(
         serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
     )
-    with pytest.raises(InputError, match="another kind than Ed25519; make one: openssl genpkey"):
+    with pytest.raises(
+        InputError, match=r"not an Ed25519 key\. Create a key pair with: openssl genpkey"
+    ):
         read_key(content)
-    with pytest.raises(InputError, match=r"locked\.pem: this private key is locked by a password"):
+    with pytest.raises(
+        InputError, match=r"locked\.pem: the private key is protected by a password"
+    ):
         read_key(keys / "locked.pem")
 
 
@@ -230,7 +234,7 @@ def test_a_public_key_cannot_sign(gate, keys):
 
 
 def test_key_files_that_cannot_be_read(gate, tmp_path):
-    with pytest.raises(InputError, match=r"no\.key: there is no such file"):
+    with pytest.raises(InputError, match=r"no\.key: the file does not exist"):
         mc.save(gate, tmp_path / "cal.json", key=tmp_path / "no.key")
     with pytest.raises(InputError, match="this is a folder"):
         mc.load(tmp_path / "cal.json", key=tmp_path)
@@ -239,7 +243,7 @@ def test_key_files_that_cannot_be_read(gate, tmp_path):
 @pytest.mark.skipif(os.name != "posix", reason="modes of files are those of POSIX")
 def test_a_key_that_others_can_read_brings_a_warning(keys):
     (keys / "secret.key").chmod(0o644)
-    with pytest.warns(MetacalWarning, match=r"others can read this key; chmod 600"):
+    with pytest.warns(MetacalWarning, match=r"other users can read this key. Run chmod 600"):
         read_key(keys / "secret.key")
     (keys / "public.pem").chmod(0o644)
     (keys / "private.pem").chmod(0o600)
@@ -300,7 +304,9 @@ def test_fit_signs_and_show_says_so(keys, rows, calibrator):
     run(*fit)
     assert "intact, unsigned" in " ".join(run("show", path).stdout.split())
     assert json.loads(run("show", path, "--json").stdout)["signature"] is None
-    assert "it is not signed" in run("show", path, "--key", keys / "public.pem", code=2).stderr
+    assert (
+        "the file is not signed" in run("show", path, "--key", keys / "public.pem", code=2).stderr
+    )
 
 
 @pytest.mark.slow
@@ -334,11 +340,12 @@ def test_a_key_that_cannot_sign_is_refused_before_anything_is_fitted(keys):
         in run(*fit, "-o", keys / "a.json", "--sign", keys / "public.pem", code=2).stderr
     )
     assert (
-        "no such file" in run(*fit, "-o", keys / "a.json", "--sign", keys / "no.key", code=2).stderr
+        "file does not exist"
+        in run(*fit, "-o", keys / "a.json", "--sign", keys / "no.key", code=2).stderr
     )
-    assert "--sign signs what -o saves" in run(*fit, "--sign", keys / "secret.key", code=2).stderr
+    assert "--sign signs the saved gate" in run(*fit, "--sign", keys / "secret.key", code=2).stderr
     assert (
-        "is also read"
+        "is also an input file"
         in run(*fit, "-o", keys / "secret.key", "--sign", keys / "secret.key", code=2).stderr
     )
 

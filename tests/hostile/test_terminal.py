@@ -158,7 +158,7 @@ def test_rows_on_a_terminal_and_in_a_pipe(folder, kind):
         assert "\\x1b[2J" in text
     else:
         assert code == 2
-        assert "not for the screen" in text
+        assert "cannot be shown on the screen" in text
         assert piped[:2] == b"PK"
 
 

@@ -119,7 +119,7 @@ def test_an_array_of_an_artifact_holds_what_fits(number):
     ],
 )
 def test_labels_beyond_64_bits_are_refused(labels):
-    with pytest.raises(InputError, match="64 bits; row 1"):
+    with pytest.raises(InputError, match="64-bit integers; row 1"):
         validate.encode_labels(labels, 2, validate.check_classes(None, 3))
 
 

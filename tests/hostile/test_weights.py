@@ -41,11 +41,11 @@ REFUSED = {
     "nan": (np.where(np.arange(N) == 3, np.nan, 1.0), "row 3 has nan"),
     "infinite": (np.where(np.arange(N) == 4, np.inf, 1.0), "row 4 has inf"),
     "negative": (np.where(np.arange(N) == 5, -1e-300, 1.0), "row 5 has -1e-300"),
-    "all zero": (np.zeros(N), "zero on every row"),
+    "all zero": (np.zeros(N), "zero on every"),
     "too few": (np.ones(N - 1), r"shape \(240,\)"),
     "a column": (np.ones((N, 1)), r"shape \(240,\)"),
-    "masked": (np.ma.array(np.ones(N), mask=LABELS == 2), "under the mask"),
-    "a generator": ((1.0 for _ in range(N)), "pass list"),
+    "masked": (np.ma.array(np.ones(N), mask=LABELS == 2), "masked"),
+    "a generator": ((1.0 for _ in range(N)), "Pass list"),
     "ragged": ([[1.0], [1.0, 2.0]], "different lengths"),
 }
 

@@ -44,7 +44,7 @@ def test_a_wrong_input_is_told_what_is_wrong(folder, words):
     )
     assert "Error: " in said or "Warning: " in said
     assert "Traceback" not in said
-    assert "unexpected: please report" not in said
+    assert "unexpected error; please report" not in said
     lines = said.splitlines()
     assert len(set(lines)) == len(lines), "said twice"
 
@@ -54,11 +54,11 @@ CAUSES = {
     "rounded.csv": "as probabilities do",
     "floor.npz": "log-probabilities with a floor",
     "whole.npz": "every logit is a whole number",
-    "alike.npz": "all rows are alike",
+    "alike.npz": "All rows are alike",
     "decisions.npz": "a single 1 among zeros",
     "duplicated.npz": "repeat the logits of an earlier row",
     "latency.csv": "column 'latency_s' is left out",
-    "unnamed.csv": "column 'Unnamed: 0' is taken for a class",
+    "unnamed.csv": "Column 'Unnamed: 0' is read as a class",
     "split.csv": "column 'split' is left out",
 }
 

@@ -194,13 +194,13 @@ def test_blocks_are_read_by_any_executor():
 
 
 def test_what_cannot_be_counted_is_said():
-    with pytest.raises(InputError, match="Both is certified by sorting"):
+    with pytest.raises(InputError, match="Both needs all rows in order"):
         mc.Both(alpha=0.1, beta=0.9).certify(Passes.over(rows_of, range(2)))
-    with pytest.raises(InputError, match="some are NaN"):
+    with pytest.raises(InputError, match="Some scores are NaN"):
         mc.MaxMiscoverage(0.1).certify(
             Passes.over(lambda _: (np.array([1.0, np.nan]), np.array([True, True])), range(2))
         )
-    with pytest.raises(InputError, match="no calibration row is classified correctly"):
+    with pytest.raises(InputError, match="No calibration row is classified correctly"):
         mc.MaxMiscoverage(0.1).certify(
             Passes.over(lambda _: (np.ones(2), np.zeros(2, dtype=bool)), range(2))
         )
@@ -210,7 +210,7 @@ def test_what_cannot_be_counted_is_said():
         calls.append(1)
         return np.random.default_rng(len(calls)).random(500), np.ones(500, dtype=bool)
 
-    with pytest.raises(InputError, match="the rows changed between two passes"):
+    with pytest.raises(InputError, match="The rows changed between two passes"):
         mc.MaxMiscoverage(0.1).certify(Passes.over(changing, range(2)))
 
 

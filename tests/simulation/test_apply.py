@@ -97,7 +97,7 @@ class History:
         def write() -> int:
             content = self.world.read(source)
             if content is None:
-                raise InputError(f"{source}: there is no such file.")
+                raise InputError(f"{source}: the file does not exist.")
             if not content:
                 return 0
             begun = self.world.read(

@@ -347,7 +347,7 @@ def test_wrong_parameters_say_what_is_needed():
         VectorScaling(regularisation=-1.0).fit(logits, labels)
     with pytest.raises(InputError, match="n_folds must be at least 2"):
         StructuredScaling(n_folds=1).fit(logits, labels)
-    with pytest.raises(InputError, match="fitted on 4 classes; the table has 3 columns"):
+    with pytest.raises(InputError, match="fitted on 4 classes, but the table has 3"):
         fit_vector_scaling(Rows(logits), labels, regularisation=1.0)(logits[:, :3])
 
 

@@ -137,7 +137,7 @@ def test_what_is_missing_of_the_large_model_is_said(data, relative):
     small, large, _ = (part[2000:] for part in data)
     with pytest.raises(InputError, match="rows need the large model"):
         relative.decide(small)
-    with pytest.raises(InputError, match="give all 1,000, or the"):
+    with pytest.raises(InputError, match="Pass all 1,000 rows, or the"):
         relative.decide(small, large[:7])
 
 
@@ -147,7 +147,7 @@ def test_labels_are_needed_only_where_models_disagree(data, relative):
     assert (small[need].argmax(axis=1) != large[need].argmax(axis=1)).all()
     few = np.full(2000, -1)
     few[need] = y[need]
-    with pytest.warns(MetacalWarning, match="not calibrated"):
+    with pytest.warns(MetacalWarning, match="No calibrator was fitted"):
         found = clone(relative).fit(small, few, large=large)
     assert found.certificate_.threshold == relative.certificate_.threshold
     assert found.certificate_.stages.n_labels == relative.certificate_.stages.n_labels < len(need)
@@ -206,24 +206,26 @@ def test_a_small_model_that_is_better_answers_everything():
 def test_two_thirds_of_a_promise_are_told_apart(data):
     small, large, y = (part[:2000] for part in data)
     strict = mc.Cascade(promise=mc.MinAccuracy(0.9999)).fit
-    with pytest.raises(InfeasibleTargetError, match="cannot be certified for this cascade") as told:
+    with pytest.raises(
+        InfeasibleTargetError, match=r"Cannot certify an accuracy of .* for this cascade"
+    ) as told:
         strict(small, y, large=large)
     assert told.value.best < 0.9999
     with pytest.raises(InfeasibleTargetError, match="use at least") as told:
         mc.Cascade(promise=mc.MaxLoss(0.0001)).fit(small, y, large=large)
     assert told.value.rows_needed > 2000
-    with pytest.raises(InfeasibleTargetError, match="let people answer"):
+    with pytest.raises(InfeasibleTargetError, match="to review"):
         mc.Cascade(promise=mc.MinAccuracy(0.995), people=False).fit(small, y, large=large)
 
 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"promise": mc.MaxMiscoverage(0.1)}, "a cascade promises"),
-        ({"promise": mc.MinAccuracy(0.9, None)}, "with a confidence"),
-        ({"people": True}, "nothing is left to people"),
+        ({"promise": mc.MaxMiscoverage(0.1)}, "A cascade supports"),
+        ({"promise": mc.MinAccuracy(0.9, None)}, "a promise with a delta"),
+        ({"people": True}, "does not support people"),
         ({"review_cost": 0.0, "promise": mc.MinAccuracy(0.9)}, "review_cost must be positive"),
-        ({"small": lambda x: x}, "needs both models"),
+        ({"small": lambda x: x}, "Only one of the two models"),
         ({"reject_label": 3}, "reject_label"),
     ],
 )
@@ -237,9 +239,9 @@ def test_two_models_must_have_seen_the_same_rows(data):
     small, large, y = data
     with pytest.raises(InputError, match="same rows and classes"):
         mc.Cascade().fit(small, y, large=large[:-1])
-    with pytest.raises(InputError, match="give the large model's table"):
+    with pytest.raises(InputError, match="large model's table is missing"):
         mc.Cascade().fit(small, y)
-    with pytest.raises(InputError, match="more than 40 rows"):
+    with pytest.raises(InputError, match="needs more than 40"):
         mc.Cascade().fit(small[:40], y[:40], large=large[:40])
 
 
@@ -324,7 +326,7 @@ def test_the_report_of_a_cascade_on_probabilities_is_that_on_logits(data, tmp_pa
 @pytest.mark.parametrize("name", ["groups", "units", "importance"])
 def test_what_other_fits_take_is_refused_with_what_to_do(data, name):
     small, large, y = data
-    with pytest.raises(InputError, match=r"a cascade .*fit"):
+    with pytest.raises(InputError, match=r"A cascade .*(fit|pass)"):
         mc.Cascade().fit(small, y, large=large, **{name: np.ones(len(y))})
 
 

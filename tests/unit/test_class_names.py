@@ -160,7 +160,7 @@ def test_a_frame_names_the_classes_of_string_labels(tmp_path):
     assert mc.MetaCal(PROMISE).fit(frame, CODES).classes_.tolist() == [0, 1, 2]
     with pytest.raises(mc.InputError, match="'cow' of row 0 is not among the 3 classes"):
         mc.MetaCal(PROMISE).fit(frame, np.array(["cow", *NAMES[CODES][1:]]))
-    with pytest.raises(mc.InputError, match="no class order was given"):
+    with pytest.raises(mc.InputError, match="the order of the classes is needed"):
         mc.MetaCal(PROMISE).fit(ROWS, NAMES[CODES])
 
 
@@ -223,9 +223,9 @@ def stray(name, values, labels, place=3):
 )
 def test_a_name_that_says_it_is_no_class(name):
     (remark,) = stray(name, RNG.random(500), NAMES[CODES])
-    assert f"column '{name}' is left out: no label names it" in remark
+    assert f"Column '{name}' is left out, because no label names it" in remark
     (remark,) = stray(name, RNG.random(500), CODES)
-    assert f"'{name}' is taken for a class" in remark
+    assert f"'{name}' is read as a class" in remark
     assert "list the classes with classes=['cat', 'dog', 'bird']" in remark
     assert "label_key" in remark
     assert "label_key='target'" in stray("target", RNG.random(500), CODES)[0]
@@ -248,7 +248,7 @@ def test_numbers_of_another_kind_say_it_too():
 
 def test_a_stray_first_column_shifts_the_classes_and_is_named():
     (remark,) = stray("Unnamed: 0", np.arange(500), CODES, place=0)
-    assert "'Unnamed: 0' is taken for a class" in remark
+    assert "'Unnamed: 0' is read as a class" in remark
     assert "list the classes with classes=['cat', 'dog', 'bird']" in remark
 
 

@@ -193,7 +193,7 @@ def test_progress_sees_every_fit(rows):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"calibrators": ["temprature"]}, "unknown calibrator 'temprature'"),
+        ({"calibrators": ["temprature"]}, "Unknown calibrator 'temprature'"),
         ({"n_splits": 1}, "n_splits must be between 2"),
         ({"input": "probabilities"}, "must lie in"),
     ],

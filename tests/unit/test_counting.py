@@ -67,10 +67,10 @@ def test_rows_are_kept_in_proportion():
     ("groups", "importance", "match"),
     [
         ([1, 2], None, r"units must have shape \(3,\)"),
-        ([1.0, np.nan, 2.0], None, "row 1 has no unit"),
-        (["a", None, "b"], None, "row 1 has no unit"),
+        ([1.0, np.nan, 2.0], None, "row 1 has no cluster"),
+        (["a", None, "b"], None, "row 1 has no cluster"),
         (None, [1.0, -1.0, 1.0], "importance must be finite and non-negative"),
-        (None, Importance([1.0, 2.0, 3.0], largest=2.0), "no weight exceeds"),
+        (None, Importance([1.0, 2.0, 3.0], largest=2.0), "at least the largest weight"),
     ],
 )
 def test_bad_groups_and_weights(groups, importance, match):
@@ -80,7 +80,7 @@ def test_bad_groups_and_weights(groups, importance, match):
 
 def test_the_certificate_says_how_many_units_and_the_base_learns_from_all_rows(tmp_path):
     alone = mc.MetaCal(mc.MinAccuracy(0.95)).fit(LOGITS, LABELS)
-    with pytest.warns(mc.MetacalWarning, match="say which rows belong together"):
+    with pytest.warns(mc.MetacalWarning, match="name the cluster of each row"):
         mc.MetaCal(mc.MinAccuracy(0.95)).fit(TWICE, TWICE_LABELS)
     grouped = mc.MetaCal(mc.MinAccuracy(0.95)).fit(TWICE, TWICE_LABELS, units=GROUPS)
     thrice = [np.repeat(column, 3, axis=0) for column in (LOGITS, LABELS, np.arange(1500))]
@@ -100,7 +100,7 @@ def test_the_certificate_says_how_many_units_and_the_base_learns_from_all_rows(t
             " not trained on; a new row is any row of a new cluster"
         ),
     )
-    assert "1,500 units of 3,000 rows" in str(certificate.notes[0])
+    assert "1,500 clusters (3,000 rows" in str(certificate.notes[0])
     mc.save(grouped, tmp_path / "gate.json")
     assert mc.load(tmp_path / "gate.json").certificate_ == certificate
 
@@ -139,7 +139,7 @@ def test_a_file_cannot_claim_other_circumstances(tmp_path):
         ({"guarantee": "certified"}, "does not belong to the promise"),
         (
             {"circumstances": {**around, "weights": None}},
-            "circumstances must not be there, for it says nothing",
+            "circumstances must be left out, because its value is the default",
         ),
         (
             {"circumstances": {**around, "weights": None, "units": "unit"}},
@@ -174,7 +174,7 @@ def test_groups_stay_together_around_a_classifier():
         GaussianNB(), mc.MaxMiscoverage(0.2), cv=KFold(3, shuffle=True, random_state=0)
     )
     with (
-        pytest.raises(mc.InputError, match="parts rows of one unit"),
+        pytest.raises(mc.InputError, match="splits the rows of one cluster"),
         pytest.warns(UserWarning, match="ignored"),
     ):
         apart.fit(X, np.repeat(y, 2), units=groups)
@@ -226,9 +226,11 @@ def test_unit_key_beside_an_id_column(tmp_path):
 
 def test_known_label_shift_names_what_is_missing():
     half = {"a": 0.5, "b": 0.5}
-    with pytest.raises(mc.InputError, match="label 'b' has no share in target"):
+    with pytest.raises(mc.InputError, match="target has no share for label 'b'"):
         Importance.of_labels(["a", "b"], {"a": 1.0})
-    with pytest.raises(mc.InputError, match="has the label 'c', which the target has"):
+    with pytest.raises(
+        mc.InputError, match="has the label 'c', which the target distribution contains"
+    ):
         Importance.of_labels(["a", "b"], {**half, "c": 0.2}, half)
     with pytest.raises(mc.InputError, match="must be positive"):
         Importance.of_labels(["a", "b"], half, {"a": 0.0, "b": 1.0})

@@ -77,14 +77,14 @@ def test_loading_twice_shares_nothing():
 def test_unknown_name_says_what_was_meant(name):
     with pytest.raises(
         InputError,
-        match=r"did you mean 'cifar10-resnet110'\? There are: cifar10-resnet110, cifar100",
+        match=r"did you mean 'cifar10-resnet110'\? The data sets are cifar10-resnet110, cifar100",
     ):
         datasets.load(name)
 
 
 @pytest.mark.parametrize("name", ["mnist", "../packing", "", 3])
 def test_unknown_name_lists_the_known(name):
-    with pytest.raises(InputError, match="There are: cifar10-resnet110, cifar100-resnet110"):
+    with pytest.raises(InputError, match="The data sets are cifar10-resnet110, cifar100-resnet110"):
         datasets.load(name)
 
 
@@ -130,9 +130,9 @@ def test_folder(tmp_path):
         write_packed(file, np.eye(3), np.arange(3), np.ones(3, bool), "by hand")
     assert datasets.names(folder=tmp_path) == ("tiny",)
     assert datasets.load("tiny", folder=tmp_path).n_classes == 3
-    with pytest.raises(InputError, match="There are: tiny"):
+    with pytest.raises(InputError, match="The data sets are tiny"):
         datasets.load("cifar10-resnet110", folder=tmp_path)
-    with pytest.raises(InputError, match="there is no folder"):
+    with pytest.raises(InputError, match="does not exist"):
         datasets.load("tiny", folder=tmp_path / "none")
 
 

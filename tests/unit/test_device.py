@@ -356,7 +356,7 @@ def test_one_row(device):
 
 
 def test_equal_logits(device):
-    with pytest.warns(MetacalWarning, match="all logits are equal"):
+    with pytest.warns(MetacalWarning, match="All logits are equal"):
         fit = mc.TemperatureScaling().fit(
             torch.zeros((5, 3), device=device), torch.arange(5, device=device) % 3
         )
@@ -583,7 +583,7 @@ def test_a_failing_compiler_is_survived(device, monkeypatch):
     monkeypatch.setattr(fused_kernels, "can_fuse", lambda block: fused_kernels.is_available)
     monkeypatch.setattr(fused_kernels, "_score_kernel", Broken())
     table = torch.eye(4, dtype=torch.float64, device=device)
-    with pytest.warns(MetacalWarning, match="plain torch is used"):
+    with pytest.warns(MetacalWarning, match="Plain torch is used"):
         found = device_kernels.score_by_formula(table, rowwise.entropy)
     np.testing.assert_allclose(found.cpu(), definition.entropy(np.eye(4)), rtol=1e-12)
     assert not fused_kernels.is_available

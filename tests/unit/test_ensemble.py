@@ -212,7 +212,7 @@ def test_masked_classes_stay_impossible_and_share_nothing():
 
 def test_all_rows_right_warns_and_gives_probabilities():
     logits, labels = np.eye(3) * 5.0, np.arange(3)
-    with pytest.warns(MetacalWarning, match="every row is right"):
+    with pytest.warns(MetacalWarning, match="Every row is correct"):
         fit = fit_ensemble_temperature(Rows(logits), labels)
     assert np.isfinite(fit(logits)).all()
 

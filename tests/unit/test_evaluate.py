@@ -132,7 +132,7 @@ def test_a_gate_on_scores_is_measured_on_rows_that_have_one():
         mc.evaluate(gate.gate_, mark[:3000], right[:3000], n_resamples=0).verdict.word
         == "not judged"
     )
-    with pytest.raises(mc.InputError, match="no row has a score"):
+    with pytest.raises(mc.InputError, match="No row has a score"):
         mc.evaluate(gate, [None], [True])
 
 

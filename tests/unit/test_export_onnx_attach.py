@@ -113,7 +113,8 @@ def test_a_logistic_regression_exported_by_skl2onnx(digits, tmp_path):
         save_attached(path, gate, served)
     export(zipmap=False)
     with pytest.raises(
-        mc.InputError, match=r"holds probabilities: it comes out of a Normalizer.*raw_scores"
+        mc.InputError,
+        match=r"holds probabilities, because it is the output of a Normalizer.*raw_scores",
     ):
         save_attached(path, gate, served)
     assert not served.exists()
@@ -261,19 +262,19 @@ def test_a_calibrator_alone_adds_probabilities():
         (
             lambda: linear_model(outputs=("a", "b")),
             {},
-            r"which output holds the logits\? It has 'a' \(float n × 10\), 'b'",
+            r"which output holds the logits\. It has 'a' \(float n × 10\), 'b'",
         ),
         (
             lambda: linear_model(),
             {"logits": "nothing"},
-            "no value 'nothing' in this model; its outputs are 'logits'",
+            "Value 'nothing' does not exist in this model. Its outputs are 'logits'",
         ),
-        (lambda: linear_model(), {"logits": "product"}, "does not say what type 'product' has"),
+        (lambda: linear_model(), {"logits": "product"}, "type of value 'product' is missing"),
         (lambda: linear_model(width=7), {}, "has 7 columns, but the calibration has 10 classes"),
         (
             lambda: linear_model(opset=9, ir_version=4),
             {},
-            "operator set 9; the gate needs at least 11",
+            "operator set 9, but the gate needs at least",
         ),
         (lambda: 3, {}, "a path or an onnx.ModelProto, got int"),
     ],
@@ -284,7 +285,7 @@ def test_what_does_not_fit_says_so(model, options, message, gate):
 
 
 def test_a_gate_is_not_attached_twice(gate):
-    with pytest.raises(mc.InputError, match="already has a metacal gate"):
+    with pytest.raises(mc.InputError, match="already contains a metacal gate"):
         attach(attach(linear_model(), gate), gate, logits="logits")
 
 
@@ -300,7 +301,7 @@ def test_external_weights_are_neither_read_nor_moved(gate, tmp_path):
         linear_model(), path, save_as_external_data=True, location="linear.bin", size_threshold=0
     )
     before = {item.name: (item.read_bytes(), item.stat().st_mtime_ns) for item in home.iterdir()}
-    with pytest.raises(mc.InputError, match="write the result there too"):
+    with pytest.raises(mc.InputError, match="Write the result to the same folder"):
         save_attached(path, gate, tmp_path / "served.onnx")
     saved = save_attached(path, gate, home / "served.onnx")
     assert saved.ran
@@ -360,8 +361,12 @@ def test_the_commands(gate, tmp_path, monkeypatch):
         "--logits NAME" in call("attach", "model.onnx", "cal.json", "-o", "out.onnx", code=2).stderr
     )
     assert (
-        "also read" in call("attach", "model.onnx", "cal.json", "-o", "model.onnx", code=2).stderr
+        "also an input file"
+        in call("attach", "model.onnx", "cal.json", "-o", "model.onnx", code=2).stderr
     )
     assert "must end in .onnx" in call("export", "cal.json", "-o", "gate.txt", code=2).stderr
-    assert "no such file" in call("attach", "no.onnx", "cal.json", "-o", "out.onnx", code=2).stderr
+    assert (
+        "file does not exist"
+        in call("attach", "no.onnx", "cal.json", "-o", "out.onnx", code=2).stderr
+    )
     assert sorted(os.listdir()) == ["cal.json", "gate.onnx", "model.onnx", "out.onnx"]

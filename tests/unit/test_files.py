@@ -123,12 +123,12 @@ def test_other_names(tmp_path):
     found = read_predictions(path, logits_key="z", label_key="truth", id_key="key")
     np.testing.assert_array_equal(found.labels, CODES)
     np.testing.assert_array_equal(found.ids, np.arange(N))
-    refuse("no 'row', which id_key asks for", path, logits_key="z", id_key="row")
+    refuse("no 'row' found, which id_key", path, logits_key="z", id_key="row")
 
 
 def test_probabilities_are_not_taken_for_logits(tmp_path):
     path = save(arrow_table(name="probs"), tmp_path / "a.parquet")
-    refuse("say input='probabilities'", path)
+    refuse("pass input='probabilities'", path)
     assert read_predictions(path, input="probabilities").table.shape == (N, K)
 
 
@@ -207,7 +207,7 @@ def test_rows_beside_a_null_are_still_the_right_ones(tmp_path, kind, monkeypatch
 
 
 def test_a_null_among_lists_of_a_fixed_size_whatever_pyarrow_reads():
-    # Written by pyarrow 25 and kept: older ones write no such file, but others do, and only from 26
+    # Written by pyarrow 25 and kept: older ones write file does not exist, but others do, and only from 26
     # on is it decoded.
     path = Path(__file__).parents[1] / "contracts" / "fixtures" / "null-list.parquet"
     refuse("row 3 of column 'logits' is null, as are 2 in all.*drop", path)
@@ -220,7 +220,7 @@ def test_a_null_inside_a_list(tmp_path, kind):
     path = save(
         pa.table({"logits": pa.array(column, lists(TABLE, kind).type)}), tmp_path / "a.parquet"
     )
-    refuse("row 17 of column 'logits' has a null in place 2", path)
+    refuse("row 17 of column 'logits' has a null at position 2", path)
 
 
 @pytest.mark.parametrize("where", ["logits_1", "label", "id"])
@@ -243,7 +243,7 @@ def test_ragged_lists(tmp_path, name):
     column = TABLE.tolist()
     column[205] = column[205][:2]
     path = save(pa.table({"logits": pa.array(column)}), tmp_path / name)
-    refuse("row 205 of column 'logits' has 2 numbers but the first row has 4", path)
+    refuse("row 205 of column 'logits' has 2 numbers, but the first row has 4", path)
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -290,13 +290,13 @@ def test_what_is_something_else(tmp_path, name):
     path.touch()
     refuse("0 bytes", path)
     path.write_bytes(pickle.dumps({"logits": TABLE}))
-    refuse("this is a pickle", path)
+    refuse("the file is a pickle", path)
     path.write_text("a,b\n1,2\n")
     refuse("something else|damaged", path)
     path.unlink()
-    refuse("no such file", path)
+    refuse("file does not exist", path)
     path.mkdir()
-    refuse("no file of predictions in this folder", path)
+    refuse("the folder holds no file of predictions", path)
 
 
 def test_a_file_that_changes_while_it_is_read(tmp_path):
@@ -431,10 +431,10 @@ def test_tsv_with_a_column_of_lists(tmp_path):
 @pytest.mark.parametrize(
     ("cell", "match"),
     [
-        ('"[1, 2, 3]"', "row 1 of column 'logits' has 3 numbers but the first row has 2"),
+        ('"[1, 2, 3]"', "row 1 of column 'logits' has 3 numbers, but the first row has 2"),
         ('"[]"', "row 1 of column 'logits' has 0 numbers"),
         ('"[1, null]"', "row 1 of column 'logits' holds 'null', which is not a number"),
-        ('"[1 ... 2]"', r"'\.\.\.', which is not a number .NumPy cuts"),
+        ('"[1 ... 2]"', r"'\.\.\.', which is not a number .NumPy shortens"),
         ('"[1, 2_0]"', "'2_0', which is not a number"),
         ('""', "has 0 numbers"),
     ],

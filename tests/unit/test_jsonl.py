@@ -71,25 +71,25 @@ BAD = {
     "a list": ("[1, 2]\n", r"val.jsonl:1: this line is a list, not an object .*jq -c '.\[\]' FILE"),
     "pretty-printed": (
         '{\n "logits": [1, 2]\n}\n',
-        "val.jsonl:1: this line is not a JSON object of its own",
+        "val.jsonl:1: this line is not one complete JSON object",
     ),
     "a number": ('{"logits": [1, 2]}\n7\n', "val.jsonl:2: this line is 7, not an object"),
     "cut short": (
         '{"logits": [1, 2]}\n\n{"logits": [1,',
-        "val.jsonl:3: this line is not a JSON object",
+        "val.jsonl:3: this line is not one complete JSON object",
     ),
     "two objects": (
         '{"logits": [1, 2]} {"logits": [1, 2]}\n',
-        "val.jsonl:1: this line is not a JSON object",
+        "val.jsonl:1: this line is not one complete JSON object",
     ),
     "twice": (
         '{"logits": [1, 2], "logits": [3, 4]}\n',
-        "val.jsonl:1: the entry 'logits' stands there twice",
+        "the entry 'logits' occurs twice",
     ),
-    "nothing": ("\n \n", "it holds no rows"),
+    "nothing": ("\n \n", "the file has no rows"),
     "ragged": (
         '{"logits": [1, 2]}\n{"logits": [1, 2, 3]}\n',
-        "val.jsonl:2: the entry 'logits' has 3 numbers but the first",
+        "the entry 'logits' has 3 numbers, but the first",
     ),
     "text in a list": (
         '{"logits": [1, "2"]}\n',
@@ -122,12 +122,12 @@ BAD = {
     "labels of two kinds": (
         '{"logits": [1, 2], "label": 0}\n{"logits": [1, 2], "label": "1"}\n',
         (
-            "val.jsonl:2: 'label' is \"1\" but the first row's is 0; write all as numbers, or all"
-            " as texts"
+            "val.jsonl:2: 'label' is \"1\", but 0 in the first row. Write all as numbers, or all"
+            " as strings"
         ),
     ),
     "a huge label": (f'{{"logits": [1, 2], "label": {10**30}}}\n', "a number beyond 64 bits"),
-    "a huge logit": (f'{{"logits": [1, {10**400}]}}\n', "too large to be a logit"),
+    "a huge logit": (f'{{"logits": [1, {10**400}]}}\n', "too large for a logit"),
     "deep": (
         '{"logits": ' + "[" * 100_000 + "]" * 100_000 + "}\n",
         "val.jsonl:1: this line is nested too deeply",
@@ -157,7 +157,7 @@ def test_a_line_without_end_is_refused_before_it_fills_the_memory(file, monkeypa
 
 def test_not_utf8(file):
     file.write_bytes(b'{"logits": [1, 2], "label": "caf\xe9"}\n')
-    with pytest.raises(InputError, match=r"val.jsonl:1: this is not UTF-8"):
+    with pytest.raises(InputError, match="this line is not UTF-8"):
         read_predictions(file)
 
 

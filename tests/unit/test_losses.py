@@ -77,7 +77,7 @@ def test_a_gate_on_losses_does_what_every_gate_does(promise, n, rule, tmp_path):
     watch = mc.Watch.of(again, delta=0.05)
     assert watch.update(new, lost).raised == ()
     assert "promise" in watch.update(new, np.ones(N)).raised
-    with pytest.raises(InputError, match="no loss between 0 and 1"):
+    with pytest.raises(InputError, match="not a loss between 0 and 1"):
         watch.update(new[:1], [7.0])
 
 
@@ -85,19 +85,19 @@ def test_what_is_no_loss_is_refused_in_a_sentence():
     score, loss = graded()
     gate = mc.ScoreGate(mc.MaxRisk(0.1))
     for wrong, said in [
-        ({"loss": loss * 30}, "divide by the most"),
-        ({"loss": loss > 0.1}, "give a number, 0 for a right row"),
+        ({"loss": loss * 30}, "Divide all losses"),
+        ({"loss": loss > 0.1}, "Write 0 for a correct row"),
         ({"loss": loss[1:]}, "1200 scores but 1199 entries of loss"),
         ({"loss": np.where(loss > 0.5, np.nan, loss)}, "is missing"),
         ({"loss": loss, "correct": loss < 0.1}, "not both"),
-        ({}, "give correct"),
+        ({}, "Pass either correct"),
     ]:
         with pytest.raises(InputError, match=said):
             gate.fit(score, **wrong)
-    with pytest.raises(InputError, match="MinAccuracy is about right and wrong"):
+    with pytest.raises(InputError, match="MinAccuracy needs to know which predictions are correct"):
         mc.ScoreGate(mc.MinAccuracy(0.9)).fit(score, loss=loss)
     with pytest.raises(
-        mc.InfeasibleTargetError, match=r"max risk 0.001 cannot be certified.*is 0\.0\d"
+        mc.InfeasibleTargetError, match=r"Cannot certify a mean risk of at most 0.001 .* is 0\.0\d"
     ):
         mc.ScoreGate(mc.MaxRisk(0.001)).fit(score[:200], loss=loss[:200])
 
@@ -174,11 +174,11 @@ def test_a_column_that_says_right_is_no_loss_in_silence(kind):
     score = rng.random(400)
     right = rng.random(400) < score
     with (
-        pytest.warns(mc.MetacalWarning, match="give 1 minus it"),
+        pytest.warns(mc.MetacalWarning, match="pass 1 minus it"),
         pytest.raises(mc.InfeasibleTargetError),
     ):
         mc.ScoreGate(mc.MaxRisk(0.3)).fit(score, loss=right.astype(kind))
-    with pytest.raises(mc.InputError, match=r"the loss is .*; give a number, 0 for a right row"):
+    with pytest.raises(mc.InputError, match=r"the loss is .* Write 0 for a correct row"):
         mc.ScoreGate(mc.MaxRisk(0.3)).fit(score, loss=right)
     fitted = mc.ScoreGate(mc.MaxRisk(0.3)).fit(score, loss=(~right).astype(kind))
     exact = kind is int  # the type says that there is nothing between 0 and 1; these rows cannot

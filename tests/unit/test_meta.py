@@ -119,7 +119,7 @@ def test_tied_scores_are_noticed(halves):
 
 @pytest.mark.parametrize("promise", ["miscoverage", 0.05, None, mc.MaxMiscoverage])
 def test_a_promise_is_required(halves, promise):
-    with pytest.raises(mc.InputError, match="must be one such as"):
+    with pytest.raises(mc.InputError, match="must be an object such as"):
         mc.MetaCal(promise).fit(*halves[:2])
 
 

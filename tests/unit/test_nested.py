@@ -97,7 +97,7 @@ def test_a_file_of_responses_is_read_and_fitted(tmp_path):
 def test_a_bad_line_is_named_by_file_line_and_key(tmp_path):
     path = written(tmp_path / "r.jsonl", [{"a": {"b": [1.0]}}, {"a": {"b": ["x"]}}])
     with pytest.raises(
-        InputError, match=r"r.jsonl:2: 'a.b' is \['x'\], and mean\(...\) takes a list of numbers"
+        InputError, match=r"'a\.b' is \['x'\], but mean\(\.\.\.\) needs a list of numbers"
     ):
         read_scores(path, score_key="mean(a.b)")
     path = written(tmp_path / "s.jsonl", [{"a": {"b": 1.0}}, {"a": {"b": "high"}}])

@@ -111,16 +111,16 @@ def test_groups_decide_and_unknown_ones_are_rejected_and_said():
 
 def test_groups_are_refused_where_nothing_goes_by_them():
     cal, (X, _) = fitted(mc.PerClass(mc.MinAccuracy(0.96))), made_up(10)
-    with pytest.raises(mc.InputError, match="no threshold by group"):
+    with pytest.raises(mc.InputError, match="no threshold for each group"):
         cal.accepts(X, groups=["a"] * 10)
 
 
 @pytest.mark.parametrize(
     ("promise", "complaint"),
     [
-        (lambda: mc.PerClass(mc.Both(0.1, 0.9)), "takes MinAccuracy"),
-        (lambda: mc.PerClass(mc.PerClass(mc.MinAccuracy(0.9))), "takes MinAccuracy"),
-        (lambda: mc.PerClass(mc.MinAccuracy(0.9, delta=None)), "shares a delta"),
+        (lambda: mc.PerClass(mc.Both(0.1, 0.9)), "supports MinAccuracy"),
+        (lambda: mc.PerClass(mc.PerClass(mc.MinAccuracy(0.9))), "supports MinAccuracy"),
+        (lambda: mc.PerClass(mc.MinAccuracy(0.9, delta=None)), "needs a promise with a delta"),
         (lambda: mc.PerClass(mc.MinAccuracy(0.9), shares="all"), "'together', 'each' or 'fcr'"),
         (lambda: mc.PerClass(mc.MinAccuracy(0.9), fallback="best"), "None or 'pooled'"),
     ],
@@ -141,14 +141,16 @@ def test_per_group_asks_for_one_group_per_row():
         cal = mc.MetaCal(promise, classes=["cat", "dog", "cow", "owl"], reject_label="?")
         with pytest.raises(mc.InputError, match=complaint):
             cal.fit(X, y, groups=groups)
-    with pytest.raises(mc.InputError, match="groups are for a promise per group"):
+    with pytest.raises(mc.InputError, match="groups needs a promise for each group"):
         mc.MetaCal(
             mc.MaxMiscoverage(0.1), classes=["cat", "dog", "cow", "owl"], reject_label="?"
         ).fit(X, y, groups=y)
 
 
 def test_nothing_can_be_certified():
-    with pytest.raises(mc.InfeasibleTargetError, match="for any class of these 60 rows") as raised:
+    with pytest.raises(
+        mc.InfeasibleTargetError, match=r"for any class \(4 in these 60 rows\)"
+    ) as raised:
         fitted(mc.PerClass(mc.MinAccuracy(0.99)), n=60)
     assert raised.value.rows_needed > 60
 
@@ -257,7 +259,7 @@ def test_saved_and_loaded(tmp_path, by, shares):
         (lambda part: part.update(delta=None), "never tested"),
         (lambda part: part.update(names=["cow"]), "same name"),
         (lambda part: part.update(names=["yak"]), "not the classes"),
-        (lambda part: part.update(status="always rejected"), "does not follow from the rest"),
+        (lambda part: part.update(status="always rejected"), "contradicts the other values"),
         (lambda part: part.update(delta=1e-12), "do not certify"),
     ],
 )

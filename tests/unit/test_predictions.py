@@ -76,7 +76,7 @@ def test_npz_probabilities_by_input(npz, key):
 
 
 def test_npz_holding_probabilities_is_not_read_as_logits(npz):
-    refuse(r"say input='probabilities'", npz(probs=TABLE))
+    refuse("pass input='probabilities'", npz(probs=TABLE))
 
 
 def test_npz_other_keys(npz):
@@ -91,13 +91,13 @@ def test_npz_does_not_guess(npz):
 
 def test_npz_two_candidates(npz):
     refuse(
-        "both 'labels' and 'y'; choose one with label_key",
+        r"both 'labels' and 'y' exist\. Choose one with label_key",
         npz(logits=TABLE, y=[0, 1], labels=[0, 1]),
     )
 
 
 def test_npz_key_that_is_not_there(npz):
-    refuse("no 'z', which logits_key asks for; it has 'logits'", npz(logits=TABLE), logits_key="z")
+    refuse("no 'z' found, which logits_key", npz(logits=TABLE), logits_key="z")
 
 
 def test_npz_classes(npz):
@@ -107,7 +107,7 @@ def test_npz_classes(npz):
         "c",
     )
     refuse(
-        "own class order is 'a', 'b', 'c'",
+        "class order 'a', 'b', 'c'",
         npz(logits=TABLE, classes=["a", "b", "c"]),
         classes=["c", "b", "a"],
     )
@@ -116,7 +116,7 @@ def test_npz_classes(npz):
         "b",
         "c",
     )
-    refuse("3 columns but there are 2 class names", npz(logits=TABLE), classes=["a", "b"])
+    refuse("3 columns, but 2 class names", npz(logits=TABLE), classes=["a", "b"])
 
 
 def test_npz_lengths_differ(npz):
@@ -169,7 +169,7 @@ def test_zip_that_is_no_npz(tmp_path):
 
 def test_empty_zip(tmp_path):
     zipfile.ZipFile(tmp_path / "val.npz", "w").close()
-    refuse("no array 'logits'; it holds nothing", tmp_path / "val.npz")
+    refuse("no array 'logits' found; it holds nothing", tmp_path / "val.npz")
 
 
 # ── npy ───────────────────────────────────────────────────────────────────────────────────────────
@@ -183,7 +183,7 @@ def test_npy_is_read_or_stays_in_its_file(tmp_path):
     assert type(found.table) is np.ndarray
     np.testing.assert_array_equal(stays[:], found.table)
     assert found.labels is None
-    with pytest.raises(InputError, match=r"no labels here.*with labels"):
+    with pytest.raises(InputError, match=r"no labels found.*with labels"):
         found.require_truth()
 
 
@@ -225,13 +225,13 @@ def test_labels_file_with_a_hole(tmp_path, text):
 
 def test_labels_file_with_many_columns(tmp_path, text):
     np.save(tmp_path / "z.npy", TABLE)
-    with pytest.raises(InputError, match=r"which column .*label_key"):
+    with pytest.raises(InputError, match=r"several columns may hold the labels.*label_key"):
         read_predictions(tmp_path / "z.npy", labels=text("a,b\n1,2\n3,4\n", "y.csv"))
 
 
 def test_labels_file_of_unknown_kind(tmp_path):
     np.save(tmp_path / "z.npy", TABLE)
-    with pytest.raises(InputError, match=r"y.json: labels are read from .npy"):
+    with pytest.raises(InputError, match=r"y.json: unsupported file type for labels"):
         read_predictions(tmp_path / "z.npy", labels=tmp_path / "y.json")
 
 
@@ -291,7 +291,7 @@ def test_csv_labels_keep_their_kind(text):
 def test_csv_other_label_column(text):
     found = read_predictions(text("a,b,target\n1,2,0\n"), label_key="target")
     assert found.labels.tolist() == [0]
-    refuse("is column 'y' a class or a label", text("a,y,target\n1,2,0\n"), label_key="target")
+    refuse("column 'y' may be a class or a label", text("a,y,target\n1,2,0\n"), label_key="target")
     refuse("both 'label' and 'y'", text("a,b,y,label\n1,2,0,0\n"))
 
 
@@ -302,7 +302,7 @@ def test_csv_classes_choose_and_order_columns(text):
     assert found.class_names == ("cat", "dog", "id")
     assert found.ids is None
     assert found.unused_names == ("when",)
-    refuse("no column for 'cow'", path, classes=["cat", "cow"])
+    refuse("no column found for 'cow'", path, classes=["cat", "cow"])
 
 
 def test_csv_classes_order_prefixed_columns_too(text):
@@ -316,9 +316,7 @@ def test_csv_classes_order_prefixed_columns_too(text):
 def test_csv_classes_may_rename_columns(text):
     found = read_predictions(text("c0,c1\n1,2\n"), classes=["cat", "dog"])
     assert found.class_names == ("cat", "dog")
-    refuse(
-        "2 columns but there are 3 class names", text("c0,c1\n1,2\n"), classes=["cat", "dog", "cow"]
-    )
+    refuse("2 columns, but 3 class names", text("c0,c1\n1,2\n"), classes=["cat", "dog", "cow"])
 
 
 def test_csv_logits_key_is_a_prefix(text):
@@ -328,7 +326,7 @@ def test_csv_logits_key_is_a_prefix(text):
     assert found.class_names == ("a", "b")
     assert found.unused_names == ("p_a", "p_b")
     assert read_predictions(path, logits_key="p", classes=["b", "a"]).table.tolist() == [[4, 3]]
-    refuse("no column 'q' with lists, nor one named 'q_\\*'", path, logits_key="q")
+    refuse("column 'q' with lists found, and no column named", path, logits_key="q")
 
 
 @pytest.mark.parametrize(
@@ -336,13 +334,13 @@ def test_csv_logits_key_is_a_prefix(text):
     [
         ("a,b,y\n1,2,0\n3,,1\n", r"val.csv:3:2: column 'b' is empty"),
         ("a,b,y\n1,2,0\n3,4,\n", r"val.csv:3:3: column 'y' is empty"),
-        ("a,b,y\n1,2,0\n3,4\n", r"val.csv:3:3: this line has 2 cells but the header has 3"),
+        ("a,b,y\n1,2,0\n3,4\n", r"val.csv:3:3: this line has 2 cells, but the header has 3"),
         ("a,b,y\n1,2,0,9\n", r"val.csv:2:4: this line has 4 cells"),
         ("a,b,y\n1,2,0\nNA,4,1\n", r"val.csv:3:1: column 'a' holds 'NA', which is not a number"),
         ("a,b,y\n1,1_000,0\n", r"val.csv:2:2: column 'b' holds '1_000'"),
         ('a,b,y\n1,2,"x\nx"\n1,?,0\n', r"val.csv:4:2: column 'b' holds '\?'"),
         ("a,b,y\n", "no rows"),
-        ("\n1,2\n", "no header"),
+        ("\n1,2\n", "the header is missing"),
         ("0.5,1.5\n1,2\n", "first line holds numbers"),
         ("3,1,0\n1,2,0\n", "first line holds numbers"),
         ("a,a,y\n1,2,0\n", "repeats the column 'a'"),
@@ -373,13 +371,13 @@ def test_csv_from_standard_input(monkeypatch):
 
 @pytest.mark.parametrize("name", ["val.npz", "val.npy", "val.csv"])
 def test_missing_file(tmp_path, name):
-    refuse("there is no such file", tmp_path / name)
+    refuse("the file does not exist", tmp_path / name)
 
 
 @pytest.mark.parametrize("name", ["val.npz", "val.npy", "val.tsv"])
 def test_folder(tmp_path, name):
     (tmp_path / name).mkdir()
-    refuse("no file of predictions in this folder", tmp_path / name)
+    refuse("the folder holds no file of predictions", tmp_path / name)
 
 
 @pytest.mark.parametrize("name", ["val.npz", "val.npy", "val.csv"])
@@ -395,7 +393,7 @@ def test_no_permission(npz, monkeypatch):
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr("builtins.open", denied)
-    refuse("no permission", path)
+    refuse("permission to read", path)
 
 
 @pytest.mark.parametrize("name", ["val.xlsx", "val.h5"])
@@ -405,20 +403,20 @@ def test_unknown_suffix(tmp_path, name):
 
 @pytest.mark.parametrize("name", ["val.pkl", "val.pickle", "val.p", "val.joblib"])
 def test_pickle_by_suffix(tmp_path, name):
-    refuse("pickle can run any code.*np.savez", tmp_path / name)
+    refuse("does not read pickles.*np.savez", tmp_path / name)
 
 
 @pytest.mark.parametrize("name", ["val.npz", "val.npy", "val.csv"])
 @pytest.mark.parametrize("protocol", [2, 3, 4, 5])
 def test_pickle_by_content(tmp_path, name, protocol):
     (tmp_path / name).write_bytes(pickle.dumps({"logits": TABLE}, protocol=protocol))
-    refuse("this is a pickle.*np.savez", tmp_path / name)
+    refuse("the file is a pickle.*np.savez", tmp_path / name)
 
 
 @pytest.mark.parametrize("name", ["val.npz", "val.npy", "val.csv", "val.csv.gz"])
 def test_compressed_joblib(tmp_path, name):
     (tmp_path / name).write_bytes(gzip.compress(pickle.dumps(TABLE)))
-    refuse("compressed data such as joblib|this is a pickle", tmp_path / name)
+    refuse("compressed data such as joblib|the file is a pickle", tmp_path / name)
 
 
 def test_a_file_is_known_by_its_content(tmp_path, npz):
@@ -525,15 +523,15 @@ def test_npz_is_deterministic_and_may_be_compressed(tmp_path):
 @pytest.mark.parametrize(
     ("columns", "options", "match"),
     [
-        ({}, {}, "nothing to write"),
+        ({}, {}, "columns is empty"),
         ({"a": [1], "b": [1, 2]}, {}, "same length, got {'a': 1, 'b': 2}"),
         ({"a": [[[1]]]}, {}, "1-D or 2-D"),
         ({"a": 3}, {}, "1-D or 2-D"),
         ({"a": np.array([{}])}, {}, "numbers or strings"),
         ({"": [1]}, {}, "non-empty"),
         ({"a/b": [1]}, {}, "without '/'"),
-        ({"a": [[1, 2]]}, {"class_names": ["x"]}, "2 classes but class_names has 1"),
-        ({"a_0": [1], "a": [[1, 2]]}, {}, "two columns would be called 'a_0'"),
+        ({"a": [[1, 2]]}, {"class_names": ["x"]}, "2 classes, but class_names has 1"),
+        ({"a_0": [1], "a": [[1, 2]]}, {}, "Two columns would be named 'a_0'"),
     ],
 )
 def test_tables_that_cannot_be_written(tmp_path, columns, options, match):
@@ -546,9 +544,9 @@ def test_places_that_cannot_be_written(tmp_path):
     for path, match in (
         (
             tmp_path / "out.xlsx",
-            "unknown file type '.xlsx'; end the name in .arrow, .csv, .feather, .jsonl",
+            r"unknown file type '\.xlsx'\. The name must end in \.arrow, \.csv, \.feather",
         ),
-        (tmp_path / "no" / "out.csv", "there is no folder .*no; create it"),
+        (tmp_path / "no" / "out.csv", "the folder .*no does not exist. Create it"),
     ):
         with pytest.raises(InputError, match=match):
             write_table(path, {"a": [1]})
@@ -657,14 +655,14 @@ def test_groups_come_with_the_one_reading(tmp_path, monkeypatch, suffix):
     assert read.table.shape == (3, 3)
     assert read.unused_names == ()
     assert read_predictions(path, group_key="id").groups.tolist() == [0, 1, 2]
-    with pytest.raises(InputError, match=r"there is no 'plant', which group_key asks for"):
+    with pytest.raises(InputError, match="no 'plant' found, which group_key"):
         read_predictions(path, group_key="plant")
 
 
 def test_groups_of_an_array_without_names(tmp_path):
     np.save(tmp_path / "a.npy", np.eye(3))
     with pytest.raises(
-        InputError, match=r"a\.npy: it holds one array without names, and so no 'site'"
+        InputError, match=r"a\.npy: the file holds one array without names, so it has no 'site'"
     ):
         read_predictions(tmp_path / "a.npy", group_key="site")
 

@@ -93,7 +93,7 @@ def test_an_unknown_quantity_is_refused():
         replace(certificate, quantity="profit")
     with pytest.raises(InputError, match="got None"):
         get_quantity(None)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="missing or too many facts: claim_template"):
+    with pytest.raises(InputError, match="missing or unknown facts: claim_template"):
         Quantity("profit", has_upper_limit=True)
 
 

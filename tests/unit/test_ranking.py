@@ -87,7 +87,7 @@ def test_what_is_wrong_is_said(ranker):
     fresh = clone(ranker)
     with pytest.raises(InputError, match="has not been trained"):
         fresh(np.zeros((2, 3)))
-    with pytest.raises(InputError, match="0 of 3 are wrong"):
+    with pytest.raises(InputError, match="0 incorrect of 3"):
         fresh.fit(np.eye(3), [0, 1, 2])
     fresh.fit(np.eye(3), [0, 1, 1])
     with pytest.raises(InputError, match="3 classes"):

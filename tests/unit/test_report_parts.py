@@ -84,7 +84,8 @@ def test_the_command_certifies_the_very_threshold_shown(data, tmp_path, monkeypa
 def test_a_threshold_that_does_not_carry_it(data):
     logits, labels = (column[:2000] for column in data)
     with pytest.raises(
-        mc.InfeasibleTargetError, match=r"the threshold 1 does not carry it .* accuracy of 0\.9"
+        mc.InfeasibleTargetError,
+        match=r"The threshold 1 does not support the promise.* accuracy of 0\.9",
     ):
         mc.MetaCal(mc.AfterLooking(beta=0.99, threshold=1.0)).fit(logits, labels)
     with pytest.raises(mc.InputError, match="finite"):

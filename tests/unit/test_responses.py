@@ -89,5 +89,5 @@ def test_scores_are_compared_and_fused():
     assert np.isnan(found.fused(columns)[:10]).all()
     assert "fused" in str(found)
     assert len(found.to_frame()) == 4
-    with pytest.raises(InputError, match="some of both"):
+    with pytest.raises(InputError, match="some of each"):
         mc.compare_scores(columns, np.ones(2000, dtype=bool))

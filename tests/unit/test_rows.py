@@ -250,12 +250,12 @@ def end(number, name):
 def test_a_lost_worker_is_told_with_the_file():
     with (
         ProcessPoolExecutor(1) as pool,
-        pytest.raises(InputError, match=r"b\.npy: the workers that had these rows were lost"),
+        pytest.raises(InputError, match=r"b\.npy: The workers with these rows were lost"),
     ):
         list(run_in_order(pool, end, [(1, "b.npy")], 2, describe_piece=lambda piece: piece[1]))
     with (
         ThreadPoolExecutor(1) as pool,
-        pytest.raises(InputError, match=r"rows: a worker has not enough memory"),
+        pytest.raises(InputError, match=r"rows: A worker has too little memory"),
     ):
         list(run_in_order(pool, bytearray, [(1 << 62,)], 2, describe_piece=lambda piece: "rows"))
 

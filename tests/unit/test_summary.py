@@ -143,7 +143,7 @@ def test_each_calibrator_kind_and_no_gate_at_all(data):
     assert (after.stage, after.rows) == ("after", "all")
     assert after.ece["estimate"] == pytest.approx(mc.metrics.ece(proba, labels), abs=1e-9)
     assert with_map.source.calibrator == "VectorScaling"
-    with pytest.raises(InputError, match="is not fitted; call fit first"):
+    with pytest.raises(InputError, match=r"is not fitted\. Call fit first"):
         summarise(logits, labels, mc.TemperatureScaling())
 
 
@@ -410,7 +410,7 @@ def test_scores_have_the_numbers_of_evaluate_and_no_classes(marks):
         assert row["score"] == pytest.approx(-mark[2000 + row["row"]])
         assert (row["label"], row["predicted"]) == ("", "")
     json.dumps(found.to_dict(), allow_nan=False)
-    with pytest.raises(InputError, match="one table of logits"):
+    with pytest.raises(InputError, match="single table of logits"):
         summarise(mark, right, gate, n_resamples=0, compare=True)
 
 

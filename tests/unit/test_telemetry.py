@@ -120,4 +120,4 @@ def test_monitor_pushes_to_a_collector(gate, tmp_path):
     assert sum(point.as_int for point in metrics["metacal.decisions"].sum.data_points) == 300
     wrong = CliRunner().invoke(main, [*args[:-1], "collector:4318"])
     assert wrong.exit_code == 2
-    assert "must be the URL of a collector's metrics" in wrong.output
+    assert "must be the URL of a metrics collector" in wrong.output

@@ -90,7 +90,7 @@ def test_a_declared_share_helps_a_rare_class():
     rng = np.random.default_rng(0)
     s = rng.normal(size=1000) * 3.0
     rare = rng.random(1000) < 1.0 / (1.0 + np.exp(8.0 - 2.0 * s))
-    with pytest.raises(mc.InfeasibleTargetError, match="cannot be certified"):
+    with pytest.raises(mc.InfeasibleTargetError, match="Cannot certify"):
         mc.MinAccuracy(0.85).certify(-s, rare)  # its starts are for what all rows are
     assert counted(mc.MinPrecision(0.85, share=0.1), s, rare)[1][0] > 20
 
@@ -149,21 +149,23 @@ def test_a_side_that_cannot_be_certified_is_closed():
     closed, opened = certificate.subgroups.items
     assert (closed.status, opened.n_accepted > 10) == ("always rejected", True)
     assert "no row is predicted fine: recall of fraud 0.99 is not certified" in str(certificate)
-    with pytest.raises(mc.InfeasibleTargetError, match="at least 230 rows of 1, and there are 20"):
+    with pytest.raises(
+        mc.InfeasibleTargetError, match="At least 230 rows of 1 are required; there are 20"
+    ):
         mc.MinRecall(0.99).certify(Sample(s, few))
 
 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: mc.TwoSided(mc.MinPrecision(0.9), mc.MinAccuracy(0.9)), "TwoSided takes two of"),
+        (lambda: mc.TwoSided(mc.MinPrecision(0.9), mc.MinAccuracy(0.9)), "TwoSided needs two of"),
         (lambda: mc.MinRecall(0.9, delta=None), "delta must be"),
         (lambda: mc.MinPrecision(0.9, share=2), "share must be"),
         (
             lambda: mc.TwoSided(mc.MinPrecision(0.9), mc.MaxFalsePositiveRate(0.1)).certify(
                 [0.0, 1.0], [False, True]
             ),
-            "both",
+            "Both",
         ),
         (
             lambda: mc.MinRecall(0.9, positive="theft").certify([0.0, 1.0], [False, True]),
@@ -171,7 +173,7 @@ def test_a_side_that_cannot_be_certified_is_closed():
         ),
         (
             lambda: mc.MetaCal(mc.MinRecall(0.9)).fit(np.zeros((6, 3)), [0, 1, 2] * 2),
-            "is for two classes",
+            "needs two classes",
         ),
         (
             lambda: mc.ScoreGate(mc.MinRecall(0.9)).fit(SCORES, FRAUD),
@@ -184,15 +186,15 @@ def test_a_side_that_cannot_be_certified_is_closed():
             ),
             "one row of each",
         ),
-        (lambda: mc.PerClass(mc.MinRecall(0.9)), "of two classes PerGroup"),
-        (lambda: mc.PerGroup(mc.MaxReview(0.1)), "of two classes PerGroup"),
+        (lambda: mc.PerClass(mc.MinRecall(0.9)), "for two classes, PerGroup"),
+        (lambda: mc.PerGroup(mc.MaxReview(0.1)), "for two classes, PerGroup"),
         (
             lambda: mc.ScoreGate(mc.PerGroup(mc.MinRecall(0.9))).fit(SCORES, FRAUD, groups=GROUP),
             "need the true class",
         ),
         (
             lambda: mc.MetaCal(BOTH, decision="calibrated").fit(SCORES, FRAUD),
-            "decisions of its own",
+            "chooses its own decisions",
         ),
         (
             lambda: mc.MetaCal(mc.MinAccuracy(0.9), decision="mine").fit(SCORES, FRAUD),
@@ -258,7 +260,7 @@ def test_each_group_has_two_sides_of_its_own(by_group):
     assert "north: called fraud if log-odds >" in str(certificate)
     with pytest.warns(mc.MetacalWarning, match="moon"):
         assert set(by_group.predict([9.0, -9.0], groups=["moon", "moon"])) == {"rejected"}
-    with pytest.raises(mc.InputError, match="which group"):
+    with pytest.raises(mc.InputError, match="the group"):
         by_group.predict(SHIFTED)
     with pytest.raises(mc.InputError, match="rows of each group"):
         by_group.ranking_scores(SHIFTED)
@@ -371,10 +373,10 @@ def test_groups_that_cannot_carry_a_side():
         said = few.promise.find_count_contradiction(
             replace(certificate, subgroups=replace(parts, items=items))
         )
-        assert said is None or "group rare: class False: it does not belong" in said
+        assert said is None or "group rare: class False: the certificate does not belong" in said
         assert (said is None) == (forged == closed)
     with pytest.raises(
-        mc.InfeasibleTargetError, match=r"of these 200 rows \(3 of them\).* it takes at least"
+        mc.InfeasibleTargetError, match=r"\(3 in these 200 rows\).* collect at least"
     ):
         mc.MetaCal(mc.PerGroup(mc.MinRecall(0.99))).fit(
             SHIFTED[:200], FRAUD[:200], groups=GROUP[:200]
@@ -597,6 +599,6 @@ def test_a_learned_decision_counts_whole_clusters(per):
     )
     assert learned.rule == largest.rule
     n_pilot_clusters = n_clusters // 10
-    pilot_text = f"chosen on {n_pilot_clusters * cluster_size} rows"
+    pilot_text = f"chosen on {n_pilot_clusters * cluster_size} pilot rows"
     assert any(pilot_text in str(note) for note in learned.notes)
     assert learned.n_rows < largest.n_rows

@@ -86,7 +86,7 @@ def test_bad_labels(estimator, case):
 
 @pytest.mark.parametrize("promise", [mc.MaxMiscoverage(0.1), mc.MinAccuracy(0.1)])
 def test_all_wrong(promise):
-    with pytest.raises(mc.InputError, match="no calibration row is classified correctly"):
+    with pytest.raises(mc.InputError, match="No calibration row is classified correctly"):
         mc.MetaCal(promise).fit(GOOD, (GOOD.argmax(axis=1) + 1) % 3)
 
 
@@ -172,18 +172,18 @@ def test_a_masked_true_class_is_left_out_of_the_temperature():
 
 
 def test_all_right_gives_a_bounded_temperature_and_a_warning():
-    with pytest.warns(mc.MetacalWarning, match="every row is right"):
+    with pytest.warns(mc.MetacalWarning, match="Every row is correct"):
         temperature = mc.TemperatureScaling().fit(GOOD, GOOD.argmax(axis=1)).temperature_
     assert 0 < temperature < 1
-    with pytest.warns(mc.MetacalWarning, match="is this the training data"):
+    with pytest.warns(mc.MetacalWarning, match="If these rows are training data"):
         cal = mc.MetaCal(mc.MaxMiscoverage(0.1)).fit(GOOD, GOOD.argmax(axis=1))
     assert any("training data" in str(note) for note in cal.certificate_.notes)
 
 
 def test_uninformative_logits_give_a_bounded_temperature_and_a_warning():
-    with pytest.warns(mc.MetacalWarning, match="say nothing about the labels"):
+    with pytest.warns(mc.MetacalWarning, match="do not help to predict the labels"):
         assert 0 < mc.TemperatureScaling().fit(GOOD, GOOD.argmin(axis=1)).temperature_ < 1e6
-    with pytest.warns(mc.MetacalWarning, match="all logits are equal"):
+    with pytest.warns(mc.MetacalWarning, match="All logits are equal"):
         assert mc.TemperatureScaling().fit(np.ones((60, 3)), LABELS).temperature_ == 1.0
 
 
@@ -234,7 +234,7 @@ def test_class_order_is_explicit():
     assert (predicted[accept] == names[GOOD[accept].argmax(axis=1)]).all()
     assert (predicted[~accept] == "ask a person").all()
     for classes, message in (
-        (["a", "b"], "names 2 classes but the table has 3"),
+        (["a", "b"], "has 2 names, but the table has 3"),
         (["a", "a", "b"], "repeat"),
         ([0.5, 1.5, 2.5], "integers or of strings"),
         (["a", "b", "c"], "not among the 3 classes"),
@@ -261,7 +261,7 @@ def test_reject_label_is_checked():
     [
         (np.ones(59), "shape"),
         (-np.ones(60), "non-negative"),
-        (np.zeros(60), "zero on every row"),
+        (np.zeros(60), "zero on every"),
         ([np.nan] * 60, "finite"),
     ],
 )

@@ -208,7 +208,10 @@ def test_other_gates():
     [
         (lambda d: d.update(gate="sha256:" + "0" * 64), "another gate"),
         (lambda d: d["counts"].__setitem__(1, 10**6), "contradict"),
-        (lambda d: d["alarms"]["promise"][0].update(limit=0.5), "not what this gate gives"),
+        (
+            lambda d: d["alarms"]["promise"][0].update(limit=0.5),
+            "a quantity that this gate does not have",
+        ),
         (lambda d: d["alarms"]["promise"][0]["capital"].update(log_peak=-1.0), "peak"),
         (
             lambda d: d["alarms"]["promise"][0]["capital"]["wagers"][0].update(gamblers=[]),
@@ -218,7 +221,7 @@ def test_other_gates():
         (lambda d: d["waiting"].append(d["waiting"][0]), "waits twice"),
         (lambda d: d["waiting"].append([]), "waiting"),
         (lambda d: d.update(stride=0), "history"),
-        (lambda d: d.update(extra=1), "does not belong"),
+        (lambda d: d.update(extra=1), "unexpected entry"),
         (lambda d: d["first"].append(["other", 1]), "first"),
         (lambda d: d.pop("classes"), "missing"),
         (lambda d: d.update(kind="MetaCal"), "not the state"),
@@ -264,7 +267,7 @@ def test_labels_sampled_with_known_probabilities():
     assert alarms / 120 <= limit(delta, 120)
     assert noticed / 120 > 0.9
     assert naive == 20  # without the probabilities every one of them is fooled
-    with pytest.raises(mc.InputError, match="below the least probability"):
+    with pytest.raises(mc.InputError, match="below the declared least probability"):
         mc.PromiseMonitor("selective accuracy", 0.03).update([True], [True], probability=[0.5])
 
 
@@ -390,7 +393,7 @@ def test_an_estimate_says_what_it_is(cal):
     assert few.high - few.low > found.high - found.low > 0.0
     watch = mc.Watch.of(cal).update(data.logits[5000:])
     assert watch.estimate.accuracy == pytest.approx(found.accuracy, abs=1e-6)
-    with pytest.raises(mc.InputError, match="does not know how well"):
+    with pytest.raises(mc.InputError, match="no calibrated confidence"):
         mc.estimate_accuracy(
             mc.TemperatureScaling().fit(data.logits[:99], data.labels[:99]), data.logits
         )
@@ -536,11 +539,11 @@ def of_units(request):
 
 def test_a_gate_by_units_is_watched_by_units_alone(of_units, cal):
     score, right, _ = in_units(1)
-    with pytest.raises(mc.InputError, match="certified by units"):
+    with pytest.raises(mc.InputError, match="certified on clusters"):
         mc.Watch.of(of_units).update(score, right)
-    with pytest.raises(mc.InputError, match="independent rows: watch it without units"):
+    with pytest.raises(mc.InputError, match="independent rows, so it does not support units"):
         mc.Watch.of(cal).update(np.zeros((2, 10)), units=["a", "a"])
-    with pytest.raises(mc.InputError, match="row 1 has no unit"):
+    with pytest.raises(mc.InputError, match="row 1 has no cluster"):
         mc.Watch.of(of_units).update(score[:2], units=["a", None])
 
 

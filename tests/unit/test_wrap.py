@@ -58,7 +58,7 @@ def test_without_a_constraint_probabilities_improve_and_nothing_is_rejected(clas
     assert nll(calibrated.predict_proba(X[TEST])) < nll(fitted.predict_proba(X[TEST]))
     np.testing.assert_array_equal(calibrated.predict(X[TEST]), fitted.predict(X[TEST]))
     assert calibrated.accepts(X[TEST]).all()
-    with pytest.raises(AttributeError, match="without a promise"):
+    with pytest.raises(AttributeError, match="has no promise"):
         _ = calibrated.certificate_
 
 
@@ -93,7 +93,7 @@ def test_calibration_rows_may_miss_a_class_and_a_label_of_none_counts_as_wrong()
     wrong = mc.CalibratedClassifier(fitted, mc.MaxMiscoverage(0.1)).fit(X[FIT], labels).certificate_
     assert wrong.n_rows == known.n_rows
     assert wrong.n_correct < known.n_correct
-    with pytest.raises(mc.InputError, match=r"none of the .* calibration rows has a label"):
+    with pytest.raises(mc.InputError, match=r"None of the .* calibration rows has a label"):
         mc.CalibratedClassifier(fitted, mc.MaxMiscoverage(0.1)).fit(X[FIT], Y[FIT] + 100)
 
 
@@ -127,7 +127,10 @@ def test_two_classes_by_decision_values():
     ("arguments", "message"),
     [
         ({"response_method": "predict"}, "response_method must be"),
-        ({"response_method": "decision_function"}, "has neither of decision_function"),
+        (
+            {"response_method": "decision_function"},
+            "has none of the required methods decision_function",
+        ),
         ({"holdout": 1.0}, "holdout must be"),
     ],
 )

@@ -165,8 +165,7 @@ def test_weights_go_to_the_classifier_and_the_calibrator_and_never_to_the_certif
     assert set(seen) <= set(weight)
     assert weighed.certificate_.n_rows == plain.certificate_.n_rows
     assert any(
-        "weights are not used by the certificate" in str(note)
-        for note in weighed.certificate_.notes
+        "weights affect only the calibrator" in str(note) for note in weighed.certificate_.notes
     )
     fitted = FrozenEstimator(GaussianNB(var_smoothing=0.1).fit(X[TRAIN], Y[TRAIN]))
     frozen = mc.CalibratedClassifier(fitted, mc.MaxMiscoverage(0.1))
@@ -190,7 +189,7 @@ def test_a_classifier_that_takes_no_weights_is_said_to():
 
     with pytest.warns(
         mc.MetacalWarning,
-        match="NoWeights.fit takes no sample_weight: only the calibrator is weighted",
+        match="NoWeights.fit does not support sample_weight",
     ):
         mc.CalibratedClassifier(NoWeights()).fit(X, Y, sample_weight=np.ones(len(Y)))
 
@@ -228,7 +227,7 @@ def test_other_fit_parameters_follow_the_rows():
     )
     assert len(gate.estimator_.tag_) == len(Y) - gate.certificate_.n_rows
     frozen = FrozenEstimator(gate.estimator_)
-    with pytest.raises(mc.InputError, match="tag would be passed to the fit"):
+    with pytest.raises(mc.InputError, match="tag has no effect"):
         mc.CalibratedClassifier(frozen).fit(X, Y, tag=np.arange(len(Y)))
 
 
@@ -262,7 +261,7 @@ def test_the_certificate_of_cross_fitting_promises_less_in_plain_words():
     assert certificate.statement.endswith("with about 90% confidence (approximate, not certified).")
     assert words.describe_rule(certificate).endswith("on out-of-fold scores of 5 folds")
     assert "fitted on all rows" in certificate.assumptions[-1]
-    assert "not by the one in use" in str(certificate.notes[-1])
+    assert "instead of the final one" in str(certificate.notes[-1])
     assert "Barber et al. 2021" in str(certificate.notes[-1])
     average = (
         mc.CalibratedClassifier(GaussianNB(), mc.MaxMiscoverage(0.1, delta=None), cv=3)
@@ -298,10 +297,10 @@ def test_folds_repeat_with_the_seed_and_may_be_the_user_s():
 @pytest.mark.parametrize(
     ("estimator", "cv", "message"),
     [
-        (GaussianNB(), 1, "at least 2 folds"),
-        (GaussianNB(), True, "at least 2 folds"),
-        (GaussianNB(), ShuffleSplit(3, random_state=0), "in one test fold"),
-        (GaussianNB(), 2000, "use fewer folds"),
+        (GaussianNB(), 1, "an integer of at least 2"),
+        (GaussianNB(), True, "an integer of at least 2"),
+        (GaussianNB(), ShuffleSplit(3, random_state=0), "in exactly one test fold"),
+        (GaussianNB(), 2000, "Use fewer folds"),
         (FrozenEstimator(GaussianNB().fit(X, Y)), 3, "a frozen classifier is not fitted again"),
     ],
 )
@@ -358,5 +357,5 @@ def test_decision_values_of_pairs_are_refused():
 
 def test_the_gate_of_somebody_else_s_calibrator():
     gate = mc.CalibratedClassifier(GaussianNB(), calibrator=LogisticRegression()).fit(X, Y)
-    with pytest.raises(AttributeError, match="LogisticRegression is of another package"):
+    with pytest.raises(AttributeError, match="LogisticRegression is not one of metacal's"):
         _ = gate.gate_

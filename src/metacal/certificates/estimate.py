@@ -168,7 +168,8 @@ def estimate_review_rate(certificate: Certificate, subgroup_name: Name | None = 
         return _estimate_subgroup_review_rate(certificate, certificate.subgroups, subgroup_name)
     if subgroup_name is not None:
         raise InputError(
-            f"one threshold is for all rows: there is no part {subgroup_name!r} of its own."
+            f"The gate has one threshold for all rows, and none for {subgroup_name!r}. Leave the"
+            " subgroup out, or fit the gate with PerClass or PerGroup."
         )
     if certificate.accepts_everything:
         threshold = math.inf
@@ -202,7 +203,7 @@ def _estimate_subgroup_review_rate(
         selected = [subgroup for subgroup in subgroups.items if subgroup_name in subgroup.names]
     if not selected:
         raise InputError(
-            f"there is no {subgroups.by} {subgroup_name!r}; there are"
+            f"Unknown {subgroups.by} {subgroup_name!r}. Pass one of"
             f" {', '.join(map(str, subgroups.names))}."
         )
     # Only some rows of a pooled subgroup are tested. Its untested rows count here as well.
@@ -469,8 +470,7 @@ def infer_accuracy_from_sums(
     check_fraction("level", level)
     if certificate is None or not certificate.has_labels:
         raise InputError(
-            "accuracy is estimated from the confidence of a gate that was fitted on labelled rows"
-            " under a promise; this one does not know how well it is calibrated."
+            "This gate has no calibrated confidence. Fit it on labelled rows, or pass labels."
         )
     n_accepted = sums.n_accepted
     if n_accepted == 0:

@@ -128,18 +128,19 @@ class RowSketch:
         )
         if not is_well_formed:
             raise InputError(
-                "a sketch of rows has 16 hexadecimal digits and one count for each hash."
+                "A sketch of rows must have hashes of 16 hexadecimal digits and one count"
+                " for each hash."
             )
         row_hashes = self.hash_values
         is_strictly_rising = bool((row_hashes[1:] > row_hashes[:-1]).all())
         is_within_bound = bool((row_hashes <= np.uint64(int(self.bound, 16))).all())
         if n_hashes > SKETCH_SIZE or not is_strictly_rising or not is_within_bound:
             raise InputError(
-                f"a sketch of rows has at most {SKETCH_SIZE} different hashes up to its bound, in"
-                " order."
+                f"A sketch of rows must have at most {SKETCH_SIZE} different hashes, in"
+                " ascending order and not above its bound."
             )
         if sum(map(int, self.counts)) > self.n_rows:
-            raise InputError("a sketch of rows counts more rows than there are.")
+            raise InputError("The counts of a sketch of rows must not exceed the number of rows.")
 
     @property
     def hash_values(self) -> NDArray[np.uint64]:

@@ -28,8 +28,8 @@ class Note:
     >>> note = few_errors(errors=0, rows=1200)
     >>> note.kind, note.to_dict()
     ('few_errors', {'kind': 'few_errors', 'errors': 0, 'rows': 1200})
-    >>> str(note)[:44]
-    '0 errors in 1,200 rows: is this the training'
+    >>> str(note)[:45]
+    'Only 0 errors in 1,200 rows. If these rows ar'
     """
 
     kind: str
@@ -91,9 +91,9 @@ def remark(*, text: str) -> str:
 def too_few_right(*, right: int, alpha: float, best: float, needed: int) -> str:
     """Report that too few correct rows allow no rejection under a miscoverage limit."""
     return (
-        f"everything is accepted: {right} correct rows are too few to reject any at a miscoverage"
-        f" of {alpha:g}; rejecting starts at {ceil_to_4_decimals(best):g} with these rows, or with {needed}"
-        " correct rows."
+        f"Every row is accepted: with only {right} correct rows, none can be rejected at a"
+        f" miscoverage of at most {alpha:g}. Use at least {needed} correct rows, or raise the"
+        f" limit to {ceil_to_4_decimals(best):g}."
     )
 
 
@@ -101,9 +101,9 @@ def too_few_right(*, right: int, alpha: float, best: float, needed: int) -> str:
 def too_few_to_review(*, rows: int, share: float, best: float, needed: int) -> str:
     """Report that too few rows allow no rejection under a limit on the review rate."""
     return (
-        f"everything is accepted: {rows} rows are too few to send any to review at a share of at"
-        f" most {share:g}; that starts at {ceil_to_4_decimals(best):g} with these rows, or with {needed}"
-        " rows."
+        f"Every row is accepted: with only {rows} rows, none can be rejected at a review rate"
+        f" of at most {share:g}. Use at least {needed} rows, or raise the limit to"
+        f" {ceil_to_4_decimals(best):g}."
     )
 
 
@@ -111,7 +111,8 @@ def too_few_to_review(*, rows: int, share: float, best: float, needed: int) -> s
 def too_few_units(*, units: int, rows: int) -> str:
     """Report that too few clusters allow no rejection."""
     return (
-        f"everything is accepted: {units:,} units of {rows:,} rows are too few to reject any row."
+        f"Every row is accepted: {units:,} clusters ({rows:,} rows) are too few to reject any"
+        " row. Collect rows of more clusters, or raise the limit."
     )
 
 
@@ -127,10 +128,10 @@ def class_never_predicted(
     needed: int | None,
 ) -> str:
     """Report that one of two promises about two classes accepts no row."""
-    best_text = "" if best is None else f"; the best that they support is {best:g}"
+    best_text = "" if best is None else f" (the best they support is {best:g})"
     more_rows_text = "" if needed is None else f", or collect about {needed:,} rows"
     return (
-        f"no row is predicted {called}: these {rows:,} rows do not certify a {quantity} of"
+        f"No row is predicted {called}: these {rows:,} rows do not certify a {quantity} of"
         f" {target:g} for {positive}{best_text}. Relax this promise{more_rows_text}."
     )
 
@@ -139,29 +140,32 @@ def class_never_predicted(
 def review_is_cheapest(*, review: float) -> str:
     """Report that sending every row to review has the lowest expected cost."""
     return (
-        f"nothing is accepted: on these rows reviewing everything, at {review:g} a row, costs"
-        " least."
+        f"Every row is rejected: on these rows, reviewing all of them (cost {review:g} per"
+        " row) has the lowest expected cost."
     )
 
 
 @register_note("one_row_of_each_unit")
 def one_row_of_each_unit(*, units: int, rows: int) -> str:
     """Report that one random row of each cluster was tested."""
-    return f"{units:,} units of {rows:,} rows: one row of each, drawn at random, is counted."
+    return (
+        f"The certificate counts one random row from each of {units:,} clusters ({rows:,} rows in"
+        " total)."
+    )
 
 
 @register_note("items_without_score")
 def items_without_score(*, missing: int, rows: int) -> str:
     """Report that items of cases have no score."""
-    return f"{missing:,} of {rows:,} items have no score and are never accepted."
+    return f"{missing:,} of {rows:,} items have no score. Such items are never accepted."
 
 
 @register_note("uncovered_items")
 def uncovered_items(*, uncovered: int, cases: int) -> str:
     """Report that some cases have a true item without a score, which counts as missed."""
     return (
-        f"{uncovered:,} of {cases:,} cases with a true item have one without a score; no threshold"
-        " accepts it, so these cases count as missed."
+        f"{uncovered:,} of {cases:,} cases with a true item have a true item without a score."
+        " These cases count as missed at every threshold."
     )
 
 
@@ -175,8 +179,8 @@ def unlabelled_entries(*, unlabelled: int, entries: int) -> str:
 def unlabelled_table_rows(*, unlabelled: int, rows: int) -> str:
     """Report that rows of a table with an unlabelled entry were left out."""
     return (
-        f"{unlabelled:,} of {rows:,} rows of the table have an entry without a label and were left"
-        " out; the promise is about rows like the others."
+        f"{unlabelled:,} of {rows:,} rows of the table have an unlabelled entry and were left"
+        " out. The promise covers rows like the remaining ones."
     )
 
 
@@ -184,8 +188,8 @@ def unlabelled_table_rows(*, unlabelled: int, rows: int) -> str:
 def unlabelled_cases(*, unlabelled: int, cases: int) -> str:
     """Report that cases with an item of unknown correctness were left out."""
     return (
-        f"{unlabelled:,} of {cases:,} cases have an item without a label and were left out; the"
-        " promise is about cases like the others."
+        f"{unlabelled:,} of {cases:,} cases have an unlabelled item and were left out. The"
+        " promise covers cases like the remaining ones."
     )
 
 
@@ -193,9 +197,9 @@ def unlabelled_cases(*, unlabelled: int, cases: int) -> str:
 def whole_units_counted(*, units: int, rows: int) -> str:
     """Report that all rows of each cluster were tested."""
     return (
-        f"{units:,} units of {rows:,} rows: every row is counted, by bets on whole units; the"
-        " scores of a tenth of the units, drawn at random, say where they begin and which"
-        " thresholds they are on."
+        f"The certificate counts every row of {units:,} clusters ({rows:,} rows in total) and"
+        " treats each cluster as one bet. The scores of a random tenth of the clusters chose"
+        " the thresholds to test."
     )
 
 
@@ -203,8 +207,8 @@ def whole_units_counted(*, units: int, rows: int) -> str:
 def kept_by_weight(*, kept: int, rows: int) -> str:
     """Report that rows were kept at random in proportion to their weights."""
     return (
-        f"{kept:,} of {rows:,} rows are counted, kept at random in proportion to their weights: the"
-        " promise is about the target that the weights describe."
+        f"{kept:,} of {rows:,} rows were drawn at random, in proportion to their weights. The"
+        " promise covers the target distribution that the weights describe."
     )
 
 
@@ -212,10 +216,10 @@ def kept_by_weight(*, kept: int, rows: int) -> str:
 def cross_fitted(*, folds: int) -> str:
     """Explain why a cross-fitted promise is approximate."""
     return (
-        f"cross-fitted: the rows were scored by {folds} classifiers that had not seen them, not by"
-        " the one in use; so the confidence is not exact. No distribution-free guarantee exists"
-        " for this (Barber et al. 2021); CV+ and cross-conformal prediction (Vovk 2015) promise no"
-        " more than twice the limit. Hold rows out for an exact one."
+        f"The confidence level is approximate: the rows were scored by {folds} cross-fitted"
+        " classifiers instead of the final one. For an exact guarantee, hold rows out. No"
+        " distribution-free guarantee exists for cross-fitting (Barber et al. 2021); CV+ and"
+        " cross-conformal prediction (Vovk 2015) promise no more than twice the limit."
     )
 
 
@@ -223,15 +227,16 @@ def cross_fitted(*, folds: int) -> str:
 def score_chosen(*, score: str, shares: tuple[tuple[str, float], ...]) -> str:
     """Report which ranking score was chosen, and how the scores shared delta."""
     shares_text = ", ".join(f"{name} {share:g}" for name, share in shares)
-    return f"{score} was chosen among scores that shared delta: {shares_text} of it."
+    return f"The score {score} was chosen among scores that shared delta ({shares_text})."
 
 
 @register_note("decision_learned")
 def decision_learned(*, aside: int, at: float) -> str:
     """Report the log-odds at which pilot rows put the decision between two classes."""
     return (
-        f"what is promised is about this decision: the second class where log-odds > {at:.6g},"
-        f" chosen on {aside:,} rows drawn for it, which certify nothing."
+        "The promise covers the decision that predicts the second class if its log-odds"
+        f" exceed {at:.6g}. This cutoff was chosen on {aside:,} pilot rows, which are not"
+        " used for the certificate."
     )
 
 
@@ -239,24 +244,25 @@ def decision_learned(*, aside: int, at: float) -> str:
 def decision_disagrees(*, rows: int, differ: int) -> str:
     """Report accepted rows whose predicted class is the less probable of two classes."""
     return (
-        f"{differ:,} of {rows:,} accepted rows are answered by the class that is the less probable"
-        " one by the calibrated probabilities: the promise is about the classifier's own decision."
-        f" {format_option('decision', 'calibrated')} decides by them."
+        f"For {differ:,} of {rows:,} accepted rows, the classifier predicts the class with"
+        " the lower calibrated probability. The promise covers the classifier's predictions."
+        " To predict the more probable class instead, pass"
+        f" {format_option('decision', 'calibrated')}."
     )
 
 
 @register_note("weights_not_certified")
 def weights_not_certified() -> str:
     """Report that sample weights affect only the calibrator."""
-    return "sample weights are not used by the certificate."
+    return "Sample weights affect only the calibrator. The certificate counts every row once."
 
 
 @register_note("about_largest_logit")
 def about_largest_logit() -> str:
     """Report that the calibrator may change the most probable class."""
     return (
-        "the base calibrator may change the largest class; the promise is about the largest logit,"
-        " which predict returns."
+        "The base calibrator may change which class is most probable. The promise covers the"
+        " class with the largest logit, which predict returns."
     )
 
 
@@ -273,8 +279,8 @@ def suspicion(*, looks: Suspected, lowest: float | None) -> str:
 def few_errors(*, errors: int, rows: int) -> str:
     """Report that so few errors suggest training data."""
     return (
-        f"{errors} errors in {rows:,} rows: is this the training data? Promises hold only for rows"
-        " from the same source as the calibration rows."
+        f"Only {errors} errors in {rows:,} rows. If these rows are training data, the promise"
+        " does not hold: use rows that the classifier was not fitted on."
     )
 
 
@@ -282,8 +288,8 @@ def few_errors(*, errors: int, rows: int) -> str:
 def frozen_few_errors(*, errors: int, rows: int) -> str:
     """Report that a frozen classifier makes as few errors as on rows that it was fitted on."""
     return (
-        f"the frozen classifier makes {errors:,} errors on {rows:,} calibration rows. If it was"
-        " fitted on these rows, the promise does not hold: pass rows that it has not seen, or pass"
+        f"The frozen classifier makes only {errors:,} errors on {rows:,} calibration rows. If"
+        " it was fitted on these rows, the promise does not hold. Pass other rows, or pass"
         " the classifier without FrozenEstimator, which fits it on a part of the rows."
     )
 
@@ -298,12 +304,12 @@ def tied_scores(*, tied: int, rows: int, of: ScoreOrigin) -> str:
     score_origin = of
     qualifier = "sampled " if score_origin == "sampled logits" else ""
     if score_origin == "given scores":
-        remedy = "A finer score breaks them."
+        remedy = "A score with more distinct values avoids ties."
     else:
-        remedy = "Logits in higher precision break them."
+        remedy = "Logits in higher precision avoid ties."
     return (
-        f"{tied:,} of {rows:,} {qualifier}rows share their score with other rows: ties are accepted"
-        f" or rejected together, which costs coverage. {remedy}"
+        f"{tied:,} of {rows:,} {qualifier}rows share their score with other rows. Tied rows"
+        f" are accepted or rejected together, which lowers coverage. {remedy}"
     )
 
 
@@ -311,9 +317,9 @@ def tied_scores(*, tied: int, rows: int, of: ScoreOrigin) -> str:
 def repeated_rows(*, repeated: int, rows: int) -> str:
     """Report that many rows repeat the logits of an earlier row."""
     return (
-        f"{repeated:,} of {rows:,} rows repeat the logits of an earlier row: if these are copies,"
-        " and not different inputs, the rows are not independent and the stated confidence does"
-        " not hold. Keep one row of each, or say which rows belong together with"
+        f"{repeated:,} of {rows:,} rows repeat the logits of an earlier row. If they are"
+        " copies of the same input, the confidence level does not hold: keep one copy of"
+        " each, or name the cluster of each row with"
         f" {choose_spelling('fit(..., units=...)', '--unit-key NAME')}."
     )
 
@@ -322,23 +328,26 @@ def repeated_rows(*, repeated: int, rows: int) -> str:
 def rows_without_score(*, missing: int, rows: int) -> str:
     """Report that rows without a score were left out."""
     return (
-        f"{missing:,} of {rows:,} rows have no score: they were left out, such rows are always"
-        " rejected, and the promise is about rows that have one."
+        f"{missing:,} of {rows:,} rows have no score and were left out. Rows without a score"
+        " are always rejected, and the promise covers rows with a score."
     )
 
 
 @register_note("pool_without_score")
 def pool_without_score(*, missing: int, rows: int) -> str:
     """Report that rows of the pool without a score are always rejected."""
-    return f"{missing:,} of {rows:,} rows of the pool have no score: such rows are always rejected."
+    return (
+        f"{missing:,} of {rows:,} rows of the pool have no score. Rows without a score are always"
+        " rejected."
+    )
 
 
 @register_note("declared_extension")
 def declared_extension(*, rows: int, extended: int, shares: tuple[float, float]) -> str:
     """Report how delta is shared by the first rows and a declared extension."""
     return (
-        f"{rows:,} rows at {shares[0]:g} of delta, and by a declared extension {extended:,} at"
-        f" {shares[1]:g}."
+        f"The test of the first {rows:,} rows used {shares[0]:g} of delta, and the test of"
+        f" {extended:,} rows in the declared extension used {shares[1]:g}."
     )
 
 
@@ -352,12 +361,12 @@ def score_seems_reversed(*, higher_is: Literal["surer", "doubtful"], losses: boo
     loss_advice = ""
     if losses:
         loss_advice = (
-            " If the loss says how good an answer is, give 1 minus it: a loss of 1 is entirely"
-            " wrong."
+            " If the loss measures quality, pass 1 minus it: a loss of 1 means entirely incorrect."
         )
     return (
-        "the rows that the score calls sure are wrong more often than the others: if a higher"
-        f" score is {higher_is}, say so with {format_option('higher_is', higher_is)}.{loss_advice}"
+        "Rows with a confident score are incorrect more often than the others. The score may"
+        f" be reversed: if a higher score is {higher_is}, pass"
+        f" {format_option('higher_is', higher_is)}.{loss_advice}"
     )
 
 
@@ -385,10 +394,10 @@ def calibration_harms(
             )
     ending = "."
     if softmax:
-        ending = "; the probabilities are the softmax of the logits, not calibrated."
+        ending = ". The softmax of the logits is used instead."
     return (
-        f"calibration does not help: cross-fitted on {rows:,} accepted rows,"
-        f" {' and '.join(comparisons)}{ending}"
+        "Calibration does not improve the probabilities of accepted rows (cross-fitted on"
+        f" {rows:,} rows): {' and '.join(comparisons)}{ending}"
     )
 
 
@@ -397,11 +406,12 @@ def miscalibrated_by_class(
     *, gap: float, predicted: str | None, rows: int, right: float, said: float
 ) -> str:
     """Report that confidence is miscalibrated given the predicted class."""
-    selection = "of classes with few rows" if predicted is None else f"predicted {predicted}"
+    selection = "classes with few rows" if predicted is None else f"class {predicted}"
     return (
-        f"confidence is off by predicted class, by {100 * gap:.1f} points on average beyond chance:"
-        f" of {rows:,} rows {selection} {100 * right:.1f}% are right where {100 * said:.1f}% is said; a"
-        " calibrator with parameters for each class, VectorScaling say, may mend it."
+        f"Confidence is miscalibrated for some predicted classes ({100 * gap:.1f} points on"
+        f" average, more than chance explains). Worst: {selection}, mean confidence"
+        f" {100 * said:.1f}%, accuracy {100 * right:.1f}% on {rows:,} rows. Try a calibrator"
+        " with per-class parameters, such as VectorScaling."
     )
 
 
@@ -409,8 +419,8 @@ def miscalibrated_by_class(
 def not_compared() -> str:
     """Report that refitting the calibrator for a comparison would take too long."""
     return (
-        "whether calibration helps the accepted rows was not compared: fitting this calibrator anew"
-        " would take too long; compare on new rows."
+        "The effect of calibration on accepted rows was not measured, because refitting this"
+        " calibrator would take too long. Evaluate the gate on new labelled rows instead."
     )
 
 
@@ -418,8 +428,8 @@ def not_compared() -> str:
 def not_calibrated() -> str:
     """Report that no calibrator was fitted, because the rows had no labels."""
     return (
-        "the rows had no labels: no calibrator was fitted, and probabilities are the softmax of the"
-        " logits, as honest as the classifier is."
+        "No calibrator was fitted, because the rows have no labels. The probabilities are"
+        " the uncalibrated softmax of the logits."
     )
 
 
@@ -427,8 +437,8 @@ def not_calibrated() -> str:
 def cascade_not_calibrated() -> str:
     """Report that a cascade with partial labels has no calibrator."""
     return (
-        "labels are missing where the models agree: the probabilities are the models' own, not"
-        " calibrated."
+        "No calibrator was fitted, because labels are missing where the models agree. The"
+        " probabilities are those of the models."
     )
 
 
@@ -436,6 +446,7 @@ def cascade_not_calibrated() -> str:
 def labels_ran_out() -> str:
     """Report that the test sequence of a cascade ended at a row without a label."""
     return (
-        "the walk ended where labels are missing: label more of the rows on which the two models"
-        " disagree, in the order of the small one's score, and fit again."
+        "Testing stopped at a row without a label. To accept more rows, label more rows on"
+        " which the two models disagree, in the order of the small model's score, and fit"
+        " again."
     )

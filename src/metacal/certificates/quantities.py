@@ -264,10 +264,12 @@ def register_quantity(new_quantity: Quantity) -> Quantity:
     --------
     >>> register_quantity(MISCOVERAGE)
     Traceback (most recent call last):
-    metacal.errors.InputError: there is a quantity 'miscoverage' already.
+    metacal.errors.InputError: A quantity named 'miscoverage' is already registered. Choose another name.
     """
     if new_quantity in QUANTITIES:
-        raise InputError(f"there is a quantity {new_quantity.name!r} already.")
+        raise InputError(
+            f"A quantity named {new_quantity.name!r} is already registered. Choose another name."
+        )
     QUANTITIES[new_quantity.name] = new_quantity
     return new_quantity
 

@@ -124,7 +124,8 @@ class Quantity(str):
         invalid_names = (required_names - given_names) | (given_names - allowed_names)
         if invalid_names:
             raise InputError(
-                f"quantity {name!r}: missing or too many facts: {', '.join(sorted(invalid_names))}."
+                f"Quantity {name!r} has missing or unknown facts:"
+                f" {', '.join(sorted(invalid_names))}."
             )
         self = super().__new__(cls, name)
         self.__dict__.update(attributes)
@@ -187,7 +188,7 @@ class Quantity(str):
         array([False,  True])
         >>> MISCOVERAGE.compute_event_and_counted_masks(np.array([True, False]), None)
         Traceback (most recent call last):
-        metacal.errors.InputError: whether miscoverage is kept shows on labelled rows only; give the true labels.
+        metacal.errors.InputError: Testing whether miscoverage is kept requires labelled rows. Pass the true labels.
         """
         if self.needs_labels:
             self.check_labels(correct)
@@ -199,7 +200,7 @@ class Quantity(str):
         """Raise InputError if it is not known which predictions are correct."""
         if correct is None:
             raise InputError(
-                f"whether {self} is kept shows on labelled rows only; give the true labels."
+                f"Testing whether {self} is kept requires labelled rows. Pass the true labels."
             )
 
     def count_events(self, accept: Flags, correct: Flags | None) -> EventCount:

@@ -130,7 +130,7 @@ def check_repeated_rows(
     >>> from metacal.rows import Rows
     >>> table = np.array([[2.0, 0.0], [1.0, 0.0], [2.0, 0.0]])
     >>> str(check_repeated_rows(Rows(table), table[:, 0])[0])[:50]
-    '1 of 3 rows repeat the logits of an earlier row: i'
+    '1 of 3 rows repeat the logits of an earlier row. I'
     """
     n_rows = len(scores)
     if n_distinct_scores is None:

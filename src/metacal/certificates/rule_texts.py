@@ -84,10 +84,10 @@ def register_rule(
     >>> from metacal.promises.paper import ALGORITHM_1
     >>> register_rule(ALGORITHM_1, "a rule of mine")
     Traceback (most recent call last):
-    metacal.errors.InputError: there is a rule 'paper-algorithm-1' already.
+    metacal.errors.InputError: A rule named 'paper-algorithm-1' is already registered. Choose another name.
     """
     if name in RULES:
-        raise InputError(f"there is a rule {name!r} already.")
+        raise InputError(f"A rule named {name!r} is already registered. Choose another name.")
     RULES[name] = Rule(description, assumptions, score_value_description or description)
     return name
 
@@ -102,5 +102,5 @@ def find_rule(name: str) -> Rule:
         load_promise_classes = import_object("metacal.promises.kinds:load_promise_classes")
         load_promise_classes()
     if name not in RULES:
-        raise InputError(f"there is no rule {name!r}; there are {', '.join(sorted(RULES))}.")
+        raise InputError(f"Unknown rule {name!r}. The rules are {', '.join(sorted(RULES))}.")
     return RULES[name]

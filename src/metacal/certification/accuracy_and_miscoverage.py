@@ -150,16 +150,14 @@ class AccuracyAndMiscoverage:
         )
         best_beta = self._find_highest_beta_keeping_miscoverage(rows, delta)
         if best_beta is None:
-            other_pair = f"no min accuracy goes with max miscoverage {self.alpha:g}"
+            other_pair = f"a miscoverage of {self.alpha:g} supports no accuracy"
         else:
-            other_pair = (
-                f"with max miscoverage {self.alpha:g} the best min accuracy is {best_beta:.4f}"
-            )
+            other_pair = f"a miscoverage of {self.alpha:g} supports an accuracy of {best_beta:.4f}"
         message = (
-            f"min accuracy {self.beta:g} and max miscoverage {self.alpha:g} cannot be certified"
-            f" together: on these {len(rows):,} rows {format_confidence_level(delta)}, with min accuracy"
-            f" {self.beta:g} the smallest max miscoverage is {smallest_alpha:.4f}, and {other_pair};"
-            " loosen one of them, use more rows, or find a better ranking score."
+            f"Cannot certify an accuracy of {self.beta:g} together with a miscoverage of"
+            f" {self.alpha:g} on these {len(rows):,} rows {format_confidence_level(delta)}: an accuracy"
+            f" of {self.beta:g} needs a miscoverage of {smallest_alpha:.4f}, and {other_pair}."
+            " Relax one of them, use more rows, or use a better ranking score."
         )
         return InfeasibleTargetError(message, target=self.alpha, best=smallest_alpha)
 

@@ -105,9 +105,9 @@ class SimultaneousThreshold:
         contradiction = self.find_contradiction(certificate, delta, promise=self)
         if contradiction is not None:
             message = (
-                f"the threshold {self.threshold:g} does not carry it on these rows:"
-                f" {contradiction}; read what it carries off a report of these very rows, or leave"
-                " the threshold out."
+                f"The threshold {self.threshold:g} does not support the promise: {contradiction}."
+                " Leave the threshold out, or read the targets that it supports from a report of"
+                " these rows."
             )
             raise InfeasibleTargetError(message, target=float(self.promised_limits[0].target))
         return certificate
@@ -203,7 +203,7 @@ class SimultaneousThreshold:
             )
             if not accuracy >= self.beta * (1.0 - _RELATIVE_TOLERANCE):
                 return (
-                    f"{n_errors:,} wrong of {n_correct_accepted + n_errors:,} accepted rows certify an accuracy"
+                    f"{n_errors:,} errors in {n_correct_accepted + n_errors:,} accepted rows certify an accuracy"
                     f" of {floor_to_4_decimals(accuracy):.4f} at every threshold at once, not of"
                     f" {self.beta:g} (delta {delta:g})"
                 )
@@ -213,7 +213,7 @@ class SimultaneousThreshold:
             )
             if not miscoverage <= self.alpha * (1.0 + _RELATIVE_TOLERANCE):
                 return (
-                    f"{n_correct_accepted:,} of {certificate.n_correct:,} right rows accepted certify a"
+                    f"{n_correct_accepted:,} accepted of {certificate.n_correct:,} correct rows certify a"
                     f" miscoverage of {ceil_to_4_decimals(miscoverage):.4f} at every threshold at once, not"
                     f" of {self.alpha:g} (delta {delta:g})"
                 )
@@ -235,9 +235,9 @@ class SimultaneousThreshold:
         frontier = self._compute_frontier(rows, delta)
         best_beta = floor_to_4_decimals(float(frontier.beta.max(initial=0.0)))
         message = (
-            f"min accuracy {beta:g} cannot be certified after looking: the best that these"
-            f" {len(rows):,} rows certify at every threshold at once is {best_beta:.4f}; lower the"
-            " target or use more rows."
+            f"Cannot certify an accuracy of {beta:g} at a threshold chosen on these {len(rows):,}"
+            f" rows; the best they support at all thresholds at once is {best_beta:.4f}. Lower the"
+            " target, or use more rows."
         )
         return InfeasibleTargetError(message, target=beta, best=best_beta)
 
@@ -253,9 +253,9 @@ class SimultaneousThreshold:
         smallest_alpha = ceil_to_4_decimals(miscoverage)
         best_beta = floor_to_4_decimals(self._compute_frontier(rows, delta).best_accuracy(alpha))
         message = (
-            f"min accuracy {beta:g} and max miscoverage {alpha:g} cannot be certified together"
-            f" after looking: with min accuracy {beta:g} the smallest max miscoverage is"
-            f" {smallest_alpha:.4f}, with max miscoverage {alpha:g} the best min accuracy is"
-            f" {best_beta:.4f}; loosen one of them or use more rows."
+            f"Cannot certify an accuracy of {beta:g} together with a miscoverage of {alpha:g} at a"
+            f" threshold chosen on these rows. An accuracy of {beta:g} needs a miscoverage of"
+            f" {smallest_alpha:.4f}; a miscoverage of {alpha:g} supports an accuracy of"
+            f" {best_beta:.4f}. Relax one of them, or use more rows."
         )
         return InfeasibleTargetError(message, target=alpha, best=smallest_alpha)

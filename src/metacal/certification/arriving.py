@@ -228,7 +228,7 @@ def default_number_of_labels(promise: CertifiablePromise) -> int:
             allowed_shares.append(1 - bounds.to_exact_fraction(target))
     if not allowed_shares:
         raise InputError(
-            f"say how many rows may be labelled for {promise!r}:"
+            f"The promise {promise!r} needs a number of rows to label. Pass"
             f" {choose_spelling('labels=N', '--labels N')}."
         )
     return math.ceil(_N_ALLOWED_ERRORS / min(allowed_shares))
@@ -265,8 +265,8 @@ def choose_sample_sizes(
         raise InputError(f"labels must be a whole number from 1, got {n_labels!r}.")
     if size > n_available:
         raise InputError(
-            f"{size:,} rows cannot be drawn from a pool of {n_available:,} rows with a score; ask"
-            " for fewer labels, or use a larger pool."
+            f"Cannot draw {size:,} rows from a pool of {n_available:,} rows with a score."
+            " Pass a smaller number of labels, or use a larger pool."
         )
     if not may_extend:
         return (size,)

@@ -59,12 +59,12 @@ def build_too_few_cases_error(
     InfeasibleTargetError
     """
     best = _convert_to_target(quantity, best_limit)
-    needed_text = f"It takes {cases_needed:,} cases"
+    needed_text = f"Collect {cases_needed:,} cases"
     if n_pilot:
-        needed_text += ", because at least a fifth of them fit the scale of the item types"
+        needed_text += " (at least a fifth of them fit the scale of the item types)"
     message = (
         f"Cannot certify a target of {target:g} for the {quantity} from {n_cases:,} cases"
-        f" {format_confidence_level(delta)}. {needed_text}, or a target of {best:g}."
+        f" {format_confidence_level(delta)}. {needed_text}, or relax the target to {best:g}."
     )
     return InfeasibleTargetError(
         message, target=target, best=best, cases_needed=cases_needed, n_cases=n_cases
@@ -106,8 +106,7 @@ def build_uncovered_items_error(
         f"Cannot certify a target of {target:g} for the {quantity}: {n_uncovered:,} of"
         f" {n_cases:,} cases ({format_percent(round(n_uncovered / n_cases, 3))}, at least {low_text}"
         f" with {format_percent_floor(1.0 - floor_level)} confidence) have a true item that no"
-        f" candidate covers. These cases support {best:g} at most: lower the target, or propose more"
-        " candidates."
+        f" candidate covers. Propose more candidates, or lower the target to at most {best:g}."
     )
     return InfeasibleTargetError(
         message,

@@ -178,8 +178,8 @@ class Importance:
         n_classes = calibration_table.shape[1]
         if new_table.shape[1] != n_classes:
             raise InputError(
-                f"logits have {n_classes} columns and new_logits {new_table.shape[1]}; give the"
-                " same classes."
+                f"logits have {n_classes} columns, but new_logits have {new_table.shape[1]}."
+                " Both must have one column for each class, in the same order."
             )
         class_names = validate.check_classes(classes, n_classes)
         label_codes = validate.encode_labels(labels, len(calibration_table), class_names)
@@ -193,8 +193,8 @@ class Importance:
         row_weights = class_weights[label_codes]
         if not row_weights.any():
             raise InputError(
-                "no class of the calibration rows is found among the new rows; are they of the same"
-                " kind?"
+                "No class of the calibration rows was found among the new rows. Check that"
+                " both come from the same classifier and have the same class order."
             )
         return cls(weights=row_weights, largest=float(row_weights.max()), estimated=True)
 
@@ -217,8 +217,8 @@ class Importance:
             max_weight = float(self.largest)
         if not largest_observed_weight <= max_weight < np.inf:
             raise InputError(
-                f"largest must be a number that no weight exceeds; got {max_weight:g}, and a weight"
-                f" of {largest_observed_weight:g}."
+                f"largest must be at least the largest weight; got {max_weight:g}, but one"
+                f" weight is {largest_observed_weight:g}."
             )
         return weights / max_weight
 
@@ -229,12 +229,15 @@ def _compute_class_weight(
     """Compute the ratio of the target share to the source share of one class."""
     for shares_name, shares in (("target", target_shares), ("source", source_shares)):
         if class_name not in shares:
-            raise InputError(f"label {class_name!r} has no share in {shares_name}.")
+            raise InputError(
+                f"{shares_name} has no share for label {class_name!r}. Pass a share for every"
+                " label."
+            )
     target_share = target_shares[class_name]
     source_share = source_shares[class_name]
     if not source_share > 0.0 or not target_share >= 0.0:
         raise InputError(
-            f"the shares of label {class_name!r} must be positive, or 0 in the target alone."
+            f"The shares of label {class_name!r} must be positive. Only the target share may be 0."
         )
     return target_share / source_share
 
@@ -258,5 +261,6 @@ def _check_target_classes_occur(
     for class_name, share in target_shares.items():
         if share > 0.0 and class_name not in observed_class_set:
             raise InputError(
-                f"no calibration row has the label {class_name!r}, which the target has; add some."
+                f"No calibration row has the label {class_name!r}, which the target"
+                " distribution contains. Add calibration rows with this label."
             )

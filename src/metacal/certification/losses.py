@@ -241,14 +241,14 @@ class MeanLossLimit:
         if smallest_limit is not None:
             smallest_limit_text = f"{smallest_limit:g}"
         return build_infeasible_target_error(
-            f"max {self.noun_in_messages} {self.limit:g}",
+            f"a mean {self.noun_in_messages} of at most {self.limit:g}",
             target=self.limit,
             delta=delta,
             n_rows=ranking.n_rows,
             best_limit=smallest_limit,
             best_text=smallest_limit_text,
             rows_needed=rows_needed,
-            weaker_promise_advice="raise the limit",
+            weaker_promise_advice="Raise the limit",
             ruled_out=ruled_out,
             ruled_out_predicate=f"has so low a {self.noun_in_messages}",
         )

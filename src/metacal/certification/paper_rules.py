@@ -117,8 +117,8 @@ class PaperAccuracy:
         highest_accuracy = float(accuracy_up_to_bins[0])
         if highest_accuracy < self.beta:
             message = (
-                f"min accuracy {self.beta:g} is above the paper's estimate for every threshold on"
-                f" these {len(rows)} rows, at most {highest_accuracy:.4f}; lower the target."
+                f"The paper's estimate of the accuracy is below {self.beta:g} at every threshold on"
+                f" these {len(rows)} rows. Lower the target to at most {highest_accuracy:.4f}."
             )
             raise InfeasibleTargetError(message, target=self.beta, best=highest_accuracy)
         threshold = _find_largest_score_with_accuracy(

@@ -116,7 +116,10 @@ class CellTally:
         partition = KeyPartition.of_all_keys(max_cells)
         counts = count_rows(partition)
         if counts.n_missing_scores:
-            raise InputError("certify needs a score for every row; some are NaN.")
+            raise InputError(
+                "Some scores are NaN. certify needs a score for every row: leave out rows"
+                " without a score."
+            )
         # If no row is correct, the number of incorrect rows is that of all rows.
         require_some_correct(counts.n_correct, n_rows=int(counts.n_incorrect.sum()))
         first_keys, last_keys = partition.get_key_ranges(counts.cells)
@@ -167,7 +170,8 @@ class CellTally:
         n_rows_in_this_pass = int((counts.n_correct + counts.n_incorrect).sum())
         if n_rows_in_this_pass != n_rows_in_earlier_pass:
             raise InputError(
-                "the rows changed between two passes over them; count rows that stay as they are."
+                "The rows changed between two passes over them. Pass rows that stay the same"
+                " while they are counted."
             )
 
         new_first_keys, new_last_keys = partition.get_key_ranges(counts.cells)

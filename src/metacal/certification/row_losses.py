@@ -144,9 +144,9 @@ class Costs:
         """
         if not self.is_uniform:
             raise InputError(
-                "with a table of costs, scores and right or wrong do not say what each row costs:"
-                " fit MetaCal(promise) on logits and labels, or certify a Sample with"
-                " losses=promise.losses(...)."
+                "A cost matrix needs the true class of each row, but only correctness was"
+                " given. Fit MetaCal(promise) on logits and labels, or pass"
+                " losses=promise.losses(...) to Sample."
             )
         return self._build_losses(np.where(is_correct, 0.0, self.max_prediction_cost))
 
@@ -186,7 +186,7 @@ def validate_error_costs(costs: Any) -> ErrorCosts:
     (50.0, ((0.0, 1.0), (5.0, 0.0)))
     >>> validate_error_costs([[0, 1], [5]])
     Traceback (most recent call last):
-    metacal.errors.InputError: a table of costs has a row for each true class and in it a number for each answer; ...
+    metacal.errors.InputError: A cost matrix must have one row for each true class and ...
     """
     if _is_number(costs):
         return validate_positive_cost("wrong", costs)
@@ -197,16 +197,16 @@ def validate_error_costs(costs: Any) -> ErrorCosts:
     is_square_table = table.ndim == 2 and table.shape[0] == table.shape[1]
     if not is_square_table or len(table) < 2:
         raise InputError(
-            "a table of costs has a row for each true class and in it a number for each answer;"
-            f" got {_describe_shape(costs)}. Give K rows of K numbers, wrong[truth][answer], or one number"
-            " for any wrong answer."
+            "A cost matrix must have one row for each true class and one number for each"
+            f" predicted class; got {_describe_shape(costs)}. Pass K rows of K numbers,"
+            " wrong[truth][prediction], or one number for every incorrect prediction."
         )
     is_valid_cost = (table >= 0.0) & (table <= _MAX_COST)
     has_positive_cost = table.any()
     if not is_valid_cost.all() or not has_positive_cost:
         raise InputError(
-            f"costs must be numbers from 0 to {_MAX_COST:g}, not all of them 0; add a constant where an"
-            " answer earns money."
+            f"Costs must be numbers from 0 to {_MAX_COST:g}, at least one of them positive."
+            " If a prediction earns money, add a constant to all costs."
         )
     valid_table = tuple(map(tuple, table.tolist()))
     is_already_valid_table = _is_table_of_floats(costs) and costs == valid_table

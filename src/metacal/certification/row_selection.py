@@ -182,7 +182,8 @@ class RowSelection:
             indices = unweighted_indices[is_kept[unweighted_indices]]
         if len(indices) == 0:
             raise InputError(
-                "no row is left to count: the weights are small against the largest; use more rows."
+                "No row is left to count, because most weights are small compared with the"
+                " largest. Use more rows."
             )
         if clusters is not None:
             clusters = clusters.take(indices)
@@ -266,7 +267,7 @@ def build_row_selection(
     >>> selection = build_row_selection(6, units=["a", "a", "a", "b", "c", "c"])
     >>> selected_rows = selection.draw([0.1, 0.2, 0.3, 0.4, 0.5, 0.6])
     >>> len(selected_rows.indices), str(selected_rows.notes[0])
-    (3, '3 units of 6 rows: one row of each, drawn at random, is counted.')
+    (3, 'The certificate counts one random row from each of 3 clusters (6 rows in total).')
     >>> build_row_selection(6) is None
     True
     """

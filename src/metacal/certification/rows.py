@@ -278,8 +278,8 @@ def check_scores(scores: Any, correct: Any = None) -> Float:
     if correct is None:
         if score_column.ndim != 1 or len(score_column) == 0 or np.isnan(score_column).any():
             raise InputError(
-                "certify needs a score for every row, and at least one; got shape"
-                f" {score_column.shape}."
+                "certify needs a 1-D array with one score per row, and at least one row; got"
+                f" shape {score_column.shape}."
             )
         return RELATIVE_GRID.round(score_column)
     correct_column = np.asarray(correct)
@@ -290,7 +290,10 @@ def check_scores(scores: Any, correct: Any = None) -> Float:
             f" {correct_column.shape} ({correct_column.dtype})."
         )
     if np.isnan(score_column).any():
-        raise InputError("certify needs a score for every row; some are NaN.")
+        raise InputError(
+            "Some scores are NaN. certify needs a score for every row: leave out rows without a"
+            " score."
+        )
     return RELATIVE_GRID.round(score_column)
 
 

@@ -63,8 +63,8 @@ class RuledOut:
         if self.min_rows is None:
             return sentence
         return (
-            f"{sentence} One that accepts fewer may be; to certify it takes about"
-            f" {self.min_rows:,} rows at the least."
+            f"{sentence} A threshold that accepts fewer may be; certifying it takes at least about"
+            f" {self.min_rows:,} rows."
         )
 
 

@@ -153,7 +153,7 @@ def build_infeasible_target_error(
     Parameters
     ----------
     claim : str
-        Promise as a phrase, for example "min accuracy 0.97".
+        Promise as a phrase, for example "an accuracy of 0.97".
 
     target : float
         Target of the promise.
@@ -174,7 +174,8 @@ def build_infeasible_target_error(
         Approximate number of rows that would certify the promise.
 
     weaker_promise_advice : str
-        Advice that makes the promise weaker, for example "lower the target".
+        Advice that makes the promise weaker, as the beginning of a sentence, for example
+        "Lower the target".
 
     ruled_out : RuledOut or None
         What the rows prove about all thresholds. It is stated if no number of rows is known.
@@ -187,17 +188,18 @@ def build_infeasible_target_error(
     InfeasibleTargetError
     """
     confidence = format_confidence_level(delta)
-    support_phrase = f"these {n_rows:,} rows certify nothing {confidence}"
+    support_phrase = "they support no weaker target either"
+    advice = weaker_promise_advice
     if best_limit is not None:
-        support_phrase = (
-            f"the best certifiable on these {n_rows:,} rows {confidence} is {best_text}"
-        )
-    advice = f"{weaker_promise_advice}, or improve the model"
+        support_phrase = f"the best they support is {best_text}"
+        advice = f"{weaker_promise_advice} to {best_text}"
+    more_rows_advice = "improve the model"
     if rows_needed is not None:
-        advice = (
-            f"{weaker_promise_advice}; about {rows_needed:,} rows may be enough (a rough estimate)"
-        )
-    message = f"{claim} cannot be certified: {support_phrase}; {advice}."
+        more_rows_advice = f"collect about {rows_needed:,} rows (a rough estimate)"
+    message = (
+        f"Cannot certify {claim} on these {n_rows:,} rows {confidence}; {support_phrase}."
+        f" {advice}, or {more_rows_advice}."
+    )
     if rows_needed is None and ruled_out is not None:
         message += f" {ruled_out.format_sentence(ruled_out_predicate)}"
     return InfeasibleTargetError(
@@ -219,14 +221,14 @@ def build_infeasible_accuracy_error(
 ) -> InfeasibleTargetError:
     """Build the error for rows that do not support an accuracy."""
     return build_infeasible_target_error(
-        f"min accuracy {target:g}",
+        f"an accuracy of {target:g}",
         float(target),
         delta,
         n_rows,
         best_limit=best_limit,
         best_text=f"{best_limit or 0.0:.4f}",
         rows_needed=rows_needed,
-        weaker_promise_advice="lower the target",
+        weaker_promise_advice="Lower the target",
         ruled_out=ruled_out,
         ruled_out_predicate="is that accurate",
     )
@@ -242,11 +244,11 @@ def build_target_ruled_out_error(
     """Build the error for labels that rule out the target before all are known."""
     more_rows_phrase = ""
     if rows_needed is not None:
-        more_rows_phrase = f"; about {rows_needed:,} may be enough (a rough estimate)"
+        more_rows_phrase = f" (about {rows_needed:,}, a rough estimate)"
     message = (
-        f"min accuracy {target:g} cannot be certified: {n_labelled:,} of {n_rows:,} labels show"
-        " that, whatever the others are; begin anew with a lower target or with more"
-        f" rows{more_rows_phrase}."
+        f"Cannot certify an accuracy of {target:g}: {n_labelled:,} of {n_rows:,} labels already"
+        " rule it out, whatever the other labels are. Start again with a lower target, or with"
+        f" more rows{more_rows_phrase}."
     )
     return InfeasibleTargetError(message, target=target, best=best_limit, rows_needed=rows_needed)
 
@@ -256,8 +258,8 @@ def build_incomplete_labels_error(
 ) -> InfeasibleTargetError:
     """Build the error for a promise that needs every label."""
     message = (
-        f"{promise_name} is certified once all {n_rows:,} rows that were drawn have a"
-        f" label; {n_rows - n_labelled:,} are missing."
+        f"Cannot certify {promise_name} before all {n_rows:,} drawn rows have a label;"
+        f" {n_rows - n_labelled:,} labels are missing. Label the remaining rows first."
     )
     return InfeasibleTargetError(message, target=target, rows_needed=n_rows)
 
@@ -286,10 +288,10 @@ def build_uncertified_classes_error(shortfalls: Sequence[ClassShortfall]) -> Inf
 
 def _explain_uncertified_class(shortfall: ClassShortfall) -> str:
     """Explain why no row may be accepted as the class of a promise, and what to do."""
-    support_sentence = "They support no useful value."
+    support_sentence = "These rows support no useful value."
     advice = "Lower the target"
     if shortfall.best_target is not None:
-        support_sentence = f"The best that they support is {shortfall.best_target:g}."
+        support_sentence = f"The best they support is {shortfall.best_target:g}."
         advice = f"Lower the target to {shortfall.best_target:g}"
         if shortfall.class_promise.quantity.has_upper_limit:
             advice = f"Raise the limit to {shortfall.best_target:g}"
@@ -303,14 +305,14 @@ def _explain_uncertified_class(shortfall: ClassShortfall) -> str:
         more_rows_advice = f"collect about {shortfall.rows_needed:,} rows (a rough estimate)"
     if shortfall.class_promise.quantity.conditions_on_true_class:
         support_sentence += (
-            f" It takes at least {shortfall.n_required_rows:,} rows of"
-            f" {shortfall.other_class!r}, and there are {shortfall.n_of_other_class:,}."
+            f" At least {shortfall.n_required_rows:,} rows of {shortfall.other_class!r} are"
+            f" required; there are {shortfall.n_of_other_class:,}."
         )
     quantity = shortfall.class_promise.quantity
     claim = f"{quantity.name} of {quantity.direction} {shortfall.class_promise.target:g}"
     confidence = format_confidence_level(shortfall.significance_level)
     message = (
-        f"A {claim} for {shortfall.positive_class!r} cannot be certified on these"
+        f"Cannot certify a {claim} for {shortfall.positive_class!r} on these"
         f" {shortfall.n_rows:,} rows {confidence}. {support_sentence} {advice}, or"
         f" {more_rows_advice}."
     )
@@ -348,22 +350,21 @@ def build_no_certified_subgroup_error(
     """Build the error for rows that certify the promise for no subgroup."""
     support_phrase = ""
     if best_limit is not None:
-        support_phrase = f" the best that one of them certifies is {best_limit:.4f};"
-    advice = "lower the target, or improve the model"
+        support_phrase = f"; the best that any of them supports is {best_limit:.4f}"
+    advice = "Lower the target, or improve the model"
     if rows_needed is not None and has_sides:
         advice = (
-            f"it takes at least {rows_needed:,} rows of one group that speak about it; lower"
-            " the target"
+            f"Lower the target, or collect at least {rows_needed:,} rows of one group that the"
+            " quantity counts"
         )
     elif rows_needed is not None:
         advice = (
-            f"lower the target; about {rows_needed:,} rows of one {by} may be enough (a"
-            " rough estimate)"
+            f"Lower the target, or collect about {rows_needed:,} rows of one {by} (a rough"
+            " estimate)"
         )
-    subgroups_phrase = f"any {by} of these {n_rows:,} rows ({n_subgroups} of them)"
     message = (
-        f"{quantity} {target:g} cannot be certified for {subgroups_phrase}"
-        f" {format_confidence_level(delta)};{support_phrase} {advice}."
+        f"Cannot certify {quantity} {target:g} for any {by} ({n_subgroups} in these"
+        f" {n_rows:,} rows) {format_confidence_level(delta)}{support_phrase}. {advice}."
     )
     return InfeasibleTargetError(message, target=target, best=best_limit, rows_needed=rows_needed)
 
@@ -382,13 +383,13 @@ def build_infeasible_clusters_error(
     scope_phrase = "of all rows"
     if uses_cluster_means:
         scope_phrase = "on average over clusters"
-    support_phrase = "nothing"
+    support_phrase = "they support no weaker target either"
     if best_limit is not None:
-        support_phrase = f"{best_limit:.4f} at most"
+        support_phrase = f"the best they support is {best_limit:.4f}"
     message = (
-        f"{quantity} {target:g} {scope_phrase} cannot be certified: these {n_clusters:,} units of"
-        f" {n_rows:,} rows certify {support_phrase} {format_confidence_level(delta)}; lower the target, bring"
-        " more units, or promise about a random row of each unit, which takes fewer."
+        f"Cannot certify {quantity} {target:g} {scope_phrase} on these {n_clusters:,} clusters"
+        f" ({n_rows:,} rows) {format_confidence_level(delta)}; {support_phrase}. Lower the target,"
+        " collect more clusters, or count one random row of each cluster, which needs fewer of them."
     )
     return InfeasibleTargetError(message, target=target, best=best_limit)
 
@@ -399,32 +400,33 @@ def build_infeasible_clusters_error(
 def build_missing_labels_error(promise: object) -> InputError:
     """Build the error for rows without labels."""
     return InputError(
-        f"{type(promise).__name__} is about right and wrong answers; say of each row which it is."
+        f"{type(promise).__name__} needs to know which predictions are correct. Pass correct,"
+        " with one boolean per row."
     )
 
 
 def build_missing_subgroups_error(promise: object, by: str) -> InputError:
     """Build the error for rows whose subgroups are unknown."""
     return InputError(
-        f"{type(promise).__name__} certifies rows of known {by}: give a Sample with part and names,"
-        " or fit a MetaCal."
+        f"{type(promise).__name__} needs the {by} of each row. Pass a Sample with part and"
+        " names, or fit a MetaCal."
     )
 
 
 def build_unsupported_clusters_error(promise: object) -> InputError:
     """Build the error for a promise that cannot count every row of a cluster."""
     return InputError(
-        "every row of a unit counts for MinAccuracy, MaxMiscoverage and MaxReview with a"
-        f" delta; for {promise!r} take one row of each: units=names, or Units(names, per='unit')."
+        f"{promise!r} cannot count every row of a cluster; only MinAccuracy, MaxMiscoverage and"
+        " MaxReview with a delta can. Count one row of each: Units(names, per='unit')."
     )
 
 
 def build_sorting_required_error(promise: object) -> InputError:
     """Build the error for a promise that cannot be certified from counts."""
     return InputError(
-        f"{type(promise).__name__} is certified by sorting: give all rows to its"
-        " certify(scores, correct). From counts are certified: MaxMiscoverage, MaxReview,"
-        " MinAccuracy."
+        f"{type(promise).__name__} needs all rows in order of their scores, and does not"
+        " support counts. Pass the rows to certify(scores, correct). MaxMiscoverage,"
+        " MaxReview and MinAccuracy support counts."
     )
 
 
@@ -435,10 +437,10 @@ def build_trivial_promise_error(class_promise: ClassPromise, rows: CalibrationRo
     other_name = rows.class_names[1 - class_code]
     class_share = float((rows.true_class_codes == class_code).mean())
     return InputError(
-        f"a precision of {class_promise.target:g} for {name} says nothing: {class_share:.1%} of the"
-        f" rows are so, and calling all of them so would keep it. Promise how few {other_name} slip"
-        f" through, MinRecall(0.95, positive={other_name!r}) (--min-recall), or ask for more than"
-        f" {class_share:.4g}."
+        f"A precision of {class_promise.target:g} for {name} is met without a gate:"
+        f" {class_share:.1%} of the rows have this class. Pass a precision above"
+        f" {class_share:.4g}, or limit missed rows of the other class with MinRecall(0.95,"
+        f" positive={other_name}) (--min-recall)."
     )
 
 
@@ -454,8 +456,8 @@ def build_unknown_class_error(positive: Name, class_names: Sequence[Name]) -> In
 def build_same_class_error(class_name: Name) -> InputError:
     """Build the error for two promises about the rows accepted as one class."""
     return InputError(
-        f"both promises are about what is called {class_name}; give one about either side, say"
-        " TwoSided(MinPrecision(0.9), MinRecall(0.95))."
+        f"Both promises are about rows predicted {class_name}. Promise one quantity for each"
+        " class, for example TwoSided(MinPrecision(0.9), MinRecall(0.95))."
     )
 
 
@@ -464,7 +466,7 @@ def build_same_class_error(class_name: Name) -> InputError:
 
 def format_promise_mismatch(promise: object) -> str:
     """Format the sentence for a certificate that belongs to another promise."""
-    return f"it does not belong to the promise {promise!r}; fit again"
+    return f"the certificate does not belong to the promise {promise!r}; fit again"
 
 
 def format_unsupported_counts(
@@ -475,15 +477,15 @@ def format_unsupported_counts(
     if not quantity.accepting_is_safe:
         n_incorrect = counts.n_accepted - counts.n_correct_accepted
         return (
-            f"{n_incorrect:,} wrong of {counts.n_accepted:,} accepted rows do not certify an"
+            f"{n_incorrect:,} errors in {counts.n_accepted:,} accepted rows do not certify an"
             f" accuracy of at least {target:g}{confidence}"
         )
     if quantity.needs_labels:
         return (
-            f"{counts.n_correct_accepted:,} of {counts.n_correct:,} right rows accepted do not"
+            f"{counts.n_correct_accepted:,} accepted of {counts.n_correct:,} correct rows do not"
             f" certify a miscoverage of at most {target:g}{confidence}"
         )
     return (
-        f"{counts.n_accepted:,} of {counts.n_rows:,} rows accepted do not certify that at most"
+        f"{counts.n_accepted:,} accepted of {counts.n_rows:,} rows do not certify that at most"
         f" {target:g} go to review{confidence}"
     )

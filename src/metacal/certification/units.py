@@ -49,15 +49,15 @@ class Units:
     def __post_init__(self) -> None:
         if self.per not in get_args(CountedBy):
             raise InputError(
-                "per must be 'unit' (a random row of each), 'row' (every row) or 'mean' (of each),"
-                f" got {self.per!r}."
+                "per must be 'unit' (a random row of each cluster), 'row' (every row) or"
+                f" 'mean' (the mean of each cluster), got {self.per!r}."
             )
         if self.largest is None:
             return
         if self.per == "unit":
             raise InputError(
-                "the largest unit matters where every row counts: Units(names, per='row',"
-                " largest=...)."
+                "largest has no effect with this value of per. Leave it out, or count every"
+                " row with Units(names, per='row', largest=...)."
             )
         is_integer = isinstance(self.largest, int | np.integer)
         if isinstance(self.largest, bool) or not is_integer or self.largest < 1:
@@ -101,8 +101,8 @@ class Units:
             max_size = int(self.largest)
         if largest_observed_size > max_size:
             raise InputError(
-                f"a unit has {largest_observed_size:,} rows, more than the {self.largest:,} declared"
-                " as the most."
+                f"A cluster has {largest_observed_size:,} rows, more than the declared"
+                f" largest={self.largest:,}. Raise largest, or leave it out."
             )
         counts_cluster_means = self.per == "mean"
         return Clusters.from_codes(
@@ -146,15 +146,15 @@ def encode_units(unit_names: ArrayLike, n_rows: int) -> Codes:
     name_array = as_plain_array(unit_names, "units")
     if name_array.shape != (n_rows,):
         raise InputError(
-            f"units must have shape ({n_rows},), the name of each row's unit; got"
+            f"units must have shape ({n_rows},), with the cluster of each row; got"
             f" {name_array.shape}."
         )
     is_missing = find_missing_names(name_array)
     if is_missing.any():
         first_missing_row = int(np.argmax(is_missing))
         raise InputError(
-            f"units: row {first_missing_row} has no unit; give each row the name of its unit, or one"
-            " of its own."
+            f"units: row {first_missing_row} has no cluster. Give every row the name of its"
+            " cluster; a row that stands alone needs a unique name."
         )
     if name_array.dtype == object:
         name_array = name_array.astype(str)

@@ -173,12 +173,14 @@ def _as_click_exception(error: Exception) -> click.ClickException | None:
         prefix = f"{error.filename}: " if error.filename else ""
         return WrongFileError(_as_one_line(f"{prefix}{error.strerror or error}."))
     if isinstance(error, MemoryError):
-        return click.ClickException("there is not enough memory for this file; use a smaller one.")
+        return click.ClickException(
+            "Not enough memory for this file. Use a smaller file, or a machine with more memory."
+        )
     if os.environ.get(_TRACEBACK_VARIABLE):
         return None
     return click.ClickException(
-        f"{type(error).__name__}: {_as_one_line(error)} (unexpected: please report it, with"
-        f" what {_TRACEBACK_VARIABLE}=1 shows)"
+        f"{type(error).__name__}: {_as_one_line(error)} (unexpected error; please report it"
+        f" together with the output of {_TRACEBACK_VARIABLE}=1)"
     )
 
 
@@ -210,9 +212,10 @@ def _import_plugins(ctx: click.Context) -> None:
             if os.environ.get(_TRACEBACK_VARIABLE):
                 raise
             raise click.UsageError(
-                f"{PLUGINS_VARIABLE} names the module {module_name!r}, which cannot be imported:"
-                f" {type(error).__name__}: {_as_one_line(error).rstrip('.')}. Install it, put its"
-                " folder on PYTHONPATH, or take its name out.",
+                f"{PLUGINS_VARIABLE} names the module {module_name!r}, which cannot be"
+                f" imported: {type(error).__name__}: {_as_one_line(error).rstrip('.')}."
+                " Install the module, add its folder to PYTHONPATH, or remove its name from"
+                f" {PLUGINS_VARIABLE}.",
                 ctx,
             ) from error
 
@@ -261,7 +264,7 @@ def _show_warnings_once(ctx: click.Context) -> Iterator[None]:
     def show(message: Warning | str, category: type[Warning], *rest: Any, **options: Any) -> None:
         text = _as_one_line(message)
         if ctx.meta.get("metacal.strict") and issubclass(category, MetacalWarning):
-            raise MetacalError(f"{text} (a warning, which --strict makes an error)")
+            raise MetacalError(f"{text} (--strict turns this warning into an error)")
         if shows_at_once and text not in warning_texts:
             print_note(f"Warning: {text}")
         warning_texts[text] = None

@@ -64,13 +64,14 @@ def read_answer_lines(path: str, content: bytes, answer_column: str) -> list[Ans
     """
     lines = _split_cells(path, content)
     if not lines:
-        raise InputError(f"{path}: it is empty; take it away, and it is written again.")
+        raise InputError(f"{path}: the file is empty. Remove it; the next call writes it again.")
     column_names = [name.strip().lower() for name in lines[0]]
     for name in (ROW, answer_column):
         if column_names.count(name) != 1:
             raise InputError(
-                f"{path}:1: there must be one column {name!r}, as it was written; there are "
-                f"{', '.join(map(repr, column_names[:10]))}."
+                f"{path}:1: exactly one column must be named {name!r}; the header has"
+                f" {', '.join(map(repr, column_names[:10]))}. Restore the header that was"
+                " written."
             )
     return _parse_lines(path, column_names, lines[1:], answer_column)
 
@@ -80,7 +81,7 @@ def _split_cells(path: str, content: bytes) -> list[list[str]]:
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise InputError(f"{path}: this is not UTF-8 text; save it as csv in UTF-8.") from None
+        raise InputError(f"{path}: the file is not UTF-8 text. Save it as CSV in UTF-8.") from None
     # Some spreadsheets end lines with a single carriage return; newline=None translates it.
     file = io.StringIO(text, newline=None)
     delimiter = max(",;\t", key=file.readline().count)
@@ -89,7 +90,7 @@ def _split_cells(path: str, content: bytes) -> list[list[str]]:
         return list(csv.reader(file, delimiter=delimiter, strict=True))
     except csv.Error as error:
         raise InputError(
-            f"{path}: this is not {delimiter!r}-separated text ({error}); save it as csv."
+            f"{path}: the file is not {delimiter!r}-separated text ({error}). Save it as CSV."
         ) from None
 
 
@@ -120,21 +121,21 @@ def _parse_lines(
             continue
         if len(cells) != len(column_names):
             raise InputError(
-                f"{path}:{line_number}: {len(cells)} cells where the header has"
-                f" {len(column_names)}; fix the line."
+                f"{path}:{line_number}: the line has {len(cells)} cells, but the header has"
+                f" {len(column_names)}. Fix the line."
             )
         values = {name: unescape_formula(cell.strip()) for name, cell in zip(column_names, cells)}
         try:
             row = int(strip_zero_decimals(values[ROW]))
         except ValueError:
             raise InputError(
-                f"{path}:{line_number}: the row is {values[ROW]!r}, no number; leave that column"
-                " as it was."
+                f"{path}:{line_number}: the row number is {values[ROW]!r}, which is not a"
+                " number. Restore the column that was written."
             ) from None
         if row in line_number_by_row:
             raise InputError(
-                f"{path}:{line_number}: row {row} stands there twice, before in line"
-                f" {line_number_by_row[row]}; keep one."
+                f"{path}:{line_number}: row {row} occurs twice; it is also in line"
+                f" {line_number_by_row[row]}. Remove one of the two lines."
             )
         line_number_by_row[row] = line_number
         answer = values[answer_column]

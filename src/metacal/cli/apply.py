@@ -249,10 +249,13 @@ def _check_output_options(options: Options) -> None:
     output = options.output
     if output is None and not flag_is_set("json"):
         raise click.UsageError(
-            "say where the rows go: -o out.csv, -o out.parquet, or -o - for csv on stdout."
+            "No output given. Pass -o out.csv, -o out.parquet, or -o - for CSV on standard output."
         )
     if output == "-" and flag_is_set("json"):
-        raise click.UsageError("-o - and --json both want stdout; write the rows to a file.")
+        raise click.UsageError(
+            "-o - and --json both write to standard output. Write the rows to a file, for"
+            " example -o out.csv."
+        )
     _check_output_ending(output, options.output_format)
 
 
@@ -262,11 +265,14 @@ def _check_folder_options(options: Options) -> None:
         return
     if options.executor is not None:
         raise click.UsageError(
-            "--executor writes a folder of results, a file for each that is read; end its name with"
-            " /: -o out/."
+            "--executor writes a folder with one result for each file. Pass a folder name"
+            " that ends with /, for example -o out/."
         )
     if options.prune:
-        raise click.UsageError("--prune is for a folder of results; end its name with /: -o out/.")
+        raise click.UsageError(
+            "--prune needs a folder of results. Pass a folder name that ends with /, for example"
+            " -o out/."
+        )
 
 
 def _check_output_ending(output: str | None, output_format: str | None) -> None:
@@ -277,8 +283,8 @@ def _check_output_ending(output: str | None, output_format: str | None) -> None:
         known_endings = ", ".join(list_extensions(writable=True))
         raise bad_option(
             "-o",
-            f"{output} must end in {known_endings} (or be -), or say what it is with"
-            " --output-format.",
+            f"Unknown file type of {output}. The name must end in {known_endings} or be -;"
+            " otherwise name the type with --output-format.",
         )
 
 
@@ -286,11 +292,13 @@ def _check_gate_options(gate: Gate, artifact: str, options: Options) -> None:
     """Raise a usage error if the options do not fit the kind of the gate."""
     if is_folder_output(options.output) and not gate.is_logits_gate:
         raise click.UsageError(
-            f"a folder of results is for a gate on logits; give a file for those of {artifact}."
+            f"A folder of results needs a gate on logits, but {artifact} is a gate on scores."
+            " Write the result to a file."
         )
     if options.rejected == "uniform" and gate.is_cascade:
         raise click.UsageError(
-            "--rejected uniform is the map of one gate; a cascade gives calibrated probabilities."
+            "--rejected uniform does not support a cascade, which has calibrated"
+            " probabilities for every row. Leave it out."
         )
 
 

@@ -81,8 +81,8 @@ def _check_reads_logits(gate: Gate, artifact: str) -> None:
     else:
         content = "a cascade of two models"
     raise click.UsageError(
-        f"{artifact} holds {content}; what is attached to a model is a gate on its logits."
-        " `metacal export` makes a graph of its own of any gate."
+        f"{artifact} holds {content}, but only a gate on logits can be attached to a model."
+        " Use 'metacal export', which writes any gate as a graph of its own."
     )
 
 

@@ -151,7 +151,8 @@ def command(small: str, large: str | None, options: Options) -> None:
             gate = _fit_scores(small, large, promise, options)
         elif large is None:
             raise click.UsageError(
-                "give the large model's predictions too, or --score-key for a cascade of scores."
+                "The large model's predictions are missing. Pass them as the second file, or"
+                " pass --score-key for a cascade of scores."
             )
         else:
             gate = _fit_logits(small, large, promise, options)
@@ -185,9 +186,9 @@ def _build_promise(options: Options) -> Promise:
         return MinAccuracy(options.min_accuracy, delta)
     if options.max_loss is None or options.min_accuracy is not None:
         raise click.UsageError(
-            "give one promise: --max-loss (say 0.01: at most 1% more wrong answers than the large"
-            " model alone) or --min-accuracy (say 0.95: what is answered is right at least 95% of"
-            " the time)."
+            "No single promise given. Pass --max-loss 0.01 (at most 1% more errors than the"
+            " large model alone) or --min-accuracy 0.95 (at least 95% of the predictions are"
+            " correct)."
         )
     return MaxLoss(options.max_loss, delta)
 
@@ -282,7 +283,7 @@ def _fit_scores(file: str, large: str | None, promise: Promise, options: Options
 
     if large is not None:
         raise click.UsageError(
-            "with --score-key one file holds the scores of all models; leave out the second."
+            "With --score-key, one file holds the scores of all models. Leave out the second file."
         )
     uses_agreement = options.max_loss is not None
     score_names = split_names(options.reading.score_key)
@@ -314,8 +315,8 @@ def _check_no_missing_scores(file: str, score_names: list[str], scores: list[Any
         missing_rows = np.flatnonzero(np.isnan(np.asarray(score, dtype=np.float64)))
         if len(missing_rows):
             raise InputError(
-                f"{file}: row {missing_rows[0] + 1} has no {name!r}; leave out rows that a model"
-                " gave none."
+                f"{file}: row {missing_rows[0] + 1} has no {name!r}. Every row needs one from"
+                " each model: leave out rows without it."
             )
 
 
@@ -346,8 +347,8 @@ def _flag_names(reading: ReadOptions, *, uses_agreement: bool) -> list[str]:
         return split_names(reading.agree_key)
     if reading.correct_key is None or reading.agree_key is not None:
         raise click.UsageError(
-            "--min-accuracy over scores needs --correct-key, which says of every model whether it"
-            " is correct; --agree-key is for --max-loss."
+            "--min-accuracy over scores needs --correct-key, which names the columns with"
+            " the correctness of each model. --agree-key belongs to --max-loss."
         )
     return split_names(reading.correct_key)
 
@@ -356,18 +357,20 @@ def _check_agreement_options(reading: ReadOptions) -> None:
     """Raise a usage error unless --agree-key was given, and --correct-key was not."""
     if reading.agree_key is None:
         message = (
-            "--max-loss over scores needs --agree-key, which says of each model but the last"
-            " whether it gives the last model's answer."
+            "--max-loss over scores needs --agree-key, the columns that mark whether each"
+            " model but the last agrees with the last one."
         )
         if reading.correct_key is not None:
             message += (
-                " --correct-key does not say that: two models may both be wrong and differ. If you"
-                " know only which answers are correct, promise --min-accuracy."
+                " --correct-key does not replace it, because two incorrect predictions may"
+                " differ. If you know only which predictions are correct, pass"
+                " --min-accuracy."
             )
         raise click.UsageError(message)
     if reading.correct_key is not None:
         raise click.UsageError(
-            "--max-loss over scores is about agreement: leave out --correct-key."
+            "--max-loss over scores needs the agreement of the models, not their"
+            " correctness. Leave out --correct-key."
         )
 
 
@@ -387,9 +390,9 @@ def _check_same_rows(
     large_shape = large_predictions.table.shape
     if small_shape != large_shape:
         raise InputError(
-            f"{small} has {small_shape[0]:,} rows of {small_shape[1]} columns, {large}"
-            f" {large_shape[0]:,} of {large_shape[1]}; give both models' predictions of the same"
-            " rows, in the same order."
+            f"{small} has {small_shape[0]:,} rows and {small_shape[1]} columns, but {large}"
+            f" has {large_shape[0]:,} rows and {large_shape[1]} columns. Pass both models'"
+            " predictions of the same rows, in the same order."
         )
     small_names = small_predictions.class_names
     large_names = large_predictions.class_names
@@ -397,5 +400,6 @@ def _check_same_rows(
         return
     if small_names != large_names:
         raise InputError(
-            f"{small} and {large} have other classes, or in another order; write both in one order."
+            f"{small} and {large} have different classes, or the same classes in a different"
+            " order. Write both with the same classes in the same order."
         )

@@ -21,7 +21,8 @@ def _check_executor(
         return address
     raise bad_option(
         "--executor",
-        f"{address!r} names no cluster; give dask, or dask://HOST:PORT, the address of a scheduler.",
+        f"{address!r} is not the address of a cluster. Pass dask, or the address of a"
+        " scheduler as dask://HOST:PORT.",
     )
 
 
@@ -74,7 +75,8 @@ def _connect_to_scheduler(dask: Any, address: str) -> Any:
         return dask.Client(tcp_address, timeout=10, set_as_default=False)
     except (OSError, ValueError) as error:
         raise InputError(
-            f"no Dask scheduler answers at {tcp_address} ({error}); is it running there?"
+            f"No Dask scheduler answers at {tcp_address} ({error}). Check the address, and"
+            " start the scheduler."
         ) from None
 
 

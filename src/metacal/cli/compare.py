@@ -161,6 +161,7 @@ def calibrator_names(calibrators: str | None) -> list[str] | None:
     for name in names:
         if name not in known_names:
             raise bad_option(
-                "--calibrators", f"{name!r} is no calibrator; there are {', '.join(known_names)}."
+                "--calibrators",
+                f"Unknown calibrator {name!r}. The calibrators are {', '.join(known_names)}.",
             )
     return names

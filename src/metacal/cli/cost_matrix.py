@@ -45,7 +45,7 @@ def read_cost_matrix(path: str, classes: Sequence[Any] | None) -> tuple[tuple[fl
     except InputError as error:
         raise bad_option("--cost-matrix", f"{path}: {error}") from None
     except ValueError:
-        raise bad_option("--cost-matrix", f"{path}: every cost must be a number") from None
+        raise bad_option("--cost-matrix", f"{path}: every cost must be a number.") from None
 
 
 def _sort_by_class(
@@ -64,11 +64,15 @@ def _sort_by_class(
         ellipsis = ", ..." if len(class_names) > 8 else ""
         raise bad_option(
             "--cost-matrix",
-            f"{path}: the first line must name every answer and the first column every true class,"
-            f" as the predictions do: {shown_names}{ellipsis}.",
+            f"{path}: the first line must name the predicted classes and the first column the"
+            f" true classes, as in the predictions: {shown_names}{ellipsis}.",
         )
     if any(len(line) != len(class_names) + 1 for line in table):
-        raise bad_option("--cost-matrix", f"{path}: some line has too few or too many costs.")
+        raise bad_option(
+            "--cost-matrix",
+            f"{path}: some lines have too few or too many costs. Each line needs one cost for"
+            " each predicted class.",
+        )
 
     sorted_table = []
     costs_by_class = {line[0]: line[1:] for line in table[1:]}

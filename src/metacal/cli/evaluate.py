@@ -78,9 +78,9 @@ def command(artifact: str | None, file: str, options: Options) -> None:
     answer: dict[str, Any]
     if isinstance(result, AccuracyEstimate):
         warn_caller(
-            f"{file}: there are no labels here, so nothing is measured, only estimated. If there"
-            " are some, name them with --label-key (--correct-key for scores) or give a file of"
-            " them with --labels."
+            f"{file}: no labels found, so the accuracy is estimated instead of measured. Name"
+            " the labels with --label-key (--correct-key for scores), or pass a file of"
+            " labels with --labels."
         )
         answer = {"estimate": result.to_dict()}
         text = wrap_lines(str(result), hanging_indent=0)
@@ -103,7 +103,9 @@ def _evaluate_file(
         artifact, file, options.reading, keeps_raw_table=True, stream=stream
     )
     if gate is not None and not gate.is_logits_gate and options.executor is not None:
-        raise click.UsageError("--executor works on one table of logits; leave it out here.")
+        raise click.UsageError(
+            "--executor supports only a single table of logits. Leave out --executor."
+        )
     if gate_rows.truth is None and gate is not None and _supports_estimate(gate):
         return estimate_accuracy(
             gate, gate_rows.tables[0], level=options.level, groups=gate_rows.columns.groups

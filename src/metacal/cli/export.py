@@ -85,7 +85,9 @@ def command(artifact: str, options: Options) -> None:
 
     gate = load_gate(artifact)
     if options.part is not None and not gate.is_cascade:
-        raise click.UsageError(f"--part belongs to a cascade; {artifact} holds one gate.")
+        raise click.UsageError(
+            f"--part needs a cascade, but {artifact} holds one gate. Leave out --part."
+        )
     if options.part == "small":
         gate = gate.stage(0)
     parameters: dict[str, Any] = {

@@ -193,11 +193,13 @@ def _check_options(file: str, options: Options) -> None:
         return
     if options.executor is not None:
         raise click.UsageError(
-            "--executor works on logits; scores are few enough for this machine."
+            "--executor supports only logits. Leave out --executor; this machine can process"
+            " the scores."
         )
     if options.promise_options.per_class:
         raise click.UsageError(
-            "given scores have no classes: --per-class needs a classifier's logits."
+            "--per-class needs the logits of a classifier; scores have no classes. Leave out"
+            " --per-class, or pass logits."
         )
 
 
@@ -293,7 +295,10 @@ def _fit_logits(predictions: Predictions, options: Options) -> Gate:
     check_logits_gate_options(promise, options.score, predictions.input, options.decision)
     is_unlabelled = predictions.labels is None and not promise.needs_labels
     if is_unlabelled and options.calibrator is not None:
-        raise bad_option("--calibrator", "a calibrator learns from labels, and FILE has none.")
+        raise bad_option(
+            "--calibrator",
+            "A calibrator needs labels, but FILE has none. Add labels, or leave out --calibrator.",
+        )
     calibrator_name = options.calibrator or promise.default_calibrator
     map_fitter = make_map_fitter(calibrator_name, options.seed, n_classes)
     with (
@@ -429,7 +434,9 @@ def _find_label(text: str | None, labels: Sequence[Any] | None) -> Any:
             label_by_text.setdefault(str(int(label)), label)
     if text not in label_by_text:
         shown_labels = ", ".join(list(label_by_text)[:5])
-        raise click.UsageError(f"--positive {text} is none of the labels ({shown_labels}).")
+        raise click.UsageError(
+            f"--positive {text} is not one of the labels ({shown_labels}). Pass one of them."
+        )
     return label_by_text[text]
 
 

@@ -78,5 +78,6 @@ def parse_reject_label(text: str | None, predictions: Predictions) -> str | int 
         return int(text)
     except ValueError:
         raise bad_option(
-            "--reject-label", f"{text!r} must be a whole number, as the classes are."
+            "--reject-label",
+            f"{text!r} must be a whole number, because the classes are whole numbers.",
         ) from None

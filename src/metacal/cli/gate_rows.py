@@ -75,8 +75,8 @@ class GateRows:
         """Warn if rows of the file were used to fit the gate."""
         if fit_rows is not None:
             warn_caller(
-                f"{self.path}: {fit_rows}. They do not judge {artifact}, and look better than new"
-                " rows."
+                f"{self.path}: {fit_rows}. Results on rows that {artifact} was fitted on are"
+                " too optimistic. Use new rows."
             )
 
 
@@ -148,14 +148,16 @@ def check_large_option(gate: Gate | None, artifact: str | None, large: str | Non
         return
     if gate is None:
         raise click.UsageError(
-            "--large belongs to a cascade; give the cascade before FILE, as metacal cascade has"
-            " saved it."
+            "--large needs a cascade. Pass a cascade that 'metacal cascade' saved before FILE."
         )
     if not gate.is_cascade:
-        raise click.UsageError(f"--large belongs to a cascade; {artifact} holds one gate.")
+        raise click.UsageError(
+            f"--large needs a cascade, but {artifact} holds one gate. Leave out --large."
+        )
     if not gate.has_classes:
         raise click.UsageError(
-            f"{artifact} holds a cascade of scores, which all stand in FILE; leave out --large."
+            f"{artifact} holds a cascade of scores, which reads the scores of all models from"
+            " FILE. Leave out --large."
         )
 
 
@@ -198,8 +200,8 @@ def read_gate_rows(
     check_large_option(gate, artifact, reading.large)
     if reading.large is not None and reading.rows is not None:
         raise click.UsageError(
-            "--rows does not go with --large, because the two files may hold different rows. Write"
-            " the rows to judge into files of their own."
+            "--rows cannot be combined with --large, because the two files may hold"
+            " different rows. Write the selected rows to separate files."
         )
     check_read_options(
         gate, artifact, reading, allows_group_key=allows_group_key and gate.has_classes
@@ -209,8 +211,8 @@ def read_gate_rows(
         return _read_score_cascade_rows(gate, file, reading)
     if is_cascade and all_stages and reading.large is None:
         raise click.UsageError(
-            f"{artifact} holds a cascade: give the large model's predictions too, --large"
-            " LARGEFILE."
+            f"{artifact} holds a cascade, which needs the predictions of both models. Pass"
+            " those of the large model with --large LARGEFILE."
         )
     if gate.is_score_gate:
         scores = read_score_table(file, reading, gate, artifact)
@@ -318,8 +320,8 @@ def merge_labels(
         row = _first_difference(small_column, large_column)
         if row is not None:
             raise InputError(
-                f"{small} and {large} do not hold the same rows in the same order: the"
-                f" {column_name} of row {row} differ."
+                f"{small} and {large} do not hold the same rows in the same order:"
+                f" row {row} differs in its {column_name}. Write both files with the same rows."
             )
     if small_predictions.labels is None:
         return large_predictions.labels

@@ -148,9 +148,7 @@ def command(pool: str, options: Options) -> None:
     is_first_round = not os.path.exists(journal)
     promise_options = _promise_options(options, journal, is_first_round=is_first_round)
     if options.reading.group_key is not None:
-        raise click.UsageError(
-            "labels are asked for one promise about all rows; leave out --group-key."
-        )
+        raise click.UsageError("label supports one promise for all rows. Leave out --group-key.")
     pool_options = _pool_options(options, journal, is_first_round=is_first_round)
     pool_rows = _read_pool(pool, pool_options, options)
     outcome = run_labelling_call(
@@ -182,13 +180,14 @@ def _promise_options(
         )
     if is_first_round and not os.path.exists(options.output):
         raise click.UsageError(
-            f"{journal} is not there, so this is a first call: give a promise, --min-accuracy (say"
-            " 0.97: accepted predictions are correct at least 97% of the time) or --max-miscoverage (say"
-            " 0.05: at most 5% of the correct predictions are rejected)."
+            f"No promise given, and {journal} does not exist yet. Pass --min-accuracy 0.97"
+            " (accepted predictions are correct at least 97% of the time) or"
+            " --max-miscoverage 0.05 (at most 5% of correct predictions are rejected)."
         )
     if options.confidence is not None:
         raise click.UsageError(
-            "--confidence belongs to the promise: give both as the first call did, or neither."
+            "--confidence needs the promise of the first call. Pass both as in the first"
+            " call, or neither."
         )
     return None
 
@@ -215,7 +214,7 @@ def _journal_path(output: str, gate: str | None, pool: str, reading: ReadOptions
 
     stem, ending = os.path.splitext(output)
     if ending.lower() not in (".csv", ".tsv"):
-        raise bad_option("-o", f"{output} must end in .csv or .tsv: people fill it in.")
+        raise bad_option("-o", f"{output} must end in .csv or .tsv, because people fill it in.")
     journal = stem + ".journal"
     for path in (output, journal, gate):
         check_is_file(path)
@@ -241,12 +240,15 @@ def _pool_options(options: Options, journal: str, *, is_first_round: bool) -> _P
         shows_other_column = options.show not in (None, sheet["show"])
         if shows_other_column or options.show_prediction > sheet["show_prediction"]:
             raise click.UsageError(
-                "--show and --show-prediction belong to the first call; leave them out, or begin"
-                " anew."
+                "--show and --show-prediction have an effect only in the first call. Leave"
+                " them out, or start again with other files."
             )
     shown_column = pool_options.sheet["show"]
     if shown_column is not None and shown_column.lower() in _SHEET_COLUMNS:
-        raise bad_option("--show", f"{shown_column} is a column of CSV already; call it otherwise.")
+        raise bad_option(
+            "--show",
+            f"{shown_column} is already a column of the sheet. Rename the column of the pool.",
+        )
     return pool_options
 
 
@@ -277,7 +279,8 @@ def _read_pool(pool: str, pool_options: _PoolOptions, options: Options) -> Predi
     scores = read_score_table(pool, reading)
     if options.show_prediction:
         raise click.UsageError(
-            "a pool of scores has no predictions; --show NAME shows a column of it."
+            "A pool of scores has no predictions to show. To show a column of the pool, pass"
+            " --show NAME."
         )
     return scores
 

@@ -135,8 +135,9 @@ def run_labelling_call(
     with open_journal(call.journal, key=key, disk=disk) as journal:
         if not journal.records and disk.read(call.sheet) is not None:
             raise InputError(
-                f"{call.sheet} is there, but {call.journal}, which says what was asked and holds"
-                f" the answers, is not; bring it back, or move {call.sheet} away to begin anew."
+                f"{call.sheet} exists, but its journal {call.journal} is missing. The journal"
+                f" holds the questions and answers: restore it, or move {call.sheet} away to"
+                " start again."
             )
         certifier_options = _certifier_options(journal, pool, options)
         certifier = certifier_from_journal(
@@ -193,8 +194,9 @@ def _exchange_sheets(
             return outcome
         content = _read_when_saved_completely(disk, call.sheet)
     raise InputError(
-        f"{call.sheet} was saved {_MAX_SHEET_READS} times during this call. Nothing was overwritten, and"
-        " the answers that were read are in the journal. Save it, and call again."
+        f"{call.sheet} was saved {_MAX_SHEET_READS} times during this call. Nothing was"
+        " overwritten, and the answers that were read are in the journal. Save the sheet,"
+        " and call again."
     )
 
 
@@ -292,7 +294,7 @@ def _replay(certifier: Certifier, pool: Pool, call: LabellingCall) -> None:
     """Label all proposed rows with the labels in the pool."""
     if pool.labels is None:
         raise InputError(
-            "--replay answers from the labels in POOL, and it has none; name them with --label-key."
+            "--replay needs the labels of the pool, but POOL has none. Name them with --label-key."
         )
     rows, _ = _propose_rows(certifier, call)
     while len(rows):
@@ -390,8 +392,8 @@ def _replace_sheet_if_unchanged(
         )
     except OSError as error:
         raise InputError(
-            f"cannot write {path}: {error.strerror or error}. Every answer so far is in the"
-            " journal; call again."
+            f"Cannot write {path}: {error.strerror or error}. All answers so far are in the"
+            " journal. Call again."
         ) from error
     if replacement.backup_path is not None:
         warn_caller(
@@ -435,7 +437,7 @@ def _record_answers(certifier: Certifier, pool: Pool, path: str, content: bytes)
         message = errors[0]
         n_further = len(errors) - 1
         if n_further > 0:
-            message += f" (Lines that cannot be taken either: {n_further:,} more.)"
+            message += f" ({n_further:,} more lines are invalid.)"
         raise InputError(message)
     if rows:
         certifier.add_answers(np.array(rows), np.array(correct_flags), np.array(true_codes))
@@ -444,11 +446,13 @@ def _record_answers(certifier: Certifier, pool: Pool, path: str, content: bytes)
 def _check_line(certifier: Certifier, pool: Pool, line: AnswerLine) -> None:
     """Raise InputError if a line does not identify a row of the pool."""
     if not 0 <= line.row < certifier.n_pool:
-        raise InputError(f"the pool has no row {line.row}; leave the column row as it was.")
+        raise InputError(
+            f"The pool has no row {line.row}. Restore the row numbers that were written."
+        )
     for name, entry in _identifying_columns(certifier, pool, line.row).items():
         value = str(entry).strip()
         if line.cells.get(name, value) != value:
             raise InputError(
-                f"row {line.row} has the {name} {value!r}, not {line.cells[name]!r}; lines were"
-                " mixed up, or the column was edited: fix it."
+                f"row {line.row} has {name} {value!r}, but {line.cells[name]!r} was written."
+                " The lines were mixed up, or the column was edited: restore it."
             )

@@ -193,15 +193,15 @@ class LineSource:
         label = self._convert_labels(record)
         if record.row is None and (record.id is None or label is None):
             raise invalid_line_error(
-                "a line without a row says the label of an earlier one: it needs an id and a label"
+                "a line that has no row needs the id of an earlier row and a label"
             )
         self._check_probability(record)
         request = self.reader.request
         if record.row is not None and record.unit is None:
             if request.case_key is not None:
-                raise invalid_line_error("it does not say of which case the row is")
+                raise invalid_line_error("the case of the row is missing")
             if request.unit_key is not None:
-                raise invalid_line_error("it does not say of which unit the row is")
+                raise invalid_line_error("the cluster of the row is missing")
         return record._replace(label=label)
 
     def _read_record(self, line: Line) -> StreamRecord | None:
@@ -224,7 +224,7 @@ class LineSource:
         if record.row is None:
             label_keys = " or ".join(map(repr, self.reader.request.default_label_names))
             raise invalid_line_error(
-                f"a label that comes later is about the answer that was given: call it {label_keys}"
+                f"a label that arrives later must be in the column {label_keys}"
             )
         return tuple(self._convert_label(label) for label in record.label)
 
@@ -242,7 +242,11 @@ class LineSource:
         if gate_label is None and is_correctness:
             gate_label = self.labels.get(text.strip().lower())
         if gate_label is None:
-            problem = "neither right nor wrong" if is_correctness else "none of the gate's classes"
+            problem = (
+                "neither correct nor incorrect"
+                if is_correctness
+                else "not one of the gate's classes"
+            )
             raise invalid_line_error(f"the label {text[:40]!r} is {problem}")
         return gate_label
 
@@ -251,7 +255,7 @@ class LineSource:
         with suppress(TypeError, ValueError):
             loss = float(loss)
         if self.watch.gate.source.encode_one_truth(loss) is None:
-            raise invalid_line_error(f"the loss {str(loss)[:40]!r} is no number from 0 to 1")
+            raise invalid_line_error(f"the loss {str(loss)[:40]!r} is not a number from 0 to 1")
         return loss
 
     def _check_probability(self, record: StreamRecord) -> None:
@@ -264,7 +268,7 @@ class LineSource:
         elif record.row is None and record.id is not None:
             probability = self._probability_of_earlier_row(record.id)
         if probability is None and record.label is not None:
-            raise invalid_line_error("it does not say with which probability it was chosen")
+            raise invalid_line_error("the probability with which the row was chosen is missing")
         if record.row is not None and record.id is not None:
             self._batch_probabilities[record.id] = probability
 
@@ -276,9 +280,8 @@ class LineSource:
         least_probability = min(declared_minima, default=0.0)
         if not (least_probability <= probability <= 1.0 and probability > 0.0):
             raise invalid_line_error(
-                f"the probability {probability:g} is not between the least probability"
-                f" {least_probability:g}, which was said beforehand, and 1; begin again with a"
-                " lower one (--least-probability)"
+                f"the probability {probability:g} is not between --least-probability"
+                f" {least_probability:g} and 1; start again with a lower --least-probability"
             )
 
     def _probability_of_earlier_row(self, row_id: str) -> float | None:

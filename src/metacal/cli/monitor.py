@@ -263,15 +263,18 @@ def _check_options(artifact: str, file: str, options: Options) -> None:
         if output is None:
             continue
         if output == "-":
-            raise click.UsageError(f"{flag} is written again and again: give a file.")
+            raise click.UsageError(f"{flag} is rewritten during monitoring, so it must be a file.")
         for earlier_flag, earlier_output in earlier_outputs.items():
             if is_same_file(output, earlier_output):
-                raise click.UsageError(f"{earlier_flag} and {flag} name the same file.")
+                raise click.UsageError(
+                    f"{earlier_flag} and {flag} name the same file. Pass two different files."
+                )
         earlier_outputs[flag] = output
         check_output_directory(output)
     if options.silence is not None and not options.waits_for_more_input and file != "-":
         raise click.UsageError(
-            "--silence goes with --follow, --serve or - (standard input): a file has an end."
+            "--silence needs a stream. Pass --follow, --serve or - (standard input), or"
+            " leave out --silence."
         )
 
 
@@ -341,8 +344,8 @@ def _restore_state(journal: Journal | None, new_watch: Watch) -> MonitorState:
     monitor_state = restore_state(journal.records, new_watch.gate, journal.path)
     if watch_settings(monitor_state.watch) != watch_settings(new_watch):
         raise click.UsageError(
-            f"{journal.path} was begun with another --confidence, --tolerance, --max-unreadable,"
-            " --horizon or --least-probability; the levels of what runs cannot be changed. Give"
-            " the same, or begin with another --state."
+            f"{journal.path} was started with a different --confidence, --tolerance,"
+            " --max-unreadable, --horizon or --least-probability, which cannot change later."
+            " Pass the original values, or start again with another --state."
         )
     return monitor_state

@@ -241,13 +241,13 @@ def _check_combination(options: type, values: dict[str, Any]) -> None:
             continue
         if spec.needs and not given_names.intersection(spec.needs):
             raise click.UsageError(
-                f"{option_flag(name)} goes with {_join_flags(spec.needs)}: {spec.help}"
+                f"{option_flag(name)} needs {_join_flags(spec.needs)}. Add it to the command."
             )
         for excluded_name in spec.excludes:
             if excluded_name in given_names:
                 raise click.UsageError(
-                    f"{option_flag(name)} and {option_flag(excluded_name)} exclude each other;"
-                    " give one."
+                    f"{option_flag(name)} and {option_flag(excluded_name)} cannot be"
+                    " combined. Pass one of them."
                 )
 
 
@@ -372,11 +372,12 @@ class ReadOptions:
 def _check_n_jobs(ctx: click.Context, parameter: click.Parameter, n_jobs: int | None) -> int | None:
     """Raise a usage error for 0 threads and for more than `MAX_JOBS`."""
     if n_jobs == 0:
-        raise bad_option("-n", "0 threads cannot work; give 1 or more, or -1 for one per core.")
+        raise bad_option("-n", "0 threads are not allowed. Pass 1 or more, or -1 for one per core.")
     if n_jobs is not None and abs(n_jobs) > MAX_JOBS:
         raise bad_option(
             "-n",
-            f"{n_jobs} threads are too many; give at most {MAX_JOBS}, or -1 for one per core.",
+            f"The number of threads must be at most {MAX_JOBS}, got {n_jobs}. Pass -1 for one"
+            " per core.",
         )
     return n_jobs
 
@@ -492,7 +493,7 @@ def _split_paths(paths: tuple[str, ...]) -> dict[str, str | None]:
     """Split the paths of "[GATE] FILE" into the optional gate and the file of rows."""
     if len(paths) > 2:
         raise click.UsageError(
-            f"got {len(paths)} files: give a gate and one file of rows, or a file of rows alone."
+            f"Got {len(paths)} files. Pass a gate and one file of rows, or only a file of rows."
         )
     artifact = paths[0] if len(paths) == 2 else None
     return {"artifact": artifact, "file": paths[-1]}

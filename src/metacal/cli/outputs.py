@@ -65,8 +65,8 @@ def check_is_file(output: str | None) -> None:
     if output == "-":
         raise bad_option(
             "-o",
-            "what is saved goes into a file, such as -o cal.json; --json prints the certificate"
-            " on standard output.",
+            "-o must name a file, such as -o cal.json. To print the certificate on standard"
+            " output, pass --json.",
         )
     if output is not None:
         from metacal.io.writing import check_output_directory
@@ -99,7 +99,7 @@ def check_not_input(
             input_paths.append(reading.classes[1:])
     for path in input_paths:
         if path is not None and path != "-" and is_also_input(output, path, list_extensions()):
-            raise click.UsageError(f"{output} is also read; write to another file.")
+            raise click.UsageError(f"{output} is also an input file. Write to another file.")
 
 
 # ── a gate that is saved ──────────────────────────────────────────────────────────────────────────
@@ -120,7 +120,9 @@ def check_can_sign(key: str | None, output: str | None) -> None:
     from metacal.io.artifact.signature import read_key
 
     if output is None:
-        raise click.UsageError("--sign signs what -o saves; give -o cal.json.")
+        raise click.UsageError(
+            "--sign signs the saved gate, but nothing is saved. Add -o cal.json."
+        )
     read_key(key).compute(b"")
 
 

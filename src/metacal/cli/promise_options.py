@@ -274,25 +274,25 @@ class PromiseOptions:
         flags = self._list_flags_of_promises()
         if not flags:
             raise click.UsageError(
-                "give a promise: --min-accuracy (say 0.97: accepted predictions are correct at least 97%"
-                " of the time), --max-miscoverage (say 0.05: at most 5% of the right answers are"
-                " rejected), or both; --max-review, --max-cost, --max-risk or --cheapest; of two"
-                " classes --min-precision, --min-recall, --max-false-positive-rate."
+                "No promise given. Add --min-accuracy 0.97 (accepted predictions are correct"
+                " at least 97% of the time) or --max-miscoverage 0.05 (at most 5% of correct"
+                " predictions are rejected). 'metacal fit --help' lists the others."
             )
         if len(flags) > 1:
-            raise click.UsageError(f"{' and '.join(flags)} do not go together; give one promise.")
+            raise click.UsageError(f"{' and '.join(flags)} cannot be combined. Pass one promise.")
         self._check_costs()
         if self.max_errors_per_case is not None and self.largest_per_case is None:
             raise click.UsageError(
-                "--max-errors-per-case needs --largest-per-case, the largest number of errors that"
-                " counts in a case. Give it, for example --largest-per-case 4."
+                "--max-errors-per-case needs --largest-per-case, the largest number of"
+                " errors counted in one case. Add, for example, --largest-per-case 4."
             )
         post_selection_options = self._given("after_looking", "at_threshold")
         accuracy_options = _list_promise_options(Combination.ACCURACY_AND_MISCOVERAGE)
         if post_selection_options and not self._given(*accuracy_options):
             raise click.UsageError(
-                f"{option_flag(post_selection_options[0])} is for {_join_flags(accuracy_options)};"
-                f" certify {flags[0]} on rows that it was not chosen on."
+                f"{option_flag(post_selection_options[0])} supports only"
+                f" {_join_flags(accuracy_options)}. Leave it out, and certify {flags[0]} on"
+                " rows that did not influence its choice."
             )
         if self.rule == "paper":
             self._check_paper_rule()
@@ -339,12 +339,13 @@ class PromiseOptions:
         accuracy_options = _list_promise_options(Combination.ACCURACY_AND_MISCOVERAGE)
         if len(self._given(*accuracy_options)) != 1:
             raise click.UsageError(
-                "--rule paper takes --min-accuracy or --max-miscoverage, not both; give one."
+                "--rule paper supports --min-accuracy or --max-miscoverage, but not both."
+                " Pass one of them."
             )
         for name in self._given("confidence", "in_expectation", "after_looking", "at_threshold"):
             raise click.UsageError(
-                f"{option_flag(name)} does not go with --rule paper, which guarantees nothing; leave"
-                " it out."
+                f"{option_flag(name)} cannot be combined with --rule paper, which has no"
+                " guarantee. Leave it out."
             )
 
     def _check_costs(self) -> None:
@@ -352,12 +353,12 @@ class PromiseOptions:
         for name in self._given("max_cost", "cheapest"):
             if len(self._given("cost_wrong", "cost_matrix")) != 1:
                 raise click.UsageError(
-                    f"{option_flag(name)} needs --cost-wrong (say 50 for any wrong answer) or"
-                    " --cost-matrix FILE."
+                    f"{option_flag(name)} needs the cost of an incorrect prediction. Pass"
+                    " --cost-wrong 50, or --cost-matrix FILE."
                 )
         if self.cheapest and self.cost_review is None:
             raise click.UsageError(
-                "--cheapest needs --cost-review (say 1): what it costs to review a row."
+                "--cheapest needs the cost of reviewing one row. Add, for example, --cost-review 1."
             )
 
     def check_subgroups(self, *, by_group: bool) -> None:
@@ -372,11 +373,11 @@ class PromiseOptions:
             return
         if self.per_class:
             raise click.UsageError(
-                "--per-class takes one promise: --min-accuracy or --max-miscoverage."
+                "--per-class supports one promise. Pass --min-accuracy or --max-miscoverage."
             )
         raise click.UsageError(
-            "--group-key takes one promise: --min-accuracy or --max-miscoverage, or what rows of two"
-            " classes are called."
+            "--group-key supports one promise. Pass --min-accuracy, --max-miscoverage, or a"
+            " promise about one of two classes."
         )
 
     @property
@@ -450,7 +451,7 @@ class PromiseOptions:
         promises = [build(mc, self, inputs) for build in build_functions]
         if len(promises) > 2:
             raise click.UsageError(
-                "rows have two sides: give at most two of these promises, one for either side."
+                "Too many promises about two classes. Pass at most two, one for each class."
             )
         if len(promises) == 1:
             return promises[0]

@@ -135,9 +135,7 @@ def check_no_score_options(reading: ReadOptions, why: str = "this command needs 
     """Raise a usage error if an option for scores was given."""
     for name in _SCORE_OPTIONS:
         if getattr(reading, name) is not None:
-            raise click.UsageError(
-                f"{option_flag(name)} is about scores in place of logits; {why}."
-            )
+            raise click.UsageError(f"{option_flag(name)} needs scores instead of logits; {why}.")
 
 
 def load_gate(artifact: str, file: str | None = None) -> Gate:
@@ -158,8 +156,7 @@ def load_gate(artifact: str, file: str | None = None) -> Gate:
 
     if file is not None and _is_saved_gate(file) and not _is_saved_gate(artifact):
         raise click.UsageError(
-            f"{file} is a gate that metacal saved, and {artifact} is none: it seems that the two"
-            " are swapped."
+            f"{file} is a saved gate, but {artifact} is not. Swap the two files."
         )
     return metacal.load_gate(artifact, key=click.get_current_context().meta.get("metacal.key"))
 
@@ -185,31 +182,34 @@ def check_read_options(
         if reading.input not in (None, gate.logits_source.input):
             input_kind = gate.logits_source.input
             raise bad_option(
-                "--input", f"{artifact} was fitted on {input_kind}, so FILE must hold {input_kind}."
+                "--input",
+                f"{artifact} was fitted on {input_kind}, so FILE must hold {input_kind}."
+                " Leave out --input.",
             )
     else:
         _check_no_logit_options(reading)
         if reading.higher_is not in (None, gate.score_source.higher_is):
             raise click.UsageError(
-                f"{artifact} was fitted where a higher score is {gate.score_source.higher_is}; leave"
-                " --higher-is out."
+                f"{artifact} was fitted on scores of which a higher one is"
+                f" {gate.score_source.higher_is}. Leave out --higher-is."
             )
     stored_group_name = gate.file_layout.group_key
     if gate.has_group_thresholds and reading.group_key is None and stored_group_name is None:
         raise click.UsageError(
-            f"{artifact} has a threshold for each group of rows; say where FILE has the groups:"
-            " --group-key NAME."
+            f"{artifact} has one threshold for each group. Name the column of groups in FILE"
+            " with --group-key NAME."
         )
     if reading.group_key is not None and not gate.has_group_thresholds and not allows_group_key:
-        raise click.UsageError(f"{artifact} has no threshold by group; leave out --group-key.")
+        raise click.UsageError(
+            f"{artifact} has no threshold for each group. Leave out --group-key."
+        )
 
 
 def check_not_gate(path: str) -> None:
     """Raise a usage error if a file of rows is a saved gate."""
     if _is_saved_gate(path):
         raise click.UsageError(
-            f"{path} is a gate that metacal saved, not a file of predictions; give a file with"
-            " rows."
+            f"{path} is a saved gate, not a file of predictions. Pass a file with rows."
         )
 
 
@@ -258,8 +258,8 @@ def read_score_table(
     _check_no_logit_options(reading)
     if reading.agree_key is not None:
         raise click.UsageError(
-            "--agree-key is for a cascade over scores with --max-loss; here --correct-key says"
-            " right or wrong."
+            "--agree-key needs a cascade over scores with --max-loss. Pass --correct-key to"
+            " name the column of correctness."
         )
     score_name = reading.score_key or "score"
     prediction_name = reading.prediction_key
@@ -401,7 +401,7 @@ def cascade_column_names(gate: Gate, reading: ReadOptions) -> tuple[list[str], l
     n_scores = len(fitted_names)
     if len(score_names) not in (n_scores, n_models) or len(flag_names) not in (0, n_flags):
         raise click.UsageError(
-            f"this cascade needs {n_scores} names in --score-key and {n_flags} in"
+            f"This cascade needs {n_scores} names in --score-key and {n_flags} in"
             f" {option_flag(flag_option)}, one for each model."
         )
     return score_names[:n_scores], flag_names
@@ -411,20 +411,18 @@ def _check_flag_option(reading: ReadOptions, flag_option: str) -> None:
     """Raise a usage error if options name flags of the other kind of cascade."""
     if reading.loss_key is not None:
         raise click.UsageError(
-            f"a cascade is about single answers: {option_flag(flag_option)} names their column,"
-            " not --loss-key."
+            "A cascade does not support --loss-key. Name the columns with"
+            f" {option_flag(flag_option)}."
         )
     if flag_option == "agree_key" and reading.correct_key is not None:
         raise click.UsageError(
-            "this cascade promises how many answers differ from the large model's. --correct-key"
-            " says which are correct, which is not the same: name the columns of agreement with"
-            " --agree-key."
+            "This cascade limits disagreement with the large model, so it needs agreement"
+            " instead of correctness. Replace --correct-key by --agree-key."
         )
     if flag_option == "correct_key" and reading.agree_key is not None:
         raise click.UsageError(
-            "this cascade promises an accuracy. --agree-key says which answers are the large"
-            " model's, which is not the same: name the columns of right and wrong with"
-            " --correct-key."
+            "This cascade promises an accuracy, so it needs correctness instead of"
+            " agreement. Replace --agree-key by --correct-key."
         )
 
 
@@ -439,6 +437,6 @@ def _check_no_logit_options(reading: ReadOptions) -> None:
             given_options.append(parameter.opts[0].lstrip("-"))
     if given_options:
         raise click.UsageError(
-            f"{option_flag(given_options[0])} is about logits; a gate on scores has none: leave"
+            f"{option_flag(given_options[0])} needs logits, but this gate reads scores. Leave"
             " it out."
         )

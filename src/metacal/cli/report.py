@@ -109,7 +109,10 @@ def command(artifact: str | None, file: str, options: Options) -> None:
     output = options.output
     check_not_input(output, file, artifact, reading=options.reading)
     if output == "-" and flag_is_set("json"):
-        raise click.UsageError("-o - and --json both want stdout; write the page to a file.")
+        raise click.UsageError(
+            "-o - and --json both write to standard output. Write the page to a file, for"
+            " example -o report.html."
+        )
     compared_names = calibrator_names(options.calibrators)
     if not compared_names and options.comparing:
         compared_names = list(COMPARED)

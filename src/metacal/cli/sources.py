@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 _BATCH_ROWS = 5000
 #: Error if a file does not continue any source of the state.
 _UNKNOWN_SOURCE = (
-    "{} is not the stream that the state was made with, nor does it begin with what was counted."
-    " Say --append if it holds only rows and labels that came after those."
+    "{} does not continue the stream that the state was made with. If it holds only new rows and"
+    " labels, pass --append."
 )
 
 
@@ -75,7 +75,8 @@ def open_source(
     if file_format not in STREAM_FORMATS:
         if options.probability_key is not None or path == STANDARD_INPUT:
             raise click.UsageError(
-                f"--probability-key and - (standard input) are for text: {', '.join(STREAM_FORMATS)}."
+                "--probability-key and - (standard input) support only text formats:"
+                f" {', '.join(STREAM_FORMATS)}."
             )
         return _open_table(monitor_state, artifact, path, options)
     check_read_options(gate, artifact, reading)
@@ -123,12 +124,14 @@ def _check_line_options(gate: Gate, reading: ReadOptions) -> None:
     """Raise a usage error if options or gate do not support reading line by line."""
     if reading.large is not None or (gate.is_cascade and gate.has_classes):
         raise click.UsageError(
-            "a cascade over tables is watched by whole files: give FILE and --large LARGEFILE as"
-            " .npz or .parquet. Any other gate reads lines as they come, without --large, a cascade"
-            " on scores (--score-key) too."
+            "A cascade over tables needs whole files. Pass FILE and --large LARGEFILE as"
+            " .npz or .parquet. Other gates, including a cascade over scores (--score-key),"
+            " read lines from a stream."
         )
     if reading.classes is not None:
-        raise click.UsageError("--classes does not fit here: the gate knows them; leave it out.")
+        raise click.UsageError(
+            "--classes has no effect, because the gate stores its classes. Leave it out."
+        )
 
 
 def _open_tail(path: str, saved_state: dict[str, Any], options: Options) -> Tail:

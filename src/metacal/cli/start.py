@@ -122,8 +122,8 @@ def command(file: str, options: Options) -> None:
     """  # noqa: D301
     if file == "-":
         raise click.UsageError(
-            "start reads FILE several times, so it cannot be standard input. Save the rows to a"
-            " file first."
+            "start reads FILE several times, so it cannot read standard input. Save the rows"
+            " to a file first."
         )
     inspection = _inspect(file, options)
     answers = _collect_answers(options, inspection)

@@ -281,7 +281,7 @@ def _error_with_advice(
     plan: Plan, error: InfeasibleTargetError, failure: str
 ) -> InfeasibleTargetError:
     """Return the error about a target, with what to do."""
-    advice = " Nothing was written. Collect more labelled rows, or take a lower --mistake-cost."
+    advice = " Nothing was written. Collect more labelled rows, or pass a lower --mistake-cost."
     if plan.judging_part is None:
         independent = plan.independent_rows if plan.promise.is_about_cases else "independent rows"
         advice = (

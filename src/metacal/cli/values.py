@@ -84,7 +84,7 @@ def number_between(
             number = float(value)
         except ValueError:
             raise click.BadParameter(
-                f"{str(value)[:40]!r} is not a number; give {valid_description}."
+                f"{str(value)[:40]!r} is not a number. Pass {valid_description}."
             ) from None
         if not low < number < high:
             hint = ""
@@ -125,7 +125,7 @@ def parse_row_range(value: str) -> tuple[float, float]:
         start, stop = 0.0, 0.0
     if not 0.0 <= start < stop <= 1.0:
         raise click.BadParameter(
-            f"{value!r} is not a part of the rows. Give two fractions in ascending order, such as"
-            " 0:0.7 for 70% of the rows and 0.7:1 for the others."
+            f"{value!r} is not a valid range of rows. Pass two fractions in ascending order,"
+            " such as 0:0.7 for the first 70% of the rows and 0.7:1 for the rest."
         )
     return start, stop

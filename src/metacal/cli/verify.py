@@ -70,8 +70,8 @@ def command(artifact: str, file: str, options: Options) -> None:
     gate = load_gate(artifact, file)
     if gate.certificate is None:
         raise click.UsageError(
-            f"{artifact} holds {gate.logits_source.calibrator_name} without a gate: it promises nothing."
-            " metacal evaluate measures its calibration."
+            f"{artifact} holds {gate.logits_source.calibrator_name} without a gate, so there"
+            " is no promise to verify. Use 'metacal evaluate' to measure its calibration."
         )
     reading = replace(options.reading, unit_key=options.unit_key)
     gate_rows = read_gate_rows(gate, artifact, file, reading)

@@ -91,8 +91,8 @@ def read_packed(file: IO[bytes]) -> tuple[NDArray[np.float32], NDArray[np.int64]
             n_bytes = sum(entry.file_size for entry in archive.infolist())
         if n_bytes > _MAX_BYTES:
             raise InputError(
-                f"a packed set of {n_bytes:,} bytes is beyond {_MAX_BYTES:,}; this is not one of"
-                " metacal's."
+                f"The packed data set has {n_bytes:,} bytes, more than the limit of"
+                f" {_MAX_BYTES:,}. Check that metacal wrote the file."
             )
         file.seek(0)
         with np.load(file, allow_pickle=False) as arrays:
@@ -107,12 +107,12 @@ def read_packed(file: IO[bytes]) -> tuple[NDArray[np.float32], NDArray[np.int64]
         error_text = " ".join(str(error).split())
         reason = error_text[:_MAX_REASON_LENGTH].rstrip(" .")
         raise InputError(
-            f"this is no packed set, or a damaged one ({reason}); write it again."
+            f"The file is not a packed data set, or it is damaged ({reason}). Write it again."
         ) from error
     column_shape = (len(logits),)
     if logits.ndim != 2 or labels.shape != column_shape or is_test.shape != column_shape:
         raise InputError(
-            "this is no packed set: its logits, labels and flags are not one per row; write it"
-            " again."
+            "The packed data set must have one row of logits, one label and one flag per"
+            " item. Write it again."
         )
     return logits, labels, is_test, source

@@ -107,7 +107,7 @@ class AutoCalibrator(Calibrator[StackMap]):
         else:
             candidates = list(self.candidates)
         if not candidates:
-            raise InputError("candidates is empty; give at least one calibrator.")
+            raise InputError("candidates is empty. Pass at least one calibrator.")
 
         fit_candidates: Callable[..., dict[str, Map]] = fit_members
         fit_for_comparison: Callable[..., dict[str, Map]]

@@ -265,8 +265,8 @@ class LogitsEstimator(TransformerMixin, DataclassEstimator):
         for name, count in name_counts.items():
             if count > 1:
                 raise InputError(
-                    f"a table needs unique column names, one for each class; {name!r} stands there"
-                    " twice."
+                    f"Column {name!r} occurs twice. A table needs unique column names, one"
+                    " for each class."
                 )
         try:
             validate_data(self, X, skip_check_array=True, reset=reset)
@@ -291,7 +291,8 @@ class LogitsEstimator(TransformerMixin, DataclassEstimator):
             classes = self.feature_names_in_
         if n_columns != 2 and self.positive is not None:
             raise InputError(
-                f"positive={self.positive!r} is for two classes; the table has {n_columns}."
+                f"positive={self.positive!r} needs two classes, but the table has {n_columns}"
+                " columns. Leave it out."
             )
         # Labels on a device are 0 and 1, so only a positive class may change their order.
         has_host_labels = not kernels.is_device_tensor(y)
@@ -308,7 +309,8 @@ class LogitsEstimator(TransformerMixin, DataclassEstimator):
             return classes
         if self.positive not in list(classes):
             raise InputError(
-                f"positive={self.positive!r} is none of the classes ({list(classes)})."
+                f"positive={self.positive!r} is not one of the classes ({list(classes)})."
+                " Pass one of them."
             )
         if self._has_one_score and self.positive == classes[0]:
             return classes[::-1]

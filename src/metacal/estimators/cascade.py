@@ -37,14 +37,16 @@ DEFAULT_PROMISE = MaxLoss(0.01)
 #: Error message for each parameter that other gates accept and a cascade does not.
 _UNSUPPORTED_PARAMETERS = {
     "groups": (
-        "a cascade has the same thresholds for all rows; fit a Cascade on the rows of each group."
+        "A cascade has the same thresholds for all rows. Leave out groups, or fit one"
+        " Cascade on the rows of each group."
     ),
     "units": (
-        "a cascade counts every row by itself; give fit one row of each unit, drawn at random."
+        "A cascade counts every row separately. Leave out units, and pass one random row of"
+        " each cluster."
     ),
     "importance": (
-        "a cascade promises for the source of its calibration rows; give fit labelled rows of the"
-        " new one."
+        "A cascade promises for the source of its calibration rows. Leave out importance,"
+        " and pass labelled rows of the new source."
     ),
 }
 
@@ -210,14 +212,14 @@ class Cascade(GateEstimator, kw_only=False):
         if score_columns is None:
             if agrees is not None or correct is not None:
                 raise InputError(
-                    "agrees and correct are for scores; tables of logits take labels: fit(small, y,"
-                    " large=large)."
+                    "agrees and correct are for scores, but the models have tables of"
+                    " logits. Pass labels: fit(small, y, large=large)."
                 )
             return self._fit_tables(X, y, large, promise, thresholds_from)
         if y is not None:
             raise InputError(
-                "y is for labels of tables. Over scores, pass agrees=..., whether each model"
-                " gives the last model's answer, or correct=..., whether it is correct."
+                "y is for tables of logits. For scores, pass agrees=... (whether each model"
+                " agrees with the last one) or correct=... (whether each model is correct)."
             )
         data = ScoreCascadeData(
             scores=score_columns,
@@ -316,7 +318,8 @@ class Cascade(GateEstimator, kw_only=False):
             )
         if not isinstance(self.promise, MaxLoss):
             raise InputError(
-                "an accuracy needs the label of every row that is tested; MaxLoss needs fewer."
+                "An accuracy needs the label of every tested row. Label all rows; MaxLoss"
+                " needs fewer labels."
             )
         n_labels = suggest_label_count(self.promise, len(X))
         row_draws = RowDraws(X, random_state=self.random_state)
@@ -413,14 +416,18 @@ class Cascade(GateEstimator, kw_only=False):
         """
         if (self.small is None) != (self.large is None):
             raise InputError(
-                "a cascade needs both models, or none and their tables: Cascade(small, large)."
+                "Only one of the two models was passed to Cascade. Pass both, Cascade(small,"
+                " large), or neither, and their tables to fit."
             )
         if self.small is None and large is None:
             raise InputError(
-                "give the large model's table too: fit(small_logits, y, large=large_logits)."
+                "The large model's table is missing. Pass it: fit(small_logits, y,"
+                " large=large_logits)."
             )
         if self.small is not None and large is not None:
-            raise InputError("the large model was given to Cascade; its table is not needed here.")
+            raise InputError(
+                "large has no effect, because Cascade already has the large model. Leave it out."
+            )
         large_input = X if large is None else large
         small_table = self._compute_model_logits(self.small, X)
         large_table = self._compute_model_logits(self.large, large_input)
@@ -430,7 +437,8 @@ class Cascade(GateEstimator, kw_only=False):
             return small_table, large_table
         if not np.array_equal(small_classes, large_classes):
             raise InputError(
-                "the two models have other classes, or in another order; fit both on the same ones."
+                "The two models have different classes, or the same classes in a different"
+                " order. Fit both on the same classes."
             )
         return small_table, large_table
 
@@ -443,7 +451,7 @@ class Cascade(GateEstimator, kw_only=False):
         if callable(model):
             return validate.read_logits(model(X), self.input)
         raise InputError(
-            f"a model of a cascade is a fitted classifier or a function; got {model!r}."
+            f"A model of a cascade must be a fitted classifier or a function; got {model!r}."
         )
 
     def _fit_base_map(self, rows: Rows, codes: Codes, weights: Float | None) -> Map:
@@ -451,5 +459,5 @@ class Cascade(GateEstimator, kw_only=False):
         calibrator = make_base_calibrator(self.calibrator, None, rows.n_classes)
         if not isinstance(calibrator, Calibrator):
             class_name = type(calibrator).__name__
-            raise InputError(f"calibrator must be one of metacal's own; got {class_name}.")
+            raise InputError(f"calibrator must be one of metacal's calibrators; got {class_name}.")
         return calibrator.fit_rows(rows, codes, weights).map_

@@ -218,8 +218,8 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, DataclassEstimat
             groups = select_rows(groups, calibration_rows)
         if weights is not None and not (weights > 0.0).any():
             raise InputError(
-                "sample_weight is zero on every row that is left to calibrate on: no class has a"
-                " row that counts; use more rows, or another random_state."
+                "sample_weight is zero on every calibration row. Use more rows, or another"
+                " random_state."
             )
         self._set_classifier(fit_result)
         codes = encode_labels(y, self.classes_)
@@ -321,7 +321,8 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, DataclassEstimat
         check_is_fitted(self)
         if self.promise is None:
             raise AttributeError(
-                "without a promise nothing is rejected and there is no certificate_."
+                "This CalibratedClassifier has no certificate_, because it has no promise"
+                " and rejects no row. Pass a promise."
             )
         certificate: Certificate = self.calibrator_.certificate_
         return certificate
@@ -337,9 +338,9 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, DataclassEstimat
         if not isinstance(self.calibrator_, MetaCal | Calibrator):
             class_name = type(self.calibrator_).__name__
             raise MissingGateError(
-                f"This CalibratedClassifier has no gate, because its calibrator {class_name} is of"
-                " another package and there is no promise. Pass a promise, or one of metacal's"
-                " calibrators."
+                "This CalibratedClassifier has no gate, because it has no promise and its"
+                f" calibrator {class_name} is not one of metacal's. Pass a promise, or one of"
+                " metacal's calibrators."
             )
         return self.calibrator_
 

@@ -42,7 +42,7 @@ def check_features_and_labels(X: Any, y: Any) -> tuple[Any, Array]:
     try:
         check_classification_targets(y)
     except (ValueError, TypeError) as error:
-        raise InputError(f"labels are no classes: {error}") from None
+        raise InputError(f"y is not a valid array of classes: {error}") from None
     n_rows = _num_samples(X)
     if len(y) != n_rows:
         raise InputError(f"there are {n_rows} rows but {len(y)} labels; each row needs one label.")
@@ -107,7 +107,9 @@ def _check_gate_parameters(meta_estimator: Any, y: Array) -> None:
     elif decision == "calibrated":
         option_for_two_classes = "decision='calibrated'"
     if option_for_two_classes is not None and n_classes != 2:
-        raise InputError(f"{option_for_two_classes} is for two classes; y has {n_classes}.")
+        raise InputError(
+            f"{option_for_two_classes} needs two classes, but y has {n_classes}. Leave it out."
+        )
     if n_classes == 2:
         check_positive_class(promise, classes.tolist())
 

@@ -141,9 +141,13 @@ def compare_scores(
     n_rows = len(is_correct)
     scores = {name: check_scores(column).astype(np.float64) for name, column in columns.items()}
     if not scores or any(len(score) != n_rows for score in scores.values()):
-        raise InputError(f"give a number for each of {n_rows} rows and each score, by name.")
+        raise InputError(
+            f"scores must hold one number for each of the {n_rows} rows, for each score by name."
+        )
     if is_correct.all() or not is_correct.any():
-        raise InputError("all rows are alike right or wrong; a comparison needs some of both.")
+        raise InputError(
+            "All rows are correct, or all are incorrect. A comparison of scores needs some of each."
+        )
 
     n_fusion_rows = math.ceil(_FUSION_FRACTION * n_rows)
     row_order = make_generator(random_state).permutation(n_rows)

@@ -63,7 +63,7 @@ class ComposedCalibration(Calibrator[ComposedMap]):
         """Temperature of the first calibrator. Raises AttributeError if it has none."""
         check_is_fitted(self)
         if not isinstance(self.map_.first, TemperatureMap | UniformTemperatureMap):
-            raise AttributeError(f"{get_calibrator_name(self.first)} has no temperature.")
+            raise AttributeError(f"{get_calibrator_name(self.first)} has no temperature_.")
         return self.map_.first.temperature
 
     @property

@@ -163,8 +163,9 @@ def evaluate_decisions(
     n_unlabelled = int((~decisions.has_label).sum())
     if n_unlabelled:
         raise InputError(
-            f"{n_unlabelled:,} rows have no label, and measuring needs them all; verify"
-            " (metacal verify) needs those alone on which the models disagree."
+            f"{n_unlabelled:,} rows have no label; evaluate needs a label for every row. To"
+            " test only the promise, use verify, which needs labels only for rows on which"
+            " the models disagree."
         )
     evaluation = evaluate_scores(
         decisions.decision.uncertainty,

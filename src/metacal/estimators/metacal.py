@@ -272,9 +272,7 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
     def _fit_unlabelled(self, rows: Rows, selection: RowSelection | None) -> Self:
         """Fit a gate without labels. Its probabilities are the softmax of the logits."""
         if self.calibrator is not None:
-            raise InputError(
-                "a calibrator learns from labels; give y, or leave the calibrator out."
-            )
+            raise InputError("A calibrator needs labels. Pass y, or leave out the calibrator.")
         self.classes_ = validate.check_classes(self.classes, rows.n_classes)
         self.calibrator_ = make_calibrator("temperature")
         self.calibrator_.classes_ = np.arange(rows.n_classes)
@@ -442,8 +440,9 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
         calibrator = make_base_calibrator(self.calibrator, self.promise)
         if not isinstance(calibrator, Calibrator):
             raise InputError(
-                f"{type(calibrator).__name__} needs all rows in one place, so it cannot be fitted"
-                " on a cluster; leave out the executor, or take one of metacal's own calibrators."
+                f"{type(calibrator).__name__} needs all rows in one process, so it cannot be"
+                " fitted on a cluster. Leave out the executor, or use one of metacal's"
+                " calibrators."
             )
         get_estimator_method(type(calibrator)).check_fits_on_cluster()
 

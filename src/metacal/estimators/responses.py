@@ -46,7 +46,8 @@ def get_classifier_logits(classifier: Any, X: Any, method: str = "auto") -> Arra
     method_name = next((name for name in allowed_methods if hasattr(classifier, name)), None)
     if method_name is None:
         raise InputError(
-            f"{type(classifier).__name__} has neither of {' and '.join(allowed_methods)}."
+            f"{type(classifier).__name__} has none of the required methods"
+            f" {' and '.join(allowed_methods)}. Pass a classifier that has one of them."
         )
     response = np.asarray(getattr(classifier, method_name)(X))
     if method_name == "predict_proba":
@@ -58,8 +59,8 @@ def get_classifier_logits(classifier: Any, X: Any, method: str = "auto") -> Arra
     n_classes = len(getattr(classifier, "classes_", logits.T))
     if logits.shape[1] != n_classes:
         raise InputError(
-            f"{method_name} of {type(classifier).__name__} has {logits.shape[1]} columns for"
-            f" {n_classes} classes; one per class is needed (an SVC:"
+            f"{method_name} of {type(classifier).__name__} returns {logits.shape[1]} columns"
+            f" for {n_classes} classes. One column per class is required (for an SVC:"
             " decision_function_shape='ovr')."
         )
     return logits
@@ -143,20 +144,19 @@ def encode_labels(y: Array, classes: Array) -> Codes:
     has_text_classes = isinstance(first_class, str)
     if has_text_labels != has_text_classes:
         raise InputError(
-            f"label {unknown_label!r} (row {unknown_row} of the calibration rows) is not one of the"
-            f" {len(classes)} classes the classifier was fitted on, nor of their type; the first of"
-            f" them is {first_class!r}."
+            f"Label {unknown_label!r} (row {unknown_row} of the calibration rows) is not one"
+            f" of the {len(classes)} classes that the classifier was fitted on, and has a"
+            f" different type. The first class is {first_class!r}."
         )
     is_unknown = classes[codes] != y
     if is_unknown.all():
         raise InputError(
-            f"none of the {len(y):,} calibration rows has a label of the {len(classes)} classes the"
-            f" classifier was fitted on; row 0 has {y[0].item()!r}, the first class is"
-            f" {first_class!r}."
+            f"None of the {len(y):,} calibration rows has a label among the {len(classes)}"
+            f" classes that the classifier was fitted on: row 0 has {y[0].item()!r}, the"
+            f" first class is {first_class!r}. Pass the labels of this classifier."
         )
     warn_caller(
         f"{int(is_unknown.sum()):,} of {len(y):,} calibration rows have a label that the"
-        f" classifier was not fitted on, such as {unknown_label!r}; they count as wrong, as"
-        " such rows will be."
+        f" classifier was not fitted on, such as {unknown_label!r}. They count as incorrect."
     )
     return np.where(is_unknown, -1, codes)

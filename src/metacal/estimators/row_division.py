@@ -58,10 +58,10 @@ def draw_calibration_rows(
         n_units = int(units.max()) + 1
     n_held_out = min(round(holdout * n_units), n_units - 1)
     if n_held_out < 1:
-        unit_name = "samples" if units is None else "units"
+        unit_name = "samples" if units is None else "clusters"
         raise InputError(
-            f"an unfitted classifier needs rows to fit and rows to calibrate on; got {n_units}"
-            f" {unit_name} (n_samples={n_rows}). Bring more rows, or a fitted classifier."
+            f"Got {n_units} {unit_name} (n_samples={n_rows}), too few to fit the classifier"
+            " on some and calibrate on others. Pass more rows, or a fitted classifier."
         )
     draws = make_row_draws(X, y, random_state, units)
     if units is None:
@@ -173,14 +173,15 @@ def make_folds(
     is_number = isinstance(cv, int | np.integer)
     if isinstance(cv, bool) or (is_number and cv < 2):
         raise InputError(
-            f"cv must be at least 2 folds, a splitter or None (hold rows out once); got {cv!r}."
+            "cv must be an integer of at least 2, a splitter, or None (hold rows out once);"
+            f" got {cv!r}."
         )
     if is_number:
         _, class_counts = np.unique(y, return_counts=True)
         if class_counts.max() < cv:
             raise InputError(
-                f"no class has the {cv} rows that cv={cv} needs (n_samples={len(y)}); use fewer"
-                " folds."
+                f"cv={cv} is larger than the number of rows of every class"
+                f" (n_samples={len(y)}). Use fewer folds."
             )
         folds = _draw_folds(int(cv), y, units, make_row_draws(X, y, random_state, units))
     else:
@@ -196,17 +197,14 @@ def _check_folds(folds: Folds, n_rows: int, units: Codes | None) -> None:
     """Check that every row is tested exactly once, and that no cluster is divided."""
     all_test_rows = np.sort(np.concatenate([test_rows for _, test_rows in folds]))
     if not np.array_equal(all_test_rows, np.arange(n_rows)):
-        raise InputError(
-            "cv must put every row in one test fold, as KFold does; rows counted twice certify"
-            " twice."
-        )
+        raise InputError("cv must put every row in exactly one test fold, as KFold does.")
     if units is None:
         return
     for fit_rows, test_rows in folds:
         if np.isin(units[test_rows], units[fit_rows]).any():
             raise InputError(
-                "cv parts rows of one unit between folds; give a number, GroupKFold or"
-                " StratifiedGroupKFold."
+                "cv splits the rows of one cluster over several folds. Pass a number,"
+                " GroupKFold or StratifiedGroupKFold."
             )
 
 

@@ -293,6 +293,7 @@ class ScoreGate(GateEstimator, kw_only=False):
 def _table_shape_error(score: Any, truth: Any) -> InputError:
     """Build the error about scores whose shape does not match the other arguments."""
     return InputError(
-        f"scores of {np.shape(score)} rows and labels take a truth of that shape, got"
-        f" {np.shape(truth)}; and no units, importance or cases, because each row is a case."
+        f"Scores have shape {np.shape(score)}, but labels have shape {np.shape(truth)}. They"
+        " need the same shape, without units, importance and cases, because each row is a"
+        " case."
     )

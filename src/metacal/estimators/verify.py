@@ -79,7 +79,10 @@ def verify(
     """
     fitted_gate, stage_inputs = find_gate_and_inputs(gate, X, large)
     if fitted_gate is None or fitted_gate.certificate is None:
-        raise InputError("verify needs a gate with a certificate; this one promises nothing.")
+        raise InputError(
+            "verify needs a gate with a certificate, but this gate has no promise. Fit it with a"
+            " promise."
+        )
     certificate = fitted_gate.certificate
     if certificate.cases is not None or cases is not None:
         check_case_columns(fitted_gate, units)
@@ -138,14 +141,14 @@ def _select_truth(gate: Gate, y: Any, agrees: Any) -> Any:
     if gate.reads_agreement:
         if y is not None or agrees is None:
             raise InputError(
-                "This cascade promises how many answers differ from the large model's. Pass"
-                " agrees=..., whether each model but the last gives the last model's answer, and"
-                " no y."
+                "This cascade limits disagreement with the large model. Pass agrees=..."
+                " (whether each model but the last agrees with the last one), and leave out"
+                " y."
             )
         return agrees
     if agrees is not None:
         raise InputError(
-            "agrees is for a cascade over scores that promises MaxLoss; pass y to this gate."
+            "agrees needs a cascade over scores that promises MaxLoss. Pass y to this gate instead."
         )
     return y
 
@@ -188,7 +191,10 @@ def estimate_accuracy(
     """
     fitted_gate, stage_inputs = find_gate_and_inputs(gate, X)
     if fitted_gate is None or not fitted_gate.is_calibrated:
-        raise InputError("this gate has no calibrated confidence to estimate from.")
+        raise InputError(
+            "This gate has no calibrated confidence to estimate the accuracy from. Fit it with"
+            " labels and a calibrator."
+        )
     decision = fitted_gate.decide(*stage_inputs, groups=groups)
     confidence = np.nan_to_num(np.asarray(decision.confidence))
     confidence_sums = sum_confidences(confidence, decision.accept)

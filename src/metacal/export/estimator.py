@@ -54,7 +54,7 @@ def file_content(estimator: Any) -> SavedContent:
     changed_parameter = _find_changed_parameter(estimator)
     if changed_parameter is not None:
         raise ArtifactError(
-            f"the parameter {changed_parameter} was changed after fit; fit again, then save."
+            f"The parameter {changed_parameter} was changed after fit. Fit again before you save."
         )
     feature_names = None
     if hasattr(estimator, "feature_names_in_"):
@@ -67,7 +67,8 @@ def _check_savable(estimator: Any) -> None:
     """Raise ArtifactError unless an object is a fitted estimator of a supported class."""
     if isinstance(estimator, type):
         raise ArtifactError(
-            f"cannot save the class {estimator.__name__}; save a fitted {estimator.__name__}(...)."
+            f"Cannot save the class {estimator.__name__}. Save a fitted"
+            f" {estimator.__name__}(...) object."
         )
     class_name = type(estimator).__name__
     is_calibrator = _is_registered_calibrator(estimator)
@@ -77,7 +78,7 @@ def _check_savable(estimator: Any) -> None:
         check_is_fitted(estimator, None if is_calibrator else "gate_")
     except ValueError:
         raise ArtifactError(
-            f"this {class_name} is not fitted; call fit first, then save."
+            f"This {class_name} is not fitted. Call fit before you save it."
         ) from None
     # A calibrator of another library may have the class name of a registered one.
     if isinstance(estimator, MetaCal) and not _is_registered_calibrator(estimator.calibrator_):
@@ -88,13 +89,13 @@ def _unsupported_estimator_error(class_name: str) -> ArtifactError:
     """Build the error about an estimator that cannot be saved."""
     if class_name == "CalibratedClassifier":
         return ArtifactError(
-            "a CalibratedClassifier holds your classifier, which this file cannot;"
-            " clf.save(path) saves its gate alone. Save the classifier by its own means; then"
-            " gate.predict(clf.logits(X))."
+            "A CalibratedClassifier contains your classifier, which metacal does not save."
+            " Save the gate alone with clf.save(path) and the classifier separately; then"
+            " call gate.predict(clf.logits(X))."
         )
     supported_names = ", ".join([*ESTIMATORS, *calibrator_kinds()])
     return ArtifactError(
-        f"cannot save {with_article(class_name)}; what can be saved is a fitted {supported_names}."
+        f"Cannot save {with_article(class_name)}. Save a fitted {supported_names}."
     )
 
 

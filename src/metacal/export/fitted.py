@@ -59,13 +59,13 @@ def check_exportable_gate(gate: Gate, input: str | None = None) -> Gate:
     has_threshold = any(stage.thresholds.threshold != math.inf for stage in gate.stages)
     if has_threshold and not has_promise:
         raise InputError(
-            "this gate has a threshold without a certificate, and a threshold is only exported with"
-            " its promise; fit it with one, say MetaCal(MaxMiscoverage(0.05))."
+            "This gate has a threshold without a certificate, which cannot be exported. Fit"
+            " it with a promise, for example MetaCal(MaxMiscoverage(0.05))."
         )
     if not gate.has_classes:
         if input is not None:
             raise InputError(
-                f"a gate on scores takes scores, not {input}; leave out"
+                f"A gate on scores has no input of kind {input}. Leave out"
                 f" {choose_spelling('input', '--input')}."
             )
         return gate
@@ -85,25 +85,26 @@ def _source_for_input(
     check_choice("input", input, "logits", "probabilities")
     if input == "logits" and source.input == "probabilities":
         raise InputError(
-            "this was fitted on probabilities and cannot take logits; fit it on logits, or attach"
-            " it to a model that gives probabilities."
+            "The gate was fitted on probabilities and cannot read logits. Fit it on logits,"
+            " or attach it to a model that returns probabilities."
         )
     if find_map_method(type(source.map)) is None:
         calibrator = getattr(source.map, "estimator", source.map)
         raise InputError(
-            "the base calibrator is a"
-            f" {type(calibrator).__name__}, which is not"
-            " metacal's own; fit with one of metacal's calibrators to export it."
+            f"The base calibrator {type(calibrator).__name__} is not one of metacal's"
+            " calibrators and cannot be exported. Fit the gate with one of metacal's"
+            " calibrators."
         )
     if has_promise and not isinstance(source.score, str):
         raise InputError(
-            f"the score is a Python function ({get_score_name(source.score)}), which no other runtime can"
-            f" call; fit with a named score: {', '.join(NAMED)}."
+            f"The score is a Python function ({get_score_name(source.score)}), which other"
+            f" runtimes cannot call. Fit the gate with a named score: {', '.join(NAMED)}."
         )
     if has_promise and needs_logits(source.score) and input == "probabilities":
         raise InputError(
-            f"the score {source.score!r} needs logits: it is the same for every row of"
-            " probabilities."
+            f"The score {source.score!r} needs logits, because it has the same value for"
+            " every row of probabilities. Fit the gate with another score, such as"
+            " 'entropy'."
         )
     return replace(source, input=input)
 

@@ -60,7 +60,8 @@ class CalibratedTextClassificationPipeline(TextClassificationPipeline):
         self.gate = to_module(fitted, rejected=rejected)
         if self.gate.subgroup_kind == "group":
             raise InputError(
-                "this gate has a threshold for each group of rows, and a pipeline knows no groups."
+                "This gate has one threshold for each group of rows, but a pipeline has no"
+                " groups. Fit a gate without PerGroup."
             )
         classes = extract_gate(fitted).classes
         config = self.model.config
@@ -72,7 +73,8 @@ class CalibratedTextClassificationPipeline(TextClassificationPipeline):
             self.label_names = [config.id2label[index] for index in range(self.gate.n_classes)]
         if self.gate.input != "logits":
             raise InputError(
-                "the calibrator reads probabilities, but a pipeline has logits; fit it on logits."
+                "The calibrator was fitted on probabilities, but a pipeline returns logits."
+                " Fit it on logits."
             )
 
     def _check_model_with_one_logit(self) -> None:
@@ -80,8 +82,8 @@ class CalibratedTextClassificationPipeline(TextClassificationPipeline):
         problem_type = self.model.config.problem_type
         if problem_type == "regression":
             raise InputError(
-                f"a gate is for classes; this model's problem is {problem_type!r}, so its only"
-                " output is not a logit."
+                f"The problem type of this model is {problem_type!r}, so its only output is"
+                " not a logit. A gate needs a classifier."
             )
 
     def _check_model(self, classes: Array) -> None:
@@ -89,19 +91,20 @@ class CalibratedTextClassificationPipeline(TextClassificationPipeline):
         config = self.model.config
         if config.problem_type in ("regression", "multi_label_classification"):
             raise InputError(
-                "a gate is for one label among several; this model's problem is"
-                f" {config.problem_type!r}."
+                f"The problem type of this model is {config.problem_type!r}. A gate needs one"
+                " label among several classes."
             )
         if self.gate.n_classes != config.num_labels:
             raise InputError(
-                f"the calibrator was fitted on {self.gate.n_classes} classes, this model has"
-                f" {config.num_labels}: fit it on this model's own logits."
+                f"The calibrator was fitted on {self.gate.n_classes} classes, but this model"
+                f" has {config.num_labels}. Fit it on the logits of this model."
             )
         label_names = [config.id2label[index] for index in range(config.num_labels)]
         if classes.dtype.kind == "U" and classes.tolist() != label_names:
             raise InputError(
-                f"the calibrator's classes {classes.tolist()} are not the model's, in order:"
-                f" {label_names}. Pass classes=[config.id2label[i] for i in range(K)] when fitting."
+                f"The calibrator's classes {classes.tolist()} differ from the model's classes"
+                f" or their order: {label_names}. Pass classes=[config.id2label[i] for i in"
+                " range(K)] when you fit."
             )
 
     def postprocess(
@@ -133,8 +136,8 @@ class CalibratedTextClassificationPipeline(TextClassificationPipeline):
         """
         if function_to_apply is not None:
             raise InputError(
-                "function_to_apply cannot be chosen here: the fitted map takes the place of the"
-                " softmax."
+                "function_to_apply has no effect, because the calibrator replaces the"
+                " softmax. Leave it out."
             )
         logits = model_outputs["logits"].float()
         probs, _, accept = self.gate(logits)

@@ -170,7 +170,7 @@ class CalibrationMapFitter:
         )
         if not is_training_row.any():
             raise InputError(
-                "no row is left to fit the base calibrator on; use more rows or loosen the promise."
+                "No row is left to fit the base calibrator on. Use more rows, or relax the promise."
             )
         if is_training_row.all():
             return MapTrainingRows(

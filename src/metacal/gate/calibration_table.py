@@ -167,4 +167,4 @@ class CertifiedTable:
 def check_two_classes(n_classes: int, option_name: str) -> None:
     """Raise InputError if an option for two classes is used with more classes."""
     if n_classes != 2:
-        raise InputError(f"{option_name} is for two classes; the table has {n_classes} columns.")
+        raise InputError(f"{option_name} needs two classes, but the table has {n_classes} columns.")

@@ -130,7 +130,7 @@ def _read_columns(
     is_correct, has_label = check_known_correctness(correct)
     if scores.shape != is_correct.shape:
         raise InputError(
-            f"there are {len(scores)} scores but {len(is_correct)} entries of correct; give one"
+            f"Got {len(scores)} scores but {len(is_correct)} entries of correct. Pass one of"
             " each per row."
         )
     return scores, is_correct, has_label
@@ -158,7 +158,7 @@ def select_group_rows(groups: ArrayLike, n_rows: int, row_indices: Codes) -> NDA
     group_array = check_groups(groups)
     if group_array.shape != (n_rows,):
         raise InputError(
-            f"there are {n_rows} rows but {len(group_array)} groups; each row needs one."
+            f"Got {n_rows} rows but {len(group_array)} groups. Pass one group for each row."
         )
     return group_array[row_indices]
 

@@ -293,8 +293,8 @@ class Certifier:
         if not is_drawn.all():
             row_not_drawn = row_indices[~is_drawn][0]
             raise InputError(
-                f"row {row_not_drawn} was not drawn: take it out, only rows that were asked about"
-                " count."
+                f"Row {row_not_drawn} was not drawn for labelling. Remove its answer: only"
+                " drawn rows count."
             )
         self.answers.check_consistent(row_indices, is_correct)
 
@@ -305,9 +305,10 @@ class Certifier:
         """
         if not self.may_extend:
             raise InputError(
-                f"{self._sample_sizes[0]:,} rows were drawn before the first label, and no"
-                " extension was declared: drawing on after labels are seen breaks the promise more"
-                f" often than delta. Begin anew with {choose_spelling('may_extend=True', '--may-extend')}."
+                f"{self._sample_sizes[0]:,} rows were drawn without a declared extension."
+                " Drawing more rows after labels are known would break the promise more"
+                " often than delta allows. Start again with"
+                f" {choose_spelling('may_extend=True', '--may-extend')}."
             )
         if not self.is_extended:
             _, extended_size = self._sample_sizes
@@ -443,7 +444,8 @@ class Certifier:
             if self.finished:
                 raise
             raise InfeasibleTargetError(
-                f"nothing is certified by {self.n_labels:,} of {self.n_drawn:,} labels yet; go on.",
+                f"Nothing can be certified yet with {self.n_labels:,} of {self.n_drawn:,}"
+                " labels. Label more rows.",
                 target=error.target,
                 rows_needed=error.rows_needed,
             ) from None

@@ -199,7 +199,7 @@ def find_subgroups_by_group(
         return Subgroups(codes=group_codes, names=tuple(group_names))
     if groups is not None:
         raise InputError(
-            "groups are for a promise per group, mc.PerGroup(...); rows that belong together are"
-            " named with units=..."
+            "groups needs a promise for each group, such as mc.PerGroup(...). If the rows"
+            " are dependent, name their clusters with units=..."
         )
     return None

@@ -46,5 +46,5 @@ def find_gate(
         # scikit-learn's NotFittedError is an AttributeError and a ValueError at the same time.
         is_not_fitted_error = isinstance(error, ValueError)
         if is_estimator_of_gates and not is_not_fitted_error:
-            raise InputError(f"this {cls.__name__} has no gate: {error}") from None
-        raise InputError(f"this {cls.__name__} is not fitted; call fit first.") from None
+            raise InputError(f"This {cls.__name__} has no gate: {error}") from None
+        raise InputError(f"This {cls.__name__} is not fitted. Call fit first.") from None

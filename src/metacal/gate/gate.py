@@ -100,7 +100,9 @@ class Gate(GateMethods):
         if not all_have_classes or not all(
             np.array_equal(class_lists[0], classes) for classes in class_lists
         ):
-            raise InputError("the models of a cascade need the same classes, in the same order.")
+            raise InputError(
+                "The models of a cascade must have the same classes, in the same order."
+            )
 
     @classmethod
     def from_source(
@@ -182,7 +184,7 @@ class Gate(GateMethods):
         """Source of the first stage. Raises InputError if the gate reads given scores."""
         source = self.stages[0].source
         if not isinstance(source, LogitsSource):
-            raise InputError("this gate reads scores, and has no classes.")
+            raise InputError("This gate reads scores, so it has no classes.")
         return source
 
     @property
@@ -190,7 +192,7 @@ class Gate(GateMethods):
         """Source of the first stage. Raises InputError if the gate reads logits."""
         source = self.stages[0].source
         if not isinstance(source, ScoreSource):
-            raise InputError("this gate reads logits, and no given scores.")
+            raise InputError("This gate reads logits, so it has no score column.")
         return source
 
     @property
@@ -379,8 +381,9 @@ class Gate(GateMethods):
         """Compute the score of each row at the first stage. Higher is less certain."""
         if self.thresholds.decision_offsets:
             raise InputError(
-                "rows of each group are ranked from where its decision changes; decide(...,"
-                " groups=...).score has it."
+                "uncertainty_scores does not support a gate with groups, because it ranks"
+                " the rows of each group separately. Use decide(..., groups=...).score"
+                " instead."
             )
         return self.source.score_table(table)
 

@@ -118,21 +118,22 @@ def check_promise_for_labelling(promise: Any, higher_is: Any, may_extend: bool) 
     promise_name = type(promise).__name__
     if not isinstance(promise, Promise) or promise.guarantee == "none":
         raise InputError(
-            f"labels are asked for a promise that is kept; {promise!r} guarantees nothing."
+            f"{promise!r} has no guarantee, so labels cannot certify it. Choose a promise"
+            " with a guarantee."
         )
     if promise.scope is not None:
         raise InputError(
-            f"{promise_name} has a threshold for each predicted class or group, and rows are drawn from one"
-            " pool for all; label the rows, and fit it on them."
+            f"Labelling does not support {promise_name}, which has one threshold for each"
+            " predicted class or group. Label the rows, and fit the promise on them."
         )
     if not promise.needs_labels:
-        raise InputError(f"{promise_name} needs no labels: fit it on the pool as it is.")
+        raise InputError(f"{promise_name} needs no labels. Fit it on the unlabelled pool.")
     if isinstance(promise, CostPromise) and not promise.costs.is_uniform:
         raise InputError(
-            f"{promise_name} with a table of costs needs every true class; label the rows, and fit it on"
-            " them."
+            f"{promise_name} with a cost matrix needs the true class of every row. Label the"
+            " rows, and fit the promise on them."
         )
     if may_extend and promise.delta is None:
         raise InputError(
-            "an extension takes a share of delta, and this promise has none; leave may_extend out."
+            "may_extend needs a promise with a delta. Leave out may_extend, or pass a delta."
         )

@@ -136,9 +136,11 @@ def _pair_tables(gate: Gate | None, X: Any, large: Any) -> tuple[Any, ...]:
     tables = (X,) if large is None else (X, large)
     n_models = 1 if gate is None else gate.n_stages
     if gate is not None and len(tables) < n_models:
-        raise InputError("give the large model's table of the same rows too: large=large_logits.")
+        raise InputError(
+            "The large model's table of the same rows is missing. Pass large=large_logits."
+        )
     if len(tables) > n_models:
-        raise InputError("large is the table of a cascade's second model; this gate has one model.")
+        raise InputError("large needs a cascade, but this gate has one model. Leave it out.")
     return tables
 
 
@@ -246,7 +248,9 @@ def judge_rows_of_one_stage(
         # Scores of a gate are an array, in which NaN marks a missing score. Logits are `Rows`.
         row_indices = np.flatnonzero(~np.isnan(rows))
         if len(row_indices) == 0:
-            raise InputError("no row has a score: there is nothing to look at.")
+            raise InputError(
+                "No row has a score. Check the column of scores, or pass rows with a score."
+            )
         rows = rows[row_indices]
         if true_codes is not None:
             true_codes = true_codes[row_indices]
@@ -295,9 +299,7 @@ def _judge_cascade_rows(
         If labels that the promise needs are missing.
     """
     if truth is None:
-        raise InputError(
-            "what a cascade promises shows on labelled rows only; give the true labels."
-        )
+        raise InputError("The promise of a cascade needs labelled rows. Pass the true labels.")
     if not gate.has_classes:
         return _judge_score_cascade_rows(gate, stage_inputs, truth)
     tables: list[Any] = [
@@ -306,7 +308,8 @@ def _judge_cascade_rows(
     if len({len(table) for table in tables}) > 1:
         counts_text = " and ".join(f"{len(table):,}" for table in tables)
         raise InputError(
-            f"the models of a cascade must have seen the same rows; got tables of {counts_text}."
+            "The models of a cascade need tables of the same rows; got tables of"
+            f" {counts_text} rows."
         )
     decision = gate.decide(*tables, probabilities=probabilities)
     true_codes = encode_known_labels(truth, len(decision), gate.classes)
@@ -342,12 +345,13 @@ def _check_needed_labels(gate: Gate, has_label: Flags, differs_from_last_model: 
     lacks_label = ~has_label
     if not gate.certificate.quantity.is_paired_difference:
         raise InputError(
-            f"{int(lacks_label.sum()):,} rows have no label, and an accuracy needs them all."
+            f"{int(lacks_label.sum()):,} rows have no label. An accuracy needs a label for"
+            " every row."
         )
     n_missing_labels = int((lacks_label & differs_from_last_model).sum())
     if n_missing_labels > 0:
         raise InputError(
-            f"{n_missing_labels:,} rows on which the two models disagree have no label; label them."
+            f"{n_missing_labels:,} rows on which the two models disagree have no label. Label them."
         )
 
 
@@ -363,12 +367,12 @@ def _judge_score_cascade_rows(gate: Gate, stage_inputs: Sequence[Any], truth: An
         n_needed -= 1
     if n_models != n_needed:
         raise InputError(
-            f"{truth_name} has {n_models} columns; this cascade needs {n_needed}, one for each"
-            " model."
+            f"{truth_name} has {n_models} columns, but this cascade needs {n_needed}, one for"
+            " each model."
         )
     if not has_label.all():
         raise InputError(
-            f"row {int(np.argmin(has_label))} has no entry in {truth_name}; leave it out."
+            f"Row {int(np.argmin(has_label))} has no entry in {truth_name}. Leave the row out."
         )
     row_indices = np.arange(len(decision))
     answering_stages = np.asarray(decision.by)
@@ -392,7 +396,7 @@ def stack_model_outputs(gate: Gate, X: Any) -> NDArray[Any]:
     is_sequence = isinstance(X, list | tuple)
     if not is_sequence or (gate.has_classes and len(X) != gate.n_stages):
         raise InputError(
-            "of a cascade give what each of its models says: watch.update([small, large], y)."
+            "A cascade needs the output of each model. Pass both: watch.update([small, large], y)."
         )
     stage_inputs = X
     if not gate.has_classes:
@@ -403,7 +407,8 @@ def stack_model_outputs(gate: Gate, X: Any) -> NDArray[Any]:
     ]
     if len({len(output) for output in outputs}) > 1:
         raise InputError(
-            "give what each model says of all rows: NaN for a score where it was not asked."
+            "A cascade needs the output of each model for all rows. Pass NaN as the score of"
+            " a model that was not called."
         )
     return np.stack(outputs, axis=1)
 

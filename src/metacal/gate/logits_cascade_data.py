@@ -183,7 +183,7 @@ class LogitsCascadeData:
         large_rows = self.large_rows
         if len(small_rows) != len(large_rows) or small_rows.n_classes != large_rows.n_classes:
             raise InputError(
-                f"both models must have seen the same rows and classes; got tables of"
+                "Both models need tables of the same rows and classes; got tables of"
                 f" {len(small_rows):,} x {small_rows.n_classes} and {len(large_rows):,} x"
                 f" {large_rows.n_classes}."
             )

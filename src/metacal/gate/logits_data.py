@@ -280,19 +280,20 @@ def check_logits_gate_options(
     is_promise = isinstance(promise, Promise)
     if is_promise and promise.is_two_sided and decision == "calibrated":
         raise InputError(
-            f"{type(promise).__name__} has decisions of its own; leave out decision='calibrated'."
+            f"decision='calibrated' does not support {type(promise).__name__}, which chooses"
+            " its own decisions. Leave out decision."
         )
     if not is_promise:
         raise InputError(
-            "promise must be one such as MaxMiscoverage(0.05) or MinAccuracy(0.97); got"
-            f" {promise!r}."
+            "promise must be an object such as MaxMiscoverage(0.05) or MinAccuracy(0.97);"
+            f" got {promise!r}."
         )
     if score != AUTO_SCORE:
         check_score(score, input)
     elif promise.delta is None:
         raise InputError(
-            f"score='auto' lets several scores share delta, and {promise!r} has none; give a delta,"
-            " or name a score."
+            "score='auto' needs a promise with a delta, which the scores share; got"
+            f" {promise!r}. Pass a delta, or name a score."
         )
 
 
@@ -300,12 +301,13 @@ def _check_usable_without_labels(promise: Promise, score: str | Score) -> None:
     """Raise InputError if a promise or a score cannot be used without labels."""
     if promise.needs_labels:
         raise InputError(
-            f"{type(promise).__name__} is about right and wrong answers; give the true labels."
+            f"{type(promise).__name__} needs to know which predictions are correct. Pass the"
+            " true labels."
         )
     if score == AUTO_SCORE:
         raise InputError(
-            "which score is best shows on labelled rows only; name one, say 'entropy', or give the"
-            " labels."
+            "score='auto' needs labelled rows to choose the score. Pass labels, or name a"
+            " score such as 'entropy'."
         )
 
 

@@ -135,7 +135,10 @@ class LogitsSource(BaseSource[Rows]):
     def registered_score(self) -> str:
         """Name of the ranking score. Raises InputError if the score is a function."""
         if not isinstance(self.score, str):
-            raise InputError(f"the score {self.score_name} is a function; use a named score.")
+            raise InputError(
+                f"The score {self.score_name} is a function, which is not registered. Use a named"
+                " score."
+            )
         return self.score
 
     @property
@@ -175,8 +178,8 @@ class LogitsSource(BaseSource[Rows]):
         logits = read_logits(table, self.input, convert_lazily=by_rows)
         if logits.shape[1] != self.n_classes:
             raise InputError(
-                f"this gate was fitted on {self.n_classes} classes; the table has {logits.shape[1]}"
-                " columns. Give predictions of the same classifier."
+                f"This gate was fitted on {self.n_classes} classes, but the table has"
+                f" {logits.shape[1]} columns. Pass predictions of the same classifier."
             )
         return logits
 

@@ -125,7 +125,7 @@ class ScoreCascadeData:
         promises_accuracy = isinstance(promise, MinAccuracy)
         if promises_accuracy and self.pool:
             raise InputError(
-                "of a pool the promise is MaxLoss(0.01); leave out pool, or ask for that."
+                "pool=True supports only MaxLoss. Leave out pool, or promise MaxLoss(0.01)."
             )
         n_gated_models = flags.shape[1]
         if promises_accuracy and not self.people:
@@ -162,7 +162,7 @@ class ScoreCascadeData:
         lengths = [len(column) for column in score_columns]
         if len(set(lengths)) > 1:
             raise InputError(
-                "each model needs a score for every row; got"
+                "Each model needs a score for every row; got columns of length"
                 f" {', '.join(str(length) for length in lengths)}."
             )
         return score_columns
@@ -181,16 +181,16 @@ class ScoreCascadeData:
             if self.correct is not None and self.agrees is None:
                 return self.correct
             raise InputError(
-                f"This cascade needs correct=..., whether each model is correct: {promise!r} is"
-                " about correct answers. agrees=... is for MaxLoss without people."
+                f"{promise!r} needs correct=... (whether each model is correct). agrees=..."
+                " belongs to MaxLoss without people."
             )
         if self.agrees is not None and self.correct is None:
             return self.agrees
         raise InputError(
-            f"{type(promise).__name__} over scores needs agrees=..., whether each model but the"
-            " last gives the last model's answer. correct=... does not say that: two models may"
-            " both be wrong and differ. If you know only which answers are correct, promise"
-            " MinAccuracy, or fit on tables of logits with labels."
+            f"{type(promise).__name__} over scores needs agrees=... (whether each model but"
+            " the last agrees with the last one). correct=... does not replace it, because"
+            " two incorrect predictions may differ. If you know only which predictions are"
+            " correct, promise MinAccuracy, or fit on tables of logits with labels."
         )
 
     def _check_n_columns(
@@ -249,7 +249,7 @@ class ScoreCascadeData:
         if not is_valid:
             people_hint = " and people" if self.people else ""
             raise InputError(
-                f"costs must be {n_costs} numbers, what it costs to ask each{people_hint}."
+                f"costs must be {n_costs} numbers, the cost of calling each model{people_hint}."
             )
         return costs
 
@@ -269,6 +269,6 @@ def _compute_uncertainties(
     if is_missing.any():
         first_row_without_score = np.flatnonzero(is_missing.any(axis=1))[0]
         raise InputError(
-            f"row {first_row_without_score} lacks a score; leave out rows that lack one."
+            f"Row {first_row_without_score} has no score. Leave out rows without a score."
         )
     return uncertainties

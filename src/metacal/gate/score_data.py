@@ -293,8 +293,8 @@ def _take_importance(
     weights = as_plain_array(importance.weights, "importance")
     if weights.shape != has_score.shape:
         raise InputError(
-            f"importance must have shape ({len(has_score)},), a weight for each row; got"
-            f" {weights.shape}."
+            f"importance must have shape ({len(has_score)},), with one weight for each row;"
+            f" got {weights.shape}."
         )
     return replace(importance, weights=weights[has_score])
 

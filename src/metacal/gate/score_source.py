@@ -161,8 +161,8 @@ class ScoreSource(BaseSource[NDArray[np.floating[Any]]]):
             codes = 1.0 - check_losses(truth)
         if len(codes) != n_rows:
             raise InputError(
-                f"there are {n_rows} scores but {len(codes)} entries of {self.truth}; give one"
-                " each."
+                f"Got {n_rows} scores but {len(codes)} entries of {self.truth}. Pass one of"
+                " each per row."
             )
         return codes
 
@@ -328,7 +328,7 @@ def check_score_gate_options(promise: Any, higher_is: Any) -> None:
     """Raise InputError if a promise or `higher_is` is invalid for a gate on scores."""
     if not isinstance(promise, Promise):
         raise InputError(
-            "promise must be one such as MaxMiscoverage(0.05) or MinAccuracy(0.9); got"
+            "promise must be an object such as MaxMiscoverage(0.05) or MinAccuracy(0.9); got"
             f" {promise!r}."
         )
     if promise.is_two_sided:

@@ -153,22 +153,22 @@ def read_columns(
     has_both_or_neither = (loss is None) == (correct is None)
     if has_both_or_neither:
         raise InputError(
-            "give correct, whether each row is right, or loss=..., a number from 0 to 1; not both."
+            "Pass either correct (whether each row is correct) or loss (a number from 0 to 1"
+            " for each row), but not both."
         )
     if loss is None:
         scores, is_correct = check_scores_and_correctness(score, correct)
         return InputColumns(scores=scores, correct=is_correct, losses=None)
     if not promise.supports_row_losses:
         raise InputError(
-            f"{type(promise).__name__} is about right and wrong answers: give correct, or promise"
-            " MaxRisk(0.1)."
+            f"{type(promise).__name__} needs to know which predictions are correct. Pass"
+            " correct, or promise MaxRisk(0.1)."
         )
     scores = check_scores(score)
     losses = check_losses(loss)
     if scores.shape != losses.shape:
         raise InputError(
-            f"there are {len(scores)} scores but {len(losses)} entries of loss; give one each per"
-            " row."
+            f"Got {len(scores)} scores but {len(losses)} entries of loss. Pass one of each per row."
         )
     return InputColumns(scores=scores, correct=losses == 0.0, losses=losses)
 
@@ -177,8 +177,8 @@ def check_any_score(has_score: Flags, score_name: str) -> None:
     """Raise InputError if no row has a score."""
     if not has_score.any():
         raise InputError(
-            f"no row has a score (n_samples={len(has_score)}): {clean_score_name(score_name)!r} is a"
-            " number in none of them."
+            f"No row has a score (n_samples={len(has_score)}):"
+            f" {clean_score_name(score_name)!r} holds no number. Check the column of scores."
         )
 
 
@@ -213,7 +213,8 @@ def read_declared_values(
     declared_scores = source.read(declared_values)
     if len(declared_scores) < 2 or np.isnan(declared_scores).any():
         raise InputError(
-            f"marks must be the values that a score can have, two or more numbers; got {declared_values!r}."
+            "marks must be the possible values of the score, at least two numbers; got"
+            f" {declared_values!r}."
         )
     declared_uncertainties = source.uncertainty_scores(declared_scores)
     is_declared = np.isin(source.uncertainty_scores(scores), declared_uncertainties)
@@ -221,8 +222,8 @@ def read_declared_values(
     if len(undeclared_scores):
         listed_values = ", ".join(f"{value:g}" for value in declared_scores[:10])
         raise InputError(
-            f"{len(undeclared_scores):,} scores are none of the marks {listed_values}:"
-            f" {float(undeclared_scores[0]):g}, for one; add it to marks, or leave marks out."
+            f"{len(undeclared_scores):,} scores are not among the marks {listed_values}, for"
+            f" example {float(undeclared_scores[0]):g}. Add it to marks, or leave out marks."
         )
     return np.unique(declared_uncertainties)
 
@@ -267,8 +268,8 @@ def build_scored_rows(
     graded_losses = scored_columns.losses
     if graded_losses is None and not is_correct.any():
         raise InputError(
-            f"no row is right (n_samples={len(is_correct)}): nothing can be promised. Check what"
-            " the column of right and wrong says: 1, true or yes is right."
+            f"No row is correct (n_samples={len(is_correct)}), so no promise can be"
+            " certified. Check the column of correctness: 1, true or yes means correct."
         )
     subgroups = _find_subgroups(promise, groups, has_score)
     promise_losses = None
@@ -298,8 +299,9 @@ def _find_subgroups(
     is_per_class = promise.scope is not None and promise.scope.by == "class"
     if is_per_class:
         raise InputError(
-            f"{type(promise).__name__} has a threshold for each predicted class, and given scores"
-            " have no classes; give the promise itself, or PerGroup with groups=..."
+            f"{type(promise).__name__} has one threshold for each predicted class, but scores"
+            " have no classes. Pass the promise without PerClass, or PerGroup with"
+            " groups=..."
         )
     subgroups = find_subgroups_by_group(promise, len(has_score), groups)
     if subgroups is None:

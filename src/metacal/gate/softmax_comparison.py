@@ -113,7 +113,7 @@ class SoftmaxComparison:
         >>> log_loss = MetricComparison(0.31, 0.30, 0.004)
         >>> ece = MetricComparison(0.02, 0.02, 0.001)
         >>> print(SoftmaxComparison(log_loss, ece, 800).build_note(uses_softmax=False))
-        calibration does not help: cross-fitted on 800 accepted rows, log loss 0.3100, without 0.3000 (± 0.0040).
+        Calibration does not improve the probabilities of accepted rows (cross-fitted on 800 rows): log loss 0.3100, without 0.3000 (± 0.0040).
         """
         return calibration_harms(
             rows=self.n_rows,

@@ -100,8 +100,8 @@ class BaseSource(ABC, Generic[CheckedRows]):
         has_all_rows = len(rows) == n_rows
         if not has_rejected_rows_only and not has_all_rows:
             raise InputError(
-                f"the {stage_name} model's table has {len(rows):,} rows; give all {n_rows:,}, or"
-                f" the {n_rejected:,} that needs_large names, in their order."
+                f"The {stage_name} model's table has {len(rows):,} rows. Pass all {n_rows:,} rows, or"
+                f" the {n_rejected:,} rows that needs_large returns, in their order."
             )
         if not has_rejected_rows_only:
             rows = self.select_rows(rows, rejected_indices)

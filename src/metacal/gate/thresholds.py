@@ -278,20 +278,20 @@ def encode_groups_if_needed(thresholds: Thresholds, groups: Any, n_rows: int) ->
     if not has_group_thresholds or not isinstance(thresholds, SubgroupThresholds):
         if groups is not None:
             raise InputError(
-                "this gate has no threshold by group; leave out groups, or fit it with PerGroup."
+                "This gate has no threshold for each group. Leave out groups, or fit the"
+                " gate with PerGroup."
             )
         return None
     if groups is None:
         shown_names = ", ".join(map(repr, thresholds.names[:5]))
         ellipsis = ", ..." if len(thresholds.names) > 5 else ""
         raise InputError(
-            "this gate has a threshold for each group"
-            f" ({shown_names}{ellipsis}); say which group every"
-            f" row belongs to with {choose_spelling('groups=...', '--group-key NAME')}."
+            f"This gate has one threshold for each group ({shown_names}{ellipsis}). Name the"
+            f" group of every row with {choose_spelling('groups=...', '--group-key NAME')}."
         )
     codes = thresholds.encode_groups(groups)
     if len(codes) != n_rows:
-        raise InputError(f"there are {n_rows} rows but {len(codes)} groups; each row needs one.")
+        raise InputError(f"Got {n_rows} rows but {len(codes)} groups. Pass one group for each row.")
     is_unknown = codes == _UNKNOWN_GROUP
     if is_unknown.any():
         unknown_group = check_groups(groups)[is_unknown][0]
@@ -299,7 +299,7 @@ def encode_groups_if_needed(thresholds: Thresholds, groups: Any, n_rows: int) ->
         if thresholds.unknown_threshold == math.inf:
             decision = "accepted, so that no true item of them is missed"
         warn_caller(
-            f"rows of groups that this gate was not fitted on ({unknown_group!s}, for one) are"
+            f"Rows of groups that this gate was not fitted on, such as {unknown_group!s}, are"
             f" {decision}."
         )
     return codes
@@ -320,11 +320,11 @@ def factorize_groups(groups: Any, n_rows: int) -> tuple[Codes, tuple[Name, ...]]
     """
     if groups is None:
         option = choose_spelling("fit(X, y, groups=...)", "--group-key NAME")
-        raise InputError(f"PerGroup needs the group of every row: {option}.")
+        raise InputError(f"PerGroup needs the group of every row. Pass {option}.")
     names = tuple(np.unique(check_groups(groups)).tolist())
     codes = encode_groups(groups, names)
     if len(codes) != n_rows:
-        raise InputError(f"there are {n_rows} rows but {len(codes)} groups; each row needs one.")
+        raise InputError(f"Got {n_rows} rows but {len(codes)} groups. Pass one group for each row.")
     return codes, names
 
 
@@ -339,8 +339,8 @@ def check_groups(groups: Any) -> NDArray[Any]:
         row_groups = row_groups.astype(np.int64)
     if row_groups.dtype.kind not in "iuU":
         raise InputError(
-            "groups must be integers or strings, one per row; missing ones are a group of their own"
-            " name."
+            "groups must be integers or strings, one per row. Give rows with a missing group"
+            " a group name of their own."
         )
     return row_groups
 

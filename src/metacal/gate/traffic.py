@@ -333,8 +333,8 @@ def collect_probabilities(rows: Sequence[PendingRow]) -> Float | None:
         return np.array(probabilities, dtype=np.float64)
     if n_missing < len(rows):
         raise InputError(
-            "some labelled rows say with which probability they were chosen, others do not; say"
-            " all."
+            "Some labelled rows have no probability of selection. Pass the probability for"
+            " all labelled rows, or for none."
         )
     return None
 

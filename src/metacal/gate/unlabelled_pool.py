@@ -175,14 +175,14 @@ class UnlabelledPool:
         is_integer = row_indices.dtype.kind in "iu"
         if not is_integer and row_indices.size > 0:
             raise InputError(
-                f"rows must be the numbers that propose gives, got {row_indices.dtype}."
+                f"rows must be the row numbers that propose returns, got {row_indices.dtype}."
             )
         row_indices = row_indices.astype(np.intp).reshape(-1)
         has_both_or_neither = (right is None) == (labels is None)
         if has_both_or_neither:
             raise InputError(
-                "give right=... (whether each prediction is right) or labels=... (the true ones),"
-                " not both."
+                "Pass either right=... (whether each prediction is correct) or labels=..."
+                " (the true classes), but not both."
             )
         if labels is None:
             is_correct = check_correctness(np.atleast_1d(np.asarray(right)))
@@ -191,14 +191,15 @@ class UnlabelledPool:
             predictions = self.predictions
             if predictions is None:
                 raise InputError(
-                    "a pool of scores has no predictions to compare labels with; give right=..."
-                    " instead."
+                    "A pool of scores has no predictions to compare labels with. Pass"
+                    " right=... instead of labels=..."
                 )
             true_codes = validate.encode_labels(labels, len(row_indices), predictions.classes)
             is_correct = predictions.are_correct(row_indices, true_codes)
         if is_correct.shape != row_indices.shape:
             raise InputError(
-                f"there are {len(row_indices)} rows but {len(is_correct)} answers; give one each."
+                f"Got {len(row_indices)} rows but {len(is_correct)} answers. Pass one answer"
+                " for each row."
             )
         return EncodedAnswers(row_indices, is_correct=is_correct, true_codes=true_codes)
 
@@ -295,6 +296,7 @@ class PoolAnswers:
         if is_contradiction.any():
             contradicted_row = int(row_indices[is_contradiction][0])
             raise InputError(
-                f"row {contradicted_row} has been answered otherwise before; the first answer"
-                " counts. Take the new one out; if the first was a mistake, begin anew."
+                f"Row {contradicted_row} already has a different answer, and the first answer"
+                " counts. Remove the new one. If the first answer was a mistake, start"
+                " again."
             )

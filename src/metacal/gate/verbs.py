@@ -105,8 +105,8 @@ class GateMethods:
         has_path = path is not None
         if not is_known_target or has_path != needs_path:
             raise InputError(
-                f"export writes to='onnx' at a path, or makes to='torch'; got to={to!r},"
-                f" path={path!r}."
+                "export supports to='onnx' with a path, or to='torch' without one; got"
+                f" to={to!r}, path={path!r}."
             )
         export_module = import_module(f"metacal.export.{to}")
         if path is None:

@@ -171,6 +171,7 @@ def collect_acknowledged_alarms(
     )
     if not raised_alarms:
         raise InputError(
-            "No alarm is raised, so there is none to acknowledge. Go on without an acknowledgement."
+            "No alarm is raised, so there is nothing to acknowledge. Run the monitor without"
+            " an acknowledgement."
         )
     return raised_alarms

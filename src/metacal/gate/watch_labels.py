@@ -51,7 +51,8 @@ def encode_labels(gate: Gate, y: Any, n_rows: int) -> NDArray[Any]:
     labels = y.tolist() if hasattr(y, "tolist") else list(y)
     if len(labels) != n_rows:
         raise InputError(
-            f"there are {n_rows} rows but {len(labels)} labels; give None where one is not known."
+            f"Got {n_rows} rows but {len(labels)} labels. Pass one label for each row, and"
+            " None for an unknown label."
         )
     for index, label in enumerate(labels):
         # A label that differs from itself is NaN, which means that it is missing.
@@ -65,8 +66,10 @@ def _encode_label(gate: Gate, label: Any) -> float:
     """Return the code of a label. Raise InputError if the gate does not know the label."""
     code: float | None = gate.source.encode_one_truth(label)
     if code is None:
-        problem = "no loss between 0 and 1" if gate.reads_losses else "none of the gate's classes"
-        raise InputError(f"the label {label!r} is {problem}; give None where it is not known.")
+        problem = (
+            "not a loss between 0 and 1" if gate.reads_losses else "not one of the gate's classes"
+        )
+        raise InputError(f"The label {label!r} is {problem}. Pass None for an unknown label.")
     return code
 
 

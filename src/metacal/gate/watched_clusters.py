@@ -171,14 +171,13 @@ def check_units(certificate: Certificate | None, *, has_units: bool) -> None:
     )
     if was_certified_by_units and not has_units:
         raise InputError(
-            "this gate was certified by units, rows that belong together: say of which unit each"
-            " row is (units=, --unit-key), the rows of a unit one after another or within the"
-            " horizon."
+            "This gate was certified on clusters. Name the cluster of each row with units="
+            " (--unit-key), and send the rows of a cluster consecutively or within the horizon."
         )
     if has_units and not was_certified_by_units:
         raise InputError(
-            "this gate was certified on independent rows: watch it without units, or fit it with"
-            " units= (fit --unit-key) and watch that."
+            "This gate was certified on independent rows, so it does not support units. Leave out"
+            " units, or fit the gate with units= (--unit-key)."
         )
 
 

@@ -167,11 +167,14 @@ def apply(
             applier, source, output_path, executor=executor, prune=prune, notify=say
         )
     if prune:
-        raise InputError(f"prune is for a folder of results; {output_path} is one file.")
+        raise InputError(
+            f"prune needs a folder of results, but {output_path} is one file. Leave out prune, or"
+            " pass a folder."
+        )
     if uses_remote_workers:
         raise InputError(
-            "workers write a result for each file that they read: give a folder in place of"
-            f" {output_path}, with / at its end."
+            f"Workers write one result for each file, but {output_path} is not a folder name."
+            " End it with /."
         )
     return applier.write(source, output_path)
 
@@ -351,7 +354,7 @@ def _check_results_are_not_read(
         for result_name in possible_result_names:
             target = os.path.join(folder, result_name)
             if any(is_also_input(target, input_path, FORMATS) for input_path in input_paths):
-                raise InputError(f"{target} is also read; write to another file.")
+                raise InputError(f"{target} is also an input file. Write to another file.")
 
 
 def make_missing_results(
@@ -448,7 +451,8 @@ def _summarize_records(
     if not nonempty_records:
         first_source = next(iter(source_of_result.values()))
         raise NoRowsError(
-            f"{first_source}: it holds no rows, nor does any other; give at least one."
+            f"{first_source}: the file has no rows, and neither does any other file. Pass at"
+            " least one row."
         )
     n_accepted = None
     is_calibrator = nonempty_records[0]["n_accepted"] is None

@@ -172,11 +172,11 @@ class BatchGate:
         self.group_key = group_key or loaded_gate.file_layout.group_key
         if loaded_gate.has_group_thresholds and self.group_key is None:
             raise InputError(
-                f"{self.name} has a threshold for each group of rows; name their column with"
-                " group_key."
+                f"{self.name} has one threshold for each group of rows. Name the column of"
+                " groups with group_key."
             )
         if group_key is not None and not loaded_gate.has_group_thresholds:
-            raise InputError(f"{self.name} has no threshold by group; leave out group_key.")
+            raise InputError(f"{self.name} has no threshold for each group. Leave out group_key.")
 
     def __repr__(self) -> str:
         return f"BatchGate({self.name!r}, {self.fingerprint[:12]})"
@@ -189,8 +189,8 @@ class BatchGate:
         content = self._read_content()
         if hashlib.sha256(content).hexdigest() != self.fingerprint:
             raise InputError(
-                f"{self.path}: this is not the file that was sent; it was written over, or differs"
-                " here."
+                f"{self.path}: the file differs from the one that was sent. It was"
+                " overwritten, or this machine has another file there."
             )
         # The signature was verified when this BatchGate was made, and the content is the same.
         return _load_and_cache_gate(content, self.fingerprint, self.name, None)
@@ -276,8 +276,9 @@ class BatchGate:
         )
         if layout.n_classes != n_classes and not is_single_score:
             raise InputError(
-                f"the batch has {layout.n_classes} columns of {gate.logits_source.input} but {self.name}"
-                f" was fitted on {n_classes} classes ({format_names(gate_classes)})."
+                f"The batch has {layout.n_classes} columns of {gate.logits_source.input}, but"
+                f" {self.name} was fitted on {n_classes} classes"
+                f" ({format_names(gate_classes)})."
             )
         class_names = None
         if not has_class_columns:
@@ -378,7 +379,8 @@ def _load_and_cache_gate(content: bytes, fingerprint: str, name: str, key: Any) 
     gate = saved_content.gate
     if not gate.is_logits_gate:
         raise InputError(
-            f"{name} is no gate on logits; a BatchGate reads one table of logits or probabilities."
+            f"{name} is not a gate on logits. A BatchGate needs a gate on one table of logits"
+            " or probabilities."
         )
     while len(_gate_cache) >= _MAX_CACHED_GATES:
         _gate_cache.popitem(last=False)

@@ -51,8 +51,8 @@ def find_list_column(
     if table_name is not None or not list_column_names:
         return table_name
     advice = (
-        f", of which {format_names(list_column_names)} hold lists; name the one with the {request.input} with"
-        f" {format_option('logits_key')}."
+        f", of which {format_names(list_column_names)} hold lists; name the column of"
+        f" {request.input} with {format_option('logits_key')}."
     )
     raise missing_table_error(
         request, "column", list_column_names, f"it has {format_names(header)}", advice
@@ -156,8 +156,8 @@ def find_columns_of_known_classes(
         return []
     if missing_names:
         raise InputError(
-            f"{request.path}: there is no column for {format_names(missing_names)}; it has"
-            f" {format_names(header)}."
+            f"{request.path}: no column found for {format_names(missing_names)}. The columns"
+            f" are {format_names(header)}."
         )
     if request.classes is None:
         _warn_of_further_classes(request, header, patterns, class_names)
@@ -183,8 +183,9 @@ def _warn_of_further_classes(
     if further_names and request.logits_key is not None:
         warn_caller(
             f"{request.path}: {format_names(further_names)} are named like classes, but"
-            f" {request.gate_name or 'the gate'} does not know them. If the classifier has new"
-            f" classes, fit again; otherwise leave them out with {format_option('drop')}."
+            f" {request.gate_name or 'the gate'} does not have these classes. If the"
+            " classifier has new classes, fit again; otherwise leave the columns out with"
+            f" {format_option('drop')}."
         )
 
 
@@ -237,8 +238,8 @@ def find_class_columns(
         raise missing_remembered_column_error(request, header, "logits_key")
     if request.logits_key is not None:
         raise InputError(
-            f"{request.path}: there is no column {request.logits_key!r} with lists, nor one named"
-            f" '{patterns[0]}'; it has {format_names(header)}."
+            f"{request.path}: no column {request.logits_key!r} with lists found, and no"
+            f" column named '{patterns[0]}'. The columns are {format_names(header)}."
         )
     _check_all_are_classes(request, candidates)
     return candidates
@@ -278,14 +279,15 @@ def _check_all_are_classes(request: Request, candidates: Sequence[str]) -> None:
     for name in candidates:
         if name in DEFAULT_LABEL_NAMES:
             raise InputError(
-                f"{request.path}: is column {name!r} a class or a label? List the classes with"
-                f" {format_option('classes')}."
+                f"{request.path}: column {name!r} may be a class or a label. List the classes"
+                f" with {format_option('classes')}."
             )
     # A single score and an unrelated column look like the columns of two classes.
     n_gate_classes = len(request.gate_classes or ())
     if n_gate_classes == 2 and len(candidates) > 1:
         raise InputError(
-            f"{request.path}: no column bears the name of a class of the gate; it has"
-            f" {format_names(candidates)}. Name the score of the second class with {single_score_parameter()}, or list"
-            f" the columns of the two classes with {format_option('classes')}."
+            f"{request.path}: no column has the name of a class of the gate; the columns are"
+            f" {format_names(candidates)}. Name the score of the second class with"
+            f" {single_score_parameter()}, or list the columns of both classes with"
+            f" {format_option('classes')}."
         )

@@ -328,9 +328,7 @@ def _check_unique_names(request: Request, header: Sequence[str]) -> None:
         problem = "has several columns without a name"
         if name:
             problem = f"repeats the column {name!r}"
-        raise InputError(
-            f"{request.path}: the header {problem}; give every column a name of its own."
-        )
+        raise InputError(f"{request.path}: the header {problem}. Give every column a unique name.")
 
 
 def _too_few_classes_error(
@@ -341,8 +339,9 @@ def _too_few_classes_error(
     if table_names:
         hint = single_score_hint()
     return InputError(
-        f"{request.path}: found {len(table_names)} class column(s) among {format_names(header)}; there"
-        f" must be at least 2, or one column 'logits' of lists.{hint}"
+        f"{request.path}: found {len(table_names)} class column(s) among"
+        f" {format_names(header)}. At least 2 are required, or one column 'logits' of"
+        f" lists.{hint}"
     )
 
 
@@ -363,7 +362,8 @@ def _find_unused_names(
     for name in request.kept_names:
         if name not in names:
             raise InputError(
-                f"{request.path}: there is no column {name!r} to keep; it has {format_names(names)}."
+                f"{request.path}: no column {name!r} to keep found. The columns are"
+                f" {format_names(names)}."
             )
     return tuple(
         name for name in names if name not in used_names and name not in request.kept_names

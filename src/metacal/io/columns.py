@@ -109,13 +109,13 @@ class Columns:
         if self.missing_label_name is None:
             return
         other_names = [*self.role_names.values(), *self.unused_names, *self.kept]
-        content = "it has no other column"
+        content = "the file has no other column"
         if other_names:
-            content = f"besides its input, it has {format_names(other_names)}"
+            content = f"besides its input, the file has {format_names(other_names)}"
         raise InputError(
-            f"{self.path}: there is no column {self.missing_label_name!r}, from which the gate reads"
-            f" what is right; {content}. If the column has another name here, name it with"
-            f" {format_option(parameter)}."
+            f"{self.path}: no column {self.missing_label_name!r} found, which the gate needs"
+            f" to see which predictions are correct; {content}. If the column has another"
+            f" name, pass {format_option(parameter)}."
         )
 
     def describe_row_position(self, row: int) -> str:
@@ -200,7 +200,7 @@ class Columns:
         indices = np.flatnonzero(is_drawn[codes])
         if not len(indices):
             raise InputError(
-                f"{self.path}: the part {start:g}:{stop:g} of its {len(self):,} rows is empty. Take a"
-                f" larger part with {format_option('rows')}."
+                f"{self.path}: the range {start:g}:{stop:g} of its {len(self):,} rows is"
+                f" empty. Pass a larger range with {format_option('rows')}."
             )
         return self.select_rows(indices)

@@ -98,8 +98,7 @@ def merge_result_columns(
     for name in kept_columns:
         if name in result_columns and name != "id":
             raise InputError(
-                f"the results have a column {name!r} of their own; give the one that is to be kept"
-                " another name."
+                f"The results already have a column {name!r}. Rename the column to keep."
             )
     merged_columns: dict[str, Any] = {}
     if "id" in result_columns and "id" not in kept_columns:

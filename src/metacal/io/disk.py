@@ -211,8 +211,8 @@ class Disk:
                     raise
                 locked_path = path.removesuffix(".lock")
                 raise BusyError(
-                    f"{locked_path} is in use by {_read_lock_holder(descriptor)}; wait until that"
-                    " has ended."
+                    f"{locked_path} is in use by {_read_lock_holder(descriptor)}. Wait until"
+                    " that process has ended."
                 ) from None
             _write_lock_holder(descriptor)
             try:
@@ -259,11 +259,11 @@ def input_error_if_write_fails(path: str | os.PathLike[str]) -> Iterator[None]:
         yield
     except FileNotFoundError:
         raise InputError(
-            f"cannot write {path_text}: there is no folder {directory}; create it first."
+            f"cannot write {path_text}: the folder {directory} does not exist. Create it first."
         ) from None
     except NotADirectoryError:
         raise InputError(
-            f"cannot write {path_text}: {directory} is not a folder; choose a path inside a folder."
+            f"cannot write {path_text}: {directory} is not a folder. Choose a path inside a folder."
         ) from None
     except OSError as error:
         raise InputError(f"cannot write {path_text}: {error.strerror or error}.") from error
@@ -321,8 +321,8 @@ def _hold_content_lock(descriptor: int, path: str) -> Iterator[None]:
             yield
             return
         raise BusyError(
-            f"{path} is in use by another process under another name (a hard link); wait until that"
-            " has ended."
+            f"{path} is in use by another process under another name (a hard link). Wait"
+            " until that process has ended."
         ) from None
     try:
         yield

@@ -81,7 +81,7 @@ def inspect_file(path: str, **given_options: Any) -> Inspection:
     first_rows = read_first_rows(path, given_options.get("format"))
     inspection = Inspection(path, first_rows.description, first_rows.columns, given_options)
     if not any(len(column) for column in first_rows.columns.values()):
-        raise InputError(f"{path}: it holds no rows; give at least one.")
+        raise InputError(f"{path}: the file has no rows. At least one row is required.")
     try:
         _inspect(inspection)
     except AmbiguousFileError as question:
@@ -118,8 +118,8 @@ def _find_table(inspection: Inspection) -> str | None:
     default_tables = [name for name in table_names if name in default_names]
     if len(default_tables) != 1:
         raise AmbiguousFileError(
-            f"which of {format_names(table_names)} holds the logits or probabilities? Name it with"
-            " --logits-key NAME."
+            "Several columns may hold the logits or probabilities:"
+            f" {format_names(table_names)}. Name one with --logits-key NAME."
         )
     return default_tables[0]
 
@@ -168,14 +168,16 @@ def _inspect_flat_columns(inspection: Inspection, truth: Truth) -> None:
         raise missing_truth_question(inspection)
     if score_name is None or score_name not in inspection.facts:
         raise AmbiguousFileError(
-            f"no column was recognised as scores; it has {format_names(inspection.columns)}. A table"
-            " has a column for each class, or a column of lists (--logits-key NAME); one number"
-            " for each answer is named with --score-key NAME."
+            "No column was recognised as scores; the columns are"
+            f" {format_names(inspection.columns)}. Name a column of lists with --logits-key"
+            " NAME, or one score for each prediction with --score-key NAME. A table of"
+            " classes needs one column for each class."
         )
     if inspection.facts[score_name].numbers is None:
         raise AmbiguousFileError(
-            f"{score_name!r} holds {format_names(inspection.facts[score_name].distinct_texts[:4])},"
-            " which are no numbers. Name the score with --score-key NAME."
+            f"{score_name!r} holds"
+            f" {format_names(inspection.facts[score_name].distinct_texts[:4])}, which are not"
+            " numbers. Name the score with --score-key NAME."
         )
     inspect_single_score(inspection, truth, score_name)
 
@@ -186,9 +188,9 @@ def _check_has_labels(inspection: Inspection, truth: Truth) -> None:
         return
     if truth.correctness is not None:
         raise AmbiguousFileError(
-            f"{truth.correctness!r} says which rows are correct, but a table of classes needs the"
-            " true class. Name it with --label-key NAME, or name one score for each answer with"
-            " --score-key NAME."
+            f"{truth.correctness!r} marks correct rows, but a table of classes needs the true"
+            " class. Name it with --label-key NAME, or name one score for each prediction"
+            " with --score-key NAME."
         )
     raise missing_truth_question(inspection)
 
@@ -208,15 +210,15 @@ def _inspect_input_kind(inspection: Inspection, table: NDArray[Any]) -> None:
         return
     if is_nonnegative and finite_rows.max() <= 1.0:
         raise AmbiguousFileError(
-            "every number lies between 0 and 1, but rows do not sum to one. Are these probabilities"
-            " of classes that exclude each other? Divide each row by its sum, and say --input"
-            " probabilities; or say --input logits."
+            "Every number lies between 0 and 1, but the rows do not sum to one. If these are"
+            " logits, pass --input logits; if they are probabilities of exclusive classes,"
+            " divide each row by its sum and pass --input probabilities."
         )
     sums_to_100 = np.abs(finite_rows.sum(axis=1) - 100.0) < _PERCENT_TOLERANCE
     if is_nonnegative and sums_to_100.all():
         raise AmbiguousFileError(
-            "every row sums to 100. Are these percentages? Divide them by 100, and say --input"
-            " probabilities; or say --input logits."
+            "Every row sums to 100. If these are percentages, divide them by 100 and pass"
+            " --input probabilities; otherwise pass --input logits."
         )
     inspection.add_finding("input: logits", "some numbers lie outside [0, 1]")
 
@@ -253,9 +255,10 @@ def _inspect_labels(
         reason = f"whole numbers from 0 to {n_classes - 1}: they count the columns"
     else:
         raise AmbiguousFileError(
-            f"{labels!r} holds {format_names(facts.distinct_texts[:8])}, which are neither the names"
-            f" of the {n_classes} columns nor their numbers from 0. List the classes in the order of"
-            " the columns with --classes A,B,C, or name the labels with --label-key NAME."
+            f"{labels!r} holds {format_names(facts.distinct_texts[:8])}, which match neither"
+            f" the names of the {n_classes} columns nor their numbers from 0. List the class"
+            " of each column with --classes A,B,C, or name another label column with"
+            " --label-key NAME."
         )
     inspection.add_finding(
         f"labels: {labels}",

@@ -91,8 +91,8 @@ def read_for_gate(
     except OtherKindError:
         other_input = "logits" if gate_input == "probabilities" else "probabilities"
         raise InputError(
-            f"{path_text} holds {other_input}, but {gate_name} was fitted on {gate_input}; give"
-            f" {gate_input} of the same classifier, or fit again on its {other_input}."
+            f"{path_text} holds {other_input}, but {gate_name} was fitted on {gate_input}."
+            f" Pass {gate_input} of the same classifier, or fit again on its {other_input}."
         ) from None
 
     n_columns = predictions.table.shape[1]
@@ -270,17 +270,18 @@ def _warn_if_implausible(gate: Gate, gate_name: str, predictions: Predictions) -
     if suspicion is None:
         if suspicions_at_fit & {"probabilities", "one probability"}:
             warn_caller(
-                f"{gate_name} was fitted on rows that look like probabilities read as logits, and"
-                f" {predictions.path} holds other rows: what it says of them means nothing. Fit"
-                f" again, with {format_option('input', 'probabilities')} or on logits."
+                f"{gate_name} was fitted on probabilities read as logits, but"
+                f" {predictions.path} holds other rows, so its decisions on them have no"
+                " guarantee. Fit again on logits, or with"
+                f" {format_option('input', 'probabilities')}."
             )
     elif suspicion.kind in suspicions_at_fit:
         return
     elif suspicion.kind == "probabilities":
         warn_caller(
-            f"{predictions.path}: every row lies in [0, 1] and sums to one, as probabilities do,"
-            f" but {gate_name} was fitted on logits: what it says of these rows means nothing. Give"
-            f" logits, or fit on probabilities with {format_option('input', 'probabilities')}."
+            f"{predictions.path}: every row lies in [0, 1] and sums to one, as probabilities"
+            f" do, but {gate_name} was fitted on logits. Pass logits, or fit on probabilities"
+            f" with {format_option('input', 'probabilities')}."
         )
     else:
         warn_caller(f"{predictions.path}: {suspicion.remark}")

@@ -52,11 +52,11 @@ def list_input_files(path: Paths, suffixes: Iterable[str]) -> list[str]:
     ['val.npz']
     >>> list_input_files("logs/*.parquet", [".parquet"])
     Traceback (most recent call last):
-    metacal.errors.InputError: logs/*.parquet: no file has such a name.
+    metacal.errors.InputError: logs/*.parquet: no file matches this pattern.
     """
     if not isinstance(path, str | os.PathLike):
         if not path:
-            raise InputError("give at least one file of predictions; the list is empty.")
+            raise InputError("The list of files is empty. Pass at least one file of predictions.")
         return [name for item in path for name in list_input_files(item, suffixes)]
 
     path_text = os.fspath(path)
@@ -65,7 +65,7 @@ def list_input_files(path: Paths, suffixes: Iterable[str]) -> list[str]:
     if os.path.isdir(path_text):
         return _list_directory(path_text, tuple(suffixes))
     if path_text.endswith(("/", os.sep)):
-        raise InputError(f"{path_text}: there is no such folder.")
+        raise InputError(f"{path_text}: the folder does not exist.")
     if glob.has_magic(path_text) and not os.path.exists(path_text):
         return _expand_pattern(path_text)
     return [path_text]
@@ -75,7 +75,7 @@ def _expand_pattern(pattern: str) -> list[str]:
     """Return the files that match a pattern."""
     names = [name for name in glob.glob(pattern, recursive=True) if not os.path.isdir(name)]
     if not names:
-        raise InputError(f"{pattern}: no file has such a name.")
+        raise InputError(f"{pattern}: no file matches this pattern.")
     return _without_special_files(names)
 
 
@@ -93,7 +93,7 @@ def _list_directory(directory: str, suffixes: tuple[str, ...]) -> list[str]:
                 paths.append(os.path.join(parent, name))
     if not paths:
         raise InputError(
-            f"{directory}: there is no file of predictions in this folder; metacal reads"
+            f"{directory}: the folder holds no file of predictions. metacal reads"
             f" {', '.join(suffixes)}."
         )
     return _without_special_files(paths)
@@ -107,11 +107,12 @@ def _without_special_files(paths: Sequence[str]) -> list[str]:
     special_paths = {path for path in paths if os.path.exists(path) and not os.path.isfile(path)}
     for path in sorted(special_paths):
         warn_caller(
-            f"{path}: this is a pipe, a socket or a device; among several files it is left out."
+            f"{path}: the path is a pipe, a socket or a device, and was left out. Among"
+            " several files, only regular files are read."
         )
     file_paths = sorted(path for path in paths if path not in special_paths)
     if not file_paths:
-        raise InputError("there are only pipes, sockets and devices of such a name; give a file.")
+        raise InputError("Only pipes, sockets and devices match this pattern. Pass a regular file.")
     return file_paths
 
 

@@ -181,8 +181,8 @@ class Journal:
         """Append a record durably. Raise InputError, and append nothing, if that fails."""
         if self.has_failed:
             raise InputError(
-                f"cannot write {self.path}: the disk has failed before; call again once it is"
-                " mended."
+                f"cannot write {self.path}: an earlier write to the disk failed. Repair the"
+                " disk, and call again."
             )
         is_new_journal = self.size == 0
         seal_before = "" if is_new_journal else self._last_seal
@@ -198,8 +198,8 @@ class Journal:
             self._last_seal = seal_before
             self._undo_append()
             raise InputError(
-                f"cannot write {self.path}: {error.strerror or error}; nothing of this was"
-                " recorded. Make room, and call again."
+                f"cannot write {self.path}: {error.strerror or error}. Nothing was recorded."
+                " Make room on the disk, and call again."
             ) from error
         self.size += len(content)
         self.records.append(_parse_sealed_line(record_line))
@@ -261,7 +261,8 @@ class Journal:
         with input_error_if_read_fails(self.path):
             if os.path.isfile(self.real_path) and os.path.getsize(self.real_path) > MAX_BYTES:
                 raise ArtifactError(
-                    f"{self.path}: it has more than {MAX_BYTES >> 20:,} MB, which no journal has."
+                    f"{self.path}: the file has more than {MAX_BYTES >> 20:,} MB, too large"
+                    " for a journal."
                 )
             file_bytes = self.disk.read(self.real_path) or b""
         self._last_seal = ""
@@ -274,8 +275,9 @@ class Journal:
             self._check_tail_is_torn_append(tail, line_number=len(records) + 1)
         if records and records[0] != self._header:
             raise ArtifactError(
-                f"{self.path}: this is no journal of metacal {self.kind}, or of another version of"
-                " metacal; give its own, or another name to begin anew."
+                f"{self.path}: the file is not a journal of 'metacal {self.kind}', or comes"
+                " from another version of metacal. Pass its own journal, or another name to"
+                " start again."
             )
         self.records = records[1:]
         self.size = valid_size
@@ -356,9 +358,9 @@ class Journal:
         is_complete = tail.endswith(b"\n") and tail.count(b"\0") < _MIN_TORN_ZEROS
         if is_complete or not is_last_line:
             raise ArtifactError(
-                f"{self.path}:{line_number}: this record is damaged, was edited, or was signed with"
-                f" another key. Bring the file back from a copy; the {line_number - 1:,} lines"
-                " before it are whole."
+                f"{self.path}:{line_number}: this record is damaged, was edited, or was"
+                " signed with another key. Restore the file from a copy; the"
+                f" {line_number - 1:,} lines before it are valid."
             )
 
     def _check_tail_is_torn_header(self, tail: bytes, first_line: bytes) -> None:
@@ -370,7 +372,8 @@ class Journal:
             return
         if b"journal" not in first_line and b"version" not in first_line:
             raise ArtifactError(
-                f"{self.path}: this is no journal of metacal {self.kind}; give another name."
+                f"{self.path}: the file is not a journal of 'metacal {self.kind}'. Pass"
+                " another name."
             )
         seal = first_line.partition(b" ")[0]
         raise ArtifactError(f"{self.path}:1: {self._explain_invalid_header(seal)}")
@@ -393,8 +396,8 @@ class Journal:
         self.size += len(line)
         if not is_only_incomplete:
             warn_caller(
-                f"{self.path}: a byte beside the last record was damaged. The record itself is"
-                " whole, as its seal shows; it was kept, and the line was mended. Check the disk."
+                f"{self.path}: a byte next to the last record was damaged and has been"
+                " repaired. The record itself is valid. Check the disk."
             )
 
     def _remove_tail(self, tail: bytes) -> None:
@@ -403,10 +406,10 @@ class Journal:
             saved_path = self._save_tail(tail)
             self.disk.truncate(self.real_path, self.size)
         warn_caller(
-            f"{self.path}: the last record is incomplete, most likely because a call was cut off"
-            f" while it wrote it. It does not count; its {len(tail):,} bytes are now in"
-            f" {saved_path}. If that call had ended well, the disk has lost data: bring the journal"
-            " back from a copy, or enter again what is missing."
+            f"{self.path}: the last record is incomplete and does not count; its"
+            f" {len(tail):,} bytes are now in {saved_path}. If the call that wrote it was"
+            " interrupted, nothing else is lost. Otherwise restore the journal from a copy,"
+            " or enter the missing labels again."
         )
 
     def _save_tail(self, tail: bytes) -> str:

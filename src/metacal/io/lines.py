@@ -198,7 +198,7 @@ class LogFile:
         self._descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
         status = os.fstat(self._descriptor)
         if not stat.S_ISREG(status.st_mode):
-            raise InputError(f"{path}: this is no file; give one, or - for standard input.")
+            raise InputError(f"{path}: not a regular file. Pass a file, or - for standard input.")
         self.identity = (status.st_dev, status.st_ino)
 
     def __del__(self) -> None:
@@ -353,15 +353,15 @@ class Position:
     def from_dict(cls, data: Any) -> Self:
         """Build a position from a JSON object. Raise ValueError if it is not valid."""
         if not isinstance(data, dict) or list(data) != list(_POSITION_FIELDS):
-            raise ValueError("this is no place in a file")
+            raise ValueError("the position in the file is invalid")
         for key, value in data.items():
             required_type = _POSITION_TYPES.get(key, int)
             if type(value) is not required_type:
-                raise ValueError("this is no place in a file")
+                raise ValueError("the position in the file is invalid")
         position = cls(**{name: data[key] for key, name in _POSITION_FIELDS.items()})
         max_digest_bytes = min(MAX_DIGEST_BYTES, position.offset)
         if not 0 <= position.n_digest_bytes <= max_digest_bytes or position.line_number < 0:
-            raise ValueError("this is no place in a file")
+            raise ValueError("the position in the file is invalid")
         return position
 
 

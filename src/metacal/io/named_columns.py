@@ -69,7 +69,7 @@ def find_role_columns(
 
 def label_column_advice(column: str) -> str:
     """Return the advice to name a column of labels, for use within a message."""
-    return f"if it holds the labels say {format_option('label_key', column)}, "
+    return f"if it holds the labels, pass {format_option('label_key', column)}, "
 
 
 def find_named_column(
@@ -123,8 +123,8 @@ def find_named_column(
     candidates = [name for name in default_names if name in column_names and name not in used_names]
     if len(candidates) > 1:
         raise InputError(
-            f"{request.path}: it has both {candidates[0]!r} and {candidates[1]!r}; choose one with"
-            f" {format_option(request.user_parameter_name(request_field))}."
+            f"{request.path}: both {candidates[0]!r} and {candidates[1]!r} exist. Choose one"
+            f" with {format_option(request.user_parameter_name(request_field))}."
         )
     if not candidates:
         return None
@@ -136,9 +136,9 @@ def missing_remembered_column_error(
 ) -> InputError:
     """Build the error for a file that lacks a column of the file that a gate was fitted on."""
     message = (
-        f"{request.path}: there is no column {getattr(request, request_field)!r}, from which"
-        f" {request.gate_name} reads {_MEANINGS[request_field]}; it has"
-        f" {format_names(column_names)}. If the column has another name here, name it with"
+        f"{request.path}: no column {getattr(request, request_field)!r} found, from which"
+        f" {request.gate_name} reads {_MEANINGS[request_field]}. The columns are"
+        f" {format_names(column_names)}. If the column has another name, pass"
         f" {format_option(request.user_parameter_name(request_field))}."
     )
     if request.reads_scores and request_field == "logits_key":
@@ -170,16 +170,16 @@ def _check_named_column(
     parameter_text = choose_spelling(parameter, "--" + parameter.replace("_", "-"))
     if given_name not in column_names:
         message = (
-            f"{request.path}: there is no {given_name!r}, which {parameter_text} asks for; it has"
-            f" {format_names(column_names)}."
+            f"{request.path}: no {given_name!r} found, which {parameter_text} names. The file"
+            f" has {format_names(column_names)}."
         )
         if request.reads_scores and request_field == "logits_key":
             raise NoScoreError(message)
         raise InputError(message)
     if given_name in used_names:
         raise InputError(
-            f"{request.path}: {given_name!r} is in use already; {parameter_text} must name another"
-            " column."
+            f"{request.path}: {given_name!r} is already in use. {parameter_text} must name"
+            " another column."
         )
 
 
@@ -211,8 +211,10 @@ def missing_table_error(
         An `OtherKindError` if the file holds the other kind of input.
     """
     other_input = next(kind for kind in DEFAULT_TABLE_NAMES if kind != request.input)
-    problem = f"{request.path}: there is no {item_kind} {DEFAULT_TABLE_NAMES[request.input][0]!r}; {content}"
+    problem = (
+        f"{request.path}: no {item_kind} {DEFAULT_TABLE_NAMES[request.input][0]!r} found; {content}"
+    )
     if any(name in names for name in DEFAULT_TABLE_NAMES[other_input]):
         solution = format_option("input", other_input)
-        return OtherKindError(f"{problem}; to read its {other_input} say {solution}.")
+        return OtherKindError(f"{problem}; to read its {other_input}, pass {solution}.")
     return InputError(problem + advice)

@@ -136,7 +136,7 @@ def get_nested(row: Mapping[str, Any], key: str) -> Any:
     0.562
     >>> get_nested(row, "mean(judge.score)")
     Traceback (most recent call last):
-    metacal.errors.InputError: 'judge.score' is 8, and mean(...) takes a list of numbers.
+    metacal.errors.InputError: 'judge.score' is 8, but mean(...) needs a list of numbers.
     """
     if key in row:
         return row[key]
@@ -187,7 +187,7 @@ def _reduce(reduction: str, key: str, values: Any) -> float | None:
         path = key[len(reduction) + 1 : -1]
         required_type = "answers" if takes_answers else "numbers"
         raise InputError(
-            f"{path!r} is {repr(values)[:40]}, and {reduction}(...) takes a list of"
+            f"{path!r} is {repr(values)[:40]}, but {reduction}(...) needs a list of"
             f" {required_type}."
         )
     if not present_values:

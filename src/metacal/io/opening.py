@@ -77,20 +77,24 @@ def input_error_if_read_fails(path: str) -> Iterator[None]:
     >>> with input_error_if_read_fails("val.npz"):
     ...     raise FileNotFoundError
     Traceback (most recent call last):
-    metacal.errors.InputError: val.npz: there is no such file; check the name and the folder.
+    metacal.errors.InputError: val.npz: the file does not exist. Check the name and the folder.
     """
     try:
         yield
     except FileNotFoundError:
-        raise InputError(f"{path}: there is no such file; check the name and the folder.") from None
+        raise InputError(
+            f"{path}: the file does not exist. Check the name and the folder."
+        ) from None
     except IsADirectoryError:
-        raise InputError(f"{path}: this is a folder; give a file in it.") from None
+        raise InputError(f"{path}: this is a folder. Pass a file in it.") from None
     except PermissionError:
         raise InputError(
-            f"{path}: you have no permission to read it; ask its owner, or chmod +r."
+            f"{path}: permission to read the file was denied. Ask its owner, or run chmod +r."
         ) from None
     except OSError as error:
-        raise InputError(f"{path}: it cannot be opened: {error.strerror or error}.") from error
+        raise InputError(
+            f"{path}: the file cannot be opened: {error.strerror or error}."
+        ) from error
 
 
 def detect_file_kind(first_bytes: bytes) -> str | None:
@@ -128,13 +132,13 @@ def check_first_bytes(
     if name_in_messages is not None:
         file_name = name_in_messages
     if os.path.isdir(path):
-        raise InputError(f"{file_name}: this is a folder; give a file in it.")
+        raise InputError(f"{file_name}: this is a folder. Pass a file in it.")
     with input_error_if_read_fails(file_name), open(path, "rb") as file:
         first_bytes = file.read(_N_MAGIC_BYTES)
 
     is_text_format = magic_bytes == ()
     if not first_bytes:
-        message = f"{file_name}: the file is empty (0 bytes); write it again."
+        message = f"{file_name}: the file is empty (0 bytes). Write it again."
         if is_text_format:
             raise NoRowsError(message)
         raise InputError(message)
@@ -148,8 +152,8 @@ def check_first_bytes(
         if path.endswith((".pt", ".pth")):
             old_torch = " (or a torch file from before torch 1.6)"
         raise InputError(
-            f"{file_name}: this is a pickle{old_torch}, which can run any code when read, so it"
-            f" never is; {SAVE_AS_NPZ}."
+            f"{file_name}: the file is a pickle{old_torch}, which metacal does not read"
+            f" because it can run any code; {SAVE_AS_NPZ}."
         )
 
     if is_text_format:
@@ -158,8 +162,9 @@ def check_first_bytes(
         has_other_format = magic_bytes is not None and not first_bytes.startswith(magic_bytes)
     if has_other_format:
         raise InputError(
-            f"{file_name}: the content does not fit the name: it is {kind or 'something else'}, not"
-            f" {Path(path).suffix}; rename it to what it is, or {SAVE_AS_NPZ}."
+            f"{file_name}: the content does not match the file name: it is"
+            f" {kind or 'something else'}, not {Path(path).suffix}. Rename the file, or"
+            f" {SAVE_AS_NPZ}."
         )
 
 
@@ -184,8 +189,8 @@ def input_error_if_decoding_fails(path: str) -> Iterator[None]:
         raise
     except MemoryError:
         raise InputError(
-            f"{path}: there is not enough memory to read it; use a machine with more, or fewer"
-            " rows."
+            f"{path}: not enough memory to read the file. Use a machine with more memory, or"
+            " fewer rows."
         ) from None
     except Exception as error:
         raise InputError(damaged_file_message(path, error)) from error
@@ -208,7 +213,7 @@ def limit_unpacked_size(limit: int | None) -> contextlib.AbstractContextManager[
     >>> with limit_unpacked_size(10):
     ...     check_unpacked_size("val.npz", 11, file_size=5)
     Traceback (most recent call last):
-    metacal.errors.InputError: val.npz: it unpacks to 11 bytes but the limit is 10 bytes. ...
+    metacal.errors.InputError: val.npz: the file unpacks to 11 bytes, but the limit is 10 bytes. ...
     """
     if limit is not None:
         is_integer = isinstance(limit, int) and not isinstance(limit, bool)
@@ -238,10 +243,10 @@ def check_unpacked_size(path: str, unpacked_size: int, file_size: int) -> None:
     limit = get_unpack_limit(file_size)
     if unpacked_size > limit:
         raise InputError(
-            f"{path}: it unpacks to {_format_size(unpacked_size)} but the limit is"
+            f"{path}: the file unpacks to {_format_size(unpacked_size)}, but the limit is"
             f" {_format_size(limit)}. If you trust it and have the memory, raise the limit:"
-            f" unpack_limit={unpacked_size} in Python, {UNPACK_LIMIT_VARIABLE}={unpacked_size} in the"
-            " environment."
+            f" unpack_limit={unpacked_size} in Python,"
+            f" {UNPACK_LIMIT_VARIABLE}={unpacked_size} in the environment."
         )
 
 
@@ -271,17 +276,17 @@ def check_text_array_size(
     limit = get_unpack_limit(file_size)
     if array_size > limit:
         raise InputError(
-            f"{path}: the longest of the {len(texts):,} {column_text} has {max_length:,} characters, and"
-            f" NumPy would make all as wide, {_format_size(array_size)} (the limit is"
-            f" {_format_size(limit)}); shorten it."
+            f"{path}: the longest of the {len(texts):,} {column_text} has {max_length:,}"
+            f" characters. An array of them would need {_format_size(array_size)} (the limit"
+            f" is {_format_size(limit)}). Shorten it."
         )
 
 
 def uneven_row_error(row_name: str, n_numbers: int, n_classes: int) -> InputError:
     """Build the error for a row that has more or fewer numbers than the first row."""
     return InputError(
-        f"{row_name} has {n_numbers} numbers but the first row has {n_classes}; every row needs one"
-        " number per class."
+        f"{row_name} has {n_numbers} numbers, but the first row has {n_classes}. Every row"
+        " needs one number per class."
     )
 
 
@@ -343,6 +348,6 @@ def single_score_parameter() -> str:
 def single_score_hint() -> str:
     """Return the advice for a file with one score for two classes."""
     return (
-        f" One score for two classes: name its column with {single_score_parameter()}, or say"
-        f" {format_option('input', 'probabilities')} where it is the probability of the second."
+        f" For a single score of two classes, name its column with {single_score_parameter()}. If"
+        f" it is the probability of the second class, pass {format_option('input', 'probabilities')}."
     )

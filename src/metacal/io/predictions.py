@@ -59,9 +59,9 @@ class Predictions(Columns):
                 suggested_name = str(name)
                 break
         raise InputError(
-            f"{self.path}: there are no labels here{other_columns}. Store them as 'labels', name"
-            f" them with {format_option('label_key', suggested_name)}, or give a file of labels with"
-            f" {format_option('labels')}."
+            f"{self.path}: no labels found{other_columns}. Store them as 'labels', name them"
+            f" with {format_option('label_key', suggested_name)}, or pass a file of labels"
+            f" with {format_option('labels')}."
         )
 
 
@@ -169,7 +169,7 @@ def read_predictions(
     ((2, 2), ('cat', 'dog'), ['cat', 'dog'])
     >>> read_predictions("predictions.xlsx")
     Traceback (most recent call last):
-    metacal.errors.InputError: predictions.xlsx: cannot read '.xlsx' files; ...
+    metacal.errors.InputError: predictions.xlsx: cannot read '.xlsx' files. ...
     """
     check_choice("input", input, *DEFAULT_TABLE_NAMES)
     requested_classes = None
@@ -302,10 +302,10 @@ def _check_role_column(request: Request, role: str, column: NDArray[Any], n_rows
     if column.ndim == 2:
         hint = f" {advise_on_label_table(column)}"
     if column.shape == (n_rows + 1,):
-        hint = f" If the labels begin with a header, name it with {format_option('label_key')}."
+        hint = f" If the labels start with a header, name it with {format_option('label_key')}."
     raise InputError(
-        f"{request.path}: there are {n_rows} rows but {role} of shape {column.shape}; there must be"
-        f" one for each row.{hint}"
+        f"{request.path}: got {n_rows} rows but {role} of shape {column.shape}. Each row"
+        f" needs one entry.{hint}"
     )
 
 
@@ -316,8 +316,9 @@ def _check_class_names(request: Request, columns: Columns) -> None:
         assert columns.class_names is not None
         if as_class_names(request.classes) != columns.class_names:
             raise InputError(
-                f"{request.path}: its own class order is {format_names(columns.class_names)}; give the"
-                " same classes, or none."
+                f"{request.path}: the file stores the class order"
+                f" {format_names(columns.class_names)}, which differs from the given classes."
+                " Pass the same classes, or none."
             )
     class_names = columns.class_names
     if request.classes is not None:
@@ -325,6 +326,6 @@ def _check_class_names(request: Request, columns: Columns) -> None:
     n_columns = columns.table.shape[1]
     if class_names is not None and len(class_names) != n_columns:
         raise InputError(
-            f"{request.path}: the table has {n_columns} columns but there are"
-            f" {len(class_names)} class names."
+            f"{request.path}: the table has {n_columns} columns, but {len(class_names)} class"
+            " names were given. Pass one name per column."
         )

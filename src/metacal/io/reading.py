@@ -86,8 +86,8 @@ def read_columns(
     n_files = len(table_requests)
     if len(label_requests) not in (0, 1, n_files):
         raise InputError(
-            f"there are {n_files} files of predictions and {len(label_requests)} of labels; give"
-            " one each."
+            f"Got {n_files} files of predictions but {len(label_requests)} of labels. Pass"
+            " one of each."
         )
     if n_files > 1 and request.stream is None and _total_size(table_requests) > STREAM_BYTES:
         table_requests = [replace(table_request, stream=True) for table_request in table_requests]
@@ -99,7 +99,7 @@ def read_columns(
             columns_of_files = _read_files(table_requests, [None] * n_files, check_and_convert)
         if not columns_of_files:
             raise NoRowsError(
-                f"{path}: it holds no rows (none of its {n_files:,} files does); give at least one."
+                f"{path}: none of the {n_files:,} files has rows. At least one row is required."
             )
         columns = _concatenate(str(path), columns_of_files)
         has_one_label_file_for_all = len(label_requests) == 1 and n_files > 1
@@ -137,14 +137,14 @@ def _read_file(
     """Read one file, with its labels from a second file if there is one."""
     if label_request is not None and label_request.path == request.path == "-":
         raise InputError(
-            "the table and the labels cannot both come from standard input; put one of them in a"
-            " file."
+            "The table and the labels cannot both come from standard input. Put one of them"
+            " in a file."
         )
     with open_source(request) as source_file:
         columns = FORMATS[source_file.suffix].read(source_file.request)
     _check_requested_columns(request, columns)
     if columns.table.ndim and len(columns.table) == 0:
-        raise NoRowsError(f"{request.path}: it holds no rows; give at least one.")
+        raise NoRowsError(f"{request.path}: the file has no rows. At least one row is required.")
     if label_request is not None:
         columns = replace(columns, labels=_read_label_file(label_request))
     return check_and_convert(request, columns)
@@ -168,15 +168,15 @@ def _check_requested_columns(request: Request, columns: Columns) -> None:
     for name, column in named_columns:
         if name is not None and column is None:
             raise InputError(
-                f"{request.path}: it holds one array without names, and so no {name!r}."
+                f"{request.path}: the file holds one array without names, so it has no {name!r}."
             )
 
     for name, column in columns.kept.items():
         n_rows = len(columns.table)
         if column.shape != (n_rows,):
             raise InputError(
-                f"{request.path}: {name!r} has the shape {column.shape}; what is kept must be one"
-                f" value for each of the {n_rows:,} rows."
+                f"{request.path}: {name!r} has the shape {column.shape}. A column to keep"
+                f" needs one value for each of the {n_rows:,} rows."
             )
 
 
@@ -187,7 +187,8 @@ def _read_label_file(request: Request) -> NDArray[Any]:
     path = request.path
     name_suffix = get_suffix(path)
     format_error = InputError(
-        f"{path}: labels are read from .npy, or from .csv, .tsv or .txt with one per line."
+        f"{path}: unsupported file type for labels. Pass .npy, or .csv, .tsv or .txt with one"
+        " label per line."
     )
     if name_suffix not in _LABEL_FILE_SUFFIXES and path != "-":
         raise format_error
@@ -262,14 +263,15 @@ def _check_same_columns(first_columns: Columns, other_columns: Columns) -> None:
     holds_scores = first_columns.table.ndim == 1
     if not holds_scores and other_columns.table.shape[1] != first_columns.table.shape[1]:
         raise InputError(
-            f"{other_columns.path}: it has {other_columns.table.shape[1]} classes, {first_columns.path} has"
-            f" {first_columns.table.shape[1]}; files that are read together must have the same"
-            " columns."
+            f"{other_columns.path} has {other_columns.table.shape[1]} classes, but"
+            f" {first_columns.path} has {first_columns.table.shape[1]}. Files read together"
+            " must have the same columns."
         )
     if other_columns.class_names != first_columns.class_names:
         raise InputError(
-            f"{other_columns.path}: its classes are not those of {first_columns.path}, or in another"
-            f" order; name them with {format_option('classes')}, which chooses and orders the columns."
+            f"{other_columns.path} and {first_columns.path} have different classes, or the"
+            " same classes in a different order. Choose and order the columns with"
+            f" {format_option('classes')}."
         )
     for role in ROLE_PARAMETERS:
         first_has_role = role in first_columns.role_columns
@@ -281,8 +283,8 @@ def _check_same_columns(first_columns: Columns, other_columns: Columns) -> None:
             complete_path, incomplete_path = other_columns.path, first_columns.path
         role_name = role
         if holds_scores and role == "labels":
-            role_name = "column that says right or wrong"
+            role_name = "column of correctness"
         raise InputError(
-            f"{incomplete_path}: it has no {role_name}, {complete_path} has; files that are read"
-            " together must agree."
+            f"{incomplete_path} has no {role_name}, but {complete_path} does. Files read"
+            " together must have the same columns: add them, or read the files separately."
         )

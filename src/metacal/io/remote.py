@@ -42,19 +42,19 @@ _VERSION_KEYS = (
 )
 #: Messages for exceptions, by class name, because aiohttp may not be installed.
 _ERROR_MESSAGES = {
-    "FileNotFoundError": "there is no such file",
-    "PermissionError": "you have no permission to read it",
+    "FileNotFoundError": "the file does not exist",
+    "PermissionError": "permission to read the file was denied",
     "TimeoutError": (
-        "nothing came for {seconds:g} s; try again later, or fetch it and give the file"
+        "the server sent nothing for {seconds:g} s; try again later, or download the file and pass it"
     ),
-    "TooManyRedirects": "the server sends from one address to the next without end",
+    "TooManyRedirects": "the server redirects too many times",
     "ClientResponseError": "the server answers {error.status} {error.message}",
-    "ClientPayloadError": "the connection ended before the whole file had come; try again",
+    "ClientPayloadError": "the connection ended before the file was complete; try again",
     "NonHttpUrlRedirectClientError": (
-        "the server sends on to {text}, which is no web address, and is not read"
+        "the server redirects to {text}, which is not a web address and is not read"
     ),
-    "InvalidURL": "{error.url} is no address",
-    "ServerDisconnectedError": "the server hung up without an answer",
+    "InvalidURL": "{error.url} is not a valid address",
+    "ServerDisconnectedError": "the server closed the connection without an answer",
 }
 
 #: Directory of the downloaded copies while `delete_downloads_after_use` is active.
@@ -141,7 +141,7 @@ def list_remote_files(url: str, suffixes: tuple[str, ...]) -> list[str]:
         if len(names) == 1 and file_system.isdir(names[0]):
             names = _list_remote_directory(file_system, names[0], suffixes)
         if not names or (len(names) == 1 and not file_system.exists(names[0])):
-            raise InputError(f"{url}: there is no such file.")
+            raise InputError(f"{url}: the file does not exist.")
         return [str(file_system.unstrip_protocol(name)) for name in sorted(names)]
 
 
@@ -231,12 +231,13 @@ def _open_file_system(url: str) -> tuple[Any, str]:
     scheme = url.partition(":")[0].lower()
     if "::" in url:
         raise InputError(
-            f"{url}: one address inside another (::) is not read; fetch the file, and give that."
+            f"{url}: addresses inside other addresses (::) are not supported. Download the"
+            " file, and pass its path."
         )
     if scheme not in SCHEMES:
         raise InputError(
-            f"{url}: {scheme}:// is not read; metacal reads {', '.join(SCHEMES)}. Fetch the file,"
-            " and give that."
+            f"{url}: {scheme}:// is not supported; metacal reads {', '.join(SCHEMES)}."
+            " Download the file, and pass its path."
         )
     options = {}
     with needs_extra(f"reading {url}", "url"):

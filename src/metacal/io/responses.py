@@ -179,7 +179,9 @@ def result_scores(result: Any) -> dict[str, Float]:
     """
     table = _find_result_table(result)
     if not isinstance(table, Mapping):
-        raise InputError(f"a result is a mapping of names to columns; got {type(result).__name__}.")
+        raise InputError(
+            f"A result must be a mapping of names to columns; got {type(result).__name__}."
+        )
     columns = {}
     for key, column in table.items():
         values = [math.nan if value is None else value for value in column]
@@ -189,7 +191,8 @@ def result_scores(result: Any) -> dict[str, Float]:
             columns[column_name] = np.array(values, dtype=np.float64)
     if not columns:
         raise InputError(
-            f"no column of numbers in this result; it has {', '.join(map(str, table))[:200]}."
+            "The result has no column of numbers; its columns are"
+            f" {', '.join(map(str, table))[:200]}."
         )
     return columns
 

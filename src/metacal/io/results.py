@@ -138,8 +138,8 @@ class ResultFolder:
             self.journal.__enter__()
         except ArtifactError as error:
             raise ArtifactError(
-                f"{error} If there is no copy, remove it together with the results: all are then"
-                " made again."
+                f"{error} If you have no copy, remove the file and the results: all results"
+                " are then computed again."
             ) from None
         for record in self.journal.records:
             self._update_from_record(record)
@@ -292,8 +292,9 @@ class ResultFolder:
         if len(foreign_names) > 1:
             more_names = f" (and {len(foreign_names) - 1:,} more)"
         raise InputError(
-            f"{self._path_of(foreign_names[0])}{more_names} was not written by metacal apply, or was"
-            " changed since; it is not replaced. Move or rename it, or write to another folder."
+            f"{self._path_of(foreign_names[0])}{more_names} was not written by 'metacal"
+            " apply', or was changed since, so it is not overwritten. Move or rename it, or"
+            " write to another folder."
         )
 
     def find_orphans(self, source_of_result: Mapping[str, str]) -> OrphanedResults:
@@ -348,7 +349,8 @@ class ResultFolder:
         stamp = self.disk.read_stamp(temporary_path)
         if stamp is None:
             raise InputError(
-                f"cannot write {target}: {temporary_path} is gone; did somebody else remove it?"
+                f"cannot write {target}: {temporary_path} disappeared. Check whether another"
+                " process removed it."
             )
         return {
             "bytes": stamp.bytes,
@@ -379,9 +381,9 @@ class ResultFolder:
             if is_missing or self._is_source_gone(recorded_source):
                 continue
             raise InputError(
-                f"{self._path_of(recorded_name)} is the result of {recorded_source}, and {source} has the same"
-                " name. Give both sources in one call, which names their results apart, or write to"
-                " another folder."
+                f"{self._path_of(recorded_name)} is the result of {recorded_source}, and"
+                f" {source} has the same name. Pass both sources in one call, which gives"
+                " their results different names, or write to another folder."
             )
 
     def _read_size_and_time(self, name: str) -> _SizeAndTime | None:
@@ -448,10 +450,10 @@ def make_folder(folder: str) -> None:
         os.makedirs(folder, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
         raise InputError(
-            f"{folder}: a file stands where the folder should be; choose another name."
+            f"{folder}: a file with this name exists. Choose another folder name."
         ) from None
     except OSError as error:
-        raise InputError(f"cannot make the folder {folder} ({error.strerror}).") from None
+        raise InputError(f"cannot create the folder {folder} ({error.strerror}).") from None
 
 
 def _recorded_size_and_time(record: Record) -> _SizeAndTime:
@@ -468,5 +470,5 @@ def _check_distinct(result_names: Sequence[str], sources: Sequence[str]) -> None
     for name, source in zip(result_names, sources, strict=True):
         key = name.casefold()
         if key in source_of_name:
-            raise InputError(f"{source_of_name[key]} and {source} are the same file; give it once.")
+            raise InputError(f"{source_of_name[key]} and {source} are the same file. Pass it once.")
         source_of_name[key] = source

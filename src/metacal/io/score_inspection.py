@@ -73,8 +73,9 @@ def find_score_column(inspection: Inspection, truth: Truth) -> str | None:
         if group:
             names = [facts.name for facts in group]
             raise AmbiguousFileError(
-                f"which of {format_names(names)} is the score? Name it with --score-key NAME if"
-                " it is about an answer, with --logits-key NAME if it is about one of two classes."
+                f"Several columns may hold the score: {format_names(names)}. Name one with"
+                " --score-key NAME if it is the confidence of a prediction, or with"
+                " --logits-key NAME if it is the score of one of two classes."
             )
     return None
 
@@ -152,9 +153,9 @@ def inspect_single_score(inspection: Inspection, truth: Truth, score_name: str) 
     has_two_labels = len(facts.distinct_texts) == 2
     if len(facts.distinct_texts) < 2:
         raise AmbiguousFileError(
-            f"every row of {labels!r} is {facts.distinct_texts[0]!r}, so nothing can be said of"
-            " incorrect predictions. Give a file with rows of every class, or name another column"
-            " of true classes with --label-key NAME."
+            f"Every row of {labels!r} is {facts.distinct_texts[0]!r}, so no row is incorrect."
+            " Pass a file with rows of every class, or name another column of true classes"
+            " with --label-key NAME."
         )
     if truth.predictions is not None:
         positive = None
@@ -177,9 +178,10 @@ def inspect_single_score(inspection: Inspection, truth: Truth, score_name: str) 
     )
     if not is_about_labels:
         raise AmbiguousFileError(
-            f"is {labels!r} the true class, and {score_name!r} a score for one of two"
-            f" classes (--logits-key {score_name} --label-key {labels}), or does {labels!r} say"
-            f" whether an answer was correct (--score-key {score_name} --correct-key {labels})?"
+            f"{labels!r} may hold true classes or correctness. For true classes, with"
+            f" {score_name!r} as the score of one of two classes, pass --logits-key"
+            f" {score_name} --label-key {labels}. For correctness, pass --score-key"
+            f" {score_name} --correct-key {labels!r}."
         )
     positive, reason = _find_positive_class(inspection, labels, score_name)
     _record_score_of_class(inspection, labels, score_name, positive, reason)
@@ -219,8 +221,8 @@ def _find_positive_class(inspection: Inspection, labels: str, score_name: str) -
     positive = choose_positive(values)
     if positive is None:
         raise AmbiguousFileError(
-            f"which class does a higher {score_name!r} favour? Say --positive {values[0]}, or"
-            f" --positive {values[1]}."
+            f"Cannot tell which class a higher {score_name!r} favours. Pass --positive"
+            f" {values[0]} or --positive {values[1]}."
         )
     return positive, f"{positive!r} is the positive one of {values[0]!r} and {values[1]!r}"
 
@@ -231,13 +233,13 @@ def _record_confidence_score(inspection: Inspection, correctness: str, score_nam
     is_loss = "loss_key" in inspection.options
     if not facts.holds_flags and not is_loss:
         raise AmbiguousFileError(
-            f"{correctness!r} holds {format_names(facts.distinct_texts[:6])}: which of them is"
-            " correct? Write true or false."
+            f"{correctness!r} holds {format_names(facts.distinct_texts[:6])}, and none of"
+            " them is known to mean correct. Write true or false."
         )
     if len(facts.distinct_texts) < 2 and not is_loss:
         raise AmbiguousFileError(
-            f"every row of {correctness!r} is {facts.distinct_texts[0]!r}, so nothing can be said"
-            " of the others. Give a file with correct and incorrect answers."
+            f"Every row of {correctness!r} is {facts.distinct_texts[0]!r}. Pass a file with"
+            " both correct and incorrect predictions."
         )
     inspection.roles["correct"] = correctness
     _record_score(inspection, score_name, "one number for each answer")
@@ -302,7 +304,8 @@ def _record_score_of_class(
     values = inspection.facts[labels].distinct_texts
     if positive not in values:
         raise AmbiguousFileError(
-            f"--positive {positive} is none of the labels {format_names(values)}. Name one of them."
+            f"--positive {positive} is not one of the labels {format_names(values)}. Pass one"
+            " of them."
         )
     negative = values[1] if positive == values[0] else values[0]
     inspection.two_classes = (negative, positive)
@@ -339,8 +342,9 @@ def _record_kind_of_score(inspection: Inspection, facts: ColumnFacts) -> None:
     has_logit_name = bool(_LOGIT_WORDS.intersection(split_words(facts.name)))
     if not has_logit_name and numbers.min() >= 0.0:
         raise AmbiguousFileError(
-            f"{facts.name!r} lies between {numbers.min():g} and {numbers.max():g}. If these are"
-            " percentages, divide them by 100; if they are log-odds, say --input logits."
+            f"{facts.name!r} lies between {numbers.min():g} and {numbers.max():g}. If the"
+            " scores are percentages, divide them by 100; if they are log-odds, pass --input"
+            " logits."
         )
     inspection.add_finding("input: logits", "some numbers lie outside [0, 1]")
 
@@ -363,12 +367,13 @@ def _check_direction(
         assert inspection.two_classes is not None
         negative, positive = inspection.two_classes
         raise AmbiguousFileError(
-            f"rows of {positive!r} have lower {score_name!r} than rows of {negative!r} (AUC"
-            f" {area:.2f}). Name the class that a higher score favours: --positive {negative}."
+            f"Rows of {positive!r} have a lower {score_name!r} than rows of {negative!r} (AUC"
+            f" {area:.2f}). Name the class that a higher score favours: --positive"
+            f" {negative}."
         )
     raise AmbiguousFileError(
-        f"correct answers have lower {score_name!r} than incorrect ones (AUC {area:.2f}). If a"
-        " higher score means less confidence, say --higher-is doubtful."
+        f"Correct predictions have a lower {score_name!r} than incorrect ones (AUC"
+        f" {area:.2f}). If a higher score means less confidence, pass --higher-is doubtful."
     )
 
 
@@ -392,13 +397,13 @@ def _ask_for_table_or_predictions(inspection: Inspection, labels: str, score_nam
         n_distinct = len(facts.distinct_texts)
         if name != labels and not facts.is_number and 2 < n_distinct < inspection.n_rows / 2:
             raise AmbiguousFileError(
-                "this looks like a long table, a row for each item and class. Make one row of each"
-                f" item, a column for each class: pandas' pivot(index=..., columns={name!r},"
-                f" values={score_name!r})."
+                "The file looks like a long table, with one row for each item and class."
+                " Write one row for each item and one column for each class, for example"
+                f" with pandas: pivot(index=..., columns={name!r}, values={score_name!r})."
             )
     n_labels = len(inspection.facts[labels].distinct_texts)
     raise AmbiguousFileError(
-        f"{labels!r} has {n_labels} classes, but there is only one score, {score_name!r}. Give a"
-        " column with the score of each class; or name the column of predictions with"
+        f"{labels!r} has {n_labels} classes, but {score_name!r} is the only score. Add one"
+        " score column for each class, or name the column of predictions with"
         " --prediction-key NAME."
     )

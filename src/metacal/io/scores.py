@@ -63,19 +63,20 @@ class Scores(Columns):
         if self.labels is not None:
             return self.labels
         self.check_label_column("correct_key")
-        meaning = "which rows are right"
+        meaning = "which rows are correct"
         parameter = "correct_key"
         default_names: tuple[str, ...] = DEFAULT_CORRECT_NAMES
         if self.agreement:
-            meaning = "which answers are the last model's"
+            meaning = "which predictions agree with the last model"
             parameter = "agree_key"
             default_names = DEFAULT_AGREEMENT_NAMES
         other_columns = ""
         if self.unused_names:
             other_columns = f"; it also holds {format_names(self.unused_names)}"
         raise InputError(
-            f"{self.path}: it does not say {meaning}{other_columns}. Name the column that does with"
-            f" {format_option(parameter)}, or call it {' or '.join(map(repr, default_names))}."
+            f"{self.path}: no column found that marks {meaning}{other_columns}. Name it with"
+            f" {format_option(parameter)}, or rename it to"
+            f" {' or '.join(map(repr, default_names))}."
         )
 
 
@@ -248,20 +249,21 @@ def _check_truth_keys(
     """Raise InputError if more than one parameter says which rows are correct."""
     if loss_key is not None and correct_key is not None:
         raise InputError(
-            f"give {format_option('correct_key')} or {format_option('loss_key')}: a row is right or wrong, or"
-            " loses."
+            f"Pass either {format_option('correct_key')} or {format_option('loss_key')}, but"
+            " not both: a row is either correct or incorrect, or has a loss."
         )
     if prediction_key is not None and (correct_key is not None or loss_key is not None):
         other_key = "loss_key" if correct_key is None else "correct_key"
         raise InputError(
-            f"give {format_option('prediction_key')} or {format_option(other_key)}: predictions are"
-            " compared with the labels."
+            f"Pass either {format_option('prediction_key')} or {format_option(other_key)},"
+            " but not both: predictions are compared with the labels."
         )
     if label_key is not None and prediction_key is None:
         raise InputError(
-            f"{format_option('label_key', label_key)} needs {format_option('prediction_key')}, which"
-            f" names the answers to compare with the labels. If {label_key!r} says which answers are"
-            f" correct, give {format_option('correct_key', label_key)}."
+            f"{format_option('label_key', label_key)} needs"
+            f" {format_option('prediction_key')}, the column of predictions to compare with"
+            f" the labels. If {label_key!r} marks correct predictions, pass"
+            f" {format_option('correct_key', label_key)}."
         )
 
 
@@ -292,10 +294,10 @@ def _convert_score_columns(request: Request, columns: Columns) -> Columns:
         flat_column = np.asarray(column).ravel()
         role_columns[role] = flat_column
         if len(flat_column) != len(scores):
-            role_name = "entries of right and wrong" if role == "labels" else role
+            role_name = "entries of correctness" if role == "labels" else role
             raise InputError(
-                f"{request.path}: there are {len(scores)} scores but {len(flat_column)}"
-                f" {role_name}; one each."
+                f"{request.path}: got {len(scores)} scores but {len(flat_column)}"
+                f" {role_name}. Each row needs one of each."
             )
     return replace(
         columns,

@@ -102,8 +102,7 @@ def open_source(request: Request) -> Iterator[SourceFile]:
     suffix = _suffix_of_name(request)
     if suffix in _PICKLE_SUFFIXES:
         raise InputError(
-            f"{path}: a pickle can run any code when it is read, so metacal never reads one;"
-            f" {SAVE_AS_NPZ}."
+            f"{path}: metacal does not read pickles, because they can run any code; {SAVE_AS_NPZ}."
         )
     with contextlib.ExitStack() as stack:
         if _can_be_read_only_once(request):
@@ -142,7 +141,7 @@ def _check_known_format(path: str, name_suffix: str, format_suffix: str) -> None
     if format_suffix not in FORMATS:
         known_suffixes = ", ".join(sorted(FORMATS))
         raise InputError(
-            f"{path}: cannot read {name_suffix or 'nameless'!r} files; metacal reads"
+            f"{path}: cannot read {name_suffix or 'nameless'!r} files. metacal reads"
             f" {known_suffixes}; {SAVE_AS_NPZ}."
         )
 

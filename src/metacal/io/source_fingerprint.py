@@ -123,8 +123,8 @@ def read_until_unchanged(
                 return result, _without_checksum(initial_fingerprint)
             return result, initial_fingerprint
     raise InputError(
-        f"{source}: it changed while it was read, {MAX_ATTEMPTS} times; wait until it is written,"
-        " and call again."
+        f"{source}: the file changed {MAX_ATTEMPTS} times while it was read. Wait until it is"
+        " complete, and call again."
     )
 
 

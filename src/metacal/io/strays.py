@@ -82,7 +82,7 @@ def find_stray_columns(class_names: ClassNames, labels: NDArray[Any], table: Any
     >>> strays.excluded_indices
     [2]
     >>> strays.warnings
-    ["column 'latency_s' is left out: no label names it, and it does not look like a class; ..."]
+    ["Column 'latency_s' is left out, because no label names it and it does not look like a class. ..."]
     >>> find_stray_columns(("cat", "dog"), labels, table[:, :2])
     StrayColumns(excluded_indices=[], warnings=[])
     """
@@ -149,12 +149,12 @@ def _describe_excluded_columns(class_names: ClassNames, stray_indices: Sequence[
         advice += f" If {_label_advice(label_name)}."
     if len(stray_names) > 1:
         return (
-            f"columns {format_names(stray_names)} are left out: no label names them, and they do not look"
-            f" like classes; if they are, {advice}"
+            f"Columns {format_names(stray_names)} are left out, because no label names them and they do"
+            f" not look like classes. If they are classes, {advice}"
         )
     return (
-        f"column {format_names(stray_names)} is left out: no label names it, and it does not look like a"
-        f" class; if it is one, {advice}"
+        f"Column {format_names(stray_names)} is left out, because no label names it and it does not"
+        f" look like a class. If it is a class, {advice}"
     )
 
 
@@ -165,20 +165,20 @@ def _describe_doubtful_columns(
     stray_names = [class_names[index] for index in stray_indices]
     has_no_label = all(index in unlabelled_indices for index in stray_indices)
     if len(stray_names) > 1:
-        claim = f"columns {format_names(stray_names)} are taken for classes"
-        doubt = "they do not look like any"
+        claim = f"Columns {format_names(stray_names)} are read as classes"
+        doubt = "they do not look like classes"
         if has_no_label:
             doubt = "no label names them"
     else:
-        claim = f"column {format_names(stray_names)} is taken for a class"
-        doubt = "it does not look like one"
+        claim = f"Column {format_names(stray_names)} is read as a class"
+        doubt = "it does not look like a class"
         if has_no_label:
             doubt = "no label names it"
 
     label_advice = ""
     label_name = _find_label_name(stray_names)
     if label_name is not None:
-        label_advice = f"if {_label_advice(label_name)}; "
+        label_advice = f" If {_label_advice(label_name)}."
 
     class_list = None
     other_names = [
@@ -188,8 +188,8 @@ def _describe_doubtful_columns(
     if len(other_names) <= _MAX_LISTED_CLASSES and not has_comma:
         class_list = ",".join(other_names)
     return (
-        f"{claim}, but {doubt}: {label_advice}to leave other columns out, list the classes with"
-        f" {format_option('classes', metavar=class_list)}; if the labels have another name, say"
+        f"{claim}, but {doubt}.{label_advice} To leave out other columns, list the classes with"
+        f" {format_option('classes', metavar=class_list)}. If the labels have another name, pass"
         f" {format_option('label_key')}."
     )
 
@@ -204,4 +204,4 @@ def _find_label_name(names: Sequence[str | int]) -> str | None:
 
 def _label_advice(label_name: str) -> str:
     """Return the advice to name the column of labels, for use after "if"."""
-    return f"{label_name!r} holds the labels, say {format_option('label_key', label_name)}"
+    return f"{label_name!r} holds the labels, pass {format_option('label_key', label_name)}"

@@ -196,7 +196,7 @@ class StreamReader:
             return None
         if len(cells) != len(self.header):
             raise invalid_line_error(
-                f"this line has {len(cells)} cells but the header has {len(self.header)}"
+                f"this line has {len(cells)} cells, but the header has {len(self.header)}"
             )
         return self._build_record(_cells_by_name(self.header, cells))
 
@@ -208,8 +208,8 @@ class StreamReader:
         """
         if self.header is None and cells[0].startswith("{"):
             raise InputError(
-                f"{self.request.path}: it begins as JSON does, and is read as {self.stream_format}; say "
-                f"{format_option('format', 'jsonl')}."
+                f"{self.request.path}: the file starts like JSON, but is read as"
+                f" {self.stream_format}. Pass {format_option('format', 'jsonl')}."
             )
         previous_layout = self._layout
         self._determine_layout(cells, [])
@@ -217,7 +217,8 @@ class StreamReader:
         if is_later_header and not self._has_same_classes(previous_layout):
             self._layout = previous_layout
             raise invalid_line_error(
-                f"this is neither a row nor a header like the one before: {format_names(cells)}"
+                "this line is neither a row nor a header like the previous one:"
+                f" {format_names(cells)}"
             )
         self.header = cells
 
@@ -259,10 +260,12 @@ class StreamReader:
                 self._knows_delimiter = True
             return split_line(line, str(self._delimiter))
         except UnicodeDecodeError:
-            raise invalid_line_error("this is not UTF-8 text; save it as UTF-8") from None
+            raise invalid_line_error(
+                "this line is not UTF-8 text; save the file as UTF-8"
+            ) from None
         except (csv.Error, ValueError):
             raise invalid_line_error(
-                f"this is no line of {self.stream_format}; fix its quotes"
+                f"this line is not valid {self.stream_format}; fix its quotes"
             ) from None
 
     def _find_delimiter(self, line: str, default_delimiter: str) -> str:
@@ -296,7 +299,8 @@ class StreamReader:
         is_late_label = record.id is not None and record.label is not None
         if self.header is None and not is_late_label:
             raise invalid_line_error(
-                f"there is no row in it, nor an id with a label; it has {format_names(cells)}"
+                "this object holds neither a row nor an id with a label; it has"
+                f" {format_names(cells)}"
             )
         return record
 
@@ -331,7 +335,8 @@ class StreamReader:
         prediction = _optional_cell(cells, self.request.prediction_key)
         if prediction is None:
             raise invalid_line_error(
-                f"there is a label but no {self.request.prediction_key!r} to compare it with"
+                "the label needs a prediction to compare with, but"
+                f" {self.request.prediction_key!r} is missing"
             )
         return bool(compare_answers([prediction], [label])[0])
 
@@ -363,8 +368,8 @@ class StreamReader:
         has_header_line = self._delimiter is not None
         if has_header_line and probability_key is not None and probability_key not in header:
             raise HeaderError(
-                f"{self.request.path}: there is no {probability_key!r}, which --probability-key"
-                f" asks for; it has {format_names(header)}."
+                f"{self.request.path}: no {probability_key!r} found, which --probability-key"
+                f" names. The columns are {format_names(header)}."
             )
         column_names = [name for name in header if name != probability_key]
         try:
@@ -392,8 +397,8 @@ class StreamReader:
             if has_late_labels:
                 return _Layout(role_names=role_names)
             raise InputError(
-                f"{request.path}: it has {len(selection.table_names)} columns of classes"
-                f" ({format_names(selection.table_names)}), and the gate was fitted on"
+                f"{request.path}: found {len(selection.table_names)} columns of classes"
+                f" ({format_names(selection.table_names)}), but the gate was fitted on"
                 f" {n_required_columns} classes ({format_names(request.classes or ())})."
             )
         missing_names = {*request.later_score_columns, *request.correctness_columns} - set(
@@ -401,7 +406,7 @@ class StreamReader:
         )
         if has_header_line and missing_names:
             raise InputError(
-                f"{request.path}: there is no column {min(missing_names)!r}; it has"
+                f"{request.path}: no column {min(missing_names)!r} found. The columns are"
                 f" {format_names(column_names)}."
             )
         return _Layout(
@@ -434,7 +439,7 @@ class StreamReader:
         n_classes = len(request.classes or ())
         if n_classes and len(numbers) != n_classes:
             raise invalid_line_error(
-                f"this row has {len(numbers)} numbers, and the gate was fitted on {n_classes}"
+                f"this row has {len(numbers)} numbers, but the gate was fitted on {n_classes}"
                 " classes"
             )
         return numbers

@@ -56,7 +56,9 @@ def parse_numbers(names: Sequence[str], values: Sequence[Any]) -> tuple[float, .
 def _parse_number(name: str, value: Any) -> float:
     """Convert one value to a float. Raise LineError if it is missing or not a number."""
     if value is None:
-        raise invalid_line_error(f"{name!r} is empty in part; fill in all classes or none")
+        raise invalid_line_error(
+            f"some numbers of {name!r} are missing; fill in all classes or none"
+        )
     try:
         if isinstance(value, bool) or "_" in str(value):
             raise ValueError
@@ -118,7 +120,7 @@ def parse_list(path: str, name: str, value: Any) -> list[Any]:
             return [number]
         with suppress(InputError):
             return list(parse_number_lists(path, name, [value])[0].tolist())
-    raise invalid_line_error(f"the entry {name!r} is no list of numbers")
+    raise invalid_line_error(f"the entry {name!r} is not a list of numbers")
 
 
 def parse_identifier(role: str, value: Any) -> str | None:
@@ -157,6 +159,7 @@ def parse_group(value: Any) -> str | None:
         return None
     if len(group) > MAX_GROUP_LENGTH or not group.isprintable():
         raise invalid_line_error(
-            f"the group {group[:_MAX_SHOWN]!r} is no plain text of at most {MAX_GROUP_LENGTH}"
+            f"the group {group[:_MAX_SHOWN]!r} is not plain text of at most"
+            f" {MAX_GROUP_LENGTH} characters"
         )
     return group

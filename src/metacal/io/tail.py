@@ -218,7 +218,7 @@ class Tail:
 
     def _handle_read_error(self, error: OSError) -> list[Line]:
         """Close the file and retry later, or raise InputError if it is not followed."""
-        message = f"{self.path}: it cannot be read: {error.strerror or error}"
+        message = f"{self.path}: the file cannot be read: {error.strerror or error}"
         if not self.follow:
             raise InputError(f"{message}.") from error
         self._add_note(f"{message}; trying again.")
@@ -247,7 +247,7 @@ class Tail:
         if current_file is None:
             if not self.follow:
                 raise InputError(
-                    f"{self.path}: there is no such file; check the name and the folder."
+                    f"{self.path}: the file does not exist. Check the name and the folder."
                 )
             self._add_note(f"{self.path} is not there; waiting for it.")
         self._file = current_file

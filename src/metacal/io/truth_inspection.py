@@ -93,9 +93,10 @@ def find_truth(inspection: Inspection) -> Truth:
 def missing_truth_question(inspection: Inspection) -> AmbiguousFileError:
     """Build the question for a file in which no column says what is correct."""
     return AmbiguousFileError(
-        f"no column was recognised as the truth; it has {format_names(inspection.columns)}. Name the"
-        " true classes with --label-key NAME, or a column of correct and incorrect answers with"
-        " --correct-key NAME; a separate file of labels goes with --labels FILE."
+        "No column was recognised as the truth; the columns are"
+        f" {format_names(inspection.columns)}. Name the true classes with --label-key NAME, a"
+        " column of correctness with --correct-key NAME, or a separate file of labels with"
+        " --labels FILE."
     )
 
 
@@ -108,8 +109,8 @@ def check_split(inspection: Inspection) -> None:
         training_values = [text for text in facts.distinct_texts if text.lower() == "train"]
         if training_values:
             raise AmbiguousFileError(
-                f"column {name!r} marks rows as {training_values[0]!r}. Rows that the classifier was"
-                " trained on cannot be used: give a file without them."
+                f"Column {name!r} marks rows as {training_values[0]!r}. Rows that the"
+                " classifier was trained on cannot be used: pass a file without them."
             )
 
 
@@ -117,7 +118,7 @@ def _check_column_exists(inspection: Inspection, column_name: str) -> None:
     """Raise InputError if the inspected file has no column of the given name."""
     if column_name not in inspection.columns:
         raise InputError(
-            f"{inspection.path}: there is no column {column_name!r}; it has"
+            f"{inspection.path}: no column {column_name!r} found. The columns are"
             f" {format_names(list(inspection.columns))}."
         )
 
@@ -146,8 +147,8 @@ def _find_correctness(inspection: Inspection) -> str | None:
     candidates = default_names or candidates
     if len(candidates) > 1:
         raise AmbiguousFileError(
-            f"which of {format_names(candidates)} says whether a row is correct? Name it with"
-            " --correct-key NAME."
+            f"Several columns may mark correct rows: {format_names(candidates)}. Name one"
+            " with --correct-key NAME."
         )
     return next(iter(candidates), None)
 
@@ -189,7 +190,8 @@ def _find_labels(
     if is_narrowed and correctness is None:
         names = [facts.name for facts in pool]
         raise AmbiguousFileError(
-            f"which of {format_names(names)} holds the true classes? Name it with --label-key NAME."
+            f"Several columns may hold the true classes: {format_names(names)}. Name one with"
+            " --label-key NAME."
         )
     return None, ""
 
@@ -282,7 +284,7 @@ def _find_predictions(
             matching.append(name)
     if len(matching) > 1:
         raise AmbiguousFileError(
-            f"which of {format_names(matching)} holds the predictions? Name it with"
-            " --prediction-key NAME."
+            f"Several columns may hold the predictions: {format_names(matching)}. Name one"
+            " with --prediction-key NAME."
         )
     return next(iter(matching), None)

@@ -42,7 +42,7 @@ def open_atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     """
     target = Path(os.path.realpath(path))
     if target.is_dir():
-        raise InputError(f"cannot write {os.fspath(path)}: it is a folder; give a file name.")
+        raise InputError(f"cannot write {os.fspath(path)}: it is a folder. Pass a file name.")
     # `target` cannot be checked here, because the system invents a name for a pipe.
     is_special_file = os.path.exists(path) and not os.path.isfile(path)
     if is_special_file:
@@ -168,7 +168,8 @@ def _open_target(
             yield sys.stdout
     elif is_terminal(sys.stdout):
         raise InputError(
-            f"a {suffix} file is not for the screen; redirect standard output to a file or a pipe."
+            f"A {suffix} file cannot be shown on the screen. Redirect standard output to a"
+            " file or a pipe."
         )
     else:
         with tempfile.TemporaryDirectory(prefix="metacal-") as directory:
@@ -213,8 +214,8 @@ def get_output_suffix(path: str | os.PathLike[str], format: str | None = None) -
     writable_suffixes = list_extensions(writable=True)
     if suffix not in writable_suffixes:
         raise InputError(
-            f"cannot write {os.fspath(path)}: unknown file type {suffix!r}; end the name in"
-            f" {', '.join(writable_suffixes)}."
+            f"cannot write {os.fspath(path)}: unknown file type {suffix!r}. The name must end"
+            f" in {', '.join(writable_suffixes)}."
         )
     return suffix
 
@@ -280,7 +281,7 @@ def _check_columns(
 ) -> dict[str, NDArray[Any]]:
     """Convert columns to arrays and check their shapes."""
     if not columns:
-        raise InputError("there is nothing to write: columns is empty.")
+        raise InputError("columns is empty. Pass at least one column to write.")
     arrays = {name: _check_column(name, values) for name, values in columns.items()}
     lengths = {name: len(array) for name, array in arrays.items()}
     if len(set(lengths.values())) > 1:
@@ -290,7 +291,7 @@ def _check_columns(
     for name, array in arrays.items():
         if array.ndim == 2 and array.shape[1] != len(class_names):
             raise InputError(
-                f"column {name!r} has {array.shape[1]} classes but class_names has"
+                f"column {name!r} has {array.shape[1]} classes, but class_names has"
                 f" {len(class_names)}."
             )
     return arrays

@@ -66,7 +66,8 @@ def _choose_kernels(requested: str) -> tuple[ModuleType, str]:
     except ImportError as error:
         if requested == "fused":
             raise InputError(
-                f"{KERNEL_VARIABLE}=fused, but the C kernel is not built ({error})."
+                f"{KERNEL_VARIABLE}=fused needs the C kernel, which is not built ({error})."
+                f" Build it, or set {KERNEL_VARIABLE} to auto."
             ) from None
         return numpy_kernels, _NOT_BUILT
     instruction_sets = ", ".join(fused.instruction_sets())

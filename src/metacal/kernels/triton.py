@@ -250,8 +250,8 @@ def launch_kernel(kernel: Any, n_programs: int, table: Tensor, **kernel_argument
     except Exception as error:
         is_available = False
         warnings.warn(
-            f"the fused kernels do not run here ({type(error).__name__}: {error}); plain torch is"
-            " used, which is slower and gives the same answers.",
+            f"The fused kernels do not run here ({type(error).__name__}: {error}). Plain"
+            " torch is used instead, which is slower and returns the same results.",
             MetacalWarning,
             stacklevel=2,
         )

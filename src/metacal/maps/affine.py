@@ -78,7 +78,8 @@ class AffineMap(Map):
             return
         if parameter.shape != shape or self.n_classes < 2 or not np.isfinite(parameter).all():
             raise InputError(
-                f"{name} must be {' × '.join(map(str, shape))} finite numbers, at least 2 in a row."
+                f"{name} must be {' × '.join(map(str, shape))} finite numbers, with at least"
+                " 2 in a row."
             )
 
 

@@ -102,7 +102,7 @@ class ComposedMap(CombinedMap):
         n_then = self.then.n_classes
         if n_first is not None and n_then is not None and n_first != n_then:
             raise InputError(
-                f"the maps were fitted on {n_first} and on {n_then} classes; compose maps of the"
+                f"The maps were fitted on {n_first} and {n_then} classes. Compose maps of the"
                 " same classes."
             )
 
@@ -151,7 +151,9 @@ def fit_composed(
     """
     for name in (first, then):
         if name not in METHODS:
-            raise InputError(f"unknown calibrator {name!r}; there are {', '.join(METHODS)}.")
+            raise InputError(
+                f"Unknown calibrator {name!r}. The calibrators are {', '.join(METHODS)}."
+            )
     if (first, then) == DEFAULT_PAIR:
         return _fit_default_pair(LabelledRows(rows, labels, weights))
     first_map = METHODS[first].fit_function()(rows, labels, weights)

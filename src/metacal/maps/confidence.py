@@ -70,12 +70,13 @@ class ConfidenceCurve:
         )
         if not has_valid_knots:
             raise InputError(
-                "a confidence curve needs knots that rise strictly, and a value at each."
+                "A confidence curve must have strictly increasing knots and one value for"
+                " each knot."
             )
         are_probabilities = ((self.values >= 0.0) & (self.values <= 1.0)).all()
         if not are_probabilities or (np.diff(self.values) > 0.0).any():
             raise InputError(
-                "the values of a confidence curve must lie between 0 and 1 and never rise."
+                "The values of a confidence curve must lie between 0 and 1 and must not increase."
             )
 
     def __call__(self, uncertainty: Float) -> Float:

@@ -87,7 +87,7 @@ class CurvesMap(TemperedMap):
         offsets = self.offsets
         is_flat = offsets.ndim == 1 and len(offsets) >= 2
         if not is_flat or offsets[0] != 0 or (np.diff(offsets) < 1).any():
-            raise InputError("offsets must rise from 0, a step for each curve.")
+            raise InputError("offsets must increase from 0, with one step for each curve.")
         if knots.shape != (offsets[-1],) or values.shape != knots.shape:
             raise InputError(
                 f"knots and values must have {offsets[-1]} entries each; got {knots.shape},"
@@ -107,11 +107,11 @@ class CurvesMap(TemperedMap):
         is_second_step_from_zero = (knot == 0.0) & (previous_knot == 0.0) & is_step
         is_valid_successor = (knot > previous_knot) | is_second_step_from_zero
         if not ((knots >= 0.0) & (knots <= 1.0)).all() or not is_valid_successor.all():
-            raise InputError("the knots of a curve must rise strictly within [0, 1].")
+            raise InputError("The knots of a curve must increase strictly within [0, 1].")
         if not ((values >= 0.0) & (values <= 1.0)).all():
-            raise InputError("the values of a curve must lie in [0, 1].")
+            raise InputError("The values of a curve must lie in [0, 1].")
         if not is_step and (values[later_indices] < values[later_indices - 1]).any():
-            raise InputError("the values of an increasing curve must not fall.")
+            raise InputError("The values of an increasing curve must not decrease.")
 
     @cached_property
     def lookup_knots(self) -> Float:

@@ -83,7 +83,8 @@ class EnsembleTemperatureMap(TemperedMap):
             )
         if weights[2] == 1.0:
             raise InputError(
-                "the uniform member's weight must be below 1, or every prediction is lost."
+                "The weight of the uniform member must be below 1; otherwise every"
+                " prediction becomes uniform."
             )
 
     def write(self, block: NDArray[Any], out: NDArray[Any]) -> None:

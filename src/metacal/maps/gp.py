@@ -235,8 +235,8 @@ def fit_gaussian_process(
     posterior = maximise_bound(partial(compute_bound, all_data, basis), start, _TOLERANCE)
     if not posterior.converged:
         warn_caller(
-            f"Gaussian-process calibration did not converge in {MAX_PASSES} passes; the map is the"
-            " best one found.",
+            f"Gaussian-process calibration did not converge in {MAX_PASSES} passes. The best"
+            " map found so far is used.",
             ConvergenceWarning,
         )
     return GaussianProcessMap(

@@ -133,13 +133,15 @@ class LabelledRows:
 def build_all_labels_masked_error() -> InputError:
     """Build the error for a table in which every true class is masked."""
     return InputError(
-        "the true class has logit -inf in every row; there is nothing to fit a temperature on."
+        "The true class has logit -inf in every row, so no temperature can be fitted. Check"
+        " that the labels match the columns."
     )
 
 
 def warn_masked_labels(n_masked: int, n_rows: int) -> None:
     """Warn that rows whose true class is masked are not used for fitting."""
     warn_caller(
-        f"{n_masked} of {n_rows} rows have a true class whose logit is -inf; no temperature gives"
-        " it any probability, so these rows are left out of the temperature fit."
+        f"{n_masked} of {n_rows} rows have a true class whose logit is -inf, which has"
+        " probability 0 at every temperature. These rows are left out of the temperature"
+        " fit."
     )

@@ -69,10 +69,11 @@ class LogisticMap(OneVsRestMap):
             has_same_shape = parameters.shape == self.intercept.shape
             if not is_flat or not has_same_shape or not np.isfinite(parameters).all():
                 raise InputError(
-                    "a logistic map needs flat arrays of finite numbers, an entry for each class."
+                    "A logistic map must have 1-D arrays of finite numbers, with one entry"
+                    " for each class."
                 )
         if any((slope < 0.0).any() for slope in slopes):
-            raise InputError("the slopes of a logistic map must not be negative.")
+            raise InputError("The slopes of a logistic map must not be negative.")
 
 
 @dataclass(frozen=True, eq=False)

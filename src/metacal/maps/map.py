@@ -143,8 +143,8 @@ class Map(ABC):
         """
         if self.n_classes not in (None, logits.shape[1]):
             raise InputError(
-                f"this map was fitted on {self.n_classes} classes; the table has {logits.shape[1]}"
-                " columns."
+                f"This map was fitted on {self.n_classes} classes, but the table has"
+                f" {logits.shape[1]} columns. Pass logits of the same classes."
             )
         if rows is None:
             rows = Rows(logits)
@@ -225,8 +225,7 @@ def check_count(name: str, value: object, usual: int) -> int:
     is_whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
     if not is_whole or value < 1:  # type: ignore[operator]
         raise InputError(
-            f"{name} must be a whole number of at least 1, got {value!r}; {usual} is the usual"
-            " choice."
+            f"{name} must be a whole number of at least 1, got {value!r}. A usual value is {usual}."
         )
     return int(value)  # type: ignore[call-overload]
 
@@ -235,7 +234,7 @@ def check_prior_rows(prior_rows: object) -> float:
     """Return a non-negative number of pseudo-rows as a float, or raise InputError."""
     if not _is_number(prior_rows) or not 0.0 <= float(prior_rows) < np.inf:  # type: ignore[arg-type]
         raise InputError(
-            f"prior_rows must be a number of at least 0, got {prior_rows!r}; 1 is the usual choice."
+            f"prior_rows must be a number of at least 0, got {prior_rows!r}. A usual value is 1."
         )
     return float(prior_rows)  # type: ignore[arg-type]
 

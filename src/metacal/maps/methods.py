@@ -86,7 +86,7 @@ class Method:
         --------
         >>> METHODS["isotonic"].check_fits_on_cluster()
         Traceback (most recent call last):
-        metacal.errors.InputError: IsotonicCalibration is no sum over rows: it needs every class's probability of ...
+        metacal.errors.InputError: IsotonicCalibration needs the probabilities of all rows in one process, so it cannot ...
         """
         if self.fits_from_sums:
             return
@@ -94,9 +94,9 @@ class Method:
             method.name for method in METHODS.values() if method.fits_from_sums
         )
         raise InputError(
-            f"{self.public_name} is no sum over rows: it needs every class's probability of"
-            " every row in one place, so it cannot be fitted on a cluster. Leave out the"
-            f" executor, or take one of {remote_names}."
+            f"{self.public_name} needs the probabilities of all rows in one process, so it"
+            " cannot be fitted on a cluster. Leave out the executor, or use one of"
+            f" {remote_names}."
         )
 
     @property
@@ -273,10 +273,12 @@ def register(method: Method) -> None:
     --------
     >>> register(METHODS["temperature"])
     Traceback (most recent call last):
-    metacal.errors.InputError: there is a method 'temperature' already.
+    metacal.errors.InputError: A method named 'temperature' is already registered. Choose another name.
     """
     if method.name in METHODS:
-        raise InputError(f"there is a method {method.name!r} already.")
+        raise InputError(
+            f"A method named {method.name!r} is already registered. Choose another name."
+        )
     METHODS[method.name] = method
 
 
@@ -306,11 +308,11 @@ def get_calibrator_class(name: str) -> Any:
     --------
     >>> get_calibrator_class("plat")
     Traceback (most recent call last):
-    metacal.errors.InputError: unknown calibrator 'plat'; there are temperature, uniform-temperature, ...
+    metacal.errors.InputError: Unknown calibrator 'plat'. The calibrators are temperature, uniform-temperature, ...
     """
     methods = get_all_methods()
     if name not in methods:
-        raise InputError(f"unknown calibrator {name!r}; there are {', '.join(methods)}.")
+        raise InputError(f"Unknown calibrator {name!r}. The calibrators are {', '.join(methods)}.")
     return methods[name].estimator_class()
 
 
@@ -322,8 +324,8 @@ def get_estimator_method(estimator: type) -> Method:
         if method is not None:
             return method
     raise InputError(
-        f"{estimator.__name__} is not a calibration method that metacal knows; see"
-        " metacal.maps.methods."
+        f"{estimator.__name__} is not a registered calibration method. metacal.maps.methods"
+        " lists them."
     )
 
 

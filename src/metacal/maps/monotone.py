@@ -148,14 +148,15 @@ class MonotoneMap(TemperedMap):
         for suffix in _FAMILY_SUFFIXES:
             if not self._has_valid_curves(suffix):
                 raise InputError(
-                    "the curves of a monotone map must not fall, nor their weights be negative."
+                    "The curves of a monotone map must not decrease, and their weights must"
+                    " not be negative."
                 )
             total_weight += float(getattr(self, "weight" + suffix).sum())
         sums_to_one = abs(total_weight - 1.0) <= 1e-6
         are_fractions = 0.0 < frequency < 1.0 and 0.0 < frequency_weight < 1.0
         if not sums_to_one or not are_fractions:
             raise InputError(
-                f"the weights of a monotone map must sum to 1; they sum to {total_weight:.6g}."
+                f"The weights of a monotone map must sum to 1; they sum to {total_weight:.6g}."
             )
 
     def _has_valid_curves(self, suffix: str) -> bool:

@@ -70,9 +70,11 @@ class SplineMap(Map):
             and (np.diff(self.knots) > 0.0).all()
         )
         if not has_valid_knots:
-            raise InputError("a spline needs knots that rise strictly, and a slope at each.")
+            raise InputError(
+                "A spline must have strictly increasing knots and one slope for each knot."
+            )
         if not (np.isfinite(self.slopes) & (self.slopes >= 0.0)).all():
-            raise InputError("the slopes of a spline must be finite and not negative.")
+            raise InputError("The slopes of a spline must be finite and not negative.")
         if not (isinstance(self.intercept, int | float) and np.isfinite(self.intercept)):
             raise InputError(f"the intercept must be a finite number, got {self.intercept!r}.")
         check_positive("inverse_temperature", self.inverse_temperature)

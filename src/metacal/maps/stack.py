@@ -70,7 +70,7 @@ class StackMap(CombinedMap):
     def check(self) -> None:
         """Raise InputError unless there are members with valid weights."""
         if not self.members or not all(isinstance(member, Map) for member in self.members):
-            raise InputError("members must be fitted maps, at least one.")
+            raise InputError("members must be at least one fitted map.")
         are_fractions = all(0.0 <= weight <= 1.0 for weight in self.weights)
         if len(self.weights) != len(self.members) or not are_fractions:
             raise InputError(
@@ -80,7 +80,7 @@ class StackMap(CombinedMap):
             raise InputError(f"weights must sum to one, got {sum(self.weights)!r}.")
         numbers_of_classes = {member.n_classes for member in self.members} - {None}
         if len(numbers_of_classes) > 1:
-            raise InputError("the members were fitted on different numbers of classes.")
+            raise InputError("The members must be fitted on the same number of classes.")
 
     def write(self, block: NDArray[Any], out: NDArray[Any]) -> None:
         """Write the probabilities of a block of logits into `out`."""
@@ -246,7 +246,7 @@ def fit_weighted_stack(
     if keep_predictions:
         names = [name for name in names if name not in MEMBERS or MEMBERS[name].keeps_predictions]
     if not names:
-        raise InputError("there is no candidate to stack; give at least one calibrator.")
+        raise InputError("The list of candidates is empty. Pass at least one calibrator.")
     sample = LabelledRows(rows, labels, weights).drop_unusable_rows()
     n_splits = min(n_splits or _choose_n_splits(sample), len(sample.labels))
     can_compare = len(names) > 1 and n_splits > 1
@@ -353,7 +353,7 @@ def _reweight_prediction_preserving(
     )
     if not preserves_predictions.any():
         raise InputError(
-            "no candidate keeps every prediction; add one that does, such as 'temperature'."
+            "No candidate preserves every prediction. Add one that does, such as 'temperature'."
         )
     candidate_weights = np.zeros(len(names))
     candidate_weights[preserves_predictions] = weight_candidates(

@@ -187,7 +187,7 @@ def _fit_on_growing_samples(
             margin = compute_typical_margin(sample.rows)
     if margin == 0.0:
         warn_caller(
-            "all logits are equal in every row: the temperature has no effect and is set to 1."
+            "All logits are equal in every row, so the temperature has no effect and is set to 1."
         )
         return TemperatureMap(1.0)
     _check_margin(margin)
@@ -226,8 +226,9 @@ def _check_margin(margin: float) -> None:
         size_problem = "large"
         remedy = "Divide"
     raise InputError(
-        f"the logits are too {size_problem} for a temperature: the two largest of a typical row differ"
-        f" by {margin:.3g}. {remedy} all logits by a constant, the same for new rows."
+        f"The logits are too {size_problem} to fit a temperature: the two largest of a"
+        f" typical row differ by {margin:.3g}. {remedy} all logits by a constant, and do the"
+        " same for new rows."
     )
 
 
@@ -242,8 +243,8 @@ def _sum_loss_derivatives(sample: LabelledRows, masked_labels_dropped: bool, b: 
     if not masked_labels_dropped:
         raise _MaskedLabelError
     raise InputError(
-        "the logits of some row lie so far apart that their difference overflows; divide all logits"
-        " by a constant, and check what made them so large."
+        "The logits of some row differ by so much that the difference overflows. Divide all"
+        " logits by a constant, and check why they are so large."
     )
 
 
@@ -336,7 +337,9 @@ def _find_minimum(
         elif max(abs(step / new_b) ** 3, step_error / new_b) < tolerance:
             return float(new_b)
         b = float(new_b)
-    warn_caller(f"the temperature did not converge: slope {slope:.3g} after {_MAX_PASSES} passes.")
+    warn_caller(
+        f"The temperature did not converge: the slope is {slope:.3g} after {_MAX_PASSES} passes."
+    )
     return b
 
 
@@ -384,11 +387,11 @@ def warn_temperature_at_bound(all_correct: bool, temperature: float) -> None:
     """
     if all_correct:
         reason = (
-            "every row is right, so ever lower temperatures fit ever better (is this the training"
-            " data?)"
+            "Every row is correct, so lower temperatures always fit better (check that the"
+            " rows are not training data)"
         )
     else:
         reason = (
-            "the logits say nothing about the labels, so ever higher temperatures fit ever better"
+            "The logits do not help to predict the labels, so higher temperatures always fit better"
         )
-    warn_caller(f"{reason}; the temperature is bounded at {temperature:.3g}.")
+    warn_caller(f"{reason}. The temperature is set to its bound {temperature:.3g}.")

@@ -104,7 +104,7 @@ def compute_bin_edges(binning: Binning, confidence: Float, n_bins: object = 15) 
     array([0. , 0.5, 0.9, 1. ])
     >>> compute_bin_edges([0.5, 0.9], np.array([0.7]))
     Traceback (most recent call last):
-    metacal.errors.InputError: bin edges must rise from 0 to 1; got [0.5 0.9].
+    metacal.errors.InputError: Bin edges must increase from 0 to 1; got [0.5 0.9].
     """
     if isinstance(binning, str) or not (callable(binning) or np.ndim(binning) == 1):
         raise InputError(
@@ -117,7 +117,7 @@ def compute_bin_edges(binning: Binning, confidence: Float, n_bins: object = 15) 
     else:
         edges = np.asarray(binning)
     if not _increases_from_0_to_1(edges):
-        raise InputError(f"bin edges must rise from 0 to 1; got {edges}.")
+        raise InputError(f"Bin edges must increase from 0 to 1; got {edges}.")
     return edges.astype(np.float64, copy=False)
 
 
@@ -242,11 +242,11 @@ def check_n_bins(n_bins: object) -> int:
     --------
     >>> check_n_bins(0)
     Traceback (most recent call last):
-    metacal.errors.InputError: n_bins must be a whole number of at least 1, got 0; 15 is the ...
+    metacal.errors.InputError: n_bins must be a whole number of at least 1, got 0. A usual value ...
     """
     if isinstance(n_bins, bool) or not isinstance(n_bins, Integral) or n_bins < 1:
         raise InputError(
-            f"n_bins must be a whole number of at least 1, got {n_bins!r}; 15 is the usual choice."
+            f"n_bins must be a whole number of at least 1, got {n_bins!r}. A usual value is 15."
         )
     return int(n_bins)
 

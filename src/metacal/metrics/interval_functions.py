@@ -113,8 +113,9 @@ def _find_registered_metric(function: Callable[..., float]) -> Metric:
     metric = METRICS.get(name)
     if metric is None or metric.function is not function:
         raise InputError(
-            f"there is no interval for {name!r}; known are {', '.join(sorted(METRICS))}. "
-            "For a statistic of your own use bootstrap(statistic, *columns)."
+            f"No interval is registered for {name!r}. The metrics with intervals are"
+            f" {', '.join(sorted(METRICS))}. For another statistic, use bootstrap(statistic,"
+            " *columns)."
         )
     return metric
 
@@ -125,7 +126,7 @@ def _check_options(function: Callable[..., float], name: str, options: Mapping[s
     for option in options:
         if option not in parameters:
             raise InputError(
-                f"{name} has no option {option!r}; its arguments are {', '.join(parameters)}."
+                f"{name} has no option {option!r}. Its options are {', '.join(parameters)}."
             )
 
 
@@ -188,8 +189,8 @@ def bootstrap(
     lengths = [len(column) for column in columns]
     if len(set(lengths)) != 1 or lengths[0] == 0:
         raise InputError(
-            "bootstrap needs at least one column, all of one non-zero length; got lengths"
-            f" {lengths}."
+            "bootstrap needs at least one column, and all columns must have the same length"
+            f" of at least 1; got lengths {lengths}."
         )
     weighted_statistic = vectorize_statistic(lambda weights: float(statistic(*columns, weights)))
     resampling = Resampling(level, n_resamples, random_state)

@@ -37,7 +37,9 @@ def loss(function: Function) -> Function:
     ['cost_matrix', 'error', 'false_labels', 'hamming']
     """
     if function.__name__ in LOSSES:
-        raise InputError(f"there is a loss {function.__name__!r} already.")
+        raise InputError(
+            f"A loss named {function.__name__!r} is already registered. Choose another name."
+        )
     LOSSES[function.__name__] = function
     return function
 
@@ -80,7 +82,8 @@ def cost_matrix(truth: ArrayLike, answer: ArrayLike, costs: ArrayLike) -> Float:
     is_valid = cost_table.ndim == 2 and (cost_table >= 0.0).all()
     if not is_valid or not 0.0 < cost_table.max() < np.inf:
         raise InputError(
-            "costs must be a table of numbers from 0 on, not all of them 0: costs[truth][answer]."
+            "costs must be a table of numbers of at least 0, at least one of them positive:"
+            " costs[truth][prediction]."
         )
     row_costs = cost_table[np.asarray(truth), np.asarray(answer)]
     return np.asarray(row_costs / cost_table.max())
@@ -204,7 +207,7 @@ def wrong_fields(truth: Iterable[Any], answer: Iterable[Any]) -> Float:
         true_fields = _flatten_fields(true_object)
         if true_fields is None:
             raise InputError(
-                f"row {row}: the truth is no JSON object; got {str(true_object)[:60]!r}."
+                f"Row {row}: the truth is not a JSON object; got {str(true_object)[:60]!r}."
             )
         row_losses.append(_fraction_of_wrong_fields(true_fields, _flatten_fields(given_object)))
     return np.array(row_losses)
@@ -245,7 +248,7 @@ def marks(mark: ArrayLike, *, best: float = 1.0, worst: float = 0.0) -> Float:
         row = outside_rows[0]
         given_mark = np.asarray(mark).tolist()[row]
         raise InputError(
-            f"row {row}: the mark {given_mark!r} does not lie between {worst:g} and {best:g}."
+            f"Row {row}: the mark {given_mark!r} does not lie between {worst:g} and {best:g}."
         )
     return np.asarray(distances)
 
@@ -267,7 +270,8 @@ def _read_label_tables(truth: ArrayLike, answer: ArrayLike) -> tuple[Flags, Flag
     for table in (true_labels, given_labels):
         if table.ndim != 2 or not np.isin(table, (0, 1)).all():
             raise InputError(
-                f"several labels are a table of 0 and 1, a row by label; got shape {table.shape}."
+                "Several labels per row must be a table of 0 and 1, with one column per"
+                f" label; got shape {table.shape}."
             )
     return true_labels.astype(bool), given_labels.astype(bool)
 
@@ -290,7 +294,7 @@ def _pair_rows(truth: Iterable[Any], answer: Iterable[Any]) -> list[tuple[Any, A
     answers = list(answer)
     if len(truths) != len(answers):
         raise InputError(
-            f"there are {len(truths)} truths but {len(answers)} answers; give one each per row."
+            f"Got {len(truths)} truths but {len(answers)} answers. Pass one of each per row."
         )
     return list(zip(truths, answers, strict=True))
 

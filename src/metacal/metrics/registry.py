@@ -181,7 +181,7 @@ class Metric:
         if self.losses is not None:
             return mean_statistic(self.losses(source))
         if self.statistic is None:
-            raise TypeError(f"{self.name} is counted, it has no statistic of row weights.")
+            raise TypeError(f"{self.name} is counted, so it has no statistic of row weights.")
         return self.statistic(source, **options)
 
     def prepare_interval_source(self, source: Any, **options: Any) -> IntervalSource:
@@ -221,14 +221,15 @@ def register(**attributes: Any) -> Callable[[F], F]:
     ... def nll(proba, labels):
     ...     return 0.0
     Traceback (most recent call last):
-    metacal.errors.InputError: there is a metric named 'nll' already; give the function another ...
+    metacal.errors.InputError: A metric named 'nll' is already registered. Choose another name ...
     """
 
     def add_to_registry(function: F) -> F:
         metric = Metric(function=function, **attributes)
         if metric.name in METRICS:
             raise InputError(
-                f"there is a metric named {metric.name!r} already; give the function another name."
+                f"A metric named {metric.name!r} is already registered. Choose another name"
+                " for the function."
             )
         METRICS[metric.name] = metric
         return function

@@ -63,7 +63,7 @@ class Streaming:
     def compute(self) -> float:
         """Compute the metric of all rows so far; raise InputError if there are none."""
         if not self.state[..., 1].sum():
-            raise InputError("no row has come yet; call update first.")
+            raise InputError("No row has been added. Call update first.")
         return self._metric_of_state()
 
     def reset(self) -> Self:
@@ -75,7 +75,8 @@ class Streaming:
         """Add the rows of another object of the same class and number of bins."""
         if type(other) is not type(self) or other.state.shape != self.state.shape:
             raise InputError(
-                f"{type(self).__name__} can be merged with one of the same kind and bins alone."
+                f"{type(self).__name__} can be merged only with a {type(self).__name__} that"
+                " has the same bins."
             )
         self.state += other.state
         return self

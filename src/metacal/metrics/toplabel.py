@@ -288,8 +288,8 @@ def read_top_label(
     raise_if_labels_come_first(proba, labels)
     if classes is not None:
         raise InputError(
-            "classes name the columns of a table; two flat columns, confidence and correct, have"
-            " none."
+            "classes has no effect, because confidence and correct are 1-D columns without"
+            " classes. Leave it out."
         )
     columns = {
         "confidence": read_number_column(proba, "confidence"),
@@ -312,14 +312,15 @@ def read_number_column(values: ArrayLike, name: str) -> Float:
     array = as_plain_array(values, name)
     if array.ndim != 1 or array.dtype.kind not in "biuf" or not len(array):
         raise InputError(
-            f"{name} must be a flat array of numbers, one per row and at least one row; "
-            f"got type {array.dtype} of shape {array.shape}."
+            f"{name} must be a 1-D array of numbers, with at least one row; got type"
+            f" {array.dtype} of shape {array.shape}."
         )
     column = array.astype(np.float64)
     is_missing = np.isnan(column)
     if is_missing.any():
         raise InputError(
-            f"{name} must not hold NaN; row {int(is_missing.argmax())} does. Drop such rows first."
+            f"{name} must not contain NaN; row {int(is_missing.argmax())} does. Drop such"
+            " rows first."
         )
     return column
 
@@ -357,7 +358,7 @@ def check_same_length(**columns: Array) -> None:
     lengths = {name: len(column) for name, column in columns.items()}
     if len(set(lengths.values())) > 1:
         length_list = ", ".join(f"{name} has {length}" for name, length in lengths.items())
-        raise InputError(f"all columns need the same number of rows; {length_list}.")
+        raise InputError(f"All columns must have the same number of rows; {length_list}.")
 
 
 def raise_if_labels_come_first(proba: ArrayLike, labels: ArrayLike) -> None:
@@ -367,15 +368,15 @@ def raise_if_labels_come_first(proba: ArrayLike, labels: ArrayLike) -> None:
     --------
     >>> raise_if_labels_come_first([0, 1], [[0.9, 0.1], [0.2, 0.8]])
     Traceback (most recent call last):
-    metacal.errors.InputError: proba and labels are the other way round: the first argument has ...
+    metacal.errors.InputError: proba and labels are swapped: the first argument has ...
     """
     proba_shape = get_shape_or_empty(proba)
     labels_shape = get_shape_or_empty(labels)
     if len(labels_shape) == 2 and len(proba_shape) == 1:
         raise InputError(
-            "proba and labels are the other way round: the first argument has shape"
-            f" {proba_shape} and the second {labels_shape}. Metrics take (proba, labels): the table"
-            " of probabilities first, then the true classes."
+            f"proba and labels are swapped: the first argument has shape {proba_shape} and"
+            f" the second {labels_shape}. Pass (proba, labels): the table of probabilities"
+            " first, then the true classes."
         )
 
 
@@ -386,7 +387,7 @@ def raise_if_correct_comes_first(values: Array, correct: Array, name: str) -> No
     --------
     >>> raise_if_correct_comes_first(np.array([1, 0]), np.array([0.9, 0.3]), "confidence")
     Traceback (most recent call last):
-    metacal.errors.InputError: confidence and correct are the other way round: the first argument ...
+    metacal.errors.InputError: confidence and correct are swapped: the first argument ...
     """
     first_is_binary = values.dtype.kind in "biu" and bool(np.isin(values, (0, 1)).all())
     if not first_is_binary or correct.dtype.kind != "f":
@@ -395,9 +396,9 @@ def raise_if_correct_comes_first(values: Array, correct: Array, name: str) -> No
     if is_fraction.any():
         first_row = int(is_fraction.argmax())
         raise InputError(
-            f"{name} and correct are the other way round: the first argument holds only 0 and 1"
-            f" (whole numbers), the second fractions (row {first_row}: {correct[first_row]}). The"
-            f" order is ({name}, correct)."
+            f"{name} and correct are swapped: the first argument holds only 0 and 1, and the"
+            f" second holds fractions (row {first_row}: {correct[first_row]}). Pass ({name},"
+            " correct)."
         )
 
 

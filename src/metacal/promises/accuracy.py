@@ -51,7 +51,7 @@ class MinAccuracy(SubgroupPromise):
     True
     >>> MinAccuracy(0.999).certify(scores, correct)
     Traceback (most recent call last):
-    metacal.errors.InfeasibleTargetError: min accuracy 0.999 cannot be certified: ...
+    metacal.errors.InfeasibleTargetError: Cannot certify an accuracy of 0.999 ...
     """
 
     beta: float

@@ -66,7 +66,7 @@ class Both(Promise):
     both with 90% confidence.
     >>> Both(alpha=0.1, beta=0.95).certify(scores, correct)
     Traceback (most recent call last):
-    metacal.errors.InfeasibleTargetError: min accuracy 0.95 and max miscoverage 0.1 cannot be certified together: ...
+    metacal.errors.InfeasibleTargetError: Cannot certify an accuracy of 0.95 together with a miscoverage of 0.1 ...
     """
 
     alpha: float

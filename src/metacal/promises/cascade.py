@@ -153,7 +153,7 @@ class CascadeLoss:
     def certify_all(self, rows: CalibrationRows, delta: float | None) -> Certificate:
         """Raise InputError, because the rows are those of one model."""
         raise InputError(
-            "MaxLoss compares two models; fit a Cascade with it, or ask for MinAccuracy(0.97)."
+            "MaxLoss compares two models. Fit a Cascade with it, or promise MinAccuracy(0.97)."
         )
 
     def pilot_policy(

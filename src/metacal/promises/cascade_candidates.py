@@ -221,16 +221,16 @@ def split_pilot_rows(
     if plan.thresholds_from is not None:
         if plan.has_human_review:
             raise InputError(
-                "thresholds_from gives scores alone; with people in the cascade their order takes"
-                " labels."
+                "thresholds_from has scores without labels, but a cascade with people needs"
+                " labels to order its thresholds. Leave out thresholds_from."
             )
         return _make_unlabelled_pilot(plan.thresholds_from), rows
     n_rows = len(rows)
     pilot_index = draw_pilot_rows(rows.small_score, rows.large_score, rows.models_agree, plan)
     if n_rows <= 2 * len(pilot_index):
         raise InputError(
-            f"a cascade needs more than {2 * len(pilot_index)} rows to be certified on; got"
-            f" {n_rows}."
+            f"Got {n_rows} rows, but certifying this cascade needs more than"
+            f" {2 * len(pilot_index)}. Pass more rows."
         )
     tested_index = np.setdiff1d(np.arange(n_rows), pilot_index)
     return rows.take(pilot_index), rows.take(tested_index)
@@ -240,7 +240,7 @@ def _make_unlabelled_pilot(scores: Float) -> PairedPredictions:
     """Build pilot rows from scores of the small model alone, without labels."""
     scores = np.asarray(scores, dtype=np.float64)
     if scores.ndim != 1 or len(scores) == 0 or np.isnan(scores).any():
-        raise InputError("thresholds_from needs one row or more, each with a score.")
+        raise InputError("thresholds_from must have at least one row, and a score in every row.")
     # Without labels and without the large model, only the scores of the small model are read.
     all_false = np.zeros(len(scores), dtype=bool)
     return PairedPredictions(

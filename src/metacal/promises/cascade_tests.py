@@ -118,8 +118,9 @@ class LossTest(CascadeTest):
         """Build the sequence in which the small model answers ever more rows."""
         if plan.has_human_review:
             raise InputError(
-                "MaxLoss compares with the large model, which answers all of the rest: nothing is"
-                " left to people. Ask for MinAccuracy to have people in the cascade."
+                "MaxLoss does not support people, because the large model answers all rows"
+                " that the small model does not. Promise MinAccuracy to have people in the"
+                " cascade."
             )
         small_grid, _ = grids
         return build_loss_sequences(pilot_rows, small_grid)
@@ -166,24 +167,24 @@ class LossTest(CascadeTest):
         smallest_loss = self._find_smallest_certifiable_loss(
             counts, n_tested=n_tested, significance_level=significance_level
         )
-        best_text = "nothing is"
+        best_text = "these rows support no larger loss either"
         if smallest_loss is not None:
             best_text = (
-                f"the smallest certifiable on these {n_tested:,} rows"
-                f" {self.promise.confidence_phrase} is {smallest_loss:.4f}"
+                f"the smallest these rows support {self.promise.confidence_phrase} is"
+                f" {smallest_loss:.4f}"
             )
         # The p-value of n rows without a worse answer is (1 - max_loss) ** n.
         level_of_difference = self.promise.delta * (1.0 - NUISANCE_LEVEL_FRACTION)
         n_needed_if_never_worse = math.ceil(math.log(level_of_difference) / math.log1p(-max_loss))
-        advice = "use more rows, or a better small model"
+        advice = "use more rows or a better small model"
         rows_needed = None
         if n_needed_if_never_worse > n_tested:
             advice = f"use at least {n_needed_if_never_worse:,} rows"
             rows_needed = n_needed_if_never_worse
         message = (
-            f"max loss {max_loss:g} cannot be certified, not even where the small model answers"
-            f" {counts.n_small:,} of {n_tested:,} rows ({counts.n_worse:,} worse than the large one,"
-            f" {counts.n_better:,} better): {best_text}; allow more, or {advice}."
+            f"Cannot certify a loss of {max_loss:g} for this cascade; {best_text} (the small model"
+            f" answers {counts.n_small:,} of {n_tested:,} rows, {counts.n_worse:,} worse than the"
+            f" large model and {counts.n_better:,} better). Raise the limit, or {advice}."
         )
         return InfeasibleTargetError(
             message, target=max_loss, best=smallest_loss, rows_needed=rows_needed
@@ -229,8 +230,8 @@ class AccuracyTest(CascadeTest):
             n_missing_labels += int((~pilot_rows.has_label).sum())
         if n_missing_labels > 0:
             raise InputError(
-                f"{n_missing_labels:,} rows have no label, and an accuracy needs them all; MaxLoss"
-                " needs fewer."
+                f"{n_missing_labels:,} rows have no label, but an accuracy needs the label of"
+                " every row. Label them; MaxLoss needs fewer labels."
             )
         if plan.has_human_review:
             return build_review_sequences(
@@ -308,12 +309,12 @@ def make_accuracy_error(
     best_target = certified_accuracy if certified_accuracy > 0.0 else None
     people_advice = ""
     if not has_human_review:
-        people_advice = "let people answer what no model accepts, "
+        people_advice = "send rows that no model accepts to review, "
     message = (
-        f"min accuracy {promise.beta:g} cannot be certified for this cascade: where it was tested"
-        f" first, {n_errors:,} of {n_answered:,} answers are wrong, which certifies"
-        f" {certified_accuracy:.4f} {promise.confidence_phrase}; lower the target, use more rows,"
-        f" {people_advice}or find a better large model."
+        f"Cannot certify an accuracy of {promise.beta:g} for this cascade: at the first tested"
+        f" thresholds, {n_errors:,} of {n_answered:,} predictions are incorrect, which supports"
+        f" {certified_accuracy:.4f} {promise.confidence_phrase}. Lower the target, use more rows,"
+        f" {people_advice}or use a better large model."
     )
     return InfeasibleTargetError(message, target=promise.beta, best=best_target)
 
@@ -344,9 +345,9 @@ def check_cascade_promise(promise: object) -> MaxLoss | MinAccuracy:
     """
     # Subclasses are refused, because they may need another procedure.
     if type(promise) is not MaxLoss and type(promise) is not MinAccuracy:
-        raise InputError(f"a cascade promises MaxLoss(0.01) or MinAccuracy(0.95); got {promise!r}.")
+        raise InputError(f"A cascade supports MaxLoss(0.01) or MinAccuracy(0.95); got {promise!r}.")
     if promise.delta is None:
         raise InputError(
-            "a cascade is certified with a confidence; give delta, say MinAccuracy(0.95, 0.1)."
+            "A cascade needs a promise with a delta. Pass one, for example MinAccuracy(0.95, 0.1)."
         )
     return promise

@@ -215,7 +215,7 @@ class MaxErrorsPerCase(CasePromise):
     --------
     >>> MaxErrorsPerCase(0.1)
     Traceback (most recent call last):
-    metacal.errors.InputError: MaxErrorsPerCase needs the largest number of errors that counts in a ...
+    metacal.errors.InputError: MaxErrorsPerCase needs the largest number of errors counted in one case. ...
     """
 
     limit: float
@@ -231,8 +231,9 @@ class MaxErrorsPerCase(CasePromise):
         check_fraction("delta", self.delta)
         if self.largest is None:
             raise InputError(
-                "MaxErrorsPerCase needs the largest number of errors that counts in a case. Pass it,"
-                " for example the number of fields: MaxErrorsPerCase(0.1, largest=4)."
+                "MaxErrorsPerCase needs the largest number of errors counted in one case."
+                " Pass it, for example the number of fields: MaxErrorsPerCase(0.1,"
+                " largest=4)."
             )
         is_whole_number = isinstance(self.largest, int) and not isinstance(self.largest, bool)
         if not is_whole_number or not 1 <= self.largest <= _MAX_LARGEST:

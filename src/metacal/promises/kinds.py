@@ -61,14 +61,14 @@ def register_promise(name: str, place: str) -> None:
     --------
     >>> register_promise("Both", "elsewhere:Both")
     Traceback (most recent call last):
-    metacal.errors.InputError: there is a promise 'Both' already.
+    metacal.errors.InputError: A promise named 'Both' is already registered. Choose another name.
     """
     if name in PROMISES:
-        raise InputError(f"there is a promise {name!r} already.")
+        raise InputError(f"A promise named {name!r} is already registered. Choose another name.")
     module_name, colon, class_name = place.partition(":")
     if not (module_name and colon and class_name):
         raise InputError(
-            f"a promise is registered with its place as 'module:Class'; got {place!r}."
+            f"The place of a promise must be written as 'module:Class'; got {place!r}."
         )
     PROMISES[name] = place
 

@@ -89,8 +89,9 @@ class CostPromise(Promise):
             return
         if len(error_costs) != n_classes:
             raise InputError(
-                f"the table of costs is for {len(error_costs)} classes, and the logits have"
-                f" {n_classes} columns; it needs a row and a column for each."
+                f"The cost matrix has {len(error_costs)} classes, but the logits have"
+                f" {n_classes} columns. Pass a matrix with one row and one column for each"
+                " class."
             )
 
     def __repr__(self) -> str:
@@ -257,8 +258,8 @@ class MaxCost(CostPromise):
             check_fraction("delta", self.delta)
         if self.limit >= self.largest:
             raise InputError(
-                f"limit must be less than the largest cost, {self.largest:g}: no mean cost is"
-                f" above it; got {self.limit:g}."
+                f"limit must be less than the largest cost, {self.largest:g}, which no mean"
+                f" cost exceeds; got {self.limit:g}."
             )
 
     @property

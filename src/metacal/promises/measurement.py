@@ -107,8 +107,8 @@ class Measurement:
         requires_independent_rows = quantity.is_paired_difference or quantity.is_mean_cost
         if requires_independent_rows and clusters is not None:
             raise InputError(
-                f"{quantity} is tested on independent rows; fit with units: one row of each is"
-                " tested."
+                f"The test of {quantity} needs independent rows. Fit the gate with units, so"
+                " that one row of each cluster is tested."
             )
         if quantity.is_paired_difference:
             return cls._measure_cascade_loss(quantity, target, losses)
@@ -125,8 +125,8 @@ class Measurement:
         """Measure how many more errors a cascade makes than its last model alone."""
         if losses is None:
             raise InputError(
-                f"the {quantity} of a cascade shows where all models have answered: give their"
-                " tables."
+                f"Testing the {quantity} of a cascade needs the predictions of all models."
+                " Pass their tables."
             )
         # The loss of a row is 1 if the cascade answers it worse, -1 if better, and 0 otherwise.
         loss_compared_with_last_model = losses.if_accepted
@@ -192,8 +192,7 @@ class Measurement:
             quantity.check_labels(correct)
         if losses is None:
             raise InputError(
-                f"whether the {quantity} is kept shows only where each row's cost is known: give"
-                " losses."
+                f"Testing whether the {quantity} is kept needs the cost of each row. Pass losses."
             )
         costs_in_row_order = losses.counted_by(quantity, accept)
         # The bets are in random order. If the rows are sorted by cost, the order would look like drift.

@@ -155,8 +155,8 @@ class MinCoverageAccuracy(_WithoutGuarantee):
         is_integer = isinstance(self.n_bins, int | np.integer) and not isinstance(self.n_bins, bool)
         if not is_integer or self.n_bins < 1:
             raise InputError(
-                f"n_bins must be a whole number of at least 1, got {self.n_bins!r}; 20 is the"
-                " paper's."
+                f"n_bins must be a whole number of at least 1, got {self.n_bins!r}. The paper"
+                " uses 20."
             )
 
     def split(self, correct: Flags, score: Float | None = None) -> tuple[Flags, Flags]:
@@ -196,7 +196,8 @@ def _draw_threshold_rows(
     n_drawn = min(n_candidates // _ROWS_PER_THRESHOLD_ROW, MAX_THRESHOLD_ROWS)
     if n_drawn < 1:
         raise InputError(
-            f"the paper's split sets aside a tenth of {n_candidates} rows; use at least 10."
+            f"Got {n_candidates} rows, but the paper's split sets aside a tenth of them. Pass"
+            " at least 10 rows."
         )
     if random_state is None:
         candidate_scores = None

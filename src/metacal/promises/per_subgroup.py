@@ -35,14 +35,14 @@ class Per(Promise):
     def __post_init__(self) -> None:
         if not self._can_be_made_per_subgroup(self.promise):
             raise InputError(
-                f"{type(self).__name__} takes MinAccuracy(...) or MaxMiscoverage(...), and of two"
-                " classes PerGroup MinPrecision(...), MinRecall(...), MaxFalsePositiveRate(...),"
-                f" TwoSided(...); got {self.promise!r}."
+                f"{type(self).__name__} supports MinAccuracy(...) and MaxMiscoverage(...);"
+                " for two classes, PerGroup also supports MinPrecision(...), MinRecall(...),"
+                f" MaxFalsePositiveRate(...) and TwoSided(...). Got {self.promise!r}."
             )
         if self.promise.delta is None:
             raise InputError(
-                f"{type(self).__name__} shares a delta; give the promise one, say delta=0.1: in"
-                " expectation nothing can be said of all parts."
+                f"{type(self).__name__} needs a promise with a delta, which the subgroups"
+                " share. Pass one, for example delta=0.1."
             )
         if self.shares not in get_args(DeltaSharing):
             raise InputError(f"shares must be 'together', 'each' or 'fcr', got {self.shares!r}.")

@@ -50,7 +50,7 @@ def apply_positive_class(
     'fraud'
     >>> apply_positive_class(mc.MinAccuracy(0.95), "fraud")
     Traceback (most recent call last):
-    metacal.errors.InputError: positive='fraud' has no effect, because MinAccuracy is about both classes. ...
+    metacal.errors.InputError: positive='fraud' has no effect, because MinAccuracy covers both classes. ...
     """
     if positive is None:
         return promise
@@ -61,9 +61,9 @@ def apply_positive_class(
         return promise_with_class
     is_about_one_class = len(positive_classes) > 0
     if is_about_one_class:
-        reason = f"{promise!r} names its own positive class"
+        reason = f"{promise!r} has its own positive class"
     else:
-        reason = f"{type(promise).__name__} is about both classes"
+        reason = f"{type(promise).__name__} covers both classes"
     raise InputError(f"positive={positive!r} has no effect, because {reason}. Leave it out.")
 
 
@@ -84,7 +84,7 @@ def check_positive_class(promise: Promise, class_names: Sequence[Name]) -> None:
     >>> check_positive_class(mc.MinPrecision(0.9), [0, 1])
     >>> check_positive_class(mc.MinPrecision(0.9), ["fine", "fraud"])
     Traceback (most recent call last):
-    metacal.errors.InputError: MinPrecision is about one of the classes 'fine' and 'fraud', and none is named. ...
+    metacal.errors.InputError: MinPrecision needs a positive class, 'fine' or 'fraud'. ...
     """
     for positive in promise.positive_classes:
         if positive is None and isinstance(class_names[0], str):
@@ -100,6 +100,6 @@ def _build_missing_class_error(promise: Promise, class_names: Sequence[Name]) ->
     second_option = format_option("positive", str(second_class))
     place = choose_spelling(" to the promise or to the estimator", "")
     return InputError(
-        f"{type(promise).__name__} is about one of the classes {first_class!r} and"
-        f" {second_class!r}, and none is named. Pass {first_option} or {second_option}{place}."
+        f"{type(promise).__name__} needs a positive class, {first_class!r} or"
+        f" {second_class!r}. Pass {first_option} or {second_option}{place}."
     )

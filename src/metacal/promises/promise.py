@@ -281,7 +281,7 @@ class Promise(ABC):
         for name in params:
             if name not in current_params:
                 raise InputError(
-                    f"{type(self).__name__} has no parameter {name!r}; it has"
+                    f"{type(self).__name__} has no parameter {name!r}. Its parameters are"
                     f" {', '.join(current_params)}."
                 )
         return type(self)(**{**current_params, **params})

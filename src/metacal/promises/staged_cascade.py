@@ -182,7 +182,7 @@ class CascadeScores(Evidence):
         if isinstance(promise, MaxLoss):
             return self._certify_loss(promise)
         raise InputError(
-            f"a cascade of scores promises MaxLoss(0.01) or MinAccuracy(0.95); got {promise!r}."
+            f"A cascade of scores supports MaxLoss(0.01) or MinAccuracy(0.95); got {promise!r}."
         )
 
     def _certify_loss(self, promise: MaxLoss) -> Certificate:
@@ -427,8 +427,8 @@ def _make_loss_error(
     # The p-value of n rows without a bad answer is (1 - max_bad_share) ** n.
     rows_needed = math.ceil(math.log(limit.significance_level) / math.log1p(-max_bad_share))
     message = (
-        f"max loss {max_bad_share:g} cannot be certified: {n_tested:,} labelled rows are tested,"
-        f" and with no disagreement at all it takes {rows_needed:,} {promise.confidence_phrase}; allow more,"
-        " or label more rows."
+        f"Cannot certify a loss of {max_bad_share:g} on {n_tested:,} labelled rows"
+        f" {promise.confidence_phrase}. Even without a disagreement, at least {rows_needed:,} rows are"
+        " required. Label more rows, or raise the limit."
     )
     return InfeasibleTargetError(message, target=max_bad_share, rows_needed=rows_needed)

@@ -252,9 +252,9 @@ def _test_sequences(
                         last_passed, highest_tested_threshold, ran_out_of_labels=True
                     )
                 raise InputError(
-                    f"{n_missing_labels:,} rows on which the two models disagree have no label,"
-                    " where the small one is surest; label them (where the two agree none is"
-                    " needed)."
+                    f"{n_missing_labels:,} rows on which the two models disagree, and on"
+                    " which the small model is most confident, have no label. Label them;"
+                    " rows on which the models agree need none."
                 )
             highest_tested_threshold = max(highest_tested_threshold, candidate.small_threshold)
             counts = count_outcomes(tested_rows, candidate)

@@ -235,7 +235,7 @@ class TwoSided(SubgroupPromise):
         for side in (self.first, self.second):
             if not isinstance(side, SidePromise):
                 raise InputError(
-                    "TwoSided takes two of MinPrecision(...), MinRecall(...),"
+                    "TwoSided needs two of MinPrecision(...), MinRecall(...) and"
                     f" MaxFalsePositiveRate(...); got {side!r}."
                 )
         check_fraction("delta", self.delta)

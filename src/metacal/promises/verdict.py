@@ -407,10 +407,12 @@ def _judge_subgroups(
     subgroups = certificate.subgroups
     assert subgroups is not None
     if correct is None:
-        raise InputError("what each class or group is promised needs labels; give them.")
+        raise InputError(
+            "Testing the promise of each class or group needs labels. Pass the true labels."
+        )
     if row_names is None:
         raise InputError(
-            f"this promise is for each {subgroups.by}; say which one every row belongs to."
+            f"This promise holds for each {subgroups.by}. Pass the {subgroups.by} of every row."
         )
     common_quantity, common_target = certificate.limits[0]
     measured_subgroups: list[_MeasuredSubgroup] = []

@@ -51,7 +51,9 @@ def compare_calibrators(
         return requested.to_dict()
     if len(tables) > 1 or tables[0].ndim < 2:
         option = choose_spelling("compare", "--compare")
-        raise InputError(f"calibrators are compared on one table of logits; leave out {option}.")
+        raise InputError(
+            f"The comparison of calibrators needs one table of logits. Leave out {option}."
+        )
     calibrator_names = None if requested is True else list(requested)
     # The rows must be in memory because the folds are drawn from them.
     logits = np.asarray(tables[0])

@@ -67,9 +67,10 @@ class Display:
         if not isinstance(argument, Summary):
             class_name = type(self).__name__
             raise InputError(
-                f"{class_name}(summary) takes a Summary, as metacal.reports.summary.summarise(...) returns"
-                f" it; got {type(argument).__name__}. Of an estimator:"
-                f" {class_name}.from_estimator(estimator, logits, labels); of a table:"
+                f"{class_name}(summary) needs the Summary that"
+                " metacal.reports.summary.summarise(...) returns; got"
+                f" {type(argument).__name__}. For an estimator, use"
+                f" {class_name}.from_estimator(estimator, logits, labels); for a table,"
                 f" {class_name}.from_predictions(labels, proba)."
             )
         self.summary = summary
@@ -111,9 +112,10 @@ class Display:
         """
         if not hasattr(estimator, "map_"):
             raise InputError(
-                f"{cls.__name__}.from_estimator takes (estimator, logits, labels), a fitted MetaCal"
-                f" or calibrator first; got {type(estimator).__name__}. Of a table of probabilities"
-                f" alone: {cls.__name__}.from_predictions(labels, proba)."
+                f"{cls.__name__}.from_estimator needs (estimator, logits, labels), with a"
+                f" fitted MetaCal or calibrator first; got {type(estimator).__name__}. For a"
+                f" table of probabilities alone, use {cls.__name__}.from_predictions(labels,"
+                " proba)."
             )
         return cls._summarise_and_plot(logits, labels, estimator, ax, {"name": name, **options})
 

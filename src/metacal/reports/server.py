@@ -68,7 +68,7 @@ class Server:
             self._server = ThreadingHTTPServer((_LOCAL_ADDRESS, port), handler)
         except OSError as error:
             raise InputError(
-                f"port {port} cannot be used ({error.strerror or error}); choose another with"
+                f"Port {port} cannot be used ({error.strerror or error}). Choose another with"
                 " --port, or 0 for a free one."
             ) from None
         self._server.daemon_threads = True

@@ -55,7 +55,7 @@ def as_plain_array(values: Any, name: str) -> NDArray[Any]:
     (2, 2)
     >>> as_plain_array(np.ma.array([1, 2], mask=[0, 1]), "labels")
     Traceback (most recent call last):
-    metacal.errors.InputError: labels is a masked array with 1 entry under the mask; leave such ...
+    metacal.errors.InputError: labels is a masked array with 1 entry masked; leave such ...
     """
     if type(values) is np.ndarray:
         return values
@@ -63,11 +63,11 @@ def as_plain_array(values: Any, name: str) -> NDArray[Any]:
     class_name = type(values).__name__
     if hasattr(values, "__next__"):
         raise InputError(
-            f"{name} is a {class_name}, which can be read only once: pass list({name})."
+            f"{name} is a {class_name}, which can be read only once. Pass list({name})."
         )
     if isinstance(values, set | frozenset | dict):
         raise InputError(
-            f"{name} is a {class_name}, which has no order of rows: pass a list or an array."
+            f"{name} is a {class_name}, which has no order of rows. Pass a list or an array."
         )
     try:
         return np.asarray(to_numpy(values, name))
@@ -76,10 +76,11 @@ def as_plain_array(values: Any, name: str) -> NDArray[Any]:
     except (ValueError, TypeError, OverflowError, RuntimeError) as error:
         if "inhomogeneous" in str(error):
             raise InputError(
-                f"{name} must be rectangular; the rows have different lengths."
+                f"{name} must be rectangular, but its rows have different lengths. Pass rows"
+                " of equal length."
             ) from None
         raise InputError(
-            f"{name} cannot be read as an array ({error}); pass a NumPy array or a list of lists."
+            f"{name} cannot be read as an array ({error}). Pass a NumPy array or a list of lists."
         ) from None
 
 
@@ -105,7 +106,7 @@ def raise_if_masked(values: Any, name: str) -> None:
     if n_masked:
         entries = "1 entry" if n_masked == 1 else f"{n_masked:,} entries"
         advice = _UNMASK_ADVICE.get(name, "leave such rows out")
-        raise InputError(f"{name} is a masked array with {entries} under the mask; {advice}.")
+        raise InputError(f"{name} is a masked array with {entries} masked; {advice}.")
 
 
 def to_numpy(values: Any, name: str = "the tensor") -> Any:
@@ -259,6 +260,6 @@ def check_fraction(name: str, value: object) -> float:
     if number < _MIN_FRACTION:
         raise InputError(
             f"{name} must be at least {_MIN_FRACTION:g} (and strictly between 0 and 1), got"
-            f" {value!r}: no table has rows enough to speak of so small a share."
+            f" {value!r}. Data sets are too small for so small a share."
         )
     return number

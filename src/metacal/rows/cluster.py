@@ -59,11 +59,11 @@ class ClusterExecutor(Executor):
     def __init__(self, client: Any, **options: Any) -> None:
         if client.asynchronous:
             raise WrongTypeError(
-                "a Dask client made with asynchronous=True cannot be waited for; make one"
-                " without it."
+                "The Dask client was made with asynchronous=True, which metacal does not"
+                " support. Make one without it."
             )
         if client.status == "closed":
-            raise InputError("the Dask client is closed; make another.")
+            raise InputError("The Dask client is closed. Make another one.")
         self._client = client
         self._address = client.scheduler.address
         # With `pure=True`, Dask would return the old failure when a piece is submitted again.
@@ -133,7 +133,7 @@ class ClusterExecutor(Executor):
             await asyncio.wait({gather, worker_watch}, return_when=asyncio.FIRST_COMPLETED)
             if not gather.done():
                 raise NoWorkersError(
-                    f"no worker of the cluster at {self._address} has answered for {PATIENCE:g} s"
+                    f"No worker of the cluster at {self._address} answered within {PATIENCE:g} s"
                 )
         finally:
             # The future is still running if the wait was cancelled or there are no workers.
@@ -154,7 +154,7 @@ class ClusterExecutor(Executor):
         # Dask has no exception type for this error, so its message is compared.
         if str(task_error).startswith("Error during deserialization"):
             raise NoWorkersError(
-                f"the scheduler at {self._address} cannot read what it is sent"
+                f"The scheduler at {self._address} cannot read the data it receives"
             ) from task_error
         # An error of distributed itself, such as KilledWorker, is not an error of the task.
         if task_error is not None and not _is_from_distributed(task_error):
@@ -169,7 +169,7 @@ class ClusterExecutor(Executor):
 
     def _connection_error(self) -> NoWorkersError:
         """Build the error about a lost connection."""
-        return NoWorkersError(f"the connection to the cluster at {self._address} is lost")
+        return NoWorkersError(f"The connection to the cluster at {self._address} was lost")
 
     async def _cancel(self, future: Any) -> None:
         """Cancel a future; errors are ignored, because the scheduler may be lost."""

@@ -121,7 +121,7 @@ def resolve_executor(executor: ExecutorLike | None) -> Executor | None:
         return executor
     raise WrongTypeError(
         "executor must be a concurrent.futures.Executor or a Dask Client; got"
-        f" {type(executor).__name__}. For threads of this process there is n_jobs."
+        f" {type(executor).__name__}. To use threads of this process, pass n_jobs."
     )
 
 

@@ -70,8 +70,8 @@ def check_classes(classes: Sequence[Any] | NDArray[Any] | None, n_classes: int) 
         )
     if len(array) != n_classes:
         raise InputError(
-            f"classes names {len(array)} classes but the table has {n_classes} columns; "
-            "give one name per column, in column order."
+            f"classes has {len(array)} names, but the table has {n_classes} columns. Pass one"
+            " name per column, in column order."
         )
     if len(np.unique(array)) != len(array):
         raise InputError(f"classes must not repeat a name, got {_shorten(classes)}.")
@@ -183,18 +183,20 @@ def _check_positive_class(
     """
     if has_one_score and len(distinct_labels) > 2:
         raise InputError(
-            "scores must be 2-D, one column per class, where there are more than two classes: one"
-            f" score per row (n_features=1) speaks of two, and the labels have {len(distinct_labels)} values"
-            f" ({_shorten(distinct_labels[:5])}). Reshape your data: at least 2 columns are needed."
+            "scores must be 2-D (one column per class) for more than two classes, but got"
+            f" one score per row (n_features=1) and labels with {len(distinct_labels)} values"
+            f" ({_shorten(distinct_labels[:5])}). Reshape your data: at least 2 columns are"
+            " needed."
         )
     if positive is not None and positive not in distinct_labels.tolist():
         raise InputError(
-            f"positive={positive!r} is none of the labels ({_shorten(distinct_labels[:5])})."
+            f"positive={positive!r} is not one of the labels"
+            f" ({_shorten(distinct_labels[:5])}). Pass one of them."
         )
     if has_one_score and distinct_labels.dtype.kind == "U" and positive is None:
         raise InputError(
-            f"which of the labels ({_shorten(distinct_labels)}) does the score speak for? Name it with"
-            f" {format_option('positive')}: the class that is the likelier the higher the score."
+            f"Cannot tell which of the labels ({_shorten(distinct_labels)}) a higher score"
+            f" favours. Name it with {format_option('positive')}."
         )
 
 
@@ -228,7 +230,7 @@ def encode_labels(labels: Any, n_rows: int, classes: NDArray[Any]) -> Codes:
     array([1, 0])
     >>> encode_labels([0, 3], 2, check_classes(None, 3))
     Traceback (most recent call last):
-    metacal.errors.InputError: labels must be classes 0..2 (3 columns); row 1 has label 3. ...
+    metacal.errors.InputError: labels must be classes 0..2 (3 columns), but row 1 has label 3. ...
     >>> encode_labels([1, 0], 2, check_classes(["cat", "dog"], 2))
     array([1, 0])
     """
@@ -236,21 +238,20 @@ def encode_labels(labels: Any, n_rows: int, classes: NDArray[Any]) -> Codes:
     if array.dtype.kind != "U" and classes.dtype.kind == "U":
         classes = check_classes(None, len(classes))
     if len(array) != n_rows:
-        raise InputError(
-            f"there are {n_rows} rows but {len(array)} labels; each row needs one label."
-        )
+        raise InputError(f"Got {n_rows} rows but {len(array)} labels. Pass one label for each row.")
     are_numbers = classes.dtype.kind in "iub"
     if array.dtype.kind == "b":
         array = array.astype(np.int64)
     if are_numbers and array.dtype.kind == "f":
         array = _whole_numbers(array)
     if are_numbers and array.dtype.kind == "U":
-        hint = choose_spelling("A scikit-learn model has them in model.classes_.", "")
+        hint = choose_spelling("For a scikit-learn model, the order is in model.classes_.", "")
         if len(classes) == 2:
-            hint = choose_spelling(hint, "For one score of two classes, give --positive NAME.")
+            hint = choose_spelling(hint, "For a single score column, pass --positive NAME instead.")
         raise InputError(
-            f"labels are strings (row 0: {str(array[0])!r}) but no class order was given; give "
-            f"{format_option('classes')}, one name per column, in column order. {hint}".rstrip()
+            f"Labels are strings (row 0: {str(array[0])!r}), so the order of the classes is"
+            f" needed. Pass {format_option('classes')} with one name per column, in column"
+            f" order. {hint}".rstrip()
         )
     comparable_classes = classes.astype(np.int64) if classes.dtype.kind == "b" else classes
     codes, unknown_row = find_class_columns(array, comparable_classes)
@@ -292,7 +293,7 @@ def encode_known_labels(labels: Any, n_rows: int, classes: NDArray[Any]) -> Code
     array = as_plain_array(labels, "labels")
     if array.ndim != 1 or len(array) != n_rows:
         raise InputError(
-            f"there are {n_rows} rows but labels of shape {array.shape}; each row needs one entry."
+            f"Got {n_rows} rows but labels of shape {array.shape}. Pass one entry for each row."
         )
     class_values = classes.tolist()
     missing_marks: tuple[Any, ...] = ("", NO_LABEL, str(NO_LABEL))
@@ -303,7 +304,7 @@ def encode_known_labels(labels: Any, n_rows: int, classes: NDArray[Any]) -> Code
     )
     if is_unlabelled.all():
         raise InputError(
-            "no row has a label; label at least the rows on which the two models disagree."
+            "No row has a label. Label at least the rows on which the two models disagree."
         )
     known_labels = array[~is_unlabelled]
     if known_labels.dtype == object:
@@ -365,7 +366,9 @@ def check_labels(labels: Any, noun: str = "label") -> NDArray[Any]:
     array(['cat', 'dog'], dtype='<U3')
     """
     if hasattr(labels, "toarray"):
-        raise InputError(f"{noun}s must be a flat list, one {noun} per row; got a sparse matrix.")
+        raise InputError(
+            f"{noun}s must be a 1-D list with one {noun} per row; got a sparse matrix."
+        )
     array = as_plain_array(labels, f"{noun}s")
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]
@@ -392,14 +395,14 @@ def advise_on_label_table(array: NDArray[Any]) -> str:
     Examples
     --------
     >>> advise_on_label_table(np.eye(2))
-    'One-hot labels: labels.argmax(axis=1).'
+    'If the labels are one-hot, pass labels.argmax(axis=1).'
     """
     if array.ndim == 2 and array.dtype.kind in "iubf" and (array.sum(axis=1) != 1).any():
         return (
-            "Rows with several classes, or none, are beyond a gate of one answer per row: calibrate"
-            " each class by itself, as two classes (no, yes)."
+            "A gate supports one class per row. If rows have several classes or none, calibrate each"
+            " class separately, as two classes (no, yes)."
         )
-    return "One-hot labels: labels.argmax(axis=1)."
+    return "If the labels are one-hot, pass labels.argmax(axis=1)."
 
 
 def _whole_numbers(array: NDArray[Any]) -> NDArray[np.int64]:
@@ -409,7 +412,7 @@ def _whole_numbers(array: NDArray[Any]) -> NDArray[np.int64]:
     if row is not None:
         raise InputError(
             f"labels must be class numbers, not continuous values; row {row} has label"
-            f" {float(array[row])}. Give the class of each row, a whole number or a name."
+            f" {float(array[row])}. Pass the class of each row, a whole number or a name."
         )
     return _to_int64(array)
 
@@ -422,9 +425,7 @@ def _to_int64(labels: NDArray[Any], noun: str = "label") -> NDArray[np.int64]:
     fits = (labels >= -(2.0**63)) & (labels < 2.0**63)
     row = find_first_true(~fits.astype(bool))
     if row is not None:
-        raise InputError(
-            f"{noun}s must be integers of 64 bits; row {row} has {noun} {labels[row]}."
-        )
+        raise InputError(f"{noun}s must be 64-bit integers; row {row} has {noun} {labels[row]}.")
     return labels.astype(np.int64)
 
 
@@ -460,7 +461,7 @@ def _raise_if_missing(is_missing_row: Flags, noun: str) -> None:
     if row is not None:
         n_missing = int(is_missing_row.sum())
         raise InputError(
-            f"{noun}s are missing in {n_missing} rows, the first is row {row}; leave them out."
+            f"{noun}s are missing in {n_missing} rows, first in row {row}. Leave these rows out."
         )
 
 
@@ -470,17 +471,19 @@ def _raise_unknown_label(labels: NDArray[Any], row: int, classes: NDArray[Any]) 
     label = labels[row].item()
     if np.array_equal(classes, np.arange(n_classes)):
         hint = (
-            f"Other labels: give {format_option('classes')}, one entry per column, in column order."
+            f"For other labels, pass {format_option('classes')} with one name per column, in"
+            " column order."
         )
         if labels.min() == 1 and labels.max() == n_classes:
-            hint = "Labels that count from 1: labels - 1."
+            hint = "If your labels start at 1, pass labels - 1."
         raise InputError(
-            f"labels must be classes 0..{n_classes - 1} ({n_classes} columns); row {row} has label"
-            f" {label}. {hint}"
+            f"labels must be classes 0..{n_classes - 1} ({n_classes} columns), but row {row}"
+            f" has label {label}. {hint}"
         )
     raise InputError(
-        f"label {label!r} of row {row} is not among the {n_classes} classes ({_shorten(classes)})."
-        f" Fix it, or give {format_option('classes')} with the name of every column, in column order."
+        f"Label {label!r} of row {row} is not among the {n_classes} classes"
+        f" ({_shorten(classes)}). Fix the label, or pass {format_option('classes')} with the"
+        " name of every column, in column order."
     )
 
 

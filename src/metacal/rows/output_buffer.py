@@ -61,8 +61,8 @@ def get_probability_buffer(table: Any, out: Any = None) -> Any:
         )
     if _overlaps(table, out):
         raise InputError(
-            "out overlaps the table of logits, so that rows would be written over before they are"
-            " read; pass another array, or exactly the same one to work in place."
+            "out overlaps the table of logits, so rows would be overwritten before they are"
+            " read. Pass another array, or exactly the same one to work in place."
         )
     return out
 

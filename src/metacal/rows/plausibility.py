@@ -47,30 +47,29 @@ Suspected = Literal[
 ]
 _REMARKS: dict[Suspected, str] = {
     "probabilities": (
-        "the rows are taken for logits, but every one lies in [0, 1] and sums to one, as"
-        " probabilities do: if they are, say {probabilities}."
+        "The rows are read as logits, but every row lies in [0, 1] and sums to one, as"
+        " probabilities do. If they are probabilities, pass {probabilities}."
     ),
     "one probability": (
-        "the scores are taken for logits, but every one lies in [0, 1], as probabilities do: if"
-        " they are, say {probabilities}."
+        "The scores are read as logits, but every score lies in [0, 1], as probabilities do. If"
+        " they are probabilities, pass {probabilities}."
     ),
     "one-hot": (
-        "every row is a single 1 among zeros: these are decisions, which do not say how sure the"
-        " classifier is. Give its scores from before the argmax."
+        "Every row is a single 1 among zeros. These are decisions, which do not contain the"
+        " confidence of the classifier. Pass its scores from before the argmax."
     ),
     "whole numbers": (
-        "every logit is a whole number: rows tie, and what was rounded away is lost. Give the"
-        " scores from before rounding; counts of votes become probabilities when each row is"
-        " divided by its sum: say {probabilities} then."
+        "Every logit is a whole number, so many rows tie. Pass the scores from before rounding."
+        " If they are counts of votes, divide each row by its sum and pass {probabilities}."
     ),
     "alike": (
-        "all rows are alike: nothing tells a right answer from a wrong one. Look at how the table"
-        " was made: one row may have been saved again and again."
+        "All rows are alike, so they do not separate correct from incorrect predictions. Check"
+        " how the table was made: the same row may have been saved again and again."
     ),
     "floor": (
-        "the logits are log-probabilities with a floor: many rows share the lowest value,"
-        " {lowest:.6g}, and what was cut off there is lost. Give logits, or logarithms that are not"
-        " clipped (log_softmax); or the probabilities themselves, with {probabilities}."
+        "The logits are log-probabilities with a floor: many rows share the lowest value,"
+        " {lowest:.6g}. Pass logits, or logarithms that are not clipped (log_softmax), or the"
+        " probabilities themselves with {probabilities}."
     ),
 }
 

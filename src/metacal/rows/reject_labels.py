@@ -57,13 +57,14 @@ def check_reject_label(reject_label: Any, classes: NDArray[Any]) -> Any:
         )
     if label in classes:
         raise InputError(
-            f"reject_label {reject_label!r} is one of the classes; choose a label that is not."
+            f"reject_label {reject_label!r} is one of the classes. Choose a label that is not"
+            " a class."
         )
     # NumPy combines int64 and uint64 to float64, which would round labels.
     if classes.dtype.kind in "iu" and np.result_type(classes.dtype, label.dtype).kind == "f":
         raise InputError(
-            f"no integer type holds both the classes ({classes.dtype}) and reject_label"
-            f" {reject_label!r}; choose a label that the classes' type can hold."
+            f"No integer type holds both the classes ({classes.dtype}) and reject_label"
+            f" {reject_label!r}. Choose a label that fits the type of the classes."
         )
     return reject_label
 

@@ -76,7 +76,7 @@ def check_scores(
     array([0.8 , 0.85, 0.  , 0.5 ])
     >>> check_scores(["high", "low"])
     Traceback (most recent call last):
-    metacal.errors.InputError: row 0: the score is 'high', which is no number; give numbers, and ...
+    metacal.errors.InputError: row 0: the score is 'high', which is not a number. Pass numbers, and ...
     """
     if np.ma.isMA(values):
         values = np.ma.filled(np.ma.asarray(values, dtype=object), np.nan)
@@ -126,7 +126,7 @@ def check_correctness(
     (array([ True, False,  True]), array([ True, False]))
     >>> check_correctness([1, 0, 2])
     Traceback (most recent call last):
-    metacal.errors.InputError: row 2: correct is 2; it must say right or wrong, as true or false, ...
+    metacal.errors.InputError: row 2: correct is 2. Write whether the row is correct as true or false, ...
     """
     array = _flatten(values, name)
     if array.dtype.kind in "biuf" and bool(((array == 0) | (array == 1)).all()):
@@ -228,7 +228,7 @@ def compare_answers(
     label_texts = [_format_answer(value) for value in _flatten(labels, name).tolist()]
     if "" in label_texts:
         row_name = get_row_name(label_texts.index(""))
-        raise InputError(f"{row_name}: {name!r} is empty; fill it in, or leave the row out.")
+        raise InputError(f"{row_name}: {name!r} is empty. Fill it in, or leave the row out.")
     return np.array(
         [answer == label for answer, label in zip(answer_texts, label_texts, strict=True)],
         dtype=np.bool_,
@@ -279,10 +279,10 @@ def check_losses(
     (array([0.  , 0.25, 0.5 ]), array([0, 1]))
     >>> check_losses([0.5, 3])
     Traceback (most recent call last):
-    metacal.errors.InputError: row 1: the loss is 3.0; a loss lies between 0 and 1: divide by the ...
+    metacal.errors.InputError: row 1: the loss is 3.0, but a loss must lie between 0 and 1. Divide ...
     >>> check_losses([True, False])
     Traceback (most recent call last):
-    metacal.errors.InputError: row 0: the loss is True; give a number, 0 for a right row and 1 for ...
+    metacal.errors.InputError: row 0: the loss is True, but it must be a number. Write 0 for ...
     """
     array = _flatten(values, name)
     _raise_if_verdict(array, name, get_row_name)
@@ -295,13 +295,11 @@ def check_losses(
         return losses.astype(np.intp) if are_integers else losses
     row_name = get_row_name(invalid_row)
     if np.isnan(losses[invalid_row]):
-        raise InputError(
-            f"{row_name}: the {name} is missing; nobody knows how bad the row is, so leave it out."
-        )
+        raise InputError(f"{row_name}: the {name} is missing. Fill it in, or leave the row out.")
     value = array.tolist()[invalid_row]
     raise InputError(
-        f"{row_name}: the {name} is {value!r}; a loss lies between 0 and 1: divide by the most that"
-        " one can be."
+        f"{row_name}: the {name} is {value!r}, but a loss must lie between 0 and 1. Divide"
+        " all losses by their largest possible value."
     )
 
 
@@ -316,8 +314,8 @@ def _raise_if_verdict(array: NDArray[Any], name: str, get_row_name: RowNamer) ->
         is_verdict = isinstance(value, str) and value.strip().lower() in _VERDICT_WORDS
         if isinstance(value, bool) or is_verdict:
             raise InputError(
-                f"{get_row_name(row)}: the {name} is {value!r}; give a number, 0 for a right row and 1 for"
-                " a wrong one."
+                f"{get_row_name(row)}: the {name} is {value!r}, but it must be a number."
+                " Write 0 for a correct row and 1 for an incorrect one."
             )
 
 
@@ -384,13 +382,13 @@ def check_scores_and_correctness(
     --------
     >>> check_scores_and_correctness([0.5, None], ["yes"])
     Traceback (most recent call last):
-    metacal.errors.InputError: there are 2 scores but 1 entries of correct; give one each per row.
+    metacal.errors.InputError: Got 2 scores but 1 entries of correct. Pass one of each per row.
     """
     scores = check_scores(score)
     is_correct = check_correctness(correct)
     if scores.shape != is_correct.shape:
         raise InputError(
-            f"there are {len(scores)} scores but {len(is_correct)} entries of correct; give one"
+            f"Got {len(scores)} scores but {len(is_correct)} entries of correct. Pass one of"
             " each per row."
         )
     return scores, is_correct
@@ -403,8 +401,9 @@ def _flatten(values: Any, name: str) -> NDArray[Any]:
         array = array[:, 0]
     if array.ndim != 1:
         raise InputError(
-            f"{name} must have one entry per row; got shape {array.shape}. A table with a column"
-            f" per class is for {choose_spelling('MetaCal', 'metacal fit without --score-key')}."
+            f"{name} must have one entry per row; got shape {array.shape}. For a table with"
+            " one column per class, use"
+            f" {choose_spelling('MetaCal', 'metacal fit without --score-key')}."
         )
     return array
 
@@ -448,8 +447,8 @@ def _not_a_number_error(value: Any, name: str, row_name: str) -> InputError:
     """Build the error about a score that is not a number."""
     plain_value = value.item() if isinstance(value, np.generic) else value
     return InputError(
-        f"{row_name}: the {name} is {repr(plain_value)[:_MAX_SHOWN_LENGTH]}, which is no number;"
-        " give numbers, and leave out what has none."
+        f"{row_name}: the {name} is {repr(plain_value)[:_MAX_SHOWN_LENGTH]}, which is not a"
+        " number. Pass numbers, and leave out rows without one."
     )
 
 
@@ -464,10 +463,9 @@ def _parse_flag(value: Any, name: str, row_name: str) -> bool:
         return flag
     if is_missing(value) or (isinstance(value, str) and not value.strip()):
         raise InputError(
-            f"{row_name}: {name} is missing; nobody knows whether the row is right, so label it or"
-            " leave it out."
+            f"{row_name}: {name} is missing. Mark whether the row is correct, or leave the row out."
         )
     raise InputError(
-        f"{row_name}: {name} is {repr(value)[:_MAX_SHOWN_LENGTH]}; it must say right or wrong, as"
-        f" {_REQUIRED_SPELLINGS}."
+        f"{row_name}: {name} is {repr(value)[:_MAX_SHOWN_LENGTH]}. Write whether the row is"
+        f" correct as {_REQUIRED_SPELLINGS}."
     )

@@ -50,7 +50,9 @@ def flatten_score_table(score: Any, labels: Any = None) -> tuple[NDArray[Any], N
     n_labels = table.shape[1]
     names = np.arange(n_labels) if labels is None else np.asarray(labels)
     if names.shape != (n_labels,):
-        raise InputError(f"groups must name the {n_labels} labels; got shape {names.shape}.")
+        raise InputError(
+            f"groups must name each of the {n_labels} labels; got shape {names.shape}."
+        )
     return table.reshape(-1), np.tile(names, len(table))
 
 

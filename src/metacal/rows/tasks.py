@@ -223,18 +223,19 @@ def _lost_piece_error(
     prefix = "" if describe_piece is None else f"{describe_piece(piece)}: "
     if isinstance(error, MemoryError):
         return InputError(
-            f"{prefix}a worker has not enough memory for these rows; give workers more, or fewer"
-            " threads."
+            f"{prefix}A worker has too little memory for these rows. Give the workers more"
+            " memory, or use fewer threads."
         )
     if isinstance(error, NoWorkersError):
         return InputError(
-            f"{prefix}{error}; start the cluster, with the same metacal as here, and run this again."
+            f"{prefix}{error}. Start the cluster with the same version of metacal, and run"
+            " this again."
         )
     first_sentence = " ".join(str(error).split()).partition(". ")[0]
     reason = first_sentence[:_MAX_REASON_LENGTH].rstrip(" .;") or type(error).__name__
     return InputError(
-        f"{prefix}the workers that had these rows were lost (killed, or out of memory?): {reason}."
-        " Look at their logs; give them more memory."
+        f"{prefix}The workers with these rows were lost (killed, or out of memory): {reason}."
+        " Check their logs, and give them more memory."
     )
 
 

@@ -98,8 +98,8 @@ def check_logits(table: Any, *, executor: Executor | None = None) -> NDArray[Any
     if mask_value is None:
         return array
     warn_caller(
-        f"logits hold {mask_value:.9g}, which stands for a masked class: it is read as -inf, which"
-        " says so."
+        f"logits hold {mask_value:.9g}, which is read as -inf (a masked class). Write -inf to"
+        " avoid this warning."
     )
     if is_on_device:
         return array
@@ -172,8 +172,8 @@ def scores_to_two_columns(table: Any, input_kind: str) -> NDArray[Any]:
     row = find_first_true(~((scores >= 0.0) & (scores <= 1.0)))
     if row is not None:
         raise InputError(
-            f"probabilities must lie in [0, 1]; row {row} holds {scores[row]}. If these are the"
-            f" values of a decision_function, say so: {format_option('input', 'logits')}."
+            f"probabilities must lie in [0, 1]; row {row} holds {scores[row]}. If these are"
+            f" the values of a decision_function, pass {format_option('input', 'logits')}."
         )
     return np.column_stack([1.0 - scores, scores])
 
@@ -272,7 +272,7 @@ def _check_probability_block(
     if row is not None:
         is_too_small = not smallest[row] >= 0
         value = smallest[row] if is_too_small else largest[row]
-        hint = advice or f"If these are logits, say so: {format_option('input', 'logits')}."
+        hint = advice or f"If these are logits, pass {format_option('input', 'logits')}."
         raise InputError(
             f"probabilities must lie in [0, 1]; row {start + row} holds {float(value)}. {hint}"
         )
@@ -280,7 +280,8 @@ def _check_probability_block(
     row = find_first_true(np.abs(row_sums - 1.0) > tolerance)
     if row is not None:
         hint = advice or (
-            f"Divide each row by its sum, or say {format_option('input', 'logits')} if these are logits."
+            f"Divide each row by its sum, or pass {format_option('input', 'logits')} if these"
+            " are logits."
         )
         raise InputError(
             f"probabilities must sum to 1 in each row; row {start + row} sums to"
@@ -381,9 +382,9 @@ def _read_float_table(table: Any, name: str) -> NDArray[Any]:
     shape = tuple(array.shape)
     if len(shape) != 2:
         raise InputError(
-            f"{name} must be 2-D, one row per item and one column per class; got {len(shape)}-D of"
-            f" shape {shape}. Reshape your data: a single row is x.reshape(1, -1). One score per"
-            " row is enough for two classes alone."
+            f"{name} must be 2-D, one row per item and one column per class; got"
+            f" {len(shape)}-D of shape {shape}. Reshape your data: a single row is"
+            " x.reshape(1, -1). Only two classes may have one score per row."
         )
     if "complex" in str(array.dtype):
         raise InputError(f"{name} must be real numbers. Complex data not supported.")
@@ -400,9 +401,9 @@ def _read_float_table(table: Any, name: str) -> NDArray[Any]:
         )
     if shape[1] < 2:
         raise InputError(
-            f"{name} needs at least 2 columns, one per class; got {shape[1]}: Found array with"
-            f" {shape[1]} feature(s) (shape={shape}) while a minimum of 2 is required. One score"
-            " per row is enough for two classes alone."
+            f"{name} needs at least 2 columns, one per class; got {shape[1]}: Found array"
+            f" with {shape[1]} feature(s) (shape={shape}) while a minimum of 2 is required."
+            " Only two classes may have one score per row."
         )
     return array
 
@@ -417,9 +418,9 @@ def _integers_as_double(block: NDArray[Any], name: str = "logits") -> Float:
         row = find_first_true(is_too_large)
         if row is not None:
             raise InputError(
-                f"{name} are integers too large to be told apart as floats: the largest of row"
-                f" {row} is {largest[row]}, beyond 2^53. Subtract each row's largest, or divide all"
-                " by a constant."
+                f"{name} are integers too large to be distinct as floats: the largest of row"
+                f" {row} is {largest[row]}, beyond 2^53. Subtract each row's largest, or"
+                " divide all by a constant."
             )
     return block.astype(np.float64)
 
@@ -455,11 +456,12 @@ def _raise_invalid_logit(table: Any, row: int) -> None:
         if is_invalid.any():
             raise InputError(
                 f"logits must not contain NaN or +infinity; {row_text}, column"
-                f" {is_invalid.argmax()} is {kind}. Drop such rows or fix the model that made them"
-                " (-inf, a masked class, is allowed)."
+                f" {is_invalid.argmax()} is {kind}. Drop such rows, or fix the model (-inf is"
+                " allowed and means a masked class)."
             )
     raise InputError(
-        f"logits: {row_text} has -infinity in every column; at least one class must be possible."
+        f"logits: {row_text} has -infinity in every column. At least one class must have a"
+        " finite logit."
     )
 
 

@@ -203,9 +203,9 @@ class Ranker(ABC):
         is_incorrect = table.argmax(axis=1) != label_codes
         if is_incorrect.all() or not is_incorrect.any():
             raise InputError(
-                "a ranker learns to tell wrong predictions from right ones;"
-                f" {int(is_incorrect.sum())} of {len(is_incorrect)} are wrong. Bring more rows, or use"
-                " score='entropy', which needs no training."
+                "Training a ranker needs both correct and incorrect predictions; got"
+                f" {int(is_incorrect.sum())} incorrect of {len(is_incorrect)}. Pass more"
+                " rows, or use score='entropy', which needs no training."
             )
         features = Rows(table).compute_column(partial(compute_row_features, n_top=self.n_top))
         self.means_ = features.mean(axis=0)
@@ -224,12 +224,12 @@ class Ranker(ABC):
         """Compute the score of each row, higher for less certain rows."""
         if not self.n_classes_:
             raise InputError(
-                f"this {type(self).__name__} has not been trained; call fit(logits, labels) first."
+                f"This {type(self).__name__} has not been trained. Call fit(logits, labels) first."
             )
         if block.shape[1] != self.n_classes_:
             raise InputError(
-                f"this {type(self).__name__} was trained on {self.n_classes_} classes, the table"
-                f" has {block.shape[1]}."
+                f"This {type(self).__name__} was trained on {self.n_classes_} classes, but"
+                f" the table has {block.shape[1]}. Pass logits of the same classes."
             )
         features = self._standardise(compute_row_features(block, self.n_top))
         return np.asarray(features @ self.coefficients_)

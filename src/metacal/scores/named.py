@@ -64,12 +64,12 @@ class CheckedScore:
         scores = np.asarray(self.score(block), dtype=np.float64)
         if scores.shape != (len(block),):
             raise InputError(
-                f"the score {get_score_name(self.score)!r} must return one number per row, shape"
-                f" ({len(block)},); it returned shape {scores.shape}."
+                f"The score {get_score_name(self.score)!r} must return one number per row,"
+                f" shape ({len(block)},); it returned shape {scores.shape}."
             )
         if np.isnan(scores).any():
             raise InputError(
-                f"the score {get_score_name(self.score)!r} returned NaN; every row needs a number."
+                f"The score {get_score_name(self.score)!r} returned NaN. Every row needs a number."
             )
         return scores
 

@@ -191,14 +191,16 @@ def register_score(score: NamedScore) -> None:
     --------
     >>> register_score(NAMED["margin"])
     Traceback (most recent call last):
-    metacal.errors.InputError: there is a score 'margin' already.
+    metacal.errors.InputError: A score named 'margin' is already registered. Choose another name.
     """
     if score.name in NAMED or score.name in LEARNED_SCORE_NAMES or score.name == AUTO_SCORE:
-        raise InputError(f"there is a score {score.name!r} already.")
+        raise InputError(
+            f"A score named {score.name!r} is already registered. Choose another name."
+        )
     module, colon, function = score.formula.partition(":")
     if not (module and colon and function):
         raise InputError(
-            f"the formula of the score {score.name!r} must be 'module:function', got"
+            f"The formula of the score {score.name!r} must be 'module:function', got"
             f" {score.formula!r}."
         )
     NAMED[score.name] = score

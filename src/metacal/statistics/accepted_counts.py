@@ -45,7 +45,7 @@ def count_accepted(scores: ArrayLike, correct: ArrayLike, thresholds: ArrayLike)
     is_correct = check_correct(correct)
     if score_array.shape != is_correct.shape:
         raise InputError(
-            f"one score and one flag per row are needed; got {score_array.shape} and"
+            f"One score and one flag per row are required; got {score_array.shape} and"
             f" {is_correct.shape}."
         )
     correct_scores = np.sort(score_array[is_correct])

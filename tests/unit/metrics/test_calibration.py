@@ -288,7 +288,7 @@ def test_a_bad_number_of_bins_is_refused(n_bins):
         ([], [], "at least one row"),
         ([[[0.5]]], [1], "must be 2-D"),
         (["a"], [1], "numbers"),
-        ([0.5], [[1]], "other way round"),
+        ([0.5], [[1]], "swapped"),
     ],
 )
 def test_bad_columns_are_refused(confidence, correct, words):

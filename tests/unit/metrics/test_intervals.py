@@ -200,14 +200,14 @@ def test_the_interval_of_a_clear_error_stays_away_from_zero():
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: metrics.interval(len, [1]), "no interval for 'len'"),
+        (lambda: metrics.interval(len, [1]), "No interval is registered for 'len'"),
         (
             lambda: metrics.interval(metrics.ece, [0.5], [1], level=95),
             "level must be strictly between 0 and 1",
         ),
         (lambda: metrics.interval(metrics.ece, [0.5], [1], n_resamples=-1), "n_resamples"),
         (lambda: metrics.bootstrap(lambda w: 0.0), "at least one column"),
-        (lambda: metrics.bootstrap(lambda x, y, w: 0.0, [1], [1, 2]), "one non-zero length"),
+        (lambda: metrics.bootstrap(lambda x, y, w: 0.0, [1], [1, 2]), "same length of at least 1"),
     ],
 )
 def test_bad_requests_are_refused(call, words):

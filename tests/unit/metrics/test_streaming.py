@@ -29,7 +29,7 @@ def test_batches_add_up_to_the_whole(kind):
     half.update(PROBA[300:], LABELS[300:])
     assert whole.merge(half).compute() == pytest.approx(PAIRS[kind](PROBA, LABELS), abs=1e-9)
     assert np.array_equal(whole.reset().state, np.zeros_like(whole.state))
-    with pytest.raises(mc.InputError, match="no row has come yet"):
+    with pytest.raises(mc.InputError, match="No row has been added"):
         whole.compute()
 
 
@@ -46,5 +46,5 @@ def test_tensors_and_names():
 
 
 def test_only_the_same_kind_is_merged():
-    with pytest.raises(mc.InputError, match="of the same kind and bins alone"):
+    with pytest.raises(mc.InputError, match="that has the same bins"):
         metrics.StreamingECE(10).merge(metrics.StreamingECE(15))

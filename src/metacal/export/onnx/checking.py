@@ -117,7 +117,10 @@ def check_gate_model(path: Path, exported: AttachedGate, dtype: str, n_bytes: in
         inputs[exported.group_input_name] = group_indices
     model_check = run_in_child_process(path, inputs, n_bytes)
     if not model_check.was_run:
-        raise ArtifactError("onnxruntime could not run the exported graph.")
+        raise ArtifactError(
+            "onnxruntime could not run the exported graph. Export it again with another operator"
+            " set, or update onnxruntime."
+        )
     compare_with_python(
         gate,
         stage_rows,
@@ -243,14 +246,14 @@ def _check_input_type(table: Array, input_type: str, logits_name: str) -> None:
     is_constant = double_table.max() <= double_table.min()
     if input_type == "logits" and has_probabilities and not is_constant:
         raise InputError(
-            f"{logits_name!r} holds probabilities: every row of the model's answer sums to one. The"
-            f" calibration is for logits: name them with {format_option('logits')}, or say"
-            f" {format_option('input', 'probabilities')}."
+            f"{logits_name!r} holds probabilities (every row sums to one), but the"
+            " calibration was fitted on logits. Name the logits with"
+            f" {format_option('logits')}, or pass {format_option('input', 'probabilities')}."
         )
     if input_type == "probabilities" and not has_probabilities:
         raise InputError(
-            f"{logits_name!r} does not hold probabilities: a row of the model's answer sums to"
-            f" {row_sums[0]:.4g}. Fit on its logits, and attach that calibration."
+            f"{logits_name!r} does not hold probabilities: a row sums to {row_sums[0]:.4g}."
+            " Fit the calibration on the logits of the model, and attach that one."
         )
 
 
@@ -325,7 +328,10 @@ def compare_with_python(
 
 def _decision_error() -> ArtifactError:
     """Build the error for an exported gate that decides otherwise than Python."""
-    return ArtifactError("the exported gate decides otherwise than Python; please report this.")
+    return ArtifactError(
+        "The decisions of the exported gate differ from those in Python. This is a bug: please"
+        " report it."
+    )
 
 
 def _has_same_decisions(outputs: dict[str, Array], decision: Decision) -> bool:
@@ -354,7 +360,8 @@ def _compare_numbers(outputs: dict[str, Array], decision: Decision) -> None:
         if not is_close:
             largest_difference = np.nanmax(np.abs(exported_values - expected_values))
             raise ArtifactError(
-                f"exported {attribute} is off by {largest_difference:.2g}; please report this."
+                f"{attribute} of the exported gate differs from Python by"
+                f" {largest_difference:.2g}. This is a bug: please report it."
             )
 
 
@@ -420,19 +427,20 @@ def _run_probe(seconds: int, *arguments: str) -> None:
         )
     except subprocess.TimeoutExpired:
         raise ArtifactError(
-            f"onnxruntime did not get done with this model in {timeout} s."
+            f"onnxruntime did not finish this model in {timeout} s. Use a smaller model, or a"
+            " faster machine."
         ) from None
     if process.returncode < 0:
         raise ArtifactError(
-            "onnxruntime crashed on this model, or ran out of memory or time (signal"
-            f" {-process.returncode}); export the model again."
+            "onnxruntime crashed on this model, or exceeded its memory or time (signal"
+            f" {-process.returncode}). Export the model again."
         )
     if process.returncode > 0:
         error_lines = process.stderr.decode("utf-8", "replace").strip().splitlines()
         reason = "no reason given"
         if error_lines:
             reason = error_lines[-1][:_MAX_MESSAGE_LENGTH]
-        raise ArtifactError(f"the model could not be checked ({reason}).")
+        raise ArtifactError(f"The model could not be checked ({reason}). Export it again.")
 
 
 def _rejection_error(reply: dict[str, Any]) -> ArtifactError:

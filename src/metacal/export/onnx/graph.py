@@ -115,7 +115,8 @@ class Graph:
     ) -> None:
         if opset < OLDEST_OPSET:
             raise InputError(
-                f"operator set {opset} is too old: the gate needs at least {OLDEST_OPSET}."
+                f"Operator set {opset} is too old: the gate needs at least {OLDEST_OPSET}."
+                " Pass a newer one."
             )
         self.opset = opset
         self.nodes: list[Any] = []

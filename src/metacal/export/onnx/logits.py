@@ -106,7 +106,7 @@ def find_logits(model: Any, logits_name: str | None, n_classes: int) -> LogitsVa
     allowed_dimensions = (2, 1) if n_classes == 2 else (2,)
     outputs = {output.name: output for output in model.graph.output}
     if len(outputs) < len(model.graph.output):
-        raise ArtifactError("two outputs of the model bear the same name; export it again.")
+        raise ArtifactError("Two outputs of the model have the same name. Export the model again.")
     if logits_name is not None:
         if logits_name in outputs:
             return _logits_from_info(outputs[logits_name], allowed_dimensions)
@@ -119,9 +119,9 @@ def find_logits(model: Any, logits_name: str | None, n_classes: int) -> LogitsVa
         return candidates[0]
     for output in outputs.values():
         _check_not_dictionaries(output)
-    problem = "which output holds the logits?"
+    problem = "Cannot tell which output holds the logits."
     if not candidates:
-        problem = "no output of this model is a floating-point table"
+        problem = "No output of this model is a floating-point table."
     raise InputError(
         f"{problem} It has {_list_outputs(outputs)}. Name one with {format_option('logits')}."
     )
@@ -137,8 +137,8 @@ def _logits_from_info(info: Any, allowed_dimensions: Sequence[int]) -> LogitsVal
     tensor_type = info.type.tensor_type
     if not info.type.HasField("tensor_type") or tensor_type.elem_type not in _FLOAT_DTYPES:
         raise InputError(
-            f"output {info.name!r} is {_describe_output(info)}, not a floating-point table; logits"
-            " have one row per item and one column per class."
+            f"Output {info.name!r} is {_describe_output(info)}, not a floating-point table."
+            " Logits need one row per item and one column per class."
         )
     dtype = _FLOAT_DTYPES[tensor_type.elem_type]
     if not tensor_type.HasField("shape"):
@@ -154,8 +154,8 @@ def _logits_from_info(info: Any, allowed_dimensions: Sequence[int]) -> LogitsVal
         )
     if len(dimensions) != 2 or 2 not in allowed_dimensions:
         raise InputError(
-            f"output {info.name!r} has {len(dimensions)} dimensions; logits need 2, one row per"
-            " item and one column per class."
+            f"Output {info.name!r} has {len(dimensions)} dimensions. Logits need 2: one row"
+            " per item and one column per class."
         )
     batch_dimension, n_columns = dimensions
     return LogitsValue(
@@ -212,7 +212,8 @@ def _find_inner_value(
     """
     if not any(value_name in node.output for node in model.graph.node):
         raise InputError(
-            f"there is no value {value_name!r} in this model; its outputs are {_list_outputs(outputs)}."
+            f"Value {value_name!r} does not exist in this model. Its outputs are"
+            f" {_list_outputs(outputs)}."
         )
     for info in model.graph.value_info:
         if info.name == value_name:
@@ -227,8 +228,8 @@ def _find_inner_value(
     for logits in _possible_logits(same_type_outputs, allowed_dimensions):
         return LogitsValue(name=value_name, dtype=logits.dtype)
     raise InputError(
-        f"the model does not say what type {value_name!r} has; run onnx.shape_inference.infer_shapes on"
-        " it first, or make it an output."
+        f"The type of value {value_name!r} is missing in the model. Run"
+        " onnx.shape_inference.infer_shapes on the model, or make the value an output."
     )
 
 
@@ -256,11 +257,11 @@ def check_not_probabilities(model: Any, name: str) -> None:
         if _outputs_probabilities(node):
             hint = ""
             if node.op_type in ("Softmax", "Sigmoid"):
-                hint = f" (what goes into it, {node.input[0]!r}, may be the logits)"
+                hint = f" (the input of the node, {node.input[0]!r}, may be the logits)"
             raise InputError(
-                f"{name!r} holds probabilities: it comes out of a {node.op_type} node{hint}. Name"
-                f" the logits with {format_option('logits')}, export the model with its raw scores"
-                " (skl2onnx: options={'raw_scores': True}), or say"
+                f"{name!r} holds probabilities, because it is the output of a {node.op_type}"
+                f" node{hint}. Name the logits with {format_option('logits')}, export the"
+                f" model with raw scores (skl2onnx: options={{'raw_scores': True}}), or pass"
                 f" {format_option('input', 'probabilities')}."
             )
         if node.op_type not in _IDENTITY_OPERATORS:

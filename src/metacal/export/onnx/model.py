@@ -247,7 +247,9 @@ def _attach_gate(
 ) -> tuple[AttachedGate, LogitsValue]:
     """Attach a gate to a parsed model; the other parameters are those of `attach`."""
     if any(entry.key.startswith(METADATA_PREFIX) for entry in model.metadata_props):
-        raise InputError("this model already has a metacal gate; attach to the original model.")
+        raise InputError(
+            "This model already contains a metacal gate. Attach the gate to the original model."
+        )
     ensure_supported_opset(model)
     fitted_gate = extract_gate(cal, requires_logits_gate=True)
     table = find_logits(model, logits, fitted_gate.n_classes)
@@ -255,8 +257,9 @@ def _attach_gate(
     has_one_score = table.has_one_score and gate.n_classes == 2
     if table.n_columns not in (None, gate.n_classes) and not has_one_score:
         raise InputError(
-            f"output {table.name!r} has {table.n_columns} columns, but the calibration has"
-            f" {gate.n_classes} classes; attach the one that was fitted on this model's logits."
+            f"Output {table.name!r} has {table.n_columns} columns, but the calibration has"
+            f" {gate.n_classes} classes. Attach the calibration that was fitted on the logits"
+            " of this model."
         )
     if gate.logits_source.input == "logits":
         check_not_probabilities(model, table.name)
@@ -370,8 +373,8 @@ def save_attached(
     output_folder = Path(os.path.realpath(path)).parent
     if source.folder not in (None, output_folder):
         raise InputError(
-            f"the model's weights lie in files beside it, in {source.folder}; write the result"
-            f" there too: -o {source.folder / Path(path).name}."
+            f"The weights of the model are in separate files in {source.folder}. Write the"
+            f" result to the same folder: -o {source.folder / Path(path).name}."
         )
     attached, table = _attach_gate(source.model, cal, logits, input, rejected)
     input_arrays = None
@@ -386,10 +389,11 @@ def save_attached(
         if not checked.was_run and not unchecked:
             gate = attached.gate
             raise InputError(
-                f"the model could not be run ({checked.reason_not_run}), so nothing shows that"
-                f" {table.name!r} holds {gate.logits_source.input} of {gate.n_classes}"
-                f" classes. Give inputs to run it on with {format_option('inputs', metavar='FILE.npz')},"
-                f" or write it all the same with {choose_spelling('unchecked=True', '--unchecked')}."
+                f"The model could not be run ({checked.reason_not_run}), so {table.name!r}"
+                f" could not be checked as {gate.logits_source.input} of {gate.n_classes}"
+                " classes. Pass inputs to run it on with"
+                f" {format_option('inputs', metavar='FILE.npz')}, or skip the check with"
+                f" {choose_spelling('unchecked=True', '--unchecked')}."
             )
         _write_model(attached.model, temporary_path, path)
     return _describe_saved_model(path, attached.model, checked)
@@ -411,7 +415,8 @@ def _write_model(model: Any, temporary_path: Path, path: str | os.PathLike[str])
         raw: bytes = model.SerializeToString(deterministic=True)
     except Exception as error:  # protobuf does not export the class of its size-limit error
         raise ArtifactError(
-            f"the model cannot be written as one file ({' '.join(str(error).split())})."
+            f"The model cannot be written as one file ({' '.join(str(error).split())}). Save"
+            " its weights as external data."
         ) from None
     with input_error_if_write_fails(path):
         return temporary_path.write_bytes(raw)
@@ -444,7 +449,5 @@ def _check_version(name: str, value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise InputError(f"{name} must be a whole number, got {value!r}.")
     if not 1 <= value <= _MAX_VERSION:
-        raise InputError(
-            f"{name} must be a version of ONNX, from 1 on; there is none like {value}."
-        )
+        raise InputError(f"{name} must be an ONNX version of at least 1, got {value}.")
     return value

@@ -85,7 +85,7 @@ def read_model(model: Any) -> ParsedModel:
     --------
     >>> read_model("model.onnx")
     Traceback (most recent call last):
-    metacal.errors.InputError: model.onnx: there is no such file; check the name and the folder.
+    metacal.errors.InputError: model.onnx: the file does not exist. Check the name and the folder.
     """
     onnx = import_onnx("reading an ONNX model")
     if isinstance(model, onnx.ModelProto):
@@ -95,7 +95,7 @@ def read_model(model: Any) -> ParsedModel:
         raise InputError(f"model must be a path or an onnx.ModelProto, got {type(model).__name__}.")
     path = os.fspath(model)
     if os.path.isdir(path):
-        raise InputError(f"{path}: this is a folder; give the .onnx file in it.")
+        raise InputError(f"{path} is a folder. Pass the .onnx file in it.")
     with input_error_if_read_fails(path), open(path, "rb") as file:
         raw = file.read(_MAX_BYTES + 1)
     try:
@@ -114,17 +114,17 @@ def read_model(model: Any) -> ParsedModel:
 def _parse_model(raw: bytes, onnx: Any) -> Any:
     """Parse the bytes of a model. Raise ArtifactError if they are not a valid model."""
     if len(raw) > _MAX_BYTES:
-        raise ArtifactError("it is larger than 2 GB; keep its weights as external data.")
+        raise ArtifactError("the model is larger than 2 GB. Save its weights as external data.")
     if not raw:
-        raise ArtifactError("the file is empty (0 bytes); export it again.")
+        raise ArtifactError("the file is empty (0 bytes). Export the model again.")
     kind = detect_file_kind(raw[:8])
     if kind is not None:
-        raise ArtifactError(f"this is {kind}, not an ONNX model.")
+        raise ArtifactError(f"the file is {kind}, not an ONNX model. Export the model to ONNX.")
     try:
         model = onnx.ModelProto.FromString(raw)
     except Exception:  # protobuf does not export the class of its parsing errors
         raise ArtifactError(
-            "this is no ONNX model, or it is damaged or cut short; export it again."
+            "the file is not an ONNX model, or it is damaged or incomplete. Export the model again."
         ) from None
     _check_model(model)
     return model
@@ -133,15 +133,17 @@ def _parse_model(raw: bytes, onnx: Any) -> Any:
 def _check_model(model: Any) -> None:
     """Raise ArtifactError unless a model has a graph with nodes and outputs."""
     if not model.HasField("graph"):
-        raise ArtifactError("there is no graph in it, so it is no ONNX model; export it again.")
+        raise ArtifactError("the model has no graph. Export it again.")
     _check_names_are_text(model)
     if not model.graph.output:
-        raise ArtifactError("the graph has no outputs; export the model with its logits as output.")
+        raise ArtifactError(
+            "the graph has no outputs. Export the model with its logits as an output."
+        )
     if not model.graph.node:
-        raise ArtifactError("the graph has no nodes, so it computes nothing; export it again.")
+        raise ArtifactError("the graph has no nodes. Export the model again.")
     if not _MIN_IR_VERSION <= model.ir_version <= _MAX_VERSION:
         raise ArtifactError(
-            f"IR version {model.ir_version} is none of ONNX's; export the model again."
+            f"IR version {model.ir_version} is not a version of ONNX. Export the model again."
         )
 
 
@@ -156,7 +158,7 @@ def _check_names_are_text(model: Any) -> None:
         is_text = False
     if not is_text:
         raise ArtifactError(
-            "a name in the model is not UTF-8 text: it is damaged; export it again."
+            "the model is damaged: a name in it is not UTF-8 text. Export it again."
         )
 
 
@@ -203,18 +205,21 @@ def _external_file_sizes(model: Any, folder: str) -> dict[str, int]:
         location = entries.get("location", "")
         if not _is_inside_folder(folder, location):
             raise ArtifactError(
-                f"its weights point to {location[:200]!r}, outside the model's folder; that is"
-                " never followed. Save the model with its external data beside it."
+                f"the weights refer to {location[:200]!r}, outside the folder of the model,"
+                " which metacal does not read. Save the model together with its external"
+                " data."
             )
         path = os.path.realpath(os.path.join(folder, location))
         if not os.path.isfile(path):
             raise InputError(
-                f"its external data file {location!r} is not beside it; copy it there."
+                f"the external data file {location!r} is missing in the folder of the model."
+                " Copy it there."
             )
         file_sizes[path] = os.path.getsize(path)
         if not _is_inside_file(entries, file_sizes[path]):
             raise ArtifactError(
-                f"its external data {location!r} is shorter than the model says; copy both again."
+                f"the external data file {location!r} is shorter than the model states. Copy"
+                " both files again."
             )
     return file_sizes
 
@@ -265,7 +270,7 @@ def ensure_supported_opset(model: Any) -> None:
     opset = get_opset(model)
     if not OLDEST_OPSET <= opset <= _MAX_VERSION:
         raise InputError(
-            f"the model is at operator set {opset}; the gate needs at least"
-            f" {OLDEST_OPSET}. Convert it with onnx.version_converter.convert_version(model,"
+            f"The model has operator set {opset}, but the gate needs at least {OLDEST_OPSET}."
+            " Convert it with onnx.version_converter.convert_version(model,"
             f" {_DEFAULT_OPSET}), or export it again."
         )

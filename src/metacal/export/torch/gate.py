@@ -194,19 +194,19 @@ class Gate(FixedDtypeModule):
         if has_group_thresholds and group is None:
             quoted_groups = ", ".join(map(str, (self.groups or ())[:_MAX_QUOTED_GROUPS]))
             raise InputError(
-                "this gate has a threshold for each group; give the number of each row's group,"
-                f" its place in `groups` ({quoted_groups}): gate(logits, group)."
+                "This gate has one threshold for each group. Pass the index of each row's"
+                f" group in `groups` ({quoted_groups}): gate(logits, group)."
             )
         if group is not None and not has_group_thresholds:
-            raise InputError("this gate has no threshold by group; leave out group.")
+            raise InputError("This gate has no threshold for each group. Leave out group.")
         if torch.jit.is_tracing():
             # While a module is traced, sizes are tensors and cannot be compared with numbers.
             return
         if logits.ndim != 2 or logits.shape[1] != self.n_classes:
             raise InputError(
-                f"this gate reads a table of {self.input} with {self.n_classes} columns, one per"
-                f" class; got a tensor of shape {tuple(logits.shape)}. Several outputs per item:"
-                " logits.reshape(-1, K)."
+                f"This gate needs a table of {self.input} with {self.n_classes} columns, one"
+                f" per class; got a tensor of shape {tuple(logits.shape)}. For several"
+                " outputs per item, pass logits.reshape(-1, K)."
             )
 
     def _read_logits(self, model_output: Tensor) -> tuple[Tensor, Tensor]:
@@ -447,7 +447,7 @@ def extract_logits(output: Any) -> Tensor:
     torch.Size([1, 2])
     >>> extract_logits("cat")
     Traceback (most recent call last):
-    metacal.errors.InputError: the model returned str; a CalibratedModule needs logits as a tensor, ...
+    metacal.errors.InputError: The model returned str. A CalibratedModule needs logits as a tensor, ...
     """
     logits = output
     if isinstance(output, Mapping):
@@ -458,7 +458,7 @@ def extract_logits(output: Any) -> Tensor:
         logits = output[0]
     if not isinstance(logits, Tensor):
         raise InputError(
-            f"the model returned {type(output).__name__}; a CalibratedModule needs logits as a"
-            " tensor, as the first item of a tuple, or named 'logits'."
+            f"The model returned {type(output).__name__}. A CalibratedModule needs logits as"
+            " a tensor, as the first item of a tuple, or in a field named 'logits'."
         )
     return logits

@@ -104,8 +104,8 @@ class MapModule(FixedDtypeModule):
             calibrator = getattr(fitted, "estimator", fitted)
             supported_names = ", ".join(method.public_name for method in METHODS.values())
             raise InputError(
-                f"the base calibrator {type(calibrator).__name__} is not one of metacal's own and"
-                f" cannot be exported; use one of metacal's calibrators: {supported_names}."
+                f"The base calibrator {type(calibrator).__name__} is not one of metacal's"
+                f" calibrators and cannot be exported. Use one of {supported_names}."
             )
         self.kind = type(fitted).__name__
         self.formula = fitted.formula

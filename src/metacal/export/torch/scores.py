@@ -118,7 +118,7 @@ def score_module(score: str | Score) -> FixedDtypeModule:
     tensor([-2.])
     >>> score_module(len)
     Traceback (most recent call last):
-    metacal.errors.InputError: the score 'len' is code of your own and cannot be exported; use one of 'entropy', ...
+    metacal.errors.InputError: The score 'len' is a Python function and cannot be exported. Use one of 'entropy', ...
     """
     if isinstance(score, str) and score in NAMED:
         return NamedScore(score)
@@ -126,6 +126,6 @@ def score_module(score: str | Score) -> FixedDtypeModule:
         return RankerScore(score)
     score_names = ", ".join(map(repr, NAMED))
     raise InputError(
-        f"the score {get_score_name(score)!r} is code of your own and cannot be exported; use one of"
-        f" {score_names}, or a fitted {', '.join(LEARNED_SCORE_NAMES)}."
+        f"The score {get_score_name(score)!r} is a Python function and cannot be exported."
+        f" Use one of {score_names}, or a fitted {', '.join(LEARNED_SCORE_NAMES)}."
     )

@@ -65,7 +65,10 @@ def encode_array(array: NDArray[Any], location: str) -> dict[str, Any]:
     little_endian = np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<"), copy=False)
     dtype_name = little_endian.dtype.str
     if dtype_name not in DTYPES:
-        raise ArtifactError(f"{location} is an array of {array.dtype}, which cannot be saved.")
+        raise ArtifactError(
+            f"{location} is an array of {array.dtype}, which metacal cannot save. Use integers,"
+            " floats, booleans or strings."
+        )
     json_object: dict[str, Any] = {"dtype": dtype_name, "shape": list(array.shape)}
     if array.size <= _MAX_READABLE_SIZE and np.isfinite(little_endian).all():
         json_object["values"] = little_endian.ravel().tolist()
@@ -109,7 +112,7 @@ def decode_array(annotation: Any, data: dict[str, Any], location: str) -> NDArra
         values = _decode_values(data["values"], dtype, location)
     # Python integers do not overflow, and nothing has been allocated for the claimed shape.
     if len(values) != math.prod(shape):
-        raise ArtifactError(f"{location}: {len(values)} numbers for shape {shape}.")
+        raise ArtifactError(f"{location}: got {len(values)} numbers for shape {shape}.")
 
     array = values.reshape(shape).astype(dtype.newbyteorder("="))
     if dtype.kind == "f":
@@ -134,7 +137,7 @@ def _check_shape(shape: Any, location: str) -> None:
     """Raise ArtifactError unless a value is a valid shape."""
     is_valid = isinstance(shape, list) and len(shape) <= _MAX_DIMENSIONS
     if not is_valid or not all(type(length) is int and length >= 0 for length in shape):
-        raise ArtifactError(f"{location}: a shape is a list of whole numbers.")
+        raise ArtifactError(f"{location}: a shape must be a list of whole numbers.")
 
 
 def _check_magnitude(array: NDArray[Any], location: str) -> None:
@@ -143,7 +146,7 @@ def _check_magnitude(array: NDArray[Any], location: str) -> None:
     is_valid = np.abs(array.astype(np.float64, copy=False)) <= _MAX_FLOAT
     if not is_valid.all():
         raise ArtifactError(
-            f"{location} holds a number that is not finite or beyond {_MAX_FLOAT:g}."
+            f"{location} holds a number that is not finite or exceeds {_MAX_FLOAT:g}."
         )
 
 

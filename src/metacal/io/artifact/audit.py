@@ -296,7 +296,7 @@ def _note_from_stored(data: Any, location: str) -> Note:
     if isinstance(data, dict):
         kind = data.get("kind")
     if type(kind) is not str or kind not in NOTE_TEXTS:
-        raise ArtifactError(f"{location}: there is no note of the kind {describe_json(kind)}.")
+        raise ArtifactError(f"{location}: unknown kind of note {describe_json(kind)}.")
     fact_types = note_fact_types(kind)
     check_keys(data, ["kind", *fact_types], location)
     facts = []
@@ -320,7 +320,7 @@ def _check_note_counts(note: Note, location: str) -> None:
     for name, count in counts.items():
         max_count = MAX_ROWS if name in _UNBOUNDED_FACTS else n_rows
         if not 0 <= count <= max_count:
-            raise ArtifactError(f"{location}.{name} {count} cannot be.")
+            raise ArtifactError(f"{location}.{name} {count} contradicts the other counts.")
 
 
 def _certificate_to_stored(certificate: Certificate, location: str) -> dict[str, Any]:

@@ -107,7 +107,7 @@ def open_certifier(
     >>> with open_certifier(path, scores, labels=400):
     ...     pass
     Traceback (most recent call last):
-    metacal.errors.InputError: ...labels.journal was begun with labels=200, not 400, which cannot change after ...
+    metacal.errors.InputError: ...labels.journal was started with labels=200, not 400, which cannot change after ...
     """
     with open_journal(os.fspath(path), key=key) as journal:
         yield certifier_from_journal(journal, pool, promise, **options)
@@ -181,7 +181,7 @@ def certifier_from_journal(
     """
     if not journal.records:
         if promise is None:
-            raise InputError(f"{journal.path} is not there yet: give a promise to begin with.")
+            raise InputError(f"{journal.path} does not exist yet. Pass a promise to create it.")
         certifier = Certifier(promise, pool, classes=classes, **options)
         journal.append(_build_settings_record(certifier, sheet_settings or {}))
     else:
@@ -200,7 +200,7 @@ def _build_settings_record(certifier: Certifier, sheet_settings: dict[str, Any])
     predictions = certifier.unlabelled_pool.predictions
     if predictions is not None and not isinstance(certifier.score, str):
         raise ArtifactError(
-            "the score is a function, which a journal cannot hold; use a named one:"
+            "The score is a function, which a journal cannot store. Use a named score:"
             f" {', '.join(NAMED)}."
         )
     record: Record = {"promise": encode(certifier.promise, "the promise")}
@@ -227,7 +227,7 @@ def _restore_certifier(journal: Journal, pool: ArrayLike) -> Certifier:
     is_pool_of_logits = np.ndim(pool) == 2
     if began_with_logits != is_pool_of_logits:
         kind = "logits" if began_with_logits else "scores"
-        raise InputError(f"{journal.path} was begun on a pool of {kind}; give the same {kind}.")
+        raise InputError(f"{journal.path} was started with a pool of {kind}. Pass the same {kind}.")
     classes = decode(Labels | None, settings["classes"], "classes")
     try:
         are_classes_given = decode(bool, settings["classes_given"], "classes_given")
@@ -240,15 +240,15 @@ def _restore_certifier(journal: Journal, pool: ArrayLike) -> Certifier:
             **{parameter: settings[parameter] for parameter in _ATTRIBUTE_OF_PARAMETER},
         )
     except (InputError, TypeError) as error:
-        raise InputError(f"{journal.path} does not go with this pool: {error}") from error
+        raise InputError(f"{journal.path} does not belong to this pool: {error}") from error
     if (
         settings["n_pool"] != certifier.n_pool
         or settings["pool"] != certifier.unlabelled_pool.fingerprint
     ):
         raise InputError(
-            f"{journal.path} was begun on a pool of {settings['n_pool']:,} rows, and this one, of"
-            f" {certifier.n_pool:,}, is another: give the same rows in the same order, or begin"
-            " anew with another file."
+            f"{journal.path} was started with a pool of {settings['n_pool']:,} rows, but this"
+            f" pool has {certifier.n_pool:,} rows. Pass the same rows in the same order, or"
+            " start again with another file."
         )
     return certifier
 
@@ -292,8 +292,8 @@ def _changed_setting_error(
 ) -> InputError:
     """Build the error about a setting that differs from the one in the journal."""
     return InputError(
-        f"{path} was begun {original_setting}, not {new_value}, which cannot change after labels"
-        f" are seen: leave {name} out, or begin anew with another file."
+        f"{path} was started {original_setting}, not {new_value}, which cannot change after"
+        f" labels are known. Leave out {name}, or start again with another file."
     )
 
 
@@ -315,9 +315,11 @@ def _replay_record(certifier: Certifier, record: Record, location: str) -> None:
         class_codes = arrays["classes"]
         have_equal_length = len(rows) == len(correctness) == len(class_codes)
         if not have_equal_length or not np.isin(correctness, (0, 1)).all():
-            raise ArtifactError("rows, right and classes must be of one length, and right 1 or 0.")
+            raise ArtifactError(
+                "rows, right and classes must have the same length, and right must be 1 or 0."
+            )
         certifier.add_answers(rows, correctness == 1, class_codes)
     except (InputError, ValueError) as error:
         raise ArtifactError(
-            f"{location}: this record does not follow from those before it: {error}"
+            f"{location}: this record contradicts the records before it: {error}"
         ) from error

@@ -151,8 +151,8 @@ def encode_document(content: SavedContent) -> Document:
     is_calibrator = gate.threshold == math.inf and gate.is_logits_gate
     if not has_promise and not is_calibrator:
         raise ArtifactError(
-            "this gate has a threshold without a certificate, and a threshold is only saved with"
-            " its promise; fit it with one, say MetaCal(MaxMiscoverage(0.05))."
+            "This gate has a threshold without a certificate, which cannot be saved. Fit it"
+            " with a promise, for example MetaCal(MaxMiscoverage(0.05))."
         )
     reject_label = None
     if has_promise and gate.has_classes:
@@ -203,7 +203,7 @@ def decode_document(document: Document) -> SavedContent:
     gate_kind = document_kind(gate)
     if saved_gate.kind != gate_kind:
         raise ArtifactError(
-            f"this is no {saved_gate.kind}: its stages and its promise are those of"
+            f"the file is not {saved_gate.kind}: its stages and promise are those of"
             f" {with_article(gate_kind)}."
         )
     feature_names = saved_gate.feature_names
@@ -223,7 +223,8 @@ def _decode_entries(document: Document) -> SavedGate:
     if not is_known_kind:
         known_kinds = ", ".join(ALLOWED_NAMES[Kind]())
         raise ArtifactError(
-            f"unknown kind {describe_json(kind)}; this metacal knows {known_kinds}."
+            f"unknown kind {describe_json(kind)}; this version of metacal supports"
+            f" {known_kinds}. Update metacal."
         )
     entry_types = field_types(SavedGate)
     check_keys(document, list(entry_types), "the file")
@@ -238,7 +239,10 @@ def _check_promise_entries(saved_gate: SavedGate) -> None:
     certificate = saved_gate.certificate
     promise = saved_gate.promise
     if (certificate is None) != (promise is None):
-        raise ArtifactError("a promise belongs to a certificate, and a certificate to a promise.")
+        raise ArtifactError(
+            "a file with a promise must have a certificate, and a file with a certificate a"
+            " promise."
+        )
     _check_fingerprint(saved_gate)
     if certificate is None or promise is None:
         return
@@ -253,12 +257,11 @@ def _check_fingerprint(saved_gate: SavedGate) -> None:
     row_entries = (data_hash, saved_gate.sketch, saved_gate.profile)
     describes_rows = any(entry is not None for entry in row_entries)
     if saved_gate.certificate is None and describes_rows:
-        raise ArtifactError(
-            "a fingerprint or a profile of calibration rows belongs to a certificate."
-        )
+        raise ArtifactError("a fingerprint or a profile of calibration rows needs a certificate.")
     if (data_hash is None) != (saved_gate.sketch is None):
         raise ArtifactError(
-            "data_hash and sketch describe the same calibration rows; a file has both or neither."
+            "data_hash and sketch describe the same calibration rows, so a file must have"
+            " both or neither."
         )
     if data_hash is not None and not re.fullmatch(_DATA_HASH_PATTERN, data_hash):
         raise ArtifactError(
@@ -292,13 +295,14 @@ def _check_and_complete_reject_label(reject_label: Any, gate: Gate) -> Any:
     if not rejects_classes:
         if reject_label is not None:
             raise ArtifactError(
-                f"reject_label must be null where no class is rejected, not {describe_json(reject_label)}."
+                "reject_label must be null if the gate has no reject class, not"
+                f" {describe_json(reject_label)}."
             )
         return _NO_REJECT_LABEL
     label_type = str if gate.classes.dtype.kind == "U" else int
     if not isinstance(reject_label, label_type) or reject_label in gate.classes.tolist():
         raise ArtifactError(
-            f"reject_label must be of the type of the classes and none of them, not"
+            "reject_label must have the type of the classes and differ from all of them, not"
             f" {describe_json(reject_label)}."
         )
     return reject_label
@@ -428,17 +432,20 @@ def build_verified_text(
     n_bytes = len(text_bytes)
     if n_bytes > (max_bytes or MAX_BYTES):
         raise ArtifactError(
-            f"the file would have {n_bytes / 2**20:.0f} MB, more than load takes by default"
-            f" ({MAX_BYTES / 2**20:.0f} MB); save and load it with max_bytes={n_bytes} if it must"
-            " be so large."
+            f"the file would have {n_bytes / 2**20:.0f} MB, more than the default limit of"
+            f" load ({MAX_BYTES / 2**20:.0f} MB). If it must be so large, save and load it"
+            f" with max_bytes={n_bytes}."
         )
     try:
         loaded_content, _ = load_bytes(text_bytes, signing_key, max_bytes)
     except ArtifactError as error:
-        raise ArtifactError(f"this cannot be saved, for it could not be loaded: {error}") from error
+        raise ArtifactError(
+            f"this gate cannot be saved, because the file could not be loaded again: {error}"
+        ) from error
     if encode_document(loaded_content) != document:
         raise ArtifactError(
-            "this cannot be saved: what is read back is another gate; please report it."
+            "this gate cannot be saved, because the loaded gate would differ. This is a bug:"
+            " please report it."
         )
     return text
 
@@ -451,4 +458,4 @@ def load_bytes(
     try:
         return decode_document(document), wrapping
     except (RecursionError, MemoryError) as error:
-        raise ArtifactError("it is nested too deeply or too large.") from error
+        raise ArtifactError("the file is nested too deeply or too large. Save it again.") from error

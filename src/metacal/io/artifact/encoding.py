@@ -106,17 +106,17 @@ def _encode_scalar(value: Any, location: str) -> Any:
     """Convert None, a boolean, a number or a text to a JSON value."""
     if isinstance(value, int) and not -(2**63) <= value < 2**64:
         raise ArtifactError(
-            f"{location} is a number beyond 64 bits, which cannot be saved; choose a smaller one."
+            f"{location} is a number beyond 64 bits, which cannot be saved. Use a smaller number."
         )
     if isinstance(value, str) and not _is_valid_unicode(value):
         raise ArtifactError(
-            f"{location} holds half a surrogate pair, which is no text and cannot be saved; rename"
-            " it."
+            f"{location} holds half a surrogate pair, which is not valid text and cannot be"
+            " saved. Rename it."
         )
     if not isinstance(value, float) or math.isfinite(value):
         return value
     if math.isnan(value):
-        raise ArtifactError(f"{location} is NaN, which cannot be saved; fit again.")
+        raise ArtifactError(f"{location} is NaN, which cannot be saved. Fit again.")
     return "inf" if value > 0 else "-inf"
 
 
@@ -136,8 +136,8 @@ def _encode_dataclass(value: Any, location: str) -> dict[str, Any]:
     if not is_dataclass(value):
         name = getattr(value, "__name__", None) or cls.__qualname__
         raise ArtifactError(
-            f"{location} is {with_article(str(name))}, which a file cannot hold; give a plain"
-            " value or one of metacal's own."
+            f"{location} is {with_article(str(name))}, which a file cannot store. Use a plain"
+            " value, or one of metacal's own objects."
         )
     json_object: dict[str, Any] = {}
     if find_registered_base(cls) is not None:
@@ -168,7 +168,7 @@ def _stored_class_name(cls: type, location: str) -> str:
         if storable_class is cls:
             return stored_name
     raise ArtifactError(
-        f"{location} is {with_article(cls.__name__)}; what can be saved is"
+        f"{location} is {with_article(cls.__name__)}, which a file cannot store. Use"
         f" {', '.join(classes_by_stored_name)}."
     )
 
@@ -245,7 +245,7 @@ def _decode_matching_value(annotation: Any, data: Any, location: str, depth: int
     """Convert a JSON value whose type matches the annotation; see `decode`."""
     if annotation is float:
         if type(data) is int and abs(data) > sys.float_info.max:
-            raise ArtifactError(f"{location} is too large a number.")
+            raise ArtifactError(f"{location} holds a number that is too large.")
         return float(data)
     origin = get_origin(annotation)
     if origin in (tuple, list):
@@ -333,7 +333,9 @@ def decode_entries(
         entries[key] = decode(entry_type, data[key], f"{location}.{key}", depth + 1)
     for key, default in layout.omitted_defaults.items():
         if key in entries and entries[key] == default:
-            raise ArtifactError(f"{location}: {key} must not be there, for it says nothing.")
+            raise ArtifactError(
+                f"{location}: {key} must be left out, because its value is the default."
+            )
     return entries
 
 
@@ -355,7 +357,7 @@ def _construct_object(cls: Any, entries: dict[str, Any], location: str) -> Any:
         stored_value = entries[key]
         if getattr(instance, key) != stored_value:
             raise ArtifactError(
-                f"{location}: {key} {describe_json(stored_value)} does not follow from the rest."
+                f"{location}: {key} {describe_json(stored_value)} contradicts the other values."
             )
     return instance
 

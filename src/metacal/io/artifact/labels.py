@@ -123,7 +123,7 @@ def decode_labels(labels: LabelList, location: str = "classes") -> NDArray[Any]:
     dtype_name: str = labels.dtype
     values: tuple[Any, ...] = labels.values
     if not values:
-        raise ArtifactError(f"{location}: values must be a list with an entry per column.")
+        raise ArtifactError(f"{location}: values must be a list with one entry per column.")
     for index, value in enumerate(values):
         if not _has_dtype(value, dtype_name):
             raise ArtifactError(
@@ -159,8 +159,9 @@ def _check_name_lengths(names: Sequence[str], location: str) -> None:
     max_length = max(map(len, names))
     if len(names) * max_length > _MAX_NAME_CHARACTERS:
         raise ArtifactError(
-            f"{location}: {len(names):,} names of up to {max_length:,} characters are too long; "
-            f"names times the longest may be {_MAX_NAME_CHARACTERS:,} at most: shorten them."
+            f"{location}: {len(names):,} names of up to {max_length:,} characters are too"
+            " long. The number of names times the longest may be at most"
+            f" {_MAX_NAME_CHARACTERS:,}: shorten the names."
         )
 
 

@@ -45,7 +45,7 @@ def check_keys(data: Any, names: Sequence[str], location: str) -> None:
             raise ArtifactError(f"{location}: {name!r} is missing.")
     for name in data:
         if name not in names:
-            raise ArtifactError(f"{location}: {describe_json(name)} does not belong here.")
+            raise ArtifactError(f"{location}: unexpected entry {describe_json(name)}.")
 
 
 @contextmanager

@@ -69,7 +69,7 @@ def check_map(fitted: Gate | Map, n_classes: int) -> None:
     >>> check_map(TemperatureMap(0.5), 3)
     >>> check_map(TemperatureMap(1e50), 3)
     Traceback (most recent call last):
-    metacal.errors.ArtifactError: the map gives no probabilities for flat rows in float32: some are not finite.
+    metacal.errors.ArtifactError: the map does not return probabilities for flat rows in float32: some are not finite.
     """
     for dtype in _TOLERANCE:
         row_by_kind = build_probe_rows(n_classes, dtype)
@@ -89,10 +89,10 @@ def _apply_to_logits(fitted: Gate | Map, logits: NDArray[Any]) -> NDArray[Any]:
                 probabilities = np.asarray(fitted(logits))
     except Exception as error:
         raise ArtifactError(
-            f"the map does not work on {n_classes} columns ({error_summary(error)})."
+            f"the map does not support {n_classes} columns ({error_summary(error)})."
         ) from error
     if probabilities.shape != logits.shape:
-        raise ArtifactError(f"the map does not give probabilities of {n_classes} columns.")
+        raise ArtifactError(f"the map does not return probabilities of {n_classes} columns.")
     return probabilities
 
 
@@ -121,6 +121,6 @@ def _check_probabilities(probabilities: NDArray[Any], row_kinds: list[str]) -> N
         row = find_first_true(~is_valid)
         if row is not None:
             raise ArtifactError(
-                f"the map gives no probabilities for {row_kinds[row]} rows in"
+                f"the map does not return probabilities for {row_kinds[row]} rows in"
                 f" {probabilities.dtype}: {problem.format(row_sum=row_sums[row])}."
             )

@@ -102,7 +102,8 @@ class Key(Seal):
             return hmac.digest(self.secret, content, "sha256").hex()
         if self.private is None:
             raise InputError(
-                "this is a public key, which can only verify; sign with the private key."
+                "The key is a public key, which can only verify signatures. Sign with the"
+                " private key."
             )
         return str(self.private.sign(content).hex())
 
@@ -143,7 +144,7 @@ def read_key(source: KeySource) -> Key:
     --------
     >>> read_key(b"correct horse")
     Traceback (most recent call last):
-    metacal.errors.InputError: the key has 13 bytes, and a secret needs at least 32; make one: openssl rand ...
+    metacal.errors.InputError: the key has 13 bytes, but a secret needs at least 32. Create a key with: openssl rand ...
     """
     if isinstance(source, bytes):
         return _parse_key(source, "the key")
@@ -154,7 +155,9 @@ def read_key(source: KeySource) -> Key:
     key = _parse_key(content, path)
     if key.is_secret and _is_readable_by_others(file_mode):
         warnings.warn(
-            f"{path}: others can read this key; chmod 600 {path}", MetacalWarning, stacklevel=3
+            f"{path}: other users can read this key. Run chmod 600 {path}",
+            MetacalWarning,
+            stacklevel=3,
         )
     return key
 
@@ -226,39 +229,43 @@ def verify_signature(signature: Signature | None, content: bytes, key: Key) -> N
     """
     if signature is None:
         raise ArtifactError(
-            "it is not signed, and a key was given; load it without the key if you trust where it"
-            " comes from, or fit and sign it again."
+            "the file is not signed, but a key was given. If you trust its source, load it"
+            " without the key; otherwise fit and sign it again."
         )
     if signature.algorithm != key.algorithm:
         raise ArtifactError(
-            f"it is signed by {signature.algorithm}, but the key is one for {key.algorithm}; give"
-            " the other key."
+            f"the file is signed with {signature.algorithm}, but the key is for"
+            f" {key.algorithm}. Pass the other key."
         )
     if not key.matches(signature.value, content):
         raise ArtifactError(
-            "the signature does not match: it was signed with another key, or changed since."
+            "the signature does not match: the file was signed with another key, or was"
+            " changed after it was signed."
         )
 
 
 def _parse_key(content: bytes, name: str) -> Key:
     """Parse the content of a key. Raise InputError, which contains `name`, if it is invalid."""
     if len(content) > _MAX_KEY_BYTES:
-        raise InputError(f"{name}: this is too large for a key; make one: {_MAKE_SECRET}")
+        raise InputError(
+            f"{name}: the file is too large for a key. Create a key with: {_MAKE_SECRET}"
+        )
     if content.lstrip().startswith(_KEY_FILE_PREFIXES):
         return _parse_ed25519_key(content, name)
 
     is_printable = all(byte in b"\t\n\r" or 32 <= byte < 127 for byte in content)
     secret = content.strip() if is_printable else content
     if not secret:
-        raise InputError(f"{name} is empty; make one: {_MAKE_SECRET}")
+        raise InputError(f"{name} is empty. Create a key with: {_MAKE_SECRET}")
     if len(secret) < _MIN_SECRET_BYTES:
         raise InputError(
-            f"{name} has {len(secret)} bytes, and a secret needs at least {_MIN_SECRET_BYTES};"
-            f" make one: {_MAKE_SECRET}"
+            f"{name} has {len(secret)} bytes, but a secret needs at least"
+            f" {_MIN_SECRET_BYTES}. Create a key with: {_MAKE_SECRET}"
         )
     if len(set(secret)) < _MIN_DISTINCT_BYTES:
         raise InputError(
-            f"{name} holds the same few bytes again and again, no secret; make one: {_MAKE_SECRET}"
+            f"{name} repeats the same few bytes, so it is not a secret. Create a key with:"
+            f" {_MAKE_SECRET}"
         )
     return Key("hmac-sha256", secret=secret)
 
@@ -285,15 +292,15 @@ def _parse_ed25519_key(content: bytes, name: str) -> Key:
             public_key = load_pem_public_key(content)
     except TypeError:
         raise InputError(
-            f"{name}: this private key is locked by a password; give one without."
+            f"{name}: the private key is protected by a password. Pass a key without a password."
         ) from None
     except (ValueError, UnsupportedAlgorithm):
         raise InputError(
-            f"{name}: this is no PEM key that can be read; make one: {_MAKE_PAIR}"
+            f"{name}: the file is not a valid PEM key. Create a key pair with: {_MAKE_PAIR}"
         ) from None
     is_ed25519 = isinstance(public_key, Ed25519PublicKey)
     if not is_ed25519 or not isinstance(private_key, Ed25519PrivateKey | None):
         raise InputError(
-            f"{name}: this is a key of another kind than Ed25519; make one: {_MAKE_PAIR}"
+            f"{name}: the key is not an Ed25519 key. Create a key pair with: {_MAKE_PAIR}"
         )
     return Key("ed25519", private=private_key, public_key=public_key)

@@ -142,15 +142,15 @@ def check_calibrator_is_supported(source: LogitsSource) -> None:
 def unsupported_calibrator_error(name: str) -> ArtifactError:
     """Build the error about a calibrator that a file cannot contain."""
     return ArtifactError(
-        f"the base calibrator is {with_article(name)}, which only pickle could store; "
-        f"use one of metacal's own ({', '.join(calibrator_kinds())})."
+        f"The base calibrator is {with_article(name)}, which cannot be saved without pickle."
+        f" Use one of metacal's calibrators ({', '.join(calibrator_kinds())})."
     )
 
 
 def check_n_jobs(n_jobs: int | None, location: str = "n_jobs") -> int | None:
     """Return a number of threads. Raise ArtifactError if it is 0 or too large."""
     if n_jobs is not None and not 1 <= abs(n_jobs) <= MAX_JOBS:
-        raise ArtifactError(f"{location} must not be 0, nor beyond {MAX_JOBS} threads.")
+        raise ArtifactError(f"{location} must not be 0 or exceed {MAX_JOBS} threads.")
     return n_jobs
 
 

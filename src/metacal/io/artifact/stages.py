@@ -87,13 +87,12 @@ def _prepare_source_for_saving(source: Source) -> Source:
     score_name = get_score_name(score)
     if type(score) is not RANKERS.get(score_name):
         raise ArtifactError(
-            f"the score is a function ({score_name}), which a file cannot hold; use a named score: "
-            f"{', '.join(NAMED)}, or a trained {' or '.join(RANKERS)}."
+            f"The score is a function ({score_name}), which a file cannot store. Use a named"
+            f" score: {', '.join(NAMED)}, or a trained {' or '.join(RANKERS)}."
         )
     if not score.n_classes_:
         raise ArtifactError(
-            f"the score is a {score_name} that has not been trained; train it, fit again, then"
-            " save."
+            f"The score {score_name} has not been trained. Train it and fit again before you save."
         )
     return source
 
@@ -125,7 +124,7 @@ def build_stages(
         certified_stages = certificate.stages.items
     n_stages = len(certified_stages)
     if len(saved_stages) != n_stages or len(saved_stages) > MAX_STAGES:
-        raise ArtifactError(f"stages must be a list of {n_stages}, as the certificate says.")
+        raise ArtifactError(f"stages must be a list of {n_stages}, as in the certificate.")
     stages = []
     for index, (saved_stage, certified_stage) in enumerate(zip(saved_stages, certified_stages)):
         location = f"stages[{index}]"
@@ -163,13 +162,13 @@ def _check_stage_matches_certificate(
         )
     if certified_stage is not None and saved_stage.source.score_name != certified_stage.score:
         raise ArtifactError(
-            f"{location}: the score is not the same in the source and the certificate."
+            f"{location}: the score differs between the source and the certificate."
         )
     certified_threshold = math.inf
     if certified_stage is not None:
         certified_threshold = certified_stage.threshold
     if saved_stage.threshold != certified_threshold:
-        raise ArtifactError(f"{location}: the threshold and the certificate's differ.")
+        raise ArtifactError(f"{location}: the threshold differs from that of the certificate.")
 
 
 def _build_stage(saved_stage: SavedStage, certificate: Certificate | None, location: str) -> Stage:
@@ -225,19 +224,21 @@ def _check_logits_source(
     n_classes_of_score = getattr(source.score, "n_classes_", n_classes)
     if n_classes_of_score != n_classes:
         raise ArtifactError(
-            f"{location}.source: n_classes is {n_classes_of_score}, but there are {n_classes} classes."
+            f"{location}.source: n_classes is {n_classes_of_score}, but the gate has"
+            f" {n_classes} classes."
         )
     if needs_logits(source.score) and source.input == "probabilities":
         raise ArtifactError(
-            f"the score {get_score_name(source.score)} is the same for every row of probabilities."
+            f"The score {get_score_name(source.score)} has the same value for every row of"
+            " probabilities."
         )
     decision_offset = source.decision_at
     certified_offset = 0.0 if certificate is None else certificate.decision_at
     has_offset_without_two_classes = bool(decision_offset) and n_classes != 2
     if decision_offset != certified_offset or has_offset_without_two_classes:
         raise ArtifactError(
-            f"{location}.source: decision_at {decision_offset} is not that of the certificate of"
-            " two classes."
+            f"{location}.source: decision_at {decision_offset} differs from that of the"
+            " two-class certificate."
         )
     if certificate is not None:
         check_score_range(certificate, n_classes, source.score_name, threshold)
@@ -257,12 +258,13 @@ def _check_and_complete_score_source(
         n_knots = len(source.curve.knots)
     if n_knots > _MAX_CURVE_KNOTS:
         raise ArtifactError(
-            f"{location}.source.curve has {n_knots:,} corners; {_MAX_CURVE_KNOTS:,} is the most."
+            f"{location}.source.curve has {n_knots:,} knots, more than the limit of"
+            f" {_MAX_CURVE_KNOTS:,}."
         )
     if certificate is None:
-        raise ArtifactError(f"{location}.source: scores that are given belong to a certificate.")
+        raise ArtifactError(f"{location}.source: a source of given scores needs a certificate.")
     if source.truth == "losses" and not certificate.quantity.is_mean_cost:
-        raise ArtifactError(f"{location}.source.truth: losses belong to a promise about them.")
+        raise ArtifactError(f"{location}.source.truth: losses need a promise about losses.")
     is_cascade = certificate.stages is not None
     if is_cascade:
         return source

@@ -64,7 +64,7 @@ def _dict_from_pairs(pairs: tuple[tuple[Any, Any], ...], location: str) -> dict[
     """Convert a list of items to a dict. Raise ArtifactError if a key occurs twice."""
     mapping = dict(pairs)
     if len(mapping) < len(pairs):
-        raise ArtifactError("an id waits twice, or an alarm was first raised twice.")
+        raise ArtifactError("an id waits twice for its label, or an alarm has two first times.")
     return mapping
 
 
@@ -244,19 +244,21 @@ def decode_watch(document: Any, gate: Any) -> Watch:
         If the object is not a valid state, or belongs to another gate.
     """
     if not isinstance(document, dict) or document.get("kind") != MONITOR:
-        raise ArtifactError("this is not the state of a monitor.")
+        raise ArtifactError(
+            "the file is not the state of a monitor. Pass the file that --state named."
+        )
     entries = {name: entry for name, entry in document.items() if name not in ("kind", "gate")}
     state = decode(WatchState, entries, "the state")
     watched_gate = getattr(gate, "gate_", gate)
     if document.get("gate") != _gate_checksum(watched_gate):
         raise ArtifactError(
-            "this state belongs to another gate; give the gate that it was made with, or begin"
-            " anew."
+            "the state belongs to another gate. Pass the gate that it was made with, or"
+            " start again."
         )
     new_watch = _build_watch_with_alarms(state.alarms, watched_gate)
     if len(state.counts_by_class) != len(new_watch.counts_by_class):
         raise ArtifactError(
-            f"there are counts of {len(state.counts_by_class)} classes, and the gate has"
+            f"the state has counts of {len(state.counts_by_class)} classes, but the gate has"
             f" {len(new_watch.counts_by_class)}."
         )
     watch = state.restore(new_watch)
@@ -344,7 +346,9 @@ def _build_watch_with_alarms(alarms: Alarms, gate: Gate) -> Watch:
 
     for alarm_name in ALARM_NAMES:
         if _alarm_settings(alarms, alarm_name) != _alarm_settings(new_watch.alarms, alarm_name):
-            raise ArtifactError(f"what the {alarm_name} alarm watches is not what this gate gives.")
+            raise ArtifactError(
+                f"the {alarm_name} alarm watches a quantity that this gate does not have."
+            )
         stored_monitors = getattr(alarms, alarm_name)
         new_monitors = getattr(new_watch.alarms, alarm_name)
         for stored_monitor, new_monitor in zip(stored_monitors, new_monitors):
@@ -356,11 +360,11 @@ def _check_evidence(stored_monitor: Any, new_monitor: Any) -> None:
     """Raise ArtifactError if the evidence of a stored monitor is not possible."""
     capital = stored_monitor.capital
     if _wager_guesses(stored_monitor) != _wager_guesses(new_monitor):
-        raise ArtifactError("a monitor has other wagers than it began with.")
+        raise ArtifactError("a monitor has different wagers than at its start.")
     is_peak_valid = capital.log_peak >= max(0.0, capital.log_now)
     has_too_many_rows = any(wager.rows > _MAX_ROWS for wager in capital.wagers)
     if not is_peak_valid or has_too_many_rows:
-        raise ArtifactError("evidence lies above its own peak.")
+        raise ArtifactError("the evidence exceeds its own peak.")
 
 
 def _wager_guesses(monitor: Any) -> list[tuple[Any, Any]]:
@@ -378,11 +382,11 @@ def _check_watch_state(watch: Watch) -> None:
         _check_counts(counts)
     n_rows_of_classes = sum(counts.rows for counts in counts_by_class)
     if counts_by_class and n_rows_of_classes != watch.counts.rows:
-        raise ArtifactError("the rows of the classes are not all rows.")
+        raise ArtifactError("the counts of the classes do not add up to the number of rows.")
     _check_history(watch)
     has_valid_horizon = 0 <= watch.waiting.horizon < MAX_WAITING_ROWS
     if not has_valid_horizon or watch.waiting.n_unlabelled < 0:
-        raise ArtifactError("the horizon is no number of rows.")
+        raise ArtifactError("the horizon is not a number of rows.")
     _check_clusters(watch)
     _check_acknowledgements(watch)
     _check_waiting_rows(watch.waiting.rows_by_id)
@@ -392,7 +396,8 @@ def _check_waiting_rows(waiting_rows: dict[Id, PendingRow]) -> None:
     """Raise ArtifactError if too many rows wait for a label, or an id is too long."""
     if len(waiting_rows) > MAX_WAITING_ROWS:
         raise ArtifactError(
-            f"{len(waiting_rows):,} rows wait for a label; {MAX_WAITING_ROWS:,} is the most."
+            f"{len(waiting_rows):,} rows wait for a label, more than the limit of"
+            f" {MAX_WAITING_ROWS:,}."
         )
     text_ids = [row_id for row_id in waiting_rows if isinstance(row_id, str)]
     if any(len(row_id) > LONGEST_ID for row_id in text_ids):
@@ -417,7 +422,7 @@ def _check_history(watch: Watch) -> None:
     has_valid_size = watch.history.stride >= 1 and len(points) <= MAX_POINTS
     has_other_alarms = any(len(point.evidence) != n_alarms for point in points)
     if not has_valid_size or has_other_alarms:
-        raise ArtifactError("the history does not fit what is watched.")
+        raise ArtifactError("the history contradicts the watched quantities.")
 
 
 def _check_clusters(watch: Watch) -> None:
@@ -432,10 +437,10 @@ def _check_clusters(watch: Watch) -> None:
     # Without a horizon, the rows of a complete case wait for its last label.
     may_wait_for_labels = watch.watches_cases and not watch.waiting.has_horizon
     if has_unexpected_clusters or (is_open_and_complete and not may_wait_for_labels):
-        raise ArtifactError("what is known of units contradicts itself or the gate.")
+        raise ArtifactError("the stored clusters contradict each other or the gate.")
     has_negative_count = min(complete_clusters.n_complete, complete_clusters.n_stray_rows) < 0
     if has_negative_count or len(complete_cluster_ids) > MAX_WAITING_ROWS:
-        raise ArtifactError("the counts of units contradict each other.")
+        raise ArtifactError("the counts of clusters contradict each other.")
 
 
 def _check_acknowledgements(watch: Watch) -> None:
@@ -452,7 +457,7 @@ def _check_acknowledgements(watch: Watch) -> None:
             raise ArtifactError("the acknowledgements contradict each other.")
         earlier_counts = counts
     if watch.armed_from > watch.counts.rows:
-        raise ArtifactError("an acknowledgement is later than all rows.")
+        raise ArtifactError("an acknowledgement is later than the last row.")
 
 
 def _check_acknowledgement_texts(acknowledgement: Acknowledgement) -> None:

@@ -145,17 +145,19 @@ def parse_file(
     """
     entries = parse_bytes(content, max_bytes or MAX_BYTES)
     if not isinstance(entries, dict) or entries.get("format") != FORMAT:
-        raise ArtifactError('this is JSON, but not a metacal file ("format" is not "metacal").')
+        raise ArtifactError('the file is JSON, but not a metacal file ("format" is not "metacal").')
     format_version = _check_format_version(entries.get("version"))
     metacal_version = _check_metacal_version(entries.get("metacal_version"))
     try:
         signed_content = canonical_json(entries)
     except (RecursionError, ValueError):
-        raise ArtifactError("it is nested too deeply or holds a number out of range.") from None
+        raise ArtifactError(
+            "the file is nested too deeply or holds a number out of range."
+        ) from None
     stored_checksum = entries.get("checksum")
     if stored_checksum != _sha256(signed_content):
         raise ArtifactError(
-            "the checksum does not match: the file is damaged or was edited; save it again."
+            "the checksum does not match: the file is damaged or was edited. Save it again."
         )
     signature = None
     if "signature" in entries:
@@ -181,10 +183,14 @@ def _check_format_version(version: Any) -> int:
             f"the format version must be a whole number from 1, not {describe_json(version)}."
         )
     if version < VERSION:
-        raise ArtifactError("it was written by a metacal before the first release; fit it again.")
+        raise ArtifactError(
+            "the file was written by a version of metacal before the first release. Fit the gate"
+            " again."
+        )
     if version > VERSION:
         raise ArtifactError(
-            f"written by a newer metacal (format {describe_json(version)}); update metacal."
+            f"the file was written by a newer metacal (format {describe_json(version)})."
+            " Update metacal."
         )
     return version
 
@@ -241,8 +247,8 @@ def write_text(text: str, path: str | os.PathLike[str]) -> None:
         temporary_path.write_bytes(content)
         if temporary_path.is_file() and temporary_path.read_bytes() != content:
             raise InputError(
-                f"cannot write {os.fspath(path)}: what was written does not read back; check the"
-                " disk."
+                f"cannot write {os.fspath(path)}: the written file differs when it is read"
+                " back. Check the disk."
             )
 
 
@@ -290,18 +296,18 @@ def parse_bytes(content: bytes, max_bytes: int) -> Any:
     """
     _check_size(content, max_bytes)
     if not content.strip():
-        raise ArtifactError("the file is empty; save it again.")
+        raise ArtifactError("the file is empty. Save it again.")
     kind = detect_file_kind(content[:8])
     if kind is not None:
         reason = ""
         if kind == "a pickle":
-            reason = ", which can run any code when read, so it never is"
+            reason = ", and metacal does not read it because it can run any code"
         raise ArtifactError(
-            f"this is {kind}, not a metacal file{reason}; metacal.save writes JSON."
+            f"the file is {kind}, not a metacal file{reason}. metacal.save writes JSON."
         )
     n_values = content.count(b",") + content.count(b"[") + content.count(b"{")
     if n_values > _MAX_VALUES:
-        raise ArtifactError("it holds too many values; no metacal file does.")
+        raise ArtifactError("the file holds too many values to be a metacal file.")
     return _parse_json(content)
 
 
@@ -320,8 +326,8 @@ def _check_size(content: bytes, max_bytes: int) -> None:
     has_raised_limit = max_bytes > MAX_BYTES
     if n_bytes > max_bytes or (is_large_non_ascii and not has_raised_limit):
         raise ArtifactError(
-            f"it is larger than {exceeded_limit / _MEGABYTE:.0f} MB{remark}; if"
-            " you trust where it comes from, raise the limit: mc.load(path, max_bytes=...)."
+            f"the file is larger than {exceeded_limit / _MEGABYTE:.0f} MB{remark}. If you"
+            " trust its source, raise the limit: mc.load(path, max_bytes=...)."
         )
 
 
@@ -337,16 +343,14 @@ def _parse_json(content: bytes) -> Any:
     except ArtifactError:
         raise
     except KeyError as error:
-        raise ArtifactError(
-            f"the entry {describe_json(error.args[0])} stands there twice."
-        ) from None
+        raise ArtifactError(f"the entry {describe_json(error.args[0])} occurs twice.") from None
     except UnicodeDecodeError:
-        raise ArtifactError("this is not UTF-8 text, so no metacal file.") from None
+        raise ArtifactError("the file is not UTF-8 text, so it is not a metacal file.") from None
     except RecursionError:
-        raise ArtifactError("it is nested too deeply; no metacal file is.") from None
+        raise ArtifactError("the file is nested too deeply to be a metacal file.") from None
     except (ValueError, MemoryError) as error:
         raise ArtifactError(
-            f"this is not JSON, or it is damaged or cut short ({error_summary(error)})."
+            f"the file is not JSON, or it is damaged or incomplete ({error_summary(error)})."
         ) from None
 
 
@@ -360,7 +364,7 @@ def _parse_finite_float(text: str) -> float:
 
 def _reject_constant(text: str) -> float:
     """Raise ArtifactError for NaN and Infinity, which are not JSON."""
-    raise ArtifactError(f"{text} is not JSON.")
+    raise ArtifactError(f"{text} is not valid JSON.")
 
 
 def _format_json(value: Any, indent: str = "") -> str:

@@ -127,7 +127,7 @@ def _hugging_face_to_arrow(dataset: Any) -> Any:
     """Convert a Hugging Face dataset to an Arrow table. Raise InputError for a DatasetDict."""
     is_dataset_dict = hasattr(dataset, "values")
     if is_dataset_dict:
-        raise InputError(f"these are several datasets ({', '.join(dataset)}); give one of them.")
+        raise InputError(f"Got several datasets ({', '.join(dataset)}). Pass one of them.")
     return dataset.with_format("arrow")[:]
 
 
@@ -166,7 +166,7 @@ def read_batches(request: Request, source: BatchSource) -> Columns:
     """
     path = request.path
     if source.n_rows == 0:
-        raise NoRowsError(f"{path}: it holds no rows; give at least one.")
+        raise NoRowsError(f"{path}: the file has no rows. At least one row is required.")
     selection = select_arrow_columns(request, source.schema)
     if request.reads_scores:
         return _read_score_columns(source, selection, path)
@@ -350,9 +350,9 @@ def _check_class_columns(selection: ColumnSelection, schema: Any, path: str) -> 
         if "labels" not in selection.role_names and not is_list:
             label_hint = label_column_advice(name)
         raise InputError(
-            f"{path}: column {name!r} holds {content}, not numbers; {label_hint}say which"
-            f" columns are classes with {format_option('classes')}, or name the column of lists or the"
-            f" prefix of the columns with {format_option('logits_key')}."
+            f"{path}: column {name!r} holds {content}, not numbers; {label_hint}list the"
+            f" class columns with {format_option('classes')}, or name the column of lists or"
+            f" the prefix of the columns with {format_option('logits_key')}."
         )
 
 
@@ -365,7 +365,7 @@ def _check_side_columns(selection: ColumnSelection, schema: Any, path: str) -> N
             value_type = arrow_type.value_type
         if not is_type(value_type, NUMBER_TYPES + TEXT_TYPES):
             raise InputError(
-                f"{path}: column {name!r} holds {arrow_type}; labels, ids and groups must be"
+                f"{path}: column {name!r} holds {arrow_type}. Labels, ids and groups must be"
                 " integers or strings."
             )
 

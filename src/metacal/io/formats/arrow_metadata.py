@@ -62,7 +62,7 @@ def read_class_names(schema: Any, path: str) -> ClassNames | None:
     if stored_checksum is not None and stored_checksum != _checksum(classes_json):
         raise InputError(
             f"{path}: the file is damaged: the class names in its metadata do not match their"
-            " checksum; copy or write it again."
+            " checksum. Copy or write it again."
         )
     try:
         names = json.loads(classes_json)

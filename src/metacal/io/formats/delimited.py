@@ -154,10 +154,10 @@ def open_text(path: str, source: str) -> Iterator[IO[str]]:
             yield file
     except UnicodeDecodeError:
         raise InputError(
-            f"{path}: this is not UTF-8 text; save it as UTF-8, or {SAVE_AS_NPZ}."
+            f"{path}: the file is not UTF-8 text. Save it as UTF-8, or {SAVE_AS_NPZ}."
         ) from None
     except csv.Error as error:
-        raise InputError(f"{path}: this is not text in columns ({error}).") from None
+        raise InputError(f"{path}: the file is not text in columns ({error}).") from None
 
 
 @dataclass(frozen=True)
@@ -212,16 +212,16 @@ def read_header(path: str, file: IO[str], default_delimiter: str) -> Header:
     reader = csv.reader(file, delimiter=delimiter)
     column_names = [unescape_formula(name.strip()) for name in next(reader, [])]
     if not column_names:
-        raise InputError(f"{path}: there is no header; the first line must name the columns.")
+        raise InputError(f"{path}: the header is missing. The first line must name the columns.")
     column_numbers = [str(index) for index in range(len(column_names))]
     if column_names != column_numbers and all(map(is_number, column_names)):
         raise InputError(
-            f"{path}:1: the first line holds numbers; put a line with the names of the columns"
-            " first."
+            f"{path}:1: the first line holds numbers. Add a line with the names of the"
+            " columns before it."
         )
     first_row = next((row for row in reader if row), None)
     if first_row is None:
-        raise NoRowsError(f"{path}: it holds no rows; give at least one.")
+        raise NoRowsError(f"{path}: the file has no rows. At least one row is required.")
     list_columns = []
     for name, cell in zip(column_names, first_row):
         if cell.lstrip().startswith(("[", "(")):
@@ -406,8 +406,8 @@ class _Cells:
             if len(row) != n_columns:
                 column_number = min(len(row), n_columns) + 1
                 raise InputError(
-                    f"{self.path}:{line_number}:{column_number}: this line has {len(row)} cells but"
-                    f" the header has {n_columns}."
+                    f"{self.path}:{line_number}:{column_number}: this line has {len(row)}"
+                    f" cells, but the header has {n_columns}."
                 )
             for column_index in sorted(required_columns):
                 self._check_cell(line_number, column_index, row[column_index].strip())
@@ -417,10 +417,10 @@ class _Cells:
         name = self.header[column_index]
         cell = f"{self.path}:{line_number}:{column_index + 1}: column {name!r}"
         if not text:
-            raise InputError(f"{cell} is empty; fill it in or drop the line.")
+            raise InputError(f"{cell} is empty. Fill it in, or drop the line.")
         if name != self.label_column and not is_number(text):
             label_hint = label_column_advice(name) if self.label_column is None else ""
             raise InputError(
-                f"{cell} holds {text[:_MAX_QUOTED]!r}, which is not a number; mend it,"
-                f" {label_hint}or say which columns are classes with {format_option('classes')}."
+                f"{cell} holds {text[:_MAX_QUOTED]!r}, which is not a number. Fix it,"
+                f" {label_hint}or list the class columns with {format_option('classes')}."
             )

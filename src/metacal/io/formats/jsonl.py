@@ -154,7 +154,8 @@ def _read_entries(request: Request) -> _Entries:
                 values.append(row.get(name))
     if selection is None:
         raise NoRowsError(
-            f"{request.path}: it holds no rows; give at least one, as a JSON object on a line."
+            f"{request.path}: the file has no rows. At least one row is required, as a JSON"
+            " object on one line."
         )
     return _Entries(
         path=request.path,
@@ -213,8 +214,8 @@ def iterate_objects(path: str, file: IO[bytes]) -> Iterator[tuple[int, dict[str,
         line_number += 1
         if len(line) > MAX_LINE_BYTES:
             raise InputError(
-                f"{path}:{line_number}: this line has more than {MAX_LINE_BYTES >> 20} MB; write"
-                " one object per line, and one row per object."
+                f"{path}:{line_number}: this line has more than {MAX_LINE_BYTES >> 20} MB."
+                " Write one JSON object per row, on a line of its own."
             )
         if line_number == 1:
             line = line.removeprefix(_UTF8_BYTE_ORDER_MARK)
@@ -322,16 +323,16 @@ def parse_json_line(path: str, line_number: int, line: bytes) -> dict[str, Any]:
             hint = "; an array of objects becomes lines by jq -c '.[]' FILE"
         reason = f"this line is {describe_json(value)}, not an object such as {{...}}{hint}"
     except UnicodeDecodeError:
-        reason = "this is not UTF-8 text; save it as UTF-8"
+        reason = "this line is not UTF-8 text; save the file as UTF-8"
     except KeyError as error:
-        reason = f"the entry {str(error.args[0])[:80]!r} stands there twice; keep one"
+        reason = f"the entry {str(error.args[0])[:80]!r} occurs twice; keep one"
     except RecursionError:
         reason = "this line is nested too deeply; write plain entries"
     except ValueError as error:
         parser_message = " ".join(str(error).split())[:120]
         reason = (
-            f"this line is not a JSON object of its own ({parser_message}); write one object per"
-            " line (jq -c '.' FILE does)"
+            f"this line is not one complete JSON object ({parser_message}); write one object"
+            " per line (for example with jq -c '.' FILE)"
         )
     raise LineError(path, line_number, reason)
 
@@ -391,8 +392,8 @@ class _Entries:
             if value is None:
                 problem = "is missing or null"
             raise InputError(
-                f"{self.path}:{line_number}: the entry {name!r} {problem}; fix it, or say which"
-                f" entries are classes with {format_option('classes')}."
+                f"{self.path}:{line_number}: the entry {name!r} {problem}. Fix it, or list"
+                f" the class entries with {format_option('classes')}."
             )
         return self._float_array(values)
 
@@ -407,7 +408,7 @@ class _Entries:
             return np.array(values, dtype=_LABEL_DTYPES[label_type])
         except OverflowError:
             raise InputError(
-                f"{self.path}: {name!r} holds a number beyond 64 bits; write such ids as texts."
+                f"{self.path}: {name!r} holds a number beyond 64 bits. Write such ids as strings."
             ) from None
 
     def _check_label_types(self, name: str, values: Sequence[Any]) -> None:
@@ -417,13 +418,14 @@ class _Entries:
             if type(value) not in _LABEL_DTYPES:
                 problem = "is missing or null" if value is None else f"is {describe_json(value)}"
                 raise InputError(
-                    f"{self.path}:{line_number}: {name!r} {problem}; labels and ids must be numbers"
-                    " or texts, one per row."
+                    f"{self.path}:{line_number}: {name!r} {problem}. Labels and ids must be"
+                    " numbers or strings, one per row."
                 )
             if type(value) is not type(first_value):
                 raise InputError(
-                    f"{self.path}:{line_number}: {name!r} is {describe_json(value)} but the first row's"
-                    f" is {describe_json(first_value)}; write all as numbers, or all as texts."
+                    f"{self.path}:{line_number}: {name!r} is {describe_json(value)}, but"
+                    f" {describe_json(first_value)} in the first row. Write all as numbers,"
+                    " or all as strings."
                 )
 
     def _float_array(self, values: list[Any]) -> Float:
@@ -432,7 +434,8 @@ class _Entries:
             return np.array(values, dtype=np.float64)
         except OverflowError:
             raise InputError(
-                f"{self.path}: a whole number is too large to be a logit; write it as 1e30."
+                f"{self.path}: a whole number is too large for a logit. Write it as a float,"
+                " such as 1e30."
             ) from None
 
 

@@ -112,8 +112,8 @@ def _find_array_members(archive: zipfile.ZipFile, path: str) -> dict[str, zipfil
             members[member.filename.removesuffix(".npy")] = member
     if file_names and not members:
         raise InputError(
-            f"{path}: this zip archive is not an npz (it holds {format_names(file_names)});"
-            f" {SAVE_AS_NPZ}."
+            f"{path}: the zip archive is not an npz file (it holds"
+            f" {format_names(file_names)}); {SAVE_AS_NPZ}."
         )
     return members
 
@@ -212,8 +212,8 @@ def _check_header(path: str, array_text: str, location: ArrayLocation, n_stored_
     """
     if location.dtype.hasobject:
         raise InputError(
-            f"{path}: {array_text} holds Python objects, a pickle inside, which is never read; save"
-            " plain numbers: np.savez('predictions.npz',"
+            f"{path}: {array_text} holds Python objects (a pickle), which metacal does not"
+            " read. Save plain numbers: np.savez('predictions.npz',"
             " logits=np.stack(list(logits)).astype('f4'), labels=labels)."
         )
     if location.offset + location.n_bytes > n_stored_bytes:
@@ -249,8 +249,8 @@ def read_npy(request: Request) -> Columns:
         return _read_structured(request, file, location)
     if request.reads_scores:
         raise InputError(
-            f"{request.path}: a single array has no names; save np.savez('scores.npz', score=score,"
-            " correct=correct)."
+            f"{request.path}: a single array has no column names. Save it as"
+            " np.savez('scores.npz', score=score, correct=correct)."
         )
     return Columns(request.path, load_array(request, file, location, may_stay_in_file=True))
 
@@ -259,8 +259,7 @@ def _read_structured(request: Request, file: RawFile, location: ArrayLocation) -
     """Read the requested fields of a structured array."""
     if len(location.shape) != 1:
         raise InputError(
-            f"{request.path}: records must be a flat array, one per row; got shape"
-            f" {location.shape}."
+            f"{request.path}: records must be a 1-D array, one per row; got shape {location.shape}."
         )
     record_dtype = location.dtype
     field_types = {name: str(record_dtype[name]) for name in record_dtype.names or ()}
@@ -358,7 +357,7 @@ class NpzWriter:
         """Append a block of rows."""
         if self.class_names is not None and "classes" in columns:
             raise InputError(
-                "npz keeps class_names under 'classes'; give that column another name."
+                "An npz file stores class_names under 'classes'. Rename the column 'classes'."
             )
         for name, array in to_fixed_width_text(columns).items():
             if len(array) == self.n_rows:
@@ -375,7 +374,9 @@ class NpzWriter:
     def close(self) -> None:
         """Write all collected columns to the archive and close it."""
         if self.n_written != self.n_rows:
-            raise InputError(f"{self.n_rows} rows were announced but {self.n_written} written.")
+            raise InputError(
+                f"{self.n_rows} rows were announced, but {self.n_written} were written."
+            )
         arrays = dict(self.whole_columns)
         if self.class_names is not None:
             arrays["classes"] = np.asarray(self.class_names)

@@ -92,7 +92,7 @@ class ParquetTable(StoredTable):
         """Raise InputError if the file was modified or replaced since it was opened."""
         if _file_status(self.path) != self.file_status:
             raise InputError(
-                f"{self.display_path}: the file has changed since it was opened; read it again."
+                f"{self.display_path}: the file has changed since it was opened. Read it again."
             )
 
 
@@ -369,9 +369,8 @@ def _raise_for_null_list(error: Exception, file: Any, name: str, path: str, star
     # The statistics may lack the number of nulls, but there is at least one.
     n_nulls = max(1, _count_nulls(file.metadata, name))
     raise InputError(
-        f"{path}: row {row} of column {name!r} is null, as are"
-        f" {n_nulls:,} in all ({file.metadata.num_rows:,} rows); fill them in or drop the rows;"
-        " metacal drops none."
+        f"{path}: row {row} of column {name!r} is null, as are {n_nulls:,} of"
+        f" {file.metadata.num_rows:,} rows. Fill in the values, or drop these rows."
     )
 
 

@@ -105,8 +105,8 @@ class RawFile:
         """Raise InputError if the file was modified since it was opened."""
         if self._current_status() != (self.size, self.modified_ns):
             raise InputError(
-                f"{self.display_path}: the file changed while it was read; wait until it is written, and"
-                " read it again."
+                f"{self.display_path}: the file changed while it was read. Wait until it is"
+                " complete, and read it again."
             )
 
     def fill(self, array: NDArray[Any], offset: int) -> None:
@@ -122,7 +122,7 @@ class RawFile:
         self.check_unchanged()
         if n_filled < len(view):
             raise InputError(
-                f"{self.display_path}: the file is damaged or cut short; copy or write it again."
+                f"{self.display_path}: the file is damaged or cut short. Copy or write it again."
             )
 
     def read_bytes(self, offset: int, count: int) -> bytes:

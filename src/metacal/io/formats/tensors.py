@@ -208,8 +208,8 @@ def read_torch(request: Request) -> Columns:
     content = _load_torch_file(request)
     if isinstance(content, list | tuple) and any(map(_is_tensor, content)):
         raise InputError(
-            f"{request.path}: it holds {len(content)} tensors without names; give them names: "
-            "torch.save({'logits': logits, 'labels': labels}, path)."
+            f"{request.path}: the file holds {len(content)} tensors without names. Save them"
+            f" with names: torch.save({{'logits': logits, 'labels': labels}}, path)."
         )
     if not isinstance(content, dict):
         return Columns(request.path, _tensor_to_array(request, "the object in it", content))
@@ -233,8 +233,9 @@ def _load_torch_file(request: Request) -> Any:
     torch_version = tuple(int(part) for part in torch.__version__.split(".")[:2])
     if torch_version < _MIN_TORCH_VERSION:
         raise InputError(
-            f"{request.path}: torch {torch.__version__} can be made to run code even with"
-            " weights_only=True; update it to 2.6 or later, or save the tensors as .safetensors."
+            f"{request.path}: torch {torch.__version__} can run code from a file even with"
+            " weights_only=True. Update torch to 2.6 or later, or save the tensors as"
+            " .safetensors."
         )
     with zipfile.ZipFile(request.path_to_open) as archive:
         unpacked_bytes = sum(record.file_size for record in archive.infolist())
@@ -244,8 +245,8 @@ def _load_torch_file(request: Request) -> Any:
         return torch.load(request.path_to_open, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError:
         raise InputError(
-            f"{request.path}: it holds more than tensors (NumPy arrays, a whole model), which would"
-            f" run code when read, so it is not; {_SAVE_TENSORS}."
+            f"{request.path}: the file holds more than tensors (such as NumPy arrays or a"
+            f" model), which can run code when it is read; {_SAVE_TENSORS}."
         ) from None
 
 
@@ -299,7 +300,7 @@ def _tensor_to_array(request: Request, value_text: str, value: Any) -> NDArray[A
     if str(value.layout) != "torch.strided":
         # torch does not check the indices of a sparse tensor and crashes if they are wrong.
         raise InputError(
-            f"{request.path}: {value_text} is a sparse tensor; save tensor.to_dense()."
+            f"{request.path}: {value_text} is a sparse tensor. Save tensor.to_dense()."
         )
     # A tensor with stride 0 can have many elements without taking space in the file.
     n_bytes = value.numel() * value.element_size()

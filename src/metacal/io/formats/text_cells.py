@@ -303,7 +303,7 @@ def parse_number_lists(
 
     _raise_for_invalid_list(path, name, list_texts)
     raise InputError(
-        f"{path}: column {name!r} cannot be read as lists of numbers; write a column per class."
+        f"{path}: column {name!r} cannot be read as lists of numbers. Write one column per class."
     )
 
 
@@ -316,7 +316,10 @@ def _raise_for_invalid_list(path: str, name: str, list_texts: Sequence[str]) -> 
             if not is_number(entry):
                 hint = ""
                 if "..." in entry:
-                    hint = " (NumPy cuts long arrays when it prints them: write a column per class)"
+                    hint = (
+                        " (NumPy shortens long arrays when it prints them: write one column per"
+                        " class)"
+                    )
                 raise InputError(
                     f"{path}: row {row} of column {name!r} holds {entry[:_MAX_QUOTED]!r}, which is"
                     f" not a number{hint}."

@@ -66,9 +66,9 @@ class Minimum:
         if self.converged:
             return
         warn_caller(
-            f"{method_name} did not converge: gradient norm {self.gradient_norm:.3g} after"
-            f" {self.n_steps} steps, the mean loss could fall by about another"
-            f" {self.remaining_decrease:.3g}. More regularisation makes the problem easier.",
+            f"{method_name} did not converge: the gradient norm is {self.gradient_norm:.3g} after"
+            f" {self.n_steps} steps, and the mean loss could fall by about another"
+            f" {self.remaining_decrease:.3g}. Use more regularisation.",
             ConvergenceWarning,
         )
 

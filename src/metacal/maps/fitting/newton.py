@@ -212,9 +212,10 @@ def minimise_by_newton(
         free_gradient = np.where(is_at_bound, 0.0, derivatives.gradient)
         gradient_norm = np.abs(free_gradient).max(axis=1) / loss_scale
         warn_caller(
-            f"{method_name} did not converge for {int(is_unsolved.sum())} of {len(theta)} classes:"
-            f" gradient norm {gradient_norm[is_unsolved].max():.3g} per row after {_MAX_STEPS}"
-            " Newton steps at most.",
+            f"{method_name} did not converge for {int(is_unsolved.sum())} of {len(theta)}"
+            " classes: the gradient norm per row is up to"
+            f" {gradient_norm[is_unsolved].max():.3g} after at most {_MAX_STEPS} Newton"
+            " steps. Use more rows.",
             ConvergenceWarning,
         )
     return theta, derivatives

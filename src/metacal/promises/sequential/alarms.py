@@ -179,8 +179,8 @@ class Alarms:
         monitors_lines = most_unreadable is not None
         if certificate is None and not (monitors_scores or monitors_calibration):
             raise InputError(
-                "this gate has neither a promise nor a calibrated confidence: there is nothing to"
-                " watch."
+                "This gate has neither a promise nor a calibrated confidence, so no alarm"
+                " can be computed. Fit it with a promise."
             )
         drift_alarms = [monitors_abstention, monitors_scores, monitors_calibration, monitors_lines]
         n_drift_alarms = drift_alarms.count(True)

@@ -108,8 +108,8 @@ class CalibrationMonitor(Monitor):
         )
         if len(self.allowed) != n_allowances or not are_valid:
             raise InputError(
-                "what is allowed is a gap to either side, of all rows and of each bin of the"
-                " confidence."
+                "The allowed gaps must be one number for each side, for all rows and for"
+                " each bin of the confidence."
             )
         # Each wager starts as if 1/tolerance earlier rows had had a gap of twice the tolerance.
         wagers = [Wager(guess=1.0 / self.tolerance, guess_gain=1.0) for _ in _CAPITAL_SHARES]
@@ -175,7 +175,7 @@ class CalibrationMonitor(Monitor):
         is_correct = np.atleast_1d(np.asarray(correct, dtype=bool))
         are_probabilities = ((confidences >= 0.0) & (confidences <= 1.0)).all()
         if confidences.shape != is_correct.shape or not are_probabilities:
-            raise InputError("give one confidence between 0 and 1 and one flag for each row.")
+            raise InputError("Pass one confidence between 0 and 1 and one boolean for each row.")
         n_rows = len(confidences)
         weights = compute_sampling_weights(probability, n_rows, self.least_probability)
         gaps = confidences - is_correct

@@ -109,7 +109,10 @@ class AbstentionMonitor(Monitor):
 
     def __post_init__(self) -> None:
         if not 0 <= self.n_accepted <= self.n_rows or self.n_rows < 1:
-            raise InputError(f"{self.n_accepted} of {self.n_rows} rows cannot have been accepted.")
+            raise InputError(
+                "The number of accepted rows must not exceed the number of rows; got"
+                f" {self.n_accepted} of {self.n_rows}."
+            )
         lowest_rate, highest_rate = self.expected_rejection_rates
         more_rejections = Wager(guess=1.0 / max(highest_rate, _MIN_GUESS_RATE), guess_gain=1.0)
         fewer_rejections = Wager(
@@ -244,12 +247,13 @@ class ScoreMonitor(Monitor):
         n_edges = len(self.profile.edges)
         if n_edges < 1:
             raise InputError(
-                f"{self.profile.n_rows} calibration rows are too few to know how scores are spread."
+                f"The profile has {self.profile.n_rows} calibration rows, too few to describe"
+                " the distribution of the scores. Fit on more rows."
             )
         n_bins = n_edges + 1
         self.counts = tuple(map(int, self.counts)) or (0,) * n_bins
         if len(self.counts) != n_bins or min(self.counts) < 0:
-            raise InputError("there must be one count for each bin of the score.")
+            raise InputError("The score needs one count for each of its bins.")
         self.initialize_capital(Wager(guess=_N_GUESS_ROWS), Wager(guess=_N_GUESS_ROWS))
 
     @property
@@ -349,7 +353,8 @@ class UnreadableMonitor(Monitor):
         check_fraction("limit", self.limit)
         if not 0 <= self.unreadable <= self.lines:
             raise InputError(
-                f"{self.unreadable} of {self.lines} lines cannot have been unreadable."
+                "The number of unreadable lines must not exceed the number of lines; got"
+                f" {self.unreadable} of {self.lines}."
             )
         self.initialize_capital(Wager(guess=1.0 / self.limit, guess_gain=1.0))
 

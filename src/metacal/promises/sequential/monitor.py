@@ -151,7 +151,7 @@ class PromiseMonitor(Monitor):
         check_fraction("limit", self.limit)
         if not 0.0 < self.least_probability <= 1.0:
             raise InputError(
-                "least_probability must lie above 0 and at most at 1, got"
+                "least_probability must be greater than 0 and at most 1, got"
                 f" {self.least_probability!r}."
             )
         # The wager starts as if 1/limit earlier rows had had events at twice the limit.
@@ -200,7 +200,8 @@ class PromiseMonitor(Monitor):
             )
         if largest is None and any(quantity.is_mean_cost for quantity, _ in certificate.limits):
             raise InputError(
-                "to watch a cost, say what a row can cost at most: largest=gate.promise.largest."
+                "Monitoring a cost needs the largest cost of a row. Pass"
+                " largest=gate.promise.largest."
             )
         largest_cost = 1.0 if largest is None else largest
         delta_of_each_monitor = delta / len(certificate.limits)
@@ -296,7 +297,7 @@ class PromiseMonitor(Monitor):
             is_correct = check_flags(correct, "correct")
         if is_correct is not None and is_accepted.shape != is_correct.shape:
             raise InputError(
-                f"accepted and correct must have one entry per row each; got {n_rows} and"
+                f"accepted and correct must have one entry for each row; got {n_rows} and"
                 f" {len(is_correct)}."
             )
         rows = MonitoredRows(is_accepted, is_correct, sampling_weights, clusters=units)
@@ -369,8 +370,8 @@ class PromiseMonitor(Monitor):
             or losses.max_loss != self.largest
         ):
             raise InputError(
-                "to watch a cost, give losses=gate.losses(codes, answers) of the same rows and"
-                " promise."
+                "Monitoring a cost needs the costs of the rows. Pass"
+                " losses=gate.losses(codes, answers) of the same rows and promise."
             )
         costs_of_counted_rows = losses.counted_by(self.monitored_quantity, is_accepted)
         return np.asarray(costs_of_counted_rows / self.largest)
@@ -401,8 +402,9 @@ class PromiseMonitor(Monitor):
         for name in _PROMISE_SETTINGS:
             if getattr(self, name) != getattr(other, name):
                 raise InputError(
-                    f"monitors of different promises cannot be merged: {name} is"
-                    f" {getattr(self, name)!r} in one and {getattr(other, name)!r} in the other."
+                    f"Monitors of different promises cannot be merged: {name} is"
+                    f" {getattr(self, name)!r} in one and {getattr(other, name)!r} in the"
+                    " other."
                 )
         return replace(
             self,

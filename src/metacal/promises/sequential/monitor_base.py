@@ -134,7 +134,7 @@ class Monitor:
             subgroup_of_row = np.atleast_1d(np.asarray(parts))
         if subgroup_of_row is None or len(subgroup_of_row) != n_rows:
             raise InputError(
-                f"this monitor watches {self.subgroup_text}; give the class or group of each row."
+                f"This monitor watches {self.subgroup_text}. Pass the class or group of each row."
             )
         has_column_of_predicted_classes = self.called is not None
         if has_column_of_predicted_classes:

@@ -27,13 +27,14 @@ def compute_sampling_weights(
     are_probabilities = ((probabilities > 0.0) & (probabilities <= 1.0)).all()
     if probabilities.shape != (n_rows,) or not are_probabilities:
         raise InputError(
-            f"probability must be one number for each of the {n_rows} rows, above 0 and at most 1."
+            f"probability must be one number for each of the {n_rows} rows, greater than 0"
+            " and at most 1."
         )
     if n_rows and probabilities.min() < least_probability:
         raise InputError(
-            f"a row had been chosen with probability {probabilities.min():g}, below the least"
-            f" probability {least_probability:g} that was said beforehand; begin again with a lower"
-            f" one: {format_option('least_probability', metavar='P')}."
+            f"A row was chosen with probability {probabilities.min():g}, below the declared"
+            f" least probability {least_probability:g}. Start again with a lower one:"
+            f" {format_option('least_probability', metavar='P')}."
         )
     return np.asarray(least_probability / probabilities)
 

@@ -88,14 +88,16 @@ class Profile:
         n_edges = len(compute_edge_ranks(max(self.n_rows, 1)))
         has_all_edges = len(self.edges) == len(self.shares) == n_edges
         if self.n_rows < 1 or not has_all_edges:
-            raise InputError(f"a profile of {self.n_rows} rows has {n_edges} edges.")
+            raise InputError(f"A profile of {self.n_rows} rows must not have {n_edges} edges.")
         edge_positions = list(zip(self.edges, self.shares))
         has_valid_shares = all(0.0 <= share <= 1.0 for share in self.shares)
         if edge_positions != sorted(edge_positions) or not has_valid_shares:
-            raise InputError("the edges of a profile rise, and their shares lie between 0 and 1.")
+            raise InputError(
+                "The edges of a profile must increase, and their shares must lie between 0 and 1."
+            )
         if len(self.by_confidence) not in (0, len(CONFIDENCE_BIN_STARTS)):
             raise InputError(
-                f"a profile has {len(CONFIDENCE_BIN_STARTS)} bins of the confidence, or none."
+                f"A profile must have {len(CONFIDENCE_BIN_STARTS)} bins of the confidence, or none."
             )
         for bin_start, confidence_bin in zip(CONFIDENCE_BIN_STARTS, self.confidence_bins):
             _check_confidence_bin(bin_start, confidence_bin)
@@ -140,7 +142,10 @@ def _check_confidence_bin(bin_start: float, confidence_bin: ConfidenceBin) -> No
     is_sum_low_enough = confidence_sum <= n_rows * _ONE_PLUS_ROUNDING_ERROR
     has_possible_count = 0 <= n_correct <= n_rows
     if not (has_possible_count and is_sum_high_enough and is_sum_low_enough):
-        raise InputError("a bin has no more right rows than rows, and their confidence lies in it.")
+        raise InputError(
+            "A bin must not have more correct rows than rows, and their confidence must lie in the"
+            " bin."
+        )
 
 
 def compute_edge_ranks(n_rows: int) -> tuple[int, ...]:

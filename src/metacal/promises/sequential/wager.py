@@ -222,11 +222,12 @@ class Wager:
             len(gambler) != n_numbers for gambler in self.gamblers
         ):
             raise InputError(
-                f"a wager has {len(WINDOW_LENGTHS)} gamblers, of {n_numbers} numbers each."
+                f"A wager must have {len(WINDOW_LENGTHS)} gamblers of {n_numbers} numbers each."
             )
         if self.rows < 0 or not self.guess > 0.0:
             raise InputError(
-                "a wager has seen no fewer than 0 rows, and its first guess counts as more than 0."
+                "The number of rows of a wager must be at least 0, and the weight of its"
+                " first guess must be positive."
             )
 
     @property
