@@ -53,13 +53,13 @@ CAUSES = {
     "softmax.npz": "as probabilities do",
     "rounded.csv": "as probabilities do",
     "floor.npz": "log-probabilities with a floor",
-    "whole.npz": "every logit is a whole number",
+    "whole.npz": "Every logit is a whole number",
     "alike.npz": "All rows are alike",
     "decisions.npz": "a single 1 among zeros",
     "duplicated.npz": "repeat the logits of an earlier row",
-    "latency.csv": "column 'latency_s' is left out",
+    "latency.csv": "Column 'latency_s' is left out",
     "unnamed.csv": "Column 'Unnamed: 0' is read as a class",
-    "split.csv": "column 'split' is left out",
+    "split.csv": "Column 'split' is left out",
 }
 
 

@@ -312,7 +312,7 @@ def test_what_does_not_fit_is_said():
     with pytest.raises(InputError, match="pool=True supports only MaxLoss"):
         mc.Cascade(mc.MinAccuracy(0.9)).fit(scores=scores, correct=agrees, pool=True)
     with pytest.raises(
-        InputError, match=r"2 columns of scores and 1 of correct.*says whether it is right"
+        InputError, match=r"2 columns of scores and 1 of correct.*needs its correctness too"
     ):
         mc.Cascade(mc.MinAccuracy(0.9), people=False).fit(scores=scores, correct=agrees[:1])
     with pytest.raises(

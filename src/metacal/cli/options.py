@@ -241,7 +241,7 @@ def _check_combination(options: type, values: dict[str, Any]) -> None:
             continue
         if spec.needs and not given_names.intersection(spec.needs):
             raise click.UsageError(
-                f"{option_flag(name)} needs {_join_flags(spec.needs)}. Add it to the command."
+                f"{option_flag(name)} needs {_join_flags(spec.needs)}. Add that option too."
             )
         for excluded_name in spec.excludes:
             if excluded_name in given_names:

@@ -182,7 +182,7 @@ class ScoreCascadeData:
                 return self.correct
             raise InputError(
                 f"{promise!r} needs correct=... (whether each model is correct). agrees=..."
-                " belongs to MaxLoss without people."
+                " supports only MaxLoss without people."
             )
         if self.agrees is not None and self.correct is None:
             return self.agrees
@@ -220,13 +220,13 @@ class ScoreCascadeData:
             return
         last_model_hint = ""
         if flag_name == "correct":
-            last_model_hint = ", and the last one says whether it is right"
+            last_model_hint = ", and the last one needs its correctness too"
         people_hint = ""
         if self.people:
-            people_hint = ", and has a score too, with people behind it: two models or more"
+            people_hint = ". With people, at least two models are required, each with a score"
         raise InputError(
-            f"there are {n_score_columns} columns of scores and {n_flag_columns} of {flag_name};"
-            f" each model but the last has one of both{last_model_hint}{people_hint}."
+            f"Got {n_score_columns} columns of scores and {n_flag_columns} of {flag_name}. Each"
+            f" model but the last needs one of each{last_model_hint}{people_hint}."
         )
 
     def _build_sources(self, n_gated_models: int) -> tuple[ScoreSource, ...]:
