@@ -125,6 +125,18 @@ def test_help_and_usage_errors_import_nothing_heavy(args):
     assert python(code, check=True).stdout.endswith("HEAVY []\n")
 
 
+def test_fit_imports_only_what_a_fit_needs(folder):
+    arguments = ["fit", str(folder / "val.npz"), "--min-accuracy", "0.9", "--json"]
+    code = (
+        "import sys\nfrom metacal.cli import main\n"
+        f"try:\n    main({arguments})\nexcept SystemExit:\n    pass\n"
+        "unneeded = ('tqdm', 'sklearn', 'pandas', 'pyarrow', 'torch', 'scipy.stats',"
+        " 'scipy.optimize', 'scipy.sparse', 'scipy.linalg')\n"
+        "print('UNNEEDED', [name for name in unneeded if name in sys.modules])"
+    )
+    assert python(code, check=True).stdout.endswith("UNNEEDED []\n")
+
+
 def test_static_choices_are_the_real_ones():
     from metacal.io.artifact.sources import calibrator_kinds
     from metacal.maps.methods import get_all_methods

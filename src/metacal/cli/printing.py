@@ -70,7 +70,7 @@ def flag_is_set(name: str) -> bool:
 
 
 def progress_bar(total: int | None, unit: str, description: str = "") -> Any:
-    """Return a tqdm progress bar on stderr.
+    """Return a tqdm progress bar on stderr, or a bar that shows nothing.
 
     The bar appears after one second, only on a terminal, and is erased when it is closed.
 
@@ -79,19 +79,47 @@ def progress_bar(total: int | None, unit: str, description: str = "") -> Any:
     >>> with progress_bar(10, "row") as bar:
     ...     _ = bar.update(10)
     """
+    if flag_is_set("quiet") or not is_terminal(sys.stderr):
+        return _HiddenProgressBar()
+    # A short command spends more time on importing tqdm than on parsing its options.
     from tqdm import tqdm
 
-    # With disable=None, tqdm shows the bar only if standard error is a terminal.
-    disable = True if flag_is_set("quiet") else None
     return tqdm(
-        total=total,
-        unit=unit,
-        desc=description or None,
-        unit_scale=True,
-        delay=1,
-        leave=False,
-        disable=disable,
+        total=total, unit=unit, desc=description or None, unit_scale=True, delay=1, leave=False
     )
+
+
+class _HiddenProgressBar:
+    """Progress bar that shows nothing. It has the methods of tqdm that the commands call."""
+
+    initial = n = 0
+
+    def __enter__(self) -> _HiddenProgressBar:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def update(self, n: float | None = 1) -> None:
+        """Ignore that `n` further steps are done."""
+
+    def reset(self, total: float | None = None) -> None:
+        """Ignore a new number of steps."""
+
+    def set_description(self, desc: str | None = None, refresh: bool | None = True) -> None:
+        """Ignore a new description."""
+
+    def set_description_str(self, desc: str | None = None, refresh: bool | None = True) -> None:
+        """Ignore a new description."""
+
+    def set_postfix_str(self, s: str = "", refresh: bool = True) -> None:
+        """Ignore a new text behind the bar."""
+
+    def refresh(self) -> None:
+        """Draw nothing."""
+
+    def close(self) -> None:
+        """Remove nothing."""
 
 
 def wrap_lines(text: str, hanging_indent: int = 15, width: int = WIDTH) -> str:
