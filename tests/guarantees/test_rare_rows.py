@@ -235,7 +235,7 @@ def test_the_error_has_what_is_ruled_out_as_fields():
     assert 0.01 < error.ruled_out_coverage < 0.05
     # 76 rows without an error are needed, fewer than that share of all rows.
     assert error.min_rows_needed >= 76 / error.ruled_out_coverage > 1000
-    assert f"about {error.min_rows_needed:,} rows at the least" in str(error)
+    assert f"at least about {error.min_rows_needed:,} rows" in str(error)
     with pytest.raises(mc.InfeasibleTargetError) as caught:
         mc.MinAccuracy(0.9).certify(np.arange(1000.0), np.arange(1000) % 10 > 0)
     assert caught.value.ruled_out_coverage is caught.value.min_rows_needed is None
