@@ -221,7 +221,9 @@ def test_a_forecast_counts_all_items_of_a_case_as_one():
     )
     assert tripled.threshold_ == gate.threshold_
     assert tripled.certificate_.next_rows(1000) == gate.certificate_.next_rows(1000)
-    assert gate.certificate_.next_rows(1000).each == "unit"
+    forecast = gate.certificate_.next_rows(1000)
+    assert forecast.each == "case"
+    assert "1,000 items, each of its own case" in str(forecast)
 
 
 def test_a_seed_that_is_given_is_recorded():

@@ -331,11 +331,13 @@ class Certificate:
         >>> print(c.next_rows(1000))
         of the next 1,000 rows 67 to 110 go to review (90% interval)
         """
-        has_clusters = self.circumstances.cluster_counting is not None or self.cases is not None
+        each: Literal["row", "unit", "case"] = "row"
+        if self.cases is not None:
+            each = "case"
+        elif self.circumstances.cluster_counting is not None:
+            each = "unit"
         review_rate = estimate_review_rate(self, subgroup_name=part)
-        return predict_review_count(
-            rows, level, review_rate, each="unit" if has_clusters else "row"
-        )
+        return predict_review_count(rows, level, review_rate, each=each)
 
     # ── texts ─────────────────────────────────────────────────────────────────────────────────────
 

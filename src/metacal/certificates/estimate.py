@@ -264,9 +264,9 @@ class NextRows:
         Probability that the interval contains the number of reviewed rows.
     fewest, most : int
         Ends of the interval.
-    each : "row" or "unit"
-        "unit" if the calibration rows come in clusters. The new rows are then one row of each of
-        `rows` clusters.
+    each : "row", "unit" or "case"
+        "unit" if the calibration rows come in clusters, and "case" if they are items of cases. The
+        new rows are then one row of each of `rows` clusters or cases.
 
     Examples
     --------
@@ -280,12 +280,14 @@ class NextRows:
     level: float
     fewest: int
     most: int
-    each: Literal["row", "unit"] = "row"
+    each: Literal["row", "unit", "case"] = "row"
 
     def __str__(self) -> str:
         rows_text = f"{self.rows:,} rows"
         if self.each == "unit":
             rows_text += ", each of its own cluster,"
+        elif self.each == "case":
+            rows_text = f"{self.rows:,} items, each of its own case,"
         if self.most == 0:
             return f"none of the next {rows_text} goes to review"
         level_text = f"{100 * self.level:.6g}%"
@@ -300,7 +302,11 @@ class NextRows:
 
 
 def predict_review_count(
-    n_rows: int, level: float, review_rate: ReviewRate, *, each: Literal["row", "unit"] = "row"
+    n_rows: int,
+    level: float,
+    review_rate: ReviewRate,
+    *,
+    each: Literal["row", "unit", "case"] = "row",
 ) -> NextRows:
     """Compute the equal-tailed beta-binomial interval of the number of reviewed rows.
 
@@ -312,8 +318,8 @@ def predict_review_count(
         Probability that the interval contains the number of reviewed rows.
     review_rate : ReviewRate
         Distribution of the probability that a row is reviewed.
-    each : "row" or "unit", default="row"
-        Whether the new rows are independent, or one row of each of as many clusters.
+    each : "row", "unit" or "case", default="row"
+        Whether the new rows are independent, or one row of each of as many clusters or cases.
 
     Returns
     -------
