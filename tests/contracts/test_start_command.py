@@ -313,6 +313,16 @@ def test_documents_with_fields_get_promises_about_cases_and_every_command_runs()
         run(*words)
 
 
+@pytest.mark.parametrize("name", ["receipt", "tweet_id", "image", "run"])
+def test_the_column_of_the_cases_is_recognised_by_its_name(name):
+    write_fields("fields.csv", n_documents=300)
+    text = Path("fields.csv").read_text().replace("doc_id", name, 1)
+    Path("fields.csv").write_text(text)
+    done = run("start", "fields.csv", "--yes")
+    assert f"cases: {name} " in done.stderr
+    assert isinstance(mc.load_gate("fields.gate.json").promise, mc.MaxCaseErrors)
+
+
 def test_the_cost_of_a_mistake_limits_the_share_of_cases():
     write_fields("fields.csv")
     run("start", "fields.csv", "--yes", "--promise", "all-cases", "--mistake-cost", 5)

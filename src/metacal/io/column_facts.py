@@ -77,8 +77,10 @@ _ID_NAME_PATTERN = re.compile(
 )
 #: Typical names of the documents, cases or sessions to which several rows belong.
 _CASE_NAME_PATTERN = re.compile(
-    r"(.*[_. -])?(doc(ument)?|case|claim|invoice|contract|order|page|form|patient|customer|client"
-    r"|user|subject|session|conversation|dialog(ue)?|thread|video|recording|speaker)"
+    r"(.*[_. -])?(doc(ument)?|case|claim|invoice|receipt|bill|contract|order|page|form|letter"
+    r"|e?mail|tweet|article|ticket|image|photo|picture|scan|video|recording|speaker|patient"
+    r"|customer|client|user|subject|session|conversation|dialog(ue)?|thread|run|trace|trajectory"
+    r"|episode)"
     r"([_. -]?(id|ids|uuid|key|nr|no|number|name))?",
     re.IGNORECASE,
 )
