@@ -1,9 +1,9 @@
 """The site: Sphinx with MyST Markdown, the pydata theme and numpydoc. `.ci/site OUT` builds it,
 warnings as errors.
 
-The pages are docs/*.md, in four parts (start, how-to, understand, measured). What is written at
-build time: `docs/api` (`api_pages.py`, from the docstrings) and `docs/examples` (sphinx-gallery,
-from `examples/gallery`, which it runs). Nothing on a page comes from another host.
+The pages are docs/*.md, of five kinds: tutorials, how-to guides, reference, explanation and
+benchmarks. The build writes `docs/api` (`api_pages.py`, from the docstrings) and `docs/examples`
+(sphinx-gallery, which runs `examples/gallery`). No page loads anything from another host.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ html_theme_options = {
     "github_url": _PROJECT["urls"]["Source"],
     "logo": {"text": "metacal"},
     "navbar_align": "left",
-    "header_links_before_dropdown": 6,
+    "header_links_before_dropdown": 5,
     "navigation_depth": 2,
     "collapse_navigation": True,
     "show_prev_next": True,
