@@ -10,13 +10,23 @@ on the whole file. Synthetic cases are judged on 20,000 others.
 Methods beside metacal's, with the same confidence level: one threshold on the raw scores of all
 fields; an order statistic for each field at a quarter of the limit and of delta (Bonferroni); and the
 best thresholds in hindsight, found by coordinate ascent on the whole file: within the limit, and
-within the share of broken cases that metacal's rule has on average. For synthetic cases there is one
-threshold on the true log-odds of the items, which no method knows.
+within the share of broken cases that metacal's rule has on average. "Scale of the file" is metacal's
+rule with a scale that was fitted on all receipts, which no method knows: so much remains if the scale
+is learned without loss. For synthetic cases there is one threshold on the true log-odds of the items,
+which no method knows either.
+
+MAPIE has no promise about cases. But if one reduces each case to the score of the item that breaks it
+first, the share of broken cases is a false-positive rate, and the share of cases without a miss is a
+recall. MAPIE's controller for binary classification gets these scores of the same cases, and finds one
+threshold for all items. If MAPIE is not installed (`pip install mapie==1.6`), its committed results
+stay, because nothing of metacal is in them.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
+import importlib.util
 import json
 import sys
 import warnings
@@ -25,15 +35,20 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
-from scipy.special import expit
+from scipy.special import expit, logit
 
 import metacal as mc
 from benchmarks.experiments.pool import in_order
+from metacal.certification import case_procedures
 from metacal.certification.case_cuts import count_tested_cases, count_tolerated_cases
+from metacal.certification.case_items import CaseItems
+from metacal.certification.case_scale import TypeScale, fit_type_scale
 
 DELTA = 0.1
+COMMITTED = Path(__file__).parent / "results" / "case-promises.json"
 #: Number of cases and limit of each cell about receipts.
 RECEIPT_CELLS = ((300, 0.1), (300, 0.05), (150, 0.1), (150, 0.05), (1000, 0.02), (1000, 0.05))
 AUTOMATED_CELLS = ((300, 0.1), (300, 0.2), (1000, 0.05))
@@ -57,6 +72,11 @@ SYNTHETIC = (
     "30 types, one scale",
 )
 N_SYNTHETIC_CASES, N_POPULATION = 300, 20_000
+#: Multiple tests of MAPIE: its default, and the one that accepts most in the comparison of accuracies.
+MAPIE_METHODS = ("bonferroni_holm", "fixed_sequence")
+#: Log-odds of a word at which the probability that MAPIE receives is a half. In a tenth of the tweets
+#: with a name the lowest true score is below it, so MAPIE's grid is fine where the threshold lies.
+MAPIE_OFFSET = -7.0
 #: Coordinate ascents for the best thresholds, and the steps of each.
 N_ASCENTS, N_ASCENT_STEPS = 12, 4000
 
@@ -158,6 +178,88 @@ def fit_gate(promise: Any, items: Items, *, has_types: bool = True) -> Decide | 
     return lambda new: gate.accepts(new.score, new.kind if has_types else None)
 
 
+@cache
+def fit_scale_of_file(folder: str) -> TypeScale:
+    """Fit the scale of the receipt fields on all receipts."""
+    items = load_receipts(folder)
+    case_items = CaseItems(
+        safety=items.score,
+        is_harmful=~items.correct,
+        types=items.kind,
+        cases=items.case,
+        n_types=int(items.kind.max()) + 1,
+    )
+    return fit_type_scale(case_items, same_scale=False)
+
+
+def fit_gate_with_scale(promise: Any, items: Items, scale: TypeScale) -> Decide | None:
+    """Certify a promise with a scale that is known beforehand."""
+    with mock.patch.object(case_procedures, "fit_type_scale", return_value=scale):
+        return fit_gate(promise, items)
+
+
+def find_mapie_threshold(scores: np.ndarray, risk: str, level: float, method: str) -> float | None:
+    """Find MAPIE's threshold for cases that are reduced to one score each.
+
+    Parameters
+    ----------
+    scores : array of shape (n_cases,)
+        Score between 0 and 1 of the item that breaks each case first.
+
+    risk : str
+        "fpr" if a case breaks above the threshold, and "recall" if it breaks below.
+
+    level : float
+        Promised level of the risk.
+
+    method : str
+        One of `MAPIE_METHODS`.
+
+    Returns
+    -------
+    float or None
+        None if MAPIE certifies no threshold.
+    """
+    control = importlib.import_module("mapie.risk_control")
+    controller = control.BinaryClassificationController(
+        lambda p: np.column_stack([1.0 - p, p]),
+        risk,
+        level,
+        1.0 - DELTA,
+        "recall" if risk == "fpr" else "fpr",
+        fwer_method=method,
+    )
+    labels = np.full(len(scores), risk == "recall").astype(int)
+    with warnings.catch_warnings(action="ignore"):
+        controller.calibrate(scores, labels)
+    if len(controller.valid_predict_params) == 0:
+        return None
+    choose = min if risk == "fpr" else max
+    return float(choose(np.ravel(controller.valid_predict_params)))
+
+
+def fit_mapie(items: Items, limit: float, method: str) -> Decide | None:
+    """Let MAPIE limit the share of cases with a wrong accepted item."""
+    safest = np.zeros(items.n_cases)
+    is_wrong = ~items.correct
+    np.maximum.at(safest, items.case[is_wrong], items.score[is_wrong])
+    threshold = find_mapie_threshold(safest, "fpr", limit, method)
+    return None if threshold is None else lambda new: new.score >= threshold
+
+
+def fit_mapie_recall(items: Items, limit: float, method: str) -> Decide | None:
+    """Let MAPIE limit the share of cases with a missed true item."""
+    # A true item without a score is a miss at every threshold, so it lies below the lowest one.
+    scores = np.nan_to_num(expit(items.score[items.correct] - MAPIE_OFFSET), nan=-1.0)
+    lowest = np.ones(items.n_cases)
+    np.minimum.at(lowest, items.case[items.correct], scores)
+    threshold = find_mapie_threshold(lowest, "recall", 1 - limit, method)
+    if threshold is None:
+        return None
+    lowest_score = float(logit(threshold)) + MAPIE_OFFSET
+    return lambda new: new.score >= lowest_score
+
+
 def fit_each_type(items: Items, limit: float) -> Decide | None:
     """Certify an order statistic for each type, at its share of the limit and of delta."""
     kinds = np.unique(items.kind)
@@ -242,7 +344,8 @@ def run_receipts(
     for draw in range(n_draws):
         rng = np.random.default_rng([n_cases, round(1000 * limit), draw])
         items = population.take(rng.integers(population.n_cases, size=n_cases))
-        for method, (decide, breaks) in fit_methods(kind, items, limit).items():
+        scale = fit_scale_of_file(folder)
+        for method, (decide, breaks) in fit_methods(kind, items, limit, scale).items():
             measured = measure_errors(decide, population, breaks)
             results.setdefault(method, []).append(measured)
     cell: dict[str, Any] = {
@@ -263,7 +366,7 @@ def run_receipts(
 
 
 def fit_methods(
-    kind: str, items: Items, limit: float
+    kind: str, items: Items, limit: float, scale: TypeScale
 ) -> dict[str, tuple[Decide | None, Callable[[Items, np.ndarray], bool]]]:
     """Fit the methods of one promise on the items of a draw."""
 
@@ -278,19 +381,33 @@ def fit_methods(
         return bool(population.count_errors(accept).mean() > limit)
 
     if kind == "automated":
-        promise = mc.MaxCaseErrors(limit, among="automated")
-        return {"metacal": (fit_gate(promise, items), breaks_automated_share)}
+        automated = mc.MaxCaseErrors(limit, among="automated")
+        return {
+            "metacal": (fit_gate(automated, items), breaks_automated_share),
+            "scale of the file": (
+                fit_gate_with_scale(automated, items, scale),
+                breaks_automated_share,
+            ),
+        }
     if kind == "MaxErrorsPerCase":
-        promise = mc.MaxErrorsPerCase(limit, largest=4)
-        return {"metacal": (fit_gate(promise, items), breaks_mean)}
-    return {
-        "metacal": (fit_gate(mc.MaxCaseErrors(limit), items), breaks_share),
-        "one raw scale": (
-            fit_gate(mc.MaxCaseErrors(limit), items, has_types=False),
-            breaks_share,
-        ),
-        "each type": (fit_each_type(items, limit), breaks_share),
+        mean_errors = mc.MaxErrorsPerCase(limit, largest=4)
+        return {"metacal": (fit_gate(mean_errors, items), breaks_mean)}
+    promise = mc.MaxCaseErrors(limit)
+    methods = {
+        "metacal": fit_gate(promise, items),
+        "scale of the file": fit_gate_with_scale(promise, items, scale),
+        "one raw scale": fit_gate(promise, items, has_types=False),
+        "each type": fit_each_type(items, limit),
     }
+    if has_mapie():
+        for name in MAPIE_METHODS:
+            methods[f"MAPIE {name}"] = fit_mapie(items, limit, name)
+    return {name: (decide, breaks_share) for name, decide in methods.items()}
+
+
+def has_mapie() -> bool:
+    """Return whether MAPIE is installed."""
+    return importlib.util.find_spec("mapie") is not None
 
 
 def run_tweets(
@@ -301,20 +418,16 @@ def run_tweets(
     rng = np.random.default_rng(round(1000 * uncovered))
     is_uncovered = tweets.correct & (rng.random(len(tweets.score)) < uncovered)
     population = replace(tweets, score=np.where(is_uncovered, np.nan, tweets.score))
-    masked, leaking, broken, n_infeasible = [], [], [], 0
+    results: dict[str, list[tuple[float, float] | None]] = {}
     for draw in range(n_draws):
         rng = np.random.default_rng([n_cases, round(1000 * limit), draw])
         items = population.take(rng.integers(population.n_cases, size=n_cases))
-        decide = fit_gate(mc.MinCaseRecall(1 - limit), items, has_types=False)
-        if decide is None:
-            n_infeasible += 1
-            continue
-        accept = decide(population)
-        is_missed = population.correct & ~accept
-        misses = np.bincount(population.case[is_missed], minlength=population.n_cases)
-        leaking.append(float((misses > 0).mean()))
-        masked.append(float(accept[~population.correct].mean()))
-        broken.append(leaking[-1] > limit)
+        methods = {"metacal": fit_gate(mc.MinCaseRecall(1 - limit), items, has_types=False)}
+        if has_mapie():
+            for name in MAPIE_METHODS:
+                methods[f"MAPIE {name}"] = fit_mapie_recall(items, limit, name)
+        for method, decide in methods.items():
+            results.setdefault(method, []).append(measure_masks(decide, population))
     has_uncovered = np.bincount(population.case[is_uncovered], minlength=population.n_cases) > 0
     return {
         "data": "tweets",
@@ -324,10 +437,31 @@ def run_tweets(
         "uncovered": uncovered,
         "floor": round(float(has_uncovered.mean()), 4),
         "draws": n_draws,
-        "masked": round(float(np.mean(masked)), 4) if masked else None,
-        "leaking": round(float(np.mean(leaking)), 4) if leaking else None,
-        "broken": round(float(np.sum(broken)) / n_draws, 4),
-        "infeasible": round(n_infeasible / n_draws, 4),
+        "methods": {method: summarize_masks(found, limit) for method, found in results.items()},
+    }
+
+
+def measure_masks(decide: Decide | None, population: Items) -> tuple[float, float] | None:
+    """Return the masked share of harmless words, and the share of tweets that leak a name."""
+    if decide is None:
+        return None
+    accept = decide(population)
+    is_missed = population.correct & ~accept
+    misses = np.bincount(population.case[is_missed], minlength=population.n_cases)
+    return float(accept[~population.correct].mean()), float((misses > 0).mean())
+
+
+def summarize_masks(
+    measured: list[tuple[float, float] | None], limit: float
+) -> dict[str, float | None]:
+    """Average over the draws with a threshold. Of all draws, count the broken and the refused ones."""
+    found = [one for one in measured if one is not None]
+    masked, leaking = np.mean(found, axis=0) if found else (None, None)
+    return {
+        "masked": None if masked is None else round(float(masked), 4),
+        "leaking": None if leaking is None else round(float(leaking), 4),
+        "broken": round(sum(leak > limit for _, leak in found) / len(measured), 4),
+        "infeasible": round(1.0 - len(found) / len(measured), 4),
     }
 
 
@@ -419,19 +553,38 @@ def list_jobs(folder: str, n_draws: int) -> Iterator[tuple[str, tuple[Any, ...]]
         yield "run_tweets", (folder, n_cases, limit, uncovered, n_draws)
 
 
+def keep_committed_mapie(cells: list[dict[str, Any]]) -> None:
+    """Copy MAPIE's committed results into cells that were measured without it."""
+
+    def identify(cell: dict[str, Any]) -> tuple[Any, ...]:
+        names = ("data", "population", "promise", "cases", "limit", "uncovered")
+        return tuple(cell.get(name) for name in names)
+
+    committed = {
+        identify(cell): cell["methods"]
+        for cell in json.loads(COMMITTED.read_text(encoding="utf-8"))["cells"]
+    }
+    for cell in cells:
+        for method, measured in committed.get(identify(cell), {}).items():
+            if method.startswith("MAPIE"):
+                cell["methods"].setdefault(method, measured)
+
+
 def main() -> None:
     """Run all cells and write the result."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", required=True)
     parser.add_argument("--draws", type=int, default=400)
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--out", default="benchmarks/results/case-promises.json")
+    parser.add_argument("--out", default=COMMITTED)
     options = parser.parse_args()
     jobs = list(list_jobs(options.data, options.draws))
     cells = []
     for cell in in_order(run_cell, [(job,) for job in jobs], options.jobs):
         cells.append(cell)
         print(f"cell {len(cells)} of {len(jobs)}", file=sys.stderr)
+    if not has_mapie() and COMMITTED.exists():
+        keep_committed_mapie(cells)
     result = {"delta": DELTA, "cells": cells}
     Path(options.out).write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 
