@@ -1,6 +1,8 @@
 """Errors and warnings of metacal.
 
-A message states the value received, the requirement and the fix.
+A message states the value received, the requirement and the fix. Each class of errors belongs to a
+kind, which is the anchor of a section in the error reference (docs/errors.md). Python prints the
+address of this section below the traceback, and the command line prints it below the message.
 """
 
 from __future__ import annotations
@@ -11,14 +13,217 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from math import nan
+from typing import ClassVar
+
+#: Address of the error reference.
+ERROR_REFERENCE_URL = "https://metacal.github.io/metacal/errors.html"
+
+
+def format_help_link(kind: str) -> str:
+    """Format the line that names the section about a kind of error.
+
+    Examples
+    --------
+    >>> format_help_link("too-few-rows")
+    'See https://metacal.github.io/metacal/errors.html#too-few-rows'
+    """
+    return f"See {ERROR_REFERENCE_URL}#{kind}"
 
 
 class MetacalError(Exception):
-    """Base class of all errors that metacal raises."""
+    """Base class of all errors that metacal raises.
+
+    Attributes
+    ----------
+    kind : str
+        Kind of the error: the anchor of its section in the error reference.
+    """
+
+    kind: ClassVar[str] = "reading-an-error"
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*args)
+        self.add_note(format_help_link(self.kind))
 
 
 class InputError(MetacalError, ValueError):
     """Error about invalid data or an invalid parameter."""
+
+    kind = "invalid-parameter"
+
+
+class CombinationError(InputError):
+    """Error about parameters that exclude each other, or of which one has no effect."""
+
+    kind = "unsupported-combination"
+
+
+class ShapeError(InputError):
+    """Error about an array of the wrong shape, or columns of different lengths."""
+
+    kind = "wrong-shape"
+
+
+class NumberError(InputError):
+    """Error about an entry that is missing, not a number, or out of range."""
+
+    kind = "invalid-numbers"
+
+
+class InputKindError(InputError):
+    """Error about probabilities in place of logits, or logits in place of probabilities."""
+
+    kind = "logits-or-probabilities"
+
+
+class MissingLabelsError(InputError):
+    """Error about true labels or correctness flags that were not passed."""
+
+    kind = "missing-labels"
+
+
+class LabelError(InputError):
+    """Error about labels that cannot be matched with the columns of the table."""
+
+    kind = "unknown-labels"
+
+
+class ClassMismatchError(InputError):
+    """Error about a table whose classes differ from those of the gate."""
+
+    kind = "different-classes"
+
+
+class PositiveClassError(InputError):
+    """Error about the positive class of two classes."""
+
+    kind = "positive-class"
+
+
+class ColumnError(InputError):
+    """Error about a column that is missing in a file, or whose name is ambiguous."""
+
+    kind = "column-not-found"
+
+
+class FileReadError(InputError):
+    """Error about a file that does not exist, or cannot be opened."""
+
+    kind = "cannot-read-file"
+
+
+class FileContentError(InputError):
+    """Error about a file of predictions whose content cannot be read."""
+
+    kind = "unreadable-content"
+
+
+class NoRowsError(InputError):
+    """Error about a file without rows. Among several files, such a file is skipped."""
+
+    kind = "no-rows"
+
+
+class SizeLimitError(InputError):
+    """Error about a file that needs more memory than the limit allows."""
+
+    kind = "file-too-large"
+
+
+class FileWriteError(InputError):
+    """Error about an output that cannot be written."""
+
+    kind = "cannot-write-file"
+
+
+class TooFewRowsError(InputError):
+    """Error about too few rows for a division, a fold or a profile."""
+
+    kind = "too-few-rows"
+
+
+class OneOutcomeError(InputError):
+    """Error about rows that are all correct or all incorrect."""
+
+    kind = "only-one-outcome"
+
+
+class GroupsError(InputError):
+    """Error about groups of rows that are missing, or that the gate does not have."""
+
+    kind = "groups"
+
+
+class ClustersError(InputError):
+    """Error about clusters of dependent rows."""
+
+    kind = "clusters"
+
+
+class CasesError(InputError):
+    """Error about the cases of a promise about cases."""
+
+    kind = "cases"
+
+
+class WeightsError(InputError):
+    """Error about sample weights or importance weights."""
+
+    kind = "weights"
+
+
+class MissingPromiseError(InputError):
+    """Error about a gate without a promise."""
+
+    kind = "missing-promise"
+
+
+class UnsupportedPromiseError(InputError):
+    """Error about a promise that does not suit the rows or the procedure."""
+
+    kind = "unsupported-promise"
+
+
+class UnfittedError(InputError):
+    """Error about an estimator that was not fitted, or an object without a gate."""
+
+    kind = "not-fitted"
+
+
+class CascadeError(InputError):
+    """Error about the models of a cascade, or their predictions."""
+
+    kind = "cascade-inputs"
+
+
+class LabellingError(InputError):
+    """Error about the sheet, the journal or the answers of `metacal label`."""
+
+    kind = "labelling"
+
+
+class MonitoringError(InputError):
+    """Error about the stream or the state of a monitor."""
+
+    kind = "monitoring"
+
+
+class ExportError(InputError):
+    """Error about a gate that cannot be exported or attached to a model."""
+
+    kind = "cannot-export"
+
+
+class WorkersError(InputError):
+    """Error about a cluster of worker processes."""
+
+    kind = "workers"
+
+
+class KeyFileError(InputError):
+    """Error about a key that cannot sign or verify a saved file."""
+
+    kind = "signature"
 
 
 class WrongTypeError(InputError, TypeError):
@@ -31,9 +236,13 @@ class MissingGateError(InputError, AttributeError):
     It is an AttributeError too, so that `hasattr(estimator, "gate_")` is False.
     """
 
+    kind = "missing-promise"
+
 
 class BusyError(InputError):
     """Error about a file that another process is using. The file was not changed."""
+
+    kind = "file-in-use"
 
 
 class InfeasibleTargetError(MetacalError, ValueError):
@@ -81,6 +290,8 @@ class InfeasibleTargetError(MetacalError, ValueError):
     (0.99, 0.9549, 270)
     """
 
+    kind = "infeasible-target"
+
     def __init__(
         self,
         message: str,
@@ -111,6 +322,32 @@ class InfeasibleTargetError(MetacalError, ValueError):
 class ArtifactError(MetacalError, ValueError):
     """Error about a saved file that is damaged, modified, or from a newer metacal."""
 
+    kind = "damaged-file"
+
+
+class ForeignFileError(ArtifactError):
+    """Error about a file that is not the expected kind of metacal file."""
+
+    kind = "not-a-metacal-file"
+
+
+class SignatureError(ArtifactError):
+    """Error about a saved file whose signature is missing or does not match."""
+
+    kind = "signature"
+
+
+class SavingError(ArtifactError):
+    """Error about an object that cannot be saved."""
+
+    kind = "cannot-save"
+
+
+class OnnxModelError(ArtifactError):
+    """Error about an ONNX model that cannot be read, checked or written."""
+
+    kind = "onnx-model"
+
 
 class MissingExtraError(MetacalError, ImportError):
     """Error about a missing optional dependency.
@@ -122,6 +359,8 @@ class MissingExtraError(MetacalError, ImportError):
     extra : str
         Extra of metacal that installs the dependency.
     """
+
+    kind = "missing-extra"
 
     def __init__(self, feature: str, extra: str) -> None:
         super().__init__(feature, extra)
@@ -153,6 +392,12 @@ def needs_extra(feature: str, extra: str) -> Iterator[None]:
         yield
     except ImportError as error:
         raise MissingExtraError(feature, extra) from error
+
+
+class StrictWarningError(MetacalError):
+    """Error about a warning of a command that was called with --strict."""
+
+    kind = "strict-warnings"
 
 
 class MetacalWarning(UserWarning):

@@ -13,10 +13,9 @@ import sys
 
 import pytest
 
-from metacal.errors import InputError
+from metacal.errors import InputError, NoRowsError
 from metacal.io.apply import WrittenResult, make_missing_results
 from metacal.io.disk import temporary_path_for
-from metacal.io.opening import NoRowsError
 from metacal.io.results import JOURNAL, ResultFolder
 from metacal.io.source_fingerprint import read_until_unchanged
 from simulation.world import World

@@ -49,7 +49,7 @@ from numpy.typing import NDArray
 from scipy.special import gammaln, ndtri
 
 from metacal import display
-from metacal.errors import InputError
+from metacal.errors import GroupsError, InputError, MissingLabelsError
 from metacal.formulas import Flags
 from metacal.rows.arrays import check_fraction
 
@@ -167,7 +167,7 @@ def estimate_review_rate(certificate: Certificate, subgroup_name: Name | None = 
     if certificate.subgroups is not None:
         return _estimate_subgroup_review_rate(certificate, certificate.subgroups, subgroup_name)
     if subgroup_name is not None:
-        raise InputError(
+        raise GroupsError(
             f"The gate has one threshold for all rows, and none for {subgroup_name!r}. Leave the"
             " subgroup out, or fit the gate with PerClass or PerGroup."
         )
@@ -202,7 +202,7 @@ def _estimate_subgroup_review_rate(
     else:
         selected = [subgroup for subgroup in subgroups.items if subgroup_name in subgroup.names]
     if not selected:
-        raise InputError(
+        raise GroupsError(
             f"Unknown {subgroups.by} {subgroup_name!r}. Pass one of"
             f" {', '.join(map(str, subgroups.names))}."
         )
@@ -475,7 +475,7 @@ def infer_accuracy_from_sums(
     """
     check_fraction("level", level)
     if certificate is None or not certificate.has_labels:
-        raise InputError(
+        raise MissingLabelsError(
             "This gate has no calibrated confidence. Fit it on labelled rows, or pass labels."
         )
     n_accepted = sums.n_accepted

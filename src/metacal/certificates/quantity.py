@@ -20,7 +20,7 @@ from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 
-from metacal.errors import InputError
+from metacal.errors import InputError, MissingLabelsError
 from metacal.formulas import Flags
 
 #: Function that formats a promised share as text.
@@ -188,7 +188,7 @@ class Quantity(str):
         array([False,  True])
         >>> MISCOVERAGE.compute_event_and_counted_masks(np.array([True, False]), None)
         Traceback (most recent call last):
-        metacal.errors.InputError: Testing whether miscoverage is kept requires labelled rows. Pass the true labels.
+        metacal.errors.MissingLabelsError: Testing whether miscoverage is kept requires labelled rows. Pass the true labels.
         """
         if self.needs_labels:
             self.check_labels(correct)
@@ -199,7 +199,7 @@ class Quantity(str):
     def check_labels(self, correct: Flags | None) -> None:
         """Raise InputError if it is not known which predictions are correct."""
         if correct is None:
-            raise InputError(
+            raise MissingLabelsError(
                 f"Testing whether {self} is kept requires labelled rows. Pass the true labels."
             )
 

@@ -47,7 +47,13 @@ from metacal.certification.statements import (
     build_infeasible_accuracy_error,
     build_target_ruled_out_error,
 )
-from metacal.errors import InfeasibleTargetError, InputError, choose_spelling
+from metacal.errors import (
+    InfeasibleTargetError,
+    InputError,
+    LabellingError,
+    TooFewRowsError,
+    choose_spelling,
+)
 from metacal.formulas import Float
 from metacal.kernels.grid import RELATIVE_GRID
 from metacal.statistics import bounds
@@ -227,7 +233,7 @@ def default_number_of_labels(promise: CertifiablePromise) -> int:
         else:
             allowed_shares.append(1 - bounds.to_exact_fraction(target))
     if not allowed_shares:
-        raise InputError(
+        raise LabellingError(
             f"The promise {promise!r} needs a number of rows to label. Pass"
             f" {choose_spelling('labels=N', '--labels N')}."
         )
@@ -264,7 +270,7 @@ def choose_sample_sizes(
     if type(size) is not int or size < 1:
         raise InputError(f"labels must be a whole number from 1, got {n_labels!r}.")
     if size > n_available:
-        raise InputError(
+        raise TooFewRowsError(
             f"Cannot draw {size:,} rows from a pool of {n_available:,} rows with a score."
             " Pass a smaller number of labels, or use a larger pool."
         )

@@ -12,7 +12,7 @@ from metacal.certificates.number_format import (
 )
 from metacal.certificates.quantity import Quantity
 from metacal.certification.statements import format_confidence_level
-from metacal.errors import InfeasibleTargetError, InputError, choose_spelling
+from metacal.errors import CasesError, InfeasibleTargetError, InputError, choose_spelling
 from metacal.statistics import bounds
 
 # Level of the interval of a floor if the promise holds in expectation.
@@ -172,7 +172,7 @@ def build_missing_cases_error(promise: object) -> InputError:
     option = choose_spelling(
         "ScoreGate(promise).fit(score, correct, cases=document_id)", "--case-key NAME"
     )
-    return InputError(
+    return CasesError(
         f"{type(promise).__name__} is about cases, and the rows have none. Pass the case of each"
         f" row: {option}."
     )
@@ -180,7 +180,7 @@ def build_missing_cases_error(promise: object) -> InputError:
 
 def build_unused_cases_error(promise: object) -> InputError:
     """Build the error for cases that a promise does not use."""
-    return InputError(
+    return CasesError(
         f"{type(promise).__name__} is not about cases. Leave out cases, name dependent rows with"
         " units=..., or promise MaxCaseErrors, MinCaseRecall or MaxErrorsPerCase."
     )
@@ -188,7 +188,7 @@ def build_unused_cases_error(promise: object) -> InputError:
 
 def build_dependent_cases_error(promise: object) -> InputError:
     """Build the error for clusters or losses of the items of cases."""
-    return InputError(
+    return CasesError(
         f"{type(promise).__name__} takes cases without units, importance and losses. Pass the case"
         " of each item and whether the item is correct."
     )

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from metacal.certificates.circumstances import Weights
-from metacal.errors import InputError
+from metacal.errors import ClassMismatchError, WeightsError
 from metacal.formulas import Codes, Float
 from metacal.rows import validate
 from metacal.rows.arrays import check_row_weights
@@ -177,7 +177,7 @@ class Importance:
         new_table = validate.read_logits(new_logits, input)
         n_classes = calibration_table.shape[1]
         if new_table.shape[1] != n_classes:
-            raise InputError(
+            raise ClassMismatchError(
                 f"logits have {n_classes} columns, but new_logits have {new_table.shape[1]}."
                 " Both must have one column for each class, in the same order."
             )
@@ -192,7 +192,7 @@ class Importance:
         class_weights, _residual_norm = nnls(confusion_shares, new_prediction_shares)
         row_weights = class_weights[label_codes]
         if not row_weights.any():
-            raise InputError(
+            raise ClassMismatchError(
                 "No class of the calibration rows was found among the new rows. Check that"
                 " both come from the same classifier and have the same class order."
             )
@@ -216,7 +216,7 @@ class Importance:
         if self.largest is not None:
             max_weight = float(self.largest)
         if not largest_observed_weight <= max_weight < np.inf:
-            raise InputError(
+            raise WeightsError(
                 f"largest must be at least the largest weight; got {max_weight:g}, but one"
                 f" weight is {largest_observed_weight:g}."
             )
@@ -229,14 +229,14 @@ def _compute_class_weight(
     """Compute the ratio of the target share to the source share of one class."""
     for shares_name, shares in (("target", target_shares), ("source", source_shares)):
         if class_name not in shares:
-            raise InputError(
+            raise WeightsError(
                 f"{shares_name} has no share for label {class_name!r}. Pass a share for every"
                 " label."
             )
     target_share = target_shares[class_name]
     source_share = source_shares[class_name]
     if not source_share > 0.0 or not target_share >= 0.0:
-        raise InputError(
+        raise WeightsError(
             f"The shares of label {class_name!r} must be positive. Only the target share may be 0."
         )
     return target_share / source_share
@@ -260,7 +260,7 @@ def _check_target_classes_occur(
     observed_class_set = set(observed_classes)
     for class_name, share in target_shares.items():
         if share > 0.0 and class_name not in observed_class_set:
-            raise InputError(
+            raise WeightsError(
                 f"No calibration row has the label {class_name!r}, which the target"
                 " distribution contains. Add calibration rows with this label."
             )

@@ -53,7 +53,7 @@ from metacal.certification.one_threshold import OneThresholdProcedure
 from metacal.certification.ranking import Evidence, FinerCountsNeeded, Ranking, require_some_correct
 from metacal.certification.rows import check_scores
 from metacal.certification.statements import build_sorting_required_error
-from metacal.errors import InputError
+from metacal.errors import FileReadError, NumberError
 from metacal.kernels.keys import MAX_CELLS, CellCounter, CellCounts, KeyPartition, keys_to_scores
 from metacal.rows.executors import ExecutorLike, resolve_executor
 from metacal.rows.tasks import run_in_order
@@ -116,7 +116,7 @@ class CellTally:
         partition = KeyPartition.of_all_keys(max_cells)
         counts = count_rows(partition)
         if counts.n_missing_scores:
-            raise InputError(
+            raise NumberError(
                 "Some scores are NaN. certify needs a score for every row: leave out rows"
                 " without a score."
             )
@@ -169,7 +169,7 @@ class CellTally:
         n_rows_in_earlier_pass = int((self.n_correct + self.n_errors)[divided_cells].sum())
         n_rows_in_this_pass = int((counts.n_correct + counts.n_incorrect).sum())
         if n_rows_in_this_pass != n_rows_in_earlier_pass:
-            raise InputError(
+            raise FileReadError(
                 "The rows changed between two passes over them. Pass rows that stay the same"
                 " while they are counted."
             )

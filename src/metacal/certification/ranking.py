@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from metacal.errors import InputError
+from metacal.errors import OneOutcomeError
 from metacal.formulas import Codes, Flags, Float
 from metacal.kernels.keys import rank_scores
 
@@ -123,7 +123,7 @@ def require_some_correct(correct: Flags | Codes, n_rows: int | None = None) -> N
         return
     if n_rows is None:
         n_rows = len(correct)
-    raise InputError(
+    raise OneOutcomeError(
         f"No calibration row is classified correctly (n_samples={n_rows}), so no promise can"
         " be certified. Check that the labels and the columns use the same class order."
     )

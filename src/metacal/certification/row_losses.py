@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.certificates.quantity import Quantity
-from metacal.errors import InputError
+from metacal.errors import InputError, MissingLabelsError, ShapeError
 from metacal.formulas import Codes, Flags, Float
 
 # Cost of any incorrect prediction, or a table of costs, `costs[true class][prediction]`.
@@ -143,7 +143,7 @@ class Costs:
             If incorrect predictions do not all cost the same.
         """
         if not self.is_uniform:
-            raise InputError(
+            raise MissingLabelsError(
                 "A cost matrix needs the true class of each row, but only correctness was"
                 " given. Fit MetaCal(promise) on logits and labels, or pass"
                 " losses=promise.losses(...) to Sample."
@@ -186,7 +186,7 @@ def validate_error_costs(costs: Any) -> ErrorCosts:
     (50.0, ((0.0, 1.0), (5.0, 0.0)))
     >>> validate_error_costs([[0, 1], [5]])
     Traceback (most recent call last):
-    metacal.errors.InputError: A cost matrix must have one row for each true class and ...
+    metacal.errors.ShapeError: A cost matrix must have one row for each true class and ...
     """
     if _is_number(costs):
         return validate_positive_cost("wrong", costs)
@@ -196,7 +196,7 @@ def validate_error_costs(costs: Any) -> ErrorCosts:
         table = np.zeros(0)
     is_square_table = table.ndim == 2 and table.shape[0] == table.shape[1]
     if not is_square_table or len(table) < 2:
-        raise InputError(
+        raise ShapeError(
             "A cost matrix must have one row for each true class and one number for each"
             f" predicted class; got {_describe_shape(costs)}. Pass K rows of K numbers,"
             " wrong[truth][prediction], or one number for every incorrect prediction."

@@ -38,7 +38,7 @@ from metacal.certificates.notes import (
 from metacal.certification.importance import Importance
 from metacal.certification.rows import Clusters
 from metacal.certification.units import Units
-from metacal.errors import InputError
+from metacal.errors import WeightsError
 from metacal.formulas import Codes, Flags, Float
 from metacal.rows.draws import RowDraws, check_random_state
 
@@ -181,7 +181,7 @@ class RowSelection:
             )
             indices = unweighted_indices[is_kept[unweighted_indices]]
         if len(indices) == 0:
-            raise InputError(
+            raise WeightsError(
                 "No row is left to count, because most weights are small compared with the"
                 " largest. Use more rows."
             )

@@ -16,7 +16,7 @@ from metacal.certificates.subgroups import Name
 from metacal.certification.case_items import Cases
 from metacal.certification.plans import PilotRows
 from metacal.certification.ranking import Ranking, find_even_odds_score, require_some_correct
-from metacal.errors import InputError
+from metacal.errors import NumberError, ShapeError
 from metacal.formulas import Codes, Flags, Float
 from metacal.kernels.grid import RELATIVE_GRID
 from metacal.rows.draws import RowDraws
@@ -277,7 +277,7 @@ def check_scores(scores: Any, correct: Any = None) -> Float:
     score_column = np.asarray(scores, dtype=np.float64)
     if correct is None:
         if score_column.ndim != 1 or len(score_column) == 0 or np.isnan(score_column).any():
-            raise InputError(
+            raise ShapeError(
                 "certify needs a 1-D array with one score per row, and at least one row; got"
                 f" shape {score_column.shape}."
             )
@@ -285,12 +285,12 @@ def check_scores(scores: Any, correct: Any = None) -> Float:
     correct_column = np.asarray(correct)
     has_one_of_each = score_column.ndim == 1 and score_column.shape == correct_column.shape
     if not has_one_of_each or correct_column.dtype != bool:
-        raise InputError(
+        raise ShapeError(
             f"certify needs one score and one boolean per row; got shapes {score_column.shape} and"
             f" {correct_column.shape} ({correct_column.dtype})."
         )
     if np.isnan(score_column).any():
-        raise InputError(
+        raise NumberError(
             "Some scores are NaN. certify needs a score for every row: leave out rows without a"
             " score."
         )

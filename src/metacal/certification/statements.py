@@ -23,7 +23,15 @@ from metacal.certificates.quantity import Quantity
 from metacal.certificates.subgroups import Name
 from metacal.certification.ranking import ThresholdOutcome
 from metacal.certification.ruled_out import RuledOut, get_error_fields
-from metacal.errors import InfeasibleTargetError, InputError
+from metacal.errors import (
+    ClustersError,
+    GroupsError,
+    InfeasibleTargetError,
+    InputError,
+    MissingLabelsError,
+    PositiveClassError,
+    UnsupportedPromiseError,
+)
 from metacal.kernels.grid import RELATIVE_GRID
 from metacal.statistics import bounds
 
@@ -399,7 +407,7 @@ def build_infeasible_clusters_error(
 
 def build_missing_labels_error(promise: object) -> InputError:
     """Build the error for rows without labels."""
-    return InputError(
+    return MissingLabelsError(
         f"{type(promise).__name__} needs to know which predictions are correct. Pass correct,"
         " with one boolean per row."
     )
@@ -407,7 +415,7 @@ def build_missing_labels_error(promise: object) -> InputError:
 
 def build_missing_subgroups_error(promise: object, by: str) -> InputError:
     """Build the error for rows whose subgroups are unknown."""
-    return InputError(
+    return GroupsError(
         f"{type(promise).__name__} needs the {by} of each row. Pass a Sample with part and"
         " names, or fit a MetaCal."
     )
@@ -415,7 +423,7 @@ def build_missing_subgroups_error(promise: object, by: str) -> InputError:
 
 def build_unsupported_clusters_error(promise: object) -> InputError:
     """Build the error for a promise that cannot count every row of a cluster."""
-    return InputError(
+    return ClustersError(
         f"{promise!r} cannot count every row of a cluster; only MinAccuracy, MaxMiscoverage and"
         " MaxReview with a delta can. Count one row of each: Units(names, per='unit')."
     )
@@ -423,7 +431,7 @@ def build_unsupported_clusters_error(promise: object) -> InputError:
 
 def build_sorting_required_error(promise: object) -> InputError:
     """Build the error for a promise that cannot be certified from counts."""
-    return InputError(
+    return UnsupportedPromiseError(
         f"{type(promise).__name__} needs all rows in order of their scores, and does not"
         " support counts. Pass the rows to certify(scores, correct). MaxMiscoverage,"
         " MaxReview and MinAccuracy support counts."
@@ -436,7 +444,7 @@ def build_trivial_promise_error(class_promise: ClassPromise, rows: CalibrationRo
     name = rows.class_names[class_code]
     other_name = rows.class_names[1 - class_code]
     class_share = float((rows.true_class_codes == class_code).mean())
-    return InputError(
+    return UnsupportedPromiseError(
         f"A precision of {class_promise.target:g} for {name} is met without a gate:"
         f" {class_share:.1%} of the rows have this class. Pass a precision above"
         f" {class_share:.4g}, or limit missed rows of the other class with MinRecall(0.95,"
@@ -447,7 +455,7 @@ def build_trivial_promise_error(class_promise: ClassPromise, rows: CalibrationRo
 def build_unknown_class_error(positive: Name, class_names: Sequence[Name]) -> InputError:
     """Build the error for a positive class that the rows do not have."""
     first_class, second_class = class_names
-    return InputError(
+    return PositiveClassError(
         f"positive={positive!r} is neither of the classes {first_class!r} and {second_class!r}."
         " Pass one of them."
     )
@@ -455,7 +463,7 @@ def build_unknown_class_error(positive: Name, class_names: Sequence[Name]) -> In
 
 def build_same_class_error(class_name: Name) -> InputError:
     """Build the error for two promises about the rows accepted as one class."""
-    return InputError(
+    return UnsupportedPromiseError(
         f"Both promises are about rows predicted {class_name}. Promise one quantity for each"
         " class, for example TwoSided(MinPrecision(0.9), MinRecall(0.95))."
     )

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from metacal.certificates.circumstances import Circumstances, CountedBy
 from metacal.certification.rows import Clusters
-from metacal.errors import InputError
+from metacal.errors import ClustersError
 from metacal.formulas import Codes, Flags
 from metacal.rows.arrays import as_plain_array
 
@@ -48,20 +48,20 @@ class Units:
 
     def __post_init__(self) -> None:
         if self.per not in get_args(CountedBy):
-            raise InputError(
+            raise ClustersError(
                 "per must be 'unit' (a random row of each cluster), 'row' (every row) or"
                 f" 'mean' (the mean of each cluster), got {self.per!r}."
             )
         if self.largest is None:
             return
         if self.per == "unit":
-            raise InputError(
+            raise ClustersError(
                 "largest has no effect with this value of per. Leave it out, or count every"
                 " row with Units(names, per='row', largest=...)."
             )
         is_integer = isinstance(self.largest, int | np.integer)
         if isinstance(self.largest, bool) or not is_integer or self.largest < 1:
-            raise InputError(f"largest must be a whole number from 1, got {self.largest!r}.")
+            raise ClustersError(f"largest must be a whole number from 1, got {self.largest!r}.")
 
     @classmethod
     def from_units_argument(cls, units: Units | ArrayLike) -> Units:
@@ -100,7 +100,7 @@ class Units:
         if self.largest is not None:
             max_size = int(self.largest)
         if largest_observed_size > max_size:
-            raise InputError(
+            raise ClustersError(
                 f"A cluster has {largest_observed_size:,} rows, more than the declared"
                 f" largest={self.largest:,}. Raise largest, or leave it out."
             )
@@ -145,14 +145,14 @@ def encode_units(unit_names: ArrayLike, n_rows: int) -> Codes:
     """
     name_array = as_plain_array(unit_names, "units")
     if name_array.shape != (n_rows,):
-        raise InputError(
+        raise ClustersError(
             f"units must have shape ({n_rows},), with the cluster of each row; got"
             f" {name_array.shape}."
         )
     is_missing = find_missing_names(name_array)
     if is_missing.any():
         first_missing_row = int(np.argmax(is_missing))
-        raise InputError(
+        raise ClustersError(
             f"units: row {first_missing_row} has no cluster. Give every row the name of its"
             " cluster; a row that stands alone needs a unique name."
         )

@@ -13,7 +13,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, ClassVar
+from typing import IO, Any, ClassVar
 
 import click
 
@@ -22,9 +22,13 @@ from metacal.cli.printing import PRINTED_TEXTS_KEY, print_note
 from metacal.cli.signals import StopRequested, raise_on_stop_signals
 from metacal.display import escape_controls
 from metacal.errors import (
+    FileReadError,
     InfeasibleTargetError,
     MetacalError,
     MetacalWarning,
+    SizeLimitError,
+    StrictWarningError,
+    format_help_link,
     use_command_line_spelling,
 )
 
@@ -67,10 +71,41 @@ _TRACEBACK_VARIABLE = "METACAL_TRACEBACK"
 _MAX_MESSAGE_LENGTH = 2000
 
 
+#: Errors by which click prints the help of a command without arguments (from click 8.2).
+_HELP_REQUESTS: Any = getattr(click.exceptions, "NoArgsIsHelpError", ())
+#: Kinds of errors that no class of `metacal.errors` describes, as in the error reference.
+USAGE_ERROR_KIND = "command-line-options"
+UNEXPECTED_ERROR_KIND = "unexpected-error"
+
+
 class WrongFileError(click.ClickException):
     """Error in a file or a request, with the exit code of wrong usage."""
 
     exit_code = 2
+
+
+class LinkedError(click.ClickException):
+    """Error of a command, printed together with the address of its explanation.
+
+    Parameters
+    ----------
+    error : click.ClickException
+        The error.
+    kind : str
+        Kind of the error: the anchor of its section in the error reference.
+    """
+
+    def __init__(self, error: click.ClickException, kind: str) -> None:
+        super().__init__(error.message)
+        # click declares the exit code as a class variable; here it depends on the wrapped error.
+        vars(self)["exit_code"] = error.exit_code
+        self.error = error
+        self.kind = kind
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        """Print the error, followed by the link to its section."""
+        self.error.show(file)
+        click.echo(format_help_link(self.kind), file=file, err=file is None)
 
 
 class Commands(click.Group):
@@ -150,15 +185,17 @@ class Commands(click.Group):
             command_error = _as_click_exception(error)
             if command_error is None:
                 raise
-            raise command_error from _cause_to_show(error)
+            raise LinkedError(command_error, _error_kind(error)) from _cause_to_show(error)
         return result
 
     def make_context(self, *args: Any, **extra: Any) -> click.Context:
         """Parse the command line, escaping control characters in usage errors."""
         try:
             return super().make_context(*args, **extra)
+        except _HELP_REQUESTS:
+            raise
         except click.ClickException as error:
-            raise _escape_controls(error) from error.__cause__
+            raise LinkedError(_escape_controls(error), USAGE_ERROR_KIND) from error.__cause__
 
 
 def _as_click_exception(error: Exception) -> click.ClickException | None:
@@ -182,6 +219,19 @@ def _as_click_exception(error: Exception) -> click.ClickException | None:
         f"{type(error).__name__}: {_as_one_line(error)} (unexpected error; please report it"
         f" together with the output of {_TRACEBACK_VARIABLE}=1)"
     )
+
+
+def _error_kind(error: Exception) -> str:
+    """Return the anchor of the section about an error in the error reference."""
+    if isinstance(error, MetacalError):
+        return error.kind
+    if isinstance(error, click.ClickException):
+        return USAGE_ERROR_KIND
+    if isinstance(error, OSError):
+        return FileReadError.kind
+    if isinstance(error, MemoryError):
+        return SizeLimitError.kind
+    return UNEXPECTED_ERROR_KIND
 
 
 def _cause_to_show(error: Exception) -> BaseException | None:
@@ -264,7 +314,7 @@ def _show_warnings_once(ctx: click.Context) -> Iterator[None]:
     def show(message: Warning | str, category: type[Warning], *rest: Any, **options: Any) -> None:
         text = _as_one_line(message)
         if ctx.meta.get("metacal.strict") and issubclass(category, MetacalWarning):
-            raise MetacalError(f"{text} (--strict turns this warning into an error)")
+            raise StrictWarningError(f"{text} (--strict turns this warning into an error)")
         if shows_at_once and text not in warning_texts:
             print_note(f"Warning: {text}")
         warning_texts[text] = None

@@ -12,7 +12,7 @@ import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from metacal.errors import InputError
+from metacal.errors import LabellingError
 from metacal.io.formats.text_cells import unescape_formula
 
 #: Names of the columns with the row number, the id and the shown prediction.
@@ -64,11 +64,13 @@ def read_answer_lines(path: str, content: bytes, answer_column: str) -> list[Ans
     """
     lines = _split_cells(path, content)
     if not lines:
-        raise InputError(f"{path}: the file is empty. Remove it; the next call writes it again.")
+        raise LabellingError(
+            f"{path}: the file is empty. Remove it; the next call writes it again."
+        )
     column_names = [name.strip().lower() for name in lines[0]]
     for name in (ROW, answer_column):
         if column_names.count(name) != 1:
-            raise InputError(
+            raise LabellingError(
                 f"{path}:1: exactly one column must be named {name!r}; the header has"
                 f" {', '.join(map(repr, column_names[:10]))}. Restore the header that was"
                 " written."
@@ -81,7 +83,9 @@ def _split_cells(path: str, content: bytes) -> list[list[str]]:
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise InputError(f"{path}: the file is not UTF-8 text. Save it as CSV in UTF-8.") from None
+        raise LabellingError(
+            f"{path}: the file is not UTF-8 text. Save it as CSV in UTF-8."
+        ) from None
     # Some spreadsheets end lines with a single carriage return; newline=None translates it.
     file = io.StringIO(text, newline=None)
     delimiter = max(",;\t", key=file.readline().count)
@@ -89,7 +93,7 @@ def _split_cells(path: str, content: bytes) -> list[list[str]]:
     try:
         return list(csv.reader(file, delimiter=delimiter, strict=True))
     except csv.Error as error:
-        raise InputError(
+        raise LabellingError(
             f"{path}: the file is not {delimiter!r}-separated text ({error}). Save it as CSV."
         ) from None
 
@@ -120,7 +124,7 @@ def _parse_lines(
         if not any(cell.strip() for cell in cells):
             continue
         if len(cells) != len(column_names):
-            raise InputError(
+            raise LabellingError(
                 f"{path}:{line_number}: the line has {len(cells)} cells, but the header has"
                 f" {len(column_names)}. Fix the line."
             )
@@ -128,12 +132,12 @@ def _parse_lines(
         try:
             row = int(strip_zero_decimals(values[ROW]))
         except ValueError:
-            raise InputError(
+            raise LabellingError(
                 f"{path}:{line_number}: the row number is {values[ROW]!r}, which is not a"
                 " number. Restore the column that was written."
             ) from None
         if row in line_number_by_row:
-            raise InputError(
+            raise LabellingError(
                 f"{path}:{line_number}: row {row} occurs twice; it is also in line"
                 f" {line_number_by_row[row]}. Remove one of the two lines."
             )

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Sequence
 
 from metacal.cli.answer_sheet import AnswerLine, strip_zero_decimals
-from metacal.errors import InputError
+from metacal.errors import LabellingError
 from metacal.gate.certifier import Certifier
 
 #: Answers that refer to the shown prediction.
@@ -39,7 +39,9 @@ def parse_answer(certifier: Certifier, line: AnswerLine) -> tuple[int, bool]:
         return -1, False
     if answer.lower() in _CORRECTNESS_WORDS and certifier.sheet_settings.get("show_prediction"):
         return -1, _CORRECTNESS_WORDS[answer.lower()]
-    raise InputError(f"{answer[:60]!r} is none of the classes; {_class_hint(answer, class_names)}")
+    raise LabellingError(
+        f"{answer[:60]!r} is none of the classes; {_class_hint(answer, class_names)}"
+    )
 
 
 def _parse_correctness(line: AnswerLine) -> bool:

@@ -35,7 +35,7 @@ from metacal.cli.outputs import (
 from metacal.cli.printing import print_result, progress_bar, wrap_lines
 from metacal.cli.promise_options import min_accuracy_option
 from metacal.cli.values import SEED_RANGE, RegistryChoice, parse_numbers
-from metacal.errors import InputError
+from metacal.errors import CascadeError, NumberError
 from metacal.maps.methods import get_all_methods
 from metacal.scores.registry import NAMED
 
@@ -314,7 +314,7 @@ def _check_no_missing_scores(file: str, score_names: list[str], scores: list[Any
     for name, score in zip(score_names, scores):
         missing_rows = np.flatnonzero(np.isnan(np.asarray(score, dtype=np.float64)))
         if len(missing_rows):
-            raise InputError(
+            raise NumberError(
                 f"{file}: row {missing_rows[0] + 1} has no {name!r}. Every row needs one from"
                 " each model: leave out rows without it."
             )
@@ -389,7 +389,7 @@ def _check_same_rows(
     small_shape = small_predictions.table.shape
     large_shape = large_predictions.table.shape
     if small_shape != large_shape:
-        raise InputError(
+        raise CascadeError(
             f"{small} has {small_shape[0]:,} rows and {small_shape[1]} columns, but {large}"
             f" has {large_shape[0]:,} rows and {large_shape[1]} columns. Pass both models'"
             " predictions of the same rows, in the same order."
@@ -399,7 +399,7 @@ def _check_same_rows(
     if small_names is None or large_names is None:
         return
     if small_names != large_names:
-        raise InputError(
+        raise CascadeError(
             f"{small} and {large} have different classes, or the same classes in a different"
             " order. Write both with the same classes in the same order."
         )

@@ -10,7 +10,7 @@ import click
 
 from metacal.cli.options import option
 from metacal.cli.values import bad_option
-from metacal.errors import InputError, needs_extra
+from metacal.errors import WorkersError, needs_extra
 
 
 def _check_executor(
@@ -74,7 +74,7 @@ def _connect_to_scheduler(dask: Any, address: str) -> Any:
     try:
         return dask.Client(tcp_address, timeout=10, set_as_default=False)
     except (OSError, ValueError) as error:
-        raise InputError(
+        raise WorkersError(
             f"No Dask scheduler answers at {tcp_address} ({error}). Check the address, and"
             " start the scheduler."
         ) from None

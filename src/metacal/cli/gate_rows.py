@@ -23,7 +23,7 @@ from metacal.cli.reading import (
     read_score_table,
     read_table,
 )
-from metacal.errors import InputError, warn_caller
+from metacal.errors import CascadeError, warn_caller
 
 if TYPE_CHECKING:
     from metacal.certificates.fingerprint import FitRows
@@ -319,7 +319,7 @@ def merge_labels(
     for column_name, (small_column, large_column) in column_pairs.items():
         row = _first_difference(small_column, large_column)
         if row is not None:
-            raise InputError(
+            raise CascadeError(
                 f"{small} and {large} do not hold the same rows in the same order:"
                 f" row {row} differs in its {column_name}. Write both files with the same rows."
             )

@@ -20,7 +20,7 @@ from typing import Any
 
 from metacal.cli.line_source import LineSource
 from metacal.cli.sources import TableSource
-from metacal.errors import InputError
+from metacal.errors import FileWriteError, InputError
 from metacal.io.artifact.watch_journal import MonitorState, ReceivedBatch, state_record
 from metacal.io.disk import DISK, Disk, input_error_if_write_fails, is_disk_full
 from metacal.io.journal import Journal
@@ -32,7 +32,7 @@ _MIN_COMPACTION_BYTES = 1 << 24
 MAX_QUARANTINE_BYTES = 1 << 26
 
 
-class NotRecordedError(InputError):
+class NotRecordedError(FileWriteError):
     """Error about a batch that could not be written to disk and will be retried."""
 
 

@@ -25,7 +25,7 @@ from metacal.cli.answer_sheet import (
     read_answer_lines,
 )
 from metacal.cli.answers import parse_answer
-from metacal.errors import InputError, warn_caller
+from metacal.errors import InputError, LabellingError, MissingLabelsError, warn_caller
 from metacal.formulas import Codes
 from metacal.gate.certifier import Certifier
 from metacal.io.artifact.certifier import certifier_from_journal, open_journal
@@ -134,7 +134,7 @@ def run_labelling_call(
     """
     with open_journal(call.journal, key=key, disk=disk) as journal:
         if not journal.records and disk.read(call.sheet) is not None:
-            raise InputError(
+            raise LabellingError(
                 f"{call.sheet} exists, but its journal {call.journal} is missing. The journal"
                 f" holds the questions and answers: restore it, or move {call.sheet} away to"
                 " start again."
@@ -193,7 +193,7 @@ def _exchange_sheets(
         ):
             return outcome
         content = _read_when_saved_completely(disk, call.sheet)
-    raise InputError(
+    raise LabellingError(
         f"{call.sheet} was saved {_MAX_SHEET_READS} times during this call. Nothing was"
         " overwritten, and the answers that were read are in the journal. Save the sheet,"
         " and call again."
@@ -293,7 +293,7 @@ def _propose_rows(certifier: Certifier, call: LabellingCall) -> tuple[Codes, boo
 def _replay(certifier: Certifier, pool: Pool, call: LabellingCall) -> None:
     """Label all proposed rows with the labels in the pool."""
     if pool.labels is None:
-        raise InputError(
+        raise MissingLabelsError(
             "--replay needs the labels of the pool, but POOL has none. Name them with --label-key."
         )
     rows, _ = _propose_rows(certifier, call)
@@ -391,7 +391,7 @@ def _replace_sheet_if_unchanged(
             disk, path, new_content=new_content, expected_content=content_read
         )
     except OSError as error:
-        raise InputError(
+        raise LabellingError(
             f"Cannot write {path}: {error.strerror or error}. All answers so far are in the"
             " journal. Call again."
         ) from error
@@ -438,7 +438,7 @@ def _record_answers(certifier: Certifier, pool: Pool, path: str, content: bytes)
         n_further = len(errors) - 1
         if n_further > 0:
             message += f" ({n_further:,} more lines are invalid.)"
-        raise InputError(message)
+        raise LabellingError(message)
     if rows:
         certifier.add_answers(np.array(rows), np.array(correct_flags), np.array(true_codes))
 
@@ -446,13 +446,13 @@ def _record_answers(certifier: Certifier, pool: Pool, path: str, content: bytes)
 def _check_line(certifier: Certifier, pool: Pool, line: AnswerLine) -> None:
     """Raise InputError if a line does not identify a row of the pool."""
     if not 0 <= line.row < certifier.n_pool:
-        raise InputError(
+        raise LabellingError(
             f"The pool has no row {line.row}. Restore the row numbers that were written."
         )
     for name, entry in _identifying_columns(certifier, pool, line.row).items():
         value = str(entry).strip()
         if line.cells.get(name, value) != value:
-            raise InputError(
+            raise LabellingError(
                 f"row {line.row} has {name} {value!r}, but {line.cells[name]!r} was written."
                 " The lines were mixed up, or the column was edited: restore it."
             )

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from metacal.errors import InputError
+from metacal.errors import InputError, MonitoringError
 from metacal.gate.judged import split_model_outputs
 from metacal.gate.traffic import LateLabel
 from metacal.gate.watch_batch import read_rows
@@ -144,7 +144,7 @@ class LineSource:
                 f"{self.place}:{first_unreadable.line_number}: {first_unreadable.reason}."
             )
             if self.strict:
-                raise InputError(error_message)
+                raise MonitoringError(error_message)
             self.first_error_message = self.first_error_message or error_message
         n_new_gaps = self.lines.n_gaps - self._n_gaps
         self._n_gaps = self.lines.n_gaps

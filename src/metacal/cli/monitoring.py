@@ -11,7 +11,7 @@ from metacal.cli.printing import print_note
 from metacal.cli.repeat import build_repeat_command
 from metacal.cli.signals import StopRequested, delay_signals
 from metacal.cli.sources import TableSource
-from metacal.errors import InputError
+from metacal.errors import InputError, MonitoringError
 from metacal.io.artifact.watch import MONITOR
 from metacal.io.disk import is_disk_full
 from metacal.io.journal import Journal
@@ -181,7 +181,7 @@ def run_monitor(intake: Intake, source: LineSource | TableSource, display: Statu
     if stop_signal is not None and not display.options.waits_for_more_input:
         raise stop_signal
     if stop_signal is None and source.first_error_message and not source.n_readable:
-        raise InputError(
+        raise MonitoringError(
             f"{source.place}: no line could be read. The first error: {source.first_error_message}"
         )
 

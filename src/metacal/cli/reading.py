@@ -14,7 +14,7 @@ import click
 
 from metacal.cli.options import ReadOptions, option_flag
 from metacal.cli.values import bad_option
-from metacal.errors import InputError
+from metacal.errors import ColumnError, FileContentError
 
 if TYPE_CHECKING:
     from metacal.gate import Gate
@@ -128,7 +128,7 @@ def read_lines(path: str, advice: str) -> list[str]:
         with input_error_if_read_fails(path):
             return Path(path).read_text(encoding="utf-8-sig").splitlines()
     except UnicodeDecodeError:
-        raise InputError(f"{path}: this is not UTF-8 text; {advice}.") from None
+        raise FileContentError(f"{path}: this is not UTF-8 text; {advice}.") from None
 
 
 def check_no_score_options(reading: ReadOptions, why: str = "this command needs logits") -> None:
@@ -293,7 +293,7 @@ def read_score_table(
     except NoScoreError as error:
         if gate is None or reading.score_key is not None:
             raise
-        raise InputError(
+        raise ColumnError(
             f"{error} ({artifact} is a gate on the score {score_name!r}, not on logits.)"
         ) from error
 

@@ -27,7 +27,7 @@ from metacal.cli.line_source import STANDARD_INPUT, LineSource
 from metacal.cli.options import ReadOptions
 from metacal.cli.printing import flag_is_set
 from metacal.cli.reading import cascade_column_names, check_read_options
-from metacal.errors import InputError
+from metacal.errors import MonitoringError
 from metacal.io.artifact.watch_journal import MonitorState, ReceivedBatch
 from metacal.io.gate_predictions import remember_columns
 from metacal.io.lines import LogFileSystem, Pipe, Position
@@ -243,7 +243,7 @@ def _find_saved_state(
     has_other_files = bool(set(monitor_state.source_positions) - {STANDARD_INPUT})
     if append or state_of_same_name == {} or not has_other_files:
         return None
-    raise InputError(_UNKNOWN_SOURCE.format(path))
+    raise MonitoringError(_UNKNOWN_SOURCE.format(path))
 
 
 def _find_states_matching_content(
@@ -303,7 +303,7 @@ def _open_table(
         table_source.skip_rows_of_earlier_run(saved_state) for saved_state in saved_states
     )
     if saved_states and not continues_saved_state and not options.append:
-        raise InputError(_UNKNOWN_SOURCE.format(path))
+        raise MonitoringError(_UNKNOWN_SOURCE.format(path))
     return table_source
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.datasets.packing import read_packed
-from metacal.errors import InputError
+from metacal.errors import FileReadError, InputError
 from metacal.formulas import Flags
 
 #: Table of logits and the true class of each row.
@@ -170,7 +170,7 @@ def names(*, folder: str | os.PathLike[str] | None = None) -> tuple[str, ...]:
     """
     directory = _find_folder(folder)
     if not directory.is_dir():
-        raise InputError(
+        raise FileReadError(
             f"Folder {os.fspath(folder or directory.name)!r} does not exist. Pass a folder"
             " with packed .npz data sets."
         )

@@ -15,7 +15,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.errors import InputError
+from metacal.errors import FileContentError, InputError
 from metacal.formulas import Flags
 
 #: Maximal size of an unpacked data set in bytes; the largest in the package has 5 MB.
@@ -90,7 +90,7 @@ def read_packed(file: IO[bytes]) -> tuple[NDArray[np.float32], NDArray[np.int64]
         with zipfile.ZipFile(file) as archive:
             n_bytes = sum(entry.file_size for entry in archive.infolist())
         if n_bytes > _MAX_BYTES:
-            raise InputError(
+            raise FileContentError(
                 f"The packed data set has {n_bytes:,} bytes, more than the limit of"
                 f" {_MAX_BYTES:,}. Check that metacal wrote the file."
             )
@@ -106,12 +106,12 @@ def read_packed(file: IO[bytes]) -> tuple[NDArray[np.float32], NDArray[np.int64]
         # NumPy raises errors of many types for damaged files, so all are caught.
         error_text = " ".join(str(error).split())
         reason = error_text[:_MAX_REASON_LENGTH].rstrip(" .")
-        raise InputError(
+        raise FileContentError(
             f"The file is not a packed data set, or it is damaged ({reason}). Write it again."
         ) from error
     column_shape = (len(logits),)
     if logits.ndim != 2 or labels.shape != column_shape or is_test.shape != column_shape:
-        raise InputError(
+        raise FileContentError(
             "The packed data set must have one row of logits, one label and one flag per"
             " item. Write it again."
         )

@@ -26,7 +26,7 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_dat
 
 from metacal import kernels
 from metacal.certificates.certificate import Certificate
-from metacal.errors import InputError, WrongTypeError
+from metacal.errors import ColumnError, MissingLabelsError, PositiveClassError, WrongTypeError
 from metacal.formulas import Array, Codes, Float
 from metacal.gate import Decision, Gate, LogitsSource, Recipe
 from metacal.gate.verbs import GateMethods
@@ -264,7 +264,7 @@ class LogitsEstimator(TransformerMixin, DataclassEstimator):
         name_counts = Counter(str(name) for name in getattr(X, "columns", ()))
         for name, count in name_counts.items():
             if count > 1:
-                raise InputError(
+                raise ColumnError(
                     f"Column {name!r} occurs twice. A table needs unique column names, one"
                     " for each class."
                 )
@@ -273,12 +273,12 @@ class LogitsEstimator(TransformerMixin, DataclassEstimator):
         except TypeError as error:
             raise WrongTypeError(str(error)) from None
         except ValueError as error:
-            raise InputError(str(error)) from None
+            raise ColumnError(str(error)) from None
 
     def _read_labels(self, y: Any, table: Array) -> Codes:
         """Determine the classes, and return the column index of each label."""
         if y is None:
-            raise InputError(
+            raise MissingLabelsError(
                 f"{type(self).__name__} requires y to be passed, but the target y is None."
             )
         if hasattr(y, "ndim") and y.ndim == 2 and y.shape[1] == 1:
@@ -290,7 +290,7 @@ class LogitsEstimator(TransformerMixin, DataclassEstimator):
         if may_use_column_names and check_labels(y).dtype.kind == "U":
             classes = self.feature_names_in_
         if n_columns != 2 and self.positive is not None:
-            raise InputError(
+            raise PositiveClassError(
                 f"positive={self.positive!r} needs two classes, but the table has {n_columns}"
                 " columns. Leave it out."
             )
@@ -308,7 +308,7 @@ class LogitsEstimator(TransformerMixin, DataclassEstimator):
         if self.positive is None or len(classes) != 2:
             return classes
         if self.positive not in list(classes):
-            raise InputError(
+            raise PositiveClassError(
                 f"positive={self.positive!r} is not one of the classes ({list(classes)})."
                 " Pass one of them."
             )
@@ -391,7 +391,7 @@ class Calibrator(ClassifierMixin, LogitsEstimator, Generic[M]):
         with self._open_rows(X, reset=True, executor=executor) as rows:
             codes = self._read_labels(y, rows.table)
             if self.positive is not None and not self._has_one_score:
-                raise InputError(
+                raise PositiveClassError(
                     f"positive={self.positive!r} has no effect, because X has a column for each"
                     " class. Leave it out."
                 )

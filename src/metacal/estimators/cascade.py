@@ -10,7 +10,7 @@ import numpy as np
 from sklearn.utils import _safe_indexing
 from sklearn.utils.validation import check_is_fitted
 
-from metacal.errors import InputError
+from metacal.errors import CascadeError, InputError, MissingLabelsError
 from metacal.estimators.base import Calibrator, GateEstimator
 from metacal.estimators.calibrator_factory import make_base_calibrator
 from metacal.estimators.responses import RESPONSE_METHODS, get_classifier_logits
@@ -207,17 +207,17 @@ class Cascade(GateEstimator, kw_only=False):
         unsupported = {"groups": groups, "units": units, "importance": importance}
         for name, column in unsupported.items():
             if column is not None:
-                raise InputError(_UNSUPPORTED_PARAMETERS[name])
+                raise CascadeError(_UNSUPPORTED_PARAMETERS[name])
         score_columns = self._find_score_columns(X, large, scores)
         if score_columns is None:
             if agrees is not None or correct is not None:
-                raise InputError(
+                raise CascadeError(
                     "agrees and correct are for scores, but the models have tables of"
                     " logits. Pass labels: fit(small, y, large=large)."
                 )
             return self._fit_tables(X, y, large, promise, thresholds_from)
         if y is not None:
-            raise InputError(
+            raise CascadeError(
                 "y is for tables of logits. For scores, pass agrees=... (whether each model"
                 " agrees with the last one) or correct=... (whether each model is correct)."
             )
@@ -317,7 +317,7 @@ class Cascade(GateEstimator, kw_only=False):
                 self.large_score,
             )
         if not isinstance(self.promise, MaxLoss):
-            raise InputError(
+            raise MissingLabelsError(
                 "An accuracy needs the label of every tested row. Label all rows; MaxLoss"
                 " needs fewer labels."
             )
@@ -415,17 +415,17 @@ class Cascade(GateEstimator, kw_only=False):
         small_table, large_table : arrays of shape (n_rows, n_classes)
         """
         if (self.small is None) != (self.large is None):
-            raise InputError(
+            raise CascadeError(
                 "Only one of the two models was passed to Cascade. Pass both, Cascade(small,"
                 " large), or neither, and their tables to fit."
             )
         if self.small is None and large is None:
-            raise InputError(
+            raise CascadeError(
                 "The large model's table is missing. Pass it: fit(small_logits, y,"
                 " large=large_logits)."
             )
         if self.small is not None and large is not None:
-            raise InputError(
+            raise CascadeError(
                 "large has no effect, because Cascade already has the large model. Leave it out."
             )
         large_input = X if large is None else large
@@ -436,7 +436,7 @@ class Cascade(GateEstimator, kw_only=False):
         if small_classes is None or large_classes is None:
             return small_table, large_table
         if not np.array_equal(small_classes, large_classes):
-            raise InputError(
+            raise CascadeError(
                 "The two models have different classes, or the same classes in a different"
                 " order. Fit both on the same classes."
             )
@@ -450,7 +450,7 @@ class Cascade(GateEstimator, kw_only=False):
             return get_classifier_logits(model, X)
         if callable(model):
             return validate.read_logits(model(X), self.input)
-        raise InputError(
+        raise CascadeError(
             f"A model of a cascade must be a fitted classifier or a function; got {model!r}."
         )
 

@@ -19,7 +19,7 @@ from metacal.certificates.circumstances import Circumstances, add_circumstances
 from metacal.certificates.notes import Note
 from metacal.certification.row_selection import build_row_selection
 from metacal.certification.units import Units
-from metacal.errors import InputError, MissingGateError
+from metacal.errors import MissingGateError, WeightsError
 from metacal.estimators.base import Calibrator, DataclassEstimator
 from metacal.estimators.calibrator_factory import make_base_calibrator
 from metacal.estimators.classifier_checks import (
@@ -217,7 +217,7 @@ class CalibratedClassifier(ClassifierMixin, MetaEstimatorMixin, DataclassEstimat
             cluster_codes = select_rows(cluster_codes, calibration_rows)
             groups = select_rows(groups, calibration_rows)
         if weights is not None and not (weights > 0.0).any():
-            raise InputError(
+            raise WeightsError(
                 "sample_weight is zero on every calibration row. Use more rows, or another"
                 " random_state."
             )

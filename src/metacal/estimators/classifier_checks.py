@@ -8,7 +8,13 @@ import numpy as np
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _num_samples, column_or_1d
 
-from metacal.errors import InputError
+from metacal.errors import (
+    LabelError,
+    MissingLabelsError,
+    PositiveClassError,
+    ShapeError,
+    UnsupportedPromiseError,
+)
 from metacal.estimators.calibrator_factory import make_base_calibrator
 from metacal.estimators.frozen import is_frozen
 from metacal.estimators.responses import RESPONSE_METHODS, get_classifier_classes
@@ -35,17 +41,19 @@ def check_features_and_labels(X: Any, y: Any) -> tuple[Any, Array]:
         If there are no labels, if they are not classes, or if their number is not that of the rows.
     """
     if y is None:
-        raise InputError("CalibratedClassifier requires y to be passed, but the target y is None.")
+        raise MissingLabelsError(
+            "CalibratedClassifier requires y to be passed, but the target y is None."
+        )
     if len(getattr(y, "shape", ())) == 2 and y.shape[1] == 1:
         y = column_or_1d(as_plain_array(y, "labels"), warn=True)
     y = check_labels(y)
     try:
         check_classification_targets(y)
     except (ValueError, TypeError) as error:
-        raise InputError(f"y is not a valid array of classes: {error}") from None
+        raise LabelError(f"y is not a valid array of classes: {error}") from None
     n_rows = _num_samples(X)
     if len(y) != n_rows:
-        raise InputError(f"there are {n_rows} rows but {len(y)} labels; each row needs one label.")
+        raise ShapeError(f"there are {n_rows} rows but {len(y)} labels; each row needs one label.")
     if hasattr(X, "tocsr"):
         X = X.tocsr()
     elif not hasattr(X, "__getitem__"):
@@ -80,12 +88,12 @@ def check_classifier_parameters(meta_estimator: Any, y: Array, groups: Any) -> N
     if promise is not None:
         _check_gate_parameters(meta_estimator, y)
     elif positive is not None:
-        raise InputError(
+        raise PositiveClassError(
             f"positive={positive!r} has no effect without a promise. Leave it out, or pass a"
             f" promise such as MinPrecision(0.9, positive={positive!r})."
         )
     if groups is not None and len(groups) != len(y):
-        raise InputError(
+        raise ShapeError(
             f"groups must have one entry per row; got {len(groups):,} for {len(y):,} rows."
         )
 
@@ -107,7 +115,7 @@ def _check_gate_parameters(meta_estimator: Any, y: Array) -> None:
     elif decision == "calibrated":
         option_for_two_classes = "decision='calibrated'"
     if option_for_two_classes is not None and n_classes != 2:
-        raise InputError(
+        raise UnsupportedPromiseError(
             f"{option_for_two_classes} needs two classes, but y has {n_classes}. Leave it out."
         )
     if n_classes == 2:

@@ -15,7 +15,13 @@ from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from metacal import display
-from metacal.errors import InfeasibleTargetError, InputError, MetacalWarning
+from metacal.errors import (
+    InfeasibleTargetError,
+    InputError,
+    MetacalWarning,
+    OneOutcomeError,
+    ShapeError,
+)
 from metacal.formulas import Flags, Float
 from metacal.gate import ScoreData
 from metacal.gate.calibrate import calibrate
@@ -141,11 +147,11 @@ def compare_scores(
     n_rows = len(is_correct)
     scores = {name: check_scores(column).astype(np.float64) for name, column in columns.items()}
     if not scores or any(len(score) != n_rows for score in scores.values()):
-        raise InputError(
+        raise ShapeError(
             f"scores must hold one number for each of the {n_rows} rows, for each score by name."
         )
     if is_correct.all() or not is_correct.any():
-        raise InputError(
+        raise OneOutcomeError(
             "All rows are correct, or all are incorrect. A comparison of scores needs some of each."
         )
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from metacal.certification.case_outcomes import CaseOutcomes
-from metacal.errors import InputError
+from metacal.errors import MissingLabelsError
 from metacal.estimators.gate_evaluation import Answerer, GateEvaluation
 from metacal.estimators.measurement import (
     RowMeasurements,
@@ -162,7 +162,7 @@ def evaluate_decisions(
     assert decisions.correct is not None
     n_unlabelled = int((~decisions.has_label).sum())
     if n_unlabelled:
-        raise InputError(
+        raise MissingLabelsError(
             f"{n_unlabelled:,} rows have no label; evaluate needs a label for every row. To"
             " test only the promise, use verify, which needs labels only for rows on which"
             " the models disagree."

@@ -9,7 +9,7 @@ from typing import Any
 from sklearn import get_config
 from sklearn.utils.metadata_routing import process_routing
 
-from metacal.errors import InputError, warn_caller
+from metacal.errors import CombinationError, warn_caller
 from metacal.estimators.frozen import is_frozen
 from metacal.formulas import Float
 
@@ -74,13 +74,13 @@ def route_fit_params(
 def check_no_fit_params(cv: Any, routed_params: RoutedParams) -> None:
     """Raise InputError if `cv` or parameters of `fit` are set for a frozen classifier."""
     if cv is not None:
-        raise InputError(
+        raise CombinationError(
             "cv fits the classifier, but a frozen classifier is not fitted again. Leave out"
             " cv, or pass the classifier without FrozenEstimator."
         )
     unused_params = sorted(set(routed_params.fit) - {"sample_weight"})
     if unused_params:
-        raise InputError(
+        raise CombinationError(
             f"{', '.join(unused_params)} has no effect, because a frozen classifier is not"
             " fitted again. Leave it out, or pass the classifier without FrozenEstimator."
         )

@@ -18,7 +18,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from metacal.certificates.notes import Note
 from metacal.certificates.row_checks import check_frozen_error_count
-from metacal.errors import InputError
+from metacal.errors import UnfittedError
 from metacal.estimators.crossfit import ClassifierFitResult
 from metacal.estimators.responses import get_classifier_classes, get_classifier_logits
 from metacal.formulas import Array, Codes
@@ -64,7 +64,7 @@ def score_frozen_classifier(estimator: Any, X: Any, response_method: str) -> Cla
             check_is_fitted(estimator)
         except ValueError:
             class_name = type(estimator.estimator).__name__
-            raise InputError(
+            raise UnfittedError(
                 f"The frozen {class_name} is not fitted. Fit it before you freeze it, or pass"
                 " it without FrozenEstimator."
             ) from None

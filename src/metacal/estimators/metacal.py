@@ -15,7 +15,7 @@ from metacal.certificates.notes import Note
 from metacal.certification.importance import Importance
 from metacal.certification.row_selection import RowSelection, build_row_selection
 from metacal.certification.units import Units
-from metacal.errors import InputError
+from metacal.errors import CombinationError, MissingLabelsError
 from metacal.estimators.base import Calibrator, GateEstimator, LogitsEstimator, match_array_library
 from metacal.estimators.calibrator_factory import make_base_calibrator, make_calibrator
 from metacal.formulas import Array, Codes, Flags, Float
@@ -272,7 +272,9 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
     def _fit_unlabelled(self, rows: Rows, selection: RowSelection | None) -> Self:
         """Fit a gate without labels. Its probabilities are the softmax of the logits."""
         if self.calibrator is not None:
-            raise InputError("A calibrator needs labels. Pass y, or leave out the calibrator.")
+            raise MissingLabelsError(
+                "A calibrator needs labels. Pass y, or leave out the calibrator."
+            )
         self.classes_ = validate.check_classes(self.classes, rows.n_classes)
         self.calibrator_ = make_calibrator("temperature")
         self.calibrator_.classes_ = np.arange(rows.n_classes)
@@ -439,7 +441,7 @@ class MetaCal(LogitsEstimator, GateEstimator, kw_only=False):
         """Raise InputError if the base calibrator cannot be fitted on a cluster."""
         calibrator = make_base_calibrator(self.calibrator, self.promise)
         if not isinstance(calibrator, Calibrator):
-            raise InputError(
+            raise CombinationError(
                 f"{type(calibrator).__name__} needs all rows in one process, so it cannot be"
                 " fitted on a cluster. Leave out the executor, or use one of metacal's"
                 " calibrators."

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from metacal.errors import InputError, warn_caller
+from metacal.errors import ClassMismatchError, InputError, LabelError, warn_caller
 from metacal.formulas import Array, Codes
 from metacal.rows import validate
 from metacal.rows.arrays import check_choice
@@ -58,7 +58,7 @@ def get_classifier_logits(classifier: Any, X: Any, method: str = "auto") -> Arra
         logits = np.column_stack([np.zeros_like(response), response])
     n_classes = len(getattr(classifier, "classes_", logits.T))
     if logits.shape[1] != n_classes:
-        raise InputError(
+        raise ClassMismatchError(
             f"{method_name} of {type(classifier).__name__} returns {logits.shape[1]} columns"
             f" for {n_classes} classes. One column per class is required (for an SVC:"
             " decision_function_shape='ovr')."
@@ -143,14 +143,14 @@ def encode_labels(y: Array, classes: Array) -> Codes:
     has_text_labels = y.dtype.kind == "U"
     has_text_classes = isinstance(first_class, str)
     if has_text_labels != has_text_classes:
-        raise InputError(
+        raise LabelError(
             f"Label {unknown_label!r} (row {unknown_row} of the calibration rows) is not one"
             f" of the {len(classes)} classes that the classifier was fitted on, and has a"
             f" different type. The first class is {first_class!r}."
         )
     is_unknown = classes[codes] != y
     if is_unknown.all():
-        raise InputError(
+        raise LabelError(
             f"None of the {len(y):,} calibration rows has a label among the {len(classes)}"
             f" classes that the classifier was fitted on: row 0 has {y[0].item()!r}, the"
             f" first class is {first_class!r}. Pass the labels of this classifier."

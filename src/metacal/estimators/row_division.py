@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold, check_cv
 
-from metacal.errors import InputError
+from metacal.errors import ClustersError, InputError, TooFewRowsError
 from metacal.formulas import Array, Codes
 from metacal.rows.draws import RowDraws
 from metacal.rows.row_hashes import hash_rows
@@ -59,7 +59,7 @@ def draw_calibration_rows(
     n_held_out = min(round(holdout * n_units), n_units - 1)
     if n_held_out < 1:
         unit_name = "samples" if units is None else "clusters"
-        raise InputError(
+        raise TooFewRowsError(
             f"Got {n_units} {unit_name} (n_samples={n_rows}), too few to fit the classifier"
             " on some and calibrate on others. Pass more rows, or a fitted classifier."
         )
@@ -179,7 +179,7 @@ def make_folds(
     if is_number:
         _, class_counts = np.unique(y, return_counts=True)
         if class_counts.max() < cv:
-            raise InputError(
+            raise TooFewRowsError(
                 f"cv={cv} is larger than the number of rows of every class"
                 f" (n_samples={len(y)}). Use fewer folds."
             )
@@ -202,7 +202,7 @@ def _check_folds(folds: Folds, n_rows: int, units: Codes | None) -> None:
         return
     for fit_rows, test_rows in folds:
         if np.isin(units[test_rows], units[fit_rows]).any():
-            raise InputError(
+            raise ClustersError(
                 "cv splits the rows of one cluster over several folds. Pass a number,"
                 " GroupKFold or StratifiedGroupKFold."
             )

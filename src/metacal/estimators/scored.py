@@ -14,7 +14,7 @@ from metacal.certificates.notes import Note
 from metacal.certification.certify import can_count_clusters
 from metacal.certification.importance import Importance
 from metacal.certification.units import Units
-from metacal.errors import InputError
+from metacal.errors import InputError, ShapeError
 from metacal.estimators.base import GateEstimator
 from metacal.formulas import Flags, Float
 from metacal.gate import Decision, ScoreData
@@ -292,7 +292,7 @@ class ScoreGate(GateEstimator, kw_only=False):
 
 def _table_shape_error(score: Any, truth: Any) -> InputError:
     """Build the error about scores whose shape does not match the other arguments."""
-    return InputError(
+    return ShapeError(
         f"Scores have shape {np.shape(score)}, but labels have shape {np.shape(truth)}. They"
         " need the same shape, without units, importance and cases, because each row is a"
         " case."

@@ -13,7 +13,7 @@ from metacal.certificates.estimate import (
     sum_confidences,
 )
 from metacal.certification.units import Units
-from metacal.errors import InputError
+from metacal.errors import CombinationError, MissingLabelsError, MissingPromiseError
 from metacal.gate.gate import Gate
 from metacal.gate.judged import JudgedRows, find_gate_and_inputs, judge_rows
 from metacal.gate.judged_cases import check_case_columns, judge_case_rows
@@ -79,7 +79,7 @@ def verify(
     """
     fitted_gate, stage_inputs = find_gate_and_inputs(gate, X, large)
     if fitted_gate is None or fitted_gate.certificate is None:
-        raise InputError(
+        raise MissingPromiseError(
             "verify needs a gate with a certificate, but this gate has no promise. Fit it with a"
             " promise."
         )
@@ -140,14 +140,14 @@ def _select_truth(gate: Gate, y: Any, agrees: Any) -> Any:
     """Return `y` or `agrees`, depending on what the gate promises."""
     if gate.reads_agreement:
         if y is not None or agrees is None:
-            raise InputError(
+            raise CombinationError(
                 "This cascade limits disagreement with the large model. Pass agrees=..."
                 " (whether each model but the last agrees with the last one), and leave out"
                 " y."
             )
         return agrees
     if agrees is not None:
-        raise InputError(
+        raise CombinationError(
             "agrees needs a cascade over scores that promises MaxLoss. Pass y to this gate instead."
         )
     return y
@@ -191,7 +191,7 @@ def estimate_accuracy(
     """
     fitted_gate, stage_inputs = find_gate_and_inputs(gate, X)
     if fitted_gate is None or not fitted_gate.is_calibrated:
-        raise InputError(
+        raise MissingLabelsError(
             "This gate has no calibrated confidence to estimate the accuracy from. Fit it with"
             " labels and a calibrator."
         )

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from metacal.errors import ArtifactError
+from metacal.errors import ArtifactError, SavingError
 from metacal.estimators.base import Calibrator
 from metacal.estimators.calibrator_factory import make_base_calibrator
 from metacal.estimators.cascade import Cascade
@@ -53,7 +53,7 @@ def file_content(estimator: Any) -> SavedContent:
     _check_savable(estimator)
     changed_parameter = _find_changed_parameter(estimator)
     if changed_parameter is not None:
-        raise ArtifactError(
+        raise SavingError(
             f"The parameter {changed_parameter} was changed after fit. Fit again before you save."
         )
     feature_names = None
@@ -66,7 +66,7 @@ def file_content(estimator: Any) -> SavedContent:
 def _check_savable(estimator: Any) -> None:
     """Raise ArtifactError unless an object is a fitted estimator of a supported class."""
     if isinstance(estimator, type):
-        raise ArtifactError(
+        raise SavingError(
             f"Cannot save the class {estimator.__name__}. Save a fitted"
             f" {estimator.__name__}(...) object."
         )
@@ -77,7 +77,7 @@ def _check_savable(estimator: Any) -> None:
     try:
         check_is_fitted(estimator, None if is_calibrator else "gate_")
     except ValueError:
-        raise ArtifactError(
+        raise SavingError(
             f"This {class_name} is not fitted. Call fit before you save it."
         ) from None
     # A calibrator of another library may have the class name of a registered one.
@@ -88,15 +88,13 @@ def _check_savable(estimator: Any) -> None:
 def _unsupported_estimator_error(class_name: str) -> ArtifactError:
     """Build the error about an estimator that cannot be saved."""
     if class_name == "CalibratedClassifier":
-        return ArtifactError(
+        return SavingError(
             "A CalibratedClassifier contains your classifier, which metacal does not save."
             " Save the gate alone with clf.save(path) and the classifier separately; then"
             " call gate.predict(clf.logits(X))."
         )
     supported_names = ", ".join([*ESTIMATORS, *calibrator_kinds()])
-    return ArtifactError(
-        f"Cannot save {with_article(class_name)}. Save a fitted {supported_names}."
-    )
+    return SavingError(f"Cannot save {with_article(class_name)}. Save a fitted {supported_names}.")
 
 
 def _is_registered_calibrator(estimator: Any) -> bool:

@@ -10,7 +10,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from metacal.errors import InputError, choose_spelling
+from metacal.errors import ExportError, InputKindError, MissingPromiseError, choose_spelling
 from metacal.gate import Gate, LogitsSource
 from metacal.gate.find_gate import find_gate
 from metacal.maps.methods import find_map_method
@@ -58,13 +58,13 @@ def check_exportable_gate(gate: Gate, input: str | None = None) -> Gate:
     has_promise = gate.certificate is not None
     has_threshold = any(stage.thresholds.threshold != math.inf for stage in gate.stages)
     if has_threshold and not has_promise:
-        raise InputError(
+        raise MissingPromiseError(
             "This gate has a threshold without a certificate, which cannot be exported. Fit"
             " it with a promise, for example MetaCal(MaxMiscoverage(0.05))."
         )
     if not gate.has_classes:
         if input is not None:
-            raise InputError(
+            raise ExportError(
                 f"A gate on scores has no input of kind {input}. Leave out"
                 f" {choose_spelling('input', '--input')}."
             )
@@ -84,24 +84,24 @@ def _source_for_input(
         input = source.input
     check_choice("input", input, "logits", "probabilities")
     if input == "logits" and source.input == "probabilities":
-        raise InputError(
+        raise InputKindError(
             "The gate was fitted on probabilities and cannot read logits. Fit it on logits,"
             " or attach it to a model that returns probabilities."
         )
     if find_map_method(type(source.map)) is None:
         calibrator = getattr(source.map, "estimator", source.map)
-        raise InputError(
+        raise ExportError(
             f"The base calibrator {type(calibrator).__name__} is not one of metacal's"
             " calibrators and cannot be exported. Fit the gate with one of metacal's"
             " calibrators."
         )
     if has_promise and not isinstance(source.score, str):
-        raise InputError(
+        raise ExportError(
             f"The score is a Python function ({get_score_name(source.score)}), which other"
             f" runtimes cannot call. Fit the gate with a named score: {', '.join(NAMED)}."
         )
     if has_promise and needs_logits(source.score) and input == "probabilities":
-        raise InputError(
+        raise ExportError(
             f"The score {source.score!r} needs logits, because it has the same value for"
             " every row of probabilities. Fit the gate with another score, such as"
             " 'entropy'."
@@ -133,12 +133,12 @@ def extract_gate(cal: Any, *, requires_logits_gate: bool = False) -> Gate:
     --------
     >>> extract_gate(0.5)
     Traceback (most recent call last):
-    metacal.errors.InputError: what can be exported is a Gate or a fitted MetaCal, calibrator ...
+    metacal.errors.UnfittedError: what can be exported is a Gate or a fitted MetaCal, calibrator ...
     """
     gate = find_gate(cal, _EXPORTABLE_TYPES)
     if requires_logits_gate and not gate.is_logits_gate:
         received = type(cal).__name__
         if gate is cal:
             received = f"a Gate ({gate.kind})"
-        raise InputError(f"{_EXPORTABLE_TYPES}; got {received}.")
+        raise ExportError(f"{_EXPORTABLE_TYPES}; got {received}.")
     return gate

@@ -104,7 +104,7 @@ def load(
     --------
     >>> load("cal.json")
     Traceback (most recent call last):
-    metacal.errors.InputError: cal.json: the file does not exist. Check the name and the folder.
+    metacal.errors.FileReadError: cal.json: the file does not exist. Check the name and the folder.
     """
     content, _ = read_content(path, key, max_bytes)
     return _build_estimator(content)
@@ -156,7 +156,7 @@ def loads(
     --------
     >>> loads(b'{"format": "metacal", "version": 4}')
     Traceback (most recent call last):
-    metacal.errors.ArtifactError: the file was written by a newer metacal (format 4). Update metacal.
+    metacal.errors.ForeignFileError: the file was written by a newer metacal (format 4). Update metacal.
     """
     verification_key = None if key is None else read_key(key)
     content, _ = load_bytes(raw, verification_key, max_bytes)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import metacal
-from metacal.errors import InputError, needs_extra
+from metacal.errors import ClassMismatchError, ExportError, GroupsError, InputKindError, needs_extra
 from metacal.export.fitted import extract_gate
 from metacal.formulas import Array
 from metacal.gate import Rejected
@@ -59,7 +59,7 @@ class CalibratedTextClassificationPipeline(TextClassificationPipeline):
         fitted = metacal.load(cal) if isinstance(cal, str | Path) else cal
         self.gate = to_module(fitted, rejected=rejected)
         if self.gate.subgroup_kind == "group":
-            raise InputError(
+            raise GroupsError(
                 "This gate has one threshold for each group of rows, but a pipeline has no"
                 " groups. Fit a gate without PerGroup."
             )
@@ -72,7 +72,7 @@ class CalibratedTextClassificationPipeline(TextClassificationPipeline):
             self._check_model(classes)
             self.label_names = [config.id2label[index] for index in range(self.gate.n_classes)]
         if self.gate.input != "logits":
-            raise InputError(
+            raise InputKindError(
                 "The calibrator was fitted on probabilities, but a pipeline returns logits."
                 " Fit it on logits."
             )
@@ -81,7 +81,7 @@ class CalibratedTextClassificationPipeline(TextClassificationPipeline):
         """Raise InputError if the only output of the model is not a logit."""
         problem_type = self.model.config.problem_type
         if problem_type == "regression":
-            raise InputError(
+            raise ExportError(
                 f"The problem type of this model is {problem_type!r}, so its only output is"
                 " not a logit. A gate needs a classifier."
             )
@@ -90,18 +90,18 @@ class CalibratedTextClassificationPipeline(TextClassificationPipeline):
         """Raise InputError unless the model returns logits of the gate's classes."""
         config = self.model.config
         if config.problem_type in ("regression", "multi_label_classification"):
-            raise InputError(
+            raise ExportError(
                 f"The problem type of this model is {config.problem_type!r}. A gate needs one"
                 " label among several classes."
             )
         if self.gate.n_classes != config.num_labels:
-            raise InputError(
+            raise ClassMismatchError(
                 f"The calibrator was fitted on {self.gate.n_classes} classes, but this model"
                 f" has {config.num_labels}. Fit it on the logits of this model."
             )
         label_names = [config.id2label[index] for index in range(config.num_labels)]
         if classes.dtype.kind == "U" and classes.tolist() != label_names:
-            raise InputError(
+            raise ClassMismatchError(
                 f"The calibrator's classes {classes.tolist()} differ from the model's classes"
                 f" or their order: {label_names}. Pass classes=[config.id2label[i] for i in"
                 " range(K)] when you fit."
@@ -135,7 +135,7 @@ class CalibratedTextClassificationPipeline(TextClassificationPipeline):
         dict or list of dict
         """
         if function_to_apply is not None:
-            raise InputError(
+            raise ExportError(
                 "function_to_apply has no effect, because the calibrator replaces the"
                 " softmax. Leave it out."
             )

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from metacal import kernels
 from metacal.certificates.notes import Note, miscalibrated_by_class, not_compared
-from metacal.errors import InputError
+from metacal.errors import TooFewRowsError
 from metacal.formulas import Array, Codes, Flags, Float
 from metacal.gate.calibration_table import CertifiedTable
 from metacal.gate.learned_decision import check_predictions_of_map
@@ -169,7 +169,7 @@ class CalibrationMapFitter:
             is_available, scores, columns.correct, table.certificate
         )
         if not is_training_row.any():
-            raise InputError(
+            raise TooFewRowsError(
                 "No row is left to fit the base calibrator on. Use more rows, or relax the promise."
             )
         if is_training_row.all():

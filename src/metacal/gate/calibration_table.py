@@ -19,7 +19,7 @@ from metacal.certificates.fingerprint import Fingerprint, fingerprint_rows
 from metacal.certification.ranking import Ranking
 from metacal.certification.row_selection import RowSelection, SelectedRows
 from metacal.certification.rows import Subgroups
-from metacal.errors import InputError
+from metacal.errors import UnsupportedPromiseError
 from metacal.formulas import Codes, Flags, Float
 from metacal.gate.background_map import BackgroundMap
 from metacal.rows import Rows
@@ -167,4 +167,6 @@ class CertifiedTable:
 def check_two_classes(n_classes: int, option_name: str) -> None:
     """Raise InputError if an option for two classes is used with more classes."""
     if n_classes != 2:
-        raise InputError(f"{option_name} needs two classes, but the table has {n_classes} columns.")
+        raise UnsupportedPromiseError(
+            f"{option_name} needs two classes, but the table has {n_classes} columns."
+        )

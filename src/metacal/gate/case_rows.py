@@ -17,7 +17,7 @@ from metacal.certificates.notes import Note, unlabelled_cases
 from metacal.certificates.quantity import Quantity
 from metacal.certification.case_items import Cases
 from metacal.certification.units import find_missing_names
-from metacal.errors import InputError, choose_spelling
+from metacal.errors import CasesError, MissingLabelsError, NoRowsError, ShapeError, choose_spelling
 from metacal.formulas import Codes, Flags
 from metacal.gate.thresholds import check_groups
 from metacal.rows.arrays import as_plain_array
@@ -121,15 +121,15 @@ def _read_columns(
     """Return the score of each item, whether it is correct, and whether that is known."""
     scores = check_scores(score)
     if len(scores) == 0:
-        raise InputError("There is no item: got 0 scores. Pass the scores of at least one case.")
+        raise NoRowsError("There is no item: got 0 scores. Pass the scores of at least one case.")
     if correct is None:
-        raise InputError(
+        raise MissingLabelsError(
             f"A {quantity} needs to know which items are correct; got None. Pass correct, with None"
             " for items that are not labelled."
         )
     is_correct, has_label = check_known_correctness(correct)
     if scores.shape != is_correct.shape:
-        raise InputError(
+        raise ShapeError(
             f"Got {len(scores)} scores but {len(is_correct)} entries of correct. Pass one of"
             " each per row."
         )
@@ -146,7 +146,7 @@ def _find_unusable_cases(
     n_cases = int(case_codes.max()) + 1
     is_unusable = np.bincount(case_codes[lacks_label], minlength=n_cases) > 0
     if is_unusable.all():
-        raise InputError(
+        raise MissingLabelsError(
             f"Every one of the {n_cases:,} cases has an item without a label. At least one case needs"
             " all of its labels: label its items, or leave unlabelled ones out."
         )
@@ -157,7 +157,7 @@ def select_group_rows(groups: ArrayLike, n_rows: int, row_indices: Codes) -> NDA
     """Return the groups of some of the rows. Raise InputError unless each row has one."""
     group_array = check_groups(groups)
     if group_array.shape != (n_rows,):
-        raise InputError(
+        raise ShapeError(
             f"Got {n_rows} rows but {len(group_array)} groups. Pass one group for each row."
         )
     return group_array[row_indices]
@@ -177,18 +177,18 @@ def encode_cases(cases: ArrayLike | None, n_rows: int) -> Codes:
     array([1, 0, 1])
     """
     if cases is None:
-        raise InputError(
+        raise CasesError(
             "A promise about cases needs the case of each item, such as the document of each field;"
             f" got none. {choose_spelling('Pass cases=....', 'Name its column with --case-key NAME.')}"
         )
     names = as_plain_array(cases, "cases")
     if names.shape != (n_rows,):
-        raise InputError(
+        raise CasesError(
             f"cases must have shape ({n_rows},), the case of each item; got {names.shape}."
         )
     is_missing = find_missing_names(names)
     if is_missing.any():
-        raise InputError(
+        raise CasesError(
             f"cases: row {int(np.argmax(is_missing))} has no case. Pass the case of each item, or one"
             " of its own."
         )

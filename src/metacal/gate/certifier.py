@@ -32,7 +32,7 @@ from metacal.certification.arriving import (
 )
 from metacal.certification.pilot import choose_pilot_rows_of_pool
 from metacal.certification.plans import PilotRows
-from metacal.errors import InfeasibleTargetError, InputError, choose_spelling
+from metacal.errors import InfeasibleTargetError, LabellingError, choose_spelling
 from metacal.formulas import Codes, Flags
 from metacal.gate.gate import Gate
 from metacal.gate.gate_from_labels import build_gate_from_labels, check_promise_for_labelling
@@ -292,7 +292,7 @@ class Certifier:
         is_drawn[in_pool] = self._draw_position[row_indices[in_pool]] < self.n_drawn
         if not is_drawn.all():
             row_not_drawn = row_indices[~is_drawn][0]
-            raise InputError(
+            raise LabellingError(
                 f"Row {row_not_drawn} was not drawn for labelling. Remove its answer: only"
                 " drawn rows count."
             )
@@ -304,7 +304,7 @@ class Certifier:
         Raise InputError if the extension was not declared by `may_extend=True`.
         """
         if not self.may_extend:
-            raise InputError(
+            raise LabellingError(
                 f"{self._sample_sizes[0]:,} rows were drawn without a declared extension."
                 " Drawing more rows after labels are known would break the promise more"
                 " often than delta allows. Start again with"

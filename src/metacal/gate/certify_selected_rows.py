@@ -20,7 +20,7 @@ from metacal.certification.pilot import PilotPolicy
 from metacal.certification.ranking import Ranking
 from metacal.certification.row_selection import SelectedRows
 from metacal.certification.rows import CalibrationRows, Subgroups
-from metacal.errors import InputError
+from metacal.errors import GroupsError
 from metacal.formulas import Codes, Flags, Float
 from metacal.gate.thresholds import factorize_groups, get_certified_thresholds
 from metacal.kernels.grid import RELATIVE_GRID, Grid
@@ -198,7 +198,7 @@ def find_subgroups_by_group(
         group_codes, group_names = factorize_groups(groups, n_rows)
         return Subgroups(codes=group_codes, names=tuple(group_names))
     if groups is not None:
-        raise InputError(
+        raise GroupsError(
             "groups needs a promise for each group, such as mc.PerGroup(...). If the rows"
             " are dependent, name their clusters with units=..."
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from metacal.errors import InputError
+from metacal.errors import CascadeError
 from metacal.gate.gate import Gate
 
 
@@ -15,7 +15,7 @@ def check_watchable(gate: Gate) -> None:
     if not is_logits_cascade or gate.certificate is None:
         return
     if gate.certificate.quantity.is_paired_difference:
-        raise InputError(
+        raise CascadeError(
             "MaxLoss over tables compares two answers to every row, and a watch sees the one that"
             " was given; verify it on labelled rows (mc.verify, metacal verify), or fit the cascade"
             " on scores."
@@ -28,7 +28,7 @@ def check_measurable(gate: Gate) -> None:
     A cascade that was fitted on agreement has no correctness of its answers.
     """
     if gate.reads_agreement:
-        raise InputError(
+        raise CascadeError(
             "This cascade was fitted on agreement with the large model. Its rows do not say which"
             " answers are correct, so no accuracy can be measured. Use verify (metacal verify),"
             " which tests the promise."

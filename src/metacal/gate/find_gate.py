@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from metacal.errors import InputError, MissingGateError
+from metacal.errors import MissingGateError, UnfittedError
 from metacal.gate.gate import Gate
 
 
@@ -37,7 +37,7 @@ def find_gate(
     can_have_gate = is_estimator_of_gates or is_calibrator or hasattr(fitted, "gate_")
     if not can_have_gate:
         received_name = fitted.__name__ if isinstance(fitted, type) else cls.__name__
-        raise InputError(f"{needs}; got {received_name}.")
+        raise UnfittedError(f"{needs}; got {received_name}.")
     try:
         return find_gate(fitted.gate_, needs)
     except MissingGateError:
@@ -46,5 +46,5 @@ def find_gate(
         # scikit-learn's NotFittedError is an AttributeError and a ValueError at the same time.
         is_not_fitted_error = isinstance(error, ValueError)
         if is_estimator_of_gates and not is_not_fitted_error:
-            raise InputError(f"This {cls.__name__} has no gate: {error}") from None
-        raise InputError(f"This {cls.__name__} is not fitted. Call fit first.") from None
+            raise UnfittedError(f"This {cls.__name__} has no gate: {error}") from None
+        raise UnfittedError(f"This {cls.__name__} is not fitted. Call fit first.") from None

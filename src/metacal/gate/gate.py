@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from metacal.certificates.certificate import Certificate
 from metacal.certificates.fingerprint import FitRows, RowSketch, find_fit_rows
 from metacal.certification.row_losses import Losses
-from metacal.errors import InputError
+from metacal.errors import CascadeError, CombinationError, GroupsError
 from metacal.formulas import Codes, Flags, Float
 from metacal.gate.decision import Decision, DecisionOptions, Rejected
 from metacal.gate.file_layout import FileLayout
@@ -100,7 +100,7 @@ class Gate(GateMethods):
         if not all_have_classes or not all(
             np.array_equal(class_lists[0], classes) for classes in class_lists
         ):
-            raise InputError(
+            raise CascadeError(
                 "The models of a cascade must have the same classes, in the same order."
             )
 
@@ -184,7 +184,7 @@ class Gate(GateMethods):
         """Source of the first stage. Raises InputError if the gate reads given scores."""
         source = self.stages[0].source
         if not isinstance(source, LogitsSource):
-            raise InputError("This gate reads scores, so it has no classes.")
+            raise CombinationError("This gate reads scores, so it has no classes.")
         return source
 
     @property
@@ -192,7 +192,7 @@ class Gate(GateMethods):
         """Source of the first stage. Raises InputError if the gate reads logits."""
         source = self.stages[0].source
         if not isinstance(source, ScoreSource):
-            raise InputError("This gate reads logits, so it has no score column.")
+            raise CombinationError("This gate reads logits, so it has no score column.")
         return source
 
     @property
@@ -380,7 +380,7 @@ class Gate(GateMethods):
     def uncertainty_scores(self, table: Any) -> Float:
         """Compute the score of each row at the first stage. Higher is less certain."""
         if self.thresholds.decision_offsets:
-            raise InputError(
+            raise GroupsError(
                 "uncertainty_scores does not support a gate with groups, because it ranks"
                 " the rows of each group separately. Use decide(..., groups=...).score"
                 " instead."

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from metacal.certificates.notes import Note, not_calibrated
-from metacal.errors import InputError
+from metacal.errors import UnsupportedPromiseError
 from metacal.formulas import Codes
 from metacal.gate.calibrate import assemble_gate
 from metacal.gate.calibration_data import FittedSources
@@ -117,23 +117,25 @@ def check_promise_for_labelling(promise: Any, higher_is: Any, may_extend: bool) 
     check_score_gate_options(promise, higher_is)
     promise_name = type(promise).__name__
     if not isinstance(promise, Promise) or promise.guarantee == "none":
-        raise InputError(
+        raise UnsupportedPromiseError(
             f"{promise!r} has no guarantee, so labels cannot certify it. Choose a promise"
             " with a guarantee."
         )
     if promise.scope is not None:
-        raise InputError(
+        raise UnsupportedPromiseError(
             f"Labelling does not support {promise_name}, which has one threshold for each"
             " predicted class or group. Label the rows, and fit the promise on them."
         )
     if not promise.needs_labels:
-        raise InputError(f"{promise_name} needs no labels. Fit it on the unlabelled pool.")
+        raise UnsupportedPromiseError(
+            f"{promise_name} needs no labels. Fit it on the unlabelled pool."
+        )
     if isinstance(promise, CostPromise) and not promise.costs.is_uniform:
-        raise InputError(
+        raise UnsupportedPromiseError(
             f"{promise_name} with a cost matrix needs the true class of every row. Label the"
             " rows, and fit the promise on them."
         )
     if may_extend and promise.delta is None:
-        raise InputError(
+        raise UnsupportedPromiseError(
             "may_extend needs a promise with a delta. Leave out may_extend, or pass a delta."
         )

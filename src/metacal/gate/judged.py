@@ -19,7 +19,7 @@ from metacal.certificates.fingerprint import FitRows
 from metacal.certification.case_outcomes import CaseOutcomes
 from metacal.certification.case_statements import build_missing_cases_error
 from metacal.certification.row_losses import Losses
-from metacal.errors import InputError
+from metacal.errors import CascadeError, ColumnError, MissingLabelsError
 from metacal.formulas import Codes, Flags
 from metacal.gate.decision import Decision
 from metacal.gate.find_gate import find_gate
@@ -136,11 +136,11 @@ def _pair_tables(gate: Gate | None, X: Any, large: Any) -> tuple[Any, ...]:
     tables = (X,) if large is None else (X, large)
     n_models = 1 if gate is None else gate.n_stages
     if gate is not None and len(tables) < n_models:
-        raise InputError(
+        raise CascadeError(
             "The large model's table of the same rows is missing. Pass large=large_logits."
         )
     if len(tables) > n_models:
-        raise InputError("large needs a cascade, but this gate has one model. Leave it out.")
+        raise CascadeError("large needs a cascade, but this gate has one model. Leave it out.")
     return tables
 
 
@@ -248,7 +248,7 @@ def judge_rows_of_one_stage(
         # Scores of a gate are an array, in which NaN marks a missing score. Logits are `Rows`.
         row_indices = np.flatnonzero(~np.isnan(rows))
         if len(row_indices) == 0:
-            raise InputError(
+            raise ColumnError(
                 "No row has a score. Check the column of scores, or pass rows with a score."
             )
         rows = rows[row_indices]
@@ -299,7 +299,9 @@ def _judge_cascade_rows(
         If labels that the promise needs are missing.
     """
     if truth is None:
-        raise InputError("The promise of a cascade needs labelled rows. Pass the true labels.")
+        raise MissingLabelsError(
+            "The promise of a cascade needs labelled rows. Pass the true labels."
+        )
     if not gate.has_classes:
         return _judge_score_cascade_rows(gate, stage_inputs, truth)
     tables: list[Any] = [
@@ -307,7 +309,7 @@ def _judge_cascade_rows(
     ]
     if len({len(table) for table in tables}) > 1:
         counts_text = " and ".join(f"{len(table):,}" for table in tables)
-        raise InputError(
+        raise CascadeError(
             "The models of a cascade need tables of the same rows; got tables of"
             f" {counts_text} rows."
         )
@@ -344,13 +346,13 @@ def _check_needed_labels(gate: Gate, has_label: Flags, differs_from_last_model: 
         return
     lacks_label = ~has_label
     if not gate.certificate.quantity.is_paired_difference:
-        raise InputError(
+        raise MissingLabelsError(
             f"{int(lacks_label.sum()):,} rows have no label. An accuracy needs a label for"
             " every row."
         )
     n_missing_labels = int((lacks_label & differs_from_last_model).sum())
     if n_missing_labels > 0:
-        raise InputError(
+        raise MissingLabelsError(
             f"{n_missing_labels:,} rows on which the two models disagree have no label. Label them."
         )
 
@@ -366,12 +368,12 @@ def _judge_score_cascade_rows(gate: Gate, stage_inputs: Sequence[Any], truth: An
         # There is no column for the last model, because it always agrees with itself.
         n_needed -= 1
     if n_models != n_needed:
-        raise InputError(
+        raise CascadeError(
             f"{truth_name} has {n_models} columns, but this cascade needs {n_needed}, one for"
             " each model."
         )
     if not has_label.all():
-        raise InputError(
+        raise MissingLabelsError(
             f"Row {int(np.argmin(has_label))} has no entry in {truth_name}. Leave the row out."
         )
     row_indices = np.arange(len(decision))
@@ -395,7 +397,7 @@ def stack_model_outputs(gate: Gate, X: Any) -> NDArray[Any]:
     """Stack the outputs of the models of a cascade along a second axis."""
     is_sequence = isinstance(X, list | tuple)
     if not is_sequence or (gate.has_classes and len(X) != gate.n_stages):
-        raise InputError(
+        raise CascadeError(
             "A cascade needs the output of each model. Pass both: watch.update([small, large], y)."
         )
     stage_inputs = X
@@ -406,7 +408,7 @@ def stack_model_outputs(gate: Gate, X: Any) -> NDArray[Any]:
         for stage, stage_input in zip(gate.stages, stage_inputs, strict=True)
     ]
     if len({len(output) for output in outputs}) > 1:
-        raise InputError(
+        raise CascadeError(
             "A cascade needs the output of each model for all rows. Pass NaN as the score of"
             " a model that was not called."
         )

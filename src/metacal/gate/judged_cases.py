@@ -12,7 +12,7 @@ from metacal.certification.case_statements import (
     build_dependent_cases_error,
     build_unused_cases_error,
 )
-from metacal.errors import InputError
+from metacal.errors import CasesError
 from metacal.gate.case_rows import read_case_rows, select_group_rows
 from metacal.gate.gate import Gate
 from metacal.gate.judged import JudgedRows, judge_rows_of_one_stage
@@ -31,7 +31,7 @@ def check_takes_cases(gate: Gate | None, cases: Any) -> None:
         return
     if gate is not None and gate.certificate is not None:
         raise build_unused_cases_error(gate.promise)
-    raise InputError("Only a gate with a promise about cases takes cases. Leave out cases.")
+    raise CasesError("Only a gate with a promise about cases takes cases. Leave out cases.")
 
 
 def check_case_columns(gate: Gate, units: Any = None) -> None:
@@ -113,7 +113,7 @@ def flatten_case_table(
 ) -> tuple[Any, Any, Any, Any]:
     """Flatten a table of scores to items, whose case is the row and whose type is the column."""
     if cases is not None:
-        raise InputError("Each row of a table of scores is a case. Leave out cases.")
+        raise CasesError("Each row of a table of scores is a case. Leave out cases.")
     entries = flatten_labelled_table(score, correct, groups, omitted="nothing")
     types = entries.columns if gate.has_group_thresholds else None
     return entries.scores, entries.truth, entries.rows, types

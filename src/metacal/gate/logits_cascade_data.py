@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from metacal import kernels
 from metacal.certificates.notes import Note, cascade_not_calibrated
-from metacal.errors import InputError
+from metacal.errors import CascadeError
 from metacal.formulas import Codes, Flags
 from metacal.gate.calibration_data import FittedSources
 from metacal.gate.certified_cascade import CertifiedCascade, name_stage_scores
@@ -182,7 +182,7 @@ class LogitsCascadeData:
         small_rows = self.small_rows
         large_rows = self.large_rows
         if len(small_rows) != len(large_rows) or small_rows.n_classes != large_rows.n_classes:
-            raise InputError(
+            raise CascadeError(
                 "Both models need tables of the same rows and classes; got tables of"
                 f" {len(small_rows):,} x {small_rows.n_classes} and {len(large_rows):,} x"
                 f" {large_rows.n_classes}."

@@ -22,7 +22,7 @@ from metacal.certificates.notes import (
 )
 from metacal.certificates.row_checks import check_errors_and_ties, check_repeated_rows
 from metacal.certification.row_selection import RowSelection
-from metacal.errors import InputError
+from metacal.errors import MissingLabelsError, UnsupportedPromiseError
 from metacal.formulas import Codes, Float
 from metacal.gate.background_map import MIN_ROWS_FOR_THREAD, plan_background_map
 from metacal.gate.base_map import CalibrationMapFitter, build_table_profile
@@ -279,19 +279,19 @@ def check_logits_gate_options(
     check_choice("decision", decision, "largest", "calibrated")
     is_promise = isinstance(promise, Promise)
     if is_promise and promise.is_two_sided and decision == "calibrated":
-        raise InputError(
+        raise UnsupportedPromiseError(
             f"decision='calibrated' does not support {type(promise).__name__}, which chooses"
             " its own decisions. Leave out decision."
         )
     if not is_promise:
-        raise InputError(
+        raise UnsupportedPromiseError(
             "promise must be an object such as MaxMiscoverage(0.05) or MinAccuracy(0.97);"
             f" got {promise!r}."
         )
     if score != AUTO_SCORE:
         check_score(score, input)
     elif promise.delta is None:
-        raise InputError(
+        raise UnsupportedPromiseError(
             "score='auto' needs a promise with a delta, which the scores share; got"
             f" {promise!r}. Pass a delta, or name a score."
         )
@@ -300,12 +300,12 @@ def check_logits_gate_options(
 def _check_usable_without_labels(promise: Promise, score: str | Score) -> None:
     """Raise InputError if a promise or a score cannot be used without labels."""
     if promise.needs_labels:
-        raise InputError(
+        raise MissingLabelsError(
             f"{type(promise).__name__} needs to know which predictions are correct. Pass the"
             " true labels."
         )
     if score == AUTO_SCORE:
-        raise InputError(
+        raise MissingLabelsError(
             "score='auto' needs labelled rows to choose the score. Pass labels, or name a"
             " score such as 'entropy'."
         )

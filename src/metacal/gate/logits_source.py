@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from metacal import kernels
 from metacal.certificates.certificate import accepts
 from metacal.certificates.stored_fields import OPTIONAL
-from metacal.errors import InputError
+from metacal.errors import ClassMismatchError, InputError
 from metacal.formulas import Codes, Flags, Float
 from metacal.gate.decision import Decision, DecisionOptions
 from metacal.gate.file_layout import FileLayout
@@ -177,7 +177,7 @@ class LogitsSource(BaseSource[Rows]):
             table = scores_to_two_columns(table, self.input)
         logits = read_logits(table, self.input, convert_lazily=by_rows)
         if logits.shape[1] != self.n_classes:
-            raise InputError(
+            raise ClassMismatchError(
                 f"This gate was fitted on {self.n_classes} classes, but the table has"
                 f" {logits.shape[1]} columns. Pass predictions of the same classifier."
             )

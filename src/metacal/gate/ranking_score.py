@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from metacal.errors import InputError
+from metacal.errors import CombinationError
 from metacal.scores import Score, needs_logits, resolve
 
 
@@ -18,7 +18,7 @@ def check_score(score: str | Score, input: str) -> None:
     """
     resolve(score)
     if needs_logits(score) and input == "probabilities":
-        raise InputError(
+        raise CombinationError(
             f"The score {score!r} has the same value for every row of probabilities. Use"
             " 'entropy', or pass logits."
         )

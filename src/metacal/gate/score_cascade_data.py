@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from metacal.errors import InputError
+from metacal.errors import CascadeError, NumberError
 from metacal.formulas import Flags, Float
 from metacal.gate.calibration_data import FittedSources
 from metacal.gate.certified_cascade import CertifiedCascade, name_stage_scores
@@ -124,7 +124,7 @@ class ScoreCascadeData:
         )
         promises_accuracy = isinstance(promise, MinAccuracy)
         if promises_accuracy and self.pool:
-            raise InputError(
+            raise CascadeError(
                 "pool=True supports only MaxLoss. Leave out pool, or promise MaxLoss(0.01)."
             )
         n_gated_models = flags.shape[1]
@@ -161,7 +161,7 @@ class ScoreCascadeData:
         score_columns = [check_scores(column) for column in self.scores]
         lengths = [len(column) for column in score_columns]
         if len(set(lengths)) > 1:
-            raise InputError(
+            raise CascadeError(
                 "Each model needs a score for every row; got columns of length"
                 f" {', '.join(str(length) for length in lengths)}."
             )
@@ -180,13 +180,13 @@ class ScoreCascadeData:
         if flag_name == "correct":
             if self.correct is not None and self.agrees is None:
                 return self.correct
-            raise InputError(
+            raise CascadeError(
                 f"{promise!r} needs correct=... (whether each model is correct). agrees=..."
                 " supports only MaxLoss without people."
             )
         if self.agrees is not None and self.correct is None:
             return self.agrees
-        raise InputError(
+        raise CascadeError(
             f"{type(promise).__name__} over scores needs agrees=... (whether each model but"
             " the last agrees with the last one). correct=... does not replace it, because"
             " two incorrect predictions may differ. If you know only which predictions are"
@@ -224,7 +224,7 @@ class ScoreCascadeData:
         people_hint = ""
         if self.people:
             people_hint = ". With people, at least two models are required, each with a score"
-        raise InputError(
+        raise CascadeError(
             f"Got {n_score_columns} columns of scores and {n_flag_columns} of {flag_name}. Each"
             f" model but the last needs one of each{last_model_hint}{people_hint}."
         )
@@ -248,7 +248,7 @@ class ScoreCascadeData:
         is_valid = has_cost_of_each and (costs >= 0.0).all() and costs[-1] > 0.0
         if not is_valid:
             people_hint = " and people" if self.people else ""
-            raise InputError(
+            raise CascadeError(
                 f"costs must be {n_costs} numbers, the cost of calling each model{people_hint}."
             )
         return costs
@@ -268,7 +268,7 @@ def _compute_uncertainties(
     is_missing: Flags = np.isnan(uncertainties)
     if is_missing.any():
         first_row_without_score = np.flatnonzero(is_missing.any(axis=1))[0]
-        raise InputError(
+        raise NumberError(
             f"Row {first_row_without_score} has no score. Leave out rows without a score."
         )
     return uncertainties

@@ -40,7 +40,7 @@ from metacal.certification.importance import Importance
 from metacal.certification.ranking import Ranking, require_some_correct
 from metacal.certification.row_selection import RowSelection, SelectedRows, build_row_selection
 from metacal.certification.units import Units
-from metacal.errors import InputError
+from metacal.errors import WeightsError
 from metacal.formulas import Flags, Float
 from metacal.gate.calibration_data import FittedSources
 from metacal.gate.case_rows import read_case_rows, select_group_rows
@@ -292,7 +292,7 @@ def _take_importance(
         importance = Importance(importance)
     weights = as_plain_array(importance.weights, "importance")
     if weights.shape != has_score.shape:
-        raise InputError(
+        raise WeightsError(
             f"importance must have shape ({len(has_score)},), with one weight for each row;"
             f" got {weights.shape}."
         )

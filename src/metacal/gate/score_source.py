@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from metacal.certificates.certificate import Certificate, accepts
 from metacal.certificates.stored_fields import OPTIONAL
 from metacal.certificates.subgroups import SubgroupCertificate
-from metacal.errors import InputError
+from metacal.errors import ShapeError, UnsupportedPromiseError
 from metacal.formulas import Codes, Flags, Float
 from metacal.gate.decision import Decision, DecisionOptions
 from metacal.gate.file_layout import FileLayout
@@ -160,7 +160,7 @@ class ScoreSource(BaseSource[NDArray[np.floating[Any]]]):
         else:
             codes = 1.0 - check_losses(truth)
         if len(codes) != n_rows:
-            raise InputError(
+            raise ShapeError(
                 f"Got {n_rows} scores but {len(codes)} entries of {self.truth}. Pass one of"
                 " each per row."
             )
@@ -327,12 +327,12 @@ def clean_score_name(name: str) -> str:
 def check_score_gate_options(promise: Any, higher_is: Any) -> None:
     """Raise InputError if a promise or `higher_is` is invalid for a gate on scores."""
     if not isinstance(promise, Promise):
-        raise InputError(
+        raise UnsupportedPromiseError(
             "promise must be an object such as MaxMiscoverage(0.05) or MinAccuracy(0.9); got"
             f" {promise!r}."
         )
     if promise.is_two_sided:
-        raise InputError(
+        raise UnsupportedPromiseError(
             "A gate on scores does not support promises about one of two classes; got"
             f" {type(promise).__name__}. They need the true class of each row: use"
             " MetaCal(promise).fit(scores, labels), with one score per row or one column per class."

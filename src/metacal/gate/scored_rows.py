@@ -17,7 +17,15 @@ from metacal.certification.case_items import Cases
 from metacal.certification.row_losses import Losses
 from metacal.certification.row_selection import RowSelection, SelectedRows
 from metacal.certification.rows import CalibrationRows, Subgroups
-from metacal.errors import InputError
+from metacal.errors import (
+    ColumnError,
+    CombinationError,
+    InputError,
+    MissingLabelsError,
+    OneOutcomeError,
+    ShapeError,
+    UnsupportedPromiseError,
+)
 from metacal.formulas import Codes, Flags, Float
 from metacal.gate.certify_selected_rows import find_subgroups_by_group
 from metacal.gate.score_source import ScoreSource, clean_score_name
@@ -152,7 +160,7 @@ def read_columns(
     """
     has_both_or_neither = (loss is None) == (correct is None)
     if has_both_or_neither:
-        raise InputError(
+        raise CombinationError(
             "Pass either correct (whether each row is correct) or loss (a number from 0 to 1"
             " for each row), but not both."
         )
@@ -160,14 +168,14 @@ def read_columns(
         scores, is_correct = check_scores_and_correctness(score, correct)
         return InputColumns(scores=scores, correct=is_correct, losses=None)
     if not promise.supports_row_losses:
-        raise InputError(
+        raise MissingLabelsError(
             f"{type(promise).__name__} needs to know which predictions are correct. Pass"
             " correct, or promise MaxRisk(0.1)."
         )
     scores = check_scores(score)
     losses = check_losses(loss)
     if scores.shape != losses.shape:
-        raise InputError(
+        raise ShapeError(
             f"Got {len(scores)} scores but {len(losses)} entries of loss. Pass one of each per row."
         )
     return InputColumns(scores=scores, correct=losses == 0.0, losses=losses)
@@ -176,7 +184,7 @@ def read_columns(
 def check_any_score(has_score: Flags, score_name: str) -> None:
     """Raise InputError if no row has a score."""
     if not has_score.any():
-        raise InputError(
+        raise ColumnError(
             f"No row has a score (n_samples={len(has_score)}):"
             f" {clean_score_name(score_name)!r} holds no number. Check the column of scores."
         )
@@ -267,7 +275,7 @@ def build_scored_rows(
     is_correct = scored_columns.correct
     graded_losses = scored_columns.losses
     if graded_losses is None and not is_correct.any():
-        raise InputError(
+        raise OneOutcomeError(
             f"No row is correct (n_samples={len(is_correct)}), so no promise can be"
             " certified. Check the column of correctness: 1, true or yes means correct."
         )
@@ -298,7 +306,7 @@ def _find_subgroups(
     """
     is_per_class = promise.scope is not None and promise.scope.by == "class"
     if is_per_class:
-        raise InputError(
+        raise UnsupportedPromiseError(
             f"{type(promise).__name__} has one threshold for each predicted class, but scores"
             " have no classes. Pass the promise without PerClass, or PerGroup with"
             " groups=..."

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sized
 from typing import Any, Generic, TypeVar
 
-from metacal.errors import InputError
+from metacal.errors import CascadeError
 from metacal.formulas import Codes, Flags, Float
 from metacal.gate.decision import Decision, DecisionOptions
 from metacal.gate.thresholds import Thresholds, encode_groups_if_needed
@@ -99,7 +99,7 @@ class BaseSource(ABC, Generic[CheckedRows]):
         has_rejected_rows_only = len(rows) == n_rejected
         has_all_rows = len(rows) == n_rows
         if not has_rejected_rows_only and not has_all_rows:
-            raise InputError(
+            raise CascadeError(
                 f"The {stage_name} model's table has {len(rows):,} rows. Pass all {n_rows:,} rows, or"
                 f" the {n_rejected:,} rows that needs_large returns, in their order."
             )

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from metacal.errors import InputError
+from metacal.errors import CascadeError
 from metacal.gate.decision import (
     Decision,
     DecisionOptions,
@@ -89,7 +89,7 @@ def decide_later_stages(
 def _check_has_table(stage: Stage, table: Any, *, n_rejected: int, n_rows: int) -> None:
     """Raise InputError if the input of a stage is missing."""
     if table is None:
-        raise InputError(
+        raise CascadeError(
             f"{n_rejected:,} of {n_rows:,} rows need the {stage.name} model. Pass its logits for"
             " the rows that needs_large returns."
         )

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from metacal.certificates.certificate import Certificate
 from metacal.certificates.subgroups import By, Name, SubgroupCertificates
-from metacal.errors import InputError, choose_spelling, warn_caller
+from metacal.errors import GroupsError, ShapeError, choose_spelling, warn_caller
 from metacal.formulas import Codes, Float
 from metacal.kernels.grid import Grid
 from metacal.rows.labels import check_labels, find_class_columns
@@ -277,7 +277,7 @@ def encode_groups_if_needed(thresholds: Thresholds, groups: Any, n_rows: int) ->
     has_group_thresholds = thresholds.subgroup_kind == "group"
     if not has_group_thresholds or not isinstance(thresholds, SubgroupThresholds):
         if groups is not None:
-            raise InputError(
+            raise GroupsError(
                 "This gate has no threshold for each group. Leave out groups, or fit the"
                 " gate with PerGroup."
             )
@@ -285,13 +285,13 @@ def encode_groups_if_needed(thresholds: Thresholds, groups: Any, n_rows: int) ->
     if groups is None:
         shown_names = ", ".join(map(repr, thresholds.names[:5]))
         ellipsis = ", ..." if len(thresholds.names) > 5 else ""
-        raise InputError(
+        raise GroupsError(
             f"This gate has one threshold for each group ({shown_names}{ellipsis}). Name the"
             f" group of every row with {choose_spelling('groups=...', '--group-key NAME')}."
         )
     codes = thresholds.encode_groups(groups)
     if len(codes) != n_rows:
-        raise InputError(f"Got {n_rows} rows but {len(codes)} groups. Pass one group for each row.")
+        raise ShapeError(f"Got {n_rows} rows but {len(codes)} groups. Pass one group for each row.")
     is_unknown = codes == _UNKNOWN_GROUP
     if is_unknown.any():
         unknown_group = check_groups(groups)[is_unknown][0]
@@ -320,11 +320,11 @@ def factorize_groups(groups: Any, n_rows: int) -> tuple[Codes, tuple[Name, ...]]
     """
     if groups is None:
         option = choose_spelling("fit(X, y, groups=...)", "--group-key NAME")
-        raise InputError(f"PerGroup needs the group of every row. Pass {option}.")
+        raise GroupsError(f"PerGroup needs the group of every row. Pass {option}.")
     names = tuple(np.unique(check_groups(groups)).tolist())
     codes = encode_groups(groups, names)
     if len(codes) != n_rows:
-        raise InputError(f"Got {n_rows} rows but {len(codes)} groups. Pass one group for each row.")
+        raise ShapeError(f"Got {n_rows} rows but {len(codes)} groups. Pass one group for each row.")
     return codes, names
 
 
@@ -338,7 +338,7 @@ def check_groups(groups: Any) -> NDArray[Any]:
     if is_boolean or _holds_whole_floats(row_groups):
         row_groups = row_groups.astype(np.int64)
     if row_groups.dtype.kind not in "iuU":
-        raise InputError(
+        raise GroupsError(
             "groups must be integers or strings, one per row. Give rows with a missing group"
             " a group name of their own."
         )

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.errors import InputError
+from metacal.errors import MonitoringError
 from metacal.formulas import Codes, Flags, Float
 from metacal.gate.decision import Decision
 
@@ -332,7 +332,7 @@ def collect_probabilities(rows: Sequence[PendingRow]) -> Float | None:
     if n_missing == 0:
         return np.array(probabilities, dtype=np.float64)
     if n_missing < len(rows):
-        raise InputError(
+        raise MonitoringError(
             "Some labelled rows have no probability of selection. Pass the probability for"
             " all labelled rows, or for none."
         )

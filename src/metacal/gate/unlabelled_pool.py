@@ -22,7 +22,7 @@ from metacal.certificates.notes import Note
 from metacal.certificates.row_checks import check_repeated_rows, check_ties
 from metacal.certification.arriving import CORRECT, INCORRECT, UNKNOWN
 from metacal.certification.ranking import Ranking
-from metacal.errors import InputError
+from metacal.errors import LabellingError
 from metacal.formulas import Codes, Flags, Float
 from metacal.gate.ranking_score import check_score
 from metacal.gate.score_source import ScoreSource
@@ -174,13 +174,13 @@ class UnlabelledPool:
         row_indices = np.atleast_1d(np.asarray(rows))
         is_integer = row_indices.dtype.kind in "iu"
         if not is_integer and row_indices.size > 0:
-            raise InputError(
+            raise LabellingError(
                 f"rows must be the row numbers that propose returns, got {row_indices.dtype}."
             )
         row_indices = row_indices.astype(np.intp).reshape(-1)
         has_both_or_neither = (right is None) == (labels is None)
         if has_both_or_neither:
-            raise InputError(
+            raise LabellingError(
                 "Pass either right=... (whether each prediction is correct) or labels=..."
                 " (the true classes), but not both."
             )
@@ -190,14 +190,14 @@ class UnlabelledPool:
         else:
             predictions = self.predictions
             if predictions is None:
-                raise InputError(
+                raise LabellingError(
                     "A pool of scores has no predictions to compare labels with. Pass"
                     " right=... instead of labels=..."
                 )
             true_codes = validate.encode_labels(labels, len(row_indices), predictions.classes)
             is_correct = predictions.are_correct(row_indices, true_codes)
         if is_correct.shape != row_indices.shape:
-            raise InputError(
+            raise LabellingError(
                 f"Got {len(row_indices)} rows but {len(is_correct)} answers. Pass one answer"
                 " for each row."
             )
@@ -295,7 +295,7 @@ class PoolAnswers:
         is_contradiction = contradicts_stored | contradicts_first_new
         if is_contradiction.any():
             contradicted_row = int(row_indices[is_contradiction][0])
-            raise InputError(
+            raise LabellingError(
                 f"Row {contradicted_row} already has a different answer, and the first answer"
                 " counts. Remove the new one. If the first answer was a mistake, start"
                 " again."

@@ -24,7 +24,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from metacal.errors import InputError
+from metacal.errors import MonitoringError
 from metacal.promises.sequential.alarms import Alarm
 from metacal.promises.sequential.drift import UnreadableMonitor
 
@@ -127,11 +127,11 @@ class Acknowledgement:
 def check_reason(reason: str) -> str:
     """Return a reason without surrounding space. Raise InputError if it cannot be stored."""
     if not isinstance(reason, str):
-        raise InputError(f"reason must be a text, got {type(reason).__name__}.")
+        raise MonitoringError(f"reason must be a text, got {type(reason).__name__}.")
     stripped_reason = reason.strip()
     is_storable = stripped_reason.isprintable() and len(stripped_reason) <= MAX_REASON_LENGTH
     if not stripped_reason or not is_storable:
-        raise InputError(
+        raise MonitoringError(
             f"reason must be one line of 1 to {MAX_REASON_LENGTH:,} characters, got {reason[:80]!r}."
             " Write what caused the alarm and what was done."
         )
@@ -150,7 +150,7 @@ def format_time(time: datetime | None) -> str:
     if time is None:
         time = datetime.now(UTC)
     if time.tzinfo is None:
-        raise InputError(f"time must have a time zone, got {time.isoformat()!r}.")
+        raise MonitoringError(f"time must have a time zone, got {time.isoformat()!r}.")
     return time.astimezone(UTC).isoformat(timespec="seconds")
 
 
@@ -170,7 +170,7 @@ def collect_acknowledged_alarms(
         if alarm.raised
     )
     if not raised_alarms:
-        raise InputError(
+        raise MonitoringError(
             "No alarm is raised, so there is nothing to acknowledge. Run the monitor without"
             " an acknowledgement."
         )

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.errors import InputError
+from metacal.errors import CasesError
 from metacal.formulas import Float
 from metacal.gate.decision import Decision
 from metacal.gate.gate import Gate
@@ -75,7 +75,7 @@ class WatchBatch:
         """Read the arguments of `Watch.update`. Raise InputError if the gate cannot use them."""
         certificate = gate.certificate
         if probability is not None and certificate is not None and certificate.cases is not None:
-            raise InputError(
+            raise CasesError(
                 "A watch on cases got sampling probabilities of rows. It uses whole cases with all of"
                 " their labels. Select cases at random instead, and leave out probability."
             )

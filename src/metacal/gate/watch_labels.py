@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.errors import InputError
+from metacal.errors import LabelError, ShapeError
 from metacal.gate.gate import Gate
 from metacal.gate.traffic import Id, LateLabel
 from metacal.gate.waiting_rows import EncodedLabel
@@ -50,7 +50,7 @@ def encode_labels(gate: Gate, y: Any, n_rows: int) -> NDArray[Any]:
         return codes
     labels = y.tolist() if hasattr(y, "tolist") else list(y)
     if len(labels) != n_rows:
-        raise InputError(
+        raise ShapeError(
             f"Got {n_rows} rows but {len(labels)} labels. Pass one label for each row, and"
             " None for an unknown label."
         )
@@ -69,7 +69,7 @@ def _encode_label(gate: Gate, label: Any) -> float:
         problem = (
             "not a loss between 0 and 1" if gate.reads_losses else "not one of the gate's classes"
         )
-        raise InputError(f"The label {label!r} is {problem}. Pass None for an unknown label.")
+        raise LabelError(f"The label {label!r} is {problem}. Pass None for an unknown label.")
     return code
 
 

@@ -18,7 +18,7 @@ from metacal.certificates.circumstances import Circumstances
 from metacal.certification.case_items import Cases
 from metacal.certification.case_outcomes import compute_case_outcomes
 from metacal.certification.units import encode_units
-from metacal.errors import InputError
+from metacal.errors import CasesError, ClustersError
 from metacal.formulas import Codes, Float
 from metacal.gate.gate import Gate
 from metacal.gate.labelled_rows import LabelledRows
@@ -161,7 +161,7 @@ def check_units(certificate: Certificate | None, *, has_units: bool) -> None:
     """
     if certificate is not None and certificate.cases is not None:
         if not has_units:
-            raise InputError(
+            raise CasesError(
                 "The promise of this gate is about cases; got rows without them. Pass the case of each"
                 " row: cases=..., or --case-key NAME."
             )
@@ -170,12 +170,12 @@ def check_units(certificate: Certificate | None, *, has_units: bool) -> None:
         certificate is not None and certificate.circumstances.cluster_counting is not None
     )
     if was_certified_by_units and not has_units:
-        raise InputError(
+        raise ClustersError(
             "This gate was certified on clusters. Name the cluster of each row with units="
             " (--unit-key), and send the rows of a cluster consecutively or within the horizon."
         )
     if has_units and not was_certified_by_units:
-        raise InputError(
+        raise ClustersError(
             "This gate was certified on independent rows, so it does not support units. Leave out"
             " units, or fit the gate with units= (--unit-key)."
         )

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import starmap
 from typing import Any
 
-from metacal.errors import InputError
+from metacal.errors import FileWriteError, NoRowsError
 from metacal.gate import Rejected
 from metacal.io.batches import BatchGate
 from metacal.io.decision_writing import Applied, write_decisions
@@ -22,7 +22,6 @@ from metacal.io.formats import FORMATS, list_extensions
 from metacal.io.gate_predictions import read_for_gate
 from metacal.io.input_paths import Paths, is_also_input, list_input_files
 from metacal.io.journal import Record
-from metacal.io.opening import NoRowsError
 from metacal.io.remote import delete_downloads_after_use, get_suffix
 from metacal.io.result_names import distinct_result_name, short_result_name
 from metacal.io.results import ResultFolder, make_folder
@@ -167,12 +166,12 @@ def apply(
             applier, source, output_path, executor=executor, prune=prune, notify=say
         )
     if prune:
-        raise InputError(
+        raise FileWriteError(
             f"prune needs a folder of results, but {output_path} is one file. Leave out prune, or"
             " pass a folder."
         )
     if uses_remote_workers:
-        raise InputError(
+        raise FileWriteError(
             f"Workers write one result for each file, but {output_path} is not a folder name."
             " End it with /."
         )
@@ -354,7 +353,7 @@ def _check_results_are_not_read(
         for result_name in possible_result_names:
             target = os.path.join(folder, result_name)
             if any(is_also_input(target, input_path, FORMATS) for input_path in input_paths):
-                raise InputError(f"{target} is also an input file. Write to another file.")
+                raise FileWriteError(f"{target} is also an input file. Write to another file.")
 
 
 def make_missing_results(

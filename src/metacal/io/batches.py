@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.display import format_names
-from metacal.errors import InputError
+from metacal.errors import ClassMismatchError, FileReadError, GroupsError, InputError
 from metacal.gate import Decision, Gate, Rejected
 from metacal.gate.find_gate import find_gate
 from metacal.io.column_selection import ColumnSelection
@@ -171,12 +171,12 @@ class BatchGate:
         self.rejected = loaded_gate.choose_rejected(rejected)
         self.group_key = group_key or loaded_gate.file_layout.group_key
         if loaded_gate.has_group_thresholds and self.group_key is None:
-            raise InputError(
+            raise GroupsError(
                 f"{self.name} has one threshold for each group of rows. Name the column of"
                 " groups with group_key."
             )
         if group_key is not None and not loaded_gate.has_group_thresholds:
-            raise InputError(f"{self.name} has no threshold for each group. Leave out group_key.")
+            raise GroupsError(f"{self.name} has no threshold for each group. Leave out group_key.")
 
     def __repr__(self) -> str:
         return f"BatchGate({self.name!r}, {self.fingerprint[:12]})"
@@ -188,7 +188,7 @@ class BatchGate:
             return _gate_cache[self.fingerprint]
         content = self._read_content()
         if hashlib.sha256(content).hexdigest() != self.fingerprint:
-            raise InputError(
+            raise FileReadError(
                 f"{self.path}: the file differs from the one that was sent. It was"
                 " overwritten, or this machine has another file there."
             )
@@ -275,7 +275,7 @@ class BatchGate:
             has_class_columns and n_classes == 2 and request.is_single_score(selection.table_names)
         )
         if layout.n_classes != n_classes and not is_single_score:
-            raise InputError(
+            raise ClassMismatchError(
                 f"The batch has {layout.n_classes} columns of {gate.logits_source.input}, but"
                 f" {self.name} was fitted on {n_classes} classes"
                 f" ({format_names(gate_classes)})."

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 from metacal.display import format_names
-from metacal.errors import InputError, format_option, warn_caller
+from metacal.errors import ColumnError, format_option, warn_caller
 from metacal.io.named_columns import (
     find_named_column,
     missing_remembered_column_error,
@@ -155,7 +155,7 @@ def find_columns_of_known_classes(
     if len(missing_names) == len(class_names):
         return []
     if missing_names:
-        raise InputError(
+        raise ColumnError(
             f"{request.path}: no column found for {format_names(missing_names)}. The columns"
             f" are {format_names(header)}."
         )
@@ -237,7 +237,7 @@ def find_class_columns(
     if "logits_key" in request.remembered_fields:
         raise missing_remembered_column_error(request, header, "logits_key")
     if request.logits_key is not None:
-        raise InputError(
+        raise ColumnError(
             f"{request.path}: no column {request.logits_key!r} with lists found, and no"
             f" column named '{patterns[0]}'. The columns are {format_names(header)}."
         )
@@ -278,14 +278,14 @@ def _check_all_are_classes(request: Request, candidates: Sequence[str]) -> None:
     """Raise InputError if one of the remaining columns may not be a class."""
     for name in candidates:
         if name in DEFAULT_LABEL_NAMES:
-            raise InputError(
+            raise ColumnError(
                 f"{request.path}: column {name!r} may be a class or a label. List the classes"
                 f" with {format_option('classes')}."
             )
     # A single score and an unrelated column look like the columns of two classes.
     n_gate_classes = len(request.gate_classes or ())
     if n_gate_classes == 2 and len(candidates) > 1:
-        raise InputError(
+        raise ColumnError(
             f"{request.path}: no column has the name of a class of the gate; the columns are"
             f" {format_names(candidates)}. Name the score of the second class with"
             f" {single_score_parameter()}, or list the columns of both classes with"

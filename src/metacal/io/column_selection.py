@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from metacal.display import format_names
-from metacal.errors import InputError, format_option
+from metacal.errors import ColumnError, InputError, format_option
 from metacal.io.class_columns import (
     find_class_columns,
     find_class_names,
@@ -328,7 +328,7 @@ def _check_unique_names(request: Request, header: Sequence[str]) -> None:
         problem = "has several columns without a name"
         if name:
             problem = f"repeats the column {name!r}"
-        raise InputError(f"{request.path}: the header {problem}. Give every column a unique name.")
+        raise ColumnError(f"{request.path}: the header {problem}. Give every column a unique name.")
 
 
 def _too_few_classes_error(
@@ -338,7 +338,7 @@ def _too_few_classes_error(
     hint = ""
     if table_names:
         hint = single_score_hint()
-    return InputError(
+    return ColumnError(
         f"{request.path}: found {len(table_names)} class column(s) among"
         f" {format_names(header)}. At least 2 are required, or one column 'logits' of"
         f" lists.{hint}"
@@ -361,7 +361,7 @@ def _find_unused_names(
     """Return the names that are neither used nor kept. Check that the kept ones exist."""
     for name in request.kept_names:
         if name not in names:
-            raise InputError(
+            raise ColumnError(
                 f"{request.path}: no column {name!r} to keep found. The columns are"
                 f" {format_names(names)}."
             )

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.display import format_names
-from metacal.errors import InputError, format_option
+from metacal.errors import MissingLabelsError, TooFewRowsError, format_option
 from metacal.io.request import ROLE_PARAMETERS, ClassNames
 from metacal.rows.stored import SelectedRows, StoredTable
 
@@ -112,7 +112,7 @@ class Columns:
         content = "the file has no other column"
         if other_names:
             content = f"besides its input, the file has {format_names(other_names)}"
-        raise InputError(
+        raise MissingLabelsError(
             f"{self.path}: no column {self.missing_label_name!r} found, which the gate needs"
             f" to see which predictions are correct; {content}. If the column has another"
             f" name, pass {format_option(parameter)}."
@@ -199,7 +199,7 @@ class Columns:
         is_drawn[order[first:last]] = True
         indices = np.flatnonzero(is_drawn[codes])
         if not len(indices):
-            raise InputError(
+            raise TooFewRowsError(
                 f"{self.path}: the range {start:g}:{stop:g} of its {len(self):,} rows is"
                 f" empty. Pass a larger range with {format_option('rows')}."
             )

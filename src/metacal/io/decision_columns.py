@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.errors import InputError
+from metacal.errors import FileWriteError
 from metacal.gate import Decision, Gate
 
 
@@ -97,7 +97,7 @@ def merge_result_columns(
     """
     for name in kept_columns:
         if name in result_columns and name != "id":
-            raise InputError(
+            raise FileWriteError(
                 f"The results already have a column {name!r}. Rename the column to keep."
             )
     merged_columns: dict[str, Any] = {}

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.errors import InputError
+from metacal.errors import CascadeError
 from metacal.gate import Decision, Gate, Rejected
 from metacal.io.decision_columns import (
     build_decision_columns,
@@ -436,7 +436,7 @@ def _find_later_table_offsets(gate: Gate, tables: Sequence[Any]) -> NDArray[np.i
     is_rejected = ~gate.accepts(gate.source.wrap_checked(first_table))
     n_rejected = is_rejected.sum()
     if len(later_table) != n_rejected:
-        raise InputError(
+        raise CascadeError(
             f"--large has {len(later_table):,} rows. Pass all {n_rows:,} rows, or the"
             f" {n_rejected:,} rows that the small model does not accept."
         )

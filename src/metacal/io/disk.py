@@ -18,7 +18,7 @@ import uuid
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from metacal.errors import BusyError, InputError
+from metacal.errors import BusyError, FileWriteError
 from metacal.io.atomic_rename import UnsupportedError, rename_through_link, rename_with_flag
 
 #: Errors of fsync for a directory that cannot be synced.
@@ -258,15 +258,15 @@ def input_error_if_write_fails(path: str | os.PathLike[str]) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError:
-        raise InputError(
+        raise FileWriteError(
             f"cannot write {path_text}: the folder {directory} does not exist. Create it first."
         ) from None
     except NotADirectoryError:
-        raise InputError(
+        raise FileWriteError(
             f"cannot write {path_text}: {directory} is not a folder. Choose a path inside a folder."
         ) from None
     except OSError as error:
-        raise InputError(f"cannot write {path_text}: {error.strerror or error}.") from error
+        raise FileWriteError(f"cannot write {path_text}: {error.strerror or error}.") from error
 
 
 def is_disk_full(error: BaseException | None) -> bool:

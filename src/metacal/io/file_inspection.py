@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.display import format_names
-from metacal.errors import InputError
+from metacal.errors import NoRowsError
 from metacal.io.class_inspection import (
     ClassColumnGroup,
     find_class_column_group,
@@ -81,7 +81,7 @@ def inspect_file(path: str, **given_options: Any) -> Inspection:
     first_rows = read_first_rows(path, given_options.get("format"))
     inspection = Inspection(path, first_rows.description, first_rows.columns, given_options)
     if not any(len(column) for column in first_rows.columns.values()):
-        raise InputError(f"{path}: the file has no rows. At least one row is required.")
+        raise NoRowsError(f"{path}: the file has no rows. At least one row is required.")
     try:
         _inspect(inspection)
     except AmbiguousFileError as question:

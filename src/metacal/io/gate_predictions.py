@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.display import format_names
-from metacal.errors import InputError, format_option, warn_caller
+from metacal.errors import ClassMismatchError, InputKindError, format_option, warn_caller
 from metacal.io.input_paths import Paths
 from metacal.io.named_columns import OtherKindError
 from metacal.io.predictions import Predictions, read_requested_predictions
@@ -90,14 +90,14 @@ def read_for_gate(
         )
     except OtherKindError:
         other_input = "logits" if gate_input == "probabilities" else "probabilities"
-        raise InputError(
+        raise InputKindError(
             f"{path_text} holds {other_input}, but {gate_name} was fitted on {gate_input}."
             f" Pass {gate_input} of the same classifier, or fit again on its {other_input}."
         ) from None
 
     n_columns = predictions.table.shape[1]
     if n_columns != len(gate_classes):
-        raise InputError(
+        raise ClassMismatchError(
             f"{path_text} has {n_columns} columns of {gate_input}, but {gate_name} was fitted on"
             f" {len(gate_classes)} classes ({format_names(gate_classes)}){_column_difference(predictions, gate_classes)}."
         )
@@ -239,14 +239,14 @@ def find_class_order(
     [1, 0]
     >>> find_class_order(("dog", "cow"), ("cat", "dog"), "new.csv", "cal.json")
     Traceback (most recent call last):
-    metacal.errors.InputError: new.csv does not have the classes that cal.json was fitted on: ...
+    metacal.errors.ClassMismatchError: new.csv does not have the classes that cal.json was fitted on: ...
     """
     if table_classes is None or table_classes == gate_classes:
         return None
     if type(table_classes[0]) is not type(gate_classes[0]):
         return None
     if sorted(map(str, table_classes)) != sorted(map(str, gate_classes)):
-        raise InputError(
+        raise ClassMismatchError(
             f"{table_name} does not have the classes that {gate_name} was fitted on:"
             f" {describe_class_difference(table_classes, gate_classes)}."
         )

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from metacal.errors import InputError, warn_caller
+from metacal.errors import FileReadError, warn_caller
 from metacal.io.remote import download, is_url, list_remote_files
 from metacal.io.request import Request
 
@@ -52,11 +52,13 @@ def list_input_files(path: Paths, suffixes: Iterable[str]) -> list[str]:
     ['val.npz']
     >>> list_input_files("logs/*.parquet", [".parquet"])
     Traceback (most recent call last):
-    metacal.errors.InputError: logs/*.parquet: no file matches this pattern.
+    metacal.errors.FileReadError: logs/*.parquet: no file matches this pattern.
     """
     if not isinstance(path, str | os.PathLike):
         if not path:
-            raise InputError("The list of files is empty. Pass at least one file of predictions.")
+            raise FileReadError(
+                "The list of files is empty. Pass at least one file of predictions."
+            )
         return [name for item in path for name in list_input_files(item, suffixes)]
 
     path_text = os.fspath(path)
@@ -65,7 +67,7 @@ def list_input_files(path: Paths, suffixes: Iterable[str]) -> list[str]:
     if os.path.isdir(path_text):
         return _list_directory(path_text, tuple(suffixes))
     if path_text.endswith(("/", os.sep)):
-        raise InputError(f"{path_text}: the folder does not exist.")
+        raise FileReadError(f"{path_text}: the folder does not exist.")
     if glob.has_magic(path_text) and not os.path.exists(path_text):
         return _expand_pattern(path_text)
     return [path_text]
@@ -75,7 +77,7 @@ def _expand_pattern(pattern: str) -> list[str]:
     """Return the files that match a pattern."""
     names = [name for name in glob.glob(pattern, recursive=True) if not os.path.isdir(name)]
     if not names:
-        raise InputError(f"{pattern}: no file matches this pattern.")
+        raise FileReadError(f"{pattern}: no file matches this pattern.")
     return _without_special_files(names)
 
 
@@ -92,7 +94,7 @@ def _list_directory(directory: str, suffixes: tuple[str, ...]) -> list[str]:
             if is_visible and Path(name).suffix.lower() in suffixes:
                 paths.append(os.path.join(parent, name))
     if not paths:
-        raise InputError(
+        raise FileReadError(
             f"{directory}: the folder holds no file of predictions. metacal reads"
             f" {', '.join(suffixes)}."
         )
@@ -112,7 +114,9 @@ def _without_special_files(paths: Sequence[str]) -> list[str]:
         )
     file_paths = sorted(path for path in paths if path not in special_paths)
     if not file_paths:
-        raise InputError("Only pipes, sockets and devices match this pattern. Pass a regular file.")
+        raise FileReadError(
+            "Only pipes, sockets and devices match this pattern. Pass a regular file."
+        )
     return file_paths
 
 

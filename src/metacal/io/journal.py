@@ -48,7 +48,13 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Self
 
-from metacal.errors import ArtifactError, InputError, format_option, warn_caller
+from metacal.errors import (
+    ArtifactError,
+    FileWriteError,
+    ForeignFileError,
+    format_option,
+    warn_caller,
+)
 from metacal.io.disk import DISK, Disk, input_error_if_write_fails
 from metacal.io.opening import input_error_if_read_fails
 
@@ -180,7 +186,7 @@ class Journal:
     def append(self, record: Record) -> None:
         """Append a record durably. Raise InputError, and append nothing, if that fails."""
         if self.has_failed:
-            raise InputError(
+            raise FileWriteError(
                 f"cannot write {self.path}: an earlier write to the disk failed. Repair the"
                 " disk, and call again."
             )
@@ -197,7 +203,7 @@ class Journal:
         except OSError as error:
             self._last_seal = seal_before
             self._undo_append()
-            raise InputError(
+            raise FileWriteError(
                 f"cannot write {self.path}: {error.strerror or error}. Nothing was recorded."
                 " Make room on the disk, and call again."
             ) from error
@@ -274,7 +280,7 @@ class Journal:
         elif tail:
             self._check_tail_is_torn_append(tail, line_number=len(records) + 1)
         if records and records[0] != self._header:
-            raise ArtifactError(
+            raise ForeignFileError(
                 f"{self.path}: the file is not a journal of 'metacal {self.kind}', or comes"
                 " from another version of metacal. Pass its own journal, or another name to"
                 " start again."
@@ -371,7 +377,7 @@ class Journal:
         if self._build_sealed_line("", self._header).startswith(tail.rstrip(b"\0")):
             return
         if b"journal" not in first_line and b"version" not in first_line:
-            raise ArtifactError(
+            raise ForeignFileError(
                 f"{self.path}: the file is not a journal of 'metacal {self.kind}'. Pass"
                 " another name."
             )

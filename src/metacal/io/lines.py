@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Self
 
-from metacal.errors import InputError
+from metacal.errors import FileReadError
 from metacal.io.formats.jsonl import MAX_LINE_BYTES
 from metacal.io.opening import input_error_if_read_fails
 
@@ -198,7 +198,9 @@ class LogFile:
         self._descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
         status = os.fstat(self._descriptor)
         if not stat.S_ISREG(status.st_mode):
-            raise InputError(f"{path}: not a regular file. Pass a file, or - for standard input.")
+            raise FileReadError(
+                f"{path}: not a regular file. Pass a file, or - for standard input."
+            )
         self.identity = (status.st_dev, status.st_ino)
 
     def __del__(self) -> None:

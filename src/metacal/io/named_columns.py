@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from metacal.display import format_names
-from metacal.errors import InputError, choose_spelling, format_option
+from metacal.errors import ColumnError, InputError, InputKindError, choose_spelling, format_option
 from metacal.io.opening import NoScoreError
 from metacal.io.request import (
     DEFAULT_ID_NAMES,
@@ -26,8 +26,8 @@ _MEANINGS = {
 }
 
 
-class OtherKindError(InputError):
-    """The file holds probabilities but logits were requested, or the other way round."""
+class OtherKindError(InputKindError):
+    """Error about a file of probabilities if logits were requested, or the other way round."""
 
 
 def find_role_columns(
@@ -122,7 +122,7 @@ def find_named_column(
 
     candidates = [name for name in default_names if name in column_names and name not in used_names]
     if len(candidates) > 1:
-        raise InputError(
+        raise ColumnError(
             f"{request.path}: both {candidates[0]!r} and {candidates[1]!r} exist. Choose one"
             f" with {format_option(request.user_parameter_name(request_field))}."
         )
@@ -143,7 +143,7 @@ def missing_remembered_column_error(
     )
     if request.reads_scores and request_field == "logits_key":
         return NoScoreError(message)
-    return InputError(message)
+    return ColumnError(message)
 
 
 def _check_named_column(
@@ -175,9 +175,9 @@ def _check_named_column(
         )
         if request.reads_scores and request_field == "logits_key":
             raise NoScoreError(message)
-        raise InputError(message)
+        raise ColumnError(message)
     if given_name in used_names:
-        raise InputError(
+        raise ColumnError(
             f"{request.path}: {given_name!r} is already in use. {parameter_text} must name"
             " another column."
         )
@@ -217,4 +217,4 @@ def missing_table_error(
     if any(name in names for name in DEFAULT_TABLE_NAMES[other_input]):
         solution = format_option("input", other_input)
         return OtherKindError(f"{problem}; to read its {other_input}, pass {solution}.")
-    return InputError(problem + advice)
+    return ColumnError(problem + advice)

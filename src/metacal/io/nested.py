@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from metacal.errors import InputError
+from metacal.errors import NumberError
 
 _STEP_PATTERN = re.compile(r"\.?([^.\[\]()]+)|\[(-?\d+|\*)\]")
 _REDUCTION_PATTERN = re.compile(r"([a-z]+)\((.+)\)")
@@ -136,7 +136,7 @@ def get_nested(row: Mapping[str, Any], key: str) -> Any:
     0.562
     >>> get_nested(row, "mean(judge.score)")
     Traceback (most recent call last):
-    metacal.errors.InputError: 'judge.score' is 8, but mean(...) needs a list of numbers.
+    metacal.errors.NumberError: 'judge.score' is 8, but mean(...) needs a list of numbers.
     """
     if key in row:
         return row[key]
@@ -186,7 +186,7 @@ def _reduce(reduction: str, key: str, values: Any) -> float | None:
     if not is_suitable:
         path = key[len(reduction) + 1 : -1]
         required_type = "answers" if takes_answers else "numbers"
-        raise InputError(
+        raise NumberError(
             f"{path!r} is {repr(values)[:40]}, but {reduction}(...) needs a list of"
             f" {required_type}."
         )

@@ -24,7 +24,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.errors import InputError, MetacalError, choose_spelling, format_option
+from metacal.errors import (
+    ColumnError,
+    FileContentError,
+    FileReadError,
+    InputError,
+    MetacalError,
+    NoRowsError,
+    ShapeError,
+    SizeLimitError,
+    choose_spelling,
+    format_option,
+)
 from metacal.rows.executors import set_context_variable
 
 SAVE_AS_NPZ = "save it from Python as np.savez('predictions.npz', logits=logits, labels=labels)"
@@ -60,12 +71,8 @@ _BYTES_PER_CHARACTER = 4
 _requested_limit: ContextVar[int | None] = ContextVar("metacal_unpack_limit", default=None)
 
 
-class NoRowsError(InputError):
-    """A valid file has no rows. Among several files, it is skipped."""
-
-
-class NoScoreError(InputError):
-    """A file has no column with the requested name of the score."""
+class NoScoreError(ColumnError):
+    """Error about a file that has no column with the requested name of the score."""
 
 
 @contextlib.contextmanager
@@ -77,22 +84,22 @@ def input_error_if_read_fails(path: str) -> Iterator[None]:
     >>> with input_error_if_read_fails("val.npz"):
     ...     raise FileNotFoundError
     Traceback (most recent call last):
-    metacal.errors.InputError: val.npz: the file does not exist. Check the name and the folder.
+    metacal.errors.FileReadError: val.npz: the file does not exist. Check the name and the folder.
     """
     try:
         yield
     except FileNotFoundError:
-        raise InputError(
+        raise FileReadError(
             f"{path}: the file does not exist. Check the name and the folder."
         ) from None
     except IsADirectoryError:
-        raise InputError(f"{path}: this is a folder. Pass a file in it.") from None
+        raise FileReadError(f"{path}: this is a folder. Pass a file in it.") from None
     except PermissionError:
-        raise InputError(
+        raise FileReadError(
             f"{path}: permission to read the file was denied. Ask its owner, or run chmod +r."
         ) from None
     except OSError as error:
-        raise InputError(
+        raise FileReadError(
             f"{path}: the file cannot be opened: {error.strerror or error}."
         ) from error
 
@@ -132,7 +139,7 @@ def check_first_bytes(
     if name_in_messages is not None:
         file_name = name_in_messages
     if os.path.isdir(path):
-        raise InputError(f"{file_name}: this is a folder. Pass a file in it.")
+        raise FileReadError(f"{file_name}: this is a folder. Pass a file in it.")
     with input_error_if_read_fails(file_name), open(path, "rb") as file:
         first_bytes = file.read(_N_MAGIC_BYTES)
 
@@ -141,7 +148,7 @@ def check_first_bytes(
         message = f"{file_name}: the file is empty (0 bytes). Write it again."
         if is_text_format:
             raise NoRowsError(message)
-        raise InputError(message)
+        raise FileContentError(message)
 
     kind = detect_file_kind(first_bytes)
     # A safetensors file begins with a length, which may look like the start of a pickle. The length
@@ -151,7 +158,7 @@ def check_first_bytes(
         old_torch = ""
         if path.endswith((".pt", ".pth")):
             old_torch = " (or a torch file from before torch 1.6)"
-        raise InputError(
+        raise FileContentError(
             f"{file_name}: the file is a pickle{old_torch}, which metacal does not read"
             f" because it can run any code; {SAVE_AS_NPZ}."
         )
@@ -161,7 +168,7 @@ def check_first_bytes(
     else:
         has_other_format = magic_bytes is not None and not first_bytes.startswith(magic_bytes)
     if has_other_format:
-        raise InputError(
+        raise FileContentError(
             f"{file_name}: the content does not match the file name: it is"
             f" {kind or 'something else'}, not {Path(path).suffix}. Rename the file, or"
             f" {SAVE_AS_NPZ}."
@@ -181,19 +188,19 @@ def input_error_if_decoding_fails(path: str) -> Iterator[None]:
     >>> with input_error_if_decoding_fails("val.npz"):
     ...     raise struct.error("unpack requires a buffer of 4 bytes")
     Traceback (most recent call last):
-    metacal.errors.InputError: val.npz: the file is damaged or cut short (unpack requires ...
+    metacal.errors.FileContentError: val.npz: the file is damaged or cut short (unpack requires ...
     """
     try:
         yield
     except MetacalError:
         raise
     except MemoryError:
-        raise InputError(
+        raise SizeLimitError(
             f"{path}: not enough memory to read the file. Use a machine with more memory, or"
             " fewer rows."
         ) from None
     except Exception as error:
-        raise InputError(damaged_file_message(path, error)) from error
+        raise FileContentError(damaged_file_message(path, error)) from error
 
 
 def damaged_file_message(path: str, error: BaseException) -> str:
@@ -213,7 +220,7 @@ def limit_unpacked_size(limit: int | None) -> contextlib.AbstractContextManager[
     >>> with limit_unpacked_size(10):
     ...     check_unpacked_size("val.npz", 11, file_size=5)
     Traceback (most recent call last):
-    metacal.errors.InputError: val.npz: the file unpacks to 11 bytes, but the limit is 10 bytes. ...
+    metacal.errors.SizeLimitError: val.npz: the file unpacks to 11 bytes, but the limit is 10 bytes. ...
     """
     if limit is not None:
         is_integer = isinstance(limit, int) and not isinstance(limit, bool)
@@ -242,7 +249,7 @@ def check_unpacked_size(path: str, unpacked_size: int, file_size: int) -> None:
     """Raise InputError if a file decompresses to more bytes than the limit allows."""
     limit = get_unpack_limit(file_size)
     if unpacked_size > limit:
-        raise InputError(
+        raise SizeLimitError(
             f"{path}: the file unpacks to {_format_size(unpacked_size)}, but the limit is"
             f" {_format_size(limit)}. If you trust it and have the memory, raise the limit:"
             f" unpack_limit={unpacked_size} in Python,"
@@ -275,7 +282,7 @@ def check_text_array_size(
     array_size = _BYTES_PER_CHARACTER * max_length * len(texts)
     limit = get_unpack_limit(file_size)
     if array_size > limit:
-        raise InputError(
+        raise SizeLimitError(
             f"{path}: the longest of the {len(texts):,} {column_text} has {max_length:,}"
             f" characters. An array of them would need {_format_size(array_size)} (the limit"
             f" is {_format_size(limit)}). Shorten it."
@@ -284,7 +291,7 @@ def check_text_array_size(
 
 def uneven_row_error(row_name: str, n_numbers: int, n_classes: int) -> InputError:
     """Build the error for a row that has more or fewer numbers than the first row."""
-    return InputError(
+    return ShapeError(
         f"{row_name} has {n_numbers} numbers, but the first row has {n_classes}. Every row"
         " needs one number per class."
     )

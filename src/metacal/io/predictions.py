@@ -14,7 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.display import format_names
-from metacal.errors import InputError, format_option, warn_caller
+from metacal.errors import (
+    ClassMismatchError,
+    InputError,
+    MissingLabelsError,
+    ShapeError,
+    format_option,
+    warn_caller,
+)
 from metacal.io.columns import Columns
 from metacal.io.input_paths import Paths
 from metacal.io.opening import single_score_hint
@@ -58,7 +65,7 @@ class Predictions(Columns):
             if LABEL_NAME_PATTERN.fullmatch(str(name)):
                 suggested_name = str(name)
                 break
-        raise InputError(
+        raise MissingLabelsError(
             f"{self.path}: no labels found{other_columns}. Store them as 'labels', name them"
             f" with {format_option('label_key', suggested_name)}, or pass a file of labels"
             f" with {format_option('labels')}."
@@ -169,7 +176,7 @@ def read_predictions(
     ((2, 2), ('cat', 'dog'), ['cat', 'dog'])
     >>> read_predictions("predictions.xlsx")
     Traceback (most recent call last):
-    metacal.errors.InputError: predictions.xlsx: cannot read '.xlsx' files. ...
+    metacal.errors.FileContentError: predictions.xlsx: cannot read '.xlsx' files. ...
     """
     check_choice("input", input, *DEFAULT_TABLE_NAMES)
     requested_classes = None
@@ -258,7 +265,7 @@ def _expand_single_score(request: Request, columns: Columns) -> Columns:
     try:
         two_class_table = scores_to_two_columns(np.asarray(table), request.input)
     except InputError as error:
-        raise InputError(f"{request.path}: {error}") from None
+        raise type(error)(f"{request.path}: {error}") from None
     return replace(columns, table=two_class_table, class_names=None)
 
 
@@ -269,7 +276,7 @@ def _check_shapes(request: Request, columns: Columns) -> None:
         hint = ""
         if table.ndim == 1:
             hint = single_score_hint()
-        raise InputError(
+        raise ShapeError(
             f"{request.path}: the table of {request.input} must be numbers with one row per item"
             f" and one column per class; got shape {table.shape} of type {table.dtype}. Reshape or"
             f" convert it and save it again.{hint}"
@@ -303,7 +310,7 @@ def _check_role_column(request: Request, role: str, column: NDArray[Any], n_rows
         hint = f" {advise_on_label_table(column)}"
     if column.shape == (n_rows + 1,):
         hint = f" If the labels start with a header, name it with {format_option('label_key')}."
-    raise InputError(
+    raise ShapeError(
         f"{request.path}: got {n_rows} rows but {role} of shape {column.shape}. Each row"
         f" needs one entry.{hint}"
     )
@@ -315,7 +322,7 @@ def _check_class_names(request: Request, columns: Columns) -> None:
     if names_are_stored and request.classes is not None:
         assert columns.class_names is not None
         if as_class_names(request.classes) != columns.class_names:
-            raise InputError(
+            raise ClassMismatchError(
                 f"{request.path}: the file stores the class order"
                 f" {format_names(columns.class_names)}, which differs from the given classes."
                 " Pass the same classes, or none."
@@ -325,7 +332,7 @@ def _check_class_names(request: Request, columns: Columns) -> None:
         class_names = request.classes
     n_columns = columns.table.shape[1]
     if class_names is not None and len(class_names) != n_columns:
-        raise InputError(
+        raise ClassMismatchError(
             f"{request.path}: the table has {n_columns} columns, but {len(class_names)} class"
             " names were given. Pass one name per column."
         )

@@ -14,12 +14,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.errors import InputError, format_option
+from metacal.errors import (
+    ClassMismatchError,
+    ColumnError,
+    CombinationError,
+    FileContentError,
+    NoRowsError,
+    ShapeError,
+    format_option,
+)
 from metacal.io.columns import Columns
 from metacal.io.formats import FORMATS
 from metacal.io.formats.arrow import InMemoryBatches, is_table_in_memory, read_batches
 from metacal.io.input_paths import Paths, list_input_files, requests_for_files
-from metacal.io.opening import NoRowsError, limit_unpacked_size
+from metacal.io.opening import limit_unpacked_size
 from metacal.io.remote import get_suffix
 from metacal.io.request import OPTIONAL_ROLE_PARAMETERS, ROLE_PARAMETERS, STREAM_BYTES, Request
 from metacal.io.source_file import open_source
@@ -85,7 +93,7 @@ def read_columns(
         label_requests = requests_for_files(replace(request, format=None), label_paths)
     n_files = len(table_requests)
     if len(label_requests) not in (0, 1, n_files):
-        raise InputError(
+        raise CombinationError(
             f"Got {n_files} files of predictions but {len(label_requests)} of labels. Pass"
             " one of each."
         )
@@ -136,7 +144,7 @@ def _read_file(
 ) -> Columns:
     """Read one file, with its labels from a second file if there is one."""
     if label_request is not None and label_request.path == request.path == "-":
-        raise InputError(
+        raise CombinationError(
             "The table and the labels cannot both come from standard input. Put one of them"
             " in a file."
         )
@@ -167,14 +175,14 @@ def _check_requested_columns(request: Request, columns: Columns) -> None:
         named_columns.append((kept_name, columns.kept.get(kept_name)))
     for name, column in named_columns:
         if name is not None and column is None:
-            raise InputError(
+            raise ColumnError(
                 f"{request.path}: the file holds one array without names, so it has no {name!r}."
             )
 
     for name, column in columns.kept.items():
         n_rows = len(columns.table)
         if column.shape != (n_rows,):
-            raise InputError(
+            raise ShapeError(
                 f"{request.path}: {name!r} has the shape {column.shape}. A column to keep"
                 f" needs one value for each of the {n_rows:,} rows."
             )
@@ -186,7 +194,7 @@ def _read_label_file(request: Request) -> NDArray[Any]:
 
     path = request.path
     name_suffix = get_suffix(path)
-    format_error = InputError(
+    format_error = FileContentError(
         f"{path}: unsupported file type for labels. Pass .npy, or .csv, .tsv or .txt with one"
         " label per line."
     )
@@ -202,7 +210,7 @@ def _read_label_file(request: Request) -> NDArray[Any]:
             return np.asarray(FORMATS[".npy"].read(array_request).table)
     except NoRowsError as error:
         # An empty label file is an error, because the table has rows.
-        raise InputError(str(error)) from None
+        raise FileContentError(str(error)) from None
 
 
 def _concatenate(path: str, columns_of_files: Sequence[Columns]) -> Columns:
@@ -262,13 +270,13 @@ def _check_same_columns(first_columns: Columns, other_columns: Columns) -> None:
     """Raise InputError if two files differ in their classes or roles."""
     holds_scores = first_columns.table.ndim == 1
     if not holds_scores and other_columns.table.shape[1] != first_columns.table.shape[1]:
-        raise InputError(
+        raise ClassMismatchError(
             f"{other_columns.path} has {other_columns.table.shape[1]} classes, but"
             f" {first_columns.path} has {first_columns.table.shape[1]}. Files read together"
             " must have the same columns."
         )
     if other_columns.class_names != first_columns.class_names:
-        raise InputError(
+        raise ClassMismatchError(
             f"{other_columns.path} and {first_columns.path} have different classes, or the"
             " same classes in a different order. Choose and order the columns with"
             f" {format_option('classes')}."
@@ -284,7 +292,7 @@ def _check_same_columns(first_columns: Columns, other_columns: Columns) -> None:
         role_name = role
         if holds_scores and role == "labels":
             role_name = "column of correctness"
-        raise InputError(
+        raise ColumnError(
             f"{incomplete_path} has no {role_name}, but {complete_path} does. Files read"
             " together must have the same columns: add them, or read the files separately."
         )

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from metacal.errors import InputError, MetacalError, needs_extra
+from metacal.errors import FileReadError, MetacalError, needs_extra
 from metacal.rows.executors import set_context_variable
 
 #: URL schemes that can be read.
@@ -141,7 +141,7 @@ def list_remote_files(url: str, suffixes: tuple[str, ...]) -> list[str]:
         if len(names) == 1 and file_system.isdir(names[0]):
             names = _list_remote_directory(file_system, names[0], suffixes)
         if not names or (len(names) == 1 and not file_system.exists(names[0])):
-            raise InputError(f"{url}: the file does not exist.")
+            raise FileReadError(f"{url}: the file does not exist.")
         return [str(file_system.unstrip_protocol(name)) for name in sorted(names)]
 
 
@@ -230,12 +230,12 @@ def _open_file_system(url: str) -> tuple[Any, str]:
     """Return the fsspec file system of a URL and the path in it."""
     scheme = url.partition(":")[0].lower()
     if "::" in url:
-        raise InputError(
+        raise FileReadError(
             f"{url}: addresses inside other addresses (::) are not supported. Download the"
             " file, and pass its path."
         )
     if scheme not in SCHEMES:
-        raise InputError(
+        raise FileReadError(
             f"{url}: {scheme}:// is not supported; metacal reads {', '.join(SCHEMES)}."
             " Download the file, and pass its path."
         )
@@ -267,7 +267,7 @@ def _input_error_if_request_fails(url: str) -> Iterator[None]:
         raise
     except Exception as error:
         # Each file store raises its own types of exceptions.
-        raise InputError(f"{url}: {_describe_remote_error(error)}.") from error
+        raise FileReadError(f"{url}: {_describe_remote_error(error)}.") from error
 
 
 def _describe_remote_error(error: Exception) -> str:

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from metacal.errors import InputError
+from metacal.errors import FileContentError
 from metacal.formulas import Float
 from metacal.io.nested import REDUCTIONS, get_nested
 
@@ -179,7 +179,7 @@ def result_scores(result: Any) -> dict[str, Float]:
     """
     table = _find_result_table(result)
     if not isinstance(table, Mapping):
-        raise InputError(
+        raise FileContentError(
             f"A result must be a mapping of names to columns; got {type(result).__name__}."
         )
     columns = {}
@@ -190,7 +190,7 @@ def result_scores(result: Any) -> dict[str, Float]:
             column_name = key if isinstance(key, str) else str(key[-1])
             columns[column_name] = np.array(values, dtype=np.float64)
     if not columns:
-        raise InputError(
+        raise FileContentError(
             "The result has no column of numbers; its columns are"
             f" {', '.join(map(str, table))[:200]}."
         )

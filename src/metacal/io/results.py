@@ -25,7 +25,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
-from metacal.errors import ArtifactError, InputError
+from metacal.errors import ArtifactError, FileWriteError
 from metacal.io.disk import DISK, Disk, input_error_if_write_fails
 from metacal.io.journal import Journal, Record
 from metacal.io.remote import is_remote_file_gone, is_url
@@ -137,7 +137,7 @@ class ResultFolder:
         try:
             self.journal.__enter__()
         except ArtifactError as error:
-            raise ArtifactError(
+            raise type(error)(
                 f"{error} If you have no copy, remove the file and the results: all results"
                 " are then computed again."
             ) from None
@@ -291,7 +291,7 @@ class ResultFolder:
         more_names = ""
         if len(foreign_names) > 1:
             more_names = f" (and {len(foreign_names) - 1:,} more)"
-        raise InputError(
+        raise FileWriteError(
             f"{self._path_of(foreign_names[0])}{more_names} was not written by 'metacal"
             " apply', or was changed since, so it is not overwritten. Move or rename it, or"
             " write to another folder."
@@ -348,7 +348,7 @@ class ResultFolder:
         """Return the size, time and checksum of a temporary file, as a part of its record."""
         stamp = self.disk.read_stamp(temporary_path)
         if stamp is None:
-            raise InputError(
+            raise FileWriteError(
                 f"cannot write {target}: {temporary_path} disappeared. Check whether another"
                 " process removed it."
             )
@@ -380,7 +380,7 @@ class ResultFolder:
             is_missing = self._read_size_and_time(recorded_name) is None
             if is_missing or self._is_source_gone(recorded_source):
                 continue
-            raise InputError(
+            raise FileWriteError(
                 f"{self._path_of(recorded_name)} is the result of {recorded_source}, and"
                 f" {source} has the same name. Pass both sources in one call, which gives"
                 " their results different names, or write to another folder."
@@ -449,11 +449,11 @@ def make_folder(folder: str) -> None:
     try:
         os.makedirs(folder, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
-        raise InputError(
+        raise FileWriteError(
             f"{folder}: a file with this name exists. Choose another folder name."
         ) from None
     except OSError as error:
-        raise InputError(f"cannot create the folder {folder} ({error.strerror}).") from None
+        raise FileWriteError(f"cannot create the folder {folder} ({error.strerror}).") from None
 
 
 def _recorded_size_and_time(record: Record) -> _SizeAndTime:
@@ -470,5 +470,7 @@ def _check_distinct(result_names: Sequence[str], sources: Sequence[str]) -> None
     for name, source in zip(result_names, sources, strict=True):
         key = name.casefold()
         if key in source_of_name:
-            raise InputError(f"{source_of_name[key]} and {source} are the same file. Pass it once.")
+            raise FileWriteError(
+                f"{source_of_name[key]} and {source} are the same file. Pass it once."
+            )
         source_of_name[key] = source

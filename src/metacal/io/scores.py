@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.display import format_names
-from metacal.errors import InputError, format_option
+from metacal.errors import CombinationError, MissingLabelsError, ShapeError, format_option
 from metacal.io.columns import Columns
 from metacal.io.formats.item_lists import LINE_KEY, find_item_list
 from metacal.io.input_paths import Paths
@@ -73,7 +73,7 @@ class Scores(Columns):
         other_columns = ""
         if self.unused_names:
             other_columns = f"; it also holds {format_names(self.unused_names)}"
-        raise InputError(
+        raise MissingLabelsError(
             f"{self.path}: no column found that marks {meaning}{other_columns}. Name it with"
             f" {format_option(parameter)}, or rename it to"
             f" {' or '.join(map(repr, default_names))}."
@@ -248,18 +248,18 @@ def _check_truth_keys(
 ) -> None:
     """Raise InputError if more than one parameter says which rows are correct."""
     if loss_key is not None and correct_key is not None:
-        raise InputError(
+        raise CombinationError(
             f"Pass either {format_option('correct_key')} or {format_option('loss_key')}, but"
             " not both: a row is either correct or incorrect, or has a loss."
         )
     if prediction_key is not None and (correct_key is not None or loss_key is not None):
         other_key = "loss_key" if correct_key is None else "correct_key"
-        raise InputError(
+        raise CombinationError(
             f"Pass either {format_option('prediction_key')} or {format_option(other_key)},"
             " but not both: predictions are compared with the labels."
         )
     if label_key is not None and prediction_key is None:
-        raise InputError(
+        raise CombinationError(
             f"{format_option('label_key', label_key)} needs"
             f" {format_option('prediction_key')}, the column of predictions to compare with"
             f" the labels. If {label_key!r} marks correct predictions, pass"
@@ -295,7 +295,7 @@ def _convert_score_columns(request: Request, columns: Columns) -> Columns:
         role_columns[role] = flat_column
         if len(flat_column) != len(scores):
             role_name = "entries of correctness" if role == "labels" else role
-            raise InputError(
+            raise ShapeError(
                 f"{request.path}: got {len(scores)} scores but {len(flat_column)}"
                 f" {role_name}. Each row needs one of each."
             )

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from metacal.errors import InputError
+from metacal.errors import FileContentError
 from metacal.io.formats import (
     FORMATS,
     Format,
@@ -101,7 +101,7 @@ def open_source(request: Request) -> Iterator[SourceFile]:
     path = request.path
     suffix = _suffix_of_name(request)
     if suffix in _PICKLE_SUFFIXES:
-        raise InputError(
+        raise FileContentError(
             f"{path}: metacal does not read pickles, because they can run any code; {SAVE_AS_NPZ}."
         )
     with contextlib.ExitStack() as stack:
@@ -140,7 +140,7 @@ def _check_known_format(path: str, name_suffix: str, format_suffix: str) -> None
     """Raise InputError if no reader has the detected format."""
     if format_suffix not in FORMATS:
         known_suffixes = ", ".join(sorted(FORMATS))
-        raise InputError(
+        raise FileContentError(
             f"{path}: cannot read {name_suffix or 'nameless'!r} files. metacal reads"
             f" {known_suffixes}; {SAVE_AS_NPZ}."
         )

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from metacal.errors import InputError
+from metacal.errors import FileReadError, InputError
 from metacal.io.disk import DISK, Disk
 from metacal.io.remote import is_url, remote_fingerprint
 
@@ -122,7 +122,7 @@ def read_until_unchanged(
                 # From now on, the stamp alone reveals every change.
                 return result, _without_checksum(initial_fingerprint)
             return result, initial_fingerprint
-    raise InputError(
+    raise FileReadError(
         f"{source}: the file changed {MAX_ATTEMPTS} times while it was read. Wait until it is"
         " complete, and call again."
     )

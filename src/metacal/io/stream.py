@@ -18,7 +18,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from metacal.display import format_names
-from metacal.errors import InputError, format_option
+from metacal.errors import (
+    ClassMismatchError,
+    ColumnError,
+    FileContentError,
+    InputError,
+    format_option,
+)
 from metacal.io.column_selection import ColumnSelection, select_columns
 from metacal.io.formats.jsonl import add_requested_entries, parse_json_line
 from metacal.io.formats.text_cells import DELIMITER_NAMES, detect_delimiter, split_line
@@ -73,8 +79,8 @@ class StreamRecord(NamedTuple):
     unit: str | None = None
 
 
-class HeaderError(InputError):
-    """The header does not determine the meaning of the columns."""
+class HeaderError(ColumnError):
+    """Error about a header that does not determine the meaning of the columns."""
 
 
 @dataclass(frozen=True)
@@ -207,7 +213,7 @@ class StreamReader:
         be taken for a header.
         """
         if self.header is None and cells[0].startswith("{"):
-            raise InputError(
+            raise FileContentError(
                 f"{self.request.path}: the file starts like JSON, but is read as"
                 f" {self.stream_format}. Pass {format_option('format', 'jsonl')}."
             )
@@ -396,7 +402,7 @@ class StreamReader:
         if n_required_columns and len(selection.table_names) != n_required_columns:
             if has_late_labels:
                 return _Layout(role_names=role_names)
-            raise InputError(
+            raise ClassMismatchError(
                 f"{request.path}: found {len(selection.table_names)} columns of classes"
                 f" ({format_names(selection.table_names)}), but the gate was fitted on"
                 f" {n_required_columns} classes ({format_names(request.classes or ())})."
@@ -405,7 +411,7 @@ class StreamReader:
             column_names
         )
         if has_header_line and missing_names:
-            raise InputError(
+            raise ColumnError(
                 f"{request.path}: no column {min(missing_names)!r} found. The columns are"
                 f" {format_names(column_names)}."
             )

@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from metacal.errors import InputError
+from metacal.errors import FileReadError, InputError
 from metacal.io.formats.jsonl import MAX_LINE_BYTES
 from metacal.io.lines import (
     MAX_DIGEST_BYTES,
@@ -220,7 +220,7 @@ class Tail:
         """Close the file and retry later, or raise InputError if it is not followed."""
         message = f"{self.path}: the file cannot be read: {error.strerror or error}"
         if not self.follow:
-            raise InputError(f"{message}.") from error
+            raise FileReadError(f"{message}.") from error
         self._add_note(f"{message}; trying again.")
         self._resume_position = self.position
         self._file = None
@@ -246,7 +246,7 @@ class Tail:
             return self._resume(current_file, self._resume_position)
         if current_file is None:
             if not self.follow:
-                raise InputError(
+                raise FileReadError(
                     f"{self.path}: the file does not exist. Check the name and the folder."
                 )
             self._add_note(f"{self.path} is not there; waiting for it.")

@@ -15,7 +15,7 @@ from functools import partial
 import numpy as np
 
 from metacal.display import format_names
-from metacal.errors import InputError
+from metacal.errors import ColumnError
 from metacal.io.class_inspection import find_label_pattern
 from metacal.io.column_facts import ColumnFacts, choose_positive, split_words
 from metacal.io.inspection import CORRECTNESS_NAME_PATTERN, AmbiguousFileError, Inspection
@@ -117,7 +117,7 @@ def check_split(inspection: Inspection) -> None:
 def _check_column_exists(inspection: Inspection, column_name: str) -> None:
     """Raise InputError if the inspected file has no column of the given name."""
     if column_name not in inspection.columns:
-        raise InputError(
+        raise ColumnError(
             f"{inspection.path}: no column {column_name!r} found. The columns are"
             f" {format_names(list(inspection.columns))}."
         )

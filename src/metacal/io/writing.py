@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from metacal.display import EscapingStream, is_terminal
-from metacal.errors import InputError
+from metacal.errors import FileWriteError, ShapeError
 from metacal.io.disk import DISK, input_error_if_write_fails, temporary_path_for
 from metacal.io.formats import FORMATS, list_extensions
 
@@ -42,7 +42,7 @@ def open_atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     """
     target = Path(os.path.realpath(path))
     if target.is_dir():
-        raise InputError(f"cannot write {os.fspath(path)}: it is a folder. Pass a file name.")
+        raise FileWriteError(f"cannot write {os.fspath(path)}: it is a folder. Pass a file name.")
     # `target` cannot be checked here, because the system invents a name for a pipe.
     is_special_file = os.path.exists(path) and not os.path.isfile(path)
     if is_special_file:
@@ -167,7 +167,7 @@ def _open_target(
         else:
             yield sys.stdout
     elif is_terminal(sys.stdout):
-        raise InputError(
+        raise FileWriteError(
             f"A {suffix} file cannot be shown on the screen. Redirect standard output to a"
             " file or a pipe."
         )
@@ -213,7 +213,7 @@ def get_output_suffix(path: str | os.PathLike[str], format: str | None = None) -
         suffix = Path(path).suffix.lower()
     writable_suffixes = list_extensions(writable=True)
     if suffix not in writable_suffixes:
-        raise InputError(
+        raise FileWriteError(
             f"cannot write {os.fspath(path)}: unknown file type {suffix!r}. The name must end"
             f" in {', '.join(writable_suffixes)}."
         )
@@ -281,16 +281,16 @@ def _check_columns(
 ) -> dict[str, NDArray[Any]]:
     """Convert columns to arrays and check their shapes."""
     if not columns:
-        raise InputError("columns is empty. Pass at least one column to write.")
+        raise ShapeError("columns is empty. Pass at least one column to write.")
     arrays = {name: _check_column(name, values) for name, values in columns.items()}
     lengths = {name: len(array) for name, array in arrays.items()}
     if len(set(lengths.values())) > 1:
-        raise InputError(f"all columns must have the same length, got {lengths}.")
+        raise ShapeError(f"all columns must have the same length, got {lengths}.")
     if class_names is None:
         return arrays
     for name, array in arrays.items():
         if array.ndim == 2 and array.shape[1] != len(class_names):
-            raise InputError(
+            raise ShapeError(
                 f"column {name!r} has {array.shape[1]} classes, but class_names has"
                 f" {len(class_names)}."
             )
@@ -300,14 +300,14 @@ def _check_columns(
 def _check_column(name: object, values: ArrayLike) -> NDArray[Any]:
     """Convert the values of a column to an array, and check its name, type and shape."""
     if not isinstance(name, str) or not name or "/" in name:
-        raise InputError(f"a column name must be a non-empty string without '/', got {name!r}.")
+        raise ShapeError(f"a column name must be a non-empty string without '/', got {name!r}.")
     array = np.asarray(values)
     if array.dtype == object:
         has_valid_type = all(isinstance(item, str) for item in array.ravel())
     else:
         has_valid_type = array.dtype.kind in "iubfU"
     if array.ndim not in (1, 2) or not has_valid_type:
-        raise InputError(
+        raise ShapeError(
             f"column {name!r} must be a 1-D or 2-D array of numbers or strings, "
             f"got shape {array.shape} of type {array.dtype}."
         )

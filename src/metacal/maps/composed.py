@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal import kernels
-from metacal.errors import InputError
+from metacal.errors import ClassMismatchError, InputError
 from metacal.formulas import Codes, Float
 from metacal.formulas.parts import composed, spline_after_uniform
 from metacal.maps.averaged_spline import fit_averaged_spline
@@ -101,7 +101,7 @@ class ComposedMap(CombinedMap):
         n_first = self.first.n_classes
         n_then = self.then.n_classes
         if n_first is not None and n_then is not None and n_first != n_then:
-            raise InputError(
+            raise ClassMismatchError(
                 f"The maps were fitted on {n_first} and {n_then} classes. Compose maps of the"
                 " same classes."
             )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from metacal import kernels
-from metacal.errors import InputError, warn_caller
+from metacal.errors import InputError, LabelError, warn_caller
 from metacal.formulas import Codes, Flags
 from metacal.formulas import Float as Float
 from metacal.rows import Rows
@@ -132,7 +132,7 @@ class LabelledRows:
 
 def build_all_labels_masked_error() -> InputError:
     """Build the error for a table in which every true class is masked."""
-    return InputError(
+    return LabelError(
         "The true class has logit -inf in every row, so no temperature can be fitted. Check"
         " that the labels match the columns."
     )

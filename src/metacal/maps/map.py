@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal import kernels
-from metacal.errors import InputError
+from metacal.errors import ClassMismatchError, InputError
 from metacal.formulas import Codes, Float
 from metacal.formulas.logits import limit_logits
 from metacal.formulas.operations import NUMPY
@@ -142,7 +142,7 @@ class Map(ABC):
             tensor.
         """
         if self.n_classes not in (None, logits.shape[1]):
-            raise InputError(
+            raise ClassMismatchError(
                 f"This map was fitted on {self.n_classes} classes, but the table has"
                 f" {logits.shape[1]} columns. Pass logits of the same classes."
             )

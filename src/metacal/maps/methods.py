@@ -15,7 +15,7 @@ from functools import cached_property
 from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any
 
-from metacal.errors import InputError
+from metacal.errors import CombinationError, InputError
 from metacal.lazy import import_object
 
 if TYPE_CHECKING:
@@ -86,14 +86,14 @@ class Method:
         --------
         >>> METHODS["isotonic"].check_fits_on_cluster()
         Traceback (most recent call last):
-        metacal.errors.InputError: IsotonicCalibration needs the probabilities of all rows in one process, so it cannot ...
+        metacal.errors.CombinationError: IsotonicCalibration needs the probabilities of all rows in one process, so it cannot ...
         """
         if self.fits_from_sums:
             return
         remote_names = ", ".join(
             method.name for method in METHODS.values() if method.fits_from_sums
         )
-        raise InputError(
+        raise CombinationError(
             f"{self.public_name} needs the probabilities of all rows in one process, so it"
             " cannot be fitted on a cluster. Leave out the executor, or use one of"
             f" {remote_names}."

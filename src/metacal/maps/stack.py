@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal import kernels
-from metacal.errors import InputError, MetacalWarning
+from metacal.errors import ClassMismatchError, InputError, MetacalWarning
 from metacal.formulas import Codes, Flags, Float
 from metacal.formulas import parts as formulas
 from metacal.maps.candidate_weights import weight_candidates
@@ -80,7 +80,7 @@ class StackMap(CombinedMap):
             raise InputError(f"weights must sum to one, got {sum(self.weights)!r}.")
         numbers_of_classes = {member.n_classes for member in self.members} - {None}
         if len(numbers_of_classes) > 1:
-            raise InputError("The members must be fitted on the same number of classes.")
+            raise ClassMismatchError("The members must be fitted on the same number of classes.")
 
     def write(self, block: NDArray[Any], out: NDArray[Any]) -> None:
         """Write the probabilities of a block of logits into `out`."""

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal import kernels
-from metacal.errors import InputError, warn_caller
+from metacal.errors import NumberError, warn_caller
 from metacal.formulas import Codes, Float
 from metacal.formulas.temperature import temperature
 from metacal.maps.labelled import LabelledRows, Weights
@@ -225,7 +225,7 @@ def _check_margin(margin: float) -> None:
     else:
         size_problem = "large"
         remedy = "Divide"
-    raise InputError(
+    raise NumberError(
         f"The logits are too {size_problem} to fit a temperature: the two largest of a"
         f" typical row differ by {margin:.3g}. {remedy} all logits by a constant, and do the"
         " same for new rows."
@@ -242,7 +242,7 @@ def _sum_loss_derivatives(sample: LabelledRows, masked_labels_dropped: bool, b: 
     # The loss is infinite if a true class is masked, or if a difference of logits overflows.
     if not masked_labels_dropped:
         raise _MaskedLabelError
-    raise InputError(
+    raise NumberError(
         "The logits of some row differ by so much that the difference overflows. Divide all"
         " logits by a constant, and check why they are so large."
     )

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from metacal.errors import InputError
+from metacal.errors import InputError, ShapeError
 from metacal.metrics.binning import vectorize_statistic
 from metacal.metrics.intervals import Interval
 from metacal.metrics.registry import METRICS, Metric
@@ -188,7 +188,7 @@ def bootstrap(
     columns = [np.asarray(column) for column in data]
     lengths = [len(column) for column in columns]
     if len(set(lengths)) != 1 or lengths[0] == 0:
-        raise InputError(
+        raise ShapeError(
             "bootstrap needs at least one column, and all columns must have the same length"
             f" of at least 1; got lengths {lengths}."
         )

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from metacal.errors import InputError
+from metacal.errors import InputError, NumberError, ShapeError
 from metacal.formulas import Array, Codes, Flags, Float
 from metacal.rows.score_columns import check_scores
 
@@ -206,7 +206,7 @@ def wrong_fields(truth: Iterable[Any], answer: Iterable[Any]) -> Float:
     for row, (true_object, given_object) in enumerate(_pair_rows(truth, answer)):
         true_fields = _flatten_fields(true_object)
         if true_fields is None:
-            raise InputError(
+            raise NumberError(
                 f"Row {row}: the truth is not a JSON object; got {str(true_object)[:60]!r}."
             )
         row_losses.append(_fraction_of_wrong_fields(true_fields, _flatten_fields(given_object)))
@@ -247,7 +247,7 @@ def marks(mark: ArrayLike, *, best: float = 1.0, worst: float = 0.0) -> Float:
     if len(outside_rows):
         row = outside_rows[0]
         given_mark = np.asarray(mark).tolist()[row]
-        raise InputError(
+        raise NumberError(
             f"Row {row}: the mark {given_mark!r} does not lie between {worst:g} and {best:g}."
         )
     return np.asarray(distances)
@@ -256,7 +256,7 @@ def marks(mark: ArrayLike, *, best: float = 1.0, worst: float = 0.0) -> Float:
 def _check_same_shape(true_values: Array, given_values: Array) -> None:
     """Raise InputError if truth and answer have different shapes."""
     if true_values.shape != given_values.shape:
-        raise InputError(
+        raise ShapeError(
             f"truth and answer must have the same shape; got {true_values.shape} and"
             f" {given_values.shape}."
         )
@@ -269,7 +269,7 @@ def _read_label_tables(truth: ArrayLike, answer: ArrayLike) -> tuple[Flags, Flag
     _check_same_shape(true_labels, given_labels)
     for table in (true_labels, given_labels):
         if table.ndim != 2 or not np.isin(table, (0, 1)).all():
-            raise InputError(
+            raise ShapeError(
                 "Several labels per row must be a table of 0 and 1, with one column per"
                 f" label; got shape {table.shape}."
             )
@@ -293,7 +293,7 @@ def _pair_rows(truth: Iterable[Any], answer: Iterable[Any]) -> list[tuple[Any, A
     truths = list(truth)
     answers = list(answer)
     if len(truths) != len(answers):
-        raise InputError(
+        raise ShapeError(
             f"Got {len(truths)} truths but {len(answers)} answers. Pass one of each per row."
         )
     return list(zip(truths, answers, strict=True))

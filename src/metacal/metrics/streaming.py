@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from metacal.errors import InputError
+from metacal.errors import InputError, NoRowsError
 from metacal.formulas import Float
 from metacal.metrics.binning import assign_bins, check_n_bins, equal_width, sum_by_group
 from metacal.metrics.calibration import accuracy
@@ -63,7 +63,7 @@ class Streaming:
     def compute(self) -> float:
         """Compute the metric of all rows so far; raise InputError if there are none."""
         if not self.state[..., 1].sum():
-            raise InputError("No row has been added. Call update first.")
+            raise NoRowsError("No row has been added. Call update first.")
         return self._metric_of_state()
 
     def reset(self) -> Self:

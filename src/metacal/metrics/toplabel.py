@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from metacal.errors import InputError
+from metacal.errors import CombinationError, NumberError, ShapeError
 from metacal.formulas import Array, Codes, Flags, Float
 from metacal.rows import validate
 from metacal.rows.arrays import as_plain_array
@@ -281,13 +281,13 @@ def read_top_label(
     array([1. , 0.5])
     >>> read_top_label([0.5, 2.0], [1, 0])
     Traceback (most recent call last):
-    metacal.errors.InputError: confidence must lie in [0, 1]; row 1 holds 2.0. ...
+    metacal.errors.NumberError: confidence must lie in [0, 1]; row 1 holds 2.0. ...
     """
     if len(get_shape_or_empty(proba)) != 1:
         return top_label(proba, labels, classes=classes)
     raise_if_labels_come_first(proba, labels)
     if classes is not None:
-        raise InputError(
+        raise CombinationError(
             "classes has no effect, because confidence and correct are 1-D columns without"
             " classes. Leave it out."
         )
@@ -311,14 +311,14 @@ def read_number_column(values: ArrayLike, name: str) -> Float:
     """Convert values to a flat float64 array; raise InputError if empty or if one is NaN."""
     array = as_plain_array(values, name)
     if array.ndim != 1 or array.dtype.kind not in "biuf" or not len(array):
-        raise InputError(
+        raise ShapeError(
             f"{name} must be a 1-D array of numbers, with at least one row; got type"
             f" {array.dtype} of shape {array.shape}."
         )
     column = array.astype(np.float64)
     is_missing = np.isnan(column)
     if is_missing.any():
-        raise InputError(
+        raise NumberError(
             f"{name} must not contain NaN; row {int(is_missing.argmax())} does. Drop such"
             " rows first."
         )
@@ -334,7 +334,7 @@ def read_bool_column(values: ArrayLike, name: str) -> Flags:
     array([ True, False])
     >>> read_bool_column([0.5], "correct")
     Traceback (most recent call last):
-    metacal.errors.InputError: correct must be True or False in each row; row 0 holds 0.5. ...
+    metacal.errors.NumberError: correct must be True or False in each row; row 0 holds 0.5. ...
     """
     column = read_number_column(values, name)
     raise_if_any(
@@ -350,7 +350,7 @@ def raise_if_any(is_invalid: Flags, column: Float, *, requirement: str, advice: 
     """Raise InputError that shows the first invalid row, if there is one."""
     if is_invalid.any():
         first_row = int(is_invalid.argmax())
-        raise InputError(f"{requirement}; row {first_row} holds {column[first_row]}. {advice}")
+        raise NumberError(f"{requirement}; row {first_row} holds {column[first_row]}. {advice}")
 
 
 def check_same_length(**columns: Array) -> None:
@@ -358,7 +358,7 @@ def check_same_length(**columns: Array) -> None:
     lengths = {name: len(column) for name, column in columns.items()}
     if len(set(lengths.values())) > 1:
         length_list = ", ".join(f"{name} has {length}" for name, length in lengths.items())
-        raise InputError(f"All columns must have the same number of rows; {length_list}.")
+        raise ShapeError(f"All columns must have the same number of rows; {length_list}.")
 
 
 def raise_if_labels_come_first(proba: ArrayLike, labels: ArrayLike) -> None:
@@ -368,12 +368,12 @@ def raise_if_labels_come_first(proba: ArrayLike, labels: ArrayLike) -> None:
     --------
     >>> raise_if_labels_come_first([0, 1], [[0.9, 0.1], [0.2, 0.8]])
     Traceback (most recent call last):
-    metacal.errors.InputError: proba and labels are swapped: the first argument has ...
+    metacal.errors.CombinationError: proba and labels are swapped: the first argument has ...
     """
     proba_shape = get_shape_or_empty(proba)
     labels_shape = get_shape_or_empty(labels)
     if len(labels_shape) == 2 and len(proba_shape) == 1:
-        raise InputError(
+        raise CombinationError(
             f"proba and labels are swapped: the first argument has shape {proba_shape} and"
             f" the second {labels_shape}. Pass (proba, labels): the table of probabilities"
             " first, then the true classes."
@@ -387,7 +387,7 @@ def raise_if_correct_comes_first(values: Array, correct: Array, name: str) -> No
     --------
     >>> raise_if_correct_comes_first(np.array([1, 0]), np.array([0.9, 0.3]), "confidence")
     Traceback (most recent call last):
-    metacal.errors.InputError: confidence and correct are swapped: the first argument ...
+    metacal.errors.CombinationError: confidence and correct are swapped: the first argument ...
     """
     first_is_binary = values.dtype.kind in "biu" and bool(np.isin(values, (0, 1)).all())
     if not first_is_binary or correct.dtype.kind != "f":
@@ -395,7 +395,7 @@ def raise_if_correct_comes_first(values: Array, correct: Array, name: str) -> No
     is_fraction = ~np.isin(correct, (0.0, 1.0))
     if is_fraction.any():
         first_row = int(is_fraction.argmax())
-        raise InputError(
+        raise CombinationError(
             f"{name} and correct are swapped: the first argument holds only 0 and 1, and the"
             f" second holds fractions (row {first_row}: {correct[first_row]}). Pass ({name},"
             " correct)."

@@ -21,7 +21,7 @@ from metacal.certificates.quantity import Limits
 from metacal.certificates.rule_texts import DRAWN_FROM_POOL, SAME_SOURCE_OF_BOTH, register_rule
 from metacal.certification.pilot import PilotPolicy
 from metacal.certification.rows import CalibrationRows
-from metacal.errors import InputError
+from metacal.errors import UnsupportedPromiseError
 from metacal.formulas import Float
 from metacal.promises.bad_answer_limit import BadAnswerLimit
 from metacal.promises.promise import Promise
@@ -152,7 +152,7 @@ class CascadeLoss:
 
     def certify_all(self, rows: CalibrationRows, delta: float | None) -> Certificate:
         """Raise InputError, because the rows are those of one model."""
-        raise InputError(
+        raise UnsupportedPromiseError(
             "MaxLoss compares two models. Fit a Cascade with it, or promise MinAccuracy(0.97)."
         )
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from metacal.certificates.certificate import accepts
-from metacal.errors import InputError
+from metacal.errors import CascadeError, TooFewRowsError
 from metacal.formulas import Codes, Flags, Float
 from metacal.rows.draws import RowDraws
 
@@ -220,7 +220,7 @@ def split_pilot_rows(
     """
     if plan.thresholds_from is not None:
         if plan.has_human_review:
-            raise InputError(
+            raise CascadeError(
                 "thresholds_from has scores without labels, but a cascade with people needs"
                 " labels to order its thresholds. Leave out thresholds_from."
             )
@@ -228,7 +228,7 @@ def split_pilot_rows(
     n_rows = len(rows)
     pilot_index = draw_pilot_rows(rows.small_score, rows.large_score, rows.models_agree, plan)
     if n_rows <= 2 * len(pilot_index):
-        raise InputError(
+        raise TooFewRowsError(
             f"Got {n_rows} rows, but certifying this cascade needs more than"
             f" {2 * len(pilot_index)}. Pass more rows."
         )
@@ -240,7 +240,7 @@ def _make_unlabelled_pilot(scores: Float) -> PairedPredictions:
     """Build pilot rows from scores of the small model alone, without labels."""
     scores = np.asarray(scores, dtype=np.float64)
     if scores.ndim != 1 or len(scores) == 0 or np.isnan(scores).any():
-        raise InputError("thresholds_from must have at least one row, and a score in every row.")
+        raise CascadeError("thresholds_from must have at least one row, and a score in every row.")
     # Without labels and without the large model, only the scores of the small model are read.
     all_false = np.zeros(len(scores), dtype=bool)
     return PairedPredictions(

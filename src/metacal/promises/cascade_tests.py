@@ -15,7 +15,7 @@ import numpy as np
 
 from metacal.certificates.certificate import accepts
 from metacal.certificates.number_format import ceil_to_4_decimals, floor_to_4_decimals
-from metacal.errors import InfeasibleTargetError, InputError
+from metacal.errors import InfeasibleTargetError, MissingLabelsError, UnsupportedPromiseError
 from metacal.formulas import Flags
 from metacal.kernels.grid import Grid
 from metacal.promises.accuracy import MinAccuracy
@@ -117,7 +117,7 @@ class LossTest(CascadeTest):
     ) -> Sequence[CandidateSequence]:
         """Build the sequence in which the small model answers ever more rows."""
         if plan.has_human_review:
-            raise InputError(
+            raise UnsupportedPromiseError(
                 "MaxLoss does not support people, because the large model answers all rows"
                 " that the small model does not. Promise MinAccuracy to have people in the"
                 " cascade."
@@ -229,7 +229,7 @@ class AccuracyTest(CascadeTest):
         if plan.has_human_review:
             n_missing_labels += int((~pilot_rows.has_label).sum())
         if n_missing_labels > 0:
-            raise InputError(
+            raise MissingLabelsError(
                 f"{n_missing_labels:,} rows have no label, but an accuracy needs the label of"
                 " every row. Label them; MaxLoss needs fewer labels."
             )
@@ -345,9 +345,11 @@ def check_cascade_promise(promise: object) -> MaxLoss | MinAccuracy:
     """
     # Subclasses are refused, because they may need another procedure.
     if type(promise) is not MaxLoss and type(promise) is not MinAccuracy:
-        raise InputError(f"A cascade supports MaxLoss(0.01) or MinAccuracy(0.95); got {promise!r}.")
+        raise UnsupportedPromiseError(
+            f"A cascade supports MaxLoss(0.01) or MinAccuracy(0.95); got {promise!r}."
+        )
     if promise.delta is None:
-        raise InputError(
+        raise UnsupportedPromiseError(
             "A cascade needs a promise with a delta. Pass one, for example MinAccuracy(0.95, 0.1)."
         )
     return promise

@@ -25,7 +25,7 @@ from metacal.certification.case_procedures import (
     CaseCutProcedure,
     CaseSequenceProcedure,
 )
-from metacal.errors import InputError
+from metacal.errors import InputError, UnsupportedPromiseError
 from metacal.promises.promise import Promise
 from metacal.rows.arrays import check_choice, check_fraction
 
@@ -261,7 +261,7 @@ class MaxErrorsPerCase(CasePromise):
 def _require_delta(promise: CasePromise) -> None:
     """Raise InputError if a promise that is certified by tests has no delta."""
     if promise.delta is None:
-        raise InputError(
+        raise UnsupportedPromiseError(
             f"{type(promise).__name__} is certified by tests, which need a delta; got None. Pass one,"
             " for example delta=0.1."
         )

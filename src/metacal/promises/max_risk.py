@@ -29,7 +29,7 @@ from metacal.certification.row_losses import (
     validate_positive_cost,
 )
 from metacal.certification.rules.fixed_sequence import FALLBACK_SEQUENCE
-from metacal.errors import InputError
+from metacal.errors import ClassMismatchError, InputError
 from metacal.formulas import Codes, Flags
 from metacal.promises.promise import Promise
 from metacal.rows.arrays import check_fraction
@@ -88,7 +88,7 @@ class CostPromise(Promise):
         if isinstance(error_costs, float):
             return
         if len(error_costs) != n_classes:
-            raise InputError(
+            raise ClassMismatchError(
                 f"The cost matrix has {len(error_costs)} classes, but the logits have"
                 f" {n_classes} columns. Pass a matrix with one row and one column for each"
                 " class."

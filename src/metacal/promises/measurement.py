@@ -15,7 +15,7 @@ from scipy.special import betainc
 from metacal.certificates.quantity import Quantity
 from metacal.certification.cluster_counts import ClusterCounts, count_violations_per_cluster
 from metacal.certification.rows import Clusters
-from metacal.errors import InputError
+from metacal.errors import ClustersError, MissingLabelsError
 from metacal.formulas import Flags, Float
 from metacal.rows.draws import RowDraws
 from metacal.statistics import betting, bounds
@@ -106,7 +106,7 @@ class Measurement:
         """
         requires_independent_rows = quantity.is_paired_difference or quantity.is_mean_cost
         if requires_independent_rows and clusters is not None:
-            raise InputError(
+            raise ClustersError(
                 f"The test of {quantity} needs independent rows. Fit the gate with units, so"
                 " that one row of each cluster is tested."
             )
@@ -124,7 +124,7 @@ class Measurement:
     ) -> Measurement:
         """Measure how many more errors a cascade makes than its last model alone."""
         if losses is None:
-            raise InputError(
+            raise MissingLabelsError(
                 f"Testing the {quantity} of a cascade needs the predictions of all models."
                 " Pass their tables."
             )
@@ -191,7 +191,7 @@ class Measurement:
         if quantity.needs_labels:
             quantity.check_labels(correct)
         if losses is None:
-            raise InputError(
+            raise MissingLabelsError(
                 f"Testing whether the {quantity} is kept needs the cost of each row. Pass losses."
             )
         costs_in_row_order = losses.counted_by(quantity, accept)

@@ -25,7 +25,7 @@ from metacal.certification.paper_rules import (
     PaperMiscoverage,
 )
 from metacal.certification.paper_rules import coverage_accuracy_curve as coverage_accuracy_curve
-from metacal.errors import InputError
+from metacal.errors import InputError, TooFewRowsError
 from metacal.formulas import Codes, Flags, Float
 from metacal.promises.promise import Promise
 from metacal.rows.draws import RowDraws, make_generator
@@ -195,7 +195,7 @@ def _draw_threshold_rows(
     n_candidates = len(candidate_rows)
     n_drawn = min(n_candidates // _ROWS_PER_THRESHOLD_ROW, MAX_THRESHOLD_ROWS)
     if n_drawn < 1:
-        raise InputError(
+        raise TooFewRowsError(
             f"Got {n_candidates} rows, but the paper's split sets aside a tenth of them. Pass"
             " at least 10 rows."
         )

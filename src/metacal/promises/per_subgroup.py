@@ -14,7 +14,7 @@ from metacal.certificates.subgroups import By, DeltaSharing, Name
 from metacal.certification.procedures import Procedure
 from metacal.certification.scopes import EachSubgroup
 from metacal.certification.two_sides import TwoClassProcedure
-from metacal.errors import InputError
+from metacal.errors import InputError, UnsupportedPromiseError
 from metacal.promises.promise import Promise, SubgroupPromise
 
 # Parameters of the inner promise have this prefix, like nested parameters in scikit-learn.
@@ -34,13 +34,13 @@ class Per(Promise):
 
     def __post_init__(self) -> None:
         if not self._can_be_made_per_subgroup(self.promise):
-            raise InputError(
+            raise UnsupportedPromiseError(
                 f"{type(self).__name__} supports MinAccuracy(...) and MaxMiscoverage(...);"
                 " for two classes, PerGroup also supports MinPrecision(...), MinRecall(...),"
                 f" MaxFalsePositiveRate(...) and TwoSided(...). Got {self.promise!r}."
             )
         if self.promise.delta is None:
-            raise InputError(
+            raise UnsupportedPromiseError(
                 f"{type(self).__name__} needs a promise with a delta, which the subgroups"
                 " share. Pass one, for example delta=0.1."
             )

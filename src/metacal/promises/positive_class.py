@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from metacal.certificates.subgroups import Name
 from metacal.certification.statements import build_unknown_class_error
-from metacal.errors import InputError, choose_spelling, format_option
+from metacal.errors import InputError, PositiveClassError, choose_spelling, format_option
 from metacal.promises.promise import Promise
 
 PromiseType = TypeVar("PromiseType", bound=Promise)
@@ -50,7 +50,7 @@ def apply_positive_class(
     'fraud'
     >>> apply_positive_class(mc.MinAccuracy(0.95), "fraud")
     Traceback (most recent call last):
-    metacal.errors.InputError: positive='fraud' has no effect, because MinAccuracy covers both classes. ...
+    metacal.errors.PositiveClassError: positive='fraud' has no effect, because MinAccuracy covers both classes. ...
     """
     if positive is None:
         return promise
@@ -64,7 +64,9 @@ def apply_positive_class(
         reason = f"{promise!r} has its own positive class"
     else:
         reason = f"{type(promise).__name__} covers both classes"
-    raise InputError(f"positive={positive!r} has no effect, because {reason}. Leave it out.")
+    raise PositiveClassError(
+        f"positive={positive!r} has no effect, because {reason}. Leave it out."
+    )
 
 
 def check_positive_class(promise: Promise, class_names: Sequence[Name]) -> None:
@@ -84,7 +86,7 @@ def check_positive_class(promise: Promise, class_names: Sequence[Name]) -> None:
     >>> check_positive_class(mc.MinPrecision(0.9), [0, 1])
     >>> check_positive_class(mc.MinPrecision(0.9), ["fine", "fraud"])
     Traceback (most recent call last):
-    metacal.errors.InputError: MinPrecision needs a positive class, 'fine' or 'fraud'. ...
+    metacal.errors.PositiveClassError: MinPrecision needs a positive class, 'fine' or 'fraud'. ...
     """
     for positive in promise.positive_classes:
         if positive is None and isinstance(class_names[0], str):
@@ -99,7 +101,7 @@ def _build_missing_class_error(promise: Promise, class_names: Sequence[Name]) ->
     first_option = format_option("positive", str(first_class))
     second_option = format_option("positive", str(second_class))
     place = choose_spelling(" to the promise or to the estimator", "")
-    return InputError(
+    return PositiveClassError(
         f"{type(promise).__name__} needs a positive class, {first_class!r} or"
         f" {second_class!r}. Pass {first_option} or {second_option}{place}."
     )

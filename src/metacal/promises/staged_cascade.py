@@ -67,7 +67,7 @@ import numpy as np
 
 from metacal.certificates.certificate import Certificate
 from metacal.certification.ranking import Evidence
-from metacal.errors import InfeasibleTargetError, InputError
+from metacal.errors import InfeasibleTargetError, UnsupportedPromiseError
 from metacal.formulas import Codes, Flags, Float
 from metacal.kernels.grid import RELATIVE_GRID
 from metacal.promises.accuracy import MinAccuracy
@@ -181,7 +181,7 @@ class CascadeScores(Evidence):
             return self._certify_accuracy(promise)
         if isinstance(promise, MaxLoss):
             return self._certify_loss(promise)
-        raise InputError(
+        raise UnsupportedPromiseError(
             f"A cascade of scores supports MaxLoss(0.01) or MinAccuracy(0.95); got {promise!r}."
         )
 

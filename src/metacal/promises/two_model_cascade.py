@@ -46,7 +46,7 @@ from metacal.certificates.circumstances import Circumstances, add_circumstances
 from metacal.certificates.notes import Note, labels_ran_out
 from metacal.certification.ranking import Evidence, ThresholdOutcome
 from metacal.certification.statements import build_certificate
-from metacal.errors import InputError
+from metacal.errors import MissingLabelsError
 from metacal.kernels.grid import RELATIVE_GRID, Grid
 from metacal.promises.cascade_candidates import (
     DEFAULT_PLAN,
@@ -251,7 +251,7 @@ def _test_sequences(
                     return _SequenceResult(
                         last_passed, highest_tested_threshold, ran_out_of_labels=True
                     )
-                raise InputError(
+                raise MissingLabelsError(
                     f"{n_missing_labels:,} rows on which the two models disagree, and on"
                     " which the small model is most confident, have no label. Label them;"
                     " rows on which the models agree need none."

@@ -22,7 +22,7 @@ from metacal.certificates.fingerprint import FitRows
 from metacal.certificates.quantity import Quantity
 from metacal.certification.rows import Clusters
 from metacal.display import format_interval
-from metacal.errors import InputError
+from metacal.errors import GroupsError, MissingLabelsError
 from metacal.formulas import Flags
 from metacal.promises.measurement import Measurement
 
@@ -407,11 +407,11 @@ def _judge_subgroups(
     subgroups = certificate.subgroups
     assert subgroups is not None
     if correct is None:
-        raise InputError(
+        raise MissingLabelsError(
             "Testing the promise of each class or group needs labels. Pass the true labels."
         )
     if row_names is None:
-        raise InputError(
+        raise GroupsError(
             f"This promise holds for each {subgroups.by}. Pass the {subgroups.by} of every row."
         )
     common_quantity, common_target = certificate.limits[0]

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from metacal.errors import InputError, choose_spelling
+from metacal.errors import CombinationError, choose_spelling
 from metacal.formulas import Codes
 from metacal.rows.plausibility import skip_plausibility_checks
 
@@ -51,7 +51,7 @@ def compare_calibrators(
         return requested.to_dict()
     if len(tables) > 1 or tables[0].ndim < 2:
         option = choose_spelling("compare", "--compare")
-        raise InputError(
+        raise CombinationError(
             f"The comparison of calibrators needs one table of logits. Leave out {option}."
         )
     calibrator_names = None if requested is True else list(requested)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from metacal.errors import InputError
+from metacal.errors import ClassMismatchError
 from metacal.formulas import Array, Codes
 from metacal.gate import Gate
 from metacal.gate.judged import find_gate_and_inputs
@@ -428,7 +428,7 @@ def _check_class_names(class_names: Sequence[str] | None, classes: Array) -> Arr
     if class_names is None:
         return np.asarray(classes, dtype=object)
     if len(class_names) != len(classes):
-        raise InputError(
+        raise ClassMismatchError(
             f"class_names must have a name for each of the {len(classes)} columns; got"
             f" {len(class_names)}."
         )

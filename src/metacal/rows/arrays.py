@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from metacal.errors import InputError
+from metacal.errors import InputError, NumberError, ShapeError, WeightsError
 from metacal.formulas import Flags, Float
 
 #: Smallest valid fraction. A smaller one is a mistake.
@@ -55,18 +55,18 @@ def as_plain_array(values: Any, name: str) -> NDArray[Any]:
     (2, 2)
     >>> as_plain_array(np.ma.array([1, 2], mask=[0, 1]), "labels")
     Traceback (most recent call last):
-    metacal.errors.InputError: labels is a masked array with 1 entry masked; leave such ...
+    metacal.errors.NumberError: labels is a masked array with 1 entry masked; leave such ...
     """
     if type(values) is np.ndarray:
         return values
     raise_if_masked(values, name)
     class_name = type(values).__name__
     if hasattr(values, "__next__"):
-        raise InputError(
+        raise NumberError(
             f"{name} is a {class_name}, which can be read only once. Pass list({name})."
         )
     if isinstance(values, set | frozenset | dict):
-        raise InputError(
+        raise NumberError(
             f"{name} is a {class_name}, which has no order of rows. Pass a list or an array."
         )
     try:
@@ -75,11 +75,11 @@ def as_plain_array(values: Any, name: str) -> NDArray[Any]:
         raise
     except (ValueError, TypeError, OverflowError, RuntimeError) as error:
         if "inhomogeneous" in str(error):
-            raise InputError(
+            raise ShapeError(
                 f"{name} must be rectangular, but its rows have different lengths. Pass rows"
                 " of equal length."
             ) from None
-        raise InputError(
+        raise NumberError(
             f"{name} cannot be read as an array ({error}). Pass a NumPy array or a list of lists."
         ) from None
 
@@ -106,7 +106,7 @@ def raise_if_masked(values: Any, name: str) -> None:
     if n_masked:
         entries = "1 entry" if n_masked == 1 else f"{n_masked:,} entries"
         advice = _UNMASK_ADVICE.get(name, "leave such rows out")
-        raise InputError(f"{name} is a masked array with {entries} masked; {advice}.")
+        raise NumberError(f"{name} is a masked array with {entries} masked; {advice}.")
 
 
 def to_numpy(values: Any, name: str = "the tensor") -> Any:
@@ -143,7 +143,7 @@ def to_numpy(values: Any, name: str = "the tensor") -> Any:
         return tensor.resolve_conj().resolve_neg().numpy()
     except (TypeError, RuntimeError, NotImplementedError) as error:
         layout = getattr(values, "layout", "unknown")
-        raise InputError(
+        raise NumberError(
             f"{name} cannot be read from a torch tensor ({values.dtype} on {values.device}, layout"
             f" {layout}): {str(error).splitlines()[0]} Pass a dense tensor of numbers on the CPU or"
             " a GPU; a quantised one after .dequantize()."
@@ -192,16 +192,16 @@ def check_row_weights(
     if array.ndim == 0:
         array = np.full(n_rows, float(array))
     if array.shape != (n_rows,):
-        raise InputError(
+        raise WeightsError(
             f"{name} must have shape ({n_rows},), one weight per row; got {array.shape}."
         )
     row = find_first_true(~(np.isfinite(array) & (array >= 0.0)))
     if row is not None:
-        raise InputError(
+        raise WeightsError(
             f"{name} must be finite and non-negative; row {row} has {float(array[row])}."
         )
     if not (array > 0).any():
-        raise InputError(f"{name} is zero on every row; at least one row must count.")
+        raise WeightsError(f"{name} is zero on every row; at least one row must count.")
     largest_exponent = int(np.frexp(array.max())[1])
     if abs(largest_exponent) <= _MAX_WEIGHT_EXPONENT:
         return array
@@ -218,7 +218,7 @@ def _weights_as_float(array: NDArray[Any], name: str) -> Float:
         with np.errstate(over="ignore"):
             return array.astype(np.float64)
     except (ValueError, TypeError, OverflowError):
-        raise InputError(
+        raise WeightsError(
             f"{name} must be numbers, one per row; got an array of type {array.dtype}."
         ) from None
 

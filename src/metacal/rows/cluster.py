@@ -15,7 +15,7 @@ from collections.abc import Callable
 from concurrent.futures import BrokenExecutor, Executor, Future
 from typing import Any
 
-from metacal.errors import InputError, WrongTypeError
+from metacal.errors import WorkersError, WrongTypeError
 from metacal.rows.tasks import NoWorkersError
 
 #: How often a piece is submitted again. Dask gives a piece to up to four workers
@@ -63,7 +63,7 @@ class ClusterExecutor(Executor):
                 " support. Make one without it."
             )
         if client.status == "closed":
-            raise InputError("The Dask client is closed. Make another one.")
+            raise WorkersError("The Dask client is closed. Make another one.")
         self._client = client
         self._address = client.scheduler.address
         # With `pure=True`, Dask would return the old failure when a piece is submitted again.

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.errors import InputError, choose_spelling, format_option
+from metacal import errors
+from metacal.errors import choose_spelling, format_option
 from metacal.formulas import Codes, Flags
 from metacal.rows.arrays import as_plain_array, find_first_true
 from metacal.rows.reject_labels import check_reject_label as check_reject_label
@@ -65,16 +66,16 @@ def check_classes(classes: Sequence[Any] | NDArray[Any] | None, n_classes: int) 
     if array.ndim == 1 and len(array) == 2:
         valid_kinds = "iubfU"
     if array.ndim != 1 or array.dtype.kind not in valid_kinds:
-        raise InputError(
+        raise errors.ClassMismatchError(
             f"classes must be a flat list of integers or of strings, got {_shorten(classes)}."
         )
     if len(array) != n_classes:
-        raise InputError(
+        raise errors.ClassMismatchError(
             f"classes has {len(array)} names, but the table has {n_classes} columns. Pass one"
             " name per column, in column order."
         )
     if len(np.unique(array)) != len(array):
-        raise InputError(f"classes must not repeat a name, got {_shorten(classes)}.")
+        raise errors.ClassMismatchError(f"classes must not repeat a name, got {_shorten(classes)}.")
     return array
 
 
@@ -91,9 +92,8 @@ def as_class_names(values: Any) -> tuple[str | int, ...]:
         isinstance(name, str | int | float) for name in names
     )
     if not is_flat_list:
-        raise InputError(
-            f"the class names must be a flat list of texts or whole numbers, got"
-            f" {_shorten(values)}."
+        raise errors.ClassMismatchError(
+            f"class names must be a flat list of texts or whole numbers, got {_shorten(values)}."
         )
     # A list is used, because an array would store every name at the width of the longest.
     texts = [str(name) for name in names]
@@ -182,19 +182,19 @@ def _check_positive_class(
         Whether there is one score per row.
     """
     if has_one_score and len(distinct_labels) > 2:
-        raise InputError(
+        raise errors.ShapeError(
             "scores must be 2-D (one column per class) for more than two classes, but got"
             f" one score per row (n_features=1) and labels with {len(distinct_labels)} values"
             f" ({_shorten(distinct_labels[:5])}). Reshape your data: at least 2 columns are"
             " needed."
         )
     if positive is not None and positive not in distinct_labels.tolist():
-        raise InputError(
+        raise errors.PositiveClassError(
             f"positive={positive!r} is not one of the labels"
             f" ({_shorten(distinct_labels[:5])}). Pass one of them."
         )
     if has_one_score and distinct_labels.dtype.kind == "U" and positive is None:
-        raise InputError(
+        raise errors.PositiveClassError(
             f"Cannot tell which of the labels ({_shorten(distinct_labels)}) a higher score"
             f" favours. Name it with {format_option('positive')}."
         )
@@ -230,7 +230,7 @@ def encode_labels(labels: Any, n_rows: int, classes: NDArray[Any]) -> Codes:
     array([1, 0])
     >>> encode_labels([0, 3], 2, check_classes(None, 3))
     Traceback (most recent call last):
-    metacal.errors.InputError: labels must be classes 0..2 (3 columns), but row 1 has label 3. ...
+    metacal.errors.LabelError: labels must be classes 0..2 (3 columns), but row 1 has label 3. ...
     >>> encode_labels([1, 0], 2, check_classes(["cat", "dog"], 2))
     array([1, 0])
     """
@@ -238,7 +238,9 @@ def encode_labels(labels: Any, n_rows: int, classes: NDArray[Any]) -> Codes:
     if array.dtype.kind != "U" and classes.dtype.kind == "U":
         classes = check_classes(None, len(classes))
     if len(array) != n_rows:
-        raise InputError(f"Got {n_rows} rows but {len(array)} labels. Pass one label for each row.")
+        raise errors.ShapeError(
+            f"Got {n_rows} rows but {len(array)} labels. Pass one label for each row."
+        )
     are_numbers = classes.dtype.kind in "iub"
     if array.dtype.kind == "b":
         array = array.astype(np.int64)
@@ -248,7 +250,7 @@ def encode_labels(labels: Any, n_rows: int, classes: NDArray[Any]) -> Codes:
         hint = choose_spelling("For a scikit-learn model, the order is in model.classes_.", "")
         if len(classes) == 2:
             hint = choose_spelling(hint, "For a single score column, pass --positive NAME instead.")
-        raise InputError(
+        raise errors.LabelError(
             f"Labels are strings (row 0: {str(array[0])!r}), so the order of the classes is"
             f" needed. Pass {format_option('classes')} with one name per column, in column"
             f" order. {hint}".rstrip()
@@ -292,7 +294,7 @@ def encode_known_labels(labels: Any, n_rows: int, classes: NDArray[Any]) -> Code
     """
     array = as_plain_array(labels, "labels")
     if array.ndim != 1 or len(array) != n_rows:
-        raise InputError(
+        raise errors.ShapeError(
             f"Got {n_rows} rows but labels of shape {array.shape}. Pass one entry for each row."
         )
     class_values = classes.tolist()
@@ -303,7 +305,7 @@ def encode_known_labels(labels: Any, n_rows: int, classes: NDArray[Any]) -> Code
         [is_missing(item) or item in missing_marks for item in array.tolist()], dtype=bool
     )
     if is_unlabelled.all():
-        raise InputError(
+        raise errors.MissingLabelsError(
             "No row has a label. Label at least the rows on which the two models disagree."
         )
     known_labels = array[~is_unlabelled]
@@ -366,7 +368,7 @@ def check_labels(labels: Any, noun: str = "label") -> NDArray[Any]:
     array(['cat', 'dog'], dtype='<U3')
     """
     if hasattr(labels, "toarray"):
-        raise InputError(
+        raise errors.ShapeError(
             f"{noun}s must be a 1-D list with one {noun} per row; got a sparse matrix."
         )
     array = as_plain_array(labels, f"{noun}s")
@@ -374,15 +376,17 @@ def check_labels(labels: Any, noun: str = "label") -> NDArray[Any]:
         array = array[:, 0]
     if array.ndim != 1:
         hint = f" {advise_on_label_table(array)}" if noun == "label" else ""
-        raise InputError(f"{noun}s must be 1-D, one {noun} per row; got shape {array.shape}.{hint}")
+        raise errors.ShapeError(
+            f"{noun}s must be 1-D, one {noun} per row; got shape {array.shape}.{hint}"
+        )
     if array.dtype.kind in "OT":
         array = _convert_objects(array.astype(object), noun)
     if array.dtype.kind == "S":
         array = np.char.decode(array, "utf-8", "backslashreplace")
     if array.dtype.kind == "c":
-        raise InputError(f"{noun}s must be integers or strings. Complex data not supported.")
+        raise errors.LabelError(f"{noun}s must be integers or strings. Complex data not supported.")
     if array.dtype.kind not in "iubfU":
-        raise InputError(f"{noun}s must be integers or strings, got type {array.dtype}.")
+        raise errors.LabelError(f"{noun}s must be integers or strings, got type {array.dtype}.")
     if array.dtype == np.uint64 and array.max(initial=0) < _INT64_RANGE:
         # NumPy has no integer type for both uint64 and a negative label of rejected rows.
         return array.astype(np.int64)
@@ -410,7 +414,7 @@ def _whole_numbers(array: NDArray[Any]) -> NDArray[np.int64]:
     _raise_if_missing(np.isnan(array), "label")
     row = find_first_true(~(np.isfinite(array) & (array == np.floor(array))))
     if row is not None:
-        raise InputError(
+        raise errors.LabelError(
             f"labels must be class numbers, not continuous values; row {row} has label"
             f" {float(array[row])}. Pass the class of each row, a whole number or a name."
         )
@@ -425,7 +429,7 @@ def _to_int64(labels: NDArray[Any], noun: str = "label") -> NDArray[np.int64]:
     fits = (labels >= -(2.0**63)) & (labels < 2.0**63)
     row = find_first_true(~fits.astype(bool))
     if row is not None:
-        raise InputError(f"{noun}s must be 64-bit integers; row {row} has {noun} {labels[row]}.")
+        raise errors.LabelError(f"{noun}s must be 64-bit integers; row {row} has {labels[row]}.")
     return labels.astype(np.int64)
 
 
@@ -440,7 +444,7 @@ def _convert_objects(array: NDArray[Any], noun: str) -> NDArray[Any]:
         return _to_int64(array, noun)
     type_names = sorted({type(item).__name__ for item in array})
     mixture = ", not a mixture of types" if len(type_names) > 1 else ""
-    raise InputError(
+    raise errors.LabelError(
         f"{noun}s must be all integers or all strings{mixture}; got {' and '.join(type_names[:3])}."
     )
 
@@ -460,7 +464,7 @@ def _raise_if_missing(is_missing_row: Flags, noun: str) -> None:
     row = find_first_true(is_missing_row)
     if row is not None:
         n_missing = int(is_missing_row.sum())
-        raise InputError(
+        raise errors.MissingLabelsError(
             f"{noun}s are missing in {n_missing} rows, first in row {row}. Leave these rows out."
         )
 
@@ -476,11 +480,11 @@ def _raise_unknown_label(labels: NDArray[Any], row: int, classes: NDArray[Any]) 
         )
         if labels.min() == 1 and labels.max() == n_classes:
             hint = "If your labels start at 1, pass labels - 1."
-        raise InputError(
+        raise errors.LabelError(
             f"labels must be classes 0..{n_classes - 1} ({n_classes} columns), but row {row}"
             f" has label {label}. {hint}"
         )
-    raise InputError(
+    raise errors.LabelError(
         f"Label {label!r} of row {row} is not among the {n_classes} classes"
         f" ({_shorten(classes)}). Fix the label, or pass {format_option('classes')} with the"
         " name of every column, in column order."

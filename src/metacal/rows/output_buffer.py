@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal import kernels
-from metacal.errors import InputError
+from metacal.errors import ShapeError
 from metacal.rows.stored import StoredTable
 
 
@@ -39,7 +39,7 @@ def get_probability_buffer(table: Any, out: Any = None) -> Any:
     dtype('float32')
     >>> get_probability_buffer(np.zeros((2, 3)), out=np.empty((3, 3)))
     Traceback (most recent call last):
-    metacal.errors.InputError: out must be a writeable float64 array of shape (2, 3), like the ...
+    metacal.errors.ShapeError: out must be a writeable float64 array of shape (2, 3), like the ...
     """
     shape = tuple(table.shape)
     is_double = str(table.dtype) in ("float64", "torch.float64")
@@ -56,11 +56,11 @@ def get_probability_buffer(table: Any, out: Any = None) -> Any:
         is_suitable = _is_matching_array(out, dtype)
         required_type = f"writeable {dtype} array"
     if not is_suitable or tuple(out.shape) != shape:
-        raise InputError(
+        raise ShapeError(
             f"out must be a {required_type} of shape {shape}, like the result; got {_describe(out)}."
         )
     if _overlaps(table, out):
-        raise InputError(
+        raise ShapeError(
             "out overlaps the table of logits, so rows would be overwritten before they are"
             " read. Pass another array, or exactly the same one to work in place."
         )

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.errors import InputError, choose_spelling
+from metacal.errors import InputError, NumberError, ShapeError, choose_spelling
 from metacal.formulas import Flags
 from metacal.rows.arrays import as_plain_array, find_first_true
 from metacal.rows.labels import is_missing
@@ -76,7 +76,7 @@ def check_scores(
     array([0.8 , 0.85, 0.  , 0.5 ])
     >>> check_scores(["high", "low"])
     Traceback (most recent call last):
-    metacal.errors.InputError: row 0: the score is 'high', which is not a number. Pass numbers, and ...
+    metacal.errors.NumberError: row 0: the score is 'high', which is not a number. Pass numbers, and ...
     """
     if np.ma.isMA(values):
         values = np.ma.filled(np.ma.asarray(values, dtype=object), np.nan)
@@ -126,7 +126,7 @@ def check_correctness(
     (array([ True, False,  True]), array([ True, False]))
     >>> check_correctness([1, 0, 2])
     Traceback (most recent call last):
-    metacal.errors.InputError: row 2: correct is 2. Write whether the row is correct as true or false, ...
+    metacal.errors.NumberError: row 2: correct is 2. Write whether the row is correct as true or false, ...
     """
     array = _flatten(values, name)
     if array.dtype.kind in "biuf" and bool(((array == 0) | (array == 1)).all()):
@@ -228,7 +228,7 @@ def compare_answers(
     label_texts = [_format_answer(value) for value in _flatten(labels, name).tolist()]
     if "" in label_texts:
         row_name = get_row_name(label_texts.index(""))
-        raise InputError(f"{row_name}: {name!r} is empty. Fill it in, or leave the row out.")
+        raise NumberError(f"{row_name}: {name!r} is empty. Fill it in, or leave the row out.")
     return np.array(
         [answer == label for answer, label in zip(answer_texts, label_texts, strict=True)],
         dtype=np.bool_,
@@ -279,10 +279,10 @@ def check_losses(
     (array([0.  , 0.25, 0.5 ]), array([0, 1]))
     >>> check_losses([0.5, 3])
     Traceback (most recent call last):
-    metacal.errors.InputError: row 1: the loss is 3.0, but a loss must lie between 0 and 1. Divide ...
+    metacal.errors.NumberError: row 1: the loss is 3.0, but a loss must lie between 0 and 1. Divide ...
     >>> check_losses([True, False])
     Traceback (most recent call last):
-    metacal.errors.InputError: row 0: the loss is True, but it must be a number. Write 0 for ...
+    metacal.errors.NumberError: row 0: the loss is True, but it must be a number. Write 0 for ...
     """
     array = _flatten(values, name)
     _raise_if_verdict(array, name, get_row_name)
@@ -295,9 +295,9 @@ def check_losses(
         return losses.astype(np.intp) if are_integers else losses
     row_name = get_row_name(invalid_row)
     if np.isnan(losses[invalid_row]):
-        raise InputError(f"{row_name}: the {name} is missing. Fill it in, or leave the row out.")
+        raise NumberError(f"{row_name}: the {name} is missing. Fill it in, or leave the row out.")
     value = array.tolist()[invalid_row]
-    raise InputError(
+    raise NumberError(
         f"{row_name}: the {name} is {value!r}, but a loss must lie between 0 and 1. Divide"
         " all losses by their largest possible value."
     )
@@ -313,7 +313,7 @@ def _raise_if_verdict(array: NDArray[Any], name: str, get_row_name: RowNamer) ->
     for row, value in enumerate(array.tolist()):
         is_verdict = isinstance(value, str) and value.strip().lower() in _VERDICT_WORDS
         if isinstance(value, bool) or is_verdict:
-            raise InputError(
+            raise NumberError(
                 f"{get_row_name(row)}: the {name} is {value!r}, but it must be a number."
                 " Write 0 for a correct row and 1 for an incorrect one."
             )
@@ -355,7 +355,7 @@ def read_model_flags(values: Any, n_rows: int, name: str) -> tuple[Flags, Flags]
         if has_one_row_per_model:
             table = table.T
     if table.ndim != 2 or len(table) != n_rows:
-        raise InputError(
+        raise ShapeError(
             f"{name} must have an entry for each of {n_rows} rows and each model; got"
             f" {table.shape}."
         )
@@ -382,12 +382,12 @@ def check_scores_and_correctness(
     --------
     >>> check_scores_and_correctness([0.5, None], ["yes"])
     Traceback (most recent call last):
-    metacal.errors.InputError: Got 2 scores but 1 entries of correct. Pass one of each per row.
+    metacal.errors.ShapeError: Got 2 scores but 1 entries of correct. Pass one of each per row.
     """
     scores = check_scores(score)
     is_correct = check_correctness(correct)
     if scores.shape != is_correct.shape:
-        raise InputError(
+        raise ShapeError(
             f"Got {len(scores)} scores but {len(is_correct)} entries of correct. Pass one of"
             " each per row."
         )
@@ -400,7 +400,7 @@ def _flatten(values: Any, name: str) -> NDArray[Any]:
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]
     if array.ndim != 1:
-        raise InputError(
+        raise ShapeError(
             f"{name} must have one entry per row; got shape {array.shape}. For a table with"
             " one column per class, use"
             f" {choose_spelling('MetaCal', 'metacal fit without --score-key')}."
@@ -446,7 +446,7 @@ def parse_score_text(text: str) -> float | None:
 def _not_a_number_error(value: Any, name: str, row_name: str) -> InputError:
     """Build the error about a score that is not a number."""
     plain_value = value.item() if isinstance(value, np.generic) else value
-    return InputError(
+    return NumberError(
         f"{row_name}: the {name} is {repr(plain_value)[:_MAX_SHOWN_LENGTH]}, which is not a"
         " number. Pass numbers, and leave out rows without one."
     )
@@ -462,10 +462,10 @@ def _parse_flag(value: Any, name: str, row_name: str) -> bool:
     if flag is not None:
         return flag
     if is_missing(value) or (isinstance(value, str) and not value.strip()):
-        raise InputError(
+        raise NumberError(
             f"{row_name}: {name} is missing. Mark whether the row is correct, or leave the row out."
         )
-    raise InputError(
+    raise NumberError(
         f"{row_name}: {name} is {repr(value)[:_MAX_SHOWN_LENGTH]}. Write whether the row is"
         f" correct as {_REQUIRED_SPELLINGS}."
     )

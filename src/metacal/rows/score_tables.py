@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.errors import InputError
+from metacal.errors import MissingLabelsError, ShapeError
 from metacal.formulas import Codes
 from metacal.rows.score_columns import check_scores, find_missing_labels
 
@@ -50,7 +50,7 @@ def flatten_score_table(score: Any, labels: Any = None) -> tuple[NDArray[Any], N
     n_labels = table.shape[1]
     names = np.arange(n_labels) if labels is None else np.asarray(labels)
     if names.shape != (n_labels,):
-        raise InputError(
+        raise ShapeError(
             f"groups must name each of the {n_labels} labels; got shape {names.shape}."
         )
     return table.reshape(-1), np.tile(names, len(table))
@@ -123,7 +123,7 @@ def flatten_labelled_table(
     array([1, 1])
     """
     if np.shape(truth) != np.shape(score):
-        raise InputError(
+        raise ShapeError(
             f"Labels of shape {np.shape(truth)} do not fit a table of scores of shape"
             f" {np.shape(score)}. Pass a label for each entry, and None where it is not known."
         )
@@ -144,7 +144,7 @@ def flatten_labelled_table(
     if omitted == "nothing":
         is_kept = np.ones(n_total, dtype=bool)
     if not is_kept.any():
-        raise InputError(
+        raise MissingLabelsError(
             f"Each of the {n_total:,} {'rows' if omitted == 'row' else 'entries'} lacks a label. Label"
             " at least some of them completely."
         )

@@ -12,7 +12,7 @@ from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future
 from queue import SimpleQueue
 from typing import Any
 
-from metacal.errors import InputError
+from metacal.errors import InputError, WorkersError
 
 Piece = tuple[Any, ...]
 Pieces = Iterable[Piece]
@@ -222,18 +222,18 @@ def _lost_piece_error(
     """Build the error about a piece whose workers were lost."""
     prefix = "" if describe_piece is None else f"{describe_piece(piece)}: "
     if isinstance(error, MemoryError):
-        return InputError(
+        return WorkersError(
             f"{prefix}A worker has too little memory for these rows. Give the workers more"
             " memory, or use fewer threads."
         )
     if isinstance(error, NoWorkersError):
-        return InputError(
+        return WorkersError(
             f"{prefix}{error}. Start the cluster with the same version of metacal, and run"
             " this again."
         )
     first_sentence = " ".join(str(error).split()).partition(". ")[0]
     reason = first_sentence[:_MAX_REASON_LENGTH].rstrip(" .;") or type(error).__name__
-    return InputError(
+    return WorkersError(
         f"{prefix}The workers with these rows were lost (killed, or out of memory): {reason}."
         " Check their logs, and give them more memory."
     )

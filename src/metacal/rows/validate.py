@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal import kernels
-from metacal.errors import InputError, WrongTypeError, format_option, warn_caller
+from metacal import errors, kernels
+from metacal.errors import format_option, warn_caller
 from metacal.formulas import Flags, Float
 from metacal.formulas.logits import (
     find_finite_masks,
@@ -79,7 +79,7 @@ def check_logits(table: Any, *, executor: Executor | None = None) -> NDArray[Any
     dtype('float64')
     >>> check_logits([0.2, 0.8])
     Traceback (most recent call last):
-    metacal.errors.InputError: logits must be 2-D, one row per item and one column per class; got ...
+    metacal.errors.ShapeError: logits must be 2-D, one row per item and one column per class; got ...
     """
     array: Any = _read_float_table(table, "logits")
     is_on_device = kernels.is_device_tensor(array)
@@ -171,7 +171,7 @@ def scores_to_two_columns(table: Any, input_kind: str) -> NDArray[Any]:
         return np.column_stack([np.zeros_like(scores), scores])
     row = find_first_true(~((scores >= 0.0) & (scores <= 1.0)))
     if row is not None:
-        raise InputError(
+        raise errors.InputKindError(
             f"probabilities must lie in [0, 1]; row {row} holds {scores[row]}. If these are"
             f" the values of a decision_function, pass {format_option('input', 'logits')}."
         )
@@ -231,7 +231,7 @@ def check_probabilities(table: Any, *, advice: str | None = None) -> NDArray[Any
     (1, 2)
     >>> check_probabilities([[3.0, 0.5]])
     Traceback (most recent call last):
-    metacal.errors.InputError: probabilities must lie in [0, 1]; row 0 holds 3.0. If these are ...
+    metacal.errors.InputKindError: probabilities must lie in [0, 1]; row 0 holds 3.0. If these are ...
     """
     array = _read_float_table(table, "probabilities")
     tolerance = _SUM_TOLERANCE[str(array.dtype).removeprefix("torch.")]
@@ -273,7 +273,7 @@ def _check_probability_block(
         is_too_small = not smallest[row] >= 0
         value = smallest[row] if is_too_small else largest[row]
         hint = advice or f"If these are logits, pass {format_option('input', 'logits')}."
-        raise InputError(
+        raise errors.InputKindError(
             f"probabilities must lie in [0, 1]; row {start + row} holds {float(value)}. {hint}"
         )
     row_sums = block.sum(axis=1, dtype=np.float64)
@@ -283,7 +283,7 @@ def _check_probability_block(
             f"Divide each row by its sum, or pass {format_option('input', 'logits')} if these"
             " are logits."
         )
-        raise InputError(
+        raise errors.InputKindError(
             f"probabilities must sum to 1 in each row; row {start + row} sums to"
             f" {row_sums[row]:.6g}. {hint}"
         )
@@ -374,20 +374,20 @@ def _log_probabilities(dtype: np.dtype[Any], table: NDArray[Any]) -> NDArray[Any
 def _read_float_table(table: Any, name: str) -> NDArray[Any]:
     """Convert a table to floats and check its shape; raise InputError with `name` if invalid."""
     if hasattr(table, "toarray"):
-        raise InputError(f"{name} must be dense; got a sparse matrix. Call .toarray() on it.")
+        raise errors.NumberError(f"{name} must be dense; got a sparse matrix. Call .toarray().")
     is_on_device = kernels.is_device_tensor(table)
     array: Any = table
     if not is_on_device and not isinstance(table, StoredTable):
         array = as_plain_array(table, name)
     shape = tuple(array.shape)
     if len(shape) != 2:
-        raise InputError(
+        raise errors.ShapeError(
             f"{name} must be 2-D, one row per item and one column per class; got"
             f" {len(shape)}-D of shape {shape}. Reshape your data: a single row is"
             " x.reshape(1, -1). Only two classes may have one score per row."
         )
     if "complex" in str(array.dtype):
-        raise InputError(f"{name} must be real numbers. Complex data not supported.")
+        raise errors.NumberError(f"{name} must be real numbers. Complex data not supported.")
     if is_on_device:
         array = kernels.device_kernels().as_float_table(array)
     elif not isinstance(table, StoredTable):
@@ -395,12 +395,12 @@ def _read_float_table(table: Any, name: str) -> NDArray[Any]:
     elif table.dtype.kind != "f":
         array = ConvertedTable(table, _integers_as_double, np.float64)
     if shape[0] < 1:
-        raise InputError(
+        raise errors.NoRowsError(
             f"{name} is empty: Found array with 0 sample(s) (shape={shape}); at least 1 is"
             " required."
         )
     if shape[1] < 2:
-        raise InputError(
+        raise errors.ShapeError(
             f"{name} needs at least 2 columns, one per class; got {shape[1]}: Found array"
             f" with {shape[1]} feature(s) (shape={shape}) while a minimum of 2 is required."
             " Only two classes may have one score per row."
@@ -417,7 +417,7 @@ def _integers_as_double(block: NDArray[Any], name: str = "logits") -> Float:
             is_too_large = is_too_large | (largest < -_MAX_EXACT_INTEGER)
         row = find_first_true(is_too_large)
         if row is not None:
-            raise InputError(
+            raise errors.NumberError(
                 f"{name} are integers too large to be distinct as floats: the largest of row"
                 f" {row} is {largest[row]}, beyond 2^53. Subtract each row's largest, or"
                 " divide all by a constant."
@@ -439,10 +439,10 @@ def _as_float(array: NDArray[Any], name: str) -> NDArray[Any]:
             with np.errstate(over="ignore"):
                 return array.astype(np.float64)
         except (ValueError, TypeError, OverflowError) as error:
-            raise WrongTypeError(
+            raise errors.WrongTypeError(
                 f"{name} must be numbers; got an array of type {array.dtype} ({error})."
             ) from None
-    raise InputError(f"{name} must be numbers; got an array of type {array.dtype}.")
+    raise errors.NumberError(f"{name} must be numbers; got an array of type {array.dtype}.")
 
 
 def _raise_invalid_logit(table: Any, row: int) -> None:
@@ -454,12 +454,12 @@ def _raise_invalid_logit(table: Any, row: int) -> None:
         row_text += f" ({table.describe_row(row)})"
     for kind, is_invalid in (("NaN", np.isnan(values)), ("infinity", np.isposinf(values))):
         if is_invalid.any():
-            raise InputError(
+            raise errors.NumberError(
                 f"logits must not contain NaN or +infinity; {row_text}, column"
                 f" {is_invalid.argmax()} is {kind}. Drop such rows, or fix the model (-inf is"
                 " allowed and means a masked class)."
             )
-    raise InputError(
+    raise errors.NumberError(
         f"logits: {row_text} has -infinity in every column. At least one class must have a"
         " finite logit."
     )

@@ -24,7 +24,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from metacal import kernels
-from metacal.errors import InputError
+from metacal.errors import (
+    ClassMismatchError,
+    InputError,
+    OneOutcomeError,
+    TooFewRowsError,
+    UnfittedError,
+)
 from metacal.formulas import Flags, Float
 from metacal.kernels.grid import ABSOLUTE_GRID
 from metacal.rows import Rows, validate
@@ -85,7 +91,7 @@ def split_rows(
     label_column = np.asarray(labels)
     n_rows = len(table)
     if n_rows != len(label_column) or n_rows < 2:
-        raise InputError(
+        raise TooFewRowsError(
             f"split_rows needs at least 2 rows and one label per row; got {n_rows} and"
             f" {len(label_column)}."
         )
@@ -202,7 +208,7 @@ class Ranker(ABC):
         label_codes = validate.encode_labels(y, len(table), class_names)
         is_incorrect = table.argmax(axis=1) != label_codes
         if is_incorrect.all() or not is_incorrect.any():
-            raise InputError(
+            raise OneOutcomeError(
                 "Training a ranker needs both correct and incorrect predictions; got"
                 f" {int(is_incorrect.sum())} incorrect of {len(is_incorrect)}. Pass more"
                 " rows, or use score='entropy', which needs no training."
@@ -223,11 +229,11 @@ class Ranker(ABC):
     def __call__(self, block: NDArray[Any]) -> Float:
         """Compute the score of each row, higher for less certain rows."""
         if not self.n_classes_:
-            raise InputError(
+            raise UnfittedError(
                 f"This {type(self).__name__} has not been trained. Call fit(logits, labels) first."
             )
         if block.shape[1] != self.n_classes_:
-            raise InputError(
+            raise ClassMismatchError(
                 f"This {type(self).__name__} was trained on {self.n_classes_} classes, but"
                 f" the table has {block.shape[1]}. Pass logits of the same classes."
             )

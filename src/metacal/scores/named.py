@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal import kernels
-from metacal.errors import InputError
+from metacal.errors import InputError, NumberError, ShapeError
 from metacal.formulas import Codes, Float
 from metacal.kernels.grid import RELATIVE_GRID, Grid
 from metacal.rows import Rows
@@ -63,12 +63,12 @@ class CheckedScore:
         """
         scores = np.asarray(self.score(block), dtype=np.float64)
         if scores.shape != (len(block),):
-            raise InputError(
+            raise ShapeError(
                 f"The score {get_score_name(self.score)!r} must return one number per row,"
                 f" shape ({len(block)},); it returned shape {scores.shape}."
             )
         if np.isnan(scores).any():
-            raise InputError(
+            raise NumberError(
                 f"The score {get_score_name(self.score)!r} returned NaN. Every row needs a number."
             )
         return scores

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from metacal.errors import InputError
+from metacal.errors import ShapeError
 from metacal.formulas import Codes, Flags, Float
 
 
@@ -44,7 +44,7 @@ def count_accepted(scores: ArrayLike, correct: ArrayLike, thresholds: ArrayLike)
     score_array = check_scores(scores)
     is_correct = check_correct(correct)
     if score_array.shape != is_correct.shape:
-        raise InputError(
+        raise ShapeError(
             f"One score and one flag per row are required; got {score_array.shape} and"
             f" {is_correct.shape}."
         )
@@ -61,7 +61,7 @@ def check_scores(scores: ArrayLike) -> Float:
     """Convert scores to a one-dimensional array. Raise InputError if there is a NaN."""
     score_array = np.asarray(scores, dtype=np.float64)
     if score_array.ndim != 1 or np.isnan(score_array).any():
-        raise InputError(
+        raise ShapeError(
             f"scores must be one number per row, without NaN; got shape {score_array.shape}."
         )
     return score_array
@@ -71,7 +71,7 @@ def check_correct(correct: ArrayLike) -> Flags:
     """Convert correctness to a boolean array. Raise InputError if it is not boolean."""
     is_correct = np.asarray(correct)
     if is_correct.ndim != 1 or is_correct.dtype != bool:
-        raise InputError(
+        raise ShapeError(
             f"correct must be one boolean per row; got {is_correct.dtype} of shape"
             f" {is_correct.shape}."
         )

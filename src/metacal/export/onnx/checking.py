@@ -21,7 +21,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.errors import ArtifactError, InputError, format_option
+from metacal.errors import (
+    ArtifactError,
+    ExportError,
+    InputError,
+    InputKindError,
+    OnnxModelError,
+    format_option,
+)
 from metacal.export.fitted import SUM_TOLERANCE
 from metacal.export.onnx.probe import COLUMN_GUARD_NAME
 from metacal.export.onnx.probe_rows import generate_probe_rows
@@ -117,7 +124,7 @@ def check_gate_model(path: Path, exported: AttachedGate, dtype: str, n_bytes: in
         inputs[exported.group_input_name] = group_indices
     model_check = run_in_child_process(path, inputs, n_bytes)
     if not model_check.was_run:
-        raise ArtifactError(
+        raise OnnxModelError(
             "onnxruntime could not run the exported graph. Export it again with another operator"
             " set, or update onnxruntime."
         )
@@ -214,7 +221,7 @@ def _complete_one_score(scores: Array, input_type: str, logits_name: str) -> Arr
     try:
         return scores_to_two_columns(scores, input_type)
     except InputError as error:
-        raise InputError(f"{logits_name!r}: {error}") from None
+        raise type(error)(f"{logits_name!r}: {error}") from None
 
 
 def _column_count_error(
@@ -228,7 +235,7 @@ def _column_count_error(
     problem = f"does not have {n_columns} columns"
     if shape_match is not None:
         problem = f"comes out with {shape_match[2]} columns"
-    return InputError(
+    return ExportError(
         f"{logits_name!r} {problem}, whatever the model says, but the calibration has"
         f" {n_classes} classes; attach the one that was fitted on this model's logits."
     )
@@ -245,13 +252,13 @@ def _check_input_type(table: Array, input_type: str, logits_name: str) -> None:
     has_probabilities = bool(sums_to_one.all() and (double_table >= 0.0).all())
     is_constant = double_table.max() <= double_table.min()
     if input_type == "logits" and has_probabilities and not is_constant:
-        raise InputError(
+        raise InputKindError(
             f"{logits_name!r} holds probabilities (every row sums to one), but the"
             " calibration was fitted on logits. Name the logits with"
             f" {format_option('logits')}, or pass {format_option('input', 'probabilities')}."
         )
     if input_type == "probabilities" and not has_probabilities:
-        raise InputError(
+        raise InputKindError(
             f"{logits_name!r} does not hold probabilities: a row sums to {row_sums[0]:.4g}."
             " Fit the calibration on the logits of the model, and attach that one."
         )
@@ -328,7 +335,7 @@ def compare_with_python(
 
 def _decision_error() -> ArtifactError:
     """Build the error for an exported gate that decides otherwise than Python."""
-    return ArtifactError(
+    return OnnxModelError(
         "The decisions of the exported gate differ from those in Python. This is a bug: please"
         " report it."
     )
@@ -359,7 +366,7 @@ def _compare_numbers(outputs: dict[str, Array], decision: Decision) -> None:
         )
         if not is_close:
             largest_difference = np.nanmax(np.abs(exported_values - expected_values))
-            raise ArtifactError(
+            raise OnnxModelError(
                 f"{attribute} of the exported gate differs from Python by"
                 f" {largest_difference:.2g}. This is a bug: please report it."
             )
@@ -426,12 +433,12 @@ def _run_probe(seconds: int, *arguments: str) -> None:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise ArtifactError(
+        raise OnnxModelError(
             f"onnxruntime did not finish this model in {timeout} s. Use a smaller model, or a"
             " faster machine."
         ) from None
     if process.returncode < 0:
-        raise ArtifactError(
+        raise OnnxModelError(
             "onnxruntime crashed on this model, or exceeded its memory or time (signal"
             f" {-process.returncode}). Export the model again."
         )
@@ -440,7 +447,7 @@ def _run_probe(seconds: int, *arguments: str) -> None:
         reason = "no reason given"
         if error_lines:
             reason = error_lines[-1][:_MAX_MESSAGE_LENGTH]
-        raise ArtifactError(f"The model could not be checked ({reason}). Export it again.")
+        raise OnnxModelError(f"The model could not be checked ({reason}). Export it again.")
 
 
 def _rejection_error(reply: dict[str, Any]) -> ArtifactError:
@@ -452,7 +459,7 @@ def _rejection_error(reply: dict[str, Any]) -> ArtifactError:
     advice = "export the model again"
     if stage == "load":
         advice = "try an older operator set or IR version, or update onnxruntime"
-    return ArtifactError(f"{subject} the model ({_clean_message(reply['error'])}); {advice}.")
+    return OnnxModelError(f"{subject} the model ({_clean_message(reply['error'])}); {advice}.")
 
 
 def _clean_message(message: str) -> str:

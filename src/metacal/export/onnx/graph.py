@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from metacal.errors import ArtifactError, InputError, needs_extra
+from metacal.errors import ExportError, OnnxModelError, needs_extra
 from metacal.formulas import Array
 
 #: Oldest operator set with all operators that are used (ScatterND, and Equal on floats).
@@ -114,7 +114,7 @@ class Graph:
         self, opset: int, *, reserved_names: Collection[str] = (), constants_as_nodes: bool = False
     ) -> None:
         if opset < OLDEST_OPSET:
-            raise InputError(
+            raise ExportError(
                 f"Operator set {opset} is too old: the gate needs at least {OLDEST_OPSET}."
                 " Pass a newer one."
             )
@@ -271,7 +271,7 @@ def iterate_messages(message: Any, depth: int = 0) -> Iterator[Any]:
     Raise ArtifactError if the messages are nested too deeply.
     """
     if depth > _MAX_DEPTH:
-        raise ArtifactError("its graphs are nested too deeply.")
+        raise OnnxModelError("its graphs are nested too deeply.")
     yield message
     for field, field_value in message.ListFields():
         if field.type != field.TYPE_MESSAGE:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from metacal.errors import ArtifactError, InputError, format_option
+from metacal.errors import ExportError, InputError, InputKindError, OnnxModelError, format_option
 from metacal.export.onnx.graph import ELEMENT_TYPES, import_onnx
 
 # Names of the floating-point dtypes, keyed by their number in the ONNX format.
@@ -106,7 +106,7 @@ def find_logits(model: Any, logits_name: str | None, n_classes: int) -> LogitsVa
     allowed_dimensions = (2, 1) if n_classes == 2 else (2,)
     outputs = {output.name: output for output in model.graph.output}
     if len(outputs) < len(model.graph.output):
-        raise ArtifactError("Two outputs of the model have the same name. Export the model again.")
+        raise OnnxModelError("Two outputs of the model have the same name. Export the model again.")
     if logits_name is not None:
         if logits_name in outputs:
             return _logits_from_info(outputs[logits_name], allowed_dimensions)
@@ -122,7 +122,7 @@ def find_logits(model: Any, logits_name: str | None, n_classes: int) -> LogitsVa
     problem = "Cannot tell which output holds the logits."
     if not candidates:
         problem = "No output of this model is a floating-point table."
-    raise InputError(
+    raise ExportError(
         f"{problem} It has {_list_outputs(outputs)}. Name one with {format_option('logits')}."
     )
 
@@ -136,7 +136,7 @@ def _logits_from_info(info: Any, allowed_dimensions: Sequence[int]) -> LogitsVal
     _check_not_dictionaries(info)
     tensor_type = info.type.tensor_type
     if not info.type.HasField("tensor_type") or tensor_type.elem_type not in _FLOAT_DTYPES:
-        raise InputError(
+        raise ExportError(
             f"Output {info.name!r} is {_describe_output(info)}, not a floating-point table."
             " Logits need one row per item and one column per class."
         )
@@ -153,7 +153,7 @@ def _logits_from_info(info: Any, allowed_dimensions: Sequence[int]) -> LogitsVal
             n_dimensions=1,
         )
     if len(dimensions) != 2 or 2 not in allowed_dimensions:
-        raise InputError(
+        raise ExportError(
             f"Output {info.name!r} has {len(dimensions)} dimensions. Logits need 2: one row"
             " per item and one column per class."
         )
@@ -211,7 +211,7 @@ def _find_inner_value(
         If there is no such value, or its dtype is not known.
     """
     if not any(value_name in node.output for node in model.graph.node):
-        raise InputError(
+        raise ExportError(
             f"Value {value_name!r} does not exist in this model. Its outputs are"
             f" {_list_outputs(outputs)}."
         )
@@ -227,7 +227,7 @@ def _find_inner_value(
     same_type_outputs = [output for name, output in outputs.items() if name in same_type_values]
     for logits in _possible_logits(same_type_outputs, allowed_dimensions):
         return LogitsValue(name=value_name, dtype=logits.dtype)
-    raise InputError(
+    raise ExportError(
         f"The type of value {value_name!r} is missing in the model. Run"
         " onnx.shape_inference.infer_shapes on the model, or make the value an output."
     )
@@ -258,7 +258,7 @@ def check_not_probabilities(model: Any, name: str) -> None:
             hint = ""
             if node.op_type in ("Softmax", "Sigmoid"):
                 hint = f" (the input of the node, {node.input[0]!r}, may be the logits)"
-            raise InputError(
+            raise InputKindError(
                 f"{name!r} holds probabilities, because it is the output of a {node.op_type}"
                 f" node{hint}. Name the logits with {format_option('logits')}, export the"
                 f" model with raw scores (skl2onnx: options={{'raw_scores': True}}), or pass"
@@ -282,7 +282,7 @@ def _outputs_probabilities(node: Any) -> bool:
 def _check_not_dictionaries(output: Any) -> None:
     """Raise InputError if an output is a list of dictionaries."""
     if output.type.HasField("sequence_type") or output.type.HasField("map_type"):
-        raise InputError(
+        raise ExportError(
             f"output {output.name!r} is a list of dictionaries (skl2onnx's ZipMap), not a"
             " table; export the model with options={'zipmap': False, 'raw_scores': True},"
             " then attach again."

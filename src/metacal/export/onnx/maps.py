@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from metacal.errors import InputError
+from metacal.errors import ExportError
 from metacal.export.onnx.operations import (
     GraphValue,
     OnnxOperations,
@@ -66,7 +66,7 @@ def append_map(xp: OnnxOperations, fitted: Map, x: GraphValue) -> GraphValue:
     """
     if fitted.formula is None:
         map_names = sorted({method.map.partition(":")[2] for method in METHODS.values()})
-        raise InputError(
+        raise ExportError(
             f"a {type(fitted).__name__} cannot be exported to ONNX; what can is"
             f" {', '.join(map_names)}."
         )

@@ -13,9 +13,12 @@ from typing import Any
 import numpy as np
 
 from metacal.errors import (
-    ArtifactError,
+    ClassMismatchError,
+    ExportError,
+    FileWriteError,
     InputError,
     MissingExtraError,
+    OnnxModelError,
     choose_spelling,
     format_option,
 )
@@ -247,7 +250,7 @@ def _attach_gate(
 ) -> tuple[AttachedGate, LogitsValue]:
     """Attach a gate to a parsed model; the other parameters are those of `attach`."""
     if any(entry.key.startswith(METADATA_PREFIX) for entry in model.metadata_props):
-        raise InputError(
+        raise ExportError(
             "This model already contains a metacal gate. Attach the gate to the original model."
         )
     ensure_supported_opset(model)
@@ -256,7 +259,7 @@ def _attach_gate(
     gate = check_exportable_gate(fitted_gate, input)
     has_one_score = table.has_one_score and gate.n_classes == 2
     if table.n_columns not in (None, gate.n_classes) and not has_one_score:
-        raise InputError(
+        raise ClassMismatchError(
             f"Output {table.name!r} has {table.n_columns} columns, but the calibration has"
             f" {gate.n_classes} classes. Attach the calibration that was fitted on the logits"
             " of this model."
@@ -372,7 +375,7 @@ def save_attached(
     source = read_model(model)
     output_folder = Path(os.path.realpath(path)).parent
     if source.folder not in (None, output_folder):
-        raise InputError(
+        raise FileWriteError(
             f"The weights of the model are in separate files in {source.folder}. Write the"
             f" result to the same folder: -o {source.folder / Path(path).name}."
         )
@@ -388,7 +391,7 @@ def save_attached(
         )
         if not checked.was_run and not unchecked:
             gate = attached.gate
-            raise InputError(
+            raise ExportError(
                 f"The model could not be run ({checked.reason_not_run}), so {table.name!r}"
                 f" could not be checked as {gate.logits_source.input} of {gate.n_classes}"
                 " classes. Pass inputs to run it on with"
@@ -414,7 +417,7 @@ def _write_model(model: Any, temporary_path: Path, path: str | os.PathLike[str])
     try:
         raw: bytes = model.SerializeToString(deterministic=True)
     except Exception as error:  # protobuf does not export the class of its size-limit error
-        raise ArtifactError(
+        raise OnnxModelError(
             f"The model cannot be written as one file ({' '.join(str(error).split())}). Save"
             " its weights as external data."
         ) from None

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from metacal.errors import ArtifactError, InputError
+from metacal.errors import ArtifactError, ExportError, FileReadError, InputError, OnnxModelError
 from metacal.export.onnx.graph import (
     OLDEST_OPSET,
     import_onnx,
@@ -85,7 +85,7 @@ def read_model(model: Any) -> ParsedModel:
     --------
     >>> read_model("model.onnx")
     Traceback (most recent call last):
-    metacal.errors.InputError: model.onnx: the file does not exist. Check the name and the folder.
+    metacal.errors.FileReadError: model.onnx: the file does not exist. Check the name and the folder.
     """
     onnx = import_onnx("reading an ONNX model")
     if isinstance(model, onnx.ModelProto):
@@ -95,7 +95,7 @@ def read_model(model: Any) -> ParsedModel:
         raise InputError(f"model must be a path or an onnx.ModelProto, got {type(model).__name__}.")
     path = os.fspath(model)
     if os.path.isdir(path):
-        raise InputError(f"{path} is a folder. Pass the .onnx file in it.")
+        raise FileReadError(f"{path} is a folder. Pass the .onnx file in it.")
     with input_error_if_read_fails(path), open(path, "rb") as file:
         raw = file.read(_MAX_BYTES + 1)
     try:
@@ -114,16 +114,16 @@ def read_model(model: Any) -> ParsedModel:
 def _parse_model(raw: bytes, onnx: Any) -> Any:
     """Parse the bytes of a model. Raise ArtifactError if they are not a valid model."""
     if len(raw) > _MAX_BYTES:
-        raise ArtifactError("the model is larger than 2 GB. Save its weights as external data.")
+        raise OnnxModelError("the model is larger than 2 GB. Save its weights as external data.")
     if not raw:
-        raise ArtifactError("the file is empty (0 bytes). Export the model again.")
+        raise OnnxModelError("the file is empty (0 bytes). Export the model again.")
     kind = detect_file_kind(raw[:8])
     if kind is not None:
-        raise ArtifactError(f"the file is {kind}, not an ONNX model. Export the model to ONNX.")
+        raise OnnxModelError(f"the file is {kind}, not an ONNX model. Export the model to ONNX.")
     try:
         model = onnx.ModelProto.FromString(raw)
     except Exception:  # protobuf does not export the class of its parsing errors
-        raise ArtifactError(
+        raise OnnxModelError(
             "the file is not an ONNX model, or it is damaged or incomplete. Export the model again."
         ) from None
     _check_model(model)
@@ -133,16 +133,16 @@ def _parse_model(raw: bytes, onnx: Any) -> Any:
 def _check_model(model: Any) -> None:
     """Raise ArtifactError unless a model has a graph with nodes and outputs."""
     if not model.HasField("graph"):
-        raise ArtifactError("the model has no graph. Export it again.")
+        raise OnnxModelError("the model has no graph. Export it again.")
     _check_names_are_text(model)
     if not model.graph.output:
-        raise ArtifactError(
+        raise OnnxModelError(
             "the graph has no outputs. Export the model with its logits as an output."
         )
     if not model.graph.node:
-        raise ArtifactError("the graph has no nodes. Export the model again.")
+        raise OnnxModelError("the graph has no nodes. Export the model again.")
     if not _MIN_IR_VERSION <= model.ir_version <= _MAX_VERSION:
-        raise ArtifactError(
+        raise OnnxModelError(
             f"IR version {model.ir_version} is not a version of ONNX. Export the model again."
         )
 
@@ -157,7 +157,7 @@ def _check_names_are_text(model: Any) -> None:
     except UnicodeDecodeError:
         is_text = False
     if not is_text:
-        raise ArtifactError(
+        raise OnnxModelError(
             "the model is damaged: a name in it is not UTF-8 text. Export it again."
         )
 
@@ -204,20 +204,20 @@ def _external_file_sizes(model: Any, folder: str) -> dict[str, int]:
         entries = {entry.key: entry.value for entry in tensor.external_data}
         location = entries.get("location", "")
         if not _is_inside_folder(folder, location):
-            raise ArtifactError(
+            raise OnnxModelError(
                 f"the weights refer to {location[:200]!r}, outside the folder of the model,"
                 " which metacal does not read. Save the model together with its external"
                 " data."
             )
         path = os.path.realpath(os.path.join(folder, location))
         if not os.path.isfile(path):
-            raise InputError(
+            raise FileReadError(
                 f"the external data file {location!r} is missing in the folder of the model."
                 " Copy it there."
             )
         file_sizes[path] = os.path.getsize(path)
         if not _is_inside_file(entries, file_sizes[path]):
-            raise ArtifactError(
+            raise OnnxModelError(
                 f"the external data file {location!r} is shorter than the model states. Copy"
                 " both files again."
             )
@@ -269,7 +269,7 @@ def ensure_supported_opset(model: Any) -> None:
         model.opset_import.add(domain="", version=_DEFAULT_OPSET)
     opset = get_opset(model)
     if not OLDEST_OPSET <= opset <= _MAX_VERSION:
-        raise InputError(
+        raise ExportError(
             f"The model has operator set {opset}, but the gate needs at least {OLDEST_OPSET}."
             " Convert it with onnx.version_converter.convert_version(model,"
             f" {_DEFAULT_OPSET}), or export it again."

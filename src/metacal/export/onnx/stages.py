@@ -7,7 +7,6 @@ A stage on logits has the outputs `probs`, `score` and `accept`. A stage on give
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -20,6 +19,11 @@ from metacal.export.onnx.decisions import (
 from metacal.export.onnx.graph import Graph
 from metacal.export.onnx.maps import append_map, has_no_nan
 from metacal.export.onnx.operations import GraphValue, OnnxOperations
+from metacal.export.onnx.plain_tables import (
+    PlainWriter,
+    append_plain_check,
+    find_plain_writer,
+)
 from metacal.export.onnx.scores import (
     SinglePrecisionScores,
     append_double_precision_scores,
@@ -30,7 +34,6 @@ from metacal.formulas.logits import replace_zero_probabilities
 from metacal.gate import Gate, Rejected, ScoreSource
 from metacal.gate.thresholds import SingleThreshold, Thresholds
 from metacal.maps.confidence import ConfidenceCurve
-from metacal.maps.temperature import TemperatureMap
 
 #: Outputs of a stage or gate, keyed by their default names such as "accept".
 Outputs = dict[str, GraphValue]
@@ -228,10 +231,10 @@ def _append_single_precision_outputs(
     dict of str to GraphValue
         The outputs `probs`, `score` and `accept`.
     """
-    fitted_map = gate.logits_source.map
-    if isinstance(fitted_map, TemperatureMap):
-        return _append_temperature_outputs(
-            xp, gate, fitted_map.inverse_temperature, single_scores, x, rejected
+    write_plain_probs = find_plain_writer(gate.logits_source.map)
+    if write_plain_probs is not None:
+        return _append_plain_or_general_outputs(
+            xp, gate, write_plain_probs, single_scores, x, rejected
         )
 
     def write_settled(branch_xp: OnnxOperations) -> list[GraphValue]:
@@ -250,19 +253,15 @@ def _append_single_precision_outputs(
     return {"probs": probs, "score": score, "accept": accept}
 
 
-def _append_temperature_outputs(
+def _append_plain_or_general_outputs(
     xp: OnnxOperations,
     gate: Gate,
-    inverse_temperature: float,
+    write_plain_probs: PlainWriter,
     single_scores: SinglePrecisionScores,
     x: GraphValue,
     rejected: Rejected,
 ) -> Outputs:
-    """Append the outputs of a stage with temperature scaling, with a single softmax.
-
-    If all scores are settled, all logits are finite. One softmax can then compute the probabilities
-    of accepted rows and uniform rejected rows, because an inverse temperature of zero results in a
-    uniform row. This is not valid for infinite logits, because 0 · (-inf) is NaN.
+    """Append the outputs of a stage whose map needs fewer nodes for plain tables.
 
     Parameters
     ----------
@@ -272,8 +271,8 @@ def _append_temperature_outputs(
     gate : Gate
         Gate with a single stage and threshold.
 
-    inverse_temperature : float
-        Factor of the logits.
+    write_plain_probs : callable
+        Function that appends the probabilities of a plain table.
 
     single_scores : SinglePrecisionScores
         Scores in single precision.
@@ -290,16 +289,14 @@ def _append_temperature_outputs(
         The outputs `probs`, `score` and `accept`.
     """
 
-    def write_settled(branch_xp: OnnxOperations) -> list[GraphValue]:
+    def write_plain(branch_xp: OnnxOperations) -> list[GraphValue]:
         score = single_scores.estimates_in_double(branch_xp)
         accept = compare_with_thresholds(gate.thresholds, score)
-        logit_factor: Any = inverse_temperature
-        if rejected == "uniform":
-            logit_factor = branch_xp.where(branch_xp.unsqueeze(accept), inverse_temperature, 0.0)
-        probs = branch_xp.softmax(branch_xp.graph_value(x) * logit_factor)
+        keeps_probs = accept if rejected == "uniform" else None
+        probs = write_plain_probs(branch_xp, gate.logits_source.map, x, keeps_probs)
         return [score, accept, probs]
 
-    def write_unsettled(branch_xp: OnnxOperations) -> list[GraphValue]:
+    def write_general(branch_xp: OnnxOperations) -> list[GraphValue]:
         score_name = gate.logits_source.registered_score
         score = single_scores.rescore_unsettled_rows(branch_xp, x, score_name)
         is_accepted = compare_with_thresholds(gate.thresholds, score)
@@ -309,14 +306,9 @@ def _append_temperature_outputs(
         )
         return [score, accept, probs]
 
-    can_use_one_softmax = xp.all_true(single_scores.is_settled)
-    if single_scores.allows_huge_logits and inverse_temperature > 1.0:
-        # A larger logit would overflow when it is multiplied by the inverse temperature.
-        largest_safe_logit = np.finfo(xp.dtype).max / inverse_temperature
-        has_safe_logits = xp.all_true(xp.max(x) < largest_safe_logit)
-        can_use_one_softmax = can_use_one_softmax & has_safe_logits
+    is_plain = append_plain_check(xp, single_scores, gate.logits_source.map, x)
     dtypes = ["float64", "bool", xp.dtype]
-    score, accept, probs = xp.if_else(can_use_one_softmax, write_settled, write_unsettled, dtypes)
+    score, accept, probs = xp.if_else(is_plain, write_plain, write_general, dtypes)
     return {"probs": probs, "score": score, "accept": accept}
 
 

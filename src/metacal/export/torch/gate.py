@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from metacal import gate as gates
-from metacal.errors import InputError
+from metacal.errors import ExportError, GroupsError, ShapeError
 from metacal.export.fitted import SUM_TOLERANCE, extract_gate
 from metacal.export.torch.maps import FixedDtypeModule, MapModule, match_table, working_dtype
 from metacal.export.torch.scores import score_module
@@ -193,17 +193,17 @@ class Gate(FixedDtypeModule):
         has_group_thresholds = self.subgroup_kind == "group"
         if has_group_thresholds and group is None:
             quoted_groups = ", ".join(map(str, (self.groups or ())[:_MAX_QUOTED_GROUPS]))
-            raise InputError(
+            raise GroupsError(
                 "This gate has one threshold for each group. Pass the index of each row's"
                 f" group in `groups` ({quoted_groups}): gate(logits, group)."
             )
         if group is not None and not has_group_thresholds:
-            raise InputError("This gate has no threshold for each group. Leave out group.")
+            raise GroupsError("This gate has no threshold for each group. Leave out group.")
         if torch.jit.is_tracing():
             # While a module is traced, sizes are tensors and cannot be compared with numbers.
             return
         if logits.ndim != 2 or logits.shape[1] != self.n_classes:
-            raise InputError(
+            raise ShapeError(
                 f"This gate needs a table of {self.input} with {self.n_classes} columns, one"
                 f" per class; got a tensor of shape {tuple(logits.shape)}. For several"
                 " outputs per item, pass logits.reshape(-1, K)."
@@ -447,7 +447,7 @@ def extract_logits(output: Any) -> Tensor:
     torch.Size([1, 2])
     >>> extract_logits("cat")
     Traceback (most recent call last):
-    metacal.errors.InputError: The model returned str. A CalibratedModule needs logits as a tensor, ...
+    metacal.errors.ExportError: The model returned str. A CalibratedModule needs logits as a tensor, ...
     """
     logits = output
     if isinstance(output, Mapping):
@@ -457,7 +457,7 @@ def extract_logits(output: Any) -> Tensor:
     elif isinstance(output, tuple | list) and output:
         logits = output[0]
     if not isinstance(logits, Tensor):
-        raise InputError(
+        raise ExportError(
             f"The model returned {type(output).__name__}. A CalibratedModule needs logits as"
             " a tensor, as the first item of a tuple, or in a field named 'logits'."
         )

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from metacal.errors import InputError
+from metacal.errors import ExportError
 from metacal.formulas.torch import TORCH
 from metacal.maps.map import Map
 from metacal.maps.methods import METHODS
@@ -103,7 +103,7 @@ class MapModule(FixedDtypeModule):
         if fitted.formula is None:
             calibrator = getattr(fitted, "estimator", fitted)
             supported_names = ", ".join(method.public_name for method in METHODS.values())
-            raise InputError(
+            raise ExportError(
                 f"The base calibrator {type(calibrator).__name__} is not one of metacal's"
                 f" calibrators and cannot be exported. Use one of {supported_names}."
             )

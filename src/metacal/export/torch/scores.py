@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from metacal.errors import InputError
+from metacal.errors import ExportError
 from metacal.export.torch.maps import FixedDtypeModule, match_table
 from metacal.formulas import rowwise
 from metacal.formulas.logits import replace_finite_masks_formula
@@ -118,14 +118,14 @@ def score_module(score: str | Score) -> FixedDtypeModule:
     tensor([-2.])
     >>> score_module(len)
     Traceback (most recent call last):
-    metacal.errors.InputError: The score 'len' is a Python function and cannot be exported. Use one of 'entropy', ...
+    metacal.errors.ExportError: The score 'len' is a Python function and cannot be exported. Use one of 'entropy', ...
     """
     if isinstance(score, str) and score in NAMED:
         return NamedScore(score)
     if isinstance(score, Ranker):
         return RankerScore(score)
     score_names = ", ".join(map(repr, NAMED))
-    raise InputError(
+    raise ExportError(
         f"The score {get_score_name(score)!r} is a Python function and cannot be exported."
         f" Use one of {score_names}, or a fitted {', '.join(LEARNED_SCORE_NAMES)}."
     )

@@ -13,7 +13,7 @@ from typing import Any, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.errors import ArtifactError
+from metacal.errors import ArtifactError, SavingError
 from metacal.io.artifact.messages import check_keys, describe_json
 
 # Maximum number of elements that are written as numbers. Larger arrays are written as base64.
@@ -65,7 +65,7 @@ def encode_array(array: NDArray[Any], location: str) -> dict[str, Any]:
     little_endian = np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<"), copy=False)
     dtype_name = little_endian.dtype.str
     if dtype_name not in DTYPES:
-        raise ArtifactError(
+        raise SavingError(
             f"{location} is an array of {array.dtype}, which metacal cannot save. Use integers,"
             " floats, booleans or strings."
         )

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from metacal.errors import ArtifactError, InputError
+from metacal.errors import ArtifactError, FileWriteError, InputError, LabellingError, SavingError
 from metacal.gate.certifier import Certifier
 from metacal.io.artifact.encoding import decode, encode
 from metacal.io.artifact.labels import Labels, encode_labels
@@ -107,7 +107,7 @@ def open_certifier(
     >>> with open_certifier(path, scores, labels=400):
     ...     pass
     Traceback (most recent call last):
-    metacal.errors.InputError: ...labels.journal was started with labels=200, not 400, which cannot change after ...
+    metacal.errors.LabellingError: ...labels.journal was started with labels=200, not 400, which cannot change after ...
     """
     with open_journal(os.fspath(path), key=key) as journal:
         yield certifier_from_journal(journal, pool, promise, **options)
@@ -140,7 +140,7 @@ def open_journal(path: str, *, key: KeySource | None = None, disk: Disk = DISK) 
     try:
         seal.compute(b"")
     except InputError as error:
-        raise InputError(f"cannot write {path}: {error}") from None
+        raise FileWriteError(f"cannot write {path}: {error}") from None
     return Journal(path, "label", seal=seal, disk=disk)
 
 
@@ -181,7 +181,7 @@ def certifier_from_journal(
     """
     if not journal.records:
         if promise is None:
-            raise InputError(f"{journal.path} does not exist yet. Pass a promise to create it.")
+            raise LabellingError(f"{journal.path} does not exist yet. Pass a promise to create it.")
         certifier = Certifier(promise, pool, classes=classes, **options)
         journal.append(_build_settings_record(certifier, sheet_settings or {}))
     else:
@@ -199,7 +199,7 @@ def _build_settings_record(certifier: Certifier, sheet_settings: dict[str, Any])
     """Return the first record: everything that determines the sample and its test."""
     predictions = certifier.unlabelled_pool.predictions
     if predictions is not None and not isinstance(certifier.score, str):
-        raise ArtifactError(
+        raise SavingError(
             "The score is a function, which a journal cannot store. Use a named score:"
             f" {', '.join(NAMED)}."
         )
@@ -227,7 +227,9 @@ def _restore_certifier(journal: Journal, pool: ArrayLike) -> Certifier:
     is_pool_of_logits = np.ndim(pool) == 2
     if began_with_logits != is_pool_of_logits:
         kind = "logits" if began_with_logits else "scores"
-        raise InputError(f"{journal.path} was started with a pool of {kind}. Pass the same {kind}.")
+        raise LabellingError(
+            f"{journal.path} was started with a pool of {kind}. Pass the same {kind}."
+        )
     classes = decode(Labels | None, settings["classes"], "classes")
     try:
         are_classes_given = decode(bool, settings["classes_given"], "classes_given")
@@ -240,12 +242,12 @@ def _restore_certifier(journal: Journal, pool: ArrayLike) -> Certifier:
             **{parameter: settings[parameter] for parameter in _ATTRIBUTE_OF_PARAMETER},
         )
     except (InputError, TypeError) as error:
-        raise InputError(f"{journal.path} does not belong to this pool: {error}") from error
+        raise LabellingError(f"{journal.path} does not belong to this pool: {error}") from error
     if (
         settings["n_pool"] != certifier.n_pool
         or settings["pool"] != certifier.unlabelled_pool.fingerprint
     ):
-        raise InputError(
+        raise LabellingError(
             f"{journal.path} was started with a pool of {settings['n_pool']:,} rows, but this"
             f" pool has {certifier.n_pool:,} rows. Pass the same rows in the same order, or"
             " start again with another file."
@@ -291,7 +293,7 @@ def _changed_setting_error(
     path: str, name: str, original_setting: str, new_value: str
 ) -> InputError:
     """Build the error about a setting that differs from the one in the journal."""
-    return InputError(
+    return LabellingError(
         f"{path} was started {original_setting}, not {new_value}, which cannot change after"
         f" labels are known. Leave out {name}, or start again with another file."
     )

@@ -19,7 +19,7 @@ from typing import Any, NewType
 
 from metacal.certificates.certificate import Certificate
 from metacal.certificates.fingerprint import RowSketch
-from metacal.errors import ArtifactError
+from metacal.errors import ArtifactError, ForeignFileError, SavingError
 from metacal.gate import Gate, LogitsSource
 from metacal.io.artifact.audit import check_promise
 from metacal.io.artifact.encoding import call_constructor, decode, encode
@@ -150,7 +150,7 @@ def encode_document(content: SavedContent) -> Document:
     has_promise = gate.certificate is not None
     is_calibrator = gate.threshold == math.inf and gate.is_logits_gate
     if not has_promise and not is_calibrator:
-        raise ArtifactError(
+        raise SavingError(
             "This gate has a threshold without a certificate, which cannot be saved. Fit it"
             " with a promise, for example MetaCal(MaxMiscoverage(0.05))."
         )
@@ -202,7 +202,7 @@ def decode_document(document: Document) -> SavedContent:
     gate = _build_gate(saved_gate)
     gate_kind = document_kind(gate)
     if saved_gate.kind != gate_kind:
-        raise ArtifactError(
+        raise ForeignFileError(
             f"the file is not {saved_gate.kind}: its stages and promise are those of"
             f" {with_article(gate_kind)}."
         )
@@ -222,7 +222,7 @@ def _decode_entries(document: Document) -> SavedGate:
     )
     if not is_known_kind:
         known_kinds = ", ".join(ALLOWED_NAMES[Kind]())
-        raise ArtifactError(
+        raise ForeignFileError(
             f"unknown kind {describe_json(kind)}; this version of metacal supports"
             f" {known_kinds}. Update metacal."
         )
@@ -431,7 +431,7 @@ def build_verified_text(
     text_bytes = text.encode()
     n_bytes = len(text_bytes)
     if n_bytes > (max_bytes or MAX_BYTES):
-        raise ArtifactError(
+        raise SavingError(
             f"the file would have {n_bytes / 2**20:.0f} MB, more than the default limit of"
             f" load ({MAX_BYTES / 2**20:.0f} MB). If it must be so large, save and load it"
             f" with max_bytes={n_bytes}."
@@ -439,11 +439,11 @@ def build_verified_text(
     try:
         loaded_content, _ = load_bytes(text_bytes, signing_key, max_bytes)
     except ArtifactError as error:
-        raise ArtifactError(
+        raise SavingError(
             f"this gate cannot be saved, because the file could not be loaded again: {error}"
         ) from error
     if encode_document(loaded_content) != document:
-        raise ArtifactError(
+        raise SavingError(
             "this gate cannot be saved, because the loaded gate would differ. This is a bug:"
             " please report it."
         )

@@ -16,7 +16,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 import numpy as np
 
-from metacal.errors import ArtifactError
+from metacal.errors import ArtifactError, SavingError
 from metacal.io.artifact.arrays import decode_array, encode_array
 from metacal.io.artifact.messages import check_keys, describe_json, error_summary, with_article
 from metacal.io.artifact.registry import (
@@ -105,18 +105,18 @@ def _is_plain_json(value: Any) -> bool:
 def _encode_scalar(value: Any, location: str) -> Any:
     """Convert None, a boolean, a number or a text to a JSON value."""
     if isinstance(value, int) and not -(2**63) <= value < 2**64:
-        raise ArtifactError(
+        raise SavingError(
             f"{location} is a number beyond 64 bits, which cannot be saved. Use a smaller number."
         )
     if isinstance(value, str) and not _is_valid_unicode(value):
-        raise ArtifactError(
+        raise SavingError(
             f"{location} holds half a surrogate pair, which is not valid text and cannot be"
             " saved. Rename it."
         )
     if not isinstance(value, float) or math.isfinite(value):
         return value
     if math.isnan(value):
-        raise ArtifactError(f"{location} is NaN, which cannot be saved. Fit again.")
+        raise SavingError(f"{location} is NaN, which cannot be saved. Fit again.")
     return "inf" if value > 0 else "-inf"
 
 
@@ -135,7 +135,7 @@ def _encode_dataclass(value: Any, location: str) -> dict[str, Any]:
     cls: Any = type(value)
     if not is_dataclass(value):
         name = getattr(value, "__name__", None) or cls.__qualname__
-        raise ArtifactError(
+        raise SavingError(
             f"{location} is {with_article(str(name))}, which a file cannot store. Use a plain"
             " value, or one of metacal's own objects."
         )
@@ -167,7 +167,7 @@ def _stored_class_name(cls: type, location: str) -> str:
     for stored_name, storable_class in classes_by_stored_name.items():
         if storable_class is cls:
             return stored_name
-    raise ArtifactError(
+    raise SavingError(
         f"{location} is {with_article(cls.__name__)}, which a file cannot store. Use"
         f" {', '.join(classes_by_stored_name)}."
     )

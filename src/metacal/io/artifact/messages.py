@@ -62,7 +62,7 @@ def prefix_errors_with(path: str) -> Iterator[None]:
     try:
         yield
     except ArtifactError as error:
-        raise ArtifactError(f"{path}: {error}") from error.__cause__
+        raise type(error)(f"{path}: {error}") from error.__cause__
 
 
 def object_without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ import warnings
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
-from metacal.errors import ArtifactError, InputError, MetacalWarning, needs_extra
+from metacal.errors import KeyFileError, MetacalWarning, SignatureError, needs_extra
 from metacal.io.artifact.messages import check_keys, describe_json
 from metacal.io.journal import Seal
 from metacal.io.opening import input_error_if_read_fails
@@ -101,7 +101,7 @@ class Key(Seal):
         if self.algorithm == "hmac-sha256":
             return hmac.digest(self.secret, content, "sha256").hex()
         if self.private is None:
-            raise InputError(
+            raise KeyFileError(
                 "The key is a public key, which can only verify signatures. Sign with the"
                 " private key."
             )
@@ -144,7 +144,7 @@ def read_key(source: KeySource) -> Key:
     --------
     >>> read_key(b"correct horse")
     Traceback (most recent call last):
-    metacal.errors.InputError: the key has 13 bytes, but a secret needs at least 32. Create a key with: openssl rand ...
+    metacal.errors.KeyFileError: the key has 13 bytes, but a secret needs at least 32. Create a key with: openssl rand ...
     """
     if isinstance(source, bytes):
         return _parse_key(source, "the key")
@@ -190,19 +190,19 @@ def parse_signature(data: Any) -> Signature:
     --------
     >>> parse_signature({"algorithm": "none", "value": ""})
     Traceback (most recent call last):
-    metacal.errors.ArtifactError: signature.algorithm must be hmac-sha256 or ed25519, not "none".
+    metacal.errors.SignatureError: signature.algorithm must be hmac-sha256 or ed25519, not "none".
     """
     check_keys(data, ["algorithm", "value"], "signature")
     algorithm = data["algorithm"]
     if type(algorithm) is not str or algorithm not in N_SIGNATURE_DIGITS:
-        raise ArtifactError(
+        raise SignatureError(
             f"signature.algorithm must be {' or '.join(N_SIGNATURE_DIGITS)}, not {describe_json(algorithm)}."
         )
     value = data["value"]
     n_digits = N_SIGNATURE_DIGITS[algorithm]
     has_length = type(value) is str and len(value) == n_digits
     if not has_length or not set(value) <= set("0123456789abcdef"):
-        raise ArtifactError(
+        raise SignatureError(
             f"signature.value must be {n_digits} hexadecimal digits, not {describe_json(value)}."
         )
     return Signature(algorithm=cast(Algorithm, algorithm), value=value)
@@ -228,17 +228,17 @@ def verify_signature(signature: Signature | None, content: bytes, key: Key) -> N
         If there is no signature, it has another algorithm than the key, or it does not match.
     """
     if signature is None:
-        raise ArtifactError(
+        raise SignatureError(
             "the file is not signed, but a key was given. If you trust its source, load it"
             " without the key; otherwise fit and sign it again."
         )
     if signature.algorithm != key.algorithm:
-        raise ArtifactError(
+        raise SignatureError(
             f"the file is signed with {signature.algorithm}, but the key is for"
             f" {key.algorithm}. Pass the other key."
         )
     if not key.matches(signature.value, content):
-        raise ArtifactError(
+        raise SignatureError(
             "the signature does not match: the file was signed with another key, or was"
             " changed after it was signed."
         )
@@ -247,7 +247,7 @@ def verify_signature(signature: Signature | None, content: bytes, key: Key) -> N
 def _parse_key(content: bytes, name: str) -> Key:
     """Parse the content of a key. Raise InputError, which contains `name`, if it is invalid."""
     if len(content) > _MAX_KEY_BYTES:
-        raise InputError(
+        raise KeyFileError(
             f"{name}: the file is too large for a key. Create a key with: {_MAKE_SECRET}"
         )
     if content.lstrip().startswith(_KEY_FILE_PREFIXES):
@@ -256,14 +256,14 @@ def _parse_key(content: bytes, name: str) -> Key:
     is_printable = all(byte in b"\t\n\r" or 32 <= byte < 127 for byte in content)
     secret = content.strip() if is_printable else content
     if not secret:
-        raise InputError(f"{name} is empty. Create a key with: {_MAKE_SECRET}")
+        raise KeyFileError(f"{name} is empty. Create a key with: {_MAKE_SECRET}")
     if len(secret) < _MIN_SECRET_BYTES:
-        raise InputError(
+        raise KeyFileError(
             f"{name} has {len(secret)} bytes, but a secret needs at least"
             f" {_MIN_SECRET_BYTES}. Create a key with: {_MAKE_SECRET}"
         )
     if len(set(secret)) < _MIN_DISTINCT_BYTES:
-        raise InputError(
+        raise KeyFileError(
             f"{name} repeats the same few bytes, so it is not a secret. Create a key with:"
             f" {_MAKE_SECRET}"
         )
@@ -291,16 +291,16 @@ def _parse_ed25519_key(content: bytes, name: str) -> Key:
         else:
             public_key = load_pem_public_key(content)
     except TypeError:
-        raise InputError(
+        raise KeyFileError(
             f"{name}: the private key is protected by a password. Pass a key without a password."
         ) from None
     except (ValueError, UnsupportedAlgorithm):
-        raise InputError(
+        raise KeyFileError(
             f"{name}: the file is not a valid PEM key. Create a key pair with: {_MAKE_PAIR}"
         ) from None
     is_ed25519 = isinstance(public_key, Ed25519PublicKey)
     if not is_ed25519 or not isinstance(private_key, Ed25519PrivateKey | None):
-        raise InputError(
+        raise KeyFileError(
             f"{name}: the key is not an Ed25519 key. Create a key pair with: {_MAKE_PAIR}"
         )
     return Key("ed25519", private=private_key, public_key=public_key)

@@ -11,7 +11,7 @@ from dataclasses import make_dataclass
 from functools import cache, partial
 from typing import Any, Literal, NewType
 
-from metacal.errors import ArtifactError
+from metacal.errors import ArtifactError, SavingError
 from metacal.formulas import Float
 from metacal.gate.file_layout import FileLayout
 from metacal.gate.logits_source import LogitsSource, Recipe
@@ -141,7 +141,7 @@ def check_calibrator_is_supported(source: LogitsSource) -> None:
 
 def unsupported_calibrator_error(name: str) -> ArtifactError:
     """Build the error about a calibrator that a file cannot contain."""
-    return ArtifactError(
+    return SavingError(
         f"The base calibrator is {with_article(name)}, which cannot be saved without pickle."
         f" Use one of metacal's calibrators ({', '.join(calibrator_kinds())})."
     )

@@ -13,7 +13,7 @@ import numpy as np
 
 from metacal.certificates.cascade_stages import StageCount
 from metacal.certificates.certificate import Certificate
-from metacal.errors import ArtifactError
+from metacal.errors import ArtifactError, SavingError
 from metacal.gate import Gate, LogitsSource, ScoreSource, Stage
 from metacal.gate.score_source import clean_score_name
 from metacal.gate.stages import Source
@@ -86,12 +86,12 @@ def _prepare_source_for_saving(source: Source) -> Source:
         return source
     score_name = get_score_name(score)
     if type(score) is not RANKERS.get(score_name):
-        raise ArtifactError(
+        raise SavingError(
             f"The score is a function ({score_name}), which a file cannot store. Use a named"
             f" score: {', '.join(NAMED)}, or a trained {' or '.join(RANKERS)}."
         )
     if not score.n_classes_:
-        raise ArtifactError(
+        raise SavingError(
             f"The score {score_name} has not been trained. Train it and fit again before you save."
         )
     return source

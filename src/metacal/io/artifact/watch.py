@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from metacal.certificates.stored_fields import stored_as
-from metacal.errors import ArtifactError
+from metacal.errors import ArtifactError, ForeignFileError
 from metacal.gate import Gate
 from metacal.gate.traffic import LONGEST_ID, ConfidenceSums, Counts, Id, PendingRow, Point
 from metacal.gate.waiting_rows import MAX_WAITING_ROWS, CompleteClusters
@@ -244,20 +244,20 @@ def decode_watch(document: Any, gate: Any) -> Watch:
         If the object is not a valid state, or belongs to another gate.
     """
     if not isinstance(document, dict) or document.get("kind") != MONITOR:
-        raise ArtifactError(
+        raise ForeignFileError(
             "the file is not the state of a monitor. Pass the file that --state named."
         )
     entries = {name: entry for name, entry in document.items() if name not in ("kind", "gate")}
     state = decode(WatchState, entries, "the state")
     watched_gate = getattr(gate, "gate_", gate)
     if document.get("gate") != _gate_checksum(watched_gate):
-        raise ArtifactError(
+        raise ForeignFileError(
             "the state belongs to another gate. Pass the gate that it was made with, or"
             " start again."
         )
     new_watch = _build_watch_with_alarms(state.alarms, watched_gate)
     if len(state.counts_by_class) != len(new_watch.counts_by_class):
-        raise ArtifactError(
+        raise ForeignFileError(
             f"the state has counts of {len(state.counts_by_class)} classes, but the gate has"
             f" {len(new_watch.counts_by_class)}."
         )

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.errors import ArtifactError, InputError
+from metacal.errors import ArtifactError, ForeignFileError, InputError
 from metacal.gate.judged import split_model_outputs
 from metacal.gate.traffic import BatchLines, LateLabel, make_stored_id
 from metacal.gate.watch import Watch
@@ -385,7 +385,7 @@ def load_watch(path: str | os.PathLike[str], gate: Any) -> Watch:
     file_name = os.fspath(path)
     records = read_journal(file_name, MONITOR)
     if not records:
-        raise ArtifactError(
+        raise ForeignFileError(
             f"{file_name}: the file does not hold the state of a monitor. Pass another file."
         )
     return restore_state(records, gate, file_name).watch

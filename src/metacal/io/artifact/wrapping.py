@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from metacal import __version__
-from metacal.errors import ArtifactError, InputError
+from metacal.errors import ArtifactError, FileWriteError, ForeignFileError
 from metacal.io.artifact.messages import describe_json, error_summary, object_without_duplicates
 from metacal.io.artifact.signature import Key, parse_signature, verify_signature
 from metacal.io.disk import input_error_if_write_fails
@@ -145,7 +145,9 @@ def parse_file(
     """
     entries = parse_bytes(content, max_bytes or MAX_BYTES)
     if not isinstance(entries, dict) or entries.get("format") != FORMAT:
-        raise ArtifactError('the file is JSON, but not a metacal file ("format" is not "metacal").')
+        raise ForeignFileError(
+            'the file is JSON, but not a metacal file ("format" is not "metacal").'
+        )
     format_version = _check_format_version(entries.get("version"))
     metacal_version = _check_metacal_version(entries.get("metacal_version"))
     try:
@@ -183,12 +185,12 @@ def _check_format_version(version: Any) -> int:
             f"the format version must be a whole number from 1, not {describe_json(version)}."
         )
     if version < VERSION:
-        raise ArtifactError(
+        raise ForeignFileError(
             "the file was written by a version of metacal before the first release. Fit the gate"
             " again."
         )
     if version > VERSION:
-        raise ArtifactError(
+        raise ForeignFileError(
             f"the file was written by a newer metacal (format {describe_json(version)})."
             " Update metacal."
         )
@@ -246,7 +248,7 @@ def write_text(text: str, path: str | os.PathLike[str]) -> None:
     with open_atomic_path(path) as temporary_path, input_error_if_write_fails(path):
         temporary_path.write_bytes(content)
         if temporary_path.is_file() and temporary_path.read_bytes() != content:
-            raise InputError(
+            raise FileWriteError(
                 f"cannot write {os.fspath(path)}: the written file differs when it is read"
                 " back. Check the disk."
             )
@@ -302,7 +304,7 @@ def parse_bytes(content: bytes, max_bytes: int) -> Any:
         reason = ""
         if kind == "a pickle":
             reason = ", and metacal does not read it because it can run any code"
-        raise ArtifactError(
+        raise ForeignFileError(
             f"the file is {kind}, not a metacal file{reason}. metacal.save writes JSON."
         )
     n_values = content.count(b",") + content.count(b"[") + content.count(b"{")
@@ -325,7 +327,7 @@ def _check_size(content: bytes, max_bytes: int) -> None:
     # A caller who raises the limit also accepts large files that are not plain ASCII.
     has_raised_limit = max_bytes > MAX_BYTES
     if n_bytes > max_bytes or (is_large_non_ascii and not has_raised_limit):
-        raise ArtifactError(
+        raise ForeignFileError(
             f"the file is larger than {exceeded_limit / _MEGABYTE:.0f} MB{remark}. If you"
             " trust its source, raise the limit: mc.load(path, max_bytes=...)."
         )
@@ -345,11 +347,11 @@ def _parse_json(content: bytes) -> Any:
     except KeyError as error:
         raise ArtifactError(f"the entry {describe_json(error.args[0])} occurs twice.") from None
     except UnicodeDecodeError:
-        raise ArtifactError("the file is not UTF-8 text, so it is not a metacal file.") from None
+        raise ForeignFileError("the file is not UTF-8 text, so it is not a metacal file.") from None
     except RecursionError:
         raise ArtifactError("the file is nested too deeply to be a metacal file.") from None
     except (ValueError, MemoryError) as error:
-        raise ArtifactError(
+        raise ForeignFileError(
             f"the file is not JSON, or it is damaged or incomplete ({error_summary(error)})."
         ) from None
 

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.errors import InputError, format_option
+from metacal.errors import FileContentError, NoRowsError, NumberError, format_option
 from metacal.io.column_selection import ColumnSelection, select_columns
 from metacal.io.columns import Columns
 from metacal.io.formats.arrow_columns import (
@@ -36,7 +36,7 @@ from metacal.io.formats.arrow_columns import (
 )
 from metacal.io.formats.arrow_metadata import read_class_names
 from metacal.io.named_columns import label_column_advice
-from metacal.io.opening import NoRowsError, check_unpacked_size
+from metacal.io.opening import check_unpacked_size
 from metacal.io.request import Request
 from metacal.rows.stored import StoredTable
 
@@ -127,7 +127,7 @@ def _hugging_face_to_arrow(dataset: Any) -> Any:
     """Convert a Hugging Face dataset to an Arrow table. Raise InputError for a DatasetDict."""
     is_dataset_dict = hasattr(dataset, "values")
     if is_dataset_dict:
-        raise InputError(f"Got several datasets ({', '.join(dataset)}). Pass one of them.")
+        raise FileContentError(f"Got several datasets ({', '.join(dataset)}). Pass one of them.")
     return dataset.with_format("arrow")[:]
 
 
@@ -349,7 +349,7 @@ def _check_class_columns(selection: ColumnSelection, schema: Any, path: str) -> 
         label_hint = ""
         if "labels" not in selection.role_names and not is_list:
             label_hint = label_column_advice(name)
-        raise InputError(
+        raise NumberError(
             f"{path}: column {name!r} holds {content}, not numbers; {label_hint}list the"
             f" class columns with {format_option('classes')}, or name the column of lists or"
             f" the prefix of the columns with {format_option('logits_key')}."
@@ -364,7 +364,7 @@ def _check_side_columns(selection: ColumnSelection, schema: Any, path: str) -> N
         if is_type(arrow_type, ("dictionary",)):
             value_type = arrow_type.value_type
         if not is_type(value_type, NUMBER_TYPES + TEXT_TYPES):
-            raise InputError(
+            raise NumberError(
                 f"{path}: column {name!r} holds {arrow_type}. Labels, ids and groups must be"
                 " integers or strings."
             )

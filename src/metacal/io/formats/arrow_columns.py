@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.errors import InputError, needs_extra
+from metacal.errors import NumberError, needs_extra
 from metacal.io.opening import check_text_array_size, check_unpacked_size, uneven_row_error
 from metacal.rows.arrays import find_first_true
 
@@ -117,7 +117,7 @@ def _table_from_lists(column: Any, layout: TableLayout, path: str, first_row: in
     values = list_array.flatten()
     if values.null_count:
         row, class_index = divmod(_first_null(values), n_classes)
-        raise InputError(
+        raise NumberError(
             f"{path}: row {first_row + row} of column {name!r} has a null at position"
             f" {class_index} ({values.null_count:,} nulls in these {len(list_array):,} rows)."
             " Fill in the values, or drop these rows."
@@ -179,7 +179,7 @@ def scores_to_array(column: Any, name: str, path: str) -> NDArray[np.floating[An
     arrow_array = combine_chunks(column)
     arrow_type = arrow_array.type
     if not is_type(arrow_type, _SCORE_TYPES):
-        raise InputError(
+        raise NumberError(
             f"{path}: column {name!r} holds {arrow_type}, not numbers. A score must be a"
             " number, or null if it is missing."
         )
@@ -209,7 +209,7 @@ def check_no_nulls(column: Any, name: str, path: str, first_row: int) -> None:
         return
     row = first_row + _first_null(column)
     percentage = 100 * column.null_count / len(column)
-    raise InputError(
+    raise NumberError(
         f"{path}: row {row} of column {name!r} is null, as are {column.null_count:,} in all"
         f" ({percentage:.2g}% of these {len(column):,} rows). Fill in the values, or drop"
         " these rows."

@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Sequence
 from typing import Any
 
-from metacal.errors import InputError
+from metacal.errors import FileContentError
 from metacal.io.request import ClassNames
 from metacal.rows.labels import as_class_names
 
@@ -60,7 +60,7 @@ def read_class_names(schema: Any, path: str) -> ClassNames | None:
     classes_json = metadata.get(_CLASSES_KEY, b"null")
     stored_checksum = metadata.get(_CHECKSUM_KEY)
     if stored_checksum is not None and stored_checksum != _checksum(classes_json):
-        raise InputError(
+        raise FileContentError(
             f"{path}: the file is damaged: the class names in its metadata do not match their"
             " checksum. Copy or write it again."
         )

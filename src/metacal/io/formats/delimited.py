@@ -18,7 +18,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.errors import InputError, format_option
+from metacal.errors import FileContentError, NoRowsError, NumberError, format_option
 from metacal.io.column_selection import ColumnSelection, select_columns
 from metacal.io.columns import Columns
 from metacal.io.formats.first_rows import FirstRows, cells_to_array
@@ -34,7 +34,7 @@ from metacal.io.formats.text_cells import (
     unescape_formula,
 )
 from metacal.io.named_columns import label_column_advice
-from metacal.io.opening import SAVE_AS_NPZ, NoRowsError
+from metacal.io.opening import SAVE_AS_NPZ
 from metacal.io.request import Request
 
 # Maximum number of characters that an error message quotes from a cell or a parser.
@@ -153,11 +153,11 @@ def open_text(path: str, source: str) -> Iterator[IO[str]]:
         with open(source, encoding="utf-8-sig", newline="") as file:
             yield file
     except UnicodeDecodeError:
-        raise InputError(
+        raise FileContentError(
             f"{path}: the file is not UTF-8 text. Save it as UTF-8, or {SAVE_AS_NPZ}."
         ) from None
     except csv.Error as error:
-        raise InputError(f"{path}: the file is not text in columns ({error}).") from None
+        raise FileContentError(f"{path}: the file is not text in columns ({error}).") from None
 
 
 @dataclass(frozen=True)
@@ -212,10 +212,12 @@ def read_header(path: str, file: IO[str], default_delimiter: str) -> Header:
     reader = csv.reader(file, delimiter=delimiter)
     column_names = [unescape_formula(name.strip()) for name in next(reader, [])]
     if not column_names:
-        raise InputError(f"{path}: the header is missing. The first line must name the columns.")
+        raise FileContentError(
+            f"{path}: the header is missing. The first line must name the columns."
+        )
     column_numbers = [str(index) for index in range(len(column_names))]
     if column_names != column_numbers and all(map(is_number, column_names)):
-        raise InputError(
+        raise FileContentError(
             f"{path}:1: the first line holds numbers. Add a line with the names of the"
             " columns before it."
         )
@@ -393,7 +395,7 @@ class _Cells:
                 return localized_records
             self._raise_for_invalid_cell()
             message = " ".join(str(error).split())[:_MAX_PARSER_MESSAGE].rstrip(".")
-            raise InputError(f"{self.path}: {message}.") from None
+            raise FileContentError(f"{self.path}: {message}.") from None
 
     def _raise_for_invalid_cell(self) -> None:
         """Raise InputError for the first invalid cell, with its line and column number."""
@@ -405,7 +407,7 @@ class _Cells:
         for line_number, row in self.numbered_rows():
             if len(row) != n_columns:
                 column_number = min(len(row), n_columns) + 1
-                raise InputError(
+                raise FileContentError(
                     f"{self.path}:{line_number}:{column_number}: this line has {len(row)}"
                     f" cells, but the header has {n_columns}."
                 )
@@ -417,10 +419,10 @@ class _Cells:
         name = self.header[column_index]
         cell = f"{self.path}:{line_number}:{column_index + 1}: column {name!r}"
         if not text:
-            raise InputError(f"{cell} is empty. Fill it in, or drop the line.")
+            raise NumberError(f"{cell} is empty. Fill it in, or drop the line.")
         if name != self.label_column and not is_number(text):
             label_hint = label_column_advice(name) if self.label_column is None else ""
-            raise InputError(
+            raise NumberError(
                 f"{cell} holds {text[:_MAX_QUOTED]!r}, which is not a number. Fix it,"
                 f" {label_hint}or list the class columns with {format_option('classes')}."
             )

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from metacal.errors import InputError
+from metacal.errors import FileContentError
 from metacal.io.nested import get_nested
 
 #: Case key that stands for the line of an object, if the object has no entry of this name.
@@ -75,7 +75,7 @@ def iterate_items(
     if items is None:
         return
     if not isinstance(items, list):
-        raise InputError(
+        raise FileContentError(
             f"{list_key!r} is {repr(items)[:40]}, and the key of the score needs a list of items"
             " there"
         )

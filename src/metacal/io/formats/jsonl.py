@@ -18,7 +18,14 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.errors import InputError, format_option
+from metacal.errors import (
+    FileContentError,
+    InputError,
+    LabelError,
+    NoRowsError,
+    NumberError,
+    format_option,
+)
 from metacal.formulas import Float
 from metacal.io.artifact.messages import describe_json, object_without_duplicates
 from metacal.io.column_selection import ColumnSelection, select_columns
@@ -27,7 +34,7 @@ from metacal.io.formats.first_rows import FirstRows, cells_to_array
 from metacal.io.formats.item_lists import expand_item_lists, find_item_list, iterate_items
 from metacal.io.formats.text_writer import TextWriter
 from metacal.io.nested import add_nested_entries
-from metacal.io.opening import NoRowsError, check_text_array_size, uneven_row_error
+from metacal.io.opening import check_text_array_size, uneven_row_error
 from metacal.io.request import ROLE_PARAMETERS, Request
 from metacal.io.responses import find_response_entries
 
@@ -213,7 +220,7 @@ def iterate_objects(path: str, file: IO[bytes]) -> Iterator[tuple[int, dict[str,
     while line := file.readline(MAX_LINE_BYTES + 1):
         line_number += 1
         if len(line) > MAX_LINE_BYTES:
-            raise InputError(
+            raise FileContentError(
                 f"{path}:{line_number}: this line has more than {MAX_LINE_BYTES >> 20} MB."
                 " Write one JSON object per row, on a line of its own."
             )
@@ -270,7 +277,7 @@ def _list_requested_keys(request: Request) -> list[str | None]:
     ]
 
 
-class LineError(InputError):
+class LineError(FileContentError):
     """Error about a line that cannot be read.
 
     Parameters
@@ -367,7 +374,7 @@ class _Entries:
         first_length = len(lists[0])
         for line_number, row in zip(self.line_numbers, lists):
             if not isinstance(row, list):
-                raise InputError(
+                raise NumberError(
                     f"{self.path}:{line_number}: the entry {name!r} is {describe_json(row)}, not a"
                     " list of numbers."
                 )
@@ -376,7 +383,7 @@ class _Entries:
                 raise uneven_row_error(entry_text, len(row), first_length)
             for value in row:
                 if not _is_number(value):
-                    raise InputError(
+                    raise NumberError(
                         f"{self.path}:{line_number}: the entry {name!r} holds {describe_json(value)},"
                         " which is not a number."
                     )
@@ -391,7 +398,7 @@ class _Entries:
             problem = f"is {describe_json(value)}, which is not a number"
             if value is None:
                 problem = "is missing or null"
-            raise InputError(
+            raise NumberError(
                 f"{self.path}:{line_number}: the entry {name!r} {problem}. Fix it, or list"
                 f" the class entries with {format_option('classes')}."
             )
@@ -407,7 +414,7 @@ class _Entries:
         try:
             return np.array(values, dtype=_LABEL_DTYPES[label_type])
         except OverflowError:
-            raise InputError(
+            raise LabelError(
                 f"{self.path}: {name!r} holds a number beyond 64 bits. Write such ids as strings."
             ) from None
 
@@ -417,12 +424,12 @@ class _Entries:
         for line_number, value in zip(self.line_numbers, values):
             if type(value) not in _LABEL_DTYPES:
                 problem = "is missing or null" if value is None else f"is {describe_json(value)}"
-                raise InputError(
+                raise LabelError(
                     f"{self.path}:{line_number}: {name!r} {problem}. Labels and ids must be"
                     " numbers or strings, one per row."
                 )
             if type(value) is not type(first_value):
-                raise InputError(
+                raise LabelError(
                     f"{self.path}:{line_number}: {name!r} is {describe_json(value)}, but"
                     f" {describe_json(first_value)} in the first row. Write all as numbers,"
                     " or all as strings."
@@ -433,7 +440,7 @@ class _Entries:
         try:
             return np.array(values, dtype=np.float64)
         except OverflowError:
-            raise InputError(
+            raise NumberError(
                 f"{self.path}: a whole number is too large for a logit. Write it as a float,"
                 " such as 1e30."
             ) from None

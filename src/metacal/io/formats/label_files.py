@@ -7,7 +7,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from metacal.errors import InputError, format_option
+from metacal.errors import ColumnError, FileContentError, format_option
 from metacal.io.formats.delimited import open_text
 from metacal.io.formats.text_cells import parse_labels
 from metacal.io.named_columns import find_named_column
@@ -41,7 +41,7 @@ def read_labels(request: Request, name_suffix: str) -> NDArray[Any]:
         first_row = [cell.strip() for cell in rows[0]]
     label_column = find_named_column(request, first_row, "label_key", DEFAULT_LABEL_NAMES)
     if label_column is None and len(first_row) > 1:
-        raise InputError(
+        raise ColumnError(
             f"{path}:1: several columns may hold the labels. Name one with"
             f" {format_option('label_key')}."
         )
@@ -58,7 +58,7 @@ def read_labels(request: Request, name_suffix: str) -> NDArray[Any]:
         if column_index < len(row):
             label = row[column_index].strip()
         if not label:
-            raise InputError(
+            raise FileContentError(
                 f"{path}:{line_number}:{column_index + 1}: the label is missing. Fill it in,"
                 " or drop the row from all files."
             )

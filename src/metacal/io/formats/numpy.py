@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from metacal.display import format_names
-from metacal.errors import InputError
+from metacal.errors import FileContentError
 from metacal.io.column_selection import select_arrays
 from metacal.io.columns import Columns
 from metacal.io.formats.first_rows import FirstRows
@@ -111,7 +111,7 @@ def _find_array_members(archive: zipfile.ZipFile, path: str) -> dict[str, zipfil
         if member.filename.endswith(".npy"):
             members[member.filename.removesuffix(".npy")] = member
     if file_names and not members:
-        raise InputError(
+        raise FileContentError(
             f"{path}: the zip archive is not an npz file (it holds"
             f" {format_names(file_names)}); {SAVE_AS_NPZ}."
         )
@@ -211,7 +211,7 @@ def _check_header(path: str, array_text: str, location: ArrayLocation, n_stored_
         If the array is larger than the stored bytes.
     """
     if location.dtype.hasobject:
-        raise InputError(
+        raise FileContentError(
             f"{path}: {array_text} holds Python objects (a pickle), which metacal does not"
             " read. Save plain numbers: np.savez('predictions.npz',"
             " logits=np.stack(list(logits)).astype('f4'), labels=labels)."
@@ -248,7 +248,7 @@ def read_npy(request: Request) -> Columns:
     if is_structured:
         return _read_structured(request, file, location)
     if request.reads_scores:
-        raise InputError(
+        raise FileContentError(
             f"{request.path}: a single array has no column names. Save it as"
             " np.savez('scores.npz', score=score, correct=correct)."
         )
@@ -258,7 +258,7 @@ def read_npy(request: Request) -> Columns:
 def _read_structured(request: Request, file: RawFile, location: ArrayLocation) -> Columns:
     """Read the requested fields of a structured array."""
     if len(location.shape) != 1:
-        raise InputError(
+        raise FileContentError(
             f"{request.path}: records must be a 1-D array, one per row; got shape {location.shape}."
         )
     record_dtype = location.dtype
@@ -356,7 +356,7 @@ class NpzWriter:
     def write(self, columns: dict[str, NDArray[Any]]) -> None:
         """Append a block of rows."""
         if self.class_names is not None and "classes" in columns:
-            raise InputError(
+            raise FileContentError(
                 "An npz file stores class_names under 'classes'. Rename the column 'classes'."
             )
         for name, array in to_fixed_width_text(columns).items():
@@ -374,7 +374,7 @@ class NpzWriter:
     def close(self) -> None:
         """Write all collected columns to the archive and close it."""
         if self.n_written != self.n_rows:
-            raise InputError(
+            raise FileContentError(
                 f"{self.n_rows} rows were announced, but {self.n_written} were written."
             )
         arrays = dict(self.whole_columns)

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.errors import InputError, MetacalError
+from metacal.errors import FileContentError, MetacalError
 from metacal.io.columns import Columns
 from metacal.io.formats.arrow import BatchSource, read_batches
 from metacal.io.formats.arrow_columns import TableLayout, import_pyarrow, table_to_array
@@ -91,7 +91,7 @@ class ParquetTable(StoredTable):
     def check_unchanged(self) -> None:
         """Raise InputError if the file was modified or replaced since it was opened."""
         if _file_status(self.path) != self.file_status:
-            raise InputError(
+            raise FileContentError(
                 f"{self.display_path}: the file has changed since it was opened. Read it again."
             )
 
@@ -285,7 +285,7 @@ def _iterate_batches(
         if isinstance(error, ValueError):
             _raise_for_null_list(error, file, columns[0], path, next_row)
         group = _find_damaged_group(file, columns, batch_rows, next_row)
-        raise InputError(damaged_file_message(f"{path}, row group {group}", error)) from error
+        raise FileContentError(damaged_file_message(f"{path}, row group {group}", error)) from error
 
 
 def _decode_groups(
@@ -368,7 +368,7 @@ def _raise_for_null_list(error: Exception, file: Any, name: str, path: str, star
     row = start + int(match[1]) - 1
     # The statistics may lack the number of nulls, but there is at least one.
     n_nulls = max(1, _count_nulls(file.metadata, name))
-    raise InputError(
+    raise FileContentError(
         f"{path}: row {row} of column {name!r} is null, as are {n_nulls:,} of"
         f" {file.metadata.num_rows:,} rows. Fill in the values, or drop these rows."
     )

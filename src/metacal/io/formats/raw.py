@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.errors import InputError
+from metacal.errors import FileContentError
 from metacal.formulas import Codes
 from metacal.io.opening import input_error_if_read_fails
 from metacal.io.request import Request
@@ -104,7 +104,7 @@ class RawFile:
     def check_unchanged(self) -> None:
         """Raise InputError if the file was modified since it was opened."""
         if self._current_status() != (self.size, self.modified_ns):
-            raise InputError(
+            raise FileContentError(
                 f"{self.display_path}: the file changed while it was read. Wait until it is"
                 " complete, and read it again."
             )
@@ -121,7 +121,7 @@ class RawFile:
                 n_filled += n_read
         self.check_unchanged()
         if n_filled < len(view):
-            raise InputError(
+            raise FileContentError(
                 f"{self.display_path}: the file is damaged or cut short. Copy or write it again."
             )
 

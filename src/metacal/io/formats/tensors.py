@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.errors import InputError, needs_extra
+from metacal.errors import FileContentError, needs_extra
 from metacal.io.column_selection import select_arrays
 from metacal.io.columns import Columns
 from metacal.io.formats.raw import ArrayLocation, Conversion, RawFile, load_array
@@ -207,7 +207,7 @@ def read_torch(request: Request) -> Columns:
     """
     content = _load_torch_file(request)
     if isinstance(content, list | tuple) and any(map(_is_tensor, content)):
-        raise InputError(
+        raise FileContentError(
             f"{request.path}: the file holds {len(content)} tensors without names. Save them"
             f" with names: torch.save({{'logits': logits, 'labels': labels}}, path)."
         )
@@ -232,7 +232,7 @@ def _load_torch_file(request: Request) -> Any:
         import torch
     torch_version = tuple(int(part) for part in torch.__version__.split(".")[:2])
     if torch_version < _MIN_TORCH_VERSION:
-        raise InputError(
+        raise FileContentError(
             f"{request.path}: torch {torch.__version__} can run code from a file even with"
             " weights_only=True. Update torch to 2.6 or later, or save the tensors as"
             " .safetensors."
@@ -244,7 +244,7 @@ def _load_torch_file(request: Request) -> Any:
     try:
         return torch.load(request.path_to_open, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError:
-        raise InputError(
+        raise FileContentError(
             f"{request.path}: the file holds more than tensors (such as NumPy arrays or a"
             f" model), which can run code when it is read; {_SAVE_TENSORS}."
         ) from None
@@ -291,7 +291,7 @@ def _tensor_to_array(request: Request, value_text: str, value: Any) -> NDArray[A
     if not _is_tensor(value):
         array = np.asarray(value)
         if array.dtype.kind not in "iubfU":
-            raise InputError(
+            raise FileContentError(
                 f"{request.path}: {value_text} is {type(value).__name__}, not a tensor;"
                 f" {_SAVE_TENSORS}."
             )
@@ -299,7 +299,7 @@ def _tensor_to_array(request: Request, value_text: str, value: Any) -> NDArray[A
 
     if str(value.layout) != "torch.strided":
         # torch does not check the indices of a sparse tensor and crashes if they are wrong.
-        raise InputError(
+        raise FileContentError(
             f"{request.path}: {value_text} is a sparse tensor. Save tensor.to_dense()."
         )
     # A tensor with stride 0 can have many elements without taking space in the file.

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.errors import InputError
+from metacal.errors import FileContentError
 from metacal.formulas import Float
 from metacal.io.opening import check_text_array_size, uneven_row_error
 from metacal.rows.labels import is_integer_text
@@ -302,7 +302,7 @@ def parse_number_lists(
             return numbers
 
     _raise_for_invalid_list(path, name, list_texts)
-    raise InputError(
+    raise FileContentError(
         f"{path}: column {name!r} cannot be read as lists of numbers. Write one column per class."
     )
 
@@ -320,7 +320,7 @@ def _raise_for_invalid_list(path: str, name: str, list_texts: Sequence[str]) -> 
                         " (NumPy shortens long arrays when it prints them: write one column per"
                         " class)"
                     )
-                raise InputError(
+                raise FileContentError(
                     f"{path}: row {row} of column {name!r} holds {entry[:_MAX_QUOTED]!r}, which is"
                     f" not a number{hint}."
                 )

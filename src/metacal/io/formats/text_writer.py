@@ -9,7 +9,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from metacal.errors import InputError
+from metacal.errors import FileContentError
 from metacal.io.formats.text_cells import escape_formula
 from metacal.io.request import ClassNames
 
@@ -95,7 +95,7 @@ class TextWriter:
                 column_names = [f"{name}_{class_name}" for class_name in class_names]
             for column_name, values in zip(column_names, np.atleast_2d(array.T)):
                 if column_name in columns_1d:
-                    raise InputError(
+                    raise FileContentError(
                         f"Two columns would be named {column_name!r}. Rename one of them."
                     )
                 columns_1d[column_name] = values

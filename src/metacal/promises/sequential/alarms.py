@@ -31,7 +31,7 @@ from metacal import display
 from metacal.certificates.certificate import Certificate
 from metacal.certificates.number_format import format_percent_ceil
 from metacal.certification.row_losses import Losses
-from metacal.errors import InputError
+from metacal.errors import MissingPromiseError
 from metacal.formulas import Flags, Float
 from metacal.promises.sequential.calibration_monitor import DEFAULT_TOLERANCE, CalibrationMonitor
 from metacal.promises.sequential.drift import AbstentionMonitor, ScoreMonitor, UnreadableMonitor
@@ -178,7 +178,7 @@ class Alarms:
         monitors_calibration = is_comparable and calibrated
         monitors_lines = most_unreadable is not None
         if certificate is None and not (monitors_scores or monitors_calibration):
-            raise InputError(
+            raise MissingPromiseError(
                 "This gate has neither a promise nor a calibrated confidence, so no alarm"
                 " can be computed. Fit it with a promise."
             )

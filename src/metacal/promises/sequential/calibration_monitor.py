@@ -26,7 +26,7 @@ from typing import ClassVar, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from metacal.errors import InputError
+from metacal.errors import InputError, ShapeError
 from metacal.formulas import Float
 from metacal.promises.sequential.monitor_base import INTERVAL_DELTA_FRACTION, Monitor
 from metacal.promises.sequential.monitored_rows import compute_sampling_weights
@@ -175,7 +175,7 @@ class CalibrationMonitor(Monitor):
         is_correct = np.atleast_1d(np.asarray(correct, dtype=bool))
         are_probabilities = ((confidences >= 0.0) & (confidences <= 1.0)).all()
         if confidences.shape != is_correct.shape or not are_probabilities:
-            raise InputError("Pass one confidence between 0 and 1 and one boolean for each row.")
+            raise ShapeError("Pass one confidence between 0 and 1 and one boolean for each row.")
         n_rows = len(confidences)
         weights = compute_sampling_weights(probability, n_rows, self.least_probability)
         gaps = confidences - is_correct

@@ -32,7 +32,7 @@ from metacal.certificates.certificate import Certificate
 from metacal.certificates.number_format import format_percent
 from metacal.certificates.stored_fields import OPTIONAL
 from metacal.certificates.subgroups import Name
-from metacal.errors import InputError
+from metacal.errors import InputError, TooFewRowsError
 from metacal.formulas import Codes, Float
 from metacal.promises.sequential.monitor_base import INTERVAL_DELTA_FRACTION, Monitor
 from metacal.promises.sequential.profile import (
@@ -246,7 +246,7 @@ class ScoreMonitor(Monitor):
     def __post_init__(self) -> None:
         n_edges = len(self.profile.edges)
         if n_edges < 1:
-            raise InputError(
+            raise TooFewRowsError(
                 f"The profile has {self.profile.n_rows} calibration rows, too few to describe"
                 " the distribution of the scores. Fit on more rows."
             )

@@ -28,7 +28,7 @@ from metacal.certificates.quantities import get_quantity
 from metacal.certificates.quantity import Quantity, format_cost_ceil
 from metacal.certificates.stored_fields import OPTIONAL
 from metacal.certificates.subgroups import Name
-from metacal.errors import InputError
+from metacal.errors import InputError, MissingLabelsError, ShapeError
 from metacal.formulas import Flags, Float
 from metacal.promises.sequential.monitor_base import MAX_LOG_OF_FINITE_NUMBER, Monitor, check_flags
 from metacal.promises.sequential.monitored_rows import (
@@ -199,7 +199,7 @@ class PromiseMonitor(Monitor):
                 certificate, delta=delta, least_probability=least_probability
             )
         if largest is None and any(quantity.is_mean_cost for quantity, _ in certificate.limits):
-            raise InputError(
+            raise MissingLabelsError(
                 "Monitoring a cost needs the largest cost of a row. Pass"
                 " largest=gate.promise.largest."
             )
@@ -296,7 +296,7 @@ class PromiseMonitor(Monitor):
         if correct is not None:
             is_correct = check_flags(correct, "correct")
         if is_correct is not None and is_accepted.shape != is_correct.shape:
-            raise InputError(
+            raise ShapeError(
                 f"accepted and correct must have one entry for each row; got {n_rows} and"
                 f" {len(is_correct)}."
             )
@@ -369,7 +369,7 @@ class PromiseMonitor(Monitor):
             or len(losses.if_accepted) != len(is_accepted)
             or losses.max_loss != self.largest
         ):
-            raise InputError(
+            raise MissingLabelsError(
                 "Monitoring a cost needs the costs of the rows. Pass"
                 " losses=gate.losses(codes, answers) of the same rows and promise."
             )

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from metacal.certificates.subgroup_words import format_subgroup_name
 from metacal.certificates.subgroups import Name
-from metacal.errors import InputError
+from metacal.errors import GroupsError, InputError
 from metacal.formulas import Flags
 from metacal.promises.sequential.wager import Capital, Wager
 from metacal.rows.arrays import check_fraction
@@ -133,7 +133,7 @@ class Monitor:
         if parts is not None:
             subgroup_of_row = np.atleast_1d(np.asarray(parts))
         if subgroup_of_row is None or len(subgroup_of_row) != n_rows:
-            raise InputError(
+            raise GroupsError(
                 f"This monitor watches {self.subgroup_text}. Pass the class or group of each row."
             )
         has_column_of_predicted_classes = self.called is not None

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from metacal.errors import InputError, format_option
+from metacal.errors import MonitoringError, format_option
 from metacal.formulas import Codes, Flags, Float
 
 
@@ -26,12 +26,12 @@ def compute_sampling_weights(
     probabilities = np.atleast_1d(np.asarray(probability, dtype=np.float64))
     are_probabilities = ((probabilities > 0.0) & (probabilities <= 1.0)).all()
     if probabilities.shape != (n_rows,) or not are_probabilities:
-        raise InputError(
+        raise MonitoringError(
             f"probability must be one number for each of the {n_rows} rows, greater than 0"
             " and at most 1."
         )
     if n_rows and probabilities.min() < least_probability:
-        raise InputError(
+        raise MonitoringError(
             f"A row was chosen with probability {probabilities.min():g}, below the declared"
             f" least probability {least_probability:g}. Start again with a lower one:"
             f" {format_option('least_probability', metavar='P')}."
