@@ -71,6 +71,20 @@ def test_a_gate_about_cases_is_fitted_judged_and_applied(folder):
     np.testing.assert_array_equal(applied, accept.ravel())
 
 
+def test_evaluate_says_that_its_metrics_are_about_items_and_which_cases_it_left_out(folder):
+    run(f"{FIT} {CASES} --max-case-errors 0.2 -o gate.json")
+    write_items("new.csv", *draw_items(300, 1), without_label=range(30))
+    done = run("evaluate gate.json new.csv --resamples 0")
+    assert "treat items of one case as independent" in " ".join(done.stdout.split())
+    assert "30 of 300 cases" in " ".join(done.stderr.split())
+    assert "have no score" not in done.stderr
+    rows = run(
+        "fit cal.csv --score-key confidence --correct-key ok --min-accuracy 0.7 -o rows.json"
+    )
+    assert rows.exit_code == 0
+    assert "of one case" not in run("evaluate rows.json cal.csv --resamples 0").stdout
+
+
 def test_the_command_certifies_what_python_certifies(folder):
     run(f"{FIT} {CASES} --max-case-errors 0.2 -o gate.json")
     scores, correct = draw_items(400, 0)

@@ -63,9 +63,12 @@ class GateRows:
         return self.columns.require_truth()
 
     def note_rows_without_score(self, n_with_score: int) -> None:
-        """Print how many rows have no score, if there are any."""
+        """Print how many rows have no score, if there are any.
+
+        Items of cases are not left out: a true item without a score counts as missed.
+        """
         n_rows = len(self.columns)
-        if n_with_score < n_rows:
+        if n_with_score < n_rows and self.columns.cases is None:
             print_note(
                 f"{n_rows - n_with_score:,} of {n_rows:,} rows have no score: left out here, and"
                 " rejected by every gate."

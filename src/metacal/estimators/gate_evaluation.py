@@ -164,6 +164,8 @@ class GateEvaluation:
             explanation = (
                 f" of what these rows show; the promise's {promise_level} is about the fit"
             )
+        if self.certificate is not None and self.certificate.cases is not None:
+            explanation += "; the metrics treat items of one case as independent"
         return f"(in brackets: {100 * self.after.level:g}% intervals{explanation})"
 
     def __str__(self) -> str:
