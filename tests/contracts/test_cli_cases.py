@@ -281,8 +281,43 @@ def test_a_stream_without_cases_is_refused(folder):
     assert "does not go with a promise about cases" in " ".join(done.stderr.split())
 
 
-def test_a_monitor_reads_one_item_from_each_line(folder):
+@pytest.mark.parametrize("case_key", ["document", "line"])
+def test_a_monitor_reads_a_list_of_items_from_each_line(folder, case_key):
+    write_documents("cal.jsonl", 400, 0)
+    run(f"fit cal.jsonl {LISTS} --case-key {case_key} --max-case-errors 0.2 -o gate.json")
+    write_documents("new.jsonl", 300, 1)
+    found = monitor("new.jsonl")
+    assert found["units"] == {"complete": 299, "strays": 0, "are_cases": True}
+    write_items("items.csv", *draw_items(300, 1))
+    columns = "--score-key confidence --correct-key ok --case-key document --group-key field"
+    of_items = monitor(f"items.csv {columns}")
+    assert found["alarms"][0]["seen"] == of_items["alarms"][0]["seen"]
+
+
+def test_labels_of_a_list_of_items_may_come_on_a_later_line(folder):
     write_documents("cal.jsonl", 400, 0)
     run(f"fit cal.jsonl {LISTS} --case-key document --max-case-errors 0.2 -o gate.json")
-    done = run("monitor gate.json cal.jsonl", code=2)
-    assert "Write a line for each item" in " ".join(done.stderr.split())
+    write_documents("new.jsonl", 300, 1)
+    whole = monitor("new.jsonl")
+    documents = [json.loads(line) for line in (folder / "new.jsonl").read_text().splitlines()]
+    rows, labels = [], []
+    for document in documents:
+        name = document["document"]
+        items = document["fields"]
+        unlabelled = [{key: item[key] for key in item if key != "ok"} for item in items]
+        rows.append({"id": name, "document": name, "fields": unlabelled})
+        labels.append({"id": name, "fields": [{"ok": item["ok"]} for item in items]})
+    for name, lines in (("rows.jsonl", rows), ("labels.jsonl", labels)):
+        (folder / name).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert monitor("rows.jsonl --state state.json")["units"]["complete"] == 0
+    after = monitor("labels.jsonl --state state.json --append")
+    assert after["units"] == whole["units"]
+    assert after["alarms"][0]["seen"] == whole["alarms"][0]["seen"]
+
+
+def test_a_line_without_a_list_is_unreadable_for_a_monitor(folder):
+    write_documents("new.jsonl", 300, 1)
+    run(f"fit new.jsonl {LISTS} --case-key document --max-case-errors 0.2 -o gate.json")
+    with open("new.jsonl", "a") as file:
+        file.write('{"document": "x", "fields": {"score": 1}}\n{"document": "y", "fields": []}\n')
+    assert monitor("new.jsonl")["unreadable"] == 1

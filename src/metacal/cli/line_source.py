@@ -155,16 +155,16 @@ class LineSource:
         self._batch_probabilities.clear()
         batch = _LineBatch()
         for line in lines:
-            index = len(batch.lines)
             try:
-                record = self._parse_line(line)
+                records = self._parse_line(line)
             except LineError as error:
-                batch.unreadable_reasons[index] = error.reason
-            else:
-                if record is None:
-                    continue
-                batch.records[index] = record
-            batch.lines.append(line)
+                batch.unreadable_reasons[len(batch.lines)] = error.reason
+                batch.lines.append(line)
+                continue
+            # A line with a list of items counts as one line for each of them.
+            for record in records:
+                batch.records[len(batch.lines)] = record
+                batch.lines.append(line)
         indexed_rows = [
             (index, record.row) for index, record in batch.records.items() if record.row is not None
         ]
@@ -172,13 +172,14 @@ class LineSource:
             batch.mark_unreadable(index, reason)
         return batch
 
-    def _parse_line(self, line: Line) -> StreamRecord | None:
+    def _parse_line(self, line: Line) -> list[StreamRecord]:
         """Parse one line.
 
         Returns
         -------
-        StreamRecord or None
-            Row and label, with the label as the gate names it. None for a line without content.
+        list of StreamRecord
+            Rows and labels, with each label as the gate names it. Several if the line has a list of
+            items, and none for a line without content.
 
         Raises
         ------
@@ -187,9 +188,10 @@ class LineSource:
         """
         if line.fault:
             raise invalid_line_error(line.fault)
-        record = self._read_record(line)
-        if record is None:
-            return None
+        return [self._check_record(record) for record in self._read_records(line)]
+
+    def _check_record(self, record: StreamRecord) -> StreamRecord:
+        """Convert the label of a record. Raise LineError if the record is incomplete."""
         label = self._convert_labels(record)
         if record.row is None and (record.id is None or label is None):
             raise invalid_line_error(
@@ -204,10 +206,10 @@ class LineSource:
                 raise invalid_line_error("the cluster of the row is missing")
         return record._replace(label=label)
 
-    def _read_record(self, line: Line) -> StreamRecord | None:
+    def _read_records(self, line: Line) -> list[StreamRecord]:
         """Split a line into its columns."""
         try:
-            return self.reader.parse_line(line.number, line.content)
+            return self.reader.parse_records(line.number, line.content)
         except HeaderError as error:
             is_header_of_table = (
                 self.reader.stream_format in ("csv", "tsv") and self.reader.header is None

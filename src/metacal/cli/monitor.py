@@ -26,7 +26,6 @@ from metacal.cli.verify import parse_confidence
 
 if TYPE_CHECKING:
     from metacal.cli.intake import Intake
-    from metacal.gate import Gate
     from metacal.gate.watch import Watch
     from metacal.io.artifact.watch_journal import MonitorState
     from metacal.io.journal import Journal
@@ -288,7 +287,7 @@ def _new_watch(artifact: str, file: str, options: Options) -> Watch:
     gate = load_gate(artifact, None if file == "-" else file)
     unit_name = options.unit_key or gate.file_layout.unit_key
     if is_about_cases(gate):
-        _check_case_stream(gate, options)
+        _check_case_options(options)
         unit_name = options.reading.case_key or gate.file_layout.case_key
     elif options.reading.case_key is not None:
         raise click.UsageError(
@@ -310,22 +309,14 @@ def _new_watch(artifact: str, file: str, options: Options) -> Watch:
     )
 
 
-def _check_case_stream(gate: Gate, options: Options) -> None:
-    """Raise a usage error if a stream cannot be read as the items of cases."""
-    from metacal.io.formats.item_lists import find_item_list
-
+def _check_case_options(options: Options) -> None:
+    """Raise a usage error if an option does not suit the items of cases."""
     for name in ("probability_key", "unit_key"):
         if getattr(options, name) is not None:
             raise click.UsageError(
                 f"{option_flag(name)} does not go with a promise about cases, of which whole cases"
                 " are watched. Leave it out."
             )
-    score_name = options.reading.score_key or gate.file_layout.score_key
-    if find_item_list(score_name) is not None:
-        raise click.UsageError(
-            f"--score-key {score_name} reads a list of items from each line, and monitor reads one"
-            " item from each. Write a line for each item, with its case, its type and its id."
-        )
 
 
 def _restore_state(journal: Journal | None, new_watch: Watch) -> MonitorState:

@@ -5,13 +5,15 @@ Columns are found as in a file of predictions. A cell may be empty, and an entry
 - A row without a label is a row whose label is not known yet.
 - A line without numbers but with an id and a label gives the *late label* of an earlier row.
 
-Every record is on a line of its own.
+Every record is on a line of its own, except for the items of a list: the score key `fields[*].score`
+reads a record from each element of the list `fields`.
 """
 
 from __future__ import annotations
 
 import csv
 import math
+import zlib
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -26,7 +28,13 @@ from metacal.errors import (
     format_option,
 )
 from metacal.io.column_selection import ColumnSelection, select_columns
-from metacal.io.formats.jsonl import add_requested_entries, parse_json_line
+from metacal.io.formats.item_lists import find_item_list, iterate_items
+from metacal.io.formats.jsonl import (
+    LineError,
+    add_requested_entries,
+    list_requested_keys,
+    parse_json_line,
+)
 from metacal.io.formats.text_cells import DELIMITER_NAMES, detect_delimiter, split_line
 from metacal.io.named_columns import find_role_columns
 from metacal.io.request import DEFAULT_ID_NAMES, DEFAULT_TABLE_NAMES, ROLE_PARAMETERS, Request
@@ -153,6 +161,62 @@ class StreamReader:
         if self.header is not None:
             self._determine_layout(self.header, self.list_names)
 
+    def parse_records(self, line_number: int, content: bytes) -> list[StreamRecord]:
+        """Parse one line, which may hold a list of items.
+
+        If the items have no id of their own, the id of an item is that of the line with the position
+        of the item, such as "7[0]". A later line with the same id and list may have their labels.
+
+        Parameters
+        ----------
+        line_number, content
+            See `parse_line`.
+
+        Returns
+        -------
+        list of StreamRecord
+            A record for each item, or one record if the line has no list of items. Empty for a header
+            and for a blank line.
+
+        Raises
+        ------
+        LineError, HeaderError
+            See `parse_line`.
+
+        Examples
+        --------
+        >>> request = Request("a.jsonl", logits_key="fields[*].score", case_key="id", reads_scores=True)
+        >>> reader = StreamReader(request, "jsonl")
+        >>> records = reader.parse_records(1, b'{"id": 7, "fields": [{"score": 0.9}, {"score": 0.2}]}')
+        >>> [(record.row, record.id, record.unit) for record in records]
+        [((0.9,), '7[0]', '7'), ((0.2,), '7[1]', '7')]
+        """
+        list_key = None
+        if self.request.reads_scores and self._delimiter is None:
+            list_key = find_item_list(self.request.logits_key)
+        if list_key is None or not content.strip(b"\0 \t\r\n"):
+            record = self.parse_line(line_number, content)
+            return [] if record is None else [record]
+        cells = self._parse_json_line(line_number, content)
+        # The position of a line is not unique if files rotate, so its content is part of the name.
+        line_name = f"{self.request.path}:{line_number}:{zlib.crc32(content):08x}"
+        try:
+            items = list(
+                iterate_items(cells, list_key, list_requested_keys(self.request), line_name)
+            )
+        except InputError as error:
+            raise LineError(self.request.path, line_number, str(error)) from None
+        if list_key not in cells:
+            return [self._parse_json_object(cells)]
+        records = [self._parse_json_object(item) for item in items]
+        id_key = self.request.id_key
+        if id_key is not None and find_item_list(id_key) == list_key:
+            return records
+        return [
+            record if record.id is None else record._replace(id=f"{record.id}[{position}]")
+            for position, record in enumerate(records)
+        ]
+
     def parse_line(self, line_number: int, content: bytes) -> StreamRecord | None:
         """Parse one line.
 
@@ -176,18 +240,18 @@ class StreamReader:
         HeaderError
             If the columns of the header are not suitable.
         """
-        if line_number == 1:
-            content = content.removeprefix(_BYTE_ORDER_MARK)
-        # Leading zeros occur if a writer keeps its old offset in a file that was truncated.
-        content = content.lstrip(b"\0")
+        content = _strip_line_start(line_number, content)
         if not content.strip():
             return None
         if self._delimiter is None:
-            json_object = parse_json_line(self.request.path, line_number, content)
-            return self._parse_json_object(
-                add_requested_entries(self.request, line_number, json_object, self.probability_key)
-            )
+            return self._parse_json_object(self._parse_json_line(line_number, content))
         return self._parse_delimited_line(line_number, self._split_cells(content))
+
+    def _parse_json_line(self, line_number: int, content: bytes) -> dict[str, Any]:
+        """Return the entries of a JSON object, and the nested ones by their dotted key."""
+        content = _strip_line_start(line_number, content)
+        json_object = parse_json_line(self.request.path, line_number, content)
+        return add_requested_entries(self.request, line_number, json_object, self.probability_key)
 
     def _parse_delimited_line(self, line_number: int, cells: list[str]) -> StreamRecord | None:
         """Parse the cells of a line of csv or tsv. Return None for a header."""
@@ -493,3 +557,13 @@ def _count_required_columns(request: Request, selection: ColumnSelection) -> int
     if request.is_single_score(selection.table_names):
         return 1
     return len(request.classes or ())
+
+
+def _strip_line_start(line_number: int, content: bytes) -> bytes:
+    """Remove the byte order mark of a file, and leading zeros.
+
+    Leading zeros occur if a writer keeps its old offset in a file that was truncated.
+    """
+    if line_number == 1:
+        content = content.removeprefix(_BYTE_ORDER_MARK)
+    return content.lstrip(b"\0")

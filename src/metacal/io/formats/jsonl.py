@@ -182,7 +182,7 @@ def _iterate_rows(request: Request, file: IO[bytes]) -> Iterator[tuple[int, dict
             continue
         try:
             line_name = f"{request.path}:{line_number}"
-            for item in iterate_items(row, list_key, _list_requested_keys(request), line_name):
+            for item in iterate_items(row, list_key, list_requested_keys(request), line_name):
                 yield line_number, item
         except InputError as error:
             raise LineError(request.path, line_number, str(error)) from None
@@ -260,12 +260,12 @@ def add_requested_entries(
         If a dotted key leads to an unsupported value.
     """
     try:
-        return add_nested_entries(row, [*_list_requested_keys(request), *extra_keys])
+        return add_nested_entries(row, [*list_requested_keys(request), *extra_keys])
     except InputError as error:
         raise LineError(request.path, line_number, str(error).removesuffix(".")) from None
 
 
-def _list_requested_keys(request: Request) -> list[str | None]:
+def list_requested_keys(request: Request) -> list[str | None]:
     """Return the keys that a request names, with None for those that it does not."""
     role_keys = [getattr(request, parameter) for parameter in ROLE_PARAMETERS.values()]
     return [
