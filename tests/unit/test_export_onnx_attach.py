@@ -145,10 +145,10 @@ def test_a_value_inside_the_graph(digits, tmp_path):
     log_p = np.log(model.predict_proba(X).astype(np.float64))
     gate = mc.MetaCal(mc.MinAccuracy(BETA)).fit(log_p[400:1100], y[400:1100])
     with pytest.raises(
-        mc.InputError, match=r"comes out of a Softmax node .what goes into it, '(.*)', may be"
+        mc.InputError, match="Softmax"
     ) as error:
         save_attached(path, gate, tmp_path / "served.onnx")
-    inner = str(error.value).split("what goes into it, '")[1].split("'")[0]
+    inner = str(error.value).split("the input of the node, '")[1].split("'")[0]
     save_attached(path, gate, tmp_path / "served.onnx", logits=inner)
     found = run(tmp_path / "served.onnx", X[1100:])
     assert (found["accept"] == gate.accepts(log_p[1100:])).mean() > 0.999
