@@ -11,12 +11,13 @@ from pathlib import Path
 import click
 
 from metacal.cli import SUMMARIES, main
+from metacal.cli.options import HELP_SECTIONS
 
 PAGE = Path(__file__).with_name("cli.md")
 
 #: What precedes the commands. Its blocks run in the tests like those of any page.
 INTRODUCTION = """\
-<!-- Written by docs/cli_reference.py from the commands' own help; edit that, or the help. -->
+<!-- Written by docs/cli_reference.py from the help of the commands. Edit that file or the help. -->
 
 # Command line
 
@@ -31,52 +32,87 @@ Commands:
   evaluate ...
 ```
 
-Results go to stdout, everything else to stderr. `--json` prints the answer as JSON and nothing else on stdout.
-`-q`, `--quiet` leaves only results and errors: no notes, no warnings, no bar. What takes longer than a second shows a bar on stderr, on a terminal.
-`-h`, `--help` works on every command.
+`-h` or `--help` shows the help of any command. The [quick start](quick-start.md) is a complete example, and [files](files.md)
+describes the formats.
+"""
+
+#: Headings of the page and the commands below each, in the order of use.
+TASKS = {
+    "Try metacal": ("demo", "start"),
+    "Certify a promise": ("fit", "label", "cascade"),
+    "Use a gate": ("apply", "show", "export", "attach"),
+    "Measure and monitor": ("evaluate", "verify", "monitor", "report", "compare"),
+    "Inspect the installation": ("config",),
+}
+
+#: Headings of the sections about shared options, and the commands that have these options.
+SHARED_OPTIONS = {
+    "Options of most commands": ("json", "quiet", "key", "sign", "n-jobs", "executor", "strict"),
+    "Options about FILE": (
+        "label-key",
+        "labels",
+        "input",
+        "positive-key",
+        "classes",
+        "drop",
+        "id-key",
+        "group-key",
+        "format",
+        "rows",
+        "large",
+    ),
+    "Options about scores": (
+        "score-key",
+        "correct-key",
+        "prediction-key",
+        "higher-is",
+        "loss-key",
+        "agree-key",
+        "case-key",
+    ),
+}
+
+#: What follows the commands.
+CONVENTIONS = """\
+## Exit codes and messages
 
 | exit code | meaning |
 |---|---|
-| 0 | fine |
-| 1 | the data do not support what was asked: a target that these rows cannot certify, a promise that rows of the fit do not judge |
-| 2 | wrong usage or file: unknown command or option, a number out of range, a file that cannot be read or does not fit |
+| 0 | success |
+| 1 | the data do not support the request, for example because the rows cannot certify the target |
+| 2 | wrong usage or a wrong file |
 | 3 | a promise is refuted (`metacal verify`), or an alarm was raised (`metacal monitor`) |
-| 130 | stopped by Ctrl-C; no partial file is left |
-| 129, 143 | stopped by SIGHUP or SIGTERM (128 and the signal's number); no partial file is left |
+| 130 | stopped by Ctrl-C |
+| 129, 143 | stopped by SIGHUP or SIGTERM (128 plus the number of the signal) |
 
-An error is one line that says what came, what is needed and what to do. Should you meet an unexpected one,
-`METACAL_TRACEBACK=1` in the environment shows where it happened. A warning is a line too, and the command goes on: a table
-that looks like something else, a column that is hardly a class, rows that repeat or that were part of the fit
-([which](files.md#what-is-questioned)). `fit` writes what it has warned of into the certificate. `--strict` makes every
-such warning an error, exit code 2, and nothing is written: right for a pipeline that nobody watches. Names that come from a file are printed with control
-characters written out (`\\x1b[2J`), so that no file steers the terminal; into a pipe or a file rows go as they are. What
-is read is never written over: `-o` is refused if it is FILE, the JSON, `--labels` or the `@FILE` of `--classes`, under
-whatever name.
+Results go to standard output, and everything else to standard error. An interrupted command leaves no partial file, and no
+command overwrites its own input. An error is a sentence followed by a link to the [error reference](errors.md). A command
+continues after a [warning](files.md#what-is-questioned), unless `--strict` makes it an error. Names from a file are printed
+with escaped control characters.
 
 ## Names in the JSON
 
-A thing has one name in the answers of all commands; what a command has no such thing of is left out, or null.
+`--json` uses the same names in the results of all commands. A key is left out or null if it does not apply.
 
-| key | what it is |
+| key | meaning |
 |---|---|
-| `file` | the predictions that were read |
-| `artifact` | the saved gate: what `fit` wrote, what the others read |
-| `output` | what else was written: rows, a page, a model |
-| `n_rows`, `n_classes`, `n_accepted` | rows of `file` (in a part of the answer: of that part), classes, rows accepted |
+| `file` | the file of predictions |
+| `artifact` | the saved gate |
+| `output` | the file that was written |
+| `n_rows`, `n_classes`, `n_accepted` | numbers of rows, of classes, and of accepted rows |
 | `coverage` | `n_accepted` / `n_rows` |
-| `certificate` | what is promised, from which counts, under which assumptions |
-| `promise` | the promise and what these rows say of it |
-| `verdict` | kept; undecided, missed but perhaps by chance, as the interval includes the target; refuted, the whole interval on the wrong side; not judged, rows of the fit are among them |
-| `fit_rows` | how many rows of `file` were part of the fit (`n_fit_rows` of `n_rows`, `is_estimate` if estimated from a sample of the row hashes); null if none was recognised |
-| `class` | for promises about two classes: the class that `quantity` is about |
-| `value` or `estimate`, `low`, `high`, `level` | a measured number, its interval, the level of the interval |
+| `certificate` | the promise, the counts that support it, and its assumptions |
+| `promise` | the promise and its verdict on these rows |
+| `verdict` | `kept`, `undecided` (missed, but the interval includes the target), `refuted` (the whole interval misses the target), or `not judged` (the file holds rows of the fit) |
+| `fit_rows` | number of rows of `file` that were used in the fit (`n_fit_rows` of `n_rows`, `is_estimate` if estimated from a sample), or null |
+| `class` | for promises about two classes: the class of `quantity` |
+| `value` or `estimate`, `low`, `high`, `level` | a measured number, its interval, and the confidence level of the interval |
 
-Numbers are never NaN or infinite: what is undefined is null, an infinite threshold the text `"inf"`.
+Numbers are never NaN or infinite. An undefined number is null, and an infinite threshold is the text `"inf"`.
 
 ## Completion
 
-The shell completes commands, options, file names and the names of calibrators once one of these lines is in its start-up
-file:
+One of these lines in the start-up file of the shell completes commands, options, file names and calibrators:
 
 ```bash
 eval "$(_METACAL_COMPLETE=bash_source metacal)"        # ~/.bashrc
@@ -86,103 +122,66 @@ _METACAL_COMPLETE=fish_source metacal | source         # ~/.config/fish/config.f
 
 ## Plugins
 
-`METACAL_PLUGINS` in the environment names modules, with commas between them, that `metacal` imports before it runs a command:
-they register calibrators, scores and promises of their own, which can then be chosen, loaded and exported like any other.
-A module must be installed or lie on `PYTHONPATH`; one that cannot be imported is wrong usage, exit code 2.
-[Extending metacal](development/extending.md) has examples that run.
+`METACAL_PLUGINS` lists modules, separated by commas, that `metacal` imports before it runs a command. They may register
+calibrators, scores and promises ([extending metacal](development/extending.md)).
 
 ```bash
 METACAL_PLUGINS=my_calibrator,my_score metacal fit val.npz --calibrator mine --min-accuracy 0.97 -o cal.json
 ```
-
-## What is in FILE
-
-`fit`, `evaluate`, `apply`, `compare`, `report` and `verify` read a table of logits, with labels where they need them.
-[Files](files.md) has the formats, their columns and what is refused.
-
-| kind | what is expected |
-|---|---|
-| `.npz`, `.safetensors`, `.pt` | arrays or tensors `logits` (or `probabilities`, `probs`), `labels` (or `label`, `y`), optionally `id` and `classes` |
-| `.npy` | the table alone; labels from `--labels` |
-| `.csv`, `.tsv`, `.parquet`, `.arrow`, `.feather` | one row per item; `label` and `id`, and a column `logits` of lists, or columns `logits_…`, or every other column is a class |
-| `-` | csv or JSON lines on standard input; another kind with `--format` |
-
-## A session
-
-```python
-import numpy as np
-import metacal as mc
-
-(logits, labels), (new_logits, new_labels) = mc.datasets.load("cifar10-resnet110").split(
-    5000, random_state=0
-)
-np.savez("val.npz", logits=logits, labels=labels)
-np.savez("test.npz", logits=new_logits[:1000], labels=new_labels[:1000])
-mc.io.write_table("new.parquet", {"logits": new_logits})
-```
-
-```console
-$ metacal fit val.npz --max-miscoverage 0.05 -o gate.json
-At most 5% of the correct predictions are rejected, with 90% confidence.
-  gate         accept if entropy <= 0.148325
-  from         5,000 calibration rows, 4,639 of them correct
-  on these     coverage 0.9172, selective accuracy 0.9653, miscoverage 0.0457
-...
-  calibrator   ComposedCalibration, temperature ...
-Saved to gate.json. Next: metacal evaluate gate.json TEST
-
-$ metacal fit val.npz --min-accuracy 0.999
-Error: Cannot certify an accuracy of 0.999 on these 5,000 rows at 90% confidence; the best they support is 0.9973. Lower the target to 0.9973, or collect about 15,000 rows (a rough estimate).
-
-$ metacal fit val.npz --min-accuracy 97
-Usage: metacal fit [OPTIONS] FILE
-...
-Error: Invalid value for '--min-accuracy': 97 is not strictly between 0 and 1; write 97% as 0.97.
-
-$ metacal fit val.npz --min-acuracy 0.97
-Usage: metacal fit [OPTIONS] FILE
-...
-Error: No such option ...
-
-$ metacal evaluate gate.json test.npz --resamples 200
-test.npz, through gate.json: 1,000 rows, 10 classes; 939 accepted
-(in brackets: 95% intervals of what these rows show; the promise's 90% is about the fit)
-
-promised  At most 5% of the correct predictions are rejected, with 90% confidence.
-measured  kept: miscoverage 0.0392 [0.0277, 0.0537], promised at most 0.05.
-...
-
-$ metacal apply gate.json new.parquet -o out.parquet
-10,000 rows, 9,181 accepted (91.8%); written to out.parquet.
-
-$ metacal apply gate.json new.parquet --json
-{
-  "file": "new.parquet",
-  "artifact": "gate.json",
-  "n_rows": 10000,
-  "n_accepted": 9181,
-  "coverage": 0.9181,
-  "output": null
-}
-```
-
-"Not kept" on a small file may be chance. The verdict says whether the interval excludes the target: only then do the
-rows refute the promise.
 """
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the text of the whole page."""
     ctx = click.Context(main, info_name="metacal")
-    parts = [INTRODUCTION]
-    for name in SUMMARIES:
-        command = main.get_command(ctx, name)
-        assert command is not None
-        parts += _section(click.Context(command, ctx, name), "##")
+    parts = [INTRODUCTION, *_contents()]
+    for task, names in TASKS.items():
+        parts += [f"## {task}", ""]
+        for name in names:
+            command = main.get_command(ctx, name)
+            assert command is not None
+            parts += _section(click.Context(command, ctx, name), "###")
+    parts += _shared_sections(ctx)
+    parts.append(CONVENTIONS)
     return "\n".join(parts).rstrip() + "\n"
 
 
+def _contents() -> list[str]:
+    """Return the table of tasks and commands."""
+    listed_names = [name for names in TASKS.values() for name in names]
+    assert sorted(listed_names) == sorted(SUMMARIES), "TASKS must list each command once"
+    lines = ["| task | command | |", "|---|---|---|"]
+    for task, names in TASKS.items():
+        for name in names:
+            lines.append(f"| {task} | [`metacal {name}`](#metacal-{name}) | {SUMMARIES[name]} |")
+            task = ""
+    return [*lines, ""]
+
+
+def _key(option: click.Option) -> str:
+    """Return the name by which the sections about shared options list an option."""
+    return option.opts[-1].removeprefix("--")
+
+
+def _shared_sections(ctx: click.Context) -> list[str]:
+    """Return the sections about the options that commands share, as `metacal evaluate` has them."""
+    options: dict[str, tuple[click.Option, click.Context]] = {}
+    for name in ("evaluate", "verify", "apply", "fit", "compare"):
+        command = main.get_command(ctx, name)
+        assert command is not None
+        for parameter in command.params:
+            if isinstance(parameter, click.Option):
+                options.setdefault(_key(parameter), (parameter, click.Context(command, ctx, name)))
+    lines = []
+    for title, keys in SHARED_OPTIONS.items():
+        lines += [f"## {title}", "", "| option | meaning |", "|---|---|"]
+        lines += [_row(*options[key]) for key in keys]
+        lines.append("")
+    return lines
+
+
 def _section(ctx: click.Context, level: str) -> list[str]:
+    """Return the section about a command: its help, its own options, links to the shared ones."""
     command = ctx.command
     lines = [
         f"{level} {ctx.command_path}",
@@ -194,18 +193,33 @@ def _section(ctx: click.Context, level: str) -> list[str]:
     ]
     lines += _help(command.help or "")
     options = [p for p in command.params if isinstance(p, click.Option) and not p.hidden]
-    if options:
-        lines += [
-            "| option | meaning |",
-            "|---|---|",
-            *(_row(option, ctx) for option in options),
-            "",
-        ]
-    if isinstance(command, click.Group):
-        for name in command.list_commands(ctx):
-            part = command.get_command(ctx, name)
-            assert part is not None
-            lines += _section(click.Context(part, ctx, name), level + "#")
+    assert ctx.parent is not None
+    shared_rows = set(_shared_sections(ctx.parent))
+    own_options = [option for option in options if _row(option, ctx) not in shared_rows]
+    lines += _option_tables(own_options, ctx)
+    links = []
+    for title, keys in SHARED_OPTIONS.items():
+        flags = [f"`--{_key(o)}`" for o in options if _key(o) in keys and o not in own_options]
+        if flags:
+            anchor = title.lower().replace(" ", "-")
+            links.append(f"[{title}](#{anchor}): {', '.join(flags)}.")
+    for link in links:
+        lines += [link, ""]
+    return lines
+
+
+def _option_tables(options: list[click.Option], ctx: click.Context) -> list[str]:
+    """Return one table for each section of the help, in the order of use."""
+    listed_keys = {key for section in HELP_SECTIONS.values() for key in section.split()}
+    lines = []
+    for title, keys in HELP_SECTIONS.items():
+        section = [option for option in options if _key(option) in keys.split()]
+        section.sort(key=lambda option: keys.split().index(_key(option)))
+        if not keys:
+            section = [option for option in options if _key(option) not in listed_keys]
+        if section:
+            rows = [_row(option, ctx) for option in section]
+            lines += [f"| {title.lower()} | meaning |", "|---|---|", *rows, ""]
     return lines
 
 

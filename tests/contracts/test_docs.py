@@ -250,9 +250,9 @@ def test_commands_in_the_text_exist(page):
 @pytest.mark.parametrize("name", SUMMARIES)
 def test_cli_page_describes_every_command_and_option(name):
     text = (DOCS / "cli.md").read_text(encoding="utf-8")
-    section = re.search(rf"^## metacal {name}$(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
-    assert section, f"docs/cli.md has no section '## metacal {name}'"
-    shared = re.search(r"^## What is in FILE$(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
+    section = re.search(rf"^### metacal {name}$(.*?)(?=^##|\Z)", text, re.MULTILINE | re.DOTALL)
+    assert section, f"docs/cli.md has no section '### metacal {name}'"
+    shared = re.search(r"^## Options of most commands$(.*)", text, re.MULTILINE | re.DOTALL)
     command = main.get_command(click.Context(main), name)
     options = [max(p.opts, key=len) for p in command.params if isinstance(p, click.Option)]
     assert not [option for option in options if f"`{option}" not in section[1] + shared[1]]

@@ -34,29 +34,21 @@ from metacal.errors import (
 
 # One-line summaries that `metacal --help` shows, in the order in which people need the commands.
 SUMMARIES = {
-    "demo": "See it work: the whole story on real data that ships with metacal.",
-    "start": (
-        "Begin with a file of your own: looks at it, asks two questions, writes gate, report and"
-        " commands."
-    ),
-    "fit": "Fit a calibrator and a gate that carries a written promise.",
-    "label": "Certify a promise with as few labels as it takes, from a pool that has none.",
-    "apply": "Give new rows calibrated probabilities and an accept/reject decision.",
-    "evaluate": "Measure calibration, and whether the promise is kept, on labelled rows.",
-    "show": "Explain a saved file: its promise, its calibrator, its classes, where it comes from.",
-    "verify": "Check on labelled rows whether the promise of a saved gate still stands.",
-    "monitor": "Watch a gate's traffic and raise an alarm when something has changed.",
-    "cascade": (
-        "Let a small model answer what it is sure of and a large one the rest, under one promise."
-    ),
-    "compare": "Compare calibrators on labelled rows, best first.",
-    "report": "Write one page to look at: is the promise kept, where to put the threshold.",
-    "export": "Export the gate as a model of its own, without Python in it.",
-    "attach": "Attach the gate to a classifier: an ONNX model that also says what it accepts.",
-    "config": (
-        "Show which kernel runs here and why, the versions around it, and what the environment"
-        " sets."
-    ),
+    "demo": "Run an example on data that come with metacal, and write a report.",
+    "start": "Start with a file of your own: inspect it, ask two questions, write gate and report.",
+    "fit": "Fit a calibrator and a gate that keeps a promise about new rows.",
+    "label": "Certify a promise with few labels, from a pool of unlabelled rows.",
+    "apply": "Add calibrated probabilities and accept/reject decisions to new rows.",
+    "evaluate": "Measure calibration and the promise of a gate on labelled rows.",
+    "show": "Show the promise, the calibrator and the classes of a saved gate.",
+    "verify": "Test on new labelled rows whether a gate still keeps its promise.",
+    "monitor": "Monitor the traffic of a gate, and raise an alarm if it changes.",
+    "cascade": "Certify a cascade: a small model predicts easy rows, a large model the others.",
+    "compare": "Compare calibrators by cross-validation on labelled rows, best first.",
+    "report": "Write an HTML report: the promise, calibration, and the choice of a threshold.",
+    "export": "Export a gate as an ONNX model that runs without Python.",
+    "attach": "Attach a gate to an ONNX classifier, so that it also returns decisions.",
+    "config": "Show the compute kernel, the versions of libraries, and environment variables.",
 }
 
 
@@ -275,11 +267,10 @@ def _import_plugins(ctx: click.Context) -> None:
 )
 @click.version_option(__version__, prog_name="metacal", message="%(prog)s %(version)s")
 def main() -> None:
-    """Calibrated probabilities and an accept/reject gate with a promise, for any trained
-    classifier.
+    """Calibrated probabilities and a certified accept/reject gate for any trained classifier.
 
-    Give it a classifier's logits and true labels; it learns how far to trust the scores and which
-    rows to reject.
+    Pass a classifier's logits and true labels. metacal calibrates the probabilities, and finds
+    which rows to reject so that a promise holds for the accepted ones.
 
     \b
     Start here:
@@ -289,11 +280,11 @@ def main() -> None:
       metacal evaluate cal.json test.npz
       metacal apply cal.json new.parquet -o out.parquet
 
-    Results go to stdout, everything else to stderr; --json makes results machine-readable, --quiet
-    leaves only results and errors. Exit code 0: fine, 1: the data cannot give what was asked, 2:
-    wrong usage or file, 3: a promise refuted (verify) or an alarm (monitor).
+    Results go to standard output, everything else to standard error. The exit code is 0 for
+    success, 1 if the data do not support the request, 2 for wrong usage or a wrong file, and 3 for
+    a refuted promise (verify) or an alarm (monitor).
 
-    Completion of commands, options and file names, in bash (zsh and fish alike, with their names):
+    Shell completion for bash (or zsh_source, fish_source):
 
     \b
       eval "$(_METACAL_COMPLETE=bash_source metacal)"

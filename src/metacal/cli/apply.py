@@ -39,26 +39,23 @@ class Options:
     """Options of `metacal apply`."""
 
     output: str | None = output_option(
-        "Where the rows go: .npz, .csv, .tsv, .jsonl, .parquet, .arrow or .feather; - is csv on"
-        " stdout.",
+        "File or folder of results: .npz, .csv, .tsv, .jsonl, .parquet, .arrow or .feather; '-' for"
+        " CSV on standard output.",
         "OUT",
     )
     output_format: str | None = option(
-        "What OUT is, where its name does not say.  [default for -: csv]",
+        "Format of OUT.  [default: from its name; csv for -]",
         "KIND",
         type=click.Choice(OUTPUT_FORMATS),
     )
     rejected: Rejected | None = rejected_option()
     keep: tuple[str, ...] = option(
-        "A column of FILE to pass on to OUT; once for each.  [default: every column that is no"
-        " class, unless FILE is too large for memory]",
+        "Column of FILE to copy to OUT. Repeat the option for each column.  [default: all columns"
+        " that are not classes, unless FILE is larger than memory]",
         "NAME",
         multiple=True,
     )
-    prune: bool = switch_option(
-        "Where OUT is a folder: remove results whose source is gone, unless they were changed"
-        " since."
-    )
+    prune: bool = switch_option("Remove results from the folder OUT whose source file is gone.")
     reading: ReadOptions = option_group(
         ReadOptions, excluded_fields=("labels", "agree_key", "rows")
     )
@@ -68,35 +65,23 @@ class Options:
 
 @as_command(Options, "GATE", "FILE", groups_options=True)
 def command(artifact: str, file: str, options: Options) -> None:
-    """Give new rows calibrated probabilities and an accept/reject decision.
+    """Add calibrated probabilities and accept/reject decisions to new rows.
 
-    GATE is what `metacal fit` saved; FILE holds logits of the same classifier, with or without
-    labels. OUT has for each row the columns of FILE that are no classes, or those that --keep
-    names, then prediction (the reject label where rejected), answer and confidence (also where
-    rejected: what a reviewer wants to see), accept, score (higher: less sure) and one calibrated
-    probability per class. A calibrator without a promise rejects nothing: prediction, confidence
-    and probabilities. A gate on scores gives accept, score (as it is in FILE) and confidence. Rows
-    are read and written block by block, so FILE may be larger than memory.
+    GATE was saved by 'metacal fit'. FILE holds logits or scores of the same classifier, and needs
+    no labels. OUT gets these columns for each row: prediction (the reject label for rejected rows),
+    answer (the prediction for all rows), confidence, accept, score and one probability per class.
+    A gate on scores adds only accept, score and confidence.
 
-    FILE may be a folder or a pattern such as 'logs/*.parquet'. Where OUT is a folder (it ends in /,
-    or is there) it gets a file for each; after a run that was cut off, those that are finished are
-    kept, as long as their source is the same. Results whose source is gone are named, and removed
-    with --prune. With --executor the workers of a cluster read and write these files.
-
-    With a cascade FILE holds the small model's logits and --large those of the large one;
-    answered_by says who answers each row: small, large or person. Without --large the rows that
-    need the large model are answered by nobody.
+    FILE may be a folder or a pattern. If OUT ends in '/', it is a folder with one result per file,
+    and a repeated call computes only the missing results. For a cascade, pass the small model's
+    file as FILE and the large model's with --large.
 
     \b
     Examples:
       metacal apply cal.json new.parquet -o out.parquet
       metacal apply cal.json new.csv -o - | head
-      metacal apply cal.json new.jsonl --keep prompt --keep meta.user -o out.jsonl
-      metacal apply cal.json - --format parquet -o out.csv < new.parquet
-      metacal apply cal.json new.npz --json          only count: rows, accepted, coverage
-      metacal apply judge.json new.jsonl -o out.jsonl
+      metacal apply cal.json new.npz --json
       metacal apply cal.json 'logs/*.parquet' -o out/
-      metacal apply cal.json 'logs/*.parquet' -o out/ --executor dask://host:8786
       metacal apply cascade.json small.npz --large large.npz -o out.csv
     """  # noqa: D301
     # Without --keep, every column except the table is kept.

@@ -21,25 +21,24 @@ class Options:
 
     output: str = onnx_output_option()
     logits: str | None = column_option(
-        "The output (or inner value) that holds the logits.  [default: the only floating-point"
-        " table]"
+        "Output or inner value of MODEL that holds the logits.  [default: the only table of floats]"
     )
-    kind: str | None = input_option("What that output holds")
+    kind: str | None = input_option("Kind of numbers in that output")
     rejected: Rejected | None = rejected_option()
     inputs: str | None = option(
-        "An .npz with inputs by name, to run MODEL on.  [default: made up]", "FILE"
+        "Inputs (.npz) for a test run of MODEL.  [default: generated]", "FILE"
     )
-    unchecked: bool = switch_option("Write OUT even if MODEL could not be run on made-up inputs.")
+    unchecked: bool = switch_option("Write OUT even if the test run of MODEL fails.")
 
 
 @as_command(Options, "MODEL", "GATE")
 def command(model: str, artifact: str, options: Options) -> None:
-    """Attach the gate to a classifier: an ONNX model that also says what it accepts.
+    """Attach a gate to an ONNX classifier, so that it also returns decisions.
 
-    MODEL is the classifier (.onnx), GATE what `metacal fit` saved from its logits. OUT has all
-    outputs of MODEL and `probs`, `score` and `accept` besides, at MODEL's own operator set and IR
-    version. Weights in files beside MODEL stay there, so OUT has to go to the same folder. MODEL is
-    never changed; OUT is run in onnxruntime and compared with Python before it takes its place.
+    MODEL is the classifier (.onnx), and GATE was fitted on its logits. OUT returns all outputs of
+    MODEL, and also probs, score and accept. MODEL is not changed. If its weights are in separate
+    files, write OUT to the same folder. The command runs OUT in onnxruntime and compares it with
+    Python before it writes the file.
 
     \b
     Examples:

@@ -50,52 +50,55 @@ class Options:
     """Options of `metacal cascade`."""
 
     max_loss: float | None = fraction_option(
-        "Promise: of all answers at most E more are incorrect than if the large model answered alone.",
+        "At most E more predictions are incorrect than with the large model alone.",
         "E",
     )
-    min_accuracy: float | None = min_accuracy_option("the cascade answers")
-    confidence: float = fraction_option("How surely.", "C", default=0.9)
+    min_accuracy: float | None = min_accuracy_option("predictions of the cascade")
+    confidence: float = fraction_option("Confidence level of the promise.", "C", default=0.9)
     no_people: bool = switch_option(
-        "the large model answers all of the rest, nothing is left to people.",
+        "the large model predicts all remaining rows, and no row goes to review.",
         needs=("min_accuracy",),
     )
     review_cost: float = option(
-        "What a row costs that a person answers, in calls of the large model.",
+        "Cost of reviewing one row, in calls of the large model.",
         "R",
         type=click.FloatRange(min=0.0, min_open=True),
         default=10.0,
     )
     costs: list[float] | None = option(
-        "what it costs to ask each.  [default: 1,10,...]",
+        "cost of calling each model.  [default: 1,10,...]",
         "A,B,C",
         type=parse_numbers,
         needs=("score_key",),
     )
     pool: bool = switch_option(
-        "the promise is about the rows of SMALL, of which those with a label were drawn at random.",
+        "the promise covers the rows of SMALL, and the labelled ones were drawn at random from them.",
         needs=("score_key",),
     )
     thresholds_from: str | None = file_option(
-        "Further rows of the small model, no labels needed, to choose thresholds on.  [default: a"
-        " part of SMALL]"
+        "Further rows of the small model, which choose the thresholds and need no labels."
+        "  [default: a part of SMALL]"
     )
-    score: str = option("What ranks the rows.", type=RegistryChoice(NAMED.keys), default="entropy")
+    score: str = option(
+        "Score that ranks the rows.", type=RegistryChoice(NAMED.keys), default="entropy"
+    )
     calibrator: str = option(
-        "What turns the logits of each model into probabilities.",
+        "Calibrator of each model. 'metacal compare --help' lists them.",
+        "NAME",
         type=RegistryChoice(get_all_methods),
         default="composed",
     )
     seed: int | None = option(
-        "Seed of the draw of the rows that choose thresholds. The certificate records it. Without"
-        " it the draw is derived from the scores.",
+        "Seed of the draw of pilot rows, stored in the certificate.  [default: derived from the"
+        " scores]",
         type=SEED_RANGE,
     )
     reject_label: str | None = option(
-        "Prediction where people answer.  [default: -1, or 'rejected']", "LABEL"
+        "Predicted label of rows that go to review.  [default: -1, or 'rejected']", "LABEL"
     )
     reading: ReadOptions = option_group(ReadOptions, excluded_fields=("large", "rows"))
     n_jobs: int | None = jobs_option()
-    output: str | None = output_option("Save the cascade here, for apply and verify.", "JSON")
+    output: str | None = output_option("Save the cascade to this file.", "JSON")
     key: str | None = sign_option()
 
     @property
@@ -104,30 +107,26 @@ class Options:
         return self.max_loss is None and not self.no_people
 
 
-@as_command(Options, "SMALL", "[LARGE]")
+@as_command(Options, "SMALL", "[LARGE]", groups_options=True)
 def command(small: str, large: str | None, options: Options) -> None:
-    """Let a small model answer what it is sure of and a large one the rest, under one promise.
+    """Certify a cascade: a small model predicts easy rows, a large model the others.
 
-    SMALL and LARGE hold the logits of the two models on the same rows in the same order, of classes
-    in the same order, rows that neither was trained on; labels stand in SMALL, in LARGE, in both,
-    or in --labels. Row ids, where both have them, must agree.
+    SMALL and LARGE hold the logits of the two models for the same rows in the same order, with the
+    same classes. Neither model was trained on these rows. The labels may be in either file or in
+    --labels.
 
-    --max-loss compares with the large model, and needs labels only where the two disagree: -1
-    stands for a label that is not known. The walk goes as far as labels do; the certificate says
-    how many were needed. --min-accuracy needs all labels, and leaves to people what neither model
-    is sure of.
+    --max-loss compares the cascade with the large model. It needs labels only for rows on which the
+    two models disagree: write -1 for an unknown label. --min-accuracy needs all labels, and sends
+    rows to review that neither model predicts with confidence.
 
-    With --score-key there are no logits: SMALL alone holds a score of each model, --score-key a,b
-    (nested keys of JSON lines too). With --max-loss, --agree-key says of each model but the last
-    whether it gives the last model's answer. With --min-accuracy, --correct-key says of each model
-    whether it is correct. Any number of models.
+    With --score-key a,b, SMALL alone holds one score of each model. --max-loss then needs
+    --agree-key, and --min-accuracy needs --correct-key.
 
     \b
     Examples:
-      metacal cascade answers.jsonl --score-key small.p,middle.p --agree-key small.same,middle.same --max-loss 0.01
       metacal cascade small.parquet large.parquet --max-loss 0.01 -o cascade.json
       metacal cascade small.npz large.npz --min-accuracy 0.95 --review-cost 20 -o cascade.json
-      metacal cascade small.csv large.csv --min-accuracy 0.9 --no-people --confidence 0.95 --json
+      metacal cascade rows.jsonl --score-key a.p,b.p --agree-key a.same --max-loss 0.01
       metacal apply cascade.json new-small.npz --large new-large.npz -o out.csv
     """  # noqa: D301
     check_not_input(

@@ -29,8 +29,7 @@ def _check_executor(
 def executor_option() -> Any:
     """Return a field for --executor."""
     return option(
-        "Work on a Dask cluster: dask://HOST:PORT, or dask for processes on this machine. Never"
-        " changes the result.",
+        "Run on a Dask cluster: dask://HOST:PORT, or dask for processes on this machine.",
         "WHERE",
         callback=_check_executor,
     )

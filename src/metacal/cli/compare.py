@@ -46,35 +46,31 @@ class Options:
     """Options of `metacal compare`."""
 
     calibrators: str | None = option(
-        f"Which to compare.  [default: all: {', '.join(_comparable_names())}]",
+        f"Calibrators to compare.  [default: all: {', '.join(_comparable_names())}]",
         "A,B,C",
         shell_complete=_complete_names,
     )
-    folds: int = option("Folds of a repeat.", type=click.IntRange(2, 1000), default=5)
-    repeats: int = option("How often folds are drawn.", type=REPEATS_RANGE, default=2)
+    folds: int = option("Number of folds.", type=click.IntRange(2, 1000), default=5)
+    repeats: int = option("Number of times that folds are drawn.", type=REPEATS_RANGE, default=2)
     seed: int = option("Seed of the folds.", type=SEED_RANGE, default=0)
     reading: ReadOptions = option_group(ReadOptions, excluded_fields=("large", "agree_key", "rows"))
     n_jobs: int | None = jobs_option()
     executor: str | None = executor_option()
 
 
-@as_command(Options, "FILE")
+@as_command(Options, "FILE", groups_options=True)
 def command(file: str, options: Options) -> None:
-    """Compare calibrators on labelled rows, best first.
+    """Compare calibrators by cross-validation on labelled rows, best first.
 
-    Each is fitted on all folds but one and measured on that one: log loss (NLL), Brier score, ECE
-    with equal-width and equal-mass bins (from all held-out rows, without what chance adds), and CPU
-    seconds of a fit. * marks the best and · those that are at most three standard errors worse, by
-    differences row by row. The marks are a rule of thumb for a shortlist and have no confidence
-    level. With --executor the fits run side by side on a cluster; each of its workers holds the
-    whole table.
+    The table lists log loss (NLL), Brier score, calibration errors with equal-width and equal-mass
+    bins, and CPU seconds of a fit. '*' marks the best calibrator, and a dot those that are at most
+    three standard errors worse. These marks help to choose, and have no confidence level.
 
     \b
     Examples:
       metacal compare val.npz
       metacal compare val.npz --calibrators temperature,spline,structured --repeats 5
       metacal compare val.csv --json | jq .best.nll
-      metacal compare 'val/*.parquet' --executor dask://host:8786
     """  # noqa: D301
     names = calibrator_names(options.calibrators)
 

@@ -8,7 +8,7 @@ from metacal.cli.printing import print_result
 
 @as_command(None)
 def command() -> None:
-    """Show which kernel runs here and why, the versions around it, and what the environment sets.
+    """Show the compute kernel, the versions of libraries, and environment variables.
 
     \b
     Examples:

@@ -129,26 +129,25 @@ class Options:
     """Options of `metacal demo`."""
 
     dataset: str = option(
-        "Which logits.", type=click.Choice(list(DATASETS)), default="cifar10-resnet110"
+        "Data set.", type=click.Choice(list(DATASETS)), default="cifar10-resnet110"
     )
-    seed: int = option("Which random split.", type=SEED_RANGE, default=0)
-    output: str = output_option("Where the report goes.", "HTML", default="metacal-demo.html")
+    seed: int = option("Seed of the random split.", type=SEED_RANGE, default=0)
+    output: str = output_option("File of the report.", "HTML", default="metacal-demo.html")
 
 
 @as_command(Options)
 def command(options: Options) -> None:
-    """See it work: the whole story on real data that ships with metacal.
+    """Run an example on data that come with metacal, and write a report.
 
-    A network's logits on 15,000 images that it was not trained on are split at random: 5,000 rows
-    to fit, 10,000 to test. Compared are the network as it is, temperature scaling, and Meta-Cal
-    under two promises, by the certified rules and by the paper's own. It ends by writing the report
-    on the test rows: open it in a browser, drag the point.
+    The data are a network's logits for 15,000 images that it was not trained on. A random split
+    gives 5,000 rows to fit on and 10,000 to test on. The command compares the network itself,
+    temperature scaling, and metacal under two promises, with certified rules and with those of the
+    paper. Open the report in a browser, and drag the threshold.
 
     \b
     Examples:
       metacal demo
       metacal demo --dataset cifar100-resnet110 --seed 1 -o hundred.html
-      metacal demo --json | jq '.rows[].ece_accepted'
     """  # noqa: D301
     import metacal
 

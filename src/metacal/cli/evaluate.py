@@ -35,36 +35,29 @@ class Options:
 
     reading: ReadOptions = option_group(ReadOptions)
     level: float = level_option()
-    bins: int = option("Bins of the binned ECEs.", type=BINS_RANGE, default=15)
+    bins: int = option("Number of bins of the calibration errors.", type=BINS_RANGE, default=15)
     seed: int = option("Seed of the bootstrap.", type=SEED_RANGE, default=0)
-    resamples: int = option("0: no intervals.", type=RESAMPLES_RANGE, default=1000)
+    resamples: int = option(
+        "Number of bootstrap resamples. 0 leaves out the intervals.",
+        type=RESAMPLES_RANGE,
+        default=1000,
+    )
     n_jobs: int | None = jobs_option()
     executor: str | None = executor_option()
 
 
 @as_command(Options, "[GATE] FILE", groups_options=True)
 def command(artifact: str | None, file: str, options: Options) -> None:
-    """Measure calibration, and whether the promise is kept, on labelled rows.
+    """Measure calibration and the promise of a gate on labelled rows.
 
-    GATE is what `metacal fit` saved; without one the classifier's own probabilities are measured.
-    FILE holds logits and true labels of rows that neither the classifier nor `metacal fit` has
-    seen. Shares get exact intervals, everything else bootstrap intervals. The promise is kept where
-    what was measured keeps it, undecided where it is missed but the interval includes it, refuted
-    where the whole interval lies on the wrong side, and not judged if FILE has rows of the fit:
-    `metacal verify` says the same.
+    GATE was saved by 'metacal fit'. Without it, the command measures the classifier's own
+    probabilities. FILE holds logits and true labels of rows that neither the classifier nor
+    'metacal fit' has seen. Without labels, the command estimates the accuracy of accepted rows
+    from their confidence.
 
-    With --executor the workers of a cluster read the rows. All numbers are the same, but the
-    class-wise ECE has no interval, which needs every entry for each resample.
-
-    Rows without labels cannot be measured. With a gate, how many of the accepted ones are right is
-    then estimated from their confidence, with an error bar: an estimate and nothing more, and wrong
-    if the rows have changed.
-
-    Of a cascade FILE holds the small model's rows and --large the large one's: who answers how
-    much, how right each is.
-
-    It is a report: the exit code is 0 whatever the verdict; `metacal verify` exits with 3 when a
-    promise is refuted.
+    The verdict is kept if the estimate meets the target, undecided if it does not but the interval
+    includes the target, and refuted if the whole interval misses the target. The promise
+    is not judged if FILE holds rows of the fit. The exit code does not depend on the verdict, unlike that of 'metacal verify'.
 
     \b
     Examples:

@@ -36,46 +36,45 @@ def onnx_output_option() -> Any:
 class Options:
     """Options of `metacal export`."""
 
-    target: str = option("The runtime.", "--to", type=click.Choice(["onnx"]), default="onnx")
+    target: str = option(
+        "Format of the model.", "--to", type=click.Choice(["onnx"]), default="onnx"
+    )
     output: str = onnx_output_option()
     dtype: str = option(
-        "Type of the logits that the gate will be given.",
+        "Type of the input logits.",
         type=click.Choice(["float32", "float16", "float64"]),
         default="float32",
     )
     opset: int | None = option(
-        "ONNX operator set, from 11.  [default: 17]", "N", type=click.IntRange(1, 1000)
+        "ONNX operator set, at least 11.  [default: 17]", "N", type=click.IntRange(1, 1000)
     )
     ir_version: int | None = option(
         "ONNX IR version.  [default: 8]", "N", type=click.IntRange(1, 1000)
     )
-    kind: str | None = input_option("What the gate will be given")
+    kind: str | None = input_option("Kind of the input")
     rejected: Rejected | None = rejected_option()
     part: str | None = option(
-        "Of a cascade: both gates in one graph, or the small one's alone.  [default: both]",
+        "For a cascade: both gates in one graph, or the gate of the small model.  [default: both]",
         type=click.Choice(["both", "small"]),
     )
 
 
 @as_command(Options, "GATE")
 def command(artifact: str, options: Options) -> None:
-    """Export the gate as a model of its own, without Python in it.
+    """Export a gate as an ONNX model that runs without Python.
 
-    GATE is what `metacal fit` saved. The model takes `logits` (batch × K) and gives `probs`,
-    `score` and `accept` (a calibrator without a gate: `probs` alone), decided as Python decides on
-    every row; promise and certificate are in its metadata. A gate on scores takes `scores` (batch)
-    and gives `accept` and `confidence`. It is checked and run in onnxruntime before the file takes
-    its place. To put the gate inside a classifier, see `metacal attach`.
+    GATE was saved by 'metacal fit'. The model takes logits (batch x K) and returns probs, score and
+    accept. A gate on scores takes scores (batch) and returns accept and confidence. A cascade takes
+    logits_small and logits_large, and also returns answered_by (0 small, 1 large, 2 review). The
+    metadata hold the promise and the certificate. The command runs the model in onnxruntime and
+    compares its decisions with those of Python before it writes the file.
 
-    A cascade takes `logits_small` and `logits_large` and gives `probs`, `answered_by` (0 small, 1
-    large, 2 person), `accept` and `score`; with --part small its first gate alone, whose `accept`
-    says what the small model answers.
+    To add the gate to a classifier in ONNX, use 'metacal attach'.
 
     \b
     Examples:
-      metacal export cal.json --to onnx -o gate.onnx
+      metacal export cal.json -o gate.onnx
       metacal export cal.json -o gate.onnx --dtype float16 --opset 13
-      metacal export cal.json -o gate.onnx --json
       metacal export cascade.json -o cascade.onnx
     """  # noqa: D301
     check_onnx_output(options.output, artifact)

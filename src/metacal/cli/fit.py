@@ -51,56 +51,54 @@ class Options:
 
     promise_options: PromiseOptions = option_group(PromiseOptions)
     score: str = option(
-        "What ranks the rows; auto: the best of three, which share 1 - C.",
+        "Score that ranks the rows. auto: the best of three scores.",
         type=RegistryChoice(NAMED.keys, AUTO_SCORE),
         default="entropy",
     )
     calibrator: str | None = option(
-        "What turns logits into probabilities.",
+        "Calibrator. 'metacal compare --help' lists them.",
+        "NAME",
         type=RegistryChoice(get_all_methods),
-        show_default="composed, monotone of two classes; temperature with --rule paper",
+        show_default="composed; monotone for two classes; temperature with --rule paper",
     )
     seed: int | None = option(
-        "Seed of every draw: one row of each unit, the order of bets, the split of --rule paper,"
-        " folds of a calibrator. The certificate records it. Without it the draws of the"
-        " certificate are derived from the rows.",
+        "Seed of all random draws, stored in the certificate.  [default: derived from the rows]",
         type=SEED_RANGE,
     )
     unit_key: str | None = column_option(
-        "Column of FILE that says which rows belong together; one row of each unit is counted.",
+        "Column of clusters of dependent rows. One row of each cluster is counted.",
         excludes=("id_key",),
     )
-    every_row: bool = switch_option(
-        "every row of a unit is counted, the promise is about rows.", needs=("unit_key",)
-    )
+    every_row: bool = switch_option("count every row of a cluster.", needs=("unit_key",))
     largest_unit: int | None = option(
-        "how many rows a unit can have at most; without it the promise is approximate.",
+        "largest number of rows of a cluster. Without it the promise is approximate.",
         "N",
         type=click.IntRange(min=1),
         needs=("every_row",),
     )
     marks: list[float] | None = option(
-        "the values that a score can have, as a judge's scale; the certificate shows each.",
+        "possible values of the score. The certificate shows the counts of each.",
         "1,2,3",
         type=parse_numbers,
         needs=("score_key",),
     )
     positive: str | None = option(
-        "Of two classes the one that the score, or the second column, speaks for.", "LABEL"
+        "Positive class: the class that a higher score favours.  [default: the second class]",
+        "LABEL",
     )
     decision: DecisionRule = option(
-        "Two classes: whose decision is promised about, the larger score's or that at even"
-        " calibrated odds.",
+        "Two classes: the prediction that the promise covers, the larger score's or the one with the"
+        " higher calibrated probability.",
         type=click.Choice(("largest", "calibrated")),
         default="largest",
     )
     reject_label: str | None = option(
-        "Prediction for rejected rows.  [default: -1, or 'rejected']", "LABEL"
+        "Predicted label of rejected rows.  [default: -1, or 'rejected' for named classes]", "LABEL"
     )
     reading: ReadOptions = option_group(ReadOptions, excluded_fields=("large", "agree_key"))
     n_jobs: int | None = jobs_option()
     executor: str | None = executor_option()
-    output: str | None = output_option("Save the result here, for apply and evaluate.", "JSON")
+    output: str | None = output_option("Save the gate to this file.", "JSON")
     key: str | None = sign_option()
 
     def extract_clusters(self, columns: Predictions | Scores) -> Units | None:
@@ -114,44 +112,22 @@ class Options:
 
 @as_command(Options, "FILE", groups_options=True)
 def command(file: str, options: Options) -> None:
-    """Fit a calibrator and a gate that carries a written promise.
+    """Fit a calibrator and a gate that keeps a promise about new rows.
 
-    FILE holds logits and true labels of rows that the classifier was not trained on: .npz (arrays
-    logits, labels), .npy with --labels, .safetensors or .pt (tensors of these names), or .parquet,
-    .arrow, .feather, .jsonl, .csv, .tsv with a column label and a column logits of lists or a
-    column per class; - is csv on standard input. A large Parquet file or .npy is read block by
-    block and may be larger than memory.
+    FILE holds logits and true labels of rows that the classifier was not trained on, in a NumPy,
+    Parquet, Arrow, CSV, JSON lines, safetensors or torch file. '-' reads CSV from standard input.
+    With --score-key, FILE holds one score per row and whether each row is correct.
 
-    With --score-key FILE holds no logits but any score, and whether each row is right: a judge's
-    mark, the log-probability of an answer, the similarity of a passage.
-
-    Give one promise, or --min-accuracy and --max-miscoverage together; with --per-class or
-    --group-key one, which then holds for each predicted class, or each group of rows. The
-    certificate is printed: what is promised, how surely, from how many rows. -o saves gate and
-    calibrator, once what is to be saved has been read back and decides the same. --max-review takes
-    rows without labels too; then nothing is calibrated.
+    Pass one promise. --min-accuracy and --max-miscoverage may be combined. The command prints the
+    certificate, and -o saves the gate.
 
     \b
     Examples:
       metacal fit val.npz --min-accuracy 0.97 -o cal.json
       metacal fit val.parquet --max-miscoverage 0.05 --confidence 0.95 -o cal.json
-      metacal fit val.npz --min-accuracy 0.97 --max-miscoverage 0.1 --after-looking -o cal.json
-      metacal fit new.parquet --max-review 0.2 -o cal.json
-      metacal fit val.npz --max-cost 2 --cost-wrong 50 -o cal.json
-      metacal fit val.npz --cheapest --cost-matrix costs.csv --cost-review 1 -o cal.json
-      metacal fit val.npz --min-accuracy 0.95 --per-class -o cal.json
-      metacal fit val.parquet --min-accuracy 0.95 --group-key hospital -o cal.json
-      metacal fit logits.npy --labels labels.txt --classes cat,dog,bird --min-accuracy 0.9
-      metacal fit probs.npz --input probabilities --min-accuracy 0.97 --json
-      metacal fit val.npz --min-accuracy 0.97 -o cal.json --sign secret.key
-      metacal fit val.npz --max-miscoverage 0.05 --rule paper --seed 7
-      metacal fit 'logs/*.parquet' --executor dask://host:8786 --min-accuracy 0.97 -o cal.json
+      metacal fit val.csv --label-key truth --classes cat,dog,bird --min-accuracy 0.9 -o cal.json
       metacal fit judge.jsonl --score-key confidence --correct-key ok --min-accuracy 0.9 -o cal.json
-      metacal fit answers.jsonl --score-key judge.score --loss-key loss --max-risk 0.1 -o cal.json
-      metacal fit scores.csv --positive-key margin --positive fraud --min-precision 0.9 --min-recall 0.95 -o cal.json
-      metacal fit documents.jsonl --score-key 'fields[*].score' --correct-key 'fields[*].ok' --group-key 'fields[*].name' --case-key document --max-case-errors 0.1 -o cal.json
-      metacal fit frames.parquet --unit-key video --min-accuracy 0.97 -o cal.json
-      metacal fit visits.csv --unit-key patient --every-row --largest-unit 40 --min-accuracy 0.9 -o cal.json
+      metacal fit val.npz --max-cost 2 --cost-wrong 50 -o cal.json
     """  # noqa: D301
     options = replace(options, reading=replace(options.reading, unit_key=options.unit_key))
     options = _with_default_case(options)

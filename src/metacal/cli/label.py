@@ -52,87 +52,80 @@ class Options:
     min_accuracy: float | None = min_accuracy_option()
     max_miscoverage: float | None = max_miscoverage_option()
     confidence: float | None = fraction_option(
-        "How surely, whenever you stop.  [default: 0.9]", "C"
+        "Confidence level of the promise, whenever you stop.  [default: 0.9]", "C"
     )
     n_labels: int | None = option(
-        "Rows drawn from POOL, the most labels that it takes; fixed by the first call.  "
-        "[default: 40 / (1 - B), or 40 / A]",
+        "Number of rows drawn from POOL, the largest number of labels.  [default: 40 / (1 - B), or"
+        " 40 / A]",
         "--labels N",
         type=click.IntRange(1),
     )
     may_extend: bool = switch_option(
-        "First call: --extend may draw on once, to 4 N rows. Costs a fifth of the doubt that C"
-        " leaves."
+        "First call: allow --extend to draw up to 4 N rows later. This uses a fifth of 1 - C."
     )
-    extend: bool = switch_option("Draw on, as --may-extend declared.")
+    extend: bool = switch_option("Draw more rows, as --may-extend declared.")
     output: str = output_option(
-        "The rows to label now, with an empty column; fill it in and call again.",
+        "Sheet of rows to label, with an empty column.",
         "CSV",
         required=True,
     )
     gate_file: str | None = option(
-        "Save the gate here, as certified by now.", "--gate JSON", type=OutputPath()
+        "Save the gate that is certified so far.", "--gate JSON", type=OutputPath()
     )
     coverage: float | None = fraction_option(
-        "Stop as soon as a gate that accepts this share of rows is certified; for this call.", "C"
+        "Stop as soon as a gate with this coverage is certified.", "C"
     )
     show: str | None = column_option(
-        "First call: a column of POOL to show to whoever labels: a text, a link."
+        "First call: column of POOL to show in the sheet, such as a text or a link."
     )
     show_prediction: bool = switch_option(
-        "First call: show what the model answers too; right and wrong will then do. It leads"
-        " whoever labels."
+        "First call: show the prediction, so that right and wrong are valid answers. This may bias"
+        " the answers."
     )
     batch: int | None = option(
-        "Rows in CSV at a time.  [default: as in the first call, or N / 40, at least 5]",
+        "Number of rows in the sheet.  [default: as in the first call, or N / 40, at least 5]",
         "ROWS",
         type=click.IntRange(1),
     )
     score: str | None = option(
-        "What ranks the rows.  [default: entropy]", type=RegistryChoice(NAMED.keys)
+        "Score that ranks the rows.  [default: entropy]", type=RegistryChoice(NAMED.keys)
     )
     seed: int | None = option(
-        "Seed of the draw. The certificate records it. Without it the draw is derived from the"
-        " pool.",
+        "Seed of the draw, stored in the certificate.  [default: derived from the pool]",
         type=SEED_RANGE,
     )
     replay: bool = switch_option(
-        "Answer from the labels in POOL, to see how many labels it would have taken."
+        "Answer from the labels in POOL, to see how many labels would have been needed."
     )
     reading: ReadOptions = option_group(
         ReadOptions, excluded_fields=("large", "labels", "agree_key", "rows")
     )
     key: str | None = file_option(
-        "Sign every answer, and the gate, with this key: a secret, or an Ed25519 private key in"
-        " PEM. Give it with every call.",
+        "Sign the answers and the gate with this key, a secret or an Ed25519 private key in PEM. Pass"
+        " it in every call.",
         "KEYFILE",
     )
 
 
 @as_command(Options, "POOL", groups_options=True)
 def command(pool: str, options: Options) -> None:
-    """Certify a promise with as few labels as it takes, from a pool that has none.
+    """Certify a promise with few labels, from a pool of unlabelled rows.
 
-    POOL holds logits without labels, in any file that metacal fit reads, or with --score-key
-    scores: a random sample of what the gate will see. N rows of it are drawn. The first call writes
-    CSV, the surest of them with an empty column label (for scores: right). Fill it in, the true
-    class of each row or the word none, and call again: the answers are taken, and CSV holds the
-    next rows, until further labels would change nothing. What is certified is then what fit
-    certifies on all N labels. A file that is half filled in is taken as far as it goes. The promise
-    holds whenever you stop: look as often as you like, and take the gate as it is with --gate.
+    POOL holds logits or scores of a random sample of new rows. The first call draws N rows and
+    writes a sheet (CSV) with some of them and an empty column 'label' ('right' for scores). Write
+    the true class of each row, or the word none, into that column, and call again. Each call reads the
+    answers and writes the next rows, until more labels would change nothing.
 
-    Everything is kept in a journal beside CSV (labels.csv: labels.journal): no answer is lost by a
-    crash, a full disk or a second call. Options of the first call need not be given again, but for
-    those that name what is what in POOL.
+    You may stop at any time, and --gate saves the gate that is certified so far. A journal next to
+    the sheet stores all answers, so an interrupted call loses none. Later calls repeat only the
+    options that name columns of POOL.
 
     \b
     Examples:
       metacal label pool.parquet --min-accuracy 0.97 -o labels.csv
       metacal label pool.parquet -o labels.csv --gate cal.json
-      metacal label pool.npz --max-miscoverage 0.05 --labels 600 -o labels.csv
       metacal label pool.csv --show text --min-accuracy 0.95 -o labels.csv
       metacal label judge.jsonl --score-key mark --min-accuracy 0.9 -o labels.csv
-      metacal label val.npz --min-accuracy 0.97 --replay -o labels.csv --gate cal.json
     """  # noqa: D301
     from metacal.cli.labelling import LabellingCall, run_labelling_call
 

@@ -46,65 +46,67 @@ class Options:
     """Options of `metacal monitor`."""
 
     confidence: float = option(
-        "While nothing has changed, no alarm is ever raised with probability at least C, all alarms"
-        " together.",
+        "Probability that no false alarm is ever raised, over all alarms together.",
         "C",
         type=parse_confidence,
         default=0.95,
     )
     state: str | None = option(
-        "Keep the state here; a later run continues from it.", "FILE", type=OutputPath()
+        "File that stores the state, so that a later run continues.", "FILE", type=OutputPath()
     )
     acknowledge: str | None = option(
-        "acknowledge the alarms that are raised in it, with what was found and done; every alarm"
-        " begins again with the rows that come later.",
+        "acknowledge the raised alarms, with what was found and done. Testing starts again with"
+        " later rows.",
         "REASON",
         needs=("state",),
     )
     append: bool = switch_option(
-        "FILE holds only rows that came after those counted.", needs=("state",)
+        "FILE holds only rows that are newer than those counted.", needs=("state",)
     )
-    follow: bool = switch_option("Keep waiting for new rows at the end of FILE, until Ctrl-C.")
-    serve: bool = switch_option("Serve a live page, on this machine only; implies --follow.")
-    port: int = option("Of the page; 0: a free one.", type=click.IntRange(0, 65535), default=8765)
+    follow: bool = switch_option("Wait for new rows at the end of FILE, until Ctrl-C.")
+    serve: bool = switch_option("Serve a live page on this machine. Implies --follow.")
+    port: int = option(
+        "Port of the page, 0 for a free one.", type=click.IntRange(0, 65535), default=8765
+    )
     prometheus: str | None = option(
-        "Write the metrics here, whole or not at all.", "FILE", type=OutputPath()
+        "Write the metrics to this file, in the format of Prometheus.", "FILE", type=OutputPath()
     )
     otlp: str | None = option(
-        "Push the metrics to an OpenTelemetry collector, such as http://127.0.0.1:4318/v1/metrics.",
+        "Send the metrics to an OpenTelemetry collector, such as http://127.0.0.1:4318/v1/metrics.",
         "URL",
     )
     probability_key: str | None = column_option(
-        "With which probability each row is chosen to be labelled."
+        "Column of the probability with which each row was selected for labelling."
     )
     least_probability: float | None = option(
-        "none is lower.  [default: 0.01]", "P", type=_parse_probability, needs=("probability_key",)
+        "lowest of these probabilities.  [default: 0.01]",
+        "P",
+        type=_parse_probability,
+        needs=("probability_key",),
     )
     tolerance: float = fraction_option(
-        "The gap between confidence and accuracy to tolerate.", "T", default=0.02
+        "Largest tolerated gap between confidence and accuracy.", "T", default=0.02
     )
     horizon: int = option(
-        "Where labels may come by outcome: a row counts once N rows have come after it.  [default:"
-        " as labels come]",
+        "Count a row only after N later rows, because the delay of a label may depend on the outcome.",
         "N",
         type=click.IntRange(0, 39_999),
         default=0,
     )
     unit_key: str | None = option(
-        "Of a gate certified by units: column or entry that says which rows belong together.",
+        "Column of clusters, for a gate that was certified on clusters.",
         "NAME",
     )
     quarantine: str | None = option(
-        "Lines that cannot be read go here, with place and reason.  [default:"
-        " STATE.quarantine.jsonl beside --state]",
+        "File for lines that cannot be read.  [default: STATE.quarantine.jsonl next to --state]",
         "FILE",
         type=OutputPath(),
     )
     max_unreadable: float = fraction_option(
-        "The share of unreadable lines to tolerate.", "SHARE", default=0.01
+        "Largest tolerated share of lines that cannot be read.", "SHARE", default=0.01
     )
     silence: float | None = option(
-        "With --follow: raise an alarm when nothing has come in for this long.",
+        "With --follow: raise an alarm if no row arrives for this long.",
         "SECONDS",
         type=click.FloatRange(min=0.0, min_open=True),
     )
@@ -123,49 +125,29 @@ class Options:
         return os.path.splitext(self.state)[0] + ".quarantine.jsonl"
 
 
-@as_command(Options, "GATE", "FILE")
+@as_command(Options, "GATE", "FILE", groups_options=True)
 def command(artifact: str, file: str, options: Options) -> None:
-    """Watch a gate's traffic and raise an alarm when something has changed.
+    """Monitor the traffic of a gate, and raise an alarm if it changes.
 
-    GATE is what `metacal fit` saved; FILE holds rows as they came, csv or JSON lines as a stream (-
-    is standard input), any other kind as a whole. A row may have a label, or an id, and its label
-    on a later line without logits. Five things are watched, each valid however often one looks: the
-    promise, from whatever labels come back; the rate of rejections and the spread of the scores,
-    without labels; the confidence of accepted rows against outcomes; lines that cannot be read.
-    Labels must not be chosen by the outcome; if rows are chosen with different probabilities, say
-    which. If labels come sooner or later by outcome (complaints first), give a --horizon after
-    which all have come. A gate that was certified by units (fit --unit-key) needs their --unit-key
-    here: a unit counts as a whole, with the first row of another or once --horizon rows have come
-    after its first. A gate about cases is watched by whole cases, which also need all of their
-    labels to count; its only alarms are the promise and lines that cannot be read. Of a cascade on scores a row has the score of each model that was asked, by the
-    keys that GATE remembers, and agrees (if GATE promises --max-loss) says whether the answer that
-    was given is the last model's, or correct (if it promises an accuracy) whether it is right; or
-    --agree-key or --correct-key lists what says so of each model. A cascade over tables is read as
-    a whole: FILE and --large.
+    GATE was saved by 'metacal fit'. FILE holds rows in the order of their arrival. CSV and JSON
+    lines are read as a stream ('-' is standard input), other formats as a whole. A row may have a
+    label, or an id whose label arrives on a later line.
 
-    A line that cannot be read ends nothing: it is put aside and counted (with --strict it is an
-    error). With --follow FILE is read as tail -F does: it may be moved away, cut off or not there
-    for a while; a line counts when its end has come.
+    The command tests the promise and the calibration on labelled rows, and the rejection rate, the
+    scores and the share of unreadable lines on all rows. You may look at the result at any time.
+    Whether a row has a label must not depend on whether its prediction is correct. Without labels,
+    only the tests on all rows run.
 
-    The exit code is 0 without an alarm, 3 with one; 1 and 2 as everywhere.
-
-    An alarm stays until it is acknowledged: --acknowledge ends it and keeps it in the state, with
-    time and reason. Rows that come later are then tested anew. Each such period raises a false
-    alarm with probability at most 1 - C.
-
-    With --state a run that was ended, by whatever, goes on where it was, also in a file that has
-    been rotated since: nothing is counted twice. A FILE that the state does not know needs
-    --append. Standard input is always new.
+    An alarm stays until --acknowledge ends it. The exit code is 0 without an alarm and 3 with one.
+    A gate that was certified on clusters needs --unit-key, and one about cases needs whole cases.
 
     \b
     Examples:
       metacal monitor cal.json today.csv
-      metacal monitor cal.json today.csv --state watch.journal --json || alert "look at it"
+      metacal monitor cal.json today.csv --state watch.journal --json
       metacal monitor cal.json traffic.jsonl --follow --state watch.journal --silence 600
-      tail -f traffic.jsonl | metacal monitor cal.json - --format jsonl --prometheus metacal.prom
       metacal monitor cal.json traffic.jsonl --serve
       metacal monitor cal.json traffic.jsonl --state watch.journal --acknowledge "camera cleaned"
-      metacal monitor cascade.json answers.jsonl --state watch.journal
     """  # noqa: D301
     _check_options(artifact, file, options)
     from metacal.reports.status import format_next_step_lines, format_status_lines

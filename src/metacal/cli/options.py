@@ -22,20 +22,28 @@ from metacal.io.formats import list_extensions
 
 # ── help in sections ──────────────────────────────────────────────────────────────────────────────
 
-#: Heading of each help section and its options, common ones first. The last section lists the
-#: options that no other section lists.
-_SECTIONS = {
-    "The promise": "min-accuracy max-miscoverage confidence per-class group-key",
-    "What is written": "output output-format json title",
-    "What is in FILE": "label-key input logits-key classes drop labels id-key format rows",
-    "One score in place of logits": (
-        "score-key correct-key prediction-key agree-key higher-is loss-key positive marks"
+#: Heading of each help section and its options, in the order in which they are needed. The last
+#: section lists the options that no other section lists.
+HELP_SECTIONS = {
+    "Promise": (
+        "min-accuracy max-miscoverage max-review max-risk max-cost cheapest max-loss min-precision"
+        " min-recall max-false-positive-rate min-npv max-case-errors min-case-recall"
+        " max-errors-per-case confidence per-class no-people"
     ),
-    "Other promises": (
-        "max-review max-risk max-cost cheapest cost-wrong cost-matrix cost-review after-looking "
-        "at-threshold in-expectation each pool-small near-binary rule"
+    "Monitoring": "follow serve state acknowledge append horizon silence",
+    "Labelling": "gate coverage show show-prediction batch replay",
+    "Comparison": "calibrators compare folds repeats",
+    "Input": (
+        "label-key labels input logits positive-key classes group-key unit-key score-key correct-key"
+        " higher-is positive large"
     ),
-    "Other options": "",
+    "Output": "output output-format keep title to dtype part json quiet help",
+    "Advanced promise settings": (
+        "cost-wrong cost-matrix cost-review after-looking at-threshold in-expectation each fcr"
+        " pool-small every-row largest-unit positive-share among-automated largest-per-case"
+        " same-scale near-binary rule"
+    ),
+    "Advanced": "",
 }
 
 
@@ -47,7 +55,7 @@ class SectionedCommand(click.Command):
         remaining_options: list[click.Parameter] = [
             parameter for parameter in self.get_params(ctx) if isinstance(parameter, click.Option)
         ]
-        for title, section_names in _SECTIONS.items():
+        for title, section_names in HELP_SECTIONS.items():
             flags = [f"--{name}" for name in section_names.split()]
             if not flags:
                 flags = [parameter.opts[-1] for parameter in remaining_options]
@@ -287,81 +295,74 @@ class ReadOptions:
     """Options for reading a user's file: names and kinds of its columns."""
 
     large: str | None = file_option(
-        "With a cascade: the large model's predictions, of all rows or of those that need it.",
+        "Predictions of the large model of a cascade, for all rows or for those that need it.",
         "LARGEFILE",
     )
     input: str | None = option(
-        "What FILE holds; never guessed.  [default: logits, or what the JSON was fitted on]",
+        "Kind of numbers in FILE.  [default: logits, or what the gate was fitted on]",
         type=click.Choice(["logits", "probabilities"]),
     )
     labels: str | None = file_option(
-        "A second file with the labels: .npy, or text with one per line."
+        "Separate file of labels: .npy, or text with one label per line."
     )
     logits_key: str | None = option(
-        "Name of the table in FILE, prefix of its columns, pattern of their names such as 'p(*)', or"
-        " of two classes the column with the score of the positive one.  [default: logits, or probabilities or probs; score, or prob;"
-        " what the JSON was fitted on]",
+        "Array or column of the logits, prefix or pattern of their columns such as 'p(*)', or the"
+        " score of the positive class.  [default: logits or score; probabilities, probs or prob]",
         "--logits-key --positive-key NAME",
     )
     label_key: str | None = column_option(
-        "Name of the labels in FILE.  [default: labels, label or y]"
+        "Column or array of true labels.  [default: labels, label or y]"
     )
-    id_key: str | None = column_option(
-        "Name of the row ids in FILE.  [default: id or ids, if there]"
-    )
+    id_key: str | None = column_option("Column or array of row ids.  [default: id or ids]")
     group_key: str | None = column_option(
-        "Name of the rows' groups in FILE: a threshold, and a promise, for each group."
+        "Column of groups. Each group has its own threshold and promise."
     )
     classes: str | None = option(
-        "The classes in column order, or @FILE with one per line.  [default: 0 ...]", "A,B,C"
+        "Class names in column order, or @FILE with one per line.  [default: 0, 1, ...]", "A,B,C"
     )
     drop: tuple[str, ...] = option(
-        "A column of FILE that is no class; once for each.", "NAME", multiple=True
+        "Column that is not a class. Repeat the option for each column.", "NAME", multiple=True
     )
     format: str | None = option(
-        "What FILE is: csv, jsonl, parquet, npz, ...  [default: what it begins with, or its name]",
+        "Format of FILE: csv, jsonl, parquet, npz, ...  [default: from its content or name]",
         "KIND",
         type=click.Choice(FORMATS),
     )
     score_key: str | None = column_option(
-        "FILE holds no logits but a score for each row, of this name.  [default: what the JSON was"
-        " fitted on]"
+        "Column with one score per row, instead of logits.  [default: as the gate was fitted]"
     )
     correct_key: str | None = column_option(
-        "With a score: what says right or wrong, as true/false, 1/0 or yes/no.  [default: correct"
-        " or ok]"
+        "With --score-key: column that marks correct rows (true/false, 1/0, yes/no).  [default:"
+        " correct or ok]"
     )
     prediction_key: str | None = column_option(
-        "With a score: the answers, which are right where they equal --label-key."
+        "With --score-key: column of predictions, which are correct if they equal the label."
     )
     agree_key: str | None = column_option(
-        "For a cascade over scores with --max-loss: what says whether each model but the last gives"
-        " the last model's answer, one name for each, separated by commas."
+        "For a cascade over scores with --max-loss: columns that mark whether each model but the"
+        " last agrees with the last one, separated by commas."
     )
     loss_key: str | None = column_option(
-        "With a score and --max-risk: the loss of each row, from 0 to 1.  [default: loss, of a gate"
-        " fitted on losses]"
+        "With --score-key and --max-risk: column of losses from 0 to 1.  [default: loss, if the gate"
+        " was fitted on losses]"
     )
     case_key: str | None = column_option(
-        "With a score and a promise about cases: the case of each item, such as its document."
-        " --group-key then names the type of each item, such as its field. If a line of JSON holds"
-        " a list of items, --score-key 'fields[*].score' reads each as a row.  [default: the line, if"
-        " it holds such a list]"
+        "With a promise about cases: column of the case of each item, such as its document."
+        " --group-key then names the type of each item.  [default: the line, if --score-key names a"
+        " list of items, as in 'fields[*].score']"
     )
     higher_is: str | None = option(
-        "With a score: what a higher one says; doubtful for losses, distances, perplexities. "
-        " [default: surer]",
+        "With --score-key: meaning of a higher score. Pass doubtful for losses, distances and"
+        " perplexities.  [default: surer]",
         type=click.Choice(["surer", "doubtful"]),
     )
     rows: tuple[float, float] | None = option(
-        "Use only a random part of the rows, always the same: 0:0.7 is 70% of them, 0.7:1 the"
-        " others.",
+        "Random part of the rows, the same in every call: 0:0.7 is 70% of them, 0.7:1 the rest.",
         "A:B",
         type=parse_row_range,
     )
     strict: None = option(
-        "A warning is an error: probabilities read as logits, a stray column, rows that"
-        " repeat, ...",
+        "Treat warnings as errors, for example about repeated rows.",
         is_flag=True,
         **_STORED_IN_CONTEXT,
     )
@@ -385,7 +386,7 @@ def _check_n_jobs(ctx: click.Context, parameter: click.Parameter, n_jobs: int | 
 def jobs_option() -> Any:
     """Return a field for -n."""
     return option(
-        "Threads; -1: one per core. Never changes the result.  [default: -1]",
+        "Number of threads, -1 for one per core. Does not change the result.  [default: -1]",
         "-n --jobs --n-jobs N",
         type=int,
         callback=_check_n_jobs,
@@ -394,7 +395,7 @@ def jobs_option() -> Any:
 
 def level_option() -> Any:
     """Return a field for --level."""
-    return fraction_option("Level of the intervals.", "P", default=0.95)
+    return fraction_option("Confidence level of the intervals.", "P", default=0.95)
 
 
 def resolve_n_jobs(n_jobs: int | None) -> int:
@@ -410,23 +411,20 @@ _key_option = click.Option(
     type=click.Path(),
     metavar="KEYFILE",
     **_STORED_IN_CONTEXT,
-    help=(
-        "Take the saved file only if it is signed with this key: a secret, or an Ed25519 key in"
-        " PEM."
-    ),
+    help=("Refuse the gate unless it is signed with this key: a secret, or an Ed25519 key in PEM."),
 )
 _json_option = click.Option(
     ["--json"],
     is_flag=True,
     **_STORED_IN_CONTEXT,
-    help="Print the answer as JSON, and nothing else.",
+    help="Print the result as JSON.",
 )
 #: Option of every command; `metacal.cli.Commands` adds it.
 quiet_option = click.Option(
     ["-q", "--quiet"],
     is_flag=True,
     **_STORED_IN_CONTEXT,
-    help="Only results and errors: no notes, no warnings, no progress bar.",
+    help="Print only results and errors.",
 )
 
 

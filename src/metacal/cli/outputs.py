@@ -39,8 +39,8 @@ def output_option(help: str, metavar: str, **more: Any) -> Any:
 def rejected_option() -> Any:
     """Return a field for --rejected."""
     return option(
-        "Probabilities of rejected rows: calibrated too, or 1/K in every class, the paper's map."
-        "  [default: calibrated; uniform if GATE was fitted with --rule paper]",
+        "Probabilities of rejected rows: calibrated, or 1/K for every class.  [default: calibrated;"
+        " uniform if GATE was fitted with --rule paper]",
         type=click.Choice(("calibrated", "uniform")),
     )
 
@@ -108,7 +108,7 @@ def check_not_input(
 def sign_option() -> Any:
     """Return a field for --sign, for commands that save a gate."""
     return file_option(
-        "Sign what is saved: with a secret of 32 bytes or more, or an Ed25519 private key in PEM.",
+        "Sign the saved file with a secret of at least 32 bytes or an Ed25519 private key in PEM.",
         "--sign KEYFILE",
     )
 

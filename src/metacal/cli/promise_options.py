@@ -26,14 +26,14 @@ parse_positive = number_between(0.0, 1e15, "a number, such as 0.1", "is not a po
 CASE_PROMISES = ("max_case_errors", "min_case_recall", "max_errors_per_case")
 
 
-def min_accuracy_option(what: str = "is accepted") -> Any:
+def min_accuracy_option(predictions: str = "accepted predictions") -> Any:
     """Return a field for --min-accuracy."""
-    return fraction_option(f"Promise: what {what} is right at least B of the time.", "B")
+    return fraction_option(f"At least B of the {predictions} are correct.", "B")
 
 
 def max_miscoverage_option() -> Any:
     """Return a field for --max-miscoverage."""
-    return fraction_option("Promise: at most A of the correct predictions are rejected.", "A")
+    return fraction_option("At most A of the correct predictions are rejected.", "A")
 
 
 _SUBGROUP_OPTIONS = ("per_class", "group_key")
@@ -87,12 +87,12 @@ class PromiseOptions:
         combination=Combination.ACCURACY_AND_MISCOVERAGE,
     )
     max_review: float | None = promise_option(
-        fraction_option("Promise: at most B of all rows go to review. Needs no labels.", "B"),
+        fraction_option("At most B of all rows are rejected. Needs no labels.", "B"),
         build=lambda mc, options, inputs: mc.MaxReview(options.max_review, options.delta),
     )
     max_cost: float | None = promise_option(
         option(
-            "Promise: accepted predictions cost at most LIMIT a row on average.",
+            "Accepted predictions cost at most LIMIT per row on average.",
             "LIMIT",
             type=parse_cost,
         ),
@@ -102,8 +102,7 @@ class PromiseOptions:
     )
     max_risk: float | None = promise_option(
         fraction_option(
-            "Promise: accepted predictions have a mean loss of at most R; a loss is 0 to 1"
-            " (--loss-key), or right or wrong.",
+            "The mean loss of accepted predictions is at most R (losses: --loss-key).",
             "R",
         ),
         build=lambda mc, options, inputs: mc.MaxRisk(
@@ -111,12 +110,11 @@ class PromiseOptions:
         ),
     )
     near_binary: bool = switch_option(
-        "nearly every loss is 0 or 1. To be said before looking at the rows.", needs=("max_risk",)
+        "nearly every loss is 0 or 1. Decide this before you see the rows.", needs=("max_risk",)
     )
     cheapest: bool = promise_option(
         switch_option(
-            "The threshold at which wrong answers and reviews cost least, and a promise what that"
-            " is at most."
+            "Choose the threshold with the lowest expected cost, and promise an upper limit of it."
         ),
         build=lambda mc, options, inputs: mc.Cheapest(
             options.read_error_costs(inputs.classes),
@@ -126,22 +124,22 @@ class PromiseOptions:
         ),
     )
     cost_wrong: float | None = option(
-        "what a wrong answer costs, in any unit.",
+        "cost of an incorrect prediction, in any unit.",
         "W",
         type=parse_cost,
         needs=("max_cost", "cheapest"),
     )
     cost_matrix: str | None = file_option(
-        "a file with a line for each true class and in it the cost of each answer.",
+        "CSV file with one line per true class and one cost per predicted class.",
         "CSV",
         needs=("max_cost", "cheapest"),
     )
     cost_review: float | None = option(
-        "what it costs to review a row.", "R", type=parse_cost, needs=("cheapest",)
+        "cost of reviewing one row.", "R", type=parse_cost, needs=("cheapest",)
     )
     min_precision: float | None = promise_option(
         fraction_option(
-            "Two classes; promise: at least B of what is called positive is positive.", "B"
+            "Two classes: at least B of the accepted positive predictions are correct.", "B"
         ),
         build=lambda mc, options, inputs: mc.MinPrecision(
             options.min_precision,
@@ -152,9 +150,7 @@ class PromiseOptions:
         combination=Combination.TWO_CLASSES,
     )
     max_false_positive_rate: float | None = promise_option(
-        fraction_option(
-            "Two classes; promise: at most A of what is negative is called positive.", "A"
-        ),
+        fraction_option("Two classes: at most A of the negatives are accepted as positive.", "A"),
         build=lambda mc, options, inputs: mc.MaxFalsePositiveRate(
             options.max_false_positive_rate, positive=inputs.positive, delta=options.delta
         ),
@@ -162,7 +158,7 @@ class PromiseOptions:
     )
     min_recall: float | None = promise_option(
         fraction_option(
-            "Two classes; promise: at least B of what is positive is caught or sent to review.", "B"
+            "Two classes: at least B of the positives are predicted positive or rejected.", "B"
         ),
         build=lambda mc, options, inputs: mc.MinRecall(
             options.min_recall, positive=inputs.positive, delta=options.delta
@@ -171,15 +167,14 @@ class PromiseOptions:
     )
     min_npv: float | None = promise_option(
         fraction_option(
-            "Two classes; promise: at least B of what is called negative is negative.", "B"
+            "Two classes: at least B of the accepted negative predictions are correct.", "B"
         ),
         build=_build_min_npv,
         combination=Combination.TWO_CLASSES,
     )
     max_case_errors: float | None = promise_option(
         fraction_option(
-            "Promise: at most L of all cases contain an incorrect accepted item. Needs --score-key"
-            " and --case-key.",
+            "At most L of all cases contain an incorrect accepted item (with --case-key).",
             "L",
         ),
         build=lambda mc, options, inputs: mc.MaxCaseErrors(
@@ -190,11 +185,11 @@ class PromiseOptions:
         ),
     )
     among_automated: bool = switch_option(
-        "the share is about cases with an accepted item.", needs=("max_case_errors",)
+        "count only cases with an accepted item.", needs=("max_case_errors",)
     )
     min_case_recall: float | None = promise_option(
         fraction_option(
-            "Promise: in at least B of the cases with a true item, every true item is accepted.",
+            "All true items are accepted in at least B of the cases that have one.",
             "B",
         ),
         build=lambda mc, options, inputs: mc.MinCaseRecall(
@@ -203,7 +198,7 @@ class PromiseOptions:
     )
     max_errors_per_case: float | None = promise_option(
         option(
-            "Promise: a case contains at most M incorrect accepted items on average.",
+            "A case contains at most M incorrect accepted items on average.",
             "M",
             type=parse_positive,
         ),
@@ -215,56 +210,55 @@ class PromiseOptions:
         ),
     )
     largest_per_case: int | None = option(
-        "largest number of errors that counts in a case, such as the number of fields.",
+        "largest number of errors counted in one case, such as its number of fields.",
         "N",
         type=click.IntRange(min=1),
         needs=("max_errors_per_case",),
     )
     same_scale: bool = switch_option(
-        "the scores of all item types have one scale, because one model computes them.",
+        "one model computes the scores of all item types.",
         needs=CASE_PROMISES,
     )
     positive_share: float | None = fraction_option(
-        "about how many rows are positive, from training data or experience.",
+        "expected share of positive rows, from training data or experience.",
         "P",
         needs=("min_precision",),
     )
     confidence: float | None = fraction_option(
-        "How sure the promise is, over draws of the rows of FILE.  [default: 0.9]", "C"
+        "Confidence level of the promise.  [default: 0.9]", "C"
     )
     in_expectation: bool = switch_option(
-        "Promise the average over calibration sets instead.",
+        "Promise the average over calibration sets instead of a confidence level.",
         excludes=("confidence", "after_looking", "at_threshold", "cheapest", *_SUBGROUP_OPTIONS),
     )
     after_looking: bool = switch_option(
-        "Certify although B or A was chosen on these very rows, say from a report.",
+        "Certify a target that was chosen on these rows, for example in a report.",
         excludes=_SUBGROUP_OPTIONS,
     )
     at_threshold: float | None = option(
-        "Certify this very threshold, chosen on these rows; B and A are what a report says that it"
-        " carries.",
+        "Certify this threshold, chosen on these rows in a report, for the targets that the report"
+        " shows.",
         "T",
         type=float,
         excludes=_SUBGROUP_OPTIONS,
     )
     per_class: bool = switch_option(
-        "A threshold, and the promise, for each predicted class.", excludes=("group_key",)
+        "Each predicted class has its own threshold and promise.", excludes=("group_key",)
     )
     each: bool = switch_option(
-        "C for each by itself, not for all of them together.",
+        "the confidence level holds for each subgroup by itself, not for all together.",
         needs=_SUBGROUP_OPTIONS,
         excludes=("fcr",),
     )
     fcr: bool = switch_option(
-        "of those that accept rows, an expected share of at most 1 - C is broken.",
+        "among subgroups that accept rows, at most 1 - C break their promise on average.",
         needs=_SUBGROUP_OPTIONS,
     )
     pool_small: bool = switch_option(
-        "those with too few rows share one threshold.", needs=_SUBGROUP_OPTIONS
+        "subgroups with too few rows share one threshold.", needs=_SUBGROUP_OPTIONS
     )
     rule: str = option(
-        "How the threshold is chosen. paper: by the paper's algorithms, for reproduction, without a"
-        " guarantee.",
+        "Rule that chooses the threshold. paper: the algorithms of the paper, without a guarantee.",
         type=click.Choice(("certified", "paper")),
         default="certified",
     )

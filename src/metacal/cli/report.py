@@ -57,21 +57,26 @@ COMPARED = (
 class Options:
     """Options of `metacal report`."""
 
-    output: str = output_option("- is stdout.", "HTML", default="report.html")
-    title: str | None = option("Heading of the page.  [default: Report on FILE]", "TEXT")
+    output: str = output_option(
+        "File of the page, '-' for standard output.", "HTML", default="report.html"
+    )
+    title: str | None = option("Title of the page.  [default: Report on FILE]", "TEXT")
     comparing: bool = switch_option(
-        "Compare calibrators on these rows too, cross-validated.", "--compare"
+        "Also compare calibrators on these rows by cross-validation.", "--compare"
     )
     calibrators: str | None = option(
-        f"Compare these.  [default with --compare: {', '.join(COMPARED)}]", "A,B,C"
+        f"Calibrators to compare.  [default with --compare: {', '.join(COMPARED)}]", "A,B,C"
     )
-    confidence: float = fraction_option("Of the bands under the point.", "C", default=0.9)
+    confidence: float = fraction_option(
+        "Confidence level of the bounds below the chosen threshold.", "C", default=0.9
+    )
     reading: ReadOptions = option_group(ReadOptions)
     level: float = level_option()
-    bins: int = option("Bins of the diagrams.", type=BINS_RANGE, default=15)
-    seed: int = option("Seed of bootstrap and folds.", type=SEED_RANGE, default=0)
+    bins: int = option("Number of bins of the diagrams.", type=BINS_RANGE, default=15)
+    seed: int = option("Seed of the bootstrap and the folds.", type=SEED_RANGE, default=0)
     resamples: int | None = option(
-        "Of the bootstrap; 0: no intervals.  [default: 1000, fewer for very many rows]",
+        "Number of bootstrap resamples. 0 leaves out the intervals.  [default: 1000, fewer for very"
+        " many rows]",
         type=RESAMPLES_RANGE,
     )
     n_jobs: int | None = jobs_option()
@@ -79,30 +84,21 @@ class Options:
 
 @as_command(Options, "[GATE] FILE", groups_options=True)
 def command(artifact: str | None, file: str, options: Options) -> None:
-    """Write one page to look at: is the promise kept, where to put the threshold.
+    """Write an HTML report: the promise, calibration, and the choice of a threshold.
 
-    GATE is what `metacal fit` saved; without one the page is about the classifier alone. FILE holds
-    logits and true labels of rows that neither the classifier nor `metacal fit` has seen. The page
-    has the promise and whether it is kept, reliability before and after, risk-coverage and
-    miscoverage curves with a point to drag and the command that certifies it, both promises
-    together, a table of classes, the rows worth a look. It is one file, opens without a network,
-    and holds every number as JSON.
+    GATE was saved by 'metacal fit'. Without it, the report describes the classifier alone. FILE
+    holds logits or scores, with true labels, of rows that neither the classifier nor 'metacal fit'
+    has seen. For a cascade, pass the large model's file with --large.
 
-    With a gate on scores, or with --score-key, the page has no classes, and reliability only of the
-    gate's confidence.
-
-    With a cascade FILE holds the small model's rows and --large the large one's: the page says who
-    answers how much, how right each of the two is.
-
-    The bounds under the point are proved for every threshold at once, so that it may be chosen
-    after looking.
+    The page shows the verdict on the promise, reliability diagrams, and curves on which you drag
+    the threshold. The bounds hold for all thresholds at once, so you may choose one after looking.
+    The page is one file that opens without a network, and also holds all numbers as JSON.
 
     \b
     Examples:
       metacal report cal.json test.npz -o report.html
       metacal report val.parquet --logits-key z --label-key truth
       metacal report cal.json test.npz --compare --title "Release 7"
-      metacal report cal.json test.npz --json | jq .evaluation.gate.coverage
     """  # noqa: D301
     from metacal.cli.gate_rows import read_gate_and_rows
 

@@ -31,10 +31,10 @@ _MAX_SHOWN_NUMBERS = 6
 
 @as_command(None, "GATE")
 def command(artifact: str) -> None:
-    """Explain a saved file: its promise, its calibrator, its classes, where it comes from.
+    """Show the promise, the calibrator and the classes of a saved gate.
 
-    GATE is what `metacal fit` or `mc.save` wrote. It is checked from end to end before anything is
-    shown, as `metacal apply` would.
+    GATE was saved by 'metacal fit' or 'metacal.save'. The command checks the whole file before it
+    shows anything.
 
     \b
     Examples:

@@ -29,40 +29,33 @@ class Options:
     """Options of `metacal verify`."""
 
     confidence: float = option(
-        "Confidence of the interval; a kept promise is called refuted with probability at most (1 -"
-        " C)/2.",
+        "Confidence level of the interval.",
         "C",
         type=parse_confidence,
         default=0.95,
     )
-    unit_key: str | None = column_option("Column of FILE that says which rows belong together.")
+    unit_key: str | None = column_option("Column of clusters of dependent rows.")
     reading: ReadOptions = option_group(ReadOptions)
 
 
 @as_command(Options, "GATE", "FILE", groups_options=True)
 def command(artifact: str, file: str, options: Options) -> None:
-    """Check on labelled rows whether the promise of a saved gate still stands.
+    """Test on new labelled rows whether a gate still keeps its promise.
 
-    GATE is what `metacal fit` saved; FILE holds logits and true labels of rows that it has not
-    seen: last week's traffic, say. The verdict is kept where what was measured keeps the promise,
-    undecided where it misses it but its interval includes it, refuted where all of the interval
-    lies on the wrong side. It is not judged if FILE has rows of the fit, all or some, in any order.
-    Intervals are exact: of the right answers that were rejected, or of the wrong ones that were
-    accepted; of both where both are promised, at half of 1 - C each. A review budget needs no
-    labels; costs of many sizes are tested by betting. Rows that belong together (--unit-key) are
-    tested by one row of each unit or, where the promise is about every row, by bets on whole units.
+    GATE was saved by 'metacal fit'. FILE holds logits and true labels of rows that neither the
+    classifier nor 'metacal fit' has seen, for example those of last week. The verdict is kept if
+    the estimate meets the target, undecided if it does not but the interval includes the target,
+    and refuted if the whole interval misses the target. The promise is not judged if FILE holds
+    rows of the fit.
 
-    Of a cascade FILE holds the small model's rows and --large the large one's.
-
-    The exit code is 0 when the promise is kept or undecided, 1 when it is not judged, 3 when it is
-    refuted.
+    The exit code is 0 if the promise is kept or undecided, 1 if it is not judged, and 3 if it is
+    refuted. For a cascade, pass the large model's file with --large.
 
     \b
     Examples:
       metacal verify cal.json lastweek.npz
       metacal verify cal.json lastweek.csv --confidence 0.99 --json
       metacal verify cal.json lastweek.parquet --unit-key patient
-      metacal verify cal.json lastweek.npz; test $? -ne 3 || alert "fit again"
     """  # noqa: D301
     from metacal.cli.gate_rows import read_gate_rows
     from metacal.cli.reading import load_gate
